@@ -94,7 +94,6 @@ struct open_event {
 	__u64 file; /* address of the struct file: forks and passed descriptors share it */
 	__u32 minor;
 	__u32 opened; /* 0: closed for the last time */
-	__u8 comm[COMM_BYTES];
 };
 
 struct uvm_event {
@@ -102,7 +101,6 @@ struct uvm_event {
 	__u8 uuid[UUID_BYTES];
 	__u32 registered;
 	__u32 pad;
-	__u8 comm[COMM_BYTES];
 };
 
 struct module_event {

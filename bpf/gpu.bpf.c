@@ -114,7 +114,6 @@ static __always_inline void tell_open(struct inode *inode, struct file *file, __
 	event->file = (__u64)file;
 	event->minor = BPF_CORE_READ(node, i_rdev) & MINOR_MASK;
 	event->opened = opened;
-	bpf_get_current_comm(event->comm, sizeof(event->comm));
 	bpf_ringbuf_submit(event, 0);
 }
 
@@ -150,7 +149,6 @@ static __always_inline void tell_uvm(const struct register_params *params, __u32
 	event->pad = 0;
 	__builtin_memset(event->uuid, 0, sizeof(event->uuid));
 	bpf_probe_read_kernel(event->uuid, sizeof(event->uuid), params->uuid);
-	bpf_get_current_comm(event->comm, sizeof(event->comm));
 	bpf_ringbuf_submit(event, 0);
 }
 

@@ -165,7 +165,6 @@ class DeviceHeld:
     file: int
     """Identity of the open file: forks and passed descriptors share it."""
     held: bool
-    comm: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +176,6 @@ class CudaContext:
     uuid: str
     """As NVML writes it, "GPU-00112233-..."."""
     active: bool
-    comm: str
 
 
 @dataclass(frozen=True, slots=True)

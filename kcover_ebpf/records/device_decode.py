@@ -105,7 +105,6 @@ def _held(event: wire.OpenEvent) -> DeviceHeld:
         event.minor,
         event.file,
         held=bool(event.opened),
-        comm=text_of(event.comm),
     )
 
 
@@ -115,7 +114,6 @@ def _cuda(event: wire.UvmEvent) -> CudaContext:
         Pid(event.header.pid),
         f"GPU-{UUID(bytes=bytes(event.uuid))}",
         active=bool(event.registered),
-        comm=text_of(event.comm),
     )
 
 

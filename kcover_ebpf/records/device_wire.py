@@ -6,7 +6,7 @@ import ctypes
 from ctypes import c_int32, c_uint8, c_uint32, c_uint64
 from enum import IntEnum
 
-from kcover_ebpf.records.wire import Comm, EventHeader
+from kcover_ebpf.records.wire import EventHeader
 
 DeviceName = c_uint8 * 24
 XidText = c_uint8 * 256
@@ -128,7 +128,6 @@ class OpenEvent(ctypes.Structure):
         ("file", c_uint64),
         ("minor", c_uint32),
         ("opened", c_uint32),
-        ("comm", Comm),
     )
 
 
@@ -140,7 +139,6 @@ class UvmEvent(ctypes.Structure):
         ("uuid", Uuid),
         ("registered", c_uint32),
         ("pad", c_uint32),
-        ("comm", Comm),
     )
 
 

@@ -139,8 +139,7 @@ class Masks:
             devices.DeviceNotice: {"text": _text},
             devices.DriverLine: {"text": _text},
             devices.MemoryFault: {"text": _text},
-            devices.DeviceHeld: {"comm": comm},
-            devices.CudaContext: {"uuid": uuid, "comm": comm},
+            devices.CudaContext: {"uuid": uuid},
             devices.PortChange: {
                 "text": _text,
                 "addresses": lambda found: tuple(map(self._address, found)),

@@ -21,7 +21,7 @@ GPU, UUID = "0000:5d:00.0", "GPU-00112233-4455-6677-8899-aabbccddeeff"
 
 
 def held(pid: int, file: int, at_ns: int = 0, *, opened: bool = True, minor: int = 0) -> DeviceHeld:
-    return DeviceHeld(at_ns, Pid(pid), minor, file, opened, "x")
+    return DeviceHeld(at_ns, Pid(pid), minor, file, opened)
 
 
 def test_open_holders__holders():
@@ -38,11 +38,11 @@ def test_open_holders__holders():
 
 def test_open_holders__compute_contexts():
     holders = OpenHolders()
-    holders.on_context(CudaContext(0, Pid(4), UUID, True, "x"))
+    holders.on_context(CudaContext(0, Pid(4), UUID, True))
     assert holders.of(-1, UUID, 0) == {4}
-    holders.on_context(CudaContext(0, Pid(4), UUID, False, "x"))
+    holders.on_context(CudaContext(0, Pid(4), UUID, False))
     assert holders.of(-1, UUID, 0) == set()
-    holders.on_context(CudaContext(0, Pid(4), UUID, True, "x"))
+    holders.on_context(CudaContext(0, Pid(4), UUID, True))
     holders.on_exit(Pid(4))
     assert holders.of(-1, UUID, 0) == set()
 
@@ -148,7 +148,7 @@ def test_device_users__driver_calls_that_hang(looks, in_d, reported, tmp_path):
     whose = DeviceUsers(tmp_path)
     whose.topology = topology.Topology((topology.Gpu(GPU, 0, UUID, (GPU,)),))
     if reported != [""]:
-        whose.observe(DeviceHeld(0, Pid(7), 0, 1, True, "x"))
+        whose.observe(DeviceHeld(0, Pid(7), 0, 1, True))
     calls = StuckCalls(whose, lambda pid, tid: in_d)
     found = [call for each in looks if (call := calls.observe(each)) is not None]
     assert [call.device for call in found] == reported

@@ -177,12 +177,12 @@ MCE = 1 << 61
             )
         ),
         (
-            record(wire.OpenEvent, KIND.OPEN, file=5, minor=1, opened=1, comm=b"python3"),
-            facts.DeviceHeld(9, Pid(7), 1, 5, True, "python3"),
+            record(wire.OpenEvent, KIND.OPEN, file=5, minor=1, opened=1),
+            facts.DeviceHeld(9, Pid(7), 1, 5, True),
         ),
         (
             record(wire.UvmEvent, KIND.UVM, uuid=bytes(range(16)), registered=1),
-            facts.CudaContext(9, Pid(7), "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f", True, ""),
+            facts.CudaContext(9, Pid(7), "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f", True),
         ),
         (
             record(wire.ModuleEvent, KIND.MODULE, loaded=1, name=b"nvidia"),

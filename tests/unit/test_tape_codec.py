@@ -68,7 +68,7 @@ def test_decode__what_is_written_is_read_again(kind: type, data: st.DataObject) 
 
 
 def test_encode__what_has_its_default_is_left_out() -> None:
-    context = CudaContext(1, Pid(2), "GPU-1", True, "x")
+    context = CudaContext(1, Pid(2), "GPU-1", True)
     assert "active" in encode(context), "it has no default"
     seen = ProcessSeen(1, Pid(2), Pid(1), "x", ("x",))
     assert set(encode(seen)) == {"boottime_ns", "pid", "ppid", "comm", "argv"}

@@ -188,7 +188,7 @@ def test_masks__texts_of_drivers_are_left_out_and_their_absence_stays() -> None:
 
 
 def test_masks__pseudonyms_are_the_same_within_a_tape_and_others_in_the_next() -> None:
-    context = CudaContext(1, Pid(1), "GPU-1", True, "acme-llm")
+    context = CudaContext(1, Pid(1), "GPU-1", True)
     masks = Masks()
     assert masks.of(context) == masks.of(context)
     assert masks.of(context) != Masks().of(context)
