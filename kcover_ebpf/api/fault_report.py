@@ -26,7 +26,7 @@ API_VERSION = "kcover.io/v1alpha1"
 
 @dataclass(frozen=True, slots=True)
 class ReportedJob:
-    """The gang as its pods name it; `selector` is understood by `kinds.selects`."""
+    """The gang as its pods name it; `selector` is understood by `job_kinds.selects`."""
 
     name: str
     selector: Mapping[str, str]

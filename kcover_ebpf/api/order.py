@@ -29,7 +29,7 @@ class Order:
     id: str
     verb: Verb
     selector: Mapping[str, str]
-    """Understood by `kinds.selects`."""
+    """Understood by `job_kinds.selects`."""
     created_before_s: float = field(metadata=wire("createdBefore", time=True))
     """Pods created later are of the next start and not meant."""
     expires_s: float = field(metadata=wire("expires", time=True))

@@ -1,4 +1,4 @@
-"""What the controller writes to the API server, apart from its lease; nodes.py writes through `ApiWriter.api`, too.
+"""What the controller writes to the API server, apart from its lease; `node_reconciler` uses `ApiWriter.api`, too.
 
 Every call may be made twice: statuses carry the resourceVersion they were made from, deletions the uid,
 holds the resourceVersion of the object, and what is created has a fixed name.

@@ -14,7 +14,7 @@ from kcover_ebpf.ids import Pid
 from kcover_ebpf.tunables.diagnosis import HARMLESS_NS, RELATED_FAULTS_NS
 
 PORT_UP = "port up"
-"""Code of the word that an RDMA port is back (`hardware.faults.of_port`)."""
+"""Code of the word that an RDMA port is back (`hardware.fault_rules.of_port`)."""
 
 
 class DeviceFaults:

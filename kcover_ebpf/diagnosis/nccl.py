@@ -37,7 +37,7 @@ _SEEN = frozenset(
     {State.LOCK, State.READ, State.SLEEP_LONG, State.CHILD}
     | {State.SPINNING, State.THROTTLED, State.GONE, State.LEFT}
 )
-"""What the host sees a rank blocked by; `chain.is_effort` has had its say before."""
+"""What the host sees a rank blocked by; `wait_chain.is_effort` has had its say before."""
 _OF_OTHERS = frozenset({State.PEERS, State.OUTSIDE, State.HELPED, State.OTHER})
 """Who is in none of the job's collectives and waits so waits for something else."""
 _SHOWN = 4

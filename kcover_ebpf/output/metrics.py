@@ -53,7 +53,7 @@ _WHERE_LOST = (
 
 
 class MetricsSink:
-    """Counts what the sensor says; a `sensor.Sink`."""
+    """Counts what is observed of a job; a `judging.ObservationSink`."""
 
     wants_waits = True
     """Ages are taken from the wait table."""

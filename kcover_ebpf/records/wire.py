@@ -30,7 +30,7 @@ class EventType(IntEnum):
 
 
 class ThreadState(IntEnum):
-    """`thread_event.state`: the letters of `facts.TaskState`."""
+    """`thread_event.state`: the letters of `facts.kernel.TaskState`."""
 
     RUNNING = ord("R")
     SLEEPING = ord("S")

@@ -24,7 +24,7 @@ def name_of(verdict: Verdict) -> str:
 def files(
     verdict: Verdict, connections: Collection[dict[str, Any]], recent: Iterable[str]
 ) -> dict[str, str]:
-    """File name -> text; `connections` as from `edges.edges`, `recent` facts as JSON lines."""
+    """File name -> text; `connections` as from `tcp_connections.edges`, `recent` facts as JSON lines."""
     headline = [formatting.headline(verdict), *formatting.details(verdict)]
     return {
         "verdict.json": json.dumps(formatting.verdict_object(verdict), indent=2) + "\n",

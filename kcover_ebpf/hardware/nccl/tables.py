@@ -20,7 +20,7 @@ _KINDS = (
     "Gather",
     "Scatter",
 )
-"""By `wire.NcclOperation`, in the words of NCCL's RAS; messages, which follow, are counted by peer."""
+"""By `device_wire.NcclOperation`, in the words of NCCL's RAS; messages, which follow, are counted by peer."""
 
 
 class Tables:
