@@ -115,56 +115,58 @@ class _Agent:
     def run(self) -> int:
         plan = self._plan
         server = start.bind_metrics(plan.metrics, self._stack)
-        ledger = OrderJournal(plan.state_dir / "orders.json")
+        journal = OrderJournal(plan.state_dir / "orders.json")
         session = connect(plan.kubeconfig, plan.context)
         kernel, devices = self._observe()
         start.drop_privileges(_KEPT, plan.settings)
         start.catch_ending(self._ending.set)
         registry = PodRegistry(plan.node, lambda text: _LOG.warning(text, extra=about(text)))
         containers = Containers()
-        self._executor = executor = self._make_executor(registry, containers, ledger)
-        spool = ReportCache(plan.state_dir / "reports")
+        self._executor = executor = self._make_executor(registry, containers, journal)
+        reports = ReportCache(plan.state_dir / "reports")
         self._reporter = reporter = self._make_reporter(session)
-        watches = Informers(session, plan.node, registry, executor, self._on_error, reporter.again)
-        self._watches = watches
-        self._drafts = drafts = self._make_drafts(reporter, spool, watches)
-        self._audience = audience = NodeOutputs(drafts, registry, self._board, devices)
-        self._follow_gpus(audience, registry, containers)
+        informers = Informers(
+            session, plan.node, registry, executor, self._on_error, reporter.again
+        )
+        self._informers = informers
+        self._builder = builder = self._make_builder(reporter, reports, informers)
+        self._outputs = outputs = NodeOutputs(builder, registry, self._device_faults, devices)
+        self._follow_gpus(outputs, registry, containers)
         self._loop = NodeLoop(
             kernel,
             devices,
             registry,
             containers,
             plan.settings,
-            audience,
+            outputs,
             is_stopped_by_us=executor.is_stopped_by_us,
-            sinks=audience.sinks,
+            sinks=outputs.sinks,
         )
         self._order_thread, self._report_thread = self._start(executor), self._start(reporter)
         self._inspect(session)
         self._read_logs()
-        watches.start()
+        informers.start()
         if server is not None:
-            self._serve(server, kernel, devices, watches)
+            self._serve(server, kernel, devices, informers)
         _LOG.info(self._greeting(kernel, session.host))
         self._loop.run(self._is_over)
         _LOG.info("ends")
         return 0
 
     def _follow_gpus(
-        self, audience: NodeOutputs, registry: PodRegistry, containers: Containers
+        self, outputs: NodeOutputs, registry: PodRegistry, containers: Containers
     ) -> None:
         plan = self._plan
         if plan.bug_report:
             options = BugReportOptions(plan.state_dir / "bundles", host_root())
-            audience.bug_reports = BugReports(options)
+            outputs.bug_reports = BugReports(options)
         if plan.idle_after_s > 0:
-            audience.idle = IdlePods(
+            outputs.idle = IdlePods(
                 plan.state_dir / "idle.json",
                 plan.idle_after_s,
                 registry.pod,
                 lambda uid: cpu_seconds(containers.of_pod(uid)),
-                self._watches.has_pods,
+                self._informers.has_pods,
             )
 
     def _start(self, work: Any) -> threading.Thread:
@@ -191,12 +193,12 @@ class _Agent:
         devices = self._stack.enter_context(
             DeviceWatch(kernel.maps, plan.settings, catalog, telemetry=plan.telemetry)
         )
-        whose = devices.whose
-        self._board = NodeDeviceFaults(
+        users = devices.users
+        self._device_faults = NodeDeviceFaults(
             catalog,
             lambda: devices.driver,
-            whose.below,
-            whose.function_of,
+            users.below,
+            users.function_of,
             int(plan.settings.policy.port_patience_s * NS),
             devices.identities.of,
         )
@@ -215,8 +217,8 @@ class _Agent:
         options = InspectorOptions(
             plan.node, plan.inspect_every_s, plan.state_dir / "health.json", plan.inspect
         )
-        inspector = self._audience.inspector = Inspector(session, options, self._on_error)
-        self._drafts.health = lambda: inspector.latest
+        inspector = self._outputs.inspector = Inspector(session, options, self._on_error)
+        self._builder.health = lambda: inspector.latest
         self._inspection_thread = self._start(inspector)
 
     def _read_logs(self) -> None:
@@ -232,22 +234,22 @@ class _Agent:
             load(plan.catalog),
             lambda text: _LOG.warning(text, extra=about(text)),
         )
-        self._audience.logs, self._drafts.logs = logs, logs.of_pods
+        self._outputs.logs, self._builder.logs = logs, logs.of_pods
         self._log_thread = self._start(logs)
 
-    def _make_drafts(
-        self, reporter: ReportSender, spool: ReportCache, watches: Informers
+    def _make_builder(
+        self, reporter: ReportSender, reports: ReportCache, informers: Informers
     ) -> ReportBuilder:
         identity = Identity(self._plan.node, self._plan.namespace)
         believes = self._plan.believes_bandwidth
         return ReportBuilder(
-            identity, reporter, spool, watches.has_pods, believes_bandwidth=believes
+            identity, reporter, reports, informers.has_pods, believes_bandwidth=believes
         )
 
     def _make_executor(
-        self, registry: PodRegistry, containers: Containers, ledger: OrderJournal
+        self, registry: PodRegistry, containers: Containers, journal: OrderJournal
     ) -> order_executor.OrderExecutor:
-        evidences = Bundles(
+        bundles = Bundles(
             self._plan.state_dir / "bundles",
             self._last_report,
             _LOG.info,
@@ -255,10 +257,10 @@ class _Agent:
         listeners = order_executor.Listeners(
             acked=self._on_ack,
             killed=self._forget,
-            evidence=evidences.of,
+            evidence=bundles.of,
             passed_over=_LOG.info,
         )
-        return order_executor.OrderExecutor(registry, containers, ledger, listeners)
+        return order_executor.OrderExecutor(registry, containers, journal, listeners)
 
     # the executor is there before what it talks to: it must let go of old stops first
 
@@ -266,7 +268,7 @@ class _Agent:
         self._loop.forget(gang)
 
     def _last_report(self, gang: Gang) -> FaultReport | None:
-        return self._drafts.last.get(gang)
+        return self._builder.last.get(gang)
 
     def _on_ack(self, gang: Gang, ack: Ack) -> None:
         _LOG.info(
@@ -279,28 +281,32 @@ class _Agent:
             ack.processes,
             ack.text or "",
         )
-        self._audience.on_order(gang, ack)
+        self._outputs.on_order(gang, ack)
         self._reporter.hurry(gang.namespace, report_name(gang, self._plan.node))
 
     def _acks(self, namespace: str, name: str) -> tuple[Ack, ...]:
-        gang = self._drafts.gang_of_report(namespace, name)
+        gang = self._builder.gang_of_report(namespace, name)
         return self._executor.acks(gang) if gang is not None else ()
 
     def _on_error(self, verb: str, resource: str, error: Any) -> None:
-        self._audience.on_error(verb, resource, error)
+        self._outputs.on_error(verb, resource, error)
         subject = f"{verb} {resource}"
         _LOG.warning("cannot %s: %s", subject, error, extra=about(subject))
 
     def _serve(
-        self, server: MetricsServer, kernel: KernelSampler, devices: DeviceWatch, watches: Informers
+        self,
+        server: MetricsServer,
+        kernel: KernelSampler,
+        devices: DeviceWatch,
+        informers: Informers,
     ) -> None:
         from kcover_ebpf.agent.metrics import AgentMetrics
 
         metrics = AgentMetrics.of(kernel, devices)
-        self._audience.metrics = metrics
+        self._outputs.metrics = metrics
         checks = {
             "/healthz": lambda: health.wrong(self._parts()),
-            "/readyz": lambda: "" if watches.has_pods() else "not synced with the API server yet",
+            "/readyz": lambda: "" if informers.has_pods() else "not synced with the API server yet",
         }
         server.serve(metrics.registry, checks)
 
@@ -314,7 +320,7 @@ class _Agent:
             health.Part(
                 "reports", self._report_thread.is_alive, lambda: reporter.turn_s, REPORTS_SILENT_S
             ),
-            health.Part("watches", lambda: self._watches.is_alive),
+            health.Part("watches", lambda: self._informers.is_alive),
             # how long a round takes says nothing: a check may hang for minutes
             health.Part(
                 "inspection",

@@ -60,14 +60,14 @@ class NodeLoop:
         registry: PodRegistry,
         containers: Containers,
         settings: Settings,
-        audience: PassListener,
+        listener: PassListener,
         *,
         is_stopped_by_us: Callable[[Gang], bool],
         sinks: Callable[[Gang], Sequence[ObservationSink]] = lambda _: (),
     ) -> None:
         """`is_stopped_by_us`: we keep this gang stopped; `sinks`: what receives the verdicts on a gang."""
         self._kernel, self._devices, self._registry = kernel, devices, registry
-        self._containers, self._settings, self._audience = containers, settings, audience
+        self._containers, self._settings, self._listener = containers, settings, listener
         self._is_stopped_by_us, self._sinks = is_stopped_by_us, sinks
         machine = os.uname().machine
         self._table, self._inspector = SyscallTable(machine), ThreadInspector(machine)
@@ -130,7 +130,7 @@ class NodeLoop:
             if not each.stopped_by_us and each.here.gang not in self._forgotten:
                 each.watch.judge()
                 each.watch.publish_table()
-        self._audience.on_pass(self._gangs.values())
+        self._listener.on_pass(self._gangs.values())
 
     def _hear(self, events: Iterable[Fact]) -> bool:
         if self._take(events):
@@ -157,7 +157,7 @@ class NodeLoop:
         if owner is None and isinstance(fact, ProcessTotals):
             owner = self._adopt(fact)
         if owner is None:
-            self._audience.on_node_fact(fact)
+            self._listener.on_node_fact(fact)
             return False
         if isinstance(fact, ProcessFork):
             self._own(fact.child_pid, owner, owner.pods.get(fact.pid, ""))
@@ -169,7 +169,7 @@ class NodeLoop:
             # its number may be used again, by a process that must be searched for
             self._search.hurry()
         else:
-            self._audience.on_node_fact(fact)
+            self._listener.on_node_fact(fact)
         return announced
 
     def _adopt(self, totals: ProcessTotals) -> GangWatch | None:

@@ -75,21 +75,21 @@ class OrderExecutor:
         self,
         registry: PodRegistry,
         containers: Containers,
-        ledger: OrderJournal,
+        journal: OrderJournal,
         listeners: Listeners,
         clock: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
         """`clock`: unix seconds; the controller's clock and ours must agree to a few seconds. `steady`: never set."""
-        self._registry, self._containers, self._ledger = registry, containers, ledger
+        self._registry, self._containers, self._journal = registry, containers, journal
         self._listeners, self._clock, self._steady = listeners, clock, steady
-        self._until_s = dict.fromkeys(ledger.stops, steady() + LONGEST_STOP_S)
+        self._until_s = dict.fromkeys(journal.stops, steady() + LONGEST_STOP_S)
         """Incident to when what is stopped for it is let go, by the steady clock."""
         self._inbox: queue.SimpleQueue[OrderedIncident | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._open_stops: list[_OpenStop] = []
         self._acks: dict[str, tuple[Ack, ...]] = {}
-        self._stopped: frozenset[str] = frozenset(each.gang for each in ledger.stops.values())
+        self._stopped: frozenset[str] = frozenset(each.gang for each in journal.stops.values())
         self._stops_lock = threading.Lock()
         """Held while processes are being stopped."""
         self.turn_s = time.monotonic()
@@ -107,8 +107,8 @@ class OrderExecutor:
     def acks(self, gang: Gang) -> tuple[Ack, ...]:
         """What a gang's report contains about orders, the newest last."""
         key = key_of(gang)
-        # the ledger keeps more than the schema of a report admits: one too many and the API server refuses all of it
-        return (self._acks.get(key) or self._ledger.acks(key))[-_ACKS_REPORTED:]
+        # the journal keeps more than the schema of a report admits: one too many and the API server refuses all of it
+        return (self._acks.get(key) or self._journal.acks(key))[-_ACKS_REPORTED:]
 
     def is_stopped_by_us(self, gang: Gang) -> bool:
         """True while we keep this gang stopped: its state says nothing about it."""
@@ -128,9 +128,9 @@ class OrderExecutor:
 
     def run(self) -> None:
         """Obey until `close`."""
-        for record in self._ledger.unfinished:
+        for record in self._journal.unfinished:
             with contextlib.suppress(ActionError):
-                self._ledger.finish(interrupted(record))
+                self._journal.finish(interrupted(record))
         while not self._stopping.is_set():
             self.turn_s = time.monotonic()
             self.expire()
@@ -159,13 +159,13 @@ class OrderExecutor:
         # all of them before the first write: a disk may not answer
         done = [
             incident
-            for incident, record in self._ledger.stops.items()
+            for incident, record in self._journal.stops.items()
             if self._try(f"cannot resume {record.gang}", partial(self._continue, record))
         ]
         self._drop(*done)
 
     def _patience_s(self) -> float:
-        left = (self._left_s(key, each) for key, each in self._ledger.stops.items())
+        left = (self._left_s(key, each) for key, each in self._journal.stops.items())
         # what is still there after its time could not be released, and is tried again in a second
         return min([ORDERS_TURN_S, *(left_s for left_s in left if left_s > 0)])
 
@@ -202,16 +202,16 @@ class OrderExecutor:
         if order.verb is Verb.STOP:
             # half a gang that is stopped is of no use
             self._try(f"cannot resume {gang.name}", lambda: self._release(incident.uid))
-        if not self._ledger.knows(order.id):
+        if not self._journal.knows(order.id):
             with contextlib.suppress(ActionError):
-                self._ledger.note(order, key_of(gang))
+                self._journal.note(order, key_of(gang))
         self._ack(gang, Ack(order.id, order.verb, AckResult.REFUSED, 0, why))
 
     def _is_done(self, order: Order) -> bool:
         # killing what is being deleted is the one order that stays in force, also after a restart of ours
         if order.verb is Verb.KILL_TERMINATING:
             return any(each.order.id == order.id for each in self._open_stops)
-        return self._ledger.knows(order.id)
+        return self._journal.knows(order.id)
 
     def _addressed(self, namespace: str, order: Order) -> LocalGang | None:
         wanted = GangId.of(namespace, order.selector)
@@ -231,13 +231,13 @@ class OrderExecutor:
             case Verb.RESUME:
                 outcome = self._release(incident.uid)
                 with contextlib.suppress(ActionError):
-                    self._ledger.note(order, key_of(gang))
+                    self._journal.note(order, key_of(gang))
                 self._finish(gang, order, outcome)
             case Verb.SNAPSHOT:
                 self._snapshot(order, gang, pods)
             case Verb.KILL_TERMINATING:
-                if not self._ledger.knows(order.id):
-                    self._ledger.begin(order, key_of(gang))
+                if not self._journal.knows(order.id):
+                    self._journal.begin(order, key_of(gang))
                 self._open_stops.append(_OpenStop(order, gang, set()))
 
     def _stop(
@@ -258,7 +258,7 @@ class OrderExecutor:
         )
         with self._stops_lock:
             self._until_s[incident.uid] = self._steady() + LONGEST_STOP_S
-            self._ledger.begin(order, key_of(gang), record)
+            self._journal.begin(order, key_of(gang), record)
             if self._stopping.is_set():
                 raise ActionError("the agent is shutting down")
             self._note_stopped()
@@ -269,23 +269,23 @@ class OrderExecutor:
 
     def _snapshot(self, order: Order, gang: Gang, pods: Sequence[Pod]) -> None:
         found = [each for pod in pods for each in self._containers.at_work(pod)]
-        self._ledger.begin(order, key_of(gang))
+        self._journal.begin(order, key_of(gang))
         evidence = self._listeners.evidence(gang, found)
         self._finish(gang, order, stop_and_kill.StopOutcome(0), evidence.path)
         self._try("cannot save evidence", evidence.write)
 
     def _kill(self, incident: OrderedIncident, order: Order, gang: Gang) -> None:
-        record = self._ledger.stops.get(incident.uid)
+        record = self._journal.stops.get(incident.uid)
         if record is None:
             raise ActionError("no processes are stopped on this node for this incident")
-        self._ledger.begin(order, key_of(gang))
+        self._journal.begin(order, key_of(gang))
         self._listeners.killed(gang)
         outcome = stop_and_kill.kill(self._recorded(record))
         self._drop(incident.uid)
         self._finish(gang, order, outcome)
 
     def _release(self, incident_uid: str) -> stop_and_kill.StopOutcome:
-        record = self._ledger.stops.get(incident_uid)
+        record = self._journal.stops.get(incident_uid)
         if record is None:
             return stop_and_kill.StopOutcome(0)
         outcome = self._continue(record)
@@ -299,7 +299,7 @@ class OrderExecutor:
     def _drop(self, *incidents: str) -> None:
         # what a full disk still says is stopped the next agent lets go once more, which harms nobody
         with contextlib.suppress(ActionError):
-            self._ledger.drop_stops(incidents)
+            self._journal.drop_stops(incidents)
         self._note_stopped()
 
     def _recorded(self, record: StopRecord) -> list[RunningContainer]:
@@ -311,7 +311,7 @@ class OrderExecutor:
     def expire(self) -> None:
         """Let go of what nobody ended in time, and forget orders that are over."""
         now_s = self._clock()
-        for incident, record in list(self._ledger.stops.items()):
+        for incident, record in list(self._journal.stops.items()):
             if self._left_s(incident, record) <= 0:
                 self._try(f"cannot resume {record.gang}", partial(self._expired, incident, record))
         self._open_stops = [each for each in self._open_stops if each.order.expires_s > now_s]
@@ -371,7 +371,7 @@ class OrderExecutor:
 
     def _ack(self, gang: Gang, ack: Ack) -> None:
         try:
-            self._ledger.finish(ack)
+            self._journal.finish(ack)
         except ActionError as error:
             ack = replace(ack, text=f"{ack.text or ''}; {error}".removeprefix("; "))
         key = key_of(gang)
@@ -380,7 +380,7 @@ class OrderExecutor:
         self._listeners.acked(gang, ack)
 
     def _note_stopped(self) -> None:
-        stops = self._ledger.stops
+        stops = self._journal.stops
         self._stopped = frozenset(each.gang for each in stops.values())
         self._until_s = {key: at_s for key, at_s in self._until_s.items() if key in stops}
 

@@ -38,16 +38,16 @@ _LOG = logging.getLogger(__name__)
 
 
 class NodeOutputs:
-    """The loop's `Audience`, and each gang's sink that logs."""
+    """The loop's `PassListener`, and each gang's sink that logs."""
 
     def __init__(
         self,
-        drafts: ReportBuilder,
+        builder: ReportBuilder,
         registry: PodRegistry,
-        board: NodeDeviceFaults,
+        device_faults: NodeDeviceFaults,
         devices: DeviceWatch,
     ) -> None:
-        self._drafts, self._registry, self._board = drafts, registry, board
+        self._builder, self._registry, self._device_faults = builder, registry, device_faults
         self._devices = devices
         self._gpu_pods = GpuPods(registry)
         self._gpus: Telemetry | None = None
@@ -61,7 +61,7 @@ class NodeOutputs:
         """Set before the loop begins, where they are wanted."""
         self.logs: LogWatch | None = None
         """Set before the loop begins, where logs of containers are read."""
-        self._board_version = -1
+        self._device_faults_version = -1
         self._next_devices_ns = 0
 
     def sinks(self, gang: Gang) -> Sequence[ObservationSink]:
@@ -71,7 +71,7 @@ class NodeOutputs:
 
     def on_node_fact(self, fact: Fact) -> None:
         """A fact that may be about a device."""
-        self._board.observe(fact)
+        self._device_faults.observe(fact)
         if self.metrics is not None:
             self.metrics.on_node_fact(fact)
 
@@ -80,29 +80,29 @@ class NodeOutputs:
         watched = list(gangs)
         now_ns = procfs.boottime_ns()
         self._read_devices(watched, now_ns)
-        self._board.on_pass(now_ns)
+        self._device_faults.on_pass(now_ns)
         self._exchange(now_ns)
-        faults = self._board.reported(now_ns)
+        faults = self._device_faults.reported(now_ns)
         if self.bug_reports is not None:
             self.bug_reports.want(faults)
         if self.logs is not None:
             self.logs.follow(pod for each in watched for pod in each.here.pods)
-        self._drafts.make(watched, faults)
+        self._builder.make(watched, faults)
         self._follow_gpus()
         if self.metrics is None:
             return
-        reporter = self._drafts.reporter
+        reporter = self._builder.reporter
         self.metrics.on_pass(
-            self._drafts.last, self._registry.pod_count, reporter.waiting, reporter.counts
+            self._builder.last, self._registry.pod_count, reporter.waiting, reporter.counts
         )
         if self.inspector is not None:
             inspector = self.inspector
             self.metrics.inspection.update(inspector.latest, inspector.ended_s, inspector.cpu_s)
         if self.logs is not None:
             self.metrics.logs.update(self.logs.read_bytes, self.logs.skipped_bytes)
-        if self._board.version != self._board_version:
-            self._board_version = self._board.version
-            self.metrics.on_devices(self._board.reported(now_ns))
+        if self._device_faults.version != self._device_faults_version:
+            self._device_faults_version = self._device_faults.version
+            self.metrics.on_devices(self._device_faults.reported(now_ns))
 
     def _follow_gpus(self) -> None:
         telemetry = self._devices.telemetry
@@ -110,11 +110,11 @@ class NodeOutputs:
             return
         self._gpus = telemetry.latest
         readings = [each.reading for each in self._gpus.gpus]
-        pods = self._gpu_pods.of(readings, self._drafts.devices)
+        pods = self._gpu_pods.of(readings, self._builder.devices)
         if self.idle is not None:
             now_s = time.time()
             self.idle.update(self._gpus.gpus, pods, now_s)
-            self._drafts.idle = self.idle.reported(now_s)
+            self._builder.idle = self.idle.reported(now_s)
         if self.metrics is not None:
             self.metrics.gpus.latest = lambda: telemetry.latest
             self.metrics.gpus.pods = pods
@@ -125,18 +125,19 @@ class NodeOutputs:
         if self.inspector is None:
             return
         offset_s = procfs.unix_offset_s()
-        for device, until_s in self.inspector.exchange(self._board.reported(now_ns)).items():
-            self._board.mend(device, int((until_s - offset_s) * NS))
+        faults = self._device_faults.reported(now_ns)
+        for device, until_s in self.inspector.exchange(faults).items():
+            self._device_faults.mend(device, int((until_s - offset_s) * NS))
 
     def _read_devices(self, watched: Sequence[GangWatch], now_ns: int) -> None:
         for each in watched:
             for fault in each.watch.job.faults.reported:
-                self._board.hold(fault, each.pods.get(fault.pid, ""))
+                self._device_faults.hold(fault, each.pods.get(fault.pid, ""))
         if now_ns < self._next_devices_ns:
             return
         self._next_devices_ns = now_ns + DEVICES_READ_NS
         living = {pid: each.pods[pid] for each in watched for pid in each.watch.members}
-        self._drafts.devices = devices_of(self._devices.topology, living)
+        self._builder.devices = devices_of(self._devices.topology, living)
 
     def on_order(self, gang: Gang, ack: Ack) -> None:
         """An order was carried out; called in the order thread."""

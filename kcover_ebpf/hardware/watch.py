@@ -84,20 +84,20 @@ class DeviceWatch:
         self._kmsg = _opened(lambda: KmsgReader(os.fspath(root / "dev/kmsg")))
         self.console_works = False
         self.ladder = XidDedup(Rung.KMSG)
-        self.whose = DeviceUsers(root)
+        self.users = DeviceUsers(root)
         self.nccl = _nccl_probes() if settings.nccl_probes else None
         """None unless asked for."""
-        self._stuck = StuckCalls(self.whose)
+        self._stuck = StuckCalls(self.users)
         patience_ns = int(settings.policy.port_patience_s * NS)
-        self._concern = Attribution(self.whose, catalog, patience_ns)
+        self._attribution = Attribution(self.users, catalog, patience_ns)
         self._ports = _opened(lambda: PortWatch(root))
         self._fabric: FabricWatch | None = None
         self._meet_fabric()
         self.telemetry: GpuTelemetry | None = None
         """Set where GPUs are read."""
         if telemetry is not None:
-            self.telemetry = GpuTelemetry(telemetry, lambda: self.whose.topology.gpus, root)
-        self.identities = DeviceIdentities(root, self.whose.uuid, self._serial_of)
+            self.telemetry = GpuTelemetry(telemetry, lambda: self.users.topology.gpus, root)
+        self.identities = DeviceIdentities(root, self.users.uuid, self._serial_of)
         self._stale_nic = False
         self._aer = AerCounter()
         self._aer_quiet_ns = 0
@@ -114,7 +114,7 @@ class DeviceWatch:
     @property
     def statuses(self) -> tuple[ProbeStatus, ...]:
         """What became of each probe."""
-        nvml = (self.whose.nvml.status(),) if self.whose.nvml is not None else ()
+        nvml = (self.users.nvml.status(),) if self.users.nvml is not None else ()
         nccl = (self.nccl.status,) if self.nccl is not None else ()
         return (*self._attached.statuses, *nvml, *nccl)
 
@@ -126,7 +126,7 @@ class DeviceWatch:
     @property
     def topology(self) -> Topology:
         """The devices of this host, also those that have gone."""
-        return self.whose.topology
+        return self.users.topology
 
     @property
     def sources(self) -> Sources:
@@ -151,7 +151,7 @@ class DeviceWatch:
 
     def _meet_driver(self) -> None:
         """Learn which GPUs the driver has, and how it can be heard."""
-        self.whose.learn()
+        self.users.learn()
         self.driver = _version(self._root)
         self.ladder.best = self._best_rung()
         self._stale_driver = False
@@ -169,15 +169,15 @@ class DeviceWatch:
         if self.driver is None:
             self._leave_nvml()
             return Rung.CONSOLE
-        if self.whose.nvml is None:
-            self.whose.nvml = Nvml()
+        if self.users.nvml is None:
+            self.users.nvml = Nvml()
         return Rung.NVML
 
     def _leave_nvml(self) -> None:
         # it keeps the driver loaded while it is open
-        if self.whose.nvml is not None:
-            self.whose.nvml.close()
-            self.whose.nvml = None
+        if self.users.nvml is not None:
+            self.users.nvml.close()
+            self.users.nvml = None
 
     def _say_self_test(self) -> bool:
         """False where the log cannot be written, so that nothing is known of the console."""
@@ -192,8 +192,8 @@ class DeviceWatch:
 
     def observe(self, fact: Fact, members: Collection[Pid]) -> list[DeviceFact]:
         """What follows from a fact of the kernel half, for a job with these processes."""
-        if not self.whose.has_begun:
-            self.whose.refresh()
+        if not self.users.has_begun:
+            self.users.refresh()
         match fact:
             case DriverLine():
                 return [*self._on_line(fact, members), *self._read_log(members)]
@@ -213,11 +213,11 @@ class DeviceWatch:
             case PortChange():
                 if self._ports is not None:
                     self._ports.heard(fact)
-                return list(self._concern.of_port(fact, members))
+                return list(self._attribution.of_port(fact, members))
             case DeviceNotice():
                 return self._on_notice(fact, members)[1:]
             case _:
-                self.whose.observe(fact)
+                self.users.observe(fact)
         return []
 
     def hear_lines(self) -> None:
@@ -234,21 +234,21 @@ class DeviceWatch:
     def tick(self, members: Collection[Pid]) -> list[DeviceFact]:
         """What polling finds, and what waited for a better rung; attaches to a new driver."""
         self.hear_lines()
-        self.whose.refresh()
+        self.users.refresh()
         if self._stale_driver or self._attached.driver_waits:
             self._attached.reload_gpu()
             self._meet_driver()
         if self._stale_nic:
             self._stale_nic = False
             self._attached.reload_nic()
-        if self.whose.topology.gpus and not self._has_catalog:
+        if self.users.topology.gpus and not self._has_catalog:
             self._has_catalog = True
             self._read_catalog()
         found = [*self._poll_log(members), *self._read_clocks(members)]
         if self._ports is not None:
             found += self._poll_ports(self._ports, members)
-        found += self._concern.of_time(members, _now_ns())
-        for report in self.whose.nvml.take() if self.whose.nvml is not None else ():
+        found += self._attribution.of_time(members, _now_ns())
+        for report in self.users.nvml.take() if self.users.nvml is not None else ():
             found += self._on_xid(report, members)
         for report in self.ladder.overdue(_now_ns()):
             found += self._concerning(report, members)
@@ -269,9 +269,9 @@ class DeviceWatch:
         changes = ports.changes(_now_ns())
         if ports.has_new:
             ports.has_new = False
-            self.whose.learn()
+            self.users.learn()
             self._meet_fabric()
-        faults = [each for change in changes for each in self._concern.of_port(change, members)]
+        faults = [each for change in changes for each in self._attribution.of_port(change, members)]
         return [*changes, *faults]
 
     def _on_line(self, line: DriverLine, members: Collection[Pid]) -> list[DeviceFact]:
@@ -309,13 +309,13 @@ class DeviceWatch:
         return [] if known is None else self._concerning(known, members)
 
     def _concerning(self, report: XidReported, members: Collection[Pid]) -> list[DeviceFact]:
-        return [report, *self._concern.of_xid(report, members, _now_ns(), self.driver)]
+        return [report, *self._attribution.of_xid(report, members, _now_ns(), self.driver)]
 
     def _on_aer(self, error: AerError, members: Collection[Pid]) -> list[DeviceFact]:
-        return [error, *self._concern.of_aer(error, members, _now_ns())]
+        return [error, *self._attribution.of_aer(error, members, _now_ns())]
 
     def _on_notice(self, notice: DeviceNotice, members: Collection[Pid]) -> list[DeviceFact]:
-        return [notice, *self._concern.of_notice(notice, members, _now_ns())]
+        return [notice, *self._attribution.of_notice(notice, members, _now_ns())]
 
     def close(self) -> None:
         """Detach everything."""

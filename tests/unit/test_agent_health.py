@@ -59,9 +59,9 @@ def test_wrong__every_thread_of_the_agent_is_a_part() -> None:
         agent._report_thread = agent._start(agent._reporter)
         inspector = Work()
         agent._inspection_thread = agent._start(inspector)
-        agent._watches = type("Watches", (), {"is_alive": True})()
+        agent._informers = type("Watches", (), {"is_alive": True})()
         assert health.wrong(agent._parts(), lambda: 0.0) == ""
-        agent._watches.is_alive = False
+        agent._informers.is_alive = False
         for work in (agent._executor, agent._reporter, inspector):
             work.close()
         for thread in (agent._order_thread, agent._report_thread, agent._inspection_thread):

@@ -196,10 +196,10 @@ def test_agent_metrics__each_new_reading_reaches_metrics_and_the_report_of_the_n
 ) -> None:
     idle = GpuState(replace(READING, utilization=0.0, processes=()), GpuUse.IDLE, 1)
     telemetry = SimpleNamespace(latest=Telemetry((idle,), "", time.monotonic()))
-    drafts = SimpleNamespace(devices={UID: ("0000:5d:00.0",)}, idle=())
+    builder = SimpleNamespace(devices={UID: ("0000:5d:00.0",)}, idle=())
     devices = SimpleNamespace(telemetry=telemetry)
     registry, parts = pods(), (SimpleNamespace(version=0), devices)
-    outputs = NodeOutputs(drafts, registry, *parts)  # type: ignore[arg-type]
+    outputs = NodeOutputs(builder, registry, *parts)  # type: ignore[arg-type]
     outputs.metrics = AgentMetrics(list, dict)
     file = tmp_path / "idle.json"
     outputs.idle = IdlePods(file, 0.0, registry.pod, lambda _: None, lambda: True)
@@ -210,4 +210,4 @@ def test_agent_metrics__each_new_reading_reaches_metrics_and_the_report_of_the_n
     labels = f'UUID="{OWN}",gpu="0",namespace="team",pci_bus_id="00000000:5D:00.0",pod="train-0"'
     assert f"kcover_gpu_pod{{{labels}}} 1.0" in text
     assert 'kcover_gpu_idle_seconds{namespace="team",pod="train-0"}' in text
-    assert [(each.name, each.gpus) for each in drafts.idle] == [("train-0", (OWN,))]
+    assert [(each.name, each.gpus) for each in builder.idle] == [("train-0", (OWN,))]

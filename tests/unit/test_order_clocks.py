@@ -11,7 +11,7 @@ from kcover_ebpf.agent.order_executor import OrderExecutor
 from kcover_ebpf.agent.order_journal import StopRecord
 
 
-class Ledger:
+class Journal:
     """One stop that an order with ten seconds to go left."""
 
     def __init__(self) -> None:
@@ -37,12 +37,12 @@ def test_expire__a_clock_that_is_set_back_keeps_nothing_stopped(
     wall_s: float, steady_s: float, kept: bool
 ) -> None:
     now = {"wall": 1_000.0, "steady": 0.0}
-    ledger: Any = Ledger()
+    journal: Any = Journal()
     listeners: Any = SimpleNamespace(passed_over=lambda _: None)
     nothing: Any = SimpleNamespace()
     executor = OrderExecutor(
-        nothing, nothing, ledger, listeners, lambda: now["wall"], lambda: now["steady"]
+        nothing, nothing, journal, listeners, lambda: now["wall"], lambda: now["steady"]
     )
     now.update(wall=wall_s, steady=steady_s)
     executor.expire()
-    assert bool(ledger.stops) is kept
+    assert bool(journal.stops) is kept

@@ -35,7 +35,7 @@ def order(number: str, verb: Verb = Verb.STOP) -> Order:
     return Order(number, verb, GANG.id.labels, NOW_S, NOW_S + 10)
 
 
-def executor(ledger: OrderJournal, folder: Path, said: list[str] | None = None) -> OrderExecutor:
+def executor(journal: OrderJournal, folder: Path, said: list[str] | None = None) -> OrderExecutor:
     reported = [] if said is None else said
     listeners = Listeners(
         acked=lambda _gang, _ack: None,
@@ -43,31 +43,31 @@ def executor(ledger: OrderJournal, folder: Path, said: list[str] | None = None) 
         evidence=lambda _gang, _found: BundleWriter("/bundle", lambda: None),
         passed_over=reported.append,
     )
-    return OrderExecutor(PodRegistry("n"), Containers([folder]), ledger, listeners, lambda: NOW_S)
+    return OrderExecutor(PodRegistry("n"), Containers([folder]), journal, listeners, lambda: NOW_S)
 
 
 def test_order_executor__a_restarted_agent_reports_no_more_acks_than_the_schema_admits(
     tmp_path: Path,
 ) -> None:
-    ledger = OrderJournal(tmp_path / "orders.json")
+    journal = OrderJournal(tmp_path / "orders.json")
     for number in range(12):
-        ledger.begin(order(str(number)), key_of(GANG))
-        ledger.finish(Ack(str(number), Verb.STOP, AckResult.DONE, 8))
+        journal.begin(order(str(number)), key_of(GANG))
+        journal.finish(Ack(str(number), Verb.STOP, AckResult.DONE, 8))
     again = executor(OrderJournal(tmp_path / "orders.json"), tmp_path)
     assert [each.order for each in again.acks(GANG)] == [str(number) for number in range(4, 12)]
 
 
 def stopped(folder: Path, until_s: float, *, finished: bool = True) -> OrderJournal:
     """A book with two gangs that are stopped, on a disk that is full from now on."""
-    ledger = OrderJournal(folder / "orders.json")
+    journal = OrderJournal(folder / "orders.json")
     for number in ("1", "2"):
         record = StopRecord(f"i{number}", f"team/{number}", until_s, (ContainerRef("u", number),))
-        ledger.begin(order(number), record.gang, record)
+        journal.begin(order(number), record.gang, record)
         if finished:
-            ledger.finish(Ack(number, Verb.STOP, AckResult.DONE, 1))
-    ledger = OrderJournal(folder / "orders.json")
+            journal.finish(Ack(number, Verb.STOP, AckResult.DONE, 1))
+    journal = OrderJournal(folder / "orders.json")
     (folder / "orders.draft").mkdir()
-    return ledger
+    return journal
 
 
 @pytest.fixture
@@ -100,10 +100,10 @@ def wait_until(true: Callable[[], bool]) -> None:
 def test_order_executor__stops_expire_on_a_full_disk(
     tmp_path: Path, resumed: list[object], finished: bool
 ) -> None:
-    ledger = stopped(tmp_path, NOW_S - 1, finished=finished)
-    made = executor(ledger, tmp_path)
+    journal = stopped(tmp_path, NOW_S - 1, finished=finished)
+    made = executor(journal, tmp_path)
     thread = running(made)
-    wait_until(lambda: not ledger.stops)
+    wait_until(lambda: not journal.stops)
     assert len(resumed) == 2
     assert made._stopped == frozenset()
     assert thread.is_alive()
@@ -137,11 +137,11 @@ def test_order_executor__an_agent_that_ends_resumes_all_in_the_main_thread(
     tmp_path: Path, resumed: list[object]
 ) -> None:
     """The order thread may be busy with evidence, and nobody waits for it."""
-    ledger = stopped(tmp_path, NOW_S + 9)
-    made = executor(ledger, tmp_path)
+    journal = stopped(tmp_path, NOW_S + 9)
+    made = executor(journal, tmp_path)
     made.close()
     assert len(resumed) == 2
-    assert ledger.stops == {}
+    assert journal.stops == {}
 
 
 def test_order_executor__no_error_ends_the_order_thread(tmp_path: Path) -> None:
@@ -163,15 +163,15 @@ def test_order_executor__no_error_ends_the_order_thread(tmp_path: Path) -> None:
 def test_order_executor__a_resume_does_not_depend_on_the_disk(
     tmp_path: Path, resumed: list[object]
 ) -> None:
-    ledger = stopped(tmp_path, NOW_S + 9)
-    made = executor(ledger, tmp_path)
+    journal = stopped(tmp_path, NOW_S + 9)
+    made = executor(journal, tmp_path)
     resume = order("3", Verb.RESUME)
     made._carry_out(OrderedIncident("team", "i", "i1", "", resume), resume, GANG, ())
     assert len(resumed) == 1
-    assert set(ledger.stops) == {"i2"}
+    assert set(journal.stops) == {"i2"}
     (ack,) = made.acks(GANG)
     assert ack.result is AckResult.DONE
-    assert ledger.knows("3")
+    assert journal.knows("3")
 
 
 def test_order_executor__nothing_is_stopped_once_the_agent_ends(

@@ -33,10 +33,10 @@ def test_order_journal__the_next_agent_knows_what_was_done_and_what_is_stopped(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "deep/orders.json"
-    ledger = OrderJournal(path)
-    ledger.begin(order("1"), "team/j", STOP)
+    journal = OrderJournal(path)
+    journal.begin(order("1"), "team/j", STOP)
     ack = Ack("1", Verb.STOP, AckResult.DONE, 3, "text")
-    ledger.finish(ack)
+    journal.finish(ack)
     again = OrderJournal(path)
     assert again.knows("1")
     assert not again.knows("2")
@@ -58,47 +58,47 @@ def test_order_journal__an_order_that_was_begun_is_not_forgotten(tmp_path: Path)
 def test_order_journal__a_second_stop_of_an_incident_takes_the_place_of_the_first(
     tmp_path: Path,
 ) -> None:
-    ledger = OrderJournal(tmp_path / "orders.json")
-    ledger.begin(order("1"), "team/j", STOP)
+    journal = OrderJournal(tmp_path / "orders.json")
+    journal.begin(order("1"), "team/j", STOP)
     later = StopRecord("i", "team/j", 99.0)
-    ledger.begin(order("2"), "team/j", later)
-    assert ledger.stops == {"i": later}
-    ledger.drop_stops({"i"})
+    journal.begin(order("2"), "team/j", later)
+    assert journal.stops == {"i": later}
+    journal.drop_stops({"i"})
     assert OrderJournal(tmp_path / "orders.json").stops == {}
 
 
 def test_order_journal__the_book_stays_small(tmp_path: Path) -> None:
-    ledger = OrderJournal(tmp_path / "orders.json")
+    journal = OrderJournal(tmp_path / "orders.json")
     for number in range(100):
-        ledger.begin(order(str(number)), "team/j")
-    assert ledger.knows("99")
-    assert not ledger.knows("3")
+        journal.begin(order(str(number)), "team/j")
+    assert journal.knows("99")
+    assert not journal.knows("3")
 
 
 def test_order_journal__what_cannot_be_written_is_not_done(tmp_path: Path) -> None:
-    ledger = OrderJournal(tmp_path / "orders.json")
+    journal = OrderJournal(tmp_path / "orders.json")
     (tmp_path / "orders.draft").mkdir()
     with pytest.raises(ActionError, match="cannot write"):
-        ledger.begin(order("1"), "team/j")
-    assert not ledger.knows("1")
+        journal.begin(order("1"), "team/j")
+    assert not journal.knows("1")
 
 
 def test_order_journal__what_is_over_is_remembered_without_a_disk(tmp_path: Path) -> None:
-    ledger = OrderJournal(tmp_path / "orders.json")
-    ledger.begin(order("1"), "team/j", STOP)
+    journal = OrderJournal(tmp_path / "orders.json")
+    journal.begin(order("1"), "team/j", STOP)
     (tmp_path / "orders.draft").mkdir()
     ack = Ack("1", Verb.STOP, AckResult.DONE, 3)
     with pytest.raises(ActionError, match="cannot write"):
-        ledger.finish(ack)
+        journal.finish(ack)
     with pytest.raises(ActionError, match="cannot write"):
-        ledger.drop_stops({"i"})
+        journal.drop_stops({"i"})
     with pytest.raises(ActionError, match="cannot write"):
-        ledger.note(order("2", Verb.RESUME), "team/j")
-    assert ledger.acks("team/j") == (ack,)
-    assert ledger.stops == {}
-    assert ledger.knows("2")
+        journal.note(order("2", Verb.RESUME), "team/j")
+    assert journal.acks("team/j") == (ack,)
+    assert journal.stops == {}
+    assert journal.knows("2")
     (tmp_path / "orders.draft").rmdir()
-    ledger.begin(order("3"), "team/j")
+    journal.begin(order("3"), "team/j")
     again = OrderJournal(tmp_path / "orders.json")
     assert again.stops == {}
     assert again.acks("team/j") == (ack,)
@@ -130,19 +130,19 @@ def report(kind: VerdictKind, time_s: float = 100.0, pods: tuple[str, ...] = ("u
 
 
 def test_report_cache__a_report_survives(tmp_path: Path) -> None:
-    spool = ReportCache(tmp_path / "reports")
-    spool.save("team", "r", report(VerdictKind.CRASHED))
-    spool.save("team", "s", report(VerdictKind.HUNG))
-    spool.forget("team", "s")
+    cache = ReportCache(tmp_path / "reports")
+    cache.save("team", "r", report(VerdictKind.CRASHED))
+    cache.save("team", "s", report(VerdictKind.HUNG))
+    cache.forget("team", "s")
     (left,) = ReportCache(tmp_path / "reports").load()
     assert (left.key, left.report) == (("team", "r"), report(VerdictKind.CRASHED))
 
 
 def test_report_cache__the_spool_is_bounded_and_does_without_a_disk(tmp_path: Path) -> None:
-    spool = ReportCache(tmp_path)
+    cache = ReportCache(tmp_path)
     for number in range(300):
-        spool.save("team", str(number), report(VerdictKind.CRASHED))
-    assert len(spool.load()) == 256
+        cache.save("team", str(number), report(VerdictKind.CRASHED))
+    assert len(cache.load()) == 256
     broken = ReportCache(tmp_path / "file/reports")
     (tmp_path / "file").write_text("")
     broken.save("team", "r", report(VerdictKind.CRASHED))

@@ -263,8 +263,8 @@ def sent(
     clock = [1000.0]
     lease = LeaseWriter(Api(), "kcover", "a", print)  # type: ignore[arg-type]
     reporter = ReportSender(Api(), lease, lambda *_: (), print)  # type: ignore[arg-type]
-    drafts = ReportBuilder(Identity("a", "kcover"), reporter, ReportCache(tmp_path), lambda: True)
-    drafts.logs = lambda *_: logs
+    builder = ReportBuilder(Identity("a", "kcover"), reporter, ReportCache(tmp_path), lambda: True)
+    builder.logs = lambda *_: logs
     pods = [pod(each) for each in range(len(stage.procs))]
     gang = Gang(GangId.of("ns", SELECTOR), "j", "Job")
     watch = GangWatch(LocalGang(gang, tuple(pods), Policy()), watched(stage))
@@ -275,7 +275,7 @@ def sent(
         for _ in range(seconds):
             stage.one_pass(NS)
             clock[0] += 1.0
-            drafts.make([watch], ())
+            builder.make([watch], ())
             reporter.flush()
     return [each for each in gone if each.job is not None]
 

@@ -126,11 +126,11 @@ class Agent:
         watch = SimpleNamespace(job=self.job, tracker=self.tracker)
         each = GangWatch(here, cast("Any", watch))
         each.pods = dict(self.pods)
-        spool = cast("Any", SimpleNamespace(load=lambda: ()))
-        drafts = ReportBuilder(
-            Identity(self.node, "kcover"), cast("Any", None), spool, lambda: True
+        cache = cast("Any", SimpleNamespace(load=lambda: ()))
+        builder = ReportBuilder(
+            Identity(self.node, "kcover"), cast("Any", None), cache, lambda: True
         )
-        made = drafts._draft(each, self.job.now_ns / NS).report
+        made = builder._draft(each, self.job.now_ns / NS).report
         return ReceivedReport(report_of(object_of(made, "ns", "r")), NOW_S - late_s)
 
 
