@@ -11,9 +11,8 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,11 +49,12 @@ from kcover_ebpf.tunables.agent import (
     REPORTS_SILENT_S,
 )
 from kcover_ebpf.watching import start
+from kcover_ebpf.watching.start import FactSources
 
 if TYPE_CHECKING:
     from kcover_ebpf.api.job_kinds import Gang
+    from kcover_ebpf.hardware.catalog import Catalog
     from kcover_ebpf.hardware.telemetry.watch import TelemetryOptions
-    from kcover_ebpf.hardware.watch import DeviceWatch
     from kcover_ebpf.kernel.sampler import KernelSampler
     from kcover_ebpf.kube.client import ApiClient
     from kcover_ebpf.logs.rules import LogRule
@@ -117,19 +117,19 @@ class _Agent:
         server = start.bind_metrics(plan.metrics, self._stack)
         journal = OrderJournal(plan.state_dir / "orders.json")
         session = connect(plan.kubeconfig, plan.context)
-        kernel, devices = self._observe()
+        sources = self._open_sources()
+        kernel, devices = sources.kernel, sources.devices
         start.drop_privileges(_KEPT, plan.settings)
         start.catch_ending(self._ending.set)
         registry = PodRegistry(plan.node, lambda text: _LOG.warning(text, extra=about(text)))
         containers = Containers()
         self._executor = executor = self._make_executor(registry, containers, journal)
-        reports = ReportCache(plan.state_dir / "reports")
         self._reporter = reporter = self._make_reporter(session)
         informers = Informers(
             session, plan.node, registry, executor, self._on_error, reporter.again
         )
         self._informers = informers
-        self._builder = builder = self._make_builder(reporter, reports, informers)
+        self._builder = builder = self._make_builder(reporter, informers)
         self._outputs = outputs = NodeOutputs(builder, registry, self._device_faults, devices)
         self._follow_gpus(outputs, registry, containers)
         self._loop = NodeLoop(
@@ -144,10 +144,10 @@ class _Agent:
         )
         self._order_thread, self._report_thread = self._start(executor), self._start(reporter)
         self._inspect(session)
-        self._read_logs()
+        self._read_logs(sources.catalog)
         informers.start()
         if server is not None:
-            self._serve(server, kernel, devices, informers)
+            self._serve(server, sources, informers)
         _LOG.info(self._greeting(kernel, session.host))
         self._loop.run(self._is_over)
         _LOG.info("ends")
@@ -180,29 +180,19 @@ class _Agent:
         self._passed_s = time.monotonic()
         return self._ending.is_set()
 
-    def _observe(self) -> tuple[KernelSampler, DeviceWatch]:
-        from kcover_ebpf.hardware.catalog.files import load
-        from kcover_ebpf.hardware.watch import DeviceWatch
-        from kcover_ebpf.kernel.sampler import KernelSampler
-
+    def _open_sources(self) -> FactSources:
         plan = self._plan
-        if plan.catalog is not None:
-            load(plan.catalog)  # a mistake in it is reported at the start, not at the first Xid
-        catalog = cache(partial(load, plan.catalog))
-        kernel = self._stack.enter_context(KernelSampler.open(plan.settings))
-        devices = self._stack.enter_context(
-            DeviceWatch(kernel.maps, plan.settings, catalog, telemetry=plan.telemetry)
-        )
-        users = devices.users
+        sources = start.open_sources(plan.settings, plan.catalog, plan.telemetry, self._stack)
+        devices = sources.devices
         self._device_faults = NodeDeviceFaults(
-            catalog,
+            sources.catalog,
             lambda: devices.driver,
-            users.below,
-            users.function_of,
+            devices.users.below,
+            devices.users.function_of,
             int(plan.settings.policy.port_patience_s * NS),
             devices.identities.of,
         )
-        return kernel, devices
+        return sources
 
     def _make_reporter(self, session: ApiClient) -> ReportSender:
         late_s = LATE_PERIODS * self._plan.settings.period_s
@@ -221,26 +211,24 @@ class _Agent:
         self._builder.health = lambda: inspector.latest
         self._inspection_thread = self._start(inspector)
 
-    def _read_logs(self) -> None:
+    def _read_logs(self, catalog: Callable[[], Catalog]) -> None:
         plan = self._plan
         if plan.pod_logs is None:
             return
         from kcover_ebpf.agent.log_watch import LogWatch
-        from kcover_ebpf.hardware.catalog.files import load
 
         logs = LogWatch(
             plan.pod_logs,
             plan.log_rules,
-            load(plan.catalog),
+            catalog(),
             lambda text: _LOG.warning(text, extra=about(text)),
         )
         self._outputs.logs, self._builder.logs = logs, logs.of_pods
         self._log_thread = self._start(logs)
 
-    def _make_builder(
-        self, reporter: ReportSender, reports: ReportCache, informers: Informers
-    ) -> ReportBuilder:
+    def _make_builder(self, reporter: ReportSender, informers: Informers) -> ReportBuilder:
         identity = Identity(self._plan.node, self._plan.namespace)
+        reports = ReportCache(self._plan.state_dir / "reports")
         believes = self._plan.believes_bandwidth
         return ReportBuilder(
             identity, reporter, reports, informers.has_pods, believes_bandwidth=believes
@@ -293,16 +281,10 @@ class _Agent:
         subject = f"{verb} {resource}"
         _LOG.warning("cannot %s: %s", subject, error, extra=about(subject))
 
-    def _serve(
-        self,
-        server: MetricsServer,
-        kernel: KernelSampler,
-        devices: DeviceWatch,
-        informers: Informers,
-    ) -> None:
+    def _serve(self, server: MetricsServer, sources: FactSources, informers: Informers) -> None:
         from kcover_ebpf.agent.metrics import AgentMetrics
 
-        metrics = AgentMetrics.of(kernel, devices)
+        metrics = AgentMetrics.of(sources.kernel, sources.devices)
         self._outputs.metrics = metrics
         checks = {
             "/healthz": lambda: health.wrong(self._parts()),

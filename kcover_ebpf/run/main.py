@@ -11,7 +11,6 @@ import contextlib
 import os
 import time
 from collections.abc import Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kcover_ebpf import __version__
@@ -26,6 +25,7 @@ from kcover_ebpf.run.outcome import Outcome
 from kcover_ebpf.run.sinks import Announcer, JsonSink, Out, Sink, TextSink
 from kcover_ebpf.settings import Act
 from kcover_ebpf.watching import start
+from kcover_ebpf.watching.start import FactSources
 
 if TYPE_CHECKING:
     from kcover_ebpf.hardware.watch import DeviceWatch
@@ -65,11 +65,10 @@ class _Run:
         server = start.bind_metrics(plan.metrics, self._stack)
         tape = self._open_tape()
         announcer = self._make_announcer(keeper, tape)
-        from kcover_ebpf.kernel.sampler import KernelSampler
         from kcover_ebpf.run.session import Session
 
-        kernel = self._stack.enter_context(KernelSampler.open(plan.settings))
-        devices = self._watch_devices(kernel)
+        sources = self._open_sources()
+        kernel, devices = sources.kernel, sources.devices
         start.drop_privileges(_KEPT, plan.settings)
         extra = () if server is None else (self._serve(server, kernel, devices),)
         target = self._make_target(keeper)
@@ -102,21 +101,12 @@ class _Run:
         server.serve(sink.registry)
         return sink
 
-    def _watch_devices(self, kernel: KernelSampler) -> DeviceWatch:
-        from kcover_ebpf.hardware.catalog.files import load
+    def _open_sources(self) -> FactSources:
         from kcover_ebpf.hardware.telemetry.watch import TelemetryOptions
-        from kcover_ebpf.hardware.watch import DeviceWatch
 
         settings = self._plan.settings
-        return self._stack.enter_context(
-            DeviceWatch(
-                kernel.maps,
-                settings,
-                partial(load, self._plan.catalog),
-                pin_driver=settings.pin_driver,
-                telemetry=TelemetryOptions(settings.gpu_period_s),
-            )
-        )
+        telemetry = TelemetryOptions(settings.gpu_period_s)
+        return start.open_sources(settings, self._plan.catalog, telemetry, self._stack)
 
     def _open_tape(self) -> Tape | None:
         if self._plan.record is None:

@@ -1,10 +1,13 @@
-"""What the programs do alike at their start: metrics, privileges, the signals that end them."""
+"""What the programs do alike at their start: metrics, what they observe with, privileges, the signals that end them."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kcover_ebpf.hardware import topology
@@ -13,7 +16,21 @@ from kcover_ebpf.kernel.capabilities import Capability
 from kcover_ebpf.settings import Settings
 
 if TYPE_CHECKING:
+    from kcover_ebpf.hardware.catalog import Catalog
+    from kcover_ebpf.hardware.telemetry.watch import TelemetryOptions
+    from kcover_ebpf.hardware.watch import DeviceWatch
+    from kcover_ebpf.kernel.sampler import KernelSampler
     from kcover_ebpf.output.metrics import MetricsServer
+
+
+@dataclass(frozen=True, slots=True)
+class FactSources:
+    """Where the facts of a program come from."""
+
+    kernel: KernelSampler
+    devices: DeviceWatch
+    catalog: Callable[[], Catalog]
+    """What Xids mean; read at the first call."""
 
 
 def bind_metrics(address: str | None, stack: contextlib.ExitStack) -> MetricsServer | None:
@@ -28,6 +45,32 @@ def bind_metrics(address: str | None, stack: contextlib.ExitStack) -> MetricsSer
     server = MetricsServer(parse_address(address))
     stack.callback(server.close)
     return server
+
+
+def open_sources(
+    settings: Settings,
+    catalog: Path | None,
+    telemetry: TelemetryOptions | None,
+    stack: contextlib.ExitStack,
+) -> FactSources:
+    """The sampler and the watch of devices; they are closed with `stack`.
+
+    `catalog`: the operator's changes; `PolicyError` for a bad file comes now, not at the first Xid. `telemetry`:
+    None: the GPUs are not read.
+    """
+    # loaded only now: a keeper is forked and a port bound before
+    from kcover_ebpf.hardware.catalog.files import load
+    from kcover_ebpf.hardware.watch import DeviceWatch
+    from kcover_ebpf.kernel.sampler import KernelSampler
+
+    read_catalog = cache(partial(load, catalog))
+    if catalog is not None:
+        read_catalog()
+    kernel = stack.enter_context(KernelSampler.open(settings))
+    devices = DeviceWatch(
+        kernel.maps, settings, read_catalog, pin_driver=settings.pin_driver, telemetry=telemetry
+    )
+    return FactSources(kernel, stack.enter_context(devices), read_catalog)
 
 
 def drop_privileges(kept: frozenset[Capability], settings: Settings) -> None:
