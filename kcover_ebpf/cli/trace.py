@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from kcover_ebpf.host.cgroups import CgroupTarget
 from kcover_ebpf.host.process_tree import PidTarget
 from kcover_ebpf.run import options as planning
 from kcover_ebpf.settings import Act
+from kcover_ebpf.trace.options import TraceOptions
 from kcover_ebpf.trace.pod_target import PodTarget, end_with_asker
 
 _EXAMPLES = """
@@ -55,7 +54,7 @@ Exit codes:
 @click.option("--replay", type=click.Path(path_type=Path), help="Show a saved trace.")
 @click.option("--save", type=click.Path(path_type=Path), help="Also save the trace to a file.")
 @click.option("--live/--once", default=False, help="Keep refreshing until interrupted.")
-@click.option("--all", "every", is_flag=True, help="Show every thread on its own line.")
+@click.option("--all", "every_thread", is_flag=True, help="Show every thread on its own line.")
 @output_option("json: one object; jsonl: records as they are collected.", ("md", "jsonl"))
 @click.option("--name", hidden=True, help="Name to show for the job.")
 @click.option("--brief", is_flag=True, hidden=True, help="The verdict is known: show the threads.")
@@ -68,88 +67,30 @@ def trace(**options: Any) -> int:
     """
     from kcover_ebpf.trace import show
 
-    wishes = Wishes(**options)
-    how = show.TraceOptions(
-        output=wishes.output,
-        live=wishes.live,
-        every_thread=wishes.every,
-        save=wishes.save,
-        brief=wishes.brief,
-    )
-    how.check()
-    wishes.check()
-    if wishes.replay is not None:
-        return show.replay(wishes.replay, how)
-    if wishes.pod or wishes.job:
-        return show.show(_remote(wishes), how)
-    if wishes.with_asker:
+    chosen = TraceOptions(**options)
+    chosen.check()
+    if chosen.replay is not None:
+        return show.replay(chosen.replay, chosen)
+    if chosen.pod or chosen.job:
+        from kcover_ebpf.trace import remote
+
+        return show.show(remote.lines(chosen), chosen)
+    if chosen.with_asker:
         end_with_asker(lambda: os.kill(os.getpid(), signal.SIGTERM))
-    return show.here(_target(wishes), how)
+    return show.here(_target(chosen), chosen)
 
 
-@dataclass(frozen=True, slots=True)
-class Wishes:
-    """The options, as they are named on the command line."""
-
-    pod: str | None
-    namespace: str | None
-    container: str | None
-    job: str | None
-    kubeconfig: str | None
-    context: str | None
-    agent_namespace: str | None
-    pid: int | None
-    cgroup: str | None
-    pod_uid: tuple[str, ...]
-    container_id: tuple[str, ...]
-    replay: Path | None
-    save: Path | None
-    live: bool
-    every: bool
-    output: str
-    name: str | None
-    brief: bool
-    with_asker: bool
-
-    def check(self) -> None:
-        """Raise `UsageError` unless exactly one target is named."""
-        targets = (self.pod, self.job, self.pid, self.cgroup, self.pod_uid or None, self.replay)
-        if sum(each is not None for each in targets) != 1:
-            raise UsageError(
-                "name one job: POD, --job NAME, --pid PID or --cgroup PATH, "
-                "or a saved trace: --replay FILE"
-            )
-        if self.container is not None and self.pod is None:
-            raise UsageError("--container requires a POD")
-
-
-def _remote(wishes: Wishes) -> Iterator[str]:
-    from kcover_ebpf.trace import remote
-
-    wanted = remote.RemoteOptions(
-        pod=wishes.pod,
-        job=wishes.job,
-        namespace=wishes.namespace,
-        container=wishes.container,
-        agent_namespace=wishes.agent_namespace,
-        kubeconfig=wishes.kubeconfig,
-        context=wishes.context,
-        live=wishes.live,
-    )
-    return remote.lines(wanted)
-
-
-def _target(wishes: Wishes) -> CgroupTarget | PidTarget | PodTarget:
+def _target(options: TraceOptions) -> CgroupTarget | PidTarget | PodTarget:
     ours = frozenset({os.getpid()})
     target: CgroupTarget | PidTarget | PodTarget
-    if wishes.pod_uid:
-        pods = dict(_named(each) for each in wishes.pod_uid)
-        target = PodTarget(wishes.name or next(iter(pods.values())), pods, wishes.container_id)
-    elif wishes.pid is not None:
-        planning.check_pid(wishes.pid, Act.OBSERVE)
-        target = PidTarget(wishes.pid, f"pid-{wishes.pid}", ours)
+    if options.pod_uid:
+        pods = dict(_named(each) for each in options.pod_uid)
+        target = PodTarget(options.name or next(iter(pods.values())), pods, options.container_id)
+    elif options.pid is not None:
+        planning.check_pid(options.pid, Act.OBSERVE)
+        target = PidTarget(options.pid, f"pid-{options.pid}", ours)
     else:
-        path = planning.find_cgroup(wishes.cgroup or "", Act.OBSERVE)
+        path = planning.find_cgroup(options.cgroup or "", Act.OBSERVE)
         target = CgroupTarget(path, path.name, ours)
     if not target.pids():
         raise UsageError(f"no process is in {target.name}; name a running job")

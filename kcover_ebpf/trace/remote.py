@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kcover_ebpf.api.job_kinds import gang_of
 from kcover_ebpf.api.pods import ContainerKind, Pod, pod_of
@@ -19,6 +19,7 @@ from kcover_ebpf.kube.exec import Exec
 from kcover_ebpf.output import formatting
 from kcover_ebpf.trace import records, watched
 from kcover_ebpf.trace.nodes_at_once import TracedNode, inspected_together
+from kcover_ebpf.trace.options import TraceOptions
 from kcover_ebpf.trace.pod_target import BEAT_S
 from kcover_ebpf.trace.records import UNKNOWN_CODE, exit_code_of
 
@@ -28,31 +29,16 @@ _LIVE_ONLY_ONE = "--live follows one node; name one pod"
 _NOT_FOUND_CODES = (126, 127)
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteOptions:
-    """What the user named."""
-
-    pod: str | None = None
-    job: str | None = None
-    namespace: str | None = None
-    """None: that of the context."""
-    container: str | None = None
-    agent_namespace: str | None = None
-    kubeconfig: str | None = None
-    context: str | None = None
-    live: bool = False
-
-
-def lines(wanted: RemoteOptions) -> Iterator[str]:
+def lines(options: TraceOptions) -> Iterator[str]:
     """The records of the run; raises `UsageError` and `CannotObserve` with what to do."""
-    session = connect(wanted.kubeconfig, wanted.context)
-    if wanted.namespace is None:
-        wanted = replace(wanted, namespace=namespace_of(wanted.kubeconfig, wanted.context))
+    session = connect(options.kubeconfig, options.context)
+    if options.namespace is None:
+        options = replace(options, namespace=namespace_of(options.kubeconfig, options.context))
     try:
-        pods = _pods_of_job(session, wanted) if wanted.job else [_pod(session, wanted)]
-        places = [_place(session, node, group, wanted) for node, group in _by_node(pods)]
+        pods = _pods_of_job(session, options) if options.job else [_pod(session, options)]
+        places = [_place(session, node, group, options) for node, group in _by_node(pods)]
         agents = places[0].agent_namespace
-        known = None if wanted.live else watched.verdict_of(session, pods[0], time.time(), agents)
+        known = None if options.live else watched.verdict_of(session, pods[0], time.time(), agents)
     except Forbidden as error:
         raise CannotObserve(
             f"not allowed: {error}; ask for the Role ...-trace of the chart"
@@ -60,13 +46,13 @@ def lines(wanted: RemoteOptions) -> Iterator[str]:
     except ApiError as error:
         raise CannotObserve(f"cannot ask the API server: {error}") from error
     if len(places) == 1:
-        yield from _with(known, _trace(session, places[0], wanted, brief=known is not None))
+        yield from _with(known, _trace(session, places[0], options, brief=known is not None))
         return
-    if wanted.live:
+    if options.live:
         raise UsageError(_LIVE_ONLY_ONE)
     brief = known is not None
     yield from inspected_together(
-        places, lambda place: _trace(session, place, wanted, brief=brief), known
+        places, lambda place: _trace(session, place, options, brief=brief), known
     )
 
 
@@ -92,12 +78,12 @@ def _without_report(text: str) -> str:
     return text if fields.pop("report", None) is None else json.dumps(fields, separators=(",", ":"))
 
 
-def _pod(session: ApiClient, wanted: RemoteOptions) -> Pod:
+def _pod(session: ApiClient, options: TraceOptions) -> Pod:
     try:
-        found = session.get(f"/api/v1/namespaces/{wanted.namespace}/pods/{wanted.pod}")
+        found = session.get(f"/api/v1/namespaces/{options.namespace}/pods/{options.pod}")
     except NotFound as error:
         raise UsageError(
-            f"no pod {wanted.pod} in namespace {wanted.namespace}; `kubectl get pods -A` lists them"
+            f"no pod {options.pod} in namespace {options.namespace}; `kubectl get pods -A` lists them"
         ) from error
     return _running(pod_of(found))
 
@@ -109,18 +95,18 @@ def _running(pod: Pod) -> Pod:
     return pod
 
 
-def _pods_of_job(session: ApiClient, wanted: RemoteOptions) -> list[Pod]:
-    found = session.list(f"/api/v1/namespaces/{wanted.namespace}/pods")
+def _pods_of_job(session: ApiClient, options: TraceOptions) -> list[Pod]:
+    found = session.list(f"/api/v1/namespaces/{options.namespace}/pods")
     pods = [pod_of(each) for each in found.get("items", [])]
     gangs = [(pod, gang_of(pod)) for pod in pods]
-    mine = [pod for pod, gang in gangs if gang.name == wanted.job]
+    mine = [pod for pod, gang in gangs if gang.name == options.job]
     if not mine:
         names = sorted({gang.name for _, gang in gangs})
         known = f"; there are {', '.join(names[:8])}" if names else ""
-        raise UsageError(f"no pods of a job {wanted.job} in namespace {wanted.namespace}{known}")
+        raise UsageError(f"no pods of a job {options.job} in namespace {options.namespace}{known}")
     alive = [pod for pod in mine if pod.phase == "Running" and pod.node]
     if not alive:
-        raise UsageError(f"no pod of job {wanted.job} is Running: there is no process to inspect")
+        raise UsageError(f"no pod of job {options.job} is Running: there is no process to inspect")
     return alive
 
 
@@ -131,10 +117,10 @@ def _by_node(pods: Sequence[Pod]) -> list[tuple[str, list[Pod]]]:
     return list(nodes.items())
 
 
-def _place(session: ApiClient, node: str, pods: Sequence[Pod], wanted: RemoteOptions) -> TracedNode:
-    namespace, agent = agent_on(session, node, wanted.agent_namespace)
-    ids = [each for pod in pods for each in _containers(pod, wanted.container)]
-    name = wanted.job or pods[0].name
+def _place(session: ApiClient, node: str, pods: Sequence[Pod], options: TraceOptions) -> TracedNode:
+    namespace, agent = agent_on(session, node, options.agent_namespace)
+    ids = [each for pod in pods for each in _containers(pod, options.container)]
+    name = options.job or pods[0].name
     return TracedNode(node, namespace, agent, tuple(pods), tuple(ids), name)
 
 
@@ -189,7 +175,7 @@ def _command(place: TracedNode, *, live: bool, brief: bool) -> list[str]:
 
 
 def _trace(
-    session: ApiClient, place: TracedNode, wanted: RemoteOptions, *, brief: bool
+    session: ApiClient, place: TracedNode, options: TraceOptions, *, brief: bool
 ) -> Iterator[str]:
     try:
         with Exec(
@@ -197,7 +183,7 @@ def _trace(
             place.agent_namespace,
             place.agent,
             AGENT_CONTAINER,
-            _command(place, live=wanted.live, brief=brief),
+            _command(place, live=options.live, brief=brief),
         ) as running:
             concluded = False
             for text in running.lines(BEAT_S):

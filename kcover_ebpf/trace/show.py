@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import IO
@@ -16,6 +15,7 @@ from kcover_ebpf.errors import CannotObserve, UsageError
 from kcover_ebpf.host.cgroups import CgroupTarget
 from kcover_ebpf.host.process_tree import PidTarget
 from kcover_ebpf.trace import records, render
+from kcover_ebpf.trace.options import TraceOptions
 from kcover_ebpf.trace.pod_target import PodTarget
 from kcover_ebpf.trace.records import Line
 
@@ -24,24 +24,7 @@ _CLEAR = "\x1b[H\x1b[2J"
 _LONGEST_LINE = 64 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class TraceOptions:
-    """What the user wants to see."""
-
-    output: str = "text"
-    live: bool = False
-    every_thread: bool = False
-    save: Path | None = None
-    brief: bool = False
-    """The verdict is known already: end when the threads have been read."""
-
-    def check(self) -> None:
-        """Raise `UsageError` for wishes that exclude each other."""
-        if self.live and self.output in ("json", "md"):
-            raise UsageError(f"--live never ends, so -o {self.output} cannot be written; use jsonl")
-
-
-def here(target: CgroupTarget | PidTarget | PodTarget, how: TraceOptions) -> int:
+def here(target: CgroupTarget | PidTarget | PodTarget, options: TraceOptions) -> int:
     """Observe a job of this host."""
     from kcover_ebpf.kernel import capabilities, features
     from kcover_ebpf.kernel.sampler import KernelSampler
@@ -56,14 +39,16 @@ def here(target: CgroupTarget | PidTarget | PodTarget, how: TraceOptions) -> int
         capabilities.drop(capabilities.TRACE, spare=capabilities.SPARE)
         tracer = Tracer(kernel, target, settings)
         with contextlib.closing(tracer):
-            return show(tracer.live() if how.live else tracer.once(brief=how.brief), how)
+            return show(
+                tracer.live() if options.live else tracer.once(brief=options.brief), options
+            )
 
 
-def replay(path: Path, how: TraceOptions) -> int:
+def replay(path: Path, options: TraceOptions) -> int:
     """Show a saved run; raises `UsageError` for a file that is none."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
-            return show(_lines_of(file), how)
+            return show(_lines_of(file), options)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
 
@@ -78,7 +63,7 @@ def _lines_of(file: IO[str]) -> Iterator[str]:
         raise UsageError("not a trace: the file is empty; record one with --save")
 
 
-def show(lines: Iterable[str], how: TraceOptions) -> int:
+def show(lines: Iterable[str], options: TraceOptions) -> int:
     """Render each line as it comes, save it if that is wanted; returns the exit code.
 
     It is that of the last run; 128 + signal for one that was ended before its verdict. Raises
@@ -86,9 +71,9 @@ def show(lines: Iterable[str], how: TraceOptions) -> int:
     """
     code: int | None = None
     with contextlib.ExitStack() as stack:
-        saved = stack.enter_context(_open(how.save)) if how.save is not None else None
+        saved = stack.enter_context(_open(options.save)) if options.save is not None else None
         stack.enter_context(_ended_by_signals())
-        screen = _Screen(how)
+        screen = _Screen(options)
         try:
             for text in lines:
                 line = records.parse(text)
@@ -110,19 +95,19 @@ def show(lines: Iterable[str], how: TraceOptions) -> int:
 class _Screen:
     """Standard output, in the form the user wants."""
 
-    def __init__(self, how: TraceOptions) -> None:
-        self._how = how
-        self._view = _view(how)
+    def __init__(self, options: TraceOptions) -> None:
+        self._options = options
+        self._view = _view(options)
         self._kept: list[Line] = []
 
     def show(self, text: str, line: Line) -> None:
         """Take one line of the stream."""
-        if self._how.output == "json":
+        if self._options.output == "json":
             self._kept.append(line)
-        elif self._how.output == "jsonl":
+        elif self._options.output == "jsonl":
             _print([text])
         elif shown := self._view.show(line):
-            draws = self._how.live and sys.stdout.isatty()
+            draws = self._options.live and sys.stdout.isatty()
             _print([_CLEAR + shown[0], *shown[1:]] if draws else shown)
 
     def end(self) -> None:
@@ -131,12 +116,12 @@ class _Screen:
             _print([render.merged(self._kept)])
 
 
-def _view(how: TraceOptions) -> render.TextView | render.LiveView | render.MarkdownView:
-    if how.output == "md":
-        return render.MarkdownView(every_thread=how.every_thread)
-    if how.live:
-        return render.LiveView(every_thread=how.every_thread)
-    return render.TextView(every_thread=how.every_thread)
+def _view(options: TraceOptions) -> render.TextView | render.LiveView | render.MarkdownView:
+    if options.output == "md":
+        return render.MarkdownView(every_thread=options.every_thread)
+    if options.live:
+        return render.LiveView(every_thread=options.every_thread)
+    return render.TextView(every_thread=options.every_thread)
 
 
 def _print(lines: Iterable[str]) -> None:

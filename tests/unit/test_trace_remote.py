@@ -13,8 +13,8 @@ from kcover_ebpf.cluster.unwatched import HISTORY
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.errors import CannotObserve, Forbidden, Unreachable, UsageError
 from kcover_ebpf.trace import remote, show
+from kcover_ebpf.trace.options import TraceOptions
 from kcover_ebpf.trace.records import parse
-from kcover_ebpf.trace.remote import RemoteOptions
 from tests.unit.fake_exec import UIDS, FakeExec, Server, look, pod, snapshot
 
 
@@ -27,7 +27,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
 
 
 def lines(**wanted: Any) -> list[str]:
-    return list(remote.lines(RemoteOptions(namespace="research", **wanted)))
+    return list(remote.lines(TraceOptions(namespace="research", **wanted)))
 
 
 def test_lines__a_pod_is_looked_at_by_the_agent_of_its_node(server: Server) -> None:
@@ -45,7 +45,7 @@ def test_lines__without_a_namespace_it_is_that_of_the_context(
     server.pods = []
     monkeypatch.setattr(remote, "namespace_of", lambda *_: "physics")
     with pytest.raises(UsageError, match="no pod a in namespace physics"):
-        list(remote.lines(RemoteOptions(pod="a")))
+        list(remote.lines(TraceOptions(pod="a")))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -59,7 +59,7 @@ def test_show__a_signal_while_the_connection_is_read_is_no_break_of_it(
         except Exception as error:
             raise CannotObserve("the connection broke") from error
 
-    assert show.show(broken(), show.TraceOptions(output="jsonl")) == 128 + number
+    assert show.show(broken(), TraceOptions(output="jsonl")) == 128 + number
 
 
 def test_lines__live_is_passed_on(server: Server) -> None:

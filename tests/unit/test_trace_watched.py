@@ -15,8 +15,8 @@ from kcover_ebpf.cluster.gang_judge import merge
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.errors import ApiError, Forbidden, NotFound
 from kcover_ebpf.trace import remote
+from kcover_ebpf.trace.options import TraceOptions
 from kcover_ebpf.trace.records import parse
-from kcover_ebpf.trace.remote import RemoteOptions
 from tests.unit import report_builders as build
 from tests.unit.fake_exec import FakeExec, Server, look
 
@@ -84,7 +84,7 @@ def traced(
     """The fields of the verdict, and the exit code."""
     monkeypatch.setattr(remote, "connect", lambda *_: server)
     monkeypatch.setattr(remote, "Exec", FakeExec)
-    lines = list(remote.lines(RemoteOptions(namespace="ns", **wanted)))
+    lines = list(remote.lines(TraceOptions(namespace="ns", **wanted)))
     verdict = next(json.loads(text) for text in lines if parse(text).event == "verdict")
     return verdict, parse(lines[-1]).exit_code
 
