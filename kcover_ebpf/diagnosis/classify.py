@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kcover_ebpf.diagnosis import describe_call
 from kcover_ebpf.diagnosis.classify_context import ClassifyContext
 from kcover_ebpf.diagnosis.classify_wait import Wait, is_completing, judge_wait
 from kcover_ebpf.diagnosis.code_map import Code
@@ -13,8 +14,7 @@ from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot, exit_text
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.thread import ThreadHistory
 from kcover_ebpf.facts.host import Inspection
-from kcover_ebpf.facts.kernel import ProcessExit, TaskState, ThreadSample
-from kcover_ebpf.facts.syscalls import SyscallTable
+from kcover_ebpf.facts.kernel import ProcessExit, TaskState
 from kcover_ebpf.ids import NS
 from kcover_ebpf.tunables.diagnosis import (
     BUSY_SHARE,
@@ -75,7 +75,7 @@ def classify(view: ProcessHistory, scene: ClassifyContext) -> RankSnapshot:
         tid=lead.sample.tid,
         rank=view.member.rank if view.member else None,
         age_s=(scene.now_ns - _state_since(lead, view, state)) / NS,
-        text=describe(lead.sample, last, scene.table, state) + _quota(view, state),
+        text=describe_call.in_short(lead.sample, last, scene.table, state) + _quota(view, state),
         inspected=last is not None,
         timed=last is not None and last.timed,
         stack=last.stack if last is not None else (),
@@ -219,37 +219,3 @@ def _since(lead: ThreadHistory, view: ProcessHistory) -> int:
     progress_ns = max(lead.progress_ns, view.data_ns)
     since_ns = min(lead.sample.idle_since_ns, progress_ns or lead.sample.site_since_ns)
     return max(since_ns, lead.burnt_until_ns, lead.stopped_since_ns)
-
-
-def describe(
-    sample: ThreadSample, inspection: Inspection | None, table: SyscallTable, state: State
-) -> str:
-    """The call a thread sits in, for people: name, what it waits on, kernel function, when it ends."""
-    stopped = {
-        TaskState.STOPPED: "stopped (SIGSTOP)",
-        TaskState.FROZEN: "frozen (cgroup)",
-        TaskState.TRACED: "held by a debugger",
-    }.get(sample.state)
-    if stopped is not None:
-        return stopped
-    running = sample.state is TaskState.RUNNING
-    parts = [table.name(sample.syscall) or ("running in user space" if running else "page fault")]
-    if inspection is not None:
-        if inspection.files:
-            parts.append(
-                f"fd {inspection.files[0].fd} {inspection.files[0].kind} {inspection.files[0].target}"
-            )
-        if inspection.wait_channel:
-            parts.append(f"[{inspection.wait_channel}]")
-        if inspection.timed and inspection.deadline_ns is not None:
-            left_s = max(0.0, (inspection.deadline_ns - inspection.boottime_ns) / NS)
-            parts.append(f"(ends in {left_s:.0f} s)")
-    if state in (State.ON_DEVICE, State.NAPPING):
-        parts.append(f"({state.value})")
-    if state is State.SPINNING:
-        parts.append("(a loop in place)")
-    if state is State.THROTTLED:
-        parts.append("(runnable, but gets no CPU)")
-    if sample.state is TaskState.UNINTERRUPTIBLE:
-        parts.append("(state D)")
-    return " ".join(parts)

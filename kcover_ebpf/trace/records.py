@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from kcover_ebpf.diagnosis.describe_call import WaitTarget
 from kcover_ebpf.diagnosis.verdict import VerdictKind
 from kcover_ebpf.errors import CannotObserve, UsageError
 from kcover_ebpf.output.formatting import SCHEMA
@@ -21,23 +22,6 @@ UNKNOWN_CODE = CannotObserve.exit_code
 _EDGE_TEXTS = ("from", "local", "remote", "state")
 _EDGE_COUNTS = ("unread_bytes", "unsent_bytes", "unacked_bytes", "backoff")
 EVENTS = ("trace", "threads", "stacks", "verdict", "end")
-
-
-@dataclass(frozen=True, slots=True)
-class WaitTarget:
-    """What a thread waits for, as far as it can be determined."""
-
-    kind: str
-    """lock, thread, socket, pipe, unix, file, device, child, timer, event, user."""
-    text: str
-    """The same for people."""
-    pid: int | None = None
-    """The process that could end the wait; None where nobody or nobody known could."""
-    tid: int | None = None
-    rank: int | None = None
-    fd: int | None = None
-    address: str | None = None
-    """Of a lock: the word in memory; of a socket: the remote end."""
 
 
 @dataclass(frozen=True, slots=True)

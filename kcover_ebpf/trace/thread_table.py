@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from kcover_ebpf.diagnosis import describe_call, futex
+from kcover_ebpf.diagnosis.describe_call import CallDetails, WaitTarget
 from kcover_ebpf.diagnosis.endpoints import EndpointIndex
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.process import ProcessHistory
@@ -15,8 +17,7 @@ from kcover_ebpf.host import pipe_holders, process_tree, thread_inspector
 from kcover_ebpf.host.thread_inspector import ThreadInspector
 from kcover_ebpf.ids import NS, Inode, Pid, Tid
 from kcover_ebpf.output.formatting import address, span
-from kcover_ebpf.trace import describe_call, futex
-from kcover_ebpf.trace.records import Row, WaitTarget
+from kcover_ebpf.trace.records import Row
 
 _INSPECT_S = 0.3
 _MOST_THREADS = 4096
@@ -90,7 +91,7 @@ class Table:
         lead = _is_lead(view, sample)
         name = self._syscalls.name(sample.syscall)
         known = self._known(view, sample, seen, people)
-        text, targets = describe_call.decode(sample.state.value, name, sample.args, known)
+        text, targets = describe_call.in_detail(sample.state, name, sample.args, known)
         member = view.member
         return Row(
             pid=view.pid,
@@ -104,7 +105,7 @@ class Table:
             text=text,
             since_s=people.since_s(view, sample),
             cpu_share=self._share(view.pid, sample),
-            ends_in_s=known.ends_in_s,
+            ends_in_s=self._left_s(seen),
             lead=lead,
             waits_for=targets,
         )
@@ -115,17 +116,16 @@ class Table:
         sample: ThreadSample,
         seen: Inspection | None,
         people: _People,
-    ) -> describe_call.Known:
+    ) -> CallDetails:
         if seen is None:
-            return describe_call.Known(children=people.children(view.pid))
+            return CallDetails(children=people.children(view.pid))
         numbers = self.numbers.get(view.pid, {})
         lock = None
         if seen.lock_memory:
             # a lock that processes share may be held by any of the job
             lock = futex.describe(sample.args[1], sample.args[2], seen.lock_memory, numbers)
-        deadline_ns = seen.deadline_ns
-        left_s = None if deadline_ns is None else (deadline_ns - self._job.now_ns) / NS
-        return describe_call.Known(
+        left_s = self._left_s(seen)
+        return CallDetails(
             lock=lock,
             files=seen.files,
             ends={each.fd: people.ends(view, each.fd, each.inode) for each in seen.files},
@@ -134,8 +134,13 @@ class Table:
             lock_holders=[people.process(pid, "process") for pid in seen.lock_holders],
             wait_channel=seen.wait_channel,
             timed=seen.timed,
-            ends_in_s=None if left_s is None else max(0.0, left_s),
+            left="" if left_s is None else span(left_s),
         )
+
+    def _left_s(self, seen: Inspection | None) -> float | None:
+        if seen is None or seen.deadline_ns is None:
+            return None
+        return max(0.0, (seen.deadline_ns - self._job.now_ns) / NS)
 
     def _share(self, pid: Pid, sample: ThreadSample) -> float | None:
         first_cpu_ns, first_ns = self._first.get((pid, sample.tid), (0, 0))

@@ -7,7 +7,7 @@ from copy import copy
 from unittest.mock import patch
 
 from kcover_ebpf.api.codec import encode
-from kcover_ebpf.diagnosis import rank_numbers
+from kcover_ebpf.diagnosis import futex, rank_numbers
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.hardware.catalog.files import shipped as catalog
 from kcover_ebpf.hardware.ras import RasError
@@ -24,7 +24,6 @@ from kcover_ebpf.logs.tracebacks import TracebackFinder
 from kcover_ebpf.records import recorder_dump
 from kcover_ebpf.records.pickle_machine import MOST_BYTES as _DUMP_BYTES
 from kcover_ebpf.records.recorder_dump import DumpError
-from kcover_ebpf.trace import futex
 from kcover_ebpf.trace.native_frames import shown
 from kcover_ebpf.trace.stack_helpers import parse_native
 from kcover_ebpf.watching import py_spy

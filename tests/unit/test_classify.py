@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from kcover_ebpf.diagnosis.classify import describe
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
-from kcover_ebpf.facts.host import Inspection, WaitedFile
-from kcover_ebpf.facts.kernel import TaskState, ThreadSample
-from kcover_ebpf.facts.syscalls import SyscallTable
-from kcover_ebpf.ids import NS, Inode, Pid, Tid
-from tests.unit.thread_samples import sample
+from kcover_ebpf.facts.host import WaitedFile
+from kcover_ebpf.ids import NS, Inode, Pid
 
 from .scripted_job import LOCK, Proc, Stage, all_wait, trained
 
@@ -196,37 +190,3 @@ def test_classify__a_child_that_spins_in_place_is_not_at_work() -> None:
     assert (reported.kind, reported.cause) == (VerdictKind.HUNG, Cause.LOADER_STUCK)
     assert reported.culprit is not None
     assert (reported.culprit.rank, reported.culprit.tid) == (1, 501)
-
-
-TABLE = SyscallTable("x86_64")
-LOOK = Inspection(0, Pid(1), Tid(1), "futex_wait", 30 * NS, True, (PIPE,), (), None, ())
-RUN = TaskState.RUNNING
-
-
-@pytest.mark.parametrize(
-    ("said", "look", "state", "text"),
-    [
-        (sample(1), None, State.FUTEX, "futex"),
-        (
-            sample(1, 0),
-            LOOK,
-            State.READ,
-            "read fd 9 pipe pipe:[77] [futex_wait] (ends in 30 s)",
-        ),
-        (sample(1, -1, RUN), None, State.SPINNING, "running in user space (a loop in place)"),
-        (sample(1, -1), None, State.FAULTING, "page fault"),
-        (sample(1, state=TaskState.STOPPED), LOOK, State.STOPPED, "stopped (SIGSTOP)"),
-        (sample(1, state=TaskState.FROZEN), None, State.FROZEN, "frozen (cgroup)"),
-        (sample(1, 18, TaskState.UNINTERRUPTIBLE), None, State.STORAGE, "pwrite64 (state D)"),
-        (
-            sample(99),
-            replace(LOOK, files=(), boottime_ns=40 * NS),
-            State.FUTEX,
-            "futex [futex_wait] (ends in 0 s)",
-        ),
-    ],
-)
-def test_describe__the_words_for_a_wait(
-    said: ThreadSample, look: Inspection | None, state: State, text: str
-) -> None:
-    assert describe(said, look, TABLE, state) == text

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kcover_ebpf.diagnosis.describe_call import WaitTarget
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.output.formatting import SCHEMA, event_line
-from kcover_ebpf.trace.records import EVENTS, Row, Stack, TraceHeader, WaitTarget, parse, plain
+from kcover_ebpf.trace.records import EVENTS, Row, Stack, TraceHeader, parse, plain
 
 NUMBERS = st.integers(0, 2**31)
 SPANS = st.none() | st.floats(0, 1e9)

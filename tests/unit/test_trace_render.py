@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from kcover_ebpf.diagnosis.describe_call import WaitTarget
 from kcover_ebpf.diagnosis.verdict import (
     Cause,
     Culprit,
@@ -18,7 +19,7 @@ from kcover_ebpf.diagnosis.verdict import (
 from kcover_ebpf.output import formatting
 from kcover_ebpf.output.formatting import event_line
 from kcover_ebpf.trace import advice, grouping, render
-from kcover_ebpf.trace.records import Line, Row, Stack, TraceHeader, WaitTarget, parse, plain
+from kcover_ebpf.trace.records import Line, Row, Stack, TraceHeader, parse, plain
 
 HUNG = Verdict(
     job="train",

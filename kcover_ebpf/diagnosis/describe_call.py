@@ -1,24 +1,57 @@
-"""A system call under way as a sentence and as a list of what it waits for. Pure."""
+"""What a thread does, for people: the call it is in, what that waits for, and when it ends. Pure.
+
+At two levels of detail: `in_short` needs an inspection at most, `in_detail` also what is at the other end of files
+and who owns locks, which only a trace finds out.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kcover_ebpf.facts.host import WaitedFile
-from kcover_ebpf.output.formatting import span
-from kcover_ebpf.trace.futex import Lock
-from kcover_ebpf.trace.records import WaitTarget
+from kcover_ebpf.diagnosis.futex import Lock
+from kcover_ebpf.diagnosis.process import NS
+from kcover_ebpf.diagnosis.process_state import State
+from kcover_ebpf.facts.host import Inspection, WaitedFile
+from kcover_ebpf.facts.kernel import TaskState, ThreadSample
+from kcover_ebpf.facts.syscalls import SyscallTable
 
 _SHOWN = 4
 _WAIT_ANY = -1
 _NVIDIA_TYPE = ord("F")
-_STOPPED = {"T": "stopped (SIGSTOP)", "t": "held by a debugger", "F": "frozen (cgroup)"}
+_STOPPED = {
+    TaskState.STOPPED: "stopped (SIGSTOP)",
+    TaskState.FROZEN: "frozen (cgroup)",
+    TaskState.TRACED: State.TRACED.value,
+}
+_NOTES = {
+    State.ON_DEVICE: State.ON_DEVICE.value,
+    State.NAPPING: State.NAPPING.value,
+    State.SPINNING: "a loop in place",
+    State.THROTTLED: "runnable, but gets no CPU",
+}
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What was found out about one call."""
+class WaitTarget:
+    """What a thread waits for, as far as it can be determined."""
+
+    kind: str
+    """lock, thread, socket, pipe, unix, file, device, child, timer, event, user."""
+    text: str
+    """The same for people."""
+    pid: int | None = None
+    """The process that could end the wait; None where nobody or nobody known could."""
+    tid: int | None = None
+    rank: int | None = None
+    fd: int | None = None
+    address: str | None = None
+    """Of a lock: the word in memory; of a socket: the remote end."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallDetails:
+    """What a trace found out about one call."""
 
     lock: Lock | None = None
     files: tuple[WaitedFile, ...] = ()
@@ -31,27 +64,51 @@ class Known:
     """Of a file lock."""
     wait_channel: str = ""
     timed: bool = False
-    ends_in_s: float | None = None
+    left: str = ""
+    """Of a timed wait, for people; empty where its end cannot be read."""
 
 
-def decode(
-    state: str, name: str, args: Sequence[int], known: Known
+def in_short(
+    sample: ThreadSample, seen: Inspection | None, table: SyscallTable, state: State
+) -> str:
+    """The call with the first file it waits on, its kernel function and its end; `state` may add a note."""
+    if sample.state in _STOPPED:
+        return _STOPPED[sample.state]
+    parts = [table.name(sample.syscall) or _outside_calls(sample.state)]
+    if seen is not None:
+        parts += [f"fd {each.fd} {each.kind} {each.target}" for each in seen.files[:1]]
+        parts += [f"[{seen.wait_channel}]"] if seen.wait_channel else []
+        if seen.timed and seen.deadline_ns is not None:
+            left_s = max(0.0, (seen.deadline_ns - seen.boottime_ns) / NS)
+            parts.append(f"(ends in {left_s:.0f} s)")
+    parts += [f"({_NOTES[state]})"] if state in _NOTES else []
+    return " ".join(parts) + _interruptible(sample.state)
+
+
+def in_detail(
+    state: TaskState, name: str, args: Sequence[int], known: CallDetails
 ) -> tuple[str, tuple[WaitTarget, ...]]:
-    """(the call for people, what it waits for); `name` is empty outside any call."""
+    """(the call with all that it waits for, the same as a list); `name` is empty outside any call."""
     if state in _STOPPED:
         return _STOPPED[state], ()
     if not name:
-        return ("running in user space" if state == "R" else "page fault"), ()
+        return _outside_calls(state), ()
     text, targets = _subject(name, args, known)
     parts = [text]
     if known.wait_channel and not known.wait_channel.startswith(_PLAIN):
         parts.append(f"[{known.wait_channel}]")
     if known.timed:
-        left = "" if known.ends_in_s is None else f"ends in {span(known.ends_in_s)}"
-        parts.append(f"({left or 'timed, its end cannot be read'})")
-    if state == "D":
-        parts.append("(cannot be interrupted)")
-    return " ".join(parts), targets
+        left = f"ends in {known.left}" if known.left else "timed, its end cannot be read"
+        parts.append(f"({left})")
+    return " ".join(parts) + _interruptible(state), targets
+
+
+def _outside_calls(state: TaskState) -> str:
+    return "running in user space" if state is TaskState.RUNNING else "page fault"
+
+
+def _interruptible(state: TaskState) -> str:
+    return " (state D)" if state is TaskState.UNINTERRUPTIBLE else ""
 
 
 # kernel functions that say no more than the call itself
@@ -67,7 +124,9 @@ _PLAIN = (
 )
 
 
-def _subject(name: str, args: Sequence[int], known: Known) -> tuple[str, tuple[WaitTarget, ...]]:
+def _subject(
+    name: str, args: Sequence[int], known: CallDetails
+) -> tuple[str, tuple[WaitTarget, ...]]:
     if name.startswith("futex"):
         return _on_lock(name, args, known)
     if name in ("wait4", "waitid"):
@@ -85,7 +144,9 @@ def _subject(name: str, args: Sequence[int], known: Known) -> tuple[str, tuple[W
     return name, ()
 
 
-def _on_lock(name: str, args: Sequence[int], known: Known) -> tuple[str, tuple[WaitTarget, ...]]:
+def _on_lock(
+    name: str, args: Sequence[int], known: CallDetails
+) -> tuple[str, tuple[WaitTarget, ...]]:
     address = f"{args[0]:#x}"
     lock = known.lock
     if lock is None:
@@ -106,7 +167,9 @@ def _on_lock(name: str, args: Sequence[int], known: Known) -> tuple[str, tuple[W
     return f"futex: {text} (no owner recorded)", (WaitTarget("lock", text, address=address),)
 
 
-def _on_child(name: str, args: Sequence[int], known: Known) -> tuple[str, tuple[WaitTarget, ...]]:
+def _on_child(
+    name: str, args: Sequence[int], known: CallDetails
+) -> tuple[str, tuple[WaitTarget, ...]]:
     wanted = _signed(args[0]) if name == "wait4" else _signed(args[1])
     children = tuple(each for each in known.children if wanted in (_WAIT_ANY, 0, each.pid))
     if not children:
@@ -114,7 +177,7 @@ def _on_child(name: str, args: Sequence[int], known: Known) -> tuple[str, tuple[
     return f"{name}: for {_names(children)}", children
 
 
-def _on_device(args: Sequence[int], known: Known) -> tuple[str, tuple[WaitTarget, ...]]:
+def _on_device(args: Sequence[int], known: CallDetails) -> tuple[str, tuple[WaitTarget, ...]]:
     file = known.files[0] if known.files else None
     path = "?" if file is None else file.target
     number = args[1] & 0xFFFFFFFF
@@ -124,7 +187,7 @@ def _on_device(args: Sequence[int], known: Known) -> tuple[str, tuple[WaitTarget
     return f"ioctl {number:#x} on {path}{driver}", (target,)
 
 
-def _on_files(name: str, known: Known) -> tuple[str, tuple[WaitTarget, ...]]:
+def _on_files(name: str, known: CallDetails) -> tuple[str, tuple[WaitTarget, ...]]:
     targets = tuple(target for each in known.files for target in _ends_of(each, known))
     shown = [_file(each, known) for each in known.files[:_SHOWN]]
     more = len(known.files) - len(shown)
@@ -133,7 +196,7 @@ def _on_files(name: str, known: Known) -> tuple[str, tuple[WaitTarget, ...]]:
     return f"{name} {', '.join(shown)}", targets
 
 
-def _ends_of(file: WaitedFile, known: Known) -> Sequence[WaitTarget]:
+def _ends_of(file: WaitedFile, known: CallDetails) -> Sequence[WaitTarget]:
     ends = known.ends.get(file.fd)
     if ends:
         return ends
@@ -143,7 +206,7 @@ def _ends_of(file: WaitedFile, known: Known) -> Sequence[WaitTarget]:
     return (WaitTarget(kind, file.target, fd=file.fd),)
 
 
-def _file(file: WaitedFile, known: Known) -> str:
+def _file(file: WaitedFile, known: CallDetails) -> str:
     where = f"fd {file.fd} " if file.fd >= 0 else ""
     ends = known.ends.get(file.fd, ())
     if ends:
