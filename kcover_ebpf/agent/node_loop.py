@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from kcover_ebpf.agent.containers import Containers, processes
@@ -12,18 +11,16 @@ from kcover_ebpf.api.job_kinds import Gang, counts_whole_gang
 from kcover_ebpf.diagnosis.rank_numbers import INDEX, RANK_ENVIRON
 from kcover_ebpf.diagnosis.tracker import Tracker
 from kcover_ebpf.facts.kernel import Fact, ProcessExit, ProcessFork, ProcessTotals, Tick
-from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.hardware.watch import DeviceWatch
 from kcover_ebpf.host import procfs
 from kcover_ebpf.host.identities import Identities
-from kcover_ebpf.host.thread_inspector import ThreadInspector
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
 from kcover_ebpf.tunables.agent import NEXT_START_NS
-from kcover_ebpf.watching.job_watch import JobWatch, listen
+from kcover_ebpf.watching.job_watch import JobWatch
 from kcover_ebpf.watching.judging import ObservationSink
-from kcover_ebpf.watching.member_search import MemberSearch
+from kcover_ebpf.watching.loop import SamplingLoop
 
 
 class GangWatch:
@@ -50,7 +47,7 @@ class PassListener(Protocol):
         ...
 
 
-class NodeLoop:
+class NodeLoop(SamplingLoop):
     """Watches the gangs of a registry until it is asked to stop. Not thread-safe, but for `forget`."""
 
     def __init__(  # noqa: PLR0913 - one part of the node each
@@ -66,16 +63,14 @@ class NodeLoop:
         sinks: Callable[[Gang], Sequence[ObservationSink]] = lambda _: (),
     ) -> None:
         """`is_stopped_by_us`: we keep this gang stopped; `sinks`: what receives the verdicts on a gang."""
-        self._kernel, self._devices, self._registry = kernel, devices, registry
-        self._containers, self._settings, self._listener = containers, settings, listener
+        super().__init__(kernel, devices, settings)
+        self._registry, self._containers, self._listener = registry, containers, listener
         self._is_stopped_by_us, self._sinks = is_stopped_by_us, sinks
-        machine = os.uname().machine
-        self._table, self._inspector = SyscallTable(machine), ThreadInspector(machine)
+        self._nccl = devices.nccl
         self._identities = Identities()
         self._gangs: dict[Gang, GangWatch] = {}
         self._owners: dict[Pid, GangWatch] = {}
         self._version = -1
-        self._search = MemberSearch()
         self._calm_until_ns = 0
         self._forgotten: set[Gang] = set()
 
@@ -88,44 +83,28 @@ class NodeLoop:
         """Begin anew with a gang whose processes we end; may be called from any thread."""
         self._forgotten.add(gang)
 
-    def run(self, until: Callable[[], bool]) -> None:
-        """Sample and judge until `until()` is true; it is asked at least once a pass."""
-        while not until():
-            self.step()
-            if not until():
-                listen(self._kernel, self._period_s, self._hear)
-        for each in self._gangs.values():
-            each.watch.close()
+    @property
+    def _watches(self) -> Sequence[JobWatch]:
+        return [each.watch for each in self._gangs.values()]
 
     @property
-    def _period_s(self) -> float:
-        # never longer than the regular one: pods and orders are followed at passes
-        watches = [each.watch for each in self._gangs.values()]
-        if any(watch.job.urgent for watch in watches):
-            return self._settings.suspicious_period_s
-        return self._settings.period_s * min([1.0, *(watch.ease for watch in watches)])
+    def _members(self) -> Collection[Pid]:
+        return self._owners.keys()
+
+    @property
+    def _ease(self) -> float:
+        # never longer than the regular pause: pods and orders are followed at passes
+        return min([1.0, *(watch.ease for watch in self._watches)])
 
     def step(self) -> None:
-        """One pass of the sampler, and one judgement of every gang that may not rest."""
+        """As `SamplingLoop.step`, over the gangs that the registry has now."""
         self._follow_registry()
-        self._join_new_members()
-        watches = [each.watch for each in self._gangs.values()]
-        for watch in watches:
-            watch.prepare()
-        connected = [pid for watch in watches for pid in watch.job.connected]
-        self._take(self._kernel.sample(connected))
-        for fact in self._devices.tick(self._owners.keys()):
-            self._route(fact)
-        due = [each for each in self._gangs.values() if each.watch.attend()]
-        requests = [wanted for each in due for wanted in each.watch.job.wants()]
-        self._take(self._inspector.inspect(requests))
-        for each in due:
-            each.watch.ask_collectives()
-            each.watch.read_stacks()
-        self._judge(due)
+        super().step()
 
-    def _judge(self, gangs: Iterable[GangWatch]) -> None:
-        for each in gangs:
+    def _judge(self, due: Sequence[JobWatch]) -> None:
+        for each in self._gangs.values():
+            if each.watch not in due:
+                continue
             each.stopped_by_us = self._is_stopped_by_us(each.here.gang)
             if not each.stopped_by_us and each.here.gang not in self._forgotten:
                 each.watch.judge()
@@ -135,19 +114,10 @@ class NodeLoop:
     def _hear(self, events: Iterable[Fact]) -> bool:
         if self._take(events):
             # an announced fault is judged by itself: a pass over all gangs would cost more
-            self._judge(self._gangs.values())
+            self._judge(self._watches)
         return self._registry.version != self._version or bool(self._forgotten)
 
-    def _take(self, facts: Iterable[Fact]) -> bool:
-        announced = False
-        for fact in facts:
-            announced |= self._route(fact)
-            for further in self._devices.observe(fact, self._owners.keys()):
-                announced |= self._route(further)
-        return announced
-
     def _route(self, fact: Fact) -> bool:
-        """Hand a fact to whom it concerns; True if it should be judged at once."""
         if isinstance(fact, Tick):
             for each in self._gangs.values():
                 each.watch.take(fact)
@@ -165,9 +135,7 @@ class NodeLoop:
         announced = owner.watch.take(fact)
         if isinstance(fact, ProcessExit):
             self._owners.pop(fact.pid, None)
-            self._inspector.forget(fact.pid)
-            # its number may be used again, by a process that must be searched for
-            self._search.hurry()
+            self._forget_process(fact.pid)
         else:
             self._listener.on_node_fact(fact)
         return announced
@@ -227,7 +195,7 @@ class NodeLoop:
             whole=False,
             environ=RANK_ENVIRON if counted else RANK_ENVIRON - {INDEX},
             identities=self._identities,
-            nccl=self._devices.nccl,
+            nccl=self._nccl,
             reads_stacks=True,
         )
 
@@ -259,12 +227,12 @@ class NodeLoop:
             if self._is_stopped_by_us(each.here.gang):
                 waits = True
                 continue
-            for uid, pids in self._members(each.here).items():
+            for uid, pids in self._listed(each.here).items():
                 fresh = [Pid(pid) for pid in pids if Pid(pid) not in self._owners]
                 for pid in fresh:
                     self._own(pid, each, uid)
                 each.watch.join(fresh)
         self._search.listed(now_ns, found=waits or len(self._owners) > known)
 
-    def _members(self, here: LocalGang) -> Mapping[str, set[int]]:
+    def _listed(self, here: LocalGang) -> Mapping[str, set[int]]:
         return {pod.uid: processes(self._containers.of_ranks(pod)) for pod in here.live}

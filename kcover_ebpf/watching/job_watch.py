@@ -1,6 +1,6 @@
 """One job under watch: its members, its facts, its verdict, and who receives them.
 
-A `Sensor` moves the facts of the kernel to one of these; the agent of a node to many. Nothing here
+A `loop.SamplingLoop` moves the facts of the kernel to one or many of these. Nothing here
 judges.
 """
 
@@ -33,20 +33,6 @@ if TYPE_CHECKING:
     from kcover_ebpf.hardware.nccl.watch import NcclWatch
     from kcover_ebpf.hardware.ras.watch import RasWatch
     from kcover_ebpf.hardware.recorder.watch import RecorderWatch
-
-
-def listen(kernel: KernelSampler, period_s: float, take: Callable[[Iterable[Fact]], bool]) -> None:
-    """Wait for the next pass.
-
-    What the kernel announces meanwhile goes to `take`, for an announced fault must not wait; true from it ends
-    the waiting.
-    """
-    kernel.expect_pass(period_s)
-    end_ns = procfs.boottime_ns() + int(period_s * NS)
-    while (left_ns := end_ns - procfs.boottime_ns()) > 0:
-        events = kernel.wait(left_ns / NS)
-        if not events or take(events):
-            return
 
 
 class JobWatch:

@@ -1,13 +1,14 @@
 """The loop: record -> fact -> job -> verdict -> decision -> action.
 
-Nothing here judges; it only moves facts from the kernel and the host to the job, and decisions to
-whoever carries them out.
+Nothing here judges; it only moves facts from the kernel and the host to the jobs, and decisions to
+whoever carries them out. `run` and `trace` watch one job by it, the agent of a node all of its gangs.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
 from kcover_ebpf.diagnosis.decisions import Decision
@@ -18,9 +19,10 @@ from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.hardware.watch import DeviceWatch
 from kcover_ebpf.host import procfs
 from kcover_ebpf.host.thread_inspector import ThreadInspector
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
-from kcover_ebpf.watching.job_watch import JobWatch, listen
+from kcover_ebpf.watching.job_watch import JobWatch
 from kcover_ebpf.watching.judging import InputRecorder, ObservationSink
 from kcover_ebpf.watching.member_search import MemberSearch
 
@@ -42,7 +44,113 @@ class Target(Protocol):
         ...
 
 
-class Sensor:
+class SamplingLoop(ABC):
+    """The passes over any number of jobs that share one sampler; a subclass knows which jobs there are."""
+
+    def __init__(
+        self, kernel: KernelSampler, devices: DeviceWatch | None, settings: Settings
+    ) -> None:
+        machine = os.uname().machine
+        self._kernel, self._devices, self._settings = kernel, devices, settings
+        self._table, self._inspector = SyscallTable(machine), ThreadInspector(machine)
+        self._search = MemberSearch()
+
+    @property
+    @abstractmethod
+    def _watches(self) -> Sequence[JobWatch]:
+        """The jobs under watch."""
+
+    @property
+    @abstractmethod
+    def _members(self) -> Collection[Pid]:
+        """Their processes that live."""
+
+    @property
+    @abstractmethod
+    def _ease(self) -> float:
+        """How many times the regular pause lies before the next pass, where that is not urgent."""
+
+    @abstractmethod
+    def _join_new_members(self) -> None:
+        """Search for processes that joined from outside, when it is time: the kernel announces forks alone."""
+
+    @abstractmethod
+    def _route(self, fact: Fact) -> bool:
+        """Hand a fact to the job that it is about; True if it should be judged at once."""
+
+    @abstractmethod
+    def _judge(self, due: Sequence[JobWatch]) -> None:
+        """Judge these; called once a pass, also where all may rest."""
+
+    def run(self, until: Callable[[], bool]) -> None:
+        """Sample, judge and decide until `until()` is true; it is asked at least once a pass."""
+        while not until():
+            self.step()
+            if until():
+                break
+            self._listen()
+        for watch in self._watches:
+            watch.close()
+
+    def step(self) -> None:
+        """One pass of the sampler, and one judgement of every job that may not rest."""
+        self._join_new_members()
+        watches = self._watches
+        for watch in watches:
+            watch.prepare()
+        connected = [pid for watch in watches for pid in watch.job.connected]
+        self._take(self._kernel.sample(connected))
+        if self._devices is not None:
+            for fact in self._devices.tick(self._members):
+                self._route(fact)
+        due = [watch for watch in watches if watch.attend()]
+        if due:
+            self._inspect(due)
+        self._judge(due)
+
+    def _inspect(self, due: Sequence[JobWatch]) -> None:
+        self._take(self._inspector.inspect([each for watch in due for each in watch.wants()]))
+        for watch in due:
+            watch.ask_collectives()
+            watch.read_stacks()
+
+    def _listen(self) -> None:
+        """Wait for the next pass. What is announced meanwhile is taken, for a fault must not wait."""
+        period_s = self._period_s
+        self._kernel.expect_pass(period_s)
+        end_ns = procfs.boottime_ns() + int(period_s * 1e9)
+        while (left_ns := end_ns - procfs.boottime_ns()) > 0:
+            events = self._kernel.wait(left_ns / 1e9)
+            if not events or self._hear(events):
+                return
+
+    @property
+    def _period_s(self) -> float:
+        if any(watch.job.urgent for watch in self._watches):
+            return self._settings.suspicious_period_s
+        return self._settings.period_s * self._ease
+
+    def _hear(self, events: Iterable[Fact]) -> bool:
+        """Take what came between two passes; True if the next is to begin now."""
+        return self._take(events)
+
+    def _take(self, facts: Iterable[Fact]) -> bool:
+        """Feed facts, and what follows from them about devices; True if one should be judged at once."""
+        announced = False
+        for fact in facts:
+            announced |= self._route(fact)
+            if self._devices is not None:
+                for further in self._devices.observe(fact, self._members):
+                    announced |= self._route(further)
+        return announced
+
+    def _forget_process(self, pid: Pid) -> None:
+        """It ended: its number may be used again, by a process that a search must find."""
+        self._search.hurry()
+        self._inspector.forget(pid)
+
+
+class Sensor(SamplingLoop):
     """Watches one job until it is asked to stop."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - one part of the watch each
@@ -58,14 +166,12 @@ class Sensor:
         reads_stacks: bool = False,
     ) -> None:
         """`reads_stacks`: the Python stacks of the ranks are read for a verdict."""
-        machine = os.uname().machine
-        self._kernel, self._target, self._settings = kernel, target, settings
-        tracker = Tracker(target.name, os.uname().nodename)
-        table = SyscallTable(machine)
+        super().__init__(kernel, devices, settings)
+        self._target = target
         self._watch = JobWatch(
             kernel,
-            tracker,
-            table,
+            Tracker(target.name, os.uname().nodename),
+            self._table,
             settings,
             sinks,
             carry_out,
@@ -73,9 +179,6 @@ class Sensor:
             nccl=None if devices is None else devices.nccl,
             reads_stacks=reads_stacks,
         )
-        self._inspector = ThreadInspector(machine)
-        self._search = MemberSearch()
-        self._devices = devices
 
     @property
     def job(self) -> Job:
@@ -97,63 +200,37 @@ class Sensor:
         return self.job.pace.trained
 
     @property
-    def _period_s(self) -> float:
-        if self.job.urgent:
-            return self._settings.suspicious_period_s
-        return self._settings.period_s * self._watch.ease
+    def _watches(self) -> Sequence[JobWatch]:
+        return (self._watch,)
+
+    @property
+    def _members(self) -> Collection[Pid]:
+        return self._watch.members
+
+    @property
+    def _ease(self) -> float:
+        return self._watch.ease
 
     def run(self, until: Callable[[], bool]) -> None:
-        """Sample, judge and decide until `until()` is true; it is asked at least once a pass."""
-        while not until():
-            self.step()
-            if until():
-                break
-            listen(self._kernel, self._period_s, self._take)
-        self._watch.close()
+        """As `SamplingLoop.run`; what ended the job is judged as well."""
+        super().run(until)
         # the events that ended the loop, a last exit most of all, are not judged yet
         self._take(self._kernel.wait(0))
         self._watch.judge()
 
-    def step(self) -> None:
-        """One pass of the sampler, and one judgement unless the job may rest."""
-        self._join_new_members()
-        self._watch.prepare()
-        for fact in self._kernel.sample(self.job.connected):
-            self._watch.take(fact)
-        self._poll_devices()
-        if not self._watch.attend():
-            return
-        self._take(self._inspector.inspect(self._watch.wants()))
-        self._watch.ask_collectives()
-        self._watch.read_stacks()
-        self._watch.judge()
-        self._watch.publish_table()
+    def _judge(self, due: Sequence[JobWatch]) -> None:
+        for watch in due:
+            watch.judge()
+            watch.publish_table()
 
-    def _take(self, events: Iterable[Fact]) -> bool:
-        """Feed events; True if one of them should be judged at once."""
-        announced = False
-        for fact in events:
-            announced |= self._take_one(fact)
-            if self._devices is not None:
-                for further in self._devices.observe(fact, self._watch.members):
-                    announced |= self._take_one(further)
-        return announced
-
-    def _take_one(self, fact: Fact) -> bool:
+    def _route(self, fact: Fact) -> bool:
         announced = self._watch.take(fact)
         if isinstance(fact, ProcessExit):
-            # its number may be used again, by a process that a search must find
-            self._search.hurry()
-            self._inspector.forget(fact.pid)
+            self._forget_process(fact.pid)
         return announced
 
-    def _poll_devices(self) -> None:
-        if self._devices is not None:
-            for fact in self._devices.tick(self._watch.members):
-                self._take_one(fact)
-
     def _join_new_members(self) -> None:
-        # the kernel announces forks; only processes that join from outside need a search, which costs more
+        # a search costs more than to hear of forks
         now_ns, known = procfs.boottime_ns(), self._watch.members
         if known and not self._search.is_due(now_ns, self._kernel.strangers):
             return

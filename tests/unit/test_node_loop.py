@@ -22,6 +22,7 @@ from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.settings import Settings
+from kcover_ebpf.watching import loop
 
 JOB = "training.kubeflow.org/job-name"
 
@@ -90,7 +91,7 @@ class Bench:
         self.environ = {"WORLD_SIZE": "8"}
         patch.setattr("kcover_ebpf.host.procfs.boottime_ns", lambda: self.now_ns)
         patch.setattr("kcover_ebpf.host.procfs.read_process", self._read)
-        patch.setattr(node_loop, "ThreadInspector", NoInspections)
+        patch.setattr(loop, "ThreadInspector", NoInspections)
         patch.setattr(node_loop, "processes", self._processes)
         self.loop = NodeLoop(
             cast("KernelSampler", self.kernel),

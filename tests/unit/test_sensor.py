@@ -27,7 +27,6 @@ from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Act, Settings
 from kcover_ebpf.trace import passes
 from kcover_ebpf.tunables.diagnosis import BASELINE_EAGER_NS
-from kcover_ebpf.watching.job_watch import listen
 from kcover_ebpf.watching.judging import InputRecorder
 from kcover_ebpf.watching.loop import Sensor
 
@@ -153,8 +152,7 @@ class Bench:
 
     def listen(self) -> None:
         """The pause between two passes, as `run` makes it."""
-        sensor = self.sensor
-        listen(sensor._kernel, sensor._period_s, sensor._take)
+        self.sensor._listen()
 
     def exit(self, pid: int, code: int) -> ProcessExit:
         return ProcessExit(self.now_ns, Pid(pid), code, 0, False, "python3")
@@ -306,6 +304,14 @@ def test_sensor__the_table_is_reported_once_a_pass_to_those_who_want_it(bench: B
 def test_sensor__a_number_that_is_used_again_is_watched_again(bench: Bench) -> None:
     bench.step()
     bench.sensor._take([bench.exit(101, 0)])
+    bench.step()
+    assert bench.kernel.watched.count(101) == 2
+
+
+def test_sensor__an_exit_that_only_a_pass_finds_is_one_as_well(bench: Bench) -> None:
+    bench.step()
+    bench.step(bench.exit(101, 0))
+    assert bench.sensor._inspector.forgotten == [101]  # type: ignore[attr-defined]
     bench.step()
     assert bench.kernel.watched.count(101) == 2
 
