@@ -112,9 +112,7 @@ class DeviceFaults:
             texts[text] = None
         culprit = Culprit(device=first.device)
         if owner is not None:
-            member = views[first.pid].member
-            rank = member.rank if member else None
-            culprit = replace(culprit, rank=rank, pid=owner, tid=first.pid)
+            culprit = replace(culprit, rank=views[first.pid].rank, pid=owner, tid=first.pid)
         return Finding(
             VerdictKind.DEVICE_FAULT,
             Cause.DEVICE,

@@ -311,8 +311,7 @@ def signal_name(number: int) -> str:
 
 
 def _name(view: ProcessHistory) -> str:
-    rank = view.member.rank if view.member else None
-    return f"rank {rank}" if rank is not None else f"process {view.pid}"
+    return f"rank {view.rank}" if view.rank is not None else f"process {view.pid}"
 
 
 def _finding(
@@ -328,7 +327,7 @@ def _finding(
         VerdictKind.CRASHED,
         cause,
         since_ns,
-        Culprit(member.rank if member else None, owner, view.pid),
+        Culprit(view.rank, owner, view.pid),
         tuple(evidence),
         tuple(pid for pid in victims if pid != owner),
     )

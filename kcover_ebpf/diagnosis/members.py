@@ -133,7 +133,7 @@ class Members:
 
     def is_wrapped(self, view: ProcessHistory) -> bool:
         """True while a shell around this rank, or around another shell, lives: it decides what an early exit means."""
-        seen, rank = view.seen, view.member.rank if view.member else None
+        seen, rank = view.seen, view.rank
         for _ in range(_DEEPEST):
             above = self.views.get(seen.ppid) if seen is not None else None
             if above is None:
@@ -146,7 +146,7 @@ class Members:
 
     def successor(self, ended: ProcessHistory) -> ProcessHistory | None:
         """The living rank that took the place of one that ended: by its number, or by its start where it has none."""
-        rank = ended.member.rank if ended.member is not None else None
+        rank = ended.rank
         for view in self.ranks.values():
             member = view.member
             later = ended.exit is not None and view.first_seen_ns > ended.exit.boottime_ns
@@ -160,7 +160,7 @@ class Members:
         None where it took no other's place. What is left explains the failure that there is now: a container that is
         started anew without end would leave ranks without end.
         """
-        rank = _rank(failed)
+        rank = failed.rank
         if rank is None or failed.role is not Role.RANK:
             return []
         before = [
@@ -168,10 +168,10 @@ class Members:
             for view in self.all_ranks.values()
             if view.exit is not None and view.exit.boottime_ns <= failed.first_seen_ns
         ]
-        if all(_rank(view) != rank for view in before):
+        if all(view.rank != rank for view in before):
             return []
-        later = {_rank(view) for view in self.ranks.values()} | {rank}
-        found = [view.pid for view in before if _rank(view) in later]
+        later = {view.rank for view in self.ranks.values()} | {rank}
+        found = [view.pid for view in before if view.rank in later]
         for pid in found:
             self._forget(pid)
         return found
@@ -227,10 +227,6 @@ class Members:
             return "tcp"
         known = [each.kind for each in view.descriptors.values() if each.fd == waited.fd]
         return known[0] if known else waited.kind
-
-
-def _rank(view: ProcessHistory) -> int | None:
-    return view.member.rank if view.member is not None else None
 
 
 def established(view: ProcessHistory, leaving: ProcessExit) -> bool:

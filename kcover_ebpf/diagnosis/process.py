@@ -110,6 +110,16 @@ class ProcessHistory:
         return self.member.role if self.member is not None else None
 
     @property
+    def rank(self) -> int | None:
+        """Its number in the training, or that of the rank it belongs to; None while that is not known."""
+        return self.member.rank if self.member is not None else None
+
+    @property
+    def comm(self) -> str:
+        """Its name, as when it was read from /proc; "?" until then."""
+        return self.seen.comm if self.seen is not None else "?"
+
+    @property
     def connections(self) -> Iterable[SocketSample]:
         """Its sockets, in any order."""
         return self.sockets.values()

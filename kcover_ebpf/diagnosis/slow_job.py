@@ -76,4 +76,4 @@ def _slow(
 
 def _rank(ranks: Mapping[Pid, ProcessHistory], pid: Pid | None) -> int | None:
     view = ranks.get(pid) if pid is not None else None
-    return view.member.rank if view is not None and view.member else None
+    return view.rank if view is not None else None

@@ -72,7 +72,7 @@ def unsampled_rank(members: Members, now_ns: int) -> Finding | None:
     """UNKNOWN while a rank lives of which no thread was ever sampled: what is not seen is not healthy."""
     for view in members.ranks.values():
         if view.lead is None and now_ns - view.first_seen_ns > RANK_SAMPLED_WITHIN_NS:
-            rank = view.member.rank if view.member else None
+            rank = view.rank
             who = f"rank {rank} (pid {view.pid})" if rank is not None else f"process {view.pid}"
             text = f"{who} is running, but the sampler does not see its threads"
             evidence = (Evidence(EvidenceKind.SINK, text),)

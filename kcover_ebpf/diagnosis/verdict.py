@@ -244,8 +244,8 @@ class Culprit:
 
 
 @dataclass(frozen=True, slots=True)
-class WaitRow:
-    """One thread of interest in a verdict's table: who waits where, since when."""
+class ThreadRow:
+    """One thread in a table: of which process and rank it is."""
 
     rank: int | None
     pid: int
@@ -253,6 +253,12 @@ class WaitRow:
     comm: str
     role: str
     """rank, loader, launcher, compiler, helper."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitRow(ThreadRow):
+    """One thread of interest in a verdict's table: what it waits for, since when."""
+
     wait: str
     """The call decoded for people, like "futex(untimed) in futex_wait_queue" or "running"."""
     since_s: float

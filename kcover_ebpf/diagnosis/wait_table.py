@@ -57,19 +57,17 @@ def _explaining(finding: Finding, job: Job) -> set[int]:
 def _row(job: Job, process: RankSnapshot, finding: Finding) -> WaitRow:
     view = job.members.views[process.pid]
     lead = view.lead
-    role = view.member.role.value if view.member else "helper"
     note = ""
     if process.pid == finding.pid:
         note = _NOTES.get(finding.kind, "culprit")
     elif process.pid in finding.victims:
         note = "victim"
-    comm = lead.sample.comm if lead else (view.seen.comm if view.seen else "?")
     return WaitRow(
         rank=process.rank,
         pid=process.pid,
         tid=process.tid or process.pid,
-        comm=comm,
-        role=role,
+        comm=lead.sample.comm if lead else view.comm,
+        role=(view.role or Role.HELPER).value,
         wait=process.text,
         since_s=max(0.0, process.age_s),
         note=note,

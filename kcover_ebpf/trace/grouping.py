@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from kcover_ebpf.trace.records import Row, Stack
+from kcover_ebpf.trace.records import Stack, TracedThread
 
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
 _BUSY_SHARE = 0.05
@@ -21,7 +21,7 @@ def together(items: Iterable[T], key: Callable[[T], object]) -> list[list[T]]:
     return sorted(found.values(), key=len)
 
 
-def wait_key(row: Row) -> tuple[object, ...]:
+def wait_key(row: TracedThread) -> tuple[object, ...]:
     """Equal for threads that wait in the same way, whatever the addresses, ranks and times."""
     return row.role, row.lead, row.state, row.call, _NUMBERS.sub("N", row.text.partition("(")[0])
 
@@ -33,7 +33,7 @@ def stack_key(stack: Stack) -> tuple[object, ...]:
     return "native", *stack.native, *stack.kernel
 
 
-def interesting(row: Row, rows_by_tid: dict[int, Row]) -> bool:
+def interesting(row: TracedThread, rows_by_tid: dict[int, TracedThread]) -> bool:
     """Whether a thread that is no lead deserves a line: it works, is stopped, or owns what others wait for."""
     stuck = row.state in ("D", "T", "t")
     busy = row.cpu_share is not None and row.cpu_share >= _BUSY_SHARE
@@ -43,7 +43,7 @@ def interesting(row: Row, rows_by_tid: dict[int, Row]) -> bool:
     return stuck or busy or known
 
 
-def lock_holders(rows: Iterable[Row]) -> set[int]:
+def lock_holders(rows: Iterable[TracedThread]) -> set[int]:
     """Threads that others wait for."""
     targets = (each for row in rows for each in row.waits_for)
     return {

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kcover_ebpf.diagnosis.describe_call import WaitTarget
-from kcover_ebpf.diagnosis.verdict import VerdictKind
+from kcover_ebpf.diagnosis.verdict import ThreadRow, VerdictKind
 from kcover_ebpf.errors import CannotObserve, UsageError
 from kcover_ebpf.output.formatting import SCHEMA
 
@@ -25,14 +25,9 @@ EVENTS = ("trace", "threads", "stacks", "verdict", "end")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TracedThread(ThreadRow):
     """One thread as of one pass."""
 
-    pid: int
-    tid: int
-    comm: str
-    rank: int | None = None
-    role: str = "helper"
     pod: str | None = None
     state: str = "?"
     """R, S, D, T, t, F (frozen), Z."""
@@ -94,7 +89,7 @@ class Line:
     time_s: float
     """Unix seconds."""
     header: TraceHeader | None = None
-    rows: tuple[Row, ...] = ()
+    rows: tuple[TracedThread, ...] = ()
     stacks: tuple[Stack, ...] = ()
     blind: tuple[str, ...] = field(default_factory=tuple)
     """What was not observable."""
@@ -159,12 +154,12 @@ def _header(fields: dict[str, Any]) -> TraceHeader:
     )
 
 
-def _row(fields: dict[str, Any]) -> Row:
-    return Row(
+def _row(fields: dict[str, Any]) -> TracedThread:
+    return TracedThread(
+        rank=_maybe(fields.get("rank"), int),
         pid=_typed(fields["pid"], int),
         tid=_typed(fields["tid"], int),
         comm=_typed(fields["comm"], str),
-        rank=_maybe(fields.get("rank"), int),
         role=_typed(fields.get("role", "helper"), str),
         pod=_maybe(fields.get("pod"), str),
         state=_typed(fields.get("state", "?"), str),

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from kcover_ebpf.output import formatting
 from kcover_ebpf.trace import grouping, tcp_connections
-from kcover_ebpf.trace.records import Conclusion, Line, Row, Stack, TraceHeader
+from kcover_ebpf.trace.records import Conclusion, Line, Stack, TracedThread, TraceHeader
 
 _TITLES = ("RANK", "ROLE", "PID/TID", "NAME", "S", "FOR", "CPU", "WAITS IN")
 _MOST_SIDE_ROWS = 20
@@ -67,7 +67,7 @@ class MarkdownView:
     def __init__(self, *, every_thread: bool = False) -> None:
         self._every = every_thread
         self._first: Line | None = None
-        self._rows: Sequence[Row] = ()
+        self._rows: Sequence[TracedThread] = ()
         self._stacks: Sequence[Stack] = ()
         self._conclusion: Conclusion | None = None
 
@@ -130,7 +130,7 @@ def title(header: TraceHeader, time_s: float) -> str:
     return formatting.printable(f"{header.job}{pods} on {place}, {clock}")
 
 
-def table(rows: Sequence[Row], *, every_thread: bool = False) -> list[str]:
+def table(rows: Sequence[TracedThread], *, every_thread: bool = False) -> list[str]:
     """The threads of interest, identical waits in one line, the odd one out first."""
     if every_thread:
         return _aligned([_cells([row]) for row in rows])
@@ -151,7 +151,7 @@ def _aligned(cells: list[tuple[str, ...]]) -> list[str]:
     return formatting.aligned([_TITLES, *cells]) if cells else ["no threads"]
 
 
-def _cells(group: Sequence[Row]) -> tuple[str, ...]:
+def _cells(group: Sequence[TracedThread]) -> tuple[str, ...]:
     first = group[0]
     number = str(first.pid) if first.lead else f"{first.pid}/{first.tid}"
     number += f" +{len(group) - 1}" if len(group) > 1 else ""
@@ -181,7 +181,7 @@ def _percent(shares: Sequence[float]) -> str:
     return f"{100 * max(shares):.0f}%" if shares else "-"
 
 
-def _rest(rows: Sequence[Row]) -> list[str]:
+def _rest(rows: Sequence[TracedThread]) -> list[str]:
     if not rows:
         return []
     kinds = grouping.together(rows, lambda row: row.call or "running")

@@ -80,8 +80,7 @@ def table(found: Collection[dict[str, Any]]) -> list[str]:
 
 
 def _name(view: ProcessHistory) -> str:
-    rank = view.member.rank if view.member else None
-    return f"pid {view.pid}" if rank is None else f"rank {rank}"
+    return f"pid {view.pid}" if view.rank is None else f"rank {view.rank}"
 
 
 def _age_s(at_ns: int, now_ns: int) -> float | None:

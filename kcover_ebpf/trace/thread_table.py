@@ -17,7 +17,7 @@ from kcover_ebpf.host import pipe_holders, process_tree, thread_inspector
 from kcover_ebpf.host.thread_inspector import ThreadInspector
 from kcover_ebpf.ids import NS, Inode, Pid, Tid
 from kcover_ebpf.output.formatting import address, span
-from kcover_ebpf.trace.records import Row
+from kcover_ebpf.trace.records import TracedThread
 
 _INSPECT_S = 0.3
 _MOST_THREADS = 4096
@@ -51,7 +51,7 @@ class Table:
     def _views(self) -> list[ProcessHistory]:
         return [view for view in self._job.members.views.values() if view.exit is None]
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[TracedThread]:
         """All threads of all living processes of the job, leads of ranks first."""
         views = sorted(self._views(), key=_order)
         self._read_numbers(views)
@@ -87,18 +87,17 @@ class Table:
         sample: ThreadSample,
         seen: Inspection | None,
         people: _People,
-    ) -> Row:
+    ) -> TracedThread:
         lead = _is_lead(view, sample)
         name = self._syscalls.name(sample.syscall)
         known = self._known(view, sample, seen, people)
         text, targets = describe_call.in_detail(sample.state, name, sample.args, known)
-        member = view.member
-        return Row(
+        return TracedThread(
+            rank=view.rank,
             pid=view.pid,
             tid=sample.tid,
             comm=sample.comm,
-            rank=member.rank if member else None,
-            role=member.role.value if member else Role.HELPER.value,
+            role=(view.role or Role.HELPER).value,
             pod=people.pods.get(view.pid),
             state=sample.state.value,
             call=name,
@@ -211,13 +210,10 @@ class _People:
         view = self._job.members.views.get(pid)
         if view is None:
             return WaitTarget(kind, f"pid {pid} (not part of this job)", pid=pid, fd=fd)
-        member, rank = view.member, view.member.rank if view.member else None
-        comm = view.seen.comm if view.seen else "?"
-        if rank is None or member is None:
-            return WaitTarget(kind, f"pid {pid} ({comm})", pid=pid, fd=fd)
-        if member.role is Role.RANK:
-            return WaitTarget(kind, f"rank {rank}", pid=pid, rank=rank, fd=fd)
-        text = f"rank {rank}'s {member.role.value} {pid}"
+        rank, role = view.rank, view.role
+        if rank is None or role is None:
+            return WaitTarget(kind, f"pid {pid} ({view.comm})", pid=pid, fd=fd)
+        text = f"rank {rank}" if role is Role.RANK else f"rank {rank}'s {role.value} {pid}"
         return WaitTarget(kind, text, pid=pid, rank=rank, fd=fd)
 
     def ends(self, view: ProcessHistory, fd: int, inode: Inode) -> list[WaitTarget]:
@@ -266,10 +262,7 @@ class _People:
 
 
 def _order(view: ProcessHistory) -> tuple[bool, int, bool, int]:
-    member = view.member
-    rank = member.rank if member else None
-    own = member is not None and member.role is Role.RANK
-    return rank is None, rank or 0, not own, view.pid
+    return view.rank is None, view.rank or 0, view.role is not Role.RANK, view.pid
 
 
 def _is_lead(view: ProcessHistory, sample: ThreadSample) -> bool:

@@ -21,7 +21,7 @@ from kcover_ebpf.settings import Settings
 from kcover_ebpf.trace import advice, passes, snapshot_report, tcp_connections
 from kcover_ebpf.trace.passes import Settling
 from kcover_ebpf.trace.pod_target import PodTarget
-from kcover_ebpf.trace.records import Row, TraceHeader, exit_code_of, plain
+from kcover_ebpf.trace.records import TracedThread, TraceHeader, exit_code_of, plain
 from kcover_ebpf.trace.stack_helpers import Frames, Helpers
 from kcover_ebpf.trace.thread_table import Table
 from kcover_ebpf.watching.loop import Sensor, Target
@@ -53,7 +53,7 @@ class Tracer:
         `brief`: only as long as the table of threads takes, for a verdict that is known otherwise.
         """
         yield self._header()
-        rows: list[Row] = []
+        rows: list[TracedThread] = []
         patience = Settling(self._history)
         try:
             for number in passes.passes(self._sensor, self._history):
@@ -115,10 +115,10 @@ class Tracer:
         )
         return _line("trace", plain(header) | {"version": __version__})
 
-    def _rows(self, rows: Sequence[Row]) -> str:
+    def _rows(self, rows: Sequence[TracedThread]) -> str:
         return _line("threads", {"threads": [plain(each) for each in rows]})
 
-    def _stacks(self, rows: Sequence[Row], verdict: Verdict, blind: list[str]) -> str:
+    def _stacks(self, rows: Sequence[TracedThread], verdict: Verdict, blind: list[str]) -> str:
         frames = Frames()
         if self._helpers is not None:
             frames = self._helpers.collect(_HELPERS_S, self._table.numbers)
@@ -163,7 +163,9 @@ class Tracer:
         yield _line("end", {"exit_code": exit_code_of(verdict.kind.value)})
 
 
-def _worth_a_stack(rows: Sequence[Row], verdict: Verdict | None) -> list[tuple[int, int, str]]:
+def _worth_a_stack(
+    rows: Sequence[TracedThread], verdict: Verdict | None
+) -> list[tuple[int, int, str]]:
     """(pid, tid, name of the process) of the threads that may explain the job, the culprit's first."""
     culprit = verdict.culprit if verdict is not None else None
     wanted: dict[tuple[int, int], None] = {}
@@ -184,7 +186,7 @@ def _worth_a_stack(rows: Sequence[Row], verdict: Verdict | None) -> list[tuple[i
     return [(pid, tid, names.get(pid, "")) for pid, tid in wanted][:_MOST_STACKS]
 
 
-def _of_ranks(rows: Sequence[Row], frames: Frames, now_ns: int) -> PythonStacksSeen:
+def _of_ranks(rows: Sequence[TracedThread], frames: Frames, now_ns: int) -> PythonStacksSeen:
     """What was read of the threads that represent the ranks."""
     stacks = tuple(
         PythonStack(Pid(row.pid), innermost(spied.frames))

@@ -207,7 +207,7 @@ class JobWatch:
             return 0.0
         from kcover_ebpf.hardware.ras.turns import turn_s
 
-        numbers = [view.member.rank if view.member else None for view in ranks.values()]
+        numbers = [view.rank for view in ranks.values()]
         return turn_s(numbers, world_size)
 
     def _ask_recorders(self) -> None:

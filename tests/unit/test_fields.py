@@ -30,7 +30,7 @@ UNREAD: dict[str, str] = {
     "inspection.checks.d_state._Sleeper.switches": "compared with the same of a moment later",
     "tapes.entries.End.left_out_count": _DOCUMENT,
     "tapes.entries.Header.schema": "checked by the reader before the line is decoded",
-    "trace.records.Row.ends_in_s": _DOCUMENT,
+    "trace.records.TracedThread.ends_in_s": _DOCUMENT,
 }
 _SOURCES = parse(Path(__file__).resolve().parents[2] / "kcover_ebpf")
 _RECORDS = records(_SOURCES)

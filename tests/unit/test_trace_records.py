@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kcover_ebpf.diagnosis.describe_call import WaitTarget
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.output.formatting import SCHEMA, event_line
-from kcover_ebpf.trace.records import EVENTS, Row, Stack, TraceHeader, parse, plain
+from kcover_ebpf.trace.records import EVENTS, Stack, TracedThread, TraceHeader, parse, plain
 
 NUMBERS = st.integers(0, 2**31)
 SPANS = st.none() | st.floats(0, 1e9)
@@ -25,7 +25,7 @@ TARGETS = st.builds(
     address=st.none() | st.text(),
 )
 ROWS = st.builds(
-    Row,
+    TracedThread,
     pid=NUMBERS,
     tid=NUMBERS,
     comm=st.text(),
@@ -54,7 +54,7 @@ STACKS = st.builds(
 
 
 @given(st.lists(ROWS, max_size=4))
-def test_plain__rows_survive(rows: list[Row]) -> None:
+def test_plain__rows_survive(rows: list[TracedThread]) -> None:
     line = parse(event_line("threads", 5.0, {"threads": [plain(row) for row in rows]}))
     assert (line.event, line.time_s, line.rows) == ("threads", 5.0, tuple(rows))
 
@@ -76,8 +76,10 @@ def test_parse__the_exit_code_is_given_by_the_last_record() -> None:
 
 
 def test_plain__fields_of_a_later_version_are_passed_over() -> None:
-    row = plain(Row(1, 1, "a")) | {"novel": 5}
-    assert parse(event_line("threads", 1.0, {"threads": [row]})).rows == (Row(1, 1, "a"),)
+    row = plain(TracedThread(None, 1, 1, "a", "helper")) | {"novel": 5}
+    assert parse(event_line("threads", 1.0, {"threads": [row]})).rows == (
+        TracedThread(None, 1, 1, "a", "helper"),
+    )
 
 
 BAD = {

@@ -19,7 +19,7 @@ from kcover_ebpf.diagnosis.verdict import (
 from kcover_ebpf.output import formatting
 from kcover_ebpf.output.formatting import event_line
 from kcover_ebpf.trace import advice, grouping, render
-from kcover_ebpf.trace.records import Line, Row, Stack, TraceHeader, parse, plain
+from kcover_ebpf.trace.records import Line, Stack, TracedThread, TraceHeader, parse, plain
 
 HUNG = Verdict(
     job="train",
@@ -34,11 +34,11 @@ HUNG = Verdict(
 )
 HOLDER = WaitTarget("lock", "mutex 0x10 held by thread 44 (saver)", tid=44, address="0x10")
 ROWS = (
-    Row(
+    TracedThread(
+        0,
         40,
         40,
         "python3",
-        0,
         "rank",
         None,
         "S",
@@ -49,11 +49,11 @@ ROWS = (
         None,
         True,
     ),
-    Row(
+    TracedThread(
+        1,
         41,
         41,
         "python3",
-        1,
         "rank",
         None,
         "S",
@@ -64,11 +64,11 @@ ROWS = (
         None,
         True,
     ),
-    Row(
+    TracedThread(
+        2,
         42,
         42,
         "python3",
-        2,
         "rank",
         None,
         "S",
@@ -80,9 +80,15 @@ ROWS = (
         True,
         (HOLDER,),
     ),
-    Row(42, 44, "saver", 2, "rank", None, "D", "fsync", "fsync fd 3 /ckpt (nfs4)", 101.0, 0.0),
-    Row(40, 45, "helper", 0, "rank", None, "S", "epoll_wait", "epoll_wait fd 3", 500.0, 0.0),
-    Row(41, 46, "helper", 1, "rank", None, "S", "epoll_wait", "epoll_wait fd 3", 500.0, 0.0),
+    TracedThread(
+        2, 42, 44, "saver", "rank", None, "D", "fsync", "fsync fd 3 /ckpt (nfs4)", 101.0, 0.0
+    ),
+    TracedThread(
+        0, 40, 45, "helper", "rank", None, "S", "epoll_wait", "epoll_wait fd 3", 500.0, 0.0
+    ),
+    TracedThread(
+        1, 41, 46, "helper", "rank", None, "S", "epoll_wait", "epoll_wait fd 3", 500.0, 0.0
+    ),
 )
 STACKS = (
     Stack(40, 40, 0, ("backward (a.py:1)",), ("cond_wait (libc)",), ("futex_wait",)),
@@ -188,7 +194,7 @@ def test_merged__one_object_is_the_verdict_with_threads_and_stacks() -> None:
 
 
 def test_table__what_the_job_calls_itself_cannot_command_the_terminal() -> None:
-    row = Row(1, 1, "\x1b[2J", lead=True, role="rank", text="read /tmp/\x1b]0;x\x07")
+    row = TracedThread(None, 1, 1, "\x1b[2J", "rank", lead=True, text="read /tmp/\x1b]0;x\x07")
     shown = "\n".join([*render.table([row]), *render.stacks([Stack(1, 1, None, ("\x1b[2J",))])])
     assert "\x1b" not in shown
     assert "\x07" not in shown
