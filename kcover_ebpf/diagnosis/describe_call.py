@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kcover_ebpf.diagnosis.futex import Lock
-from kcover_ebpf.diagnosis.process import NS
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.facts.host import Inspection, WaitedFile
 from kcover_ebpf.facts.kernel import TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallTable
+from kcover_ebpf.ids import NS
 
 _SHOWN = 4
 _WAIT_ANY = -1

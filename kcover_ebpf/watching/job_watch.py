@@ -21,7 +21,7 @@ from kcover_ebpf.facts.kernel import Fact, ProcessExec, ProcessExit
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.host import procfs
 from kcover_ebpf.host.identities import Identities
-from kcover_ebpf.ids import NS, Pid
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
 from kcover_ebpf.tunables.agent import JUDGED_PASSES

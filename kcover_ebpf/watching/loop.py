@@ -19,7 +19,7 @@ from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.hardware.watch import DeviceWatch
 from kcover_ebpf.host import procfs
 from kcover_ebpf.host.thread_inspector import ThreadInspector
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
 from kcover_ebpf.watching.job_watch import JobWatch
@@ -118,9 +118,9 @@ class SamplingLoop(ABC):
         """Wait for the next pass. What is announced meanwhile is taken, for a fault must not wait."""
         period_s = self._period_s
         self._kernel.expect_pass(period_s)
-        end_ns = procfs.boottime_ns() + int(period_s * 1e9)
+        end_ns = procfs.boottime_ns() + int(period_s * NS)
         while (left_ns := end_ns - procfs.boottime_ns()) > 0:
-            events = self._kernel.wait(left_ns / 1e9)
+            events = self._kernel.wait(left_ns / NS)
             if not events or self._hear(events):
                 return
 

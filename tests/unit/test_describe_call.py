@@ -8,12 +8,11 @@ from hypothesis import strategies as st
 
 from kcover_ebpf.diagnosis.describe_call import CallDetails, WaitTarget, in_detail, in_short
 from kcover_ebpf.diagnosis.futex import Lock
-from kcover_ebpf.diagnosis.process import NS
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.facts.host import Inspection, WaitedFile
 from kcover_ebpf.facts.kernel import TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallTable
-from kcover_ebpf.ids import Inode, Pid, Tid
+from kcover_ebpf.ids import NS, Inode, Pid, Tid
 from tests.unit.thread_samples import sample
 
 WORD = 0x7F00DEAD0010
