@@ -24,7 +24,7 @@ ENVIRONMENT: Mapping[str, str] = {
     "LD_LIBRARY_PATH": f"/{_GKE}/lib64",
     "PATH": ":".join(f"/{each}" for each in (*_FOLDERS, f"{_GKE}/bin")),
 }
-"""Of a program of the host. Ours may have secrets (`agent.extraEnv`), and names what only the container has."""
+"""Of a program of the host. Ours may have secrets (`extraEnv` of the chart), and names what only the container has."""
 
 
 @dataclass(frozen=True, slots=True)
