@@ -23,7 +23,7 @@ from kcover_ebpf.api.fault_report import (
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.api.log_report import ContainerLog
 from kcover_ebpf.api.node_health import NodeHealth
-from kcover_ebpf.cluster.rank_report import pictured, verdict_of
+from kcover_ebpf.cluster.rank_report import verdict_of, with_snapshots
 from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.progress import Stall
@@ -154,7 +154,7 @@ class ReportBuilder:
         if stall is Stall.NONE and not is_fault:
             return replace(report, collectives=_movement(job))
         # where it is not known whether the ranks continue, others may need their snapshots
-        return pictured(report, job, each.pods)
+        return with_snapshots(report, job, each.pods)
 
     def _remembered(
         self,

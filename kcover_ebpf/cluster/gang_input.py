@@ -78,7 +78,7 @@ class GangInput:
         return found
 
     @property
-    def pictured(self) -> list[ReceivedReport]:
+    def with_snapshots(self) -> list[ReceivedReport]:
         """Fresh reports with a snapshot of now.
 
         A node that cannot determine whether its ranks make progress sends a snapshot with every heartbeat, and reports
@@ -112,7 +112,7 @@ class GangInput:
     @property
     def silent(self) -> list[str]:
         """Nodes with ranks in running pods of which no current snapshot is known; sorted."""
-        reported = {each.report.node for each in self.pictured}
+        reported = {each.report.node for each in self.with_snapshots}
         running = {pod.node for pod in self.pods if pod.node and not pod.ended and must_train(pod)}
         return sorted(running - reported)
 

@@ -69,10 +69,10 @@ def _merged(case: GangInput) -> GangVerdict:
     found = _announced(case) or missing.lost_node(case) or _alone(case)
     if found is not None:
         return found
-    pictured = case.pictured
-    if not any(each.report.is_urgent for each in pictured):
+    with_snapshots = case.with_snapshots
+    if not any(each.report.is_urgent for each in with_snapshots):
         return _slow(case) or _working(case)
-    gathered = gather(pictured, case.now_s, case.policy)
+    gathered = gather(with_snapshots, case.now_s, case.policy)
     finding = missing.missing_rank(case, gathered) or judge(gathered.job)
     if case.unwatched:
         finding = unwatched.refined(case, gathered.job, finding)

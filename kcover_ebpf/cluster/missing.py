@@ -26,11 +26,11 @@ def lost_node(case: GangInput) -> GangVerdict | None:
     A node that lost its path to the API server looks the same from here, and its ranks may well train
     on: so all others must be there, and have made no progress for a while.
     """
-    down, pictured = _down(case), case.pictured
+    down, with_snapshots = _down(case), case.with_snapshots
     if not down or set(case.silent) - set(down) or not _has_stalled(case):
         return None
     name = down[0]
-    snapshot = gather(pictured, case.now_s, case.policy).job
+    snapshot = gather(with_snapshots, case.now_s, case.policy).job
     waited_s = _waited_s(snapshot)
     if waited_s < max([STALLED_BESIDE_GONE_S, *map(snapshot.threshold_s, snapshot.ranks)]):
         return None
@@ -39,7 +39,7 @@ def lost_node(case: GangInput) -> GangVerdict | None:
     since = "there is no report from its agent"
     if unheard_s is not None:
         since = f"its agent has not reported for {unheard_s:.0f} s"
-    others = f"all {len(snapshot.ranks)} ranks on {len(pictured)} other nodes have waited for at least {waited_s:.0f} s"
+    others = f"all {len(snapshot.ranks)} ranks on {len(with_snapshots)} other nodes have waited for at least {waited_s:.0f} s"
     texts = (
         (EvidenceKind.EVENT, f"node {name} is not ready, and {since}"),
         (EvidenceKind.PEERS, others),
@@ -69,8 +69,8 @@ def _down(case: GangInput) -> list[str]:
 
 def _has_stalled(case: GangInput) -> bool:
     """True if every node with a snapshot is certain that its ranks have stalled."""
-    pictured = case.pictured
-    return bool(pictured) and all(each.report.suspicious for each in pictured)
+    with_snapshots = case.with_snapshots
+    return bool(with_snapshots) and all(each.report.suspicious for each in with_snapshots)
 
 
 def _waited_s(snapshot: JobSnapshot) -> float:

@@ -39,7 +39,7 @@ _MOST_GROUPS, _MOST_MEMBERS, _MOST_CALLS = 8, 256, 2
 """Of one recording: a group whose members are left out is one whose members are not known."""
 
 
-def pictured(report: FaultReport, job: Job, pods: Mapping[Pid, str]) -> FaultReport:
+def with_snapshots(report: FaultReport, job: Job, pods: Mapping[Pid, str]) -> FaultReport:
     """The report with all that a judge of the whole gang needs of these ranks; `pods`: process to uid of its pod."""
     return carrying(report, job.snapshot(), pods)
 

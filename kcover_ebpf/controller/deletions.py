@@ -16,8 +16,8 @@ from kcover_ebpf.recovery.context import Suspension
 class Deletions:
     """Thread-safe as long as no gang is worked on twice at a time."""
 
-    def __init__(self, store: ObjectCache, scenes: ContextBuilder, writer: ApiWriter) -> None:
-        self._store, self._scenes, self._writer = store, scenes, writer
+    def __init__(self, store: ObjectCache, contexts: ContextBuilder, writer: ApiWriter) -> None:
+        self._store, self._contexts, self._writer = store, contexts, writer
 
     def guard(self, known: Incident, wanted: bool) -> Incident:
         """The incident with our finalizer, or without it."""
@@ -44,7 +44,7 @@ class Deletions:
             self._store.orphans.pop(key, None)
 
     def _resume(self, key: GangId, orphan: Incident) -> None:
-        found = self._scenes.found(key, orphan, ())
+        found = self._contexts.found(key, orphan, ())
         target = found.top.target if found is not None else None
         mark = f"{orphan.namespace}/{orphan.name}"
         if target is not None and target.suspended_by == mark:

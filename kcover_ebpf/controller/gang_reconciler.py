@@ -51,11 +51,11 @@ class GangReconciler:
         story: ControllerTelemetry,
         limits: Limits,
     ) -> None:
-        self._store, self._gangs, self._scenes = store, gangs, ContextBuilder(store, owners)
+        self._store, self._gangs, self._contexts = store, gangs, ContextBuilder(store, owners)
         self._writer, self._story, self._limits = writer, story, limits
         self._memory: dict[GangId, GangMemo] = {}
         self._breaker = Breaker(store, limits)
-        self._deletions = Deletions(store, self._scenes, writer)
+        self._deletions = Deletions(store, self._contexts, writer)
         self._quota = Quota(store, writer, limits.incidents)
         self._gate = threading.Lock()
         self._deciding: set[GangId] = set()
@@ -78,7 +78,7 @@ class GangReconciler:
             None,
         )
         memory = self._memory.setdefault(key, GangMemo())
-        if live is None and not self._scenes.is_troubled(key):
+        if live is None and not self._contexts.is_troubled(key):
             if memory.calm_s and self.wall() - memory.calm_s < IDLE_WATCHED_S:
                 return IDLE_WATCHED_S
             self._gangs.forget(key)
@@ -118,11 +118,11 @@ class GangReconciler:
             return 1.0 if pods else None
         if found is not None:
             pods = tuple(each for each in pods if each.pod.uid not in found.strays)
-        named = self._scenes.policy(key, pods, live)
+        named = self._contexts.policy(key, pods, live)
         policy = self._limits.bounds.of(named.policy if named is not None else FaultPolicy())
         if policy.action is Level.IGNORE and live is None:
             return None
-        world = self._scenes.world(key, found, pods, policy)
+        world = self._contexts.world(key, found, pods, policy)
         memory.remember(world.merged, self.wall())
         if live is None:
             live = self._opened(key, known, world, named, memory)
@@ -214,7 +214,7 @@ class GangReconciler:
         )
         kept = memory.found
         if kept is None or kept[1] is None or self.wall() - kept[0] > keep_s:
-            memory.found = kept = self.wall(), self._scenes.found(key, live, pods)
+            memory.found = kept = self.wall(), self._contexts.found(key, live, pods)
         return kept[1]
 
     def _turn(

@@ -15,7 +15,7 @@ from kcover_ebpf.tunables.diagnosis import (
     PROCESS_SAMPLED_WITHIN_NS,
 )
 
-_MOST_UNTOLD = CALM_EVERY + 2
+_MOST_WITHOUT_TOTALS = CALM_EVERY + 2
 """Passes without totals of a process that had some before: its turn would have come."""
 
 
@@ -55,6 +55,6 @@ def unseen(views: Iterable[ProcessHistory], now_ns: int) -> str:
         if totals is not None and totals.unseen_count:
             return f"no room to sample {totals.unseen_count} threads of process {view.pid}"
         is_new = totals is None and now_ns - view.first_seen_ns <= PROCESS_SAMPLED_WITHIN_NS
-        if not is_new and (totals is None or view.untold_passes > _MOST_UNTOLD):
+        if not is_new and (totals is None or view.passes_without_totals > _MOST_WITHOUT_TOTALS):
             return f"process {view.pid} is not sampled"
     return ""

@@ -44,11 +44,11 @@ _MAY_WAIT_FOR_CHILDREN = frozenset(
 )
 
 
-def classify(view: ProcessHistory, scene: ClassifyContext) -> RankSnapshot:
-    """What `view` does as of `scene.now_ns`; a process that was not sampled yet counts as moving."""
+def classify(view: ProcessHistory, context: ClassifyContext) -> RankSnapshot:
+    """What `view` does as of `context.now_ns`; a process that was not sampled yet counts as moving."""
     lead = view.lead
     if view.exit is not None:
-        return _ended(view, view.exit, scene)
+        return _ended(view, view.exit, context)
     if lead is None:
         return RankSnapshot(
             pid=view.pid,
@@ -57,15 +57,15 @@ def classify(view: ProcessHistory, scene: ClassifyContext) -> RankSnapshot:
             tid=view.pid,
             rank=view.rank,
             text="not sampled yet",
-            age_s=(scene.now_ns - view.first_seen_ns) / NS,
+            age_s=(context.now_ns - view.first_seen_ns) / NS,
         )
-    inspections: Sequence[Inspection] = scene.inspections(view.pid, lead.sample.tid)
+    inspections: Sequence[Inspection] = context.inspections(view.pid, lead.sample.tid)
     if inspections and inspections[0].boottime_ns < lead.progress_ns:
         inspections = [
             inspection for inspection in inspections if inspection.boottime_ns >= lead.progress_ns
         ]
-    wait = _state(view, lead, inspections, scene)
-    effort = _effort(view, lead, wait.state, inspections, scene)
+    wait = _state(view, lead, inspections, context)
+    effort = _effort(view, lead, wait.state, inspections, context)
     state = wait.state if effort is None else _EFFORT_STATE[effort]
     last = inspections[-1] if inspections else None
     return RankSnapshot(
@@ -74,8 +74,8 @@ def classify(view: ProcessHistory, scene: ClassifyContext) -> RankSnapshot:
         state=state,
         tid=lead.sample.tid,
         rank=view.rank,
-        age_s=(scene.now_ns - _state_since(lead, view, state)) / NS,
-        text=describe_call.in_short(lead.sample, last, scene.table, state) + _quota(view, state),
+        age_s=(context.now_ns - _state_since(lead, view, state)) / NS,
+        text=describe_call.in_short(lead.sample, last, context.table, state) + _quota(view, state),
         inspected=last is not None,
         timed=last is not None and last.timed,
         stack=last.stack if last is not None else (),
@@ -85,7 +85,7 @@ def classify(view: ProcessHistory, scene: ClassifyContext) -> RankSnapshot:
     )
 
 
-def _ended(view: ProcessHistory, leaving: ProcessExit, scene: ClassifyContext) -> RankSnapshot:
+def _ended(view: ProcessHistory, leaving: ProcessExit, context: ClassifyContext) -> RankSnapshot:
     clean = leaving.known and not (leaving.signal or leaving.exit_code)
     return RankSnapshot(
         pid=view.pid,
@@ -93,7 +93,7 @@ def _ended(view: ProcessHistory, leaving: ProcessExit, scene: ClassifyContext) -
         state=State.LEFT if clean else State.GONE,
         tid=view.pid,
         rank=view.rank,
-        age_s=(scene.now_ns - leaving.boottime_ns) / NS,
+        age_s=(context.now_ns - leaving.boottime_ns) / NS,
         text="exited",
         exit=exit_text(leaving.signal, leaving.exit_code, known=leaving.known),
     )
@@ -103,7 +103,7 @@ def _state(
     view: ProcessHistory,
     lead: ThreadHistory,
     inspections: Sequence[Inspection],
-    scene: ClassifyContext,
+    context: ClassifyContext,
 ) -> Wait:
     sample = lead.sample
     stopped = _STOPPED_STATE.get(sample.state)
@@ -115,12 +115,12 @@ def _state(
         return Wait(_burning(lead))
     if lead.naps_since_ns is not None:
         return Wait(State.NAPPING)
-    moved = lead.progress_ns and scene.now_ns - lead.progress_ns < MOVED_RECENTLY_NS
+    moved = lead.progress_ns and context.now_ns - lead.progress_ns < MOVED_RECENTLY_NS
     if sample.state is TaskState.RUNNING or (
-        moved and scene.now_ns - sample.idle_since_ns < MOVED_RECENTLY_NS
+        moved and context.now_ns - sample.idle_since_ns < MOVED_RECENTLY_NS
     ):
         return Wait(State.MOVING)
-    wait = judge_wait(view, sample, inspections, scene)
+    wait = judge_wait(view, sample, inspections, context)
     if wait.state is State.FUTEX and _side_on_device(view):
         return Wait(State.ON_DEVICE)
     return wait
@@ -155,42 +155,42 @@ def _effort(
     lead: ThreadHistory,
     state: State,
     inspections: Sequence[Inspection],
-    scene: ClassifyContext,
+    context: ClassifyContext,
 ) -> Effort | None:
     if state in STOPPED or state in (State.MOVING, State.SPINNING, State.COMPUTING):
         return None
     if state is State.STORAGE:
         # one long call: its bytes are charged when it begins, so they are remembered for longer
-        quiet_ns = scene.now_ns - view.storage_moved_ns
+        quiet_ns = context.now_ns - view.storage_moved_ns
         moved = view.storage_moved_ns and quiet_ns <= STORAGE_WINDOW_NS
         return Effort.STORAGE if moved or is_completing(inspections) else None
     # only what was done during the wait can explain it
     since_ns = _since(lead, view)
-    own = _own_effort(view, since_ns, scene)
+    own = _own_effort(view, since_ns, context)
     if own is not None or state not in _MAY_WAIT_FOR_CHILDREN:
         return own
-    at_work = any(_works(child, since_ns, scene) for child in scene.children(view.pid))
+    at_work = any(_works(child, since_ns, context) for child in context.children(view.pid))
     return Effort.CHILDREN if at_work else None
 
 
-def _own_effort(view: ProcessHistory, since_ns: int, scene: ClassifyContext) -> Effort | None:
-    recent_ns = scene.now_ns - EFFORT_WINDOW_NS
+def _own_effort(view: ProcessHistory, since_ns: int, context: ClassifyContext) -> Effort | None:
+    recent_ns = context.now_ns - EFFORT_WINDOW_NS
     found = view.latest_effort(since_ns, recent_ns)
     if found is None and any(
         view.traffic.transfer_ns(sample) >= max(since_ns, recent_ns)
-        for sample in scene.ends.outside(view)
+        for sample in context.ends.outside(view)
     ):
         # a checkpoint that is uploaded, a shard that is fetched: a store reached by the network
         return Effort.STORAGE
     return found
 
 
-def _works(child: ProcessHistory, since_ns: int, scene: ClassifyContext) -> bool:
+def _works(child: ProcessHistory, since_ns: int, context: ClassifyContext) -> bool:
     if child.lead is not None and child.lead.sample.state in _STOPPED_STATE:
         return False
-    if _own_effort(child, since_ns, scene) is not None:
+    if _own_effort(child, since_ns, context) is not None:
         return True
-    lead, recent_ns = child.lead, max(since_ns, scene.now_ns - EFFORT_WINDOW_NS)
+    lead, recent_ns = child.lead, max(since_ns, context.now_ns - EFFORT_WINDOW_NS)
     if lead is None:
         return child.first_seen_ns >= recent_ns
     if lead.burning_since_ns is not None:

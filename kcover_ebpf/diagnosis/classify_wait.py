@@ -38,31 +38,31 @@ def judge_wait(
     view: ProcessHistory,
     sample: ThreadSample,
     inspections: Sequence[Inspection],
-    scene: ClassifyContext,
+    context: ClassifyContext,
 ) -> Wait:
     """The wait of a lead thread that is blocked; `inspections` are those made since it continued last."""
     inspection = inspections[-1] if inspections else None
-    family = scene.table.family(sample.syscall)
+    family = context.table.family(sample.syscall)
     if sample.syscall == NO_SYSCALL:
         return Wait(State.FAULTING)
     if family is SyscallFamily.IOCTL:
         return Wait(State.ON_DEVICE if _awaits_device(sample, inspection) else State.DEVICE)
     if family is SyscallFamily.FUTEX:
-        if _is_helped(view, sample, scene):
+        if _is_helped(view, sample, context):
             return Wait(State.HELPED)
         return Wait(State.FUTEX, _is_forsaken(view))
     if family is SyscallFamily.SLEEP:
-        return Wait(_sleeping(inspection, scene))
+        return Wait(_sleeping(inspection, context))
     if family is SyscallFamily.CHILD:
-        children = tuple(child.pid for child in scene.children(view.pid))
+        children = tuple(child.pid for child in context.children(view.pid))
         return Wait(State.CHILD, waits_for=children)
     if inspection is not None and inspection.lock_holders:
         return Wait(State.LOCK, waits_for=inspection.lock_holders)
-    on_files = _on_files(view, sample, family, inspections, scene)
+    on_files = _on_files(view, sample, family, inspections, context)
     if on_files is not None:
         return on_files
     if _is_storage(sample, family, inspection):
-        return Wait(State.STORAGE, _storage_proven(inspections, scene))
+        return Wait(State.STORAGE, _storage_proven(inspections, context))
     return Wait(State.OTHER)
 
 
@@ -90,7 +90,7 @@ def _awaits_device(sample: ThreadSample, inspection: Inspection | None) -> bool:
     return any(each.target.startswith(_DEVICE_WAITS) for each in inspection.files)
 
 
-def _is_helped(view: ProcessHistory, sample: ThreadSample, scene: ClassifyContext) -> bool:
+def _is_helped(view: ProcessHistory, sample: ThreadSample, context: ClassifyContext) -> bool:
     # What may release the lead: another thread that entered storage after the lead began to wait,
     # or an answer from outside the job to what the process has sent there since.
     began_ns = sample.idle_since_ns - NS
@@ -98,16 +98,16 @@ def _is_helped(view: ProcessHistory, sample: ThreadSample, scene: ClassifyContex
         other.sample.state is TaskState.UNINTERRUPTIBLE and other.sample.idle_since_ns >= began_ns
         for other in view.threads.values()
     )
-    return in_storage or _is_helped_from_outside(view, began_ns, scene)
+    return in_storage or _is_helped_from_outside(view, began_ns, context)
 
 
-def _is_helped_from_outside(view: ProcessHistory, began_ns: int, scene: ClassifyContext) -> bool:
-    if _is_rank(view) and not scene.all_here:
+def _is_helped_from_outside(view: ProcessHistory, began_ns: int, context: ClassifyContext) -> bool:
+    if _is_rank(view) and not context.all_here:
         return False
     return any(
         sample.last_send_ns >= began_ns
-        and (not view.traffic.is_habit(sample) or _owes_answer(sample, scene.now_ns))
-        for sample in scene.ends.outside(view)
+        and (not view.traffic.is_habit(sample) or _owes_answer(sample, context.now_ns))
+        for sample in context.ends.outside(view)
     )
 
 
@@ -133,10 +133,10 @@ def _is_forsaken(view: ProcessHistory) -> bool:
     return totals is not None and 0 < totals.thread_count == totals.forsaken_count
 
 
-def _sleeping(inspection: Inspection | None, scene: ClassifyContext) -> State:
+def _sleeping(inspection: Inspection | None, context: ClassifyContext) -> State:
     if inspection is None or inspection.deadline_ns is None:
         return State.SLEEPING
-    endless = inspection.deadline_ns - scene.now_ns > SLEEP_CAP_S * NS
+    endless = inspection.deadline_ns - context.now_ns > SLEEP_CAP_S * NS
     return State.SLEEP_LONG if endless else State.SLEEPING
 
 
@@ -145,20 +145,20 @@ def _on_files(
     sample: ThreadSample,
     family: SyscallFamily,
     inspections: Sequence[Inspection],
-    scene: ClassifyContext,
+    context: ClassifyContext,
 ) -> Wait | None:
     inspection = inspections[-1] if inspections else None
     files = inspection.files if inspection is not None else ()
-    kinds = {scene.kind(view.pid, each) for each in files}
+    kinds = {context.kind(view.pid, each) for each in files}
     opening = inspection is not None and inspection.wait_channel in _FIFO_CHANNELS
     if opening or "fifo" in kinds:
-        return Wait(State.READ, opening, _holders(view, files, scene))
+        return Wait(State.READ, opening, _holders(view, files, context))
     if "file" in kinds and family in (SyscallFamily.READ, SyscallFamily.WRITE, SyscallFamily.FILE):
-        return Wait(State.STORAGE, _storage_proven(inspections, scene))
+        return Wait(State.STORAGE, _storage_proven(inspections, context))
     if "tcp" in kinds:
-        peers = _holders(view, files, scene)
+        peers = _holders(view, files, context)
         # a loader has nothing to say to other ranks: who is unknown to it is outside, wherever they are
-        outside = not peers and (scene.all_here or not _is_rank(view))
+        outside = not peers and (context.all_here or not _is_rank(view))
         return Wait(State.OUTSIDE if outside else State.PEERS, waits_for=peers)
     if "socket" in kinds and not _is_rank(view):
         # none of TCP's, or not sampled yet
@@ -166,21 +166,21 @@ def _on_files(
     if "tty" in kinds or any(each.fd == 0 for each in files):
         return Wait(State.USER)
     if kinds & _STREAM_KINDS:
-        return _on_stream(view, files, scene)
+        return _on_stream(view, files, context)
     if family is SyscallFamily.POLL and any(
         each.target.startswith(_POLLED_DEVICES) for each in files
     ):
         return Wait(State.ON_DEVICE)
     if family is SyscallFamily.POLL:
-        offspring = tuple(child.pid for child in scene.children(view.pid))
-        timed = poll_timeout_ms(sample, scene.table) not in (None, 0)
+        offspring = tuple(child.pid for child in context.children(view.pid))
+        timed = poll_timeout_ms(sample, context.table) not in (None, 0)
         return Wait(State.CHILD, waits_for=offspring) if offspring and timed else Wait(State.PEERS)
     return Wait(State.PEERS) if family is SyscallFamily.NETWORK else None
 
 
-def _on_stream(view: ProcessHistory, files: Sequence[WaitedFile], scene: ClassifyContext) -> Wait:
-    holders = _holders(view, files, scene)
-    offspring = tuple(child.pid for child in scene.children(view.pid))
+def _on_stream(view: ProcessHistory, files: Sequence[WaitedFile], context: ClassifyContext) -> Wait:
+    holders = _holders(view, files, context)
+    offspring = tuple(child.pid for child in context.children(view.pid))
     own = tuple(pid for pid in offspring if pid in holders)
     if own or (offspring and not holders):
         return Wait(State.CHILD, waits_for=own or offspring)
@@ -188,11 +188,11 @@ def _on_stream(view: ProcessHistory, files: Sequence[WaitedFile], scene: Classif
 
 
 def _holders(
-    view: ProcessHistory, files: Sequence[WaitedFile], scene: ClassifyContext
+    view: ProcessHistory, files: Sequence[WaitedFile], context: ClassifyContext
 ) -> tuple[Pid, ...]:
     found: set[Pid] = set()
     for each in files:
-        found.update(scene.holders(view.pid, each))
+        found.update(context.holders(view.pid, each))
     return tuple(sorted(found))
 
 
@@ -216,7 +216,7 @@ def is_completing(inspections: Sequence[Inspection]) -> bool:
     return last.completed_count > before.completed_count
 
 
-def _storage_proven(inspections: Sequence[Inspection], scene: ClassifyContext) -> bool:
+def _storage_proven(inspections: Sequence[Inspection], context: ClassifyContext) -> bool:
     # Slow storage ends by itself, however long one call lasts: a close may upload a whole file. Only what answers
     # nobody counts: a frozen file system, a suspended device, requests in flight of which none
     # was completed.
@@ -232,5 +232,5 @@ def _storage_proven(inspections: Sequence[Inspection], scene: ClassifyContext) -
         return True
     stalled = last.storage.completed_count == first.storage.completed_count
     is_server = last.storage.device.startswith(_NO_DEVICE)
-    patience_ns = scene.policy.storage_patience_s * NS if is_server else STORAGE_ANSWER_NS
+    patience_ns = context.policy.storage_patience_s * NS if is_server else STORAGE_ANSWER_NS
     return stalled and last.storage.inflight_count > 0 and span_ns >= patience_ns

@@ -189,7 +189,7 @@ class Job:
         self._moved_bytes.clear()
         healthy = self.pace.trained and not self.attention.suspicious
         for view in self.members.views.values():
-            view.untold_passes += 1
+            view.passes_without_totals += 1
             if view.sockets:
                 view.traffic.end_pass(now_ns, tick.period_ns, healthy=healthy)
             if view.gpus.seen is not None and view.lose_clock(now_ns):

@@ -79,7 +79,7 @@ class ProcessHistory:
     """Pages fetched from storage or swap a second, between the last two totals."""
     throttled_since_ns: int | None = None
     """Since when its control group's CPU quota keeps it from a CPU most of the time; None while it does not."""
-    untold_passes: int = 0
+    passes_without_totals: int = 0
     """Passes since the one with its last totals."""
     peer_bytes_ns: int = 0
     """Last time that more than heartbeats went over its connections."""
@@ -225,7 +225,7 @@ class ProcessHistory:
 
     def on_totals(self, totals: ProcessTotals) -> None:
         """Take the sums of one pass and derive the effort made since those before."""
-        before, self.totals, self.untold_passes = self.totals, totals, 0
+        before, self.totals, self.passes_without_totals = self.totals, totals, 0
         self._choose_worker(totals.boottime_ns)
         if before is None or totals.boottime_ns <= before.boottime_ns:
             return

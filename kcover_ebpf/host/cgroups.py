@@ -98,7 +98,7 @@ def is_root(path: Path) -> bool:
 def make_for_job(prefix: str, pid: int) -> Path | None:
     """Make an empty v2 group PREFIX-PID below our own or at the top; None where that is refused.
 
-    Removes what others with this prefix left empty behind, should both they and their keeper have
+    Removes what others with this prefix left empty behind, should both they and their supervisor have
     been killed.
     """
     name = f"{prefix}-{pid}"

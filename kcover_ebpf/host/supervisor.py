@@ -1,4 +1,4 @@
-"""The keeper: a small process between sensor and job, which outlives the sensor if it must.
+"""The supervisor: a small process between sensor and job, which outlives the sensor if it must.
 
 It starts the job in its control group with all the rights of the user who asked (the sensor drops
 its own), ends it when asked to, and removes the group when the job is gone, however the sensor
@@ -56,7 +56,7 @@ _PR_SET_CHILD_SUBREAPER = 36  # include/uapi/linux/prctl.h
 
 
 class Killable(Protocol):
-    """What the keeper may end."""
+    """What the supervisor may end."""
 
     def pids(self) -> set[int]:
         """Members now."""
@@ -64,7 +64,7 @@ class Killable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """What a keeper is to keep."""
+    """What a supervisor starts and ends."""
 
     argv: tuple[str, ...] = ()
     """The job's command; empty when a job is only watched."""
@@ -77,16 +77,16 @@ class Charge:
 
 
 def keep(charge: Charge, sensor: socket.socket) -> None:
-    """Be the keeper until the sensor is gone and the job, too."""
+    """Be the supervisor until the sensor is gone and the job, too."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    keeper = _Supervisor(charge, sensor)
+    supervisor = _Supervisor(charge, sensor)
     try:
-        keeper.serve()
+        supervisor.serve()
     finally:
-        if keeper.group is not None:
+        if supervisor.group is not None:
             # A process leaves cgroup.procs before it leaves the group: the kernel may say EBUSY.
             deadline = time.monotonic() + _REMOVE_S
-            while not cgroups.remove(keeper.group) and time.monotonic() < deadline:
+            while not cgroups.remove(supervisor.group) and time.monotonic() < deadline:
                 time.sleep(_POLL_S / 10)
 
 

@@ -1,4 +1,4 @@
-"""The sensor's side of the keeper (`host.supervisor`): start the job, end it, learn how it ended.
+"""The sensor's side of the supervisor (`host.supervisor`): start the job, end it, learn how it ended.
 
 `Supervisor.fork` must be called before anything is loaded, opened or threaded that the job must not
 hold.
@@ -40,12 +40,12 @@ class Supervisor:
         self.unkillable: tuple[int, ...] = ()
         """Pids that were killed but do not die."""
         self.lost = False
-        """The keeper itself died; nothing more will be heard of the job."""
+        """The supervisor itself died; nothing more will be heard of the job."""
         self._channel = channel
 
     @classmethod
     def fork(cls, charge: Charge) -> Supervisor:
-        """Fork the keeper and wait until it is ready."""
+        """Fork the supervisor and wait until it is ready."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -88,12 +88,12 @@ class Supervisor:
             self._order({"do": "kill"})
 
     def kill_and_wait(self) -> tuple[int, ...]:
-        """`kill`, and wait; the pids that do not die. `ActionError` if the keeper is lost."""
+        """`kill`, and wait; the pids that do not die. `ActionError` if the supervisor is lost."""
         self._order({"do": "kill"})
         return tuple(self._await("killed")["left"])
 
     def restore_on_death(self, text: str) -> None:
-        """What the keeper writes to the terminal if we die without a word; empty for nothing."""
+        """What the supervisor writes to the terminal if we die without a word; empty for nothing."""
         with contextlib.suppress(ActionError):
             self._order({"do": "panel", "restore": text})
 
@@ -103,7 +103,7 @@ class Supervisor:
             self._receive()
 
     def close(self) -> None:
-        """Let the keeper go; waits a moment, so that the job's group is gone when we are."""
+        """Let the supervisor go; waits a moment, so that the job's group is gone when we are."""
         self._channel.close()
         deadline = time.monotonic() + _CLOSE_S
         with contextlib.suppress(ChildProcessError):

@@ -1,6 +1,6 @@
 """What may be done about a verdict: write a bundle, end the job, start it again within a budget.
 
-Together with the keeper (`host.supervisor`), which does the ending with the rights of the user, this is
+Together with the supervisor (`host.supervisor`), which does the ending with the rights of the user, this is
 the only place that changes anything.
 """
 
@@ -25,13 +25,13 @@ def refusal(budget: RestartBudget, earlier: int, *, made_progress: bool) -> str 
     return None
 
 
-def end_job(keeper: Supervisor) -> str:
+def end_job(supervisor: Supervisor) -> str:
     """Stop all processes of the job, then kill them at once; says how it went.
 
-    Raises `ActionError` when processes are left that do not die, or the keeper is lost.
+    Raises `ActionError` when processes are left that do not die, or the supervisor is lost.
     """
     begin_s = time.monotonic()
-    left = keeper.kill_and_wait()
+    left = supervisor.kill_and_wait()
     took_s = time.monotonic() - begin_s
     if left:
         pids = ", ".join(map(str, left))

@@ -1,6 +1,6 @@
 """Builds the parts of a run in the order in which they must come to life, and ends them in reverse.
 
-The keeper is forked before anything is loaded, bound or threaded, so that the job inherits none of
+The supervisor is forked before anything is loaded, bound or threaded, so that the job inherits none of
 it; the port is bound before BPF is loaded, so that a port in use costs nothing; rights are dropped
 before the first thread is started.
 """
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _STDOUT = 1
 _KEPT = capabilities.KEPT - {
-    # The keeper starts and ends the job, with its own rights.
+    # The supervisor starts and ends the job, with its own rights.
     Capability.KILL,
     Capability.SETGID,
     Capability.SETUID,
@@ -61,36 +61,36 @@ class _Run:
 
     def carry_out(self) -> int:
         plan = self._plan
-        keeper = self._fork_keeper()
+        supervisor = self._fork_supervisor()
         server = start.bind_metrics(plan.metrics, self._stack)
         tape = self._open_tape()
-        announcer = self._make_announcer(keeper, tape)
+        announcer = self._make_announcer(supervisor, tape)
         from kcover_ebpf.run.session import Session
 
         sources = self._open_sources()
         kernel, devices = sources.kernel, sources.devices
         start.drop_privileges(_KEPT, plan.settings)
         extra = () if server is None else (self._serve(server, kernel, devices),)
-        target = self._make_target(keeper)
+        target = self._make_target(supervisor)
         writer = None if tape is None else tape.writer
-        session = Session(plan, kernel, target, keeper, announcer, extra, devices, writer)
+        session = Session(plan, kernel, target, supervisor, announcer, extra, devices, writer)
         session.catch_signals()
-        if plan.argv and keeper is not None:
-            keeper.start()
-        announcer.on_start(self._start_fields(kernel, keeper, server))
+        if plan.argv and supervisor is not None:
+            supervisor.start()
+        announcer.on_start(self._start_fields(kernel, supervisor, server))
         ended = session.run()
         announcer.on_end(self._end_fields(ended, session.restart_count))
         return ended.exit_code
 
-    def _fork_keeper(self) -> Supervisor | None:
+    def _fork_supervisor(self) -> Supervisor | None:
         """It starts and ends jobs, and gives the terminal back should we be killed."""
         plan = self._plan
         may_end = plan.settings.act in (Act.SHUTDOWN, Act.RESTART)
         if not plan.argv and not may_end and not self._is_live:
             return None
-        keeper = Supervisor.fork(Charge(plan.argv, plan.json, plan.pid, plan.cgroup))
-        self._stack.callback(keeper.close)
-        return keeper
+        supervisor = Supervisor.fork(Charge(plan.argv, plan.json, plan.pid, plan.cgroup))
+        self._stack.callback(supervisor.close)
+        return supervisor
 
     def _serve(
         self, server: MetricsServer, kernel: KernelSampler, devices: DeviceWatch
@@ -117,40 +117,40 @@ class _Run:
         self._stack.callback(tape.writer.close)
         return tape
 
-    def _make_announcer(self, keeper: Supervisor | None, tape: Tape | None) -> Announcer:
+    def _make_announcer(self, supervisor: Supervisor | None, tape: Tape | None) -> Announcer:
         out = Out(_STDOUT)
         more: list[Sink] = [] if tape is None else [tape]
         if self._plan.json:
             return Announcer([JsonSink(out), *more], wants_waits=False)
-        if not self._is_live or keeper is None:
+        if not self._is_live or supervisor is None:
             return Announcer([TextSink(out), *more], wants_waits=False)
-        live = terminal_table.LiveSink(out, keeper.restore_on_death)
+        live = terminal_table.LiveSink(out, supervisor.restore_on_death)
         self._stack.callback(live.close)
         return Announcer([live, *more], wants_waits=True)
 
     def _make_target(
-        self, keeper: Supervisor | None
+        self, supervisor: Supervisor | None
     ) -> cgroups.CgroupTarget | process_tree.PidTarget:
-        """What the sensor watches; never ourselves or the keeper."""
+        """What the sensor watches; never ourselves or the supervisor."""
         plan = self._plan
-        ours = frozenset({os.getpid()} | ({keeper.pid} if keeper else set()))
+        ours = frozenset({os.getpid()} | ({supervisor.pid} if supervisor else set()))
         if plan.pid is not None:
             return process_tree.PidTarget(plan.pid, plan.name, ours)
         if plan.cgroup is not None:
             return cgroups.CgroupTarget(plan.cgroup, plan.name, ours)
-        assert keeper is not None
-        if keeper.group is not None:
-            return cgroups.CgroupTarget(keeper.group, plan.name, ours)
-        return process_tree.PidTarget(keeper.pid, plan.name, ours)
+        assert supervisor is not None
+        if supervisor.group is not None:
+            return cgroups.CgroupTarget(supervisor.group, plan.name, ours)
+        return process_tree.PidTarget(supervisor.pid, plan.name, ours)
 
     def _start_fields(
-        self, kernel: KernelSampler, keeper: Supervisor | None, server: MetricsServer | None
+        self, kernel: KernelSampler, supervisor: Supervisor | None, server: MetricsServer | None
     ) -> dict[str, Any]:
         from kcover_ebpf.kernel.probes import costly
 
         plan = self._plan
-        group = plan.cgroup or (keeper.group if keeper else None)
-        pid = plan.pid or (keeper.job_pid if keeper else None)
+        group = plan.cgroup or (supervisor.group if supervisor else None)
+        pid = plan.pid or (supervisor.job_pid if supervisor else None)
         refused = costly(kernel.statuses)
         what = f"pid {pid}" if pid is not None else f"cgroup {group}"
         return {

@@ -28,7 +28,7 @@ class Reason(Enum):
     GONE = "gone"
     """The watched job has no process left."""
     LOST = "lost"
-    """The keeper died; we cannot know how the job ends."""
+    """The supervisor died; we cannot know how the job ends."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """One `kcover-ebpf run`: start, watch, act, start again; and the signals that end it.
 
-`cli.run` builds the parts. Whatever goes wrong here, the keeper notices that we are gone, lets the
+`cli.run` builds the parts. Whatever goes wrong here, the supervisor notices that we are gone, lets the
 job live on to its end, and cleans up.
 """
 
@@ -43,15 +43,15 @@ class Session:
         plan: RunOptions,
         kernel: KernelSampler,
         target: Target,
-        keeper: Supervisor | None,
+        supervisor: Supervisor | None,
         announcer: Announcer,
         extra_sinks: tuple[ObservationSink, ...] = (),
         devices: DeviceWatch | None = None,
         recorder: InputRecorder | None = None,
     ) -> None:
-        """`keeper` is None only where a job that is not ours is merely watched."""
+        """`supervisor` is None only where a job that is not ours is merely watched."""
         self._plan, self._kernel, self._target = plan, kernel, target
-        self._keeper, self._announcer = keeper, announcer
+        self._supervisor, self._announcer = supervisor, announcer
         self._devices, self._recorder = devices, recorder
         self._recent = Recent()
         self._sinks: tuple[ObservationSink, ...] = (announcer, self._recent, *extra_sinks)
@@ -109,29 +109,29 @@ class Session:
             return True
         if not self._owns_job:
             return self._target.gone()
-        assert self._keeper is not None
-        if self._keeper.job_pid is not None and not _is_alive(self._keeper.job_pid):
+        assert self._supervisor is not None
+        if self._supervisor.job_pid is not None and not _is_alive(self._supervisor.job_pid):
             self._wait_for_news(_LAST_WORD_S)
-        self._keeper.poll()
-        return self._keeper.job_code is not None or self._keeper.lost
+        self._supervisor.poll()
+        return self._supervisor.job_code is not None or self._supervisor.lost
 
     def _wait_for_news(self, timeout_s: float) -> None:
-        if self._keeper is not None and not self._keeper.lost:
-            select.select([self._keeper], [], [], timeout_s)
+        if self._supervisor is not None and not self._supervisor.lost:
+            select.select([self._supervisor], [], [], timeout_s)
 
     # ---- ending
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         first, self._signal = self._signal is None, self._signal or signal.Signals(number)
         self._announcer.hushed = True
-        if not self._owns_job or self._keeper is None:
+        if not self._owns_job or self._supervisor is None:
             return
         if first:
             # From a terminal Ctrl-C has reached the job already; it may be saving its state now.
             ask = number != signal.SIGINT or not _in_foreground()
-            self._keeper.end(self._plan.settings.policy.grace_s, ask=ask)
+            self._supervisor.end(self._plan.settings.policy.grace_s, ask=ask)
         else:
-            self._keeper.kill()
+            self._supervisor.kill()
 
     def _finish(self) -> Outcome:
         if self._ended is not None:
@@ -143,13 +143,13 @@ class Session:
             if self._target.pids():
                 return self._time_over()
             return outcome.gone()
-        assert self._keeper is not None
-        if self._keeper.job_code is not None:
-            return outcome.exited(self._keeper.job_code, self._keeper.left_behind_count)
-        if self._keeper.lost:
+        assert self._supervisor is not None
+        if self._supervisor.job_code is not None:
+            return outcome.exited(self._supervisor.job_code, self._supervisor.left_behind_count)
+        if self._supervisor.lost:
             return outcome.lost()
         self._announcer.hushed = True
-        self._keeper.end(self._plan.settings.policy.grace_s)
+        self._supervisor.end(self._plan.settings.policy.grace_s)
         self._await_end()
         return self._time_over()
 
@@ -160,15 +160,15 @@ class Session:
 
     def _await_end(self) -> None:
         """Until the job that we asked to end has ended, or cannot be killed."""
-        keeper = self._keeper
-        if not self._owns_job or keeper is None or keeper.job_pid is None:
+        supervisor = self._supervisor
+        if not self._owns_job or supervisor is None or supervisor.job_pid is None:
             return
         end_s = time.monotonic() + self._plan.settings.policy.grace_s + _END_SLACK_S
-        while keeper.job_code is None and not keeper.unkillable and not keeper.lost:
+        while supervisor.job_code is None and not supervisor.unkillable and not supervisor.lost:
             if time.monotonic() >= end_s:
                 return
             self._wait_for_news(0.5)
-            keeper.poll()
+            supervisor.poll()
 
     # ---- acting
 
@@ -214,16 +214,16 @@ class Session:
     def _has_ended_by_itself(self) -> bool:
         if not self._owns_job:
             return not self._target.pids()
-        assert self._keeper is not None
-        self._keeper.poll()
-        return self._keeper.job_code is not None
+        assert self._supervisor is not None
+        self._supervisor.poll()
+        return self._supervisor.job_code is not None
 
     def _kill(self, decision: Decision) -> bool:
         """End the job; where that fails, say so and end the run."""
-        assert self._keeper is not None
+        assert self._supervisor is not None
         self._announcer.hushed = True
         try:
-            text = actions.end_job(self._keeper)
+            text = actions.end_job(self._supervisor)
         except ActionError as error:
             self._report_action(decision, str(error))
             self._ended = outcome.shut_down(Reason.SHUTDOWN, str(error))
@@ -237,7 +237,7 @@ class Session:
 
     def _start_again(self) -> bool:
         """Wait for the back-off, then start; False where the user ended it meanwhile."""
-        assert self._keeper is not None
+        assert self._supervisor is not None
         due_s = time.monotonic() + (self._pause_s or 0.0)
         self._pause_s = None
         while (left_s := due_s - time.monotonic()) > 0:
@@ -247,7 +247,7 @@ class Session:
                 self._ended = self._time_over()
                 return False
             time.sleep(min(left_s, 0.1))
-        pid = self._keeper.start()
+        pid = self._supervisor.start()
         sensor, self._sensor = self._sensor, self._new_sensor()
         self._sensor.tracker = sensor.tracker  # incident numbers continue, and WORKING is reported
         text = f"restarted the job (restart {self.restart_count}), pid {pid}"

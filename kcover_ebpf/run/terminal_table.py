@@ -2,7 +2,7 @@
 
 The job writes to the same terminal whenever it likes. The upper lines are therefore made a scroll
 region (DECSTBM), as package managers do for their progress line, and the table is drawn below it,
-each time in one write. The keeper gives the terminal back should we be killed.
+each time in one write. The supervisor gives the terminal back should we be killed.
 """
 
 from __future__ import annotations

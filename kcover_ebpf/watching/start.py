@@ -58,7 +58,7 @@ def open_sources(
     `catalog`: the operator's changes; `PolicyError` for a bad file comes now, not at the first Xid. `telemetry`:
     None: the GPUs are not read.
     """
-    # loaded only now: a keeper is forked and a port bound before
+    # loaded only now: a supervisor is forked and a port bound before
     from kcover_ebpf.hardware.catalog.files import load
     from kcover_ebpf.hardware.watch import DeviceWatch
     from kcover_ebpf.kernel.sampler import KernelSampler

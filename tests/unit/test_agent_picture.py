@@ -1,7 +1,7 @@
 """From a job to what is reported of it, and back to the words of the schema."""
 
 from kcover_ebpf.api.fault_report import FaultReport, object_of, report_of
-from kcover_ebpf.cluster.rank_report import pictured, verdict_of
+from kcover_ebpf.cluster.rank_report import verdict_of, with_snapshots
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
@@ -12,7 +12,7 @@ from .scripted_job import Stage
 
 
 def ranks_of(job: Job, pods: dict[Pid, str]) -> tuple[RankSnapshot, ...]:
-    return pictured(FaultReport(node="n", time_s=1.0, sequence=1), job, pods).ranks
+    return with_snapshots(FaultReport(node="n", time_s=1.0, sequence=1), job, pods).ranks
 
 
 def hung() -> Stage:
