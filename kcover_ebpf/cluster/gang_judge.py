@@ -57,7 +57,7 @@ def _with_history(case: GangInput, merged: GangVerdict) -> GangVerdict:
 def _explained(case: GangInput, merged: GangVerdict) -> GangVerdict:
     """The verdict with what the logs of the pods say about it."""
     verdict = merged.verdict
-    if not verdict.kind.is_trouble:
+    if not verdict.kind.opens_incident:
         return merged
     fault = log_evidence.Fault(verdict.kind, verdict.cause, verdict.since_s, verdict.culprit)
     nodes = {pod.uid: pod.node for pod in case.pods}

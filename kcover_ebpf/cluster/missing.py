@@ -39,7 +39,10 @@ def lost_node(case: GangInput) -> GangVerdict | None:
     since = "there is no report from its agent"
     if unheard_s is not None:
         since = f"its agent has not reported for {unheard_s:.0f} s"
-    others = f"all {len(snapshot.ranks)} ranks on {len(with_snapshots)} other nodes have waited for at least {waited_s:.0f} s"
+    others = (
+        f"all {len(snapshot.ranks)} ranks on {len(with_snapshots)} other nodes "
+        f"have waited for at least {waited_s:.0f} s"
+    )
     texts = (
         (EvidenceKind.EVENT, f"node {name} is not ready, and {since}"),
         (EvidenceKind.PEERS, others),

@@ -46,8 +46,8 @@ class ContextBuilder:
     def __init__(self, store: ObjectCache, owners: Owners) -> None:
         self._store, self._owners = store, owners
 
-    def is_troubled(self, key: GangId) -> bool:
-        """True if anybody says anything against a gang."""
+    def is_suspected(self, key: GangId) -> bool:
+        """True if a report or an Event speaks of a fault of the gang."""
         if key in self._store.triggers:
             return True
         now_s = self._store.wall()

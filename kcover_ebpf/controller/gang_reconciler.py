@@ -78,7 +78,7 @@ class GangReconciler:
             None,
         )
         memory = self._memory.setdefault(key, GangMemo())
-        if live is None and not self._contexts.is_troubled(key):
+        if live is None and not self._contexts.is_suspected(key):
             if memory.calm_s and self.wall() - memory.calm_s < IDLE_WATCHED_S:
                 return IDLE_WATCHED_S
             self._gangs.forget(key)
@@ -144,7 +144,7 @@ class GangReconciler:
     ) -> Incident | None:
         """The incident of what is said now: the one that is there already, a new one, or None."""
         merged, top = world.merged, world.top
-        if merged is None or top is None or not merged.verdict.kind.is_trouble:
+        if merged is None or top is None or not merged.verdict.kind.opens_incident:
             return None
         if not merged.is_announced and self.wall() - memory.since_s < VERDICT_STABLE_S:
             return None
@@ -222,7 +222,7 @@ class GangReconciler:
     ) -> RestartContext | None:
         status = live.status
         if status is None:
-            if world.merged is None or not world.merged.verdict.kind.is_trouble:
+            if world.merged is None or not world.merged.verdict.kind.opens_incident:
                 # whoever made it died before saying why, and the trouble is over
                 status = Status(Phase.OPEN).enter(Phase.OPEN, live.created_s, "seen")
             else:

@@ -31,7 +31,7 @@ class VerdictKind(Enum):
         )
 
     @property
-    def is_trouble(self) -> bool:
+    def opens_incident(self) -> bool:
         """True for the verdicts that are reported as an incident: faults, and a slow rank."""
         return self.is_fault or self is VerdictKind.SLOW
 

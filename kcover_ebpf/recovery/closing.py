@@ -49,7 +49,7 @@ def why_gone(status: Status, top: TopOwner | None, now_s: float) -> str | None:
 def is_suspect(seen: ReceivedReport) -> bool:
     """True if a node says anything against a job."""
     verdict = seen.report.verdict
-    return seen.report.suspicious or (verdict is not None and verdict.kind.is_trouble)
+    return seen.report.suspicious or (verdict is not None and verdict.kind.opens_incident)
 
 
 def close(status: Status, why: str, now_s: float) -> Status:

@@ -116,7 +116,7 @@ def headline_of(merged: GangVerdict) -> str:
 def decide(ask: RestartRequest) -> Transition:
     """What comes next for an incident that is not acted on yet (Open, Decided, Observed, Refused)."""
     merged = ask.turn.world.merged
-    if merged is None or not merged.verdict.kind.is_trouble:
+    if merged is None or not merged.verdict.kind.opens_incident:
         return _over(ask)
     if not merged.is_announced and ask.stable_s < VERDICT_STABLE_S:
         return Transition(wake_s=VERDICT_STABLE_S - ask.stable_s)

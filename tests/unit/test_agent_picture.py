@@ -25,7 +25,7 @@ def hung() -> Stage:
     return stage
 
 
-def test_pictured__the_picture_of_a_hang() -> None:
+def test_with_snapshots__the_picture_of_a_hang() -> None:
     stage = hung()
     pods = {Pid(proc.pid): f"u-{proc.rank}" for proc in stage.procs.values()}
     ranks = {each.rank: each for each in ranks_of(stage.job, pods)}
@@ -41,12 +41,12 @@ def test_pictured__the_picture_of_a_hang() -> None:
     assert report_of(object_of(report, "team", "r")) == report
 
 
-def test_pictured__a_process_of_no_pod_is_left_out() -> None:
+def test_with_snapshots__a_process_of_no_pod_is_left_out() -> None:
     stage = hung()
     assert [each.pod_uid for each in ranks_of(stage.job, {Pid(100): "u"})] == ["u"]
 
 
-def test_pictured__a_rank_that_ended_says_how() -> None:
+def test_with_snapshots__a_rank_that_ended_says_how() -> None:
     stage = Stage(world=4, here=2)
     stage.run(20)
     stage.exit(stage.rank(0), signal=9)
