@@ -20,6 +20,7 @@ from kcover_ebpf.cli.options import (
     peers_option,
     seconds_of,
 )
+from kcover_ebpf.tunables.host import LEAST_PERIOD_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,7 +43,6 @@ Exit codes:
   0 ended by SIGTERM or SIGINT; 2 wrong usage; 3 cannot observe.
   If the API server does not answer, the agent keeps retrying.
 """
-_LEAST_PERIOD_S = 0.5
 _LEVELS = ("error", "warning", "info", "debug")
 
 
@@ -259,7 +259,7 @@ def _telemetry(every: str, source: str) -> TelemetryOptions | None:
     period_s = seconds_of("--telemetry-every", every)
     if period_s <= 0:
         return None
-    if period_s < _LEAST_PERIOD_S:
+    if period_s < LEAST_PERIOD_S:
         raise UsageError(
             f"--telemetry-every {every} is too often; NVML's own averages are over a second"
         )

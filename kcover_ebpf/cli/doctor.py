@@ -18,6 +18,7 @@ from kcover_ebpf.host import cgroups
 from kcover_ebpf.kernel import capabilities, features
 from kcover_ebpf.kernel.probes import ProbeStatus, Refusal, costly
 from kcover_ebpf.output import formatting
+from kcover_ebpf.tunables.host import DOCTOR_NVML_S, DOCTOR_SELF_TEST_S
 
 if TYPE_CHECKING:
     from kcover_ebpf.hardware.event_sources import Active
@@ -41,8 +42,6 @@ _STATES = {
     Refusal.NO_LIBRARY: "not installed",
     Refusal.REFUSED: "refused",
 }
-_SELF_TEST_S = 0.5
-_NVML_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +91,7 @@ def _try_probes() -> tuple[tuple[ProbeStatus, ...], Sequence[Active]]:
     ):
         devices.hear_lines()
         for _ in range(2):  # by the console's tracepoint, and then by what takes its place
-            end_s = time.monotonic() + _SELF_TEST_S
+            end_s = time.monotonic() + DOCTOR_SELF_TEST_S
             while not devices.console_works and (left_s := end_s - time.monotonic()) > 0:
                 for fact in kernel.wait(left_s):
                     devices.observe(fact, ())
@@ -100,7 +99,7 @@ def _try_probes() -> tuple[tuple[ProbeStatus, ...], Sequence[Active]]:
         statuses, found = devices.statuses, event_sources.active(devices.sources)
         if not any(each.probe == "nvml" for each in statuses):
             nvml = Nvml()
-            statuses = (*statuses, nvml.status(_NVML_S))
+            statuses = (*statuses, nvml.status(DOCTOR_NVML_S))
             nvml.close()
         return (*kernel.statuses, *statuses), found
 

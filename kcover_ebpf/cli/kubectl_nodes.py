@@ -157,8 +157,8 @@ def inspect(  # noqa: PLR0913 - one for each option
 ) -> int:
     """Inspect a node now, by the agent there; exit codes as of `kcover-ebpf inspect`."""
     from kcover_ebpf.kube.exec import Exec
-    from kcover_ebpf.trace.pod_target import BEAT_S
     from kcover_ebpf.trace.remote import AGENT_CONTAINER, agent_on
+    from kcover_ebpf.tunables.trace import BEAT_S
 
     command = ["kcover-ebpf", "inspect", "-o", "json" if as_json else "text"]
     command += ["--checks", checks] if checks else []

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kcover_ebpf.cli.options import node_kubeconfig_option
+from kcover_ebpf.tunables.host import PREFLIGHT_REQUEST_S
 
 if TYPE_CHECKING:
     from kcover_ebpf.api.node_health import ReceivedHealth
@@ -22,8 +23,6 @@ Examples:
 Exit codes:
   0 the node passed its last inspection, or nothing is known of it; 2 wrong usage; 81 it failed
 """
-_REQUEST_S = 10.0
-"""A job must not wait for an API server that does not answer."""
 
 
 @click.command(epilog=_EXAMPLES)
@@ -77,5 +76,5 @@ def _health(node: str, kubeconfig: str | None) -> ReceivedHealth:
     from kcover_ebpf.kube.client import connect
     from kcover_ebpf.kube.paths import segment
 
-    api = connect(kubeconfig, None).hurried(_REQUEST_S)
+    api = connect(kubeconfig, None).hurried(PREFLIGHT_REQUEST_S)
     return health_of(api.get(f"{HEALTHS}/{segment(node)}"))

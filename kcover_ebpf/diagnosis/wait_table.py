@@ -10,12 +10,9 @@ from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.snapshot import Finding
 from kcover_ebpf.diagnosis.startup import WHY_UNREADABLE
 from kcover_ebpf.diagnosis.verdict import VerdictKind, WaitRow
+from kcover_ebpf.tunables.diagnosis import GIVES_UP_S
 
-# seconds after which the framework gives up by itself, by a module on the stacks of its ranks; the
-# defaults of torch.distributed (NCCL 600 s, all other backends 1,800 s) and of jax.distributed's
-# heartbeat
-_GIVES_UP_S = (("libnccl", 600.0), ("libtorch", 1800.0), ("jaxlib", 100.0), ("libjax", 100.0))
-FRAMEWORKS = tuple(prefix for prefix, _ in _GIVES_UP_S)
+FRAMEWORKS = tuple(prefix for prefix, _ in GIVES_UP_S)
 """Beginnings of the libraries by which a framework is known."""
 
 
@@ -77,7 +74,7 @@ def _row(job: Job, process: RankSnapshot, finding: Finding) -> WaitRow:
 def gives_up_after_s(job: Job) -> float | None:
     """Seconds after which this job's framework ends a hang by itself (its default); None if unknown."""
     modules = _modules(job)
-    for prefix, limit_s in _GIVES_UP_S:
+    for prefix, limit_s in GIVES_UP_S:
         if any(module.startswith(prefix) for module in modules):
             return limit_s
     return None

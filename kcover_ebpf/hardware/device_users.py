@@ -12,9 +12,7 @@ from kcover_ebpf.hardware import open_holders, topology
 from kcover_ebpf.hardware.nvml import Nvml
 from kcover_ebpf.host.read_workers import Readers
 from kcover_ebpf.ids import Pid
-
-_FIRST_WAIT_S = 1.0
-"""Reading the devices takes milliseconds; a driver that does not answer must not keep us from watching."""
+from kcover_ebpf.tunables.hardware import DEVICES_FIRST_WAIT_S
 
 
 class DeviceUsers:
@@ -42,7 +40,7 @@ class DeviceUsers:
         """
         if self.has_begun and not self._is_stale and not self._readers.is_asked("devices"):
             return
-        wait_s, self.has_begun = 0.0 if self.has_begun else _FIRST_WAIT_S, True
+        wait_s, self.has_begun = 0.0 if self.has_begun else DEVICES_FIRST_WAIT_S, True
         self._take(0.0)
         if self._is_stale and self._readers.ask("devices", partial(topology.read, self._root)):
             self._is_stale = False

@@ -17,9 +17,8 @@ from typing import Any
 from kcover_ebpf.facts.devices import Rung, XidReported
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.probes import ProbeStatus, Refusal
+from kcover_ebpf.tunables.hardware import NVML_EVENT_MS, NVML_USERS_S
 
-_WAIT_MS = 500
-_SNAPSHOT_S = 10.0
 _NO_INSTANCE = 0xFFFFFFFF
 _SEES = "Xids and which process computes on a GPU, where no other source reports them"
 _NO_PACKAGE = "the package nvidia-ml-py is not installed (pip install kcover-ebpf[gpu])"
@@ -104,7 +103,7 @@ class Nvml:
             while not self._stopped.is_set():
                 if time.monotonic() >= next_snapshot_s:
                     self._users = {addresses[_key(each)]: _users(nvml, each) for each in handles}
-                    next_snapshot_s = time.monotonic() + _SNAPSHOT_S
+                    next_snapshot_s = time.monotonic() + NVML_USERS_S
                 self._settled.set()
                 self._wait(nvml, events, addresses)
         finally:
@@ -112,7 +111,7 @@ class Nvml:
 
     def _wait(self, nvml: Any, events: Any, addresses: Mapping[int, str]) -> None:
         try:
-            event = nvml.nvmlEventSetWait(events, _WAIT_MS)
+            event = nvml.nvmlEventSetWait(events, NVML_EVENT_MS)
         except nvml.NVMLError_Timeout:
             return
         self._reported.put(

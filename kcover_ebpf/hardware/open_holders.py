@@ -9,11 +9,8 @@ from pathlib import Path
 from kcover_ebpf.facts.devices import CudaContext, DeviceHeld
 from kcover_ebpf.host import procfs
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.tunables.hardware import HOLDER_KEPT_NS
 
-KEEP_NS = 10_000_000_000
-"""So long a process that let go of a GPU, or died, counts as its holder: the error that killed it
-is often reported later.
-"""
 CONTROL_MINOR = 255
 
 
@@ -59,7 +56,7 @@ class OpenHolders:
 
     def _forget(self, now_ns: int) -> None:
         for file, hold in list(self._holds.items()):
-            if hold.released_ns is not None and now_ns - hold.released_ns > KEEP_NS:
+            if hold.released_ns is not None and now_ns - hold.released_ns > HOLDER_KEPT_NS:
                 del self._holds[file]
 
 

@@ -18,16 +18,14 @@ from pathlib import Path
 from kcover_ebpf.facts.devices import PortChange
 from kcover_ebpf.hardware.topology import function_of, function_of_rdma
 from kcover_ebpf.host.read_workers import Readers
+from kcover_ebpf.tunables.hardware import NETLINK_ANSWER_S, RDMA_PERIOD_NS
 
-RDMA_PERIOD_NS = 5_000_000_000
-"""The kernel reports link changes at once; polling is for counters, and for where no probe can be had."""
 # include/uapi/linux/rtnetlink.h, if_link.h, if.h
 _RTMGRP_LINK = 1
 _RTM_NEWLINK, _RTM_DELLINK, _RTM_GETLINK = 16, 17, 18
 _NLM_F_REQUEST, _NLM_F_DUMP = 1, 0x300
 _LAST = (2, 3)
 """NLMSG_ERROR, NLMSG_DONE"""
-_ANSWER_S = 1.0
 _IFLA_IFNAME, _IFLA_OPERSTATE = 3, 16
 _IFF_UP = 1
 _OPERSTATES = ("unknown", "notpresent", "down", "lowerlayerdown", "testing", "dormant", "up")
@@ -94,7 +92,7 @@ def links_now() -> list[Link]:
     """All links of this network namespace; raises `OSError`. sysfs may be another namespace's."""
     found: list[Link] = []
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as asking:
-        asking.settimeout(_ANSWER_S)
+        asking.settimeout(NETLINK_ANSWER_S)
         length = _HEADER.size + _IFINFO.size
         head = _HEADER.pack(length, _RTM_GETLINK, _NLM_F_REQUEST | _NLM_F_DUMP, 1, 0)
         asking.send(head + bytes(_IFINFO.size))

@@ -15,10 +15,8 @@ from queue import Empty, SimpleQueue
 
 from kcover_ebpf.facts.devices import FabricMoved
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.tunables.hardware import PORT_HOLDERS_S, RDMA_TRAFFIC_S
 
-_PERIOD_S = 1.0
-_HOLDERS_S = 30.0
-"""Who has a port open is read so often: hundreds of links of /proc a rank, and ranks keep their ports."""
 _LANES = 4
 """port_xmit_data and port_rcv_data count octets divided by 4 (kernel: ABI/stable/sysfs-class-infiniband)."""
 # (file below ports/N, unit in bytes); EFA has its own names
@@ -49,7 +47,7 @@ class FabricReader:
         """What moved since the last call over the ports that each of `members` has open; `now_s`: any steady clock."""
         moved = self._moved()
         if now_s >= self._holders_due_s:
-            self._holders_due_s = now_s + _HOLDERS_S
+            self._holders_due_s = now_s + PORT_HOLDERS_S
             self._nodes.clear()
         self._nodes = {pid: self._nodes.get(pid) or self._held(pid, moved) for pid in members}
         found = ((pid, sum(moved.get(each, 0) for each in self._nodes[pid])) for pid in members)
@@ -111,7 +109,7 @@ class FabricWatch:
         self._over.set()
 
     def _work(self) -> None:
-        while not self._over.wait(_PERIOD_S):
+        while not self._over.wait(RDMA_TRAFFIC_S):
             now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
             with contextlib.suppress(OSError):
                 for fact in self._reader.read(self._members, now_ns, time.monotonic()):

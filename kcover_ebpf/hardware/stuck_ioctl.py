@@ -9,9 +9,8 @@ from kcover_ebpf.facts.host import Inspection
 from kcover_ebpf.hardware.device_users import DeviceUsers
 from kcover_ebpf.host import procfs
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.tunables.hardware import STUCK_CALL_NS
 
-PATIENCE_NS = 4_000_000_000
-"""A call is reported when every inspection for so long found it: driver calls pass through state D all the time."""
 _NODES = ("/dev/nvidia",)
 
 
@@ -36,7 +35,7 @@ class StuckCalls:
             self._reported.discard(tid)
             return None
         since_ns = self._since_ns.setdefault(tid, inspection.boottime_ns)
-        if tid in self._reported or inspection.boottime_ns - since_ns < PATIENCE_NS:
+        if tid in self._reported or inspection.boottime_ns - since_ns < STUCK_CALL_NS:
             return None
         self._reported.add(tid)
         device = self._device(inspection, node)

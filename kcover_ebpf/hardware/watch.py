@@ -43,6 +43,7 @@ from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.kernel.maps import BpfMap
 from kcover_ebpf.kernel.probes import ProbeStatus
 from kcover_ebpf.settings import Settings
+from kcover_ebpf.tunables.hardware import AER_SETTLE_NS, LOG_SELF_TEST_NS, LOG_SKIPPED_PASSES
 
 if TYPE_CHECKING:
     from kcover_ebpf.hardware.nccl.probes import NcclProbes
@@ -51,13 +52,6 @@ SELF_TEST = "kcover-ebpf self-test"
 """Text that is written to the kernel log at start, to learn whether the console rung works."""
 
 _Reader = TypeVar("_Reader")
-_SKIPPED_EVERY = 8
-"""Passes of whose lines in the log none concerned us before they are left out: what came since is read with the next
-that does."""
-_SELF_TEST_PATIENCE_NS = 500_000_000
-"""After the first pass. A line is reported within a millisecond of its printing, and read in the next pass."""
-_AER_SETTLE_NS = 3_000_000_000
-"""Longer than the kernel half stays silent about a device after it reported an error."""
 
 
 class DeviceWatch:
@@ -201,7 +195,7 @@ class DeviceWatch:
                 # the driver prints before it reports: its words are in the log by now
                 return [*self._read_log(members), *self._on_xid(_report(fact), members)]
             case AerTotal():
-                self._aer_quiet_ns = _now_ns() + _AER_SETTLE_NS
+                self._aer_quiet_ns = _now_ns() + AER_SETTLE_NS
                 error = self._aer.on_total(fact)
                 return [] if error is None else self._on_aer(error, members)
             case DriverChange():
@@ -225,7 +219,7 @@ class DeviceWatch:
         if self._lines_due_ns is None or _now_ns() < self._lines_due_ns:
             return
         if self._lines_due_ns == 0:  # what was reported before the first pass may not be read yet
-            self._lines_due_ns = _now_ns() + _SELF_TEST_PATIENCE_NS
+            self._lines_due_ns = _now_ns() + LOG_SELF_TEST_NS
             return
         self._lines_due_ns = None
         if not self.console_works and self._attached.probe_stored_lines():
@@ -287,7 +281,7 @@ class DeviceWatch:
         """Read the log, unless the console would have said that there is something in it."""
         if self._kmsg is not None and self.console_works and not self._line_came:
             self._unread_passes += 1
-            if self._unread_passes >= _SKIPPED_EVERY:
+            if self._unread_passes >= LOG_SKIPPED_PASSES:
                 self._unread_passes = 0
                 self._kmsg.skip()
             return []

@@ -12,13 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from kcover_ebpf.facts.devices import Rung, XidReported
 from kcover_ebpf.hardware.kmsg_parser import message_parts
-
-HOLD_NS = 500_000_000
-"""Time for a better rung to see what a lower one saw."""
-UNCONFIRMED_NS = 2 * HOLD_NS
-"""Longer for what only the console saw: its confirmation is read a moment after it."""
-FORGET_NS = 5_000_000_000
-"""After so long without a report of a number, its count starts again on all rungs."""
+from kcover_ebpf.tunables.hardware import XID_FORGET_NS, XID_HOLD_NS, XID_UNCONFIRMED_NS
 
 
 @dataclass(slots=True)
@@ -71,7 +65,7 @@ class XidDedup:
         for key, entry in list(self._entries.items()):
             for rung in (Rung.KPROBE, Rung.TRACEPOINT, Rung.KMSG, Rung.NVML, Rung.CONSOLE):
                 delayed = entry.delayed[rung]
-                hold_ns = UNCONFIRMED_NS if rung is Rung.CONSOLE else HOLD_NS
+                hold_ns = XID_UNCONFIRMED_NS if rung is Rung.CONSOLE else XID_HOLD_NS
                 while delayed and read_ns - delayed[0].boottime_ns >= hold_ns:
                     report = delayed.popleft()
                     if report.confirmed:
@@ -79,13 +73,13 @@ class XidDedup:
                     else:
                         entry.seen[rung] -= 1
                         late.append(report)
-            if read_ns - entry.last_ns >= FORGET_NS:
+            if read_ns - entry.last_ns >= XID_FORGET_NS:
                 del self._entries[key]
         return late
 
     def _entry(self, report: XidReported) -> _Entry:
         entry = self._entries.setdefault((report.device, report.number), _Entry())
-        if report.boottime_ns - entry.last_ns >= FORGET_NS:
+        if report.boottime_ns - entry.last_ns >= XID_FORGET_NS:
             entry.reported = 0
             entry.seen.clear()
         entry.last_ns = max(entry.last_ns, report.boottime_ns)

@@ -18,10 +18,9 @@ from pathlib import Path
 
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.host.process_tree import is_same_alive, read_stat
+from kcover_ebpf.tunables.host import FREEZE_PATIENCE_S, FREEZE_POLL_S
 
 _GONE = (errno.ENOENT, errno.ENODEV)
-_FREEZE_PATIENCE_S = 0.5
-_POLL_S = 0.005
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
@@ -184,9 +183,9 @@ def kill_as_one(path: Path) -> None:
     What does not freeze within half a second (uninterruptible calls) is killed all the same.
     """
     (path / "cgroup.freeze").write_text("1", encoding="ascii")
-    deadline = time.monotonic() + _FREEZE_PATIENCE_S
+    deadline = time.monotonic() + FREEZE_PATIENCE_S
     while not _event(path, "frozen") and time.monotonic() < deadline:
-        time.sleep(_POLL_S)
+        time.sleep(FREEZE_POLL_S)
     (path / "cgroup.kill").write_text("1", encoding="ascii")
     (path / "cgroup.freeze").write_text("0", encoding="ascii")
 

@@ -10,9 +10,7 @@ from kcover_ebpf.facts.host import ProcessSeen, Unreadable
 from kcover_ebpf.host import procfs
 from kcover_ebpf.host.read_workers import Readers
 from kcover_ebpf.ids import NS, Pid
-
-_WAIT_S = 0.1
-"""New processes are known in the pass in which they appear, unless something is wrong with them."""
+from kcover_ebpf.tunables.host import IDENTITY_WAIT_S
 
 
 class Identities:
@@ -37,7 +35,7 @@ class Identities:
             if pid not in self._ready
             and self._readers.ask(pid, partial(procfs.read_process, pid, variables))
         ]
-        self._take(asked, _WAIT_S)
+        self._take(asked, IDENTITY_WAIT_S)
         stuck = self._readers.stuck()
         now_ns, now_s = procfs.boottime_ns(), time.monotonic()
         for pid in pids:

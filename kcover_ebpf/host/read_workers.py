@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 
-STUCK_S = 1.0
-"""A read of a few kilobytes takes microseconds; one that takes longer than this is stuck."""
+from kcover_ebpf.tunables.host import READ_STUCK_S
+
 _WORKERS = 3
 _MOST_WORKERS = 16
 """Two for each rank of a node with eight GPUs. Each stuck one is a thread of ours in state D."""
@@ -73,12 +73,12 @@ class Readers(Generic[_Key, _Value]):
         return found
 
     def stuck(self) -> dict[_Key, float]:
-        """Keys whose reads are under way for longer than `STUCK_S`, and since when (monotonic)."""
+        """Keys whose reads are under way for longer than `READ_STUCK_S`, and since when (monotonic)."""
         now_s = time.monotonic()
         return {
             task.key: task.began_s
             for task in list(self._running)
-            if now_s - task.began_s > STUCK_S and not task.dropped
+            if now_s - task.began_s > READ_STUCK_S and not task.dropped
         }
 
     @property
@@ -103,7 +103,7 @@ class Readers(Generic[_Key, _Value]):
 
     def _has_worker(self) -> bool:
         now_s = time.monotonic()
-        stuck_count = sum(now_s - task.began_s > STUCK_S for task in list(self._running))
+        stuck_count = sum(now_s - task.began_s > READ_STUCK_S for task in list(self._running))
         while self._worker_count < min(_WORKERS + stuck_count, _MOST_WORKERS):
             with contextlib.suppress(
                 RuntimeError

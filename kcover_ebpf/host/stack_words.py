@@ -18,11 +18,11 @@ from posixpath import basename
 from kcover_ebpf.facts.host import Module
 from kcover_ebpf.host.proc_text import code_mappings
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.tunables.host import MAPS_AGE_S
 
 _STACK_BYTES = 2048
 _SIGNED = frozenset({"aarch64", "arm64"})
 _ADDRESS_MASK = (1 << 48) - 1
-_MAPS_AGE_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class ProcessMemory:
 
     def _executable(self, pid: Pid) -> _Maps:
         maps = self._maps.get(pid)
-        if maps is None or time.monotonic() - maps.read_s > _MAPS_AGE_S:
+        if maps is None or time.monotonic() - maps.read_s > MAPS_AGE_S:
             maps = self._maps[pid] = _read_maps(pid)
         return maps
 

@@ -33,16 +33,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kcover_ebpf.host import cgroups, process_tree, terminate
+from kcover_ebpf.tunables.host import (
+    GROUP_REMOVE_S,
+    KILL_WAIT_S,
+    LEFTOVER_GRACE_S,
+    SUPERVISOR_POLL_S,
+    SUPERVISOR_POLL_STUCK_S,
+)
 
-KILL_WAIT_S = 5.0
-"""A killed process that is still there after so long is in an uninterruptible call."""
-LEFTOVER_GRACE_S = 5.0
-"""Processes that the job's first process left behind may clean up for so long."""
 GROUP_PREFIX = "kcover-run"
 """The control group of a job is named after this and the pid of its sensor."""
-_POLL_S = 0.05
-_POLL_STUCK_S = 1.0
-_REMOVE_S = 10.0
 _IGNORED = (
     signal.SIGINT,
     signal.SIGTERM,
@@ -85,9 +85,9 @@ def keep(charge: Charge, sensor: socket.socket) -> None:
     finally:
         if supervisor.group is not None:
             # A process leaves cgroup.procs before it leaves the group: the kernel may say EBUSY.
-            deadline = time.monotonic() + _REMOVE_S
+            deadline = time.monotonic() + GROUP_REMOVE_S
             while not cgroups.remove(supervisor.group) and time.monotonic() < deadline:
-                time.sleep(_POLL_S / 10)
+                time.sleep(SUPERVISOR_POLL_S / 10)
 
 
 class _Supervisor:
@@ -150,9 +150,9 @@ class _Supervisor:
     def _patience_ms(self) -> float | None:
         """None (until an order or the end of a child) unless time itself is waited for."""
         if self._stuck:
-            return _POLL_STUCK_S * 1000
+            return SUPERVISOR_POLL_STUCK_S * 1000
         if self._kill_at is not None or self._code is not None:
-            return _POLL_S * 1000
+            return SUPERVISOR_POLL_S * 1000
         return None
 
     def _receive(self) -> dict[str, Any] | None:

@@ -19,9 +19,7 @@ from typing import Any
 from kcover_ebpf.errors import ActionError, UsageError
 from kcover_ebpf.host import supervisor
 from kcover_ebpf.host.supervisor import Charge
-
-_ANSWER_S = supervisor.KILL_WAIT_S + 5.0
-_CLOSE_S = 2.0
+from kcover_ebpf.tunables.host import SUPERVISOR_ANSWER_S, SUPERVISOR_CLOSE_S
 
 
 class Supervisor:
@@ -105,7 +103,7 @@ class Supervisor:
     def close(self) -> None:
         """Let the supervisor go; waits a moment, so that the job's group is gone when we are."""
         self._channel.close()
-        deadline = time.monotonic() + _CLOSE_S
+        deadline = time.monotonic() + SUPERVISOR_CLOSE_S
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(self.pid, os.WNOHANG)[0] == 0 and time.monotonic() < deadline:
                 time.sleep(0.005)
@@ -118,7 +116,7 @@ class Supervisor:
             raise ActionError("the supervisor of the job died; the job is left alone") from error
 
     def _await(self, *kinds: str) -> dict[str, Any]:
-        deadline = time.monotonic() + _ANSWER_S
+        deadline = time.monotonic() + SUPERVISOR_ANSWER_S
         while (patience_s := deadline - time.monotonic()) > 0:
             if select.select([self._channel], [], [], patience_s)[0]:
                 report = self._receive()

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from kcover_ebpf.host import cgroups
+from kcover_ebpf.tunables.host import KILL_POLL_S
 
-_POLL_S = 0.01
 _BATCH = 256
 """Processes pinned by a descriptor at a time, far below any limit of open files."""
 
@@ -72,7 +72,7 @@ def kill_whole(members: Members, group: Path | None, wait_s: float) -> set[int]:
         stop_all(members, deadline_s)
     while (left := members()) and time.monotonic() < deadline_s:
         send(members, left, signal.SIGKILL)
-        time.sleep(_POLL_S)
+        time.sleep(KILL_POLL_S)
     return members()
 
 

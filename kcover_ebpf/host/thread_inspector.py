@@ -28,9 +28,8 @@ from kcover_ebpf.host.nfs_servers import nfs_state
 from kcover_ebpf.host.procfs import boottime_ns, namespace_numbers, open_devices
 from kcover_ebpf.host.read_workers import Readers
 from kcover_ebpf.ids import NS, Pid, Tid
+from kcover_ebpf.tunables.host import OPEN_DEVICES_S
 
-_DEVICES_S = 30.0
-"""Devices are opened when a training starts and closed when it ends; to read them costs 2 us for each open file."""
 _LOCK_BYTES = 24
 _Key = tuple[Pid, Tid | None]
 """A thread; or the one inspection of a process that is under way."""
@@ -108,7 +107,7 @@ class ThreadInspector:
 
     def _devices_of(self, pid: Pid) -> frozenset[str] | None:
         read_s, devices = self._devices.get(pid, (-math.inf, None))
-        if time.monotonic() - read_s >= _DEVICES_S:
+        if time.monotonic() - read_s >= OPEN_DEVICES_S:
             devices = open_devices(pid)
             self._devices[pid] = time.monotonic(), devices
         return devices

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kcover_ebpf.hardware.nvml_library import initialise
-
-_MEMORY_BYTES = 1 << 30
-"""More than this in use is a job's, even if NVML does not list its process (another PID namespace)."""
+from kcover_ebpf.tunables.inspection import GPU_BUSY_BYTES
 
 
 def reason_not_to_run(root: Path) -> str:
@@ -25,7 +23,7 @@ def reason_not_to_run(root: Path) -> str:
             if percent := pynvml.nvmlDeviceGetUtilizationRates(handle).gpu:
                 return f"GPU {index} is busy: its utilisation is {percent}%"
             used_bytes = pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2).used
-            if used_bytes > _MEMORY_BYTES:
+            if used_bytes > GPU_BUSY_BYTES:
                 return f"GPU {index} is busy: {used_bytes >> 20} MiB of its memory are in use"
     except pynvml.NVMLError as error:
         return f"whether a GPU is busy is not known: NVML: {error}"

@@ -15,9 +15,7 @@ from kcover_ebpf.errors import UsageError
 from kcover_ebpf.inspection import commands
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown
-
-_DEADLINE_S = 5.0
-"""As node-problem-detector's default time-out of a plugin."""
+from kcover_ebpf.tunables.inspection import PLUGIN_DEADLINE_S
 
 
 def load(folder: Path) -> tuple[Check, ...]:
@@ -30,7 +28,7 @@ def load(folder: Path) -> tuple[Check, ...]:
         Check(
             f"plugin/{file.name}",
             Cost.LIGHT,
-            _DEADLINE_S,
+            PLUGIN_DEADLINE_S,
             "what the operator's executable says",
             str(file),
             partial(_run, file.absolute()),

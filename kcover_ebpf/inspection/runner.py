@@ -29,9 +29,8 @@ from kcover_ebpf.inspection.result import (
     joined,
     unknown,
 )
+from kcover_ebpf.tunables.inspection import CHECK_REAP_S
 
-_REAP_S = 1.0
-"""How long a killed process may take to end; one that needs longer is in D."""
 _BLOCK_BYTES = 1 << 16
 _ANSWER_BYTES = 1 << 20
 """An answer that is longer is refused: a node with a thousand devices has 0.1 MB."""
@@ -174,7 +173,7 @@ def _end(pid: int) -> int | None:
     for kill in (os.killpg, os.kill):
         with suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)
-    end_s = time.monotonic() + _REAP_S
+    end_s = time.monotonic() + CHECK_REAP_S
     while (left := _living(pid)) is not None:
         if time.monotonic() >= end_s:
             return left

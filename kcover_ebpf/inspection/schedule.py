@@ -26,6 +26,7 @@ from kcover_ebpf.inspection.checks import (
 )
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, Cost
+from kcover_ebpf.tunables.inspection import LEAST_PEERS
 
 
 def _has_gpu(root: Path) -> bool:
@@ -54,10 +55,6 @@ _WHERE: tuple[tuple[Check, Callable[[Path], bool]], ...] = (
     (kernel_log.CHECK, lambda _: True),
 )
 """What needs no tool of others, and the hardware for which it is run."""
-
-
-LEAST_PEERS = 2
-"""Where the only peer is down, every node of the cluster would fail."""
 
 
 def scheduled(

@@ -41,14 +41,8 @@ from kcover_ebpf.kernel.threads import ThreadSampler
 from kcover_ebpf.records import wire
 from kcover_ebpf.records.decode import decode, decode_stream
 from kcover_ebpf.settings import Settings
+from kcover_ebpf.tunables.host import LATE_PASS_PERIODS, LATE_SUSPENDED_NS, TICK_MEASURE_S
 
-LATE_PERIODS = 2.5
-"""A pass that comes after so many regular periods says nothing about the time between."""
-
-LATE_SUSPENDED_NS = 100_000_000
-"""The node slept for longer than this between two passes (boottime ran, monotonic did not)."""
-
-_TICK_MEASURE_S = 0.1
 _CALM = SampleRequest()
 _TOTALS_BYTES = ctypes.sizeof(wire.TotalsEvent)
 _TOTALS_TYPE = wire.EventType.TOTALS.to_bytes(2, sys.byteorder)
@@ -300,7 +294,7 @@ class KernelSampler:
         first = self._blank_pass()
         length_ns = tick_ns(first.jiffies, first.monotonic_ns)
         if length_ns is None:
-            time.sleep(_TICK_MEASURE_S)
+            time.sleep(TICK_MEASURE_S)
             second = self._blank_pass()
             length_ns = tick_ns_between(
                 (first.jiffies, first.monotonic_ns), (second.jiffies, second.monotonic_ns)
@@ -331,7 +325,10 @@ class KernelSampler:
             return Tick(state.boottime_ns, 0, new_count, late=False)
         period_ns = state.boottime_ns - previous.boottime_ns
         suspended_ns = period_ns - (state.monotonic_ns - previous.monotonic_ns)
-        late = period_ns > LATE_PERIODS * self._expected_s * NS or suspended_ns > LATE_SUSPENDED_NS
+        late = (
+            period_ns > LATE_PASS_PERIODS * self._expected_s * NS
+            or suspended_ns > LATE_SUSPENDED_NS
+        )
         return Tick(state.boottime_ns, period_ns, new_count, late)
 
     @property

@@ -8,12 +8,10 @@ from collections.abc import Collection, Sequence
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.objects import BpfLink, BpfObject
 from kcover_ebpf.kernel.probes import LoadedFamily
+from kcover_ebpf.tunables.host import UNANNOUNCED_PASSES, UNCONNECTED_PASSES
 
 _PROGRAM = "sample_sockets"
 _ANNOUNCES = "on_tcp_state"
-_UNCONNECTED_EVERY, _UNANNOUNCED_EVERY = 16, 4
-"""Passes between two walks over a process without a TCP socket: what it inherited or was handed over is known after so
-many. The fewer where nothing announces connect(2) and listen(2)."""
 
 
 class SocketSampler:
@@ -29,7 +27,7 @@ class SocketSampler:
         `announced`: `has_connection` is called for every connection that is begun or awaited.
         """
         self._object = loaded
-        self._unconnected_every = _UNCONNECTED_EVERY if announced else _UNANNOUNCED_EVERY
+        self._unconnected_every = UNCONNECTED_PASSES if announced else UNANNOUNCED_PASSES
         self._every = every
         self._links: dict[Pid, BpfLink] = {}
         self._leaderless: set[Pid] = set()

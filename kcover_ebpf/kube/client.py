@@ -19,17 +19,12 @@ from urllib.parse import urlencode, urlsplit
 from kcover_ebpf import __version__
 from kcover_ebpf.errors import ApiError, TooLarge, Unreachable, UsageError
 from kcover_ebpf.kube.api_errors import refusal, said, unreachable
+from kcover_ebpf.tunables.kube import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, STREAM_SLACK_S, TOKEN_S
 
-CONNECT_TIMEOUT_S = 5.0
-REQUEST_TIMEOUT_S = 30.0
 POOL = 64
 """Connections that are kept: each watch holds one, and one too many costs a TLS handshake for every request."""
-STREAM_SLACK_S = 15.0
-"""A stream that is silent for so long after the server should have ended it is dead."""
 MOST_PAGE_BYTES = 4 * 1024 * 1024
 """Of a page, or of one event: more than any object (etcd takes 1.5 MiB). As objects it may take ten times as much."""
-_TOKEN_S = 10.0
-"""For so long a token is not asked for again: the client reads its whole configuration anew each time."""
 
 Object = dict[str, Any]
 
@@ -192,7 +187,7 @@ class ApiClient:
             # the client calls its refresh hook here: a token of a ServiceAccount lives for an hour
             setting = self._configuration.auth_settings().get("BearerToken")
             self._header = {"Authorization": str(setting["value"])} if setting else {}
-            self._known_until_s = now_s + _TOKEN_S
+            self._known_until_s = now_s + TOKEN_S
         return self._header
 
 

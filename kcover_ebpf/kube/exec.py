@@ -14,9 +14,9 @@ from typing import Any, Self
 
 from kcover_ebpf.errors import ApiError, Forbidden, NotFound, Unreachable
 from kcover_ebpf.kube.client import ApiClient
+from kcover_ebpf.tunables.kube import EXEC_POLL_S
 
 _STDOUT, _STDERR, _ERROR = 1, 2, 3
-_POLL_S = 1.0
 _MOST_SAID = 2000
 _STATUS: dict[int, type[ApiError]] = {401: Forbidden, 403: Forbidden, 404: NotFound}
 
@@ -93,7 +93,7 @@ class Exec:
 
     def _update(self) -> None:
         try:
-            self._client.update(timeout=_POLL_S)
+            self._client.update(timeout=EXEC_POLL_S)
         except Exception as error:
             raise Unreachable(f"the connection to the pod broke: {_said(error)}") from error
 

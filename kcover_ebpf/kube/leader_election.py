@@ -14,15 +14,13 @@ from typing import Any
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.errors import ApiError, Conflict, NotFound
 from kcover_ebpf.kube.client import ApiClient
-
-DURATION_S = 15.0
-"""A leader that did not renew for so long is taken to be gone."""
-GIVE_UP_S = 10.0
-"""A leader that could not renew for so long stops acting; less than `DURATION_S`, so that there are never two."""
-PERIOD_S = 2.0
-_REQUEST_S = 2.5
-"""A request that takes longer is given up and made again: three of them fit into `GIVE_UP_S`."""
-_RETRY_S = 0.5
+from kcover_ebpf.tunables.kube import (
+    LEASE_DURATION_S,
+    LEASE_GIVE_UP_S,
+    LEASE_PERIOD_S,
+    LEASE_REQUEST_S,
+    LEASE_RETRY_S,
+)
 
 
 @dataclass(slots=True)
@@ -49,11 +47,11 @@ class Claim:
         """True if it is ours, free, or has run out."""
         if self.seen is None or self.seen[0] in ("", self.identity):
             return True
-        return now_s - self.seen_s >= DURATION_S
+        return now_s - self.seen_s >= LEASE_DURATION_S
 
     def leads(self, now_s: float) -> bool:
         """True while it is safe to act."""
-        ours = self.renewed_s is not None and now_s - self.renewed_s < GIVE_UP_S
+        ours = self.renewed_s is not None and now_s - self.renewed_s < LEASE_GIVE_UP_S
         return ours and now_s >= self.from_s
 
 
@@ -73,7 +71,7 @@ class LeaderElector:
 
         The lease then belongs to the leader's pod: when all are gone, the cluster collects it.
         """
-        self._session, self._clock = session.hurried(_REQUEST_S), clock
+        self._session, self._clock = session.hurried(LEASE_REQUEST_S), clock
         pod = {"apiVersion": "v1", "kind": "Pod", "name": identity, "uid": pod_uid}
         self._owners = [pod] if pod_uid else []
         self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
@@ -101,7 +99,7 @@ class LeaderElector:
         """Give the lease back, so that another replica need not wait for it to run out."""
         self._stop.set()
         if self.thread is not None:
-            self.thread.join(PERIOD_S * 3)
+            self.thread.join(LEASE_PERIOD_S * 3)
         if not self.leads:
             return
         try:
@@ -115,12 +113,12 @@ class LeaderElector:
     def _run(self, on_change: Callable[[bool], None], wall: Callable[[], float]) -> None:
         led = False
         while not self._stop.is_set():
-            wait_s = PERIOD_S
+            wait_s = LEASE_PERIOD_S
             try:
                 self.renew(wall())
             except ApiError:
                 # whether we still lead is a matter of time, and `leads` counts it
-                wait_s = _RETRY_S
+                wait_s = LEASE_RETRY_S
             if self.leads is not led:
                 led = not led
                 on_change(led)
@@ -142,7 +140,7 @@ class LeaderElector:
             except NotFound:
                 self._claim.renewed_s = None
                 self._held = self._session.create(self._collection, self._new(wall_s))
-                self._claim.from_s = asked_s + GIVE_UP_S if self._owners else asked_s
+                self._claim.from_s = asked_s + LEASE_GIVE_UP_S if self._owners else asked_s
                 self._mine(self._held, asked_s)
                 return
             spec = lease.get("spec") or {}
@@ -178,7 +176,7 @@ class LeaderElector:
         changes = int(before.get("leaseTransitions") or 0) + (0 if mine or not before else 1)
         return {
             "holderIdentity": self._claim.identity,
-            "leaseDurationSeconds": int(DURATION_S),
+            "leaseDurationSeconds": int(LEASE_DURATION_S),
             "acquireTime": before.get("acquireTime") if mine else now,
             "renewTime": now,
             "leaseTransitions": changes,

@@ -17,17 +17,17 @@ from enum import Enum
 from typing import Any, Protocol
 
 from kcover_ebpf.errors import ApiError, Gone, TooLarge
+from kcover_ebpf.tunables.kube import (
+    STREAM_S,
+    WATCH_FIRST_DELAY_S,
+    WATCH_HEALTHY_S,
+    WATCH_LONGEST_DELAY_S,
+)
 
 Object = dict[str, Any]
 _Kept = tuple[str, str, str]
 """Namespace, name and version of an object."""
 PAGE = 500
-STREAM_S = 290
-"""Length of one watch; the server's own limit is 30 to 60 minutes, idle connections die sooner."""
-_FIRST_DELAY_S = 0.5
-_LONGEST_DELAY_S = 30.0
-_HEALTHY_S = 10.0
-"""A watch that lived for so long was no failure."""
 
 
 class Change(Enum):
@@ -138,7 +138,9 @@ class ListWatchState:
             self.version = None
             if self._failures == 1:
                 return 0.0
-        delay_s = min(_FIRST_DELAY_S * float(2 ** min(self._failures - 1, 16)), _LONGEST_DELAY_S)
+        delay_s = min(
+            WATCH_FIRST_DELAY_S * float(2 ** min(self._failures - 1, 16)), WATCH_LONGEST_DELAY_S
+        )
         return max(delay_s, error.retry_after_s or 0.0)
 
     def worked(self) -> None:
@@ -215,7 +217,7 @@ class Reflector:
             try:
                 self._once()
             except ApiError as error:
-                if time.monotonic() - began_s > _HEALTHY_S:
+                if time.monotonic() - began_s > WATCH_HEALTHY_S:
                     self._plan.worked()
                 self._on_error(error)
                 # all agents lose the server at once; they must not all come back at once
@@ -223,7 +225,7 @@ class Reflector:
             except Exception as error:  # noqa: BLE001 - a thread that ends would be deaf for ever
                 self._on_error(ApiError(f"{self._path}: {error!r}"))
                 self._plan.version = None
-                self._stop.wait(_LONGEST_DELAY_S * random.uniform(0.5, 1.5))
+                self._stop.wait(WATCH_LONGEST_DELAY_S * random.uniform(0.5, 1.5))
 
     def _once(self) -> None:
         if self._plan.version is None:

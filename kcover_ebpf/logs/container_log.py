@@ -15,13 +15,10 @@ from kcover_ebpf.logs.partial_lines import PartialLines
 from kcover_ebpf.logs.reader import LogReader, Match, first_rule
 from kcover_ebpf.logs.rules import LogDomain, LogRule, Severity
 from kcover_ebpf.logs.tracebacks import FoundTraceback, TracebackFinder
+from kcover_ebpf.tunables.host import CRASH_S, FINDING_RECENT_S
 
 _MOST_FINDINGS = 8
 _MOST_TRACEBACKS = 4
-CRASH_S = 30.0
-"""Tracebacks of one crash: ranks that fail together, and launchers, have written theirs within so many seconds."""
-_RECENT_S = 600.0
-"""Older findings explain no fault of now."""
 _SEVERITIES = (Severity.FATAL, Severity.ERROR, Severity.WARNING, Severity.INFO)
 _FALLBACK = "python_error"
 """The rule of a traceback whose last line no rule matches, such as a bare AssertionError."""
@@ -112,7 +109,7 @@ class ContainerLogReader:
 
     def summary(self, now_s: float) -> ContainerLog | None:
         """What this start's log showed so far, ages before `now_s` (unix seconds); None if that is nothing."""
-        recent = [each for each in self._counts.values() if now_s - each.last_s <= _RECENT_S]
+        recent = [each for each in self._counts.values() if now_s - each.last_s <= FINDING_RECENT_S]
         if not recent and not self._seen:
             return None
         counts = sorted(

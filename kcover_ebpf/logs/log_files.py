@@ -19,15 +19,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from kcover_ebpf.ids import NS
+from kcover_ebpf.tunables.host import FILE_TICK_NS
 
 MOST_BEHIND_BYTES = 16 << 20
 """Unread bytes of one log beyond which the older ones are skipped: at 50 MB/s a third of a second of work. The end of
 a log is what explains a crash."""
 KEPT_BYTES = 1 << 20
 """What is read where bytes are skipped: the last traceback and what led to it."""
-_TICK_NS = NS
-"""Longer than any tick of a file system's clock."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _LOG = re.compile(r"(\d{1,6})\.log")
@@ -110,7 +108,7 @@ class LogFiles:
         name = self._next_name()
         if name is None:
             # two changes within one tick of the kernel's clock have one time
-            is_old = time.time_ns() - changed_ns > _TICK_NS
+            is_old = time.time_ns() - changed_ns > FILE_TICK_NS
             self._changed_ns = changed_ns if is_old else -1
             return False
         if self._file is not None and os.fstat(self._file).st_size > self._offset:

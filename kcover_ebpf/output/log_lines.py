@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Final
 
 from kcover_ebpf.output.formatting import printable
+from kcover_ebpf.tunables.host import SAME_LINE_S
 
-_AGAIN_S: Final = 60.0
 # subjects remembered: some have a tenant's names in them
 _SUBJECTS: Final = 512
 
@@ -58,7 +58,7 @@ class Repeats(logging.Filter):
         text, now_s = record.getMessage(), self._clock_s()
         with self._lock:
             before = self._passed.get(subject)
-            if before is not None and before[0] == text and now_s - before[1] <= _AGAIN_S:
+            if before is not None and before[0] == text and now_s - before[1] <= SAME_LINE_S:
                 return False
             self._passed[subject] = text, now_s
             self._passed.move_to_end(subject)

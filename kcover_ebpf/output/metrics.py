@@ -29,6 +29,7 @@ from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.diagnosis.verdict import CAUSES, Verdict, VerdictKind, WaitRow
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.facts.kernel import Fact
+from kcover_ebpf.tunables.host import SCRAPER_SILENT_S
 
 if TYPE_CHECKING:
     from kcover_ebpf.hardware.watch import DeviceWatch
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 
 _MOST_CONNECTIONS = 16
 """A scraper holds one for milliseconds; each costs a thread and a descriptor of a program that has other work."""
-_SILENT_S = 5.0
-"""A client that says nothing, or takes nothing, for so long is let go."""
 _DETECTION_BUCKETS_S = (0.1, 0.25, 0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300)
 _WHY_NOT_ATTACHED = (
     "1 for each probe that is not attached: no_hook (this kernel has nothing to hang on), no_driver (its module is not "
@@ -208,7 +207,7 @@ class _Server6(_Server):
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = _SILENT_S
+    timeout = SCRAPER_SILENT_S
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         """Scrapes are no news."""

@@ -26,13 +26,11 @@ from kcover_ebpf.run.outcome import Outcome, Reason
 from kcover_ebpf.run.sinks import Announcer, Recent
 from kcover_ebpf.settings import Act
 from kcover_ebpf.trace import tcp_connections
+from kcover_ebpf.tunables.host import END_SLACK_S, LAST_WORD_S
 from kcover_ebpf.watching.judging import InputRecorder, ObservationSink
 from kcover_ebpf.watching.loop import Sensor, Target
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_END_SLACK_S = 10.0
-_LAST_WORD_S = 0.2
-"""The supervisor reports the end of a job at most this long after its first process is gone."""
 
 
 class Session:
@@ -111,7 +109,7 @@ class Session:
             return self._target.gone()
         assert self._supervisor is not None
         if self._supervisor.job_pid is not None and not _is_alive(self._supervisor.job_pid):
-            self._wait_for_news(_LAST_WORD_S)
+            self._wait_for_news(LAST_WORD_S)
         self._supervisor.poll()
         return self._supervisor.job_code is not None or self._supervisor.lost
 
@@ -163,7 +161,7 @@ class Session:
         supervisor = self._supervisor
         if not self._owns_job or supervisor is None or supervisor.job_pid is None:
             return
-        end_s = time.monotonic() + self._plan.settings.policy.grace_s + _END_SLACK_S
+        end_s = time.monotonic() + self._plan.settings.policy.grace_s + END_SLACK_S
         while supervisor.job_code is None and not supervisor.unkillable and not supervisor.lost:
             if time.monotonic() >= end_s:
                 return

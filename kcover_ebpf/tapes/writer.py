@@ -25,10 +25,9 @@ from kcover_ebpf.tapes.entries import (
     kind_of,
 )
 from kcover_ebpf.tapes.masking import Masks
+from kcover_ebpf.tunables.host import FLUSH_PASSES
 
 _BUFFER_BYTES = 64 * 1024
-_FLUSH_PASSES = 10
-"""A sensor that is killed leaves a tape that lacks the last passes; each flush costs compression a little."""
 _GZIP = zlib.MAX_WBITS | 16
 _LEVEL = 1
 """The fastest: a tape repeats itself so much that higher ones gain little."""
@@ -76,7 +75,7 @@ class TapeWriter:
         """Write it down; a pass is complete."""
         self._mark(Judge(unix_offset_s))
         self._passes += 1
-        if self._passes % _FLUSH_PASSES == 0:
+        if self._passes % FLUSH_PASSES == 0:
             self._flush()
 
     def on_hold(self) -> None:

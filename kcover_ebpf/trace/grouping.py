@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from kcover_ebpf.trace.records import Stack, TracedThread
+from kcover_ebpf.tunables.trace import SHOWN_BUSY_SHARE
 
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
-_BUSY_SHARE = 0.05
 T = TypeVar("T")
 
 
@@ -36,7 +36,7 @@ def stack_key(stack: Stack) -> tuple[object, ...]:
 def interesting(row: TracedThread, rows_by_tid: dict[int, TracedThread]) -> bool:
     """Whether a thread that is no lead deserves a line: it works, is stopped, or owns what others wait for."""
     stuck = row.state in ("D", "T", "t")
-    busy = row.cpu_share is not None and row.cpu_share >= _BUSY_SHARE
+    busy = row.cpu_share is not None and row.cpu_share >= SHOWN_BUSY_SHARE
     known = any(
         each.kind in ("lock", "thread") and each.tid in rows_by_tid for each in row.waits_for
     )

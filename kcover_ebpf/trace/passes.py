@@ -12,21 +12,16 @@ from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
 from kcover_ebpf.diagnosis.snapshot import Finding
 from kcover_ebpf.diagnosis.verdict import Cause, Verdict, VerdictKind
 from kcover_ebpf.host import procfs
+from kcover_ebpf.tunables.trace import (
+    ALIKE_PASSES,
+    BUSY_S,
+    FAULT_PASSES,
+    PASSES,
+    PATIENT_S,
+    STORAGE_S,
+)
 from kcover_ebpf.watching.loop import Sensor
 
-PASSES = 12
-"""A loop in place can only be recognized by several passes: about three seconds."""
-PATIENT_S = 20.0
-"""A job that is silent, but not for long enough yet to be called hung, is observed for so long."""
-STORAGE_S = 10.0
-"""Storage that answers nobody is distinguished from slow storage by watching for so long."""
-STALL_S = 3.0
-"""A silence that counts as a stall though the job was never seen healthy: the person who asks thinks it is stuck,
-and a run ends nothing. Below the 5 s after which a data loader's reader asks whether its workers live.
-"""
-BUSY_S = 10.0
-"""Ranks that burn a CPU are observed for so long, to distinguish those that wait from those that work."""
-_ALIKE, _SEEN_OFTEN = 5, 4
 _MAY_BE_STORAGE = (Cause.CHECKPOINT, Cause.LOADING)
 
 
@@ -45,7 +40,7 @@ class Settling:
     def __init__(self, history: PassHistory) -> None:
         self._history = history
         self._began_s = time.monotonic()
-        self._found: deque[tuple[object, ...]] = deque(maxlen=_ALIKE)
+        self._found: deque[tuple[object, ...]] = deque(maxlen=ALIKE_PASSES)
         self._faults: Counter[tuple[object, ...]] = Counter()
 
     def is_over(self, sensor: Sensor, number: int) -> bool:
@@ -60,7 +55,7 @@ class Settling:
         if number < PASSES:
             return False
         # a rank that asks every few seconds whether its workers live looks alive for a moment each time
-        if self._faults[seen] >= _SEEN_OFTEN:
+        if self._faults[seen] >= FAULT_PASSES:
             return True
         spent_s = time.monotonic() - self._began_s
         if spent_s >= PATIENT_S:

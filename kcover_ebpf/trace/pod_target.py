@@ -10,11 +10,9 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from kcover_ebpf.api.container_cgroup import containers_of_process
+from kcover_ebpf.tunables.trace import BEAT_MISSED_S
 
 _PAUSE = "pause"
-BEAT_S = 5.0
-"""Who asked from afar sends a line so often."""
-_SILENCE_S = 4 * BEAT_S
 
 
 class PodTarget:
@@ -79,7 +77,7 @@ def end_with_asker(end: Callable[[], None]) -> None:
     def watch() -> None:
         descriptor = sys.stdin.fileno()
         while True:
-            ready, _, _ = select.select([descriptor], [], [], _SILENCE_S)
+            ready, _, _ = select.select([descriptor], [], [], BEAT_MISSED_S)
             if not ready or not os.read(descriptor, 4096):
                 break
         end()

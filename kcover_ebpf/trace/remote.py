@@ -20,8 +20,8 @@ from kcover_ebpf.output import formatting
 from kcover_ebpf.trace import records, watched
 from kcover_ebpf.trace.nodes_at_once import TracedNode, inspected_together
 from kcover_ebpf.trace.options import TraceOptions
-from kcover_ebpf.trace.pod_target import BEAT_S
 from kcover_ebpf.trace.records import UNKNOWN_CODE, exit_code_of
+from kcover_ebpf.tunables.trace import BEAT_S
 
 _SELECTOR = "app.kubernetes.io/name=kcover-ebpf,app.kubernetes.io/component=agent"
 AGENT_CONTAINER = "agent"

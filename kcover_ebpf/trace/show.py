@@ -18,8 +18,8 @@ from kcover_ebpf.trace import records, render
 from kcover_ebpf.trace.options import TraceOptions
 from kcover_ebpf.trace.pod_target import PodTarget
 from kcover_ebpf.trace.records import Line
+from kcover_ebpf.tunables.trace import NEVER_LATE_S
 
-_NEVER_LATE_S = 60.0
 _CLEAR = "\x1b[H\x1b[2J"
 _LONGEST_LINE = 64 * 1024 * 1024
 
@@ -33,7 +33,7 @@ def here(target: CgroupTarget | PidTarget | PodTarget, options: TraceOptions) ->
 
     features.require_rights()
     # a run judges by the kernel's own times: what a starved run misses between two passes is no loss
-    settings = Settings(period_s=_NEVER_LATE_S)
+    settings = Settings(period_s=NEVER_LATE_S)
     with KernelSampler.open(settings) as kernel:
         # the reader of kernel stacks raises the spare right, when it can
         capabilities.drop(capabilities.TRACE, spare=capabilities.SPARE)

@@ -18,10 +18,9 @@ from kcover_ebpf.host.thread_inspector import ThreadInspector
 from kcover_ebpf.ids import NS, Inode, Pid, Tid
 from kcover_ebpf.output.formatting import address, span
 from kcover_ebpf.trace.records import TracedThread
+from kcover_ebpf.tunables.trace import INSPECT_S, PIPE_SEARCH_S
 
-_INSPECT_S = 0.3
 _MOST_THREADS = 4096
-_PIPE_SEARCH_S = 0.2
 
 
 class Table:
@@ -67,7 +66,7 @@ class Table:
                 for view, sample in threads
                 if sample.syscall != NO_SYSCALL
             ],
-            _INSPECT_S,
+            INSPECT_S,
         )
         people = _People(self._job, waits, self._pods())
         return [
@@ -170,13 +169,13 @@ class _People:
         if not pipes & inodes:
             return {}
         own = list(self._job.members.views)
-        found = pipe_holders.pipe_holders(pipes, own, _PIPE_SEARCH_S)
+        found = pipe_holders.pipe_holders(pipes, own, PIPE_SEARCH_S)
         lonely = frozenset(inode for inode in pipes if len(found.get(inode, [])) < 2)
         # who started the job is the likely partner: it is asked first
         above = [Pid(pid) for view in self._views() for pid in process_tree.ancestors(view.pid)]
         others = dict.fromkeys([*above, *pipe_holders.every_process()])
         others = {pid: None for pid in others if pid not in self._job.members.views}
-        for inode, pids in pipe_holders.pipe_holders(lonely, others, _PIPE_SEARCH_S).items():
+        for inode, pids in pipe_holders.pipe_holders(lonely, others, PIPE_SEARCH_S).items():
             found.setdefault(inode, []).extend(pids)
         return found
 

@@ -24,12 +24,10 @@ from kcover_ebpf.trace.pod_target import PodTarget
 from kcover_ebpf.trace.records import TracedThread, TraceHeader, exit_code_of, plain
 from kcover_ebpf.trace.stack_helpers import Frames, Helpers
 from kcover_ebpf.trace.thread_table import Table
+from kcover_ebpf.tunables.trace import HELPERS_S, LIVE_S, STALL_S, TABLE_PASSES
 from kcover_ebpf.watching.loop import Sensor, Target
 
-_TABLE_PASS = 2
-_HELPERS_S = 4.0
 _MOST_STACKS = 64
-_LIVE_S = 2.0
 _MOST_CULPRIT_THREADS = 8
 
 
@@ -39,7 +37,7 @@ class Tracer:
     def __init__(self, kernel: KernelSampler, target: Target, settings: Settings) -> None:
         self._target = target
         self._sensor = Sensor(kernel, target, settings)
-        self._sensor.job.pace.unlearned_s = passes.STALL_S
+        self._sensor.job.pace.unlearned_s = STALL_S
         machine = os.uname().machine
         self._table = Table(
             self._sensor.job, SyscallTable(machine), ThreadInspector(machine), self._pods
@@ -57,13 +55,13 @@ class Tracer:
         patience = Settling(self._history)
         try:
             for number in passes.passes(self._sensor, self._history):
-                if number <= _TABLE_PASS:
+                if number <= TABLE_PASSES:
                     self._table.note()
-                if number == _TABLE_PASS:
+                if number == TABLE_PASSES:
                     rows = self._table.rows()
                     yield self._rows(rows)
                     self._helpers = Helpers(_worth_a_stack(rows, None))
-                if patience.is_over(self._sensor, number) or (brief and number > _TABLE_PASS):
+                if patience.is_over(self._sensor, number) or (brief and number > TABLE_PASSES):
                     break
             rows = self._table.rows()
             verdict = self._conclude()
@@ -80,12 +78,12 @@ class Tracer:
         yield self._header()
         due_s, patience, judged = 0.0, Settling(self._history), False
         for number in passes.passes(self._sensor, self._history):
-            if number <= _TABLE_PASS:
+            if number <= TABLE_PASSES:
                 self._table.note()
             judged |= patience.is_over(self._sensor, number)
-            if number < _TABLE_PASS or time.monotonic() < due_s:
+            if number < TABLE_PASSES or time.monotonic() < due_s:
                 continue
-            due_s = time.monotonic() + _LIVE_S
+            due_s = time.monotonic() + LIVE_S
             yield self._rows(self._table.rows())
             if judged:
                 yield from self._conclusion(self._conclude(), [])
@@ -121,13 +119,13 @@ class Tracer:
     def _stacks(self, rows: Sequence[TracedThread], verdict: Verdict, blind: list[str]) -> str:
         frames = Frames()
         if self._helpers is not None:
-            frames = self._helpers.collect(_HELPERS_S, self._table.numbers)
+            frames = self._helpers.collect(HELPERS_S, self._table.numbers)
         seen = set(frames.native)
         late = [each for each in _worth_a_stack(rows, verdict) if each[:2] not in seen]
         if late:
             # the thread at the end of the chain was not known when the first were read
             self._helpers = Helpers(late)
-            more = self._helpers.collect(_HELPERS_S, self._table.numbers)
+            more = self._helpers.collect(HELPERS_S, self._table.numbers)
             frames.python |= more.python
             frames.native |= more.native
             frames.kernel |= more.kernel

@@ -172,6 +172,9 @@ HELPED_SHARE = 0.05
 """Share of a CPU of the other threads of its process, from which on it may wait for those."""
 ASKED_PART = 5
 """A thread that waits busily is found polling at one pass of so many at least, and in no other call."""
+GIVES_UP_S = ("libnccl", 600.0), ("libtorch", 1800.0), ("jaxlib", 100.0), ("libjax", 100.0)
+"""Seconds after which the framework gives up by itself, by a module on the stacks of its ranks: the defaults of
+torch.distributed (NCCL, all other backends) and of jax.distributed's heartbeat."""
 
 # --- Connections
 

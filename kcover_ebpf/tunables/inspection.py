@@ -1,9 +1,53 @@
-"""Tunables of inspections: from which reading on a check warns, with unit and reason.
+"""Tunables of the inspections of a node: thresholds and time-outs of its checks, with unit and reason.
 
-Set by no option. "Chosen" means that nothing was measured. What a vendor or an interface defines is beside its check.
+The bandwidth check has its own: it is copied alone into the pods of a job.
+
+Set by no option. "Chosen" means that nothing was measured. A cap on memory stays beside what it bounds.
 """
 
 from __future__ import annotations
+
+# --- Thresholds
+
+LITTLE_MEMORY_SHARE = 0.05
+"""Of the memory: below it the kernel reclaims pages that jobs need soon."""
+NO_MEMORY_SHARE = 0.01
+"""Of the memory: below it the next large allocation ends a process."""
+SWAPPED_SHARE = 0.1
+"""Of the swap space in use from which on a job may wait for its own memory."""
+LITTLE_SPACE_SHARE = 0.1
+"""Of the room: as the kubelet's default, below which it evicts pods (nodefs.available)."""
+FEW_INODES_SHARE = 0.05
+"""Of the inodes: the kubelet's default (nodefs.inodesFree)."""
+CLOCK_FAR_S = 0.1
+"""An offset from which on the order of events on two nodes is confused."""
+PEER_SLOW_S = 0.5
+"""A name or a connection in the same cluster takes milliseconds; a lost packet costs a second."""
+STORAGE_SLOW_S = 1.0
+"""An answer or a write that takes longer delays every step that reads data."""
+GPU_BUSY_BYTES = 1 << 30
+"""More than this in use is a job's, even if NVML does not list its process (another PID namespace)."""
+LEAST_PEERS = 2
+"""Where the only peer is down, every node of the cluster would fail."""
+
+
+# --- Time
+
+PEER_PATIENCE_S = 5.0
+"""Two lost packets of a handshake (1 + 2 s) are forgiven."""
+STORAGE_PATIENCE_S = 5.0
+"""For statfs, which a healthy server answers in milliseconds."""
+STUCK_THREAD_S = 5.0
+"""A disk answers in milliseconds, and a server that is alive within a second."""
+LINK_COUNTERS_S = 1.0
+"""Between two readings of an interface's error counters. Chosen: one error a second is many."""
+RDMA_COUNTERS_S = 1.0
+"""The same of an RDMA port."""
+PLUGIN_DEADLINE_S = 5.0
+"""As node-problem-detector's default time-out of a plugin."""
+CHECK_REAP_S = 1.0
+"""How long a killed process may take to end; one that needs longer is in D."""
+
 
 # --- GPUs, by NVML
 

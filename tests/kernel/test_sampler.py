@@ -17,8 +17,9 @@ from kcover_ebpf.facts.kernel import ProcessExit, ThreadSample, Tick
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel import probes
 from kcover_ebpf.kernel.capabilities import KEPT
-from kcover_ebpf.kernel.sampler import LATE_PERIODS, KernelSampler
+from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
+from kcover_ebpf.tunables.host import LATE_PASS_PERIODS
 from tests.kernel.helpers import events, of_kind, program, running, until, until_asleep, watch
 from tests.skips import ROOT
 
@@ -56,7 +57,7 @@ def test_ticks(kernel: KernelSampler) -> None:
     after_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     assert second.period_ns == second.boottime_ns - first.boottime_ns
     assert second.period_ns >= 100_000_000
-    assert second.late == (second.period_ns > LATE_PERIODS * Settings().period_s * 1e9)
+    assert second.late == (second.period_ns > LATE_PASS_PERIODS * Settings().period_s * 1e9)
     assert before_ns <= second.boottime_ns <= after_ns
     time.sleep(2.6 * Settings().period_s)
     assert of_kind(kernel.sample([]), Tick)[0].late

@@ -8,8 +8,9 @@ from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Phase
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.workqueue import WorkQueue
-from kcover_ebpf.kube.leader_election import DURATION_S, GIVE_UP_S, Claim
+from kcover_ebpf.kube.leader_election import Claim
 from kcover_ebpf.kube.reflector import Change, Event
+from kcover_ebpf.tunables.kube import LEASE_DURATION_S, LEASE_GIVE_UP_S
 
 
 class Clock:
@@ -74,18 +75,18 @@ def test_work_queue__a_key_that_need_not_rest_leaves_nothing_behind():
 def test_claim__a_lease_is_taken_only_when_its_holder_was_silent_for_its_whole_duration():
     claim = Claim("me")
     claim.observe("other", "t1", 100.0)
-    assert not claim.may_take(100.0 + DURATION_S - 0.1)
+    assert not claim.may_take(100.0 + LEASE_DURATION_S - 0.1)
     claim.observe("other", "t2", 110.0)
-    assert not claim.may_take(110.0 + DURATION_S - 0.1)
+    assert not claim.may_take(110.0 + LEASE_DURATION_S - 0.1)
     claim.observe("other", "t2", 120.0)
-    assert claim.may_take(110.0 + DURATION_S)
+    assert claim.may_take(110.0 + LEASE_DURATION_S)
 
 
 def test_claim__a_leader_that_cannot_renew_stops_before_another_may_begin():
     claim = Claim("me", renewed_s=100.0)
-    assert claim.leads(100.0 + GIVE_UP_S - 0.1)
-    assert not claim.leads(100.0 + GIVE_UP_S)
-    assert GIVE_UP_S < DURATION_S
+    assert claim.leads(100.0 + LEASE_GIVE_UP_S - 0.1)
+    assert not claim.leads(100.0 + LEASE_GIVE_UP_S)
+    assert LEASE_GIVE_UP_S < LEASE_DURATION_S
     claim.renewed_s = 105.0
     claim.observe("other", "t9", 106.0)
     assert not claim.leads(106.0), "another replica holds it"

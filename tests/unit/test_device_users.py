@@ -12,9 +12,10 @@ from kcover_ebpf.facts.devices import (
 from kcover_ebpf.facts.host import Inspection, WaitedFile
 from kcover_ebpf.hardware import topology
 from kcover_ebpf.hardware.device_users import DeviceUsers
-from kcover_ebpf.hardware.open_holders import KEEP_NS, OpenHolders, open_by
+from kcover_ebpf.hardware.open_holders import OpenHolders, open_by
 from kcover_ebpf.hardware.stuck_ioctl import StuckCalls
 from kcover_ebpf.ids import Inode, Pid, Tid
+from kcover_ebpf.tunables.hardware import HOLDER_KEPT_NS
 
 NIC = "0000:9a:00.0"
 GPU, UUID = "0000:5d:00.0", "GPU-00112233-4455-6677-8899-aabbccddeeff"
@@ -32,8 +33,8 @@ def test_open_holders__holders():
     assert holders.of(1, UUID, 1) == set()
     # the last reference is dropped by whoever has it, also by another process
     holders.on_opened(held(9, 100, at_ns=5, opened=False))
-    assert holders.of(0, UUID, KEEP_NS) == {1}
-    assert holders.of(0, UUID, KEEP_NS + 6) == set()
+    assert holders.of(0, UUID, HOLDER_KEPT_NS) == {1}
+    assert holders.of(0, UUID, HOLDER_KEPT_NS + 6) == set()
 
 
 def test_open_holders__compute_contexts():
@@ -174,7 +175,7 @@ def test_device_users__a_driver_that_does_not_answer_is_waited_for_once(tmp_path
     """/proc/driver/nvidia takes locks of the driver, which may hang just when a job does."""
     over = threading.Event()
     found = topology.Topology((topology.Gpu(GPU, 0, UUID, (GPU,)),))
-    monkeypatch.setattr("kcover_ebpf.hardware.device_users._FIRST_WAIT_S", 0.05)
+    monkeypatch.setattr("kcover_ebpf.hardware.device_users.DEVICES_FIRST_WAIT_S", 0.05)
     monkeypatch.setattr(
         "kcover_ebpf.hardware.device_users.topology.read",
         lambda _: found if over.wait(30) else None,

@@ -75,7 +75,7 @@ def test_inspection_host__storage_that_hangs_costs_no_other(
         return ask(path)
 
     monkeypatch.setattr(os, "statvfs", hang)
-    monkeypatch.setattr(storage, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(storage, "STORAGE_PATIENCE_S", 0.2)
     one = found(storage.CHECK, tmp_path)
     released.set()
     assert one.result is FAIL

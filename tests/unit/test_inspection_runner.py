@@ -129,7 +129,7 @@ def test_inspect__a_process_that_cannot_be_ended_is_left_behind(
     kill = os.kill
     monkeypatch.setattr(os, "killpg", lambda pid, _: ended.append(pid))
     monkeypatch.setattr(os, "kill", lambda pid, _: None)
-    monkeypatch.setattr(runner, "_REAP_S", 0.2)
+    monkeypatch.setattr(runner, "CHECK_REAP_S", 0.2)
 
     def find(_: InspectionOptions) -> Iterator[CheckFinding]:
         time.sleep(600)

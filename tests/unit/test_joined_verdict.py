@@ -20,8 +20,8 @@ from kcover_ebpf.facts.python_stacks import PythonFrame
 from kcover_ebpf.output.formatting import event_line
 from kcover_ebpf.trace import joined_tables
 from kcover_ebpf.trace.joined_verdict import NodeAnswer, judged, report_in
-from kcover_ebpf.trace.passes import STALL_S
 from kcover_ebpf.trace.records import Line, parse
+from kcover_ebpf.tunables.trace import STALL_S
 from tests.unit import report_builders as build
 
 WORLD = 4

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from kcover_ebpf.errors import ApiError, Conflict, NotFound, Unreachable
-from kcover_ebpf.kube.leader_election import DURATION_S, GIVE_UP_S, LeaderElector
+from kcover_ebpf.kube.leader_election import LeaderElector
+from kcover_ebpf.tunables.kube import LEASE_DURATION_S, LEASE_GIVE_UP_S
 
 NAME = "lease"
 
@@ -138,7 +139,7 @@ def test_leader_elector__a_renewal_whose_answer_was_lost_is_read_and_goes_on(
     renew(one)
     renew(one)
     assert one.leads
-    clock.now_s += GIVE_UP_S - 0.1
+    clock.now_s += LEASE_GIVE_UP_S - 0.1
     assert one.leads, "it was renewed"
 
 
@@ -153,7 +154,7 @@ def test_leader_elector__a_server_that_answers_too_slowly_is_asked_three_times_b
         renew(one)
         clock.now_s += 0.5
     assert len(server.asked) >= 3
-    assert clock.now_s - begin_s < DURATION_S - 1.0, "and nobody can have taken over by then"
+    assert clock.now_s - begin_s < LEASE_DURATION_S - 1.0, "and nobody can have taken over by then"
 
 
 def test_leader_elector__there_are_never_two(server: Server, clock: Clock) -> None:
@@ -192,7 +193,7 @@ def test_lease__gone_with_the_pod_of_its_holder_makes_no_second_leader(
     """The pod was deleted by force, its program lives, and the collector took the lease with it."""
     one, two = elector(server, "one", "uid-1"), elector(server, "two", "uid-2")
     renew(one)
-    clock.now_s += GIVE_UP_S
+    clock.now_s += LEASE_GIVE_UP_S
     renew(one)
     assert leading(one)
     server.lease = None
@@ -226,7 +227,7 @@ def test_lease__made_anew_by_the_one_that_lost_it_is_led_with_after_a_while(
 ) -> None:
     one = elector(server, "one", "uid-1")
     renew(one)
-    clock.now_s += GIVE_UP_S
+    clock.now_s += LEASE_GIVE_UP_S
     renew(one)
     assert leading(one)
     server.lease = None

@@ -12,7 +12,7 @@ from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
 from kcover_ebpf.diagnosis.snapshot import Finding
 from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
 from kcover_ebpf.ids import NS, Pid
-from kcover_ebpf.trace.passes import STALL_S
+from kcover_ebpf.tunables.trace import STALL_S
 
 from .scripted_job import COLLECTIVE, LOCK, START_NS, Proc, Stage
 

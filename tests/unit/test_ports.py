@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from kcover_ebpf.facts.devices import DeviceFault, PortChange
 from kcover_ebpf.hardware import ports
 from kcover_ebpf.hardware.fault_rules import of_port
-from kcover_ebpf.hardware.ports import RDMA_PERIOD_NS, Link, PortWatch, parse_links
+from kcover_ebpf.hardware.ports import Link, PortWatch, parse_links
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.tunables.hardware import RDMA_PERIOD_NS
 
 
 def attribute(kind: int, value: bytes) -> bytes:

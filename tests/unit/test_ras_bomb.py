@@ -213,7 +213,7 @@ def test_ras_watch__asking_goes_on_after_any_error(monkeypatch, error):
     me = Pid(os.getpid())
     monkeypatch.setattr(watch, "find_places", lambda _: [RasPlace(("127.0.0.1", 1), me, {1: me})])
     monkeypatch.setattr(client, "ask", fail)
-    monkeypatch.setattr(watch, "_FIRST_PAUSES_S", (0.0,) * 5)
+    monkeypatch.setattr(watch, "RAS_FIRST_PAUSES_S", (0.0,) * 5)
     asking = RasWatch()
     asking.tick(True, {})
     for _ in range(3):

@@ -40,7 +40,7 @@ class Nccl:
         patch.setattr(watch, "_hosts", lambda _: frozenset({HOST}))
         patch.setattr(client, "ask", self._ask)
         patch.setattr(client, "listen", lambda *_: iter(()))
-        patch.setattr(watch, "_FIRST_PAUSES_S", (0.0,) * 5)
+        patch.setattr(watch, "RAS_FIRST_PAUSES_S", (0.0,) * 5)
 
     def _ask(self, place: RasPlace, patience: RasPatience) -> RasReport:
         self.asked += 1

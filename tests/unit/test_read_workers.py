@@ -17,7 +17,7 @@ from kcover_ebpf.ids import Pid
 @pytest.fixture
 def over(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Set at the end: what is stuck continues then."""
-    monkeypatch.setattr("kcover_ebpf.host.read_workers.STUCK_S", 0.05)
+    monkeypatch.setattr("kcover_ebpf.host.read_workers.READ_STUCK_S", 0.05)
     event = threading.Event()
     yield event
     event.set()

@@ -133,7 +133,7 @@ def test_recorder_watch__a_stall_soon_after_is_not_asked_again(rank: Rank) -> No
 def test_recorder_watch__an_old_dump_is_no_answer(
     rank: Rank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch_module, "ANSWER_S", 1.0)
+    monkeypatch.setattr(watch_module, "RECORDER_ANSWER_S", 1.0)
     rank.file.write_bytes(ANSWER)
     assert rank.refusal() == "it has not answered"
     assert rank.asked() == b"1"
@@ -152,7 +152,7 @@ def test_recorder_watch__half_an_answer_is_waited_for(rank: Rank) -> None:
 def test_recorder_watch__an_answer_that_stays_half_is_said(
     rank: Rank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch_module, "ANSWER_S", 2.0)
+    monkeypatch.setattr(watch_module, "RECORDER_ANSWER_S", 2.0)
     rank.until(lambda _: rank.asked())
     rank.file.write_bytes(ANSWER[:200])
     assert rank.refusal() == "the dump is not plain data: it is cut off"

@@ -219,7 +219,7 @@ def test_reflector__one_object_that_a_listener_fails_at_keeps_no_other_from_it()
 
 
 def test_reflector__no_error_ends_a_watch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kcover_ebpf.kube.reflector._LONGEST_DELAY_S", 0.01)
+    monkeypatch.setattr("kcover_ebpf.kube.reflector.WATCH_LONGEST_DELAY_S", 0.01)
     transport = Scripted([{"items": 7}, page("3", item("a"))], [])
     errors: list[ApiError] = []
     watch = Reflector(transport, "/pods", {}, lambda _: None, errors.append)

@@ -31,7 +31,7 @@ from pathlib import Path
 import pynvml
 from kcover_ebpf.api.codec import encode
 from kcover_ebpf.hardware.telemetry import nvml_source
-nvml_source.STUCK_S = float(sys.argv[1])
+nvml_source.NVML_STUCK_S = float(sys.argv[1])
 source = nvml_source.NvmlSource(pynvml, Path("/"), 0.05)
 end_s = time.monotonic() + 60
 while time.monotonic() < end_s:
@@ -229,14 +229,14 @@ def test_telemetry_nvml__a_process_that_nvml_does_not_list_has_the_gpus_whose_fi
 def test_telemetry_nvml__a_library_that_hangs_is_killed_and_asked_again(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "_FIRST_S", 3.0)
+    monkeypatch.setattr(watch, "TELEMETRY_FIRST_S", 3.0)
     telemetry = host.watch("init -1 hang\n")
     began_s = time.monotonic()
     assert list(telemetry.tick([])) == []
     assert time.monotonic() - began_s < 2
     host.until(lambda: telemetry.latest.trouble == "the driver does not answer")
     host.script.write_text("")
-    monkeypatch.setattr(watch, "_FIRST_S", 60.0)
+    monkeypatch.setattr(watch, "TELEMETRY_FIRST_S", 60.0)
     host.until(lambda: len(telemetry.latest.gpus) == 2)
     assert telemetry.latest.trouble == ""
 
@@ -244,7 +244,7 @@ def test_telemetry_nvml__a_library_that_hangs_is_killed_and_asked_again(
 def test_telemetry_nvml__what_cannot_be_killed_is_left_behind_and_no_other_is_started(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "_FIRST_S", 3.0)
+    monkeypatch.setattr(watch, "TELEMETRY_FIRST_S", 3.0)
     killed: list[int] = []
     kill = os.killpg
     monkeypatch.setattr(os, "killpg", lambda pid, _: killed.append(pid))
@@ -257,7 +257,7 @@ def test_telemetry_nvml__what_cannot_be_killed_is_left_behind_and_no_other_is_st
     assert len(killed) == 1, "no second helper"
     host.script.write_text("")
     monkeypatch.setattr(os, "killpg", kill)
-    monkeypatch.setattr(watch, "_FIRST_S", 60.0)
+    monkeypatch.setattr(watch, "TELEMETRY_FIRST_S", 60.0)
     kill(killed[0], signal.SIGKILL)
     host.until(lambda: len(telemetry.latest.gpus) == 2)
 

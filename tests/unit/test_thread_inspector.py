@@ -219,7 +219,7 @@ class Stuck:
             return real(look)
 
         patch.setattr(self.inspector, "_inspect", slow)
-        patch.setattr("kcover_ebpf.host.read_workers.STUCK_S", 0.1)
+        patch.setattr("kcover_ebpf.host.read_workers.READ_STUCK_S", 0.1)
 
     def turn(self, timeout_s: float = 0.2) -> tuple[set[int], set[int], float]:
         """(pids that were looked at, pids that cannot be read, seconds that it took)."""

@@ -4,8 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcover_ebpf.facts.devices import Rung, XidReported
-from kcover_ebpf.hardware.xid_dedup import FORGET_NS, HOLD_NS, UNCONFIRMED_NS, XidDedup
+from kcover_ebpf.hardware.xid_dedup import XidDedup
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.tunables.hardware import XID_FORGET_NS, XID_HOLD_NS, XID_UNCONFIRMED_NS
 
 GPU = "0000:5d:00.0"
 MS = 1_000_000
@@ -31,7 +32,7 @@ def test_xid_dedup__line_then_report_is_one_fact_with_all_that_is_known():
     reported = ladder.observe(xid(Rung.KPROBE, 1, text="%s"))
     assert reported == XidReported(0, GPU, 79, "lost", Rung.KPROBE, True, Pid(7), "x", 3)
     assert ladder.observe(xid(Rung.KMSG, 2)) is None
-    assert late(ladder, 10 * HOLD_NS) == []
+    assert late(ladder, 10 * XID_HOLD_NS) == []
 
 
 def test_xid_dedup__report_without_a_line_is_reported_at_once():
@@ -45,11 +46,11 @@ def test_xid_dedup__what_the_best_rung_missed_is_reported_after_a_pause():
     ladder = XidDedup(Rung.KPROBE)
     assert ladder.observe(line()) is None
     assert ladder.observe(xid(Rung.KMSG, 1)) is None
-    assert late(ladder, HOLD_NS - 1) == []
-    (reported,) = late(ladder, HOLD_NS + MS)
+    assert late(ladder, XID_HOLD_NS - 1) == []
+    (reported,) = late(ladder, XID_HOLD_NS + MS)
     assert reported.confirmed
     assert reported.gpu_instance == 3
-    assert late(ladder, 2 * HOLD_NS) == []
+    assert late(ladder, 2 * XID_HOLD_NS) == []
 
 
 def test_xid_dedup__a_reader_that_is_behind_reports_nothing_twice():
@@ -67,8 +68,8 @@ def test_xid_dedup__a_reader_that_is_behind_reports_nothing_twice():
 def test_xid_dedup__a_forged_line_is_reported_as_such_and_hides_nothing():
     ladder = XidDedup(Rung.KPROBE)
     ladder.observe(line())
-    assert late(ladder, UNCONFIRMED_NS - 1) == []
-    (reported,) = late(ladder, UNCONFIRMED_NS)
+    assert late(ladder, XID_UNCONFIRMED_NS - 1) == []
+    (reported,) = late(ladder, XID_UNCONFIRMED_NS)
     assert not reported.confirmed
     assert ladder.observe(xid(Rung.KPROBE, 1100)) is not None
     assert ladder.observe(xid(Rung.KPROBE, 1101)) is not None
@@ -79,10 +80,10 @@ def test_xid_dedup__a_line_is_not_reported_as_doubtful_while_its_confirmation_wa
     ladder = XidDedup(Rung.KPROBE)
     assert ladder.observe(line()) is None
     assert ladder.observe(xid(Rung.KMSG, 66)) is None
-    assert late(ladder, HOLD_NS + 30 * MS) == []
-    (reported,) = late(ladder, HOLD_NS + 66 * MS)
+    assert late(ladder, XID_HOLD_NS + 30 * MS) == []
+    (reported,) = late(ladder, XID_HOLD_NS + 66 * MS)
     assert reported.confirmed
-    assert late(ladder, 10 * HOLD_NS) == []
+    assert late(ladder, 10 * XID_HOLD_NS) == []
 
 
 def test_xid_dedup__other_words_are_another_error():
@@ -98,7 +99,7 @@ def test_xid_dedup__counts_start_again_after_a_while():
     ladder = XidDedup(Rung.KMSG)
     assert ladder.observe(xid(Rung.KMSG)) is not None
     ladder.best = Rung.KPROBE
-    later = FORGET_NS // MS + 1
+    later = XID_FORGET_NS // MS + 1
     assert ladder.observe(xid(Rung.KPROBE, later)) is not None
 
 
@@ -125,5 +126,5 @@ def test_xid_dedup__any_interleaving_reports_each_error_once(count, lower, best,
         now_ms += data.draw(st.integers(0, 20))
         report = line(now_ms) if rung is Rung.CONSOLE else xid(rung, now_ms)
         reported += ladder.observe(report) is not None
-    rest = late(ladder, now_ms * MS + HOLD_NS)
+    rest = late(ladder, now_ms * MS + XID_HOLD_NS)
     assert reported + sum(report.confirmed for report in rest) == count

@@ -13,14 +13,10 @@ from kcover_ebpf.hardware.nccl.probes import NcclProbes
 from kcover_ebpf.hardware.ras import RasRank, RasReport, said
 from kcover_ebpf.host import procfs
 from kcover_ebpf.ids import NS, Pid
+from kcover_ebpf.tunables.hardware import NCCL_ANSWER_PAUSE_NS, NCCL_FIRST_PAUSE_S, NCCL_PAUSE_SHARE
 
 _MOST_RANKS = 16
 """Of one job on this host: the tables have room for 24 processes, and no job takes it all."""
-_FIRST_PAUSE_S, _PAUSE_SHARE = 0.8, 0.1
-"""A process is searched for NCCL at each pass of its first seconds, then ever more rarely: each search reads all
-its mappings. PyTorch maps it some seconds before the first communicator."""
-_ANSWER_PAUSE_NS = 700_000_000
-"""As between the first answers of RAS: counts of ranks that train move several times in between."""
 
 
 @dataclass(slots=True)
@@ -68,8 +64,8 @@ class NcclWatch:
                 return
             search = self._searches[pid] = _Search(now_ns, now_ns)
         if now_ns >= search.due_ns:
-            pause_ns = _PAUSE_SHARE * (now_ns - search.began_ns)
-            search.due_ns = now_ns + int(max(_FIRST_PAUSE_S * NS, pause_ns))
+            pause_ns = NCCL_PAUSE_SHARE * (now_ns - search.began_ns)
+            search.due_ns = now_ns + int(max(NCCL_FIRST_PAUSE_S * NS, pause_ns))
             self._probes.attach(pid)
 
     def forget(self, pid: Pid) -> None:
@@ -110,7 +106,7 @@ class NcclWatch:
     ) -> CollectivesSeen | None:
         """What the counts say; None where it is too early to say anything new."""
         now_ns = procfs.boottime_ns()
-        if self._readings and now_ns - self._readings[-1][0] < _ANSWER_PAUSE_NS:
+        if self._readings and now_ns - self._readings[-1][0] < NCCL_ANSWER_PAUSE_NS:
             return None
         counted = [pid for pid in ranks if (each := self._probes.attempt(pid)) and each.links]
         if not counted:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-_TURN_S = 15.0
-"""Three answers take 5 s, and a verdict that rests on them is acted on in less."""
+from kcover_ebpf.tunables.hardware import RAS_TURN_S
+
 _MOST_TURNS = 4
 """Where the first nodes have no RAS, the others have none either."""
 
@@ -25,4 +25,4 @@ def turn_s(numbers: Collection[int | None], world_size: int | None) -> float | N
         return 0.0
     # ranks are dealt out to nodes in blocks, by nearly every launcher
     before = -(-min(known) // len(known))
-    return before * _TURN_S if before < _MOST_TURNS else None
+    return before * RAS_TURN_S if before < _MOST_TURNS else None

@@ -29,10 +29,9 @@ from kcover_ebpf.hardware.ras.client import RasPatience, RasPlace
 from kcover_ebpf.hardware.ras.netns import namespace_of, pid_inside
 from kcover_ebpf.host import procfs
 from kcover_ebpf.ids import NS, Pid
+from kcover_ebpf.tunables.hardware import RAS_FIRST_PAUSES_S, RAS_LATER_PAUSE_S
 
 ADDRESS_VARIABLE = "NCCL_RAS_ADDR"
-_FIRST_PAUSES_S = (0.7, 0.7, 1.0, 2.0, 5.0)
-_LATER_PAUSE_S = 30.0
 _KEPT = 3
 """A count must not have moved in so many answers in a row (two, while there are not more)."""
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
@@ -155,8 +154,8 @@ class _Inquiry:
         answers: list[tuple[int, RasReport]] = []
         round_count = 0
         while not self._stopped.is_set():
-            pauses = _FIRST_PAUSES_S
-            pause_s = pauses[round_count] if round_count < len(pauses) else _LATER_PAUSE_S
+            pauses = RAS_FIRST_PAUSES_S
+            pause_s = pauses[round_count] if round_count < len(pauses) else RAS_LATER_PAUSE_S
             round_count += 1
             begun_ns = procfs.boottime_ns()
             try:
@@ -192,7 +191,7 @@ class _Inquiry:
     def _pause(self, pause_s: float, answers: list[tuple[int, RasReport]]) -> None:
         """Wait; a server that sends events shortens the wait where it announces a dead process."""
         begun_ns = procfs.boottime_ns()
-        if answers and pause_s <= _FIRST_PAUSES_S[-1]:
+        if answers and pause_s <= RAS_FIRST_PAUSES_S[-1]:
             dead = client.dead_peers(client.listen(self._places[0], self._patience, pause_s))
             if dead:
                 ranks = _ranks_of(dead, answers[-1][1])

@@ -18,12 +18,8 @@ from kcover_ebpf.hardware.recorder.dump_request import RankRecorder, RequestErro
 from kcover_ebpf.host import procfs
 from kcover_ebpf.host.read_workers import Readers
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.tunables.hardware import RECORDER_ANSWER_S, RECORDER_PAUSE_S, RECORDER_RETRY_S
 
-ANSWER_S = 20.0
-"""A rank reads its pipe once a second; to find the names of its frames took PyTorch 2.14 some 8 s of CPU."""
-_PAUSE_S = 60.0
-"""Between two rounds of questions: a job that stalls now and then is not asked each time."""
-_RETRY_S = 0.3
 _UNREADABLE = "reading its files does not come back"
 _Mark = tuple[int, int, int, int] | None
 
@@ -61,13 +57,13 @@ class RecorderWatch:
             self.close()
             return []
         if not self._is_open:
-            if self._asked_s is not None and now_s - self._asked_s < _PAUSE_S:
+            if self._asked_s is not None and now_s - self._asked_s < RECORDER_PAUSE_S:
                 return []
             self._open(ranks, now_s)
         if self._readers is None:
             return []
         self._take(self._readers)
-        is_late = self._asked_s is not None and now_s - self._asked_s > ANSWER_S
+        is_late = self._asked_s is not None and now_s - self._asked_s > RECORDER_ANSWER_S
         for each in self._questions.values():
             each.is_over |= is_late
             if not each.is_over and now_s >= each.next_s:
@@ -132,7 +128,7 @@ def _step(readers: Readers[Pid, _Reply], each: _Question, now_s: float) -> None:
         else partial(_request, each.recorder)
     )
     if readers.ask(each.recorder.pid, partial(_reply, call)):
-        each.next_s = now_s + _RETRY_S
+        each.next_s = now_s + RECORDER_RETRY_S
 
 
 def _request(recorder: RankRecorder) -> tuple[_Mark, RankRecord | str]:

@@ -17,8 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.hardware.telemetry.reading import GpuReading
+from kcover_ebpf.tunables.hardware import DCGM_TIMEOUT_S
 
-_TIMEOUT_S = 5.0
 _MOST_BYTES = 4 << 20
 """An exporter of eight GPUs writes 0.1 MB."""
 _MIB = 1 << 20
@@ -105,7 +105,9 @@ class DcgmSource:
 
     def _fetched(self) -> str:
         url = self._url
-        connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=_TIMEOUT_S)
+        connection = http.client.HTTPConnection(
+            url.hostname or "", url.port, timeout=DCGM_TIMEOUT_S
+        )
         try:
             connection.request("GET", url.path or "/metrics")
             answer = connection.getresponse()

@@ -19,8 +19,7 @@ from kcover_ebpf.api.codec import encode
 from kcover_ebpf.errors import CannotObserve
 from kcover_ebpf.hardware import topology
 from kcover_ebpf.hardware.telemetry.reading import GpuReading
-
-_NICENESS = 5
+from kcover_ebpf.tunables.hardware import TELEMETRY_NICENESS
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,7 @@ def line_of(read: Callable[[], list[GpuReading]]) -> dict[str, Any]:
 def main(arguments: list[str]) -> int:
     """Print until nobody reads; the exit code."""
     options = HelperOptions(**json.loads(arguments[0]))
-    os.nice(_NICENESS)
+    os.nice(TELEMETRY_NICENESS)
     try:
         read = reader_of(options)
     except CannotObserve as error:

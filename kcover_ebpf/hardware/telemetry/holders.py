@@ -10,9 +10,8 @@ from kcover_ebpf.hardware.telemetry.use import GpuState
 from kcover_ebpf.hardware.topology import Gpu
 from kcover_ebpf.host import procfs
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.tunables.hardware import GPU_HOLDERS_S
 
-_OPEN_S = 30.0
-"""Open files are read so often: hundreds of links of /proc a rank, and ranks keep their GPUs."""
 _NODE = "/dev/nvidia"
 
 
@@ -49,7 +48,7 @@ class GpuHolders:
     def _look(self, wanted: frozenset[Pid], now_s: float) -> None:
         nodes = {f"{_NODE}{gpu.minor}": gpu.device for gpu in self._gpus() if gpu.minor >= 0}
         if now_s >= self._due_s:
-            self._due_s = now_s + _OPEN_S
+            self._due_s = now_s + GPU_HOLDERS_S
             self._open.clear()
         for pid in wanted - self._open.keys():
             paths = procfs.open_paths(pid, self._proc) or frozenset()

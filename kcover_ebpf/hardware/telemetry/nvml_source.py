@@ -10,13 +10,8 @@ from typing import Any
 
 from kcover_ebpf.hardware.nvml_library import initialise
 from kcover_ebpf.hardware.telemetry.reading import GpuProcess, GpuReading
+from kcover_ebpf.tunables.hardware import NVML_AGAIN_S, NVML_SLOW_READINGS_S, NVML_STUCK_S
 
-STUCK_S = 5.0
-"""Calls take microseconds to milliseconds, a GPU that wakes up up to three seconds."""
-_SLOW_S = 10.0
-"""Between two readings of what changes seldom or costs the driver more: ECC, processes, limits."""
-_AGAIN_S = 30.0
-"""Between two attempts to reach a GPU that was not there."""
 _ALL_LINKS = 0xFFFFFFFF
 _KIB = 1024
 _MHZ = 1_000_000
@@ -53,7 +48,7 @@ class _Gpu:
     def latest(self) -> GpuReading:
         """The last reading, or what does not answer."""
         asked = self._asked
-        if asked is not None and time.monotonic() - asked[1] > STUCK_S:
+        if asked is not None and time.monotonic() - asked[1] > NVML_STUCK_S:
             return replace(_identity(self._known), unanswered=asked[0])
         return self._last
 
@@ -68,7 +63,7 @@ class _Gpu:
             except self._nvml.NVMLError as error:
                 self._handle = None
                 self._last = replace(_identity(self._known), unanswered=f"NVML: {error}")
-                pause_s = _AGAIN_S
+                pause_s = NVML_AGAIN_S
             due_s = max(due_s + pause_s, time.monotonic() + 0.1)
             time.sleep(max(due_s - time.monotonic(), 0.0))
 
@@ -107,7 +102,7 @@ class _Gpu:
     def _read(self) -> GpuReading:
         began_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         if time.monotonic() >= self._slow_due_s:
-            self._slow_due_s = time.monotonic() + _SLOW_S
+            self._slow_due_s = time.monotonic() + NVML_SLOW_READINGS_S
             self._known = self._slowly()
         nvml, handle = self._nvml, self._handle
         rates = self._ask("nvmlDeviceGetUtilizationRates", handle)

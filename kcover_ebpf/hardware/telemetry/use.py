@@ -6,15 +6,13 @@ from dataclasses import dataclass
 
 from kcover_ebpf.facts.devices import GpuUse
 from kcover_ebpf.hardware.telemetry.reading import GpuReading
-
-_MEMORY_BYTES = 1 << 30
-"""Less is the context of a program (some 500 MB), and no model."""
-_BUSY = 0.9
-_LOW_POWER = 0.4
-"""Of the power limit: kernels that only wait for their peers draw less, training draws more. Not measured here."""
-_CHANGED_PERCENT = 20
-_CHANGED_POWER = 0.15
-"""Of the power limit: a GPU in one and the same kernel stays within a few percent."""
+from kcover_ebpf.tunables.hardware import (
+    GPU_BUSY_SHARE,
+    GPU_CHANGED_PERCENT,
+    GPU_CHANGED_POWER_SHARE,
+    GPU_LOW_POWER_SHARE,
+    GPU_MODEL_BYTES,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +36,11 @@ def use_of(reading: GpuReading) -> GpuUse:
         return GpuUse.UNKNOWN
     if reading.utilization == 0:
         used_bytes = reading.used_by_bytes
-        is_in_use = used_bytes is not None and used_bytes > _MEMORY_BYTES
+        is_in_use = used_bytes is not None and used_bytes > GPU_MODEL_BYTES
         return GpuUse.MEMORY_HELD if is_in_use else GpuUse.IDLE
-    if reading.power_w is None or not reading.power_limit_w or reading.utilization < _BUSY:
+    if reading.power_w is None or not reading.power_limit_w or reading.utilization < GPU_BUSY_SHARE:
         return GpuUse.WORKING
-    is_low = reading.power_w < _LOW_POWER * reading.power_limit_w
+    is_low = reading.power_w < GPU_LOW_POWER_SHARE * reading.power_limit_w
     return GpuUse.LOW_POWER if is_low else GpuUse.WORKING
 
 
@@ -77,8 +75,8 @@ def _changed(old: GpuReading, new: GpuReading) -> bool:
     if shares[0] is not None and shares[1] is not None:
         # NVML's whole percents as shares: 0.2 is no binary number
         by_percent = round(100 * abs(shares[1] - shares[0]))
-        if by_percent >= _CHANGED_PERCENT:
+        if by_percent >= GPU_CHANGED_PERCENT:
             return True
     if old.power_w is None or new.power_w is None or not new.power_limit_w:
         return False
-    return abs(new.power_w - old.power_w) >= _CHANGED_POWER * new.power_limit_w
+    return abs(new.power_w - old.power_w) >= GPU_CHANGED_POWER_SHARE * new.power_limit_w

@@ -30,17 +30,15 @@ from kcover_ebpf.hardware.telemetry.reading import GpuReading
 from kcover_ebpf.hardware.telemetry.use import GpuState
 from kcover_ebpf.hardware.topology import Gpu
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.tunables.hardware import (
+    DCGM_PERIOD_S,
+    TELEMETRY_AGAIN_S,
+    TELEMETRY_FIRST_S,
+    TELEMETRY_REAP_S,
+    TELEMETRY_SILENT_PERIODS,
+    TELEMETRY_SILENT_S,
+)
 
-_FIRST_S = 30.0
-"""NVML's initialisation takes seconds where the driver does not keep its state (no persistence mode)."""
-_SILENT_PERIODS = 5
-_SILENT_S = 10.0
-"""A helper that prints nothing for so long, and for so many periods, hangs."""
-_AGAIN_S = 30.0
-"""Before another helper, where one ended or there is no driver."""
-_REAP_S = 1.0
-_DCGM_S = 10.0
-"""Between two readings of an exporter, whose values change every 30 s by default."""
 _MOST_BYTES = 1 << 20
 """A line that is longer is refused; sixteen GPUs have 20 kB."""
 _DRIVER = Path("sys/module/nvidia")
@@ -78,11 +76,11 @@ class GpuTelemetry:
         options: TelemetryOptions,
         gpus: Callable[[], Iterable[Gpu]],
         root: Path = Path("/"),
-        again_s: float = _AGAIN_S,
+        again_s: float = TELEMETRY_AGAIN_S,
     ) -> None:
         """`gpus`: those that the driver knows, without waiting; `root`: of our own proc and sys."""
         self._options, self._root, self._again_s = options, root, again_s
-        self._period_s = max(options.period_s, _DCGM_S) if options.dcgm else options.period_s
+        self._period_s = max(options.period_s, DCGM_PERIOD_S) if options.dcgm else options.period_s
         self._holders = GpuHolders(gpus, root / "proc")
         self._members: Collection[Pid] = ()
         self._found: SimpleQueue[GpuSeen] = SimpleQueue()
@@ -112,7 +110,7 @@ class GpuTelemetry:
         """End the helper; one that hangs is left behind."""
         self._over.set()
         if self._thread.ident is not None:
-            self._thread.join(2 * _REAP_S)
+            self._thread.join(2 * TELEMETRY_REAP_S)
 
     def _work(self) -> None:
         while not self._over.is_set():
@@ -158,7 +156,7 @@ class GpuTelemetry:
     def _follow(self, process: subprocess.Popen[bytes]) -> str:
         assert process.stdout is not None
         pipe, rest = process.stdout.fileno(), b""
-        due_s = time.monotonic() + _FIRST_S
+        due_s = time.monotonic() + TELEMETRY_FIRST_S
         while not self._over.is_set():
             ready, _, _ = select.select([pipe], [], [], 0.5)
             if not ready and time.monotonic() > due_s:
@@ -171,14 +169,16 @@ class GpuTelemetry:
                 return self._last_words(process)
             for line in lines:
                 self._take(line)
-                due_s = time.monotonic() + max(_SILENT_S, _SILENT_PERIODS * self._period_s)
+                due_s = time.monotonic() + max(
+                    TELEMETRY_SILENT_S, TELEMETRY_SILENT_PERIODS * self._period_s
+                )
         return "ended"
 
     @staticmethod
     def _last_words(process: subprocess.Popen[bytes]) -> str:
         assert process.stderr is not None
         words = b""
-        if select.select([process.stderr], [], [], _REAP_S)[0]:
+        if select.select([process.stderr], [], [], TELEMETRY_REAP_S)[0]:
             words = os.read(process.stderr.fileno(), 4096)
         text = words.decode(errors="replace").strip().rpartition("\n")[2]
         return text or "the helper ended"
@@ -222,6 +222,6 @@ class GpuTelemetry:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         try:
-            process.wait(_REAP_S)
+            process.wait(TELEMETRY_REAP_S)
         except subprocess.TimeoutExpired:
             self._left = process

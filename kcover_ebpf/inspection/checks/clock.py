@@ -8,12 +8,11 @@ from collections.abc import Iterator
 
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, passed, unknown, warned
+from kcover_ebpf.tunables.inspection import CLOCK_FAR_S
 
 # include/uapi/linux/timex.h
 _STA_UNSYNC = 0x40
 _STA_NANO = 0x2000
-_FAR_S = 0.1
-"""An offset from which on the order of events on two nodes is confused."""
 _START = "run chrony or systemd-timesyncd"
 
 
@@ -48,7 +47,7 @@ def judged(timex: Timex) -> CheckFinding:
     if timex.status & _STA_UNSYNC:
         return warned("the clock is not synchronised", _START)
     text = f"offset {offset_s * 1000:.3f} ms, error at most {error_s * 1000:.1f} ms"
-    if abs(offset_s) > _FAR_S:
+    if abs(offset_s) > CLOCK_FAR_S:
         return warned(text, f"check the time servers; {_START}")
     return passed(f"synchronised, {text}")
 

@@ -11,11 +11,10 @@ from kcover_ebpf.host.proc_text import split_stat
 from kcover_ebpf.inspection import pci
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, passed, unknown, warned
+from kcover_ebpf.tunables.inspection import STUCK_THREAD_S
 
 _KERNEL_THREAD = 0x00200000
 """PF_KTHREAD, include/linux/sched.h: some of them sleep so by right."""
-_PAUSE_S = 5.0
-"""A disk answers in milliseconds, and a server that is alive within a second."""
 _SHOWN = 5
 """So many are described; their number is given."""
 
@@ -33,21 +32,19 @@ def find(options: InspectionOptions) -> Iterator[CheckFinding]:
     """One finding for each thread, or one that there is none."""
     before = list(_sleepers(options.root))
     if before:
-        options.pause(_PAUSE_S)
+        options.pause(STUCK_THREAD_S)
     stuck = [each for each in before if _state(each.folder) == each]
     for each in stuck[:_SHOWN]:
         channel = pci.text(Path(each.folder) / "wchan")
         where = f" in {channel}" if channel not in ("", "0") else ""
-        text = (
-            f"thread {Path(each.folder).name} ({each.name}) is in D for over {_PAUSE_S:g} s{where}"
-        )
+        text = f"thread {Path(each.folder).name} ({each.name}) is in D for over {STUCK_THREAD_S:g} s{where}"
         yield warned(text, _advice(channel))
     if len(stuck) > _SHOWN:
         yield warned(f"{len(stuck)} threads are in D", "")
     if stuck:
         return
     if any(map(str.isdecimal, _names(f"{options.root}/proc"))):
-        yield passed(f"no thread is in D for {_PAUSE_S:g} s")
+        yield passed(f"no thread is in D for {STUCK_THREAD_S:g} s")
     else:
         yield unknown("no process is visible", "run in the PID namespace of the host (hostPID)")
 

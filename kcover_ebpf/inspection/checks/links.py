@@ -9,10 +9,10 @@ from pathlib import Path
 from kcover_ebpf.inspection import pci
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown, warned
+from kcover_ebpf.tunables.inspection import LINK_COUNTERS_S
 
 _UP = 1
 """IFF_UP: the interface is meant to work."""
-_PAUSE_S = 1.0
 _ERRORS = ("rx_errors", "tx_errors", "rx_crc_errors", "rx_fifo_errors", "tx_carrier_errors")
 _CABLE = "check the cable, the transceiver and the switch port"
 
@@ -23,7 +23,7 @@ def find(options: InspectionOptions) -> Iterator[CheckFinding]:
     physical = [each for each in folders if (each / "device").exists()]
     before = {each.name: _counters(each) for each in physical}
     if any(map(_is_up, physical)):
-        options.pause(_PAUSE_S)
+        options.pause(LINK_COUNTERS_S)
     for folder in physical:
         yield replace(_of_one(folder, before[folder.name]), device=pci.address_below(folder))
     if not physical:

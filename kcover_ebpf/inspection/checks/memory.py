@@ -7,13 +7,7 @@ from pathlib import Path
 
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown, warned
-
-_LITTLE = 0.05
-"""Part of the memory: below it the kernel reclaims pages that jobs need soon."""
-_NONE = 0.01
-"""Part of the memory: below it the next large allocation ends a process."""
-_SWAPPED = 0.1
-"""Part of the swap space in use from which on a job may wait for its own memory."""
+from kcover_ebpf.tunables.inspection import LITTLE_MEMORY_SHARE, NO_MEMORY_SHARE, SWAPPED_SHARE
 
 
 def find(options: InspectionOptions) -> Iterator[CheckFinding]:
@@ -27,9 +21,9 @@ def find(options: InspectionOptions) -> Iterator[CheckFinding]:
     part = available / total
     text = f"{available >> 10} MiB of {total >> 10} MiB are available"
     free = "find who holds the memory: ps aux --sort -rss | head"
-    if part < _NONE:
+    if part < NO_MEMORY_SHARE:
         yield failed(text, free)
-    elif part < _LITTLE:
+    elif part < LITTLE_MEMORY_SHARE:
         yield warned(text, free)
     else:
         yield passed(text)
@@ -41,7 +35,7 @@ def find(options: InspectionOptions) -> Iterator[CheckFinding]:
 
 def _swap(kib: dict[str, int]) -> Iterator[CheckFinding]:
     total, free = kib.get("SwapTotal", 0), kib.get("SwapFree", 0)
-    if total and total - free > _SWAPPED * total:
+    if total and total - free > SWAPPED_SHARE * total:
         text = f"{(total - free) >> 10} MiB of {total >> 10} MiB of swap space are used"
         yield warned(text, "a job whose memory is swapped out slows all its peers: swapoff -a")
 

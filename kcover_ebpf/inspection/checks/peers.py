@@ -10,11 +10,8 @@ from dataclasses import replace
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown, warned
+from kcover_ebpf.tunables.inspection import PEER_PATIENCE_S, PEER_SLOW_S
 
-_PATIENCE_S = 5.0
-"""Two lost packets of a handshake (1 + 2 s) are forgiven."""
-_SLOW_S = 0.5
-"""A name or a connection in the same cluster takes milliseconds; a lost packet costs a second."""
 _IP_MTU = 14
 _IPV6_MTU = 24
 """include/uapi/linux/in.h and in6.h; Python has no names for them."""
@@ -46,7 +43,7 @@ def _of_one(host: str, port: int) -> CheckFinding:
         return failed(f"{name}: the name has no address: {error.strerror}", "check DNS")
     resolved_s = time.monotonic() - start_s
     with socket.socket(family, kind, protocol) as connection:
-        connection.settimeout(_PATIENCE_S)
+        connection.settimeout(PEER_PATIENCE_S)
         try:
             connection.connect(address)
         except OSError as error:
@@ -60,7 +57,7 @@ def _of_one(host: str, port: int) -> CheckFinding:
     )
     if mtu < _ETHERNET_MTU:
         return warned(text, "the way to it takes small packets only: check the MTU of all links")
-    if max(resolved_s, connected_s) > _SLOW_S:
+    if max(resolved_s, connected_s) > PEER_SLOW_S:
         return warned(text, "check DNS, and the network for lost packets")
     return passed(text)
 

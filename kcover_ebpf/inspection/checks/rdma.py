@@ -9,8 +9,8 @@ from pathlib import Path
 from kcover_ebpf.inspection import pci
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown, warned
+from kcover_ebpf.tunables.inspection import RDMA_COUNTERS_S
 
-_PAUSE_S = 1.0
 _ERRORS = (
     "counters/symbol_error",
     "counters/link_error_recovery",
@@ -34,7 +34,7 @@ def find(options: InspectionOptions) -> Iterator[CheckFinding]:
         yield _no_port(options)
         return
     before = {port: _counters(port) for port in ports}
-    options.pause(_PAUSE_S)
+    options.pause(RDMA_COUNTERS_S)
     best: dict[str, float] = {}
     for port in ports:
         best[_kind(port)] = max(best.get(_kind(port), 0.0), _rate(port))

@@ -8,11 +8,8 @@ from collections.abc import Iterator
 from kcover_ebpf.inspection.mounts import find_mounts
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown, warned
+from kcover_ebpf.tunables.inspection import FEW_INODES_SHARE, LITTLE_SPACE_SHARE
 
-_LITTLE = 0.1
-"""Part of the room: as the kubelet's default, below which it evicts pods (nodefs.available)."""
-_INODES = 0.05
-"""Part of the inodes: the kubelet's default (nodefs.inodesFree)."""
 _CLEAN = "remove old images, checkpoints and logs"
 
 
@@ -29,7 +26,7 @@ def find_shm(options: InspectionOptions) -> Iterator[CheckFinding]:
     clean = "remove what dead jobs left there: ls -l /dev/shm"
     if not free:
         yield failed(text, clean)
-    elif free < _LITTLE * size:
+    elif free < LITTLE_SPACE_SHARE * size:
         yield warned(text, clean)
     else:
         yield passed(text)
@@ -56,7 +53,7 @@ def _room(label: str, found: os.statvfs_result) -> CheckFinding:
     text = f"{label}: {blocks:.0%} of the space and {inodes:.0%} of the inodes are free"
     if not blocks or not inodes:
         return failed(text, _CLEAN)
-    if blocks < _LITTLE or inodes < _INODES:
+    if blocks < LITTLE_SPACE_SHARE or inodes < FEW_INODES_SHARE:
         return warned(text, _CLEAN)
     return passed(text)
 

@@ -11,11 +11,8 @@ from pathlib import Path
 from kcover_ebpf.inspection.mounts import Mount, find_mounts
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown, warned
+from kcover_ebpf.tunables.inspection import STORAGE_PATIENCE_S, STORAGE_SLOW_S
 
-_PATIENCE_S = 5.0
-"""For statfs, which a healthy server answers in milliseconds."""
-_SLOW_S = 1.0
-"""An answer or a write that takes longer delays every step that reads data."""
 _FILE_BYTES = 1 << 20
 
 
@@ -34,13 +31,13 @@ def find(options: InspectionOptions) -> Iterator[CheckFinding]:
 def _of_one(mount: Mount, taken_s: float | None) -> CheckFinding:
     if taken_s is None:
         whose = "its server" if mount.is_network else "the disk"
-        text = f"{mount.label}: no answer within {_PATIENCE_S:g} s"
+        text = f"{mount.label}: no answer within {STORAGE_PATIENCE_S:g} s"
         return failed(text, f"check {whose} and the way to it; jobs that touch it are stuck")
     if mount.went_read_only:
         text = f"{mount.label}: became read-only after an error"
         return failed(text, "see dmesg for the error; repair the file system (fsck)")
     text = f"{mount.label}: answered in {taken_s * 1000:.1f} ms"
-    if taken_s > _SLOW_S:
+    if taken_s > STORAGE_SLOW_S:
         return warned(text, "check the load of the server or the disk")
     return passed(text)
 
@@ -65,7 +62,7 @@ def _ask_all(mounts: Sequence[Mount]) -> list[float | None]:
     threads = [threading.Thread(target=ask, args=(i,), daemon=True) for i in range(len(mounts))]
     for each in threads:
         each.start()
-    end_s = time.monotonic() + _PATIENCE_S
+    end_s = time.monotonic() + STORAGE_PATIENCE_S
     for each in threads:
         each.join(max(0.0, end_s - time.monotonic()))
     return taken
@@ -89,7 +86,7 @@ def _write(folder: Path) -> CheckFinding:
         return failed(f"{folder}: cannot write: {error.strerror}", "check space, quota and rights")
     wrote_s, read_s = synced_s - start_s, time.monotonic() - synced_s
     text = f"{folder}: 1 MiB written in {wrote_s * 1000:.0f} ms, read in {read_s * 1000:.0f} ms"
-    if max(wrote_s, read_s) > _SLOW_S:
+    if max(wrote_s, read_s) > STORAGE_SLOW_S:
         return warned(text, "check the load of the server or the disk")
     return passed(text)
 

@@ -1,0 +1,90 @@
+"""Tunables of the sensor on one host: reading /proc, ending a job, passes of the kernel half, and what programs write.
+
+Set by no option. "Chosen" means that nothing was measured. A cap on memory stays beside what it bounds.
+"""
+
+from __future__ import annotations
+
+from kcover_ebpf.ids import NS
+
+# --- Reading processes
+
+READ_STUCK_S = 1.0
+"""A read of a few kilobytes takes microseconds; one that takes longer than this is stuck."""
+IDENTITY_WAIT_S = 0.1
+"""New processes are known in the pass in which they appear, unless something is wrong with them."""
+MAPS_AGE_S = 20.0
+"""Mappings of code are read again after so long: libraries are loaded while a program starts. Chosen."""
+OPEN_DEVICES_S = 30.0
+"""Devices are opened when a training starts and closed when it ends; to read them costs 2 us for each open file."""
+
+
+# --- Ending a job
+
+KILL_WAIT_S = 5.0
+"""A killed process that is still there after so long is in an uninterruptible call."""
+LEFTOVER_GRACE_S = 5.0
+"""Processes that the job's first process left behind may clean up for so long."""
+SUPERVISOR_POLL_S = 0.05
+"""Between two readings whether a job that is being ended is gone. Chosen."""
+SUPERVISOR_POLL_STUCK_S = 1.0
+"""The same once processes of it are stuck."""
+GROUP_REMOVE_S = 10.0
+"""For the removal of an empty control group: the kernel may answer EBUSY for a while. Chosen."""
+SUPERVISOR_ANSWER_S = KILL_WAIT_S + 5.0
+"""Longer than the supervisor takes to report what it could not kill."""
+SUPERVISOR_CLOSE_S = 2.0
+"""The supervisor removes the control group of the job when we end; it is waited for no longer than this. Chosen."""
+KILL_POLL_S = 0.01
+"""Between two rounds of SIGKILL. Chosen."""
+FREEZE_PATIENCE_S = 0.5
+"""A group that is not frozen by then has a process in an uninterruptible call, and is killed as it is."""
+FREEZE_POLL_S = 0.005
+"""Between two readings whether it is. Chosen."""
+END_SLACK_S = 10.0
+"""An end may take longer than the grace period of the job by `KILL_WAIT_S`, and as much again."""
+LAST_WORD_S = 0.2
+"""The supervisor reports the end of a job at most this long after its first process is gone."""
+
+
+# --- Passes
+
+LATE_PASS_PERIODS = 2.5
+"""A pass that comes after so many regular periods says nothing about the time between."""
+LATE_SUSPENDED_NS = 100_000_000
+"""The node slept for longer than this between two passes (boottime ran, monotonic did not)."""
+TICK_MEASURE_S = 0.1
+"""The length of a tick is measured over ten of the longest (10 ms), where the count of jiffies does not show it."""
+UNCONNECTED_PASSES = 16
+"""Passes between two walks over a process without a TCP socket: what it inherited or was handed over is known after so
+many."""
+UNANNOUNCED_PASSES = 4
+"""The same where nothing announces connect(2) and listen(2)."""
+
+
+# --- Logs, metrics and tapes
+
+CRASH_S = 30.0
+"""Tracebacks of one crash: ranks that fail together, and launchers, have written theirs within so many seconds."""
+FILE_TICK_NS = NS
+"""Longer than any tick of a file system's clock: within one, two changes of a file have one time."""
+FINDING_RECENT_S = 600.0
+"""Older findings explain no fault of now."""
+SAME_LINE_S = 60.0
+"""A line that says the same about the same subject is written again no sooner. Chosen."""
+SCRAPER_SILENT_S = 5.0
+"""A client that says nothing, or takes nothing, for so long is let go."""
+FLUSH_PASSES = 10
+"""A sensor that is killed leaves a tape that lacks the last passes; each flush costs compression a little."""
+
+
+# --- Commands
+
+LEAST_PERIOD_S = 0.5
+"""Shortest period of an agent: passes over a whole node cost too much more often. Chosen."""
+DOCTOR_SELF_TEST_S = 0.5
+"""As `LOG_SELF_TEST_NS` of `hardware`, without passes."""
+DOCTOR_NVML_S = 5.0
+"""NVML's initialisation takes seconds where the driver does not keep its state. Chosen."""
+PREFLIGHT_REQUEST_S = 10.0
+"""A job must not wait for an API server that does not answer."""

@@ -1,0 +1,45 @@
+"""Tunables of the client of Kubernetes: time-outs, retries and the lease of the leader, with unit and reason.
+
+Set by no option. "Chosen" means that nothing was measured. A cap on memory stays beside what it bounds.
+"""
+
+from __future__ import annotations
+
+# --- Requests
+
+CONNECT_TIMEOUT_S = 5.0
+"""Two lost packets of a handshake (1 + 2 s) are forgiven."""
+REQUEST_TIMEOUT_S = 30.0
+"""Half of what the API server itself allows a request by default (--request-timeout, 60 s)."""
+STREAM_SLACK_S = 15.0
+"""A stream that is silent for so long after the server should have ended it is dead."""
+TOKEN_S = 10.0
+"""For so long a token is not asked for again: the client reads its whole configuration anew each time."""
+EXEC_POLL_S = 1.0
+"""One read of a connection to a pod waits for so long, then it is seen whether to read on. Chosen."""
+
+
+# --- Watches
+
+STREAM_S = 290
+"""Length of one watch; the server's own limit is 30 to 60 minutes, idle connections die sooner."""
+WATCH_FIRST_DELAY_S = 0.5
+"""Before a watch that failed is begun again; doubled with each failure in a row,"""
+WATCH_LONGEST_DELAY_S = 30.0
+"""up to this. Both as client-go's reflector, about."""
+WATCH_HEALTHY_S = 10.0
+"""A watch that lived for so long was no failure."""
+
+
+# --- Leader election
+
+LEASE_DURATION_S = 15.0
+"""A leader that did not renew for so long is taken to be gone."""
+LEASE_GIVE_UP_S = 10.0
+"""A leader that could not renew for so long stops acting; less than `LEASE_DURATION_S`, so that there are never two."""
+LEASE_PERIOD_S = 2.0
+"""Between two renewals, and two readings of who leads: as client-go's default."""
+LEASE_REQUEST_S = 2.5
+"""A request that takes longer is given up and made again: three of them fit into `LEASE_GIVE_UP_S`."""
+LEASE_RETRY_S = 0.5
+"""Before that. Chosen."""
