@@ -45,7 +45,7 @@ _MAY_WAIT_FOR_CHILDREN = frozenset(
 
 
 def classify(view: ProcessHistory, context: ClassifyContext) -> RankSnapshot:
-    """What `view` does as of `context.now_ns`; a process that was not sampled yet counts as moving."""
+    """What `view` does at the moment of the context; a process that was not sampled yet counts as moving."""
     lead = view.lead
     if view.exit is not None:
         return _ended(view, view.exit, context)

@@ -125,8 +125,6 @@ INSPECTION_NICENESS = 10
 """Inspections share the node with training."""
 GPU_GONE_S = 7 * 86400.0
 """A GPU that is no longer on the bus is remembered for a week: one that fell off is back by then, or replaced."""
-KERNEL_LINE_RECENT_S = 3600.0
-"""A line of the kernel about what may pass, such as a soft lockup, is a warning for so long: chosen, six rounds."""
 FAULT_REMEMBERED_S = 7 * 86400.0
 """After a fault of a device: one that fails by its hardware fails again within days. Chosen."""
 FAULT_ANEW_S = 60.0

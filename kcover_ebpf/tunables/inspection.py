@@ -45,6 +45,8 @@ RDMA_COUNTERS_S = 1.0
 """The same of an RDMA port."""
 PLUGIN_DEADLINE_S = 5.0
 """As node-problem-detector's default time-out of a plugin."""
+KERNEL_LINE_RECENT_S = 3600.0
+"""A line of the kernel about what may pass, such as a soft lockup, is a warning for so long: chosen, six rounds."""
 CHECK_REAP_S = 1.0
 """How long a killed process may take to end; one that needs longer is in D."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from kcover_ebpf.hardware import kmsg_parser, kmsg_reader
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown, warned
-from kcover_ebpf.tunables.agent import KERNEL_LINE_RECENT_S
+from kcover_ebpf.tunables.inspection import KERNEL_LINE_RECENT_S
 
 _CLEAR = "after the repair clear the log (dmesg --clear) or reboot"
 _BAD = frozenset({"fatal", "error"})
