@@ -175,11 +175,11 @@ def test_an_nvme_drive_that_does_not_answer_in_time(guest: Guest) -> None:
     read = ("if=/dev/nvme0n1", "of=/dev/null", "bs=4096", "count=3", "iflag=direct")
     pid = guest.start("/bin/dd", *read, log="/share/dd.log")
     line = logged_as(guest, "nvme_timeout")
-    found = inspected(guest, "kernel_log")
-    assert any(each.startswith("nvme_timeout: ") for each in found["evidence"])
     guest.monitor("block_set_io_throttle flash 0 0 0 0 0 0")
     assert "nvme nvme0: " in line["line"]
     assert (line["domain"], line["concerns"], line["lasting"]) == ("storage", "node", False)
     guest.shell(f"while [ -e /proc/{pid}/exe ]; do sleep 1; done")
     assert "3+0 records in" in (guest.share / "dd.log").read_text()
     assert guest.shell("cat /sys/class/nvme/nvme0/state").strip() == "live"
+    found = inspected(guest, "kernel_log")
+    assert any(each.startswith("nvme_timeout: ") for each in found["evidence"])
