@@ -39,7 +39,7 @@ spec:
 
 What a policy may ask for is limited by the operator (`controller.tenants` of the chart): a larger `restarts.max`, a shorter `windowSeconds`
 or `backoffSeconds` counts as the limit, by default 10, 3600 and 10. `node` takes effect only in a policy in the controller's own namespace.
-If a policy cannot be read (it is larger than 8 KiB, or written for another version), the pods that it selects are only observed, or all of its namespace if the selector is unreadable.
+If a policy cannot be read (it is larger than 8 KiB, or written for another version), the pods that it selects are only observed; if its selector is unreadable, all pods of its namespace are.
 
 The API server validates it and adds defaults: a key that is not on this page is rejected with `kubectl apply --validate=strict`, and
 `kubectl explain faultpolicy.spec --recursive` shows the same as the table.
@@ -52,9 +52,9 @@ The API server validates it and adds defaults: a key that is not on this page is
 MIDDLE = """
 ## Kinds of jobs
 
-Kinds that can be restarted whole, and how. *In place* is open to all of them where the cluster allows it (Kubernetes 1.36); where *may cost* names a
-field, it is set, and a pod's own restart policy is not Never, the kind's controller counts such restarts, or reacts to them, and the job is
-replaced instead. A kind that is not listed is reported and never acted on.
+Kinds that can be restarted as a whole, and how. All of them can be restarted *in place* where the cluster allows it (Kubernetes 1.36), with one exception: if the
+field in *may cost* is set and a pod's own restart policy is not Never, the kind's controller counts or reacts to such restarts, so the job is
+replaced instead. Faults of other kinds are reported and never acted on.
 
 | kind | group | replaced by | in place may cost | tested with its real controller |
 |---|---|---|---|---|

@@ -1,4 +1,4 @@
-"""One trouble of one job in a cluster, from the first sign to the recovery: the `Incident` resource.
+"""One fault of one job in a cluster, from the first sign to recovery: the `Incident` resource.
 
 The schema, with a sentence about each field, is charts/kcover-ebpf/crds. What a controller needs to go
 on with a restart that another one began is here and nowhere else. Times are unix seconds by the

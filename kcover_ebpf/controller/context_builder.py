@@ -25,7 +25,7 @@ class GangMemo:
     since_s: float = 0.0
     called: dict[str, float] = field(default_factory=dict)
     calm_s: float = 0.0
-    """When there was trouble last."""
+    """When there was a fault last."""
     found: tuple[float, FoundOwner | None] | None = None
     """The top owner as it was a moment ago; nodes of a silent job report every second."""
 

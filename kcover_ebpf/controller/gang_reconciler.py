@@ -223,7 +223,7 @@ class GangReconciler:
         status = live.status
         if status is None:
             if world.merged is None or not world.merged.verdict.kind.opens_incident:
-                # whoever made it died before saying why, and the trouble is over
+                # the controller that made it died before it could say why, and the fault is over
                 status = Status(Phase.OPEN).enter(Phase.OPEN, live.created_s, "seen")
             else:
                 status = guards.first_status(world.merged, world.nodes)

@@ -1,4 +1,4 @@
-"""Closes incidents whose trouble is over, and deletes those that need no longer be kept."""
+"""Closes incidents whose fault is over, and deletes those that need no longer be kept."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class Tracker:
         if finding.kind is VerdictKind.WORKING:
             self._open, self._incident = None, ""
         elif self._open is None or not _alike(self._open, finding):
-            # one trouble keeps its name while it is reported better: a hang that ends in a crash is one
+            # one fault keeps its name while it is reported better: a hang that ends in a crash is one
             # incident
             if self._open is None:
                 self._count += 1

@@ -276,11 +276,11 @@ class Verdict:
     time_s: float = 0.0
     """That moment."""
     since_s: float = 0.0
-    """When the trouble (or the quiet phase) began."""
+    """When the fault (or the quiet phase) began."""
     job: str = ""
     """Its name for people; empty in a report, which names the job itself."""
     incident: str = ""
-    """Stable while the same trouble lasts; empty for WORKING without an incident, and in a report."""
+    """Stable while the same fault lasts; empty for WORKING without an incident, and in a report."""
     culprit: Culprit | None = None
     evidence: tuple[Evidence, ...] = ()
     victims: tuple[int, ...] = ()

@@ -1,4 +1,4 @@
-"""When a trouble that was not acted on is over, and when its incident need no longer be kept. Pure.
+"""When a fault that was not acted on is over, and when its incident need no longer be kept. Pure.
 
 Recovered incidents are over by themselves. One that was only reported (Observed, Refused, Failed) stays until
 an agent sees the job train again, or end; else alerts about it would never be resolved.
@@ -24,7 +24,7 @@ from kcover_ebpf.tunables.recovery import (
 
 
 def why_calm(status: Status, reports: Sequence[ReceivedReport]) -> str | None:
-    """Why the trouble is over by what the nodes of the job say now; None while it may continue."""
+    """Why the fault is over, by what the nodes of the job report now; None while it may continue."""
     since_s = status.last_s + RECOVERED_STABLE_S
     trains = all(each.report.trained and not is_suspect(each) for each in reports)
     if trains and all(each.current_s > since_s for each in reports):
@@ -33,7 +33,7 @@ def why_calm(status: Status, reports: Sequence[ReceivedReport]) -> str | None:
 
 
 def why_gone(status: Status, top: TopOwner | None, now_s: float) -> str | None:
-    """Why the trouble of a job of which no node says anything is over; None while it may continue.
+    """Why the fault of a job that no node reports any more is over; None while it may continue.
 
     `top`: the job, None if it is gone.
     """
@@ -54,7 +54,7 @@ def is_suspect(seen: ReceivedReport) -> bool:
 
 def close(status: Status, why: str, now_s: float) -> Status:
     """The status of a closed incident: its phase stays, and says what was done about it."""
-    # no line in the timeline: its last one says until when troubles belong to this incident
+    # no line in the timeline: its last one shows until when faults belong to this incident
     return replace(
         status, message=f"{status.message[: 1000 - len(why)]}; closed: {why}", closed_s=now_s
     )

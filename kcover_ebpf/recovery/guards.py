@@ -95,7 +95,7 @@ def describe(status: Status, merged: GangVerdict, nodes: tuple[str, ...]) -> Sta
 
 
 def headline_of(merged: GangVerdict) -> str:
-    """The trouble in one line."""
+    """The fault in one line."""
     culprit, verdict = merged.culprit, merged.verdict
     who = "no culprit identified"
     if culprit is not None:

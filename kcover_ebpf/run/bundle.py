@@ -1,4 +1,4 @@
-"""What a snapshot keeps of a job in trouble, as texts. Pure."""
+"""What a bundle keeps of a faulty job, as texts. Pure."""
 
 from __future__ import annotations
 
