@@ -47,14 +47,14 @@ _LEVELS = ("error", "warning", "info", "debug")
 
 
 def _round_options(command: Callable[..., int]) -> Callable[..., int]:
-    """What is inspected on the schedule, as `inspect`."""
+    """What is inspected on schedule, passed on as `inspect`."""
 
     @click.option(
         "--inspect-checks",
         envvar="KCOVER_INSPECT_CHECKS",
         metavar="A,B",
         default="",
-        help="Only these checks, none that is heavy; default: those for which the node has hardware.",
+        help="Run only these light checks; default: those for which the node has hardware.",
     )
     @click.option(
         "--plugins",
@@ -63,7 +63,7 @@ def _round_options(command: Callable[..., int]) -> Callable[..., int]:
         help="Folder of your own checks (see kcover-ebpf inspect).",
     )
     @peers_option(
-        "--inspect-peer", "A node or service to connect to at each inspection; two at least."
+        "--inspect-peer", "A node or service to connect to at each inspection; give at least two."
     )
     @wraps(command)
     def with_round(
@@ -93,14 +93,14 @@ def _round(checks: str, folder: Path | None, peers: tuple[str, ...]) -> RoundOpt
     envvar=["KCOVER_NODE_NAME", "NODE_NAME"],
     metavar="NAME",
     callback=lambda _context, _option, value: _known(value),
-    help="Name of this node in the cluster; or NODE_NAME.",
+    help="Name of this node in the cluster; default: $NODE_NAME.",
 )
 @click.option(
     "--namespace",
     envvar=["KCOVER_NAMESPACE", "POD_NAMESPACE"],
     default="kcover-system",
     show_default=True,
-    help="Namespace for the report about the node itself; or POD_NAMESPACE.",
+    help="Namespace for the report about the node itself; also read from $POD_NAMESPACE.",
 )
 @node_kubeconfig_option
 @click.option("--context", envvar="KCOVER_CONTEXT", help="Context of the kubeconfig.")
@@ -111,13 +111,13 @@ def _round(checks: str, folder: Path | None, peers: tuple[str, ...]) -> RoundOpt
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("/var/lib/kcover-ebpf"),
     show_default=True,
-    help="Directory for unsent reports, executed orders and evidence.",
+    help="Directory for the last reports, executed orders and evidence.",
 )
 @catalog_option("KCOVER_CATALOG")
 @duration_option(
     "--inspect-every",
     "600s",
-    "Time between two inspections of the node's health; 0s: none.",
+    "Time between inspections of the node's health; 0s disables them.",
     "KCOVER_INSPECT_EVERY",
 )
 @_round_options
@@ -127,7 +127,7 @@ def _round(checks: str, folder: Path | None, peers: tuple[str, ...]) -> RoundOpt
     metavar="DURATION",
     default="2s",
     show_default=True,
-    help="Time between two readings of the GPUs, where there are any; 0s: none.",
+    help="Time between readings of the GPUs, if there are any; 0s disables them.",
 )
 @click.option(
     "--telemetry-from",
@@ -139,7 +139,7 @@ def _round(checks: str, folder: Path | None, peers: tuple[str, ...]) -> RoundOpt
 @duration_option(
     "--idle-after",
     "48h",
-    "Report pods that keep GPUs idle for so long; 0s: none.",
+    "Report pods that keep GPUs idle for this long; 0s: never.",
     "KCOVER_IDLE_AFTER",
 )
 @click.option(
@@ -147,19 +147,19 @@ def _round(checks: str, folder: Path | None, peers: tuple[str, ...]) -> RoundOpt
     envvar="KCOVER_BUG_REPORT",
     default=True,
     show_default=True,
-    help="After a fatal Xid run nvidia-bug-report.sh once, where the node has it.",
+    help="Run nvidia-bug-report.sh once after a fatal Xid, if the node has it.",
 )
 @click.option(
     "--believe-bandwidth",
     envvar="KCOVER_BELIEVE_BANDWIDTH",
     is_flag=True,
-    help="A node on which a job's own bandwidth check (preflight) fails is bad.",
+    help="Treat a node as unfit when a job's own bandwidth check (preflight) fails on it.",
 )
 @click.option(
     "--pod-logs",
     envvar="KCOVER_POD_LOGS",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Read the logs of watched pods in this folder (/var/log/pods); default: they are not read.",
+    help="Read the logs of watched pods below this folder, usually /var/log/pods; default: logs are not read.",
 )
 @log_rules_option
 @nccl_probes_option("KCOVER_NCCL_PROBES")
@@ -191,7 +191,7 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
     log_rules: Path | None,
     nccl_probes: bool,
 ) -> int:
-    """Watch the training pods on this node, report what is observed, execute orders."""
+    """Watch the training pods on this node, report what is observed and execute orders."""
     from kcover_ebpf.agent.main import AgentOptions, run_agent
 
     plan = AgentOptions(

@@ -42,6 +42,10 @@ _STATES = {
     Refusal.NO_LIBRARY: "not installed",
     Refusal.REFUSED: "refused",
 }
+_TITLES = {"rights": "privileges"}
+"""Features that JSON names otherwise than people do."""
+_SELF_TEST_S = 0.5
+_NVML_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,7 @@ def _try_probes() -> tuple[tuple[ProbeStatus, ...], Sequence[Active]]:
 
 
 def host_features() -> list[Feature]:
-    """What the kernel and our rights offer, beside the probes themselves."""
+    """What the kernel and our privileges offer, beside the probes themselves."""
     lacking = capabilities.missing()
     return [
         Feature(
@@ -173,7 +177,10 @@ def _as_text(
     found: list[Feature], statuses: tuple[ProbeStatus, ...], rungs: Sequence[Active]
 ) -> list[str]:
     lines = [f"kcover-ebpf {__version__}, Linux {platform.release()}, {platform.machine()}", ""]
-    feature_rows = [(each.name, "yes" if each.found else "no", each.detail) for each in found]
+    feature_rows = [
+        (_TITLES.get(each.name, each.name), "yes" if each.found else "no", each.detail)
+        for each in found
+    ]
     lines += formatting.aligned([("FEATURE", "FOUND", "DETAIL"), *feature_rows])
     if statuses:
         rows = [

@@ -34,13 +34,13 @@ Exit codes:
 
 
 @click.command(epilog=_EXAMPLES)
-@click.option("--checks", metavar="A,B", help="Only these; all but the heavy ones by default.")
+@click.option("--checks", metavar="A,B", help="Run only these checks; default: all light ones.")
 @output_option()
 @click.option(
     "--plugins",
     envvar="KCOVER_PLUGINS",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder of executables: exit code 0 well, 1 a problem; a line of output.",
+    help="Folder of executables to run as checks: exit code 0 passes, 1 fails; the first line is the evidence.",
 )
 @peers_option("--peer", "A node to connect to.")
 @click.option(
@@ -62,8 +62,8 @@ def inspect(  # noqa: PLR0913 - one option each
 ) -> int:
     """Check GPUs, links, storage and the host; each check has a deadline and may hang.
 
-    The whole result is that of the worst check: fail, warn, unknown, pass. Heavy checks are run by
-    name alone, and never while a GPU is busy. Changes nothing.
+    The overall result is the worst one: fail, warn, unknown, pass. Heavy checks run only when named
+    in --checks, and never while a GPU is busy. Changes nothing.
     """
     from kcover_ebpf.facts.health import Result, worst
     from kcover_ebpf.inspection import plugins as plugin_checks

@@ -20,7 +20,7 @@ from kcover_ebpf.kube import dra
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.output.formatting import printable
 
-_COLUMNS = ("NODE", "HEALTH", "SINCE", "GPUS", "CLEAN", "KEPT OUT BY", "REASON")
+_COLUMNS = ("NODE", "HEALTH", "SINCE", "GPUS", "CLEAN", "CORDONED BY", "REASON")
 _INSPECTED = (0, 1, 3)
 """Exit codes of an inspection that ran."""
 
@@ -49,7 +49,7 @@ class _Row:
 @click.command()
 @common
 def nodes(session: ApiClient, namespace: str, as_json: bool) -> int:  # noqa: ARG001
-    """List nodes: health, reason, who keeps new pods off, clean inspections in a row."""
+    """List nodes: health, reason, who cordoned them, consecutive clean inspections."""
     items = session.list("/api/v1/nodes").get("items") or []
     try:
         found = session.list(HEALTHS).get("items") or []
@@ -136,13 +136,13 @@ def _cells(row: _Row) -> tuple[str, ...]:
 
 @click.command()
 @click.argument("node", callback=object_name)
-@click.option("--checks", metavar="A,B", help="Only these; all but the heavy ones by default.")
+@click.option("--checks", metavar="A,B", help="Run only these checks; default: all light ones.")
 @nccl_floor_option()
 @click.option(
     "--agent-namespace",
     metavar="NAME",
     callback=object_name,
-    help="Of the agents; where you may not list pods in all namespaces.",
+    help="Namespace of the agents; needed where you may not list pods in all namespaces.",
 )
 @common
 def inspect(  # noqa: PLR0913 - one for each option
@@ -155,7 +155,7 @@ def inspect(  # noqa: PLR0913 - one for each option
     nccl_floor: float | None,
     agent_namespace: str | None,
 ) -> int:
-    """Inspect a node now, by the agent there; exit codes as of `kcover-ebpf inspect`."""
+    """Have the agent on a node inspect it now; exit codes are those of `kcover-ebpf inspect`."""
     from kcover_ebpf.kube.exec import Exec
     from kcover_ebpf.trace.remote import AGENT_CONTAINER, agent_on
     from kcover_ebpf.tunables.trace import BEAT_S

@@ -82,7 +82,7 @@ def nccl_probes_option(envvar: str | None = None) -> Callable[[_Command], _Comma
         "--nccl-probes",
         envvar=envvar,
         is_flag=True,
-        help="Count the operations of each rank by probes on its NCCL (see the page on NCCL).",
+        help="Count the operations of each rank by probes on its NCCL library (docs/nccl-probes.md).",
     )
 
 

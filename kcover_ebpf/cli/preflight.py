@@ -27,19 +27,22 @@ Exit codes:
 
 @click.command(epilog=_EXAMPLES)
 @click.option(
-    "--node", envvar=["KCOVER_NODE_NAME", "NODE_NAME"], metavar="NAME", help="Or NODE_NAME."
+    "--node",
+    envvar=["KCOVER_NODE_NAME", "NODE_NAME"],
+    metavar="NAME",
+    help="Name of this node; default: $NODE_NAME.",
 )
 @click.option(
     "--hand-out",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="FOLDER",
-    help="Put the bandwidth check for a container of the job's image there.",
+    help="Copy the bandwidth check into this folder, for a container of the job's image.",
 )
 @node_kubeconfig_option
 def preflight(node: str | None, hand_out: Path | None, kubeconfig: str | None) -> int:
-    """Ask the cluster whether this node passed its last inspection (NodeHealth), before a job starts on it.
+    """Before a job starts here, ask the cluster whether this node passed its last inspection (NodeHealth).
 
-    Where that cannot be found out the job starts: a check that fails for itself must not stop work.
+    If that cannot be determined, the job starts: a failure of the check itself must not stop work.
     """
     from kcover_ebpf.api.preflight import FAILED
     from kcover_ebpf.errors import KcoverError, UsageError

@@ -43,7 +43,9 @@ Exit codes:
     help="Action on a fault verdict; each level includes the previous ones.",
 )
 @click.option(
-    "--max-restarts", type=click.IntRange(min=0), help="Most restarts with --act restart."
+    "--max-restarts",
+    type=click.IntRange(min=0),
+    help="Maximum number of restarts with --act restart.",
 )
 @click.option(
     "--policy",
@@ -57,7 +59,9 @@ Exit codes:
     help="Also use the GPU driver's tracepoint; the driver then cannot be unloaded while this runs.",
 )
 @nccl_probes_option()
-@click.option("--for", "duration", metavar="DURATION", help="Stop after this long, like 90s or 2h.")
+@click.option(
+    "--for", "duration", metavar="DURATION", help="Stop after this long, for example 90s or 2h."
+)
 @output_option("json: JSON lines on stdout; the job's own output goes to stderr.")
 @click.option(
     "--record",
@@ -68,7 +72,7 @@ Exit codes:
 @click.option(
     "--record-names",
     is_flag=True,
-    help="Keep the names of programs, files and addresses, and arguments, in the tape.",
+    help="Keep names of programs and files, addresses and arguments in the tape.",
 )
 @metrics_option("Serve Prometheus metrics at this address.")
 @click.option(

@@ -1,5 +1,6 @@
 """What the command refuses, and that it says so in one line; nothing here observes anything."""
 
+import importlib
 import re
 import subprocess
 import sys
@@ -193,3 +194,15 @@ def test_cli__help_loads_neither_the_sensor_nor_the_kernel_part() -> None:
         [sys.executable, "-c", check], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_cli__doctor_keeps_in_json_the_name_of_a_feature_that_people_read_otherwise(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = importlib.import_module("kcover_ebpf.cli.doctor")
+    monkeypatch.setattr(module, "host_features", lambda: [module.Feature("rights", True, "all")])
+    monkeypatch.setattr(module, "_try_probes", lambda: ((), ()))
+    assert cli.main(["doctor"]) == 0
+    assert "privileges  yes    all" in capsys.readouterr().out
+    assert cli.main(["doctor", "-o", "json"]) == 0
+    assert '"name":"rights"' in capsys.readouterr().out

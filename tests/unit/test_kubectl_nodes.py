@@ -113,8 +113,7 @@ def test_main__a_line_for_each_node(config: str, capsys: pytest.CaptureFixture[s
         "SINCE",
         "GPUS",
         "CLEAN",
-        "KEPT",
-        "OUT",
+        "CORDONED",
         "BY",
         "REASON",
     ]
