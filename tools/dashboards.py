@@ -98,7 +98,7 @@ NODE = Dashboard(
         Panel("Inspection", "table", 12, 7, (('kcover_inspection_result{node="$node"} == 1', ""),), text="The result of each check in the last inspection."),
         Panel("Clean inspections in a row", "timeseries", 12, 7, (('kcover_inspection_clean_rounds{node="$node"}', "clean"),)),
         Panel("Device faults", "table", 12, 7, (('kcover_device_fault{node="$node"} == 1', ""),)),
-        Panel("Probes not attached", "table", 12, 7, (('kcover_probe_refused{node="$node"}', ""),), text="reason: the kernel has nothing to hang on, the driver is not loaded, a library is missing, or it was refused."),
+        Panel("Probes not attached", "table", 12, 7, (('kcover_probe_refused{node="$node"}', ""),), text="reason: the kernel lacks what it attaches to, the driver is not loaded, a library is missing, or it was refused."),
         Panel("GPU use", "timeseries", 12, 7, (('sum by (use) (kcover_gpu_use{node="$node"})', "{{use}}"),), text="GPUs by what they are used for; busy at low power: a kernel that waits, as in a hang."),
         Panel("GPU utilisation by pod", "timeseries", 12, 7, (('kcover_gpu_utilization_ratio{node="$node"} * on (node, UUID) group_right kcover_gpu_pod{node="$node"}', "{{gpu}} {{namespace}}/{{pod}}"),), "percentunit"),
         Panel("GPU power", "timeseries", 12, 7, (('kcover_gpu_power_watts{node="$node"}', "{{gpu}}"),), "watt"),

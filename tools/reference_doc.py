@@ -39,7 +39,7 @@ Nothing here grows with the age of the cluster: series about a pod, rank or job 
 `verdict`, `cause`, `phase`, `verb` and `family` are closed lists. Each program also
 serves `process_*`: its own CPU, memory and descriptors.
 
-## Labels that join
+## Labels to join on
 
 | label | joins |
 |---|---|
@@ -59,17 +59,16 @@ ALERTS_HEAD = """# Alerts
 
 <!-- Written by tools/reference_doc.py from charts/kcover-ebpf/files/alerts.yaml and the runbooks: change those. -->
 
-They are in `charts/kcover-ebpf/files/alerts.yaml`; `promtool test rules tests/unit/alerts.test.yaml` tests each of
-them.
+Defined in `charts/kcover-ebpf/files/alerts.yaml`, tested by `promtool test rules tests/unit/alerts.test.yaml`.
 
 | alert | severity | after | when |
 |---|---|---|---|
 """
 ALERTS_END = """
-`KcoverJobHung` needs no waiting time, because a verdict includes one: it follows a silence
+`KcoverJobHung` has no `for`, because the verdict has already waited: it follows a silence
 longer than any the job had while healthy. An incident that stays `Open` with "one kind of evidence" rests on that
 silence alone, and is left to the operator.
-With a scrape and an evaluation every 5 s it fires within 10 s of the verdict.
+With a scrape and an evaluation every 5 s the alert fires within 10 s of the verdict.
 """
 
 

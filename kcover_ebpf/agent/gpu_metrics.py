@@ -88,7 +88,7 @@ class GpuMetrics(Collector):
     def _of_pods(self) -> Iterator[_Family]:
         pod = GaugeMetricFamily(
             "kcover_gpu_pod",
-            "1 for each pod that uses the GPU; multiply with it, on (UUID), for series of a pod.",
+            "1 for each pod that uses the GPU; multiply by it, on (UUID), to get series by pod.",
             labels=(*_GPU, "namespace", "pod"),
         )
         memory = GaugeMetricFamily(
@@ -153,12 +153,12 @@ def _of_helper(known: Telemetry | None, readings: Iterable[GpuReading]) -> Itera
     _add(unanswered, readings, lambda each: float(bool(each.unanswered)))
     age = GaugeMetricFamily(
         "kcover_gpu_telemetry_age_seconds",
-        "Seconds since GPUs were read last; -1 where they never were.",
+        "Seconds since the GPUs were last read; -1 if never.",
     )
     read_s = known.read_s if known is not None else None
     age.add_metric((), -1.0 if read_s is None else time.monotonic() - read_s)
     cpu = CounterMetricFamily(
-        "kcover_gpu_telemetry_cpu_seconds", "CPU time of the program that reads the GPUs."
+        "kcover_gpu_telemetry_cpu_seconds", "CPU time used by the program that reads the GPUs."
     )
     cpu.add_metric((), known.cpu_s if known is not None else 0.0)
     yield from (unanswered, age, cpu)

@@ -32,12 +32,12 @@ class InspectionMetrics:
         )
         self._clean_rounds = Gauge(
             "kcover_inspection_clean_rounds",
-            "Inspections in a row in which nothing failed and all that failed before was seen to work.",
+            "Consecutive inspections in which nothing failed and everything that had failed was seen to work.",
             registry=registry,
         )
         self._cpu = Counter(
             "kcover_inspection_cpu_seconds",
-            "CPU time of the inspections of the node.",
+            "CPU time used by inspections of the node.",
             registry=registry,
         )
         self._cpu_s = 0.0

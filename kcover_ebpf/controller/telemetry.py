@@ -173,7 +173,7 @@ class ControllerTelemetry:
             (Result.UNKNOWN if each.is_stale(now_s) else each.health.result).value for each in known
         )
         values = {(result.value,): float(tally[result.value]) for result in Result}
-        text = "Nodes by the result of their last inspection; unknown also where no agent reports any more."
+        text = "Nodes by the result of their last inspection; unknown includes nodes whose agent no longer reports."
         return _gauge("kcover_nodes_by_health", text, values, "result")
 
     def _incidents(self, leads: bool) -> list[tuple[Incident, Status]]:

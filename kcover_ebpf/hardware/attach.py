@@ -28,7 +28,7 @@ _MODULES = {
     "on_xid_tracepoint": families.GPU_MODULE,
     **{probe.name: families.GPU_MODULE for probe in families.GPU.probes},
 }
-"""Probes that have nothing to hang on while a module is not loaded."""
+"""Probes that have nothing to attach to while a module is not loaded."""
 
 _MOST_REFUSALS = 5
 """A driver that is just being loaded may refuse once or twice; a kernel without kprobes always does."""

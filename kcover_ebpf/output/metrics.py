@@ -40,7 +40,7 @@ _MOST_CONNECTIONS = 16
 """A scraper holds one for milliseconds; each costs a thread and a descriptor of a program that has other work."""
 _DETECTION_BUCKETS_S = (0.1, 0.25, 0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300)
 _WHY_NOT_ATTACHED = (
-    "1 for each probe that is not attached: no_hook (this kernel has nothing to hang on), no_driver (its module is not "
+    "1 for each probe that is not attached: no_hook (not in this kernel), no_driver (its module is not "
     "loaded), no_library, refused (a capability is missing, or the verifier rejected it)."
 )
 _AGE = "Seconds since the rank last made progress."
