@@ -1,7 +1,7 @@
 """Builds the parts of the agent in the order in which they must come to life, and ends them in reverse.
 
 The port is bound and the configuration read before BPF is loaded, so that a mistake costs nothing;
-rights are dropped before the first thread is started, for they belong to threads. What is in force
+privileges are dropped before the first thread is started, for they belong to threads. What is in force
 from an earlier life, a stop above all, is dealt with before the API server is heard.
 """
 
@@ -150,7 +150,7 @@ class _Agent:
             self._serve(server, sources, informers)
         _LOG.info(self._greeting(kernel, session.host))
         self._loop.run(self._is_over)
-        _LOG.info("ends")
+        _LOG.info("stopping")
         return 0
 
     def _follow_gpus(

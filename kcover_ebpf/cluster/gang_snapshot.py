@@ -166,7 +166,7 @@ def _rebased(index: int, rank: RankSnapshot, late_s: float) -> RankSnapshot:
         rank.later(late_s),
         pid=_pid(index, rank.pid),
         tid=rank.tid or rank.pid,
-        text=rank.text or rank.state.value,
+        text=rank.text or rank.state.text,
         waits_for=tuple(_pid(index, each) for each in rank.waits_for),
         # older agents report the stack of what they inspected, and not that they did
         inspected=rank.inspected or rank.timed or bool(rank.stack),

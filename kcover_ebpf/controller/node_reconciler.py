@@ -310,7 +310,7 @@ class NodeReconciler:
         self._remember(release(self._writes(), node))
         why = "the cordon on suspicion has expired"
         if node.until_s is None:
-            why = "marked healthy, or inspected and mended, after a fault"
+            why = "marked healthy, or its inspections are clean, after a fault"
         self._say(node, "KcoverUncordoned", why, False)
 
     def _remember(self, raw: Mapping[str, Any]) -> None:

@@ -32,7 +32,7 @@ class Awaited:
     @property
     def text(self) -> str:
         """As a sentence of the verdict."""
-        name, doing = evidence.name(self.rank), f"{self.rank.state.value}: {self.rank.text}"
+        name, doing = evidence.name(self.rank), f"{self.rank.state.text}: {self.rank.text}"
         return (
             f"every other rank had waited for {name} ({doing}) for at least {self.waited_s:.1f} s"
         )

@@ -143,7 +143,7 @@ def _working(
         return Finding(VerdictKind.WORKING, Cause.TRAINING, snapshot.now_ns)
     first = max(working, key=lambda each: each.age_s)
     end = wait_chain.follow(snapshot, first)
-    what = f"{end.state.value}: {end.text}, {evidence.ago(end)}"
+    what = f"{end.state.text}: {end.text}, {evidence.ago(end)}"
     text = f"{evidence.name(first)} is {what}; the others wait for it"
     return Finding(
         VerdictKind.WORKING,
@@ -239,7 +239,7 @@ def _awaits_outside(
     if end.pid != first.pid:
         text += f"; it waits for process {end.pid}: {end.text}, {evidence.ago(end)}"
     found = [
-        Evidence(EvidenceKind.SINK, f"{text}; {end.state.value}"),
+        Evidence(EvidenceKind.SINK, f"{text}; {end.state.text}"),
         *evidence.time(first),
         *evidence.peers(first, ranks),
         *evidence.gpus(ranks, first),

@@ -95,7 +95,7 @@ def _behind(
     if not _overrules(found):
         return found
     end = wait_chain.follow(snapshot, elsewhere)
-    what = f"{end.state.value}: {end.text}, {evidence.ago(end)}"
+    what = f"{end.state.text}: {end.text}, {evidence.ago(end)}"
     text = f"{evidence.name(elsewhere)} is {what}; the others wait for it"
     said = Evidence(EvidenceKind.SINK, text), *reasons
     cause = found.cause if found.kind is VerdictKind.WORKING else Cause.COMPUTING

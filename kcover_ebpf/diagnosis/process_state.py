@@ -13,7 +13,7 @@ from kcover_ebpf.tunables.diagnosis import DEVICE_BELIEVED_S, FAULTING_BELIEVED_
 
 
 class State(Enum):
-    """The state of the lead thread of a process; the value is the text for people."""
+    """The state of the lead thread of a process; the value is what reports carry, `text` is for people."""
 
     __hash__ = (
         object.__hash__
@@ -47,9 +47,20 @@ class State(Enum):
     SPINNING = "spinning"
     OTHER = "in a wait of unknown kind"
     UNKNOWN = OTHER
-    """What a newer agent reports of which this version does not know the word."""
+    """A state that a newer agent reports and this version does not know."""
+
+    @property
+    def text(self) -> str:
+        """For people: the value, but where that is kept only because agents report it."""
+        return _TEXTS.get(self, self.value)
 
 
+_TEXTS = {
+    State.TRACED: "stopped by a debugger",
+    State.READ: "waiting for data that is never sent",
+    State.CHILDREN: "waiting for children that are working",
+    State.SLEEP_LONG: "sleeping without a time limit",
+}
 EFFORT = frozenset(
     {State.MOVING, State.COMPUTING, State.STORING, State.CHILDREN, State.SLEEPING, State.USER}
 )

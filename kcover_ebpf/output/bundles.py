@@ -25,5 +25,5 @@ def write_bundle(parent: Path, name: str, files: Mapping[str, str]) -> Path:
             path.write_text(text, encoding="utf-8", errors="backslashreplace")
         draft.rename(final)
     except OSError as error:
-        raise ActionError(f"cannot write the snapshot {final}: {error.strerror}") from error
+        raise ActionError(f"cannot write the bundle {final}: {error.strerror}") from error
     return final

@@ -42,7 +42,7 @@ def test_write_bundle__a_bundle_is_complete_or_not_there(tmp_path: Path) -> None
 
 def test_write_bundle__a_bundle_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ActionError, match="cannot write the snapshot"):
+    with pytest.raises(ActionError, match="cannot write the bundle"):
         write_bundle(tmp_path / "file", "one", {})
 
 

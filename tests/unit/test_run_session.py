@@ -237,7 +237,7 @@ def test_session__a_snapshot_that_cannot_be_written_stops_nothing(
     (tmp_path / "kept").write_text("a file in the way")
     session, notes = live(decide(Act.SHUTDOWN))
     assert session.run().exit_code == 75
-    assert "cannot write the snapshot" in notes.actions[0][1]
+    assert "cannot write the bundle" in notes.actions[0][1]
 
 
 def test_session__after_a_signal_nothing_is_decided_any_more(live: Any, keeper: FakeKeeper) -> None:
