@@ -91,7 +91,7 @@ advice = "call the storage team"
 ```
 
 or as the JSON of a node-problem-detector log monitor, of which `type`, `reason`, `pattern` and `condition` are read. Patterns have
-[RE2's syntax](https://github.com/google/re2/wiki/Syntax).
+[RE2's syntax](https://github.com/google/re2/wiki/Syntax); begin that of a lasting rule about the node with `^`.
 """
 
 

@@ -44,8 +44,6 @@ _STATES = {
 }
 _TITLES = {"rights": "privileges"}
 """Features that JSON names otherwise than people do."""
-_SELF_TEST_S = 0.5
-_NVML_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)

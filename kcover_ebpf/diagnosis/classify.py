@@ -219,37 +219,3 @@ def _since(lead: ThreadHistory, view: ProcessHistory) -> int:
     progress_ns = max(lead.progress_ns, view.data_ns)
     since_ns = min(lead.sample.idle_since_ns, progress_ns or lead.sample.site_since_ns)
     return max(since_ns, lead.burnt_until_ns, lead.stopped_since_ns)
-
-
-def describe(
-    sample: ThreadSample, inspection: Inspection | None, table: SyscallTable, state: State
-) -> str:
-    """The call a thread sits in, for people: name, what it waits on, kernel function, when it ends."""
-    stopped = {
-        TaskState.STOPPED: "stopped (SIGSTOP)",
-        TaskState.FROZEN: "frozen (cgroup)",
-        TaskState.TRACED: "stopped by a debugger",
-    }.get(sample.state)
-    if stopped is not None:
-        return stopped
-    running = sample.state is TaskState.RUNNING
-    parts = [table.name(sample.syscall) or ("running in user space" if running else "page fault")]
-    if inspection is not None:
-        if inspection.files:
-            parts.append(
-                f"fd {inspection.files[0].fd} {inspection.files[0].kind} {inspection.files[0].target}"
-            )
-        if inspection.wait_channel:
-            parts.append(f"[{inspection.wait_channel}]")
-        if inspection.timed and inspection.deadline_ns is not None:
-            left_s = max(0.0, (inspection.deadline_ns - inspection.boottime_ns) / NS)
-            parts.append(f"(ends in {left_s:.0f} s)")
-    if state in (State.ON_DEVICE, State.NAPPING):
-        parts.append(f"({state.value})")
-    if state is State.SPINNING:
-        parts.append("(a loop in place)")
-    if state is State.THROTTLED:
-        parts.append("(runnable, but gets no CPU)")
-    if sample.state is TaskState.UNINTERRUPTIBLE:
-        parts.append("(state D)")
-    return " ".join(parts)

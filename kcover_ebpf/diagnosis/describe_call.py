@@ -19,7 +19,17 @@ from kcover_ebpf.ids import NS
 _SHOWN = 4
 _WAIT_ANY = -1
 _NVIDIA_TYPE = ord("F")
-_STOPPED = {"T": "stopped (SIGSTOP)", "t": "stopped by a debugger", "F": "frozen (cgroup)"}
+_STOPPED = {
+    TaskState.STOPPED: "stopped (SIGSTOP)",
+    TaskState.FROZEN: "frozen (cgroup)",
+    TaskState.TRACED: State.TRACED.value,
+}
+_NOTES = {
+    State.ON_DEVICE: State.ON_DEVICE.value,
+    State.NAPPING: State.NAPPING.value,
+    State.SPINNING: "a loop in place",
+    State.THROTTLED: "runnable, but gets no CPU",
+}
 
 
 @dataclass(frozen=True, slots=True)
