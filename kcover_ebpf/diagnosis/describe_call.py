@@ -22,11 +22,11 @@ _NVIDIA_TYPE = ord("F")
 _STOPPED = {
     TaskState.STOPPED: "stopped (SIGSTOP)",
     TaskState.FROZEN: "frozen (cgroup)",
-    TaskState.TRACED: State.TRACED.value,
+    TaskState.TRACED: State.TRACED.text,
 }
 _NOTES = {
-    State.ON_DEVICE: State.ON_DEVICE.value,
-    State.NAPPING: State.NAPPING.value,
+    State.ON_DEVICE: State.ON_DEVICE.text,
+    State.NAPPING: State.NAPPING.text,
     State.SPINNING: "a loop in place",
     State.THROTTLED: "runnable, but gets no CPU",
 }

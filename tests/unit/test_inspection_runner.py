@@ -206,7 +206,7 @@ def test_inspect__a_tool_that_cannot_be_ended_is_left_behind(
     """As one that hangs in a driver: the check that waits for it is ended, and it is not."""
     tool(tmp_path, "nvidia-smi", f"echo $$ >{tmp_path}/pid; exec sleep 600")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(runner, "_REAP_S", 0.2)
+    monkeypatch.setattr(runner, "CHECK_REAP_S", 0.2)
     killpg = os.killpg
     monkeypatch.setattr(os, "killpg", lambda pid, number: None if number else killpg(pid, number))
     result = run(nvidia_smi.find, deadline_s=1.0)
