@@ -245,7 +245,7 @@ def text(raw: Raw) -> str:
     tables = (
         ("Goals", ("what", "goal", "measured (95% interval)", ""), _goal_rows(raw)),
         (
-            "The training: steps at a pass against the steps beside it",
+            "The training: steps during a pass against the steps next to it",
             ("statistic", "at a pass", "at a blank", "slow-down: a pass less a blank, each second"),
             _pass_rows(raw),
         ),
@@ -262,7 +262,7 @@ def text(raw: Raw) -> str:
         ),
         ("Start", ("what", "median", "range"), _start_rows(raw)),
         (
-            "A process that nobody watches: CPU time of one getppid(2)",
+            "An unwatched process: CPU time of one getppid(2)",
             ("sensor", "blocks", "median", "least"),
             _syscall_rows(raw),
         ),

@@ -83,7 +83,9 @@ def _write(folder: Path) -> CheckFinding:
             file.seek(0)
             file.read()
     except OSError as error:
-        return failed(f"{folder}: cannot write: {error.strerror}", "check space, quota and rights")
+        return failed(
+            f"{folder}: cannot write: {error.strerror}", "check space, quota and permissions"
+        )
     wrote_s, read_s = synced_s - start_s, time.monotonic() - synced_s
     text = f"{folder}: 1 MiB written in {wrote_s * 1000:.0f} ms, read in {read_s * 1000:.0f} ms"
     if max(wrote_s, read_s) > STORAGE_SLOW_S:
