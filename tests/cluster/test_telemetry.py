@@ -45,7 +45,7 @@ def free_port() -> int:
         return port
 
 
-class Page(BaseHTTPRequestHandler):
+class FakeDcgmPage(BaseHTTPRequestHandler):
     """dcgm-exporter's, which knows another pod's name for the GPU: it is not asked for it here."""
 
     def do_GET(self) -> None:
@@ -59,7 +59,7 @@ class Page(BaseHTTPRequestHandler):
 
 @contextmanager
 def exporter() -> Iterator[int]:
-    server = HTTPServer(("127.0.0.1", 0), Page)
+    server = HTTPServer(("127.0.0.1", 0), FakeDcgmPage)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield server.server_port

@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.unit.ras_server import RasServer, json_report
+from tests.unit.fake_ras_server import FakeRasServer, json_report
 
 PORT = 28028
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -34,7 +34,7 @@ def main() -> None:
     pids = all_pids(Path.cwd())
     counts = [steps - int(rank == late) for rank in range(WORLD)]
     report = json_report(counts, pid_of=lambda rank: pids[rank]).replace("10.0.0.1", "127.0.0.1")
-    server = RasServer([report], port=PORT)
+    server = FakeRasServer([report], port=PORT)
     print("serves at", server.address, flush=True)
     libc = ctypes.CDLL(None)
     for _ in range(steps):

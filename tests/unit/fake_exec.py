@@ -48,7 +48,7 @@ def snapshot(node: str, name: str, number: int, state: State = State.FUTEX) -> l
     return look(node, report=encode(report))
 
 
-class Server:
+class FakeExecServer:
     """The API server: pods by path, and what exec answers."""
 
     host = "https://api"
@@ -82,7 +82,12 @@ class Server:
 
 class FakeExec:
     def __init__(
-        self, server: Server, namespace: str, agent: str, container: str, command: Sequence[str]
+        self,
+        server: FakeExecServer,
+        namespace: str,
+        agent: str,
+        container: str,
+        command: Sequence[str],
     ) -> None:
         if "exec" in server.refuse:
             raise server.refuse["exec"]

@@ -12,7 +12,7 @@ from kcover_ebpf.agent import health
 from kcover_ebpf.agent.health import Part
 
 
-class Work:
+class FakeWork:
     """What a thread of the agent runs, as far as its health is concerned."""
 
     turn_s = 0.0
@@ -54,10 +54,10 @@ def test_wrong__every_thread_of_the_agent_is_a_part() -> None:
 
     with contextlib.ExitStack() as stack:
         agent: Any = _Agent(AgentOptions("n", "ns", None), stack)  # type: ignore[arg-type]
-        agent._executor, agent._reporter = Work(), Work()
+        agent._executor, agent._reporter = FakeWork(), FakeWork()
         agent._order_thread = agent._start(agent._executor)
         agent._report_thread = agent._start(agent._reporter)
-        inspector = Work()
+        inspector = FakeWork()
         agent._inspection_thread = agent._start(inspector)
         agent._informers = type("Watches", (), {"is_alive": True})()
         assert health.wrong(agent._parts(), lambda: 0.0) == ""

@@ -23,6 +23,7 @@ from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.tunables.agent import HEARTBEAT_S
 from kcover_ebpf.tunables.recovery import AGENT_SILENT_S, SNAPSHOT_FRESH_S
+from tests.unit.fake_clock import FakeClock
 from tests.unit.report_builders import NOW_S, SELECTOR, case, rank, report
 
 STOP = Ack("i-1", Verb.STOP, AckResult.DONE, 8, bundle="/var/lib/kcover/b")
@@ -156,17 +157,10 @@ def test_confirmed__answers_to_orders_are_those_of_report_and_lease_together() -
 # ---- in the controller
 
 
-class Clock:
-    now_s = NOW_S
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 def written(node: str, sequence: int, age_s: float = 0.0) -> Event:
     spec = {"node": node, "time": "2026-01-01T00:00:00Z", "sequence": sequence}
     spec |= {"job": {"name": "j", "selector": SELECTOR}, "pods": [{"name": "j-0", "uid": "u"}]}
-    at = rfc3339.to_text(Clock.now_s - age_s)
+    at = rfc3339.to_text(NOW_S - age_s)
     metadata = {"name": f"j.{node}", "namespace": "ns", "uid": f"r-{node}"}
     return Event(
         Change.SET, {"metadata": {**metadata, "managedFields": [{"time": at}]}, "spec": spec}
@@ -176,7 +170,7 @@ def written(node: str, sequence: int, age_s: float = 0.0) -> Event:
 def renewed(node: str, *current: int, age_s: float = 0.0, acks: tuple[Ack, ...] = ()) -> Event:
     made = object_of(AgentLease(node, NOW_S - age_s, 10, frozenset(current), acks))
     made["metadata"] |= {"uid": f"l-{node}", "namespace": "kcover"}
-    made["metadata"]["managedFields"] = [{"time": rfc3339.to_text(Clock.now_s - age_s)}]
+    made["metadata"]["managedFields"] = [{"time": rfc3339.to_text(NOW_S - age_s)}]
     return Event(Change.SET, made)
 
 
@@ -187,7 +181,7 @@ def changed() -> list[GangId]:
 
 @pytest.fixture
 def store(changed: list[GangId]) -> ObjectCache:
-    made = ObjectCache(changed.append, wall=Clock())
+    made = ObjectCache(changed.append, wall=FakeClock(NOW_S))
     made.bad = pytest.fail
     return made
 

@@ -18,7 +18,7 @@ from kcover_ebpf.records import device_wire as wire
 from kcover_ebpf.settings import Settings
 
 
-class Loader:
+class FakeLoader:
     """Stands for the kernel: takes every probe, or refuses all of the GPU driver's."""
 
     def __init__(self) -> None:
@@ -44,8 +44,8 @@ class Loader:
 
 
 @pytest.fixture
-def loader(monkeypatch: pytest.MonkeyPatch) -> Loader:
-    found = Loader()
+def loader(monkeypatch: pytest.MonkeyPatch) -> FakeLoader:
+    found = FakeLoader()
     monkeypatch.setattr(attach, "load_family", found.load)
     return found
 
@@ -64,7 +64,7 @@ GPU_PROBES = {probe.name for probe in families.GPU.probes}
 
 
 def test_attachments__what_hangs_on_a_module_is_not_tried_before_it_is_there(
-    loader: Loader, tmp_path: Path
+    loader: FakeLoader, tmp_path: Path
 ) -> None:
     found = _attached(_host(tmp_path))
     assert not GPU_PROBES & set(loader.tried)
@@ -80,7 +80,7 @@ def test_attachments__what_hangs_on_a_module_is_not_tried_before_it_is_there(
 
 
 def test_attachments__a_driver_that_comes_is_attached_to_once(
-    loader: Loader, tmp_path: Path
+    loader: FakeLoader, tmp_path: Path
 ) -> None:
     found = _attached(_host(tmp_path))
     _host(tmp_path, "nvidia")
@@ -93,7 +93,7 @@ def test_attachments__a_driver_that_comes_is_attached_to_once(
 
 
 def test_attachments__a_kernel_that_always_refuses_is_not_asked_for_ever(
-    loader: Loader, tmp_path: Path
+    loader: FakeLoader, tmp_path: Path
 ) -> None:
     loader.refuses_gpu = True
     found = _attached(_host(tmp_path, "nvidia"))
@@ -108,7 +108,7 @@ def test_attachments__a_kernel_that_always_refuses_is_not_asked_for_ever(
 
 
 def test_attachments__a_severity_that_is_not_known_ends_nothing(
-    loader: Loader, tmp_path: Path
+    loader: FakeLoader, tmp_path: Path
 ) -> None:
     """The kernel names a fourth one, DPC_FATAL, and never reports it."""
     value = wire.AerValue(total=3)
@@ -132,7 +132,7 @@ def test_attachments__a_severity_that_is_not_known_ends_nothing(
     ids=["probed", "no kprobes", "half of them"],
 )
 def test_attachments__lines_are_taken_from_their_storage_or_from_the_console(
-    loader: Loader, tmp_path: Path, refused: set[str], worked: bool, probe: str
+    loader: FakeLoader, tmp_path: Path, refused: set[str], worked: bool, probe: str
 ) -> None:
     """Never from both: each line would be reported twice."""
     found = _attached(_host(tmp_path))

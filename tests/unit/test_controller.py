@@ -11,18 +11,11 @@ from kcover_ebpf.controller.workqueue import WorkQueue
 from kcover_ebpf.kube.leader_election import Claim
 from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.tunables.kube import LEASE_DURATION_S, LEASE_GIVE_UP_S
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
+from tests.unit.fake_clock import FakeClock
 
 
 def test_work_queue__a_burst_about_one_key_is_looked_at_once():
-    clock = Clock()
+    clock = FakeClock(100.0)
     queue: WorkQueue[str] = WorkQueue(clock)
     for _ in range(23):
         queue.add("a")
@@ -38,7 +31,7 @@ def test_work_queue__a_burst_about_one_key_is_looked_at_once():
 
 
 def test_work_queue__a_key_is_never_in_two_hands():
-    clock = Clock()
+    clock = FakeClock(100.0)
     queue: WorkQueue[str] = WorkQueue(clock)
     queue.add("a", 0.0)
     assert queue.take() == "a"
@@ -51,7 +44,7 @@ def test_work_queue__a_key_is_never_in_two_hands():
 
 
 def test_work_queue__a_key_rests_for_as_long_as_is_said():
-    clock = Clock()
+    clock = FakeClock(100.0)
     queue: WorkQueue[str] = WorkQueue(clock)
     queue.add("a", 0.0)
     assert queue.take() == "a"
@@ -65,7 +58,7 @@ def test_work_queue__a_key_rests_for_as_long_as_is_said():
 
 
 def test_work_queue__a_key_that_need_not_rest_leaves_nothing_behind():
-    queue: WorkQueue[str] = WorkQueue(Clock())
+    queue: WorkQueue[str] = WorkQueue(FakeClock(100.0))
     queue.add("a", 0.0)
     queue.take()
     queue.done("a")
@@ -107,7 +100,7 @@ def report(uid: str = "r1", written: str = "2026-01-01T00:00:00Z", **spec) -> Ev
 @pytest.fixture
 def store() -> ObjectCache:
     reported: list[GangId] = []
-    made = ObjectCache(reported.append, wall=Clock())
+    made = ObjectCache(reported.append, wall=FakeClock(100.0))
     made.bad = pytest.fail
     return made
 

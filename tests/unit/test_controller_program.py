@@ -13,10 +13,10 @@ from kcover_ebpf.errors import Unreachable
 from kcover_ebpf.kube.reflector import Reflector
 
 
-class Away:
+class FakeSilentSession:
     """A session whose API server does not answer; nothing is asked here."""
 
-    def hurried(self, _: float) -> Away:
+    def hurried(self, _: float) -> FakeSilentSession:
         return self
 
     def _no(self, *_: object) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def _pods(program: Controller) -> Reflector:
 @pytest.mark.parametrize("part", PARTS)
 def test_health__a_dead_thread_is_named(part: str) -> None:
     """As an error that nobody expected would leave it."""
-    program = Controller(Away(), ControllerOptions("ns", "me", workers=2))  # type: ignore[arg-type]
+    program = Controller(FakeSilentSession(), ControllerOptions("ns", "me", workers=2))  # type: ignore[arg-type]
     assert program._health() == ""
     ended = threading.Thread(target=lambda: None, name=f"the {part} thread")
     ended.start()

@@ -9,26 +9,19 @@ from kcover_ebpf.controller.api_writer import ApiWriter
 from kcover_ebpf.controller.event_recorder import EventRecorder, PendingEvent, name_of
 from kcover_ebpf.errors import ApiError, Conflict, NotFound
 from kcover_ebpf.tunables.controller import EVENT_SETTLE_S
+from tests.unit.fake_clock import FakeClock
 
 JOB = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u1", "namespace": "ns"}
 POD = {"apiVersion": "v1", "kind": "Pod", "name": "j-0", "uid": "u2", "namespace": "ns"}
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now_s
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(1_000_000.0)
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def reported(clock: Clock) -> EventRecorder:
+def reported(clock: FakeClock) -> EventRecorder:
     return EventRecorder(lambda _: None, clock)
 
 
@@ -40,7 +33,7 @@ def due(reported: EventRecorder) -> list[PendingEvent]:
 
 
 def test_event_recorder__a_restart_is_one_event_for_the_job_and_one_for_the_pod(
-    reported: EventRecorder, clock: Clock
+    reported: EventRecorder, clock: FakeClock
 ) -> None:
     for reason in ("Decided", "ShuttingDown", "Recovering"):
         reported.publish("inc", JOB, reason, f"{reason}!", True)
@@ -62,7 +55,7 @@ def test_event_recorder__a_restart_is_one_event_for_the_job_and_one_for_the_pod(
 
 
 def test_event_recorder__a_later_word_changes_the_event_that_is_there(
-    reported: EventRecorder, clock: Clock
+    reported: EventRecorder, clock: FakeClock
 ) -> None:
     reported.publish("inc", JOB, "Decided", "a", True)
     clock.now_s += EVENT_SETTLE_S
@@ -76,7 +69,7 @@ def test_event_recorder__a_later_word_changes_the_event_that_is_there(
 
 
 def test_event_recorder__another_incident_is_another_event(
-    reported: EventRecorder, clock: Clock
+    reported: EventRecorder, clock: FakeClock
 ) -> None:
     reported.publish("inc1", JOB, "Decided", "a", True)
     reported.publish("inc2", JOB, "Decided", "b", True)
@@ -93,7 +86,7 @@ def test_name_of__the_name_is_the_same_for_the_next_controller_and_one_that_the_
 
 
 def test_event_recorder__one_too_many_is_dropped_and_counted(
-    reported: EventRecorder, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    reported: EventRecorder, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_recorder, "_MOST_WAITING", 3)
     for number in range(5):
@@ -104,7 +97,7 @@ def test_event_recorder__one_too_many_is_dropped_and_counted(
 
 
 def test_event_recorder__what_the_server_refuses_is_counted_and_nothing_waits_at_the_end(
-    clock: Clock,
+    clock: FakeClock,
 ) -> None:
     sent: list[str] = []
 
@@ -122,7 +115,7 @@ def test_event_recorder__what_the_server_refuses_is_counted_and_nothing_waits_at
     assert reported.lost_count == 1
 
 
-class Server:
+class FakeEventServer:
     """Remembers requests; `fails` are raised first."""
 
     def __init__(self, *fails: ApiError | None) -> None:
@@ -163,14 +156,14 @@ PATH = "/api/v1/namespaces/ns/events"
 def test_api_writer__an_event_is_made_once_and_changed_after(
     is_known: bool, fails: list[ApiError], expected: list[tuple[str, str]]
 ) -> None:
-    server = Server(*fails)
+    server = FakeEventServer(*fails)
     ApiWriter(server, lambda *_: None, lambda: True).event(said(is_known))  # type: ignore[arg-type]
     assert server.asked == expected
     assert (server.body["count"], len(str(server.body["message"]))) == (3, 1024)
 
 
 def test_api_writer__an_event_about_a_pod_asks_for_a_recovery_as_kcover_does() -> None:
-    server = Server()
+    server = FakeEventServer()
     ApiWriter(server, lambda *_: None, lambda: True).event(said(False))  # type: ignore[arg-type]
     metadata = server.body["metadata"]
     assert isinstance(metadata, dict)

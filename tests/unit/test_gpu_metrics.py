@@ -128,7 +128,7 @@ def test_gpu_pods__a_pod_that_the_exporter_names(tmp_path: Path) -> None:
     assert GpuPods(pods(name="other"), tmp_path).of([gpu], {}) == ()
 
 
-class Page(BaseHTTPRequestHandler):
+class FakeExporterPage(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.send_response(200)
         self.end_headers()
@@ -148,7 +148,7 @@ def ask(port: int, expression: str) -> list[dict[str, Any]]:
 @pytest.mark.needs("prometheus")
 def test_gpu_metrics__prometheus_joins_them_with_those_of_dcgm_exporter(tmp_path: Path) -> None:
     (pod,) = GpuPods(pods(), tmp_path).of([READING], {UID: ("0000:5d:00.0",)})
-    ours, theirs = MetricsServer(("127.0.0.1", 0)), HTTPServer(("127.0.0.1", 0), Page)
+    ours, theirs = MetricsServer(("127.0.0.1", 0)), HTTPServer(("127.0.0.1", 0), FakeExporterPage)
     ours.serve(metrics(GpuState(READING, GpuUse.WORKING, 1), gpu_pods=(pod,)))
     threading.Thread(target=theirs.serve_forever, daemon=True).start()
     port = free_port()

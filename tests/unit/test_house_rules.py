@@ -304,6 +304,17 @@ def test_house_rules__a_class_has_a_name_of_its_own_in_the_package() -> None:
     assert {name: paths for name, paths in where.items() if len(paths) > 1} == {}
 
 
+def test_house_rules__a_fake_has_a_name_of_its_own_in_the_tests() -> None:
+    """Two that do the same are one helper, fake_*.py; two that differ are called by what they are for."""
+    names = [
+        name
+        for path in (ROOT / "tests").rglob("*.py")
+        for name in re.findall(r"^ *class (Fake\w*)", path.read_text(), re.MULTILINE)
+    ]
+    assert len(names) > 40
+    assert [name for name, count in Counter(names).items() if count > 1] == []
+
+
 def test_house_rules__a_name_of_ours_in_kubernetes_is_written_once() -> None:
     """Labels, annotations, taints: whoever needs one imports it. Versions belong to an interface each."""
     texts = [path.read_text() for path in PACKAGE.rglob("*.py")]

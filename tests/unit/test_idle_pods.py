@@ -170,7 +170,7 @@ def test_cpu_seconds__the_cpu_time_of_containers(tmp_path: Path) -> None:
     assert cpu_seconds([RunningContainer("u", "b", tmp_path / "gone")]) is None
 
 
-class Server:
+class FakePodServer:
     """The pods that there are, and the Events that were written."""
 
     def __init__(self, *pods: dict[str, Any]) -> None:
@@ -200,7 +200,7 @@ IDLE = IdlePod("team", "notebook", "u-notebook", 2.1 * 86400, ("GPU-0",), 0.02)
 
 
 def test_idle_pods__the_owner_finds_an_event_once_a_day() -> None:
-    server = Server(pod())
+    server = FakePodServer(pod())
     for _ in range(3):
         server.report(IDLE)
         server.now_s += 60
@@ -222,7 +222,7 @@ def test_idle_pods__the_owner_finds_an_event_once_a_day() -> None:
 
 
 def test_idle_pods__a_server_that_did_not_answer_is_asked_again() -> None:
-    server = Server(pod())
+    server = FakePodServer(pod())
     server.is_down = True
     with pytest.raises(ApiError):
         server.report(IDLE)
@@ -235,14 +235,14 @@ def test_idle_pods__a_server_that_did_not_answer_is_asked_again() -> None:
     "there", [pod(node="n2"), pod() | {"metadata": pod()["metadata"] | {"uid": "another"}}, None]
 )
 def test_idle_pods__an_agent_reports_pods_of_its_node_only(there: dict[str, Any] | None) -> None:
-    server = Server(*([there] if there else []))
+    server = FakePodServer(*([there] if there else []))
     server.report(IDLE)
     server.report(replace(IDLE, namespace="../kube-system", uid="x"))
     assert server.written == []
 
 
 def test_idle_pods__a_stale_report_says_nothing() -> None:
-    server = Server(pod())
+    server = FakePodServer(pod())
     server.store.host_reports["n1"] = ReceivedReport(
         FaultReport("n1", START_S, 1, idle=(IDLE,)), START_S - 3600
     )

@@ -24,7 +24,7 @@ LABELS = {"batch.kubernetes.io/job-name": "j"}
 DAY_S = 86400.0
 
 
-class Writer:
+class FakeIncidentWriter:
     def __init__(self) -> None:
         self.written: dict[str, Status] = {}
         self.deleted: list[str] = []
@@ -42,7 +42,7 @@ class Writer:
         self.deleted.append(known.name)
 
 
-class Owners:
+class FakeOwners:
     def __init__(self, top: TopOwner | None) -> None:
         self.top, self.asked = top, 0
         self.error: Exception | None = None
@@ -66,7 +66,7 @@ def put(store: ObjectCache, name: str, phase: Phase, age_s: float = 60.0) -> Inc
     return made
 
 
-def look(store: ObjectCache, owners: Owners, writer: Writer) -> None:
+def look(store: ObjectCache, owners: FakeOwners, writer: FakeIncidentWriter) -> None:
     IncidentCollector(store, owners, writer, lambda: True).collect()  # type: ignore[arg-type]
 
 
@@ -75,8 +75,8 @@ def test_incident_collector__only_what_was_reported_and_left_is_closed_when_the_
     store, phase
 ) -> None:
     put(store, "i", phase)
-    writer = Writer()
-    look(store, Owners(None), writer)
+    writer = FakeIncidentWriter()
+    look(store, FakeOwners(None), writer)
     closed = phase in (Phase.OBSERVED, Phase.REFUSED, Phase.FAILED)
     assert set(writer.written) == ({"i"} if closed else set())
     assert writer.deleted == []
@@ -91,7 +91,7 @@ def test_incident_collector__a_job_that_agents_report_about_is_not_asked_for(sto
     put(store, "i", Phase.OBSERVED)
     seen = report("a", arrived_s=NOW_S - 5.0, suspicious=False)
     store._reports[GangId.of("ns", LABELS)]["a"] = seen
-    owners, writer = Owners(None), Writer()
+    owners, writer = FakeOwners(None), FakeIncidentWriter()
     look(store, owners, writer)
     assert (owners.asked, set(writer.written)) == (0, {"i"})
     closed = writer.written["i"]
@@ -103,8 +103,8 @@ def test_incident_collector__a_job_that_agents_report_about_is_not_asked_for(sto
 def test_incident_collector__a_job_that_is_still_silent_keeps_its_incident_open(store) -> None:
     put(store, "i", Phase.OBSERVED)
     store._reports[GangId.of("ns", LABELS)]["a"] = report("a", arrived_s=NOW_S - 5.0)
-    writer = Writer()
-    look(store, Owners(None), writer)
+    writer = FakeIncidentWriter()
+    look(store, FakeOwners(None), writer)
     assert writer.written == {}
 
 
@@ -114,9 +114,9 @@ def test_incident_collector__an_incident_that_cannot_be_written_does_not_stop_th
 ) -> None:
     put(store, "i", Phase.OBSERVED)
     put(store, "old", Phase.RECOVERED, 8 * DAY_S)
-    writer = Writer()
+    writer = FakeIncidentWriter()
     writer.error = error
-    look(store, Owners(None), writer)
+    look(store, FakeOwners(None), writer)
     assert writer.deleted == ["old"]
 
 
@@ -128,11 +128,11 @@ def test_incident_collector__incidents_are_kept_as_long_as_the_longest_budget_co
     store.put(replace(kept, status=kept.status.begin(Way.IN_PLACE, NOW_S - 8 * DAY_S)))
     longest = FaultPolicy(restarts=RestartBudget(window_seconds=int(30 * DAY_S)))
     store.policies[Uid("p")] = NamedPolicy("ns", "p", longest)
-    writer = Writer()
-    look(store, Owners(None), writer)
+    writer = FakeIncidentWriter()
+    look(store, FakeOwners(None), writer)
     assert writer.deleted == []
     store.policies.clear()
-    look(store, Owners(None), writer)
+    look(store, FakeOwners(None), writer)
     assert writer.deleted == ["old"]
 
 
@@ -151,8 +151,8 @@ def test_archive__what_cannot_be_deleted_does_not_keep_the_rest(store) -> None:
             store.put(replace(held, finalizers=("example.com/x",), is_leaving=True))
     for index in range(60):
         put(store, f"old-{index}", Phase.RECOVERED, 8 * DAY_S)
-    writer = Writer()
-    archive = IncidentCollector(store, Owners(None), writer, lambda: True)  # type: ignore[arg-type]
+    writer = FakeIncidentWriter()
+    archive = IncidentCollector(store, FakeOwners(None), writer, lambda: True)  # type: ignore[arg-type]
     archive.collect()
     store.wall = lambda: NOW_S + 15.0
     archive.collect()
@@ -166,6 +166,6 @@ def test_archive__no_window_of_a_policy_keeps_incidents_for_ever(store) -> None:
     store.put(replace(kept, status=kept.status.begin(Way.IN_PLACE, NOW_S - 31 * DAY_S)))
     endless = FaultPolicy(restarts=RestartBudget(window_seconds=10**9))
     store.policies[Uid("p")] = NamedPolicy("ns", "p", endless)
-    writer = Writer()
-    look(store, Owners(None), writer)
+    writer = FakeIncidentWriter()
+    look(store, FakeOwners(None), writer)
     assert writer.deleted == ["old"]

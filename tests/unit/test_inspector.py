@@ -28,7 +28,7 @@ from tests.unit.inspection_hosts import NIC, pci_device, tool
 XID = ReportedDeviceFault("0000:5d:00.0", "xid_79", "fell off the bus", fatal=True, unfit=True)
 
 
-class Server:
+class FakeHealthServer:
     """Takes what is applied; refuses as often as it is asked to."""
 
     def __init__(self, refuse: int = 0) -> None:
@@ -56,7 +56,7 @@ def until(reached: Callable[[], object], timeout_s: float = 60.0) -> None:
 class Bench:
     """An inspector in its thread, with plug-ins of the test alone."""
 
-    def __init__(self, folder: Path, server: Server, interval_s: float = 0.1) -> None:
+    def __init__(self, folder: Path, server: FakeHealthServer, interval_s: float = 0.1) -> None:
         self.plugins, self.server = folder / "plugins", server
         self.errors: list[tuple[str, str]] = []
         names = tuple(f"plugin/{each.name}" for each in sorted(self.plugins.iterdir()))
@@ -93,7 +93,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_inspector__a_node_fails_and_is_mended(tmp_path: Path, broken: Path) -> None:
-    with Bench(tmp_path, Server()) as bench:
+    with Bench(tmp_path, FakeHealthServer()) as bench:
         until(lambda: bench.server.result() == "pass")
         broken.touch()
         until(lambda: bench.server.result() == "fail")
@@ -110,16 +110,16 @@ def test_inspector__what_failed_before_the_agent_was_started_anew_is_remembered(
     tmp_path: Path, broken: Path
 ) -> None:
     broken.touch()
-    with Bench(tmp_path, Server()) as first:
+    with Bench(tmp_path, FakeHealthServer()) as first:
         until(lambda: first.server.result() == "fail")
     since = first.server.objects[0]["status"]["since"]
-    with Bench(tmp_path, Server()) as second:
+    with Bench(tmp_path, FakeHealthServer()) as second:
         until(lambda: second.server.result() == "fail")
     assert second.server.objects[0]["status"]["since"] == since
 
 
 def test_inspector__a_result_that_was_refused_is_sent_again(tmp_path: Path, broken: Path) -> None:
-    with Bench(tmp_path, Server(refuse=2), interval_s=3600.0) as bench:
+    with Bench(tmp_path, FakeHealthServer(refuse=2), interval_s=3600.0) as bench:
         bench.inspector.exchange((XID,))
         until(lambda: bench.server.result() == "fail")
     assert bench.errors == [("apply", "nodehealths")] * 2
@@ -128,7 +128,7 @@ def test_inspector__a_result_that_was_refused_is_sent_again(tmp_path: Path, brok
 def test_inspector__a_new_fault_asks_for_a_round_at_once_and_an_old_one_does_not(
     tmp_path: Path, broken: Path
 ) -> None:
-    with Bench(tmp_path, Server(), interval_s=3600.0) as bench:
+    with Bench(tmp_path, FakeHealthServer(), interval_s=3600.0) as bench:
         assert bench.inspector.exchange((XID,)) == {}
         until(lambda: len(bench.server.objects) == 1)
         assert "xid_79" in bench.server.objects[0]["status"]["reason"]
@@ -158,7 +158,7 @@ def test_inspector__a_round_that_gives_no_answer_makes_all_unknown(
     words: str,
 ) -> None:
     broken.touch()
-    with Bench(tmp_path, Server()) as bench:
+    with Bench(tmp_path, FakeHealthServer()) as bench:
         until(lambda: bench.server.result() == "fail")
         monkeypatch.setattr(module, "ROUND_DEADLINE_S", 1.0)
         argv = [sys.executable, "-c", f"import sys, time; {program}"]
@@ -172,7 +172,7 @@ def test_inspector__a_round_that_gives_no_answer_makes_all_unknown(
 def test_inspector__what_hangs_is_not_started_again(
     tmp_path: Path, broken: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Bench(tmp_path, Server(), interval_s=3600.0) as bench:
+    with Bench(tmp_path, FakeHealthServer(), interval_s=3600.0) as bench:
         asked: list[RoundOptions] = []
         hangs = {"name": "nvml", "result": "unknown", "evidence": ["x"], "advice": ""}
 
@@ -257,7 +257,7 @@ def test_inspector__a_round_that_breaks_is_reported_and_the_next_one_runs(
         return whole(self, wanted)
 
     monkeypatch.setattr(Inspector, "_ask", ask)
-    server = Server()
+    server = FakeHealthServer()
     with Bench(tmp_path, server) as bench:
         until(lambda: server.result() == "pass")
         assert bench.errors == [("inspect", "node")]

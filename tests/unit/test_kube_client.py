@@ -19,7 +19,7 @@ from kcover_ebpf.errors import (
     UsageError,
 )
 from kcover_ebpf.kube.client import ApiClient, connect
-from tests.unit.api_server import Answer, ApiServer, Request, serving
+from tests.unit.fake_api_server import Answer, FakeApiServer, Request, serving
 from tests.unit.kubeconfigs import SECRET, kubeconfig
 
 
@@ -29,7 +29,7 @@ def answers() -> list[Answer]:
 
 
 @pytest.fixture
-def server(answers: list[Answer]) -> Iterator[ApiServer]:
+def server(answers: list[Answer]) -> Iterator[FakeApiServer]:
     def answer(request: Request) -> Answer:
         return answers.pop(0) if answers else Answer(body={"echo": request.path})
 
@@ -38,7 +38,7 @@ def server(answers: list[Answer]) -> Iterator[ApiServer]:
 
 
 @pytest.fixture
-def session(server: ApiServer, tmp_path: Path) -> ApiClient:
+def session(server: FakeApiServer, tmp_path: Path) -> ApiClient:
     return connect(kubeconfig(tmp_path, server.url))
 
 
@@ -94,7 +94,7 @@ def test_connect__request(  # noqa: PLR0917 - one column of the table each
     kind: str | None,
     body: Any,
     session: ApiClient,
-    server: ApiServer,
+    server: FakeApiServer,
 ) -> None:
     assert call(session) == {"echo": "/x"}
     (sent,) = server.requests
@@ -154,7 +154,9 @@ def test_connect__nobody_listens(tmp_path: Path) -> None:
     assert "0x" not in str(caught.value)
 
 
-def test_connect__a_stream(session: ApiClient, server: ApiServer, answers: list[Answer]) -> None:
+def test_connect__a_stream(
+    session: ApiClient, server: FakeApiServer, answers: list[Answer]
+) -> None:
     answers.append(Answer(lines=(b'{"type":"A"}\n\n{"ty', b'pe":"B"}\n')))
     got = list(session.stream("/x", {"resourceVersion": "5"}, 9))
     assert got == [{"type": "A"}, {"type": "B"}]

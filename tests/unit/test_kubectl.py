@@ -24,7 +24,7 @@ from kcover_ebpf.api.incident import (
 from kcover_ebpf.cli import kubectl
 from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.recovery.node_plan import CLEARED
-from tests.unit.api_server import Answer, Request, serving
+from tests.unit.fake_api_server import Answer, Request, serving
 from tests.unit.kubeconfigs import kubeconfig
 
 GROUP = "/apis/kcover.io/v1alpha1"
@@ -54,7 +54,7 @@ def incident(namespace: str, name: str, age_s: float) -> dict[str, Any]:
 
 
 @dataclass
-class Cluster:
+class FakeCluster:
     """Objects by path; a PATCH of what is there merges the top level of `spec` and the metadata."""
 
     objects: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class Cluster:
 
 @dataclass
 class Plugin:
-    cluster: Cluster
+    cluster: FakeCluster
     config: str
     capsys: pytest.CaptureFixture[str]
 
@@ -112,7 +112,7 @@ class Plugin:
 
 @pytest.fixture
 def plugin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Plugin]:
-    cluster = Cluster()
+    cluster = FakeCluster()
     with serving(cluster.answer) as server:
         yield Plugin(cluster, kubeconfig(tmp_path, server.url), capsys)
 
@@ -231,7 +231,7 @@ def _bare(plugin: Plugin, *arguments: str) -> tuple[int, str]:
 def test_kubectl__a_cluster_that_cannot_be_reached_is_one_line_and_3(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    nowhere = Plugin(Cluster(), kubeconfig(tmp_path, "http://127.0.0.1:1"), capsys)
+    nowhere = Plugin(FakeCluster(), kubeconfig(tmp_path, "http://127.0.0.1:1"), capsys)
     code, err = nowhere.fails("list")
     assert code == 3
     assert "the API server does not answer: GET /apis/kcover.io" in err
@@ -241,7 +241,9 @@ def test_kubectl__a_cluster_without_kcover_is_one_line_and_3(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with serving(lambda _: Answer(404, {"message": "page not found"})) as server:
-        code, err = Plugin(Cluster(), kubeconfig(tmp_path, server.url), capsys).fails("list", "-A")
+        code, err = Plugin(FakeCluster(), kubeconfig(tmp_path, server.url), capsys).fails(
+            "list", "-A"
+        )
     assert code == 3
     assert "is kcover-ebpf installed?" in err
 
@@ -261,7 +263,7 @@ def test_kubectl__a_kubeconfig_that_is_none_is_one_line_and_2(
     path = tmp_path / "config"
     if config is not None:
         path.write_text(config)
-    code, err = Plugin(Cluster(), str(path), capsys).fails("list")
+    code, err = Plugin(FakeCluster(), str(path), capsys).fails("list")
     assert code == 2
     assert words in err
 

@@ -18,7 +18,7 @@ from kcover_ebpf.facts.health import Result
 from kcover_ebpf.kube import exec as kube_exec
 from kcover_ebpf.recovery.node_health import OFFENCES
 from kcover_ebpf.recovery.node_plan import CORDONED
-from tests.unit.api_server import Answer, Request, serving
+from tests.unit.fake_api_server import Answer, Request, serving
 from tests.unit.fake_exec import FakeExec, pod
 from tests.unit.kubeconfigs import kubeconfig
 
@@ -49,7 +49,7 @@ def health(name: str, result: Result, written: str = NOW) -> dict[str, Any]:
     return raw
 
 
-class Cluster:
+class FakeNodeObjects:
     def __init__(self) -> None:
         kept = {CORDONED: f"{NOW} plugin/p inspection", OFFENCES: f"2 {NOW}"}
         self.nodes = [
@@ -87,12 +87,12 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster() -> Cluster:
-    return Cluster()
+def cluster() -> FakeNodeObjects:
+    return FakeNodeObjects()
 
 
 @pytest.fixture
-def config(cluster: Cluster, tmp_path: Path) -> Iterator[str]:
+def config(cluster: FakeNodeObjects, tmp_path: Path) -> Iterator[str]:
     with serving(cluster.answer) as server:
         yield kubeconfig(tmp_path, server.url)
 
@@ -146,7 +146,7 @@ def test_main__the_same_as_json(config: str, capsys: pytest.CaptureFixture[str])
 
 
 def test_main__taints_of_drivers_on_single_devices_are_listed(
-    cluster: Cluster, config: str, capsys: pytest.CaptureFixture[str]
+    cluster: FakeNodeObjects, config: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.slices = cluster.tainted
     code, out, err = run(config, capsys, "nodes")
@@ -156,7 +156,7 @@ def test_main__taints_of_drivers_on_single_devices_are_listed(
 
 
 def test_main__who_may_not_read_them_learns_that(
-    cluster: Cluster, config: str, capsys: pytest.CaptureFixture[str]
+    cluster: FakeNodeObjects, config: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.slices = Answer(403, {"message": "you may not list \x1b[2Jresourceslices"})
     code, out, err = run(config, capsys, "nodes")
@@ -167,7 +167,7 @@ def test_main__who_may_not_read_them_learns_that(
 
 
 def test_main__a_cluster_without_kcover(
-    cluster: Cluster, config: str, capsys: pytest.CaptureFixture[str]
+    cluster: FakeNodeObjects, config: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.healths = None
     code, out, err = run(config, capsys, "nodes")
@@ -175,7 +175,7 @@ def test_main__a_cluster_without_kcover(
     assert "is kcover-ebpf installed?" in err
 
 
-class Agent:
+class FakeNodeAgent:
     """What the program in the agent's pod answers."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,12 +188,12 @@ class Agent:
 
 
 @pytest.fixture
-def agent(monkeypatch: pytest.MonkeyPatch) -> Agent:
-    return Agent(monkeypatch)
+def agent(monkeypatch: pytest.MonkeyPatch) -> FakeNodeAgent:
+    return FakeNodeAgent(monkeypatch)
 
 
 def test_main__a_node_is_inspected_by_its_agent(
-    config: str, capsys: pytest.CaptureFixture[str], agent: Agent
+    config: str, capsys: pytest.CaptureFixture[str], agent: FakeNodeAgent
 ) -> None:
     code, out, _ = run(config, capsys, "inspect", "node1", "--checks", "memory")
     assert (code, out) == (0, "memory   pass \\x1b[2J\nn1: pass\n")
@@ -217,7 +217,7 @@ def test_main__a_node_is_inspected_by_its_agent(
 def test_main__an_inspection_that_cannot_be_made(
     config: str,
     capsys: pytest.CaptureFixture[str],
-    agent: Agent,
+    agent: FakeNodeAgent,
     code: int | None,
     said: str,
     words: str,
@@ -230,7 +230,7 @@ def test_main__an_inspection_that_cannot_be_made(
 
 
 def test_main__a_node_without_an_agent(
-    cluster: Cluster, config: str, capsys: pytest.CaptureFixture[str]
+    cluster: FakeNodeObjects, config: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.agents = []
     code, _, err = run(config, capsys, "inspect", "node1")

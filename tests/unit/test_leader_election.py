@@ -10,22 +10,15 @@ import pytest
 from kcover_ebpf.errors import ApiError, Conflict, NotFound, Unreachable
 from kcover_ebpf.kube.leader_election import LeaderElector
 from kcover_ebpf.tunables.kube import LEASE_DURATION_S, LEASE_GIVE_UP_S
+from tests.unit.fake_clock import FakeClock
 
 NAME = "lease"
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-class Server:
+class FakeLeaseServer:
     """One Lease, as an API server keeps it."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
         self.lease: dict[str, Any] | None = None
         self.version = 0
@@ -35,7 +28,7 @@ class Server:
         self.asked: list[str] = []
         self.timeout_s = 0.0
 
-    def hurried(self, timeout_s: float) -> Server:
+    def hurried(self, timeout_s: float) -> FakeLeaseServer:
         self.timeout_s = timeout_s
         return self
 
@@ -75,16 +68,16 @@ class Server:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> FakeClock:
+    return FakeClock()
 
 
 @pytest.fixture
-def server(clock: Clock) -> Server:
-    return Server(clock)
+def server(clock: FakeClock) -> FakeLeaseServer:
+    return FakeLeaseServer(clock)
 
 
-def elector(server: Server, identity: str, pod_uid: str = "") -> LeaderElector:
+def elector(server: FakeLeaseServer, identity: str, pod_uid: str = "") -> LeaderElector:
     return LeaderElector(server, "ns", NAME, identity, server.clock, pod_uid)  # type: ignore[arg-type]
 
 
@@ -101,7 +94,7 @@ def leading(*electors: LeaderElector) -> list[LeaderElector]:
 
 
 def test_leader_elector__the_first_one_leads_and_renews_with_one_request(
-    server: Server, clock: Clock
+    server: FakeLeaseServer, clock: FakeClock
 ) -> None:
     one, two = elector(server, "one"), elector(server, "two")
     renew(one, two)
@@ -115,7 +108,7 @@ def test_leader_elector__the_first_one_leads_and_renews_with_one_request(
 
 
 def test_leader_elector__one_missed_renewal_makes_no_other_leader(
-    server: Server, clock: Clock
+    server: FakeLeaseServer, clock: FakeClock
 ) -> None:
     one, two = elector(server, "one"), elector(server, "two")
     renew(one, two)
@@ -130,7 +123,7 @@ def test_leader_elector__one_missed_renewal_makes_no_other_leader(
 
 
 def test_leader_elector__a_renewal_whose_answer_was_lost_is_read_and_goes_on(
-    server: Server, clock: Clock
+    server: FakeLeaseServer, clock: FakeClock
 ) -> None:
     one = elector(server, "one")
     renew(one)
@@ -144,7 +137,7 @@ def test_leader_elector__a_renewal_whose_answer_was_lost_is_read_and_goes_on(
 
 
 def test_leader_elector__a_server_that_answers_too_slowly_is_asked_three_times_before_a_leader_gives_up(
-    server: Server, clock: Clock
+    server: FakeLeaseServer, clock: FakeClock
 ) -> None:
     one = elector(server, "one")
     renew(one)
@@ -157,7 +150,7 @@ def test_leader_elector__a_server_that_answers_too_slowly_is_asked_three_times_b
     assert clock.now_s - begin_s < LEASE_DURATION_S - 1.0, "and nobody can have taken over by then"
 
 
-def test_leader_elector__there_are_never_two(server: Server, clock: Clock) -> None:
+def test_leader_elector__there_are_never_two(server: FakeLeaseServer, clock: FakeClock) -> None:
     one, two = elector(server, "one"), elector(server, "two")
     renew(one, two)
     changes = 0
@@ -173,7 +166,7 @@ def test_leader_elector__there_are_never_two(server: Server, clock: Clock) -> No
 
 
 def test_leader_elector__a_lease_that_another_client_wrote_is_read_again(
-    server: Server, clock: Clock
+    server: FakeLeaseServer, clock: FakeClock
 ) -> None:
     one = elector(server, "one")
     renew(one)
@@ -188,7 +181,7 @@ def test_leader_elector__a_lease_that_another_client_wrote_is_read_again(
 
 
 def test_lease__gone_with_the_pod_of_its_holder_makes_no_second_leader(
-    server: Server, clock: Clock
+    server: FakeLeaseServer, clock: FakeClock
 ) -> None:
     """The pod was deleted by force, its program lives, and the collector took the lease with it."""
     one, two = elector(server, "one", "uid-1"), elector(server, "two", "uid-2")
@@ -208,7 +201,7 @@ def test_lease__gone_with_the_pod_of_its_holder_makes_no_second_leader(
 
 
 def test_lease__written_by_another_client_is_no_longer_led_with(
-    server: Server, clock: Clock
+    server: FakeLeaseServer, clock: FakeClock
 ) -> None:
     one = elector(server, "one")
     renew(one)
@@ -223,7 +216,7 @@ def test_lease__written_by_another_client_is_no_longer_led_with(
 
 
 def test_lease__made_anew_by_the_one_that_lost_it_is_led_with_after_a_while(
-    server: Server, clock: Clock
+    server: FakeLeaseServer, clock: FakeClock
 ) -> None:
     one = elector(server, "one", "uid-1")
     renew(one)

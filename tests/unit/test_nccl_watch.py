@@ -18,7 +18,7 @@ RANKS = {Pid(100): None, Pid(101): None}
 COUNTED = Attempt(links=(cast("Any", object()),))
 
 
-class Probes:
+class FakeProbes:
     """In place of the kernel's: what each process launched."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Probes:
         )
 
 
-class Clock:
+class FakeBoottime:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.now_ns = 100 * NS
         patch.setattr("kcover_ebpf.host.procfs.boottime_ns", lambda: self.now_ns)
@@ -65,17 +65,17 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeBoottime:
+    return FakeBoottime(monkeypatch)
 
 
 @pytest.fixture
-def probes() -> Probes:
-    return Probes()
+def probes() -> FakeProbes:
+    return FakeProbes()
 
 
 @pytest.fixture
-def asking(probes: Probes) -> NcclWatch:
+def asking(probes: FakeProbes) -> NcclWatch:
     return NcclWatch(cast("Any", probes))
 
 
@@ -86,7 +86,7 @@ def answer(asking: NcclWatch, *ras_facts: CollectivesSeen) -> CollectivesSeen | 
 
 
 def test_nccl_watch__launches_are_reported_once_for_each_process(
-    probes: Probes, asking: NcclWatch, clock: Clock
+    probes: FakeProbes, asking: NcclWatch, clock: FakeBoottime
 ) -> None:
     probes.counts = {Pid(100): {"AllReduce": 3}, Pid(101): {"AllReduce": 0}}
     assert asking.follow(RANKS) == [CollectivesLaunched(clock.now_ns, Pid(100), 3)]
@@ -96,7 +96,7 @@ def test_nccl_watch__launches_are_reported_once_for_each_process(
 
 
 def test_nccl_watch__a_process_without_nccl_is_searched_ever_more_rarely(
-    probes: Probes, asking: NcclWatch, clock: Clock
+    probes: FakeProbes, asking: NcclWatch, clock: FakeBoottime
 ) -> None:
     for _ in range(600):
         asking.follow({Pid(100): None})
@@ -105,13 +105,13 @@ def test_nccl_watch__a_process_without_nccl_is_searched_ever_more_rarely(
     assert probes.asked[:5] == [Pid(100)] * 5
 
 
-def test_nccl_watch__one_job_does_not_take_all_room(probes: Probes, asking: NcclWatch) -> None:
+def test_nccl_watch__one_job_does_not_take_all_room(probes: FakeProbes, asking: NcclWatch) -> None:
     asking.follow({Pid(pid): None for pid in range(100, 150)})
     assert len(probes.asked) == 16
 
 
 def test_nccl_watch__who_ended_makes_room_and_begins_anew(
-    probes: Probes, asking: NcclWatch, clock: Clock
+    probes: FakeProbes, asking: NcclWatch, clock: FakeBoottime
 ) -> None:
     probes.counts = {Pid(100): {"AllReduce": 3}}
     asking.follow(RANKS)
@@ -124,7 +124,7 @@ def test_nccl_watch__who_ended_makes_room_and_begins_anew(
 
 
 def test_nccl_watch__counts_that_do_not_move_name_who_is_behind(
-    probes: Probes, asking: NcclWatch, clock: Clock
+    probes: FakeProbes, asking: NcclWatch, clock: FakeBoottime
 ) -> None:
     probes.counts = {Pid(100): {"AllReduce": 9}, Pid(101): {"AllReduce": 8}}
     asking.follow(RANKS)
@@ -150,7 +150,7 @@ def test_nccl_watch__counts_that_do_not_move_name_who_is_behind(
     assert found.since_ns == clock.now_ns - int(0.7 * NS)
 
 
-def test_nccl_watch__why_nothing_is_counted_is_said(probes: Probes, asking: NcclWatch) -> None:
+def test_nccl_watch__why_nothing_is_counted_is_said(probes: FakeProbes, asking: NcclWatch) -> None:
     probes.attempts = {Pid(100): Attempt(reason="it has loaded no NCCL", may_come=True)}
     asking.follow(RANKS)
     found = answer(asking)
@@ -159,7 +159,7 @@ def test_nccl_watch__why_nothing_is_counted_is_said(probes: Probes, asking: Nccl
 
 
 def test_nccl_watch__a_library_that_cannot_be_read_is_said(
-    probes: Probes, asking: NcclWatch
+    probes: FakeProbes, asking: NcclWatch
 ) -> None:
     probes.stuck = {Pid(101)}
     asking.follow(RANKS)
@@ -169,7 +169,7 @@ def test_nccl_watch__a_library_that_cannot_be_read_is_said(
 
 
 def test_nccl_watch__nothing_is_kept_from_one_stall_to_the_next(
-    probes: Probes, asking: NcclWatch, clock: Clock
+    probes: FakeProbes, asking: NcclWatch, clock: FakeBoottime
 ) -> None:
     probes.counts = {Pid(100): {"AllReduce": 9}, Pid(101): {"AllReduce": 8}}
     asking.follow(RANKS)

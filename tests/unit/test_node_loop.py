@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import Any, cast
 
 import pytest
@@ -15,7 +15,7 @@ from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.facts.devices import DeviceFact, PortChange
-from kcover_ebpf.facts.host import Inspection, InspectRequest, ProcessSeen
+from kcover_ebpf.facts.host import ProcessSeen
 from kcover_ebpf.facts.kernel import Fact, ProcessExit, ProcessFork, ProcessTotals, SampleRequest
 from kcover_ebpf.hardware.watch import DeviceWatch
 from kcover_ebpf.ids import NS, Pid
@@ -24,10 +24,12 @@ from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.settings import Settings
 from kcover_ebpf.watching import loop
 
+from .fake_inspector import FakeInspector
+
 JOB = "training.kubeflow.org/job-name"
 
 
-class ScriptedKernel:
+class FakeNodeSampler:
     def __init__(self) -> None:
         self.watched: set[int] = set()
         self.asked: list[set[int]] = []
@@ -49,7 +51,7 @@ class ScriptedKernel:
         return self.passes.pop(0) if self.passes else []
 
 
-class NoDevices:
+class FakeDeviceWatch:
     nccl = None
 
     def tick(self, members: Collection[Pid]) -> list[DeviceFact]:
@@ -59,18 +61,7 @@ class NoDevices:
         return []
 
 
-class NoInspections:
-    def __init__(self, machine: str) -> None:
-        pass
-
-    def inspect(self, requests: Sequence[InspectRequest]) -> list[Inspection]:
-        return []
-
-    def forget(self, pid: Pid) -> None:
-        pass
-
-
-class Ears:
+class FakeNodeListener:
     def __init__(self) -> None:
         self.passes = 0
         self.node_facts: list[Fact] = []
@@ -85,17 +76,22 @@ class Ears:
 class Bench:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.now_ns = 1_000 * NS
-        self.kernel, self.registry, self.ears = ScriptedKernel(), PodRegistry("n1"), Ears()
+        self.kernel, self.registry, self.ears = (
+            FakeNodeSampler(),
+            PodRegistry("n1"),
+            FakeNodeListener(),
+        )
         self.running: dict[str, set[int]] = {}
         self.held: set[str] = set()
         self.environ = {"WORLD_SIZE": "8"}
         patch.setattr("kcover_ebpf.host.procfs.boottime_ns", lambda: self.now_ns)
         patch.setattr("kcover_ebpf.host.procfs.read_process", self._read)
-        patch.setattr(loop, "ThreadInspector", NoInspections)
+        patch.setattr(loop, "ThreadInspector", FakeInspector)
+
         patch.setattr(node_loop, "processes", self._processes)
         self.loop = NodeLoop(
             cast("KernelSampler", self.kernel),
-            cast("DeviceWatch", NoDevices()),
+            cast("DeviceWatch", FakeDeviceWatch()),
             self.registry,
             cast("Containers", self),
             Settings(),

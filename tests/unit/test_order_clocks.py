@@ -11,7 +11,7 @@ from kcover_ebpf.agent.order_executor import OrderExecutor
 from kcover_ebpf.agent.order_journal import StopRecord
 
 
-class Journal:
+class FakeJournal:
     """One stop that an order with ten seconds to go left."""
 
     def __init__(self) -> None:
@@ -37,7 +37,8 @@ def test_expire__a_clock_that_is_set_back_keeps_nothing_stopped(
     wall_s: float, steady_s: float, kept: bool
 ) -> None:
     now = {"wall": 1_000.0, "steady": 0.0}
-    journal: Any = Journal()
+    journal: Any = FakeJournal()
+
     listeners: Any = SimpleNamespace(passed_over=lambda _: None)
     nothing: Any = SimpleNamespace()
     executor = OrderExecutor(

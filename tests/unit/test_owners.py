@@ -16,7 +16,7 @@ from kcover_ebpf.recovery.context import GangPod
 ARM = {"kcover.io/cascading-recovery": "true"}
 
 
-class Api:
+class FakeObjects:
     """Objects by their path."""
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ def job(name: str, uid: str) -> Owner:
 
 
 def test_owners__a_pod_that_claims_a_foreign_uid_changes_nothing_for_that_job() -> None:
-    api, now_s = Api(), [0.0]
+    api, now_s = FakeObjects(), [0.0]
     owners = Owners(api, lambda: now_s[0])  # type: ignore[arg-type]
     api.add("victim", "train", "uid-victim")
     api.add("victim", "other", "uid-other")
@@ -83,7 +83,7 @@ def test_owners__a_pod_that_claims_a_foreign_uid_changes_nothing_for_that_job() 
 
 
 def test_owners__what_is_known_of_an_owner_is_known_in_its_namespace_only() -> None:
-    api = Api()
+    api = FakeObjects()
     owners = Owners(api, lambda: 0.0)  # type: ignore[arg-type]
     api.add("evil", "train", "uid-shared", ARM)
     api.add("victim", "train", "uid-shared")
@@ -102,8 +102,8 @@ def ranks(count: int = 2, labels: dict[str, str] | None = None) -> list[GangPod]
     return [owned("ml", f"r-{each}", job("train", "uid-train"), carried) for each in range(count)]
 
 
-def ml() -> tuple[Api, Owners]:
-    api = Api()
+def ml() -> tuple[FakeObjects, Owners]:
+    api = FakeObjects()
     api.add("ml", "train", "uid-train")
     api.add("ml", "other", "uid-other", ARM)
     return api, Owners(api, lambda: 0.0)  # type: ignore[arg-type]
@@ -210,11 +210,11 @@ def test_owners__pods_of_one_selector_are_one_gang_whatever_kind_they_tell() -> 
 def test_owners__what_an_owner_reference_says_stays_one_segment_of_the_path(
     name: str, asked: str
 ) -> None:
-    class Asked(Api):
+    class FakeNoObjects(FakeObjects):
         def get(self, path: str) -> dict[str, Any]:
             paths.append(path)
             raise NotFound("404", 404)
 
     paths: list[str] = []
-    Owners(Asked(), lambda: 0.0).of_pods("ml", [owned("ml", "x", job(name, "u"))])  # type: ignore[arg-type]
+    Owners(FakeNoObjects(), lambda: 0.0).of_pods("ml", [owned("ml", "x", job(name, "u"))])  # type: ignore[arg-type]
     assert set(paths) == {f"/apis/batch/v1/namespaces/ml/jobs/{asked}"}

@@ -92,7 +92,7 @@ def test_watched__every_kind_is_watched_by_its_label_and_no_pod_twice() -> None:
         seen.append(terms[0])
 
 
-class Transport:
+class FakeEmptyTransport:
     """Every list is empty, and every watch waits."""
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class Transport:
 
 def test_pod_cache__only_gangs_that_are_asked_for_are_reported() -> None:
     reported: list[GangId] = []
-    made = pod_cache.PodCache(Transport(), reported.append, lambda _: None)  # type: ignore[arg-type]
+    made = pod_cache.PodCache(FakeEmptyTransport(), reported.append, lambda _: None)  # type: ignore[arg-type]
     informer = made._shared[JOB,]
     informer.watch.synced.set()
     informer._on_event(Event(Change.SET, pod("j-0")))
@@ -124,14 +124,14 @@ def test_pod_cache__only_gangs_that_are_asked_for_are_reported() -> None:
 
 
 def test_pod_cache__pods_are_not_known_before_the_first_list() -> None:
-    made = pod_cache.PodCache(Transport(), lambda _: None, lambda _: None)  # type: ignore[arg-type]
+    made = pod_cache.PodCache(FakeEmptyTransport(), lambda _: None, lambda _: None)  # type: ignore[arg-type]
     assert made.pods(KEY) is None
 
 
 def test_pod_cache__a_gang_named_by_its_owner_has_a_watch_of_its_own_while_it_is_asked_for() -> (
     None
 ):
-    transport = Transport()
+    transport = FakeEmptyTransport()
     made = pod_cache.PodCache(transport, lambda _: None, lambda _: None)  # type: ignore[arg-type]
     key = GangId.of("ns", {"kcover.io/owner-uid": "u-j"})
     made.pods(key)

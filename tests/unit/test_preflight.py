@@ -22,7 +22,7 @@ from kcover_ebpf.facts.health import Result
 from kcover_ebpf.recovery import advance, guards
 from kcover_ebpf.recovery.context import Cordon, GangPod, RestartInput, Suspension
 from kcover_ebpf.recovery.steps import RestartDetail, Step
-from tests.unit.api_server import Answer, Request, serving
+from tests.unit.fake_api_server import Answer, Request, serving
 from tests.unit.guard_inputs import ask, world
 from tests.unit.kubeconfigs import kubeconfig
 from tests.unit.report_builders import NOW_S, pod, report

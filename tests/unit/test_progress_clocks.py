@@ -63,7 +63,7 @@ def test_fabric_reader__a_host_without_rdma_has_no_ports(tmp_path: Path) -> None
     assert FabricReader(tmp_path).read([Pid(7)], 1, 0.0) == []
 
 
-class Stuck(FabricReader):
+class FakeStuckReader(FabricReader):
     """Its firmware answers no more."""
 
     def __init__(self, root: Path) -> None:
@@ -77,7 +77,7 @@ class Stuck(FabricReader):
 
 
 def test_fabric_watch__nobody_waits_for_a_port_that_does_not_answer(tmp_path: Path) -> None:
-    reader = Stuck(tmp_path)
+    reader = FakeStuckReader(tmp_path)
     watch = FabricWatch(reader)
     assert reader.asked.wait(5)
     began_s = time.monotonic()

@@ -24,10 +24,10 @@ from kcover_ebpf.hardware.ras.client import (
 )
 from kcover_ebpf.hardware.ras.netns import holder_inode
 from kcover_ebpf.ids import Pid
-from tests.unit.ras_server import (
+from tests.unit.fake_ras_server import (
     INCOMPLETE_TEXT,
     TEXT_REPORT,
-    RasServer,
+    FakeRasServer,
     joined,
     json_report,
 )
@@ -41,7 +41,7 @@ def serve():
     servers = []
 
     def start(*reports, **options):
-        servers.append(RasServer(list(reports), **options))
+        servers.append(FakeRasServer(list(reports), **options))
         return servers[-1]
 
     yield start
@@ -56,7 +56,7 @@ def behind(*texts: str) -> list[int] | None:
     return None if found.moving else [rank.rank for rank, _ in found.behind]
 
 
-def place(server: RasServer, pids: set[int]) -> RasPlace:
+def place(server: FakeRasServer, pids: set[int]) -> RasPlace:
     """The server's, whose processes `pids` are all this one."""
     me = Pid(os.getpid())
     return RasPlace(server.address, me, dict.fromkeys(pids, me))

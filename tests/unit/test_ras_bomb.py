@@ -24,7 +24,7 @@ from kcover_ebpf.hardware.ras.client import (
 )
 from kcover_ebpf.hardware.ras.watch import RasWatch
 from kcover_ebpf.ids import Pid
-from tests.unit.ras_server import RasServer, json_report
+from tests.unit.fake_ras_server import FakeRasServer, json_report
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = RasPatience(connect_s=20.0, collect_s=20.0, tries=1)
@@ -95,11 +95,11 @@ BOMBS: dict[str, Callable[[], str]] = {
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[..., RasServer]]:
-    servers: list[RasServer] = []
+def serve() -> Iterator[Callable[..., FakeRasServer]]:
+    servers: list[FakeRasServer] = []
 
-    def start(*reports: str, **options: object) -> RasServer:
-        servers.append(RasServer(list(reports), **options))  # type: ignore[arg-type]
+    def start(*reports: str, **options: object) -> FakeRasServer:
+        servers.append(FakeRasServer(list(reports), **options))  # type: ignore[arg-type]
         return servers[-1]
 
     yield start
@@ -107,7 +107,7 @@ def serve() -> Iterator[Callable[..., RasServer]]:
         server.close()
 
 
-def place(server: RasServer) -> RasPlace:
+def place(server: FakeRasServer) -> RasPlace:
     me = Pid(os.getpid())
     return RasPlace(server.address, me, {100: me})
 
@@ -179,7 +179,7 @@ def test_dead_peers__an_event_that_is_none(peer):
 
 
 def test_stream__a_server_that_sends_byte_by_byte_has_no_more_time_than_any_other(monkeypatch):
-    class Drip:
+    class FakeDrip:
         def settimeout(self, seconds: float) -> None:
             assert seconds > 0
 
@@ -189,7 +189,7 @@ def test_stream__a_server_that_sends_byte_by_byte_has_no_more_time_than_any_othe
 
     begun_s = time.monotonic()
     with pytest.raises(TimeoutError):
-        client._Stream(Drip()).line(time.monotonic() + 0.2)  # type: ignore[arg-type]
+        client._Stream(FakeDrip()).line(time.monotonic() + 0.2)  # type: ignore[arg-type]
     assert time.monotonic() - begun_s < 5.0
 
 

@@ -21,14 +21,14 @@ from kcover_ebpf.hardware.ras.watch import RasWatch
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.settings import Settings
 from kcover_ebpf.watching.job_watch import JobWatch
-from tests.unit.ras_server import joined, json_report
+from tests.unit.fake_ras_server import joined, json_report
 
 HOST = "10.0.0.1"
 LATE = json_report([7, 7, 6])
 """Of the processes 100, 101 and 102, as their own pid namespaces number them."""
 
 
-class Nccl:
+class FakeNccl:
     """Answers in place of the servers; counts how often it was asked."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
@@ -64,12 +64,12 @@ class Nccl:
 
 
 @pytest.fixture
-def nccl(monkeypatch: pytest.MonkeyPatch) -> Nccl:
-    return Nccl(monkeypatch)
+def nccl(monkeypatch: pytest.MonkeyPatch) -> FakeNccl:
+    return FakeNccl(monkeypatch)
 
 
 def test_ras_watch__nccl_is_asked_while_a_job_is_suspicious_and_at_no_other_time(
-    nccl: Nccl,
+    nccl: FakeNccl,
 ) -> None:
     nccl.place(1, LATE, {102: 5102})
     asking = RasWatch()
@@ -86,7 +86,7 @@ def test_ras_watch__nccl_is_asked_while_a_job_is_suspicious_and_at_no_other_time
 
 
 def test_ras_watch__a_node_waits_for_its_turn_and_may_have_none(
-    nccl: Nccl, monkeypatch: pytest.MonkeyPatch
+    nccl: FakeNccl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = 1000.0
     monkeypatch.setattr("kcover_ebpf.host.procfs.boottime_ns", lambda: int(now_s * 1e9))
@@ -110,7 +110,7 @@ def test_ras_watch__a_node_waits_for_its_turn_and_may_have_none(
 
 @pytest.mark.parametrize(("size", "said"), [(3, ""), (8, "NCCL answered for 3 of 8 ranks")])
 def test_ras_watch__ranks_that_an_answer_is_not_about_are_not_observed(
-    nccl: Nccl, size: int, said: str
+    nccl: FakeNccl, size: int, said: str
 ) -> None:
     nccl.place(1, LATE, {102: 5102})
     asking = RasWatch()
@@ -121,14 +121,14 @@ def test_ras_watch__ranks_that_an_answer_is_not_about_are_not_observed(
     assert reported[-1].unseen == said
 
 
-def test_ras_watch__a_number_is_that_of_the_ranks_own_pid_namespace(nccl: Nccl) -> None:
+def test_ras_watch__a_number_is_that_of_the_ranks_own_pid_namespace(nccl: FakeNccl) -> None:
     nccl.place(1, LATE, {100: 5100, 101: 5101, 102: 5102})
     (rank,) = nccl.seen(RasWatch()).behind
     assert (rank.rank, rank.pid, rank.launched, rank.most_launched) == (2, Pid(5102), 7, 8)
     assert rank.pid_inside == 102
 
 
-def test_ras_watch__a_number_that_two_pods_have_names_no_process(nccl: Nccl) -> None:
+def test_ras_watch__a_number_that_two_pods_have_names_no_process(nccl: FakeNccl) -> None:
     nccl.place(1, LATE, {102: 5102})
     nccl.place(2, LATE, {102: 6102})
     (rank,) = nccl.seen(RasWatch()).behind
@@ -137,7 +137,7 @@ def test_ras_watch__a_number_that_two_pods_have_names_no_process(nccl: Nccl) -> 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_ras_watch__each_place_knows_a_part_of_the_communicators(
-    nccl: Nccl, order: tuple[int, int]
+    nccl: FakeNccl, order: tuple[int, int]
 ) -> None:
     """Who is late in one waits in the other, which one place alone knows; what it does not reach, the other does."""
     dp, part = json_report([7, 6], comm="dp"), json_report([7, 0], missing=(1,), comm="dp")
@@ -161,7 +161,7 @@ def test_pid_inside__the_number_inside_is_the_last_of_the_kernels_list(
     assert pid_inside(Pid(4712)) == 4712
 
 
-def test_ras_watch__who_called_what_is_said_of_a_mismatch(nccl: Nccl) -> None:
+def test_ras_watch__who_called_what_is_said_of_a_mismatch(nccl: FakeNccl) -> None:
     text = json_report([7, 7, 7]).replace('"AllReduce": 7', '"AllGather": 7', 1)
     nccl.place(1, text, {100: 5100, 101: 5101, 102: 5102})
     reported = nccl.seen(RasWatch())
@@ -173,14 +173,14 @@ def test_ras_watch__who_called_what_is_said_of_a_mismatch(nccl: Nccl) -> None:
     assert not reported.equal
 
 
-def test_ras_watch__lists_have_an_end(nccl: Nccl) -> None:
+def test_ras_watch__lists_have_an_end(nccl: FakeNccl) -> None:
     nccl.place(1, json_report([7] * 30 + [6] * 40), {})
     reported = nccl.seen(RasWatch())
     assert (len(reported.behind), reported.behind[0].comm) == (16, "abc")
 
 
 def test_inquiry__two_answers_after_a_movement_are_enough(
-    nccl: Nccl, monkeypatch: pytest.MonkeyPatch
+    nccl: FakeNccl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What stood before it says nothing about who makes no progress after it."""
     steps = iter([[5, 5], [6, 6], [7, 6]])

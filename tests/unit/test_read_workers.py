@@ -78,7 +78,7 @@ def test_readers__when_all_threads_are_stuck_nothing_is_asked_or_waited_for(
     assert (1000, True) in readers.take([1000], 5)
 
 
-class Slow:
+class FakeReads:
     """Reads of process 1 do not come back."""
 
     def __init__(self, over: threading.Event) -> None:
@@ -96,8 +96,8 @@ class Slow:
 
 
 @pytest.fixture
-def slow(over: threading.Event, monkeypatch: pytest.MonkeyPatch) -> Slow:
-    made = Slow(over)
+def slow(over: threading.Event, monkeypatch: pytest.MonkeyPatch) -> FakeReads:
+    made = FakeReads(over)
     monkeypatch.setattr("kcover_ebpf.host.procfs.read_process", made.read)
     return made
 
@@ -106,7 +106,7 @@ def pids(facts: Collection[ProcessSeen | Unreadable]) -> list[tuple[int, str]]:
     return [(int(each.pid), type(each).__name__) for each in facts]
 
 
-def test_identities__a_process_that_cannot_be_read_keeps_no_other_nameless(slow: Slow) -> None:
+def test_identities__a_process_that_cannot_be_read_keeps_no_other_nameless(slow: FakeReads) -> None:
     known = Identities()
     began_s = time.monotonic()
     assert pids([*known.learn([Pid(1), Pid(2), Pid(3)], {"RANK"})]) in (
@@ -127,7 +127,7 @@ def test_identities__a_process_that_cannot_be_read_keeps_no_other_nameless(slow:
     assert slow.count == 3
 
 
-def test_identities__who_became_another_program_is_read_anew(slow: Slow) -> None:
+def test_identities__who_became_another_program_is_read_anew(slow: FakeReads) -> None:
     known = Identities()
     list(known.learn([Pid(1)], ()))
     known.forget(Pid(1))
@@ -138,7 +138,7 @@ def test_identities__who_became_another_program_is_read_anew(slow: Slow) -> None
     assert found.comm == "two"
 
 
-def test_identities__what_one_job_asked_for_another_does_not_take(slow: Slow) -> None:
+def test_identities__what_one_job_asked_for_another_does_not_take(slow: FakeReads) -> None:
     known = Identities()
     list(known.learn([Pid(1)], ()))
     slow.over.set()

@@ -123,7 +123,7 @@ def test_list_watch_state__the_wait_doubles_up_to_a_limit_and_begins_anew_after_
     assert plan.failed(Unreachable("busy", 429, 60.0)) == 60.0
 
 
-class Scripted:
+class FakeTransport:
     """A transport that plays lists and streams, then says that it is done."""
 
     def __init__(self, pages: list[Any], streams: list[Any]) -> None:
@@ -157,7 +157,7 @@ def page(version: str, *items: dict[str, Any], more: str = "") -> dict[str, Any]
 
 
 def test_reflector__a_whole_life() -> None:
-    transport = Scripted(
+    transport = FakeTransport(
         [page("3", item("a"), more="x"), page("3", item("b")), page("20", item("b"), item("c"))],
         [
             [{"type": "ADDED", "object": item("d", 5)}, Unreachable("cut")],
@@ -196,7 +196,7 @@ def test_reflector__a_whole_life() -> None:
 
 
 def test_reflector__one_object_that_a_listener_fails_at_keeps_no_other_from_it() -> None:
-    transport = Scripted(
+    transport = FakeTransport(
         [page("3", item("a"), item("bad"), item("b"))],
         [[{"type": "ADDED", "object": item("bad", 4)}, {"type": "ADDED", "object": item("c", 5)}]],
     )
@@ -220,7 +220,8 @@ def test_reflector__one_object_that_a_listener_fails_at_keeps_no_other_from_it()
 
 def test_reflector__no_error_ends_a_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kcover_ebpf.kube.reflector.WATCH_LONGEST_DELAY_S", 0.01)
-    transport = Scripted([{"items": 7}, page("3", item("a"))], [])
+    transport = FakeTransport([{"items": 7}, page("3", item("a"))], [])
+
     errors: list[ApiError] = []
     watch = Reflector(transport, "/pods", {}, lambda _: None, errors.append)
     watch.start()
@@ -232,7 +233,7 @@ def test_reflector__no_error_ends_a_watch(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_reflector__a_page_that_is_too_large_is_asked_for_in_smaller_ones() -> None:
-    transport = Scripted(
+    transport = FakeTransport(
         [
             TooLarge("4 MiB"),
             page("3", item("a"), more="x"),

@@ -25,7 +25,7 @@ STOPPED = rank(0, State.STOPPED, age_s=3.0, world_size=2)
 STOP = Ack("i-1", Verb.STOP, AckResult.DONE, 3)
 
 
-class Server:
+class FakeConfirmationServer:
     """Keeps reports and Leases; how many agents there are is what a test says."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Bench:
         for module in ("report_sender", "lease_writer"):
             patch.setattr(f"kcover_ebpf.agent.{module}.time.monotonic", lambda: self.now_s)
             patch.setattr(f"kcover_ebpf.agent.{module}.random.uniform", lambda low, high: high)
-        self.server, self.acks = Server(), dict[str, tuple[Ack, ...]]()
+        self.server, self.acks = FakeConfirmationServer(), dict[str, tuple[Ack, ...]]()
         self.errors: list[str] = []
         lease = LeaseWriter(self.server, "kcover", "n", self._on_error)
         self.sender = ReportSender(

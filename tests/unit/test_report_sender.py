@@ -30,7 +30,7 @@ HUNG = Verdict(VerdictKind.HUNG, Cause.STOPPED)
 RANK = RankSnapshot(Pid(1), Role.RANK, State.STOPPED, "u")
 
 
-class Server:
+class FakeReportServer:
     """Takes what it is sent, or fails as a test says."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Bench:
         self.now_s = 1000.0
         patch.setattr("kcover_ebpf.agent.report_sender.time.monotonic", lambda: self.now_s)
         patch.setattr("kcover_ebpf.agent.report_sender.random.uniform", lambda low, high: 1.0)
-        self.server = Server()
+        self.server = FakeReportServer()
         self.acks: dict[str, tuple[Ack, ...]] = {}
         self.errors: list[tuple[str, str]] = []
         self.reporter = ReportSender(

@@ -22,7 +22,7 @@ from kcover_ebpf.settings import Act, Policy, Settings
 HUNG = Verdict(VerdictKind.HUNG, Cause.STOPPED, 103.5, 100.0, job="j", incident="j-1")
 
 
-class Notes(Sink):
+class FakeSink(Sink):
     def __init__(self) -> None:
         self.blind: list[str] = []
         self.actions: list[tuple[Act, str]] = []
@@ -141,17 +141,17 @@ def keeper() -> Iterator[FakeKeeper]:
 @pytest.fixture
 def live(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, keeper: FakeKeeper
-) -> Callable[..., tuple[Session, Notes]]:
+) -> Callable[..., tuple[Session, FakeSink]]:
     monkeypatch.setattr(module, "Sensor", FakeSensor)
     monkeypatch.setattr(module, "_is_alive", lambda _: True)
 
-    def make(*scripts: Script, owns: bool = True, **policy: Any) -> tuple[Session, Notes]:
+    def make(*scripts: Script, owns: bool = True, **policy: Any) -> tuple[Session, FakeSink]:
         monkeypatch.setattr(FakeSensor, "scripts", list(scripts), raising=False)
         settings = Settings(policy=Policy(backoff_s=0.01, **policy))
         target = SimpleNamespace(name="j", pids=lambda: {1})
         argv = ("train",) if owns else ()
         plan = RunOptions(settings, "j", argv=argv, snapshot_dir=tmp_path / "kept")
-        notes = Notes()
+        notes = FakeSink()
         announcer = Announcer([notes], wants_waits=False)
         made = Session(plan, None, target, keeper, announcer)  # type: ignore[arg-type]
         return made, notes

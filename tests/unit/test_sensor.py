@@ -11,7 +11,7 @@ from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
 from kcover_ebpf.diagnosis.progress import Stall
 from kcover_ebpf.diagnosis.verdict import Verdict, VerdictKind, WaitRow
-from kcover_ebpf.facts.host import Inspection, InspectRequest, ProcessSeen
+from kcover_ebpf.facts.host import ProcessSeen
 from kcover_ebpf.facts.kernel import (
     Detail,
     Fact,
@@ -30,12 +30,13 @@ from kcover_ebpf.tunables.diagnosis import BASELINE_EAGER_NS
 from kcover_ebpf.watching.judging import InputRecorder
 from kcover_ebpf.watching.loop import Sensor
 
+from .fake_inspector import FakeInspector
 from .scripted_job import Stage
 
 RANKS = (100, 101)
 
 
-class ScriptedKernel:
+class FakeJobSampler:
     """Answers like the sampler, from lists that a test fills."""
 
     def __init__(self) -> None:
@@ -64,7 +65,7 @@ class ScriptedKernel:
         return self.events.pop(0) if self.events else []
 
 
-class Members:
+class FakeMembers:
     name = "job"
 
     def __init__(self) -> None:
@@ -77,20 +78,7 @@ class Members:
         return not self.now
 
 
-class NoInspections:
-    """The ranks of this script are no processes of this host."""
-
-    def __init__(self, machine: str) -> None:
-        self.forgotten: list[int] = []
-
-    def inspect(self, requests: Sequence[InspectRequest]) -> list[Inspection]:
-        return []
-
-    def forget(self, pid: Pid) -> None:
-        self.forgotten.append(pid)
-
-
-class Ears:
+class FakeListener:
     """Writes down all calls."""
 
     wants_waits = True
@@ -124,12 +112,12 @@ class Bench:
         self, patch: pytest.MonkeyPatch, act: Act, recorder: InputRecorder | None = None
     ) -> None:
         self.now_ns = 1_000 * NS
-        self.kernel, self.members, self.ears = ScriptedKernel(), Members(), Ears()
+        self.kernel, self.members, self.ears = FakeJobSampler(), FakeMembers(), FakeListener()
         self.decisions: list[Decision] = []
         patch.setattr("kcover_ebpf.host.procfs.boottime_ns", lambda: self.now_ns)
         patch.setattr("kcover_ebpf.host.procfs.unix_offset_s", lambda: 5000.0)
         patch.setattr("kcover_ebpf.host.procfs.read_process", self._read)
-        patch.setattr("kcover_ebpf.watching.loop.ThreadInspector", NoInspections)
+        patch.setattr("kcover_ebpf.watching.loop.ThreadInspector", FakeInspector)
         self.sensor = Sensor(
             cast("KernelSampler", self.kernel),
             self.members,
@@ -169,7 +157,7 @@ def sampled(bench: Bench, pid: int) -> ThreadSample:
     return stage._thread(stage.procs[pid])
 
 
-class Notes:
+class FakeInputRecorder:
     """Writes down what a judgement is made of."""
 
     def __init__(self) -> None:
@@ -194,7 +182,7 @@ class Notes:
 def test_sensor__all_that_a_judgement_is_made_of_is_recorded_in_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    notes = Notes()
+    notes = FakeInputRecorder()
     bench = Bench(monkeypatch, Act.OBSERVE, notes)
     bench.step(sampled(bench, 100))
     first = [ProcessSeen, ProcessSeen, ThreadSample, Tick, "look", "ask", 5000.0]
@@ -348,7 +336,7 @@ def test_sensor__a_blindness_that_lasts_is_reported_now_and_then(bench: Bench) -
 def test_sensor__a_job_that_trains_rests_between_two_judgements(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Ears, "wants_waits", False)
+    monkeypatch.setattr(FakeListener, "wants_waits", False)
     bench = Bench(monkeypatch, Act.SHUTDOWN)
     bench.step(*(sampled(bench, pid) for pid in RANKS))
     watch = bench.sensor._watch

@@ -184,7 +184,7 @@ def test_stack_watch__two_ranks_of_a_larger_job_are_read(spy: Callable[[str], Pa
 # --- between the verdict and the action
 
 
-class Notes:
+class FakeTape:
     """Keeps what a tape would have of the judgement."""
 
     def __init__(self) -> None:
@@ -207,7 +207,7 @@ class Notes:
 
 
 def judging(
-    ready: Callable[[], bool], done: list[Decision], notes: Notes | None = None
+    ready: Callable[[], bool], done: list[Decision], notes: FakeTape | None = None
 ) -> tuple[Stage, Judging]:
     """A job of which one rank is stopped; its judging acts as far as shutdown."""
     stage = trained()
@@ -229,7 +229,7 @@ def judging(
 def test_judging__a_job_is_ended_once_the_stacks_are_read_and_they_stand_in_the_decision() -> None:
     done: list[Decision] = []
     answers = [False]
-    notes = Notes()
+    notes = FakeTape()
     stage, made = judging(lambda: answers[0], done, notes)
     for _ in range(5):
         stage.run(1)

@@ -194,7 +194,7 @@ def test_of_port__a_port_that_is_back_ends_no_job():
     assert VerdictKind.DEVICE_FAULT not in {each.kind for each in stage.verdicts}
 
 
-class Quiet:
+class FakeQuietSampler:
     """The host of a watch that has nothing to sample."""
 
     def watch(self, pid: int) -> None: ...
@@ -205,7 +205,7 @@ class Quiet:
 def watched(stage: Stage) -> JobWatch:
     """The watch of an agent over the job on the stage."""
     tracker = Tracker("job", "host")
-    watch = JobWatch(Quiet(), tracker, stage.job.table, Settings(), whole=False)  # type: ignore[arg-type]
+    watch = JobWatch(FakeQuietSampler(), tracker, stage.job.table, Settings(), whole=False)  # type: ignore[arg-type]
     watch._judging.job = stage.job
     return watch
 
@@ -216,12 +216,12 @@ def test_job_watch__nccl_is_asked_about_a_stall_and_not_about_ranks_that_burn_a_
 ):
     asked = []
 
-    class Ras:
+    class FakeRasWatch:
         def tick(self, asks: bool, *_: object) -> list[object]:
             asked.append(asks)
             return []
 
-    monkeypatch.setattr("kcover_ebpf.hardware.ras.watch.RasWatch", Ras)
+    monkeypatch.setattr("kcover_ebpf.hardware.ras.watch.RasWatch", FakeRasWatch)
     stage = Stage()
     stage.run(30)
     all_become(stage, mode)
@@ -248,7 +248,7 @@ def sent(
     gone: list[FaultReport] = []
     leases = [] if renewals is None else renewals
 
-    class Api:
+    class FakeReportApi:
         def apply(self, path: str, body: dict[str, Any], manager: str) -> object:
             gone.append(report_of(body))
             return body
@@ -261,8 +261,8 @@ def sent(
             return {}
 
     clock = [1000.0]
-    lease = LeaseWriter(Api(), "kcover", "a", print)  # type: ignore[arg-type]
-    reporter = ReportSender(Api(), lease, lambda *_: (), print)  # type: ignore[arg-type]
+    lease = LeaseWriter(FakeReportApi(), "kcover", "a", print)  # type: ignore[arg-type]
+    reporter = ReportSender(FakeReportApi(), lease, lambda *_: (), print)  # type: ignore[arg-type]
     builder = ReportBuilder(Identity("a", "kcover"), reporter, ReportCache(tmp_path), lambda: True)
     builder.logs = lambda *_: logs
     pods = [pod(each) for each in range(len(stage.procs))]

@@ -121,7 +121,7 @@ def test_tape_writer__each_start_of_the_job_is_judged_by_itself(tmp_path: Path) 
     writer.close()
     starts, found = [], []
 
-    class Ears(Sink):
+    class FakeReplaySink(Sink):
         def on_start(self, fields: dict[str, Any]) -> None:
             starts.append((fields["restart"], played.now_s()))
 
@@ -130,7 +130,7 @@ def test_tape_writer__each_start_of_the_job_is_judged_by_itself(tmp_path: Path) 
 
     with path.open("rb") as file:
         played = Replay(TapeReader(file, "it"))
-        played.play(Announcer([Ears()], wants_waits=False))
+        played.play(Announcer([FakeReplaySink()], wants_waits=False))
     assert starts == [(0, 7.0), (1, 7.0)]
     assert [at for _, at in found] == [7.0, 7.0]
 

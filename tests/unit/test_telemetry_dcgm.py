@@ -15,7 +15,7 @@ from kcover_ebpf.hardware.telemetry.helper import HelperOptions, line_of, reader
 from tests.unit.dcgm_pages import OTHER, OWN, page
 
 
-class Exporter:
+class FakeExporter:
     def __init__(self) -> None:
         self.body, self.status = page().encode(), 200
         outer = self
@@ -35,14 +35,14 @@ class Exporter:
 
 
 @pytest.fixture
-def exporter() -> Iterator[Exporter]:
-    made = Exporter()
+def exporter() -> Iterator[FakeExporter]:
+    made = FakeExporter()
     yield made
     made.server.shutdown()
     made.server.server_close()
 
 
-def test_dcgm_source__the_fields_of_the_exporter_are_ours(exporter: Exporter) -> None:
+def test_dcgm_source__the_fields_of_the_exporter_are_ours(exporter: FakeExporter) -> None:
     (found,) = DcgmSource(exporter.url, [OWN]).readings()
     assert (found.gpu, found.uuid, found.pci_bus_id) == ("0", OWN, "00000000:5D:00.0")
     assert (found.namespace, found.pod, found.model) == ("team", "train-0", "Stub")
@@ -53,7 +53,7 @@ def test_dcgm_source__the_fields_of_the_exporter_are_ours(exporter: Exporter) ->
 
 
 def test_dcgm_source__rates_are_added_up(
-    exporter: Exporter, monkeypatch: pytest.MonkeyPatch
+    exporter: FakeExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock_s = 100.0
     monkeypatch.setattr("time.monotonic", lambda: clock_s)
@@ -64,7 +64,7 @@ def test_dcgm_source__rates_are_added_up(
 
 
 def test_line_of__a_rate_beyond_any_number_is_not_added_up(
-    exporter: Exporter, monkeypatch: pytest.MonkeyPatch
+    exporter: FakeExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock_s = 100.0
     monkeypatch.setattr("time.monotonic", lambda: clock_s)
@@ -77,7 +77,7 @@ def test_line_of__a_rate_beyond_any_number_is_not_added_up(
     assert (len(line["gpus"]), line["trouble"]) == (1, "")
 
 
-def test_dcgm_source__the_gpus_of_another_node_are_not_ours(exporter: Exporter) -> None:
+def test_dcgm_source__the_gpus_of_another_node_are_not_ours(exporter: FakeExporter) -> None:
     exporter.body = (page(OTHER) + page()).encode()
     (found,) = DcgmSource(exporter.url, [OWN]).readings()
     assert found.uuid == OWN
@@ -96,7 +96,7 @@ def test_dcgm_source__the_gpus_of_another_node_are_not_ours(exporter: Exporter) 
     ],
 )
 def test_line_of__what_is_no_exporter_is_reported(
-    exporter: Exporter, status: int, body: bytes, words: str
+    exporter: FakeExporter, status: int, body: bytes, words: str
 ) -> None:
     exporter.status, exporter.body = status, body
     line = line_of(DcgmSource(exporter.url, [OWN]).readings)
@@ -110,7 +110,7 @@ def test_line_of__no_server() -> None:
 
 
 def test_reader_of__the_gpus_of_this_node_are_those_of_its_driver(
-    exporter: Exporter, tmp_path: Path
+    exporter: FakeExporter, tmp_path: Path
 ) -> None:
     folder = tmp_path / "proc/driver/nvidia/gpus/0000:5d:00.0"
     folder.mkdir(parents=True)

@@ -94,7 +94,7 @@ def test_bounds__a_policy_gets_no_more_than_the_operator_allows() -> None:
     assert Bounds().of(modest) == modest
 
 
-class Writer:
+class FakeStatusWriter:
     """Statuses go straight into the store."""
 
     def status(self, known: Incident, status: Status) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def opened(known: ObjectCache, namespace: str) -> list[str]:
 
 def test_quota__a_newer_incident_closes_the_older_ones_of_its_gang() -> None:
     known = store()
-    quota = Quota(known, Writer(), 100)  # type: ignore[arg-type]
+    quota = Quota(known, FakeStatusWriter(), 100)  # type: ignore[arg-type]
     old = [put(known, "ns", 1, Phase.OBSERVED), put(known, "ns", 2, Phase.FAILED)]
     acting = put(known, "ns", 3, Phase.SHUTTING_DOWN)
     put(known, "ns", 4, Phase.OBSERVED)
@@ -124,7 +124,7 @@ def test_quota__a_newer_incident_closes_the_older_ones_of_its_gang() -> None:
 
 def test_quota__a_full_namespace_makes_room_by_what_is_over() -> None:
     known = store()
-    quota = Quota(known, Writer(), 3)  # type: ignore[arg-type]
+    quota = Quota(known, FakeStatusWriter(), 3)  # type: ignore[arg-type]
     key = GangId.of("ns", {"k": "v"})
     for index in range(2):
         put(known, "ns", index, Phase.OBSERVED)
@@ -142,7 +142,7 @@ def test_quota__incidents_that_are_acted_on_or_wait_are_never_closed_for_room() 
     known = store()
     for index in range(3):
         put(known, "ns", index, Phase.DECIDED)
-    quota = Quota(known, Writer(), 3)  # type: ignore[arg-type]
+    quota = Quota(known, FakeStatusWriter(), 3)  # type: ignore[arg-type]
     with quota.place(GangId.of("ns", {"k": "v"})) as has_place:
         assert not has_place
     assert len(opened(known, "ns")) == 3
@@ -152,7 +152,7 @@ def test_quota__workers_that_ask_at_the_same_time_get_no_more_than_there_is() ->
     known = store()
     for index in range(2):
         put(known, "ns", index, Phase.DECIDED)
-    quota = Quota(known, Writer(), 3)  # type: ignore[arg-type]
+    quota = Quota(known, FakeStatusWriter(), 3)  # type: ignore[arg-type]
     one, two = (GangId.of("ns", {"k": value}) for value in ("a", "b"))
     with quota.place(one) as first, quota.place(two) as second:
         assert (first, second) == (True, False)
@@ -166,7 +166,7 @@ def test_quota__two_workers_close_two_incidents_for_their_room() -> None:
     known = store()
     for index in range(3):
         put(known, "ns", index, Phase.OBSERVED)
-    quota = Quota(known, Writer(), 3)  # type: ignore[arg-type]
+    quota = Quota(known, FakeStatusWriter(), 3)  # type: ignore[arg-type]
     one, two = (GangId.of("ns", {"k": value}) for value in ("a", "b"))
     with quota.place(one) as first, quota.place(two) as second:
         assert (first, second) == (True, True)
@@ -178,7 +178,7 @@ def test_quota__what_was_closed_for_room_does_not_come_back_into_that_room() -> 
     known = store()
     for index in range(3):
         put(known, "ns", index, Phase.OBSERVED)
-    quota = Quota(known, Writer(), 3)  # type: ignore[arg-type]
+    quota = Quota(known, FakeStatusWriter(), 3)  # type: ignore[arg-type]
     with quota.place(GangId.of("ns", {"k": "a"})) as has_place:
         assert has_place
         (closed,) = (each for each in known.incidents.values() if each.status.is_closed)  # type: ignore[union-attr]
@@ -186,7 +186,7 @@ def test_quota__what_was_closed_for_room_does_not_come_back_into_that_room() -> 
     assert quota.may_reopen(closed), "none was made: the place is free again"
 
 
-class Refusing(Writer):
+class FakeRefusingWriter(FakeStatusWriter):
     """Writes nothing."""
 
     def status(self, known: Incident, status: Status) -> dict[str, Any]:
@@ -197,7 +197,7 @@ def test_quota__a_place_that_could_not_be_made_is_not_kept() -> None:
     known = store()
     put(known, "ns", 0, Phase.OBSERVED)
     key = GangId.of("ns", {"k": "v"})
-    quota = Quota(known, Refusing(), 1)  # type: ignore[arg-type]
+    quota = Quota(known, FakeRefusingWriter(), 1)  # type: ignore[arg-type]
     for _ in range(2):
         with pytest.raises(Conflict), quota.place(key):
             pass

@@ -15,12 +15,12 @@ from kcover_ebpf.errors import CannotObserve, Forbidden, Unreachable, UsageError
 from kcover_ebpf.trace import remote, show
 from kcover_ebpf.trace.options import TraceOptions
 from kcover_ebpf.trace.records import parse
-from tests.unit.fake_exec import UIDS, FakeExec, Server, look, pod, snapshot
+from tests.unit.fake_exec import UIDS, FakeExec, FakeExecServer, look, pod, snapshot
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Server:
-    server = Server()
+def server(monkeypatch: pytest.MonkeyPatch) -> FakeExecServer:
+    server = FakeExecServer()
     monkeypatch.setattr(remote, "connect", lambda *_: server)
     monkeypatch.setattr(remote, "Exec", FakeExec)
     return server
@@ -30,7 +30,7 @@ def lines(**wanted: Any) -> list[str]:
     return list(remote.lines(TraceOptions(namespace="research", **wanted)))
 
 
-def test_lines__a_pod_is_looked_at_by_the_agent_of_its_node(server: Server) -> None:
+def test_lines__a_pod_is_looked_at_by_the_agent_of_its_node(server: FakeExecServer) -> None:
     assert lines(pod="b") == look("node2")
     ((agent, command),) = server.commands
     assert agent == "agent-2"
@@ -40,7 +40,7 @@ def test_lines__a_pod_is_looked_at_by_the_agent_of_its_node(server: Server) -> N
 
 
 def test_lines__without_a_namespace_it_is_that_of_the_context(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    server: FakeExecServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.pods = []
     monkeypatch.setattr(remote, "namespace_of", lambda *_: "physics")
@@ -62,12 +62,12 @@ def test_show__a_signal_while_the_connection_is_read_is_no_break_of_it(
     assert show.show(broken(), TraceOptions(output="jsonl")) == 128 + number
 
 
-def test_lines__live_is_passed_on(server: Server) -> None:
+def test_lines__live_is_passed_on(server: FakeExecServer) -> None:
     lines(pod="a", live=True)
     assert "--live" in server.commands[0][1]
 
 
-def test_lines__one_container_of_several_can_be_chosen(server: Server) -> None:
+def test_lines__one_container_of_several_can_be_chosen(server: FakeExecServer) -> None:
     server.pods[0] = pod("a", main="1" * 64, proxy="2" * 64)
     lines(pod="a", container="proxy")
     lines(pod="a")
@@ -76,7 +76,7 @@ def test_lines__one_container_of_several_can_be_chosen(server: Server) -> None:
     assert server.commands[1][1].count("--container-id") == 2
 
 
-def test_lines__all_nodes_of_a_job_become_one_look(server: Server) -> None:
+def test_lines__all_nodes_of_a_job_become_one_look(server: FakeExecServer) -> None:
     server.out = {
         "agent-1": snapshot("node1", "a", 0),
         "agent-2": snapshot("node2", "b", 1, State.STOPPED),
@@ -95,17 +95,19 @@ def test_lines__all_nodes_of_a_job_become_one_look(server: Server) -> None:
     assert "report" not in verdict
 
 
-def test_lines__a_report_of_one_node_alone_is_not_shown(server: Server) -> None:
+def test_lines__a_report_of_one_node_alone_is_not_shown(server: FakeExecServer) -> None:
     server.out["agent-1"] = snapshot("node1", "a", 0)
     assert lines(pod="a") == look("node1")
 
 
-def test_lines__where_no_agent_sends_snapshots_that_is_an_error(server: Server) -> None:
+def test_lines__where_no_agent_sends_snapshots_that_is_an_error(server: FakeExecServer) -> None:
     with pytest.raises(CannotObserve, match="of an older version"):
         lines(job="train")
 
 
-def test_lines__a_node_that_cannot_be_looked_at_is_reported_in_the_verdict(server: Server) -> None:
+def test_lines__a_node_that_cannot_be_looked_at_is_reported_in_the_verdict(
+    server: FakeExecServer,
+) -> None:
     server.out = {"agent-1": snapshot("node1", "a", 0), "agent-2": []}
     server.codes["agent-2"] = 3
     server.said = "kcover-ebpf: BPF is refused"
@@ -114,43 +116,43 @@ def test_lines__a_node_that_cannot_be_looked_at_is_reported_in_the_verdict(serve
     assert verdict["unobserved"] == [HISTORY, reason]
 
 
-def gone(server: Server) -> None:
+def gone(server: FakeExecServer) -> None:
     server.pods.clear()
 
 
-def pending(server: Server) -> None:
+def pending(server: FakeExecServer) -> None:
     server.pods[0] = pod("a", "", "Pending")
 
 
-def no_agent(server: Server) -> None:
+def no_agent(server: FakeExecServer) -> None:
     server.agents["node1"] = []
 
 
-def starting_agent(server: Server) -> None:
+def starting_agent(server: FakeExecServer) -> None:
     server.agents["node1"] = [pod("agent-1", phase="Pending")]
 
 
-def no_exec(server: Server) -> None:
+def no_exec(server: FakeExecServer) -> None:
     server.refuse["exec"] = Forbidden("pods/exec is forbidden")
 
 
-def no_list(server: Server) -> None:
+def no_list(server: FakeExecServer) -> None:
     server.refuse["/api/v1/pods"] = Forbidden("pods is forbidden")
 
 
-def unreachable(server: Server) -> None:
+def unreachable(server: FakeExecServer) -> None:
     server.refuse["/api/v1/pods"] = Unreachable("connection refused")
 
 
-def cut(server: Server) -> None:
+def cut(server: FakeExecServer) -> None:
     server.codes["agent-1"] = None
 
 
-def no_program(server: Server) -> None:
+def no_program(server: FakeExecServer) -> None:
     server.codes["agent-1"], server.said = 127, "not found"
 
 
-def agent_fails(server: Server) -> None:
+def agent_fails(server: FakeExecServer) -> None:
     server.codes["agent-1"], server.said = 2, "kcover-ebpf: no process is in a"
 
 
@@ -173,7 +175,7 @@ OBSTACLES = {
 
 
 @pytest.mark.parametrize("name", OBSTACLES)
-def test_lines__an_obstacle_is_reported_in_one_line(name: str, server: Server) -> None:
+def test_lines__an_obstacle_is_reported_in_one_line(name: str, server: FakeExecServer) -> None:
     obstruct, kind, said = OBSTACLES[name]
     obstruct(server)
     with pytest.raises(kind, match=said) as caught:
@@ -182,17 +184,19 @@ def test_lines__an_obstacle_is_reported_in_one_line(name: str, server: Server) -
 
 
 def test_lines__a_container_that_is_not_there_is_reported_with_those_that_are(
-    server: Server,
+    server: FakeExecServer,
 ) -> None:
     with pytest.raises(UsageError, match="no container proxy; it has main"):
         lines(pod="a", container="proxy")
 
 
-def test_lines__a_job_that_is_not_there_is_reported_with_those_that_are(server: Server) -> None:
+def test_lines__a_job_that_is_not_there_is_reported_with_those_that_are(
+    server: FakeExecServer,
+) -> None:
     with pytest.raises(UsageError, match=r"no pods of a job other .* there are train"):
         lines(job="other")
 
 
-def test_lines__live_follows_one_node(server: Server) -> None:
+def test_lines__live_follows_one_node(server: FakeExecServer) -> None:
     with pytest.raises(UsageError, match="name one pod"):
         lines(job="train", live=True)

@@ -18,7 +18,7 @@ from kcover_ebpf.trace import remote
 from kcover_ebpf.trace.options import TraceOptions
 from kcover_ebpf.trace.records import parse
 from tests.unit import report_builders as build
-from tests.unit.fake_exec import FakeExec, Server, look
+from tests.unit.fake_exec import FakeExec, FakeExecServer, look
 
 STOPPED = (
     build.report("a", build.rank(0), build.rank(2)),
@@ -59,7 +59,7 @@ def written(report: FaultReport, age_s: float) -> dict[str, Any]:
     return made
 
 
-class Watching(Server):
+class FakeReportsServer(FakeExecServer):
     """An API server with the agents' reports."""
 
     def __init__(self, reports: list[dict[str, Any]]) -> None:
@@ -79,7 +79,7 @@ class Watching(Server):
 
 
 def traced(
-    monkeypatch: pytest.MonkeyPatch, server: Watching, **wanted: Any
+    monkeypatch: pytest.MonkeyPatch, server: FakeReportsServer, **wanted: Any
 ) -> tuple[dict[str, Any], int | None]:
     """The fields of the verdict, and the exit code."""
     monkeypatch.setattr(remote, "connect", lambda *_: server)
@@ -93,7 +93,7 @@ def traced(
 def test_lines__the_verdict_is_that_of_the_incident(
     monkeypatch: pytest.MonkeyPatch, wanted: dict[str, Any]
 ) -> None:
-    server = Watching([written(each.report, 0.5) for each in STOPPED])
+    server = FakeReportsServer([written(each.report, 0.5) for each in STOPPED])
     verdict, code = traced(monkeypatch, server, **wanted)
     expected = merge(build.case(*STOPPED)).verdict
     assert expected.culprit is not None
@@ -105,20 +105,22 @@ def test_lines__the_verdict_is_that_of_the_incident(
     assert all("--brief" in command for _, command in server.commands)
 
 
-def silent(error: ApiError) -> Watching:
-    server = Watching([])
+def silent(error: ApiError) -> FakeReportsServer:
+    server = FakeReportsServer([])
     server.reports = error
     return server
 
 
 ALONE = {
-    "calm": lambda: Watching([written(each.report, 0.5) for each in CALM]),
-    "reports of an hour ago": lambda: Watching([written(each.report, 3600) for each in STOPPED]),
-    "reports without a date": lambda: Watching(
+    "calm": lambda: FakeReportsServer([written(each.report, 0.5) for each in CALM]),
+    "reports of an hour ago": lambda: FakeReportsServer(
+        [written(each.report, 3600) for each in STOPPED]
+    ),
+    "reports without a date": lambda: FakeReportsServer(
         [dict(object_of(each.report, "ns", "x")) for each in STOPPED]
     ),
-    "no report": lambda: Watching([]),
-    "not a report": lambda: Watching([{"spec": 3}]),
+    "no report": lambda: FakeReportsServer([]),
+    "not a report": lambda: FakeReportsServer([{"spec": 3}]),
     "may not be read": lambda: silent(Forbidden("403")),
     "no such resource": lambda: silent(NotFound("404")),
 }
@@ -136,6 +138,6 @@ def test_lines__without_a_fault_in_fresh_reports_the_threads_answer_alone(
 
 
 def test_lines__a_live_trace_follows_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = Watching([written(each.report, 0.5) for each in STOPPED])
+    server = FakeReportsServer([written(each.report, 0.5) for each in STOPPED])
     verdict, _ = traced(monkeypatch, server, pod="j-0", live=True)
     assert "source" not in verdict

@@ -29,13 +29,13 @@ class Answer:
 
 
 @dataclass
-class ApiServer:
+class FakeApiServer:
     url: str
     requests: list[Request]
 
 
 @contextmanager
-def serving(answer: Callable[[Request], Answer]) -> Iterator[ApiServer]:
+def serving(answer: Callable[[Request], Answer]) -> Iterator[FakeApiServer]:
     requests: list[Request] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -68,7 +68,7 @@ def serving(answer: Callable[[Request], Answer]) -> Iterator[ApiServer]:
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
-        yield ApiServer(f"http://127.0.0.1:{server.server_port}", requests)
+        yield FakeApiServer(f"http://127.0.0.1:{server.server_port}", requests)
     finally:
         server.shutdown()
         thread.join()

@@ -10,7 +10,7 @@ from typing import Any
 
 
 @dataclass
-class RasServer:
+class FakeRasServer:
     """Answers with `reports` one after the other (the last one again and again)."""
 
     reports: list[str]
