@@ -137,7 +137,7 @@ def test_a_task_that_hangs_in_a_driver(guest: Guest) -> None:
 
 HANGS = f"""
 import fcntl, json, os, time
-from kcover_ebpf.host.stat_line import split_stat
+from kcover_ebpf.host.proc_text import split_stat
 from kcover_ebpf.inspection import runner
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, Cost, passed
