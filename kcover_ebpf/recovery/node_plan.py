@@ -42,7 +42,9 @@ class NodeView:
     taints: tuple[Mapping[str, Any], ...]
     """As they are in the object."""
     condition: str
-    """Status of our condition; empty without one."""
+    """Status of our condition about devices; empty without one."""
+    condition_text: str = ""
+    """Its message."""
     resource_version: str = ""
     boot_id: str = ""
     """As the kubelet reports it."""
@@ -121,6 +123,7 @@ def view_of(raw: Mapping[str, Any]) -> NodeView:
         annotations=metadata.get("annotations") or {},
         taints=tuple(spec.get("taints") or ()),
         condition=str(conditions.get(CONDITION, {}).get("status", "")),
+        condition_text=str(conditions.get(CONDITION, {}).get("message", "")),
         resource_version=str(metadata.get("resourceVersion", "")),
         boot_id=str(metadata.get("bootID", "")),
         inspected=(str(inspected.get("status") or ""), str(inspected.get("message") or "")),
@@ -151,7 +154,10 @@ def plan(
         condition = (False, "no device fault") if well else None
         return NodePlan(condition=condition, let_go=mended, cleared_s=cleared_s)
     text = "; ".join(f"{_named(each)} {each.fault}: {each.text}" for each in unfit[:4])[:512]
-    condition = (True, text) if node.condition != "True" else None
+    # a second device that fails on a node that is cordoned already has to be found as well
+    heads = [head for each in unfit[:4] if (head := f"{_named(each)} {each.fault}: ") in text]
+    is_said = node.condition == "True" and all(head in node.condition_text for head in heads)
+    condition = None if is_said else (True, text)
     alone = tuple(each for each in unfit if each.device in by_dra and policy.device_taint)
     whole = tuple(each for each in unfit if each not in alone)
     is_kept_out = node.ours and node.until_s is None

@@ -24,7 +24,11 @@ XID = ReportedDeviceFault(
     "0000:5d:00.0", "xid_79", "fell off the bus", fatal=True, unfit=True, age_s=10.0
 )
 OURS = replace(
-    NODE, cordoned=True, annotations={CORDONED: "2025-12-31T23:00:00Z xid"}, condition="True"
+    NODE,
+    cordoned=True,
+    annotations={CORDONED: "2025-12-31T23:00:00Z xid"},
+    condition="True",
+    condition_text="0000:5d:00.0 xid_79: fell off the bus; beside it: taint nvidia.com/x",
 )
 
 
@@ -68,6 +72,20 @@ def test_plan__a_device_that_is_unfit_keeps_pods_off_also_where_its_job_goes_on(
 def test_plan__what_was_done_is_not_done_again():
     found = decide(OURS)
     assert (found.condition, found.keep_out, found.let_go) == (None, "", False)
+
+
+def test_plan__a_second_device_that_fails_is_named_as_well():
+    second = replace(XID, device="0000:86:00.0", serial="166")
+    found = decide(OURS, faults=(XID, second))
+    assert found.condition is not None
+    assert "0000:86:00.0 (serial number 166) xid_79: " in found.condition[1]
+    assert found.keep_out == "", "it is kept out already"
+    known = replace(OURS, condition_text=found.condition[1])
+    assert decide(known, faults=(XID, second)).condition is None
+    many = tuple(replace(XID, device=f"0000:{n:02x}:00.0", text="x" * 500) for n in range(4))
+    cut = decide(OURS, faults=many).condition
+    assert cut is not None
+    assert decide(replace(OURS, condition_text=cut[1]), faults=many).condition is None
 
 
 def test_plan__the_breaker_refuses_and_the_condition_is_reported_all_the_same():
