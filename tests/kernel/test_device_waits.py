@@ -71,6 +71,7 @@ def test_nobody_is_named_or_ended_where_all_wait_for_their_devices(
     with run(*options, *job(library, tmp_path, "device"), folder=tmp_path) as one:
         assert one.finish() != 75
     found = verdicts(one)
+    assert found, one.out
     assert {each["verdict"] for each in found} <= {"WORKING", "HUNG", "UNKNOWN"}, one.out
     assert [each["culprit"] for each in found] == [None] * len(found), one.out
     assert {each["cause"] for each in found if each["verdict"] == "HUNG"} <= {"device_wait"}

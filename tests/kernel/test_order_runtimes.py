@@ -32,7 +32,7 @@ def test_a_container_that_is_being_made_is_left_alone(bench: Bench, name: str) -
     ack = bench.order(Verb.STOP)
     assert ack is not None
     assert ack.processes == 3
-    assert {state_of(pid) for pid in cgroups.processes(making)} <= {"R", "S"}
+    assert {state_of(pid) for pid in cgroups.processes(making)} in ({"R"}, {"S"}, {"R", "S"})
     bench.order(Verb.KILL, "2")
     wait_until(lambda: pod.pids() == cgroups.processes(making))
 

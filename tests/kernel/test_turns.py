@@ -48,7 +48,7 @@ def test_all_threads_have_their_turn(kernel: KernelSampler, every: int) -> None:
     assert found[0] == 0, "at first sight"
     turns = found[-3:]
     assert [after - before for before, after in pairwise(turns)] == [every] * 2
-    assert all(one.thread_count == 24 for one in totals)
+    assert [one.thread_count for one in totals] == ([24] if every == 1 else [])
 
 
 def test_a_lead_thread_is_looked_at_in_every_pass(kernel: KernelSampler) -> None:
@@ -132,12 +132,14 @@ def test_no_call_works_for_long(kernel: KernelSampler, wanted: SampleRequest) ->
         watch(kernel, target.pid, wanted)
         works = [sampler.state().work for _ in sampler.run(is_whole=True)]
         again = [sampler.state().work for _ in sampler.run(is_whole=True)]
-        found = of_kind(kernel.sample([]), ProcessTotals)
+        totals = [
+            one for _ in range(CALM_EVERY) for one in of_kind(kernel.sample([]), ProcessTotals)
+        ]
     assert max(works + again) <= MOST_WORK + 16, "a look more, and the process around it"
     if not sampler.visits_all:
         assert len(works) >= 2300 * 8 // MOST_WORK
         assert len(again) == 2
-    assert not found or found[0].thread_count == 2301
+    assert {one.thread_count for one in totals} == {2301}
 
 
 def strangers_soon(kernel: KernelSampler) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """Which container a cgroup path belongs to, for every runtime and driver we know."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kcover_ebpf.api.container_cgroup import ContainerPath, containers_of, containers_of_process
@@ -117,6 +117,7 @@ def test_containers_of__any_prefix_and_any_group_below(
 
 
 @given(st.text())
+@example(V2)
 def test_containers_of__any_text_is_read(text: str) -> None:
     for found in (*containers_of(text), *containers_of_process(text)):
         assert found.container_id is None or found.container_id in text

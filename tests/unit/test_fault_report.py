@@ -12,7 +12,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from kcover_ebpf.api import codec, rfc3339
-from kcover_ebpf.api.codec import camel
+from kcover_ebpf.api.codec import camel, decode, encode
 from kcover_ebpf.api.fault_report import FaultReport, PodRef, object_of, report_of
 from kcover_ebpf.api.order import Order, Verb, incident_of
 from kcover_ebpf.diagnosis.process_state import State
@@ -234,7 +234,7 @@ def test_report_of__any_object_is_read_or_refused(spec: dict[str, Any]) -> None:
         report = report_of({"spec": spec})
     except ObjectError:
         return
-    assert isinstance(report, FaultReport)
+    assert decode(FaultReport, encode(report)) == report
 
 
 @given(json)

@@ -3,7 +3,7 @@
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kcover_ebpf.diagnosis.futex import Lock, describe
@@ -85,6 +85,8 @@ def test_describe__the_lock_is_reported(name: str) -> None:
     st.binary(max_size=64),
     st.dictionaries(st.integers(0, 2**31), st.integers(1, 2**31)),
 )
+@example(PRIVATE, 2, mutex(), THREADS)
+@example(PI | PRIVATE, 0, struct.pack("=I", 0x80000007), THREADS)
 def test_describe__any_memory_is_read_without_error(
     operation: int, expected: int, memory: bytes, threads: dict[int, int]
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kcover_ebpf.api.codec import decode, encode
@@ -208,6 +208,7 @@ pictures = st.builds(
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(pictures, max_size=4), st.lists(pictures, max_size=4))
+@example([rank(0), rank(2)], [rank(1, State.STOPPED), rank(3)])
 def test_merge__any_picture_gets_a_verdict_and_survives_the_wire(on_a, on_b):
     seen = [report("a", *on_a), report("b", *on_b)]
     for each in seen:

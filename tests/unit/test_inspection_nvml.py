@@ -153,6 +153,7 @@ def test_inspection_nvml__each_fault_is_found(
     assert words in evidence[0]
     assert advice
     others = [line for line in evidence if line.startswith("GPU 0")]
+    assert len(others) == (not script.startswith("init"))
     assert all("healthy" in line for line in others)
 
 

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kcover_ebpf.facts.host import ProcessSeen
@@ -30,11 +30,13 @@ def test_parse_stat__a_name_may_hold_anything(
 
 
 @given(st.binary(), st.sets(st.text(max_size=3)))
+@example(b"A=1\0RANK=" + b"7" * 300 + b"\0RANK\0", {"RANK", "B"})
 def test_parse_environ__any_environment_block_gives_wanted_variables_only(
     raw: bytes, wanted: set[str]
 ) -> None:
     found = parse_environ(raw, wanted)
     assert found.keys() <= wanted
+    assert all(name.encode() + b"=" in raw for name in found)
     assert all(len(value) <= 200 for value in found.values())
 
 

@@ -8,10 +8,10 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kcover_ebpf.hardware.ras import RasError, RasReport, read
+from kcover_ebpf.hardware.ras import RasError, read
 from kcover_ebpf.hardware.ras.answer import parse
 from kcover_ebpf.hardware.ras.client import (
     DEFAULT_PORT,
@@ -170,13 +170,14 @@ def test_parse__wrong_answers_are_refused(text):
 
 
 @given(st.text(max_size=300) | st.binary(max_size=300).map(lambda raw: raw.decode("latin-1")))
+@example(json_report([7, 6]))
 def test_parse__no_answer_breaks_the_parser(text):
     for answer in (text, "{" + text, "Job summary\n" + text):
         try:
             report = parse(answer)
         except RasError:
             continue
-        assert isinstance(report, RasReport)
+        assert report.communicators or not report.whole
 
 
 def test_ask__conversation(serve):

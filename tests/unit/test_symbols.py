@@ -1,7 +1,7 @@
 """Functions that the compiler renamed."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kcover_ebpf.kernel.symbols import variant, variants
@@ -42,5 +42,6 @@ def test_variant__the_only_clone_is_taken(tmp_path):
 
 
 @given(st.lists(st.text(max_size=40)))
+@example(["", "0 t", "0 t f.isra.0", "0 t a.f.isra.0"])
 def test_variants__no_line_breaks_the_search(lines):
     assert all(each.startswith("f") for each in variants("f", lines))

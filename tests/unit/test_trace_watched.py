@@ -102,6 +102,7 @@ def test_lines__the_verdict_is_that_of_the_incident(
     assert verdict["culprit"]["node"] == "b"
     assert verdict["source"] == "agents"
     assert code == 1
+    assert server.commands
     assert all("--brief" in command for _, command in server.commands)
 
 

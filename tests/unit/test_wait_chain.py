@@ -139,6 +139,7 @@ STANDINGS = st.lists(
 
 
 @given(STANDINGS)
+@example([at(1, State.PEERS), at(2, State.SLEEP_LONG, since_s=20)])
 def test_split__any_picture_is_judged(standings: list[RankSnapshot]) -> None:
     scene = picture(*standings)
     ranks = [each for each in standings if each.pid in scene.ranks]
