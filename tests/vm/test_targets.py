@@ -11,7 +11,6 @@ from tests.vm import drivers
 from tests.vm.packages import ROOT, Kernel, Missing
 
 NAMED = re.findall(r'SEC\("kprobe/(\w+)"\)', (ROOT / "bpf/gpu.bpf.c").read_text())
-TRACEPOINT = re.findall(r'SEC\("raw_tp/(\w+)"\)', (ROOT / "bpf/gpu.bpf.c").read_text())
 
 
 pytestmark = pytest.mark.family("targets")
@@ -30,11 +29,3 @@ def table(request: pytest.FixtureRequest) -> dict[str, str]:
 def test_a_function_that_is_probed(table: dict[str, str], name: str) -> None:
     lines = [f"0 {kind} {symbol}" for symbol, kind in table.items()]
     assert table.get(name) in {"t", "T"} or len(variants(name, lines)) == 1
-
-
-@pytest.mark.parametrize("name", TRACEPOINT)
-def test_the_tracepoint(table: dict[str, str], name: str) -> None:
-    """Open drivers have it since 575.51.02; Debian packages none that is newer than 555."""
-    if not any(symbol.startswith("__tracepoint_nv") for symbol in table):
-        pytest.skip("needs an open driver of 575.51.02 or newer")
-    assert f"__tracepoint_{name}" in table
