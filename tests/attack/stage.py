@@ -177,13 +177,13 @@ class Stage:
         label = "--selector=app.kubernetes.io/component=agent"
         space = f"--namespace={NAMESPACE}"
 
-        def look() -> str | None:
+        def running_agent() -> str | None:
             for pod in self.cluster.get("pods", space, where, label):
                 if "deletionTimestamp" not in pod["metadata"]:
                     return str(pod["metadata"]["name"])
             return None
 
-        return until(look, f"an agent's pod on {node}")
+        return until(running_agent, f"an agent's pod on {node}")
 
     def agent(self, node: str) -> ApiClient:
         """A session with the token that the agent of a node has."""

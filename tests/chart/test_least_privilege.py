@@ -24,6 +24,7 @@ from kcover_ebpf.api import agent_lease
 from kcover_ebpf.api.agent_lease import AgentLease
 from kcover_ebpf.api.order import Verb
 from tests.chart.control_plane import ControlPlane, User, running
+from tests.chart.played_job import JOB, JOB_LABEL, JOBS, NODE, PODS, TEAM, PlayedJob, made, until
 from tests.chart.release import CHART, FULLNAME, RELEASE, Helm, Installed, make_pod
 from tests.chart.rights import (
     AGENT,
@@ -34,7 +35,6 @@ from tests.chart.rights import (
     OF_OTHER_KINDS,
     Right,
 )
-from tests.chart.stand import JOB, JOB_LABEL, JOBS, NODE, PODS, TEAM, Stand, made, until
 from tests.kernel.pods import kubelet_root
 
 pytestmark = [
@@ -97,9 +97,9 @@ def installed(plane: ControlPlane, programs: dict[str, Path]) -> Installed:
 
 
 @pytest.fixture
-def stand(plane: ControlPlane) -> Iterator[Stand]:
+def played(plane: ControlPlane) -> Iterator[PlayedJob]:
     with kubelet_root() as groups:
-        made_one = Stand(plane.admin(), groups)
+        made_one = PlayedJob(plane.admin(), groups)
         yield made_one
         for leader in made_one.leaders:
             leader.kill()
@@ -164,20 +164,20 @@ def ask_for_recovery(root: User) -> None:
     made(root.ask("POST", f"/api/v1/namespaces/{TEAM}/events", event))
 
 
-def restart(stand: Stand) -> None:
+def restart(played: PlayedJob) -> None:
     """A rank dies, and the job is replaced whole."""
-    stand.make_job()
-    stand.make_pods("a")
-    until(lambda: len(stand.reported()) == 2, "the agent reports both pods")
+    played.make_job()
+    played.make_pods("a")
+    until(lambda: len(played.reported()) == 2, "the agent reports both pods")
     time.sleep(3.0)
-    (rank,) = next(iter(stand.pods.values())).pids()
+    (rank,) = next(iter(played.pods.values())).pids()
     os.kill(rank, signal.SIGKILL)
-    until(lambda: stand.job()["spec"].get("suspend") is True, "the controller suspends the job")
-    stand.delete_pods()
-    stand.bury_pods()
-    until(lambda: not stand.job()["spec"].get("suspend"), "the controller lets the job continue")
-    stand.make_pods("b")
-    until(lambda: stand.phase() == "Recovering", "all pods run again")
+    until(lambda: played.job()["spec"].get("suspend") is True, "the controller suspends the job")
+    played.delete_pods()
+    played.bury_pods()
+    until(lambda: not played.job()["spec"].get("suspend"), "the controller lets the job continue")
+    played.make_pods("b")
+    until(lambda: played.phase() == "Recovering", "all pods run again")
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     ends = ("SuccessCriteriaMet", "Complete")
     conditions = [
@@ -185,8 +185,8 @@ def restart(stand: Stand) -> None:
         for each in ends
     ]
     status = {"conditions": conditions, "startTime": now, "completionTime": now}
-    made(stand.root.merge(f"{JOBS}/{JOB}/status", {"status": status}))
-    until(lambda: stand.phase() == "Recovered", "the job is over")
+    made(played.root.merge(f"{JOBS}/{JOB}/status", {"status": status}))
+    until(lambda: played.phase() == "Recovered", "the job is over")
 
 
 def used(plane: ControlPlane, component: str) -> set[Right]:
@@ -203,7 +203,7 @@ def used(plane: ControlPlane, component: str) -> set[Right]:
 
 
 def test_a_whole_restart_uses_every_right_or_says_why_not(
-    installed: Installed, stand: Stand, tmp_path: Path
+    installed: Installed, played: PlayedJob, tmp_path: Path
 ) -> None:
     plane = installed.plane
     with ExitStack() as stack:
@@ -220,26 +220,26 @@ def test_a_whole_restart_uses_every_right_or_says_why_not(
             ),
         ]
         try:
-            restart(stand)
-            until(lambda: answered(stand.root), "the agent's Lease has its answer to the order")
-            until(lambda: confirmed(stand.root), "its Lease confirms the report of the job")
-            ask_for_recovery(stand.root)
+            restart(played)
+            until(lambda: answered(played.root), "the agent's Lease has its answer to the order")
+            until(lambda: confirmed(played.root), "its Lease confirms the report of the job")
+            ask_for_recovery(played.root)
             until(
-                lambda: stand.phase("other") == "Observed",
+                lambda: played.phase("other") == "Observed",
                 "the other job is reported, and left alone",
             )
             until(lambda: Right("create", "", "events") in used(plane, "controller"), "an Event")
-            stand.root.ask("DELETE", f"{JOBS}/{JOB}")
-            for pod in stand.pods.values():
-                stand.root.ask("DELETE", f"{PODS}/{pod.name}", {"gracePeriodSeconds": 0})
-            until(lambda: not stand.reported(), "the agent takes its report away")
+            played.root.ask("DELETE", f"{JOBS}/{JOB}")
+            for pod in played.pods.values():
+                played.root.ask("DELETE", f"{PODS}/{pod.name}", {"gracePeriodSeconds": 0})
+            until(lambda: not played.reported(), "the agent takes its report away")
             until(
                 lambda: Right("patch", "kcover.io", "nodehealths") in used(plane, "agent"),
                 "the agent inspects its node",
             )
         except AssertionError:
             print(*(log.read_text()[-3000:] for log in logs), sep="\n---\n")
-            print(stand.incident())
+            print(played.incident())
             raise
     refused = [
         (each["user"]["username"], each["verb"], each["requestURI"])

@@ -31,10 +31,10 @@ class ClusterError(AssertionError):
     """kubectl failed, or something did not happen in time."""
 
 
-def until(look: Callable[[], T | None], what: str, timeout_s: float = PATIENCE_S) -> T:
+def until(reached: Callable[[], T | None], what: str, timeout_s: float = PATIENCE_S) -> T:
     """The first answer that says something; raises ClusterError, with `what`, where none comes in time."""
     deadline = time.monotonic() + timeout_s
-    while not (found := look()):
+    while not (found := reached()):
         if time.monotonic() > deadline:
             raise ClusterError(f"not within {timeout_s:.0f} s: {what}")
         time.sleep(0.3)

@@ -121,14 +121,14 @@ def wait_for_phase(
 def until_reported(namespace: Namespace, words: str) -> dict[str, Any]:
     """The incident, once its timeline says so."""
 
-    def look() -> dict[str, Any] | None:
+    def shown() -> dict[str, Any] | None:
         for each in incidents(namespace):
             reported = [line.get("text", "") for line in each.get("status", {}).get("timeline", ())]
             if any(words in text for text in reported):
                 return each
         return None
 
-    return until(look, f"an Incident shows {words!r}")
+    return until(shown, f"an Incident shows {words!r}")
 
 
 def ways(incident: Mapping[str, Any]) -> list[str]:

@@ -36,7 +36,7 @@ SELECTOR = "training.kubeflow.org/job-name=demo"
 
 
 @dataclass
-class Stand:
+class WatchedJob:
     """A job of four ranks on two nodes, under the eyes of two agents."""
 
     namespace: Namespace
@@ -105,7 +105,7 @@ class Stand:
 
 
 @pytest.fixture(scope="module")
-def stand(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
+def watched(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedJob]:
     folder = tmp_path_factory.mktemp("agents")
     cluster.ctl("apply", f"--filename={ROOT / 'charts/kcover-ebpf/crds'}")
     relay = Relay(cluster.kubeconfig, folder)
@@ -118,70 +118,70 @@ def stand(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         namespace.apply(manifest.replace("kcover.io/cascading-recovery", "example.com/label"))
         with agents.running(cluster, folder, relay.kubeconfig) as started:
             namespace.wait_for_steps(SELECTOR, 4, 5, 300)
-            yield Stand(namespace, relay, started)
+            yield WatchedJob(namespace, relay, started)
     finally:
         relay.cut()
         cluster.ctl("delete", "namespace", name, "--wait=false")
 
 
 @pytest.fixture
-def victim(stand: Stand) -> Iterator[tuple[Pod, int]]:
+def victim(watched: WatchedJob) -> Iterator[tuple[Pod, int]]:
     """A worker's pod and the pid of its rank, which is let go afterwards."""
-    stand.wait_for_training()
-    pod = next(each for each in stand.pods() if "worker" in each.name)
-    pid = min(stand.pids(pod))
+    watched.wait_for_training()
+    pod = next(each for each in watched.pods() if "worker" in each.name)
+    pid = min(watched.pids(pod))
     yield pod, pid
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGCONT)
 
 
 def test_a_stopped_rank_is_named_and_its_recovery_reported(
-    stand: Stand, victim: tuple[Pod, int]
+    watched: WatchedJob, victim: tuple[Pod, int]
 ) -> None:
     pod, pid = victim
     os.kill(pid, signal.SIGSTOP)
     verdict = until(
-        lambda: (said := stand.verdict(pod.node)).get("verdict") == "HUNG" and said, "HUNG"
+        lambda: (said := watched.verdict(pod.node)).get("verdict") == "HUNG" and said, "HUNG"
     )
     culprit = verdict["culprit"]
     assert verdict["cause"] == "stopped"
     assert (culprit["pod"], culprit["podUID"], culprit["pid"]) == (pod.name, pod.uid, pid)
     index = int(pod.labels["training.kubeflow.org/replica-index"])
     assert culprit["rank"] == index + 1
-    ranks = {rank["pid"]: rank for rank in stand.specs()[pod.node]["ranks"]}
+    ranks = {rank["pid"]: rank for rank in watched.specs()[pod.node]["ranks"]}
     assert ranks[pid]["state"] == "stopped"
     os.kill(pid, signal.SIGCONT)
-    stand.wait_for_training()
+    watched.wait_for_training()
 
 
-def test_an_agent_that_was_killed_goes_on(stand: Stand, victim: tuple[Pod, int]) -> None:
+def test_an_agent_that_was_killed_continues(watched: WatchedJob, victim: tuple[Pod, int]) -> None:
     pod, pid = victim
-    agent = stand.agents[pod.node]
-    before = stand.specs()[pod.node]["sequence"]
+    agent = watched.agents[pod.node]
+    before = watched.specs()[pod.node]["sequence"]
     agent.kill()
     os.kill(pid, signal.SIGSTOP)
     agent.start()
-    until(lambda: stand.verdict(pod.node).get("verdict") == "HUNG", "HUNG")
-    assert stand.specs()[pod.node]["sequence"] > before
+    until(lambda: watched.verdict(pod.node).get("verdict") == "HUNG", "HUNG")
+    assert watched.specs()[pod.node]["sequence"] > before
 
 
 def test_a_minute_without_an_api_server_delays_and_doubles_nothing(
-    stand: Stand, victim: tuple[Pod, int], tmp_path: Path
+    watched: WatchedJob, victim: tuple[Pod, int], tmp_path: Path
 ) -> None:
     pod, pid = victim
-    namespace = stand.namespace
+    namespace = watched.namespace
     policy(namespace, ways=["Replace"])
     namespace.ctl("label", "pytorchjob", "demo", f"{ARMING_LABEL}=true")
-    old = {each.uid for each in stand.pods()}
-    with running(namespace, tmp_path / "controller.log", stand.relay.kubeconfig) as program:
+    old = {each.uid for each in watched.pods()}
+    with running(namespace, tmp_path / "controller.log", watched.relay.kubeconfig) as program:
         until(lambda: "leading" in program.log, "the controller leads")
-        stand.relay.cut()
+        watched.relay.cut()
         cut_s = time.time()
         os.kill(pid, signal.SIGSTOP)
         time.sleep(60)
-        assert stand.verdict(pod.node)["verdict"] == "WORKING", "nobody could tell"
+        assert watched.verdict(pod.node)["verdict"] == "WORKING", "nobody could tell"
         assert incidents(namespace) == []
-        stand.relay.mend()
+        watched.relay.mend()
         incident = wait_for_phase(namespace, ("Recovered", "Failed", "Refused", "Observed"))
     status = incident["status"]
     assert status["phase"] == "Recovered", status["timeline"]
@@ -191,43 +191,45 @@ def test_a_minute_without_an_api_server_delays_and_doubles_nothing(
     assert moment(incident, "Decided") >= cut_s + 60
     assert ways(incident) == ["Replace"]
     assert len(incidents(namespace)) == 1
-    assert not old & {each.uid for each in stand.pods()}
+    assert not old & {each.uid for each in watched.pods()}
     namespace.ctl("label", "pytorchjob", "demo", f"{ARMING_LABEL}-")
 
 
-def test_orders_on_two_nodes(stand: Stand) -> None:
-    stand.wait_for_training()
-    stand.incident("by-hand")
-    pids = {pid for pod in stand.pods() for pid in stand.pids(pod)}
-    stand.order("by-hand", "1", "Stop", 60)
-    until(lambda: stand.acks("1") == dict.fromkeys(stand.agents, "Done"), "both acknowledge")
+def test_orders_on_two_nodes(watched: WatchedJob) -> None:
+    watched.wait_for_training()
+    watched.incident("by-hand")
+    pids = {pid for pod in watched.pods() for pid in watched.pids(pod)}
+    watched.order("by-hand", "1", "Stop", 60)
+    until(lambda: watched.acks("1") == dict.fromkeys(watched.agents, "Done"), "both acknowledge")
     assert all(is_stopped(pid) for pid in pids)
     # what we stopped ourselves is no fault
-    assert {stand.verdict(node)["verdict"] for node in stand.agents} == {"WORKING"}
-    stand.order("by-hand", "2", "Resume", 60)
-    until(lambda: stand.acks("2") == dict.fromkeys(stand.agents, "Done"), "both acknowledge")
+    assert {watched.verdict(node)["verdict"] for node in watched.agents} == {"WORKING"}
+    watched.order("by-hand", "2", "Resume", 60)
+    until(lambda: watched.acks("2") == dict.fromkeys(watched.agents, "Done"), "both acknowledge")
     assert not any(is_stopped(pid) for pid in pids)
-    stand.order("by-hand", "3", "Stop", 15)
-    until(lambda: stand.acks("3") == dict.fromkeys(stand.agents, "Done"), "both acknowledge")
-    for agent in stand.agents.values():
+    watched.order("by-hand", "3", "Stop", 15)
+    until(lambda: watched.acks("3") == dict.fromkeys(watched.agents, "Done"), "both acknowledge")
+    for agent in watched.agents.values():
         agent.kill()
         agent.start()
     until(lambda: not any(is_stopped(pid) for pid in pids), "the stop ends by itself")
-    assert {pid for pod in stand.pods() for pid in stand.pids(pod)} == pids
+    assert {pid for pod in watched.pods() for pid in watched.pids(pod)} == pids
 
 
-def test_kill_ends_the_whole_gang_and_reports_go_with_the_pods(stand: Stand) -> None:
-    stand.wait_for_training()
-    stand.incident("the-end")
-    pods = stand.pods()
-    pids = {pid for pod in pods for pid in stand.pids(pod)}
-    stand.order("the-end", "4", "Stop", 60)
-    until(lambda: stand.acks("4") == dict.fromkeys(stand.agents, "Done"), "both acknowledge")
-    stand.order("the-end", "5", "Kill", 60)
+def test_kill_ends_the_whole_gang_and_reports_go_with_the_pods(watched: WatchedJob) -> None:
+    watched.wait_for_training()
+    watched.incident("the-end")
+    pods = watched.pods()
+    pids = {pid for pod in pods for pid in watched.pids(pod)}
+    watched.order("the-end", "4", "Stop", 60)
+    until(lambda: watched.acks("4") == dict.fromkeys(watched.agents, "Done"), "both acknowledge")
+    watched.order("the-end", "5", "Kill", 60)
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "all are gone")
-    stand.namespace.ctl("delete", "pytorchjob", "demo", "--wait=false")
-    until(lambda: not stand.specs(), "the reports are gone")
-    bundles = [path for agent in stand.agents.values() for path in agent.folder.glob("*/bundles/*")]
+    watched.namespace.ctl("delete", "pytorchjob", "demo", "--wait=false")
+    until(lambda: not watched.specs(), "the reports are gone")
+    bundles = [
+        path for agent in watched.agents.values() for path in agent.folder.glob("*/bundles/*")
+    ]
     assert {each.name for path in bundles for each in path.iterdir()} >= {
         "report.json",
         "threads.txt",

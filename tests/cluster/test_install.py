@@ -34,10 +34,10 @@ OF_THE_CLUSTER = {"serviceaccount/default", "configmap/kube-root-ca.crt"}
 T = TypeVar("T")
 
 
-def until(what: str, look: Callable[[], T | None], limit_s: float) -> T:
+def until(what: str, reached: Callable[[], T | None], limit_s: float) -> T:
     """The first answer that says something."""
     deadline = time.monotonic() + limit_s
-    while not (found := look()):
+    while not (found := reached()):
         assert time.monotonic() < deadline, f"not within {limit_s:.0f} s: {what}"
         time.sleep(0.3)
     return found
@@ -129,7 +129,7 @@ def test_both_profiles_see_what_the_base_layer_shows(
         assert said["culprit"]["pod"] == pod
 
 
-def test_a_look_through_the_pod_has_python_native_and_kernel_frames(
+def test_a_trace_through_the_pod_has_python_native_and_kernel_frames(
     profile: Release, namespace: Namespace
 ) -> None:
     """The symbols are in files of the job's image, which the agent sees through /proc alone."""

@@ -156,13 +156,13 @@ def test_what_stands_in_the_way_is_reported_and_a_dead_client_leaves_nothing(
     )
     assert client.stdout is not None
     assert '"event":"trace"' in client.stdout.readline()
-    assert looks(pod) == 1
+    assert running_traces(pod) == 1
     client.kill()
     client.wait()
     client.stdout.close()
     deadline = time.monotonic() + 60
-    while looks(pod):
-        assert time.monotonic() < deadline, "the look continues in the agent"
+    while running_traces(pod):
+        assert time.monotonic() < deadline, "the trace continues in the agent"
         time.sleep(0.5)
 
 
@@ -209,8 +209,8 @@ def is_reported(namespace: Namespace) -> bool:
     return any(each.get("verdict", {}).get("verdict") == "HUNG" for each in reports)
 
 
-def looks(pod: str) -> int:
-    """Looks at a pod that agents of this machine take now."""
+def running_traces(pod: str) -> int:
+    """Runs of `trace` at a pod that agents of this machine have under way."""
     count = 0
     for entry in Path("/proc").iterdir():
         try:

@@ -38,9 +38,9 @@ def is_alive(pid: int) -> bool:
     return stat is not None and stat.alive
 
 
-def until(look: Callable[[], object], what: str) -> None:
+def until(reached: Callable[[], object], what: str) -> None:
     deadline = time.monotonic() + PATIENCE_S
-    while not look():
+    while not reached():
         assert time.monotonic() < deadline, f"waited in vain for {what}"
         time.sleep(0.02)
 

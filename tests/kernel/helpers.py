@@ -154,11 +154,11 @@ def of_kind(facts: Iterable[object], *kinds: type[T]) -> list[T]:
     return [fact for fact in facts if isinstance(fact, kinds)]
 
 
-def until(look: Callable[[], T | None], what: str) -> T:
-    """What `look` finds, asked again and again; fails when time is up."""
+def until(reached: Callable[[], T | None], what: str) -> T:
+    """What `reached` finds, asked again and again; fails when time is up."""
     deadline = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline:
-        found = look()
+        found = reached()
         if found is not None and found is not False:
             return found
         time.sleep(0.02)

@@ -38,7 +38,7 @@ def test_the_line_of_the_rank_that_is_elsewhere_is_reported_before_the_job_is_en
     (text,) = [each["text"] for each in last["evidence"] if each["kind"] == "outlier"]
     assert text.startswith(f"rank {ODD} is at save_metrics (odd_rank.py:")
     assert "the 3 other ranks are at receive (odd_rank.py:" in text
-    # it stands in what is kept of the job as well
+    # it is in what is kept of the job as well
     kept = json.loads(next((tmp_path / "kept").glob("*HUNG/verdict.json")).read_text())
     assert text.partition(";")[0] in {each["text"].partition(";")[0] for each in kept["evidence"]}
     act = next(each for each in events if each["event"] == "action" and each["act"] == "shutdown")

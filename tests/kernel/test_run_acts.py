@@ -246,7 +246,7 @@ def test_watching_ends_with_the_job(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("act", ["observe", "shutdown"])
-def test_a_watched_job_goes_on_without_us(act: str, tmp_path: Path) -> None:
+def test_a_watched_job_continues_without_us(act: str, tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "60"]) as top:
         watching = subprocess.Popen(
             [COMMAND, "run", "--act", act, "--pid", str(top.pid)],

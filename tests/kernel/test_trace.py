@@ -129,7 +129,7 @@ def test_python_frames_are_seen() -> None:
         assert [frame.split(" ")[0] for frame in stack["python"]] == ["wait", "<module>"]
 
 
-def test_without_py_spy_the_look_goes_on(tmp_path: Path) -> None:
+def test_without_py_spy_the_trace_continues(tmp_path: Path) -> None:
     # Debian's interpreter has no py-spy beside it, and PATH leads nowhere
     packages = Path(click.__file__).parents[1]
     paths = f"{Path(__file__).parents[2]}:{packages}"
@@ -168,7 +168,7 @@ def test_five_hundred_threads_become_a_few_lines() -> None:
 
 
 def test_what_was_saved_is_shown_the_same_without_rights(tmp_path: Path) -> None:
-    file = tmp_path / "look.jsonl"
+    file = tmp_path / "trace.jsonl"
     with running(program("deadlock")) as target:
         target.line()
         shown = subprocess.run(
@@ -196,19 +196,19 @@ def test_what_was_saved_is_shown_the_same_without_rights(tmp_path: Path) -> None
 def test_however_it_ends_nothing_is_left(number: signal.Signals) -> None:
     with running(program("deadlock")) as target:
         target.line()
-        look = subprocess.Popen(
+        tracing = subprocess.Popen(
             ["env", "--default-signal=INT", COMMAND, "trace", "--live", "--pid", str(target.pid)],
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,
         )
-        assert look.stdout is not None
-        assert look.stdout.readline().startswith("pid-")
-        look.send_signal(number)
-        look.wait(30)
-        look.stdout.close()
-        until(lambda: not session(look.pid), "the end of its helpers")
-        assert look.returncode in (128 + number, -number, 0)
+        assert tracing.stdout is not None
+        assert tracing.stdout.readline().startswith("pid-")
+        tracing.send_signal(number)
+        tracing.wait(30)
+        tracing.stdout.close()
+        until(lambda: not session(tracing.pid), "the end of its helpers")
+        assert tracing.returncode in (128 + number, -number, 0)
 
 
 def session(leader: int) -> list[int]:
@@ -228,17 +228,17 @@ def test_it_ends_when_nobody_asks_any_more() -> None:
     with running(program("deadlock")) as target:
         target.line()
         command = [COMMAND, "trace", "--live", "--with-asker", "-o", "jsonl"]
-        look = subprocess.Popen(
+        tracing = subprocess.Popen(
             [*command, "--pid", str(target.pid)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
-        assert look.stdin is not None
-        assert look.stdout is not None
-        assert '"event":"trace"' in look.stdout.readline()
+        assert tracing.stdin is not None
+        assert tracing.stdout is not None
+        assert '"event":"trace"' in tracing.stdout.readline()
         begun_s = time.monotonic()
-        look.stdin.close()
-        look.wait(30)
+        tracing.stdin.close()
+        tracing.wait(30)
         assert time.monotonic() - begun_s < 15
-        look.stdout.close()
+        tracing.stdout.close()

@@ -51,7 +51,7 @@ def test_all_threads_have_their_turn(kernel: KernelSampler, every: int) -> None:
     assert [one.thread_count for one in totals] == ([24] if every == 1 else [])
 
 
-def test_a_lead_thread_is_looked_at_in_every_pass(kernel: KernelSampler) -> None:
+def test_a_lead_thread_is_sampled_in_every_pass(kernel: KernelSampler) -> None:
     with running(program("works"), "cpu", "20") as target:
         kernel.watch(target.pid)
         kernel.sample([])
@@ -104,7 +104,7 @@ def test_when_detail_begins_those_are_sent_that_are_judged(kernel: KernelSampler
     assert {one.tid for one in every if one.pid == target.pid} == {target.pid, *tids.values()}
 
 
-def test_the_look_before_is_known(kernel: KernelSampler) -> None:
+def test_the_sample_before_is_known(kernel: KernelSampler) -> None:
     with waiting("spin") as (target, tids):
         kernel.watch(target.pid)
         passes = spaced(kernel, 3 * CALM_EVERY)
@@ -135,7 +135,7 @@ def test_no_call_works_for_long(kernel: KernelSampler, wanted: SampleRequest) ->
         totals = [
             one for _ in range(CALM_EVERY) for one in of_kind(kernel.sample([]), ProcessTotals)
         ]
-    assert max(works + again) <= MOST_WORK + 16, "a look more, and the process around it"
+    assert max(works + again) <= MOST_WORK + 16, "a sample more, and the process around it"
     if not sampler.visits_all:
         assert len(works) >= 2300 * 8 // MOST_WORK
         assert len(again) == 2

@@ -45,7 +45,7 @@ def snapshot(node: str, name: str, number: int, state: State = State.FUTEX) -> l
     """The same with the report that is judged with those of other nodes: one rank, in a pod of this name."""
     rank = report_builders.rank(number, state, pod_uid=UIDS[name], world_size=2)
     report = report_builders.report(node, rank, pods=(PodRef(name, UIDS[name]),)).report
-    return look(node, report=encode(report))
+    return traced_lines(node, report=encode(report))
 
 
 class FakeExecServer:
@@ -61,7 +61,10 @@ class FakeExecServer:
         }
         self.refuse: dict[str, Exception] = {}
         self.commands: list[tuple[str, list[str]]] = []
-        self.out: dict[str, list[str]] = {"agent-1": look("node1"), "agent-2": look("node2")}
+        self.out: dict[str, list[str]] = {
+            "agent-1": traced_lines("node1"),
+            "agent-2": traced_lines("node2"),
+        }
         self.codes: dict[str, int | None] = {}
         self.said = ""
 
@@ -109,7 +112,7 @@ class FakeExec:
         return self._server.codes.get(self._agent, 0)
 
 
-def look(node: str, verdict: str = "WORKING", **more: Any) -> list[str]:
+def traced_lines(node: str, verdict: str = "WORKING", **more: Any) -> list[str]:
     """What the agent of a node writes; `more`: fields of its verdict."""
     fields: dict[str, Any] = more | {
         "verdict": verdict,

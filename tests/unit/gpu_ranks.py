@@ -14,7 +14,7 @@ SYNCHRONIZE = ("libc.so.6+1", "libcuda.so.1+2", "libtorch.so+3", "python3.11+4")
 
 
 NAMES = {"libcuda.so.1": 3, "[vdso]": 12}
-"""How often a host thread that waits for its device is found where, in 15 looks."""
+"""How often a host thread that waits for its device is found where, in 15 passes."""
 
 
 class Gpu:
@@ -47,5 +47,5 @@ class Gpu:
         return list(self.run(seconds))
 
     def states(self) -> set[State]:
-        picture = self.stage.job.snapshot()
-        return {picture.processes[pid].state for pid in picture.ranks}
+        snapshot = self.stage.job.snapshot()
+        return {snapshot.processes[pid].state for pid in snapshot.ranks}

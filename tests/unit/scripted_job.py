@@ -209,8 +209,10 @@ class Stage:
             if proc.alive:
                 self._sample(proc, period_ns, requests.get(Pid(proc.pid), SampleRequest()))
         self.feed(Tick(self.now_ns, period_ns, lost, late))
-        for look in self.job.wants():
-            self.feed(self._inspection(look) if look.burning_sp is None else self._code(look))
+        for request in self.job.wants():
+            self.feed(
+                self._inspection(request) if request.burning_sp is None else self._code(request)
+            )
         verdict = self.tracker.update(self.job, 0.0)
         if verdict is not None:
             self.verdicts.append(verdict)
@@ -317,13 +319,13 @@ class Stage:
             previous_ns=proc.inspected_ns,
         )
 
-    def _code(self, look: InspectRequest) -> CodeSeen:
-        proc = self.procs[int(look.pid)]
-        side = proc.sides.get(int(look.tid))
+    def _code(self, request: InspectRequest) -> CodeSeen:
+        proc = self.procs[int(request.pid)]
+        side = proc.sides.get(int(request.tid))
         stack = proc.called_from if side is None else side.stack
         modules = tuple(Module(at, at + 0x1000, name) for name, at in CODE.items())
-        seen = CodeSeen(self.now_ns, look.pid, look.tid, stack)
-        return replace(seen, modules=modules if look.wants_modules else ())
+        seen = CodeSeen(self.now_ns, request.pid, request.tid, stack)
+        return replace(seen, modules=modules if request.wants_modules else ())
 
     def _socket(self, proc: Proc) -> None:
         for other in self.procs.values():
@@ -353,10 +355,10 @@ class Stage:
     def _lost(self, proc: Proc, other: Proc) -> bool:
         return bool(proc.backoff or other.backoff)
 
-    def _inspection(self, look: InspectRequest) -> Inspection:
-        proc = self.procs[int(look.pid)]
+    def _inspection(self, request: InspectRequest) -> Inspection:
+        proc = self.procs[int(request.pid)]
         return replace(
-            _empty(look, self.now_ns),
+            _empty(request, self.now_ns),
             stack=proc.stack,
             files=proc.files,
             timed=proc.timed,
@@ -367,8 +369,8 @@ class Stage:
         )
 
 
-def _empty(look: InspectRequest, now_ns: int) -> Inspection:
-    return Inspection(now_ns, look.pid, look.tid, "", None, False, (), (), None, ())
+def _empty(request: InspectRequest, now_ns: int) -> Inspection:
+    return Inspection(now_ns, request.pid, request.tid, "", None, False, (), (), None, ())
 
 
 def pipe(stage: Stage, holder: Proc, fd: int, inode: int) -> WaitedFile:

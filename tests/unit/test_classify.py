@@ -1,4 +1,4 @@
-"""Where one process stands: its state, since when, and in which words it is described."""
+"""The position of one process: its state, since when, and in which words it is described."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kcover_ebpf.ids import NS, Inode, Pid
 from .scripted_job import LOCK, Proc, Stage, all_wait, trained
 
 
-def standing(stage: Stage, pid: int) -> RankSnapshot:
+def snapshot_of(stage: Stage, pid: int) -> RankSnapshot:
     return stage.job.snapshot().processes[Pid(pid)]
 
 
@@ -23,7 +23,7 @@ def after(mode: str, changes: dict[str, object]) -> RankSnapshot:
     stage.become(stage.rank(1), mode, **changes)
     all_wait(stage, 1)
     stage.run(6)
-    return standing(stage, 101)
+    return snapshot_of(stage, 101)
 
 
 FD0 = WaitedFile(0, "pipe", "pipe:[1]", Inode(1), "", "")
@@ -76,7 +76,7 @@ def test_classify__one_long_storage_call_is_charged_when_it_begins(
     stage.run(1)
     rank.io_bytes_s = 0
     stage.run(quiet_s)
-    assert standing(stage, 101).state is state
+    assert snapshot_of(stage, 101).state is state
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_classify__who_gets_no_cpu_is_distinguished_from_who_shares_one(
         rank.cpu_ns -= int(wanted * NS / 4)
         rank.delay_ns += int(wanted * NS / 4)
         stage.one_pass(NS // 4)
-    assert standing(stage, 101).state is state
+    assert snapshot_of(stage, 101).state is state
 
 
 @pytest.mark.parametrize(
@@ -131,10 +131,10 @@ def test_classify__what_was_seen_in_an_earlier_wait_explains_no_later_one() -> N
     stage.become(rank, "read", files=(PIPE,))
     all_wait(stage, 1)
     stage.run(4)
-    assert standing(stage, 101).inspected
+    assert snapshot_of(stage, 101).inspected
     stage.become(rank, "run")
     stage.one_pass(NS // 4)
-    assert not standing(stage, 101).inspected
+    assert not snapshot_of(stage, 101).inspected
 
 
 def test_classify__silence_is_counted_from_the_moment_the_wait_began() -> None:
@@ -143,8 +143,8 @@ def test_classify__silence_is_counted_from_the_moment_the_wait_began() -> None:
     began_ns = stage.now_ns
     stage.run(9)
     waited_s = (stage.now_ns - began_ns) / NS
-    assert standing(stage, 101).age_s == pytest.approx(waited_s, abs=1)
-    assert standing(stage, 101).capped(waited_s - 5).age_s == waited_s - 5
+    assert snapshot_of(stage, 101).age_s == pytest.approx(waited_s, abs=1)
+    assert snapshot_of(stage, 101).capped(waited_s - 5).age_s == waited_s - 5
 
 
 def test_classify__a_process_that_was_never_sampled_counts_as_moving() -> None:
@@ -153,7 +153,7 @@ def test_classify__a_process_that_was_never_sampled_counts_as_moving() -> None:
     stage.job.finding()
     stage.one_pass(NS)
     stage.job.members.views[Pid(501)].threads.clear()
-    assert standing(stage, 501).state is State.MOVING
+    assert snapshot_of(stage, 501).state is State.MOVING
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_classify__a_process_that_was_never_sampled_counts_as_moving() -> None:
 def test_classify__how_a_rank_went(code: int, number: int, state: State) -> None:
     stage = trained()
     stage.exit(stage.rank(1), code, number)
-    assert standing(stage, 101).state is state
+    assert snapshot_of(stage, 101).state is state
 
 
 @pytest.mark.parametrize("argv", [("python3", "train.py"), ("/usr/bin/gcc", "x.c"), ("rsync", "a")])
@@ -174,7 +174,7 @@ def test_classify__children_at_work_explain_why_their_rank_waits(argv: tuple[str
     stage.become(stage.rank(1), "futex", stack=LOCK)
     all_wait(stage, 1)
     stage.run(20)
-    assert standing(stage, 101).state is State.CHILDREN
+    assert snapshot_of(stage, 101).state is State.CHILDREN
     assert [each for each in stage.verdicts if each.kind is not VerdictKind.WORKING] == []
     assert stage.verdicts[-1].cause is Cause.LOADING
 

@@ -160,7 +160,7 @@ def test_classify_wait__a_helper_program_is_believed_for_the_patience() -> None:
 
 
 def test_classify_wait__a_loader_that_idles_in_a_poll_loop_is_no_effort() -> None:
-    # torch's loaders wake every five seconds to look whether their parent lives
+    # torch's loaders wake every five seconds to check whether their parent lives
     stage = trained()
     loader = stage.add(Proc(501, ppid=101))
     stage.run(3)

@@ -31,8 +31,8 @@ def answer(said: CollectiveCounts, index: int = 0, age_s: float = 1.0) -> Counts
 
 
 def behind(*ranks: CollectiveRank, **more: object) -> CollectiveCounts:
-    picture = CollectiveCounts(1.0, 2.0, 3, behind=ranks)
-    return replace(picture, **more)  # type: ignore[arg-type]
+    counts = CollectiveCounts(1.0, 2.0, 3, behind=ranks)
+    return replace(counts, **more)  # type: ignore[arg-type]
 
 
 def test_joined__nobody_said_anything() -> None:

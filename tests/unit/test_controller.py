@@ -14,7 +14,7 @@ from kcover_ebpf.tunables.kube import LEASE_DURATION_S, LEASE_GIVE_UP_S
 from tests.unit.fake_clock import FakeClock
 
 
-def test_work_queue__a_burst_about_one_key_is_looked_at_once():
+def test_work_queue__a_burst_about_one_key_is_handled_once():
     clock = FakeClock(100.0)
     queue: WorkQueue[str] = WorkQueue(clock)
     for _ in range(23):

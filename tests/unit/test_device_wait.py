@@ -30,7 +30,7 @@ def ended(verdict: Verdict) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("waits", "looked_at"),
+    ("waits", "passes"),
     [
         (0.5, 0.05),
         pytest.param(0.8, 0.05, marks=pytest.mark.long),
@@ -38,7 +38,7 @@ def ended(verdict: Verdict) -> bool:
     ],
 )
 def test_device_wait__a_job_that_burns_its_cpus_in_healthy_steps_is_left_alone(
-    waits: float, looked_at: float
+    waits: float, passes: float
 ) -> None:
     gpu = Gpu(waits=waits)
     suspicious = gpu.spend(45 * 60)
@@ -46,7 +46,7 @@ def test_device_wait__a_job_that_burns_its_cpus_in_healthy_steps_is_left_alone(
     assert gpu.stage.job.pace.trained
     assert gpu.stage.job.pace.learned(gpu.stage.job.members.ranks)
     late_passes = suspicious[len(suspicious) // 2 :]
-    assert sum(late_passes) < looked_at * len(late_passes)
+    assert sum(late_passes) < passes * len(late_passes)
 
 
 def hang(gpu: Gpu, culprit: int, mode: str, **changes: object) -> float:
@@ -70,7 +70,7 @@ def test_device_wait__the_rank_that_is_elsewhere_is_named(what: str) -> None:
     gpu.spend(180)
     began_s = hang(gpu, 3, mode, **changes)
     if mode == "spin":
-        # the loop is in the interpreter, at every look
+        # the loop is in the interpreter, in every pass
         gpu.stage.rank(3).rank = 3
         place = gpu._place
         gpu._place = lambda proc: place(proc) if proc.rank != 3 else None  # type: ignore[method-assign]
@@ -219,7 +219,7 @@ def test_device_wait__a_sleep_in_the_driver_of_a_device_is_a_wait_for_the_device
     }
 
 
-def look(*, moving: bool) -> tuple[VerdictKind, Cause]:
+def concluded(*, moving: bool) -> tuple[VerdictKind, Cause]:
     """What `trace` says after some seconds."""
     gpu, history = Gpu(), PassHistory()
     gpu.stage.job.pace.unlearned_s = 3.0
@@ -232,9 +232,9 @@ def look(*, moving: bool) -> tuple[VerdictKind, Cause]:
     return found.kind, found.cause
 
 
-def test_conclusion__a_look_that_sees_nothing_but_waits_for_devices_does_not_say_healthy() -> None:
-    assert look(moving=False) == (VerdictKind.UNKNOWN, Cause.DEVICE_WAIT)
-    assert look(moving=True)[0] is VerdictKind.WORKING
+def test_conclusion__a_trace_that_sees_nothing_but_waits_for_devices_does_not_say_healthy() -> None:
+    assert concluded(moving=False) == (VerdictKind.UNKNOWN, Cause.DEVICE_WAIT)
+    assert concluded(moving=True)[0] is VerdictKind.WORKING
 
 
 class Actor:
@@ -265,7 +265,7 @@ def test_device_wait__a_job_that_trains_in_threads_beside_the_first_ones_is_left
     assert {each.sample.tid - each.sample.pid for each in leads if each} == {50_000}
 
 
-def test_device_wait__a_first_thread_that_goes_on_stands_for_its_process_again() -> None:
+def test_device_wait__a_first_thread_that_continues_represents_its_process_again() -> None:
     actor = Actor(world=1)
     actor.run(120)
     (view,) = actor.stage.job.members.ranks.values()

@@ -263,7 +263,7 @@ def test_exits__the_longer_the_steps_the_later_a_launcher_ends_the_others(
     assert [each.cause for each in not_working(stage)] == [Cause.LEFT_EARLY] * noticed
 
 
-def test_exits__a_failure_is_reported_after_the_others_were_looked_at() -> None:
+def test_exits__a_failure_is_reported_after_the_others_were_inspected() -> None:
     stage = trained()
     stage.exit(stage.rank(0), 1)
     stage.one_pass(NS // 4)

@@ -78,7 +78,7 @@ def test_effect__slower_steps():
     assert effect(read_truth(parse(text(events)), 1, 25), 1.0, 25) is Effect.SLOWED
 
 
-def test_read_truth__training_that_goes_on():
+def test_read_truth__training_that_continues():
     events = [*training(30), event(10.1, "phase_begin", 0), event(20.1, "phase_end", 0)]
     truth = read_truth(parse(text(events)), 0, 30.5)
     assert truth.end_at == 20.1

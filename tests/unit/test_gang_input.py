@@ -54,7 +54,7 @@ def test_gang_input__a_node_with_a_pod_of_the_job_cannot_blame_another_node(culp
     assert (merged.verdict.kind, merged.culprit) == (VerdictKind.WORKING, None)
 
 
-def test_gang_input__a_rank_of_another_node_is_left_out_of_the_picture():
+def test_gang_input__a_rank_of_another_node_is_left_out_of_the_snapshot():
     liar = report("a", rank(0), rank(2), rank(1, State.STOPPED, 9.0))
     merged = merge(case(liar, report("b", rank(1), rank(3))))
     assert merged.verdict.cause is not Cause.STOPPED

@@ -120,7 +120,7 @@ def test_merge__a_node_that_only_starts_ranks_need_not_report_any():
     assert merge(replace(case(*seen), pods=(*pods, replace(launcher, labels={})))).depends
 
 
-def test_merge__a_stale_picture_counts_as_silence():
+def test_merge__a_stale_snapshot_counts_as_silence():
     merged = merge(
         case(report("a", *WAITING[0], arrived_s=NOW_S - 40), report("b", BLOCKED, rank(3)))
     )
@@ -186,7 +186,7 @@ def test_merge__ages_are_counted_from_when_the_report_came():
 
 
 numbers = st.floats(0, 100, allow_nan=False)
-pictures = st.builds(
+snapshots = st.builds(
     rank,
     st.integers(0, 3),
     st.sampled_from(list(State)),
@@ -207,9 +207,9 @@ pictures = st.builds(
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(pictures, max_size=4), st.lists(pictures, max_size=4))
+@given(st.lists(snapshots, max_size=4), st.lists(snapshots, max_size=4))
 @example([rank(0), rank(2)], [rank(1, State.STOPPED), rank(3)])
-def test_merge__any_picture_gets_a_verdict_and_survives_the_wire(on_a, on_b):
+def test_merge__any_snapshot_gets_a_verdict_and_survives_the_wire(on_a, on_b):
     seen = [report("a", *on_a), report("b", *on_b)]
     for each in seen:
         assert decode(FaultReport, encode(each.report)) == each.report

@@ -98,7 +98,7 @@ def announced(*times_s: float, fault: str = "xid_94", rounds: int = 2) -> NodeHe
     return health
 
 
-def test_after_round__a_fault_that_comes_back_is_a_warning_whatever_mended_it() -> None:
+def test_after_round__a_fault_that_recurs_is_a_warning_whatever_mended_it() -> None:
     twice = announced(1000.0, 1000.0 + DAY_S)
     assert (twice.result, only(twice.faults).count) == (P, 2)
     thrice = announced(1000.0, 1000.0 + DAY_S, 1000.0 + 2 * DAY_S)

@@ -66,7 +66,7 @@ def put(store: ObjectCache, name: str, phase: Phase, age_s: float = 60.0) -> Inc
     return made
 
 
-def look(store: ObjectCache, owners: FakeOwners, writer: FakeIncidentWriter) -> None:
+def collect(store: ObjectCache, owners: FakeOwners, writer: FakeIncidentWriter) -> None:
     IncidentCollector(store, owners, writer, lambda: True).collect()  # type: ignore[arg-type]
 
 
@@ -76,7 +76,7 @@ def test_incident_collector__only_what_was_reported_and_left_is_closed_when_the_
 ) -> None:
     put(store, "i", phase)
     writer = FakeIncidentWriter()
-    look(store, FakeOwners(None), writer)
+    collect(store, FakeOwners(None), writer)
     closed = phase in (Phase.OBSERVED, Phase.REFUSED, Phase.FAILED)
     assert set(writer.written) == ({"i"} if closed else set())
     assert writer.deleted == []
@@ -92,11 +92,11 @@ def test_incident_collector__a_job_that_agents_report_about_is_not_asked_for(sto
     seen = report("a", arrived_s=NOW_S - 5.0, suspicious=False)
     store._reports[GangId.of("ns", LABELS)]["a"] = seen
     owners, writer = FakeOwners(None), FakeIncidentWriter()
-    look(store, owners, writer)
+    collect(store, owners, writer)
     assert (owners.asked, set(writer.written)) == (0, {"i"})
     closed = writer.written["i"]
     assert closed.message.endswith("closed: the ranks are making progress again")
-    look(store, owners, writer)
+    collect(store, owners, writer)
     assert store.incidents["ns", "i"].status == closed, "it is closed once"
 
 
@@ -104,7 +104,7 @@ def test_incident_collector__a_job_that_is_still_silent_keeps_its_incident_open(
     put(store, "i", Phase.OBSERVED)
     store._reports[GangId.of("ns", LABELS)]["a"] = report("a", arrived_s=NOW_S - 5.0)
     writer = FakeIncidentWriter()
-    look(store, FakeOwners(None), writer)
+    collect(store, FakeOwners(None), writer)
     assert writer.written == {}
 
 
@@ -116,7 +116,7 @@ def test_incident_collector__an_incident_that_cannot_be_written_does_not_stop_th
     put(store, "old", Phase.RECOVERED, 8 * DAY_S)
     writer = FakeIncidentWriter()
     writer.error = error
-    look(store, FakeOwners(None), writer)
+    collect(store, FakeOwners(None), writer)
     assert writer.deleted == ["old"]
 
 
@@ -129,10 +129,10 @@ def test_incident_collector__incidents_are_kept_as_long_as_the_longest_budget_co
     longest = FaultPolicy(restarts=RestartBudget(window_seconds=int(30 * DAY_S)))
     store.policies[Uid("p")] = NamedPolicy("ns", "p", longest)
     writer = FakeIncidentWriter()
-    look(store, FakeOwners(None), writer)
+    collect(store, FakeOwners(None), writer)
     assert writer.deleted == []
     store.policies.clear()
-    look(store, FakeOwners(None), writer)
+    collect(store, FakeOwners(None), writer)
     assert writer.deleted == ["old"]
 
 
@@ -167,5 +167,5 @@ def test_archive__no_window_of_a_policy_keeps_incidents_for_ever(store) -> None:
     endless = FaultPolicy(restarts=RestartBudget(window_seconds=10**9))
     store.policies[Uid("p")] = NamedPolicy("ns", "p", endless)
     writer = FakeIncidentWriter()
-    look(store, FakeOwners(None), writer)
+    collect(store, FakeOwners(None), writer)
     assert writer.deleted == ["old"]

@@ -63,7 +63,7 @@ def test_joined__evidence_comes_worst_first_and_advice_once() -> None:
     assert joined([]).result is Result.UNKNOWN
 
 
-def test_inspect__an_answer_comes_back_whole() -> None:
+def test_inspect__an_answer_arrives_whole() -> None:
     lines = [f"{number} ä" for number in range(20000)]
 
     def find(_: InspectionOptions) -> Iterator[CheckFinding]:

@@ -67,8 +67,8 @@ def stay(stage: Stage, mode: str) -> None:
 
 
 def longest_silence_s(stage: Stage) -> float:
-    picture = stage.job.snapshot()
-    return max(each.age_s for each in picture.ranks.values())
+    snapshot = stage.job.snapshot()
+    return max(each.age_s for each in snapshot.ranks.values())
 
 
 def test_job__a_job_stopped_and_continued_as_a_whole_starts_its_clocks_anew() -> None:

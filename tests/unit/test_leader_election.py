@@ -122,7 +122,7 @@ def test_leader_elector__one_missed_renewal_makes_no_other_leader(
         assert (one.leads, two.leads) == (True, False)
 
 
-def test_leader_elector__a_renewal_whose_answer_was_lost_is_read_and_goes_on(
+def test_leader_elector__a_renewal_whose_answer_was_lost_is_read_and_continues(
     server: FakeLeaseServer, clock: FakeClock
 ) -> None:
     one = elector(server, "one")

@@ -33,7 +33,7 @@ def test_member_search__what_ended_is_searched_for_again_at_once() -> None:
     assert search.is_due(61 * NS, NONE)
 
 
-def test_member_search__a_stranger_in_a_known_group_is_looked_for_at_once() -> None:
+def test_member_search__a_stranger_in_a_known_group_is_searched_at_once() -> None:
     search = MemberSearch()
     listings(search, 60)
     assert not search.is_due(61 * NS, NONE)

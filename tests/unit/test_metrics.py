@@ -248,7 +248,7 @@ def test_metrics_server__a_client_that_says_nothing_is_let_go(
 
 
 def ranks(count: int, rank: int | None = 0) -> FaultReport:
-    pictures = (
+    ranks = (
         RankSnapshot(
             Pid(100 + n),
             Role.RANK,
@@ -259,7 +259,7 @@ def ranks(count: int, rank: int | None = 0) -> FaultReport:
         )
         for n in range(count)
     )
-    return FaultReport("n", 1.0, 1, pods=(PodRef("p", "u"),), ranks=tuple(pictures))
+    return FaultReport("n", 1.0, 1, pods=(PodRef("p", "u"),), ranks=tuple(ranks))
 
 
 def ages(metrics: AgentMetrics) -> dict[str, float]:

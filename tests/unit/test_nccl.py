@@ -93,10 +93,10 @@ def test_judge__a_rank_of_another_host() -> None:
     stage.run(50)
     here = dict(list(stage.job.snapshot().ranks.items())[:2])
     fact = CollectiveCounts(0.0, 60.0, 3, behind=(rank(3, host="10.0.0.9"),))
-    picture = replace(stage.job.snapshot(), processes=here, collectives=fact)
-    assert judge(picture).cause is not Cause.NOT_IN_COLLECTIVE, "it may well be at work"
+    snapshot = replace(stage.job.snapshot(), processes=here, collectives=fact)
+    assert judge(snapshot).cause is not Cause.NOT_IN_COLLECTIVE, "it may well be at work"
     later = {pid: each.later(300) for pid, each in here.items()}
-    found = judge(replace(picture, processes=later))
+    found = judge(replace(snapshot, processes=later))
     assert (found.kind, found.cause) == (VerdictKind.HUNG, Cause.NOT_IN_COLLECTIVE)
     assert found.culprit == Culprit(3, host="10.0.0.9")
     assert found.victims == (100, 101)
@@ -135,7 +135,7 @@ def test_nccl__a_rank_that_computes_is_behind_and_rightly_so() -> None:
     assert not verdict.kind.is_fault
 
 
-def test_nccl__busy_waiters_that_look_like_computations() -> None:
+def test_nccl__busy_waiters_pass_for_computations() -> None:
     """Who is behind sleeps on a lock, so the others, which burn their CPUs, wait for it."""
     stage = Stage()
     stage.run(60)

@@ -125,9 +125,9 @@ def test_node_device_faults__two_ports_of_one_card():
     known.observe(port(up=False, name="mlx5_0/2"))
     known.observe(port(up=True, name="mlx5_0/2"))
     known.hold(DeviceFault(3 * S, Pid(7), NIC, "port down", "x", ends_job=False), "uid-a")
-    (picture,) = known.reported(5 * S)
-    assert "mlx5_0/1" in picture.text
-    assert picture.pods == ("uid-a",)
+    (fault,) = known.reported(5 * S)
+    assert "mlx5_0/1" in fault.text
+    assert fault.pods == ("uid-a",)
 
 
 def test_node_device_faults__a_port_that_stays_down_is_fatal_to_its_node():
@@ -156,11 +156,11 @@ def test_node_device_faults__the_pods_that_hold_a_device():
     fault = DeviceFault(3 * S, Pid(7), GPU, "AER fatal", "x", ends_job=True)
     for pod in ("uid-b", "uid-a", "uid-a", ""):
         known.hold(fault, pod)
-    pictures = {each.device: each for each in known.reported(5 * S)}
-    assert pictures[GPU].pods == ("uid-a", "uid-b")
-    assert pictures[OTHER].pods == ()
-    assert pictures[GPU].age_s == 2.0
-    assert PORT in pictures[GPU].text
+    by_device = {each.device: each for each in known.reported(5 * S)}
+    assert by_device[GPU].pods == ("uid-a", "uid-b")
+    assert by_device[OTHER].pods == ()
+    assert by_device[GPU].age_s == 2.0
+    assert PORT in by_device[GPU].text
 
 
 def test_node_device_faults__a_later_word_on_the_same_fault_keeps_its_pods_and_a_flood_has_an_end():
@@ -168,9 +168,9 @@ def test_node_device_faults__a_later_word_on_the_same_fault_keeps_its_pods_and_a
     known.observe(xid(79, "first"))
     known.hold(DeviceFault(3 * S, Pid(7), GPU, "Xid 79", "x", ends_job=True), "uid-a")
     known.observe(xid(79, "second"))
-    (picture,) = known.reported(5 * S)
-    assert "second" in picture.text
-    assert picture.pods == ("uid-a",)
+    (fault,) = known.reported(5 * S)
+    assert "second" in fault.text
+    assert fault.pods == ("uid-a",)
     for number in range(200):
         known.observe(aer(f"0000:{number:02x}:00.0", AerSeverity.FATAL))
     assert len(known.reported(5 * S)) == 64

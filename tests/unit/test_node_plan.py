@@ -65,7 +65,7 @@ def test_plan__a_fault_that_ends_the_job_and_leaves_the_device_fit_changes_nothi
     assert (found.condition, found.keep_out, found.let_go) == (None, "", False)
 
 
-def test_plan__a_device_that_is_unfit_keeps_pods_off_also_where_its_job_goes_on():
+def test_plan__a_device_that_is_unfit_keeps_pods_off_also_where_its_job_continues():
     assert decide(faults=(replace(XID, fatal=False),)).keep_out
 
 

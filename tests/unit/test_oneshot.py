@@ -70,7 +70,7 @@ def test_name_the_lost__a_lost_link_that_nobody_here_explains_leads_to_the_lost_
     assert oneshot.name_the_lost(several.job, link) is link
 
 
-def test_a_rank_waits__a_look_goes_on_while_a_rank_waits_without_reason() -> None:
+def test_a_rank_waits__a_trace_continues_while_a_rank_waits_without_reason() -> None:
     assert oneshot.a_rank_waits(waiting([0, 1], 4, LOCAL).job, PassHistory())
     assert not oneshot.a_rank_waits(waiting([0, 1], 4, LOCAL, mode="run").job, PassHistory())
 
@@ -198,14 +198,14 @@ def busy(modes: list[str], passes: int) -> Stage:
         (["yield", "yield", "futex"], 16, False),
     ],
 )
-def test_undecided__who_waits_busily_is_distinguished_from_who_works_by_looking_for_longer(
+def test_undecided__who_waits_busily_is_distinguished_from_who_works_in_a_longer_trace(
     modes: list[str], passes: int, undecided: bool
 ) -> None:
     assert oneshot.undecided(busy(modes, passes).job, PassHistory()) is undecided
 
 
 @pytest.mark.parametrize(("passes", "undecided"), [(6, True), (20, False)])
-def test_undecided__a_loader_that_burns_a_cpu_is_looked_at_for_longer(
+def test_undecided__a_loader_that_burns_a_cpu_is_traced_for_longer(
     passes: int, undecided: bool
 ) -> None:
     stage = busy(["futex", "poll"], 0)

@@ -1,4 +1,4 @@
-"""Who a job waits for that was stuck before the look began, by what the kernel remembers."""
+"""Who a job waits for that was stuck before the trace began, by what the kernel remembers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from kcover_ebpf.tunables.trace import STALL_S
 from .scripted_job import COLLECTIVE, LOCK, START_NS, Proc, Stage
 
 
-class Looked:
-    """A look of so many seconds at ranks in these modes, the last data sent so long before it."""
+class TracedStage:
+    """A trace of so many seconds over ranks in these modes, the last data sent so long before it."""
 
     def __init__(
         self, modes: list[str], seconds: float, quiet_s: float = 30, **last: object
@@ -61,35 +61,35 @@ FAULTS: dict[str, tuple[list[str], dict[str, Any], Cause]] = {
 @pytest.mark.parametrize("name", FAULTS)
 def test_oneshot_waits__who_does_something_else_than_ask_is_the_culprit(name: str) -> None:
     modes, last, cause = FAULTS[name]
-    found = Looked(modes, 6, **last).found
+    found = TracedStage(modes, 6, **last).found
     assert (found.kind, found.cause, found.rank) == (VerdictKind.HUNG, cause, len(modes) - 1)
 
 
 def test_oneshot_waits__who_alone_gets_no_cpu_has_a_limit_of_its_own() -> None:
-    found = Looked(["yield", "yield", "throttled"], 6).found
+    found = TracedStage(["yield", "yield", "throttled"], 6).found
     assert (found.kind, found.cause, found.rank) == (VerdictKind.SLOW, Cause.CPU_THROTTLED, 2)
 
 
 def test_oneshot_waits__who_only_asks_is_not_slow_because_it_gets_no_cpu() -> None:
-    found = Looked(["yield", "yield", "starved"], 4).found
+    found = TracedStage(["yield", "yield", "starved"], 4).found
     assert (found.kind, found.rank) == (VerdictKind.WORKING, None)
 
 
 def test_oneshot_waits__who_asks_for_threads_of_its_own_that_compute_does_not_wait_for_peers() -> (
     None
 ):
-    looked = Looked(["yield", "futex", "futex"], 0)
-    looked.stage.rank(0).side_cpu = 0.3
-    looked.go_on(6)
-    assert looked.history.asks_since_ns(Pid(100)) is None
+    traced = TracedStage(["yield", "futex", "futex"], 0)
+    traced.stage.rank(0).side_cpu = 0.3
+    traced.go_on(6)
+    assert traced.history.asks_since_ns(Pid(100)) is None
 
 
-def test_a_rank_waits__ranks_that_ask_are_looked_at_until_it_is_clear_whom() -> None:
-    looked = Looked(["yield", "yield"], 3)
-    assert oneshot.a_rank_waits(looked.stage.job, looked.history)
-    looked.go_on(4)
-    assert looked.found.cause is Cause.WAIT_CYCLE
-    talks = Looked(["yield", "yield"], 3, quiet_s=-1)
+def test_a_rank_waits__ranks_that_ask_are_traced_until_it_is_clear_whom() -> None:
+    traced = TracedStage(["yield", "yield"], 3)
+    assert oneshot.a_rank_waits(traced.stage.job, traced.history)
+    traced.go_on(4)
+    assert traced.found.cause is Cause.WAIT_CYCLE
+    talks = TracedStage(["yield", "yield"], 3, quiet_s=-1)
     assert not oneshot.a_rank_waits(talks.stage.job, talks.history)
 
 
@@ -97,49 +97,49 @@ def test_a_rank_waits__ranks_that_ask_are_looked_at_until_it_is_clear_whom() -> 
 def test_oneshot_waits__who_computes_while_the_others_ask_is_named_but_not_accused(
     mode: str,
 ) -> None:
-    found = Looked(["starved"] * 3 + [mode], 6).found
+    found = TracedStage(["starved"] * 3 + [mode], 6).found
     assert (found.kind, found.cause, found.rank) == (VerdictKind.UNKNOWN, Cause.COMPUTING, 3)
     assert found.victims == (100, 101, 102)
     assert "no rank has sent anything" in "".join(each.text for each in found.evidence)
 
 
 def test_oneshot_waits__nobody_is_named_while_ranks_talk() -> None:
-    looked = Looked(["starved"] * 3 + ["run"], 6, quiet_s=-1)
+    traced = TracedStage(["starved"] * 3 + ["run"], 6, quiet_s=-1)
     for _ in range(24):
-        for proc in looked.stage.procs.values():
-            proc.last_send_ns = looked.stage.now_ns
-        looked.go_on(0.25)
-    assert (looked.found.kind, looked.found.rank) == (VerdictKind.WORKING, None)
+        for proc in traced.stage.procs.values():
+            proc.last_send_ns = traced.stage.now_ns
+        traced.go_on(0.25)
+    assert (traced.found.kind, traced.found.rank) == (VerdictKind.WORKING, None)
 
 
 def test_quiet_since_ns__who_has_no_connection_to_another_rank_cannot_be_judged_by_them() -> None:
-    looked = Looked(["starved"] * 3 + ["run"], 0)
-    looked.stage.connected = False
-    looked.go_on(6)
-    assert oneshot_waits.quiet_since_ns(looked.stage.job, looked.stage.job.snapshot()) is None
-    assert looked.found.kind is VerdictKind.WORKING
+    traced = TracedStage(["starved"] * 3 + ["run"], 0)
+    traced.stage.connected = False
+    traced.go_on(6)
+    assert oneshot_waits.quiet_since_ns(traced.stage.job, traced.stage.job.snapshot()) is None
+    assert traced.found.kind is VerdictKind.WORKING
 
 
 def test_oneshot_waits__a_rank_that_never_sent_anything_is_quiet_as_well() -> None:
-    looked = Looked(["starved"] * 3 + ["futex"], 6, stack=LOCK)
-    stage = looked.stage
+    traced = TracedStage(["starved"] * 3 + ["futex"], 6, stack=LOCK)
+    stage = traced.stage
     stage.connected = False
     stage.job.members.views[Pid(103)].sockets.clear()
-    looked.go_on(1)
-    found = looked.found
+    traced.go_on(1)
+    found = traced.found
     assert (found.kind, found.cause, found.rank) == (VerdictKind.HUNG, Cause.BLOCKED_LOCK, 3)
 
 
 def test_oneshot_waits__waits_of_the_kernel_s_own_count_need_no_connections() -> None:
-    looked = Looked(["futex", "futex", "run"], 0)
-    looked.stage.connected = False
-    looked.go_on(12)
-    assert (looked.found.kind, looked.found.rank) == (VerdictKind.UNKNOWN, 2)
+    traced = TracedStage(["futex", "futex", "run"], 0)
+    traced.stage.connected = False
+    traced.go_on(12)
+    assert (traced.found.kind, traced.found.rank) == (VerdictKind.UNKNOWN, 2)
 
 
 def test_quiet_since_ns__what_a_rank_sends_to_itself_is_no_talk() -> None:
-    looked = Looked(["futex", "futex"], 4, quiet_s=0)
-    job = looked.stage.job
+    traced = TracedStage(["futex", "futex"], 4, quiet_s=0)
+    job = traced.stage.job
     view = job.members.views[Pid(100)]
     (known,) = view.sockets.values()
     ends = [("127.0.0.1", 7), ("127.0.0.1", 8)]
@@ -150,22 +150,22 @@ def test_quiet_since_ns__what_a_rank_sends_to_itself_is_no_talk() -> None:
 
 
 def test_oneshot_waits__a_wait_that_is_not_long_enough_is_no_work() -> None:
-    looked = Looked(["starved"] * 3 + ["futex"], 4, stack=LOCK)
-    looked.stage.become(looked.stage.rank(3), "futex", stack=COLLECTIVE)
-    looked.go_on(2)
-    assert (looked.found.kind, looked.found.rank) == (VerdictKind.WORKING, None)
+    traced = TracedStage(["starved"] * 3 + ["futex"], 4, stack=LOCK)
+    traced.stage.become(traced.stage.rank(3), "futex", stack=COLLECTIVE)
+    traced.go_on(2)
+    assert (traced.found.kind, traced.found.rank) == (VerdictKind.WORKING, None)
 
 
 def test_oneshot_waits__who_did_anything_else_in_between_does_not_only_ask() -> None:
-    looked = Looked(["yield"], 3)
-    assert looked.history.asks_since_ns(Pid(100))
-    looked.stage.become(looked.stage.rank(0), "futex")
-    looked.go_on(0.25)
-    looked.stage.become(looked.stage.rank(0), "yield")
-    looked.go_on(1.5)
-    assert looked.history.asks_since_ns(Pid(100)) is None
-    looked.go_on(0.5)
-    assert looked.history.asks_since_ns(Pid(100)) == looked.stage.now_ns - 7 * NS // 4
+    traced = TracedStage(["yield"], 3)
+    assert traced.history.asks_since_ns(Pid(100))
+    traced.stage.become(traced.stage.rank(0), "futex")
+    traced.go_on(0.25)
+    traced.stage.become(traced.stage.rank(0), "yield")
+    traced.go_on(1.5)
+    assert traced.history.asks_since_ns(Pid(100)) is None
+    traced.go_on(0.5)
+    assert traced.history.asks_since_ns(Pid(100)) == traced.stage.now_ns - 7 * NS // 4
 
 
 # how long the others have been seen waiting, how long nobody has sent anything; whether the one is named
@@ -176,8 +176,8 @@ WAITS = [(12, 12, True), (9, 9, False), (4, 30, True), (2, 30, False)]
 def test_oneshot_waits__who_computes_is_named_when_the_others_have_waited_for_long(
     seen_s: float, quiet_s: float, named: bool
 ) -> None:
-    looked = Looked(["futex", "futex", "run"], seen_s, quiet_s=quiet_s - seen_s)
-    found = looked.found
+    traced = TracedStage(["futex", "futex", "run"], seen_s, quiet_s=quiet_s - seen_s)
+    found = traced.found
     assert (found.kind, found.rank) == (
         (VerdictKind.UNKNOWN, 2) if named else (VerdictKind.WORKING, None)
     )
@@ -196,34 +196,34 @@ GETS_ON: dict[str, tuple[list[str], dict[str, Any]]] = {
 @pytest.mark.parametrize("name", GETS_ON)
 def test_oneshot_waits__work_that_gets_on_names_nobody(name: str) -> None:
     modes, last = GETS_ON[name]
-    found = Looked(modes, 14, **last).found
+    found = TracedStage(modes, 14, **last).found
     assert (found.kind, found.rank) == (VerdictKind.WORKING, None)
 
 
 def test_oneshot_waits__storage_that_moves_nothing_is_named() -> None:
-    found = Looked(["futex", "futex", "write"], 12, stack=COLLECTIVE).found
+    found = TracedStage(["futex", "futex", "write"], 12, stack=COLLECTIVE).found
     assert (found.kind, found.cause, found.rank) == (VerdictKind.UNKNOWN, Cause.CHECKPOINT, 2)
 
 
 def test_oneshot_waits__a_loader_at_work_names_its_rank() -> None:
-    looked = Looked(["futex", "futex", "poll"], 0)
-    loader = looked.stage.add(Proc(501, ppid=102, mode="run"))
-    looked.go_on(12)
-    found = looked.found
+    traced = TracedStage(["futex", "futex", "poll"], 0)
+    loader = traced.stage.add(Proc(501, ppid=102, mode="run"))
+    traced.go_on(12)
+    found = traced.found
     assert (found.kind, found.cause, found.rank) == (VerdictKind.UNKNOWN, Cause.LOADING, 2)
-    looked.stage.become(loader, "run", io_bytes_s=50_000)
-    looked.go_on(2)
-    assert looked.found.kind is VerdictKind.WORKING
-    looked.stage.become(loader, "sleep", io_bytes_s=0, deadline_ns=looked.stage.now_ns + 99 * NS)
-    looked.go_on(20)
-    assert (looked.found.kind, looked.found.cause) == (VerdictKind.WORKING, Cause.LOADING)
+    traced.stage.become(loader, "run", io_bytes_s=50_000)
+    traced.go_on(2)
+    assert traced.found.kind is VerdictKind.WORKING
+    traced.stage.become(loader, "sleep", io_bytes_s=0, deadline_ns=traced.stage.now_ns + 99 * NS)
+    traced.go_on(20)
+    assert (traced.found.kind, traced.found.cause) == (VerdictKind.WORKING, Cause.LOADING)
 
 
 def test_oneshot_waits__a_rank_that_asks_and_is_not_here_in_full_is_no_circle() -> None:
-    looked = Looked(["starved", "starved"], 8)
-    assert looked.found.cause is Cause.WAIT_CYCLE
-    for view in looked.stage.job.members.views.values():
+    traced = TracedStage(["starved", "starved"], 8)
+    assert traced.found.cause is Cause.WAIT_CYCLE
+    for view in traced.stage.job.members.views.values():
         assert view.member is not None
         view.member = replace(view.member, world_size=4)
-    looked.stage.job.members.world_size = 4
-    assert looked.found.kind is VerdictKind.WORKING
+    traced.stage.job.members.world_size = 4
+    assert traced.found.kind is VerdictKind.WORKING

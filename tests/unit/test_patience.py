@@ -1,4 +1,4 @@
-"""How long one look lasts: until what is found stays, and silence is explained."""
+"""How long one run of `trace` lasts: until what is found stays, and silence is explained."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ SLEEPS = Finding(VerdictKind.WORKING, Cause.SLEEPING, 0)
 
 # what is found at the passes (the last for ever), whether a rank waits for long, or burns a CPU for nobody
 # knows what; passes until it is over
-LOOKS = {
+TRACES = {
     "a healthy job": ([QUIET], False, False, 12),
     "a hung job": ([STUCK], True, False, 12),
     "a hung job, one rank burns": ([STUCK], True, True, 12),
-    "a silent job is looked at until the time is over": ([QUIET], True, False, 40),
+    "a silent job is traced until the time is over": ([QUIET], True, False, 40),
     "storage gets time to answer": ([STORING], False, False, 20),
     "a loader's storage too": ([LOADING], False, False, 20),
     "what was found only now must stay": ([QUIET] * 11 + [SLEEPS], False, False, 16),
@@ -41,11 +41,11 @@ LOOKS = {
 }
 
 
-@pytest.mark.parametrize("name", LOOKS)
-def test_patience__a_look_lasts_as_long_as_it_must(
+@pytest.mark.parametrize("name", TRACES)
+def test_patience__a_trace_lasts_as_long_as_it_must(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, waits, burns, expected = LOOKS[name]
+    found, waits, burns, expected = TRACES[name]
     now_s = 0.0
     monkeypatch.setattr(passes, "time", SimpleNamespace(monotonic=lambda: now_s))
     monkeypatch.setattr(oneshot, "finding", lambda job, _history: job.finding())

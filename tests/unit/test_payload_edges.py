@@ -114,8 +114,8 @@ def test_lost_edges__a_lost_heartbeat_is_no_lost_link() -> None:
         view = stage.job.members.views[Pid(103)]
         lost = unanswered(stage.now_ns - broken_ns)
         view.sockets[32] = replace(view.sockets[32], **lost)  # type: ignore[arg-type]
-        picture = stage.job.snapshot()
-        assert tcp_links.lost_edges(picture.ranks.values(), picture.ends) == []
+        snapshot = stage.job.snapshot()
+        assert tcp_links.lost_edges(snapshot.ranks.values(), snapshot.ends) == []
 
 
 def test_payload_edges__payload_is_distinguished_from_heartbeats() -> None:
@@ -200,5 +200,5 @@ def test_unread__what_a_store_has_not_read_is_no_sign_of_a_stuck_rank() -> None:
     view = stage.job.members.views[Pid(100)]
     for fd in (20, 21, 101):
         view.sockets[fd] = replace(view.sockets[fd], unread_bytes=29)
-    picture = stage.job.snapshot()
-    assert tcp_links.unread(picture.ranks[Pid(100)], picture.ends, picture.ranks) == (58, 2)
+    snapshot = stage.job.snapshot()
+    assert tcp_links.unread(snapshot.ranks[Pid(100)], snapshot.ends, snapshot.ranks) == (58, 2)

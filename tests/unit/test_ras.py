@@ -73,7 +73,7 @@ def test_read__the_rank_that_never_joined_is_named():
         ([7, 7, 6, 7], [7, 7, 7, 7]),
     ],
 )
-def test_read__a_job_that_goes_on(first, last):
+def test_read__a_job_that_continues(first, last):
     assert behind(json_report(first), json_report(last)) is None
 
 

@@ -105,7 +105,7 @@ def test_list_watch_state__history_that_is_gone_is_listed_again_at_once_but_not_
     assert plan.failed(caught.value) > 0.0
 
 
-def test_list_watch_state__another_error_in_a_watch_goes_on_from_where_it_was() -> None:
+def test_list_watch_state__after_another_error_a_watch_continues_where_it_was() -> None:
     plan = ListWatchState()
     list(listed(plan, "5"))
     with pytest.raises(ApiError) as caught:

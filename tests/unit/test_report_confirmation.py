@@ -96,7 +96,7 @@ class Bench:
         self.sender.put(Draft("team", name, replace(made, **report), ()))
 
     def turn(self, seconds: float = 0.0) -> tuple[int, int]:
-        """Let time pass and the thread look once: reports, and renewals of the Lease."""
+        """Let time pass and the thread have a turn: reports, and renewals of the Lease."""
         self.now_s += seconds
         before = len(self.server.reports), len(self.server.leases)
         self.sender.flush()

@@ -97,7 +97,7 @@ class Bench:
         self.reporter.put(Draft("team", name, replace(made, **report), ()))
 
     def turn(self, seconds: float = 0.0) -> int:
-        """Let time pass and the thread look once; how many reports went out."""
+        """Let time pass and the thread have a turn; how many reports went out."""
         self.now_s += seconds
         before = len(self.server.sent) + len(self.server.patched)
         self.reporter.flush()
@@ -153,7 +153,7 @@ def test_report_sender__a_snapshot_of_stalled_ranks_is_sent_again_before_it_is_t
     assert sent == 4, "every 3 s"
 
 
-def test_report_sender__a_picture_that_stays_as_it_was_is_not_sent_again(bench: Bench) -> None:
+def test_report_sender__a_snapshot_that_stays_as_it_was_is_not_sent_again(bench: Bench) -> None:
     bench.put(verdict=HUNG, ranks=(RANK,))
     bench.turn()
     assert sum(bench.turn(0.25) for _ in range(40)) == 0
@@ -320,18 +320,18 @@ def test_report_sender__no_error_with_one_report_ends_all(bench: Bench) -> None:
 def test_report_sender__no_error_ends_the_thread(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looked: list[int] = []
+    flushed: list[int] = []
 
-    def look() -> None:
-        looked.append(1)
-        if len(looked) == 1:
+    def flush_and_fail() -> None:
+        flushed.append(1)
+        if len(flushed) == 1:
             raise KeyError("x")
         bench.reporter.close()
 
     monkeypatch.setattr("kcover_ebpf.agent.report_sender.time.sleep", lambda _: None)
-    monkeypatch.setattr(bench.reporter, "flush", look)
+    monkeypatch.setattr(bench.reporter, "flush", flush_and_fail)
     bench.reporter.run()
-    assert len(looked) == 2
+    assert len(flushed) == 2
     assert bench.errors == [("send", "ApiError")]
 
 
@@ -358,9 +358,9 @@ def test_report_sender__a_loop_that_stands_still_says_nothing_about_health(
     bench.put(job=job, verdict=said, ranks=(RANK,), suspicious=True)
     bench.turn()
     assert bench.turn(2.9) == 0
-    assert bench.turn(0.2) == 1  # once: the picture is withdrawn, whatever the verdict
+    assert bench.turn(0.2) == 1  # once: the snapshot is withdrawn, whatever the verdict
     assert verdict_of(bench.server.sent[-1]) == then
-    # renewed as any other report, and its picture never is
+    # renewed as any other report, and its snapshot never is
     assert sum(bench.turn(0.5) for _ in range(62)) == 1
     last = bench.server.sent[-1]["spec"]
     assert "ranks" not in last
@@ -371,7 +371,7 @@ def test_report_sender__a_loop_that_stands_still_says_nothing_about_health(
     assert verdict_of(bench.server.sent[-1]) == "WORKING"
 
 
-def test_report_sender__what_devices_announced_stays_when_the_loop_stands_still(
+def test_report_sender__what_devices_announced_stays_when_the_loop_makes_no_pass(
     bench: Bench,
 ) -> None:
     bench.reporter._late_s = 3.0

@@ -115,6 +115,6 @@ def test_fitted__the_first_ranks_are_kept() -> None:
     assert "0 of 32768 connections, 0 of 16384 frames" in made.verdict.unobserved[0]
 
 
-def test_fitted__a_picture_without_a_verdict_is_cut_too() -> None:
+def test_fitted__a_snapshot_without_a_verdict_is_cut_too() -> None:
     whole = replace(report(*(rank(number, 64, 32) for number in range(512))), verdict=None)
     assert size(fitted(whole)) < 1_000_000

@@ -167,7 +167,7 @@ class FakeInputRecorder:
         self.taken.append(type(fact))
 
     def on_inspection(self) -> None:
-        self.taken.append("look")
+        self.taken.append("inspection")
 
     def on_ask(self) -> None:
         self.taken.append("ask")
@@ -185,12 +185,12 @@ def test_sensor__all_that_a_judgement_is_made_of_is_recorded_in_order(
     notes = FakeInputRecorder()
     bench = Bench(monkeypatch, Act.OBSERVE, notes)
     bench.step(sampled(bench, 100))
-    first = [ProcessSeen, ProcessSeen, ThreadSample, Tick, "look", "ask", 5000.0]
+    first = [ProcessSeen, ProcessSeen, ThreadSample, Tick, "inspection", "ask", 5000.0]
     assert notes.taken == first
     bench.sensor._take([bench.exit(101, 3)])
     bench.members.now.discard(101)
     bench.step()
-    assert notes.taken[len(first) :] == [ProcessExit, Tick, "look", "ask", 5000.0]
+    assert notes.taken[len(first) :] == [ProcessExit, Tick, "inspection", "ask", 5000.0]
 
 
 def test_sensor__members_are_watched_once_and_introduced(bench: Bench) -> None:
@@ -304,7 +304,7 @@ def test_sensor__an_exit_that_only_a_pass_finds_is_one_as_well(bench: Bench) -> 
     assert bench.kernel.watched.count(101) == 2
 
 
-def test_passes__a_snapshot_looks_closely_without_waiting_for_a_stall(bench: Bench) -> None:
+def test_passes__a_trace_samples_closely_without_waiting_for_a_stall(bench: Bench) -> None:
     stage = Stage(world=2)
     bench.kernel.passes = [
         [*(stage._thread(stage.procs[pid]) for pid in RANKS), Tick(bench.now_ns, NS, 0, False)]

@@ -91,7 +91,7 @@ def test_several_hosts__a_stop_is_found_before_any_training_was_seen(reported: s
     assert stage.causes()[-1] is Cause.STOPPED
 
 
-def test_several_hosts__the_training_of_a_part_is_seen_once_it_goes_on_for_long() -> None:
+def test_several_hosts__the_training_of_a_part_is_seen_once_it_continues_for_long() -> None:
     stage = Part()
     stage.run(15)
     assert not stage.job.pace.trained

@@ -194,7 +194,7 @@ class FakeTape:
         self.taken.append(type(fact).__name__)
 
     def on_inspection(self) -> None:
-        self.taken.append("look")
+        self.taken.append("inspection")
 
     def on_ask(self) -> None:
         self.taken.append("ask")

@@ -26,9 +26,9 @@ FOREIGN = "ready(); libc.pause()"
 GONE = Pid(2**22 + 1)
 
 
-def words_of(look: InspectRequest) -> tuple[str, ...]:
-    text = Path(f"/proc/{look.pid}/task/{look.tid}/syscall").read_text().split()
-    return ProcessMemory().words(look.pid, int(text[-2], 16))
+def words_of(request: InspectRequest) -> tuple[str, ...]:
+    text = Path(f"/proc/{request.pid}/task/{request.tid}/syscall").read_text().split()
+    return ProcessMemory().words(request.pid, int(text[-2], 16))
 
 
 def test_process_memory__equal_waits_have_similar_stacks_whatever_the_addresses_and_other_waits_have_not() -> (

@@ -55,7 +55,7 @@ def send(stage: Stage) -> None:
         proc.last_send_ns = stage.now_ns
 
 
-def test_stalled__ranks_that_wait_are_looked_at_first_and_stalled_later():
+def test_stalled__ranks_that_wait_are_inspected_first_and_stalled_later():
     stage = Stage()
     stage.run(30)
     all_become(stage, "futex")
@@ -66,7 +66,7 @@ def test_stalled__ranks_that_wait_are_looked_at_first_and_stalled_later():
 
 
 @pytest.mark.parametrize("connected", [True, False])
-def test_stalled__ranks_that_burn_a_cpu_for_hours_are_looked_at_and_have_not_stalled(connected):
+def test_stalled__ranks_that_burn_a_cpu_for_hours_are_inspected_and_have_not_stalled(connected):
     stage = Stage(connected=connected)
     stage.run(30)
     all_become(stage, "run")
@@ -151,7 +151,7 @@ def down(stage: Stage, number: int = 0) -> DeviceFault:
     )  # fmt: skip
 
 
-def test_stalled__a_port_that_stays_down_ends_no_job_that_goes_on():
+def test_stalled__a_port_that_stays_down_ends_no_job_that_continues():
     stage = Stage()
     stage.run(30)
     stage.feed(down(stage))
@@ -281,7 +281,7 @@ def sent(
 
 
 @pytest.mark.parametrize(
-    ("mode", "renewed", "stalled", "pictured"),
+    ("mode", "renewed", "stalled", "has_ranks"),
     [
         ("run", range(3, 6), False, True),
         ("train", range(3, 6), False, False),
@@ -289,7 +289,7 @@ def sent(
     ],
 )
 def test_report_builder__a_stall_is_reported_once_and_confirmed_often(
-    tmp_path, mode, renewed, stalled, pictured
+    tmp_path, mode, renewed, stalled, has_ranks
 ):
     stage = Stage(connected=mode != "run")
     stage.run(30)
@@ -303,7 +303,7 @@ def test_report_builder__a_stall_is_reported_once_and_confirmed_often(
     assert last is not None
     assert reports[-1].sequence in last.current
     assert {each.suspicious for each in reports} == {stalled}
-    assert {bool(each.ranks) for each in reports} == {pictured}
+    assert {bool(each.ranks) for each in reports} == {has_ranks}
 
 
 def test_report_builder__that_it_can_be_decided_again_whether_ranks_go_on_is_reported_at_once(

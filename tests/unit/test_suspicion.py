@@ -1,4 +1,4 @@
-"""How closely a job is watched: when suspicion begins and ends, and what is looked at."""
+"""How closely a job is watched: when suspicion begins and ends, and what is inspected."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kcover_ebpf.ids import NS, Pid, Tid
 from .scripted_job import COLLECTIVE, LOCK, START_NS, Proc, Stage, all_wait, trained
 
 
-def look(pid: int, at_ns: int, stack: tuple[str, ...] = COLLECTIVE) -> Inspection:
+def inspection(pid: int, at_ns: int, stack: tuple[str, ...] = COLLECTIVE) -> Inspection:
     return Inspection(at_ns, Pid(pid), Tid(pid), "", None, False, (), stack, None, ())
 
 
@@ -66,7 +66,7 @@ def test_suspicion__another_lead_thread_is_named_to_the_sampler() -> None:
     assert stage.job.sampling()[Pid(101)] == SampleRequest(lead=Tid(5101))
 
 
-def test_suspicion__examine_looks_closely_for_one_pass() -> None:
+def test_suspicion__examine_samples_closely_for_one_pass() -> None:
     stage = trained()
     stage.job.examine()
     stage.one_pass(NS)
@@ -75,11 +75,11 @@ def test_suspicion__examine_looks_closely_for_one_pass() -> None:
     assert not stage.job.detailed
 
 
-def test_suspicion__ends_once_and_forgets_the_looks() -> None:
+def test_suspicion__ends_once_and_forgets_the_inspections() -> None:
     attention = Suspicion()
     assert not attention.suspect(False, Stall.NONE, 0)
     assert not attention.suspect(True, Stall.NONE, NS)
-    attention.on_inspection(look(1, NS))
+    attention.on_inspection(inspection(1, NS))
     assert attention.inspections(Pid(1), 1)
     assert attention.suspect(False, Stall.NONE, 2 * NS)
     assert not attention.suspect(False, Stall.NONE, 3 * NS)
@@ -91,12 +91,12 @@ STEP_S = 20.0
 
 def test_suspicion__a_wait_is_known_once_it_was_seen_to_end_in_healthy_times_only() -> None:
     attention = Suspicion()
-    attention.on_inspection(look(1, 0))
+    attention.on_inspection(inspection(1, 0))
     assert not attention.known.knows(COLLECTIVE)
     attention.on_progress(Pid(1), 2 * NS, NS, STEP_S)
     assert attention.known.knows(COLLECTIVE)
     attention.suspect(True, Stall.NONE, NS)
-    attention.on_inspection(look(1, NS, LOCK))
+    attention.on_inspection(inspection(1, NS, LOCK))
     attention.on_progress(Pid(1), 3 * NS, 2 * NS, STEP_S)
     assert not attention.known.knows(LOCK)
 
@@ -105,7 +105,7 @@ def test_suspicion__data_of_the_step_that_it_will_not_leave_does_not_make_a_wait
     None
 ):
     attention = Suspicion()
-    attention.on_inspection(look(1, 100 * NS, LOCK))
+    attention.on_inspection(inspection(1, 100 * NS, LOCK))
     attention.on_progress(Pid(1), 119 * NS, 99 * NS, STEP_S)
     assert not attention.known.knows(LOCK)
 
@@ -113,7 +113,7 @@ def test_suspicion__data_of_the_step_that_it_will_not_leave_does_not_make_a_wait
 def test_suspicion__data_of_later_steps_shows_that_a_wait_ended_unseen() -> None:
     """Its thread is in the same wait at each pass, and does what little it does in between."""
     attention = Suspicion()
-    attention.on_inspection(look(1, 100 * NS))
+    attention.on_inspection(inspection(1, 100 * NS))
     attention.on_progress(Pid(1), 119 * NS, 99 * NS, STEP_S)
     attention.on_progress(Pid(1), 121 * NS, 99 * NS, STEP_S)
     assert attention.known.knows(COLLECTIVE)
@@ -121,22 +121,22 @@ def test_suspicion__data_of_later_steps_shows_that_a_wait_ended_unseen() -> None
 
 def test_suspicion__a_process_that_is_gone_teaches_nothing() -> None:
     attention = Suspicion()
-    attention.on_inspection(look(1, 0))
+    attention.on_inspection(inspection(1, 0))
     attention.forget(Pid(1))
     attention.on_progress(Pid(1), 2 * NS, NS, STEP_S)
     assert attention.known.count == 0
     assert attention.last_inspections() == {}
 
 
-def test_suspicion__looks_per_thread_are_few() -> None:
+def test_suspicion__inspections_per_thread_are_few() -> None:
     attention = Suspicion()
     for step in range(100):
-        attention.on_inspection(look(1, step))
+        attention.on_inspection(inspection(1, step))
     assert len(attention.inspections(Pid(1), 1)) == 48
     assert attention.last_inspections()[Pid(1)].boottime_ns == 99
 
 
-def test_suspicion__a_suspicious_job_is_looked_at_in_all_waiting_leads_but_none_that_burns() -> (
+def test_suspicion__a_suspicious_job_is_inspected_in_all_waiting_leads_but_none_that_burns() -> (
     None
 ):
     stage = trained()
@@ -152,13 +152,13 @@ def test_suspicion__a_suspicious_job_is_looked_at_in_all_waiting_leads_but_none_
     ("age_s", "period_s"),
     [(-5, 0.2), (0, 0.2), (4, 0.2), (8, 0.8), (20, 5), (40, 20), (4000, 20)],
 )
-def test_inspection_period_ns__looks_get_rarer_the_longer_nothing_changes(
+def test_inspection_period_ns__inspections_get_rarer_the_longer_nothing_changes(
     age_s: float, period_s: float
 ) -> None:
     assert inspection_period_ns(int(age_s * NS)) == period_s * NS
 
 
-def test_suspicion__a_thread_that_moved_is_looked_at_again_at_once() -> None:
+def test_suspicion__a_thread_that_moved_is_inspected_again_at_once() -> None:
     stage = trained()
     all_wait(stage, -1)
     stage.run(40)
@@ -206,8 +206,8 @@ def test_suspicion__a_job_that_never_trained_and_is_only_silent_is_sampled_ever_
     assert attention.ease(62 * NS, trained=False) == 1, "something is wrong"
 
 
-def looks_per_pass(stage: Stage, count: int, period_ns: int) -> list[set[int]]:
-    """Which ranks are looked at in each of the next passes."""
+def inspected_in_passes(stage: Stage, count: int, period_ns: int) -> list[set[int]]:
+    """Which ranks are inspected in each of the next passes."""
     found = []
     for _ in range(count):
         before = dict(stage.job.attention.last_inspections())
@@ -217,23 +217,23 @@ def looks_per_pass(stage: Stage, count: int, period_ns: int) -> list[set[int]]:
     return found
 
 
-def test_suspicion__every_wait_is_looked_at_once_and_then_a_few_at_a_time_in_their_turn() -> None:
+def test_suspicion__every_wait_is_inspected_once_and_then_a_few_at_a_time_in_their_turn() -> None:
     stage = trained(world=12)
     all_wait(stage, -1)
     ranks = {100 + rank for rank in range(12)}
-    passes = looks_per_pass(stage, 16, NS // 4)
+    passes = inspected_in_passes(stage, 16, NS // 4)
     begin = next(number for number, each in enumerate(passes) if len(each) > 2)
-    assert set.union(*passes[: begin + 1]) == ranks, "first looks are never put off"
+    assert set.union(*passes[: begin + 1]) == ranks, "first inspections are never put off"
     further = passes[begin + 1 : begin + 4]
     assert [len(each) for each in further] == [4, 4, 4]
     assert set.union(*further) == ranks
 
 
 @pytest.mark.parametrize("world", [2, 12, pytest.param(64, marks=pytest.mark.long)])
-def test_suspicion__no_wait_in_storage_goes_without_a_look_for_longer_than_the_proof_can_bear(
+def test_suspicion__no_wait_in_storage_goes_without_an_inspection_for_longer_than_the_proof_can_bear(
     world: int,
 ) -> None:
-    """However many wait alike, and however long they do: a proof takes 45 s from the first look to the last."""
+    """However many wait alike, and however long they do: a proof takes 45 s from the first inspection to the last."""
     stage = trained(world=world)
     for rank in range(world):
         stage.become(stage.rank(rank), "write")
@@ -245,14 +245,14 @@ def test_suspicion__no_wait_in_storage_goes_without_a_look_for_longer_than_the_p
         assert all(stage.now_ns - each.boottime_ns <= 10 * NS for each in last.values())
 
 
-def test_suspicion__a_job_that_never_trained_is_looked_at_once_a_second() -> None:
+def test_suspicion__a_job_that_never_trained_is_inspected_once_a_second() -> None:
     stage = Stage(world=3, connected=False)
     for proc in stage.procs.values():
         stage.become(proc, "futex")
     stage.run(6)
     assert stage.job.detailed
-    looked = Counter(pid for each in looks_per_pass(stage, 8, NS // 4) for pid in each)
-    assert looked == {100: 2, 101: 2, 102: 2}
+    inspected = Counter(pid for each in inspected_in_passes(stage, 8, NS // 4) for pid in each)
+    assert inspected == {100: 2, 101: 2, 102: 2}
 
 
 def test_suspicion__healthy_waits_are_learned_a_few_at_a_time() -> None:

@@ -65,7 +65,7 @@ def test_thread__a_thread_that_wants_a_cpu_and_gets_none_burns_as_well() -> None
     assert view.burning_since_ns is None
 
 
-def test_thread__a_thread_that_was_ready_all_the_time_and_never_ran_goes_on_burning() -> None:
+def test_thread__a_thread_that_was_ready_all_the_time_and_never_ran_continues_burning() -> None:
     view = burning(5, [YIELD], 5)
     since_ns, last = view.burning_since_ns, view.sample
     assert since_ns is not None
@@ -80,7 +80,9 @@ def test_thread__a_thread_that_was_ready_all_the_time_and_never_ran_goes_on_burn
 
 
 @pytest.mark.parametrize(("count", "seldom"), [(2, True), (7, True), (16, False)])
-def test_thread__a_few_looks_do_not_tell_what_a_thread_burns_for(count: int, seldom: bool) -> None:
+def test_thread__a_few_samples_do_not_show_what_a_thread_burns_for(
+    count: int, seldom: bool
+) -> None:
     assert burning(count, [NO_SYSCALL], count).seen_too_seldom is seldom
     assert not burning(16, [YIELD], 1).seen_too_seldom
 
@@ -155,21 +157,21 @@ def test_thread__any_samples_in_any_order_are_taken(samples: list[ThreadSample])
 
 
 @pytest.mark.parametrize(("previous_s", "share"), [(0.0, 0.5), (9.5, 1.0), (8.0, 0.25)])
-def test_thread__what_a_thread_used_it_used_since_the_look_before(
+def test_thread__what_a_thread_used_it_used_since_the_sample_before(
     previous_s: float, share: float
 ) -> None:
-    """It was at rest since 0 s, so no look in between was sent; of old tapes the look before is not known."""
+    """It was at rest since 0 s, so no sample in between was sent; of old tapes the sample before is not known."""
     after = replace(sample(10, cpu_s=0.5, sp=128), previous_ns=int(previous_s * NS))
     assert seen(sample(0), after).cpu_share == share
 
 
-def test_thread__a_burn_began_after_the_last_look_that_found_the_thread_at_rest() -> None:
+def test_thread__a_burn_began_after_the_last_sample_that_found_the_thread_at_rest() -> None:
     after = replace(sample(10, state=TaskState.RUNNING, cpu_s=0.5), previous_ns=int(9.5 * NS))
     assert burns_since(seen(sample(0), after)) == int(9.5 * NS)
 
 
-def test_thread__only_a_burn_of_this_pass_is_worth_a_look_at_its_stack() -> None:
-    """A thread that is looked at in turns may be anywhere by the next pass."""
+def test_thread__only_a_burn_of_this_pass_is_worth_an_inspection_of_its_stack() -> None:
+    """A thread that is sampled in turns may be anywhere by the next pass."""
     views = [sample(at_s, state=TaskState.RUNNING, cpu_s=at_s) for at_s in (0, 1)]
     burning = seen(*views)
     assert burning.is_unplaced(NS)

@@ -28,17 +28,17 @@ pytestmark = pytest.mark.needs("root")
 NEAR_NS = 300_000_000
 
 
-def inspect(look: InspectRequest) -> Inspection:
-    (found,) = ThreadInspector(platform.machine()).inspect([look], timeout_s=5)
+def inspect(request: InspectRequest) -> Inspection:
+    (found,) = ThreadInspector(platform.machine()).inspect([request], timeout_s=5)
     assert isinstance(found, Inspection)
-    assert (found.pid, found.tid) == (look.pid, look.tid)
+    assert (found.pid, found.tid) == (request.pid, request.tid)
     return found
 
 
-def looked_at(body: str, *words: str) -> tuple[Inspection, int]:
-    """The look at a child in `body`, and when its wait began."""
-    with child_in(body, words) as look:
-        return inspect(look), look.since_ns
+def inspected(body: str, *words: str) -> tuple[Inspection, int]:
+    """The inspection of a child in `body`, and when its wait began."""
+    with child_in(body, words) as request:
+        return inspect(request), request.since_ns
 
 
 UNTIMED = {
@@ -53,7 +53,7 @@ UNTIMED = {
 
 @pytest.mark.parametrize("name", UNTIMED)
 def test_thread_inspector__a_wait_without_a_time_out_has_no_end(name: str) -> None:
-    found, _ = looked_at(UNTIMED[name])
+    found, _ = inspected(UNTIMED[name])
     assert (found.timed, found.deadline_ns) == (False, None)
     assert found.stack
     assert found.lock_holders == ()
@@ -85,7 +85,7 @@ ready(); libc.syscall(ctypes.c_long(23), r + 1, fds, None, None, struct.pack('qq
 
 @pytest.mark.parametrize("name", TIMED)
 def test_thread_inspector__a_wait_with_a_time_out_ends_when_it_says(name: str) -> None:
-    found, since_ns = looked_at(TIMED[name])
+    found, since_ns = inspected(TIMED[name])
     assert found.timed
     assert found.deadline_ns is not None
     assert found.deadline_ns - since_ns == pytest.approx(77e9, abs=NEAR_NS)
@@ -93,7 +93,7 @@ def test_thread_inspector__a_wait_with_a_time_out_ends_when_it_says(name: str) -
 
 def test_thread_inspector__a_time_out_at_an_unreadable_address_is_timed_without_an_end() -> None:
     # a child cannot be kept asleep with a bad pointer, so the time-out is unmapped behind its back
-    found, _ = looked_at(
+    found, _ = inspected(
         """
 import mmap
 page = mmap.mmap(-1, 4096)
@@ -109,7 +109,7 @@ libc.syscall(ctypes.c_long(271 if os.uname().machine == "x86_64" else 73), None,
 
 
 def test_thread_inspector__the_files_of_a_poll_are_all_reported() -> None:
-    found, _ = looked_at("""
+    found, _ = inspected("""
 r, w = os.pipe(); a, b = socket.socketpair(); i = os.open("/etc/passwd", 0)
 for each, at in ((r, 40), (a.fileno(), 41), (r, 42), (i, 43)): os.dup2(each, at)
 p = select.poll()
@@ -124,7 +124,7 @@ ready(); p.poll()""")
 
 
 def test_thread_inspector__the_files_of_a_select_are_those_of_its_three_sets() -> None:
-    found, _ = looked_at("""
+    found, _ = inspected("""
 r, w = os.pipe(); a, b = socket.socketpair()
 for each, at in ((r, 3 + 64), (a.fileno(), 70), (r, 200), (r, 201)): os.dup2(each, at)
 ready(); select.select([67, 200], [], [70])""")
@@ -136,7 +136,7 @@ ready(); select.select([67, 200], [], [70])""")
 
 
 def test_thread_inspector__the_files_of_an_epoll_are_those_it_watches() -> None:
-    found, _ = looked_at("""
+    found, _ = inspected("""
 r, w = os.pipe(); os.dup2(r, 40); e = select.epoll(); e.register(40)
 ready(); e.poll()""")
     assert [(each.fd, each.kind) for each in found.files] == [(40, "pipe")]
@@ -145,8 +145,8 @@ ready(); e.poll()""")
 def test_thread_inspector__a_read_on_a_pipe_names_the_pipe() -> None:
     reader, writer = os.pipe()
     try:
-        with child_in("ready(); os.read(0, 1)", stdin=reader) as look:
-            found = inspect(look)
+        with child_in("ready(); os.read(0, 1)", stdin=reader) as request:
+            found = inspect(request)
         (file,) = found.files
         assert (file.fd, file.kind, file.inode) == (0, "pipe", os.fstat(writer).st_ino)
     finally:
@@ -157,8 +157,8 @@ def test_thread_inspector__a_read_on_a_pipe_names_the_pipe() -> None:
 
 def test_thread_inspector__a_read_on_a_socket_names_the_socket() -> None:
     ours, theirs = socket.socketpair()
-    with ours, theirs, child_in("ready(); os.read(0, 1)", stdin=theirs.fileno()) as look:
-        (file,) = inspect(look).files
+    with ours, theirs, child_in("ready(); os.read(0, 1)", stdin=theirs.fileno()) as request:
+        (file,) = inspect(request).files
         assert (file.kind, file.inode) == ("socket", os.fstat(theirs.fileno()).st_ino)
 
 
@@ -167,7 +167,7 @@ def test_thread_inspector__the_open_of_a_fifo_is_recognized_by_its_kernel_functi
 ) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
-    found, _ = looked_at("ready(); os.open(sys.argv[1], os.O_RDONLY)", str(fifo))
+    found, _ = inspected("ready(); os.open(sys.argv[1], os.O_RDONLY)", str(fifo))
     assert found.wait_channel == "wait_for_partner"
     assert [(each.fd, each.target) for each in found.files] == [(-1, str(fifo)[:120])]
 
@@ -178,8 +178,8 @@ def test_thread_inspector__who_holds_the_file_lock_is_reported(tmp_path: Path, c
     with open(tmp_path / "lock", "r+") as one, open(tmp_path / "lock", "r+") as two:
         lock = fcntl.flock if call.startswith("flock") else fcntl.lockf
         lock(one, fcntl.LOCK_EX)
-        with child_in(f"ready(); fcntl.{call}", stdin=two.fileno()) as look:
-            found = inspect(look)
+        with child_in(f"ready(); fcntl.{call}", stdin=two.fileno()) as request:
+            found = inspect(request)
         assert found.lock_holders == (os.getpid(),)
         (file,) = found.files
         assert (file.kind, file.target) == ("file", str(tmp_path / "lock")[:120])
@@ -195,14 +195,14 @@ def test_thread_inspector__a_thread_that_runs_or_is_gone_says_nothing_and_holds_
         pass
     gone = InspectRequest(Pid(child.pid), Tid(child.pid), 0)
     here = InspectRequest(Pid(os.getpid()), Tid(os.getpid()), boottime_ns())
-    looks = inspector.inspect([gone, here], timeout_s=5)
-    found = {each.pid: each for each in looks if isinstance(each, Inspection)}
+    both = inspector.inspect([gone, here], timeout_s=5)
+    found = {each.pid: each for each in both if isinstance(each, Inspection)}
     empty = found[gone.pid]
     assert (empty.wait_channel, empty.timed, empty.files, empty.stack) == ("", False, (), ())
 
 
 class Stuck:
-    """An inspector at whose first processes no look ends until `over` is set."""
+    """An inspector at whose first processes no inspection ends until `over` is set."""
 
     def __init__(self, patch: pytest.MonkeyPatch, count: int) -> None:
         self.inspector = ThreadInspector(platform.machine())
@@ -212,17 +212,17 @@ class Stuck:
         self.begun: list[Pid] = []
         real = self.inspector._inspect
 
-        def slow(look: InspectRequest) -> Inspection:
-            self.begun.append(look.pid)
-            if look in self.bad:
+        def slow(request: InspectRequest) -> Inspection:
+            self.begun.append(request.pid)
+            if request in self.bad:
                 self.over.wait(30)
-            return real(look)
+            return real(request)
 
         patch.setattr(self.inspector, "_inspect", slow)
         patch.setattr("kcover_ebpf.host.read_workers.READ_STUCK_S", 0.1)
 
     def turn(self, timeout_s: float = 0.2) -> tuple[set[int], set[int], float]:
-        """(pids that were looked at, pids that cannot be read, seconds that it took)."""
+        """(pids that were inspected, pids that cannot be read, seconds that it took)."""
         time.sleep(0.06)  # passes are a second apart, and fractions of one under suspicion
         began_s = time.monotonic()
         found = self.inspector.inspect([*self.bad, *self.good], timeout_s)
@@ -362,10 +362,10 @@ def test_thread_inspector__of_a_thread_that_burns_the_mappings_and_the_words_at_
     address = ctypes.cast(ctypes.CDLL(None).getpid, ctypes.c_void_p).value or 0
     stack = (ctypes.c_uint64 * 256)(address)
     me = Pid(os.getpid())
-    look = InspectRequest(
+    request = InspectRequest(
         me, Tid(os.getpid()), 0, burning_sp=ctypes.addressof(stack), wants_modules=True
     )
-    (seen,) = inspector.inspect([look], timeout_s=5)
+    (seen,) = inspector.inspect([request], timeout_s=5)
     assert isinstance(seen, CodeSeen)
     (home,) = [each.name for each in seen.modules if each.start <= address < each.end]
     assert seen.stack[0].startswith(f"{home}+")

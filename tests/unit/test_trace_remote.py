@@ -15,7 +15,7 @@ from kcover_ebpf.errors import CannotObserve, Forbidden, Unreachable, UsageError
 from kcover_ebpf.trace import remote, show
 from kcover_ebpf.trace.options import TraceOptions
 from kcover_ebpf.trace.records import parse
-from tests.unit.fake_exec import UIDS, FakeExec, FakeExecServer, look, pod, snapshot
+from tests.unit.fake_exec import UIDS, FakeExec, FakeExecServer, pod, snapshot, traced_lines
 
 
 @pytest.fixture
@@ -30,8 +30,8 @@ def lines(**wanted: Any) -> list[str]:
     return list(remote.lines(TraceOptions(namespace="research", **wanted)))
 
 
-def test_lines__a_pod_is_looked_at_by_the_agent_of_its_node(server: FakeExecServer) -> None:
-    assert lines(pod="b") == look("node2")
+def test_lines__a_pod_is_traced_by_the_agent_of_its_node(server: FakeExecServer) -> None:
+    assert lines(pod="b") == traced_lines("node2")
     ((agent, command),) = server.commands
     assert agent == "agent-2"
     assert command[:4] == ["kcover-ebpf", "trace", "-o", "jsonl"]
@@ -53,7 +53,7 @@ def test_show__a_signal_while_the_connection_is_read_is_no_break_of_it(
     number: signal.Signals,
 ) -> None:
     def broken() -> Iterator[str]:
-        yield from look("node1")[:1]
+        yield from traced_lines("node1")[:1]
         try:
             signal.raise_signal(number)
         except Exception as error:
@@ -76,7 +76,7 @@ def test_lines__one_container_of_several_can_be_chosen(server: FakeExecServer) -
     assert server.commands[1][1].count("--container-id") == 2
 
 
-def test_lines__all_nodes_of_a_job_become_one_look(server: FakeExecServer) -> None:
+def test_lines__all_nodes_of_a_job_become_one_trace(server: FakeExecServer) -> None:
     server.out = {
         "agent-1": snapshot("node1", "a", 0),
         "agent-2": snapshot("node2", "b", 1, State.STOPPED),
@@ -97,7 +97,7 @@ def test_lines__all_nodes_of_a_job_become_one_look(server: FakeExecServer) -> No
 
 def test_lines__a_report_of_one_node_alone_is_not_shown(server: FakeExecServer) -> None:
     server.out["agent-1"] = snapshot("node1", "a", 0)
-    assert lines(pod="a") == look("node1")
+    assert lines(pod="a") == traced_lines("node1")
 
 
 def test_lines__where_no_agent_sends_snapshots_that_is_an_error(server: FakeExecServer) -> None:
@@ -105,7 +105,7 @@ def test_lines__where_no_agent_sends_snapshots_that_is_an_error(server: FakeExec
         lines(job="train")
 
 
-def test_lines__a_node_that_cannot_be_looked_at_is_reported_in_the_verdict(
+def test_lines__a_node_that_cannot_be_traced_is_reported_in_the_verdict(
     server: FakeExecServer,
 ) -> None:
     server.out = {"agent-1": snapshot("node1", "a", 0), "agent-2": []}

@@ -18,7 +18,7 @@ from kcover_ebpf.trace import remote
 from kcover_ebpf.trace.options import TraceOptions
 from kcover_ebpf.trace.records import parse
 from tests.unit import report_builders as build
-from tests.unit.fake_exec import FakeExec, FakeExecServer, look
+from tests.unit.fake_exec import FakeExec, FakeExecServer, traced_lines
 
 STOPPED = (
     build.report("a", build.rank(0), build.rank(2)),
@@ -133,7 +133,7 @@ def test_lines__without_a_fault_in_fresh_reports_the_threads_answer_alone(
 ) -> None:
     server = made()
     verdict, code = traced(monkeypatch, server, pod="j-0")
-    assert verdict == json.loads(look("node1")[3])
+    assert verdict == json.loads(traced_lines("node1")[3])
     assert code == 0
     assert "--brief" not in server.commands[0][1]
 

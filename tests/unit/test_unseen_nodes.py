@@ -39,7 +39,7 @@ def reports(
 
 
 def calm(number: int, age_s: float = 5.0, **more) -> ReceivedReport:
-    """A node that reports no stall, so no picture."""
+    """A node that reports no stall, so no snapshot."""
     (seen,) = reports(number, suspicious=False, **more)
     return ReceivedReport(replace(seen.report, ranks=()), NOW_S - age_s)
 
@@ -90,7 +90,7 @@ def test_gang_input__a_node_that_lost_its_path_to_the_server_is_left_alone(seen)
     assert merged.depends or not merged.verdict.kind.is_fault
 
 
-def test_gang_input__a_picture_without_ranks_says_nothing_about_a_node_that_is_gone():
+def test_gang_input__a_snapshot_without_ranks_says_nothing_about_a_node_that_is_gone():
     helpers = [
         replace(
             each,
@@ -117,7 +117,7 @@ def test_gang_input__ranks_that_go_on_explain_for_a_minute_why_others_wait():
     assert merged.verdict.unobserved == ("node n0 reports that its ranks have not stalled",)
 
 
-def test_gang_input__a_rank_that_was_stopped_is_named_though_another_node_goes_on():
+def test_gang_input__a_rank_that_was_stopped_is_named_though_another_node_continues():
     (n1,) = reports(1)
     first, *others = n1.report.ranks
     first = replace(first, state=State.STOPPED, age_s=5.0)
@@ -183,7 +183,7 @@ def test_decide__a_hard_limit_holds_though_a_node_is_silent(limits, phase):
 
 
 @pytest.mark.parametrize(("age_s", "depends"), [(5.0, False), (40.0, False), (50.0, True)])
-def test_gang_input__the_picture_of_ranks_that_nobody_can_tell_about_holds_until_the_next_heartbeat(
+def test_gang_input__the_snapshot_of_ranks_that_nothing_is_known_about_holds_until_the_next_heartbeat(
     age_s, depends
 ):
     (unsure,) = reports(0, suspicious=False)

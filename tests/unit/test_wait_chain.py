@@ -51,20 +51,20 @@ def at(
     )
 
 
-def picture(*standings: RankSnapshot, known: KnownWaits | None = None) -> JobSnapshot:
+def job_snapshot(*snapshots: RankSnapshot, known: KnownWaits | None = None) -> JobSnapshot:
     known = known or KnownWaits()
-    known_too = (replace(each, known_wait=known.knows(each.stack)) for each in standings)
+    known_too = (replace(each, known_wait=known.knows(each.stack)) for each in snapshots)
     return JobSnapshot(
         now_ns=NOW_NS,
         policy=Policy(),
         processes={each.pid: each for each in known_too},
-        ends=EndpointIndex(standings),
+        ends=EndpointIndex(snapshots),
         knows_waits=known.count > 0,
     )
 
 
-def end_of(*standings: RankSnapshot) -> int:
-    return wait_chain.follow(picture(*standings), standings[0]).pid
+def end_of(*snapshots: RankSnapshot) -> int:
+    return wait_chain.follow(job_snapshot(*snapshots), snapshots[0]).pid
 
 
 def child(pid: int, state: State, *waits_for: int, **more: object) -> RankSnapshot:
@@ -104,7 +104,7 @@ def sides(*ranks: RankSnapshot, known: Sequence[tuple[str, ...]] = ()) -> tuple[
     waits = KnownWaits()
     for each in known:
         waits.learn(each)
-    scene = picture(*ranks, known=waits)
+    scene = job_snapshot(*ranks, known=waits)
     waiting, sinks = wait_chain.split(scene, list(scene.ranks.values()))
     return {each.pid for each in waiting}, {each.pid for each in sinks}
 
@@ -122,7 +122,7 @@ def test_split__a_lock_nobody_ever_left_is_at_the_end_of_the_chain() -> None:
     assert sides(at(1, State.PEERS), odd) == ({1}, {3})
 
 
-STANDINGS = st.lists(
+SNAPSHOTS = st.lists(
     st.builds(
         at,
         st.integers(1, 6),
@@ -138,11 +138,11 @@ STANDINGS = st.lists(
 )
 
 
-@given(STANDINGS)
+@given(SNAPSHOTS)
 @example([at(1, State.PEERS), at(2, State.SLEEP_LONG, since_s=20)])
-def test_split__any_picture_is_judged(standings: list[RankSnapshot]) -> None:
-    scene = picture(*standings)
-    ranks = [each for each in standings if each.pid in scene.ranks]
+def test_split__any_snapshot_is_judged(snapshots: list[RankSnapshot]) -> None:
+    scene = job_snapshot(*snapshots)
+    ranks = [each for each in snapshots if each.pid in scene.ranks]
     waiting, sinks = wait_chain.split(scene, ranks)
     assert sorted(each.pid for each in (*waiting, *sinks)) == sorted(each.pid for each in ranks)
     found = judge(scene)
@@ -157,12 +157,12 @@ def test_split__any_picture_is_judged(standings: list[RankSnapshot]) -> None:
     assert not found.kind.is_fault or kinds != {EvidenceKind.TIME}
 
 
-@given(STANDINGS)
+@given(SNAPSHOTS)
 @example([at(1, State.PEERS), at(2, State.SLEEP_LONG, since_s=20)])
 def test_job_snapshot__a_rank_that_moves_right_now_is_never_a_culprit(
-    standings: list[RankSnapshot],
+    snapshots: list[RankSnapshot],
 ) -> None:
-    scene = picture(*standings)
+    scene = job_snapshot(*snapshots)
     culprit = scene.processes.get(judge(scene).pid or Pid(0))
     assert culprit is None or (culprit.state is not State.MOVING and culprit.age_s >= 2.0)
 
@@ -170,13 +170,13 @@ def test_job_snapshot__a_rank_that_moves_right_now_is_never_a_culprit(
 @pytest.mark.parametrize("wait", [State.CHILD, State.LOCK])
 def test_job_snapshot__who_waits_for_a_throttled_process_is_slow_and_not_hung(wait: State) -> None:
     loader = at(1, State.THROTTLED, since_s=20, role=Role.LOADER)
-    found = judge(picture(loader, at(3, wait, 1, since_s=20), at(2, State.PEERS, since_s=19)))
+    found = judge(job_snapshot(loader, at(3, wait, 1, since_s=20), at(2, State.PEERS, since_s=19)))
     assert (found.kind, found.cause) == (VerdictKind.SLOW, Cause.CPU_THROTTLED)
 
 
 def test_job_snapshot__of_ranks_that_cannot_go_on_the_first_is_named() -> None:
     found = judge(
-        picture(
+        job_snapshot(
             at(1, State.PEERS),
             at(2, State.SLEEP_LONG, since_s=20),
             at(3, State.SLEEP_LONG, since_s=30),
@@ -188,16 +188,18 @@ def test_job_snapshot__of_ranks_that_cannot_go_on_the_first_is_named() -> None:
 def test_job_snapshot__ranks_that_all_sleep_without_end_wait_for_nobody() -> None:
     """Pods that are kept alive for later; one that waits for its peers makes a hang of it."""
     asleep = at(1, State.SLEEP_LONG), at(2, State.SLEEP_LONG, since_s=30)
-    found = judge(picture(*asleep))
+    found = judge(job_snapshot(*asleep))
     assert (found.kind, found.cause) == (VerdictKind.WORKING, Cause.SLEEPING)
-    assert judge(picture(*asleep, at(3, State.PEERS))).kind is VerdictKind.HUNG
+    assert judge(job_snapshot(*asleep, at(3, State.PEERS))).kind is VerdictKind.HUNG
 
 
 @pytest.mark.parametrize(("since_s", "kind"), [(0.3, VerdictKind.WORKING), (0.5, VerdictKind.HUNG)])
 def test_job_snapshot__nobody_is_named_while_another_came_to_wait_just_now(
     since_s: float, kind: VerdictKind
 ) -> None:
-    found = judge(picture(at(1, State.SLEEP_LONG, since_s=30), at(2, State.PEERS, since_s=since_s)))
+    found = judge(
+        job_snapshot(at(1, State.SLEEP_LONG, since_s=30), at(2, State.PEERS, since_s=since_s))
+    )
     assert found.kind is kind
 
 
@@ -207,13 +209,13 @@ def test_job_snapshot__where_several_ranks_wait_for_storage_it_is_no_rank(
 ) -> None:
     ranks = [at(1, State.STORAGE), at(2, second), at(3, State.FUTEX)]
     stuck = [replace(each, proven=each.state is State.STORAGE) for each in ranks]
-    found = judge(picture(*stuck))
+    found = judge(job_snapshot(*stuck))
     assert (found.kind, found.cause, found.pid) == (VerdictKind.HUNG, Cause.STORAGE, culprit)
 
 
 def test_is_effort__one_rank_without_a_cpu_explains_no_wait_but_an_overloaded_host_does() -> None:
-    one = picture(at(1, State.THROTTLED), at(2, State.PEERS))
-    several = picture(at(1, State.THROTTLED), at(2, State.THROTTLED))
+    one = job_snapshot(at(1, State.THROTTLED), at(2, State.PEERS))
+    several = job_snapshot(at(1, State.THROTTLED), at(2, State.THROTTLED))
     assert not wait_chain.is_effort(one, one.processes[Pid(1)])
     assert wait_chain.is_effort(several, several.processes[Pid(1)])
 
@@ -222,7 +224,7 @@ def test_is_effort__one_rank_without_a_cpu_explains_no_wait_but_an_overloaded_ho
 def test_job_snapshot__a_rank_that_is_stopped_for_a_moment_is_no_fault(
     since_s: float, cause: Cause
 ) -> None:
-    found = judge(picture(at(1, State.STOPPED, since_s=since_s), at(2, State.PEERS)))
+    found = judge(job_snapshot(at(1, State.STOPPED, since_s=since_s), at(2, State.PEERS)))
     assert found.cause is cause
 
 
@@ -238,7 +240,7 @@ def test_job_snapshot__a_rank_that_is_stopped_for_a_moment_is_no_fault(
 def test_job_snapshot__a_circle_is_reported_after_twice_a_stall(
     since_s: float, threshold_s: float, cause: Cause
 ) -> None:
-    scene = picture(at(1, State.PEERS, since_s=since_s), at(2, State.PEERS, since_s=since_s))
+    scene = job_snapshot(at(1, State.PEERS, since_s=since_s), at(2, State.PEERS, since_s=since_s))
     slower = {pid: replace(each, threshold_s=threshold_s) for pid, each in scene.ranks.items()}
     found = judge(replace(scene, processes=slower))
     assert found.cause is cause

@@ -25,7 +25,7 @@ def hung() -> Stage:
     return stage
 
 
-def test_with_snapshots__the_picture_of_a_hang() -> None:
+def test_with_snapshots__the_ranks_of_a_hang() -> None:
     stage = hung()
     pods = {Pid(proc.pid): f"u-{proc.rank}" for proc in stage.procs.values()}
     ranks = {each.rank: each for each in ranks_of(stage.job, pods)}

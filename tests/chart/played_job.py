@@ -43,7 +43,7 @@ def until(reached: Callable[[], Any], what: str, timeout_s: float = 90.0) -> Any
 
 
 @dataclass
-class Stand:
+class PlayedJob:
     """A job of two pods on one node, and who plays its controller and its kubelet."""
 
     root: User
