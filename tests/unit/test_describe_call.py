@@ -211,34 +211,34 @@ def test_in_detail__any_call_is_decoded(
 
 TABLE = SyscallTable("x86_64")
 FD9 = WaitedFile(9, "pipe", "pipe:[77]", Inode(77), "", "")
-LOOK = Inspection(0, Pid(1), Tid(1), "futex_wait", 30 * NS, True, (FD9,), (), None, ())
+INSPECTED = Inspection(0, Pid(1), Tid(1), "futex_wait", 30 * NS, True, (FD9,), (), None, ())
 RUN = TaskState.RUNNING
 
 
 @pytest.mark.parametrize(
-    ("said", "look", "state", "text"),
+    ("said", "inspection", "state", "text"),
     [
         (sample(1), None, State.FUTEX, "futex"),
         (
             sample(1, 0),
-            LOOK,
+            INSPECTED,
             State.READ,
             "read fd 9 pipe pipe:[77] [futex_wait] (ends in 30 s)",
         ),
         (sample(1, -1, RUN), None, State.SPINNING, "running in user space (a loop in place)"),
         (sample(1, -1), None, State.FAULTING, "page fault"),
-        (sample(1, state=TaskState.STOPPED), LOOK, State.STOPPED, "stopped (SIGSTOP)"),
+        (sample(1, state=TaskState.STOPPED), INSPECTED, State.STOPPED, "stopped (SIGSTOP)"),
         (sample(1, state=TaskState.FROZEN), None, State.FROZEN, "frozen (cgroup)"),
         (sample(1, 18, TaskState.UNINTERRUPTIBLE), None, State.STORAGE, "pwrite64 (state D)"),
         (
             sample(99),
-            replace(LOOK, files=(), boottime_ns=40 * NS),
+            replace(INSPECTED, files=(), boottime_ns=40 * NS),
             State.FUTEX,
             "futex [futex_wait] (ends in 0 s)",
         ),
     ],
 )
 def test_in_short__the_words_for_a_wait(
-    said: ThreadSample, look: Inspection | None, state: State, text: str
+    said: ThreadSample, inspection: Inspection | None, state: State, text: str
 ) -> None:
-    assert in_short(said, look, TABLE, state) == text
+    assert in_short(said, inspection, TABLE, state) == text
