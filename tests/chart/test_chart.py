@@ -84,7 +84,7 @@ def matrix_namespace(plane: ControlPlane, installed: object) -> str:
     return "matrix"
 
 
-def test_lint(helm: Helm) -> None:
+def test_helm_lint_accepts_the_chart(helm: Helm) -> None:
     assert "0 chart(s) failed" in helm("lint", str(CHART), "--strict")
 
 
@@ -137,7 +137,7 @@ def test_monitoring_is_there_where_the_api_is_or_when_forced(
     assert rule["spec"] == yaml.safe_load((CHART / "files/alerts.yaml").read_text())
 
 
-def test_runbooks_become_links(helm: Helm) -> None:
+def test_runbooks_of_alerts_become_links(helm: Helm) -> None:
     values = [
         "prometheusRule.enabled=true",
         "prometheusRule.runbookBase=https://git.example/kcover/",

@@ -131,7 +131,9 @@ def test_each_kind_of_the_table_can_be_restarted() -> None:
     assert Right("patch", queue["group"], queue["plural"]) in CONTROLLER
 
 
-def test_a_try_can_be_distinguished(installed: Installed, plane: ControlPlane) -> None:
+def test_a_refused_request_is_distinguished_from_one_that_is_allowed(
+    installed: Installed, plane: ControlPlane
+) -> None:
     make_pod(plane, "ml", "n1", "default")
     root, agent = plane.admin(), installed.agent("n1")
     assert is_allowed(root, "get", "/api/v1", "secrets", "ml")

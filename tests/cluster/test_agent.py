@@ -195,7 +195,7 @@ def test_a_minute_without_an_api_server_delays_and_doubles_nothing(
     namespace.ctl("label", "pytorchjob", "demo", f"{ARMING_LABEL}-")
 
 
-def test_orders_on_two_nodes(watched: WatchedJob) -> None:
+def test_a_stop_and_a_resume_are_obeyed_on_two_nodes(watched: WatchedJob) -> None:
     watched.wait_for_training()
     watched.incident("by-hand")
     pids = {pid for pod in watched.pods() for pid in watched.pids(pod)}

@@ -252,5 +252,5 @@ CORE = {
         for name in [*BOOK, *guards.BOOK]
     ],
 )
-def test_a_restart(scenario: str, restarts: Crowd) -> None:
+def test_a_restart_in_a_cluster_passes_its_scenario(scenario: str, restarts: Crowd) -> None:
     restarts.assert_passes(scenario)

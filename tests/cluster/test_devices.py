@@ -136,7 +136,7 @@ def spread(text: str) -> str:
 
 @pytest.mark.usefixtures("controller")
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-def test_a_device_that_fails(
+def test_a_node_whose_device_fails_is_cordoned_until_it_is_declared_well(
     cluster: Cluster, namespace: Namespace, node: GuestNode, card: str, fault: Fault
 ) -> None:
     device = card if fault.of_card else GPU

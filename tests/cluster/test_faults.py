@@ -171,5 +171,5 @@ def a_checkpoint_of_half_a_minute_is_left_alone(namespace: Namespace) -> None:
 
 
 @pytest.mark.parametrize("scenario", [*BOOK, *frozen.BOOK, *lost.BOOK])
-def test_a_real_fault(scenario: str, faults: Crowd) -> None:
+def test_a_fault_in_a_cluster_passes_its_scenario(scenario: str, faults: Crowd) -> None:
     faults.assert_passes(scenario)

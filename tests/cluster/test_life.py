@@ -48,7 +48,7 @@ def bed() -> Iterator[Bed]:
 
 
 @pytest.mark.timeout(1800, func_only=True)
-def test_up_status_reboot_down(bed: Bed) -> None:
+def test_a_testbed_is_repaired_rebooted_and_taken_down(bed: Bed) -> None:
     assert command("status").returncode == 1
     first = command("up", "--controllers", "none", "--nodes", "1")
     assert first.returncode == 0, first.stderr

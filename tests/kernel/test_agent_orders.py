@@ -145,7 +145,7 @@ def test_only_pods_that_are_being_deleted_are_killed_and_later_ones_when_they_ar
     wait_until(lambda: not staying.pids())
 
 
-def test_a_sandbox_is_left_alone(bench: Bench) -> None:
+def test_the_sandbox_of_a_pod_is_not_stopped(bench: Bench) -> None:
     pod = FakePod(bench.root, "a")
     bench.pods.append(pod)
     sandbox = pod.add("sandbox", known=False)
@@ -183,7 +183,7 @@ NOT_OBEYED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("other", NOT_OBEYED.values(), ids=NOT_OBEYED.keys())
-def test_not_obeyed(other: dict[str, Any], bench: Bench) -> None:
+def test_an_order_that_is_not_obeyed_stops_nothing(other: dict[str, Any], bench: Bench) -> None:
     pod = bench.pod("a")
     assert bench.order(Verb.STOP, "1", **other) is None
     assert "T" not in pod.states()

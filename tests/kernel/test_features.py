@@ -21,14 +21,14 @@ def test_what_the_base_layer_needs_is_found_where_it_loads() -> None:
         assert ":" not in found[name].detail
 
 
-def test_what_is_absent_says_why() -> None:
+def test_a_kernel_feature_that_is_absent_says_why() -> None:
     for one in kernel_features():
         assert one.found or ": " in one.detail, one
     kprobe = next(one for one in kernel_features() if one.name == "kprobe")
     assert kprobe.found == Path("/sys/bus/event_source/devices/kprobe").exists()
 
 
-def test_trying_leaves_nothing_open() -> None:
+def test_trying_kernel_features_leaves_nothing_open() -> None:
     before = sorted(Path("/proc/self/fd").iterdir())
     kernel_features()
     assert sorted(Path("/proc/self/fd").iterdir()) == before

@@ -44,7 +44,7 @@ def self_test(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 
 
 @pytest.mark.long
-def test_every_part_is_done(self_test: tuple[Path, Any]) -> None:
+def test_every_part_of_the_gpu_check_is_done(self_test: tuple[Path, Any]) -> None:
     _, parts = self_test
     assert {name: part["why"] for name, part in parts.items() if part["state"] != "done"} == {}
     assert sorted(parts) == sorted(PARTS)
@@ -63,7 +63,7 @@ def test_a_spinning_wait_differs_from_a_sleeping_one(self_test: tuple[Path, Any]
 
 
 @pytest.mark.long
-def test_the_self_test_can_fail(self_test: tuple[Path, Any]) -> None:
+def test_a_self_test_with_wrong_facts_complains(self_test: tuple[Path, Any]) -> None:
     parts = copy.deepcopy(self_test[1])
     assert list(complaints(parts)) == []
     waits, stages = parts["waits"]["facts"], parts["holders"]["facts"]["CUDA_VISIBLE_DEVICES empty"]

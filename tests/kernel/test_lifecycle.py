@@ -36,7 +36,9 @@ def nursery(count: int, *command: str) -> Iterator[Running]:
         ("leader-first", 5, 0),
     ],
 )
-def test_exits(kernel: KernelSampler, how: str, exit_code: int, by_signal: int) -> None:
+def test_an_exit_is_reported_with_its_code_or_signal(
+    kernel: KernelSampler, how: str, exit_code: int, by_signal: int
+) -> None:
     with nursery(FIRINGS, program("exits"), how) as parent:
         kernel.watch(parent.pid)
         parent.say()
@@ -72,7 +74,7 @@ def test_children_are_watched_from_their_birth(kernel: KernelSampler) -> None:
     assert [codes[pid] for pid in grandchildren] == [7] * FIRINGS
 
 
-def test_nothing_is_reported_about_others(kernel: KernelSampler) -> None:
+def test_nothing_is_reported_about_processes_that_are_not_watched(kernel: KernelSampler) -> None:
     with nursery(FIRINGS, program("exits"), "abort") as parent:
         parent.say()
         assert len(parent.rest()) == FIRINGS
@@ -80,7 +82,7 @@ def test_nothing_is_reported_about_others(kernel: KernelSampler) -> None:
         assert [type(fact).__name__ for fact in kernel.sample([parent.pid])] == ["Tick"]
 
 
-def test_unwatched_is_forgotten(kernel: KernelSampler) -> None:
+def test_a_process_that_is_no_longer_watched_is_forgotten(kernel: KernelSampler) -> None:
     with nursery(1, program("exits"), "abort") as parent:
         kernel.watch(parent.pid)
         kernel.sample([parent.pid])
@@ -113,7 +115,9 @@ def test_stop_and_continue_name_the_sender(kernel: KernelSampler) -> None:
     ("how", "number", "from_kernel"),
     [("abort", signal.SIGABRT, False), ("segfault", signal.SIGSEGV, True)],
 )
-def test_fatal_signals(kernel: KernelSampler, how: str, number: int, from_kernel: bool) -> None:
+def test_a_fatal_signal_is_reported_with_its_sender(
+    kernel: KernelSampler, how: str, number: int, from_kernel: bool
+) -> None:
     with nursery(FIRINGS, program("exits"), how) as parent:
         kernel.watch(parent.pid)
         parent.say()
@@ -141,7 +145,7 @@ def small_memory() -> str:
     pytest.skip("needs memory: no memory controller of cgroups")
 
 
-def test_victims_of_the_oom_killer(kernel: KernelSampler, small_memory: str) -> None:
+def test_victims_of_the_oom_killer_are_reported(kernel: KernelSampler, small_memory: str) -> None:
     shell = f"{small_memory}; exec {program('hog')}"
     with nursery(FIRINGS, "/bin/sh", "-c", shell) as parent:
         kernel.watch(parent.pid)

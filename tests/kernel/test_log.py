@@ -56,7 +56,7 @@ def test_a_line_is_reported_without_the_stamp_of_older_kernels(
         "[12345.678901]kcover-ebpf #5",
     ],
 )
-def test_other_lines_are_not_reported(watched: KernelSampler, line: str) -> None:
+def test_lines_of_other_programs_are_not_reported(watched: KernelSampler, line: str) -> None:
     _print(line)
     _print("pcieport 0000:5d:00.0: pciehp: Slot(7): Link Down #6")
     assert _reported(watched) == ["pcieport 0000:5d:00.0: pciehp: Slot(7): Link Down #6"]

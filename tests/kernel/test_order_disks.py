@@ -44,7 +44,7 @@ Spoil = Callable[[Path], None]
 
 
 @BREAK
-def test_a_stop_is_refused(bench: Bench, disk: Path, spoil: Spoil) -> None:
+def test_a_stop_is_refused_on_a_spoilt_disk(bench: Bench, disk: Path, spoil: Spoil) -> None:
     """What cannot be written down would be forgotten by the next agent."""
     pod = bench.pod("a")
     spoil(disk)

@@ -48,7 +48,7 @@ assert watch.lost_count > 0
 """
 
 
-def test_more_changes_than_the_kernel_keeps_for_us() -> None:
+def test_after_more_changes_than_the_kernel_keeps_the_state_is_read() -> None:
     """A port that went down while the queue was full is seen all the same."""
     assert sorted(lines_of(FLOOD)) == [
         "gone down gone",
@@ -57,7 +57,7 @@ def test_more_changes_than_the_kernel_keeps_for_us() -> None:
     ]
 
 
-def test_a_cable_that_is_pulled_and_put_back() -> None:
+def test_a_cable_that_is_pulled_and_put_back_is_reported_down_and_up() -> None:
     lines = lines_of(SCRIPT)
     assert [line.split()[0] for line in lines] == ["up", "down", "up", "down"]
     assert lines[1] == "down lowerlayerdown"

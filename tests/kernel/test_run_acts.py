@@ -120,7 +120,7 @@ def test_shutdown_ends_all_so_that_nobody_sees_another_die(job: Path) -> None:
     assert verdicts.count("CRASHED") == 1
 
 
-def test_restart_until_the_budget_ends(job: Path) -> None:
+def test_a_job_is_restarted_until_its_budget_is_used_up(job: Path) -> None:
     (job / "policy.toml").write_text('backoff = "300ms"\n')
     options = ("--max-restarts", "1", "--policy", "policy.toml")
     with run(*arguments("restart", *options), folder=job) as one:
@@ -139,7 +139,7 @@ def test_restart_until_the_budget_ends(job: Path) -> None:
     assert pause_s >= 0.25
 
 
-def test_restart_stops_without_progress(job: Path) -> None:
+def test_restarts_stop_where_there_is_no_progress(job: Path) -> None:
     (job / "policy.toml").write_text('backoff = "100ms"\n')
     options = ("--max-restarts", "9", "--policy", "policy.toml")
     with run(*arguments("restart", *options), folder=job) as one:
@@ -148,7 +148,7 @@ def test_restart_stops_without_progress(job: Path) -> None:
     assert "no progress since the last restart" in one.events()[-1]["text"]
 
 
-def test_a_restart_that_helps(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_a_restart_helped_ends_well(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (job / "policy.toml").write_text('backoff = "1s"\n')
     monkeypatch.setenv("REST", "4")
     with run(*arguments("restart", "--policy", "policy.toml"), folder=job) as one:
@@ -161,7 +161,7 @@ def test_a_restart_that_helps(job: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(incidents) == 1
 
 
-def test_ctrl_c_during_the_back_off(job: Path) -> None:
+def test_ctrl_c_during_the_back_off_ends_the_run(job: Path) -> None:
     (job / "policy.toml").write_text('backoff = "1h"\nbackoff_max = "1h"\n')
     with run(*arguments("restart", "--policy", "policy.toml"), folder=job) as one:
         until(lambda: list(job.glob("kcover-snapshots/2*")), "the verdict")

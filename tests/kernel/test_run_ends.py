@@ -68,7 +68,7 @@ def test_the_job_gets_stdin_environment_folder_and_descriptors(tmp_path: Path) -
     os.close(reader)
 
 
-def test_a_first_process_that_leaves_others_behind(tmp_path: Path) -> None:
+def test_what_a_first_process_leaves_behind_is_killed(tmp_path: Path) -> None:
     with run("-o", "json", "--", *shell("sleep 100 & exit 4"), folder=tmp_path) as one:
         assert one.finish() == 4
     assert "1 processes it left behind were killed" in one.events()[-1]["text"]
@@ -112,7 +112,7 @@ def test_a_second_signal_kills_at_once(tmp_path: Path) -> None:
         assert one.finish() == 130
 
 
-def test_nohup_is_respected(tmp_path: Path) -> None:
+def test_a_hangup_under_nohup_does_not_end_the_job(tmp_path: Path) -> None:
     with run("--", *shell("sleep 1; exit 6"), folder=tmp_path, prefix=["nohup"]) as one:
         one.await_members(2)
         one.send(signal.SIGHUP)
@@ -143,7 +143,7 @@ def test_nothing_is_left_when_our_whole_process_group_is_killed(tmp_path: Path) 
         assert not any(is_alive(pid) for pid in members)
 
 
-def test_time_over(tmp_path: Path) -> None:
+def test_a_run_ends_when_its_time_is_over(tmp_path: Path) -> None:
     with run("--for", "1s", "-o", "json", "--", "sleep", "100", folder=tmp_path) as one:
         assert one.finish() == 0
     assert one.events()[-1]["reason"] == "time"
@@ -160,7 +160,7 @@ def test_a_closed_pipe_does_not_cost_the_job(tmp_path: Path) -> None:
     assert (tmp_path / "lived").exists()
 
 
-def test_a_script_without_an_interpreter(tmp_path: Path) -> None:
+def test_a_command_that_cannot_be_executed_is_refused_in_one_line(tmp_path: Path) -> None:
     script = tmp_path / "script"
     script.write_bytes(b"\x7fnot a program")
     script.chmod(0o755)
@@ -229,7 +229,7 @@ def test_metrics_are_served_and_a_port_in_use_is_refused(tmp_path: Path) -> None
             os.kill(pid, signal.SIGKILL)
 
 
-def test_no_rights(tmp_path: Path) -> None:
+def test_without_capabilities_a_run_is_refused_in_one_line(tmp_path: Path) -> None:
     import subprocess
 
     tmp_path.chmod(0o755)
@@ -252,7 +252,7 @@ def test_no_rights(tmp_path: Path) -> None:
     assert ended.stdout == ""
 
 
-def test_no_type_information(tmp_path: Path) -> None:
+def test_without_type_information_of_the_kernel_nothing_is_started(tmp_path: Path) -> None:
     import subprocess
 
     hide = 'mount -t tmpfs none /sys/kernel/btf && exec "$@"'

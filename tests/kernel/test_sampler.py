@@ -48,7 +48,7 @@ def outcome(*command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_ticks(kernel: KernelSampler) -> None:
+def test_a_tick_shows_its_period_and_whether_it_was_late(kernel: KernelSampler) -> None:
     first = of_kind(kernel.sample([]), Tick)[0]
     assert (first.period_ns, first.lost_count, first.late) == (0, 0, False)
     time.sleep(0.1)
@@ -122,7 +122,7 @@ def _exists(kind: str, number: int) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_nothing_stays_however_it_ends(number: int) -> None:
+def test_no_bpf_object_stays_when_the_sensor_is_killed(number: int) -> None:
     with running(*script("kernel.sample([]); print('ready', flush=True); time.sleep(60)")) as one:
         assert one.line() == "ready"
         held = _kernel_objects(one.pid)
@@ -133,7 +133,7 @@ def test_nothing_stays_however_it_ends(number: int) -> None:
     until(lambda: not any(_exists(*each) for each in held), "the kernel to take all back")
 
 
-def test_closing_gives_everything_back() -> None:
+def test_closing_the_sampler_gives_everything_back() -> None:
     before = _kernel_objects(os.getpid())
     with KernelSampler.open(Settings()) as kernel:
         kernel.watch(me := Pid(os.getpid()))
@@ -142,7 +142,7 @@ def test_closing_gives_everything_back() -> None:
     assert _kernel_objects(os.getpid()) == before
 
 
-def test_it_works_with_the_capabilities_it_keeps() -> None:
+def test_the_sampler_works_with_the_capabilities_it_keeps() -> None:
     done = outcome(
         *script("""
             capabilities.drop()

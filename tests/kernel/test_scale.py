@@ -18,7 +18,7 @@ CONNECTIONS = 4_000
 
 
 @pytest.mark.alone
-def test_ten_thousand_threads(kernel: KernelSampler) -> None:
+def test_ten_thousand_threads_are_sampled_in_one_pass(kernel: KernelSampler) -> None:
     with running(program("crowd"), "threads", str(MANY)) as target:
         if (made := int(target.line())) < MANY:
             pytest.skip(f"needs threads: this machine gives {made} to a process")
@@ -40,7 +40,7 @@ def test_ten_thousand_threads(kernel: KernelSampler) -> None:
     assert of_kind(third, ProcessTotals)[0].cpu_ns < 100_000_000
 
 
-def test_ten_thousand_descriptors(kernel: KernelSampler) -> None:
+def test_ten_thousand_descriptors_are_walked_in_half_a_second(kernel: KernelSampler) -> None:
     with running(program("crowd"), "files", str(MANY)) as target:
         assert int(target.line()) == MANY
         kernel.watch(target.pid)
@@ -51,7 +51,7 @@ def test_ten_thousand_descriptors(kernel: KernelSampler) -> None:
     assert took_s < 0.5
 
 
-def test_thousands_of_connections(kernel: KernelSampler) -> None:
+def test_thousands_of_connections_are_sent_once_each(kernel: KernelSampler) -> None:
     with running(program("crowd"), "sockets", str(CONNECTIONS)) as target:
         assert int(target.line()) == CONNECTIONS
         kernel.watch(target.pid)

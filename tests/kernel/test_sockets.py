@@ -72,7 +72,7 @@ def edges(kernel: KernelSampler, pid: Pid = ME) -> dict[int, SocketSample]:
     return {one.inode: one for one in of_kind(kernel.sample([pid]), SocketSample)}
 
 
-def test_both_ends_of_a_connection(kernel: KernelSampler, pair: Pair) -> None:
+def test_both_ends_of_a_connection_are_read(kernel: KernelSampler, pair: Pair) -> None:
     kernel.watch(ME)
     pair.near.send(b"x" * 100)
     pair.far.recv(40)
@@ -99,7 +99,7 @@ def test_both_ends_of_a_connection(kernel: KernelSampler, pair: Pair) -> None:
     ],
     ids=["IPv6", "IPv4 on an IPv6 socket", "IPv4"],
 )
-def test_families(
+def test_addresses_of_ipv4_and_ipv6_are_read(
     kernel: KernelSampler, host: str, to: str | None, local: str, remote: str
 ) -> None:
     made = Pair(host, to)
@@ -112,7 +112,7 @@ def test_families(
     assert far.remote[0] == remote
 
 
-def test_only_what_moved_is_sent(kernel: KernelSampler, pair: Pair) -> None:
+def test_only_sockets_that_moved_are_sent(kernel: KernelSampler, pair: Pair) -> None:
     kernel.watch(ME)
     first = edges(kernel)
     assert {inode(pair.near), inode(pair.far), inode(pair.listener)} <= set(first)
@@ -156,7 +156,9 @@ def test_a_connection_that_nothing_announced_is_found_in_its_turn(kernel: Kernel
     assert sum(found) == 3
 
 
-def test_processes_that_were_not_asked_for(kernel: KernelSampler, pair: Pair) -> None:
+def test_sockets_of_processes_that_were_not_asked_for_are_not_sent(
+    kernel: KernelSampler, pair: Pair
+) -> None:
     with running(program("crowd"), "sockets", "1") as other:
         other.line()
         kernel.watch(ME)
@@ -176,7 +178,7 @@ def test_a_process_that_is_gone_has_no_descriptors(kernel: KernelSampler) -> Non
         kernel.wait(0.1)
 
 
-def test_when_data_was_last_sent(kernel: KernelSampler, pair: Pair) -> None:
+def test_when_a_socket_last_sent_and_received_is_known(kernel: KernelSampler, pair: Pair) -> None:
     kernel.watch(ME)
     for _ in range(3):
         before_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
@@ -191,7 +193,9 @@ def test_when_data_was_last_sent(kernel: KernelSampler, pair: Pair) -> None:
             assert before_ns - 2 * TICK_NS <= at_ns <= after_ns + 2 * TICK_NS
 
 
-def test_a_reader_that_does_not_read(kernel: KernelSampler, pair: Pair) -> None:
+def test_a_reader_that_does_not_read_is_seen_at_both_ends(
+    kernel: KernelSampler, pair: Pair
+) -> None:
     kernel.watch(ME)
     pair.near.setblocking(False)
     written = 0
@@ -223,7 +227,7 @@ def test_the_end_of_a_stream_is_no_data(kernel: KernelSampler, pair: Pair) -> No
     assert edges(kernel)[inode(pair.far)].unread_bytes == 0
 
 
-def test_a_socket_with_two_holders(kernel: KernelSampler, pair: Pair) -> None:
+def test_a_socket_with_two_descriptors_is_sent_with_both(kernel: KernelSampler, pair: Pair) -> None:
     copy = os.dup(pair.near.fileno())
     kernel.watch(ME)
     try:
@@ -237,7 +241,7 @@ def test_a_socket_with_two_holders(kernel: KernelSampler, pair: Pair) -> None:
 
 
 @pytest.mark.needs("netns", "nftables")
-def test_a_link_that_loses_everything(kernel: KernelSampler) -> None:
+def test_retransmits_over_a_link_that_loses_everything_are_reported(kernel: KernelSampler) -> None:
     script = str(ROOT / "tests" / "faults" / "blackhole.py")
     with running("unshare", "--net", sys.executable, script) as target:
         port = int(target.line().split()[1])
@@ -268,7 +272,7 @@ def test_a_link_that_loses_everything(kernel: KernelSampler) -> None:
     assert [one.backoff for one in repeated] == sorted(one.backoff for one in repeated)
 
 
-def test_connections_come_and_go(kernel: KernelSampler) -> None:
+def test_connections_that_open_and_close_are_reported_in_every_state(kernel: KernelSampler) -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     kernel.watch(ME)
     remote = listener.getsockname()
@@ -285,7 +289,7 @@ def test_connections_come_and_go(kernel: KernelSampler) -> None:
     assert sum(one.new == "CLOSE" for one in mine) == FIRINGS
 
 
-def test_a_connection_refused(kernel: KernelSampler) -> None:
+def test_a_connection_that_is_refused_is_reported(kernel: KernelSampler) -> None:
     closed = socket.create_server(("127.0.0.1", 0))
     remote = closed.getsockname()
     closed.close()

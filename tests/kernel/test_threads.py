@@ -63,7 +63,7 @@ class States:
         return sum(each is state for each in self._states.values())
 
 
-def test_wait_sites(kernel: KernelSampler) -> None:
+def test_threads_that_wait_are_seen_in_their_system_calls(kernel: KernelSampler) -> None:
     with waiting(*WAITS) as (target, tids):
         watch(kernel, target.pid)
         samples = threads_of(kernel, target.pid)
@@ -106,7 +106,7 @@ def test_a_thread_that_waits_by_a_newer_call_is_seen_in_it(
     assert (table.name(number), table.family(number)) == (call, family)
 
 
-def test_since_when_is_known_at_first_sight(kernel: KernelSampler) -> None:
+def test_since_when_a_thread_waits_is_known_at_first_sight(kernel: KernelSampler) -> None:
     before_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     with waiting(*WAITS) as (target, tids):
         all_wait_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
@@ -141,7 +141,7 @@ def test_a_thread_that_stays_is_sent_once(kernel: KernelSampler) -> None:
         assert sample.idle_since_ns == pytest.approx(first[tid].idle_since_ns, abs=TICK_NS)
 
 
-def test_spinning_moves(kernel: KernelSampler) -> None:
+def test_a_thread_that_spins_counts_as_moving(kernel: KernelSampler) -> None:
     with waiting("spin", "yield") as (target, tids):
         watch(kernel, target.pid)
         # A yielder on a busy machine may get less CPU than makes a move.
@@ -165,7 +165,7 @@ def test_spinning_moves(kernel: KernelSampler) -> None:
     assert moved == 5
 
 
-def test_what_comes_to_rest_is_sent_once_more(kernel: KernelSampler) -> None:
+def test_a_thread_that_comes_to_rest_is_sent_once_more(kernel: KernelSampler) -> None:
     with running(program("works"), "cpu", "100") as target:
         watch(kernel, target.pid)
         kernel.sample([])
@@ -195,7 +195,7 @@ def test_run_delay_grows_when_threads_compete(kernel: KernelSampler) -> None:
     assert sum(worked) < 1.1 * took_ns
 
 
-def test_stopped_and_continued(kernel: KernelSampler) -> None:
+def test_threads_that_are_stopped_and_continued_stay_in_their_wait(kernel: KernelSampler) -> None:
     with waiting("futex", "poll") as (target, tids):
         watch(kernel, target.pid)
         before = threads_of(kernel, target.pid)
@@ -217,7 +217,7 @@ def test_stopped_and_continued(kernel: KernelSampler) -> None:
         assert stopped[tid].site_since_ns == before[tid].site_since_ns, "a stop is no move"
 
 
-def test_traced(kernel: KernelSampler) -> None:
+def test_a_thread_under_a_debugger_is_seen_as_traced(kernel: KernelSampler) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     with waiting("futex") as (target, _tids):
         watch(kernel, target.pid, EACH_PASS)
@@ -246,7 +246,9 @@ def freezers() -> list[tuple[Path, str, str, str]]:
 
 
 @pytest.mark.parametrize("version", ["cgroup.freeze", "freezer.state"])
-def test_frozen(kernel: KernelSampler, version: str) -> None:
+def test_threads_of_a_frozen_control_group_are_seen_as_frozen(
+    kernel: KernelSampler, version: str
+) -> None:
     ways = [way for way in freezers() if way[1] == version]
     if not ways:
         pytest.skip(f"needs {version}: no such cgroup hierarchy is mounted")
@@ -331,7 +333,7 @@ def test_a_wait_that_was_stopped_and_continued_is_the_same_wait(
     assert (names[tids["futex"]], names[tids["read"]]) == ("futex", "read")
 
 
-def test_since_when_is_known_whatever_class_the_sensor_is_scheduled_by(
+def test_since_when_a_thread_waits_is_known_whatever_class_the_sensor_is_scheduled_by(
     kernel: KernelSampler,
 ) -> None:
     os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))

@@ -23,7 +23,7 @@ def totals(kernel: KernelSampler, pid: Pid) -> ProcessTotals:
     return found[0]
 
 
-def test_cpu_time(kernel: KernelSampler) -> None:
+def test_cpu_time_is_counted_from_when_a_process_is_watched(kernel: KernelSampler) -> None:
     with running(program("works"), "cpu", "20") as target:
         target.work()
         watch(kernel, target.pid, EACH_PASS)
@@ -47,7 +47,9 @@ def test_threads_that_live_between_two_passes_count(kernel: KernelSampler) -> No
 
 
 @pytest.mark.parametrize("what", ["write", "read"])
-def test_storage(kernel: KernelSampler, what: str, tmp_path: Path) -> None:
+def test_bytes_of_files_on_a_disk_are_counted(
+    kernel: KernelSampler, what: str, tmp_path: Path
+) -> None:
     path = _on_disk(tmp_path) / f"kcover-storage-{os.getpid()}"
     path.write_bytes(bytes(MIB))
     try:

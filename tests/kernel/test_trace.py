@@ -86,7 +86,7 @@ def threads_of(pid: int) -> list[tuple[str, str, str]]:
     return found
 
 
-def test_the_target_is_not_touched(deadlock: tuple[Running, dict[str, int]]) -> None:
+def test_a_trace_touches_no_thread_of_its_target(deadlock: tuple[Running, dict[str, int]]) -> None:
     # a stop, however short, is a switch: the counters would tell
     target, _ = deadlock
     before = threads_of(target.pid)
@@ -193,7 +193,7 @@ def test_what_was_saved_is_shown_the_same_without_rights(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_however_it_ends_nothing_is_left(number: signal.Signals) -> None:
+def test_no_helper_is_left_however_a_trace_ends(number: signal.Signals) -> None:
     with running(program("deadlock")) as target:
         target.line()
         tracing = subprocess.Popen(
@@ -224,7 +224,7 @@ def session(leader: int) -> list[int]:
     return found
 
 
-def test_it_ends_when_nobody_asks_any_more() -> None:
+def test_a_trace_ends_when_its_client_is_gone() -> None:
     with running(program("deadlock")) as target:
         target.line()
         command = [COMMAND, "trace", "--live", "--with-asker", "-o", "jsonl"]

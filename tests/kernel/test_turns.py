@@ -63,7 +63,9 @@ def test_a_lead_thread_is_sampled_in_every_pass(kernel: KernelSampler) -> None:
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_another_thread_may_lead(kernel: KernelSampler, named: bool) -> None:
+def test_a_thread_is_sampled_often_only_if_it_is_named_as_lead(
+    kernel: KernelSampler, named: bool
+) -> None:
     with waiting("spin") as (target, tids):
         watch(kernel, target.pid, SampleRequest(lead=tids["spin"] if named else None))
         kernel.sample([])
@@ -125,7 +127,9 @@ def test_threads_that_nothing_can_wake_are_counted(kernel: KernelSampler) -> Non
 
 
 @pytest.mark.parametrize("wanted", [SampleRequest(), CLOSELY])
-def test_no_call_works_for_long(kernel: KernelSampler, wanted: SampleRequest) -> None:
+def test_no_call_of_the_iterator_works_for_long(
+    kernel: KernelSampler, wanted: SampleRequest
+) -> None:
     sampler = kernel._threads
     with running(program("crowd"), "threads", "2300") as target:
         target.line()
