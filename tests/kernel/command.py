@@ -71,11 +71,11 @@ class Run:
         until(lambda: len(self.members()) >= count, f"{count} processes in {self.group}")
         return self.members()
 
-    def keeper(self) -> int:
+    def supervisor(self) -> int:
         """The only child of the sensor."""
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
-        (keeper,) = (int(child) for child in children)
-        return keeper
+        (supervisor,) = (int(child) for child in children)
+        return supervisor
 
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
@@ -105,7 +105,7 @@ class Run:
 
 @contextmanager
 def run(*arguments: str, folder: Path, prefix: Sequence[str] = ()) -> Iterator[Run]:
-    """Start it; afterwards nothing may be left: no process of the job, no keeper, no group."""
+    """Start it; afterwards nothing may be left: no process of the job, no supervisor, no group."""
     one = Run(*arguments, folder=folder, prefix=prefix)
     seen: set[int] = set()
     try:

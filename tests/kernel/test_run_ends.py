@@ -122,13 +122,13 @@ def test_a_hangup_under_nohup_does_not_end_the_job(tmp_path: Path) -> None:
 def test_the_job_lives_on_when_we_are_killed(tmp_path: Path) -> None:
     with run("-o", "json", "--", *shell("sleep 2; touch lived"), folder=tmp_path) as one:
         members = one.await_members(2)
-        keeper = one.keeper()
+        supervisor = one.supervisor()
         one.send(signal.SIGKILL)
         # Nobody else may hold our standard output: a reader must see its end.
         assert one.reap() == -9
         assert all(is_alive(pid) for pid in members)
         until((tmp_path / "lived").exists, "the job to continue")
-        until(lambda: not is_alive(keeper), "the keeper to leave")
+        until(lambda: not is_alive(supervisor), "the supervisor to leave")
 
 
 def test_nothing_is_left_when_our_whole_process_group_is_killed(tmp_path: Path) -> None:
@@ -136,10 +136,10 @@ def test_nothing_is_left_when_our_whole_process_group_is_killed(tmp_path: Path) 
         members = one.await_members(1)
         # it joins the control group first, and then the process group
         until(lambda: {os.getpgid(pid) for pid in members} == {one.pid}, "the job in our group")
-        keeper = one.keeper()
+        supervisor = one.supervisor()
         os.killpg(one.pid, signal.SIGKILL)
         one.finish()
-        until(lambda: not is_alive(keeper), "the keeper to leave")
+        until(lambda: not is_alive(supervisor), "the supervisor to leave")
         assert not any(is_alive(pid) for pid in members)
 
 

@@ -102,7 +102,7 @@ def test_the_live_table_and_a_whole_terminal_afterwards(
     assert "the job ended with exit code 0" in after
 
 
-def test_the_keeper_gives_the_terminal_back_when_we_are_killed(
+def test_the_supervisor_gives_the_terminal_back_when_we_are_killed(
     start: Callable[..., Terminal],
 ) -> None:
     terminal = start("run", "--", "sleep", "30")

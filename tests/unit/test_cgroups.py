@@ -149,7 +149,7 @@ def test_remove__a_removed_group_is_empty() -> None:
 
 
 @pytest.mark.needs("root", "cgroup2")
-def test_make_for_job__what_a_killed_sensor_and_keeper_left_is_swept(group: Path) -> None:
+def test_make_for_job__what_a_killed_sensor_and_supervisor_left_is_swept(group: Path) -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
     left = group.parent / f"kcover-sweep-{gone.pid}"

@@ -104,7 +104,7 @@ def test_lost_before__ranks_that_reach_nobody_wait_for_the_one_that_is_not_here(
 @pytest.mark.parametrize(
     ("mode", "quiet_s", "lost"), [("sleep", 20, 3), ("sleep", 5, None), ("run", 20, None)]
 )
-def test_lost_before__the_keeper_of_the_store_sleeps_and_asks_while_one_is_missing(
+def test_lost_before__the_supervisor_of_the_store_sleeps_and_asks_while_one_is_missing(
     mode: str, quiet_s: int, lost: int | None
 ) -> None:
     stage = waiting([0, 1, 2], 4, LOCAL)

@@ -38,7 +38,7 @@ class FakeSink(Sink):
         self.starts.append(fields)
 
 
-class FakeKeeper:
+class FakeSupervisor:
     """Ends the job after so many polls, unless it is killed before."""
 
     def __init__(self, polls: int = 3, code: int = 0) -> None:
@@ -80,7 +80,7 @@ class FakeKeeper:
     def kill_and_wait(self) -> tuple[int, ...]:
         self.orders.append("kill")
         if self.lost:
-            raise ActionError("the keeper died")
+            raise ActionError("the supervisor died")
         self.job_code = None if self.stuck else -9
         self.unkillable = self.stuck
         return self.stuck
@@ -132,15 +132,15 @@ def fail(_sensor: FakeSensor, _until: Callable[[], bool]) -> None:
 
 
 @pytest.fixture
-def keeper() -> Iterator[FakeKeeper]:
-    made = FakeKeeper()
+def supervisor() -> Iterator[FakeSupervisor]:
+    made = FakeSupervisor()
     yield made
     made.close()
 
 
 @pytest.fixture
 def live(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, keeper: FakeKeeper
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, supervisor: FakeSupervisor
 ) -> Callable[..., tuple[Session, FakeSink]]:
     monkeypatch.setattr(module, "Sensor", FakeSensor)
     monkeypatch.setattr(module, "_is_alive", lambda _: True)
@@ -153,24 +153,26 @@ def live(
         plan = RunOptions(settings, "j", argv=argv, snapshot_dir=tmp_path / "kept")
         notes = FakeSink()
         announcer = Announcer([notes], wants_waits=False)
-        made = Session(plan, None, target, keeper, announcer)  # type: ignore[arg-type]
+        made = Session(plan, None, target, supervisor, announcer)  # type: ignore[arg-type]
         return made, notes
 
     return make
 
 
-def test_session__the_job_ends_by_itself(live: Any, keeper: FakeKeeper) -> None:
+def test_session__the_job_ends_by_itself(live: Any, supervisor: FakeSupervisor) -> None:
     session, _ = live(watch)
     assert session.run() == Outcome(Reason.EXITED, 0, "the job ended with exit code 0", 0)
-    assert keeper.orders == []
+    assert supervisor.orders == []
 
 
-def test_session__a_failure_of_ours_does_not_cost_the_job(live: Any, keeper: FakeKeeper) -> None:
+def test_session__a_failure_of_ours_does_not_cost_the_job(
+    live: Any, supervisor: FakeSupervisor
+) -> None:
     session, notes = live(fail)
     assert session.run().exit_code == 0
     assert len(notes.blind) == 1
     assert "the sensor failed, the job continues: ZeroDivisionError: oops" in notes.blind[0]
-    assert keeper.orders == []
+    assert supervisor.orders == []
 
 
 def test_session__a_failure_while_only_watching_is_an_error(live: Any) -> None:
@@ -179,60 +181,64 @@ def test_session__a_failure_while_only_watching_is_an_error(live: Any) -> None:
         session.run()
 
 
-def test_session__shutdown(live: Any, keeper: FakeKeeper) -> None:
+def test_session__shutdown(live: Any, supervisor: FakeSupervisor) -> None:
     session, notes = live(decide(Act.SHUTDOWN))
     ended = session.run()
     assert notes.blind == []
     assert (ended.reason, ended.exit_code) == (Reason.SHUTDOWN, 75)
     assert [act for act, _ in notes.actions] == [Act.SNAPSHOT, Act.SHUTDOWN]
-    assert keeper.orders == ["kill"]
+    assert supervisor.orders == ["kill"]
 
 
 def test_session__a_job_that_ended_before_its_shutdown_keeps_its_code(
-    live: Any, keeper: FakeKeeper
+    live: Any, supervisor: FakeSupervisor
 ) -> None:
-    keeper.job_code = 3
+    supervisor.job_code = 3
     session, _ = live(decide(Act.SHUTDOWN))
     assert session.run().exit_code == 3
-    assert keeper.orders == []
+    assert supervisor.orders == []
 
 
-def test_session__a_process_that_does_not_die_is_named(live: Any, keeper: FakeKeeper) -> None:
-    keeper.stuck = (4711,)
+def test_session__a_process_that_does_not_die_is_named(
+    live: Any, supervisor: FakeSupervisor
+) -> None:
+    supervisor.stuck = (4711,)
     session, notes = live(decide(Act.RESTART))
     ended = session.run()
     assert ended.exit_code == 75
     assert "pid 4711 did not die of SIGKILL" in ended.text
     assert notes.actions[-1][1] == ended.text
-    assert "start" not in keeper.orders
+    assert "start" not in supervisor.orders
 
 
-def test_session__a_lost_keeper(live: Any, keeper: FakeKeeper) -> None:
-    keeper.lost = True
+def test_session__a_lost_supervisor(live: Any, supervisor: FakeSupervisor) -> None:
+    supervisor.lost = True
     session, _ = live(watch)
     assert session.run().reason is Reason.LOST
 
 
-def test_session__restart_keeps_the_count_of_incidents(live: Any, keeper: FakeKeeper) -> None:
+def test_session__restart_keeps_the_count_of_incidents(
+    live: Any, supervisor: FakeSupervisor
+) -> None:
     session, notes = live(decide(Act.RESTART), watch)
     tracker = session._sensor.tracker
     assert session.run().reason is Reason.EXITED
     assert session._sensor.tracker is tracker
-    assert keeper.orders == ["kill", "start"]
+    assert supervisor.orders == ["kill", "start"]
     assert [each["restart"] for each in notes.starts] == [1]
     assert session.restart_count == 1
 
 
-def test_session__restarts_stop_without_progress(live: Any, keeper: FakeKeeper) -> None:
+def test_session__restarts_stop_without_progress(live: Any, supervisor: FakeSupervisor) -> None:
     session, notes = live(decide(Act.RESTART), decide(Act.RESTART), max_restarts=9)
     ended = session.run()
     assert (ended.reason, ended.exit_code) == (Reason.RESTARTS, 75)
-    assert keeper.orders == ["kill", "start", "kill"]
+    assert supervisor.orders == ["kill", "start", "kill"]
     assert notes.actions[-1][0] is Act.SHUTDOWN
 
 
 def test_session__a_snapshot_that_cannot_be_written_stops_nothing(
-    live: Any, keeper: FakeKeeper, tmp_path: Path
+    live: Any, supervisor: FakeSupervisor, tmp_path: Path
 ) -> None:
     (tmp_path / "kept").write_text("a file in the way")
     session, notes = live(decide(Act.SHUTDOWN))
@@ -240,7 +246,9 @@ def test_session__a_snapshot_that_cannot_be_written_stops_nothing(
     assert "cannot write the bundle" in notes.actions[0][1]
 
 
-def test_session__after_a_signal_nothing_is_decided_any_more(live: Any, keeper: FakeKeeper) -> None:
+def test_session__after_a_signal_nothing_is_decided_any_more(
+    live: Any, supervisor: FakeSupervisor
+) -> None:
     def interrupted(sensor: FakeSensor, until: Callable[[], bool]) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         sensor.carry_out(Decision(Act.SHUTDOWN, "why", HUNG))
@@ -255,5 +263,5 @@ def test_session__after_a_signal_nothing_is_decided_any_more(live: Any, keeper: 
         for number, action in before.items():
             signal.signal(number, action)
     assert (ended.reason, ended.exit_code) == (Reason.SIGNAL, 143)
-    assert keeper.orders == ["end 5"]
+    assert supervisor.orders == ["end 5"]
     assert notes.actions == []
