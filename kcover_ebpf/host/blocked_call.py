@@ -193,8 +193,10 @@ def kind_of(target: str) -> tuple[str, Inode]:
     The target itself is never touched: a stat of a file on a hung mount would hang us as well.
     """
     prefix, _, rest = target.partition(":[")
-    if rest.endswith("]") and rest[:-1].isdigit():
-        return prefix, Inode(int(rest[:-1]))
+    number = rest.removesuffix("]")
+    # a path may be called so too
+    if number != rest and number.isascii() and number.isdecimal() and not target.startswith("/"):
+        return prefix, Inode(int(number))
     if target.startswith("anon_inode:"):
         return target.removeprefix("anon_inode:").strip("[]"), Inode(0)
     if target == "/dev/null":

@@ -338,6 +338,8 @@ def test_parse_locks__any_lock_table_gives_a_pid_of_it_or_nothing(text: str, wai
         ("/dev/shm/torch_1", "file", 0),
         ("/mnt/data:[x]", "file", 0),
         ("/a/b (deleted)", "file", 0),
+        ("/tmp/a:[\u00b2]", "file", 0),
+        ("/mnt/data:[5]", "file", 0),
     ],
 )
 def test_kind_of__the_kind_of_a_file_is_read_from_its_link(
