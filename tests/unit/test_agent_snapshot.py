@@ -1,11 +1,14 @@
 """From a job to what is reported of it, and back to the words of the schema."""
 
+from dataclasses import replace
+
 from kcover_ebpf.api.fault_report import FaultReport, object_of, report_of
 from kcover_ebpf.cluster.rank_report import verdict_of, with_snapshots
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.roles import Role
+from kcover_ebpf.diagnosis.verdict import Culprit
 from kcover_ebpf.ids import Pid
 
 from .scripted_job import Stage
@@ -69,3 +72,9 @@ def test_verdict_of__the_verdict_names_pod_and_node_and_counts_back_from_the_rep
         1,
     )
     assert found.unobserved == ("1 of 4 ranks are not on this host",)
+
+
+def test_verdict_of__a_link_keeps_both_of_its_ends() -> None:
+    link = replace(hung().verdicts[-1], culprit=Culprit(0, or_rank=3, device="eth0"))
+    found = verdict_of(link, "n1", link.since_s, {}, {})
+    assert found.culprit == Culprit(0, or_rank=3, device="eth0")
