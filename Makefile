@@ -90,7 +90,7 @@ test-vm-matrix: setup-vm build ## the same on 5.10, 6.1, 6.12 and the newest ker
 test-vm-arm64: setup-vm-arm64 build ## the sensor on arm64, in an emulated machine
 	$(PYTHON) -m pytest tests/vm/test_arm64.py
 
-test-drivers: setup-vm build ## build real GPU drivers, and look for the functions that are probed
+test-drivers: setup-vm build ## build real GPU drivers, and search them for the functions that are probed
 	$(PYTHON) -m pytest tests/vm/test_targets.py
 
 test-cluster: setup-cluster build ## the tests on a real Kubernetes: that of $KUBECONFIG, or one that is made

@@ -15,7 +15,7 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 /* include/linux/sched/signal.h */
 #define SIGNAL_GROUP_EXIT 0x00000004
-/* include/linux/sched/signal.h: SEND_SIG_NOINFO stands for the caller, SEND_SIG_PRIV for the kernel
+/* include/linux/sched/signal.h: SEND_SIG_NOINFO means the caller, SEND_SIG_PRIV the kernel
  */
 #define SEND_SIG_NOINFO 0UL
 #define SEND_SIG_PRIV   1UL
@@ -244,7 +244,7 @@ static __always_inline bool is_handled_fault(int signal, struct task_struct *tas
 
 /*
  * include/trace/events/signal.h, called by __send_signal_locked() in kernel/signal.c. A SIGCONT
- * nobody handles counts as ignored there although it continues the process.
+ * without a handler counts as ignored there although it continues the process.
  */
 SEC("tp_btf/signal_generate")
 int BPF_PROG(on_signal, int signal, struct kernel_siginfo *info, struct task_struct *task,

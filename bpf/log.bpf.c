@@ -42,7 +42,7 @@ static __always_inline int tell_record(struct prb_reserved_entry *entry)
 	__u64 length = BPF_CORE_READ((struct printk_info *)info, text_len);
 	__u64 offset = begin & ((1ULL << size_bits) - 1);
 
-	/* an odd position stands for a record without text */
+	/* an odd position denotes a record without text */
 	if (begin & 1 || next & 1)
 		return 0;
 	if (begin >> size_bits != next >> size_bits)

@@ -60,7 +60,7 @@ struct socket_sample {
 	__u32 unread_bytes;
 	__u32 unsent_bytes;
 	__u32 unacked_bytes;
-	__u32 trouble; /* retransmissions, backoff and probes in one word */
+	__u32 losses; /* retransmissions, backoff and probes in one word */
 };
 
 /*

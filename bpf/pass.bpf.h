@@ -169,7 +169,7 @@ static __always_inline bool is_lead(struct process_value *process, __u32 pid, __
 	return tid == pid || tid == process->lead_tid;
 }
 
-/* One more look; false once the call has to return to user space. */
+/* One more visit; false once the call has to return to user space. */
 static __always_inline bool has_time(struct pass_value *pass, __u64 work)
 {
 	pass->work += work;
@@ -187,7 +187,7 @@ static __always_inline void count_thread(struct process_value *process, struct p
 	process->totals.forsaken_count += sample->is_forsaken;
 }
 
-/* One more thread of this process without room: tried again at each look, counted as lost once. */
+/* One more thread of this process without room: tried again at each visit, counted as lost once. */
 static __always_inline void count_unseen(struct process_value *process, struct pass_value *pass)
 {
 	if (!is_whole(process, pass))

@@ -14,7 +14,7 @@
 #include "pass.bpf.h"
 
 /*
- * More CPU than one part in so many of the time since the last look is a move; less than the floor
+ * More CPU than one part in so many of the time since the last visit is a move; less than the floor
  * never is, so that a wake-up between two passes in a row (after an event) stays what it is.
  */
 #define MOVED_CPU_PART     50
@@ -95,7 +95,7 @@ static __always_inline void fill_event(struct thread_event *event, struct task_s
 	event->syscall = site->syscall;
 	event->user_sp = site->user_sp;
 	event->user_ip = REGS_IP(regs);
-	/* Outside a call these are registers like others: they tell a loop from work. */
+	/* Outside a call these are registers like others: they distinguish a loop from work. */
 	event->args[0] = REGS_ARG0(regs);
 	event->args[1] = REGS_ARG1(regs);
 	event->args[2] = REGS_ARG2(regs);
@@ -262,7 +262,7 @@ static __always_inline bool quick_look(struct pass_value *pass, struct process_v
 		return false;
 	if (process->begins && is_judged(process, task, sample->state))
 		return false;
-	/* Ready, and without a CPU since the last look: in detail that is reported at each look. */
+	/* Ready, and without a CPU since the last visit: in detail that is reported each time. */
 	if (process->detail && !sample->raw_state)
 		return false;
 	mark(sample, pass);

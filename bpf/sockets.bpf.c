@@ -45,7 +45,7 @@ static __always_inline __u32 unread_bytes(struct sock *sk, struct tcp_sock *tcp)
 }
 
 /* Retransmissions, backoff and zero-window probes in one word. */
-static __always_inline __u32 trouble_of(struct sock *sk)
+static __always_inline __u32 losses_of(struct sock *sk)
 {
 	struct inet_connection_sock *icsk = (void *)sk;
 
@@ -107,7 +107,7 @@ static __always_inline void remember(struct socket_sample *sample, struct socket
 	sample->unread_bytes = event->unread_bytes;
 	sample->unsent_bytes = event->unsent_bytes;
 	sample->unacked_bytes = event->unacked_bytes;
-	sample->trouble = trouble_of(sk);
+	sample->losses = losses_of(sk);
 }
 
 static __always_inline int first_sample(struct seq_file *seq, struct pass_value *pass,
@@ -139,7 +139,7 @@ static __always_inline int send_socket(struct bpf_iter__task_file *ctx, struct p
 	if (!sample || sample->inode != event->inode)
 		return first_sample(ctx->meta->seq, pass, event, sk);
 	news = has_moved(sample, event) || sample->changed_ns == pass->boottime_ns ||
-	       sample->state != event->state || sample->trouble != trouble_of(sk);
+	       sample->state != event->state || sample->losses != losses_of(sk);
 	if (news || process->detail || process->socket_pass_id == ctx->meta->session_id) {
 		if (bpf_seq_write(ctx->meta->seq, event, sizeof(*event)))
 			return 0;

@@ -36,7 +36,7 @@ class PolicyError(UsageError):
 
 
 class CannotObserve(KcoverError):
-    """The kernel, or the rights of this process, do not allow it to observe."""
+    """The kernel, or the privileges of this process, do not allow it to observe."""
 
     exit_code = 3
 
@@ -73,7 +73,7 @@ class Conflict(ApiError):
 
 
 class Forbidden(ApiError):
-    """Our ServiceAccount has not this right, or an admission policy refused."""
+    """Our ServiceAccount lacks this permission, or an admission policy refused."""
 
 
 class NotFound(ApiError):

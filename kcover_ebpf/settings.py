@@ -2,7 +2,7 @@
 
 `Settings` is built once from flags (and, in a cluster, chart values) and passed down; nothing else
 is global. `Policy` is the part that a user writes into a policy file (`--policy FILE`, TOML);
-durations there are text with a unit ("500ms", "3s", "2m", "1h"), so that nobody has to guess.
+durations there are text with a unit ("500ms", "3s", "2m", "1h"), so that no reader has to guess.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ class Policy:
     take minutes to fail over, objects to upload. Then it is reported, half-way to the frameworks' own 10 minutes.
     """
     link_patience_s: float = 60.0
-    """Time for a lost link to come back before a job is ended for it; it is reported at once. After an outage of
+    """Time for a lost link to recover before a job is ended for it; it is reported at once. After an outage of
     40 s, a switch that restarts, TCP's next retransmission leaves 51 s after the link broke.
     """
     port_patience_s: float = 60.0
-    """Time for an RDMA port that is down to come back before it is a fatal fault: retries of the transport
+    """Time for an RDMA port that is down to recover before it is a fatal fault: retries of the transport
     last about 30 s, and a switch that starts anew is away for most of a minute.
     """
     start_grace_s: float = 20.0

@@ -115,11 +115,11 @@ def rows(metrics: dict[str, Metric], beside: dict[str, Metric]) -> Iterator[str]
 
 def metrics_page() -> str:
     """docs/metrics.md."""
-    nobody: Any = SimpleNamespace(event=print)
+    writer: Any = SimpleNamespace(event=print)
     sensor = served(MetricsSink(list, dict).registry)
     run = served(RunMetrics(list, dict).registry)
     agent = served(AgentMetrics(list, dict).registry)
-    controller = served(ControllerTelemetry(ObjectCache(print), nobody, lambda: 0.0).registry)
+    controller = served(ControllerTelemetry(ObjectCache(print), writer, lambda: 0.0).registry)
     parts = [METRICS_HEAD + TABLE, *rows(sensor, agent)]
     for title, of_program in (("`kcover-ebpf run` only", run), ("Agent only", agent)):
         own = {name: each for name, each in of_program.items() if name not in sensor}

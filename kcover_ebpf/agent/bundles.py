@@ -23,7 +23,7 @@ from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.errors import ActionError
 from kcover_ebpf.host.proc_text import split_stat
-from kcover_ebpf.host.thread_inspector import thread_numbers
+from kcover_ebpf.host.thread_reader import thread_numbers
 from kcover_ebpf.ids import Tid
 from kcover_ebpf.output.bundles import write_bundle
 from kcover_ebpf.tunables.agent import BUNDLE_LIMIT_S, BUNDLES_KEPT

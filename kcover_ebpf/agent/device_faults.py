@@ -56,7 +56,7 @@ class NodeDeviceFaults:
 
         `driver`: version of the GPU driver that is loaded, on which the meaning of some numbers depends;
         `below`: GPUs and network devices at or below a PCI address; `function_of`: the PCI address of a
-        port, which the RDMA core does not tell, empty where it is not known; `patience_ns`: an RDMA port
+        port, which the RDMA core does not report, empty where it is not known; `patience_ns`: an RDMA port
         that was down for so long is a fatal fault, whoever holds it; `identify`: what is known of a PCI address.
         """
         self._catalog, self._driver = catalog, driver

@@ -99,7 +99,7 @@ class AgentOptions:
 
 def run_agent(plan: AgentOptions) -> int:
     """Run until SIGTERM or SIGINT; returns the exit code."""
-    features.require_rights()
+    features.require_privileges()
     with contextlib.ExitStack() as stack:
         return _Agent(plan, stack).run()
 

@@ -141,7 +141,7 @@ class NodeLoop(SamplingLoop):
         return announced
 
     def _adopt(self, totals: ProcessTotals) -> GangWatch | None:
-        """A child that is sampled although nobody announced it (the record of its fork was lost)."""
+        """A child that is sampled although it was never announced (the record of its fork was lost)."""
         owner = self._owners.get(totals.ppid)
         if owner is not None:
             self._own(totals.pid, owner, owner.pods.get(totals.ppid, ""))
@@ -200,7 +200,7 @@ class NodeLoop(SamplingLoop):
         )
 
     def _leave(self, known: GangWatch) -> None:
-        """Let go of processes whose pod is being deleted: how they end is nobody's fault."""
+        """Let go of processes whose pod is being deleted: how they end is no fault."""
         going = {pod.uid for pod in known.here.pods if pod.deleted_s is not None}
         if going and going & set(known.pods.values()):
             self._drop(known.here.gang)
@@ -214,7 +214,7 @@ class NodeLoop(SamplingLoop):
         for pid in [pid for pid, owner in self._owners.items() if owner is known]:
             del self._owners[pid]
             self._kernel.unwatch(pid)
-            self._inspector.forget(pid)
+            self._reader.forget(pid)
             self._identities.forget(pid)
 
     def _join_new_members(self) -> None:

@@ -115,7 +115,7 @@ class OrderExecutor:
         return key_of(gang) in self._stopped
 
     def close(self) -> None:
-        """End `run` soon, and let go of what is stopped now: nobody knows whether there will be a next agent."""
+        """End `run` soon, and let go of what is stopped now: there may be no next agent."""
         self._stopping.set()
         self._inbox.put(None)
         # a stop under way sees that we end; a thread that is stuck in it must not keep the others stopped
@@ -297,7 +297,7 @@ class OrderExecutor:
         return stop_and_kill.resume(self._recorded(record), keep)
 
     def _drop(self, *incidents: str) -> None:
-        # what a full disk still says is stopped the next agent lets go once more, which harms nobody
+        # what a full disk still says is stopped the next agent lets go once more, which does no harm
         with contextlib.suppress(ActionError):
             self._journal.drop_stops(incidents)
         self._note_stopped()
@@ -309,7 +309,7 @@ class OrderExecutor:
         return [each for each in here if (each.pod_uid, each.id) in wanted]
 
     def expire(self) -> None:
-        """Let go of what nobody ended in time, and forget orders that are over."""
+        """Let go of what was not ended in time, and forget orders that are over."""
         now_s = self._clock()
         for incident, record in list(self._journal.stops.items()):
             if self._left_s(incident, record) <= 0:

@@ -121,7 +121,7 @@ class NodeOutputs:
             self.metrics.gpus.idle_s = self.idle.idle_s() if self.idle is not None else {}
 
     def _exchange(self, now_ns: int) -> None:
-        """Announced faults go to the inspector, and what it saw mended comes back."""
+        """Announced faults go to the inspector, and it returns what it saw mended."""
         if self.inspector is None:
             return
         offset_s = procfs.unix_offset_s()

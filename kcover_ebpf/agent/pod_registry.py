@@ -27,7 +27,7 @@ class LocalGang:
 
     @property
     def live(self) -> tuple[Pod, ...]:
-        """Those whose processes tell something about the job."""
+        """Those whose processes show something about the job."""
         return tuple(pod for pod in self.pods if pod.deleted_s is None and not pod.ended)
 
 

@@ -82,7 +82,7 @@ class ReportCache:
 
 
 def inherited(left: FaultReport, pod_uids: frozenset[str], now_s: float) -> Verdict | None:
-    """What an earlier agent saw of these pods and nobody can see again; None if that is too old, or nothing."""
+    """What an earlier agent saw of these pods and cannot be seen again; None if that is too old, or nothing."""
     verdict, age_s = left.verdict, now_s - left.time_s
     if verdict is None or verdict.kind not in _ANNOUNCED:
         return None

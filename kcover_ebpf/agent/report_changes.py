@@ -106,7 +106,7 @@ def _state(rank: RankSnapshot) -> object:
         rank.proven,
         rank.effort,
         rank.timed,
-        rank.inspected,
+        rank.thread_read,
         rank.waits_for,
         () if rank.state in _MOVING else rank.stack,
         rank.python,

@@ -218,7 +218,7 @@ class ReportSender:
                 0.5, 1.5
             )
             self._failures += 1
-            # all agents lose the server at once; they must not all come back at once
+            # all agents lose the server at once; they must not all reconnect at once
             self._not_before_s = now_s + max(pause_s, error.retry_after_s or 0.0)
 
     def _newest_acks(self, drafts: Iterable[Draft]) -> tuple[Ack, ...]:

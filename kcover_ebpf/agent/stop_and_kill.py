@@ -1,7 +1,7 @@
 """Stops, continues and kills the processes of containers, never any other.
 
 Each process is pinned by a descriptor and searched for in its container's group again before it is sent
-anything (`host.terminate.send`), so a number that is used again harms nobody.
+anything (`host.terminate.send`), so a number that is used again harms no other process.
 """
 
 from __future__ import annotations

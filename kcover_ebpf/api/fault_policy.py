@@ -85,7 +85,7 @@ class Selector:
 
 
 class InspectionAction(Enum):
-    """Which failed inspections keep new pods off a node, as an announced fault of a device does."""
+    """Which failed inspections cordon a node, as an announced fault of a device does."""
 
     REPORT = "Report"
     """None."""

@@ -52,6 +52,7 @@ declare(
     }
     | dict.fromkeys(("job", "incident", "time_s", "victims", "waits"), wire(None)),
 )
+declare(RankSnapshot, {"thread_read": wire("inspected")})
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """One fault of one job in a cluster, from the first sign to recovery: the `Incident` resource.
 
-The schema, with a sentence about each field, is charts/kcover-ebpf/crds. What a controller needs to go
-on with a restart that another one began is here and nowhere else. Times are unix seconds by the
+The schema, with a sentence about each field, is charts/kcover-ebpf/crds. What a controller needs to
+continue a restart that another one began is here and nowhere else. Times are unix seconds by the
 controller's clock.
 """
 

@@ -141,7 +141,7 @@ def selects(selector: Mapping[str, str], pod: Pod) -> bool:
 
 
 def _value(label: str, pod: Pod) -> str | None:
-    # uids come from their own fields alone: a label of that name, which anybody may set, is no uid
+    # uids come from their own fields alone: a label of that name, which any account may set, is no uid
     if label == POD_UID:
         return pod.uid
     if label == OWNER_UID:

@@ -58,7 +58,7 @@ class ContainerLog:
     start: int
     """Restarts of the container before it, as its file is named."""
     findings: tuple[LogFinding, ...] = ()
-    """The most telling first."""
+    """The most informative first."""
     tracebacks: tuple[LoggedTraceback, ...] = ()
     """The newest last."""
     skipped_bytes: int = 0

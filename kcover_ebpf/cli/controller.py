@@ -14,7 +14,7 @@ _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 
 @click.command(
-    epilog="Needs the permissions of the chart's controller; one replica leads, the others stand by."
+    epilog="Needs the permissions of the chart's controller; one replica leads, the others are on standby."
 )
 @click.option(
     "--kubeconfig",

@@ -63,22 +63,22 @@ def doctor(output: str) -> int:
     found = host_features()
     statuses: tuple[ProbeStatus, ...] = ()
     rungs: Sequence[Active] = ()
-    trouble: CannotObserve | None = None
+    failure: CannotObserve | None = None
     try:
         statuses, rungs = _try_probes()
     except CannotObserve as error:
-        trouble = error
+        failure = error
     if output == "json":
-        click.echo(_as_json(found, statuses, rungs, trouble))
+        click.echo(_as_json(found, statuses, rungs, failure))
     else:
         click.echo("\n".join(_as_text(found, statuses, rungs)))
-    if trouble is not None:
-        raise trouble
+    if failure is not None:
+        raise failure
     return 0
 
 
 def _try_probes() -> tuple[tuple[ProbeStatus, ...], Sequence[Active]]:
-    features.require_rights()
+    features.require_privileges()
     from kcover_ebpf.hardware import event_sources
     from kcover_ebpf.hardware.catalog.files import load
     from kcover_ebpf.hardware.nvml import Nvml
@@ -208,14 +208,14 @@ def _as_json(
     found: list[Feature],
     statuses: tuple[ProbeStatus, ...],
     rungs: Sequence[Active],
-    trouble: CannotObserve | None,
+    failure: CannotObserve | None,
 ) -> str:
     fields = {
         "version": __version__,
         "kernel": platform.release(),
         "machine": platform.machine(),
-        "ok": trouble is None,
-        "trouble": None if trouble is None else str(trouble),
+        "ok": failure is None,
+        "trouble": None if failure is None else str(failure),
         "features": [asdict(each) for each in found],
         "probes": [asdict(each) for each in statuses],
         "rungs": [asdict(each) for each in rungs],

@@ -89,7 +89,7 @@ def _row(
 
     conditions = (raw.get("status") or {}).get("conditions") or ()
     node = view_of({**raw, "conditions": conditions})
-    kept_since, _, kept_reason = node.annotations.get(CORDONED, "").partition(" ")
+    since, _, reason = node.annotations.get(CORDONED, "").partition(" ")
     seen, wrong = _seen(healths.get(node.name))
     is_known = seen is not None and not seen.is_stale(now_s)
     if seen is not None and not is_known:
@@ -101,11 +101,9 @@ def _row(
         node=node.name,
         health=health.result.value if health else "unknown",
         since=rfc3339.to_text(health.since_s) if health else None,
-        reason="; ".join(
-            filter(None, (kept_reason or (health and health.reason) or wrong, *others))
-        ),
+        reason="; ".join(filter(None, (reason or (health and health.reason) or wrong, *others))),
         kept_out_by=by,
-        kept_out_since=kept_since or None,
+        kept_out_since=since or None,
         kept_out_count=offences(node.annotations, now_s),
         clean_rounds=health.clean_rounds if health else 0,
         gpus=health.gpus if health else None,

@@ -29,12 +29,12 @@ class CountsOfNode:
 def joined(
     answers: Sequence[CountsOfNode], ranks: Collection[RankSnapshot] = ()
 ) -> CollectiveCounts | None:
-    """One word for all; None while nobody said anything. `ranks`: of all nodes, as gathered."""
+    """One answer for all; None while no node answered. `ranks`: of all nodes, as gathered."""
     spoken = [each for each in answers if not each.said.trouble]
     if not spoken:
         newest_s = min((each.said.age_s for each in answers), default=0.0)
-        troubles = sorted({each.said.trouble or "" for each in answers})
-        return CollectiveCounts(newest_s, trouble=troubles[0]) if troubles else None
+        reasons = sorted({each.said.trouble or "" for each in answers})
+        return CollectiveCounts(newest_s, trouble=reasons[0]) if reasons else None
     newest = min(spoken, key=lambda each: each.said.age_s).said
     if newest.moving:
         return CollectiveCounts(newest.age_s, newest.span_s, newest.answers, moving=True)

@@ -1,7 +1,7 @@
 """What the logs of a gang's pods, and how its rank ended, say about a fault that is known already. Pure.
 
 A program writes what it likes, so nothing here makes a fault or names a culprit: it says where the cause lies, and
-identifies a crash so that it is recognised when it comes back.
+identifies a crash so that it is recognised when it recurs.
 """
 
 from __future__ import annotations

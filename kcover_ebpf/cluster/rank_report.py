@@ -25,7 +25,7 @@ from kcover_ebpf.ids import Pid
 _TEXT = 1024
 _RANK_TEXT = 512
 _FRAME_TEXT = 256
-_TROUBLE_TEXT = 256
+_REASON_TEXT = 256
 _MOST_RANKS = 512
 _MOST_SOCKETS = 64
 """A rank of a large job has hundreds; those that show something come first."""
@@ -71,8 +71,7 @@ def _recordings(seen: Recordings | None) -> Recordings | None:
         age_s=_rounded(seen.age_s) or 0.0,
         records=tuple(map(_record, seen.records[:_MOST_RECORDS])),
         unread=tuple(
-            replace(each, reason=each.reason[:_TROUBLE_TEXT])
-            for each in seen.unread[:_MOST_RECORDS]
+            replace(each, reason=each.reason[:_REASON_TEXT]) for each in seen.unread[:_MOST_RECORDS]
         ),
     )
 
@@ -93,10 +92,10 @@ def _group(group: RecordedGroup) -> RecordedGroup:
 def _counts(counts: CollectiveCounts | None) -> CollectiveCounts | None:
     if counts is None:
         return None
-    trouble = counts.trouble and counts.trouble[:_TROUBLE_TEXT]
+    reason = counts.trouble and counts.trouble[:_REASON_TEXT]
     age_s, span_s = _rounded(counts.age_s), _rounded(counts.span_s)
-    unseen = counts.unseen and counts.unseen[:_TROUBLE_TEXT]
-    return replace(counts, age_s=age_s or 0.0, span_s=span_s or 0.0, trouble=trouble, unseen=unseen)
+    unseen = counts.unseen and counts.unseen[:_REASON_TEXT]
+    return replace(counts, age_s=age_s or 0.0, span_s=span_s or 0.0, trouble=reason, unseen=unseen)
 
 
 def _fitted(rank: RankSnapshot) -> RankSnapshot:

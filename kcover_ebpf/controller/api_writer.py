@@ -38,7 +38,7 @@ class ApiWriter:
     def __init__(
         self, session: ApiClient, cordon: Callable[[str, str], None], leads: Callable[[], bool]
     ) -> None:
-        """`cordon(node, reason)`: keeps new pods off a node, within the breaker; `leads`: whether we may write."""
+        """`cordon(node, reason)`: cordons a node, within the breaker; `leads`: whether we may write."""
         self._session, self._cordon, self._leads = session, cordon, leads
 
     @property
@@ -54,7 +54,7 @@ class ApiWriter:
         return self.api.create(_incidents(made.namespace), incident.object_of(made))
 
     def status(self, known: Incident, status: Status) -> dict[str, Any]:
-        """Write a status; `Conflict` if anybody wrote the incident since we read it."""
+        """Write a status; `Conflict` if another client wrote the incident since we read it."""
         body = incident.object_of(known)
         body["metadata"] |= {"resourceVersion": known.resource_version, "uid": known.uid}
         body["status"] = incident.status_of(status)
@@ -166,7 +166,7 @@ class ApiWriter:
         body: dict[str, Any] = {
             "reason": said.reason,
             "message": said.text[:1024],
-            "type": "Warning" if said.trouble else "Normal",
+            "type": "Warning" if said.warning else "Normal",
             "lastTimestamp": _seconds(said.last_s),
             "count": said.count,
         }
@@ -178,7 +178,7 @@ class ApiWriter:
             else:
                 return
         metadata: dict[str, Any] = {"name": said.name, "namespace": namespace}
-        if said.trouble and said.about.get("kind") == "Pod":
+        if said.warning and said.about.get("kind") == "Pod":
             metadata["annotations"] = {NEED_RECOVERY: "true"}
         new = {
             "apiVersion": "v1",

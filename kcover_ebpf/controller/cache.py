@@ -189,7 +189,7 @@ class ObjectCache:
             try:
                 self.healths[name] = node_health.health_of(event.object)
             except ObjectError as error:
-                # what cannot be read lets no node in
+                # what cannot be read uncordons no node
                 self.healths.pop(name, None)
                 self.bad(str(error))
         self.node_changed(name)

@@ -13,7 +13,7 @@ from kcover_ebpf.api.fault_report import ReportedDeviceFault
 from kcover_ebpf.errors import ApiError, Conflict, NotFound
 from kcover_ebpf.kube import dra
 from kcover_ebpf.kube.client import ApiClient
-from kcover_ebpf.recovery.node_health import KEPT_FOR
+from kcover_ebpf.recovery.node_health import CORDONED_FOR
 from kcover_ebpf.recovery.node_plan import TAINT, NodeView
 from kcover_ebpf.recovery.others import tainted
 from kcover_ebpf.tunables.controller import TAINTS_LISTED_S
@@ -30,7 +30,7 @@ class DeviceTaintRule:
     name: str
     created_s: float
     note: str
-    """Its annotation `KEPT_FOR`; empty without one."""
+    """Its annotation `CORDONED_FOR`; empty without one."""
 
 
 class DeviceTaints:
@@ -61,13 +61,13 @@ class DeviceTaints:
     def taint(
         self, node: NodeView, device: ReportedDeviceFault, selector: Mapping[str, Any], note: str
     ) -> bool:
-        """Keep pods off one device; False if they are already. `note`: the value of `KEPT_FOR`."""
+        """Taint one device; False if it is tainted already. `note`: the value of `CORDONED_FOR`."""
         name = re.sub(r"[^a-z0-9.-]+", "-", f"kcover-{node.name}-{device.device}".lower())
         taint = {"key": TAINT, "value": "fatal", "effect": "NoSchedule"}
         metadata = {
             "name": name,
             "labels": {_NODE: node.name},
-            "annotations": {KEPT_FOR: note},
+            "annotations": {CORDONED_FOR: note},
         }
         for version in dra.RULE_VERSIONS:
             body = {
@@ -100,7 +100,7 @@ class DeviceTaints:
         for each in found:
             metadata = each["metadata"]
             created_s = rfc3339.from_text(metadata["creationTimestamp"])
-            note = str((metadata.get("annotations") or {}).get(KEPT_FOR, ""))
+            note = str((metadata.get("annotations") or {}).get(CORDONED_FOR, ""))
             rule = DeviceTaintRule(path, str(metadata["name"]), created_s, note)
             rules.setdefault(str(metadata["labels"][_NODE]), []).append(rule)
         return rules

@@ -34,7 +34,8 @@ class PendingEvent:
     """Of the Event; the same for all that is said in one series about one object."""
     reason: str
     text: str
-    trouble: bool
+    warning: bool
+    """The Event is of type Warning."""
     first_s: float
     last_s: float
     count: int = 1
@@ -66,14 +67,14 @@ class EventRecorder:
         self.thread.start()
 
     def publish(
-        self, series: str, about: Mapping[str, str], reason: str, text: str, trouble: bool
+        self, series: str, about: Mapping[str, str], reason: str, text: str, warning: bool
     ) -> None:
         """Publish something about an object; `series` is an incident's name, or what else its Events are counted by."""
         now_s = self._wall()
         name = name_of(series, about)
         with self._lock:
             before = self._waiting.pop(name, None) or self._known.get(name)
-            said = PendingEvent(about, name, reason, text, trouble, now_s, now_s)
+            said = PendingEvent(about, name, reason, text, warning, now_s, now_s)
             if before is not None:
                 count, is_known = before.count + 1, name in self._known
                 said = replace(said, first_s=before.first_s, count=count, is_known=is_known)

@@ -71,7 +71,7 @@ class Controller:
         self._failures: dict[GangId | str, int] = {}
         self._stop = threading.Event()
         store = self._store = ObjectCache(self._queue.add, self._queue.add, self._bad)
-        self._writer = ApiWriter(session, self._keep_out, lambda: self._elector.leads)
+        self._writer = ApiWriter(session, self._suspect, lambda: self._elector.leads)
         self._story = ControllerTelemetry(store, self._writer, time.time)
         self._gangs = PodCache(session, self._queue.add, self._watch_failed)
         owners, limits = Owners(session), settings.limits
@@ -90,7 +90,7 @@ class Controller:
         )
         self._story.leads = lambda: self._elector.leads
         self._archive = IncidentCollector(store, owners, self._writer, self._may_work)
-        self._story.kept_out = lambda: self._nodes.kept_out
+        self._story.cordoned = lambda: self._nodes.cordoned_count
         self._story.breakers = self._breakers
         self._workers = self._make_workers(settings.workers)
         self._watches = self._make_watches(session, store)
@@ -154,7 +154,7 @@ class Controller:
             for key in self._store.gangs:
                 self._queue.add(key)
             healths = list(self._store.healths)
-            for name in {*list(self._store.host_reports), *healths, *self._nodes.names_kept_out}:
+            for name in {*list(self._store.host_reports), *healths, *self._nodes.cordoned_names}:
                 self._queue.add(name)
 
     def _on_lead(self, leads: bool) -> None:
@@ -213,8 +213,8 @@ class Controller:
                 self._queue.add(key, again_s)
         return 0.0
 
-    def _keep_out(self, node: str, reason: str) -> None:
-        self._nodes.keep_out(node, reason)
+    def _suspect(self, node: str, reason: str) -> None:
+        self._nodes.suspect(node, reason)
 
     def _breakers(self) -> dict[str, bool]:
         limits = self._settings.limits

@@ -1,4 +1,4 @@
-"""Keeps bad nodes out: condition, cordon, taint, or a DeviceTaintRule on the one device; and uncordons them."""
+"""Cordons bad nodes: condition, cordon, taint, or a DeviceTaintRule on the one device; and uncordons them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from kcover_ebpf.errors import ApiError, NotFound
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.recovery.node_health import (
-    KEPT_FOR,
+    CORDONED_FOR,
     MOST_NAMED,
     OFFENCES,
     counted,
     inspected,
-    kept_out,
     noted,
-    why_kept,
+    noted_cordon,
+    why_cordoned,
 )
 from kcover_ebpf.recovery.node_plan import (
     CLEARED,
@@ -61,7 +61,7 @@ class NodeLimits:
     """Ours. A policy there says what may be done with nodes; those of other namespaces say nothing."""
     breaker: NodeBreaker
     window_s: float
-    """The time in which the breaker counts nodes that were kept out lately."""
+    """The time in which the breaker counts nodes that were cordoned lately."""
     dry_run: bool = False
 
 
@@ -86,12 +86,12 @@ class NodeReconciler:
         """Node -> the clearance after which the taints of its devices were taken back."""
 
     @property
-    def kept_out(self) -> int:
+    def cordoned_count(self) -> int:
         """Nodes that we cordoned or tainted."""
-        return len(self.names_kept_out)
+        return len(self.cordoned_names)
 
     @property
-    def names_kept_out(self) -> list[str]:
+    def cordoned_names(self) -> list[str]:
         """Their names; they are reconciled also when their agents are silent."""
         return [name for name, raw in list(self._store.raw_nodes.items()) if view_of(raw).ours]
 
@@ -126,9 +126,9 @@ class NodeReconciler:
             room = self._room(suspects=False)
             todo = plan(node, faults, report_s, policy, frozenset(dra), room)
             if not counting(node, faults, report_s) and not todo.let_go:
-                kept_by = why_not_lifted(node, health, now_s, policy)
+                reason = why_not_lifted(node, health, now_s, policy)
                 # last, because the API server is asked
-                todo = replace(todo, let_go=not (kept_by or self.devices.by_others(name)))
+                todo = replace(todo, let_go=not (reason or self.devices.by_others(name)))
             self._do(node, todo, dra)
 
     def _forget(self, name: str) -> None:
@@ -162,13 +162,13 @@ class NodeReconciler:
         if health.is_stale(now_s) or not health.health.clean_rounds or node.others:
             return
         for rule in self.devices.of_node(node.name, now_s):
-            kept = kept_out(rule.note, rule.created_s, node.annotations, now_s)
-            if why_kept(kept, health, now_s, policy):
+            cordon = noted_cordon(rule.note, rule.created_s, node.annotations, now_s)
+            if why_cordoned(cordon, health, now_s, policy):
                 continue
             if not self.devices.by_others(node.name):
                 self.devices.untaint(node, rule)
 
-    def keep_out(self, name: str, reason: str) -> None:
+    def suspect(self, name: str, reason: str) -> None:
         """Cordon a node for another reason than a device; within the breaker. Raises `ApiError`."""
         raw = self._store.raw_nodes.get(name)
         if raw is None:
@@ -183,34 +183,34 @@ class NodeReconciler:
         return (found.policy if found is not None else FaultPolicy()).node
 
     def _room(self, suspects: bool) -> bool:
-        """True if one more node may be kept out: on suspicion, or for a device."""
-        now_s, recent, kept_out = self._store.wall(), 0, 0
+        """True if one more node may be cordoned: on suspicion, or for a device."""
+        now_s, recent, cordoned = self._store.wall(), 0, 0
         for raw in list(self._store.raw_nodes.values()):
             node = view_of(raw)
             if not node.ours or (node.until_s is not None and not suspects):
                 continue
-            kept_out += 1
+            cordoned += 1
             try:
                 since_s = rfc3339.from_text(node.annotations[CORDONED].partition(" ")[0])
             except ValueError:
                 continue
             recent += now_s - since_s < self._limits.window_s
         breaker = self._limits.breaker.for_suspects if suspects else self._limits.breaker
-        return breaker.room(kept_out, len(self._store.nodes), recent)
+        return breaker.room(cordoned, len(self._store.nodes), recent)
 
     def _do(self, node: NodeView, todo: NodePlan, dra: Mapping[str, Mapping[str, Any]]) -> None:
         if todo.refused:
             self._say(node, "KcoverBreakerOpen", f"not cordoned: {todo.refused}", True)
         if self._limits.dry_run:
-            if todo.keep_out:
-                self._say(node, "KcoverDryRun", f"would cordon: {todo.keep_out}", True)
+            if todo.reason:
+                self._say(node, "KcoverDryRun", f"would cordon: {todo.reason}", True)
             return
         if todo.condition is not None:
             self._report_fault(node, *todo.condition)
             node = self._newest(node)
         self._taint_devices(node, todo.devices, dra)
-        if todo.keep_out:
-            self._keep_out(node, todo)
+        if todo.reason:
+            self._cordon(node, todo)
         elif todo.faults:
             self._note_more(node, todo.faults)
         if todo.let_go:
@@ -245,18 +245,20 @@ class NodeReconciler:
         return noted(faults, node.boot_id, self._store.healths.get(node.name))
 
     def _note_more(self, node: NodeView, faults: Sequence[ReportedDeviceFault]) -> None:
-        """What failed since the node was kept out must be mended, too."""
-        kept = kept_out(node.annotations.get(KEPT_FOR), node.since_s, node.annotations, 0.0)
-        if kept is None:
+        """What failed since the node was cordoned must be mended, too."""
+        cordon = noted_cordon(
+            node.annotations.get(CORDONED_FOR), node.since_s, node.annotations, 0.0
+        )
+        if cordon is None:
             return  # cordoned by an older version: uncordoning it is left to a person
-        known = {*kept.checks, *kept.devices}
+        known = {*cordon.checks, *cordon.devices}
         new = [each for each in faults if each.device not in known]
         if not node.ours or not new or len(known) >= MOST_NAMED:
             return
         note = json.loads(self._noted(node, new))
-        note["checks"] = sorted({*note["checks"], *kept.checks})
-        note["devices"] = sorted({*note["devices"], *kept.devices})
-        self._remember(_annotate(self._writes(), node, {KEPT_FOR: json.dumps(note)}))
+        note["checks"] = sorted({*note["checks"], *cordon.checks})
+        note["devices"] = sorted({*note["devices"], *cordon.devices})
+        self._remember(_annotate(self._writes(), node, {CORDONED_FOR: json.dumps(note)}))
 
     def _report_fault(self, node: NodeView, fault: bool, text: str) -> None:
         reason = "DeviceFault" if fault else "Cleared"
@@ -288,7 +290,7 @@ class NodeReconciler:
             self._writes().strategic_patch(path, {"status": {"conditions": [condition]}})
         )
 
-    def _keep_out(self, node: NodeView, todo: NodePlan) -> None:
+    def _cordon(self, node: NodeView, todo: NodePlan) -> None:
         now = rfc3339.to_text(self._store.wall())
         spec: dict[str, Any] = {}
         if todo.cordon and not node.cordoned:
@@ -296,14 +298,14 @@ class NodeReconciler:
         if todo.taint:
             ours = {"key": TAINT, "value": "fatal", "effect": "NoSchedule"}
             spec["taints"] = [*_others(node), ours]
-        notes: dict[str, str | None] = {CORDONED: f"{now} {todo.keep_out}", UNTIL: None}
+        notes: dict[str, str | None] = {CORDONED: f"{now} {todo.reason}", UNTIL: None}
         if todo.until_s is not None:
             notes[UNTIL] = rfc3339.to_text(todo.until_s)
         else:
-            notes[KEPT_FOR] = self._noted(node, todo.faults)
+            notes[CORDONED_FOR] = self._noted(node, todo.faults)
             notes[OFFENCES] = counted(node.annotations, self._store.wall())
         self._remember(_change(self._writes(), node, notes, spec))
-        self._say(node, "KcoverCordoned", todo.keep_out, True)
+        self._say(node, "KcoverCordoned", todo.reason, True)
 
     def let_go(self, node: NodeView) -> None:
         """Take away what we did to a node, and nothing else."""
@@ -317,18 +319,18 @@ class NodeReconciler:
         if raw.get("metadata"):
             self._store.on_node(Event(Change.SET, dict(raw)))
 
-    def _say(self, node: NodeView, reason: str, text: str, trouble: bool) -> None:
+    def _say(self, node: NodeView, reason: str, text: str, warning: bool) -> None:
         if self._said.get(node.name) == reason + text:
             return
         self._said[node.name] = reason + text
         _LOG.info("node %s: %s: %s", node.name, reason, text)
         about = {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid}
-        self._notify(about, reason, text, trouble)
+        self._notify(about, reason, text, warning)
 
 
 def release(session: ApiClient, node: NodeView) -> dict[str, Any]:
-    """Let new pods onto a node again, if it is we who kept them off; raises `ApiError`."""
-    notes = dict.fromkeys((CORDONED, UNTIL, KEPT_FOR))
+    """Uncordon and untaint a node, if it is we who cordoned it; raises `ApiError`."""
+    notes = dict.fromkeys((CORDONED, UNTIL, CORDONED_FOR))
     return _change(session, node, notes, {"taints": _others(node), "unschedulable": None})
 
 
@@ -343,7 +345,7 @@ def _annotate(session: ApiClient, node: NodeView, notes: Mapping[str, str]) -> d
 def _change(
     session: ApiClient, node: NodeView, notes: Mapping[str, str | None], spec: Mapping[str, Any]
 ) -> dict[str, Any]:
-    # a list of taints is replaced whole: refused if anybody changed the node since
+    # a list of taints is replaced whole: refused if another client changed the node since
     metadata = {"resourceVersion": node.resource_version, "annotations": dict(notes)}
     return session.merge_patch(
         f"/api/v1/nodes/{node.name}", {"metadata": metadata, "spec": dict(spec)}

@@ -84,7 +84,7 @@ class Owners:
     def __init__(self, session: ApiClient, clock: Callable[[], float] = time.monotonic) -> None:
         self._session, self._clock = session, clock
         self._links: dict[tuple[str, str], tuple[float, _Link]] = {}
-        """By namespace and uid: anybody may write the uid of a foreign object into an ownerReference."""
+        """By namespace and uid: any account may write the uid of a foreign object into an ownerReference."""
         self._queue_version: str | None = None
 
     def of_pods(
@@ -92,9 +92,9 @@ class Owners:
     ) -> FoundOwner | None:
         """The top owner of these pods; None without a pod, or if it is gone already.
 
-        Labels are anybody's, so pods of several owners may carry the same. The owner that counts is `job`, if that is
-        given (and then it is searched for also without a pod), else one with the name that the labels say, else the one
-        of most pods. Pods that belong to others are strays.
+        Any account may set labels, so pods of several owners may carry the same. The owner that counts is `job`, if it
+        is given (and then it is searched for also without a pod), else one with the name that the labels say, else the
+        one of most pods. Pods that belong to others are strays.
         """
         branches = self._branches(namespace, pods) if pods else []
         if job is None and not branches:
@@ -251,7 +251,7 @@ def _hold(
 
 
 def _path(api_version: str, plural: str, namespace: str, name: str) -> str:
-    # all but `plural` comes from an ownerReference, where nobody checks what a name is made of
+    # all but `plural` comes from an ownerReference, where what a name is made of is not checked
     version = "/".join(segment(part) for part in api_version.split("/"))
     root = f"/apis/{version}" if group_of(api_version) else f"/api/{version}"
     return f"{root}/namespaces/{segment(namespace)}/{plural}/{segment(name)}"

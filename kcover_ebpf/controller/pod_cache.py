@@ -1,7 +1,7 @@
 """The pods of gangs, watched once for all gangs of a kind: by the label by which the kind names its pods.
 
 A gang that is named otherwise, by the uid of its owner, has a separate watch of its namespace, and only
-while there is trouble with it.
+while an incident of it is open.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Pods:
             return kept
 
     def forget(self, key: GangId) -> None:
-        """Nobody asks for a gang any more."""
+        """A gang is not asked for any more."""
         with self._lock:
             self._sorted.pop(key, None)
 
@@ -198,7 +198,7 @@ def gang_pod(raw: Mapping[str, Any]) -> GangPod:
     spec = raw.get("spec") or {}
     grace = spec.get("terminationGracePeriodSeconds")
     pod = pod_of(raw)
-    # there may be ten thousands of them in a cluster: what nobody reads is not kept, and what many share is kept once
+    # there may be ten thousands of them in a cluster: what is never read is not kept, and what many share is kept once
     slim = replace(
         pod,
         annotations={},

@@ -41,7 +41,7 @@ _REASONS = {
     Phase.REFUSED: "KcoverRefused",
     Phase.FAILED: "KcoverFailed",
 }
-_TROUBLE = (Phase.OPEN, Phase.DECIDED, Phase.SHUTTING_DOWN, Phase.REFUSED, Phase.FAILED)
+_WARNINGS = (Phase.OPEN, Phase.DECIDED, Phase.SHUTTING_DOWN, Phase.REFUSED, Phase.FAILED)
 
 
 class ControllerTelemetry:
@@ -52,7 +52,7 @@ class ControllerTelemetry:
         self._events = EventRecorder(writer.event, wall)
         self.leads: Callable[[], bool] = lambda: False
         self.breakers: Callable[[], dict[str, bool]] = dict
-        self.kept_out: Callable[[], int] = lambda: 0
+        self.cordoned: Callable[[], int] = lambda: 0
         self.created_s: dict[str, float] = {}
         """Creation of each job with an incident, by its uid; unix seconds."""
         disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -105,7 +105,7 @@ class ControllerTelemetry:
         if before is not None and before.phase is now.phase:
             return
         self._count(before, now)
-        reason, trouble = _REASONS[now.phase], now.phase in _TROUBLE
+        reason, warning = _REASONS[now.phase], now.phase in _WARNINGS
         job = {
             "apiVersion": about.job.api_version,
             "kind": about.job.kind,
@@ -114,18 +114,18 @@ class ControllerTelemetry:
             "namespace": about.namespace,
         }
         text = _text_of(now)
-        self._events.publish(about.name, job, reason, f"{about.name}: {text}", trouble)
+        self._events.publish(about.name, job, reason, f"{about.name}: {text}", warning)
         culprit = now.culprit
         if culprit is None or now.phase not in (Phase.SHUTTING_DOWN, Phase.OBSERVED, Phase.REFUSED):
             return
         if culprit.pod and culprit.pod_uid:
             pod = {"apiVersion": "v1", "kind": "Pod", "name": culprit.pod, "uid": culprit.pod_uid}
             pod["namespace"] = about.namespace
-            self._events.publish(about.name, pod, reason, text, trouble)
+            self._events.publish(about.name, pod, reason, text, warning)
 
-    def event(self, about: dict[str, str], reason: str, text: str, trouble: bool) -> None:
+    def event(self, about: dict[str, str], reason: str, text: str, warning: bool) -> None:
         """Publish about an object that is in no incident; each reason is its own series."""
-        self._events.publish(reason, about, reason, text, trouble)
+        self._events.publish(reason, about, reason, text, warning)
 
     def _count(self, before: Status | None, now: Status) -> None:
         if before is None and now.since_s is not None:
@@ -154,9 +154,9 @@ class ControllerTelemetry:
             {(name,): float(leads and opened.get(name, False)) for name in names},
             "breaker",
         )
-        kept = float(self.kept_out()) if leads else 0.0
+        cordoned = float(self.cordoned()) if leads else 0.0
         yield _gauge(
-            "kcover_nodes_kept_out", "Nodes cordoned or tainted by this controller.", {(): kept}
+            "kcover_nodes_kept_out", "Nodes cordoned or tainted by this controller.", {(): cordoned}
         )
         yield self._healths(leads)
         lost = CounterMetricFamily(

@@ -1,4 +1,4 @@
-"""Everybody waits and nobody is at the end of a chain: a rank that left, a closed window, a mismatch, a circle."""
+"""All ranks wait and none is at the end of a chain: a rank that left, a closed window, a mismatch, a circle."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class Cadence:
 
     @property
     def alarm_s(self) -> float:
-        """A silence longer than this is worth an inspection: just above what was ever seen.
+        """A silence longer than this is worth a reading: just above what was ever seen.
 
         Where every pass showed progress, one pass without is already unusual. Before any did, only what comes near
         to a stall is.

@@ -13,7 +13,7 @@ from kcover_ebpf.diagnosis.process_state import STOPPED, State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot, exit_text
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.thread import ThreadHistory
-from kcover_ebpf.facts.host import Inspection
+from kcover_ebpf.facts.host import ThreadReading
 from kcover_ebpf.facts.kernel import ProcessExit, TaskState
 from kcover_ebpf.ids import NS
 from kcover_ebpf.tunables.diagnosis import (
@@ -59,15 +59,13 @@ def classify(view: ProcessHistory, context: ClassifyContext) -> RankSnapshot:
             text="not sampled yet",
             age_s=(context.now_ns - view.first_seen_ns) / NS,
         )
-    inspections: Sequence[Inspection] = context.inspections(view.pid, lead.sample.tid)
-    if inspections and inspections[0].boottime_ns < lead.progress_ns:
-        inspections = [
-            inspection for inspection in inspections if inspection.boottime_ns >= lead.progress_ns
-        ]
-    wait = _state(view, lead, inspections, context)
-    effort = _effort(view, lead, wait.state, inspections, context)
+    readings: Sequence[ThreadReading] = context.readings(view.pid, lead.sample.tid)
+    if readings and readings[0].boottime_ns < lead.progress_ns:
+        readings = [reading for reading in readings if reading.boottime_ns >= lead.progress_ns]
+    wait = _state(view, lead, readings, context)
+    effort = _effort(view, lead, wait.state, readings, context)
     state = wait.state if effort is None else _EFFORT_STATE[effort]
-    last = inspections[-1] if inspections else None
+    last = readings[-1] if readings else None
     return RankSnapshot(
         pid=view.pid,
         role=view.role or Role.HELPER,
@@ -76,7 +74,7 @@ def classify(view: ProcessHistory, context: ClassifyContext) -> RankSnapshot:
         rank=view.rank,
         age_s=(context.now_ns - _state_since(lead, view, state)) / NS,
         text=describe_call.in_short(lead.sample, last, context.table, state) + _quota(view, state),
-        inspected=last is not None,
+        thread_read=last is not None,
         timed=last is not None and last.timed,
         stack=last.stack if last is not None else (),
         proven=wait.proven and effort is None,
@@ -102,7 +100,7 @@ def _ended(view: ProcessHistory, leaving: ProcessExit, context: ClassifyContext)
 def _state(
     view: ProcessHistory,
     lead: ThreadHistory,
-    inspections: Sequence[Inspection],
+    readings: Sequence[ThreadReading],
     context: ClassifyContext,
 ) -> Wait:
     sample = lead.sample
@@ -120,7 +118,7 @@ def _state(
         moved and context.now_ns - sample.idle_since_ns < MOVED_RECENTLY_NS
     ):
         return Wait(State.MOVING)
-    wait = judge_wait(view, sample, inspections, context)
+    wait = judge_wait(view, sample, readings, context)
     if wait.state is State.FUTEX and _side_on_device(view):
         return Wait(State.ON_DEVICE)
     return wait
@@ -154,7 +152,7 @@ def _effort(
     view: ProcessHistory,
     lead: ThreadHistory,
     state: State,
-    inspections: Sequence[Inspection],
+    readings: Sequence[ThreadReading],
     context: ClassifyContext,
 ) -> Effort | None:
     if state in STOPPED or state in (State.MOVING, State.SPINNING, State.COMPUTING):
@@ -163,7 +161,7 @@ def _effort(
         # one long call: its bytes are charged when it begins, so they are remembered for longer
         quiet_ns = context.now_ns - view.storage_moved_ns
         moved = view.storage_moved_ns and quiet_ns <= STORAGE_WINDOW_NS
-        return Effort.STORAGE if moved or is_completing(inspections) else None
+        return Effort.STORAGE if moved or is_completing(readings) else None
     # only what was done during the wait can explain it
     since_ns = _since(lead, view)
     own = _own_effort(view, since_ns, context)

@@ -10,7 +10,7 @@ from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.thread import poll_timeout_ms
-from kcover_ebpf.facts.host import Inspection, WaitedFile
+from kcover_ebpf.facts.host import ThreadReading, WaitedFile
 from kcover_ebpf.facts.kernel import NO_SYSCALL, SocketSample, TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallFamily
 from kcover_ebpf.ids import NS, Pid
@@ -37,32 +37,32 @@ class Wait(NamedTuple):
 def judge_wait(
     view: ProcessHistory,
     sample: ThreadSample,
-    inspections: Sequence[Inspection],
+    readings: Sequence[ThreadReading],
     context: ClassifyContext,
 ) -> Wait:
-    """The wait of a lead thread that is blocked; `inspections` are those made since it continued last."""
-    inspection = inspections[-1] if inspections else None
+    """The wait of a lead thread that is blocked; `readings` are those made since it continued last."""
+    reading = readings[-1] if readings else None
     family = context.table.family(sample.syscall)
     if sample.syscall == NO_SYSCALL:
         return Wait(State.FAULTING)
     if family is SyscallFamily.IOCTL:
-        return Wait(State.ON_DEVICE if _awaits_device(sample, inspection) else State.DEVICE)
+        return Wait(State.ON_DEVICE if _awaits_device(sample, reading) else State.DEVICE)
     if family is SyscallFamily.FUTEX:
         if _is_helped(view, sample, context):
             return Wait(State.HELPED)
         return Wait(State.FUTEX, _is_forsaken(view))
     if family is SyscallFamily.SLEEP:
-        return Wait(_sleeping(inspection, context))
+        return Wait(_sleeping(reading, context))
     if family is SyscallFamily.CHILD:
         children = tuple(child.pid for child in context.children(view.pid))
         return Wait(State.CHILD, waits_for=children)
-    if inspection is not None and inspection.lock_holders:
-        return Wait(State.LOCK, waits_for=inspection.lock_holders)
-    on_files = _on_files(view, sample, family, inspections, context)
+    if reading is not None and reading.lock_holders:
+        return Wait(State.LOCK, waits_for=reading.lock_holders)
+    on_files = _on_files(view, sample, family, readings, context)
     if on_files is not None:
         return on_files
-    if _is_storage(sample, family, inspection):
-        return Wait(State.STORAGE, _storage_proven(inspections, context))
+    if _is_storage(sample, family, reading):
+        return Wait(State.STORAGE, _storage_proven(readings, context))
     return Wait(State.OTHER)
 
 
@@ -74,20 +74,20 @@ _DEVICE_WAITS = ("/dev/kfd", "/dev/dri/", "/dev/accel/")
 _POLLED_DEVICES = (*_DEVICE_WAITS, "/dev/nvidia")
 
 
-def _is_storage(sample: ThreadSample, family: SyscallFamily, inspection: Inspection | None) -> bool:
+def _is_storage(sample: ThreadSample, family: SyscallFamily, reading: ThreadReading | None) -> bool:
     if sample.state is TaskState.UNINTERRUPTIBLE or family in (
         SyscallFamily.FILE,
         SyscallFamily.ASYNC_IO,
     ):
         return True
-    return inspection is not None and inspection.wait_channel.startswith(_SERVER_CHANNELS)
+    return reading is not None and reading.wait_channel.startswith(_SERVER_CHANNELS)
 
 
-def _awaits_device(sample: ThreadSample, inspection: Inspection | None) -> bool:
+def _awaits_device(sample: ThreadSample, reading: ThreadReading | None) -> bool:
     # in state D it waits for the driver itself
-    if inspection is None or sample.state is not TaskState.SLEEPING:
+    if reading is None or sample.state is not TaskState.SLEEPING:
         return False
-    return any(each.target.startswith(_DEVICE_WAITS) for each in inspection.files)
+    return any(each.target.startswith(_DEVICE_WAITS) for each in reading.files)
 
 
 def _is_helped(view: ProcessHistory, sample: ThreadSample, context: ClassifyContext) -> bool:
@@ -127,16 +127,16 @@ def _is_rank(view: ProcessHistory) -> bool:
 
 
 def _is_forsaken(view: ProcessHistory) -> bool:
-    # All its threads sleep at futexes that no other process can reach, without a time-out: nobody is left to wake one.
+    # All its threads sleep at futexes that no other process can reach, without a time-out: none is left to wake one.
     # A process that was forked beside a lock that is owned comes to this.
     totals = view.totals
     return totals is not None and 0 < totals.thread_count == totals.forsaken_count
 
 
-def _sleeping(inspection: Inspection | None, context: ClassifyContext) -> State:
-    if inspection is None or inspection.deadline_ns is None:
+def _sleeping(reading: ThreadReading | None, context: ClassifyContext) -> State:
+    if reading is None or reading.deadline_ns is None:
         return State.SLEEPING
-    endless = inspection.deadline_ns - context.now_ns > SLEEP_CAP_S * NS
+    endless = reading.deadline_ns - context.now_ns > SLEEP_CAP_S * NS
     return State.SLEEP_LONG if endless else State.SLEEPING
 
 
@@ -144,17 +144,17 @@ def _on_files(
     view: ProcessHistory,
     sample: ThreadSample,
     family: SyscallFamily,
-    inspections: Sequence[Inspection],
+    readings: Sequence[ThreadReading],
     context: ClassifyContext,
 ) -> Wait | None:
-    inspection = inspections[-1] if inspections else None
-    files = inspection.files if inspection is not None else ()
+    reading = readings[-1] if readings else None
+    files = reading.files if reading is not None else ()
     kinds = {context.kind(view.pid, each) for each in files}
-    opening = inspection is not None and inspection.wait_channel in _FIFO_CHANNELS
+    opening = reading is not None and reading.wait_channel in _FIFO_CHANNELS
     if opening or "fifo" in kinds:
         return Wait(State.READ, opening, _holders(view, files, context))
     if "file" in kinds and family in (SyscallFamily.READ, SyscallFamily.WRITE, SyscallFamily.FILE):
-        return Wait(State.STORAGE, _storage_proven(inspections, context))
+        return Wait(State.STORAGE, _storage_proven(readings, context))
     if "tcp" in kinds:
         peers = _holders(view, files, context)
         # a loader has nothing to say to other ranks: who is unknown to it is outside, wherever they are
@@ -203,26 +203,26 @@ _FREEZE_CHANNELS = ("percpu_rwsem", "sb_start_write", "__sb_start_write")
 
 
 _NO_DEVICE = "0:"
-"""Major number of file systems without a block device: a server, which may take minutes to come back."""
+"""Major number of file systems without a block device: a server, which may take minutes to recover."""
 
 
-def is_completing(inspections: Sequence[Inspection]) -> bool:
-    """True if the device or server that a thread waits for answered requests between the last two inspections."""
-    if len(inspections) < 2:
+def is_completing(readings: Sequence[ThreadReading]) -> bool:
+    """True if the device or server that a thread waits for answered requests between the last two readings."""
+    if len(readings) < 2:
         return False
-    before, last = inspections[-2].storage, inspections[-1].storage
+    before, last = readings[-2].storage, readings[-1].storage
     if before is None or last is None or before.device != last.device:
         return False
     return last.completed_count > before.completed_count
 
 
-def _storage_proven(inspections: Sequence[Inspection], context: ClassifyContext) -> bool:
+def _storage_proven(readings: Sequence[ThreadReading], context: ClassifyContext) -> bool:
     # Slow storage ends by itself, however long one call lasts: a close may upload a whole file. Only what answers
-    # nobody counts: a frozen file system, a suspended device, requests in flight of which none
+    # no process counts: a frozen file system, a suspended device, requests in flight of which none
     # was completed.
-    if not inspections:
+    if not readings:
         return False
-    first, last = inspections[0], inspections[-1]
+    first, last = readings[0], readings[-1]
     span_ns = last.boottime_ns - first.boottime_ns
     if any(word in last.wait_channel for word in _FREEZE_CHANNELS):
         return span_ns >= FREEZE_PATIENCE_NS

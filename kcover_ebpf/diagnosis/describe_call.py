@@ -1,6 +1,6 @@
 """What a thread does, for people: the call it is in, what that waits for, and when it ends. Pure.
 
-At two levels of detail: `in_short` needs an inspection at most, `in_detail` also what is at the other end of files
+At two levels of detail: `in_short` needs a reading at most, `in_detail` also what is at the other end of files
 and who owns locks, which only a trace finds out.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from kcover_ebpf.diagnosis.futex import Lock
 from kcover_ebpf.diagnosis.process_state import State
-from kcover_ebpf.facts.host import Inspection, WaitedFile
+from kcover_ebpf.facts.host import ThreadReading, WaitedFile
 from kcover_ebpf.facts.kernel import TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import NS
@@ -41,7 +41,7 @@ class WaitTarget:
     text: str
     """The same for people."""
     pid: int | None = None
-    """The process that could end the wait; None where nobody or nobody known could."""
+    """The process that could end the wait; None where none, or no known process, could."""
     tid: int | None = None
     rank: int | None = None
     fd: int | None = None
@@ -69,7 +69,7 @@ class CallDetails:
 
 
 def in_short(
-    sample: ThreadSample, seen: Inspection | None, table: SyscallTable, state: State
+    sample: ThreadSample, seen: ThreadReading | None, table: SyscallTable, state: State
 ) -> str:
     """The call with the first file it waits on, its kernel function and its end; `state` may add a note."""
     if sample.state in _STOPPED:

@@ -22,7 +22,7 @@ def elsewhere(
 ) -> list[Evidence]:
     """That all others wait for their devices and this one does not, once what it waits for had time to come.
 
-    It may be waiting for something outside the job, and come back.
+    It may be waiting for something outside the job, and then continue.
     """
     others = [other for other in ranks if other.pid != each.pid]
     waiting = [other for other in others if other.state is State.ON_DEVICE]
@@ -40,7 +40,7 @@ def elsewhere(
 def all_wait(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding | None:
     """Every rank waits, some or all of them for their devices; None while that may well be a step.
 
-    A healthy job looks the same. So nobody is named, unless the network threads tell who has not joined.
+    A healthy job looks the same. So no rank is named, unless the network threads show which one has not joined.
     """
     silent_s = min(each.age_s for each in ranks)
     needed_s = max(

@@ -62,7 +62,7 @@ def unread(snapshot: JobSnapshot, each: RankSnapshot) -> list[Evidence]:
 
 
 def sender(snapshot: JobSnapshot, each: RankSnapshot) -> list[Evidence]:
-    """Its last sending, if that was before everybody else's."""
+    """Its last sending, if that was before those of all other ranks."""
     lag = tcp_links.oldest_sender(snapshot.ranks, snapshot.ends)
     if lag is None or lag[0] != each.pid:
         return []
@@ -75,7 +75,7 @@ def sender(snapshot: JobSnapshot, each: RankSnapshot) -> list[Evidence]:
 
 
 def endless(first: RankSnapshot, end: RankSnapshot) -> list[Evidence]:
-    """The state at the end of its chain, if nobody in the job can end that."""
+    """The state at the end of its chain, if no process of the job can end that."""
     why = _ENDLESS.get(end.state) or (_PROVEN.get(end.state) if end.proven else None)
     if why is None and first.state is State.LOCK and end.pid != first.pid and _waits(end):
         why = f"it owns the lock that {name(first)} waits for, and is itself waiting"
@@ -95,7 +95,7 @@ def is_inside(first: RankSnapshot, end: RankSnapshot) -> bool:
 def place(
     snapshot: JobSnapshot, each: RankSnapshot, ranks: Sequence[RankSnapshot]
 ) -> list[Evidence]:
-    """Its place in the code, if it is a loop, one apart from its peers', or one where nobody waited while healthy."""
+    """Its place in the code, if it is a loop, one apart from its peers', or one where none waited while healthy."""
     if each.state is State.SPINNING:
         text = f"the registers of {name(each)} keep returning to a few values: a tight loop"
         return [Evidence(EvidenceKind.STACK, text)]
@@ -116,8 +116,8 @@ def place(
 
 
 def _asks(each: RankSnapshot) -> bool:
-    # a rank that burns a CPU is not inspected, so it has no stack
-    return each.state in (State.PEERS, State.SPINNING) and not each.inspected
+    # a rank that burns a CPU is not read, so it has no stack
+    return each.state in (State.PEERS, State.SPINNING) and not each.thread_read
 
 
 def _waits(each: RankSnapshot) -> bool:

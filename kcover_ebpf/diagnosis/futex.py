@@ -28,7 +28,7 @@ class Lock:
     private: bool
     """Only threads of one process can release it."""
     holder: int | None
-    """The thread that holds it (or is joined), by its number on this host; None where the word does not tell."""
+    """The thread that holds it (or is joined), by its number on this host; None where the word does not show it."""
 
 
 def describe(

@@ -1,6 +1,6 @@
 """All facts of one job over time, and what they add up to. Pure: time comes in with the facts.
 
-The caller feeds `observe` with every fact, carries out the inspections it `wants`, and asks for the
+The caller feeds `observe` with every fact, carries out the readings it `wants`, and asks for the
 `finding` once a pass.
 """
 
@@ -34,9 +34,9 @@ from kcover_ebpf.diagnosis.suspicion import Suspicion
 from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
 from kcover_ebpf.facts.host import (
     CollectivesSeen,
-    Inspection,
-    InspectRequest,
     ProcessSeen,
+    ReadingRequest,
+    ThreadReading,
     Unreadable,
 )
 from kcover_ebpf.facts.kernel import (
@@ -96,8 +96,8 @@ class Job:
                 self._moved_bytes[fact.pid] += self._view(fact).on_socket(fact)
             case DescriptorSample():
                 self._view(fact).descriptors[fact.fd, fact.inode] = fact
-            case Inspection():
-                self.attention.on_inspection(fact)
+            case ThreadReading():
+                self.attention.on_reading(fact)
                 if (view := self.members.views.get(fact.pid)) is not None:
                     view.on_devices(fact)
             case TcpRetransmit():
@@ -277,8 +277,8 @@ class Job:
         """Watch closely at the next pass, at every thread, whether or not anything seems wrong."""
         self._alarm = self._examined = True
 
-    def wants(self) -> list[InspectRequest]:
-        """Threads to inspect now."""
+    def wants(self) -> list[ReadingRequest]:
+        """Threads to read now."""
         owned, trained = self.members.owned.values(), self.pace.trained
         return self.attention.wants(owned, self._waiting, self.now_ns, trained=trained)
 
@@ -346,7 +346,7 @@ class Job:
 
     @property
     def _elsewhere(self) -> bool | None:
-        # ranks on hosts that are not seen: connections to nobody known may lead to them
+        # ranks on hosts that are not seen: connections to unknown processes may lead to them
         size, known = self.members.world_size, len(self.members.all_ranks)
         return (False if self._whole else None) if size is None else size > known
 
@@ -393,7 +393,7 @@ class Job:
             table=self.table,
             children=members.children,
             holders=files.of,
-            inspections=self.attention.inspections,
+            readings=self.attention.readings,
             kind=members.kind,
             ends=ends,
             all_here=members.world_size == len(members.all_ranks),

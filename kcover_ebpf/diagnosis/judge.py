@@ -1,7 +1,7 @@
 """From a snapshot of all ranks to one finding: walk from those who wait to the one that is stuck.
 
 The rule: follow the waits to their end. If the rank at the end makes an effort that explains the
-wait, the job works; if it cannot continue by itself, it is the culprit; if nobody is at the end, the
+wait, the job works; if it cannot continue by itself, it is the culprit; if no rank is at the end, the
 waits form a cycle, or the link between them is lost.
 """
 
@@ -45,7 +45,7 @@ def judge(snapshot: JobSnapshot) -> Finding:
 
 
 def _stopped_alone(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding | None:
-    # a rank that was stopped or frozen while the others were not: its state alone says that nobody
+    # a rank that was stopped or frozen while the others were not: its state alone shows that none
     # continues; of several the first one
     for each in sorted(ranks, key=lambda each: -each.age_s):
         if each.state not in (State.STOPPED, State.FROZEN):
@@ -102,7 +102,7 @@ def _lost_link(snapshot: JobSnapshot) -> Finding | None:
 
 
 def _closed_window(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding | None:
-    # a rank that does not read what was sent to it, while nobody makes an effort
+    # a rank that does not read what was sent to it, while no rank makes an effort
     closed = tcp_links.closed_reader(snapshot.ranks, snapshot.ends)
     if closed is None or any(each.state in EFFORT for each in ranks):
         return None
@@ -219,7 +219,7 @@ def _needed_s(snapshot: JobSnapshot, first: RankSnapshot, end: RankSnapshot) -> 
 def _alone(
     snapshot: JobSnapshot, first: RankSnapshot, end: RankSnapshot, found: Sequence[Evidence]
 ) -> Finding:
-    # nobody waits for it and nothing shows what it should be doing: a server sleeps like that all day
+    # no rank waits for it and nothing shows what it should be doing: a server sleeps like that all day
     if end.state is State.SLEEP_LONG:
         return Finding(VerdictKind.WORKING, Cause.SLEEPING, snapshot.since_ns(first))
     return Finding(
@@ -279,7 +279,7 @@ def _in_another_collective(odd: RankSnapshot, others: Sequence[RankSnapshot]) ->
     theirs = {
         stacks.waits_in(each.stack)
         for each in others
-        if each.state is State.FUTEX and each.inspected
+        if each.state is State.FUTEX and each.thread_read
     }
     return own is not None and own in theirs
 

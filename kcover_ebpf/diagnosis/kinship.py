@@ -1,6 +1,6 @@
 """Ranks by what they do: processes that one program started, and that are connected to each other.
 
-`mp.spawn`, a notebook's launcher and Ray Train number their ranks inside the processes, where nobody can see it.
+`mp.spawn`, a notebook's launcher and Ray Train number their ranks inside the processes, where it cannot be seen.
 But data loaders and helpers have no connections to each other, and ranks have some from the moment at which they
 form a process group. Once seen, they are ranks for as long as they live.
 

@@ -125,7 +125,7 @@ class Members:
         view.exit = leaving
         self._changed()
         member = view.member
-        # what a script runs before the training ends when it likes: nobody will wait for it
+        # what a script runs before the training ends when it likes: no rank will wait for it
         prepared = not (leaving.signal or leaving.exit_code or established(view, leaving))
         known = member is not None and (member.role in (Role.RANK, Role.LOADER) or member.wraps)
         if not known or (prepared and self.is_wrapped(view)):

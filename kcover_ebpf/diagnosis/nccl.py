@@ -1,7 +1,7 @@
-"""What the ranks' own NCCL says, beside what the host sees: who never joined, who called something else, or nobody.
+"""What the ranks' own NCCL says, beside what the host sees: which rank never joined, or called something else, or none.
 
-The host's signals cannot tell ranks apart that all spin in one collective; operation counts can.
-They overrule a finding that has nobody to name or a guess, never a state that was seen (stopped, in
+The host's signals cannot distinguish ranks that all spin in one collective; operation counts can.
+They overrule a finding that has no rank to name or a guess, never a state that was seen (stopped, in
 storage). A rank that is behind is where the chain of waits ends, and not yet a hang: what it does there
 is judged with the patience that it would have without NCCL.
 """

@@ -108,7 +108,7 @@ def _is_quiet(job: Job, snapshot: JobSnapshot) -> bool:
 
 
 def snapshot_of(job: Job, history: PassHistory) -> JobSnapshot:
-    """The snapshot of a job, in which those who only ask while nobody sends anything count as waiting."""
+    """The snapshot of a job, in which those that only ask while no process sends anything count as waiting."""
     # a run in the middle of a job never saw its start, and other hosts may have the ranks that are not here
     snapshot = replace(job.snapshot(), starting=False)
     if not _is_quiet(job, snapshot):
@@ -124,7 +124,7 @@ def snapshot_of(job: Job, history: PassHistory) -> JobSnapshot:
             age_s = (job.now_ns - began_ns) / NS
             changed[pid] = replace(each, state=State.PEERS, age_s=age_s, effort=None)
         elif each.state is State.THROTTLED and starved and lead is not None:
-            # nobody gets a CPU here, which says nothing about its own limit
+            # no process gets a CPU here, which says nothing about its own limit
             state = State.SPINNING if lead.spins_in_place else State.COMPUTING
             changed[pid] = replace(each, state=state)
     return replace(snapshot, processes=changed)
@@ -146,7 +146,7 @@ def judge_again(job: Job, snapshot: JobSnapshot, found: Finding) -> Finding:
 
 
 def a_rank_polls(job: Job, snapshot: JobSnapshot, history: PassHistory) -> bool:
-    """True while a rank waits busily and nobody sends: it may have done so for longer than has been seen."""
+    """True while a rank waits busily and no process sends: it may have done so for longer than has been seen."""
     return _is_quiet(job, snapshot) and any(history.asks_since_ns(pid) for pid in snapshot.ranks)
 
 

@@ -34,7 +34,7 @@ class LossWatch:
         self._seen: deque[tuple[int, frozenset[Pid]]] = deque(maxlen=_MOST)
 
     def observe(self, fact: TcpRetransmit, ranks: Mapping[Pid, ProcessHistory]) -> None:
-        """Take one retransmission; those on connections to anybody but a rank do not count."""
+        """Take one retransmission; those on connections to anything but a rank do not count."""
         if fact.pid not in ranks:
             return
         for pid, view in ranks.items():

@@ -12,7 +12,7 @@ from kcover_ebpf.diagnosis.roles import Membership, Role
 from kcover_ebpf.diagnosis.thread import ThreadHistory
 from kcover_ebpf.diagnosis.traffic import Traffic
 from kcover_ebpf.facts.devices import FabricMoved, GpuSeen
-from kcover_ebpf.facts.host import CodeSeen, CollectivesLaunched, Inspection, ProcessSeen
+from kcover_ebpf.facts.host import CodeSeen, CollectivesLaunched, ProcessSeen, ThreadReading
 from kcover_ebpf.facts.kernel import (
     DescriptorSample,
     ProcessExit,
@@ -90,7 +90,7 @@ class ProcessHistory:
     gpus: GpuClock = field(default_factory=GpuClock)
     """The GPUs that it computes on."""
     devices: frozenset[str] = frozenset()
-    """Files of GPUs, accelerators and RDMA devices that it has open, by its last inspection; empty before."""
+    """Files of GPUs, accelerators and RDMA devices that it has open, by its last reading; empty before."""
     code: CodeMap = field(default_factory=CodeMap)
     """Its executable mappings; empty until they were read."""
     code_read_ns: int = 0
@@ -211,7 +211,7 @@ class ProcessHistory:
         self.seen, self.code, self.code_read_ns = None, CodeMap(), 0
         self.devices = frozenset()
 
-    def on_devices(self, seen: Inspection | CodeSeen) -> None:
+    def on_devices(self, seen: ThreadReading | CodeSeen) -> None:
         """Take which devices it has open."""
         if seen.devices is not None:
             self.devices = seen.devices

@@ -105,8 +105,8 @@ class RankSnapshot:
     """Work that explains why others wait."""
     timed: bool = False
     """Its wait has a time-out."""
-    inspected: bool = False
-    """Its thread was inspected during this wait: what burns a CPU is not."""
+    thread_read: bool = False
+    """Its thread was read during this wait: what burns a CPU is not."""
     waits_for: tuple[Pid, ...] = ()
     """Processes of the job that it waits for by a pipe, socket, lock or wait()."""
     stack: tuple[str, ...] = ()

@@ -66,7 +66,7 @@ class RecorderComparison:
     """Ranks called different operations as the same number of one group."""
     texts: tuple[str, ...] = ()
     joined: bool = False
-    """All ranks are in the same collectives; there is nobody to name."""
+    """All ranks are in the same collectives; there is none to name."""
 
 
 @dataclass(frozen=True, slots=True)

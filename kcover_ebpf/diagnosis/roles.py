@@ -84,7 +84,7 @@ PROGRAMS = _SHELLS | _LAUNCHERS | _REMOTE | _COMPILERS
 """Names of programs by which a role is known."""
 ROLE_WORDS = _LAUNCHER_MODULES | {SPAWNED}
 ROLE_PARTS = (*_HELPER_WORDS, _COMPILE_WORKER)
-"""Whole words of a command, and parts of words, that tell a role as well."""
+"""Whole words of a command, and parts of words, that show a role as well."""
 
 
 class Role(Enum):

@@ -67,7 +67,7 @@ class JobSnapshot:
     ranks: Mapping[Pid, RankSnapshot] = field(init=False)
     """Living ranks, by number."""
     left: Mapping[Pid, RankSnapshot] = field(init=False)
-    """Ranks that exited with code 0, or were ended by their own job, and did not come back."""
+    """Ranks that exited with code 0, or were ended by their own job, and were not restarted."""
 
     def __post_init__(self) -> None:
         """Ranks are distinguished from other processes once: the walk along the waits asks at every step."""

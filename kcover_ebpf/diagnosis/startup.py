@@ -83,7 +83,7 @@ def unsampled_rank(members: Members, now_ns: int) -> Finding | None:
 
 
 def unreadable_process(members: Members, unreadable: Mapping[Pid, Unreadable]) -> Finding | None:
-    """UNKNOWN while a process may be a rank, and nobody can read whether it is one."""
+    """UNKNOWN while a process may be a rank, and it cannot be read whether it is one."""
     for pid, fact in unreadable.items():
         view = members.views.get(pid)
         if view is not None and view.seen is None and view.exit is None:

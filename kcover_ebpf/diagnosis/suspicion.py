@@ -1,4 +1,4 @@
-"""What the sensor inspects, and how closely: suspicion, stall, and the requests for a closer inspection.
+"""Which threads are read, and how closely: suspicion, stall, and the requests for a closer reading.
 
 A job is *suspicious* as soon as something is unusual: that concerns this host alone, which watches closely. It has
 *stalled* when none of its ranks here has made progress for longer than they ever went without: that is
@@ -15,7 +15,7 @@ from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.progress import Stall
 from kcover_ebpf.diagnosis.stacks import KnownWaits, Stack
 from kcover_ebpf.diagnosis.thread import ThreadHistory
-from kcover_ebpf.facts.host import CollectivesSeen, Inspection, InspectRequest, Unreadable
+from kcover_ebpf.facts.host import CollectivesSeen, ReadingRequest, ThreadReading, Unreadable
 from kcover_ebpf.facts.kernel import TaskState
 from kcover_ebpf.facts.python_stacks import PythonFrame, PythonStacksSeen
 from kcover_ebpf.facts.recorders import RecordersSeen
@@ -23,24 +23,24 @@ from kcover_ebpf.ids import NS, Pid, Tid
 from kcover_ebpf.tunables.diagnosis import (
     BASELINE_EAGER_NS,
     BASELINE_EAGER_WAITS,
-    BASELINE_INSPECTIONS,
     BASELINE_PERIOD_NS,
+    BASELINE_READINGS,
     BUSY_THREADS,
     CALM_AFTER_NS,
     CALM_UNTRAINED_NS,
     CODE_PERIODS_NS,
-    INSPECTION_EASE_NS,
-    INSPECTION_LONGEST_NS,
-    INSPECTION_PERIOD_NS,
-    INSPECTION_PROOF_NS,
-    INSPECTION_UNTRAINED_NS,
-    INSPECTIONS_REPEATED,
-    INSPECTIONS_REPEATED_CALMLY,
+    READING_EASE_NS,
+    READING_LONGEST_NS,
+    READING_PERIOD_NS,
+    READING_PROOF_NS,
+    READING_UNTRAINED_NS,
+    READINGS_REPEATED,
+    READINGS_REPEATED_CALMLY,
     UNTRAINED_EASE_PART,
     UNTRAINED_MOST_EASE,
 )
 
-_INSPECTIONS_KEPT = 48
+_READINGS_KEPT = 48
 
 
 class Suspicion:
@@ -58,8 +58,8 @@ class Suspicion:
         """Where the ranks are in their Python programs, in this stall; None while that was not read."""
         self.unreadable: dict[Pid, Unreadable] = {}
         """Processes that could not be read when it was tried last."""
-        self._inspections: dict[tuple[Pid, Tid], deque[Inspection]] = {}
-        self._pending: dict[Pid, Inspection] = {}
+        self._readings: dict[tuple[Pid, Tid], deque[ThreadReading]] = {}
+        self._pending: dict[Pid, ThreadReading] = {}
         self.stall = Stall.NONE
         """Whether the ranks here continue; they do not while one of them is stopped."""
         self._suspicious_since_ns: int | None = None
@@ -94,13 +94,13 @@ class Suspicion:
         return min(max(1.0, (now_ns - since_ns) / NS / UNTRAINED_EASE_PART), UNTRAINED_MOST_EASE)
 
     def learns_eagerly(self, now_ns: int) -> bool:
-        """True while healthy waits are inspected at every pass: what is not learned then is no evidence later."""
+        """True while healthy waits are read at every pass: what is not learned then is no evidence later."""
         began_ns = now_ns if self._began_ns is None else self._began_ns
         return self.known.count < BASELINE_EAGER_WAITS and now_ns - began_ns <= BASELINE_EAGER_NS
 
     @property
     def stalled(self) -> bool:
-        """True while the ranks here certainly make no progress: worth asking others about, and telling them."""
+        """True while the ranks here certainly make no progress: worth asking others about, and reporting to them."""
         return self.stall is Stall.CERTAIN
 
     def suspect(self, wrong: bool, stall: Stall, now_ns: int, *, only_silent: bool = False) -> bool:
@@ -118,7 +118,7 @@ class Suspicion:
         ended = self._suspicious_since_ns is not None
         self._suspicious_since_ns = None
         if ended:
-            self._inspections.clear()
+            self._readings.clear()
             self.forget_answers()
         return ended
 
@@ -138,17 +138,15 @@ class Suspicion:
         """What was answered in one stall says nothing about the next."""
         self.collectives = self.recorders = self.python = None
 
-    def on_inspection(self, seen: Inspection) -> None:
-        """Keep an inspection; one made in healthy times waits to be seen ending."""
+    def on_reading(self, seen: ThreadReading) -> None:
+        """Keep a reading; one made in healthy times waits to be seen ending."""
         self.unreadable.pop(seen.pid, None)
-        self._inspections.setdefault((seen.pid, seen.tid), deque(maxlen=_INSPECTIONS_KEPT)).append(
-            seen
-        )
+        self._readings.setdefault((seen.pid, seen.tid), deque(maxlen=_READINGS_KEPT)).append(seen)
         if seen.stack and not self.suspicious:
             self._pending[seen.pid] = seen
 
     def on_progress(self, pid: Pid, now_ns: int, moved_ns: int, longest_s: float) -> None:
-        """A process made progress: a wait that it has left since its inspection is one that ends by itself.
+        """A process made progress: a wait that it has left since its reading is one that ends by itself.
 
         `moved_ns`: when its thread last did something else. Data that arrives meanwhile shows nothing: a rank that is
         stuck still receives the rest of the step. Only once the longest healthy silence has passed has the wait ended.
@@ -164,24 +162,20 @@ class Suspicion:
     def forget(self, pid: Pid) -> None:
         """A process is gone."""
         self._pending.pop(pid, None)
-        for key in [key for key in self._inspections if key[0] == pid]:
-            del self._inspections[key]
+        for key in [key for key in self._readings if key[0] == pid]:
+            del self._readings[key]
 
-    def inspections(self, pid: Pid, tid: int) -> Sequence[Inspection]:
-        """Inspections of a thread, oldest first."""
-        return self._inspections.get((pid, Tid(tid)), ())
+    def readings(self, pid: Pid, tid: int) -> Sequence[ThreadReading]:
+        """Readings of a thread, oldest first."""
+        return self._readings.get((pid, Tid(tid)), ())
 
-    def last_inspections(self) -> dict[Pid, Inspection]:
-        """The last inspection of each process, of those that were inspected."""
-        return {
-            pid: inspections[-1]
-            for (pid, _), inspections in self._inspections.items()
-            if inspections
-        }
+    def last_readings(self) -> dict[Pid, ThreadReading]:
+        """The last reading of each process, of those that were read."""
+        return {pid: readings[-1] for (pid, _), readings in self._readings.items() if readings}
 
     def stacks_of(self, waiting: Iterable[ProcessHistory]) -> dict[Pid, Stack]:
-        """Where each of these waits, of those that were inspected in the wait they are in now."""
-        last = self.last_inspections()
+        """Where each of these waits, of those that were read in the wait they are in now."""
+        last = self.last_readings()
         return {
             view.pid: last[view.pid].stack
             for view in waiting
@@ -197,15 +191,13 @@ class Suspicion:
         now_ns: int,
         *,
         trained: bool = True,
-    ) -> list[InspectRequest]:
-        """Threads to inspect now: all leads while suspicious, else a few healthy waits to remember."""
+    ) -> list[ReadingRequest]:
+        """Threads to read now: all leads while suspicious, else a few healthy waits to remember."""
         codes = [request for view in owned for request in self._burning(view, now_ns)]
         if self.suspicious:
-            shortest_ns = 0 if trained else INSPECTION_UNTRAINED_NS
+            shortest_ns = 0 if trained else READING_UNTRAINED_NS
             repeats = (
-                INSPECTIONS_REPEATED
-                if self.urgent(now_ns, trained)
-                else INSPECTIONS_REPEATED_CALMLY
+                READINGS_REPEATED if self.urgent(now_ns, trained) else READINGS_REPEATED_CALMLY
             )
             return codes + self._rationed(owned, now_ns, shortest_ns, repeats)
         if now_ns < self._next_baseline_ns:
@@ -217,22 +209,22 @@ class Suspicion:
         requests = (
             request for view in fresh if (request := self._request(view, now_ns)) is not None
         )
-        return codes + list(islice(requests, BASELINE_INSPECTIONS))
+        return codes + list(islice(requests, BASELINE_READINGS))
 
     def _rationed(
         self, owned: Iterable[ProcessHistory], now_ns: int, shortest_ns: int, repeats: int
-    ) -> list[InspectRequest]:
-        """A first inspection of every wait; further ones at a few of those that wait alike, each in its turn."""
+    ) -> list[ReadingRequest]:
+        """A first reading of every wait; further ones at a few of those that wait alike, each in its turn."""
         first, again = [], []
         for view in owned:
             request = self._request(view, now_ns, shortest_ns)
             if request is not None and view.lead is not None:
-                inspected_ns = self._last_inspected_ns(view.lead)
-                sample, is_new = view.lead.sample, inspected_ns < view.lead.progress_ns
-                if is_new or now_ns - inspected_ns >= INSPECTION_PROOF_NS:
+                read_ns = self._last_read_ns(view.lead)
+                sample, is_new = view.lead.sample, read_ns < view.lead.progress_ns
+                if is_new or now_ns - read_ns >= READING_PROOF_NS:
                     first.append(request)
                 else:
-                    again.append((inspected_ns, (sample.state, sample.syscall), request))
+                    again.append((read_ns, (sample.state, sample.syscall), request))
         counts: Counter[tuple[TaskState, int]] = Counter()
         for _, alike, request in sorted(again, key=lambda each: each[0]):
             counts[alike] += 1
@@ -240,11 +232,11 @@ class Suspicion:
                 first.append(request)
         return first
 
-    def _last_inspected_ns(self, lead: ThreadHistory) -> int:
-        inspections = self._inspections.get((lead.sample.pid, lead.sample.tid))
-        return inspections[-1].boottime_ns if inspections else 0
+    def _last_read_ns(self, lead: ThreadHistory) -> int:
+        readings = self._readings.get((lead.sample.pid, lead.sample.tid))
+        return readings[-1].boottime_ns if readings else 0
 
-    def _burning(self, view: ProcessHistory, now_ns: int) -> list[InspectRequest]:
+    def _burning(self, view: ProcessHistory, now_ns: int) -> list[ReadingRequest]:
         """Threads that burn a CPU: in calm times only where the code of a process lies is read, once."""
         burning = [
             each
@@ -254,20 +246,20 @@ class Suspicion:
         if not burning:
             return []
         burning.sort(key=lambda each: (each is not view.lead, -each.cpu_share))
-        inspections = []
+        readings = []
         if self._is_stale(view, now_ns):
             unknown = (each for each in burning if view.code.at(each.sample.user_ip) is None)
             if (first := next(unknown, None)) is not None:
                 view.code_read_ns = now_ns
-                inspections.append(_code_request(view, first, wants_modules=True))
+                readings.append(_code_request(view, first, wants_modules=True))
         if self.suspicious and view.code:
             for each in burning[:BUSY_THREADS]:
-                # a burn that was not inspected before is as new as the suspicion, however old it is
+                # a burn that was not read before is as new as the suspicion, however old it is
                 since_ns = max(self._suspicious_since_ns or 0, each.burns_alike_ns or 0)
-                if now_ns - each.asked_ns >= inspection_period_ns(now_ns - since_ns):
+                if now_ns - each.asked_ns >= reading_period_ns(now_ns - since_ns):
                     each.asked_ns = now_ns
-                    inspections.append(_code_request(view, each))
-        return inspections
+                    readings.append(_code_request(view, each))
+        return readings
 
     @staticmethod
     def _is_stale(view: ProcessHistory, now_ns: int) -> bool:
@@ -278,29 +270,29 @@ class Suspicion:
 
     def _request(
         self, view: ProcessHistory, now_ns: int, shortest_ns: int = 0
-    ) -> InspectRequest | None:
+    ) -> ReadingRequest | None:
         lead = view.lead
         if lead is None or lead.burning_since_ns is not None:
             return None
-        earlier = self._inspections.get((view.pid, lead.sample.tid))
+        earlier = self._readings.get((view.pid, lead.sample.tid))
         if earlier:
             last_ns = earlier[-1].boottime_ns
             since_ns = max(earlier[0].boottime_ns, lead.progress_ns)
-            # the first inspection of a wait is never put off: the stacks of all ranks are compared
+            # the first reading of a wait is never put off: the stacks of all ranks are compared
             is_first = last_ns < lead.progress_ns
             period_ns = _period_ns(lead, last_ns - since_ns)
             if now_ns - last_ns < (period_ns if is_first else max(period_ns, shortest_ns)):
                 return None
-        return InspectRequest(
+        return ReadingRequest(
             view.pid, lead.sample.tid, lead.sample.idle_since_ns, lead.sample.syscall
         )
 
 
 def _code_request(
     view: ProcessHistory, thread: ThreadHistory, *, wants_modules: bool = False
-) -> InspectRequest:
+) -> ReadingRequest:
     sample = thread.sample
-    return InspectRequest(
+    return ReadingRequest(
         view.pid,
         sample.tid,
         sample.idle_since_ns,
@@ -310,17 +302,17 @@ def _code_request(
 
 
 def _period_ns(lead: ThreadHistory, age_ns: int) -> int:
-    period_ns = inspection_period_ns(age_ns)
+    period_ns = reading_period_ns(age_ns)
     if lead.sample.state is TaskState.UNINTERRUPTIBLE:
-        return min(period_ns, max(INSPECTION_PROOF_NS, age_ns // 10))
+        return min(period_ns, max(READING_PROOF_NS, age_ns // 10))
     return period_ns
 
 
-def inspection_period_ns(age_ns: int) -> int:
-    """Pause before the next inspection of a thread that was first and last seen in one wait so far apart.
+def reading_period_ns(age_ns: int) -> int:
+    """Pause before the next reading of a thread that was first and last seen in one wait so far apart.
 
-    The longer nothing changes the rarer are the inspections: every pass up to 4 s, 0.8 s apart at 8 s, 5 s at
+    The longer nothing changes the rarer are the readings: every pass up to 4 s, 0.8 s apart at 8 s, 5 s at
     20 s. What must be seen to last so long is seen a tenth later. A thread that moves starts anew.
     """
-    eased_ns = max(0, age_ns) ** 2 // INSPECTION_EASE_NS
-    return min(max(INSPECTION_PERIOD_NS, eased_ns), INSPECTION_LONGEST_NS)
+    eased_ns = max(0, age_ns) ** 2 // READING_EASE_NS
+    return min(max(READING_PERIOD_NS, eased_ns), READING_LONGEST_NS)

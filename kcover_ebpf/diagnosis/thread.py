@@ -228,7 +228,7 @@ class ThreadHistory:
         """True when a burning thread was seen often enough and its registers took only a few values.
 
         Code that computes counts and points: its registers differ at every sample. A loop that waits
-        for nothing comes back to the same few (measured: 3 values in 24 samples against 24,
+        for nothing returns to the same few (measured: 3 values in 24 samples against 24,
         docs/decisions/0003).
         """
         burning = [each for each in self._burning() if each.calls_nothing]

@@ -173,8 +173,8 @@ class EvidenceKind(Enum):
     SINK = "sink"
     """Where the thread at the end of the wait chain is, and for how long."""
     STATE = "state"
-    """A state that nobody in the job can end: stopped or frozen alone, a sleep without end, a circle of
-    locks, storage that answers nobody.
+    """A state that no process of the job can end: stopped or frozen alone, a sleep without end, a circle of
+    locks, storage that answers no process.
     """
     EDGE = "edge"
     """Bytes, queues and times of connections between processes."""

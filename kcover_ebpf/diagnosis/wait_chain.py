@@ -34,7 +34,7 @@ def split(
     waits = WAITING | ({State.SPINNING} if len(spinning) > 1 else set())
     asking = any(each.state in waits - {State.FUTEX} for each in ranks)
     if comparable and not odd and futexes and asking:
-        # a busy waiter is in the collective for certain; a futex nobody ever left is not
+        # a busy waiter is in the collective for certain; a futex that no process ever left is not
         odd = futexes.keys() - known
         on_device = sum(each.state is State.ON_DEVICE for each in ranks)
         if on_device and len(odd) >= on_device:

@@ -83,7 +83,7 @@ def gives_up_after_s(job: Job) -> float | None:
 def _modules(job: Job) -> set[str]:
     """Libraries that were seen on stacks of its ranks."""
     stacks = [*job.attention.known.stacks]
-    stacks += [each.stack for each in job.attention.last_inspections().values()]
+    stacks += [each.stack for each in job.attention.last_readings().values()]
     return {word.split("+")[0] for stack in stacks for word in stack}
 
 

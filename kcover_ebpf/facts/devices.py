@@ -122,7 +122,7 @@ class AerError:
     """The device that detected it, often a port above the real one."""
     severity: AerSeverity
     status: int
-    """Error bits, masked; 0 for a fatal error of an endpoint, whose registers nobody could read."""
+    """Error bits, masked; 0 for a fatal error of an endpoint, whose registers could not be read."""
     errors: tuple[str, ...]
     """Names of the bits, as in the PCIe specification."""
     count: int

@@ -58,8 +58,8 @@ class StorageState:
 
 
 @dataclass(frozen=True, slots=True)
-class InspectRequest:
-    """A request for an `Inspection` of one thread, or for a `CodeSeen` of one that burns a CPU."""
+class ReadingRequest:
+    """A request for a `ThreadReading` of one thread, or for a `CodeSeen` of one that burns a CPU."""
 
     pid: Pid
     tid: Tid
@@ -91,16 +91,16 @@ class CodeSeen:
     pid: Pid
     tid: Tid
     stack: tuple[str, ...]
-    """module+offset words as in `Inspection`; the thread ran meanwhile, so single words may be wrong."""
+    """module+offset words as in `ThreadReading`; the thread ran meanwhile, so single words may be wrong."""
     modules: tuple[Module, ...] = ()
     """Executable mappings of the process; empty if not asked for."""
     devices: frozenset[str] | None = None
-    """As in `Inspection`."""
+    """As in `ThreadReading`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Inspection:
-    """An inspection of one thread that does not move, made while its job is suspicious, or for `trace`.
+class ThreadReading:
+    """A reading of one thread that does not move, made while its job is suspicious, or for `trace`.
 
     Each part is None or empty where it could not be read in time (a process that died, or one whose
     memory lock is held): the reader never waits for the target.
@@ -131,7 +131,7 @@ class Inspection:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Reading what a process is or does has not come back for a second: something in the kernel holds its locks.
+    """Reading what a process is or does has not returned for a second: something in the kernel holds its locks.
 
     A driver or a file system that does not answer, mostly: a healthy process is read in microseconds.
     """
@@ -198,7 +198,7 @@ class CollectiveAnswer:
     failed: tuple[CollectiveRank, ...] = ()
     """Ranks at which a communicator failed, as near to where it began as NCCL says."""
     odd: tuple[CollectiveRank, ...] = ()
-    """Ranks that called another operation than most; nobody where there is no majority."""
+    """Ranks that called another operation than most; none where there is no majority."""
     sides: tuple[CollectiveSide, ...] = ()
     """Who called what, where ranks called different operations; the largest side first."""
 
@@ -207,7 +207,7 @@ class CollectiveAnswer:
 class CollectivesSeen(CollectiveAnswer):
     """What the job's own NCCL answered, several times in a row, while the job had stalled.
 
-    Nothing moving, nobody named, all equal: every rank has joined, and the operation itself does not end.
+    Nothing moving, no rank named, all equal: every rank has joined, and the operation itself does not end.
     """
 
     boottime_ns: int
@@ -215,7 +215,7 @@ class CollectivesSeen(CollectiveAnswer):
     """When the first of these answers was asked for."""
     answer_count: int = 0
     equal: bool = True
-    """All ranks have launched the same. False with nobody named: each of those behind waits in another communicator."""
+    """All ranks launched the same. False with no rank named: each of those behind waits in another communicator."""
     trouble: str = ""
     """Why there is no answer; then nothing else is known."""
     unseen: str = ""

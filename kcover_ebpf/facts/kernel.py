@@ -16,8 +16,8 @@ from kcover_ebpf.facts.host import (
     CodeSeen,
     CollectivesLaunched,
     CollectivesSeen,
-    Inspection,
     ProcessSeen,
+    ThreadReading,
     Unreadable,
 )
 from kcover_ebpf.facts.python_stacks import PythonStacksSeen
@@ -305,7 +305,7 @@ Fact = (
     | TcpRetransmit
     | TcpStateChange
     | ProcessSeen
-    | Inspection
+    | ThreadReading
     | Unreadable
     | CodeSeen
     | CollectivesSeen

@@ -58,7 +58,7 @@ class AerCounter:
         """What a record adds; None if a reading of the map was faster."""
         return self._add(fact, 1) if fact.total == 0 else self._since(fact)
 
-    def on_inspection(self, totals: Iterable[AerTotal]) -> list[AerError]:
+    def on_totals(self, totals: Iterable[AerTotal]) -> list[AerError]:
         """What a reading of all totals adds: errors that were counted but not reported."""
         return [error for total in totals if (error := self._since(total)) is not None]
 

@@ -25,7 +25,7 @@ class Attribution:
     """Joins reports with holders and with the catalogue.
 
     An RDMA port that is down is reported at once, and is the end of a job that has stalled once it stayed so
-    for `patience_ns`: RDMA retries for a while, a link may come back, and another port may take over.
+    for `patience_ns`: RDMA retries for a while, a link may recover, and another port may take over.
     """
 
     def __init__(

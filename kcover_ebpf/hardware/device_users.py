@@ -36,7 +36,7 @@ class DeviceUsers:
     def refresh(self) -> None:
         """Once a pass: take what was read beside us. One that is gone stays known, for it may have failed.
 
-        The first time, which is after rights were given up (threads keep theirs), the answer is waited for.
+        The first time, which is after privileges were given up (threads keep theirs), the answer is waited for.
         """
         if self.has_begun and not self._is_stale and not self._readers.is_asked("devices"):
             return

@@ -27,7 +27,7 @@ class Sources:
     driver: bool
     """The GPU driver is loaded."""
     console: bool
-    """The self-test's line came back by printk:console, or by the probe in its place."""
+    """The self-test's line arrived by printk:console, or by the probe in its place."""
     log: bool
     """/dev/kmsg can be read."""
     links: bool

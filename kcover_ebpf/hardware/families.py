@@ -1,4 +1,4 @@
-"""The kernel half's device families, and what nobody sees without each of their probes."""
+"""The kernel half's device families, and what is not seen without each of their probes."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def of_notice(notice: DeviceNotice, holders: Collection[Pid], device: str) -> li
 def of_port(change: PortChange, holders: Collection[Pid], device: str) -> list[DeviceFault]:
     """The faults of the processes that use a port which went down or counts errors.
 
-    Never the job's end by itself: RDMA retries for half a minute, and a link may come back.
+    Never the job's end by itself: RDMA retries for half a minute, and a link may recover.
     """
     state = "up" if change.up else "down"
     kind, what = ("port", "RDMA port") if change.is_rdma else ("link", "network interface")

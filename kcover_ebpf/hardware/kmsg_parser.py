@@ -59,7 +59,7 @@ def parse_record(raw: bytes) -> KmsgRecord | None:
 
 
 def split_record(text: str) -> KmsgRecord | None:
-    """A record as it was read or saved, its message as it stands there; None for text of another form."""
+    """A record as it was read or saved, its message unchanged; None for text of another form."""
     prefix, separator, rest = text.partition(";")
     fields = prefix.split(",")
     if not separator or len(fields) < 4 or not all(_is_number(word) for word in fields[:3]):

@@ -1,4 +1,4 @@
-"""Reader of /dev/kmsg: a rung that nobody can forge."""
+"""Reader of /dev/kmsg: a rung that cannot be forged."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def stored(path: str = "/dev/kmsg") -> Iterator[bytes]:
 class KmsgReader:
     """Reads new records without waiting.
 
-    A log may get thousands of lines a second that concern nobody, so a reader that is notified when one
+    A log may get thousands of lines a second that concern no job, so a reader that is notified when one
     matters need not read the others: `skip` leaves them out, except those since the skip before.
     """
 

@@ -1,7 +1,7 @@
 """Bytes over RDMA ports, as a clock of progress: RDMA passes all sockets by.
 
-A read of a port's counters is a command to its firmware and may hang with it, so a thread reads them. Nobody ever
-waits for it: while it is stuck there are no facts.
+A read of a port's counters is a command to its firmware and may hang with it, so a thread reads them. No other
+thread waits for it: while it is stuck there are no facts.
 """
 
 from __future__ import annotations

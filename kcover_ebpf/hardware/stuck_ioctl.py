@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kcover_ebpf.facts.devices import DriverCall
-from kcover_ebpf.facts.host import Inspection
+from kcover_ebpf.facts.host import ThreadReading
 from kcover_ebpf.hardware.device_users import DeviceUsers
 from kcover_ebpf.host import procfs
 from kcover_ebpf.ids import Pid
@@ -15,7 +15,7 @@ _NODES = ("/dev/nvidia",)
 
 
 class StuckCalls:
-    """Fed with the inspections of threads that do not move."""
+    """Fed with the readings of threads that do not move."""
 
     def __init__(
         self, whose: DeviceUsers, is_stuck: Callable[[Pid, int], bool] | None = None
@@ -26,33 +26,33 @@ class StuckCalls:
         self._since_ns: dict[int, int] = {}
         self._reported: set[int] = set()
 
-    def observe(self, inspection: Inspection) -> DriverCall | None:
+    def observe(self, reading: ThreadReading) -> DriverCall | None:
         """The fact, once for each call that lasts."""
-        node = inspection.files[0].target if len(inspection.files) == 1 else ""
-        tid = int(inspection.tid)
-        if not node.startswith(_NODES) or not self._is_stuck(inspection.pid, tid):
+        node = reading.files[0].target if len(reading.files) == 1 else ""
+        tid = int(reading.tid)
+        if not node.startswith(_NODES) or not self._is_stuck(reading.pid, tid):
             self._since_ns.pop(tid, None)
             self._reported.discard(tid)
             return None
-        since_ns = self._since_ns.setdefault(tid, inspection.boottime_ns)
-        if tid in self._reported or inspection.boottime_ns - since_ns < STUCK_CALL_NS:
+        since_ns = self._since_ns.setdefault(tid, reading.boottime_ns)
+        if tid in self._reported or reading.boottime_ns - since_ns < STUCK_CALL_NS:
             return None
         self._reported.add(tid)
-        device = self._device(inspection, node)
+        device = self._device(reading, node)
         uuid = self._whose.uuid(device)
-        channel = inspection.wait_channel
+        channel = reading.wait_channel
         return DriverCall(
-            inspection.boottime_ns, inspection.pid, tid, since_ns, node, device, uuid, channel
+            reading.boottime_ns, reading.pid, tid, since_ns, node, device, uuid, channel
         )
 
-    def _device(self, inspection: Inspection, node: str) -> str:
+    def _device(self, reading: ThreadReading, node: str) -> str:
         """The GPU of the device file; of the control file, which serves all, the one that is open."""
         gpus = self._whose.topology.gpus
         named = [gpu.device for gpu in gpus if node == f"/dev/nvidia{gpu.minor}"]
         found = named or [
             gpu.device
             for gpu in gpus
-            if self._whose.of(gpu.device, {inspection.pid}, inspection.boottime_ns)
+            if self._whose.of(gpu.device, {reading.pid}, reading.boottime_ns)
         ]
         return found[0] if len(found) == 1 else ""
 

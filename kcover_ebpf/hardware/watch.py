@@ -20,7 +20,7 @@ from kcover_ebpf.facts.devices import (
     XidReported,
     XidSighting,
 )
-from kcover_ebpf.facts.host import Inspection
+from kcover_ebpf.facts.host import ThreadReading
 from kcover_ebpf.facts.kernel import Fact
 from kcover_ebpf.hardware import families
 from kcover_ebpf.hardware.aer import AerCounter
@@ -201,7 +201,7 @@ class DeviceWatch:
             case DriverChange():
                 self._stale_driver |= fact.module in families.GPU_MODULES
                 self._stale_nic |= fact.module == families.NIC_MODULE
-            case Inspection():
+            case ThreadReading():
                 call = self._stuck.observe(fact)
                 return [] if call is None else [call]
             case PortChange():
@@ -247,7 +247,7 @@ class DeviceWatch:
         for report in self.ladder.overdue(_now_ns()):
             found += self._concerning(report, members)
         if _now_ns() < self._aer_quiet_ns:
-            for error in self._aer.on_inspection(self._attached.aer_totals()):
+            for error in self._aer.on_totals(self._attached.aer_totals()):
                 found += self._on_aer(error, members)
         return found
 

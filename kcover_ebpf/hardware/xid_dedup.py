@@ -58,7 +58,7 @@ class XidDedup:
 
         What happened before the last time it was asked has been read since, and no more than that is
         certain: a reader that is behind must not take for missed what it has not read yet.
-        A line that nobody can vouch for does not count as reported: it must not hide a real one.
+        A line that no source vouches for does not count as reported: it must not hide a real one.
         """
         late = []
         read_ns, self._asked_ns = self._asked_ns, now_ns

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from kcover_ebpf.facts.host import Inspection, WaitedFile
+from kcover_ebpf.facts.host import ThreadReading, WaitedFile
 from kcover_ebpf.facts.kernel import NO_SYSCALL
 from kcover_ebpf.facts.syscalls import FIRST_ARGUMENT_IS_FD, SyscallTable
 from kcover_ebpf.host import stack_words
@@ -41,11 +41,11 @@ class Call:
     """The user stack pointer."""
 
 
-def read_wait(pid: Pid, tid: Tid, call: Call | None, since_ns: int) -> Inspection:
+def read_wait(pid: Pid, tid: Tid, call: Call | None, since_ns: int) -> ThreadReading:
     """What `call`, under way since then (boottime), waits for; of None the kernel function alone."""
     channel = read_text(f"/proc/{pid}/task/{tid}/wchan").strip()
     timed, deadline_ns = (False, None) if call is None else deadline(pid, call, since_ns)
-    return Inspection(
+    return ThreadReading(
         boottime_ns=boottime_ns(),
         pid=pid,
         tid=tid,

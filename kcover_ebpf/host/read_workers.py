@@ -1,4 +1,4 @@
-"""Reads that may never come back, in threads that may be left behind.
+"""Reads that may never return, in threads that may be left behind.
 
 Reading the memory, command line or environment of a process blocks for as long as something in the kernel holds
 its memory lock, which a call into a driver or a file system that does not answer may do for ever; a file of sysfs
@@ -97,7 +97,7 @@ class Readers(Generic[_Key, _Value]):
             task.dropped = True
 
     def close(self) -> None:
-        """Nothing is asked any more: the workers end, those that are stuck once they come back."""
+        """Nothing is asked any more: the workers end, those that are stuck once they return."""
         for _ in range(self._worker_count):
             self._asked.put(None)
 

@@ -60,8 +60,8 @@ def ask_to_end(members: Members) -> None:
 def kill_whole(members: Members, group: Path | None, wait_s: float) -> set[int]:
     """Stop, then kill every member; returns those still there after `wait_s` seconds.
 
-    Those are in an uninterruptible call, or we have no right to kill them.
-    `group` is the control group that holds the members and nobody else, or None.
+    Those are in an uninterruptible call, or we lack the privilege to kill them.
+    `group` is the control group that holds the members and no other process, or None.
     """
     deadline_s = time.monotonic() + wait_s
     try:

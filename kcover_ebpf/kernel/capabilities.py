@@ -1,8 +1,8 @@
-"""The rights of this process: which it has, which the sensor needs, and how it gives up the others.
+"""The capabilities of this process: which it has, which the sensor needs, and how it gives up the others.
 
 Numbers: include/uapi/linux/capability.h. Only the permitted and effective sets are lowered; the
 bounding set and no_new_privs are left alone, because a job that is started (or restarted) from here
-must have its user's full rights: a program that root executes gets them back from the bounding set.
+must have its user's full privileges: a program that root executes gets them back from the bounding set.
 """
 
 from __future__ import annotations
@@ -108,14 +108,14 @@ def drop(kept: frozenset[Capability] = KEPT, spare: frozenset[Capability] = froz
 
 
 def renounce(capability: Capability) -> None:
-    """Give one up for good, for this thread and what it starts without gaining rights; raises `OSError`."""
+    """Give one up for good, for this thread and what it starts without gaining privileges; raises `OSError`."""
     before, mask = _get(), ~(1 << capability)
     _set_masks(before.effective & mask, before.permitted & mask)
 
 
 @contextmanager
 def raised(capability: Capability) -> Iterator[None]:
-    """Let this thread use a spare capability; no error where it has none: its use will tell."""
+    """Let this thread use a spare capability; no error where it has none: its use will show that."""
     before = _get()
     if not before.permitted >> capability & 1 or before.effective >> capability & 1:
         yield

@@ -84,7 +84,7 @@ class KernelFeature:
     """What it is for, and the kernel's answer if it is not there."""
 
 
-def require_rights() -> None:
+def require_privileges() -> None:
     """Raise `CannotObserve`, with what to do, where loading BPF cannot succeed."""
     lacking = capabilities.missing()
     if lacking:
@@ -112,7 +112,7 @@ def has_host_numbers() -> bool:
 
 
 def kernel_features() -> tuple[KernelFeature, ...]:
-    """What programs of this and later families can be attached to here; needs the rights to load."""
+    """What programs of this and later families can be attached to here; needs the privileges to load."""
     return tuple(_try_all())
 
 

@@ -31,7 +31,7 @@ class Probe:
 
     name: str
     blind_to: str
-    """What nobody sees without it; empty if another program does the same at a higher price."""
+    """What is not seen without it; empty if another program does the same at a higher price."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Refusal(StrEnum):
     NO_LIBRARY = "no_library"
     """A program library that it needs is not installed."""
     REFUSED = "refused"
-    """The kernel was asked and said no: a right is missing, or the verifier objects."""
+    """The kernel was asked and said no: a privilege is missing, or the verifier objects."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,7 @@ class KernelSampler:
 
         What else the kernel refuses is reported by `statuses`.
         """
-        features.require_rights()
+        features.require_privileges()
         loaded: list[LoadedFamily] = []
         try:
             with kept_memory():

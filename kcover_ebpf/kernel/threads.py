@@ -43,7 +43,7 @@ class ThreadSampler:
         return wire.PassValue.from_buffer_copy(self._pass)
 
     def run(self, *, is_whole: bool, least_every: int = CALM_EVERY) -> Iterator[bytes]:
-        """One pass: the records, in as many pieces as the walk came back to user space.
+        """One pass: the records, in as many pieces as the walk returned to user space.
 
         `is_whole`: visit all threads of every process, whether or not it is their turn. `least_every`: of all
         requests.

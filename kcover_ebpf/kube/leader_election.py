@@ -1,6 +1,6 @@
 """Who leads: one Lease, held by one of several replicas, renewed while it lives.
 
-Clocks of replicas are not compared: a lease has run out when nobody changed it for its whole
+Clocks of replicas are not compared: a lease has run out when it was not changed for its whole
 duration, as watched here. Source: client-go's leader election, which does the same.
 """
 
@@ -78,7 +78,7 @@ class LeaderElector:
         self._name = name
         self._claim = Claim(identity)
         self._held: dict[str, Any] | None = None
-        """The lease as we wrote it last: while nobody else writes, it need not be read again."""
+        """The lease as we wrote it last: while no one else writes, it need not be read again."""
         self._stop = threading.Event()
         self.thread: threading.Thread | None = None
         """For who asks whether it lives; None before it began."""
@@ -150,7 +150,7 @@ class LeaderElector:
                 return
         lease["metadata"]["ownerReferences"] = self._owners
         lease["spec"] = self._spec(lease.get("spec") or {}, wall_s)
-        # refused if anybody wrote it since: then it is read again
+        # refused if another client wrote it since: then it is read again
         try:
             self._held = self._session.replace(path, lease)
         except (Conflict, NotFound):

@@ -149,7 +149,7 @@ class ListWatchState:
 
 
 def key_of(item: Object) -> str:
-    """Identity of an object within its collection: a name may come back, a uid does not."""
+    """Identity of an object within its collection: a name may be reused, a uid is not."""
     metadata = item.get("metadata") or {}
     return str(metadata.get("uid") or f"{metadata.get('namespace', '')}/{metadata.get('name', '')}")
 
@@ -220,7 +220,7 @@ class Reflector:
                 if time.monotonic() - began_s > WATCH_HEALTHY_S:
                     self._plan.worked()
                 self._on_error(error)
-                # all agents lose the server at once; they must not all come back at once
+                # all agents lose the server at once; they must not all reconnect at once
                 self._stop.wait(self._plan.failed(error) * random.uniform(0.5, 1.5))
             except Exception as error:  # noqa: BLE001 - a thread that ends would be deaf for ever
                 self._on_error(ApiError(f"{self._path}: {error!r}"))

@@ -1,4 +1,4 @@
-"""Errors nobody foresaw, as one line that a bug report can start from."""
+"""Unforeseen errors, as one line that a bug report can start from."""
 
 from __future__ import annotations
 

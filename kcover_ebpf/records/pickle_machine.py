@@ -91,7 +91,7 @@ class _Machine:
         return self._stack[-1]
 
     def _items(self) -> list[object]:
-        """All since the last mark; the stack below comes back."""
+        """All since the last mark; the stack below is restored."""
         if not self._marks:
             raise PickleError("it lacks a mark")
         items, self._stack = self._stack, self._marks.pop()

@@ -1,7 +1,7 @@
 """The restart of a whole gang, step by step. Pure: what is seen goes in, a status and calls come out.
 
 in place   Stop -> Kill -> Progress               (Stop -> Resume -> replace, where a node does not answer)
-a crash    Settle -> Progress                     (-> Stop, where only some pods came back)
+a crash    Settle -> Progress                     (-> Stop, where only some pods restarted)
 replace    Suspend -> Terminate -> Gone -> [Pause] -> Release -> Return -> Progress
 without a switch to suspend by: Delete -> Gone -> Return -> Progress
 

@@ -63,7 +63,7 @@ class GangPod:
 
     @property
     def is_live(self) -> bool:
-        """True while it runs, or will, and nobody has deleted it."""
+        """True while it runs, or will, and has not been deleted."""
         return not self.pod.ended and self.pod.deleted_s is None
 
     @property
@@ -163,7 +163,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Cordon:
-    """Keep new pods off nodes."""
+    """Cordon nodes."""
 
     nodes: tuple[str, ...]
     reason: str

@@ -114,7 +114,7 @@ def _acks(turn: RestartContext) -> Mapping[str, AckResult]:
 
 
 def _lost(turn: RestartContext) -> str | None:
-    """Why the gang cannot come back in place any more; None while it can."""
+    """Why the gang cannot be restarted in place any more; None while it can."""
     failed = next((each for each in turn.world.pods if each.pod.phase == "Failed"), None)
     if failed is not None:
         return f"pod {failed.pod.name} failed"

@@ -33,7 +33,7 @@ _EXPIRES_S = {
 }
 _CAUSES_OF_NODES = frozenset({Cause.DRIVER_STUCK, Cause.PEER_GONE, Cause.PREFLIGHT})
 """Causes that lie with a node whatever its programs do, so that it is cordoned when a restart there did not help. A
-device that is unfit has its node kept out by what the agent reports about the device itself."""
+device that is unfit has its node cordoned by what the agent reports about the device itself."""
 _MOST_DETAIL = 1024
 _MOST_NODES = 2000
 

@@ -1,8 +1,8 @@
-"""From the health that a node's agent reports to keeping the node out, and to letting it back to work. Pure.
+"""From the health that a node's agent reports to cordoning the node, and to uncordoning it. Pure.
 
-A node comes back by itself only on evidence that what kept it out is mended: inspections in a row, begun after the
-cordon, in which nothing failed; and for a device fault also a reboot, or an inspection that saw the device fail before
-it saw it work. Who was kept out before needs twice as many each time.
+A node is uncordoned automatically only on evidence that what it was cordoned for is mended: inspections in a row,
+begun after the cordon, in which nothing failed; and for a device fault also a reboot, or an inspection that saw the
+device fail before it saw it work. One that was cordoned before needs twice as many each time.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from kcover_ebpf.tunables.recovery import (
     OFFENDER_REMEMBERED_S,
 )
 
-KEPT_FOR = "kcover.io/kept-out-for"
-"""Annotation of a node, or of a rule about one device, that we keep out: checks, devices and boot, as JSON."""
+CORDONED_FOR = "kcover.io/kept-out-for"
+"""Annotation of a node, or of a rule about one device: why we cordoned it (checks, devices and boot, as JSON)."""
 OFFENCES = "kcover.io/kept-out-count"
-"""Annotation of a node: how often it was kept out, and when last. It stays when the node is uncordoned."""
+"""Annotation of a node: how often it was cordoned, and when last. It stays when the node is uncordoned."""
 INSPECTION = "inspection"
 """Fault of what an inspection found, beside those that the kernel and drivers announce."""
 MOST_NAMED = 16
@@ -34,8 +34,8 @@ _WELL = (Result.PASS, Result.WARN)
 
 
 @dataclass(frozen=True, slots=True)
-class KeptOut:
-    """Why a node, or one device, is kept out; as noted when that was done."""
+class NotedCordon:
+    """Why a node is cordoned, or one device tainted; as noted when that was done."""
 
     since_s: float
     """Unix seconds, by our clock."""
@@ -44,20 +44,20 @@ class KeptOut:
     boot_id: str = ""
     """Of the node then; empty: not known."""
     offences: int = 1
-    """How often it was kept out lately, this time included."""
+    """How often it was cordoned lately, this time included."""
 
 
 def inspected(
     seen: ReceivedHealth | None, now_s: float, report_s: float, policy: NodeActions
 ) -> tuple[ReportedDeviceFault, ...]:
-    """What the last inspections found that keeps the node, or a device, out by the policy; ages before `report_s`."""
+    """What the last inspections found for which the policy cordons or taints; ages before `report_s`."""
     if seen is None or seen.is_stale(now_s) or policy.inspection is InspectionAction.REPORT:
         return ()
     devices = [each for each in seen.health.devices if _fails(each)]
     if policy.inspection is InspectionAction.DEVICES:
         return tuple(_fault(each, seen, report_s) for each in devices)
     failing = [each for each in seen.health.checks if _fails(each)]
-    # a check that failed by its devices alone is named by them, so that DRA can keep out the device alone
+    # a check that failed by its devices alone is named by them, so that DRA can taint the device alone
     texts = {line for each in devices for line in each.evidence}
     others = [each for each in failing if not texts.intersection(each.evidence)]
     return tuple(_fault(each, seen, report_s) for each in (*devices, *others))
@@ -74,7 +74,7 @@ def _fault(part: PartHealth, seen: ReceivedHealth, report_s: float) -> ReportedD
 
 
 def noted(faults: Sequence[ReportedDeviceFault], boot_id: str, seen: ReceivedHealth | None) -> str:
-    """The value of `KEPT_FOR`."""
+    """The value of `CORDONED_FOR`."""
     checks = {each.name for each in seen.health.checks} if seen is not None else set()
     names = [each.device for each in faults][:MOST_NAMED]
     return json.dumps(
@@ -87,12 +87,12 @@ def noted(faults: Sequence[ReportedDeviceFault], boot_id: str, seen: ReceivedHea
 
 
 def counted(annotations: Mapping[str, str], now_s: float) -> str:
-    """The value of `OFFENCES` once the node is kept out again."""
+    """The value of `OFFENCES` once the node is cordoned again."""
     return f"{offences(annotations, now_s) + 1} {rfc3339.to_text(now_s)}"
 
 
 def offences(annotations: Mapping[str, str], now_s: float) -> int:
-    """How often the node was kept out; 0 where the last time was more than a month ago."""
+    """How often the node was cordoned; 0 where the last time was more than a month ago."""
     count, _, when = annotations.get(OFFENCES, "").partition(" ")
     try:
         recent = now_s - rfc3339.from_text(when) < OFFENDER_REMEMBERED_S
@@ -101,10 +101,10 @@ def offences(annotations: Mapping[str, str], now_s: float) -> int:
     return int(count) if recent and count.isdecimal() else 0
 
 
-def kept_out(
+def noted_cordon(
     note: str | None, since_s: float | None, annotations: Mapping[str, str], now_s: float
-) -> KeptOut | None:
-    """What `KEPT_FOR` says; None where nothing is noted, or nothing that can be read: then a person decides."""
+) -> NotedCordon | None:
+    """What `CORDONED_FOR` says; None where nothing is noted, or nothing that can be read: then a person decides."""
     try:
         found = json.loads(note or "")
         checks, devices = (
@@ -116,37 +116,37 @@ def kept_out(
     if since_s is None or not (checks or devices):
         return None
     count = max(offences(annotations, now_s), 1)
-    return KeptOut(since_s, checks, devices, boot_id, count)
+    return NotedCordon(since_s, checks, devices, boot_id, count)
 
 
-def rounds_needed(kept: KeptOut, boot_id: str, policy: NodeActions) -> int:
+def rounds_needed(cordon: NotedCordon, boot_id: str, policy: NodeActions) -> int:
     """Clean inspections in a row before it is uncordoned; after a reboot one is the least."""
-    least = 1 if _rebooted(kept, boot_id) else policy.clean_rounds
-    return int(least * 2 ** min(kept.offences - 1, CORDON_DOUBLINGS))
+    least = 1 if _rebooted(cordon, boot_id) else policy.clean_rounds
+    return int(least * 2 ** min(cordon.offences - 1, CORDON_DOUBLINGS))
 
 
-def why_kept(
-    kept: KeptOut | None, seen: ReceivedHealth | None, now_s: float, policy: NodeActions
+def why_cordoned(
+    cordon: NotedCordon | None, seen: ReceivedHealth | None, now_s: float, policy: NodeActions
 ) -> str:
     """Why it is not uncordoned automatically; empty: it is."""
     if policy.clean_rounds == 0:
         return "the policy leaves that to a person"
-    if kept is None:
-        return "why it is kept out is not noted on it"
+    if cordon is None:
+        return "why it is cordoned is not noted on it"
     if seen is None or seen.is_stale(now_s):
         return "its health is unknown: no inspection is reported"
     health = seen.health
     since_s = health.clean_since_s
-    if since_s is None or seen.at(since_s) <= kept.since_s:
+    if since_s is None or seen.at(since_s) <= cordon.since_s:
         return "no clean inspection since"
-    needed = rounds_needed(kept, health.boot_id, policy)
+    needed = rounds_needed(cordon, health.boot_id, policy)
     if health.clean_rounds < needed:
         return f"{health.clean_rounds} of {needed} clean inspections"
     checks = {each.name: each for each in health.checks}
     devices = {each.name: each for each in health.devices}
     reasons = (
-        *(_check_open(name, checks.get(name)) for name in kept.checks),
-        *(_device_open(name, devices.get(name), kept, seen) for name in kept.devices),
+        *(_check_open(name, checks.get(name)) for name in cordon.checks),
+        *(_device_open(name, devices.get(name), cordon, seen) for name in cordon.devices),
     )
     return next(filter(None, reasons), "")
 
@@ -157,8 +157,8 @@ def _check_open(name: str, part: PartHealth | None) -> str:
     return "" if part.result in _WELL else f"{name}: {part.result.value}"
 
 
-def _device_open(name: str, part: PartHealth | None, kept: KeptOut, seen: ReceivedHealth) -> str:
-    rebooted = _rebooted(kept, seen.health.boot_id)
+def _device_open(name: str, part: PartHealth | None, cordon: NotedCordon, seen: ReceivedHealth) -> str:
+    rebooted = _rebooted(cordon, seen.health.boot_id)
     if part is not None and part.result not in _WELL:
         return f"{name}: {part.result.value}"
     if rebooted:
@@ -166,11 +166,11 @@ def _device_open(name: str, part: PartHealth | None, kept: KeptOut, seen: Receiv
     if (
         part is None
         or part.failed_s is None
-        or seen.at(part.failed_s) < kept.since_s - FAULT_CONFIRMED_S
+        or seen.at(part.failed_s) < cordon.since_s - FAULT_CONFIRMED_S
     ):
         return f"{name}: no inspection showed the fault, so none can show that it is over; reboot the node"
     return ""
 
 
-def _rebooted(kept: KeptOut, boot_id: str) -> bool:
-    return bool(kept.boot_id) and bool(boot_id) and kept.boot_id != boot_id
+def _rebooted(cordon: NotedCordon, boot_id: str) -> bool:
+    return bool(cordon.boot_id) and bool(boot_id) and cordon.boot_id != boot_id

@@ -15,16 +15,16 @@ from kcover_ebpf.api.fault_policy import NodeActions
 from kcover_ebpf.api.fault_report import ReportedDeviceFault
 from kcover_ebpf.api.node_health import ReceivedHealth
 from kcover_ebpf.facts.health import Result
-from kcover_ebpf.recovery.node_health import KEPT_FOR, kept_out, why_kept
+from kcover_ebpf.recovery.node_health import CORDONED_FOR, noted_cordon, why_cordoned
 from kcover_ebpf.recovery.others import seen_on
 from kcover_ebpf.tunables.recovery import SUSPECT_CORDON_S
 
 CORDONED = "kcover.io/cordoned"
-"""Annotation of a node that we keep out: when, and why. Without it a cordon is not ours."""
+"""Annotation of a node that we cordoned: when, and why. Without it a cordon is not ours."""
 CLEARED = "kcover.io/cleared"
 """Annotation: faults older than this time do not count. Written by hand."""
 UNTIL = "kcover.io/cordoned-until"
-"""Annotation of a node that we keep out on suspicion: when it is uncordoned automatically."""
+"""Annotation of a node that we cordoned on suspicion: when it is uncordoned automatically."""
 CONDITION = "KcoverDeviceFault"
 INSPECTED = "KcoverInspectionFailed"
 """Condition of a node: a check failed in its last inspection."""
@@ -56,12 +56,12 @@ class NodeView:
 
     @property
     def ours(self) -> bool:
-        """True if it is we who keep it out."""
+        """True if it is we who cordoned or tainted it."""
         return CORDONED in self.annotations
 
     @property
     def since_s(self) -> float | None:
-        """When we began to keep it out (unix seconds); None if we do not, or it cannot be read."""
+        """When we cordoned it (unix seconds); None if we did not, or it cannot be read."""
         return _time(self.annotations.get(CORDONED, "").partition(" ")[0])
 
     @property
@@ -76,34 +76,34 @@ class NodePlan:
 
     condition: tuple[bool, str] | None = None
     """(is there a fault, message) to be written."""
-    keep_out: str = ""
-    """Why new pods are to be kept off; empty: they are not."""
+    reason: str = ""
+    """Why it is to be cordoned or tainted; empty: it is not."""
     cordon: bool = False
     taint: bool = False
     devices: tuple[ReportedDeviceFault, ...] = ()
     """Devices to be tainted instead of the node."""
     faults: tuple[ReportedDeviceFault, ...] = ()
-    """Why the node itself is to be kept out, or is."""
+    """Why the node itself is to be cordoned, or is."""
     until_s: float | None = None
     """When the node is uncordoned automatically; None: never."""
     let_go: bool = False
     refused: str = ""
-    """Why the node is not kept out although it should be."""
+    """Why the node is not cordoned although it should be."""
     cleared_s: float | None = None
     """Taints of single devices made before (unix seconds) are to be taken back; None: none are."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeBreaker:
-    """How many nodes may be kept out."""
+    """How many nodes may be cordoned."""
 
     most: int = 5
     most_percent: float = 10.0
 
-    def room(self, kept_out: int, nodes: int, recent: int) -> bool:
+    def room(self, cordoned: int, nodes: int, recent: int) -> bool:
         """True if one more is allowed: of all nodes at most that share (at least one), and at most `most` lately."""
         share = max(1, int(nodes * self.most_percent / 100))
-        return kept_out < share and recent < self.most
+        return cordoned < share and recent < self.most
 
     @property
     def for_suspects(self) -> NodeBreaker:
@@ -160,8 +160,8 @@ def plan(
     condition = None if is_said else (True, text)
     alone = tuple(each for each in unfit if each.device in by_dra and policy.device_taint)
     whole = tuple(each for each in unfit if each not in alone)
-    is_kept_out = node.ours and node.until_s is None
-    wants = bool(whole) and (policy.cordon or policy.taint) and not is_kept_out
+    is_cordoned = node.ours and node.until_s is None
+    wants = bool(whole) and (policy.cordon or policy.taint) and not is_cordoned
     if not wants or not room:
         refused = "the breaker allows no more nodes" if wants else ""
         return NodePlan(condition=condition, devices=alone, faults=whole, refused=refused)
@@ -190,9 +190,9 @@ def why_not_lifted(
 ) -> str:
     """Why a node that we cordoned, and of which no fault is reported, is not uncordoned automatically; empty: it is."""
     if not node.ours or node.until_s is not None:
-        return "it is not kept out for a fault"
-    kept = kept_out(node.annotations.get(KEPT_FOR), node.since_s, node.annotations, now_s)
-    return why_kept(kept, seen, now_s, policy) or next(iter(node.others), "")
+        return "it is not cordoned for a fault"
+    cordon = noted_cordon(node.annotations.get(CORDONED_FOR), node.since_s, node.annotations, now_s)
+    return why_cordoned(cordon, seen, now_s, policy) or next(iter(node.others), "")
 
 
 def inspection_condition(
@@ -217,7 +217,7 @@ def suspect(node: NodeView, reason: str, now_s: float, policy: NodeActions, room
         return NodePlan()
     if not room:
         return NodePlan(refused=f"{reason}, but the breaker allows no more nodes")
-    return NodePlan(keep_out=reason, cordon=True, until_s=now_s + SUSPECT_CORDON_S)
+    return NodePlan(reason=reason, cordon=True, until_s=now_s + SUSPECT_CORDON_S)
 
 
 def _time(text: str | None) -> float | None:

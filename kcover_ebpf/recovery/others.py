@@ -12,7 +12,7 @@ _OURS = "kcover.io/"
 _COUNTED = ("nvidia.com/", "amd.com/")
 """Resources of device plug-ins for GPUs, and for parts of one."""
 _EFFECTS = ("NoSchedule", "NoExecute")
-"""Any other effect of a taint on a device, such as None, is information: it keeps no pod off."""
+"""Any other effect of a taint on a device, such as None, is information: no pod is excluded by it."""
 
 
 def seen_on(raw: Mapping[str, Any], conditions: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:

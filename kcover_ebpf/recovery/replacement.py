@@ -47,7 +47,7 @@ from kcover_ebpf.tunables.recovery import (
 
 
 def suspend(turn: RestartContext) -> Transition:
-    """Suspend the job; the annotation in the same request distinguishes ours from anybody else's."""
+    """Suspend the job; the annotation in the same request distinguishes ours from that of another client."""
     top = turn.world.top
     if top is None or top.target is None:
         return Transition(fail(turn, "the job is gone"))

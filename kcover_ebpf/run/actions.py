@@ -1,6 +1,6 @@
 """What may be done about a verdict: write a bundle, end the job, start it again within a budget.
 
-Together with the supervisor (`host.supervisor`), which does the ending with the rights of the user, this is
+Together with the supervisor (`host.supervisor`), which does the ending with the privileges of the user, this is
 the only place that changes anything.
 """
 

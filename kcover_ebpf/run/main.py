@@ -1,7 +1,7 @@
 """Builds the parts of a run in the order in which they must come to life, and ends them in reverse.
 
 The supervisor is forked before anything is loaded, bound or threaded, so that the job inherits none of
-it; the port is bound before BPF is loaded, so that a port in use costs nothing; rights are dropped
+it; the port is bound before BPF is loaded, so that a port in use costs nothing; privileges are dropped
 before the first thread is started.
 """
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _STDOUT = 1
 _KEPT = capabilities.KEPT - {
-    # The supervisor starts and ends the job, with its own rights.
+    # The supervisor starts and ends the job, with its own privileges.
     Capability.KILL,
     Capability.SETGID,
     Capability.SETUID,
@@ -45,7 +45,7 @@ _KEPT = capabilities.KEPT - {
 
 def carry_out(plan: RunOptions) -> int:
     """Do what the plan says; returns the exit code."""
-    features.require_rights()
+    features.require_privileges()
     with contextlib.ExitStack() as stack:
         return _Run(plan, stack).carry_out()
 

@@ -53,5 +53,5 @@ def _say_stopped(reason: str) -> None:
     try:
         sys.stderr.write(f"kcover-ebpf run: recording stopped: {reason}; the job continues\n")
         sys.stderr.flush()
-    except OSError:  # nobody reads it any more
+    except OSError:  # it is no longer read
         return

@@ -203,7 +203,7 @@ class Session:
         self._report_action(snapshot, text)
 
     def _shut_down(self, decision: Decision, reason: Reason, text: str) -> None:
-        # A job that has ended by itself keeps its own exit code, unless it should have gone on.
+        # A job that has ended by itself keeps its own exit code, unless it should have continued.
         if reason is Reason.SHUTDOWN and self._has_ended_by_itself():
             return
         if self._kill(decision):

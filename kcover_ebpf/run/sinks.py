@@ -1,7 +1,7 @@
 """Where the sensor's words go: JSON lines, plain text lines, and a memory of recent facts.
 
 The live table is in `run.terminal_table`, the metrics in `output.metrics`. A reader that goes away (a
-closed pipe) silences a sink and harms nobody.
+closed pipe) silences a sink and does no other harm.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Out:
         while data and not self._broken:
             try:
                 data = data[os.write(self.descriptor, data) :]
-            except OSError:  # EPIPE, EIO: nobody reads any more
+            except OSError:  # EPIPE, EIO: it is no longer read
                 self._broken = True
 
 

@@ -7,6 +7,7 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from kcover_ebpf.facts.host import ThreadReading
 from kcover_ebpf.facts.kernel import Fact
 from kcover_ebpf.settings import Act, Policy
 
@@ -50,7 +51,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The job was asked which threads are to be inspected."""
+    """The job was asked which threads are to be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,8 @@ Entry = Fact | Mark
 
 def kind_of(type_: type) -> str:
     """`ThreadSample` as `thread_sample`."""
+    if type_ is ThreadReading:
+        return "inspection"  # what it was called when the first tapes were recorded
     return re.sub(r"(?<!^)(?=[A-Z])", "_", type_.__name__).lower()
 
 

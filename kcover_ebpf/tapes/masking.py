@@ -30,7 +30,7 @@ _VERSION = re.compile(r"(_(cpu|cuda|hip|python))?[-.\d]*(so)?[-.\d]*")
 _LIBRARIES = tuple(
     dict.fromkeys((*code_map.PREFIXES, *stacks.PLUMBING, *wait_table.FRAMEWORKS, *nccl.LIBRARIES))
 )
-"""Beginnings of names of libraries that everybody has, or that the judgement asks for."""
+"""Beginnings of names of libraries that every system has, or that the judgement asks for."""
 _NOWHERE = frozenset({"", "0.0.0.0", "::", "::1"})
 LEFT_OUT = "(left out of the tape)"
 
@@ -40,7 +40,7 @@ KEPT: Mapping[type, frozenset[str]] = {
     kernel.TcpStateChange: frozenset({"old", "new"}),
     host.WaitedFile: frozenset({"kind", "device", "fs_type"}),
     host.StorageState: frozenset({"device"}),
-    host.Inspection: frozenset({"wait_channel"}),
+    host.ThreadReading: frozenset({"wait_channel"}),
     host.CollectiveSide: frozenset({"operations"}),
     recorders.RecordedCall: frozenset({"operation", "state", "shape"}),
     devices.XidSighting: frozenset({"device"}),
@@ -55,7 +55,7 @@ KEPT: Mapping[type, frozenset[str]] = {
     devices.GpuSeen: frozenset({"devices"}),
     devices.DeviceFault: frozenset({"device", "code"}),
 }
-"""Texts with words of the kernel, of a library or of the bus: they name nobody."""
+"""Texts with words of the kernel, of a library or of the bus: they name no person and no host."""
 
 
 class Masks:
@@ -96,7 +96,7 @@ class Masks:
             host.WaitedFile: {"target": self._target},
             host.Module: {"name": self._module},
             host.CodeSeen: {"stack": self._stack, "modules": self._each, "devices": self._nodes},
-            host.Inspection: {"stack": self._stack, "files": self._each, "devices": self._nodes},
+            host.ThreadReading: {"stack": self._stack, "files": self._each, "devices": self._nodes},
             host.CollectiveRank: {"host": self._address, "comm": self._name, "trouble": _text},
             host.CollectivesSeen: {**named, "trouble": _text, "unseen": _text},
         }
@@ -216,7 +216,7 @@ class Masks:
         return tuple(f"{self._module(name)}{plus}{offset}" for name, plus, offset in parts)
 
     def _address(self, address: str) -> str:
-        """An address of nobody (RFC 4193), so wide that two of a job never become the same."""
+        """An address that no host has (RFC 4193), so wide that two of a job never become the same."""
         if address in _NOWHERE or address.startswith("127."):
             return address
         digits = self._hash(address, 8)

@@ -63,7 +63,7 @@ class TapeWriter:
         kept = fact if self._masks is None else self._masks.of(fact)
         self._line({"fact": kind_of(type(kept)), **encode(kept)})
 
-    def on_inspection(self) -> None:
+    def on_reading(self) -> None:
         """Write it down."""
         self._mark(Look())
 

@@ -62,7 +62,7 @@ def next_step(verdict: Verdict) -> str:
         return "compare the frames of the ranks below; no single one differs"
     text = _NEXT.get(verdict.cause, "check the log of {who}, then restart the job")
     if culprit is None:
-        return text.format(who="nobody", pid="PID", tid="TID", end="PID")
+        return text.format(who="the ranks", pid="PID", tid="TID", end="PID")
     pid = culprit.pid or "PID"
     tid = culprit.tid or pid
     return text.format(who=culprit_text(culprit), pid=pid, tid=tid, end=tid)

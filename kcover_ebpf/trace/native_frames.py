@@ -34,7 +34,7 @@ def main() -> int:
     blind = ""
     threads = [(int(pid), int(tid)) for pid, tid in (line.split() for line in sys.stdin)]
     stacks = {(pid, tid): stack_frames.kernel_frames(Pid(pid), Tid(tid)) for pid, tid in threads}
-    # from here on files of the job are parsed; only the kernel's stacks needed this right
+    # from here on files of the job are parsed; only the kernel's stacks needed this capability
     capabilities.renounce(Capability.SYS_ADMIN)
     for pid, tid in threads:
         native: list[str] = []

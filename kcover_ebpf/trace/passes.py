@@ -54,7 +54,7 @@ class Settling:
             self._faults[seen] += 1
         if number < PASSES:
             return False
-        # a rank that asks every few seconds whether its workers live looks alive for a moment each time
+        # a rank that asks every few seconds whether its workers live seems alive for a moment each time
         if self._faults[seen] >= FAULT_PASSES:
             return True
         spent_s = time.monotonic() - self._began_s

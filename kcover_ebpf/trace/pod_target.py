@@ -72,7 +72,7 @@ def _comm(pid: int) -> str:
 
 
 def end_with_asker(end: Callable[[], None]) -> None:
-    """Call `end` once standard input ends, or is silent for so long that nobody can be there."""
+    """Call `end` once standard input ends, or is silent for so long that no asker can be there."""
 
     def watch() -> None:
         descriptor = sys.stdin.fileno()

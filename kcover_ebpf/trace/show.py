@@ -31,11 +31,11 @@ def here(target: CgroupTarget | PidTarget | PodTarget, options: TraceOptions) ->
     from kcover_ebpf.settings import Settings
     from kcover_ebpf.trace.tracer import Tracer
 
-    features.require_rights()
+    features.require_privileges()
     # a run judges by the kernel's own times: what a starved run misses between two passes is no loss
     settings = Settings(period_s=NEVER_LATE_S)
     with KernelSampler.open(settings) as kernel:
-        # the reader of kernel stacks raises the spare right, when it can
+        # the reader of kernel stacks raises the spare capability, when it can
         capabilities.drop(capabilities.TRACE, spare=capabilities.SPARE)
         tracer = Tracer(kernel, target, settings)
         with contextlib.closing(tracer):
@@ -129,7 +129,7 @@ def _print(lines: Iterable[str]) -> None:
         sys.stdout.write("\n".join(lines) + "\n")
         sys.stdout.flush()
     except BrokenPipeError:
-        # nobody reads any more; the interpreter must not try again when it ends
+        # the reader is gone; the interpreter must not try again when it ends
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         raise
 

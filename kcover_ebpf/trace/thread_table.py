@@ -10,15 +10,15 @@ from kcover_ebpf.diagnosis.endpoints import EndpointIndex
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.roles import Role
-from kcover_ebpf.facts.host import Inspection, InspectRequest
+from kcover_ebpf.facts.host import ReadingRequest, ThreadReading
 from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallTable
-from kcover_ebpf.host import pipe_holders, process_tree, thread_inspector
-from kcover_ebpf.host.thread_inspector import ThreadInspector
+from kcover_ebpf.host import pipe_holders, process_tree, thread_reader
+from kcover_ebpf.host.thread_reader import ThreadReader
 from kcover_ebpf.ids import NS, Inode, Pid, Tid
 from kcover_ebpf.output.formatting import address, span
 from kcover_ebpf.trace.records import TracedThread
-from kcover_ebpf.tunables.trace import INSPECT_S, PIPE_SEARCH_S
+from kcover_ebpf.tunables.trace import PIPE_SEARCH_S, READING_S
 
 _MOST_THREADS = 4096
 
@@ -30,12 +30,12 @@ class Table:
         self,
         job: Job,
         syscalls: SyscallTable,
-        inspector: ThreadInspector,
+        reader: ThreadReader,
         pods: Callable[[], Mapping[int, str]],
     ) -> None:
         """`pods`: process -> its pod, in a cluster."""
         self._job, self._syscalls, self._pods = job, syscalls, pods
-        self._inspector = inspector
+        self._reader = reader
         self._first: dict[tuple[Pid, Tid], tuple[int, int]] = {}
         self.numbers: dict[int, dict[int, int]] = {}
         """Process -> thread numbers of its own pid namespace -> ours."""
@@ -60,13 +60,13 @@ class Table:
             for thread in sorted(view.threads.values(), key=lambda each: each.sample.tid)
         ][:_MOST_THREADS]
         threads.sort(key=lambda each: not _is_lead(*each))
-        waits = self._inspector.waits(
+        waits = self._reader.waits(
             [
-                InspectRequest(view.pid, sample.tid, sample.idle_since_ns, sample.syscall)
+                ReadingRequest(view.pid, sample.tid, sample.idle_since_ns, sample.syscall)
                 for view, sample in threads
                 if sample.syscall != NO_SYSCALL
             ],
-            INSPECT_S,
+            READING_S,
         )
         people = _People(self._job, waits, self._pods())
         return [
@@ -78,13 +78,13 @@ class Table:
         for view in views:
             known = self.numbers.get(view.pid)
             if known is None or len(known) < len(view.threads):
-                self.numbers[view.pid] = thread_inspector.thread_numbers(view.pid, view.threads)
+                self.numbers[view.pid] = thread_reader.thread_numbers(view.pid, view.threads)
 
     def _row(
         self,
         view: ProcessHistory,
         sample: ThreadSample,
-        seen: Inspection | None,
+        seen: ThreadReading | None,
         people: _People,
     ) -> TracedThread:
         lead = _is_lead(view, sample)
@@ -112,7 +112,7 @@ class Table:
         self,
         view: ProcessHistory,
         sample: ThreadSample,
-        seen: Inspection | None,
+        seen: ThreadReading | None,
         people: _People,
     ) -> CallDetails:
         if seen is None:
@@ -135,7 +135,7 @@ class Table:
             left="" if left_s is None else span(left_s),
         )
 
-    def _left_s(self, seen: Inspection | None) -> float | None:
+    def _left_s(self, seen: ThreadReading | None) -> float | None:
         if seen is None or seen.deadline_ns is None:
             return None
         return max(0.0, (seen.deadline_ns - self._job.now_ns) / NS)
@@ -152,7 +152,7 @@ class _People:
     """Who is who in the job at one pass."""
 
     def __init__(
-        self, job: Job, waits: Mapping[tuple[Pid, Tid], Inspection], pods: Mapping[int, str]
+        self, job: Job, waits: Mapping[tuple[Pid, Tid], ThreadReading], pods: Mapping[int, str]
     ) -> None:
         self._job = job
         self.pods = pods
@@ -160,7 +160,7 @@ class _People:
         self._processes = job.snapshot().processes
         self._holders = self._search(waits)
 
-    def _search(self, waits: Mapping[tuple[Pid, Tid], Inspection]) -> dict[Inode, list[Pid]]:
+    def _search(self, waits: Mapping[tuple[Pid, Tid], ThreadReading]) -> dict[Inode, list[Pid]]:
         # pipes first among ourselves, then, for what a lead waits on, on the whole host
         inodes = {file.inode for each in waits.values() for file in each.files}
         pipes = frozenset(
@@ -216,7 +216,7 @@ class _People:
         return WaitTarget(kind, text, pid=pid, rank=rank, fd=fd)
 
     def ends(self, view: ProcessHistory, fd: int, inode: Inode) -> list[WaitTarget]:
-        """Who is at the other end of a descriptor; empty where there is none, or nobody known."""
+        """Who is at the other end of a descriptor; empty where there is none, or no known process."""
         sample = view.sockets.get(fd)
         if sample is not None:
             return [] if sample.state == "LISTEN" else [self._socket(view, fd)]

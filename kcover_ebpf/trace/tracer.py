@@ -13,7 +13,7 @@ from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
 from kcover_ebpf.diagnosis.verdict import Verdict
 from kcover_ebpf.facts.python_stacks import PythonStack, PythonStacksSeen
 from kcover_ebpf.facts.syscalls import SyscallTable
-from kcover_ebpf.host.thread_inspector import ThreadInspector
+from kcover_ebpf.host.thread_reader import ThreadReader
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.output import formatting
@@ -40,13 +40,13 @@ class Tracer:
         self._sensor.job.pace.unlearned_s = STALL_S
         machine = os.uname().machine
         self._table = Table(
-            self._sensor.job, SyscallTable(machine), ThreadInspector(machine), self._pods
+            self._sensor.job, SyscallTable(machine), ThreadReader(machine), self._pods
         )
         self._helpers: Helpers | None = None
         self._history = PassHistory()
 
     def once(self, *, brief: bool = False) -> Iterator[str]:
-        """One inspection of some three seconds; the last line but one is the verdict, the last its exit code.
+        """One trace of some three seconds; the last line but one is the verdict, the last its exit code.
 
         `brief`: only as long as the table of threads takes, for a verdict that is known otherwise.
         """

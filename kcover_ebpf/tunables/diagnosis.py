@@ -297,26 +297,26 @@ CALM_AFTER_NS = 30 * NS
 """A suspicion that is older is observed less closely: what lasts changes slowly."""
 CALM_UNTRAINED_NS = 12 * NS
 """A job that never trained: its start, or none at all. The first verdicts come after 8 s of silence."""
-INSPECTION_PERIOD_NS = 200_000_000
-"""Shortest pause between two inspections of one thread: every pass of a suspicious job."""
-INSPECTION_EASE_NS = 80 * NS
+READING_PERIOD_NS = 200_000_000
+"""Shortest pause between two readings of one thread: every pass of a suspicious job."""
+READING_EASE_NS = 80 * NS
 """The pause is the square of the wait's age divided by this: 0.8 s at 8 s, 5 s at 20 s,"""
-INSPECTION_LONGEST_NS = 20 * NS
+READING_LONGEST_NS = 20 * NS
 """and never longer."""
-INSPECTION_UNTRAINED_NS = 900_000_000
-"""Pause before a further inspection of a wait of a job that never trained: one a pass."""
-INSPECTIONS_REPEATED = 4
-"""Further inspections in one pass (0.14 ms each) of threads that wait in one state and call: what a second one shows
+READING_UNTRAINED_NS = 900_000_000
+"""Pause before a further reading of a wait of a job that never trained: one a pass."""
+READINGS_REPEATED = 4
+"""Further readings in one pass (0.14 ms each) of threads that wait in one state and call: what a second one shows
 of one of them it shows of all, and each has its turn,"""
-INSPECTIONS_REPEATED_CALMLY = 1
+READINGS_REPEATED_CALMLY = 1
 """while the sampler does not go fast."""
 UNTRAINED_EASE_PART = 6
 """A job that never trained and is only silent cannot be judged before 8 s, and changes slowly afterwards: the pause
 between two passes becomes this part of the age of that suspicion,"""
 UNTRAINED_MOST_EASE = 3.0
 """and at most so many regular ones: no window of the judgement is shorter."""
-INSPECTION_PROOF_NS = 10 * NS
-"""No turn takes longer, and inspections of a thread in an uninterruptible sleep get no rarer until it has lasted ten
+READING_PROOF_NS = 10 * NS
+"""No turn takes longer, and readings of a thread in an uninterruptible sleep get no rarer until it has lasted ten
 times as long: how long its storage completed nothing is seen from the first of them to the last."""
 BASELINE_EAGER_WAITS = 10
 """Healthy waits are learned at every pass until so many are known,"""
@@ -324,7 +324,7 @@ BASELINE_EAGER_NS = 60 * NS
 """or for so long,"""
 BASELINE_PERIOD_NS = 10 * NS
 """and from then on so rarely,"""
-BASELINE_INSPECTIONS = 2
+BASELINE_READINGS = 2
 """so many threads at a time."""
 CODE_PERIODS_NS = 2 * NS, 30 * NS
 """Shortest and longest pause before mappings are read anew: libraries are loaded while a program is young, code made

@@ -72,7 +72,7 @@ RESUME_S = 3.0
 KUBELET_RESTART_S = 30.0
 """A kubelet restarts a pod in place within two seconds; one on an overloaded host was seen to take fifteen."""
 RESTARTED_BY_ITSELF_S = 5.0
-"""A gang that comes back by itself after a crash is back by then."""
+"""A gang that restarts by itself after a crash is running again by then."""
 LARGE_GANG_PODS = 20
 """From so many pods on one collective request marks them faster than their controller does."""
 PODS_PER_REQUEST = 64

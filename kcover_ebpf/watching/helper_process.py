@@ -47,7 +47,7 @@ def start(
 
 
 def _confine(data_bytes: int, keep_admin: bool) -> None:
-    # without new rights, because gaining any would take the death signal back (kernel: commit_creds)
+    # without new privileges, because gaining any would take the death signal back (kernel: commit_creds)
     _LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, data_bytes))

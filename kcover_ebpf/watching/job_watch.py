@@ -16,7 +16,7 @@ from kcover_ebpf.diagnosis.rank_numbers import RANK_ENVIRON, RECORDER_PIPE
 from kcover_ebpf.diagnosis.tracker import Tracker
 from kcover_ebpf.diagnosis.verdict import VerdictKind
 from kcover_ebpf.diagnosis.wait_table import wait_rows
-from kcover_ebpf.facts.host import InspectRequest
+from kcover_ebpf.facts.host import ReadingRequest
 from kcover_ebpf.facts.kernel import Fact, ProcessExec, ProcessExit
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.host import procfs
@@ -118,7 +118,7 @@ class JobWatch:
         return job.pace.ease(job.now_ns) * job.attention.ease(job.now_ns, job.pace.trained)
 
     def attend(self) -> bool:
-        """Once a pass, with its facts: True if the job is to be inspected and judged as well."""
+        """Once a pass, with its facts: True if its threads are to be read and the job judged as well."""
         self._rest_count += 1
         self._is_attended = self._rest_count >= JUDGED_PASSES or not self._may_rest
         if self._is_attended:
@@ -157,8 +157,8 @@ class JobWatch:
         self._is_announced |= is_announced
         return is_announced
 
-    def wants(self) -> list[InspectRequest]:
-        """Threads to inspect now."""
+    def wants(self) -> list[ReadingRequest]:
+        """Threads to read now."""
         return self._judging.wants()
 
     def ask_collectives(self) -> None:
@@ -226,7 +226,7 @@ class JobWatch:
         self._judging.judge(procfs.unix_offset_s())
 
     def publish_table(self) -> None:
-        """Publish which thread waits where, if anybody subscribed."""
+        """Publish which thread waits where, if a sink subscribed."""
         verdict = self.tracker.current
         finding = self.job.finding() if self._watches_table and verdict is not None else None
         if finding is None or verdict is None:
@@ -236,7 +236,7 @@ class JobWatch:
             sink.on_waits(rows, f"{verdict.kind.value} {verdict.cause.value}")
 
     def close(self) -> None:
-        """Ask nobody any more; the processes stay watched."""
+        """Send no more queries; the processes stay watched."""
         if self._ras is not None:
             self._ras.close()
         if self._recorders is not None:

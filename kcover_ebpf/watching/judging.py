@@ -23,7 +23,7 @@ from kcover_ebpf.facts.devices import (
     PortChange,
     XidReported,
 )
-from kcover_ebpf.facts.host import CollectivesSeen, InspectRequest
+from kcover_ebpf.facts.host import CollectivesSeen, ReadingRequest
 from kcover_ebpf.facts.kernel import Fact, OomKill, ProcessExit, SignalSent, Tick
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.settings import Act, Settings
@@ -76,8 +76,8 @@ class InputRecorder(Protocol):
         """A fact that the job observed."""
         ...
 
-    def on_inspection(self) -> None:
-        """The job was asked which threads are to be inspected, and remembers that it was."""
+    def on_reading(self) -> None:
+        """The job was asked which threads are to be read, and remembers that it was."""
         ...
 
     def on_ask(self) -> None:
@@ -161,10 +161,10 @@ class Judging:
         for sink in self._sinks:
             sink.on_blind(reason)
 
-    def wants(self) -> list[InspectRequest]:
-        """Threads to inspect now."""
+    def wants(self) -> list[ReadingRequest]:
+        """Threads to read now."""
         if self._recorder is not None:
-            self._recorder.on_inspection()
+            self._recorder.on_reading()
         return self.job.wants()
 
     def asks_collectives(self) -> bool:

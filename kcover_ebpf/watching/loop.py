@@ -18,7 +18,7 @@ from kcover_ebpf.facts.kernel import Fact, ProcessExit
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.hardware.watch import DeviceWatch
 from kcover_ebpf.host import procfs
-from kcover_ebpf.host.thread_inspector import ThreadInspector
+from kcover_ebpf.host.thread_reader import ThreadReader
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
@@ -52,7 +52,7 @@ class SamplingLoop(ABC):
     ) -> None:
         machine = os.uname().machine
         self._kernel, self._devices, self._settings = kernel, devices, settings
-        self._table, self._inspector = SyscallTable(machine), ThreadInspector(machine)
+        self._table, self._reader = SyscallTable(machine), ThreadReader(machine)
         self._search = MemberSearch()
 
     @property
@@ -105,11 +105,11 @@ class SamplingLoop(ABC):
                 self._route(fact)
         due = [watch for watch in watches if watch.attend()]
         if due:
-            self._inspect(due)
+            self._read_threads(due)
         self._judge(due)
 
-    def _inspect(self, due: Sequence[JobWatch]) -> None:
-        self._take(self._inspector.inspect([each for watch in due for each in watch.wants()]))
+    def _read_threads(self, due: Sequence[JobWatch]) -> None:
+        self._take(self._reader.read([each for watch in due for each in watch.wants()]))
         for watch in due:
             watch.ask_collectives()
             watch.read_stacks()
@@ -147,7 +147,7 @@ class SamplingLoop(ABC):
     def _forget_process(self, pid: Pid) -> None:
         """It ended: its number may be used again, by a process that a search must find."""
         self._search.hurry()
-        self._inspector.forget(pid)
+        self._reader.forget(pid)
 
 
 class Sensor(SamplingLoop):

@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 from kcover_ebpf.diagnosis.odd_stack import LEAST_RANKS, innermost
 from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.facts.python_stacks import PythonStack, PythonStacksSeen
-from kcover_ebpf.host import procfs, thread_inspector
+from kcover_ebpf.host import procfs, thread_reader
 from kcover_ebpf.ids import Pid, Tid
 from kcover_ebpf.tunables.agent import (
     STACKS_AGAIN_S,
@@ -26,7 +26,7 @@ from kcover_ebpf.tunables.agent import (
 from kcover_ebpf.watching import py_spy
 from kcover_ebpf.watching.py_spy import Spies
 
-_STUCK = "Python frames (their reader does not come back)"
+_STUCK = "Python frames (their reader does not return)"
 _BUSY = "Python frames (those of other jobs were being read)"
 _NO_FRAMES = "Python frames of {} ranks (the threads that lead them run no Python)"
 _ONE_JOB = threading.Lock()
@@ -83,7 +83,7 @@ class StackWatch:
         self._is_open = False
 
     def _begin(self, ranks: Mapping[Pid, ProcessHistory], now_s: float) -> bool:
-        """False where there is nothing to read, or the last reading has not come back."""
+        """False where there is nothing to read, or the last reading has not returned."""
         leads = [
             _Lead(pid, view.lead.sample.tid)
             for pid, view in ranks.items()
@@ -134,7 +134,7 @@ def read(leads: list[_Lead]) -> PythonStacksSeen:
     spies = Spies(each.pid for each in leads)
     try:
         numbers: dict[int, dict[int, int]] = {
-            each.pid: thread_inspector.thread_numbers(each.pid, [each.tid]) for each in leads
+            each.pid: thread_reader.thread_numbers(each.pid, [each.tid]) for each in leads
         }
         found = spies.collect(STACKS_LIMIT_S, numbers)
     finally:

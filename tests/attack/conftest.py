@@ -80,5 +80,5 @@ class Peace:
 @pytest.fixture
 def peace(stage: Stage, tenant: Tenant, request: pytest.FixtureRequest) -> Iterator[Peace]:
     """The victim before the attack; nodes that are cordoned afterwards are uncordoned for the next one."""
-    with nodes.all_let_in(stage.cluster):
+    with nodes.all_uncordoned(stage.cluster):
         yield Peace(stage, request.node.name)

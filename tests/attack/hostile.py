@@ -65,6 +65,6 @@ def policy(**spec: object) -> dict[str, Any]:
 
 
 def claims(kind: str, name: str, uid: str) -> list[dict[str, Any]]:
-    """The ownerReferences of a pod, which nobody checks."""
+    """The ownerReferences of a pod, which the API server does not check."""
     version = "batch/v1" if kind == "Job" else "v1"
     return [{"apiVersion": version, "kind": kind, "name": name, "uid": uid, "controller": True}]

@@ -13,7 +13,7 @@ from tests.attack import meters
 from tests.cluster.cluster import Cluster, Namespace, until
 from tests.cluster.installed import NAMESPACE, Release
 from tests.cluster.kinds import KINDS
-from tests.cluster.nodes import kept_out
+from tests.cluster.nodes import cordoned_nodes
 from tests.cluster.orders import session_of
 from tests.cluster.restarts import hang, incidents, stopped
 
@@ -212,4 +212,4 @@ def shut(cluster: Cluster) -> frozenset[str]:
         for node in cluster.get("nodes")
         if node["spec"].get("unschedulable")
     }
-    return frozenset(cordoned | kept_out(cluster))
+    return frozenset(cordoned | cordoned_nodes(cluster))

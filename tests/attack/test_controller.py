@@ -56,7 +56,7 @@ def test_a2_a_pod_that_claims_a_foreign_job_arms_nothing(
     old = {each["metadata"]["uid"] for each in unarmed.pods(JOB.selector)}
     tenant.create(policy(), job("mine", CRASHES))
     with finalizers_removed(tenant.namespace):
-        until(lambda: incidents(tenant.namespace), "the attacker's gang is in trouble")
+        until(lambda: incidents(tenant.namespace), "the attacker's gang has an incident")
         until(lambda: has_trained(unarmed), "the unarmed job trains")
         # each is deleted within seconds, because its owner is in another namespace
         for number in range(12):

@@ -131,7 +131,7 @@ def test_a8_a_lost_job_cordons_no_node_and_an_unfit_device_does(
 
     until(is_shut, "an unfit device cordons")
     send(agent, NAMESPACE, "node2", devices_of("node2"))
-    nodes.let_in(cluster, "node2")
+    nodes.uncordon(cluster, "node2")
     peace.assert_recovers()
 
 

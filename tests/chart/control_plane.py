@@ -1,6 +1,6 @@
 """A real API server of the test's own: etcd and kube-apiserver on the loopback, up in seconds.
 
-Rights, admission and what a chart leaves behind are the API server's business alone, and
+Permissions, admission and what a chart leaves behind are the API server's business alone, and
 admission policies are cluster-wide: on the shared test bed they would meet other tests.
 """
 

@@ -129,7 +129,7 @@ def test_an_agent_writes_the_health_of_its_node_alone(installed: Installed) -> N
     assert (refused.code, "(its token names none)" in refused.message) == (403, True)
 
 
-def test_nobody_else_writes_the_health_of_a_node(installed: Installed, root: User) -> None:
+def test_no_other_user_writes_the_health_of_a_node(installed: Installed, root: User) -> None:
     assert installed.agent("n2").apply(f"{HEALTHS}/n2", health("n2")).code == 201
     for user in (root, installed.controller()):
         refused = user.merge(f"{HEALTHS}/n2", {"status": {"cleanRounds": 99}})
@@ -179,7 +179,7 @@ def test_without_the_policy_agents_have_no_lease(helm: Helm) -> None:
     }
 
 
-def test_nobody_else_writes_a_report(root: User, of_n1: str) -> None:
+def test_no_other_user_writes_a_report(root: User, of_n1: str) -> None:
     made = root.ask("POST", REPORTS, report("forged.n1", "n1"))
     assert (made.code, "by the agent of its node alone" in made.message) == (403, True)
     changed = root.merge(of_n1, {"spec": {"suspicious": True}})

@@ -1,4 +1,4 @@
-"""Who leads, with the rights that the chart gives: the lease goes with the pods that held it."""
+"""Who leads, with the permissions that the chart gives: the lease goes with the pods that held it."""
 
 import json
 import threading

@@ -1,8 +1,8 @@
 """Agent and controller, each with its own account and nothing else, take a job through a whole restart.
 
-The API server's audit log says which rights they used. A right that was not used needs a reason below, and
+The API server's audit log says which permissions they used. A permission that was not used needs a reason below, and
 what was refused is a fault: of the chart, or of a program that asks for what it does not need. Agent and
-controller are the real programs; the job controller and the kubelet, which are nobody's question here, are
+controller are the real programs; the job controller and the kubelet, which are not in question here, are
 played by the test, on real processes in real control groups.
 """
 
@@ -24,17 +24,17 @@ from kcover_ebpf.api import agent_lease
 from kcover_ebpf.api.agent_lease import AgentLease
 from kcover_ebpf.api.order import Verb
 from tests.chart.control_plane import ControlPlane, User, running
-from tests.chart.played_job import JOB, JOB_LABEL, JOBS, NODE, PODS, TEAM, PlayedJob, made, until
-from tests.chart.release import CHART, FULLNAME, RELEASE, Helm, Installed, make_pod
-from tests.chart.rights import (
+from tests.chart.permissions import (
     AGENT,
     AT_HOME,
     CONTROLLER,
     OF_DEVICES,
     OF_NODES,
     OF_OTHER_KINDS,
-    Right,
+    Permission,
 )
+from tests.chart.played_job import JOB, JOB_LABEL, JOBS, NODE, PODS, TEAM, PlayedJob, made, until
+from tests.chart.release import CHART, FULLNAME, RELEASE, Helm, Installed, make_pod
 from tests.kernel.pods import kubelet_root
 
 pytestmark = [
@@ -44,13 +44,15 @@ pytestmark = [
 
 HOME = "kcover"
 
-# ---- rights that this restart does not use, and why they are there
+# ---- permissions that this restart does not use, and why they are there
 
-NOT_USED: dict[str, dict[Right, str]] = {
+NOT_USED: dict[str, dict[Permission, str]] = {
     "agent": {
-        Right("create", "kcover.io", "faultreports"): "asked for beside `patch` by a server-side "
+        Permission(
+            "create", "kcover.io", "faultreports"
+        ): "asked for beside `patch` by a server-side "
         "apply of what is not there yet; the request is written down as a patch",
-        Right("create", "kcover.io", "nodehealths"): "the same",
+        Permission("create", "kcover.io", "nodehealths"): "the same",
     },
     "controller": {
         **dict.fromkeys(OF_OTHER_KINDS, "another kind of job (tests/cluster/test_kinds.py)"),
@@ -59,18 +61,22 @@ NOT_USED: dict[str, dict[Right, str]] = {
             "cordon, taint and condition of a node with a device fault (tests/unit/test_node_plan.py)",
         ),
         **dict.fromkeys(
-            OF_DEVICES - {Right("list", "resource.k8s.io", "devicetaintrules")},
+            OF_DEVICES - {Permission("list", "resource.k8s.io", "devicetaintrules")},
             "a device fault where devices come by DRA (tests/unit/test_node_plan.py)",
         ),
-        Right(
+        Permission(
             "delete", "kcover.io", "nodehealths"
         ): "of a node that is gone (tests/unit/test_node_lift.py)",
-        Right("deletecollection", "", "pods"): "gangs of more than 20 pods (tools/clusterbench)",
-        Right("delete", "kcover.io", "incidents"): "after a week (tests/unit/test_incident_gc.py)",
+        Permission(
+            "deletecollection", "", "pods"
+        ): "gangs of more than 20 pods (tools/clusterbench)",
+        Permission(
+            "delete", "kcover.io", "incidents"
+        ): "after a week (tests/unit/test_incident_gc.py)",
     },
 }
 
-SOMETIMES = {Right("patch", "", "events")}
+SOMETIMES = {Permission("patch", "", "events")}
 """An Event is changed where the restart took longer than the Event waited for the last word."""
 
 
@@ -90,7 +96,7 @@ def installed(plane: ControlPlane, programs: dict[str, Path]) -> Installed:
         accounts = f"/api/v1/namespaces/{name}/serviceaccounts"
         made(root.ask("POST", accounts, {"metadata": {"name": "default"}}))
     helm = Helm(programs["helm"], plane.kubeconfig)
-    # a restart in place uses fewer rights: pods are to be replaced
+    # a restart in place uses fewer permissions: pods are to be replaced
     full = f"--set=fullnameOverride={FULLNAME}"
     helm("install", RELEASE, str(CHART), f"--namespace={HOME}", full)
     return Installed(plane, HOME)
@@ -189,7 +195,7 @@ def restart(played: PlayedJob) -> None:
     until(lambda: played.phase() == "Recovered", "the job is over")
 
 
-def used(plane: ControlPlane, component: str) -> set[Right]:
+def used(plane: ControlPlane, component: str) -> set[Permission]:
     account = f"system:serviceaccount:{HOME}:{FULLNAME}-{component}"
     found = set()
     for each in plane.audited():
@@ -198,11 +204,11 @@ def used(plane: ControlPlane, component: str) -> set[Right]:
         about = each.get("objectRef")
         assert about is not None, f"{component} asked for {each['requestURI']}"
         sub = f"/{about['subresource']}" if about.get("subresource") else ""
-        found.add(Right(each["verb"], about.get("apiGroup", ""), about["resource"] + sub))
+        found.add(Permission(each["verb"], about.get("apiGroup", ""), about["resource"] + sub))
     return found
 
 
-def test_a_whole_restart_uses_every_right_or_says_why_not(
+def test_a_whole_restart_uses_every_permission_or_says_why_not(
     installed: Installed, played: PlayedJob, tmp_path: Path
 ) -> None:
     plane = installed.plane
@@ -228,13 +234,15 @@ def test_a_whole_restart_uses_every_right_or_says_why_not(
                 lambda: played.phase("other") == "Observed",
                 "the other job is reported, and left alone",
             )
-            until(lambda: Right("create", "", "events") in used(plane, "controller"), "an Event")
+            until(
+                lambda: Permission("create", "", "events") in used(plane, "controller"), "an Event"
+            )
             played.root.ask("DELETE", f"{JOBS}/{JOB}")
             for pod in played.pods.values():
                 played.root.ask("DELETE", f"{PODS}/{pod.name}", {"gracePeriodSeconds": 0})
             until(lambda: not played.reported(), "the agent takes its report away")
             until(
-                lambda: Right("patch", "kcover.io", "nodehealths") in used(plane, "agent"),
+                lambda: Permission("patch", "kcover.io", "nodehealths") in used(plane, "agent"),
                 "the agent inspects its node",
             )
         except AssertionError:
@@ -253,8 +261,8 @@ def test_a_whole_restart_uses_every_right_or_says_why_not(
     ):
         took, excused = used(plane, component), set(NOT_USED[component])
         assert took <= granted
-        assert excused <= granted, "a reason for a right that nobody has"
+        assert excused <= granted, "a reason for a permission that was not granted"
         assert granted - took - excused - SOMETIMES == set(), (
-            f"{component} has rights that it did not use"
+            f"{component} has permissions that it did not use"
         )
         assert took & excused == set(), "used after all: the reason is not needed"

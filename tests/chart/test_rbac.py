@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from tests.chart.control_plane import ControlPlane, User
+from tests.chart.permissions import AGENT, AT_HOME, CONTROLLER, Permission
 from tests.chart.release import Installed, make_pod
-from tests.chart.rights import AGENT, AT_HOME, CONTROLLER, Right
 
 RESTART = Path(__file__).resolve().parents[2] / "kcover_ebpf/recovery/methods.toml"
 
@@ -31,14 +31,14 @@ def user_of(installed: Installed, component: str) -> User:
     return installed.agent("n1") if component == "agent" else installed.controller()
 
 
-def reported_rules(user: User, namespace: str) -> set[Right]:
+def reported_rules(user: User, namespace: str) -> set[Permission]:
     """What the API server says this user may do in a namespace."""
     path = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
     answer = user.ask("POST", path, {"spec": {"namespace": namespace}})
     assert answer.code == 201, answer.message
     assert not answer.body["status"]["incomplete"]
     return {
-        Right(*each)
+        Permission(*each)
         for rule in answer.body["status"]["resourceRules"]
         for each in itertools.product(rule["verbs"], rule["apiGroups"], rule["resources"])
     }
@@ -49,21 +49,21 @@ def reported_rules(user: User, namespace: str) -> set[Right]:
 def test_the_rules_are_what_is_needed_and_no_more(
     installed: Installed, component: str, namespace: str
 ) -> None:
-    nobody = User(installed.plane, installed.plane.token("ml", "default"))
+    of_default = User(installed.plane, installed.plane.token("ml", "default"))
     at_home = namespace == "home"
     place = installed.namespace if at_home else namespace
-    mine = reported_rules(user_of(installed, component), place) - reported_rules(nobody, place)
+    mine = reported_rules(user_of(installed, component), place) - reported_rules(of_default, place)
     expected = EVERYWHERE[component] | (AT_HOME[component] if at_home else set())
     assert mine == expected
-    assert not any("*" in part for right in mine for part in right)
+    assert not any("*" in part for each in mine for part in each)
 
 
-def resources(root: User) -> Iterator[tuple[Right, str, bool]]:
+def resources(root: User) -> Iterator[tuple[Permission, str, bool]]:
     """Every resource and subresource of the API server: its name, its path, is it namespaced."""
     for name, version in group_versions(root):
         base = f"/apis/{name}/{version}" if name else f"/api/{version}"
         for each in root.ask("GET", base).body["resources"]:
-            yield Right("", name, each["name"]), base, each["namespaced"]
+            yield Permission("", name, each["name"]), base, each["namespaced"]
 
 
 def group_versions(root: User) -> Iterator[tuple[str, str]]:
@@ -109,7 +109,7 @@ def test_every_verb_on_every_resource_is_tried(
                 continue
             allowed = is_allowed(user, verb, base, name, "ml" if namespaced else None)
             tried += 1
-            if allowed != (Right(verb, group, name) in expected):
+            if allowed != (Permission(verb, group, name) in expected):
                 wrong.append(f"{verb} {name}.{group}: {'allowed' if allowed else 'refused'}")
     assert wrong == []
     assert tried > 500
@@ -126,9 +126,9 @@ def test_each_kind_of_the_table_can_be_restarted() -> None:
     table: dict[str, Any] = tomllib.loads(RESTART.read_text())
     for row in table["kind"]:
         verb = "patch" if row["way"] == "suspend" else "get"
-        assert Right(verb, row["group"], row["plural"]) in CONTROLLER
+        assert Permission(verb, row["group"], row["plural"]) in CONTROLLER
     queue = table["queue"]
-    assert Right("patch", queue["group"], queue["plural"]) in CONTROLLER
+    assert Permission("patch", queue["group"], queue["plural"]) in CONTROLLER
 
 
 def test_a_refused_request_is_distinguished_from_one_that_is_allowed(

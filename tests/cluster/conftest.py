@@ -91,7 +91,7 @@ def release(cluster: Cluster, image: str) -> Iterator[Release]:
 @pytest.fixture
 def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Namespace]:
     """A namespace of the test's own, with the training program; deleted afterwards."""
-    with nodes.all_let_in(cluster), made(titled(cluster, request.node.name)) as mine:
+    with nodes.all_uncordoned(cluster), made(titled(cluster, request.node.name)) as mine:
         yield mine
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.cluster import Cluster, Namespace, made, titled
-from tests.cluster.nodes import all_let_in
+from tests.cluster.nodes import all_uncordoned
 from tests.cluster.restarts import Program, running
 
 Body = Callable[[Namespace], None]
@@ -82,7 +82,7 @@ def crowd(
 ) -> Iterator[Crowd]:
     """Run them; those that have not begun by the end of the block never do."""
     with ExitStack() as stack:
-        stack.enter_context(all_let_in(cluster))
+        stack.enter_context(all_uncordoned(cluster))
         spaces = {name: titled(cluster, name) for name in scenarios}
         watched = [spaces[name] for name, each in scenarios.items() if not each.brings_controller]
         program = None

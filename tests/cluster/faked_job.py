@@ -71,7 +71,7 @@ def break_rank(namespace: Namespace, fake: FakeAgent, job: str = "demo") -> None
 
 
 def ask_for_recovery(namespace: Namespace, pod: Mapping[str, Any]) -> None:
-    """An Event about a pod, as kcover's detector, or anybody else's, writes it."""
+    """An Event about a pod, as kcover's detector, or any other, writes it."""
     about = {"kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
     event = {
         "apiVersion": "v1",

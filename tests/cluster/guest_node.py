@@ -79,8 +79,14 @@ class GuestNode:
         self._cluster.run("delete", "lease", self.name, "--namespace=kube-node-lease")
         self._cluster.run("delete", "node", self.name)
 
-    def run_agent(self, namespace: str) -> None:
-        """Start the agent in the guest; its report about the node lies in that namespace."""
+    def run_agent(self, namespace: str, *options: str, environ: str = "") -> None:
+        """Start the agent in the guest; its report about the node lies in that namespace.
+
+        `environ`: assignments in front of its command. The Node names the boot, as a kubelet writes it.
+        """
+        boot = self.guest.shell("cat /proc/sys/kernel/random/boot_id").strip()
+        patch = {"status": {"nodeInfo": {"bootID": boot}}}
+        self._session.merge_patch(f"/api/v1/nodes/{self.name}/status", patch)
         config = yaml.safe_load(self._cluster.kubeconfig.read_text())
         server = config["clusters"][0]["cluster"]
         port = urlsplit(server["server"]).port or 443
@@ -88,7 +94,8 @@ class GuestNode:
         (self.guest.share / "kubeconfig").write_text(yaml.safe_dump(config))
         command = f"{ROOT}/.venv/bin/kcover-ebpf agent --node={self.name} --namespace={namespace}"
         command += " --kubeconfig=/share/kubeconfig --state-dir=/run/kcover"
-        self._agent = self.guest.start("/bin/sh", "-c", f"exec {command}", log="/share/agent.log")
+        line = " ".join(("exec env", environ, command, *options))
+        self._agent = self.guest.start("/bin/sh", "-c", line, log="/share/agent.log")
 
     # ---- the kubelet
 

@@ -112,8 +112,8 @@ def _configure(folder: Path) -> None:
         "scrape_configs": [_scrape(each, folder) for each in COMPONENTS],
     }
     (folder / "prometheus.yml").write_text(json.dumps(prometheus))
-    route = {"receiver": "nobody", "group_wait": "0s"}
-    alertmanager = {"route": route, "receivers": [{"name": "nobody"}]}
+    route = {"receiver": "nowhere", "group_wait": "0s"}
+    alertmanager = {"route": route, "receivers": [{"name": "nowhere"}]}
     (folder / "alertmanager.yml").write_text(json.dumps(alertmanager))
 
 

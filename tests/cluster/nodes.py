@@ -1,4 +1,4 @@
-"""Nodes of the cluster under test: who is kept out, and what lies behind one that is on this host."""
+"""Nodes of the cluster under test: which are cordoned, and what lies behind one that is on this host."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from kcover_ebpf.recovery.node_plan import view_of
 from tests.cluster.cluster import Cluster, ClusterError, Namespace
 
 
-def kept_out(cluster: Cluster) -> set[str]:
+def cordoned_nodes(cluster: Cluster) -> set[str]:
     """Nodes that a controller of ours keeps new pods off."""
     return {node.name for node in map(view_of, cluster.get("nodes")) if node.ours}
 
 
-def let_in(cluster: Cluster, name: str) -> None:
+def uncordon(cluster: Cluster, name: str) -> None:
     """Take back what our controller did to a node, whether or not it runs."""
     (raw,) = cluster.get("nodes", name)
     release(connect(str(cluster.kubeconfig)), view_of(raw))
@@ -34,14 +34,14 @@ def events_of(cluster: Cluster, node: str) -> set[str]:
 
 
 @contextmanager
-def all_let_in(cluster: Cluster) -> Iterator[None]:
-    """Nodes that a test's controller keeps out are uncordoned at the end: the next test needs all of them."""
-    out = kept_out(cluster)
+def all_uncordoned(cluster: Cluster) -> Iterator[None]:
+    """Nodes that a test's controller cordons are uncordoned at the end: the next test needs all of them."""
+    out = cordoned_nodes(cluster)
     try:
         yield
     finally:
-        for node in kept_out(cluster) - out:
-            let_in(cluster, node)
+        for node in cordoned_nodes(cluster) - out:
+            uncordon(cluster, node)
 
 
 def inside(cluster: Cluster, node: str, *command: str) -> str:
@@ -72,7 +72,7 @@ def still(cluster: Cluster, node: str) -> Iterator[None]:
 
 
 _ONE_DISK = threading.Lock()
-"""Who freezes a node's disk has the node kept out: the jobs of other scenarios need the other nodes."""
+"""A test that freezes a node's disk has the node cordoned: the jobs of other scenarios need the other nodes."""
 
 
 @contextmanager

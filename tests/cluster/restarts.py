@@ -180,7 +180,7 @@ def stopped(pods: list[dict[str, Any]]) -> list[int]:
 
 
 def recover(namespace: Namespace, fake: FakeAgent, count: int = 1) -> dict[str, Any]:
-    """Wait until all pods are back, then let the agents tell of progress."""
+    """Wait until all pods are back, then let the agents report progress."""
     last = ("Recovering", "Recovered", "Failed", "Refused", "Observed")
     found = wait_for_phase(namespace, last, count)
     assert found["status"]["phase"] in ("Recovering", "Recovered"), found["status"]["message"]

@@ -78,7 +78,7 @@ def check_recovered(namespace: Namespace, victim: dict[str, Any]) -> None:
 
 
 @BOOK.scenario()
-def a_rank_that_no_signal_ends_is_reported_and_its_node_is_kept_out(namespace: Namespace) -> None:
+def a_rank_that_no_signal_ends_is_reported_and_its_node_is_cordoned(namespace: Namespace) -> None:
     skips.require("loop")
     policy(namespace)
     with nodes.disk(namespace) as (node, folder):
@@ -88,8 +88,8 @@ def a_rank_that_no_signal_ends_is_reported_and_its_node_is_kept_out(namespace: N
         assert victim["metadata"]["uid"] in uids(namespace)
         nodes.thaw(namespace.cluster, node, folder)
         namespace.wait("job/demo", "jsonpath={.spec.suspend}=false", 60)
-        assert node in nodes.kept_out(namespace.cluster)
-        nodes.let_in(namespace.cluster, node)
+        assert node in nodes.cordoned_nodes(namespace.cluster)
+        nodes.uncordon(namespace.cluster, node)
         check_recovered(namespace, victim)
 
 
@@ -105,6 +105,6 @@ def a_rank_that_no_signal_ends_is_left_behind_where_the_policy_says_so(
         assert node not in {pod["spec"]["nodeName"] for pod in rank_pods(namespace, TWO)}
         uid = victim["metadata"]["uid"]
         assert processes(uid), "the disk is frozen still"
-        nodes.let_in(namespace.cluster, node)
+        nodes.uncordon(namespace.cluster, node)
         nodes.thaw(namespace.cluster, node, folder)
         until(lambda: not processes(uid), "the kubelet ends what is left of the pod")

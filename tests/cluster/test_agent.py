@@ -179,7 +179,7 @@ def test_a_minute_without_an_api_server_delays_and_doubles_nothing(
         cut_s = time.time()
         os.kill(pid, signal.SIGSTOP)
         time.sleep(60)
-        assert watched.verdict(pod.node)["verdict"] == "WORKING", "nobody could tell"
+        assert watched.verdict(pod.node)["verdict"] == "WORKING", "no agent could detect it"
         assert incidents(namespace) == []
         watched.relay.mend()
         incident = wait_for_phase(namespace, ("Recovered", "Failed", "Refused", "Observed"))

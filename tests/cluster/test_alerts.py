@@ -96,7 +96,7 @@ def test_a_hang_fires_reaches_alertmanager_and_resolves(
     watching.wait(lambda: not watching.firing("KcoverJobHung"), 600)
     print(f"SIGCONT to resolved {time.monotonic() - ended_s:.1f} s")
 
-    # Restarted now: what recoveries, orders and lost time tell.
+    # Restarted now: what recoveries, orders and lost time show.
     policy(namespace)
     namespace.ctl("label", "jobs.batch/demo", "kcover.io/cascading-recovery=true")
     watching.wait(lambda: has_trained(namespace), 240)

@@ -136,7 +136,7 @@ def a_controller_killed_between_decision_and_deletion_is_followed_by_one_that_ac
         patch = '--patch={"spec":{"approved":true}}'
         namespace.ctl("patch", "incident", name, "--type=merge", patch)
         time.sleep(2)
-        assert uids(namespace) == old, "nobody is there to act"
+        assert uids(namespace) == old, "no controller is there to act"
         # the same lease: it has to run out first
         program.start()
         recover(namespace, fake)
@@ -144,7 +144,7 @@ def a_controller_killed_between_decision_and_deletion_is_followed_by_one_that_ac
 
 
 @BOOK.scenario(brings_controller=True)
-def a_report_that_nobody_renewed_is_not_acted_on(namespace: Namespace) -> None:
+def a_report_that_was_not_renewed_is_not_acted_on(namespace: Namespace) -> None:
     """As of a node that lost its power while it reported a hang, and of a controller that comes later."""
     policy(namespace)
     started(namespace)

@@ -99,7 +99,7 @@ FAULTS = {
 
 @pytest.fixture(scope="module", params=[True, False], ids=["privileged", "unprivileged"])
 def profile(request: pytest.FixtureRequest, cluster: Cluster, image: str) -> Any:
-    """A release whose agents have all rights, or only the named ones."""
+    """A release whose agents have all privileges, or only the named ones."""
     privileged = str(request.param).lower()
     with installed(cluster, image, f"agent.privileged={privileged}") as release:
         release.wait_until_ready()

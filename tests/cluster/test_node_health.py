@@ -1,4 +1,4 @@
-"""A node fails an inspection, is kept out, is mended, and is back at work by itself; the second time it takes longer.
+"""A node fails an inspection, is cordoned, is mended, and is back at work by itself; the second time it takes longer.
 
 The check is an operator's own, driven by a file, in the real agents of all nodes; the rounds follow each other within
 seconds, so that what takes half an hour by the defaults takes half a minute.
@@ -26,7 +26,7 @@ from tests.cluster.node_health import (
     listed,
     of_node,
 )
-from tests.cluster.nodes import all_let_in, events_of, inside, kept_out
+from tests.cluster.nodes import all_uncordoned, cordoned_nodes, events_of, inside
 from tests.cluster.restarts import policy
 
 pytestmark = [pytest.mark.needs("root", "bpf"), pytest.mark.timeout(900, func_only=True)]
@@ -61,7 +61,7 @@ def fail_and_mend(
 ) -> int:
     """Break a node and mend it; clean rounds in a row when it was found at work again."""
     break_it()
-    until(lambda: kept_out(cluster) == {node}, "the node is kept out")
+    until(lambda: cordoned_nodes(cluster) == {node}, "the node is cordoned")
     spec = of_node(cluster, node)["spec"]
     assert spec["unschedulable"]
     assert "kcover.io/device-fault" in {taint["key"] for taint in spec["taints"]}
@@ -70,7 +70,7 @@ def fail_and_mend(
     assert (row["health"], row["kept_out_by"]) == ("fail", "kcover")
     assert "the licence is gone" in row["reason"]
     mend()
-    until(lambda: not kept_out(cluster), "the node is at work again", 240)
+    until(lambda: not cordoned_nodes(cluster), "the node is at work again", 240)
     assert not of_node(cluster, node)["spec"].get("unschedulable")
     until(lambda: condition(cluster, node) == "False: no check failed", "the condition is over")
     return int(health(cluster, node)["cleanRounds"])
@@ -116,7 +116,7 @@ def test_the_chart_and_its_permissions_suffice(cluster: Cluster, image: str) -> 
         f"agent.inspection.plugins.probe={PROBE.format(STATE + '/broken')}",
     )
     node = min(each["metadata"]["name"] for each in cluster.get("nodes"))
-    with all_let_in(cluster), installed(cluster, image, *values) as release:
+    with all_uncordoned(cluster), installed(cluster, image, *values) as release:
         release.wait_until_ready()
         policy(Namespace(cluster, NAMESPACE), node={"inspection": "All", "cleanRounds": 2})
         until(lambda: health(cluster, node).get("result") == "pass", "the node is inspected")

@@ -18,7 +18,7 @@ import pytest
 
 from tests.cluster.cluster import Cluster, Namespace, home, until
 from tests.cluster.node_health import all_pass, health, inspected, of_node
-from tests.cluster.nodes import kept_out
+from tests.cluster.nodes import cordoned_nodes
 from tests.cluster.restarts import policy
 from tools.peerbench import daemons
 
@@ -94,11 +94,11 @@ def taint_holds_it_back(
     with detecting(cluster, node, built, folder):
         rounds = clean_rounds(cluster, node)
         until(lambda: clean_rounds(cluster, node) >= rounds + 8, "as many once more")
-        assert kept_out(cluster) == {node}, "NVIDIA's taint is evidence, too"
+        assert cordoned_nodes(cluster) == {node}, "NVIDIA's taint is evidence, too"
         taints = {each["key"] for each in of_node(cluster, node)["spec"]["taints"]}
         assert TAINT in taints
         cluster.ctl("taint", "node", node, f"{TAINT}-")
-        until(lambda: not kept_out(cluster), "the node is at work again")
+        until(lambda: not cordoned_nodes(cluster), "the node is at work again")
         assert theirs(cluster, node)["status"] == "False"
         assert writers(cluster, node) == owner
 
@@ -118,16 +118,18 @@ def test_a_node_that_it_calls_bad_is_not_uncordoned_and_its_condition_is_its_own
             with detecting(cluster, node, built, tmp_path / "bad") as log:
                 owner = writers(cluster, node)
                 assert len(owner) == 1
-                assert kept_out(cluster) == set(), "a condition of another program cordons nothing"
+                assert cordoned_nodes(cluster) == set(), (
+                    "a condition of another program cordons nothing"
+                )
                 (broken / node).touch()
-                until(lambda: kept_out(cluster) == {node}, "the node is kept out")
+                until(lambda: cordoned_nodes(cluster) == {node}, "the node is cordoned")
                 log.write_text(LINE.format(time.strftime("%b %e %H:%M:%S"), node))
                 until(lambda: theirs(cluster, node)["status"] == "True", "it finds a deadlock")
                 reported = theirs(cluster, node)
                 assert reported["reason"] == "DockerHung"
                 (broken / node).unlink()
                 until(lambda: clean_rounds(cluster, node) >= 8, "four times what is needed")
-                assert kept_out(cluster) == {node}
+                assert cordoned_nodes(cluster) == {node}
                 assert {**theirs(cluster, node), "lastHeartbeatTime": ""} == {
                     **reported,
                     "lastHeartbeatTime": "",

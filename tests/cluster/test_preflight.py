@@ -11,7 +11,7 @@ from kcover_ebpf.api import preflight
 from tests.cluster.cluster import JOBS, ROOT, Cluster, Namespace, until
 from tests.cluster.installed import installed
 from tests.cluster.kinds import sized
-from tests.cluster.nodes import inside, kept_out
+from tests.cluster.nodes import cordoned_nodes, inside
 from tests.cluster.restarts import incidents, wait_for_phase, ways
 
 pytestmark = [pytest.mark.timeout(900, func_only=True)]
@@ -68,7 +68,7 @@ def test_a_preflight_that_fails_moves_the_job(namespace: Namespace, image: str) 
             inside(cluster, bad, "touch", BROKEN)
             until(lambda: result(cluster, bad) == "fail", "the node fails its inspection")
             until(lambda: result(cluster, names[-1]) == "pass", "the other one passes")
-            assert not kept_out(cluster), "by itself an inspection cordons no node"
+            assert not cordoned_nodes(cluster), "by itself an inspection cordons no node"
             namespace.start("job")
             incident = wait_for_phase(namespace, ("Recovered",), timeout_s=300)
             status = incident["status"]
@@ -84,7 +84,7 @@ def test_a_preflight_that_fails_moves_the_job(namespace: Namespace, image: str) 
             assert [ends(each) for each in pods] == [[0]] * 2
             (job,) = namespace.get("jobs")
             assert job["status"].get("failed", 0) == 0, "its back-off, which is 0, is not spent"
-            assert kept_out(cluster) == {bad}
+            assert cordoned_nodes(cluster) == {bad}
         finally:
             inside(cluster, bad, "rm", "-f", BROKEN)
             # or the next test begins with a node that failed
@@ -153,7 +153,7 @@ def test_a_job_that_finds_a_slow_node_is_moved_before_it_starts(
         }
         (job,) = namespace.get("jobs")
         assert job["status"].get("failed", 0) == 0, "its back-off, which is 0, is not spent"
-        assert kept_out(cluster) == {names[1]}
+        assert cordoned_nodes(cluster) == {names[1]}
 
 
 @pytest.mark.needs("root")

@@ -1,4 +1,4 @@
-"""A node that we keep out waits for what drivers, operators and device plug-ins say of its GPUs. We change none of it.
+"""A node that we cordon waits for what drivers, operators and device plug-ins say of its GPUs. We change none of it.
 
 The slice is that of a DRA driver; the counts are what the kubelet writes when a device plug-in calls a GPU unhealthy.
 """
@@ -16,7 +16,7 @@ from kcover_ebpf.recovery.node_health import OFFENCES
 from tests import skips
 from tests.cluster.cluster import Cluster, Namespace, home, until
 from tests.cluster.node_health import all_pass, health, inspected, listed
-from tests.cluster.nodes import kept_out, still
+from tests.cluster.nodes import cordoned_nodes, still
 from tests.cluster.restarts import policy
 
 pytestmark = [pytest.mark.needs("root", "bpf"), pytest.mark.timeout(900, func_only=True)]
@@ -65,7 +65,7 @@ def waits_for(cluster: Cluster, node: str, *signals: str) -> None:
     """Clean inspections, four times as many as are needed, do not uncordon the node, and people see why."""
     rounds = clean_rounds(cluster, node)
     until(lambda: clean_rounds(cluster, node) >= rounds + 8, "more clean inspections")
-    assert kept_out(cluster) == {node}
+    assert cordoned_nodes(cluster) == {node}
     row = listed(cluster, node)
     assert len(row["others"]) == len(signals), row
     for signal, text in zip(signals, row["others"], strict=True):
@@ -103,9 +103,9 @@ def test_a_node_waits_for_what_others_say_of_its_gpus(
         with inspected(cluster, tmp_path) as broken:
             until(lambda: all_pass(cluster, names), "all nodes are inspected, and pass")
             policy(operators, node={"inspection": "All", "cleanRounds": 2})
-            assert kept_out(cluster) == set(), "a taint of a driver cordons nothing"
+            assert cordoned_nodes(cluster) == set(), "a taint of a driver cordons nothing"
             (broken / node).touch()
-            until(lambda: kept_out(cluster) == {node}, "the node is kept out")
+            until(lambda: cordoned_nodes(cluster) == {node}, "the node is cordoned")
             (broken / node).unlink()
             waits_for(cluster, node, "gpu-0 of gpu.example.com: taint gpu.nvidia.com/xid=79")
             assert taints(cluster) == [(XID["key"], "NoSchedule")]
@@ -120,6 +120,6 @@ def test_a_node_waits_for_what_others_say_of_its_gpus(
                 cluster.run("delete", "devicetaintrules", NAME)
                 waits_for(cluster, node, "only 7 of 8 nvidia.com/gpu are allocatable")
                 count_gpus(cluster, node, 8)
-                until(lambda: not kept_out(cluster), "the node is at work again")
+                until(lambda: not cordoned_nodes(cluster), "the node is at work again")
     finally:
         operators.ctl("delete", "faultpolicies", "--all")

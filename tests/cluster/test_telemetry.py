@@ -35,7 +35,7 @@ pytestmark = [
 ]
 RELEASE = "app.kubernetes.io/name=kcover-ebpf"
 UUID = "GPU-7c0e-0"
-# of the agent alone: a mount that nobody else sees
+# of the agent alone: a mount that no other process sees
 WITH_DRIVER = 'mount -t tmpfs none /sys/module && mkdir /sys/module/nvidia && exec "$@"'
 
 

@@ -117,24 +117,24 @@ def test_the_stopped_rank_of_a_job_on_two_nodes_is_named(watched: Namespace) -> 
 
 
 @pytest.fixture
-def nobody(watched: Namespace, tmp_path: Path) -> Path:
+def unprivileged(watched: Namespace, tmp_path: Path) -> Path:
     """A kubeconfig of a user who may see pods, and nothing else."""
-    watched.ctl("create", "serviceaccount", "nobody")
+    watched.ctl("create", "serviceaccount", "unprivileged")
     watched.ctl("create", "role", "see", "--verb=get,list", "--resource=pods")
-    who = f"--serviceaccount={watched.name}:nobody"
+    who = f"--serviceaccount={watched.name}:unprivileged"
     watched.ctl("create", "rolebinding", "see", "--role=see", who)
-    token = watched.ctl("create", "token", "nobody").strip()
+    token = watched.ctl("create", "token", "unprivileged").strip()
     path = tmp_path / "kubeconfig"
     path.write_text(watched.cluster.kubeconfig.read_text())
     changed = Cluster(path, watched.cluster.kubectl)
-    changed.ctl("config", "set-credentials", "nobody", f"--token={token}")
-    changed.ctl("config", "set-context", "--current", "--user=nobody")
+    changed.ctl("config", "set-credentials", "unprivileged", f"--token={token}")
+    changed.ctl("config", "set-context", "--current", "--user=unprivileged")
     return path
 
 
 @pytest.mark.timeout(600)
-def test_what_stands_in_the_way_is_reported_and_a_dead_client_leaves_nothing(
-    watched: Namespace, nobody: Path
+def test_what_prevents_a_trace_is_reported_and_a_dead_client_leaves_nothing(
+    watched: Namespace, unprivileged: Path
 ) -> None:
     pod = watched.pods("job-name=demo")[0]["metadata"]["name"]
     mine = ("--agent-namespace", watched.name)
@@ -142,8 +142,8 @@ def test_what_stands_in_the_way_is_reported_and_a_dead_client_leaves_nothing(
         (("nowhere", *mine), None, 2, "no pod nowhere"),
         ((pod, *mine, "-c", "none"), None, 2, "no container none; it has main"),
         ((pod, "--agent-namespace", "default"), None, 3, "no agent of kcover-ebpf runs on node"),
-        ((pod, *mine), nobody, 3, "not allowed to exec into the agents"),
-        ((pod,), nobody, 3, "--agent-namespace"),
+        ((pod, *mine), unprivileged, 3, "not allowed to exec into the agents"),
+        ((pod,), unprivileged, 3, "--agent-namespace"),
     ):
         done = trace(watched, *arguments, kubeconfig=kubeconfig)
         assert (done.returncode, text in done.stderr) == (code, True), done.stderr

@@ -10,7 +10,7 @@ static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER, two = PTHREAD_MUTEX_INIT
 static pthread_barrier_t both_hold_one;
 static pthread_t first_thread;
 
-static void tell(const char *name)
+static void announce(const char *name)
 {
 	printf("%s %ld\n", name, syscall(SYS_gettid));
 	fflush(stdout);
@@ -18,7 +18,7 @@ static void tell(const char *name)
 
 static void *first(void *unused)
 {
-	tell("first");
+	announce("first");
 	pthread_mutex_lock(&one);
 	pthread_barrier_wait(&both_hold_one);
 	pthread_mutex_lock(&two);
@@ -27,7 +27,7 @@ static void *first(void *unused)
 
 static void *second(void *unused)
 {
-	tell("second");
+	announce("second");
 	pthread_mutex_lock(&two);
 	pthread_barrier_wait(&both_hold_one);
 	pthread_mutex_lock(&one);
@@ -36,7 +36,7 @@ static void *second(void *unused)
 
 static void *joiner(void *unused)
 {
-	tell("joiner");
+	announce("joiner");
 	pthread_join(first_thread, NULL);
 	return unused;
 }

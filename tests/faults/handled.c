@@ -1,5 +1,5 @@
 // Faults that a handler mends, as virtual machines and sanitizers make them on purpose: COUNT of
-// them, each of which the kernel reports to nobody, then one without a handler. Waits for a line
+// them, none of which the kernel reports, then one without a handler. Waits for a line
 // before it begins.
 #define _GNU_SOURCE
 #include <setjmp.h>

@@ -2,7 +2,7 @@
 
 nccl_rank.py LIBRARY STEPS FAULT LATE: makes a communicator of all ranks with an id that they share, launches an
 operation a step, then the last one in which the rank LATE takes no part (FAULT "absent"), calls another one ("other")
-or posts no receive ("unreceived"); with "none" all take part. Nobody answers for NCCL: there is no RAS.
+or posts no receive ("unreceived"); with "none" all take part. Nothing answers for NCCL: there is no RAS.
 """
 
 import ctypes

@@ -13,7 +13,7 @@ from kcover_ebpf.hardware.catalog.files import shipped as catalog
 from kcover_ebpf.hardware.ras import RasError
 from kcover_ebpf.hardware.ras.answer import parse
 from kcover_ebpf.hardware.ras.client import _EVENTS_BYTES, REPORT_BYTES, dead_peers, port_of
-from kcover_ebpf.host import blocked_call, procfs, stack_frames, stack_words, thread_inspector
+from kcover_ebpf.host import blocked_call, procfs, stack_frames, stack_words, thread_reader
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.logs import container_log, lines, rules
 from kcover_ebpf.logs.lines import Source
@@ -70,7 +70,7 @@ def _memory(data: bytes) -> None:
         for name in _WAITS:
             assert len(blocked_call.files(Pid(0), blocked_call.Call(name, args, 0))) <= 64
         assert len(_WORDS.words(Pid(0), args[0])) <= 256
-    futex.describe(args[1], args[2], memory[: thread_inspector._LOCK_BYTES], {5: 6})
+    futex.describe(args[1], args[2], memory[: thread_reader._LOCK_BYTES], {5: 6})
     for machine in ("x86_64", "aarch64"):
         stack_frames.follows_call(memory[:8], machine)
 

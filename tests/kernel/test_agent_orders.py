@@ -219,7 +219,7 @@ def test_the_thread_lets_go_without_being_asked(bench: Bench) -> None:
     assert not thread.is_alive()
 
 
-def test_an_agent_that_is_asked_to_end_leaves_nobody_stopped(bench: Bench) -> None:
+def test_an_agent_that_is_asked_to_end_leaves_no_process_stopped(bench: Bench) -> None:
     pod = bench.pod("a")
     bench.order(Verb.STOP)
     bench.executor.close()
@@ -232,7 +232,7 @@ def test_an_agent_that_is_asked_to_end_leaves_nobody_stopped(bench: Bench) -> No
     assert ack.result is AckResult.REFUSED
 
 
-def test_a_disk_that_fills_up_keeps_nobody_stopped(bench: Bench) -> None:
+def test_a_disk_that_fills_up_keeps_no_process_stopped(bench: Bench) -> None:
     pod = bench.pod("a")
     bench.order(Verb.STOP)
     bench.folder.joinpath("orders.draft").mkdir()
@@ -253,7 +253,7 @@ def test_a_resume_is_obeyed_without_a_disk(bench: Bench) -> None:
     wait_until(lambda: "T" not in pod.states())
 
 
-def test_an_agent_that_ends_while_it_keeps_evidence_leaves_nobody_stopped(bench: Bench) -> None:
+def test_an_agent_that_ends_while_it_keeps_evidence_leaves_no_process_stopped(bench: Bench) -> None:
     """The order thread is not waited for: what follows is done by the thread that ends the agent."""
     pod = bench.pod("a")
     begun, done = threading.Event(), threading.Event()
@@ -278,7 +278,7 @@ def test_an_agent_that_ends_while_it_keeps_evidence_leaves_nobody_stopped(bench:
     assert "T" not in pod.states()
 
 
-def test_a_process_that_cannot_be_pinned_for_another_reason_stops_nobody(
+def test_a_process_that_cannot_be_pinned_for_another_reason_stops_no_process(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pod = bench.pod("a")

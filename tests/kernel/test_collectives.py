@@ -67,8 +67,8 @@ def test_ranks_that_have_all_joined_are_reported_and_not_ended(tmp_path: Path) -
     assert "shutdown" not in actions
 
 
-def test_the_right_to_enter_a_network_is_used_for_a_moment_only() -> None:
-    """In a child, because rights do not come back."""
+def test_the_privilege_to_enter_a_network_is_used_for_a_moment_only() -> None:
+    """In a child, because a dropped privilege is not regained."""
     program = """
 from kcover_ebpf.kernel import capabilities as c
 admin = c.Capability.SYS_ADMIN

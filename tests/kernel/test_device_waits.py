@@ -64,7 +64,7 @@ def test_the_rank_that_took_a_lock_is_named_among_those_that_wait_for_their_devi
     assert 0 < faults[0]["time"] - began_s(one) < 12
 
 
-def test_nobody_is_named_or_ended_where_all_wait_for_their_devices(
+def test_no_rank_is_named_or_ended_where_all_wait_for_their_devices(
     tmp_path: Path, library: Path
 ) -> None:
     options = ("-o", "json", "--act", "shutdown", "--for", "19s")

@@ -1,4 +1,4 @@
-"""What happens when records find no room: exits are late and whole, others are counted, nobody is forgotten."""
+"""What happens when records find no room: exits are late and whole, others are counted, no process is forgotten."""
 
 import os
 import signal
@@ -127,7 +127,7 @@ def test_a_process_without_room_is_watched_when_there_is_room_again() -> None:
         running(program("crowd"), "threads", "1") as target,
     ):
         target.line()
-        # nobody has these numbers; the table cannot know
+        # no process has these numbers; the table cannot know
         fillers = [Pid(2**22 + number) for number in range(16_384)]
         for pid in fillers:
             kernel.watch(pid)

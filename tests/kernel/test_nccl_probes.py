@@ -351,8 +351,8 @@ def test_the_rank_that_never_came_is_named_without_ras(
     assert not any(fact["sides"] for fact in reported)
 
 
-def test_rights_to_attach_are_used_for_a_moment_only(library: Path) -> None:
-    """In a child, because rights do not come back; attaching works after they were dropped."""
+def test_privileges_to_attach_are_used_for_a_moment_only(library: Path) -> None:
+    """In a child, because a dropped privilege is not regained; attaching works after they were dropped."""
     program = f"""
 import subprocess, sys, time
 from kcover_ebpf.hardware.nccl.probes import NcclProbes

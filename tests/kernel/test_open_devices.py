@@ -1,4 +1,4 @@
-"""Which devices a process has open is read with the inspection of its thread, as the process itself named them."""
+"""Which devices a process has open is part of the reading of its thread, as the process itself named them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from kcover_ebpf.facts.host import InspectRequest
+from kcover_ebpf.facts.host import ReadingRequest
 from kcover_ebpf.host.procfs import open_devices
-from kcover_ebpf.host.thread_inspector import ThreadInspector
+from kcover_ebpf.host.thread_reader import ThreadReader
 from kcover_ebpf.ids import Pid, Tid
 
 # /dev as in its own container: names as in one that was given a GPU and an RDMA port
@@ -35,12 +35,12 @@ def holder() -> Iterator[Pid]:
         process.kill()
 
 
-def test_inspection__names_the_devices_that_a_process_has_open(holder: Pid) -> None:
-    asked = InspectRequest(holder, Tid(holder), since_ns=0)
-    (found,) = ThreadInspector(os.uname().machine).inspect([asked], timeout_s=10.0)
+def test_reading__names_the_devices_that_a_process_has_open(holder: Pid) -> None:
+    asked = ReadingRequest(holder, Tid(holder), since_ns=0)
+    (found,) = ThreadReader(os.uname().machine).read([asked], timeout_s=10.0)
     assert getattr(found, "devices", None) == OPENED
-    burning = InspectRequest(holder, Tid(holder), since_ns=0, burning_sp=4096)
-    (found,) = ThreadInspector(os.uname().machine).inspect([burning], timeout_s=10.0)
+    burning = ReadingRequest(holder, Tid(holder), since_ns=0, burning_sp=4096)
+    (found,) = ThreadReader(os.uname().machine).read([burning], timeout_s=10.0)
     assert getattr(found, "devices", None) == OPENED
 
 

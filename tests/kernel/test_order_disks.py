@@ -78,7 +78,7 @@ def test_a_resume_is_obeyed(bench: Bench, disk: Path, spoil: Spoil) -> None:
 
 
 @BREAK
-def test_an_agent_that_ends_leaves_nobody_stopped(
+def test_an_agent_that_ends_leaves_no_process_stopped(
     bench: Bench,
     disk: Path,
     spoil: Spoil,

@@ -100,7 +100,7 @@ def test_snapshot_writes_a_bundle_and_leaves_the_job_alone(job: Path) -> None:
     assert str(bundle) in action["text"]
 
 
-def test_shutdown_ends_all_so_that_nobody_sees_another_die(job: Path) -> None:
+def test_shutdown_ends_all_so_that_no_rank_sees_another_die(job: Path) -> None:
     with run(*arguments("shutdown"), folder=job) as one:
         members = one.await_members(4)
         assert one.finish() == 75
@@ -207,7 +207,7 @@ def watched(job: Path, *arguments: str, **options: Any) -> tuple[int, list[dict[
 
 
 @pytest.mark.alone  # a rank is to be seen training from outside
-def test_a_watched_process_tree_is_ended_and_nobody_else(job: Path) -> None:
+def test_a_watched_process_tree_is_ended_and_no_other_process(job: Path) -> None:
     with subprocess.Popen(["sleep", "600"]) as bystander, started(job) as top:
         code, _ = watched(job, "--pid", str(top.pid))
         assert top.wait(10) in ENDED

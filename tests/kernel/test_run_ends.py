@@ -124,7 +124,7 @@ def test_the_job_lives_on_when_we_are_killed(tmp_path: Path) -> None:
         members = one.await_members(2)
         supervisor = one.supervisor()
         one.send(signal.SIGKILL)
-        # Nobody else may hold our standard output: a reader must see its end.
+        # No other process may hold our standard output: a reader must see its end.
         assert one.reap() == -9
         assert all(is_alive(pid) for pid in members)
         until((tmp_path / "lived").exists, "the job to continue")
@@ -169,8 +169,8 @@ def test_a_command_that_cannot_be_executed_is_refused_in_one_line(tmp_path: Path
     assert ended.stderr == "kcover-ebpf: cannot start the command: Exec format error\n"
 
 
-def test_the_job_has_all_our_rights_and_the_sensor_few(tmp_path: Path) -> None:
-    def rights(text: str) -> int:
+def test_the_job_has_all_our_privileges_and_the_sensor_few(tmp_path: Path) -> None:
+    def capabilities(text: str) -> int:
         return int(
             next(line for line in text.splitlines() if line.startswith("CapEff")).split()[1], 16
         )
@@ -179,19 +179,19 @@ def test_the_job_has_all_our_rights_and_the_sensor_few(tmp_path: Path) -> None:
     with run("-o", "json", "--", *script, folder=tmp_path) as one:
         until((tmp_path / "reported").exists, "the job to report its privileges")
         until(lambda: is_judging(one.pid), "the sensor to watch")
-        ours = rights(Path(f"/proc/{one.pid}/status").read_text())
+        ours = capabilities(Path(f"/proc/{one.pid}/status").read_text())
         rss_kb = resident_kb(one.pid)
         one.send(signal.SIGTERM)
         one.finish()
-    mine = rights(Path("/proc/self/status").read_text())
-    assert rights(one.err) == mine
+    mine = capabilities(Path("/proc/self/status").read_text())
+    assert capabilities(one.err) == mine
     assert ours & mine == ours
     assert ours.bit_count() <= 4
     assert rss_kb < 60_000
 
 
 def is_judging(pid: int) -> bool:
-    """Its rights are dropped once it has loaded its programs."""
+    """Its privileges are dropped once it has loaded its programs."""
     line = next(
         line
         for line in Path(f"/proc/{pid}/status").read_text().splitlines()

@@ -23,7 +23,7 @@ print("training", flush=True)
 try:
     time.sleep(60)
 except KeyboardInterrupt:
-    time.sleep(1)  # longer than anybody is asked twice in
+    time.sleep(1)  # longer than the pause before a process is asked again
     open("saved", "w")
 """
 
@@ -49,7 +49,7 @@ class Terminal:
             return False
         try:
             data = os.read(self._descriptor, 65536)
-        except OSError:  # EIO: nobody holds the other end any more
+        except OSError:  # EIO: the other end is closed
             return False
         self.text += data.decode(errors="replace")
         return bool(data)

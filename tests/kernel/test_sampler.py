@@ -1,4 +1,4 @@
-"""The life of the kernel half: ticks, restarts, rights, refusals, and that nothing stays."""
+"""The life of the kernel half: ticks, restarts, privileges, refusals, and that nothing stays."""
 
 import contextlib
 import os
@@ -161,7 +161,9 @@ def test_the_sampler_works_with_the_capabilities_it_keeps() -> None:
     full = re.search(r"CapEff:\s*(\w+)", Path("/proc/self/status").read_text())
     assert lines[:2] == ["True", str(sorted(int(one) for one in KEPT))], done
     assert full is not None
-    assert f"CapEff:\t{full[1]}" in lines, "a job that root starts afterwards has its full rights"
+    assert f"CapEff:\t{full[1]}" in lines, (
+        "a job that root starts afterwards has its full privileges"
+    )
     assert lines[-1] == "True"
 
 

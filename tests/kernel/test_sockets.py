@@ -263,7 +263,7 @@ def test_retransmits_over_a_link_that_loses_everything_are_reported(kernel: Kern
 
         last = until(backed_off, "three times a doubled time-out")
     assert last.unacked_bytes == 1000
-    assert last.acked_bytes == sender.acked_bytes, "what nobody acknowledged is no progress"
+    assert last.acked_bytes == sender.acked_bytes, "what was not acknowledged is no progress"
     assert last.last_send_ns > sender.last_send_ns
     repeated = of_kind(events, TcpRetransmit)
     assert 3 <= len(repeated) <= 8

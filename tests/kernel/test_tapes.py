@@ -89,7 +89,7 @@ def test_a_tape_names_neither_host_nor_program_unless_asked(job: Path) -> None:
         assert f'"{os.uname().nodename}"' not in tape
 
 
-def test_a_disk_that_is_full_disturbs_nobody(job: Path) -> None:
+def test_a_disk_that_is_full_disturbs_no_process(job: Path) -> None:
     with run("--record", "/dev/full", "-o", "json", "--", "sleep", "1", folder=job) as one:
         assert one.finish() == 0
     assert one.err.count("recording stopped: No space left on device; the job continues") == 1

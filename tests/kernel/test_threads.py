@@ -130,7 +130,7 @@ def test_a_thread_that_stays_is_sent_once(kernel: KernelSampler) -> None:
             assert threads_of(kernel, target.pid) == {}
         kernel.request(target.pid, CLOSELY)
         again = threads_of(kernel, target.pid)
-        assert threads_of(kernel, target.pid) == {}, "what did not run has nothing new to tell"
+        assert threads_of(kernel, target.pid) == {}, "what did not run has nothing new to report"
         kernel.request(target.pid, EACH_PASS)
         assert threads_of(kernel, target.pid) == {}
         kernel.request(target.pid, CLOSELY)

@@ -87,7 +87,7 @@ def threads_of(pid: int) -> list[tuple[str, str, str]]:
 
 
 def test_a_trace_touches_no_thread_of_its_target(deadlock: tuple[Running, dict[str, int]]) -> None:
-    # a stop, however short, is a switch: the counters would tell
+    # a stop, however short, is a switch: the counters would show it
     target, _ = deadlock
     before = threads_of(target.pid)
     trace("--pid", str(target.pid))
@@ -167,7 +167,7 @@ def test_five_hundred_threads_become_a_few_lines() -> None:
     assert [each["tid"] for each in held].count(target.pid) == 500
 
 
-def test_what_was_saved_is_shown_the_same_without_rights(tmp_path: Path) -> None:
+def test_what_was_saved_is_shown_the_same_without_privileges(tmp_path: Path) -> None:
     file = tmp_path / "trace.jsonl"
     with running(program("deadlock")) as target:
         target.line()
@@ -179,10 +179,10 @@ def test_what_was_saved_is_shown_the_same_without_rights(tmp_path: Path) -> None
             check=False,
         )
     # as a user who may read nothing of ours, so the file is handed over open
-    nobody = ["setpriv", "--reuid=65534", "--clear-groups"]
+    unprivileged = ["setpriv", "--reuid=65534", "--clear-groups"]
     with file.open() as saved:
         again = subprocess.run(
-            [*nobody, COMMAND, "trace", "--replay", "/dev/stdin"],
+            [*unprivileged, COMMAND, "trace", "--replay", "/dev/stdin"],
             stdin=saved,
             capture_output=True,
             text=True,

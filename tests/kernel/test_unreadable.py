@@ -13,25 +13,25 @@ from tests.skips import ROOT, skip
 SCRIPT = r"""
 import json, os, time
 from kcover_ebpf.host.identities import Identities
-from kcover_ebpf.facts.host import Inspection, InspectRequest, Unreadable
-from kcover_ebpf.host.thread_inspector import ThreadInspector
+from kcover_ebpf.facts.host import ThreadReading, ReadingRequest, Unreadable
+from kcover_ebpf.host.thread_reader import ThreadReader
 from tests.faults.memory_lock import started
 
 rank, device = started()
-identities, inspector = Identities(), ThreadInspector(os.uname().machine)
-me, longest, known_of_me, inspected = os.getpid(), 0.0, 0, 0
-unreadable = {"identity": 0, "inspection": 0}
+identities, reader = Identities(), ThreadReader(os.uname().machine)
+me, longest, known_of_me, read = os.getpid(), 0.0, 0, 0
+unreadable = {"identity": 0, "reading": 0}
 for _ in range(24):
     began = time.monotonic()
     facts = list(identities.learn([rank, me], {"RANK"}))
-    inspected_now = inspector.inspect([InspectRequest(rank, rank, 0), InspectRequest(me, me, 0)])
+    facts_now = reader.read([ReadingRequest(rank, rank, 0), ReadingRequest(me, me, 0)])
     longest = max(longest, time.monotonic() - began)
     known_of_me += any(each.pid == me for each in facts)
-    inspected += any(each.pid == me for each in inspected_now if isinstance(each, Inspection))
+    read += any(each.pid == me for each in facts_now if isinstance(each, ThreadReading))
     unreadable["identity"] += any(isinstance(each, Unreadable) for each in facts)
-    unreadable["inspection"] += any(isinstance(each, Unreadable) for each in inspected_now)
+    unreadable["reading"] += any(isinstance(each, Unreadable) for each in facts_now)
     time.sleep(0.1)
-print(json.dumps([longest, known_of_me, inspected, unreadable]), flush=True)
+print(json.dumps([longest, known_of_me, read, unreadable]), flush=True)
 os.kill(rank, 9)
 os.close(device)  # before we end: our own threads wait for it
 os._exit(0)
@@ -39,7 +39,7 @@ os._exit(0)
 
 
 @pytest.mark.needs("root", "fuse")
-def test_a_process_whose_memory_lock_is_held_stops_nobody() -> None:
+def test_a_process_whose_memory_lock_is_held_stops_no_other_process() -> None:
     done = subprocess.run(
         ["unshare", "--mount", sys.executable, "-c", SCRIPT],
         cwd=ROOT,
@@ -49,11 +49,11 @@ def test_a_process_whose_memory_lock_is_held_stops_nobody() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    longest_s, known, inspected, unreadable = json.loads(done.stdout)
+    longest_s, known, read, unreadable = json.loads(done.stdout)
     if not unreadable["identity"]:
         skip("mmap-lock", "this kernel does not wait in such a mapping")
     assert longest_s < 0.6, "both are waited for once, 0.1 s each"
-    assert (known, inspected) == (24, 24)
-    # a name is asked for in each pass, until it is known; an inspection is reported once
+    assert (known, read) == (24, 24)
+    # a name is asked for in each pass, until it is known; a reading is reported once
     assert unreadable["identity"] > 5
-    assert unreadable["inspection"] == 1
+    assert unreadable["reading"] == 1

@@ -9,7 +9,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from kcover_ebpf.facts.host import InspectRequest
+from kcover_ebpf.facts.host import ReadingRequest
 from kcover_ebpf.host.procfs import boottime_ns
 from kcover_ebpf.ids import Pid, Tid
 
@@ -24,7 +24,7 @@ def ready():
 @contextmanager
 def child_in(
     body: str, words: Sequence[str] = (), stdin: int | None = subprocess.DEVNULL
-) -> Generator[InspectRequest]:
+) -> Generator[ReadingRequest]:
     """A child that runs `body`, which calls `ready()` just before it waits; gone at the end."""
     command = [sys.executable, "-S", "-c", PREAMBLE + body, *words]
     with subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE) as child:
@@ -33,7 +33,7 @@ def child_in(
             assert child.stdout.read(1) == b"x"
             since_ns = boottime_ns()
             _until_asleep(child.pid)
-            yield InspectRequest(Pid(child.pid), Tid(child.pid), since_ns)
+            yield ReadingRequest(Pid(child.pid), Tid(child.pid), since_ns)
         finally:
             child.kill()
 

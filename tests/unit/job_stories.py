@@ -73,7 +73,7 @@ def is_killed(stage: Recorded) -> None:
 
 
 def is_killed_by_its_launcher(stage: Recorded) -> None:
-    """The others wait for it to come back, and began to one after the other."""
+    """The others wait for it to run again, and began to one after the other."""
     stage.add(Proc(50, argv=("torchrun", "train.py"), mode="tick"))
     stage.run(5)
     victim = stage.rank(2)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-SECRET = "not-for-anybody"
+SECRET = "not-for-display"
 
 
 def kubeconfig(folder: Path, url: str) -> str:

@@ -39,7 +39,7 @@ class Cluster:
             self.writing,  # type: ignore[arg-type]
             self.store,
             NodeLimits("kcover", breaker or NodeBreaker(), 300.0),
-            lambda about, reason, text, trouble: self.events.append((about["name"], reason)),
+            lambda about, reason, text, warning: self.events.append((about["name"], reason)),
         )
 
     def writing(self) -> Cluster:

@@ -33,7 +33,7 @@ class RecordedStage(Stage):
         wants, update = self.job.wants, self.tracker.update
 
         def recorded_wants() -> Any:
-            self.writer.on_inspection()
+            self.writer.on_reading()
             return wants()
 
         def recorded_update(job: Any, unix_offset_s: float) -> Verdict | None:

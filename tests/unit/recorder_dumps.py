@@ -1,6 +1,6 @@
 """Dumps of PyTorch's flight recorder as its source writes them (FlightRecorderDetail.hpp, version 2.10 of the dump).
 
-Python's pickler at protocol 2 stands in for the one in C++: for plain data they write the same instructions.
+Python's pickler at protocol 2 replaces the one in C++: for plain data they write the same instructions.
 """
 
 from __future__ import annotations

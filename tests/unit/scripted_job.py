@@ -1,4 +1,4 @@
-"""A scripted job for tests of the judging layers: facts as the kernel and the host would tell them."""
+"""A scripted job for tests of the judging layers: facts as the kernel and the host would report them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from kcover_ebpf.diagnosis.tracker import Tracker
 from kcover_ebpf.diagnosis.verdict import Verdict, VerdictKind
 from kcover_ebpf.facts.host import (
     CodeSeen,
-    Inspection,
-    InspectRequest,
     Module,
     ProcessSeen,
+    ReadingRequest,
     StorageState,
+    ThreadReading,
     WaitedFile,
 )
 from kcover_ebpf.facts.kernel import (
@@ -125,7 +125,7 @@ class Proc:
     alive: bool = True
     step: int = 0
     passes: int = 0
-    inspected_ns: int = 0
+    read_ns: int = 0
     detail: Detail = Detail.OFF
 
 
@@ -210,9 +210,7 @@ class Stage:
                 self._sample(proc, period_ns, requests.get(Pid(proc.pid), SampleRequest()))
         self.feed(Tick(self.now_ns, period_ns, lost, late))
         for request in self.job.wants():
-            self.feed(
-                self._inspection(request) if request.burning_sp is None else self._code(request)
-            )
+            self.feed(self._reading(request) if request.burning_sp is None else self._code(request))
         verdict = self.tracker.update(self.job, 0.0)
         if verdict is not None:
             self.verdicts.append(verdict)
@@ -256,7 +254,7 @@ class Stage:
     def _reconcile_all(self, proc: Proc, sample: ThreadSample) -> None:
         for tid, side in proc.sides.items():
             self.feed(self._side(proc, tid, side, sample))
-        proc.inspected_ns = self.now_ns
+        proc.read_ns = self.now_ns
         side_ns = int(proc.side_cpu * (self.now_ns - START_NS))
         self.feed(
             ProcessTotals(
@@ -316,10 +314,10 @@ class Stage:
             user_ip=CODE[side.module] + 0x10,
             cpu_ns=self.now_ns - START_NS if burns else 0,
             run_delay_ns=0,
-            previous_ns=proc.inspected_ns,
+            previous_ns=proc.read_ns,
         )
 
-    def _code(self, request: InspectRequest) -> CodeSeen:
+    def _code(self, request: ReadingRequest) -> CodeSeen:
         proc = self.procs[int(request.pid)]
         side = proc.sides.get(int(request.tid))
         stack = proc.called_from if side is None else side.stack
@@ -355,7 +353,7 @@ class Stage:
     def _lost(self, proc: Proc, other: Proc) -> bool:
         return bool(proc.backoff or other.backoff)
 
-    def _inspection(self, request: InspectRequest) -> Inspection:
+    def _reading(self, request: ReadingRequest) -> ThreadReading:
         proc = self.procs[int(request.pid)]
         return replace(
             _empty(request, self.now_ns),
@@ -369,8 +367,8 @@ class Stage:
         )
 
 
-def _empty(request: InspectRequest, now_ns: int) -> Inspection:
-    return Inspection(now_ns, request.pid, request.tid, "", None, False, (), (), None, ())
+def _empty(request: ReadingRequest, now_ns: int) -> ThreadReading:
+    return ThreadReading(now_ns, request.pid, request.tid, "", None, False, (), (), None, ())
 
 
 def pipe(stage: Stage, holder: Proc, fd: int, inode: int) -> WaitedFile:

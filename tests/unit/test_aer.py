@@ -40,9 +40,9 @@ def test_aer_counter__no_error_is_lost_or_counted_twice(bursts, data):
         if data.draw(st.booleans()) and total:
             reported += error.count if (error := counter.on_total(fact)) else 0
         if data.draw(st.booleans()):
-            reported += sum(error.count for error in counter.on_inspection([fact]))
+            reported += sum(error.count for error in counter.on_totals([fact]))
     reported += sum(
-        error.count for error in counter.on_inspection([AerTotal(0, GPU, CORRECTED, 1, total)])
+        error.count for error in counter.on_totals([AerTotal(0, GPU, CORRECTED, 1, total)])
     )
     assert reported == total
 

@@ -49,7 +49,7 @@ def test_wrong__all_that_is_wrong_is_said() -> None:
 
 
 def test_wrong__every_thread_of_the_agent_is_a_part() -> None:
-    """A thread that nobody asks about could end in silence."""
+    """A thread that is never asked about could end in silence."""
     from kcover_ebpf.agent.main import AgentOptions, _Agent
 
     with contextlib.ExitStack() as stack:

@@ -209,7 +209,7 @@ def test_object_of__a_report_that_came_since_is_not_what_was_confirmed(store: Ob
     assert store.seen(KEY)[0].confirmed_s is None
 
 
-def test_object_of__a_renewal_wakes_nobody_but_for_an_answer(
+def test_object_of__a_renewal_changes_no_gang_but_for_an_answer(
     store: ObjectCache, changed: list[GangId]
 ) -> None:
     store.on_report(written("a", 7))

@@ -75,9 +75,7 @@ def test_blindness__a_sensor_that_is_late_for_ten_seconds_says_that_it_cannot_ob
     assert stage.verdicts[-1].kind is VerdictKind.WORKING
 
 
-def test_blindness__a_silent_rank_with_threads_that_nobody_sees_is_not_blamed_and_not_healthy() -> (
-    None
-):
+def test_blindness__a_silent_rank_with_unseen_threads_is_not_blamed_and_not_healthy() -> None:
     # one of the unseen threads may be at work for all that is known
     stage = crowded(1)
     stage.become(stage.rank(1), "read")
@@ -100,7 +98,9 @@ def test_blindness__what_is_seen_again_is_judged_by_what_is_seen_from_then_on() 
     assert stage.verdicts[-1].cause is Cause.STOPPED
 
 
-def test_blindness__a_job_that_is_seen_to_go_on_is_working_though_some_threads_are_unseen() -> None:
+def test_blindness__a_job_that_is_seen_to_continue_is_working_though_some_threads_are_unseen() -> (
+    None
+):
     stage = crowded(1, 2)
     stage.run(30)
     assert stage.verdicts[-1].cause is Cause.TRAINING
@@ -116,7 +116,7 @@ def test_blindness__a_rank_whose_end_was_missed_is_gone_and_never_taken_for_one_
     stage.exit(stage.rank(2), code=1)
     stage.run(5)
     (verdict,) = [each for each in stage.verdicts if each.kind is VerdictKind.CRASHED]
-    assert verdict.cause is Cause.EXITED, "nobody knows that rank 1 left before"
+    assert verdict.cause is Cause.EXITED, "it is not known that rank 1 left before"
 
 
 def test_blindness__peers_that_wait_for_a_rank_whose_end_was_missed_hang() -> None:

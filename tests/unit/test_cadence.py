@@ -110,6 +110,6 @@ def test_cadence__before_anything_is_learned_only_what_comes_near_to_a_stall_is_
     cadence = Cadence(1.6, 1.5)
     assert (cadence.threshold_s, cadence.alarm_s) == (8.0, 5.0)
     assert Cadence(1.6, 1.5, unlearned_s=3.0).alarm_s == 0.9
-    # it has trained: patience puts off the verdict, not the inspections
+    # it has trained: patience puts off the verdict, not the readings
     cadence.relearn(60.0)
     assert (cadence.threshold_s, cadence.alarm_s) == (60.0, 0.9)

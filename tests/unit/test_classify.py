@@ -131,10 +131,10 @@ def test_classify__what_was_seen_in_an_earlier_wait_explains_no_later_one() -> N
     stage.become(rank, "read", files=(PIPE,))
     all_wait(stage, 1)
     stage.run(4)
-    assert snapshot_of(stage, 101).inspected
+    assert snapshot_of(stage, 101).thread_read
     stage.become(rank, "run")
     stage.one_pass(NS // 4)
-    assert not snapshot_of(stage, 101).inspected
+    assert not snapshot_of(stage, 101).thread_read
 
 
 def test_classify__silence_is_counted_from_the_moment_the_wait_began() -> None:

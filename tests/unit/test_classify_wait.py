@@ -95,7 +95,7 @@ def second_thread(proc: Proc, state: TaskState, since_ns: int, now_ns: int) -> T
 
 
 def blocked_on_a_thread() -> Stage:
-    """Rank 1 waits for another thread where nobody ever waited, the other ranks for rank 1."""
+    """Rank 1 waits for another thread where none ever waited, the other ranks for rank 1."""
     stage = trained()
     stage.become(stage.rank(1), "futex", stack=LOCK)
     all_wait(stage, 1)
@@ -205,7 +205,7 @@ def test_classify_wait__storage_is_stuck_only_when_something_proves_it(
     assert [each.cause for each in not_working(stage)] == ([Cause.STORAGE] if proven else [])
 
 
-def test_classify_wait__a_server_that_answers_nobody_is_stuck_after_the_patience() -> None:
+def test_classify_wait__a_server_that_answers_no_request_is_stuck_after_the_patience() -> None:
     stage = trained(policy=Policy(storage_patience_s=120))
     silent = replace(STUCK, device="0:55")
     stage.become(stage.rank(0), "write", files=(FILE,), storage=silent)

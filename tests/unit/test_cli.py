@@ -102,7 +102,7 @@ def test_main__wrong_catalogue(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "no action 'pray'; use one of" in err
 
 
-@pytest.mark.parametrize("error", [CannotObserve("no\nrights"), LoadError("no rights")])
+@pytest.mark.parametrize("error", [CannotObserve("no\nprivileges"), LoadError("no privileges")])
 def test_main__what_cannot_be_observed(
     error: CannotObserve, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -110,7 +110,7 @@ def test_main__what_cannot_be_observed(
         raise error
 
     monkeypatch.setattr(main, "carry_out", fail)
-    assert failure(["run", "--", "true"], capsys) == (3, "kcover-ebpf: no rights\n")
+    assert failure(["run", "--", "true"], capsys) == (3, "kcover-ebpf: no privileges\n")
 
 
 def test_main__a_bug_is_one_line_too(

@@ -11,7 +11,7 @@ from kcover_ebpf.cli import main
 def no_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("NODE_NAME", "KCOVER_NODE_NAME", "KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("kcover_ebpf.kernel.features.require_rights", lambda: None)
+    monkeypatch.setattr("kcover_ebpf.kernel.features.require_privileges", lambda: None)
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

@@ -48,7 +48,7 @@ FAULT = local(VerdictKind.CRASHED, Cause.KILLED, 0, 5.0, EvidenceKind.EVENT)
     ],
     ids=["all train", "one stands", "starts again", "slow", "fault", "one has not said so yet"],
 )
-def test_why_calm__a_trouble_is_over_when_every_node_says_so(reported, expected) -> None:
+def test_why_calm__an_incident_is_over_when_every_node_says_so(reported, expected) -> None:
     assert closing.why_calm(REPORTED, reported) == expected
 
 
@@ -61,7 +61,7 @@ def test_why_calm__a_trouble_is_over_when_every_node_says_so(reported, expected)
         (TopOwner(JOB, None), 4000.0, "it is no longer being reported"),
     ],
 )
-def test_why_gone__a_trouble_of_a_job_that_nobody_sees_is_over_with_the_job(
+def test_why_gone__an_incident_of_a_job_that_is_not_seen_is_over_with_the_job(
     top, after_s, expected
 ) -> None:
     assert closing.why_gone(REPORTED, top, NOW_S + after_s) == expected
@@ -72,7 +72,7 @@ def test_close__a_closed_incident_says_what_was_done_and_why_it_is_closed() -> N
     assert closed.is_closed
     assert closed.phase is Phase.OBSERVED
     assert closed.message == "HUNG stopped; not armed; closed: the job is gone"
-    assert closed.last_s == REPORTED.last_s, "a trouble that begins later is another one"
+    assert closed.last_s == REPORTED.last_s, "an incident that begins later is another one"
     raw = object_of(Incident("ns", "i", JOB, {"k": "v"})) | {"status": status_of(closed)}
     assert incident_of(raw).status == closed
 

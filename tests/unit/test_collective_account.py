@@ -31,7 +31,7 @@ JOINED = tuple(record(rank, WAITS) for rank in range(4))
 
 
 def spinning() -> Stage:
-    """All ranks wait busily: the host cannot tell who did not join."""
+    """All ranks wait busily: the host cannot determine which did not join."""
     stage = Stage()
     stage.run(60)
     for number in range(stage.world):
@@ -72,7 +72,7 @@ def test_collective_account__the_rank_that_called_something_else_is_named_with_i
     )
 
 
-def test_collective_account__a_tie_is_a_mismatch_and_names_nobody() -> None:
+def test_collective_account__a_tie_is_a_mismatch_and_names_no_rank() -> None:
     other = steps(5, ends="all_gather")
     sides = (record(0, WAITS), record(1, WAITS), record(2, other), record(3, other))
     verdict = verdict_of(spinning(), sides)
@@ -103,7 +103,7 @@ def test_judge__a_circle_of_groups_is_reported_and_is_no_second_kind_of_evidence
 
 
 @pytest.mark.parametrize("records", [BEHIND, MISMATCH], ids=["behind", "mismatch"])
-def test_judge__recordings_older_than_what_a_rank_does_now_name_nobody(
+def test_judge__recordings_older_than_what_a_rank_does_now_name_no_rank(
     records: tuple[RankRecord, ...],
 ) -> None:
     stage = spinning()

@@ -35,7 +35,7 @@ def behind(*ranks: CollectiveRank, **more: object) -> CollectiveCounts:
     return replace(counts, **more)  # type: ignore[arg-type]
 
 
-def test_joined__nobody_said_anything() -> None:
+def test_joined__without_an_answer() -> None:
     assert joined([]) is None
 
 
@@ -87,13 +87,13 @@ def test_joined__the_same_number_in_two_communicators_is_two_ranks() -> None:
 
 @pytest.mark.parametrize(("moved_s", "moving"), [(1.1, False), (0.9, True)])
 def test_joined__the_newest_word_says_whether_counts_move(moved_s: float, moving: bool) -> None:
-    went_on = CollectiveCounts(1.0, moving=True)
-    seen = joined([answer(behind(LATE)), answer(went_on, 1, moved_s)])
+    moved = CollectiveCounts(1.0, moving=True)
+    seen = joined([answer(behind(LATE)), answer(moved, 1, moved_s)])
     assert seen is not None
     assert (seen.moving, bool(seen.behind)) == (moving, not moving)
 
 
-def test_joined__no_answer_counts_only_where_nobody_has_one() -> None:
+def test_joined__no_answer_counts_only_where_none_has_one() -> None:
     silent = CollectiveCounts(0.0, trouble="timed out")
     seen = joined([answer(silent, age_s=0.5), answer(behind(LATE), 1)])
     assert seen is not None
@@ -161,7 +161,7 @@ def test_collective_counts__a_rank_whose_agent_is_silent_is_named_by_the_others_
     assert merged.verdict.unobserved == ("node n3 did not report",)
 
 
-def test_gang_input__without_counts_nobody_is_named() -> None:
+def test_gang_input__without_counts_no_rank_is_named() -> None:
     merged = gang({27: State.FUTEX}, None)
     assert merged.culprit is None
 

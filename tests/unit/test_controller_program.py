@@ -41,7 +41,7 @@ def _pods(program: Controller) -> Reflector:
 
 @pytest.mark.parametrize("part", PARTS)
 def test_health__a_dead_thread_is_named(part: str) -> None:
-    """As an error that nobody expected would leave it."""
+    """As an unexpected error would leave it."""
     program = Controller(FakeSilentSession(), ControllerOptions("ns", "me", workers=2))  # type: ignore[arg-type]
     assert program._health() == ""
     ended = threading.Thread(target=lambda: None, name=f"the {part} thread")

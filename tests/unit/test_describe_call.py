@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kcover_ebpf.diagnosis.describe_call import CallDetails, WaitTarget, in_detail, in_short
 from kcover_ebpf.diagnosis.futex import Lock
 from kcover_ebpf.diagnosis.process_state import State
-from kcover_ebpf.facts.host import Inspection, WaitedFile
+from kcover_ebpf.facts.host import ThreadReading, WaitedFile
 from kcover_ebpf.facts.kernel import TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import NS, Inode, Pid, Tid
@@ -81,7 +81,7 @@ CASES: dict[str, tuple[str, str, tuple[int, ...], CallDetails, str, list[str]]] 
         "read fd 5 pipe with rank 2's loader 4715 [pipe_read]",
         ["pipe"],
     ),
-    "a pipe nobody else holds": (
+    "a pipe that no other process has open": (
         "S",
         "read",
         (5, 0, 0, 0, 0, 0),
@@ -211,34 +211,34 @@ def test_in_detail__any_call_is_decoded(
 
 TABLE = SyscallTable("x86_64")
 FD9 = WaitedFile(9, "pipe", "pipe:[77]", Inode(77), "", "")
-INSPECTED = Inspection(0, Pid(1), Tid(1), "futex_wait", 30 * NS, True, (FD9,), (), None, ())
+READING = ThreadReading(0, Pid(1), Tid(1), "futex_wait", 30 * NS, True, (FD9,), (), None, ())
 RUN = TaskState.RUNNING
 
 
 @pytest.mark.parametrize(
-    ("said", "inspection", "state", "text"),
+    ("said", "reading", "state", "text"),
     [
         (sample(1), None, State.FUTEX, "futex"),
         (
             sample(1, 0),
-            INSPECTED,
+            READING,
             State.READ,
             "read fd 9 pipe pipe:[77] [futex_wait] (ends in 30 s)",
         ),
         (sample(1, -1, RUN), None, State.SPINNING, "running in user space (a loop in place)"),
         (sample(1, -1), None, State.FAULTING, "page fault"),
-        (sample(1, state=TaskState.STOPPED), INSPECTED, State.STOPPED, "stopped (SIGSTOP)"),
+        (sample(1, state=TaskState.STOPPED), READING, State.STOPPED, "stopped (SIGSTOP)"),
         (sample(1, state=TaskState.FROZEN), None, State.FROZEN, "frozen (cgroup)"),
         (sample(1, 18, TaskState.UNINTERRUPTIBLE), None, State.STORAGE, "pwrite64 (state D)"),
         (
             sample(99),
-            replace(INSPECTED, files=(), boottime_ns=40 * NS),
+            replace(READING, files=(), boottime_ns=40 * NS),
             State.FUTEX,
             "futex [futex_wait] (ends in 0 s)",
         ),
     ],
 )
 def test_in_short__the_words_for_a_wait(
-    said: ThreadSample, inspection: Inspection | None, state: State, text: str
+    said: ThreadSample, reading: ThreadReading | None, state: State, text: str
 ) -> None:
-    assert in_short(said, inspection, TABLE, state) == text
+    assert in_short(said, reading, TABLE, state) == text

@@ -56,7 +56,7 @@ def test_device_faults__a_device_fault_is_a_finding_with_its_device():
     assert found.judge(views, stalled=True) is None
     found.observe(fault(2))
     found.observe(fault(3, pid=99))
-    found.observe(fault(11 * 10**9))  # much later: another trouble
+    found.observe(fault(11 * 10**9))  # much later: another fault
     finding = found.judge(views, stalled=True)
     assert finding is not None
     assert (finding.kind, finding.cause) == (VerdictKind.DEVICE_FAULT, Cause.DEVICE)
@@ -103,7 +103,7 @@ def lost_link(local: str) -> tuple[Finding, dict[Pid, ProcessHistory]]:
         ("10.9.9.9", [False], None),
         ("10.0.0.1", [], None),
     ],
-    ids=["is down", "came back", "is another port", "was always up"],
+    ids=["is down", "is up again", "is another port", "was always up"],
 )
 def test_device_faults__a_lost_link_whose_port(local, changes, device):
     known = DeviceFaults()
@@ -129,7 +129,7 @@ def test_device_faults__a_lost_link_whose_port(local, changes, device):
         "flaps",
         "retrains",
         "has its switch restarted",
-        "came back",
+        "is up again",
         "is reported twice",
     ],
 )

@@ -9,7 +9,7 @@ from kcover_ebpf.facts.devices import (
     CudaContext,
     DeviceHeld,
 )
-from kcover_ebpf.facts.host import Inspection, WaitedFile
+from kcover_ebpf.facts.host import ThreadReading, WaitedFile
 from kcover_ebpf.hardware import topology
 from kcover_ebpf.hardware.device_users import DeviceUsers
 from kcover_ebpf.hardware.open_holders import OpenHolders, open_by
@@ -116,23 +116,23 @@ def test_device_users__rdma_devices_and_their_files(tmp_path):
     assert [whose.function_of(name) for name in ("mlx5_2/1", "mlx5_0", "soft/1")] == [NIC, NIC, ""]
 
 
-def inspection(at_s: float, *targets: str) -> Inspection:
+def reading(at_s: float, *targets: str) -> ThreadReading:
     files = tuple(WaitedFile(3, "device", each, Inode(0), "", "") for each in targets)
     at_ns = int(at_s * 1e9)
-    return Inspection(at_ns, Pid(7), Tid(8), "rm_wait", None, False, files, (), None, ())
+    return ThreadReading(at_ns, Pid(7), Tid(8), "rm_wait", None, False, files, (), None, ())
 
 
 @pytest.mark.parametrize(
-    ("inspections", "in_d", "reported"),
+    ("readings", "in_d", "reported"),
     [
-        ([inspection(0, "/dev/nvidia0"), inspection(5, "/dev/nvidia0")], True, [GPU]),
-        ([inspection(t, "/dev/nvidia0") for t in (0, 2, 5, 6, 9)], True, [GPU]),
-        ([inspection(0, "/dev/nvidia0"), inspection(3, "/dev/nvidia0")], True, []),
-        ([inspection(0, "/dev/nvidia0"), inspection(5, "/dev/nvidia0")], False, []),
-        ([inspection(0, "/dev/nvidia0"), inspection(3), inspection(5, "/dev/nvidia0")], True, []),
-        ([inspection(0, "/mnt/data"), inspection(9, "/mnt/data")], True, []),
-        ([inspection(0, "/dev/nvidiactl"), inspection(5, "/dev/nvidiactl")], True, [GPU]),
-        ([inspection(0, "/dev/nvidia5"), inspection(5, "/dev/nvidia5")], True, [""]),
+        ([reading(0, "/dev/nvidia0"), reading(5, "/dev/nvidia0")], True, [GPU]),
+        ([reading(t, "/dev/nvidia0") for t in (0, 2, 5, 6, 9)], True, [GPU]),
+        ([reading(0, "/dev/nvidia0"), reading(3, "/dev/nvidia0")], True, []),
+        ([reading(0, "/dev/nvidia0"), reading(5, "/dev/nvidia0")], False, []),
+        ([reading(0, "/dev/nvidia0"), reading(3), reading(5, "/dev/nvidia0")], True, []),
+        ([reading(0, "/mnt/data"), reading(9, "/mnt/data")], True, []),
+        ([reading(0, "/dev/nvidiactl"), reading(5, "/dev/nvidiactl")], True, [GPU]),
+        ([reading(0, "/dev/nvidia5"), reading(5, "/dev/nvidia5")], True, [""]),
     ],
     ids=[
         "a call that lasts",
@@ -142,16 +142,16 @@ def inspection(at_s: float, *targets: str) -> Inspection:
         "a call that ended between",
         "a file",
         "the control file means the GPU that is held",
-        "a GPU that nobody knows",
+        "an unknown GPU",
     ],
 )
-def test_device_users__driver_calls_that_hang(inspections, in_d, reported, tmp_path):
+def test_device_users__driver_calls_that_hang(readings, in_d, reported, tmp_path):
     whose = DeviceUsers(tmp_path)
     whose.topology = topology.Topology((topology.Gpu(GPU, 0, UUID, (GPU,)),))
     if reported != [""]:
         whose.observe(DeviceHeld(0, Pid(7), 0, 1, True))
     calls = StuckCalls(whose, lambda pid, tid: in_d)
-    found = [call for each in inspections if (call := calls.observe(each)) is not None]
+    found = [call for each in readings if (call := calls.observe(each)) is not None]
     assert [call.device for call in found] == reported
     assert all(call.uuid == (UUID if call.device else "") for call in found)
 

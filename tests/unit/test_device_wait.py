@@ -97,7 +97,7 @@ def test_device_wait__a_rank_that_computes_while_all_others_wait_is_work_and_nam
     assert verdict.evidence[0].text.startswith("rank 3 is computing")
 
 
-def test_device_wait__nobody_is_named_and_nothing_is_ended_when_all_wait_for_their_devices() -> (
+def test_device_wait__no_rank_is_named_and_nothing_is_ended_when_all_wait_for_their_devices() -> (
     None
 ):
     gpu = Gpu()
@@ -122,7 +122,7 @@ def test_device_wait__a_first_step_of_minutes_is_no_fault() -> None:
 
 
 def test_device_wait__an_evaluation_on_rank_0_is_no_fault_of_the_others() -> None:
-    """They wait in a barrier by futex, where nobody ever waited before; its host waits for the device."""
+    """They wait in a barrier by futex, where none ever waited before; its host waits for the device."""
     gpu = Gpu()
     gpu.spend(180)
     gpu.stuck = {0}
@@ -146,7 +146,7 @@ def test_device_wait__a_network_thread_that_spins_is_no_work_and_an_idle_one_sho
     for proc in gpu.stage.procs.values():
         sides(proc, "yield")
     gpu.spend(180)
-    # a moment of trouble, in which the threads are watched closely
+    # a moment of suspicion, in which the threads are watched closely
     gpu.stage.job.examine()
     gpu.spend(3)
     began_s = gpu.stage.now_ns / NS

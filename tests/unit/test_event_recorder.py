@@ -1,4 +1,4 @@
-"""Events are written behind what they tell about: few, bounded, and what is lost is counted."""
+"""Events are written behind what they report: few, bounded, and what is lost is counted."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def hangs(stage: Stage, seconds: float = 20) -> tuple[Verdict, set[EvidenceKind]
 
 
 def loader_of_1(stage: Stage, mode: str, **changes: object) -> Proc:
-    """Rank 1 waits for its loader, and all others for rank 1; nobody sent first."""
+    """Rank 1 waits for its loader, and all others for rank 1; none sent first."""
     loader = stage.add(Proc(501, ppid=101))
     stage.run(5)
     stage.become(loader, mode, **changes)
@@ -70,7 +70,7 @@ def loader_of_1(stage: Stage, mode: str, **changes: object) -> Proc:
         ("spin", {}, EvidenceKind.STACK),
     ],
 )
-def test_independent_kinds__a_loader_that_cannot_go_on(
+def test_independent_kinds__a_loader_that_cannot_continue(
     stage: Stage, mode: str, changes: dict[str, object], kind: EvidenceKind
 ) -> None:
     loader_of_1(stage, mode, **changes)
@@ -146,7 +146,7 @@ HANGS: dict[str, tuple[Callable[[Stage], None], EvidenceKind]] = {
     "a circle of a file lock and a collective": (hold_a_lock, EvidenceKind.STATE),
     "asleep without end": (sleep, EvidenceKind.STATE),
     "a loop in place": (loop, EvidenceKind.STACK),
-    "a lock where nobody ever waited": (take_a_lock, EvidenceKind.STACK),
+    "a lock where no thread ever waited": (take_a_lock, EvidenceKind.STACK),
     "never entered what the others are in": (send_first, EvidenceKind.EDGE),
     "another collective": (call_another, EvidenceKind.STACK),
 }

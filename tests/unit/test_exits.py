@@ -186,7 +186,7 @@ def test_exits__a_launcher_that_ends_the_others_says_who_left() -> None:
     assert verdict.culprit.rank == 3
 
 
-def test_exits__nobody_left_early_where_the_launcher_was_ordered_to_end() -> None:
+def test_exits__no_rank_left_early_where_the_launcher_was_ordered_to_end() -> None:
     assert not_working(ended_by_their_launcher(reported=True)) == []
 
 
@@ -263,7 +263,7 @@ def test_exits__the_longer_the_steps_the_later_a_launcher_ends_the_others(
     assert [each.cause for each in not_working(stage)] == [Cause.LEFT_EARLY] * noticed
 
 
-def test_exits__a_failure_is_reported_after_the_others_were_inspected() -> None:
+def test_exits__a_failure_is_reported_after_the_others_were_read() -> None:
     stage = trained()
     stage.exit(stage.rank(0), 1)
     stage.one_pass(NS // 4)

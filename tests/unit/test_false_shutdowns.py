@@ -230,7 +230,7 @@ ELSEWHERE: dict[str, tuple[str, dict[str, object]]] = {
 def test_false_shutdowns__a_rank_that_waits_for_something_outside_the_job_ends_nothing(
     name: str, seconds: int
 ) -> None:
-    """It sent before all others, left bytes unread and is where nobody ever was: as at every checkpoint."""
+    """It sent before all others, left bytes unread and is where no rank ever was: as at every checkpoint."""
     stage = trained()
     mode, changes = ELSEWHERE[name]
     stage.become(stage.rank(0), mode, stack=LOCK, unread=4096, **changes)

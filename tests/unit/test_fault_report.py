@@ -210,7 +210,7 @@ def test_report__a_rank_in_words_of_a_newer_agent_is_read_as_one_of_unknown_stat
     }
     newer, older = report_of({"spec": {**BASE, "ranks": [new, old]}}).ranks
     assert (newer.role, newer.state) == (Role.HELPER, State.OTHER)
-    assert (older.age_s, older.threshold_s, older.inspected, older.network_busy) == (
+    assert (older.age_s, older.threshold_s, older.thread_read, older.network_busy) == (
         0,
         None,
         False,

@@ -47,7 +47,7 @@ def test_of_xid__whom_an_xid_concerns(report, pids, ends_job):
     assert all(GPU in fault.text for fault in found)
 
 
-def test_of_xid__what_could_be_forged_concerns_nobody():
+def test_of_xid__what_could_be_forged_concerns_no_process():
     assert fault_rules.of_xid(xid(79, confirmed=False), {Pid(10)}, shipped()) == []
 
 

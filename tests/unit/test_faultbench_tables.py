@@ -53,7 +53,7 @@ def test_faultbench_tables__every_word_is_known(scenario: Scenario):
 def test_faultbench_tables__something_happens(scenario: Scenario):
     assert scenario.inject or scenario.host or scenario.absent
     assert scenario.is_fault == bool(scenario.causes)
-    assert scenario.is_fault or scenario.culprit is Culprit.NOBODY
+    assert scenario.is_fault or scenario.culprit is Culprit.NO_RANK
     assert scenario.effects
 
 

@@ -67,9 +67,9 @@ def test_read_truth__a_dead_rank():
     assert effect(truth, 1.0, 20) is Effect.DIED
 
 
-def test_read_truth__a_fault_that_lets_the_training_go_on_begins_when_it_begins():
+def test_read_truth__a_fault_that_lets_the_training_continue_begins_when_it_begins():
     events = [*training(20), event(10.4, "fault", 1, culprit=1)]
-    assert read_truth(parse(text(events)), 1, 40, goes_on=True).onset_at == 10.4
+    assert read_truth(parse(text(events)), 1, 40, continues=True).onset_at == 10.4
 
 
 def test_effect__slower_steps():
@@ -88,7 +88,7 @@ def test_read_truth__training_that_continues():
 def test_read_truth__a_phase_that_stops_the_training_for_a_while():
     late = [event(31 + n, "step", rank, step=10 + n) for n in range(6) for rank in (0, 1)]
     events = [*training(10), event(10.1, "phase_begin", 0), event(30.1, "phase_end", 0), *late]
-    truth = read_truth(parse(text(events)), 0, 36.5, goes_on=True)
+    truth = read_truth(parse(text(events)), 0, 36.5, continues=True)
     assert effect(truth, 1.0, 36.5) is Effect.SLOWED
 
 

@@ -74,7 +74,7 @@ STORIES = {
         case(report("a", *WAITING[0], verdict=CRASH_A), report("b", *WAITING[1], verdict=OOM_B)),
         (VerdictKind.CRASHED, Cause.OOM_KILLED, "j-1", "b", False),
     ),
-    "nobody is suspicious": (
+    "no rank is suspicious": (
         case(report("a", *WAITING[0], suspicious=False), report("b", *WAITING[1], suspicious=False)),
         (VerdictKind.WORKING, Cause.TRAINING, None, None, False),
     ),

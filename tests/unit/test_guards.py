@@ -93,11 +93,11 @@ WAYS = {
     "replaced where the job would pay for it": (
         ask(world(top=top(costs_in_place=True))), Way.REPLACE, "Suspend",
     ),
-    "a crash comes back by itself": (ask(world(CRASHED)), Way.IN_PLACE, "Settle"),
+    "a crash restarts by itself": (ask(world(CRASHED)), Way.IN_PLACE, "Settle"),
     "a second crash waits outside": (
         ask(world(CRASHED), earlier=1, last_restart_s=NOW_S - 3), Way.REPLACE, "Suspend",
     ),
-    "a second crash much later comes back by itself": (
+    "a second crash much later restarts by itself": (
         ask(world(CRASHED), earlier=1, last_restart_s=NOW_S - 300), Way.IN_PLACE, "Settle",
     ),
     "the last crash is the end": (ask(world(CRASHED), earlier=3), Way.NONE, "FinalStop"),
@@ -129,7 +129,7 @@ def test_decide__a_verdict_must_hold_before_it_counts():
     )
 
 
-def test_decide__a_trouble_that_goes_by_is_reported_as_over():
+def test_decide__a_fault_that_passes_is_reported_as_over():
     asked = ask(world())
     calm = replace(asked, turn=replace(asked.turn, world=replace(asked.turn.world, merged=None)))
     assert decide(replace(calm, stable_s=1.0)).status is None

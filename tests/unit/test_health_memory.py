@@ -104,7 +104,7 @@ def test_after_round__a_fault_that_recurs_is_a_warning_whatever_mended_it() -> N
     thrice = announced(1000.0, 1000.0 + DAY_S, 1000.0 + 2 * DAY_S)
     assert (thrice.result, only(thrice.faults).count) == (W, 3)
     assert thrice.reason == f"faults: {GPU} xid_94: 3 in the last week, the newest 0.0 h ago"
-    assert thrice.clean_rounds > 0, "a warning keeps no node out"
+    assert thrice.clean_rounds > 0, "a warning cordons no node"
     assert decode(NodeHealth, encode(thrice)) == thrice
 
 

@@ -2,7 +2,6 @@
 
 import ast
 import re
-import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -23,49 +22,6 @@ MAX_FUNCTION_LINES = 40
 MAX_TEST_LINES = 60
 """A test may be a story, from its beginning to its end."""
 
-CORPUS = ROOT / "tests/fuzz/corpus"
-"""Bytes, whatever their files are called."""
-
-# Words that stand for too many things; say reported, detected, distinguished, announced, inspection, sample.
-VAGUE = re.compile(
-    r"(?<![a-z])(told|tells|glance|glimpse|somebody|goes on(?! the)|stands still|closer look)(?![a-z])"
-    r"|\bof its own(?![a-z]|\s[a-z])|\bpicture of (?:now|a|the) rank",
-    re.IGNORECASE,
-)
-# What the product calls a snapshot, an inspection, a sample or a pass; of people and screens the words are plain.
-DIALECT = re.compile(r"\b(?:pictures?|looks? at|looked at|looking at|one look)\b", re.IGNORECASE)
-# In tests also within names, and of whatever is not plainly a resemblance or a search.
-DIALECT_OF_TESTS = re.compile(
-    r"(?<![a-z])(?:pictures?|looks?|looked|looking)(?![a-z])"
-    r"(?![ _](?:up|for|like|alike|the same))",
-    re.IGNORECASE,
-)
-DIALECT_IS_BANNED = {"kcover_ebpf/": DIALECT, "tests/": DIALECT_OF_TESTS}
-MAY_USE_DIALECT = {
-    "tests/unit/test_house_rules.py": "this test",
-    "tests/unit/test_tapes.py": "the name of a mark on a tape",
-    "tests/unit/test_thread_inspector.py": "a name that docs/threat-model.md cites",
-}
-TEXTS = {
-    ".py",
-    ".c",
-    ".h",
-    ".md",
-    ".toml",
-    ".yaml",
-    ".yml",
-    ".json",
-    ".sh",
-    ".tpl",
-    ".txt",
-    ".css",
-    "",
-}
-MAY_NAME_THEM = {
-    "CONTRIBUTING.md": "the glossary, which says what to write in their place",
-    "tests/unit/test_house_rules.py": "this test",
-    "tools/faultbench/scenario.py": "a value in recorded results",
-}
 
 # File, or file:function -> why it may be longer.
 EXEMPT: dict[str, str] = {
@@ -95,10 +51,6 @@ def too_long(name: str, text: str) -> list[str]:
         if (lines := function_lines(node)) > most:
             found.append(f"{name}:{node.name}: {lines} lines")
     return [entry for entry in found if entry.rpartition(":")[0] not in EXEMPT]
-
-
-def vague_words(text: str) -> list[str]:
-    return [found.group() for found in VAGUE.finditer(text)]
 
 
 def found_in(paths: Iterable[Path], rule: Callable[[str], list[str]]) -> dict[str, list[str]]:
@@ -134,56 +86,6 @@ def test_house_rules__the_rule_sees_a_long_file_and_a_long_function(
     assert too_long("a.py", story) == ["a.py:test_f: 81 lines"]
     assert too_long("a.py", "x = 1\n" * 401) == ["a.py: 401 lines"]
     assert too_long("b.py", "x = 1\n" * 401) == []
-
-
-def texts() -> Iterator[tuple[str, str]]:
-    """Name and content of each text file of the repository."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    for name in listed.stdout.rstrip("\0").split("\0"):
-        path = ROOT / name
-        if path.suffix in TEXTS and path.is_file() and not path.is_relative_to(CORPUS):
-            yield name, path.read_text()
-
-
-def test_house_rules__vague_words_do_not_occur() -> None:
-    found = {name: words for name, text in texts() if (words := vague_words(text))}
-    assert found.keys() - MAY_NAME_THEM.keys() == set()
-
-
-def test_house_rules__words_of_the_old_dialect_do_not_occur_in_product_and_tests() -> None:
-    found = {
-        name: words
-        for name, text in texts()
-        for tree, rule in DIALECT_IS_BANNED.items()
-        if name.startswith(tree) and (words := rule.findall(text))
-    }
-    assert found.keys() - MAY_USE_DIALECT.keys() == set()
-    assert found.keys() >= MAY_USE_DIALECT.keys(), "an exemption is used"
-
-
-def test_dialect_of_tests__a_word_in_a_sentence_and_in_a_name() -> None:
-    text = (
-        "Looks at it: a_look_lasts, pictures. It looks like a pod, is looked_up, outlook, pictured."
-    )
-    assert DIALECT_OF_TESTS.findall(text) == ["Looks", "look", "pictures"]
-
-
-def test_texts__of_every_part_of_the_repository() -> None:
-    parts = {name.partition("/")[0] for name, _ in texts()}
-    assert parts >= {"kcover_ebpf", "tests", "tools", "bpf", "docs", "charts", "README.md"}
-
-
-def test_house_rules__the_rule_sees_a_vague_word_in_a_sentence_and_in_a_name() -> None:
-    assert vague_words("Who is Told? self._told(told_s)") == ["Told", "told", "told"]
-    assert vague_words("untold, retells, glances, reported") == []
-    assert vague_words("somebody goes on in a pod of its own.") == [
-        "somebody",
-        "goes on",
-        "of its own",
-    ]
-    assert vague_words("the label goes on the pods of its own node") == []
 
 
 def cannot_fail(text: str) -> list[str]:

@@ -204,14 +204,14 @@ def test_idle_pods__the_owner_finds_an_event_once_a_day() -> None:
     for _ in range(3):
         server.report(IDLE)
         server.now_s += 60
-    ((about, reason, text, trouble),) = server.written
+    ((about, reason, text, warning),) = server.written
     assert (about["kind"], about["namespace"], about["name"], about["uid"]) == (
         "Pod",
         "team",
         "notebook",
         "u-notebook",
     )
-    assert (reason, trouble) == ("KcoverGPUIdle", False), "a Warning would ask for a recovery"
+    assert (reason, warning) == ("KcoverGPUIdle", False), "a Warning would ask for a recovery"
     assert text == (
         "no kernel has run on GPU GPU-0 of this pod for 2.1 days, and its containers use 0.02 CPUs; end it if it is "
         "not needed. This is a report only"

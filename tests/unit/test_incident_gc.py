@@ -1,4 +1,4 @@
-"""The leader's housekeeping: what it closes, what it deletes, and that it gets into nobody's way."""
+"""The leader's housekeeping: what it closes, what it deletes, and that it interferes with nothing."""
 
 from __future__ import annotations
 

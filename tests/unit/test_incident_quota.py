@@ -1,4 +1,4 @@
-"""More gangs of a namespace in trouble than incidents may be open: those that were closed for room stay closed."""
+"""More faulty gangs of a namespace than incidents may be open: those that were closed for room stay closed."""
 
 from __future__ import annotations
 

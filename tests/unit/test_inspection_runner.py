@@ -42,7 +42,7 @@ def run(find: Find, cost: Cost = Cost.LIGHT, deadline_s: float = 20.0) -> CheckR
 
 
 def is_gone(pid: int) -> bool:
-    """Ended; a child of a child stays a zombie where nobody reaps it."""
+    """Ended; a child of a child stays a zombie where no process reaps it."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

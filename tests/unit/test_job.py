@@ -222,7 +222,7 @@ def test_job__without_a_hard_limit_no_silence_is_a_fault_by_itself() -> None:
 
 
 def assert_only_named_as_computing(stage: Stage) -> None:
-    """The rank is named, and its silence is no fault: nobody can say that it computes for ever."""
+    """The rank is named, and its silence is no fault: nothing shows that it computes for ever."""
     (verdict,) = not_working(stage)
     assert (verdict.kind, verdict.cause) == (VerdictKind.UNKNOWN, Cause.COMPUTING)
     assert verdict.culprit is not None
@@ -331,7 +331,7 @@ def test_job__bytes_before_the_training_say_nothing_about_its_pace() -> None:
     assert not pace.slowed
 
 
-def test_unobserved__a_process_that_nobody_can_read_is_named_as_unobserved_until_it_is_read() -> (
+def test_unobserved__a_process_that_cannot_be_read_is_named_as_unobserved_until_it_is_read() -> (
     None
 ):
     stage = trained()

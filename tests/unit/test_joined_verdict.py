@@ -30,7 +30,7 @@ HISTORY = unwatched.HISTORY
 
 def rank(number: int, state: State = State.FUTEX, age_s: float = 9.0, **more: Any) -> RankSnapshot:
     """As one trace sees it: no wait is known, and what is not known of a cadence is replaced by a short limit."""
-    values = {"known_wait": False, "threshold_s": STALL_S, "inspected": True} | more
+    values = {"known_wait": False, "threshold_s": STALL_S, "thread_read": True} | more
     return build.rank(number, state, age_s, **values)
 
 
@@ -124,7 +124,7 @@ def test_judged__who_is_waited_for_is_named_if_no_other_rank_is_at_work(
     assert named(over_nodes(*ranks)) == expected
 
 
-def test_judged__a_wait_that_is_short_yet_names_nobody() -> None:
+def test_judged__a_wait_that_is_short_yet_names_no_rank() -> None:
     ranks = [rank(each, age_s=4.0) for each in range(3)]
     assert named(over_nodes(*ranks, computing(3)))[0] is VerdictKind.WORKING
 

@@ -144,7 +144,7 @@ def test_connect__an_error_page_of_a_proxy(session: ApiClient, answers: list[Ans
         session.get("/x")
 
 
-def test_connect__nobody_listens(tmp_path: Path) -> None:
+def test_connect__without_a_listener(tmp_path: Path) -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]

@@ -284,7 +284,7 @@ def test_kubectl__an_object_of_another_version_is_one_line(plugin: Plugin) -> No
     assert "newer version" in err
 
 
-def test_kubectl__an_error_that_nobody_foresaw_is_one_line_and_70(
+def test_kubectl__an_unforeseen_error_is_one_line_and_70(
     plugin: Plugin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plugin.cluster.put("default", "llm-a")

@@ -1,4 +1,4 @@
-"""`kubectl kcover nodes` and `inspect`: who keeps a node out and why, and what an agent answers."""
+"""`kubectl kcover nodes` and `inspect`: what cordons a node and why, and what an agent answers."""
 
 from __future__ import annotations
 

@@ -147,7 +147,9 @@ def test_leader_elector__a_server_that_answers_too_slowly_is_asked_three_times_b
         renew(one)
         clock.now_s += 0.5
     assert len(server.asked) >= 3
-    assert clock.now_s - begin_s < LEASE_DURATION_S - 1.0, "and nobody can have taken over by then"
+    assert clock.now_s - begin_s < LEASE_DURATION_S - 1.0, (
+        "and no other can have taken over by then"
+    )
 
 
 def test_leader_elector__there_are_never_two(server: FakeLeaseServer, clock: FakeClock) -> None:

@@ -25,7 +25,7 @@ def test_at_hard_limit__what_was_found_stays(
     assert at_hard_limit(found, silent_s, policy, NOW_NS) is found
 
 
-def test_at_hard_limit__a_silence_beyond_the_limit_is_a_hang_of_nobody() -> None:
+def test_at_hard_limit__a_silence_beyond_the_limit_is_a_hang_without_a_culprit() -> None:
     found = at_hard_limit(WORKS, 30, Policy(hard_limit_s=30), NOW_NS)
     assert (found.kind, found.cause, found.rank) == (VerdictKind.HUNG, Cause.UNKNOWN, None)
     assert found.since_ns == NOW_NS - 30 * NS

@@ -23,7 +23,7 @@ PIPE = WaitedFile(3, "pipe", "pipe:[77]", Inode(77), "", "")
 
 
 def crowded(children: int) -> Stage:
-    """A stopped rank, so that everything is inspected, and its children, which all wait for one pipe."""
+    """A stopped rank, so that everything is read, and its children, which all wait for one pipe."""
     stage = trained(2)
     for number in range(children):
         stage.add(Proc(10_000 + number, ppid=100, mode="read", files=(PIPE,)))

@@ -144,8 +144,8 @@ def test_agent_metrics__only_run_counts_actions() -> None:
 
 
 def controller() -> CollectorRegistry:
-    nobody: Any = SimpleNamespace(event=print)
-    return ControllerTelemetry(ObjectCache(print), nobody, lambda: 0.0).registry
+    writer: Any = SimpleNamespace(event=print)
+    return ControllerTelemetry(ObjectCache(print), writer, lambda: 0.0).registry
 
 
 PROGRAMS = {

@@ -31,7 +31,7 @@ def rank(number: int, *, pid: int | None = None, size: int = 4, host: str = "h")
 
 
 def spinning(stage: Stage, mode: str = "spin") -> Stage:
-    """All ranks wait busily: the host cannot tell who did not join."""
+    """All ranks wait busily: the host cannot determine which did not join."""
     stage.run(60)
     for number in range(stage.world):
         stage.become(stage.rank(number), mode)
@@ -49,7 +49,7 @@ def reported(stage: Stage, **fields: object) -> Verdict:
     return stage.tracker.current
 
 
-def test_nccl__without_a_word_from_nccl_nobody_is_named() -> None:
+def test_nccl__without_a_report_from_nccl_no_rank_is_named() -> None:
     verdict = spinning(Stage()).run(20)
     assert verdict is not None
     assert (verdict.kind, verdict.cause, verdict.culprit) == (
@@ -70,7 +70,7 @@ def test_nccl__the_rank_that_did_not_join_is_named() -> None:
     assert decide(verdict, Act.SHUTDOWN).act is Act.SHUTDOWN
 
 
-def test_judge__nobody_is_named_while_a_rank_has_come_to_its_wait_just_now() -> None:
+def test_judge__no_rank_is_named_while_a_rank_has_come_to_its_wait_just_now() -> None:
     stage = spinning(Stage())
     stage.run(20)
     fact = CollectiveCounts(0.0, 60.0, 3, behind=(rank(2, pid=102),))
@@ -167,9 +167,9 @@ def test_nccl__two_witnesses_of_the_same_culprit() -> None:
 
 
 def test_nccl__no_answer_is_said() -> None:
-    verdict = reported(spinning(Stage()), trouble="nobody listens")
+    verdict = reported(spinning(Stage()), trouble="no listener")
     assert verdict.cause is Cause.WAIT_CYCLE
-    assert any("nobody listens" in each for each in verdict.unobserved)
+    assert any("no listener" in each for each in verdict.unobserved)
 
 
 def repeated(stage: Stage, seconds: int, **fields: object) -> list[Verdict]:
@@ -272,7 +272,7 @@ def test_nccl__counts_that_differ_crosswise_are_not_called_equal() -> None:
 
 
 def test_nccl__equal_counts_are_no_evidence_beside_the_time() -> None:
-    """A long step looks the same: nobody has moved."""
+    """A long step looks the same: no rank has moved."""
     verdict = reported(spinning(Stage()))
     assert EvidenceKind.COLLECTIVE not in {each.kind for each in verdict.evidence}
 

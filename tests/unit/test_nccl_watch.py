@@ -165,7 +165,7 @@ def test_nccl_watch__a_library_that_cannot_be_read_is_said(
     asking.follow(RANKS)
     found = answer(asking)
     assert found is not None
-    assert "has not come back" in found.trouble
+    assert "has not returned" in found.trouble
 
 
 def test_nccl_watch__nothing_is_kept_from_one_stall_to_the_next(

@@ -131,7 +131,7 @@ def test_node_device_faults__two_ports_of_one_card():
 
 
 def test_node_device_faults__a_port_that_stays_down_is_fatal_to_its_node():
-    """Also when nobody holds it; a counter that grows meanwhile does not begin the wait anew."""
+    """Also when no process holds it; a counter that grows meanwhile does not begin the wait anew."""
     known = board()
     known.observe(port(up=False))
     known.observe(replace(port(up=False), boottime_ns=9 * S, text="link_downed +1"))
@@ -219,7 +219,7 @@ def test_node_device_faults__a_fatal_fault_takes_the_place_of_the_oldest_harmles
     assert sum(fault == "xid_13" for _, fault, _ in reported(known)) == 7
 
 
-def test_node_device_faults__a_harmless_fault_takes_nobodys_place():
+def test_node_device_faults__a_harmless_fault_takes_the_place_of_no_other():
     known = full_of_harmless()
     before = reported(known)
     known.observe(xid(31))

@@ -1,4 +1,4 @@
-"""When a node that was kept out is back at work by itself: never without evidence, and later with each repeat."""
+"""When a node that was cordoned is back at work by itself: never without evidence, and later with each repeat."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from kcover_ebpf.api.node_health import NodeHealth, PartHealth, ReceivedHealth, 
 from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.recovery.node_health import (
-    KEPT_FOR,
+    CORDONED_FOR,
     OFFENCES,
-    KeptOut,
+    NotedCordon,
     counted,
     inspected,
-    kept_out,
     noted,
+    noted_cordon,
     rounds_needed,
-    why_kept,
+    why_cordoned,
 )
 from kcover_ebpf.recovery.node_plan import (
     CORDONED,
@@ -72,15 +72,15 @@ def seen(
     return ReceivedHealth(health, written_s)
 
 
-FOR_CHECK = KeptOut(NOW_S - 1000, checks=(CHECK,), boot_id="a")
-FOR_GPU = KeptOut(NOW_S - 1000, devices=(GPU,), boot_id="a")
+FOR_CHECK = NotedCordon(NOW_S - 1000, checks=(CHECK,), boot_id="a")
+FOR_GPU = NotedCordon(NOW_S - 1000, devices=(GPU,), boot_id="a")
 CONFIRMED = NOW_S - 900
 CASES = {
     "a check passes again": (FOR_CHECK, seen(), ""),
     "or only warns": (FOR_CHECK, seen(check=W), ""),
     "too few rounds": (FOR_CHECK, seen(rounds=2), "2 of 3 clean inspections"),
     "no clean round": (FOR_CHECK, seen(rounds=0, clean_s=None), "no clean inspection since"),
-    "clean before it was kept out": (
+    "clean before it was cordoned": (
         FOR_CHECK,
         seen(rounds=99, clean_s=NOW_S - 1001),
         "no clean inspection since",
@@ -90,7 +90,7 @@ CASES = {
     "the agent is silent": (FOR_CHECK, seen(written_s=NOW_S - 1951), "its health is unknown"),
     "our clock is wrong": (FOR_CHECK, seen(written_s=NOW_S + 1951), "its health is unknown"),
     "there is no agent": (FOR_CHECK, None, "its health is unknown"),
-    "nothing is noted": (None, seen(), "why it is kept out is not noted"),
+    "nothing is noted": (None, seen(), "why it is cordoned is not noted"),
     "a fault that no inspection showed": (FOR_GPU, seen(), "no inspection showed the fault"),
     "a fault that one showed": (FOR_GPU, seen(gpu_failed_s=CONFIRMED), ""),
     "one that showed another fault, before": (
@@ -104,24 +104,24 @@ CASES = {
     "a reboot after which the GPU is gone": (FOR_GPU, seen(gpu=U, boot="b"), f"{GPU}: unknown"),
     "a reboot for what is not inspected": (FOR_GPU, seen(devices=False, boot="b"), ""),
     "no reboot for what is not inspected": (FOR_GPU, seen(devices=False), "reboot the node"),
-    "a boot that nobody noted": (replace(FOR_GPU, boot_id=""), seen(boot="b"), "reboot the node"),
+    "a boot that was not noted": (replace(FOR_GPU, boot_id=""), seen(boot="b"), "reboot the node"),
     "a second offence": (replace(FOR_CHECK, offences=2), seen(rounds=5), "5 of 6"),
     "a second offence, served": (replace(FOR_CHECK, offences=2), seen(rounds=6), ""),
     "a third, after a reboot": (replace(FOR_GPU, offences=3), seen(boot="b"), "3 of 4"),
 }
 
 
-@pytest.mark.parametrize(("kept", "health", "why"), CASES.values(), ids=CASES)
-def test_why_kept__it_is_let_in(
-    kept: KeptOut | None, health: ReceivedHealth | None, why: str
+@pytest.mark.parametrize(("cordon", "health", "why"), CASES.values(), ids=CASES)
+def test_why_cordoned__it_is_uncordoned(
+    cordon: NotedCordon | None, health: ReceivedHealth | None, why: str
 ) -> None:
-    found = why_kept(kept, health, NOW_S, POLICY)
+    found = why_cordoned(cordon, health, NOW_S, POLICY)
     assert found == "" if not why else why in found
 
 
-def test_why_kept__a_policy_leaves_it_to_a_person() -> None:
-    assert why_kept(FOR_CHECK, seen(), NOW_S, NodeActions(clean_rounds=0))
-    assert why_kept(FOR_CHECK, seen(rounds=9), NOW_S, NodeActions(clean_rounds=10))
+def test_why_cordoned__a_policy_leaves_it_to_a_person() -> None:
+    assert why_cordoned(FOR_CHECK, seen(), NOW_S, NodeActions(clean_rounds=0))
+    assert why_cordoned(FOR_CHECK, seen(rounds=9), NOW_S, NodeActions(clean_rounds=10))
 
 
 RESULTS = st.sampled_from(Result)
@@ -130,7 +130,7 @@ TIMES = st.none() | st.floats(NOW_S - 5000, NOW_S)
 
 @given(
     st.builds(
-        KeptOut,
+        NotedCordon,
         since_s=st.floats(NOW_S - 4000, NOW_S),
         checks=st.sampled_from(((), (CHECK,))),
         devices=st.sampled_from(((GPU,), ())),
@@ -148,26 +148,26 @@ TIMES = st.none() | st.floats(NOW_S - 5000, NOW_S)
     ),
     st.integers(0, 10),
 )
-def test_why_kept__never_without_clean_rounds_since_and_never_on_old_or_unknown_news(
-    kept: KeptOut, health: ReceivedHealth, rounds: int
+def test_why_cordoned__never_without_clean_rounds_since_and_never_on_old_or_unknown_news(
+    cordon: NotedCordon, health: ReceivedHealth, rounds: int
 ) -> None:
     policy = NodeActions(clean_rounds=rounds)
-    if why_kept(kept, health, NOW_S, policy):
+    if why_cordoned(cordon, health, NOW_S, policy):
         return
     assert rounds > 0
     assert NOW_S - health.written_s <= health.health.expires_after_s
-    assert health.health.clean_rounds >= rounds_needed(kept, "a", policy) >= 1
+    assert health.health.clean_rounds >= rounds_needed(cordon, "a", policy) >= 1
     clean_s = health.health.clean_since_s
     assert clean_s is not None
-    assert health.at(clean_s) > kept.since_s
+    assert health.at(clean_s) > cordon.since_s
     results = {x.name: x.result for x in (*health.health.checks, *health.health.devices)}
-    assert {results[name] for name in (*kept.checks, *kept.devices)} <= {P, W}
+    assert {results[name] for name in (*cordon.checks, *cordon.devices)} <= {P, W}
 
 
 @given(st.integers(1, 6), st.integers(1, 20))
 def test_rounds_needed__each_repeat_doubles_what_is_needed(offences: int, rounds: int) -> None:
     policy = NodeActions(clean_rounds=rounds)
-    once, twice = (KeptOut(0.0, ("x",), offences=each) for each in (offences, offences + 1))
+    once, twice = (NotedCordon(0.0, ("x",), offences=each) for each in (offences, offences + 1))
     assert rounds_needed(twice, "a", policy) == 2 * rounds_needed(once, "a", policy)
 
 
@@ -177,9 +177,9 @@ def test_counted__a_node_that_flaps_is_out_for_longer_each_time() -> None:
     now_s, out = NOW_S, []
     for _ in range(5):
         annotations[OFFENCES] = counted(annotations, now_s)
-        kept = kept_out('{"checks": ["plugin/p"]}', now_s, annotations, now_s)
-        assert kept is not None
-        needed = rounds_needed(kept, "a", POLICY)
+        cordon = noted_cordon('{"checks": ["plugin/p"]}', now_s, annotations, now_s)
+        assert cordon is not None
+        needed = rounds_needed(cordon, "a", POLICY)
         out.append(needed)
         now_s += 600.0 * (needed + 2)
     assert out == [3, 6, 12, 24, 48]
@@ -187,18 +187,18 @@ def test_counted__a_node_that_flaps_is_out_for_longer_each_time() -> None:
     assert counted(annotations, later_s).startswith("1 "), "forgotten after a month"
 
 
-def test_kept_out__what_is_noted_is_read_again() -> None:
+def test_noted_cordon__what_is_noted_is_read_again() -> None:
     health = seen(check=F, gpu=F)
     faults = inspected(health, NOW_S, NOW_S, ALL)
     note = noted(faults, "boot", health)
-    found = kept_out(note, 5.0, {OFFENCES: f"2 {rfc3339.to_text(NOW_S)}"}, NOW_S)
-    assert found == KeptOut(5.0, (), (GPU,), "boot", 2), "its line is that of the device"
+    found = noted_cordon(note, 5.0, {OFFENCES: f"2 {rfc3339.to_text(NOW_S)}"}, NOW_S)
+    assert found == NotedCordon(5.0, (), (GPU,), "boot", 2), "its line is that of the device"
     for broken in (None, "", "[]", "{", '{"checks": 5}', "{}", '"x"'):
-        assert kept_out(broken, 5.0, {}, NOW_S) is None
-    assert kept_out(note, None, {}, NOW_S) is None
+        assert noted_cordon(broken, 5.0, {}, NOW_S) is None
+    assert noted_cordon(note, None, {}, NOW_S) is None
 
 
-def test_inspected__only_the_policy_lets_a_failed_inspection_keep_a_node_out() -> None:
+def test_inspected__only_the_policy_lets_a_failed_inspection_cordon_a_node() -> None:
     both = seen(check=F, gpu=F)
     only = seen(check=F)
     devices = NodeActions(inspection=InspectionAction.DEVICES)
@@ -212,7 +212,7 @@ def test_inspected__only_the_policy_lets_a_failed_inspection_keep_a_node_out() -
     assert inspected(seen(check=F, written_s=NOW_S - 1951), NOW_S, NOW_S, ALL) == ()
 
 
-def test_inspected__one_bad_moment_keeps_no_node_out() -> None:
+def test_inspected__one_bad_moment_cordons_no_node() -> None:
     health = seen(check=F)
     once = replace(health.health, checks=(part(CHECK, F, rounds=1),))
     assert inspected(replace(health, health=once), NOW_S, NOW_S, ALL) == ()
@@ -220,7 +220,7 @@ def test_inspected__one_bad_moment_keeps_no_node_out() -> None:
 
 OURS = {
     CORDONED: rfc3339.to_text(FOR_CHECK.since_s) + " x",
-    KEPT_FOR: '{"checks": ["plugin/p"], "boot": "a"}',
+    CORDONED_FOR: '{"checks": ["plugin/p"], "boot": "a"}',
 }
 
 
@@ -228,9 +228,9 @@ def node(annotations: dict[str, str] | None = None, **more: object) -> NodeView:
     return NodeView("n", "u", True, annotations or {}, (), "True", **more)  # type: ignore[arg-type]
 
 
-def test_received_health__only_what_we_kept_out_is_let_in() -> None:
+def test_received_health__only_what_we_cordoned_is_uncordoned() -> None:
     assert why_not_lifted(node(OURS), seen(), NOW_S, POLICY) == ""
-    assert why_not_lifted(node(), seen(), NOW_S, POLICY) == "it is not kept out for a fault"
+    assert why_not_lifted(node(), seen(), NOW_S, POLICY) == "it is not cordoned for a fault"
     old = {CORDONED: OURS[CORDONED]}
     assert "not noted" in why_not_lifted(node(old), seen(), NOW_S, POLICY)
 
@@ -286,4 +286,4 @@ def test_health_of__an_object_is_about_the_node_of_its_name() -> None:
     with pytest.raises(ObjectError):
         health_of({"metadata": None})
     bare = object_of(seen().health)
-    assert health_of(bare).is_stale(NOW_S), "nobody knows when it was written"
+    assert health_of(bare).is_stale(NOW_S), "it is not known when it was written"

@@ -1,4 +1,4 @@
-"""The controller keeps a node out for a failed inspection and uncordons it, at an API server that believes all."""
+"""The controller cordons a node for a failed inspection and uncordons it, at an API server that believes all."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kcover_ebpf.controller.node_reconciler import NodeReconciler
 from kcover_ebpf.errors import Conflict, Forbidden
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.kube.reflector import Change, Event
-from kcover_ebpf.recovery.node_health import KEPT_FOR, OFFENCES
+from kcover_ebpf.recovery.node_health import CORDONED_FOR, OFFENCES
 from kcover_ebpf.recovery.node_plan import CORDONED
 from tests.unit.node_world import Cluster
 
@@ -83,7 +83,7 @@ class Bed(Cluster):
         self.nodes.reconcile("n0")
 
 
-def test_node_lift__a_node_fails_is_kept_out_is_mended_and_is_back() -> None:
+def test_node_lift__a_node_fails_is_cordoned_is_mended_and_is_back() -> None:
     bed = Bed()
     bed.inspect(P, rounds=5)
     bed.inspect(F)
@@ -151,7 +151,7 @@ def test_node_lift__a_device_fault_that_an_inspection_showed_is_lifted_by_inspec
     bed.inspect(P, rounds=9)
     bed.report(XID)
     assert bed.cordoned() == ["n0"]
-    assert GPU in bed.notes("n0")[KEPT_FOR]
+    assert GPU in bed.notes("n0")[CORDONED_FOR]
     bed.inspect(F, gpu=F, rounds=2)
     bed.report()
     bed.inspect(P, rounds=2)
@@ -171,11 +171,11 @@ def test_node_lift__one_that_none_showed_is_lifted_by_a_reboot_alone() -> None:
     assert bed.cordoned() == []
 
 
-def test_node_lift__what_fails_while_it_is_kept_out_must_be_mended_too() -> None:
+def test_node_lift__what_fails_while_it_is_cordoned_must_be_mended_too() -> None:
     bed = Bed()
     bed.inspect(F, rounds=2)
     bed.report(XID)
-    assert GPU in bed.notes("n0")[KEPT_FOR]
+    assert GPU in bed.notes("n0")[CORDONED_FOR]
     bed.report()
     bed.inspect(P, rounds=20)
     assert bed.cordoned() == ["n0"], "nothing shows that the GPU is well"

@@ -24,7 +24,7 @@ from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.settings import Settings
 from kcover_ebpf.watching import loop
 
-from .fake_inspector import FakeInspector
+from .fake_thread_reader import FakeThreadReader
 
 JOB = "training.kubeflow.org/job-name"
 
@@ -86,7 +86,7 @@ class Bench:
         self.environ = {"WORLD_SIZE": "8"}
         patch.setattr("kcover_ebpf.host.procfs.boottime_ns", lambda: self.now_ns)
         patch.setattr("kcover_ebpf.host.procfs.read_process", self._read)
-        patch.setattr(loop, "ThreadInspector", FakeInspector)
+        patch.setattr(loop, "ThreadReader", FakeThreadReader)
 
         patch.setattr(node_loop, "processes", self._processes)
         self.loop = NodeLoop(
@@ -202,7 +202,7 @@ def test_node_loop__a_gang_that_is_gone_is_not_watched_any_more(bench: Bench) ->
     assert list(bench.loop.gangs) == []
 
 
-def test_node_loop__how_a_pod_ends_that_is_being_deleted_is_nobodys_fault(bench: Bench) -> None:
+def test_node_loop__how_a_pod_ends_that_is_being_deleted_is_no_fault(bench: Bench) -> None:
     bench.pod("a-0", "a", 10)
     bench.step()
     bench.pod("a-0", "a", 10, deletionTimestamp="2026-01-01T00:00:00Z")

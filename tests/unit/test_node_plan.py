@@ -47,7 +47,7 @@ def test_plan__a_fatal_fault_keeps_new_pods_off_the_node():
     assert found.condition is not None
     assert found.condition[0]
     assert (found.cordon, found.taint, found.refused) == (True, True, "")
-    assert "xid_79" in found.keep_out
+    assert "xid_79" in found.reason
 
 
 def test_plan__the_condition_names_what_whoever_replaces_the_device_asks_for():
@@ -62,16 +62,16 @@ def test_plan__the_condition_names_what_whoever_replaces_the_device_asks_for():
 
 def test_plan__a_fault_that_ends_the_job_and_leaves_the_device_fit_changes_nothing():
     found = decide(faults=(replace(XID, unfit=False),))
-    assert (found.condition, found.keep_out, found.let_go) == (None, "", False)
+    assert (found.condition, found.reason, found.let_go) == (None, "", False)
 
 
 def test_plan__a_device_that_is_unfit_keeps_pods_off_also_where_its_job_continues():
-    assert decide(faults=(replace(XID, fatal=False),)).keep_out
+    assert decide(faults=(replace(XID, fatal=False),)).reason
 
 
 def test_plan__what_was_done_is_not_done_again():
     found = decide(OURS)
-    assert (found.condition, found.keep_out, found.let_go) == (None, "", False)
+    assert (found.condition, found.reason, found.let_go) == (None, "", False)
 
 
 def test_plan__a_second_device_that_fails_is_named_as_well():
@@ -79,7 +79,7 @@ def test_plan__a_second_device_that_fails_is_named_as_well():
     found = decide(OURS, faults=(XID, second))
     assert found.condition is not None
     assert "0000:86:00.0 (serial number 166) xid_79: " in found.condition[1]
-    assert found.keep_out == "", "it is kept out already"
+    assert found.reason == "", "it is cordoned already"
     known = replace(OURS, condition_text=found.condition[1])
     assert decide(known, faults=(XID, second)).condition is None
     many = tuple(replace(XID, device=f"0000:{n:02x}:00.0", text="x" * 500) for n in range(4))
@@ -91,16 +91,16 @@ def test_plan__a_second_device_that_fails_is_named_as_well():
 def test_plan__the_breaker_refuses_and_the_condition_is_reported_all_the_same():
     found = decide(room=False)
     assert found.condition is not None
-    assert found.keep_out == ""
+    assert found.reason == ""
     assert "breaker" in found.refused
 
 
 def test_plan__a_device_that_is_handed_out_alone_is_tainted_alone():
     found = decide(by_dra=frozenset({XID.device}))
     assert found.devices == (XID,)
-    assert found.keep_out == ""
+    assert found.reason == ""
     whole = decide(by_dra=frozenset({XID.device}), policy=NodeActions(device_taint=False))
-    assert whole.keep_out
+    assert whole.reason
 
 
 def test_plan__silence_is_no_cure():
@@ -114,7 +114,7 @@ CURES = {
 
 
 @pytest.mark.parametrize(("cleared", "let_go"), CURES.values(), ids=CURES)
-def test_plan__a_node_declared_well_is_let_in(cleared, let_go):
+def test_plan__a_node_declared_well_is_uncordoned(cleared, let_go):
     node = replace(OURS, annotations={**OURS.annotations, CLEARED: cleared})
     assert decide(node, faults=()).let_go is let_go
 
@@ -130,12 +130,12 @@ def test_plan__devices_tainted_before_a_clearance_are_given_back_after_it():
 
 def test_plan__a_new_fault_after_that_counts():
     node = replace(NODE, annotations={CLEARED: "2025-12-31T23:30:00Z"})
-    assert decide(node).keep_out
-    assert not decide(node, faults=(replace(XID, age_s=7200.0),)).keep_out
+    assert decide(node).reason
+    assert not decide(node, faults=(replace(XID, age_s=7200.0),)).reason
 
 
 @pytest.mark.parametrize(
-    ("kept_out", "nodes", "recent", "room"),
+    ("cordoned", "nodes", "recent", "room"),
     [
         (0, 2, 0, True),
         (1, 2, 0, False),
@@ -144,8 +144,8 @@ def test_plan__a_new_fault_after_that_counts():
         (5, 1500, 5, False),
     ],
 )
-def test_node_breaker__the_breaker(kept_out, nodes, recent, room):
-    assert NodeBreaker().room(kept_out, nodes, recent) is room
+def test_node_breaker__the_breaker(cordoned, nodes, recent, room):
+    assert NodeBreaker().room(cordoned, nodes, recent) is room
 
 
 def test_view_of__a_node_of_the_api():

@@ -191,12 +191,12 @@ def test_one_judge__a_node_whose_nccl_gives_no_answer_does_not_hide_what_the_oth
     ]
     for agent in agents:
         agent.replay(stage)
-    trouble = CollectivesSeen(stage.now_ns, stage.now_ns, trouble="timed out")
-    agents[0].job.observe(trouble)
+    silent = CollectivesSeen(stage.now_ns, stage.now_ns, trouble="timed out")
+    agents[0].job.observe(silent)
     merged = merge(case(*(each.report(0.3) for each in agents)))
     assert merged.verdict.cause is Cause.NOT_IN_COLLECTIVE
     assert merged.verdict.unobserved == ()
-    agents[1].job.observe(trouble)
+    agents[1].job.observe(silent)
     merged = merge(case(*(each.report(0.3) for each in agents)))
     assert merged.verdict.cause is not Cause.NOT_IN_COLLECTIVE
     assert [each for each in merged.verdict.unobserved if "timed out" in each]
@@ -229,7 +229,7 @@ SAID = st.sampled_from([None, "behind", "missing", "failed", "equal"])
 def test_one_judge__whatever_the_ranks_do_two_nodes_do_not_contradict_one_host(
     modes: list[tuple[str, bool]], number: int, said: str | None, seconds: int
 ) -> None:
-    """Where one host goes by the order of two moments, two nodes may name nobody."""
+    """Where one host goes by the order of two moments, two nodes may name none."""
     stage = recorded()
     for rank, (mode, is_odd) in enumerate(modes):
         stage.become(stage.rank(rank), mode, **({"stack": LOCK} if is_odd else {}))

@@ -1,4 +1,4 @@
-"""A single inspection of a job that was stuck before anybody watched."""
+"""A single trace of a job that was stuck before it was watched."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def test_lost_before__a_rank_that_is_gone_leaves_a_gap(name: str) -> None:
         assert (found.kind, found.cause) == (VerdictKind.HUNG, Cause.MISSING_RANK)
 
 
-def test_no_rank_moves__nobody_is_lost_while_one_works() -> None:
+def test_no_rank_moves__no_rank_is_lost_while_one_works() -> None:
     stage = waiting([0, 1, 3], 4, LOCAL, mode="run")
     assert not oneshot.no_rank_moves(stage.job)
     assert oneshot.lost_before(stage.job) is None
 
 
-def test_name_the_lost__a_lost_link_that_nobody_here_explains_leads_to_the_lost_rank() -> None:
+def test_name_the_lost__a_lost_link_that_no_rank_here_explains_leads_to_the_lost_rank() -> None:
     stage = waiting([0, 1, 3], 4, LOCAL)
     link = Finding(VerdictKind.LOST_LINK, Cause.LINK, stage.now_ns)
     assert oneshot.name_the_lost(stage.job, link).rank == 2
@@ -82,11 +82,11 @@ def test_a_rank_waits__a_trace_continues_while_a_rank_waits_without_reason() -> 
         ("SYN_SENT", False, (), 0),
         pytest.param("CLOSE", True, (), None, id="the first one may only be slow"),
         pytest.param("CLOSE", False, ("ESTABLISHED",), None, id="connected to a peer"),
-        pytest.param("LISTEN", False, (), None, id="asks nobody"),
+        pytest.param("LISTEN", False, (), None, id="asks no peer"),
         pytest.param("unused", False, (), None, id="a socket that was never used"),
     ],
 )
-def test_lost_before__ranks_that_reach_nobody_wait_for_the_one_that_is_not_here(
+def test_lost_before__ranks_that_reach_no_peer_wait_for_the_one_that_is_not_here(
     state: str, young: bool, others: tuple[str, ...], lost: int | None
 ) -> None:
     stage = waiting([1, 2, 3], 4, LOCAL, mode="sleep")
@@ -153,7 +153,7 @@ def test_name_the_ends__a_single_lost_link_has_two_ends(name: str) -> None:
     assert found.victims == (() if name == "two ranks" else victims)
 
 
-def test_name_the_ends__a_link_to_nobody_here_has_no_two_ends() -> None:
+def test_name_the_ends__a_link_to_no_process_here_has_no_two_ends() -> None:
     stage = waiting([0], 2, LOCAL)
     view = stage.job.members.ranks[Pid(100)]
     lost = replace(knock(100, 3, "ESTABLISHED", stage.now_ns), backoff=6, unacked_bytes=96)

@@ -32,9 +32,9 @@ class TracedStage:
             proc.last_send_ns = stage.now_ns - int(quiet_s * NS)
         for name, value in last.items():
             setattr(stage.rank(len(modes) - 1), name, value)
-        self.go_on(seconds)
+        self.advance(seconds)
 
-    def go_on(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         """Further passes."""
         for _ in range(int(4 * seconds)):
             self.stage.job.examine()
@@ -80,14 +80,14 @@ def test_oneshot_waits__who_asks_for_threads_of_its_own_that_compute_does_not_wa
 ):
     traced = TracedStage(["yield", "futex", "futex"], 0)
     traced.stage.rank(0).side_cpu = 0.3
-    traced.go_on(6)
+    traced.advance(6)
     assert traced.history.asks_since_ns(Pid(100)) is None
 
 
 def test_a_rank_waits__ranks_that_ask_are_traced_until_it_is_clear_whom() -> None:
     traced = TracedStage(["yield", "yield"], 3)
     assert oneshot.a_rank_waits(traced.stage.job, traced.history)
-    traced.go_on(4)
+    traced.advance(4)
     assert traced.found.cause is Cause.WAIT_CYCLE
     talks = TracedStage(["yield", "yield"], 3, quiet_s=-1)
     assert not oneshot.a_rank_waits(talks.stage.job, talks.history)
@@ -103,19 +103,19 @@ def test_oneshot_waits__who_computes_while_the_others_ask_is_named_but_not_accus
     assert "no rank has sent anything" in "".join(each.text for each in found.evidence)
 
 
-def test_oneshot_waits__nobody_is_named_while_ranks_talk() -> None:
+def test_oneshot_waits__no_rank_is_named_while_ranks_talk() -> None:
     traced = TracedStage(["starved"] * 3 + ["run"], 6, quiet_s=-1)
     for _ in range(24):
         for proc in traced.stage.procs.values():
             proc.last_send_ns = traced.stage.now_ns
-        traced.go_on(0.25)
+        traced.advance(0.25)
     assert (traced.found.kind, traced.found.rank) == (VerdictKind.WORKING, None)
 
 
 def test_quiet_since_ns__who_has_no_connection_to_another_rank_cannot_be_judged_by_them() -> None:
     traced = TracedStage(["starved"] * 3 + ["run"], 0)
     traced.stage.connected = False
-    traced.go_on(6)
+    traced.advance(6)
     assert oneshot_waits.quiet_since_ns(traced.stage.job, traced.stage.job.snapshot()) is None
     assert traced.found.kind is VerdictKind.WORKING
 
@@ -125,7 +125,7 @@ def test_oneshot_waits__a_rank_that_never_sent_anything_is_quiet_as_well() -> No
     stage = traced.stage
     stage.connected = False
     stage.job.members.views[Pid(103)].sockets.clear()
-    traced.go_on(1)
+    traced.advance(1)
     found = traced.found
     assert (found.kind, found.cause, found.rank) == (VerdictKind.HUNG, Cause.BLOCKED_LOCK, 3)
 
@@ -133,7 +133,7 @@ def test_oneshot_waits__a_rank_that_never_sent_anything_is_quiet_as_well() -> No
 def test_oneshot_waits__waits_of_the_kernel_s_own_count_need_no_connections() -> None:
     traced = TracedStage(["futex", "futex", "run"], 0)
     traced.stage.connected = False
-    traced.go_on(12)
+    traced.advance(12)
     assert (traced.found.kind, traced.found.rank) == (VerdictKind.UNKNOWN, 2)
 
 
@@ -152,7 +152,7 @@ def test_quiet_since_ns__what_a_rank_sends_to_itself_is_no_talk() -> None:
 def test_oneshot_waits__a_wait_that_is_not_long_enough_is_no_work() -> None:
     traced = TracedStage(["starved"] * 3 + ["futex"], 4, stack=LOCK)
     traced.stage.become(traced.stage.rank(3), "futex", stack=COLLECTIVE)
-    traced.go_on(2)
+    traced.advance(2)
     assert (traced.found.kind, traced.found.rank) == (VerdictKind.WORKING, None)
 
 
@@ -160,15 +160,15 @@ def test_oneshot_waits__who_did_anything_else_in_between_does_not_only_ask() -> 
     traced = TracedStage(["yield"], 3)
     assert traced.history.asks_since_ns(Pid(100))
     traced.stage.become(traced.stage.rank(0), "futex")
-    traced.go_on(0.25)
+    traced.advance(0.25)
     traced.stage.become(traced.stage.rank(0), "yield")
-    traced.go_on(1.5)
+    traced.advance(1.5)
     assert traced.history.asks_since_ns(Pid(100)) is None
-    traced.go_on(0.5)
+    traced.advance(0.5)
     assert traced.history.asks_since_ns(Pid(100)) == traced.stage.now_ns - 7 * NS // 4
 
 
-# how long the others have been seen waiting, how long nobody has sent anything; whether the one is named
+# how long the others have been seen waiting, how long none has sent anything; whether the one is named
 WAITS = [(12, 12, True), (9, 9, False), (4, 30, True), (2, 30, False)]
 
 
@@ -194,7 +194,7 @@ GETS_ON: dict[str, tuple[list[str], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", GETS_ON)
-def test_oneshot_waits__work_that_gets_on_names_nobody(name: str) -> None:
+def test_oneshot_waits__work_that_gets_on_names_no_rank(name: str) -> None:
     modes, last = GETS_ON[name]
     found = TracedStage(modes, 14, **last).found
     assert (found.kind, found.rank) == (VerdictKind.WORKING, None)
@@ -208,14 +208,14 @@ def test_oneshot_waits__storage_that_moves_nothing_is_named() -> None:
 def test_oneshot_waits__a_loader_at_work_names_its_rank() -> None:
     traced = TracedStage(["futex", "futex", "poll"], 0)
     loader = traced.stage.add(Proc(501, ppid=102, mode="run"))
-    traced.go_on(12)
+    traced.advance(12)
     found = traced.found
     assert (found.kind, found.cause, found.rank) == (VerdictKind.UNKNOWN, Cause.LOADING, 2)
     traced.stage.become(loader, "run", io_bytes_s=50_000)
-    traced.go_on(2)
+    traced.advance(2)
     assert traced.found.kind is VerdictKind.WORKING
     traced.stage.become(loader, "sleep", io_bytes_s=0, deadline_ns=traced.stage.now_ns + 99 * NS)
-    traced.go_on(20)
+    traced.advance(20)
     assert (traced.found.kind, traced.found.cause) == (VerdictKind.WORKING, Cause.LOADING)
 
 

@@ -136,7 +136,7 @@ def test_order_executor__one_gang_that_cannot_be_resumed_keeps_no_other_stopped(
 def test_order_executor__an_agent_that_ends_resumes_all_in_the_main_thread(
     tmp_path: Path, resumed: list[object]
 ) -> None:
-    """The order thread may be busy with evidence, and nobody waits for it."""
+    """The order thread may be busy with evidence, and nothing waits for it."""
     journal = stopped(tmp_path, NOW_S + 9)
     made = executor(journal, tmp_path)
     made.close()

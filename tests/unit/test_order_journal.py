@@ -157,7 +157,7 @@ def test_report_cache__a_spooled_file_that_makes_no_sense_is_removed(tmp_path: P
 
 
 INHERITED = {
-    "a death that nobody can see again": (report(VerdictKind.CRASHED), {"u"}, 130.0, True),
+    "a death that cannot be seen again": (report(VerdictKind.CRASHED), {"u"}, 130.0, True),
     "too old": (report(VerdictKind.CRASHED), {"u"}, 191.0, False),
     "from the future": (report(VerdictKind.CRASHED), {"u"}, 99.0, False),
     "of other pods": (report(VerdictKind.CRASHED), {"v"}, 130.0, False),

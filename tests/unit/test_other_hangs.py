@@ -64,7 +64,7 @@ def test_other_hangs__a_stopped_loader_is_named_in_seconds_however_long_the_step
     )
 
 
-def test_other_hangs__a_stopped_child_that_nobody_waits_for_is_no_fault() -> None:
+def test_other_hangs__a_stopped_child_that_no_process_waits_for_is_no_fault() -> None:
     stage = Stage(world=4)
     loader = stage.add(Proc(500, ppid=102, mode="tick"))
     stage.run(20)
@@ -75,7 +75,7 @@ def test_other_hangs__a_stopped_child_that_nobody_waits_for_is_no_fault() -> Non
 
 
 def killed_by_its_launcher(stage: Stage) -> Proc:
-    """The launcher kills rank 2 and starts nobody in its place; the others wait, some in their next collective."""
+    """The launcher kills rank 2 and starts none in its place; the others wait, some in their next collective."""
     victim = stage.rank(2)
     sent = SignalSent(stage.now_ns, Pid(victim.pid), Tid(victim.pid), 9, Pid(50), "torchrun")
     stage.feed(sent)
@@ -104,7 +104,7 @@ def test_other_hangs__a_rank_that_its_launcher_killed_is_named_and_no_innocent_o
         Cause.KILLED,
         2,
     )
-    # it may come back
+    # it may return
     assert kinds(verdict) <= {EvidenceKind.SINK, EvidenceKind.TIME, EvidenceKind.PEERS}
     stage.run(10)
     latest = stage.tracker.latest
@@ -153,7 +153,7 @@ def test_other_hangs__a_rank_that_waits_for_a_child_process(
     assert named == ([1] if found else [])
 
 
-def test_other_hangs__a_loop_on_one_rank_is_reported_with_its_name_though_heartbeats_go_on() -> (
+def test_other_hangs__a_loop_on_one_rank_is_reported_with_its_name_though_heartbeats_continue() -> (
     None
 ):
     stage = Wired(world=16)

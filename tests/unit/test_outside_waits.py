@@ -94,7 +94,7 @@ def test_outside_waits__a_loader_whose_thread_asks_outside_is_believed() -> None
     ("mode", "cause"), [("stopped", Cause.LOADER_STUCK), ("futex", Cause.LOADER_STUCK)]
 )
 @pytest.mark.parametrize("workers", [1, 4])
-def test_outside_waits__a_loader_that_cannot_go_on_is_named_soon(
+def test_outside_waits__a_loader_that_cannot_continue_is_named_soon(
     mode: str, cause: Cause, workers: int
 ) -> None:
     stage, found = loading(workers=workers)

@@ -112,7 +112,7 @@ def ml() -> tuple[FakeObjects, Owners]:
 STRAYS = {
     "a bare copy for debugging": (owned("ml", "a-copy", None, LABELS, 2.0), True),
     "a pod of another job": (owned("ml", "a", job("other", "uid-other"), LABELS | ARM), True),
-    "a pod of what nobody knows": (
+    "a pod of an unknown kind": (
         owned("ml", "a", Owner("example.com/v1", "Thing", "t", "uid-t", True), LABELS),
         True,
     ),
@@ -160,9 +160,9 @@ def test_owners__where_only_strays_are_left_the_job_of_the_incident_is_still_fou
     assert found is not None
     assert found.top.ref == REF
     assert found.strays == {stray.pod.uid}
-    nobody = owners.of_pods("ml", [], REF)
-    assert nobody is not None
-    assert nobody.strays == frozenset()
+    empty = owners.of_pods("ml", [], REF)
+    assert empty is not None
+    assert empty.strays == frozenset()
 
 
 def test_owners__pods_that_outlive_what_stood_between_them_and_the_job_still_belong_to_it() -> None:
@@ -187,7 +187,7 @@ def test_owners__jobs_of_a_set_have_one_top() -> None:
     assert found.strays == frozenset()
 
 
-def test_owners__pods_of_one_selector_are_one_gang_whatever_kind_they_tell() -> None:
+def test_owners__pods_of_one_selector_are_one_gang_whatever_kind_they_name() -> None:
     """Two gangs would write one report by turns, and orders would reach the first of them only."""
     label = {"training.kubeflow.org/job-name": "train"}
     torch = Owner("kubeflow.org/v1", "PyTorchJob", "train", "uid-train", True)

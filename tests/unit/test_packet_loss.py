@@ -59,7 +59,7 @@ def test_loss_watch__a_burst_of_a_moment_is_no_lossy_link() -> None:
     assert lossy_watch(mesh(2), [(100, 101)], 2, per_s=50).lossy(3 * NS, slowed=False) is None
 
 
-def test_loss_watch__losses_to_anybody_but_a_rank_do_not_count() -> None:
+def test_loss_watch__losses_to_any_peer_but_a_rank_do_not_count() -> None:
     views = mesh(3)
     fact = TcpRetransmit(0, Pid(100), Inode(0), ("10.0.0.1", 5), ("8.8.8.8", 443), 0)
     watch = LossWatch()

@@ -1,4 +1,4 @@
-"""The table of verdicts and causes: complete, and without what nobody says."""
+"""The table of verdicts and causes: complete, and without what is never reported."""
 
 from __future__ import annotations
 

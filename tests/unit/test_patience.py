@@ -23,8 +23,8 @@ COMPUTES = Finding(VerdictKind.WORKING, Cause.COMPUTING, 0)
 NAMED = Finding(VerdictKind.UNKNOWN, Cause.COMPUTING, 0, Culprit(2))
 SLEEPS = Finding(VerdictKind.WORKING, Cause.SLEEPING, 0)
 
-# what is found at the passes (the last for ever), whether a rank waits for long, or burns a CPU for nobody
-# knows what; passes until it is over
+# what is found at the passes (the last for ever), whether a rank waits for long, or burns a CPU for
+# an unknown purpose; passes until it is over
 TRACES = {
     "a healthy job": ([QUIET], False, False, 12),
     "a hung job": ([STUCK], True, False, 12),
@@ -37,7 +37,7 @@ TRACES = {
     "who is named has been waited for": ([NAMED], False, False, 12),
     "a fault that shows now and then": ([QUIET] * 12 + [STUCK, QUIET, QUIET] * 9, True, False, 22),
     "who burns a CPU may be stuck or not": ([COMPUTES], False, True, 20),
-    "a loop in place takes time to tell": ([QUIET] * 13 + [STUCK], False, True, 17),
+    "a loop in place takes time to detect": ([QUIET] * 13 + [STUCK], False, True, 17),
 }
 
 

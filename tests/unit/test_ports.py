@@ -96,7 +96,7 @@ def test_port_watch__counters_of_rdma_ports(watch, port):
 
 
 def test_port_watch__an_rdma_port_of_which_only_the_state_changes(watch, port):
-    """Where kprobes cannot be had; that it comes back must be reported, or its job would be ended."""
+    """Where kprobes cannot be had; that it is up again must be reported, or its job would be ended."""
     steps: tuple[tuple[str, list[tuple[bool, str]]], ...] = (
         ("1: DOWN", [(False, "port DOWN")]),
         ("1: DOWN", []),

@@ -76,7 +76,7 @@ class FakeStuckReader(FabricReader):
         return []
 
 
-def test_fabric_watch__nobody_waits_for_a_port_that_does_not_answer(tmp_path: Path) -> None:
+def test_fabric_watch__nothing_waits_for_a_port_that_does_not_answer(tmp_path: Path) -> None:
     reader = FakeStuckReader(tmp_path)
     watch = FabricWatch(reader)
     assert reader.asked.wait(5)

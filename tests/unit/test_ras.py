@@ -77,7 +77,7 @@ def test_read__a_job_that_continues(first, last):
     assert behind(json_report(first), json_report(last)) is None
 
 
-def test_read__all_joined_is_nobodys_fault_by_counts():
+def test_read__all_joined_is_no_fault_by_counts():
     assert behind(json_report([7, 7, 7, 7]), json_report([7, 7, 7, 7])) == []
 
 
@@ -224,7 +224,7 @@ def test_ask__wrong_servers(serve, reports, options):
         ask(place(serve(*reports, **options), {100}), QUICK)
 
 
-def test_ask__nobody_listens(serve):
+def test_ask__without_a_listener(serve):
     server = serve(json_report([1]))
     where = place(server, {100})
     server.close()
@@ -314,7 +314,7 @@ BEFORE = {"AllReduce": 100, "AllGather": 50}
         ([REDUCED, GATHERED], [], [], [1, 1]),
     ],
 )
-def test_read__counts_by_kind_tell_a_mismatch_from_a_rank_that_did_not_join(
+def test_read__counts_by_kind_distinguish_a_mismatch_from_a_rank_that_did_not_join(
     vectors, odd, late, sides
 ):
     report = parse(crossed(*vectors))
@@ -326,7 +326,7 @@ def test_read__counts_by_kind_tell_a_mismatch_from_a_rank_that_did_not_join(
     assert not found.equal
 
 
-def test_read__counts_of_a_thousand_sorts_name_nobody_and_are_not_equal():
+def test_read__counts_of_a_thousand_sorts_name_no_rank_and_are_not_equal():
     report = parse(
         crossed(*({"AllReduce": each, "AllGather": 5000 - each} for each in range(1000)))
     )
@@ -342,7 +342,7 @@ def test_read__ranks_that_wait_for_each_other_are_not_equal():
     assert (found.behind, found.equal) == ((), False)
 
 
-OWN, REMOTE, GOES_ON, GAVE_UP = 2, 6, 7, {"abort_flag": True}
+OWN, REMOTE, CONTINUES, GAVE_UP = 2, 6, 7, {"abort_flag": True}
 
 
 @pytest.mark.parametrize(
@@ -353,7 +353,7 @@ OWN, REMOTE, GOES_ON, GAVE_UP = 2, 6, 7, {"abort_flag": True}
         ((0, "ncclSystemError", "SUCCESS", 0), (7, 7, 7, 7), [1]),
         ((0, OWN, 0, 0), (7, 7, 6, 7), [1]),
         ((0, REMOTE, REMOTE, 0), (7, 7, 7, 7), [1, 2]),
-        ((0, GOES_ON, 0, 0), (7, 7, 7, 7), []),
+        ((0, CONTINUES, 0, 0), (7, 7, 7, 7), []),
         ((0, GAVE_UP, 0, 0), (7, 7, 7, 7), [1]),
         ((0, GAVE_UP, 0, 0), (7, 7, 6, 7), []),
     ],

@@ -203,7 +203,7 @@ def test_ask__only_two_reports_are_read_at_a_time(serve):
 
 
 @pytest.mark.parametrize("error", [RecursionError("deep"), MemoryError(), ValueError("unforeseen")])
-def test_ras_watch__asking_goes_on_after_any_error(monkeypatch, error):
+def test_ras_watch__asking_continues_after_any_error(monkeypatch, error):
     asked = threading.Semaphore(0)
 
     def fail(*_: object) -> None:
@@ -224,17 +224,17 @@ def test_ras_watch__asking_goes_on_after_any_error(monkeypatch, error):
 
 
 def test_ras_watch__a_job_that_answers_slowly_has_one_thread(monkeypatch):
-    go_on = threading.Event()
+    answered = threading.Event()
     me = Pid(os.getpid())
     monkeypatch.setattr(watch, "find_places", lambda _: [RasPlace(("127.0.0.1", 1), me, {1: me})])
-    monkeypatch.setattr(client, "ask", lambda *_: go_on.wait(60))
+    monkeypatch.setattr(client, "ask", lambda *_: answered.wait(60))
     before = {each for each in threading.enumerate() if each.name == "ras"}
     asking = RasWatch()
     for _ in range(5):
         asking.tick(True, {})
         asking.tick(False, {})
     (thread,) = {each for each in threading.enumerate() if each.name == "ras"} - before
-    go_on.set()
+    answered.set()
     thread.join(60)
     asking.tick(True, {})
     assert asking._inquiry is not None

@@ -198,7 +198,7 @@ def test_inquiry__two_answers_after_a_movement_are_enough(
     assert [fact.since_ns for fact in reported[-2:]] == [2, 2]
 
 
-def test_job_watch__what_was_said_of_one_trouble_is_forgotten_with_it() -> None:
+def test_job_watch__what_was_said_of_one_fault_is_forgotten_with_it() -> None:
     job_watch = JobWatch(
         cast("Any", None), Tracker("job", "host"), SyscallTable("x86_64"), Settings()
     )

@@ -1,4 +1,4 @@
-"""Reads that never come back: who else waits for them, and how many threads they cost."""
+"""Reads that never return: what else waits for them, and how many threads they cost."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_readers__when_all_threads_are_stuck_nothing_is_asked_or_waited_for(
 
 
 class FakeReads:
-    """Reads of process 1 do not come back."""
+    """Reads of process 1 do not return."""
 
     def __init__(self, over: threading.Event) -> None:
         self.over = over

@@ -218,7 +218,7 @@ def test_recorder_watch__a_huge_dump_is_not_read(rank: Rank) -> None:
     assert "larger than" in rank.refusal()
 
 
-def test_recorder_watch__a_pipe_in_place_of_the_dump_holds_nobody_up(rank: Rank) -> None:
+def test_recorder_watch__a_pipe_in_place_of_the_dump_delays_nothing(rank: Rank) -> None:
     rank.until(lambda _: rank.asked())
     os.mkfifo(rank.file)
     assert rank.refusal() == f"{rank.file} is not a regular file"
@@ -227,7 +227,7 @@ def test_recorder_watch__a_pipe_in_place_of_the_dump_holds_nobody_up(rank: Rank)
 def test_recorder_watch__where_it_writes_must_be_known(rank: Rank) -> None:
     rank.set(**{RECORDER_FILES[0]: ""})
     assert "TORCH_FR_DUMP_TEMP_FILE is not set" in rank.refusal()
-    assert rank.asked() == b"", "what it writes would be for nobody"
+    assert rank.asked() == b"", "what it writes would not be read"
 
 
 def test_recorder_watch__a_process_that_took_its_number_is_not_asked(rank: Rank) -> None:

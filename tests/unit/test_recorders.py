@@ -41,7 +41,7 @@ def test_compare__a_rank_that_called_something_else() -> None:
     assert "rank 3 called all_gather [16x4 Float] at /jobs/train.py:57 (step)" in found.texts[1]
 
 
-def test_compare__two_against_two_name_nobody() -> None:
+def test_compare__two_against_two_name_no_rank() -> None:
     other = steps(5, ends="all_gather")
     ranks = [record(0, WAITS), record(1, WAITS), record(2, other), record(3, other)]
     found = compare(ranks, 4)

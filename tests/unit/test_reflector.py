@@ -60,7 +60,7 @@ def test_list_watch_state__a_list_that_was_cut_off_reports_the_rest_when_it_come
     ]
 
 
-def test_list_watch_state__a_name_that_came_back_while_nobody_watched_goes_before_it_comes() -> (
+def test_list_watch_state__a_name_that_returned_while_it_was_not_watched_goes_before_it_comes() -> (
     None
 ):
     plan = ListWatchState()

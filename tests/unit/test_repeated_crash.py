@@ -231,8 +231,8 @@ def test_decide__the_class_of_a_crash_comes_when_its_log_was_read() -> None:
 def test_decide__an_event_says_where_the_cause_lies(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(EventRecorder, "publish", lambda *words: said.append(words[4]))
-    nobody: Any = SimpleNamespace(event=print)
-    story = ControllerTelemetry(ObjectCache(print), nobody, lambda: NOW_S)
+    writer: Any = SimpleNamespace(event=print)
+    story = ControllerTelemetry(ObjectCache(print), writer, lambda: NOW_S)
     begun = guards.decide(asked(crashed(STEP_30, start=0))).status
     assert begun is not None
     story.publish(Incident("ns", "inc", JobRef("Job", "j", "uid", "batch/v1"), {}), None, begun)

@@ -66,12 +66,12 @@ def named(
 
 
 @given(clocks, late)
-def test_report_delays__nobody_is_named_where_all_entered_together(ahead_s, late_s):
+def test_report_delays__no_rank_is_named_where_all_entered_together(ahead_s, late_s):
     assert named(ahead_s, late_s, [-8.0, -8.01, -8.02, -8.01]) is None
 
 
 @given(clocks, late)
-def test_report_delays__nobody_is_named_where_nothing_is_known_of_the_clocks(ahead_s, late_s):
+def test_report_delays__no_rank_is_named_where_nothing_is_known_of_the_clocks(ahead_s, late_s):
     assert named(ahead_s, late_s, [-8.0, -8.01, -8.02, -8.01], known=False) is None
 
 

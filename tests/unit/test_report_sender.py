@@ -350,7 +350,7 @@ def verdict_of(sent: dict[str, Any]) -> str | None:
     [(WORKING, "UNKNOWN"), (None, "UNKNOWN"), (HUNG, "UNKNOWN"), (CRASHED, "CRASHED")],
     ids=["working", "nothing yet", "hung", "announced"],
 )
-def test_report_sender__a_loop_that_stands_still_says_nothing_about_health(
+def test_report_sender__a_loop_that_makes_no_progress_says_nothing_about_health(
     bench: Bench, said: Verdict | None, then: str
 ) -> None:
     bench.reporter._late_s = 3.0

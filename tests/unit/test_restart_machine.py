@@ -96,7 +96,7 @@ def test_restart_machine__a_pod_that_does_not_come_up_after_a_crash_leads_to_rep
 
 
 def test_restart_machine__a_container_that_is_just_being_made_counts_as_restarted_once_it_runs():
-    """A rank hangs while the kubelet restarts another: that one is killed by nobody, and its count stays."""
+    """A rank hangs while the kubelet restarts another: that one is not killed, and its count stays."""
     sim = Sim(making_s=3.0)
     for each in sim.pods:
         if each.index == 1:

@@ -164,7 +164,7 @@ def test_classify__the_place_of_a_pod_is_the_rank_of_its_topmost_program(
         2: ("rank", 3),
         3: ("loader", 3),
     }
-    # a pod may hold several ranks, so nobody knows how many there are
+    # a pod may hold several ranks, so it is not known how many there are
     assert {each.world_size for each in members.values()} == {None}
     assert all(each.by_pod for each in members.values())
 

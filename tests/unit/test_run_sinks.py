@@ -1,4 +1,4 @@
-"""What reaches the reader: JSON, text, the live table; and that a closed pipe harms nobody."""
+"""What reaches the reader: JSON, text, the live table; and that a closed pipe harms nothing."""
 
 import json
 import os
@@ -91,7 +91,7 @@ def test_text_sink__text_lines(pipe: tuple[int, Out]) -> None:
     )
 
 
-def test_json_sink__a_reader_that_went_away_harms_nobody(pipe: tuple[int, Out]) -> None:
+def test_json_sink__a_reader_that_went_away_harms_nothing(pipe: tuple[int, Out]) -> None:
     reader, out = pipe
     os.close(reader)
     report_all(JsonSink(out))
@@ -223,7 +223,7 @@ def test_out__the_panel_gives_the_terminal_back(
     terminal: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    # The pseudo-terminal of a test is nobody's controlling terminal.
+    # The pseudo-terminal of a test is no process's controlling terminal.
     monkeypatch.setattr(terminal_table.LiveSink, "_is_foreground", lambda _: True)
     reader, writer = terminal
     resize(writer, 30, 60)

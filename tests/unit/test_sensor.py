@@ -30,7 +30,7 @@ from kcover_ebpf.tunables.diagnosis import BASELINE_EAGER_NS
 from kcover_ebpf.watching.judging import InputRecorder
 from kcover_ebpf.watching.loop import Sensor
 
-from .fake_inspector import FakeInspector
+from .fake_thread_reader import FakeThreadReader
 from .scripted_job import Stage
 
 RANKS = (100, 101)
@@ -117,7 +117,7 @@ class Bench:
         patch.setattr("kcover_ebpf.host.procfs.boottime_ns", lambda: self.now_ns)
         patch.setattr("kcover_ebpf.host.procfs.unix_offset_s", lambda: 5000.0)
         patch.setattr("kcover_ebpf.host.procfs.read_process", self._read)
-        patch.setattr("kcover_ebpf.watching.loop.ThreadInspector", FakeInspector)
+        patch.setattr("kcover_ebpf.watching.loop.ThreadReader", FakeThreadReader)
         self.sensor = Sensor(
             cast("KernelSampler", self.kernel),
             self.members,
@@ -166,8 +166,8 @@ class FakeInputRecorder:
     def on_fact(self, fact: Fact) -> None:
         self.taken.append(type(fact))
 
-    def on_inspection(self) -> None:
-        self.taken.append("inspection")
+    def on_reading(self) -> None:
+        self.taken.append("reading")
 
     def on_ask(self) -> None:
         self.taken.append("ask")
@@ -185,12 +185,12 @@ def test_sensor__all_that_a_judgement_is_made_of_is_recorded_in_order(
     notes = FakeInputRecorder()
     bench = Bench(monkeypatch, Act.OBSERVE, notes)
     bench.step(sampled(bench, 100))
-    first = [ProcessSeen, ProcessSeen, ThreadSample, Tick, "inspection", "ask", 5000.0]
+    first = [ProcessSeen, ProcessSeen, ThreadSample, Tick, "reading", "ask", 5000.0]
     assert notes.taken == first
     bench.sensor._take([bench.exit(101, 3)])
     bench.members.now.discard(101)
     bench.step()
-    assert notes.taken[len(first) :] == [ProcessExit, Tick, "inspection", "ask", 5000.0]
+    assert notes.taken[len(first) :] == [ProcessExit, Tick, "reading", "ask", 5000.0]
 
 
 def test_sensor__members_are_watched_once_and_introduced(bench: Bench) -> None:
@@ -299,7 +299,7 @@ def test_sensor__a_number_that_is_used_again_is_watched_again(bench: Bench) -> N
 def test_sensor__an_exit_that_only_a_pass_finds_is_one_as_well(bench: Bench) -> None:
     bench.step()
     bench.step(bench.exit(101, 0))
-    assert bench.sensor._inspector.forgotten == [101]  # type: ignore[attr-defined]
+    assert bench.sensor._reader.forgotten == [101]  # type: ignore[attr-defined]
     bench.step()
     assert bench.kernel.watched.count(101) == 2
 

@@ -130,7 +130,7 @@ def test_several_hosts__the_rank_that_is_missing_here_is_named(
         assert f"rank {missing} is missing, " in verdict.evidence[0].text
 
 
-def test_several_hosts__all_ranks_of_this_host_may_be_held_while_the_others_go_on() -> None:
+def test_several_hosts__all_ranks_of_this_host_may_be_held_while_the_others_continue() -> None:
     stage = Part(reported={TORCHRUN: "4"})
     stage.run(30)
     for proc in stage.procs.values():
@@ -149,7 +149,7 @@ def test_several_hosts__a_lock_is_named_among_the_ranks_of_this_host() -> None:
     assert stage.causes() == [Cause.BLOCKED_LOCK]
 
 
-def test_several_hosts__while_a_rank_elsewhere_is_at_work_the_order_of_sending_here_names_nobody() -> (
+def test_several_hosts__while_a_rank_elsewhere_is_at_work_the_order_of_sending_here_names_no_rank() -> (
     None
 ):
     stage = Part(reported={TORCHRUN: "4"})

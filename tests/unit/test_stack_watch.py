@@ -193,8 +193,8 @@ class FakeTape:
     def on_fact(self, fact: object) -> None:
         self.taken.append(type(fact).__name__)
 
-    def on_inspection(self) -> None:
-        self.taken.append("inspection")
+    def on_reading(self) -> None:
+        self.taken.append("reading")
 
     def on_ask(self) -> None:
         self.taken.append("ask")
@@ -226,7 +226,7 @@ def judging(
     return stage, made
 
 
-def test_judging__a_job_is_ended_once_the_stacks_are_read_and_they_stand_in_the_decision() -> None:
+def test_judging__a_job_is_ended_once_the_stacks_are_read_and_they_are_in_the_decision() -> None:
     done: list[Decision] = []
     answers = [False]
     notes = FakeTape()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcover_ebpf.diagnosis.stacks import similarity
-from kcover_ebpf.facts.host import InspectRequest
+from kcover_ebpf.facts.host import ReadingRequest
 from kcover_ebpf.host import stack_words
 from kcover_ebpf.host.proc_text import code_mappings
 from kcover_ebpf.host.stack_words import ProcessMemory, read_memory
@@ -26,7 +26,7 @@ FOREIGN = "ready(); libc.pause()"
 GONE = Pid(2**22 + 1)
 
 
-def words_of(request: InspectRequest) -> tuple[str, ...]:
+def words_of(request: ReadingRequest) -> tuple[str, ...]:
     text = Path(f"/proc/{request.pid}/task/{request.tid}/syscall").read_text().split()
     return ProcessMemory().words(request.pid, int(text[-2], 16))
 

@@ -50,7 +50,7 @@ def test_groups__leftover_words_do_not_part_a_group() -> None:
         ([], []),
     ],
 )
-def test_minority__without_a_single_largest_group_nobody_is_odd(
+def test_minority__without_a_single_largest_group_none_is_odd(
     ordered: list[list[int]], odd: list[int]
 ) -> None:
     assert minority(ordered) == odd
@@ -74,7 +74,7 @@ def known(*stacks: Stack) -> KnownWaits:
         ({0: A, 1: A, 2: B}, known(C), [2]),
     ],
 )
-def test_outliers__who_waits_where_nobody_ever_left(
+def test_outliers__which_wait_where_none_ever_left(
     stacks: dict[int, Stack], waits: KnownWaits, odd: list[int]
 ) -> None:
     assert outliers(stacks, {key for key in stacks if waits.knows(stacks[key])}) == odd

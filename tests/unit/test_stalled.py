@@ -1,4 +1,4 @@
-"""A job that is worth an inspection has not stalled yet: only the second is reported, and costs others anything."""
+"""A job that is worth a reading has not stalled yet: only the second is reported, and costs others anything."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def send(stage: Stage) -> None:
         proc.last_send_ns = stage.now_ns
 
 
-def test_stalled__ranks_that_wait_are_inspected_first_and_stalled_later():
+def test_stalled__ranks_that_wait_are_read_first_and_stalled_later():
     stage = Stage()
     stage.run(30)
     all_become(stage, "futex")
@@ -66,7 +66,7 @@ def test_stalled__ranks_that_wait_are_inspected_first_and_stalled_later():
 
 
 @pytest.mark.parametrize("connected", [True, False])
-def test_stalled__ranks_that_burn_a_cpu_for_hours_are_inspected_and_have_not_stalled(connected):
+def test_stalled__ranks_that_burn_a_cpu_for_hours_are_read_and_have_not_stalled(connected):
     stage = Stage(connected=connected)
     stage.run(30)
     all_become(stage, "run")
@@ -144,7 +144,7 @@ def test_stalled__a_burn_is_learned_as_a_step_unless_it_is_longer_than_any(minut
 
 
 def down(stage: Stage, number: int = 0) -> DeviceFault:
-    """What is known of a port of a rank's card that did not come back."""
+    """What is known of a port of a rank's card that did not come up again."""
     return DeviceFault(
         stage.now_ns, Pid(100 + number), NIC, "port down", "RDMA port mlx5_0/1 is down",
         ends_job=True, if_stalled=True,
@@ -156,7 +156,7 @@ def test_stalled__a_port_that_stays_down_ends_no_job_that_continues():
     stage.run(30)
     stage.feed(down(stage))
     stage.run(120)
-    all_become(stage, "futex")  # another trouble, long after
+    all_become(stage, "futex")  # another fault, long after
     stage.run(10)
     assert VerdictKind.DEVICE_FAULT not in {each.kind for each in stage.verdicts}
 
@@ -306,7 +306,7 @@ def test_report_builder__a_stall_is_reported_once_and_confirmed_often(
     assert {bool(each.ranks) for each in reports} == {has_ranks}
 
 
-def test_report_builder__that_it_can_be_decided_again_whether_ranks_go_on_is_reported_at_once(
+def test_report_builder__that_it_can_be_decided_again_whether_ranks_continue_is_reported_at_once(
     tmp_path,
 ):
     stage = Stage(connected=False)

@@ -63,7 +63,7 @@ FORCE = FaultPolicy(force_delete=True)
     ],
     ids=["killed by its agent", "out of reach", "no order carried out", "no agent", "fenced"],
 )
-def test_stuck_pods__a_pod_is_deleted_by_force_only_where_its_rank_cannot_go_on(
+def test_stuck_pods__a_pod_is_deleted_by_force_only_where_its_rank_cannot_continue(
     sim: Sim, deleted: bool
 ) -> None:
     sim.begin(Way.REPLACE)

@@ -1,4 +1,4 @@
-"""How closely a job is watched: when suspicion begins and ends, and what is inspected."""
+"""How closely a job is watched: when suspicion begins and ends, and what is read."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections import Counter
 import pytest
 
 from kcover_ebpf.diagnosis.progress import Stall
-from kcover_ebpf.diagnosis.suspicion import Suspicion, inspection_period_ns
-from kcover_ebpf.facts.host import Inspection
+from kcover_ebpf.diagnosis.suspicion import Suspicion, reading_period_ns
+from kcover_ebpf.facts.host import ThreadReading
 from kcover_ebpf.facts.kernel import Detail, SampleRequest
 from kcover_ebpf.ids import NS, Pid, Tid
 
 from .scripted_job import COLLECTIVE, LOCK, START_NS, Proc, Stage, all_wait, trained
 
 
-def inspection(pid: int, at_ns: int, stack: tuple[str, ...] = COLLECTIVE) -> Inspection:
-    return Inspection(at_ns, Pid(pid), Tid(pid), "", None, False, (), stack, None, ())
+def reading(pid: int, at_ns: int, stack: tuple[str, ...] = COLLECTIVE) -> ThreadReading:
+    return ThreadReading(at_ns, Pid(pid), Tid(pid), "", None, False, (), stack, None, ())
 
 
 def test_suspicion__a_healthy_job_is_watched_at_leisure() -> None:
@@ -75,15 +75,15 @@ def test_suspicion__examine_samples_closely_for_one_pass() -> None:
     assert not stage.job.detailed
 
 
-def test_suspicion__ends_once_and_forgets_the_inspections() -> None:
+def test_suspicion__ends_once_and_forgets_the_readings() -> None:
     attention = Suspicion()
     assert not attention.suspect(False, Stall.NONE, 0)
     assert not attention.suspect(True, Stall.NONE, NS)
-    attention.on_inspection(inspection(1, NS))
-    assert attention.inspections(Pid(1), 1)
+    attention.on_reading(reading(1, NS))
+    assert attention.readings(Pid(1), 1)
     assert attention.suspect(False, Stall.NONE, 2 * NS)
     assert not attention.suspect(False, Stall.NONE, 3 * NS)
-    assert not attention.inspections(Pid(1), 1)
+    assert not attention.readings(Pid(1), 1)
 
 
 STEP_S = 20.0
@@ -91,12 +91,12 @@ STEP_S = 20.0
 
 def test_suspicion__a_wait_is_known_once_it_was_seen_to_end_in_healthy_times_only() -> None:
     attention = Suspicion()
-    attention.on_inspection(inspection(1, 0))
+    attention.on_reading(reading(1, 0))
     assert not attention.known.knows(COLLECTIVE)
     attention.on_progress(Pid(1), 2 * NS, NS, STEP_S)
     assert attention.known.knows(COLLECTIVE)
     attention.suspect(True, Stall.NONE, NS)
-    attention.on_inspection(inspection(1, NS, LOCK))
+    attention.on_reading(reading(1, NS, LOCK))
     attention.on_progress(Pid(1), 3 * NS, 2 * NS, STEP_S)
     assert not attention.known.knows(LOCK)
 
@@ -105,7 +105,7 @@ def test_suspicion__data_of_the_step_that_it_will_not_leave_does_not_make_a_wait
     None
 ):
     attention = Suspicion()
-    attention.on_inspection(inspection(1, 100 * NS, LOCK))
+    attention.on_reading(reading(1, 100 * NS, LOCK))
     attention.on_progress(Pid(1), 119 * NS, 99 * NS, STEP_S)
     assert not attention.known.knows(LOCK)
 
@@ -113,7 +113,7 @@ def test_suspicion__data_of_the_step_that_it_will_not_leave_does_not_make_a_wait
 def test_suspicion__data_of_later_steps_shows_that_a_wait_ended_unseen() -> None:
     """Its thread is in the same wait at each pass, and does what little it does in between."""
     attention = Suspicion()
-    attention.on_inspection(inspection(1, 100 * NS))
+    attention.on_reading(reading(1, 100 * NS))
     attention.on_progress(Pid(1), 119 * NS, 99 * NS, STEP_S)
     attention.on_progress(Pid(1), 121 * NS, 99 * NS, STEP_S)
     assert attention.known.knows(COLLECTIVE)
@@ -121,24 +121,22 @@ def test_suspicion__data_of_later_steps_shows_that_a_wait_ended_unseen() -> None
 
 def test_suspicion__a_process_that_is_gone_teaches_nothing() -> None:
     attention = Suspicion()
-    attention.on_inspection(inspection(1, 0))
+    attention.on_reading(reading(1, 0))
     attention.forget(Pid(1))
     attention.on_progress(Pid(1), 2 * NS, NS, STEP_S)
     assert attention.known.count == 0
-    assert attention.last_inspections() == {}
+    assert attention.last_readings() == {}
 
 
-def test_suspicion__inspections_per_thread_are_few() -> None:
+def test_suspicion__readings_per_thread_are_few() -> None:
     attention = Suspicion()
     for step in range(100):
-        attention.on_inspection(inspection(1, step))
-    assert len(attention.inspections(Pid(1), 1)) == 48
-    assert attention.last_inspections()[Pid(1)].boottime_ns == 99
+        attention.on_reading(reading(1, step))
+    assert len(attention.readings(Pid(1), 1)) == 48
+    assert attention.last_readings()[Pid(1)].boottime_ns == 99
 
 
-def test_suspicion__a_suspicious_job_is_inspected_in_all_waiting_leads_but_none_that_burns() -> (
-    None
-):
+def test_suspicion__a_suspicious_job_is_read_in_all_waiting_leads_but_none_that_burns() -> None:
     stage = trained()
     all_wait(stage, -1)
     stage.become(stage.rank(2), "run")
@@ -152,18 +150,18 @@ def test_suspicion__a_suspicious_job_is_inspected_in_all_waiting_leads_but_none_
     ("age_s", "period_s"),
     [(-5, 0.2), (0, 0.2), (4, 0.2), (8, 0.8), (20, 5), (40, 20), (4000, 20)],
 )
-def test_inspection_period_ns__inspections_get_rarer_the_longer_nothing_changes(
+def test_reading_period_ns__readings_get_rarer_the_longer_nothing_changes(
     age_s: float, period_s: float
 ) -> None:
-    assert inspection_period_ns(int(age_s * NS)) == period_s * NS
+    assert reading_period_ns(int(age_s * NS)) == period_s * NS
 
 
-def test_suspicion__a_thread_that_moved_is_inspected_again_at_once() -> None:
+def test_suspicion__a_thread_that_moved_is_read_again_at_once() -> None:
     stage = trained()
     all_wait(stage, -1)
     stage.run(40)
     rank = stage.rank(1)
-    last = stage.job.attention.last_inspections
+    last = stage.job.attention.last_readings
     assert stage.now_ns - last()[Pid(rank.pid)].boottime_ns > NS
     stage.become(rank, "run")
     stage.one_pass(NS // 4)
@@ -206,53 +204,53 @@ def test_suspicion__a_job_that_never_trained_and_is_only_silent_is_sampled_ever_
     assert attention.ease(62 * NS, trained=False) == 1, "something is wrong"
 
 
-def inspected_in_passes(stage: Stage, count: int, period_ns: int) -> list[set[int]]:
-    """Which ranks are inspected in each of the next passes."""
+def read_in_passes(stage: Stage, count: int, period_ns: int) -> list[set[int]]:
+    """Which ranks are read in each of the next passes."""
     found = []
     for _ in range(count):
-        before = dict(stage.job.attention.last_inspections())
+        before = dict(stage.job.attention.last_readings())
         stage.one_pass(period_ns)
-        after = stage.job.attention.last_inspections()
+        after = stage.job.attention.last_readings()
         found.append({int(pid) for pid in after if after[pid] is not before.get(pid)})
     return found
 
 
-def test_suspicion__every_wait_is_inspected_once_and_then_a_few_at_a_time_in_their_turn() -> None:
+def test_suspicion__every_wait_is_read_once_and_then_a_few_at_a_time_in_their_turn() -> None:
     stage = trained(world=12)
     all_wait(stage, -1)
     ranks = {100 + rank for rank in range(12)}
-    passes = inspected_in_passes(stage, 16, NS // 4)
+    passes = read_in_passes(stage, 16, NS // 4)
     begin = next(number for number, each in enumerate(passes) if len(each) > 2)
-    assert set.union(*passes[: begin + 1]) == ranks, "first inspections are never put off"
+    assert set.union(*passes[: begin + 1]) == ranks, "first readings are never put off"
     further = passes[begin + 1 : begin + 4]
     assert [len(each) for each in further] == [4, 4, 4]
     assert set.union(*further) == ranks
 
 
 @pytest.mark.parametrize("world", [2, 12, pytest.param(64, marks=pytest.mark.long)])
-def test_suspicion__no_wait_in_storage_goes_without_an_inspection_for_longer_than_the_proof_can_bear(
+def test_suspicion__no_wait_in_storage_goes_without_a_reading_for_longer_than_the_proof_can_bear(
     world: int,
 ) -> None:
-    """However many wait alike, and however long they do: a proof takes 45 s from the first inspection to the last."""
+    """However many wait alike, and however long they do: a proof takes 45 s from the first reading to the last."""
     stage = trained(world=world)
     for rank in range(world):
         stage.become(stage.rank(rank), "write")
     stage.run(16)
     for _ in range(60):
         stage.one_pass(NS)
-        last = stage.job.attention.last_inspections()
+        last = stage.job.attention.last_readings()
         assert {int(pid) for pid in last} == {100 + rank for rank in range(world)}
         assert all(stage.now_ns - each.boottime_ns <= 10 * NS for each in last.values())
 
 
-def test_suspicion__a_job_that_never_trained_is_inspected_once_a_second() -> None:
+def test_suspicion__a_job_that_never_trained_is_read_once_a_second() -> None:
     stage = Stage(world=3, connected=False)
     for proc in stage.procs.values():
         stage.become(proc, "futex")
     stage.run(6)
     assert stage.job.detailed
-    inspected = Counter(pid for each in inspected_in_passes(stage, 8, NS // 4) for pid in each)
-    assert inspected == {100: 2, 101: 2, 102: 2}
+    read = Counter(pid for each in read_in_passes(stage, 8, NS // 4) for pid in each)
+    assert read == {100: 2, 101: 2, 102: 2}
 
 
 def test_suspicion__healthy_waits_are_learned_a_few_at_a_time() -> None:

@@ -47,7 +47,7 @@ def test_syscall_table__every_number_is_the_one_of_the_kernel_header(machine: st
     assert ours == {name: truth.get(name, newer.get(name)) for name in ours}
 
 
-def test_syscall_table__both_architectures_tell_the_same_families() -> None:
+def test_syscall_table__both_architectures_distinguish_the_same_families() -> None:
     x86, arm = SyscallTable("x86_64"), SyscallTable("aarch64")
     ours, theirs = listed(x86), listed(arm)
     assert theirs.keys() <= ours.keys()

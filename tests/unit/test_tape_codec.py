@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from kcover_ebpf.api.json_values import UnknownWord, WrongValue
 from kcover_ebpf.facts.devices import AerTotal, CudaContext
-from kcover_ebpf.facts.host import Inspection, Module, ProcessSeen
+from kcover_ebpf.facts.host import Module, ProcessSeen, ThreadReading
 from kcover_ebpf.facts.kernel import ProcessExit, SocketSample, Tick
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.tapes.codec import decode, encode
@@ -79,7 +79,7 @@ def test_decode__fields_of_a_newer_writer_are_passed_over() -> None:
     assert decode(Module, {**encode(module), "build_id": [1, {"a": 2}]}) == module
 
 
-INSPECTION = {
+READING = {
     "boottime_ns": 1,
     "pid": 1,
     "tid": 1,
@@ -116,7 +116,7 @@ TICK = {"boottime_ns": 1, "period_ns": 1, "lost_count": 0, "late": False}
             "local: expected 2 values, got 1",
         ),
         (AerTotal, {"boottime_ns": 1, "device": "", "severity": [1]}, "severity: expected a word"),
-        (Inspection, {**INSPECTION, "lock_memory": "0g"}, "lock_memory: expected hexadecimal"),
+        (ThreadReading, {**READING, "lock_memory": "0g"}, "lock_memory: expected hexadecimal"),
         (ProcessExit, {"boottime_ns": "\x1b[2J"}, r"'\\x1b\[2J'"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A tape names nobody unless it is asked to, and is judged as the job itself was."""
+"""A tape contains no names unless it is asked to, and is judged as the job itself was."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ OTHERS += ["libnvidia-ptxjitcompiler.acme-llm", "libjaxacme-llm.so", "mca_btl_ac
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_masks__libraries_that_everybody_has_keep_their_names(name: str) -> None:
+def test_masks__common_libraries_keep_their_names(name: str) -> None:
     code = CodeSeen(1, Pid(1), Tid(1), (f"{name}+1f0",), (Module(1, 2, name),))
     assert Masks().of(code) == code
 

@@ -31,7 +31,7 @@ def test_tape__a_rank_in_a_lock_is_found_and_the_job_ended_for_it() -> None:
     assert 0 < outcome.detected_s < 30
 
 
-def test_tape__a_lock_that_was_inspected_in_the_rest_of_its_step_is_found() -> None:
+def test_tape__a_lock_that_was_read_in_the_rest_of_its_step_is_found() -> None:
     """The data of that step still arrived, and once made the wait at the lock a known one."""
     outcome = Tape(SHAPES["step-20s-yield"], seed=1000, fault=FAULTS["lock"]).play(1.0)
     assert outcome.named == (outcome.rank,)
@@ -43,8 +43,8 @@ def test_tape__a_loop_in_python_is_reported_with_its_rank_and_ends_nothing() -> 
     assert (outcome.text, outcome.shutdown) == ("UNKNOWN computing", "")
 
 
-def test_tape__a_long_step_that_yields_is_found_on_its_device_as_soon_as_it_is_inspected() -> None:
-    """It is not inspected for a minute; then it must be known for what it is before anything is said of it."""
+def test_tape__a_long_step_that_yields_is_found_on_its_device_as_soon_as_it_is_read() -> None:
+    """It is not read for a minute; then it must be known for what it is before anything is said of it."""
     outcome = Tape(SHAPES["step-120s-yield"], seed=101).play(0.045)
     assert [each for each in outcome.reported if each.startswith("HUNG")] == []
 

@@ -147,7 +147,7 @@ def test_tape_writer__everything_but_names_is_written_unless_they_are_wanted(
         writer = TapeWriter(tmp_path / "a", replace(HEADER, names=names, job="acme"), pytest.fail)
         writer.start(Start(1.0, 0.5, unobserved=("a",)))
         writer.on_fact(tick)
-        writer.on_inspection()
+        writer.on_reading()
         writer.on_ask()
         writer.on_fact(leaving)
         writer.on_judge(0.5)
@@ -198,7 +198,7 @@ def test_tape_writer__a_reader_that_goes_away_or_sleeps_does_not_hold_up_the_sen
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     with pytest.raises(UsageError, match="No such device"):
-        TapeWriter(fifo, HEADER, pytest.fail)  # nobody reads: no waiting for a reader
+        TapeWriter(fifo, HEADER, pytest.fail)  # no reader: it is not waited for
     other_end = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
     said: list[str] = []
     writer = TapeWriter(fifo, HEADER, said.append)
@@ -338,5 +338,5 @@ def test_replay__any_bytes_are_played_or_refused(tape_bytes: bytes, data: st.Dat
 
 
 @given(st.binary(max_size=200), st.sampled_from([b"", HEAD, b"\x1f\x8b", b"\x1f\x8b\x08\0"]))
-def test_replay__bytes_of_nobody_are_refused(blob: bytes, head: bytes) -> None:
+def test_replay__bytes_of_no_tape_are_refused(blob: bytes, head: bytes) -> None:
     assert "\n" not in refusal_of(head + blob)

@@ -160,7 +160,7 @@ def test_oldest_sender__the_lead_of_a_sender_is_clear(times_ms: list[int]) -> No
         assert found[1] == pytest.approx((second - first) / 1000)
 
 
-def test_endpoint_index__a_launcher_is_inside_the_job_but_nobodys_peer() -> None:
+def test_endpoint_index__a_launcher_is_inside_the_job_but_no_peer() -> None:
     views = mesh(3)
     me, launcher = views[Pid(100)], ProcessHistory(Pid(200), 0)
     to_launcher = edge(Pid(100), Pid(200), last_send_ns=5 * NS)

@@ -173,7 +173,7 @@ def test_quota__two_workers_close_two_incidents_for_their_room() -> None:
         assert opened(known, "ns") == ["i2"]
 
 
-def test_quota__what_was_closed_for_room_does_not_come_back_into_that_room() -> None:
+def test_quota__what_was_closed_for_room_does_not_return_into_that_room() -> None:
     """Its gang is still reported, and another worker asks before the new incident is made."""
     known = store()
     for index in range(3):

@@ -170,7 +170,7 @@ def test_thread__a_burn_began_after_the_last_sample_that_found_the_thread_at_res
     assert burns_since(seen(sample(0), after)) == int(9.5 * NS)
 
 
-def test_thread__only_a_burn_of_this_pass_is_worth_an_inspection_of_its_stack() -> None:
+def test_thread__only_a_burn_of_this_pass_is_worth_a_reading_of_its_stack() -> None:
     """A thread that is sampled in turns may be anywhere by the next pass."""
     views = [sample(at_s, state=TaskState.RUNNING, cpu_s=at_s) for at_s in (0, 1)]
     burning = seen(*views)

@@ -5,8 +5,8 @@ import subprocess
 
 import pytest
 
-from kcover_ebpf.facts.host import InspectRequest
-from kcover_ebpf.host.thread_inspector import ThreadInspector
+from kcover_ebpf.facts.host import ReadingRequest
+from kcover_ebpf.host.thread_reader import ThreadReader
 from kcover_ebpf.ids import Pid, Tid
 
 from .children import child_in
@@ -18,9 +18,9 @@ LOCK = "lock = threading.Lock(); lock.acquire(); ready(); lock.acquire()"
 
 
 def test_waits__the_file_that_a_child_reads_at_each_pass() -> None:
-    inspector = ThreadInspector(platform.machine())
+    reader = ThreadReader(platform.machine())
     with child_in(READS, stdin=subprocess.PIPE) as asked:
-        found = [inspector.waits([asked], 20.0) for _ in range(2)]
+        found = [reader.waits([asked], 20.0) for _ in range(2)]
     assert len(found) == 2
     for each in found:
         assert each.keys() == {(asked.pid, asked.tid)}
@@ -30,16 +30,16 @@ def test_waits__the_file_that_a_child_reads_at_each_pass() -> None:
 
 def test_waits__with_the_memory_of_the_lock_and_without_what_takes_longer() -> None:
     with child_in(LOCK) as asked:
-        (seen,) = ThreadInspector(platform.machine()).waits([asked], 20.0).values()
+        (seen,) = ThreadReader(platform.machine()).waits([asked], 20.0).values()
     assert len(seen.lock_memory) == 24
     assert (seen.stack, seen.storage, seen.devices) == ((), None, None)
 
 
 def test_waits__what_is_not_read_in_time_is_missing_and_does_not_come_later() -> None:
-    inspector = ThreadInspector(platform.machine())
-    nobody = InspectRequest(Pid(2**22 - 1), Tid(2**22 - 1), 0)
+    reader = ThreadReader(platform.machine())
+    absent = ReadingRequest(Pid(2**22 - 1), Tid(2**22 - 1), 0)
     with child_in(READS, stdin=subprocess.PIPE) as asked:
-        first = inspector.waits([asked], 0.0)
-        later = inspector.waits([nobody], 20.0)
+        first = reader.waits([asked], 0.0)
+        later = reader.waits([absent], 20.0)
     assert first.keys() <= {(asked.pid, asked.tid)}
     assert (asked.pid, asked.tid) not in later

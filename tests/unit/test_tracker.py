@@ -10,7 +10,7 @@ from tests.unit.seen_verdicts import not_working
 from .scripted_job import BARRIER, LOCK, Stage, all_wait, trained
 
 
-def go_on(stage: Stage, seconds: float = 15) -> None:
+def train_again(stage: Stage, seconds: float = 15) -> None:
     for proc in stage.procs.values():
         stage.become(proc, "train")
     stage.run(seconds)
@@ -35,11 +35,11 @@ def test_tracker__healthy_training_is_reported_once() -> None:
     assert {each.incident for each in stage.verdicts} == {""}
 
 
-def test_tracker__the_next_trouble_has_another_name() -> None:
+def test_tracker__the_next_fault_has_another_name() -> None:
     stage = trained()
     for rank in (1, 1, 2):
         stop_rank(stage, rank)
-        go_on(stage)
+        train_again(stage)
     assert [each.incident for each in not_working(stage)] == ["job-1", "job-2", "job-3"]
     assert stage.verdicts[-1].kind is VerdictKind.WORKING
     assert stage.verdicts[-1].incident == ""
@@ -48,7 +48,7 @@ def test_tracker__the_next_trouble_has_another_name() -> None:
 def test_tracker__a_fault_that_ends_for_a_moment_only_is_one_incident() -> None:
     stage = trained()
     stop_rank(stage, 1)
-    go_on(stage, 0.5)
+    train_again(stage, 0.5)
     stop_rank(stage, 1)
     assert [each.incident for each in not_working(stage)] == ["job-1"]
     assert stage.verdicts[-1].kind is VerdictKind.HUNG

@@ -81,7 +81,7 @@ def test_gang_input__a_node_that_is_gone_while_all_others_wait_is_named():
     ids=[
         "all compute", "all continue", "one node continues", "one more cannot be seen", "one writes",
         "one moves", "not for long", "its agent was heard 20 s ago",
-        "one cannot tell whether its ranks continue",
+        "it is unknown whether the ranks of one continue",
     ],
 )  # fmt: skip
 def test_gang_input__a_node_that_lost_its_path_to_the_server_is_left_alone(seen):
@@ -107,7 +107,7 @@ def test_gang_input__a_snapshot_without_ranks_says_nothing_about_a_node_that_is_
 # --- a node whose ranks continue
 
 
-def test_gang_input__ranks_that_go_on_explain_for_a_minute_why_others_wait():
+def test_gang_input__ranks_that_continue_explain_for_a_minute_why_others_wait():
     seen = [*reports(1, 2, 3), calm(0)]
     assert merge(job(seen)).verdict.kind is VerdictKind.WORKING
     seen = [*reports(1, 2, 3, age_s=70.0), calm(0)]
@@ -155,8 +155,8 @@ def connected(age_s: float) -> list[ReceivedReport]:
         ([*connected(1900.0)[:2], *reports(2, age_s=1900.0, suspicious=False)], False),
     ],
     ids=[
-        "for long", "not for long", "not connected", "its agent may come back", "its agent is gone",
-        "one computes", "one cannot tell",
+        "for long", "not for long", "not connected", "its agent may return", "its agent is gone",
+        "one computes", "of one it is unknown",
     ],
 )  # fmt: skip
 def test_gang_input__the_evidence_of_all_others_suffices_without_a_dead_agent(seen, acts):

@@ -44,7 +44,7 @@ UNPROVEN = {"fault", "driver"}
 
 @pytest.mark.parametrize("name", FAULTS)
 @pytest.mark.parametrize("rank", [0, 3])
-def test_verdicts__a_rank_that_cannot_go_on_is_named(name: str, rank: int) -> None:
+def test_verdicts__a_rank_that_cannot_continue_is_named(name: str, rank: int) -> None:
     stage = trained()
     inject, cause = FAULTS[name]
     inject(stage, stage.rank(rank))
@@ -226,7 +226,7 @@ def test_verdicts__two_places_at_once_are_a_mismatch() -> None:
     assert verdict.culprit.rank == 2
 
 
-def test_verdicts__nobody_at_the_end_of_the_chain_is_reported_without_a_culprit() -> None:
+def test_verdicts__a_chain_without_a_rank_at_its_end_is_reported_without_a_culprit() -> None:
     stage = trained()
     all_wait(stage, -1)
     verdict = stage.run(15)
@@ -315,13 +315,13 @@ def test_verdicts__a_missing_rank_is_named_but_never_ends_a_job() -> None:
     assert reported == [Cause.MISSING_RANK]
 
 
-def test_verdicts__nobody_is_missing_while_those_who_came_are_at_work() -> None:
+def test_verdicts__no_rank_is_missing_while_those_that_came_are_at_work() -> None:
     stage = without_rank_2(side_cpu=0.5)
     stage.run(45)
     assert {each.kind for each in stage.verdicts} == {VerdictKind.WORKING}
 
 
-def test_verdicts__waits_known_from_the_start_excuse_nobody_before_the_first_step() -> None:
+def test_verdicts__waits_known_from_the_start_excuse_no_rank_before_the_first_step() -> None:
     stage = Stage(world=3)
     stage.job.attention.known.learn(LOCK)
     stage.become(stage.rank(0), "futex", stack=LOCK)

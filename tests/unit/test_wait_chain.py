@@ -44,7 +44,7 @@ def at(
         age_s=since_s,
         threshold_s=2.0,
         text="text",
-        inspected=True,
+        thread_read=True,
         timed=timed,
         stack=stack,
         waits_for=tuple(map(Pid, waits_for)),
@@ -94,7 +94,7 @@ def test_follow__a_cycle_of_waits_ends() -> None:
         (child(2, State.STORAGE, since_s=10), child(3, State.STORAGE, since_s=50), 3),
     ],
 )
-def test_follow__of_several_children_the_one_that_cannot_go_on_explains_the_wait(
+def test_follow__of_several_children_the_one_that_cannot_continue_explains_the_wait(
     one: RankSnapshot, other: RankSnapshot, end: int
 ) -> None:
     assert end_of(at(1, State.CHILD, 2, 3), one, other) == end
@@ -114,7 +114,7 @@ def test_split__one_spinning_rank_is_at_the_end_and_several_wait() -> None:
     assert sides(at(1, State.SPINNING), at(2, State.SPINNING)) == ({1, 2}, set())
 
 
-def test_split__a_lock_nobody_ever_left_is_at_the_end_of_the_chain() -> None:
+def test_split__a_lock_that_no_thread_ever_left_is_at_the_end_of_the_chain() -> None:
     ranks = [at(pid, State.FUTEX, stack=COLLECTIVE) for pid in (1, 2)]
     odd = at(3, State.FUTEX, stack=BARRIER)
     assert sides(*ranks, odd, known=[COLLECTIVE]) == ({1, 2}, {3})
@@ -174,7 +174,7 @@ def test_job_snapshot__who_waits_for_a_throttled_process_is_slow_and_not_hung(wa
     assert (found.kind, found.cause) == (VerdictKind.SLOW, Cause.CPU_THROTTLED)
 
 
-def test_job_snapshot__of_ranks_that_cannot_go_on_the_first_is_named() -> None:
+def test_job_snapshot__of_ranks_that_cannot_continue_the_first_is_named() -> None:
     found = judge(
         job_snapshot(
             at(1, State.PEERS),
@@ -185,7 +185,7 @@ def test_job_snapshot__of_ranks_that_cannot_go_on_the_first_is_named() -> None:
     assert (found.kind, found.pid, found.cause) == (VerdictKind.HUNG, 3, Cause.BLOCKED_SLEEP)
 
 
-def test_job_snapshot__ranks_that_all_sleep_without_end_wait_for_nobody() -> None:
+def test_job_snapshot__ranks_that_all_sleep_without_end_wait_for_no_other() -> None:
     """Pods that are kept alive for later; one that waits for its peers makes a hang of it."""
     asleep = at(1, State.SLEEP_LONG), at(2, State.SLEEP_LONG, since_s=30)
     found = judge(job_snapshot(*asleep))
@@ -194,7 +194,7 @@ def test_job_snapshot__ranks_that_all_sleep_without_end_wait_for_nobody() -> Non
 
 
 @pytest.mark.parametrize(("since_s", "kind"), [(0.3, VerdictKind.WORKING), (0.5, VerdictKind.HUNG)])
-def test_job_snapshot__nobody_is_named_while_another_came_to_wait_just_now(
+def test_job_snapshot__no_rank_is_named_while_another_came_to_wait_just_now(
     since_s: float, kind: VerdictKind
 ) -> None:
     found = judge(

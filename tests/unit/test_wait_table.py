@@ -8,7 +8,7 @@ import pytest
 
 from kcover_ebpf.diagnosis.verdict import WaitRow
 from kcover_ebpf.diagnosis.wait_table import gives_up_after_s, unobserved
-from kcover_ebpf.facts.host import CodeSeen, Inspection
+from kcover_ebpf.facts.host import CodeSeen, ThreadReading
 from kcover_ebpf.facts.kernel import ProcessExec
 from kcover_ebpf.ids import NS, Pid, Tid
 
@@ -73,7 +73,7 @@ def test_unobserved__what_was_not_seen_is_said() -> None:
     stage.job.observe(CodeSeen(stage.now_ns, Pid(100), Tid(100), (), devices=gpu))
     assert "RDMA" not in " | ".join(unobserved(stage.job))
     stage.job.observe(
-        Inspection(
+        ThreadReading(
             stage.now_ns, Pid(101), Tid(101), "", None, False, (), (), None, (), devices=port
         )
     )

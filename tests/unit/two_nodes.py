@@ -21,7 +21,7 @@ from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.snapshot import Finding
 from kcover_ebpf.diagnosis.tracker import Tracker
-from kcover_ebpf.facts.host import CollectiveRank, CollectivesSeen, Inspection
+from kcover_ebpf.facts.host import CollectiveRank, CollectivesSeen, ThreadReading
 from kcover_ebpf.facts.kernel import Fact, SocketSample, Tick
 from kcover_ebpf.facts.python_stacks import PythonStacksSeen
 from kcover_ebpf.facts.recorders import RecordersSeen
@@ -81,7 +81,7 @@ class Agent:
     def replay(self, stage: Recorded) -> None:
         judged = False
         for fact in stage.facts or ():
-            if judged and not isinstance(fact, Inspection):
+            if judged and not isinstance(fact, ThreadReading):
                 self.tracker.update(self.job, 0.0)
                 judged = False
             mine = self._mine(stage, fact)

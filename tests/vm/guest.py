@@ -83,9 +83,13 @@ class Guest:
         """A folder that the guest sees, writable, as /share."""
         self.share.mkdir()
         self._console = self._folder / "console"
+        self._words = self._command(kernel, devices, memory_mib)
+        self._boot()
+
+    def _boot(self) -> None:
         with self._console.open("wb") as console:
             self._process = subprocess.Popen(
-                self._command(kernel, devices, memory_mib),
+                self._words,
                 stdin=subprocess.DEVNULL,
                 stdout=console,
                 stderr=subprocess.STDOUT,
@@ -213,14 +217,22 @@ class Guest:
                 raise GuestError(str(reply["error"]))
             return str(reply["return"]).strip()
 
+    def power_cycle(self) -> None:
+        """Cut its power and boot it again: another boot id, no module loaded, the same devices and /share."""
+        self._cut()
+        self._boot()
+
     def close(self) -> None:
         """End the machine and remove its files."""
+        self._cut()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _cut(self) -> None:
         self._process.kill()
         self._process.wait()
         for stream in (getattr(self, "_lines", None), getattr(self, "_agent", None)):
             if stream is not None:
                 stream.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
 
     def __enter__(self) -> Self:
         return self
@@ -257,10 +269,10 @@ CARD = "$(basename $(dirname $(grep -l 52:54 /sys/class/net/*/address)))"
 
 
 def idle_card() -> list[str]:
-    """A network card whose plug can be pulled (the monitor's "set_link idle off"), with nobody else on the wire."""
+    """A network card whose plug can be pulled (the monitor's "set_link idle off"), with nothing else on the wire."""
     return [
-        *("-netdev", "hubport,id=nobody,hubid=7"),
-        *("-device", "virtio-net-pci,netdev=nobody,id=idle,bus=pcie.0"),
+        *("-netdev", "hubport,id=unplugged,hubid=7"),
+        *("-device", "virtio-net-pci,netdev=unplugged,id=idle,bus=pcie.0"),
     ]
 
 

@@ -112,7 +112,7 @@ def test_every_bit_has_the_kernels_name(guest: Guest, observer: Observer, kind: 
     word = sum(1 << bit for bit in bits)
     words = f"0, {word}" if kind == "corrected" else f"{word}, 0"
     guest.shell(f"setpci -s {device} ECAP_AER+{mask}.l=0")
-    # with an advisory error newer kernels (7.3) tell what is pending, too: nothing of the tests before may be.
+    # with an advisory error newer kernels (7.3) report what is pending, too: nothing of the tests before may be.
     # Written are the bits that are set: of others aer_inject sets those
     status = f"setpci -s {device} ECAP_AER+04.l"
     guest.shell(f"{status}=$({status})")

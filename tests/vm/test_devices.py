@@ -144,7 +144,7 @@ def test_an_error_of_a_mig_instance_concerns_who_opened_it(
     both.close()
     guest.run("/bin/kill", *map(str, members))
     assert (fault["pid"], fault["uuid"]) == (members[0], UUID)
-    # nobody is known to use instance 7: then all that hold the GPU are concerned
+    # no process is known to use instance 7: then all that hold the GPU are concerned
     assert {each["pid"] for each in faults} == set(members)
 
 

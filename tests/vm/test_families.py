@@ -147,7 +147,7 @@ def test_an_rdma_port_that_goes_down(guest: Guest, observer: Observer) -> None:
 def test_a_driver_that_is_unloaded_and_loaded_again(
     guest: Guest, observer: Observer, driver: kernels.Prepared
 ) -> None:
-    """The probes must not keep the driver in, and must come back with it."""
+    """The probes must not keep the driver in, and must return with it."""
     assert driver.stub is not None
     guest.run("/bin/kill", str(observer.member))
     mark = observer.mark()

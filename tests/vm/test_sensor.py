@@ -94,7 +94,7 @@ def test_an_xid_that_the_operator_calls_fatal(guest: Guest, record_property: Fig
 
 @pytest.mark.family("sensor")
 def test_an_rdma_port_that_stays_down(guest: Guest, record_property: Figure) -> None:
-    """It is forgiven when it comes back soon, and ends no job that continues without it."""
+    """It is forgiven when it is up again soon, and ends no job that continues without it."""
     guest.shell(RDMA_UP)
     run = training(guest, launch=f"export JOB_GPU=/dev/infiniband/uverbs0; {LAUNCH}")
     guest.monitor("set_link idle off")

@@ -116,7 +116,7 @@ def run(seed: int, minutes: float, out: Path, bed: Bed) -> int:
         raise ClusterError(f"no test bed runs here; start one: tools/testbed up --name {bed.name}")
     acts = plan(seed, minutes * 60, _FAULTY)
     with ExitStack() as stack:
-        stack.enter_context(nodes.all_let_in(cluster))
+        stack.enter_context(nodes.all_uncordoned(cluster))
         shut_before = shut(cluster)
         names = [node["metadata"]["name"] for node in cluster.get("nodes")]
         for name in names:

@@ -1,7 +1,7 @@
 """The cgroups of a test bed, in every hierarchy of the host: v1, v2 or both.
 
 Everything that a test bed starts is below one separate cgroup, and a process cannot leave it by
-dying or forking. So what is left over is found without a list and without looking at names.
+dying or forking. So what is left over is found without a list and without comparing names.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def members(cgroup: str) -> set[int]:
         for file in (top / cgroup).rglob("cgroup.procs"):
             with contextlib.suppress(OSError):  # gone in between
                 pids.update(map(int, file.read_text().split()))
-    pids.discard(0)  # of another pid namespace: nobody that we started
+    pids.discard(0)  # of another pid namespace: none that we started
     return pids
 
 

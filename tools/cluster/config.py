@@ -62,7 +62,7 @@ state = "/run/containerd"
 """
 
 
-# What kubeadm makes too: the rights of the name server, and of the API server with the kubelets.
+# What kubeadm makes too: the permissions of the name server, and of the API server with the kubelets.
 CLUSTER_OBJECTS = """\
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole

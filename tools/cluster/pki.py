@@ -1,6 +1,6 @@
 """Certificates and kubeconfig files. Every component has its own identity, as kubeadm does it.
 
-The files say nothing to anybody outside: the authority is made for one test bed and dies with it.
+The files are of no use outside: the authority is made for one test bed and dies with it.
 """
 
 from __future__ import annotations

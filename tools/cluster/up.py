@@ -47,7 +47,7 @@ class Wanted:
 
 
 def say(line: str) -> None:
-    """Tell the person at the keyboard."""
+    """Print for the person at the keyboard."""
     print(f"testbed: {line}", flush=True)
 
 
@@ -98,7 +98,7 @@ def _claim(bed: Bed, release: Kubernetes, count: int) -> State:
 
 
 def _free_port(first: int = layout.API_PORT) -> int:
-    """The usual port of the API server, or the next one that nobody on the host listens on."""
+    """The usual port of the API server, or the next one that no process on the host listens on."""
     for port in range(first, first + 1000):
         with socket.socket() as attempt:
             attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,7 +1,7 @@
 // Agents of many nodes in one process, for `python -m tools.clusterbench orders` and `load`: each has a watch of its
-// own, acknowledges in a Lease (or a report) of its own, and writes what it is told to at the pace it is told. Compiled,
-// so that two cores that also carry the API server measure what the agents ask of it rather than themselves. What an
-// agent does to its processes takes no time here.
+// own, acknowledges in a Lease (or a report) of its own, and writes what is asked of it at the pace that is asked.
+// Compiled, so that two cores that also carry the API server measure what the agents ask of it rather than themselves.
+// What an agent does to its processes takes no time here.
 //
 // Reads one JSON object (settings) from stdin. Writes "up" once every agent has reported and listens, then
 // "VERB UNIX_SECONDS" for each order that an agent hears; ends with an error line and exit code 1.
@@ -252,7 +252,7 @@ var (
 	lastOrder *order
 )
 
-// orderIn finds the order in an event. All watches tell the same, and it is read once; the agents of a real
+// orderIn finds the order in an event. All watches report the same, and it is read once; the agents of a real
 // cluster read it each on its own machine.
 func orderIn(line []byte) *order {
 	lastLock.Lock()

@@ -1,4 +1,4 @@
-"""A control plane with nobody on it, and the objects of a large cluster put there by hand."""
+"""A control plane without a kubelet, and the objects of a large cluster put there by hand."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What the agents of one GPU job write in each of its states: `python rates.py NODES`; prints JSON.
 
 Agents are independent, so a few of them are run, in virtual time, each as one of NODES; their own code decides what is
-written, and a counter stands in for the API server. It is its own program, so that the bench can run it with the
+written, and a counter replaces the API server. It is its own program, so that the bench can run it with the
 package of another commit.
 """
 
@@ -75,7 +75,7 @@ def _rank(number: int, nodes: int, state: State, age_s: float, place: int) -> Ra
         threshold_s=3.0,
         sent_age_s=round(age_s, 3),
         received_age_s=round(age_s, 3),
-        inspected=True,
+        thread_read=True,
         stack=tuple(f"libcuda.so.535.104+{0x1A2B00 + place + each:x}" for each in range(_FRAMES)),
         sockets=tuple(_socket(number, peer, round(age_s, 3)) for peer in range(_PEERS)),
     )
@@ -86,7 +86,7 @@ def training(at_s: float, nodes: int) -> dict[str, Any]:
     return {"verdict": Verdict(VerdictKind.WORKING, Cause.TRAINING)}
 
 
-def looked_at(at_s: float, nodes: int) -> dict[str, Any]:
+def suspicious(at_s: float, nodes: int) -> dict[str, Any]:
     """The ranks burn a CPU and exchange nothing that is seen: each pass finds them at something else."""
     state = (State.COMPUTING, State.ON_DEVICE)[int(at_s) % 2]
     ranks = tuple(_rank(each, nodes, state, 0.5, int(at_s * 16)) for each in range(_RANKS))
@@ -95,7 +95,7 @@ def looked_at(at_s: float, nodes: int) -> dict[str, Any]:
 
 def long_steps(at_s: float, nodes: int) -> dict[str, Any]:
     """Steps of 20 s; in the second half of each it cannot be known whether the ranks make progress."""
-    return looked_at(at_s, nodes) if at_s % 20 >= 10 else training(at_s, nodes)
+    return suspicious(at_s, nodes) if at_s % 20 >= 10 else training(at_s, nodes)
 
 
 def stalled(at_s: float, nodes: int) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def stalled(at_s: float, nodes: int) -> dict[str, Any]:
 
 STATES: dict[str, Callable[[float, int], dict[str, Any]]] = {
     "training": training,
-    "suspicious": looked_at,
+    "suspicious": suspicious,
     "long steps": long_steps,
     "stalled": stalled,
 }

@@ -89,7 +89,7 @@ def difference(blocks: Sequence[tuple[str, float]], mode: str, baseline: str) ->
 _WINDOW = 2
 """Steps that a pass can make longer: the one it falls into, and the next."""
 _BESIDE = 4
-"""Steps on either side of them that tell how long they would have taken."""
+"""Steps on either side of them that show how long they would have taken."""
 _TRIMMED = 0.05
 
 

@@ -1,6 +1,6 @@
 """`python -m tools.costbench.stretches`: the longest stretch for which a pass lets a kernel run nothing else.
 
-8,000 parked threads in 64 processes, looked at for the first time, in calm passes, and all of them in detail; by the
+8,000 parked threads in 64 processes, read for the first time, in calm passes, and all of them in detail; by the
 walk in one call (Linux 6.7) and by the visits to each thread that older kernels need, both on this kernel. A stretch
 is one `read` of the iterator: its CPU time is taken by the clock of the thread, for a kernel without preemption can
 run something else only when it returns. Needs root.

@@ -2,8 +2,8 @@
 
 Builds the test bed, the image and the chart's release, trains a PyTorchJob of four pods on two nodes, stops one
 rank with SIGSTOP, and prints what the Incident says until the job trains again: first restarted in place, then
-with its pods replaced. Exit code 0 if both rounds named the right pod and came back, 1 if not, 2 if the demo could
-not be carried out.
+with its pods replaced. Exit code 0 if both rounds named the right pod and the job trained again, 1 if not, 2 if the
+demo could not be carried out.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def clean_up() -> None:
 
 
 def hurt_and_watch(title: str) -> bool:
-    """Stop one rank and tell the story of its Incident; True if it was named and the job came back."""
+    """Stop one rank and report on its Incident; True if it was named and the job trains again."""
     known = {each["metadata"]["uid"] for each in items("incidents.kcover.io")}
     pid = rank_pid(VICTIM)
     os.kill(pid, signal.SIGSTOP)

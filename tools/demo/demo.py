@@ -61,7 +61,7 @@ class ShownJob(Job):
             self.verdicts.append((time.time(), found[1], rank))
 
     def folder(self) -> Path:
-        """Snapshots stay here to be looked at."""
+        """Snapshots stay here to be examined."""
         folder = ROOT / "build/demo"
         folder.mkdir(parents=True, exist_ok=True)
         return folder
@@ -91,7 +91,7 @@ def conclude(live: Live, job: ShownJob, fault: str) -> int:
     kind, rank = after[-1][1:]
     first_s = after[0][0] - begun["unix"]
     is_right = rank == culprit
-    named = "nobody" if rank is None else f"rank {rank}"
+    named = "no rank" if rank is None else f"rank {rank}"
     mark = "RIGHT" if is_right else "WRONG"
     say(f"{mark}: {kind} named {named}; first verdict {first_s:.1f} s after the fault")
     say(f"without a sensor, gloo gives up a silent hang after {GLOO_TIMEOUT_S} s")

@@ -19,7 +19,7 @@ TARGET = cluster.ROOT / "docs/images/incidents.svg"
 
 
 def main(arguments: list[str]) -> int:
-    """Make the picture; 1 if the wrong pod was named or the job did not come back."""
+    """Make the picture; 1 if the wrong pod was named or the job did not train again."""
     if arguments:
         cluster.BED = Path(arguments[0]).resolve()
     else:

@@ -32,7 +32,7 @@ def launch(events: Path) -> list[str]:
 
 
 def main() -> int:
-    """Make the picture; 1 if the job did not hang or trace named nobody."""
+    """Make the picture; 1 if the job did not hang or trace named no rank."""
     with tempfile.TemporaryDirectory() as folder:
         events = Path(folder) / "events.jsonl"
         events.touch()

@@ -2,7 +2,7 @@
 
 Each job trains without any detector, is hurt, and is left alone until it hangs. Only then `trace`
 is started, so it has seen nothing of the healthy job. Who is to blame was recorded by the injector.
-With `--quiet`, jobs that are well are looked at in the middle of a quiet phase: none may be accused.
+With `--quiet`, jobs that are well are traced in the middle of a quiet phase: none may be accused.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ RESULTS = ROOT / ".bench/results/after"
 WORK = ROOT / ".bench/work"
 HANG_LIMIT_S = 90.0
 INTO_PHASE_S = 12.0
-"""So long others have waited in a quiet phase before the look: a short wait would tell nobody anything."""
+"""So long others have waited in a quiet phase before the trace: a short wait would show nothing."""
 TRACE_LIMIT_S = 120.0
 
 
@@ -49,7 +49,7 @@ def hangs(run: RunSpec) -> bool:
 
 
 def is_quiet(run: RunSpec) -> bool:
-    """Whether this is a healthy phase that the training itself goes through, so that it can be looked at."""
+    """Whether this is a healthy phase that the training itself goes through, so that it can be traced."""
     scenario = run.scenario
     return not scenario.is_fault and bool(scenario.inject or scenario.host == "nothing")
 
@@ -64,7 +64,7 @@ def silent_s(events: list[Event]) -> float | None:
 
 
 def await_hang(live: Live) -> bool:
-    """Wait until nobody has made a step for three steps' time (at least 10 s); False if it never hangs."""
+    """Wait until no rank has made a step for three steps' time (at least 10 s); False if it never hangs."""
     calm_s = max(10.0, 3 * live.run.step_s)
     end = time.monotonic() + HANG_LIMIT_S + 4 * live.run.step_s
     while time.monotonic() < end:
@@ -78,7 +78,7 @@ def await_hang(live: Live) -> bool:
 
 
 def survivors(live: Live) -> int:
-    """Ranks, without the culprit, that live: a zombie that nobody waits for does not."""
+    """Ranks, without the culprit, that live: a zombie that no process waits for does not."""
     alive = 0
     for rank in range(live.run.world):
         starts = [e for e in live.events() if e["event"] == "start" and e["rank"] == rank]
@@ -93,12 +93,12 @@ def survivors(live: Live) -> int:
 
 
 def still_hangs(live: Live, begun_s: float) -> bool:
-    """Whether all victims live and made no step since the look began: else it was no hang."""
+    """Whether all victims live and made no step since the trace began: else it was no hang."""
     steps = [e for e in live.events() if e["event"] == "step" and e["unix"] >= begun_s]
     return live.is_alive() and not steps and survivors(live) == live.run.world - 1
 
 
-def look(live: Live) -> dict[str, Any]:
+def traced(live: Live) -> dict[str, Any]:
     """Run `trace` on the job's first process; its verdict line, exit code and duration."""
     pid = str(live.launcher()["pid"])
     command = [str(SENSOR), "trace", "--pid", pid, "-o", "json"]
@@ -147,18 +147,18 @@ def execute(run: RunSpec, name: str) -> dict[str, Any]:
 
 
 def explain_hang(live: Live) -> dict[str, Any]:
-    """The marks of a look at a job that hangs, and whether it did so all the time."""
+    """The marks of a trace of a job that hangs, and whether it did so all the time."""
     if not (await_hang(live) and still_hangs(live, time.time())):
         return {"hung": False}
     begun_s = time.time()
-    seen = marks(live.run, look(live))
+    seen = marks(live.run, traced(live))
     return seen | {"hung": still_hangs(live, begun_s)}
 
 
 def explain_phase(live: Live) -> dict[str, Any]:
-    """The marks of a look at a job in a quiet phase."""
+    """The marks of a trace of a job in a quiet phase."""
     live.sleep(INTO_PHASE_S)
-    return marks(live.run, look(live))
+    return marks(live.run, traced(live))
 
 
 def marks(run: RunSpec, seen: dict[str, Any]) -> dict[str, Any]:
@@ -178,7 +178,7 @@ def marks(run: RunSpec, seen: dict[str, Any]) -> dict[str, Any]:
         "took_s": seen["took_s"],
         "load": round(os.getloadavg()[0], 1),
         "said": seen["said"][-300:],
-        # where a run keeps its files on this machine concerns nobody
+        # where a run keeps its files on this machine is of no interest
         "evidence": [each["text"].replace(f"{WORK}/", "") for each in line.get("evidence", [])],
         "waits": line.get("waits", []),
     }

@@ -22,11 +22,11 @@ def read(folder: Path) -> list[Result]:
 
 
 def of_healthy(results: list[Result]) -> list[str]:
-    """How often a healthy job was accused, and what was said of each; no lines if none was looked at."""
+    """How often a healthy job was accused, and what was said of each; no lines if none was traced."""
     if not results:
         return []
     accused = sum(each["found"] for each in results)
-    lines = ["", f"{len(results)} looks at healthy jobs, {accused} with a fault verdict:", ""]
+    lines = ["", f"{len(results)} traces of healthy jobs, {accused} with a fault verdict:", ""]
     for each in results:
         named = each["named_rank"]
         who = "" if named is None else f", rank {named}"
@@ -62,9 +62,9 @@ def text(results: list[Result]) -> list[str]:
     counts = [share(hung, key) for key in ("rank_right", "found", "cause_right")]
     took = [each["took_s"] for each in hung]
     loads = [each["load"] for each in hung]
-    looks = f"{len(hung)} hung jobs, at a load of {min(loads):.0f} to {max(loads):.0f}"
+    jobs = f"{len(hung)} hung jobs, at a load of {min(loads):.0f} to {max(loads):.0f}"
     lines = [
-        f"{looks}; a look took {statistics.median(took):.1f} s at the median, {max(took):.1f} s at most.",
+        f"{jobs}; a trace took {statistics.median(took):.1f} s at the median, {max(took):.1f} s at most.",
         "",
         *head,
         f"| {' | '.join(counts)} |",

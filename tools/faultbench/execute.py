@@ -165,14 +165,14 @@ def report(
 ) -> dict[str, Any]:
     """Truth, judgement and the detector's own lines."""
     watched = [event for event in events if event["unix"] <= until]
-    goes_on = Effect.SLOWED in run.scenario.effects
-    truth = read_truth(watched, run.culprit, until, goes_on=goes_on)
+    continues = Effect.SLOWED in run.scenario.effects
+    truth = read_truth(watched, run.culprit, until, continues=continues)
     reaction = effect(truth, run.step_s, until)
     lines = jobs[0].lines if jobs else []
     code = codes[0] if codes else None
     judgement = judge(run, truth, lines, code, until)
     bystander = [line for job in jobs[1:] for line in fault_verdicts(job.lines)]
-    # only a job that nobody shuts down shows how it reacts by itself
+    # only a job that is not shut down shows how it reacts by itself
     shown = reaction in run.scenario.effects or judgement.shut_down
     return {
         "valid": truth.fault_at is not None and shown,

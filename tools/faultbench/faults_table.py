@@ -107,7 +107,7 @@ LOADERS = (
              inject="worker-sleep"),
     Scenario("17-worker-loop", "17", "loader worker loops for ever", HUNG,
              LOADER | causes("spinning"), inject="worker-loop", held_out=True),
-    Scenario("18-worker-fifo", "18", "loader worker reads a FIFO nobody writes", HUNG,
+    Scenario("18-worker-fifo", "18", "loader worker reads a FIFO without a writer", HUNG,
              LOADER | STORAGE | causes("blocked_read"), inject="worker-read", prepare="fifo"),
     Scenario("19-worker-killed", "19", "loader worker killed", CRASHED | HUNG,
              causes("loader_died", "killed", "exited"), DIED_OR_STALLED, inject="worker-killed"),

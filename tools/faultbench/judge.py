@@ -51,7 +51,7 @@ def fault_verdicts(lines: Sequence[Line]) -> list[Line]:
 
 
 def named_rank(line: Line) -> int | None:
-    """The rank that a verdict names, None if it names nobody."""
+    """The rank that a verdict names, None if it names none."""
     culprit = line.get("culprit")
     return culprit.get("rank") if isinstance(culprit, dict) else None
 

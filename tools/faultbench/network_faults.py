@@ -48,7 +48,7 @@ def drop_in(live: Live) -> None:
 
 
 def drop_out(live: Live) -> None:
-    """Nothing from the culprit reaches anybody."""
+    """Nothing from the culprit reaches any other process."""
     live.begin_fault()
     drop(live, live.run.culprit, outward=OUTWARD)
 

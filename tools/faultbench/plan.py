@@ -17,7 +17,7 @@ WORLDS = {"torch": 4, "mpi": 4, "jax": 3} | dict.fromkeys(OWN, 3) | {"spawn-node
 WARM_UP_S = 8.0
 WARM_UP_STEPS = 6
 SLOW_WATCH_S = 100.0
-"""A slow rank does no harm at once: who says so may look at many steps."""
+"""A slow rank does no harm at once: it may be reported after many steps."""
 SLOW_STEPS = 5
 """Steps of the slowed length that are watched: one alone cannot be distinguished from one long phase."""
 ABSENT_WATCH_S = 90.0

@@ -24,7 +24,7 @@ def name(live: Live) -> Path:
 
 
 def fifo(live: Live) -> Path:
-    """A named pipe that nobody writes."""
+    """A named pipe without a writer."""
     path = live.folder / "fifo"
     os.mkfifo(path)
     return path

@@ -1,4 +1,4 @@
-"""The quiet phases: healthy, but like a fault to look at. Every verdict is a false one."""
+"""The quiet phases: healthy, but similar to a fault. Every verdict is a false one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tools.faultbench.scenario import ALL, Culprit, Effect, Scenario
 def quiet(name: str, number: str, title: str, **more: Any) -> Scenario:
     """A scenario without a culprit in which the training comes through."""
     effects = frozenset({Effect.UNAFFECTED, Effect.SLOWED})
-    return Scenario(name, number, title, effects=effects, culprit=Culprit.NOBODY, **more)
+    return Scenario(name, number, title, effects=effects, culprit=Culprit.NO_RANK, **more)
 
 
 # A table, one scenario a paragraph.

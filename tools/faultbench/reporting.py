@@ -1,6 +1,6 @@
 """`tools/faultbench/report`: results -> docs/bench/faultbench.jsonl -> report and plots.
 
-The report is made from the data file alone, so that anybody can make it again.
+The report is made from the data file alone, so that it can be made again.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ BLOCKED = frozenset({"blocked_lock", "blocked_sleep", "blocked_read", "blocked_u
 
 
 class Effect(Enum):
-    """What a fault does to the training when nobody intervenes, read from the event file."""
+    """What a fault does to the training when nothing intervenes, read from the event file."""
 
     DIED = "a rank ended with an error"
     STALLED = "no rank completes a step"
@@ -35,8 +35,8 @@ class Culprit(Enum):
 
     RANK = "the rank chosen by the hash of the run's name"
     EITHER_END = "that rank or the next one: the fault is between them"
-    OPTIONAL = "that rank, or nobody: the host cannot always tell"
-    NOBODY = "no rank"
+    OPTIONAL = "that rank, or none: the host cannot always determine it"
+    NO_RANK = "no rank"
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,11 +77,11 @@ def typical_gap(times: Sequence[float]) -> float | None:
 
 
 def read_truth(
-    events: Sequence[Event], culprit: int, until: float, *, goes_on: bool = False
+    events: Sequence[Event], culprit: int, until: float, *, continues: bool = False
 ) -> Truth:
     """Sum up the events of a run that was watched until the time `until`.
 
-    `goes_on` says that the fault lets the training continue, so that later steps mean nothing for its
+    `continues` says that the fault lets the training continue, so that later steps mean nothing for its
     onset.
     """
     begin = first(events, "fault", "phase_begin")
@@ -96,7 +96,7 @@ def read_truth(
     return Truth(
         ready_at=max((e["unix"] for e in events if e["event"] == "ready"), default=None),
         fault_at=fault_at,
-        onset_at=fault_at if goes_on else onset(events, fault_at, culprit),
+        onset_at=fault_at if continues else onset(events, fault_at, culprit),
         end_at=max(ends, default=None),
         culprit_pid=begin.get("target", begin["pid"]) if begin else None,
         steps_before=len(before),

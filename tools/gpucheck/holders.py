@@ -77,7 +77,7 @@ def _stages(visible: str | None, devices: Path) -> dict[str, object]:
             except (NotPossible, OSError) as problem:
                 found[stage] = {"not possible here": str(problem)}
                 break
-            child.say("go on")
+            child.say("continue")
     return found
 
 

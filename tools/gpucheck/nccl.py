@@ -19,7 +19,7 @@ _READY_S = 45.0
 """Loading torch's CUDA libraries from a cold disk takes most of it."""
 _RAS_S = 8.0
 _DUMP_S = 10.0
-"""The watchdog of torch looks at its pipe once a second."""
+"""The watchdog of torch checks its pipe once a second."""
 _KEPT = 20_000
 
 
@@ -37,9 +37,9 @@ def _free_port() -> int:
 
 def measure(plan: Plan, notes: Notes) -> None:
     for kind in ("library", "torch"):
-        trouble = torch_problem() if kind == "torch" else ""
-        if trouble:
-            notes.add(kind, {"not possible here": trouble})
+        reason = torch_problem() if kind == "torch" else ""
+        if reason:
+            notes.add(kind, {"not possible here": reason})
             continue
         try:
             notes.add(kind, _communicator(kind, plan))
@@ -79,7 +79,7 @@ def _communicator(kind: str, plan: Plan) -> dict[str, Any]:
 
 
 def ask_ras(port: int, form: str) -> dict[str, Any]:
-    """The whole conversation with the server; raises `OSError`, also where nobody answers in time."""
+    """The whole conversation with the server; raises `OSError`, also where no answer comes in time."""
     began_s = time.perf_counter()
     lines = []
     with socket.create_connection(("127.0.0.1", port), timeout=_RAS_S) as connection:

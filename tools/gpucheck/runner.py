@@ -27,12 +27,12 @@ _PROBE_S = 30.0
 def probe(plan: Plan) -> dict[str, Any]:
     """What GPU is here; raises `NotPossible` where there is none, or its driver does not answer."""
     log = plan.folder / "probe.log"
-    trouble = children.run(children.module("probe"), _PROBE_S, log)
+    failure = children.run(children.module("probe"), _PROBE_S, log)
     said = children.last_line(log.read_text())
-    if trouble.startswith("its process ended with code 3"):
+    if failure.startswith("its process ended with code 3"):
         raise NotPossible(said)
-    if trouble:
-        raise NotPossible(f"the driver does not answer: {trouble}")
+    if failure:
+        raise NotPossible(f"the driver does not answer: {failure}")
     found: dict[str, Any] = json.loads(said)
     return found
 
@@ -51,13 +51,13 @@ def _run(name: str, plan: Plan, say: Callable[[str], None]) -> dict[str, Any]:
     say(f"{name}: up to {limit_s:.0f} s ...")
     began_s = time.monotonic()
     command = children.module("part", name, plan.to_json())
-    trouble = children.run(command, limit_s, plan.folder / f"{name}.log")
+    failure = children.run(command, limit_s, plan.folder / f"{name}.log")
     try:
         left: dict[str, Any] = json.loads((plan.folder / f"{name}.json").read_text())
     except (OSError, ValueError):
         left = {"facts": {}}
-    if trouble:
-        left |= {"state": "not possible here", "why": trouble}
+    if failure:
+        left |= {"state": "not possible here", "why": failure}
     left["seconds"] = round(time.monotonic() - began_s, 1)
     state = left["state"] + (f": {left['why']}" if left["why"] else "")
     say(f"{name}: {state} ({left['seconds']:.0f} s)")

@@ -70,7 +70,7 @@ def complaints(parts: dict[str, Any]) -> Iterator[str]:
     """What is not as the stubs are."""
     for name, part in parts.items():
         bench = name in ("sensor", "overhead")
-        # without rights for BPF, or without the sensor's own packages, these two say so
+        # without privileges for BPF, or without the sensor's own packages, these two say so
         if part["state"] != "done" and not (bench and part["state"] == "not possible here"):
             yield f"{name}: {part['state']} {part['why']}"
     checks = {
@@ -136,7 +136,7 @@ def _sensor(facts: dict[str, Any]) -> Iterator[tuple[str, bool]]:
     if "not possible here" in facts["stop"]:
         return
     yield "a stopped rank is named", facts["stop"]["first"]["rank"] == 1
-    yield "and nobody before", not facts["stop"]["false verdicts"]
+    yield "and none before", not facts["stop"]["false verdicts"]
     yield (
         "a fault of the device ends the rank",
         any("700" in line for line in facts["address"]["job said"]),

@@ -61,14 +61,14 @@ class KernelLog:
     """What the kernel says from now on. Our own mark, where it may be written, shows that it can be read."""
 
     def __init__(self) -> None:
-        self.trouble = ""
+        self.failure = ""
         self._descriptor = -1
         try:
             self._descriptor = os.open(_KMSG, os.O_RDONLY | os.O_NONBLOCK)
             os.lseek(self._descriptor, 0, os.SEEK_END)
         except OSError as error:
-            self.trouble = f"{_KMSG}: {error.strerror}"
-        # some systems let nobody write there
+            self.failure = f"{_KMSG}: {error.strerror}"
+        # some systems do not permit writing there
         with contextlib.suppress(OSError):
             _KMSG.write_text(f"<6>{_MARK}\n")
 
@@ -112,7 +112,7 @@ def scenario(python: str, fault: str, plan: Plan) -> dict[str, Any]:
         events, errors = _watch(command, watched_s + _GRACE_S, plan.folder)
         facts = summary(events, _read_s(began))
         facts["job said"] = [line for line in errors.splitlines() if line.startswith("rank: ")]
-        facts["kernel log"] = log.trouble or log.lines()
+        facts["kernel log"] = log.failure or log.lines()
     finally:
         log.close()
     (plan.folder / f"sensor-{fault}.jsonl").write_text(

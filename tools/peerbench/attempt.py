@@ -1,4 +1,4 @@
-"""One job under one way: started, hurt, watched until it trains again or nobody will notice any more."""
+"""One job under one way: started, hurt, watched until it trains again or it is clear that none will notice."""
 
 from __future__ import annotations
 

@@ -100,10 +100,10 @@ def words_of(daemons: Sequence[Record]) -> str:
     lines = []
     for each in daemons:
         found = "; ".join(sorted(set(each["reported"]))) or "nothing"
-        trouble = (
+        unasked = (
             f" (it could not be asked at the end: {each['problem']})" if each["problem"] else ""
         )
-        lines.append(f"- {each['way']}, {each['hours']} hours: {found}{trouble}")
+        lines.append(f"- {each['way']}, {each['hours']} hours: {found}{unasked}")
     return "\n".join(lines)
 
 

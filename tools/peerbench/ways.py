@@ -23,7 +23,7 @@ _FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """What a way says: that something is wrong, and with whom; `rank` None names nobody."""
+    """What a way says: that something is wrong, and with whom; `rank` None names none."""
 
     text: str
     rank: int | None = None

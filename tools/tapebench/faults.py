@@ -25,7 +25,7 @@ class Fault:
     begin: Begin
     """Makes it happen to a rank; returns what is announced at once."""
     names_rank: bool = True
-    """False: nobody is to be named."""
+    """False: no rank is to be named."""
     needs_loader: bool = False
     mismatch: bool = False
     """NCCL says that the rank called something else."""
@@ -116,7 +116,7 @@ def sides(victim: int, world: int) -> tuple[tuple[CollectiveRank, ...], tuple[Co
 
 
 def port_lost(gang: Gang) -> list[Fact]:
-    """What the hardware half reports of a port that did not come back for a minute."""
+    """What the hardware half reports of a port that did not come up again for a minute."""
     text = "RDMA port mlx5_0/1 is down: port DOWN"
     device = "0000:3b:00.0"
     return [

@@ -175,7 +175,7 @@ class Gang:
                 loader.follow(((seconds, work),) if work is not None else (), IDLE, self.now_ns)
 
     def advance(self, to_ns: int) -> bool:
-        """Go on to the end of the round or to this time, whichever is first; True at the end of the round."""
+        """Continue to the end of the round or to this time, whichever is first; True at the end of the round."""
         end_ns = FOREVER_NS if self.broken else self.round_end_ns
         target_ns = min(to_ns, end_ns)
         for process in self.processes.values():

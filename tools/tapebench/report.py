@@ -74,7 +74,7 @@ def _faults(lines: Sequence[Line]) -> Iterable[str]:
     yield "A tape counts as wrong if any other rank was named at any time; `ended, wrong` counts jobs ended with"
     yield "another rank named."
     yield ""
-    yield "| fault | tapes | detected | p50 s | p99 s | right rank | wrong rank | nobody | ended | ended, wrong |"
+    yield "| fault | tapes | detected | p50 s | p99 s | right rank | wrong rank | no rank | ended | ended, wrong |"
     yield "|---|---|---|---|---|---|---|---|---|---|"
     for fault in dict.fromkeys(each["fault"] for each in lines):
         yield _fault(fault, [each for each in lines if each["fault"] == fault])
@@ -82,18 +82,18 @@ def _faults(lines: Sequence[Line]) -> Iterable[str]:
 
 def _fault(name: str, lines: Sequence[Line]) -> str:
     times = sorted(each["detected_s"] for each in lines if "detected_s" in each)
-    right = wrong = nobody = soon = 0
+    right = wrong = no_rank = soon = 0
     for each in lines:
         named, rank = each.get("named", []), each.get("rank")
         wrong += any(other != rank for other in named)
         right += bool(named) and all(other == rank for other in named)
-        nobody += not named
+        no_rank += not named
         ended_for = each.get("shutdown_rank")
         soon += ended_for is not None and ended_for != rank
     ended = sum(bool(each.get("shutdown")) for each in lines)
     p50 = f"{statistics.median(times):.1f}" if times else "-"
     p99 = f"{times[min(len(times) - 1, int(0.99 * len(times)))]:.1f}" if times else "-"
     return (
-        f"| {name} | {len(lines)} | {len(times)} | {p50} | {p99} | {right} | {wrong} | {nobody} "
+        f"| {name} | {len(lines)} | {len(times)} | {p50} | {p99} | {right} | {wrong} | {no_rank} "
         f"| {ended} | {soon} |"
     )

@@ -1,4 +1,4 @@
-"""What the sensor would say of a scripted gang: facts at each pass, and answers to requests for an inspection."""
+"""What the sensor would say of a scripted gang: facts at each pass, and answers to requests for a reading."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.facts.devices import FabricMoved
 from kcover_ebpf.facts.host import (
     CodeSeen,
-    Inspection,
-    InspectRequest,
     Module,
     ProcessSeen,
+    ReadingRequest,
     StorageState,
+    ThreadReading,
 )
 from kcover_ebpf.facts.kernel import (
     DescriptorSample,
@@ -89,8 +89,8 @@ class ScriptedSensor:
         yield DescriptorSample(now_ns, Pid(loader.pid), 7, "pipe", inode, None)
         yield DescriptorSample(now_ns, Pid(loader.ppid), LOADER_FD, "pipe", inode, None)
 
-    def answer(self, request: InspectRequest) -> Fact | None:
-        """What an inspection of one thread finds; None for one that is gone."""
+    def answer(self, request: ReadingRequest) -> Fact | None:
+        """What a reading of one thread finds; None for one that is gone."""
         process = self._gang.processes[int(request.pid)]
         threads = (each for each in process.threads.values() if each.tid == int(request.tid))
         thread = next(threads, None)
@@ -100,11 +100,11 @@ class ScriptedSensor:
             modules = MODULE_LIST if request.wants_modules else ()
             stack = thread.now.stack
             return CodeSeen(self._gang.now_ns, request.pid, request.tid, stack, modules)
-        return self._inspection(request, thread, thread.now)
+        return self._reading(request, thread, thread.now)
 
-    def _inspection(
-        self, request: InspectRequest, thread: ScriptedThread, act: Activity
-    ) -> Inspection:
+    def _reading(
+        self, request: ReadingRequest, thread: ScriptedThread, act: Activity
+    ) -> ThreadReading:
         now_ns = self._gang.now_ns
         deadline_ns = None
         if act.sleep_s is not None:
@@ -114,7 +114,7 @@ class ScriptedSensor:
         storage = None
         if act.completes:
             storage = StorageState("259:0", 64, now_ns // (NS // 200), suspended=False)
-        return Inspection(
+        return ThreadReading(
             boottime_ns=now_ns,
             pid=request.pid,
             tid=request.tid,

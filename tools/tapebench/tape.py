@@ -232,10 +232,10 @@ class Tape:
         if self.gang.now_ns < self._began_ns:
             return
         rank = reported.culprit.rank if reported.culprit is not None else None
-        trouble = reported.kind.is_fault or (
+        is_fault = reported.kind.is_fault or (
             reported.kind is VerdictKind.UNKNOWN and rank is not None
         )
-        if not trouble:
+        if not is_fault:
             return
         if self._outcome.detected_s is None:
             self._outcome.detected_s = (self.gang.now_ns - self._began_ns) / NS

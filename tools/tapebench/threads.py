@@ -46,7 +46,7 @@ class ScriptedThread:
         self.switches += 1
 
     def spend(self, duration_ns: int) -> None:
-        """Go on with the present activity for so long."""
+        """Continue the present activity for so long."""
         self.cpu_ns += int(self.now.share * duration_ns)
         if self.now is IDLE:
             self.cpu_ns += duration_ns // 20_000

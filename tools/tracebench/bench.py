@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 COMMAND = ROOT / ".venv/bin/kcover-ebpf"
 
 
-def look(pid: int) -> tuple[float, float, float]:
-    """(seconds to the end of the table, to the verdict, CPU seconds of the whole look)."""
+def traced(pid: int) -> tuple[float, float, float]:
+    """(seconds to the end of the table, to the verdict, CPU seconds of the whole trace)."""
     before = cpu_s()
     begin = time.monotonic()
     process = subprocess.Popen(
@@ -54,9 +54,9 @@ def measure(program: str, threads: int, repetitions: int) -> str:
     ) as crowd:
         assert crowd.stdout is not None
         crowd.stdout.readline()
-        looks = [look(crowd.pid) for _ in range(repetitions)]
+        traces = [traced(crowd.pid) for _ in range(repetitions)]
         crowd.kill()
-    tables, verdicts, cpus = (sorted(column) for column in zip(*looks, strict=True))
+    tables, verdicts, cpus = (sorted(column) for column in zip(*traces, strict=True))
     return (
         f"| {threads} | {statistics.median(tables):.2f} | {tables[-1]:.2f} "
         f"| {statistics.median(verdicts):.2f} | {statistics.median(cpus):.2f} |"
@@ -77,7 +77,7 @@ def main() -> int:
         source = ROOT / "tests/faults/crowd.c"
         subprocess.run(["cc", "-O1", "-pthread", "-o", program, source], check=True)
         print(
-            f"{args.repetitions} looks each, load {os.getloadavg()[0]:.1f}, {os.cpu_count()} CPUs"
+            f"{args.repetitions} traces each, load {os.getloadavg()[0]:.1f}, {os.cpu_count()} CPUs"
         )
         print(
             "\n| threads | table p50 s | table worst s | verdict p50 s | CPU s |\n|---|---|---|---|---|"

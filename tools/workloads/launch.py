@@ -62,7 +62,7 @@ def arguments() -> argparse.Namespace:
 
 
 def free_port() -> int:
-    """A TCP port that nobody listens on right now; the one after it is likely free too."""
+    """A TCP port without a listener right now; the one after it is likely free too."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

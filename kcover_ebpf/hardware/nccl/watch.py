@@ -137,7 +137,7 @@ class NcclWatch:
 
     def _why_none(self, ranks: Mapping[Pid, object]) -> str:
         if any(pid in self._probes.stuck for pid in ranks):
-            return "reading NCCL's library has not come back"
+            return "reading NCCL's library has not returned"
         tried = [each for pid in ranks if (each := self._probes.attempt(pid)) is not None]
         return next((each.reason for each in tried if each.reason), "its NCCL is not counted")
 

@@ -77,7 +77,7 @@ class RasCommunicator:
         return sorted(map(tuple, found.values()), key=len, reverse=True)
 
     def compared(self) -> RasComparison:
-        """Who is behind and who is at odds; nobody while it is taken apart."""
+        """Which ranks are behind and which are at odds; none while it is taken apart."""
         groups = self.groups
         if self.ending or len(groups) < 2:
             return RasComparison()
@@ -112,7 +112,7 @@ class RasComparison:
 
     @property
     def odd(self) -> tuple[RasRank, ...]:
-        """The few among those at odds; nobody where no side has most of them."""
+        """The few among those at odds; none where no side has most of them."""
         if not self.sides or 2 * len(self.sides[0]) <= sum(map(len, self.sides)):
             return ()
         return tuple(rank for side in self.sides[1:] for rank in side)
@@ -141,7 +141,7 @@ class Reading:
     moving: bool
     """Some count grew: the job continues."""
     behind: _Pairs = ()
-    """Who launched fewer operations than others, moved no more, and waits for nobody itself."""
+    """Who launched fewer operations than others, moved no more, and waits for no rank itself."""
     missing: _Pairs = ()
     """Who gave no answer to the others, in all these answers."""
     failed: _Pairs = ()
@@ -160,7 +160,7 @@ def read(reports: Sequence[RasReport]) -> Reading | None:
     """What the answers say together; None for fewer than two: a rank is late for a moment always.
 
     A rank may be behind in one communicator because it waits in another one: who waits nowhere is
-    named. If nobody is left so, the ranks wait for each other, and none is named.
+    named. If none is left so, the ranks wait for each other, and none is named.
     """
     if len(reports) < 2:
         return None
@@ -188,7 +188,7 @@ def read(reports: Sequence[RasReport]) -> Reading | None:
         moving=False,
         behind=tuple(sinks.values()),
         missing=missing,
-        failed=_failed(last, anybody_late=bool(behind or missing or at_odds)),
+        failed=_failed(last, any_late=bool(behind or missing or at_odds)),
         odd=tuple(odd.values()),
         sides=at_odds,
         equal=all(each.equal for _, each in compared),
@@ -196,7 +196,7 @@ def read(reports: Sequence[RasReport]) -> Reading | None:
     )
 
 
-def _failed(comms: Sequence[RasCommunicator], *, anybody_late: bool) -> _Pairs:
+def _failed(comms: Sequence[RasCommunicator], *, any_late: bool) -> _Pairs:
     wrong = {
         rank.who: (rank, comm)
         for comm in comms
@@ -209,8 +209,8 @@ def _failed(comms: Sequence[RasCommunicator], *, anybody_late: bool) -> _Pairs:
     gave_up = [pair for pair in wrong.values() if not pair[0].error]
     if own or remote:
         return tuple(own or remote)
-    # who waited in vain gives up by itself after its time-out, so that it is named only where nobody is late
-    return () if anybody_late else tuple(gave_up)
+    # who waited in vain gives up by itself after its time-out, so that it is named only where none is late
+    return () if any_late else tuple(gave_up)
 
 
 def _missing(reports: Sequence[RasReport]) -> _Pairs:

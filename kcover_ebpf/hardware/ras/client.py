@@ -72,18 +72,18 @@ def ask(place: RasPlace, patience: RasPatience) -> RasReport:
 
     Takes up to `tries` times the time-outs, so it is no call for the sensor's own loop.
     """
-    trouble = "no answer"
+    failure = "no answer"
     for _ in range(patience.tries):
         try:
             with _talk(place, patience) as stream, _reader(patience):
                 report = parse(_report(stream, patience))
         except (OSError, RasError) as error:
-            trouble = str(error) or type(error).__name__
+            failure = str(error) or type(error).__name__
             continue
         if report.concerns(place.pids):
             return report
-        trouble = "another job answered"
-    raise RasError(trouble)
+        failure = "another job answered"
+    raise RasError(failure)
 
 
 def listen(place: RasPlace, patience: RasPatience, seconds: float) -> list[str]:
@@ -171,7 +171,7 @@ def _talk(place: RasPlace, patience: RasPatience) -> Iterator[_Stream]:
         greeting = _say(stream, f"CLIENT PROTOCOL {_PROTOCOL}", patience)
         if not greeting.startswith("SERVER PROTOCOL "):
             raise RasError(f"not a RAS server: {greeting[:80]!r}")
-        # before the greeting the connection may not have been accepted, and belongs to nobody
+        # before the greeting the connection may not have been accepted, and belongs to no process
         if not _is_ours(connection, place):
             raise RasError("another job answered")
         _say(stream, f"TIMEOUT {int(patience.collect_s)}", patience)

@@ -30,7 +30,7 @@ def connect(address: tuple[str, int], timeout_s: float, pid: Pid) -> socket.sock
     """A connection made in the network namespace of `pid`; raises `OSError`.
 
     A socket stays in the namespace in which it was made. Another one is entered by a thread of its
-    own, which need not come back; that takes CAP_SYS_ADMIN.
+    own, which need not return; that takes CAP_SYS_ADMIN.
     """
     if namespace_of(pid) == namespace_of():
         return socket.create_connection(address, timeout_s)

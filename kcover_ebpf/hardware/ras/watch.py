@@ -163,10 +163,10 @@ class _Inquiry:
                 self._pause(pause_s, answers)
                 continue
             except RasError as error:
-                trouble = str(error)
+                failure = str(error)
             except Exception as error:  # noqa: BLE001 - what a job answers must not end the asking unseen
-                trouble = f"query failed: {type(error).__name__}"
-            self._publish(CollectivesSeen(begun_ns, begun_ns, trouble=trouble))
+                failure = f"query failed: {type(error).__name__}"
+            self._publish(CollectivesSeen(begun_ns, begun_ns, trouble=failure))
             answers = []
             self._stopped.wait(pause_s)
 

@@ -20,7 +20,7 @@ from kcover_ebpf.host.read_workers import Readers
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.tunables.hardware import RECORDER_ANSWER_S, RECORDER_PAUSE_S, RECORDER_RETRY_S
 
-_UNREADABLE = "reading its files does not come back"
+_UNREADABLE = "reading its files does not return"
 _Mark = tuple[int, int, int, int] | None
 
 

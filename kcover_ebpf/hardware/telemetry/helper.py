@@ -1,7 +1,7 @@
 """Reads the GPUs, a line of JSON each period: `python -m kcover_ebpf.hardware.telemetry.helper OPTIONS`.
 
 A separate program, because a call into the driver may hang where no signal reaches it: then it is left behind. It
-ends once nobody reads its lines.
+ends once its lines are no longer read.
 """
 
 from __future__ import annotations
@@ -61,20 +61,20 @@ def reader_of(options: HelperOptions) -> Callable[[], list[GpuReading]]:
 
 def line_of(read: Callable[[], list[GpuReading]]) -> dict[str, Any]:
     """What is printed: readings, or what was wrong with all of them; and our own CPU time so far."""
-    trouble, found = "", []
+    failure, found = "", []
     try:
         found = read()
     except (OSError, ValueError) as error:
-        trouble = f"dcgm-exporter: {error}"
+        failure = f"dcgm-exporter: {error}"
     return {
         "gpus": [encode(each) for each in found],
-        "trouble": trouble,
+        "trouble": failure,
         "cpu_seconds": time.process_time(),
     }
 
 
 def main(arguments: list[str]) -> int:
-    """Print until nobody reads; the exit code."""
+    """Print until the reader is gone; the exit code."""
     options = HelperOptions(**json.loads(arguments[0]))
     os.nice(TELEMETRY_NICENESS)
     try:

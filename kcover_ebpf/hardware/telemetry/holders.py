@@ -37,7 +37,7 @@ class GpuHolders:
             for each in state.reading.processes:
                 if (pid := Pid(each.pid)) in wanted:
                     found.setdefault(pid, []).append(state)
-        self._look(wanted, now_s)
+        self._read_open(wanted, now_s)
         by_device = {state.reading.device: state for state in states}
         for pid in wanted - found.keys():
             held = [by_device[device] for device in self._open[pid] if device in by_device]
@@ -45,7 +45,7 @@ class GpuHolders:
                 found[pid] = held
         return found
 
-    def _look(self, wanted: frozenset[Pid], now_s: float) -> None:
+    def _read_open(self, wanted: frozenset[Pid], now_s: float) -> None:
         nodes = {f"{_NODE}{gpu.minor}": gpu.device for gpu in self._gpus() if gpu.minor >= 0}
         if now_s >= self._due_s:
             self._due_s = now_s + GPU_HOLDERS_S

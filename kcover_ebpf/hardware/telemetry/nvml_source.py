@@ -33,7 +33,7 @@ class NvmlSource:
 
 
 class _Gpu:
-    """One GPU, read from its making on by its own thread, which may never come back from a call."""
+    """One GPU, read from its making on by its own thread, which may never return from a call."""
 
     def __init__(self, nvml: Any, index: int, period_s: float) -> None:
         self._nvml, self._index, self._period_s = nvml, index, period_s

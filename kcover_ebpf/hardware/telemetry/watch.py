@@ -1,4 +1,4 @@
-"""Keeps the program that reads the GPUs running, and hands on what it prints. Nobody ever waits for it.
+"""Keeps the program that reads the GPUs running, and hands on what it prints. No other thread waits for it.
 
 A helper that prints nothing is killed; one that even so does not end is left behind, and no other is started
 before it has ended: a driver that answers no more costs one process.
@@ -91,7 +91,7 @@ class GpuTelemetry:
         self._serials: dict[str, str] = {}
         self.latest = Telemetry()
         self._thread = threading.Thread(target=self._work, name="kcover-gpus", daemon=True)
-        """Begun at the first `tick`: rights that are given up before that are not its own either."""
+        """Begun at the first `tick`: privileges that are given up before that are not its own either."""
 
     def tick(self, members: Collection[Pid]) -> Iterator[GpuSeen]:
         """What was read since the last call about these processes' GPUs. `members`: who matters from now on."""
@@ -127,10 +127,10 @@ class GpuTelemetry:
         is_there = self._options.dcgm or (self._root / _DRIVER).exists()
         return "" if is_there else "no GPU driver is loaded"
 
-    def _say(self, trouble: str) -> None:
+    def _say(self, failure: str) -> None:
         known = self.latest
         self._states.clear()
-        self.latest = Telemetry((), trouble, known.read_s, known.cpu_s)
+        self.latest = Telemetry((), failure, known.read_s, known.cpu_s)
 
     def _run(self) -> str:
         """One helper, until it ends or hangs; why it did."""
@@ -187,7 +187,7 @@ class GpuTelemetry:
         try:
             raw: dict[str, Any] = json.loads(line)
             readings = [decode(GpuReading, each) for each in raw["gpus"]]
-            trouble, cpu_s = str(raw["trouble"]), float(raw["cpu_seconds"])
+            failure, cpu_s = str(raw["trouble"]), float(raw["cpu_seconds"])
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError, ObjectError):
             return  # what a helper of another version prints; the silence is noticed
         fresh = []
@@ -205,7 +205,7 @@ class GpuTelemetry:
             del self._states[gpu]
         read_s = time.monotonic() if readings else self.latest.read_s
         cpu_s += self._cpu_before_s
-        self.latest = Telemetry(tuple(self._states.values()), trouble, read_s, cpu_s)
+        self.latest = Telemetry(tuple(self._states.values()), failure, read_s, cpu_s)
         # an exporter's values may be half a minute old: no clock
         if not self._options.dcgm and fresh:
             self._hand_on([self._states[gpu] for gpu in fresh])

@@ -139,7 +139,7 @@ class First:
         return BandwidthOutcome(f"fail: {words}; slow: {names}", slow)
 
     def _slow_alone(self, everyone: Sequence[int]) -> tuple[int, ...]:
-        """Pods whose own GPUs are slow among themselves; one GPU has nobody to reduce with."""
+        """Pods whose own GPUs are slow among themselves; one GPU has no other to reduce with."""
         several = [(each,) for each in everyone if self._members[each].slots > 1]
         found = self._measure_all(several)
         return tuple(group[0] for group, one in found.items() if one.is_below(self._floor))

@@ -14,7 +14,7 @@ from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, passed, unk
 from kcover_ebpf.tunables.inspection import STUCK_THREAD_S
 
 _KERNEL_THREAD = 0x00200000
-"""PF_KTHREAD, include/linux/sched.h: some of them sleep so by right."""
+"""PF_KTHREAD, include/linux/sched.h: some of them sleep so legitimately."""
 _SHOWN = 5
 """So many are described; their number is given."""
 

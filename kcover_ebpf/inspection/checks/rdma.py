@@ -83,7 +83,7 @@ def _history(counters: Mapping[str, int]) -> str:
 
 
 def _kind(port: Path) -> str:
-    """Ports are compared where model and link layer are the same: a storage adapter is slower by right."""
+    """Ports are compared where model and link layer are the same: a storage adapter is slower by design."""
     return f"{pci.text(port.parents[1] / 'hca_type')} {pci.text(port / 'link_layer')}"
 
 

@@ -43,7 +43,7 @@ def _of_one(mount: Mount, taken_s: float | None) -> CheckFinding:
 
 
 def _ask_all(mounts: Sequence[Mount]) -> list[float | None]:
-    """Seconds until statfs came back; None: not within the patience. All at once, each in a thread.
+    """Seconds until statfs returned; None: not within the patience. All at once, each in a thread.
 
     A thread that hangs is left in this process, which the runner leaves behind.
     """

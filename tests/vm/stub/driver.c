@@ -113,7 +113,7 @@ static struct pci_dev *find_device(const char *bdf)
 static int say(char *command)
 {
 	unsigned int number, count = 1;
-	bool print = true, tell = true;
+	bool print = true, announce = true;
 	struct pci_dev *dev;
 	char bdf[32];
 	int used = 0;
@@ -136,7 +136,7 @@ static int say(char *command)
 		if (print)
 			nv_printf(4, KERN_CONT "NVRM: Xid (PCI:%.*s): %u, %s\n",
 				  (int)(strrchr(bdf, '.') - bdf), bdf, number, command);
-		if (tell)
+		if (announce)
 			report(dev, number, "%s", command);
 	}
 	pci_dev_put(dev);

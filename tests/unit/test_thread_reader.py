@@ -1,4 +1,4 @@
-"""An inspection of real children in known waits, and parsers on any text."""
+"""A reading of real children in known waits, and parsers on any text."""
 
 import ctypes
 import fcntl
@@ -15,10 +15,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kcover_ebpf.facts.host import CodeSeen, Inspection, InspectRequest, Unreadable
+from kcover_ebpf.facts.host import CodeSeen, ReadingRequest, ThreadReading, Unreadable
 from kcover_ebpf.host.blocked_call import kind_of, parse_locks
 from kcover_ebpf.host.procfs import boottime_ns
-from kcover_ebpf.host.thread_inspector import ThreadInspector
+from kcover_ebpf.host.thread_reader import ThreadReader
 from kcover_ebpf.ids import Inode, Pid, Tid
 
 from .children import child_in
@@ -28,17 +28,17 @@ pytestmark = pytest.mark.needs("root")
 NEAR_NS = 300_000_000
 
 
-def inspect(request: InspectRequest) -> Inspection:
-    (found,) = ThreadInspector(platform.machine()).inspect([request], timeout_s=5)
-    assert isinstance(found, Inspection)
+def reading_of(request: ReadingRequest) -> ThreadReading:
+    (found,) = ThreadReader(platform.machine()).read([request], timeout_s=5)
+    assert isinstance(found, ThreadReading)
     assert (found.pid, found.tid) == (request.pid, request.tid)
     return found
 
 
-def inspected(body: str, *words: str) -> tuple[Inspection, int]:
-    """The inspection of a child in `body`, and when its wait began."""
+def reading_in(body: str, *words: str) -> tuple[ThreadReading, int]:
+    """The reading of a child in `body`, and when its wait began."""
     with child_in(body, words) as request:
-        return inspect(request), request.since_ns
+        return reading_of(request), request.since_ns
 
 
 UNTIMED = {
@@ -52,8 +52,8 @@ UNTIMED = {
 
 
 @pytest.mark.parametrize("name", UNTIMED)
-def test_thread_inspector__a_wait_without_a_time_out_has_no_end(name: str) -> None:
-    found, _ = inspected(UNTIMED[name])
+def test_thread_reader__a_wait_without_a_time_out_has_no_end(name: str) -> None:
+    found, _ = reading_in(UNTIMED[name])
     assert (found.timed, found.deadline_ns) == (False, None)
     assert found.stack
     assert found.lock_holders == ()
@@ -84,16 +84,16 @@ ready(); libc.syscall(ctypes.c_long(23), r + 1, fds, None, None, struct.pack('qq
 
 
 @pytest.mark.parametrize("name", TIMED)
-def test_thread_inspector__a_wait_with_a_time_out_ends_when_it_says(name: str) -> None:
-    found, since_ns = inspected(TIMED[name])
+def test_thread_reader__a_wait_with_a_time_out_ends_when_it_says(name: str) -> None:
+    found, since_ns = reading_in(TIMED[name])
     assert found.timed
     assert found.deadline_ns is not None
     assert found.deadline_ns - since_ns == pytest.approx(77e9, abs=NEAR_NS)
 
 
-def test_thread_inspector__a_time_out_at_an_unreadable_address_is_timed_without_an_end() -> None:
+def test_thread_reader__a_time_out_at_an_unreadable_address_is_timed_without_an_end() -> None:
     # a child cannot be kept asleep with a bad pointer, so the time-out is unmapped behind its back
-    found, _ = inspected(
+    found, _ = reading_in(
         """
 import mmap
 page = mmap.mmap(-1, 4096)
@@ -108,8 +108,8 @@ libc.syscall(ctypes.c_long(271 if os.uname().machine == "x86_64" else 73), None,
     assert (found.timed, found.deadline_ns) == (True, None)
 
 
-def test_thread_inspector__the_files_of_a_poll_are_all_reported() -> None:
-    found, _ = inspected("""
+def test_thread_reader__the_files_of_a_poll_are_all_reported() -> None:
+    found, _ = reading_in("""
 r, w = os.pipe(); a, b = socket.socketpair(); i = os.open("/etc/passwd", 0)
 for each, at in ((r, 40), (a.fileno(), 41), (r, 42), (i, 43)): os.dup2(each, at)
 p = select.poll()
@@ -123,8 +123,8 @@ ready(); p.poll()""")
     assert found.files[0].inode == found.files[2].inode != found.files[1].inode
 
 
-def test_thread_inspector__the_files_of_a_select_are_those_of_its_three_sets() -> None:
-    found, _ = inspected("""
+def test_thread_reader__the_files_of_a_select_are_those_of_its_three_sets() -> None:
+    found, _ = reading_in("""
 r, w = os.pipe(); a, b = socket.socketpair()
 for each, at in ((r, 3 + 64), (a.fileno(), 70), (r, 200), (r, 201)): os.dup2(each, at)
 ready(); select.select([67, 200], [], [70])""")
@@ -135,18 +135,18 @@ ready(); select.select([67, 200], [], [70])""")
     ]
 
 
-def test_thread_inspector__the_files_of_an_epoll_are_those_it_watches() -> None:
-    found, _ = inspected("""
+def test_thread_reader__the_files_of_an_epoll_are_those_it_watches() -> None:
+    found, _ = reading_in("""
 r, w = os.pipe(); os.dup2(r, 40); e = select.epoll(); e.register(40)
 ready(); e.poll()""")
     assert [(each.fd, each.kind) for each in found.files] == [(40, "pipe")]
 
 
-def test_thread_inspector__a_read_on_a_pipe_names_the_pipe() -> None:
+def test_thread_reader__a_read_on_a_pipe_names_the_pipe() -> None:
     reader, writer = os.pipe()
     try:
         with child_in("ready(); os.read(0, 1)", stdin=reader) as request:
-            found = inspect(request)
+            found = reading_of(request)
         (file,) = found.files
         assert (file.fd, file.kind, file.inode) == (0, "pipe", os.fstat(writer).st_ino)
     finally:
@@ -155,31 +155,31 @@ def test_thread_inspector__a_read_on_a_pipe_names_the_pipe() -> None:
     assert "pipe" in found.wait_channel
 
 
-def test_thread_inspector__a_read_on_a_socket_names_the_socket() -> None:
+def test_thread_reader__a_read_on_a_socket_names_the_socket() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs, child_in("ready(); os.read(0, 1)", stdin=theirs.fileno()) as request:
-        (file,) = inspect(request).files
+        (file,) = reading_of(request).files
         assert (file.kind, file.inode) == ("socket", os.fstat(theirs.fileno()).st_ino)
 
 
-def test_thread_inspector__the_open_of_a_fifo_is_recognized_by_its_kernel_function(
+def test_thread_reader__the_open_of_a_fifo_is_recognized_by_its_kernel_function(
     tmp_path: Path,
 ) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
-    found, _ = inspected("ready(); os.open(sys.argv[1], os.O_RDONLY)", str(fifo))
+    found, _ = reading_in("ready(); os.open(sys.argv[1], os.O_RDONLY)", str(fifo))
     assert found.wait_channel == "wait_for_partner"
     assert [(each.fd, each.target) for each in found.files] == [(-1, str(fifo)[:120])]
 
 
 @pytest.mark.parametrize("call", ["flock(0, fcntl.LOCK_EX)", "lockf(0, fcntl.LOCK_EX)"])
-def test_thread_inspector__who_holds_the_file_lock_is_reported(tmp_path: Path, call: str) -> None:
+def test_thread_reader__who_holds_the_file_lock_is_reported(tmp_path: Path, call: str) -> None:
     (tmp_path / "lock").touch()
     with open(tmp_path / "lock", "r+") as one, open(tmp_path / "lock", "r+") as two:
         lock = fcntl.flock if call.startswith("flock") else fcntl.lockf
         lock(one, fcntl.LOCK_EX)
         with child_in(f"ready(); fcntl.{call}", stdin=two.fileno()) as request:
-            found = inspect(request)
+            found = reading_of(request)
         assert found.lock_holders == (os.getpid(),)
         (file,) = found.files
         assert (file.kind, file.target) == ("file", str(tmp_path / "lock")[:120])
@@ -189,45 +189,45 @@ def test_thread_inspector__who_holds_the_file_lock_is_reported(tmp_path: Path, c
         assert file.fs_type
 
 
-def test_thread_inspector__a_thread_that_runs_or_is_gone_says_nothing_and_holds_nobody_up() -> None:
-    inspector = ThreadInspector(platform.machine())
+def test_thread_reader__a_thread_that_runs_or_is_gone_says_nothing_and_delays_no_other() -> None:
+    reader = ThreadReader(platform.machine())
     with subprocess.Popen(["true"]) as child:
         pass
-    gone = InspectRequest(Pid(child.pid), Tid(child.pid), 0)
-    here = InspectRequest(Pid(os.getpid()), Tid(os.getpid()), boottime_ns())
-    both = inspector.inspect([gone, here], timeout_s=5)
-    found = {each.pid: each for each in both if isinstance(each, Inspection)}
+    gone = ReadingRequest(Pid(child.pid), Tid(child.pid), 0)
+    here = ReadingRequest(Pid(os.getpid()), Tid(os.getpid()), boottime_ns())
+    both = reader.read([gone, here], timeout_s=5)
+    found = {each.pid: each for each in both if isinstance(each, ThreadReading)}
     empty = found[gone.pid]
     assert (empty.wait_channel, empty.timed, empty.files, empty.stack) == ("", False, (), ())
 
 
 class Stuck:
-    """An inspector at whose first processes no inspection ends until `over` is set."""
+    """A reader at whose first processes no reading ends until `over` is set."""
 
     def __init__(self, patch: pytest.MonkeyPatch, count: int) -> None:
-        self.inspector = ThreadInspector(platform.machine())
+        self.reader = ThreadReader(platform.machine())
         self.over = threading.Event()
-        self.bad = [InspectRequest(Pid(number), Tid(number), 0) for number in range(1, count + 1)]
-        self.good = [InspectRequest(Pid(number), Tid(number), 0) for number in range(1001, 1004)]
+        self.bad = [ReadingRequest(Pid(number), Tid(number), 0) for number in range(1, count + 1)]
+        self.good = [ReadingRequest(Pid(number), Tid(number), 0) for number in range(1001, 1004)]
         self.begun: list[Pid] = []
-        real = self.inspector._inspect
+        real = self.reader._read
 
-        def slow(request: InspectRequest) -> Inspection:
+        def slow(request: ReadingRequest) -> ThreadReading | CodeSeen:
             self.begun.append(request.pid)
             if request in self.bad:
                 self.over.wait(30)
             return real(request)
 
-        patch.setattr(self.inspector, "_inspect", slow)
+        patch.setattr(self.reader, "_read", slow)
         patch.setattr("kcover_ebpf.host.read_workers.READ_STUCK_S", 0.1)
 
     def turn(self, timeout_s: float = 0.2) -> tuple[set[int], set[int], float]:
-        """(pids that were inspected, pids that cannot be read, seconds that it took)."""
+        """(pids that were read, pids that cannot be read, seconds that it took)."""
         time.sleep(0.06)  # passes are a second apart, and fractions of one under suspicion
         began_s = time.monotonic()
-        found = self.inspector.inspect([*self.bad, *self.good], timeout_s)
+        found = self.reader.read([*self.bad, *self.good], timeout_s)
         took_s = time.monotonic() - began_s
-        seen = {int(each.pid) for each in found if isinstance(each, Inspection)}
+        seen = {int(each.pid) for each in found if isinstance(each, ThreadReading)}
         return seen, {int(each.pid) for each in found if isinstance(each, Unreadable)}, took_s
 
 
@@ -242,7 +242,7 @@ def stuck(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
 
 
 @pytest.mark.parametrize("stuck", [1, 5, 12], indirect=True)
-def test_thread_inspector__a_process_that_cannot_be_read_costs_no_other_its_look(
+def test_thread_reader__a_process_that_cannot_be_read_costs_no_other_its_reading(
     stuck: Stuck,
 ) -> None:
     turns = [stuck.turn() for _ in range(16)]
@@ -256,25 +256,25 @@ def test_thread_inspector__a_process_that_cannot_be_read_costs_no_other_its_look
 
 
 @pytest.mark.parametrize("stuck", [1], indirect=True)
-def test_boottime_ns__since_when_it_cannot_be_read_is_reported_and_what_comes_back_is_taken(
+def test_boottime_ns__since_when_it_cannot_be_read_is_reported_and_what_returns_is_taken(
     stuck: Stuck,
 ) -> None:
     began_ns = boottime_ns()
     stuck.turn(0.05)
     time.sleep(0.1)
-    (found,) = stuck.inspector.inspect([])
+    (found,) = stuck.reader.read([])
     assert isinstance(found, Unreadable)
     assert began_ns <= found.since_ns < began_ns + 100_000_000
     assert found.boottime_ns - found.since_ns > 100_000_000
     stuck.over.set()
     time.sleep(0.05)
-    (late,) = stuck.inspector.inspect([])
-    assert isinstance(late, Inspection)
+    (late,) = stuck.reader.read([])
+    assert isinstance(late, ThreadReading)
     assert late.pid == 1
 
 
 @pytest.mark.parametrize("stuck", [40], indirect=True)
-def test_thread_inspector__there_is_an_end_to_the_threads_that_are_left_behind(
+def test_thread_reader__there_is_an_end_to_the_threads_that_are_left_behind(
     stuck: Stuck,
 ) -> None:
     before = threading.active_count()
@@ -357,17 +357,17 @@ def test_kind_of__any_link_has_a_kind_that_it_names_or_one_of_ours(target: str) 
     assert inode == 0 or target.startswith(f"{kind}:[")
 
 
-def test_thread_inspector__of_a_thread_that_burns_the_mappings_and_the_words_at_its_own_stack_pointer_are_read() -> (
+def test_thread_reader__of_a_thread_that_burns_the_mappings_and_the_words_at_its_own_stack_pointer_are_read() -> (
     None
 ):
-    inspector = ThreadInspector(platform.machine())
+    reader = ThreadReader(platform.machine())
     address = ctypes.cast(ctypes.CDLL(None).getpid, ctypes.c_void_p).value or 0
     stack = (ctypes.c_uint64 * 256)(address)
     me = Pid(os.getpid())
-    request = InspectRequest(
+    request = ReadingRequest(
         me, Tid(os.getpid()), 0, burning_sp=ctypes.addressof(stack), wants_modules=True
     )
-    (seen,) = inspector.inspect([request], timeout_s=5)
+    (seen,) = reader.read([request], timeout_s=5)
     assert isinstance(seen, CodeSeen)
     (home,) = [each.name for each in seen.modules if each.start <= address < each.end]
     assert seen.stack[0].startswith(f"{home}+")

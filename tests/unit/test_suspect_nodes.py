@@ -1,4 +1,4 @@
-"""Nodes that are kept out on suspicion: by whose policy, how many, and for how long."""
+"""Nodes that are cordoned on suspicion: by whose policy, how many, and for how long."""
 
 from __future__ import annotations
 
@@ -15,49 +15,49 @@ from tests.unit.node_world import Cluster
 @pytest.mark.parametrize(
     ("namespace", "cordoned"), [("kcover", []), ("tenant", ["n0"])], ids=["ours", "a tenant's"]
 )
-def test_keep_out__only_a_policy_of_the_operator_forbids_it(
+def test_suspect__only_a_policy_of_the_operator_forbids_it(
     namespace: str, cordoned: list[str]
 ) -> None:
     cluster = Cluster()
     cluster.policy(namespace, NodeActions(cordon=False))
-    cluster.nodes.keep_out("n0", "stuck")
+    cluster.nodes.suspect("n0", "stuck")
     assert cluster.cordoned() == cordoned
 
 
-def test_keep_out__policies_of_tenants_say_nothing_about_devices_of_nodes() -> None:
+def test_suspect__policies_of_tenants_say_nothing_about_devices_of_nodes() -> None:
     cluster = Cluster()
     cluster.policy("tenant", NodeActions(cordon=False, taint=False))
     cluster.breaks("n0")
     assert cluster.cordoned() == ["n0"]
 
 
-def test_keep_out__a_node_is_let_in_again_by_itself() -> None:
+def test_suspect__a_node_is_uncordoned_by_itself() -> None:
     cluster = Cluster()
-    cluster.nodes.keep_out("n0", "stuck")
+    cluster.nodes.suspect("n0", "stuck")
     assert UNTIL in cluster.notes("n0")
     cluster.now_s += SUSPECT_CORDON_S - 1.0
     cluster.nodes.reconcile("n0")
     assert cluster.cordoned() == ["n0"]
     cluster.now_s += 2.0
-    assert cluster.nodes.names_kept_out == ["n0"], "so it is reconciled without any report"
+    assert cluster.nodes.cordoned_names == ["n0"], "so it is reconciled without any report"
     cluster.nodes.reconcile("n0")
     assert cluster.cordoned() == []
     assert cluster.notes("n0") == {}
     assert cluster.events == [("n0", "KcoverCordoned"), ("n0", "KcoverUncordoned")]
 
 
-def test_keep_out__an_unfit_device_keeps_a_suspected_node_out_for_good() -> None:
+def test_suspect__an_unfit_device_keeps_a_suspected_node_cordoned() -> None:
     cluster = Cluster()
-    cluster.nodes.keep_out("n0", "stuck")
+    cluster.nodes.suspect("n0", "stuck")
     cluster.breaks("n0")
     assert CORDONED in cluster.notes("n0")
     assert UNTIL not in cluster.notes("n0")
 
 
-def test_keep_out__suspicion_takes_half_of_the_breaker_and_none_of_the_devices_room() -> None:
+def test_suspect__suspicion_takes_half_of_the_breaker_and_none_of_the_devices_room() -> None:
     cluster = Cluster(100, NodeBreaker(most=4, most_percent=4.0))
     for index in range(6):
-        cluster.nodes.keep_out(f"n{index}", "stuck")
+        cluster.nodes.suspect(f"n{index}", "stuck")
     assert len(cluster.cordoned()) == 2
     assert not cluster.nodes.is_full
     for index in range(10, 16):
@@ -68,10 +68,10 @@ def test_keep_out__suspicion_takes_half_of_the_breaker_and_none_of_the_devices_r
 
 def test_nodes__nothing_is_written_by_a_controller_that_does_not_lead() -> None:
     cluster = Cluster(100)
-    cluster.nodes.keep_out("n0", "stuck")
+    cluster.nodes.suspect("n0", "stuck")
     cluster.leads = False
     with pytest.raises(ActionError):
-        cluster.nodes.keep_out("n1", "stuck")
+        cluster.nodes.suspect("n1", "stuck")
     with pytest.raises(ActionError):
         cluster.breaks("n1")
     cluster.now_s += SUSPECT_CORDON_S + 1.0

@@ -1,7 +1,7 @@
-"""An inspection of one thread that does not move: what it waits for, until when, where in its code.
+"""A reading of one thread that does not move: what it waits for, until when, where in its code.
 
 Reading the memory of a process can block for as long as something holds its memory lock, which a
-driver that does not answer may do for ever. So every inspection runs in a worker thread (`host.read_workers`), and the
+driver that does not answer may do for ever. So every reading runs in a worker thread (`host.read_workers`), and the
 caller takes what is there.
 """
 
@@ -15,9 +15,9 @@ from functools import partial
 
 from kcover_ebpf.facts.host import (
     CodeSeen,
-    Inspection,
-    InspectRequest,
+    ReadingRequest,
     StorageState,
+    ThreadReading,
     Unreadable,
     WaitedFile,
 )
@@ -32,25 +32,25 @@ from kcover_ebpf.tunables.host import OPEN_DEVICES_S
 
 _LOCK_BYTES = 24
 _Key = tuple[Pid, Tid | None]
-"""A thread; or the one inspection of a process that is under way."""
+"""A thread; or the one reading of a process that is under way."""
 
 
-class ThreadInspector:
-    """Inspects threads in the background; `machine` is what `os.uname().machine` says."""
+class ThreadReader:
+    """Reads threads in the background; `machine` is what `os.uname().machine` says."""
 
     def __init__(self, machine: str) -> None:
         self._table = SyscallTable(machine)
         self._memory = stack_words.ProcessMemory()
-        self._readers: Readers[_Key, Inspection | CodeSeen] = Readers("kcover-inspect")
+        self._readers: Readers[_Key, ThreadReading | CodeSeen] = Readers("kcover-reader")
         self._reported: set[Pid] = set()
         self._devices: dict[Pid, tuple[float, frozenset[str] | None]] = {}
 
-    def inspect(
-        self, requests: Sequence[InspectRequest], timeout_s: float = 0.1
-    ) -> list[Inspection | CodeSeen | Unreadable]:
-        """Ask for inspections and take all that are ready, waiting at most `timeout_s` for the new ones.
+    def read(
+        self, requests: Sequence[ReadingRequest], timeout_s: float = 0.1
+    ) -> list[ThreadReading | CodeSeen | Unreadable]:
+        """Ask for readings and take all that are ready, waiting at most `timeout_s` for the new ones.
 
-        A process whose inspection is under way is not asked again, and after a second is reported, once, as
+        A process whose reading is under way is not asked again, and after a second is reported, once, as
         `Unreadable`: that is a fact about it.
         """
         late = self._readers.take((), 0.0)
@@ -72,8 +72,8 @@ class ThreadInspector:
         ]
 
     def waits(
-        self, requests: Sequence[InspectRequest], limit_s: float
-    ) -> dict[tuple[Pid, Tid], Inspection]:
+        self, requests: Sequence[ReadingRequest], limit_s: float
+    ) -> dict[tuple[Pid, Tid], ThreadReading]:
         """What each of many threads waits for, any number of one process; those not read within `limit_s` are missing.
 
         Without stack, storage and devices, which take longer; with the memory of the lock.
@@ -86,7 +86,7 @@ class ThreadInspector:
         for key in keys:
             self._readers.forget(key)
         return {
-            (found.pid, found.tid): found for _, found in taken if isinstance(found, Inspection)
+            (found.pid, found.tid): found for _, found in taken if isinstance(found, ThreadReading)
         }
 
     def forget(self, pid: Pid) -> None:
@@ -95,10 +95,10 @@ class ThreadInspector:
         self._readers.forget((pid, None))
         self._devices.pop(pid, None)
 
-    def _read(self, request: InspectRequest) -> Inspection | CodeSeen:
-        return self._inspect(request) if request.burning_sp is None else self._code(request)
+    def _read(self, request: ReadingRequest) -> ThreadReading | CodeSeen:
+        return self._reading(request) if request.burning_sp is None else self._code(request)
 
-    def _code(self, request: InspectRequest) -> CodeSeen:
+    def _code(self, request: ReadingRequest) -> CodeSeen:
         modules = self._memory.modules(request.pid) if request.wants_modules else ()
         words = self._memory.words(request.pid, request.burning_sp or 0)
         return CodeSeen(
@@ -112,7 +112,7 @@ class ThreadInspector:
             self._devices[pid] = time.monotonic(), devices
         return devices
 
-    def _inspect(self, request: InspectRequest) -> Inspection:
+    def _reading(self, request: ReadingRequest) -> ThreadReading:
         call = self._call(request)
         found = blocked_call.read_wait(request.pid, request.tid, call, request.since_ns)
         storages = (_storage(request.pid, each) for each in found.files)
@@ -123,7 +123,7 @@ class ThreadInspector:
             devices=self._devices_of(request.pid),
         )
 
-    def _wait(self, request: InspectRequest) -> Inspection:
+    def _wait(self, request: ReadingRequest) -> ThreadReading:
         call = self._call(request)
         found = blocked_call.read_wait(request.pid, request.tid, call, request.since_ns)
         if call is None or not call.name.startswith("futex"):
@@ -131,7 +131,7 @@ class ThreadInspector:
         memory = stack_words.read_memory(request.pid, call.args[0], _LOCK_BYTES)
         return replace(found, lock_memory=memory)
 
-    def _call(self, request: InspectRequest) -> Call | None:
+    def _call(self, request: ReadingRequest) -> Call | None:
         return blocked_call.read_call(request.pid, request.tid, self._table, request.syscall)
 
 

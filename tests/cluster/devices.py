@@ -1,0 +1,166 @@
+"""A virtual machine with a GPU driver as a node: how its GPU fails, and what the cluster shows of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests import skips
+from tests.cluster.cluster import Cluster, Namespace, home, until
+from tests.cluster.guest_node import CARD, CARD_UP, GuestNode
+from tests.cluster.nodes import cordoned_nodes
+from tests.vm import kernels
+from tests.vm.conftest import GPU, insert_driver, teach
+from tests.vm.guest import Guest, gpu_slot
+from tests.vm.packages import Missing
+
+DRIVER, OTHER = "gpu.kcover.test", "0000:5e:00.0"
+
+
+@contextmanager
+def gpu_machine(*devices: str) -> Iterator[Guest]:
+    """A virtual machine with the stub driver, on the way to the host; skips where there is none."""
+    try:
+        kernel = kernels.prepared(kernels.DEFAULT)
+    except Missing as reason:
+        skips.skip("vm", str(reason))
+    if kernel.stub is None:
+        skips.skip("vm", "no stub driver can be built")
+    with Guest(kernel, devices=[*CARD, *gpu_slot(), *devices]) as machine:
+        bring_up(machine)
+        yield machine
+
+
+def bring_up(guest: Guest) -> None:
+    """What has to be done after each boot."""
+    stub = kernels.prepared(kernels.DEFAULT).stub
+    assert stub is not None
+    insert_driver(guest, stub)
+    teach(guest)
+    guest.shell(CARD_UP)
+
+
+@contextmanager
+def gpu_node(
+    cluster: Cluster,
+    guest: Guest,
+    start: Callable[[GuestNode, str], None] = GuestNode.run_agent,
+) -> Iterator[GuestNode]:
+    """The virtual machine as a node, its agent at work; `start` starts that, given its namespace."""
+    with GuestNode(cluster, guest, f"guest-{uuid.uuid4().hex[:4]}") as found:
+        start(found, home(cluster))
+        until(lambda: report(cluster, found.name), "the agent in the guest reports", 300)
+        yield found
+
+
+def report(cluster: Cluster, name: str) -> dict[str, Any]:
+    """What the agent of a node says about its devices; empty while it said nothing."""
+    found = Namespace(cluster, home(cluster)).items("faultreports")
+    return next((each["spec"] for each in found if each["metadata"]["name"] == name), {})
+
+
+def lose_gpu(guest: Guest) -> None:
+    """The driver's stub prints, as the kernel, what the driver prints."""
+    guest.python(f"say('xid 79 {GPU} GPU has fallen off the bus.')")
+
+
+def declare_well(cluster: Cluster, node: GuestNode) -> None:
+    """As a person would."""
+    command = [str(Path(sys.executable).with_name("kubectl-kcover")), "uncordon", node.name]
+    subprocess.run([*command, f"--kubeconfig={cluster.kubeconfig}"], check=True)
+
+
+def of_node(cluster: Cluster, node: GuestNode) -> dict[str, Any]:
+    (found,) = cluster.get("nodes", node.name)
+    return found
+
+
+def condition(cluster: Cluster, node: GuestNode) -> tuple[str, str]:
+    """Status and message of the condition that reports a device fault; empty without one."""
+    for each in of_node(cluster, node)["status"]["conditions"]:
+        if each["type"] == "KcoverDeviceFault":
+            return each["status"], each["message"]
+    return "", ""
+
+
+def check_uncordoned(cluster: Cluster, node: GuestNode) -> None:
+    """A node whose faults a person declared over."""
+    until(lambda: condition(cluster, node)[0] == "False", "the condition is taken back")
+    until(lambda: not cordoned_nodes(cluster), "the node is uncordoned")
+    spec = of_node(cluster, node)["spec"]
+    assert not spec.get("unschedulable")
+    assert "kcover.io/device-fault" not in {taint["key"] for taint in spec.get("taints", ())}
+
+
+@contextmanager
+def sliced(cluster: Cluster, node: GuestNode) -> Iterator[None]:
+    """The node's GPUs are handed out one by one, by DRA, as long as the block lasts."""
+    objects = _slice_of(node)
+    items = {"apiVersion": "v1", "kind": "List", "items": objects}
+    cluster.ctl("apply", "--filename=-", stdin=json.dumps(items))
+    try:
+        yield
+    finally:
+        for each in objects:
+            cluster.run("delete", each["kind"].lower(), node.name)
+        cluster.run("delete", "devicetaintrules", f"--selector=kcover.io/node={node.name}")
+
+
+def _slice_of(node: GuestNode) -> list[dict[str, Any]]:
+    """Two GPUs of a node, as a DRA driver would hand them out, and the class that asks for one of them."""
+    group = {"apiVersion": "resource.k8s.io/v1"}
+    devices = [
+        {"name": name, "attributes": {"resource.kubernetes.io/pciBusID": {"string": address}}}
+        for name, address in (("gpu-0", GPU), ("gpu-1", OTHER))
+    ]
+    pool = {"name": node.name, "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": DRIVER, "nodeName": node.name, "pool": pool, "devices": devices}
+    chosen = {"selectors": [{"cel": {"expression": f'device.driver == "{DRIVER}"'}}]}
+    names = {"metadata": {"name": node.name}}
+    return [
+        {**group, "kind": "ResourceSlice", **names, "spec": spec},
+        {**group, "kind": "DeviceClass", **names, "spec": chosen},
+    ]
+
+
+def ask(namespace: Namespace, node: GuestNode, name: str, address: str) -> None:
+    """Create a pod that wants one GPU, and its claim, both of this name."""
+    for each in _asking(node, name, address):
+        namespace.apply(json.dumps(each))
+
+
+def _asking(node: GuestNode, name: str, address: str) -> list[dict[str, Any]]:
+    """A claim of one GPU, and a pod that has it."""
+    where = f'device.attributes["resource.kubernetes.io"].pciBusID == "{address}"'
+    exactly = {"deviceClassName": node.name, "selectors": [{"cel": {"expression": where}}]}
+    claim = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
+    container = {"name": "main", "image": "localhost/kcover-train:1", "command": ["sleep", "600"]}
+    claims = [{"name": "gpu", "resourceClaimName": name}]
+    pod = {
+        "terminationGracePeriodSeconds": 1,
+        "containers": [container | {"resources": {"claims": [{"name": "gpu"}]}}],
+        "resourceClaims": claims,
+    }
+    return [
+        {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name}}
+        | {"spec": claim},
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": pod},
+    ]
+
+
+def given(namespace: Namespace, claim: str) -> list[str]:
+    """The devices that a claim was given; empty while it waits."""
+    (found,) = namespace.get("resourceclaims.resource.k8s.io", claim)
+    allocation = found.get("status", {}).get("allocation", {})
+    return [each["device"] for each in allocation.get("devices", {}).get("results", ())]
+
+
+def rules(cluster: Cluster, node: GuestNode) -> list[dict[str, Any]]:
+    """The rules that taint a device of this node."""
+    return cluster.get("devicetaintrules", f"--selector=kcover.io/node={node.name}")
