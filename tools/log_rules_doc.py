@@ -26,7 +26,8 @@ kubectl logs trainer-3 | kcover-ebpf logs - --source container -o json
 
 `logs` prints each line that matches a rule, with its meaning and what to do, and omits the others. `-o json` prints one object per
 line: `number` (of the line, from 1), `line` (the message), `rule`, `domain` (`hardware`, `driver`, `network`, `storage`, `memory`,
-`program`), `severity` (`fatal`, `error`, `warning`, `info`), `concerns` (`node` or `job`), `lasting` (until repair or reboot),
+`program`), `severity` (`fatal`, `error`, `warning`, `info`), `concerns` (`node` or `job`), `lasting` (until repair or reboot), `check` (of an
+inspection, which shows whether it is still so),
 `meaning`, `advice`, `time` (if a container runtime recorded it). Xid and SXid lines are looked up in the [catalogue](hardware.md).
 
 A kernel rule never applies to a line of a container's log, nor to a line of the kernel's log that user space wrote (`/dev/kmsg` records and
@@ -67,7 +68,8 @@ read to their end while they are open; compressed ones are not read.
 ## The kernel's log of a node
 
 Each inspection (`kcover-ebpf inspect`, check `kernel_log`) searches the kernel's log since boot for the rules below that concern the node. A match that lasts until
-repair or reboot, and is `fatal` or `error`, fails the check; any other is a warning for an hour. The result appears in the node's `NodeHealth`, in metrics and in
+repair or reboot, and is `fatal` or `error`, fails the check, unless another check shows whether it is still so (`nvml` of a GPU, `devlink` of
+a card); any other match is a warning for an hour. The result appears in the node's `NodeHealth`, in metrics and in
 `kubectl kcover nodes`, and an operator's policy may keep new pods off the node ([inspection](inspection.md)). After a repair without a reboot,
 `dmesg --clear` on the node clears it. Xids are [announced faults](hardware.md), which are cleared separately. No rule that fails a node can be
 triggered by the name of a process, which the kernel prints into its lines and any tenant can choose.
@@ -85,6 +87,7 @@ domain = "storage"
 severity = "error"
 concerns = "job"                # the default; or "node"
 lasting = false                 # the default
+check = ""                      # the default; a check of an inspection that shows whether it is still so
 generic = false                 # the default; true: shows that a program failed, but not why
 meaning = "the storage gateway cannot write"
 advice = "call the storage team"

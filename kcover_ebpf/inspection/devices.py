@@ -30,16 +30,25 @@ class DeviceResult:
 
 
 def results_by_device(root: Path, found: Iterable[CheckResult]) -> list[DeviceResult]:
-    """By address. A GPU of NVIDIA's that NVML gave no answer about is unknown, whatever its link says."""
+    """By address. A GPU of NVIDIA's that NVML gave no answer about is unknown, whatever its link says.
+
+    A GPU that only NVML names, for it has left the bus, is a device like the others.
+    """
     findings: dict[str, list[tuple[str, CheckFinding]]] = {}
     for check in found:
         for each in check.devices:
             findings.setdefault(each.device, []).append((check.name, each))
-    return [
-        _of_one(function, kind, findings.get(function.address, []))
+    on_the_bus = [
+        _of_one(function, kind, findings.pop(function.address, []))
         for function in pci.functions(root)
         if (kind := _kind(function))
     ]
+    elsewhere = [
+        _joined(device, "gpu", [each for _, each in parts])
+        for device, parts in findings.items()
+        if _NVML in {check for check, _ in parts}
+    ]
+    return on_the_bus + elsewhere
 
 
 def _kind(function: pci.PciFunction) -> str:
@@ -56,5 +65,9 @@ def _of_one(
     parts = [each for _, each in findings]
     if function.is_nvidia_gpu and _NVML not in {check for check, _ in findings}:
         parts.append(unknown("NVML gave no answer about it"))
+    return _joined(function.address, kind, parts)
+
+
+def _joined(device: str, kind: str, parts: list[CheckFinding]) -> DeviceResult:
     one = joined(parts) if parts else unknown("no check examined it")
-    return DeviceResult(function.address, kind, one.result, one.evidence, one.advice)
+    return DeviceResult(device, kind, one.result, one.evidence, one.advice)

@@ -44,6 +44,8 @@ class Match:
     lasting: bool
     meaning: str
     advice: str
+    check: str = ""
+    """The check of an inspection that shows whether it is still so; empty: none does."""
     time: str = ""
     """When a container runtime read the line (RFC 3339); empty in other logs."""
 
@@ -133,6 +135,7 @@ class LogReader:
             rule.lasting,
             rule.meaning,
             rule.advice,
+            rule.check,
             line.time,
         )
 

@@ -77,6 +77,8 @@ class LogRule:
     """It stays until a repair or a reboot."""
     meaning: str
     advice: str
+    check: str = ""
+    """The check of an inspection that shows whether it is still so; empty: none does."""
     generic: bool = False
     """It shows that a program failed, and not why: any other rule explains more."""
 
@@ -155,7 +157,7 @@ def _own_rule(row: Mapping[str, Any]) -> LogRule:
         raise ValueError(f"unknown key {min(unknown)!r}; keys are {', '.join(sorted(_KEYS))}")
     if missing := [key for key in ("name", "pattern", "domain", "severity") if key not in row]:
         raise ValueError(f"needs {', '.join(missing)}")
-    defaults = {"concerns": "job", "lasting": False, "meaning": "", "advice": ""}
+    defaults = {"concerns": "job", "lasting": False}
     source = row.get("source", Source.KERNEL)
     if source not in {Source.KERNEL, Source.CONTAINER}:
         raise ValueError("source must be kernel or container")
@@ -171,9 +173,9 @@ def _choice(kind: type[_Choice], key: str, row: Mapping[str, Any]) -> _Choice:
 
 
 def _rule(row: Mapping[str, Any], source: Source) -> LogRule:
-    words = {key: row[key] for key in ("name", "pattern", "meaning", "advice")}
+    words = {key: row.get(key, "") for key in ("name", "pattern", "meaning", "advice", "check")}
     if not all(isinstance(value, str) for value in words.values()):
-        raise TypeError("name, pattern, meaning and advice are texts")
+        raise TypeError("name, pattern, meaning, advice and check are texts")
     generic = row.get("generic", False)
     if not all(isinstance(value, bool) for value in (row["lasting"], generic)):
         raise TypeError("lasting and generic are true or false")
@@ -190,6 +192,7 @@ def _rule(row: Mapping[str, Any], source: Source) -> LogRule:
         lasting=row["lasting"],
         meaning=words["meaning"],
         advice=words["advice"],
+        check=words["check"],
         generic=generic,
     )
 

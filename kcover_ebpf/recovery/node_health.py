@@ -157,7 +157,9 @@ def _check_open(name: str, part: PartHealth | None) -> str:
     return "" if part.result in _WELL else f"{name}: {part.result.value}"
 
 
-def _device_open(name: str, part: PartHealth | None, cordon: NotedCordon, seen: ReceivedHealth) -> str:
+def _device_open(
+    name: str, part: PartHealth | None, cordon: NotedCordon, seen: ReceivedHealth
+) -> str:
     rebooted = _rebooted(cordon, seen.health.boot_id)
     if part is not None and part.result not in _WELL:
         return f"{name}: {part.result.value}"

@@ -57,6 +57,14 @@ def test_inspect__a_gpu_of_nvidia_that_nvml_says_nothing_about_is_unknown(tmp_pa
     assert (other.result, other.advice) == (Result.FAIL, "reboot")
 
 
+def test_inspect__a_gpu_that_has_left_the_bus_is_what_nvml_says(tmp_path: Path) -> None:
+    lost = failed("GPU 0 gives no answer: GPU is lost", "reboot", GPU_AT)
+    seen = found(tmp_path, pcie.CHECK, answering(lost))
+    assert {name: (each.kind, each.result) for name, each in seen.items()} == {
+        GPU_AT: ("gpu", Result.FAIL)
+    }
+
+
 def test_inspect__an_adapter_is_what_its_link_its_port_and_its_interface_say(
     tmp_path: Path,
 ) -> None:

@@ -8,13 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kcover_ebpf.api import rfc3339
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.hardware import kmsg_reader
 from kcover_ebpf.inspection.checks import kernel_log
 from kcover_ebpf.inspection.options import InspectionOptions
+from kcover_ebpf.inspection.registry import CHECKS
 from kcover_ebpf.inspection.result import CheckFinding, joined
+from kcover_ebpf.logs.rules import shipped
 
 NOW_S = 10_000.0
+UNIX_S = rfc3339.from_text("2026-11-23T13:00:00Z")
+"""At `NOW_S`."""
 READ_ONLY = "EXT4-fs (nvme0n1p2): Remounting filesystem read-only"
 LOCKUP = "watchdog: BUG: soft lockup - CPU#3 stuck for 26s! [python3:4711]"
 SEGFAULT = (
@@ -27,7 +32,7 @@ def record(text: str, *, at_s: float = NOW_S - 60, priority: int = 3) -> bytes:
 
 
 def judged(*raw: bytes, own: Path | None = None) -> CheckFinding:
-    return joined(kernel_log.judged(raw, NOW_S, own))
+    return joined(kernel_log.judged(raw, NOW_S, UNIX_S - NOW_S, own))
 
 
 def test_judged__what_lasts_fails_the_node_however_long_ago_it_was() -> None:
@@ -37,13 +42,32 @@ def test_judged__what_lasts_fails_the_node_however_long_ago_it_was() -> None:
     assert "dmesg --clear" in found.advice
 
 
+def test_judged__what_another_check_sees_the_end_of_is_a_warning() -> None:
+    """A GPU that was reset is well by NVML, and the line about it stays in the log."""
+    found = judged(record("NVRM: GPU 0000:5d:00.0: GPU has fallen off the bus."))
+    assert found.result is Result.WARN
+    assert found.evidence.startswith("gpu_fallen_off_bus: ")
+
+
+def test_judged__a_text_does_not_change_as_time_goes_by() -> None:
+    raw = [record(READ_ONLY, at_s=5.0)]
+    early, late = (list(kernel_log.judged(raw, NOW_S + s, UNIX_S - NOW_S)) for s in (0, 600))
+    assert early == late
+
+
+def test_shipped__the_check_that_a_rule_names_is_one_of_ours() -> None:
+    named = {each.check for each in shipped() if each.check}
+    assert named == {"nvml", "devlink"}
+    assert named <= {each.name for each in CHECKS}
+
+
 @pytest.mark.parametrize(("at_s", "result"), [(NOW_S - 60, "warn"), (NOW_S - 4000, "pass")])
 def test_judged__what_passes_is_a_warning_for_an_hour(at_s: float, result: str) -> None:
     found = judged(record(LOCKUP, at_s=at_s - 10), record(LOCKUP, at_s=at_s))
     assert found.result.value == result
     if result == "warn":
         assert found.evidence.startswith("soft_lockup: ")
-        assert found.evidence.endswith("(2 times, last 1 min ago)")
+        assert found.evidence.endswith("(2 times, last at 2026-11-23T12:59Z)")
 
 
 @pytest.mark.parametrize(
@@ -70,7 +94,7 @@ def test_judged__rules_of_the_operator_are_tried_first(tmp_path: Path) -> None:
     )
     found = judged(record("gateway lost quorum"), own=own)
     assert found.result is Result.FAIL
-    assert found.evidence == "gateway: gateway lost quorum (once, last 1 min ago)"
+    assert found.evidence == "gateway: gateway lost quorum (once, at 2026-11-23T12:59Z)"
     assert found.advice.startswith("call storage; ")
     assert judged(record("gateway lost quorum")).result is Result.PASS
 
@@ -87,7 +111,7 @@ def test_judged__rules_of_node_problem_detector_whatever_the_file_is_called(tmp_
 
 @given(st.lists(st.binary(max_size=80), max_size=6))
 def test_judged__any_bytes_are_read(raw: list[bytes]) -> None:
-    assert joined(kernel_log.judged(raw, NOW_S)).result in Result
+    assert joined(kernel_log.judged(raw, NOW_S, 0.0)).result in Result
 
 
 def test_find__a_log_that_cannot_be_read_is_unknown(tmp_path: Path) -> None:

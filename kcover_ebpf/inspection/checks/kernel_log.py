@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from kcover_ebpf.api import rfc3339
 from kcover_ebpf.hardware import kmsg_parser, kmsg_reader
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown, warned
@@ -37,16 +38,18 @@ def find(options: InspectionOptions) -> Iterator[CheckFinding]:
             f"/dev/kmsg cannot be read: {error.strerror}", "run privileged, or with CAP_SYSLOG"
         )
         return
-    yield from judged(raw, time.clock_gettime(time.CLOCK_MONOTONIC), options.log_rules)
+    now_s = time.clock_gettime(time.CLOCK_MONOTONIC)
+    yield from judged(raw, now_s, time.time() - now_s, options.log_rules)
 
 
 def judged(
-    raw: Iterable[bytes], now_s: float, own_rules: Path | None = None
+    raw: Iterable[bytes], now_s: float, unix_offset_s: float, own_rules: Path | None = None
 ) -> Iterator[CheckFinding]:
-    """The findings by these records of /dev/kmsg, in order; `now_s` on their clock.
+    """The findings by these records of /dev/kmsg, in order; `now_s` on their clock, and the way from it to unix time.
 
-    `own_rules`: a file of rules that are tried first. What lasts until a repair or a reboot fails the node; the rest
-    is a warning while it is recent. Lines that user space wrote do not count, nor those about a job alone.
+    `own_rules`: a file of rules that are tried first. What lasts until a repair or a reboot, and what no other check
+    sees the end of, fails the node; the rest is a warning while it is recent. Lines that user space wrote do not count,
+    nor those about a job alone.
     """
     lines = [each.partition(b"\n")[0] for each in raw]  # behind the first newline are properties
     kinds: dict[str, _Kind] = {}
@@ -55,7 +58,7 @@ def judged(
         if before is not kind:
             before.last_s, before.count = kind.last_s, before.count + 1
     recent = [
-        _finding(name, kind, now_s)
+        _finding(name, kind, unix_offset_s)
         for name, kind in kinds.items()
         if kind.is_bad or now_s - kind.last_s < KERNEL_LINE_RECENT_S
     ]
@@ -79,17 +82,18 @@ def _known(lines: list[bytes], own_rules: Path | None) -> Iterator[tuple[str, _K
     for match in reader.feed(b"\n".join([*lines, b""])):
         record = kmsg_parser.split_record(lines[match.number - 1].decode("utf-8", "replace"))
         if match.concerns is Concerns.NODE and record is not None:
-            is_bad = match.lasting and match.severity in _BAD
+            is_bad = match.lasting and match.severity in _BAD and not match.check
             yield (
                 match.rule,
                 _Kind(match.line, record.time_s, 1, is_bad, match.meaning, match.advice),
             )
 
 
-def _finding(name: str, kind: _Kind, now_s: float) -> CheckFinding:
-    often = f"{kind.count} times" if kind.count > 1 else "once"
-    minutes = max(0.0, now_s - kind.last_s) / 60.0
-    text = f"{name}: {kind.meaning or kind.first} ({often}, last {minutes:.0f} min ago)"
+def _finding(name: str, kind: _Kind, unix_offset_s: float) -> CheckFinding:
+    often = f"{kind.count} times, last" if kind.count > 1 else "once,"
+    # the time itself, not how long ago: a text that changes is another condition and another Event
+    last = f"{rfc3339.to_text(unix_offset_s + kind.last_s)[:16]}Z"
+    text = f"{name}: {kind.meaning or kind.first} ({often} at {last})"
     if kind.is_bad:
         return failed(text, "; ".join(filter(None, (kind.advice, _CLEAR))))
     return warned(text, kind.advice)
@@ -99,8 +103,8 @@ CHECK = Check(
     "kernel_log",
     Cost.LIGHT,
     10.0,
-    "no line of the kernel says that the node is unfit, by the [rules](logs.md) that concern the node: what lasts "
-    "fails it until the log is cleared or the node reboots, the rest is a warning for an hour",
+    "no line of the kernel says that the node is unfit, by the [rules](logs.md) that concern the node: what lasts, and "
+    "no other check sees, fails it until the log is cleared or the node reboots; the rest is a warning for an hour",
     "`/dev/kmsg`",
     find,
 )
