@@ -1,6 +1,8 @@
 """Tunables of the judge: what it waits for, believes and takes as a sign, with unit, and the measurement or reason.
 
-Set by no option. "Chosen" means that nothing was measured. A cap on memory stays beside what it bounds.
+Set by no option. "Chosen" means that nothing was measured but what halving or doubling it does to the verdicts of
+tapes: which job is ended and who is named never depends on it (docs/bench/thresholds.md). A cap on memory stays beside
+what it bounds.
 """
 
 from __future__ import annotations

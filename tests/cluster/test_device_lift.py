@@ -105,7 +105,7 @@ def check_mended(cluster: Cluster, node: GuestNode) -> None:
     """All that was done to the node is undone, and no person asked for it."""
     check_uncordoned(cluster, node)
     assert CLEARED not in of_node(cluster, node)["metadata"].get("annotations", {})
-    assert "KcoverUncordoned" in events_of(cluster, node.name)
+    until(lambda: "KcoverUncordoned" in events_of(cluster, node.name), "its Event")
 
 
 def fail(cluster: Cluster, node: GuestNode, seen: Callable[[], object]) -> None:
@@ -136,8 +136,9 @@ def failing(cluster: Cluster, node: GuestNode) -> dict[str, Any] | None:
 @pytest.mark.usefixtures("controller", "operators")
 def test_a_node_is_uncordoned_once_it_was_booted_again(cluster: Cluster, node: GuestNode) -> None:
     fail(cluster, node, lambda: cordoned_nodes(cluster) == {node.name})
-    seen = rounds(cluster, node)
-    until(lambda: rounds(cluster, node) > seen + 2 * CLEAN_ROUNDS, "more clean inspections")
+    passed = gpu_health(cluster, node)["rounds"] + 2 * CLEAN_ROUNDS
+    until(lambda: gpu_health(cluster, node)["rounds"] > passed, "more inspections that pass")
+    assert rounds(cluster, node) == 0, "a fault is open"
     assert cordoned_nodes(cluster) == {node.name}, "no inspection showed the fault: none ends it"
     node.guest.power_cycle()
     bring_up(node.guest)
