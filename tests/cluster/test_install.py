@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
-from tests.cluster.cluster import Cluster, Namespace
+from tests.cluster.cluster import Cluster, Namespace, until
 from tests.cluster.installed import NAMESPACE, Release, installed
-from tests.cluster.victims import has_trained, observed, ranks
+from tests.cluster.victims import FAULTS, has_trained, hurt, incident_verdict, observed
 
 pytestmark = pytest.mark.timeout(1800, func_only=True)
 
@@ -31,16 +28,6 @@ CLUSTER_KINDS = (
 )
 # made by the cluster in every namespace
 OF_THE_CLUSTER = {"serviceaccount/default", "configmap/kube-root-ca.crt"}
-T = TypeVar("T")
-
-
-def until(what: str, reached: Callable[[], T | None], limit_s: float) -> T:
-    """The first answer that says something."""
-    deadline = time.monotonic() + limit_s
-    while not (found := reached()):
-        assert time.monotonic() < deadline, f"not within {limit_s:.0f} s: {what}"
-        time.sleep(0.3)
-    return found
 
 
 def left(cluster: Cluster) -> set[str]:
@@ -59,42 +46,13 @@ def test_the_first_pod_is_watched_within_seconds_and_removal_leaves_nothing(
     observed(namespace)
     cluster = namespace.cluster
     with installed(cluster, image) as release:
-        until("a report", lambda: namespace.items("faultreports"), 120)
+        until(lambda: namespace.items("faultreports"), "a report", 120)
         watched_s = time.monotonic() - release.began_s
         ready_s = release.wait_until_ready()
         print(f"helm install to first pod watched {watched_s:.1f} s, to all ready {ready_s:.1f} s")
-        until("a leader", lambda: "lease" in release.ctl("get", "leases", "--output=name"), 60)
+        until(lambda: "lease" in release.ctl("get", "leases", "--output=name"), "a leader", 60)
     # the lease goes with the pod that held it last
-    until("nothing is left", lambda: not left(cluster), 90)
-
-
-def pod_of(namespace: Namespace, fault: str) -> str:
-    """Do this to one rank; the name of its pod."""
-    pod, pid = next(iter(ranks(namespace).items()))
-    if fault == "cut":
-        for chain in ("INPUT", "OUTPUT"):
-            rule = ["iptables", "-I", chain, "-p", "tcp", "-j", "DROP"]
-            subprocess.run(["nsenter", f"--net=/proc/{pid}/ns/net", *rule], check=True)
-    else:
-        os.kill(pid, {"stop": signal.SIGSTOP, "kill": signal.SIGKILL}[fault])
-    return pod
-
-
-def verdict(namespace: Namespace) -> dict[str, Any] | None:
-    """The status of the job's incident, once it says what is wrong."""
-    for incident in namespace.items("incidents"):
-        status: dict[str, Any] = incident.get("status", {})
-        if status.get("verdict") not in (None, "WORKING", "UNKNOWN"):
-            return status
-    return None
-
-
-# signals of the base layer: what threads wait for, exits, sockets
-FAULTS = {
-    "stop": ("HUNG", "stopped"),
-    "kill": ("CRASHED", "killed"),
-    "cut": ("LOST_LINK", "link"),
-}
+    until(lambda: not left(cluster), "nothing is left", 90)
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["privileged", "unprivileged"])
@@ -119,10 +77,10 @@ def test_both_profiles_see_what_the_base_layer_shows(
     profile: Release, namespace: Namespace, fault: str
 ) -> None:
     observed(namespace)
-    until("training is seen", lambda: has_trained(namespace), 240)
+    until(lambda: has_trained(namespace), "training is seen", 240)
     began_s = time.monotonic()
-    pod = pod_of(namespace, fault)
-    said = until("a verdict", lambda: verdict(namespace), 180)
+    pod = hurt(namespace, fault)
+    said = until(lambda: incident_verdict(namespace), "a verdict", 180)
     print(f"{fault}: {said['verdict']} {said['cause']} after {time.monotonic() - began_s:.1f} s")
     assert (said["verdict"], said["cause"]) == FAULTS[fault]
     if fault != "cut":  # a link has two ends
@@ -134,7 +92,7 @@ def test_a_trace_through_the_pod_has_python_native_and_kernel_frames(
 ) -> None:
     """The symbols are in files of the job's image, which the agent sees through /proc alone."""
     observed(namespace, numbered=True)
-    pod = pod_of(namespace, "stop")
+    pod = hurt(namespace, "stop")
     time.sleep(8)
     where = ("-n", namespace.name, "--kubeconfig", str(namespace.cluster.kubeconfig))
     done = subprocess.run(

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 from pathlib import Path
+from typing import Any
 
 from tests.cluster.cluster import JOBS, Namespace
 
 JOB = "batch.kubernetes.io/job-name=demo"
 """The pods of the example Job."""
 
+
+FAULTS = {
+    "stop": ("HUNG", "stopped"),
+    "kill": ("CRASHED", "killed"),
+    "cut": ("LOST_LINK", "link"),
+}
+"""What `hurt` does: verdict and cause. The base layer sees it: what threads wait for, exits, sockets."""
 
 _INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 
@@ -46,3 +57,24 @@ def has_trained(namespace: Namespace) -> bool:
     """Whether every node that reports on the job saw it training: before, silence says nothing."""
     reports = [each["spec"] for each in namespace.items("faultreports")]
     return bool(reports) and all(each.get("trained") for each in reports)
+
+
+def hurt(namespace: Namespace, fault: str) -> str:
+    """Do a fault to one rank; the name of its pod."""
+    pod, pid = next(iter(ranks(namespace).items()))
+    if fault == "cut":
+        for chain in ("INPUT", "OUTPUT"):
+            rule = ["iptables", "-I", chain, "-p", "tcp", "-j", "DROP"]
+            subprocess.run(["nsenter", f"--net=/proc/{pid}/ns/net", *rule], check=True)
+    else:
+        os.kill(pid, {"stop": signal.SIGSTOP, "kill": signal.SIGKILL}[fault])
+    return pod
+
+
+def incident_verdict(namespace: Namespace) -> dict[str, Any] | None:
+    """The status of the job's incident, once it says what is wrong."""
+    for incident in namespace.items("incidents"):
+        status: dict[str, Any] = incident.get("status", {})
+        if status.get("verdict") not in (None, "WORKING", "UNKNOWN"):
+            return status
+    return None

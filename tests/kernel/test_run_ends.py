@@ -79,9 +79,7 @@ def test_a_signal_to_us_ends_the_job(number: signal.Signals, tmp_path: Path) -> 
     with run("-o", "json", "--", *shell("sleep 100 & sleep 100"), folder=tmp_path) as one:
         members = one.await_members(3)
         one.send(number)
-        begin = time.monotonic()
         assert one.finish() == 128 + number
-        assert time.monotonic() - begin < 4.0
         assert not any(is_alive(pid) for pid in members)
         assert not one.group.exists()
     assert one.events()[-1]["reason"] == "signal"
@@ -97,7 +95,7 @@ def test_a_deaf_job_is_killed_after_the_grace(tmp_path: Path) -> None:
         begin = time.monotonic()
         one.send(signal.SIGTERM)
         assert one.finish() == 143
-        assert 0.7 <= time.monotonic() - begin < 4.0
+        assert time.monotonic() - begin >= 0.7
 
 
 def test_a_second_signal_kills_at_once(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -237,8 +236,6 @@ def test_a_trace_ends_when_its_client_is_gone() -> None:
         assert tracing.stdin is not None
         assert tracing.stdout is not None
         assert '"event":"trace"' in tracing.stdout.readline()
-        begun_s = time.monotonic()
         tracing.stdin.close()
         tracing.wait(30)
-        assert time.monotonic() - begun_s < 15
         tracing.stdout.close()

@@ -193,6 +193,37 @@ def test_may_check_nothing__conditions_and_loops(body: str, found: list[str]) ->
     assert may_check_nothing(f"def test_a():\n    {indented}\n") == found
 
 
+def limits_of_clocks(text: str) -> list[str]:
+    """Assertions that something took less than a time, by a clock that runs on while others have the processor."""
+    return [
+        ast.unparse(each.test)
+        for each in ast.walk(ast.parse(text))
+        if isinstance(each, ast.Assert)
+        for part in ast.walk(each.test)
+        if isinstance(part, ast.Compare)
+        and any(isinstance(operator, ast.Lt | ast.LtE) for operator in part.ops)
+        and re.match(r"(.* <=? )?time\.(monotonic|time)\(\) - \w+ <", ast.unparse(part))
+    ]
+
+
+def test_house_rules__no_test_limits_how_long_something_takes() -> None:
+    assert found_in(TESTS, limits_of_clocks) == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "is_limit"),
+    [
+        ("assert time.monotonic() - began_s < 0.5", True),
+        ("assert 1 <= time.time() - began_s <= 9, 'slow'", True),
+        ("assert time.monotonic() - began_s >= 0.5", False),
+        ("assert 0.5 < time.monotonic() - began_s", False),
+        ("assert time.monotonic() < end_s", False),
+    ],
+)
+def test_limits_of_clocks__upper_limits_alone(line: str, is_limit: bool) -> None:
+    assert bool(limits_of_clocks(line)) is is_limit
+
+
 def imported_tests(text: str) -> list[str]:
     """Modules of tests from which a module imports: what two tests need belongs into a helper."""
     modules = [

@@ -114,7 +114,7 @@ def test_inspect__a_check_that_hangs_is_ended_with_all_it_started(tmp_path: Path
     result = run(find, deadline_s=1.0)
     assert result.result is Result.UNKNOWN
     assert result.evidence == ("did not answer within 1 s",)
-    assert 1.0 <= result.seconds < 10
+    assert result.seconds >= 1.0
     end_s = time.monotonic() + 10
     while not all(is_gone(int(pid)) for pid in pids.read_text().split()):
         assert time.monotonic() < end_s
@@ -145,21 +145,17 @@ def test_inspect__a_process_that_cannot_be_ended_is_left_behind(
     assert result.evidence == ("did not answer within 0.3 s", last)
 
 
-def test_inspect__light_checks_run_at_once_and_keep_their_order() -> None:
-    def slow(_: InspectionOptions) -> Iterator[CheckFinding]:
-        time.sleep(600)
-        yield passed("never")
-
-    def quick(_: InspectionOptions) -> Iterator[CheckFinding]:
-        yield passed("quick")
-
+def test_inspect__light_checks_run_at_once_and_keep_their_order(tmp_path: Path) -> None:
     names = ["a", "b", "c", "d"]
-    checks = [check(slow, name, deadline_s=1.0) for name in names[:3]] + [check(quick, "d")]
-    start_s = time.monotonic()
-    results = runner.inspect(checks, OPTIONS)
-    assert [each.name for each in results] == names
-    assert results[3].result is Result.PASS
-    assert time.monotonic() - start_s < 2.9
+
+    def meet(_: InspectionOptions) -> Iterator[CheckFinding]:
+        (tmp_path / str(os.getpid())).touch()
+        while len(list(tmp_path.iterdir())) < len(names):
+            time.sleep(0.01)
+        yield passed("met")
+
+    results = runner.inspect([check(meet, name, deadline_s=60.0) for name in names], OPTIONS)
+    assert [(each.name, each.result) for each in results] == [(name, Result.PASS) for name in names]
 
 
 def test_inspect__a_heavy_check_is_not_run_on_a_busy_gpu(

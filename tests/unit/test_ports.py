@@ -148,17 +148,15 @@ def test_port_watch__a_card_that_does_not_answer_is_not_waited_for(tmp_path, wat
     def slow(folder):
         asked.append(folder.parent.parent.name)
         if "mlx5_1" in asked[-1]:
-            over.wait(30)
+            over.wait()
         return read(folder)
 
     monkeypatch.setattr(ports, "_read_port", slow)
     (tmp_path / "sys/class/infiniband/mlx5_0/ports/1/state").write_text("1: DOWN\n")
     reported = []
-    began_s = time.monotonic()
     for number in range(1, 9):
         reported += watch.changes(number * RDMA_PERIOD_NS)
         time.sleep(0.01)
-    assert time.monotonic() - began_s < 1
     assert [each.text for each in reported] == ["port DOWN"]
     assert asked.count("mlx5_1") == 1
     assert asked.count("mlx5_0") > 4

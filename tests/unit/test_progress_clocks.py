@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 
 from kcover_ebpf.diagnosis.progress_clocks import ByteClock
@@ -72,7 +71,7 @@ class FakeStuckReader(FabricReader):
 
     def read(self, *_: object) -> list[FabricMoved]:
         self.asked.set()
-        self.answer.wait(10)
+        self.answer.wait()
         return []
 
 
@@ -80,10 +79,8 @@ def test_fabric_watch__nothing_waits_for_a_port_that_does_not_answer(tmp_path: P
     reader = FakeStuckReader(tmp_path)
     watch = FabricWatch(reader)
     assert reader.asked.wait(5)
-    began_s = time.monotonic()
     assert list(watch.tick([Pid(7)])) == []
     watch.close()
-    assert time.monotonic() - began_s < 0.5
     reader.answer.set()
 
 

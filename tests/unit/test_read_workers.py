@@ -37,10 +37,8 @@ def test_readers__what_is_read_is_taken_and_what_fails_is_none() -> None:
 def test_readers__only_what_was_asked_now_is_waited_for(over: threading.Event) -> None:
     readers: Readers[int, bool] = Readers("test")
     readers.ask(1, over.wait)
-    began_s = time.monotonic()
-    assert readers.take([], 5) == []
-    assert readers.take([9], 5) == []
-    assert time.monotonic() - began_s < 1
+    assert readers.take([], 1e6) == []
+    assert readers.take([9], 1e6) == []
     assert readers.take([1], 0.1) == []
     assert list(readers.stuck()) == [1]
     over.set()
@@ -90,7 +88,7 @@ class FakeReads:
         self.count += 1
         name = self.name
         if pid == 1:
-            self.over.wait(30)
+            self.over.wait()
         environ = dict.fromkeys(variables, "1")
         return None if pid == 2 else ProcessSeen(5, pid, Pid(0), name, (name,), environ)
 
@@ -108,17 +106,13 @@ def pids(facts: Collection[ProcessSeen | Unreadable]) -> list[tuple[int, str]]:
 
 def test_identities__a_process_that_cannot_be_read_keeps_no_other_nameless(slow: FakeReads) -> None:
     known = Identities()
-    began_s = time.monotonic()
     assert pids([*known.learn([Pid(1), Pid(2), Pid(3)], {"RANK"})]) in (
         [(3, "ProcessSeen")],
         [(1, "Unreadable"), (3, "ProcessSeen")],
     )
-    assert time.monotonic() - began_s < 0.5
     time.sleep(0.1)
-    began_s = time.monotonic()
     for _ in range(5):
         assert pids([*known.learn([Pid(1)], {"RANK"})]) == [(1, "Unreadable")]
-    assert time.monotonic() - began_s < 0.05
     slow.over.set()
     time.sleep(0.05)
     (found,) = known.learn([Pid(1)], {"RANK"})

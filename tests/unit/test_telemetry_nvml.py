@@ -231,9 +231,8 @@ def test_telemetry_nvml__a_library_that_hangs_is_killed_and_asked_again(
 ) -> None:
     monkeypatch.setattr(watch, "TELEMETRY_FIRST_S", 3.0)
     telemetry = host.watch("init -1 hang\n")
-    began_s = time.monotonic()
     assert list(telemetry.tick([])) == []
-    assert time.monotonic() - began_s < 2
+    assert telemetry.latest.trouble == "not begun", "whoever waits for the driver hears of it"
     host.until(lambda: telemetry.latest.trouble == "the driver does not answer")
     host.script.write_text("")
     monkeypatch.setattr(watch, "TELEMETRY_FIRST_S", 60.0)

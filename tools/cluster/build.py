@@ -31,7 +31,7 @@ def kubernetes(
 
     k8s.io/kubernetes cannot be installed by its name, because its go.mod replaces the staging
     modules by folders. So a module of our own requires it, and replaces each of them by its
-    published version.
+    published version. That of the default release requires the programs built with it as well.
     """
     target = cache.folder("bin", f"kubernetes-{release.version}")
     programs = [target / name for name in names]
@@ -46,13 +46,23 @@ def kubernetes(
 
 
 def program(wanted: Program, say: shell.Say) -> Path:
-    """One program, built where it is missing: in its module's folder, or around its `main`."""
-    made_of = [wanted.version, cache.key(wanted.main)] if wanted.main else [wanted.version]
-    path = cache.folder("bin", "-".join([wanted.name, *made_of])) / wanted.name
+    """One program, built where it is missing: with Kubernetes, or in its module's folder."""
+    if wanted.with_kubernetes:
+        return _guest(wanted, versions.kubernetes(None), say)
+    path = cache.folder("bin", f"{wanted.name}-{wanted.version}") / wanted.name
     with cache.locked(path.parent.name):
         if not cache.intact(path):
-            work = _around(wanted) if wanted.main else module_folder(wanted)
-            _build(path, work, wanted.package, [], say, cgo=wanted.cgo)
+            _build(path, module_folder(wanted), wanted.package, [], say, cgo=wanted.cgo)
+    return path
+
+
+def _guest(wanted: Program, release: Kubernetes, say: shell.Say) -> Path:
+    """A program built with a release of Kubernetes."""
+    made_of = [wanted.version, release.version, *([cache.key(wanted.main)] if wanted.main else [])]
+    path = cache.folder("bin", "-".join([wanted.name, *made_of])) / wanted.name
+    with cache.locked(f"kubernetes-{release.version}"):  # of the module's folder
+        if not cache.intact(path):
+            _build(path, _kubernetes_module(release, say), _package(wanted), [], say)
     return path
 
 
@@ -68,26 +78,28 @@ def _kubernetes_module(release: Kubernetes, say: shell.Say) -> Path:
     published = Path(module["GoMod"]).read_text()
     staging = re.findall(r"(\S+) => \./staging/", published)
     replacements = [f"replace {name} => {name} v0.{release.version[3:]}" for name in staging]
-    imports = [f'_ "k8s.io/kubernetes/cmd/{name}"' for name in KUBERNETES_PROGRAMS]
+    packages = [f"k8s.io/kubernetes/cmd/{name}" for name in KUBERNETES_PROGRAMS]
+    requirements = [f"require k8s.io/kubernetes {release.version}"]
+    for guest in versions.with_kubernetes() if release == versions.kubernetes(None) else ():
+        _pinned(f"{guest.module}@{guest.version}", guest.sum)
+        requirements.append(f"require {guest.module} {guest.version}")
+        if guest.main:
+            (work / guest.name).mkdir(exist_ok=True)
+            (work / guest.name / "main.go").write_text(guest.main)
+        else:
+            packages.append(_package(guest))
+    imports = [f'_ "{package}"' for package in packages]
+    go_mod = ["module testbed", f"go {versions.go()}", *requirements, *replacements]
     source = ["//go:build tools", "package testbed", "import (", *imports, ")"]
-    requirement = f"require k8s.io/kubernetes {release.version}"
-    return _own_module(work, [requirement, *replacements], "\n".join(source) + "\n")
-
-
-def _around(wanted: Program) -> Path:
-    """A module of our own with the program's `main`; it requires what that imports."""
-    _pinned(f"{wanted.module}@{wanted.version}", wanted.sum)
-    work = cache.folder("build", f"{wanted.name}-{wanted.version}")
-    return _own_module(work, [f"require {wanted.module} {wanted.version}"], wanted.main)
-
-
-def _own_module(work: Path, requirements: Sequence[str], source: str) -> Path:
-    """The folder of a module of one file; `requirements` are lines of its go.mod."""
-    go_mod = ["module testbed", f"go {versions.go()}", *requirements]
     (work / "go.mod").write_text("\n".join(go_mod) + "\n")
-    (work / "source.go").write_text(source)
+    (work / "source.go").write_text("\n".join(source) + "\n")
     shell.logged(cache.folder("log") / "build.log", [*go(), "-C", work, "mod", "tidy"], _env())
     return work
+
+
+def _package(wanted: Program) -> str:
+    """Import path of the main package of a program built with Kubernetes."""
+    return f"testbed/{wanted.name}" if wanted.main else f"{wanted.module}/{wanted.package[2:]}"
 
 
 def _stamp(release: Kubernetes) -> list[str]:

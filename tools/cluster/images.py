@@ -1,6 +1,6 @@
 """The images of the test bed, made from Debian packages and our own programs, without a registry.
 
-Unpacking the training image takes longer than all the rest of `up`. So it is done once, into a
+Unpacking the training image takes longer than all the rest of `up`. So it is done once, beside the programs, into a
 containerd folder in the cache, and each node begins with a copy of that folder. The copy is cheap:
 blobs are hard links, and the unpacked files are a mount of those in the cache, which are only read.
 """
@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+import subprocess
 import tarfile
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from tools.cluster import cache, layout, oci, processes, shell
-from tools.cluster.layout import Bed
+from tools.cluster import cache, layout, oci, shell
 from tools.cluster.probes import SocketProbe, wait
 
 SUITE = "bookworm"
@@ -99,14 +100,14 @@ def static(archive: Path, name: str, program: Path, user: str = "0:0") -> None:
     layer.unlink()
 
 
-def store(bed: Bed, say: shell.Say) -> Path:
+def store(say: shell.Say) -> Path:
     """The containerd folder in the cache that has the base images unpacked."""
     archives = base(say)
     target = cache.folder("stores") / RECIPE
     with cache.locked(f"store-{RECIPE}"):
         if not target.exists():
             say("unpacking the images")
-            _make_store(bed, archives, target)
+            _make_store(archives, target)
     return target
 
 
@@ -170,20 +171,28 @@ def _make_train(archive: Path) -> None:
     shutil.rmtree(extra)
 
 
-def _make_store(bed: Bed, archives: list[Path], target: Path) -> None:
+def _make_store(archives: list[Path], target: Path) -> None:
     new = target.with_name(target.name + ".new")
     cache.remove(new)
-    state = bed.folder / "seed"
-    state.mkdir(parents=True, exist_ok=True)
-    socket, settings = state / "containerd.sock", state / "containerd.toml"
-    settings.write_text(SEED.format(root=new, state=state, socket=socket))
-    log = bed.log / "seed-containerd.log"
-    process = processes.start(log, bed.control_cgroup, ["containerd", "--config", settings])
-    try:
-        wait("containerd", SocketProbe(socket), 60, log)
-        for archive in archives:
-            load(socket, archive)
-    finally:
-        process.stop()
-    shutil.rmtree(state)
+    log = cache.folder("log") / "seed-containerd.log"
+    with tempfile.TemporaryDirectory(prefix="kcover-seed-") as state, open(log, "ab") as output:
+        socket, settings = Path(state, "containerd.sock"), Path(state, "containerd.toml")
+        settings.write_text(SEED.format(root=new, state=state, socket=socket))
+        # it belongs to no test bed, whose cgroup would end it with us
+        command: list[str | Path] = [
+            "setpriv",
+            "--pdeathsig",
+            "KILL",
+            "containerd",
+            "--config",
+            settings,
+        ]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        try:
+            wait("containerd", SocketProbe(socket), 60, log)
+            for archive in archives:
+                load(socket, archive)
+        finally:
+            process.terminate()
+            process.wait()
     os.rename(new, target)  # noqa: PTH104

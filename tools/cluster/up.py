@@ -117,7 +117,7 @@ def _start(running: State, release: Kubernetes) -> None:
     with stage("programs"):
         _link_programs(bed, fill_cache(release) if _misses_programs(bed) else [])
     with stage("images"):
-        images.store(bed, say)
+        images.store(say)
     with stage("network and keys"):
         network.create_control(bed)
         pki.create_authority(bed)
@@ -138,10 +138,10 @@ def _start(running: State, release: Kubernetes) -> None:
 def fill_cache(release: Kubernetes) -> list[Path]:
     """Make what is missing of the programs, which are returned, and beside them of the images, which wait for disks."""
     with ThreadPoolExecutor(1) as beside:
-        base = beside.submit(images.base, say)
+        store = beside.submit(images.store, say)
         programs = build.kubernetes(release, say)
         programs += [build.program(versions.program(name), say) for name in OTHER_PROGRAMS]
-        base.result()
+        store.result()
     return programs
 
 

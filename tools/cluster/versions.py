@@ -41,6 +41,8 @@ class Program:
     """Part of it is C: it is linked with this machine's libc and needs a C compiler."""
     main: str = ""
     """Go source of a main package of our own, which takes less of the module than its own does."""
+    with_kubernetes: bool = False
+    """Built in one module with the default Kubernetes, so that what they share is compiled once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,12 @@ def by_version(version: str) -> Kubernetes:
 
 def program(name: str) -> Program:
     return Program(name, **_file()["program"][name])
+
+
+def with_kubernetes() -> list[Program]:
+    """Those built in one module with the default Kubernetes."""
+    programs = [program(name) for name in _file()["program"]]
+    return [each for each in programs if each.with_kubernetes]
 
 
 def controller(name: str) -> Controller:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
+import shutil
 import signal
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 from tools.faultbench import plan
+from tools.faultbench.beside import Beside
 from tools.faultbench.capabilities import not_runnable
 from tools.faultbench.execute import execute
 from tools.faultbench.job import ROOT, SENSOR
@@ -38,6 +42,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--results", type=Path, help="folder of the result files")
     parser.add_argument("--act", choices=("observe", "shutdown"), default="shutdown")
     parser.add_argument("--no-sensor", action="store_true", help="record the truth alone")
+    parser.add_argument("--beside", default="", help="a command to run over and over meanwhile")
     parser.add_argument("--fresh", action="store_true", help="do runs again that have a result")
     parser.add_argument("--list", action="store_true", help="print the runs and stop")
     return parser.parse_args(argv)
@@ -64,8 +69,10 @@ def is_done(path: Path) -> bool:
 class Bench:
     """The runs of one invocation, their results and the progress shown."""
 
-    def __init__(self, runs: list[RunSpec], args: argparse.Namespace) -> None:
-        self._args = args
+    def __init__(
+        self, runs: list[RunSpec], args: argparse.Namespace, beside: Beside | None = None
+    ) -> None:
+        self._args, self._beside = args, beside
         self._folder = args.results or RESULTS / ("no-sensor" if args.no_sensor else "sensor")
         self._folder.mkdir(parents=True, exist_ok=True)
         self._runs = [run for run in runs if args.fresh or not is_done(self._path(run))]
@@ -98,6 +105,8 @@ class Bench:
         else:
             act = None if self._args.no_sensor else self._args.act
             result = execute(run, tag(os.getpid(), number), WORK, act)
+        if self._beside:
+            result["beside"] = self._beside.so_far()
         temporary = self._path(run).with_suffix(".new")
         temporary.write_text(json.dumps(result, indent=1))
         temporary.rename(self._path(run))
@@ -153,12 +162,16 @@ def main(argv: list[str] | None = None) -> int:
     if not args.no_sensor and not SENSOR.exists():
         print(f"faultbench: {SENSOR} is missing; run `make build`", file=sys.stderr)
         return 2
+    if args.beside and not shutil.which(shlex.split(args.beside)[0]):
+        print(f"faultbench: --beside {args.beside}: no such program", file=sys.stderr)
+        return 2
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background job ignores SIGINT
         signal.signal(number, signal.default_int_handler)
     WORK.mkdir(parents=True, exist_ok=True)
     remove_leftovers(WORK)
     try:
-        Bench(runs, args).run_all()
+        with Beside(args.beside) if args.beside else nullcontext() as beside:
+            Bench(runs, args, beside).run_all()
     except KeyboardInterrupt:
         print("faultbench: interrupted; run again to continue", file=sys.stderr)
         return 130
