@@ -24,7 +24,8 @@ def find(options: InspectionOptions) -> Iterator[CheckFinding]:
         reporters = [(name, dict(each)) for name, found in devices.items() for each in found]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         yield unknown(
-            f"devlink ended with code {ran.exit_code}: {ran.first_line}", "run it as root"
+            f"devlink ended with code {ran.exit_code}: {ran.first_line}",
+            "run it as root, on a kernel with devlink (CONFIG_NET_DEVLINK)",
         )
         return
     for name, reporter in reporters:
