@@ -2,9 +2,9 @@
 
 Tests of the cluster and of the kernel wait for clocks, ranks and kubelets; those of `tests/unit` and `make check`
 compute. So all run side by side, the latter two with low priority; the first time, a Kubernetes is built before the
-former two begin, which would wait in vain beside its compilers. Then those of the kernel that bear no others beside
-them (marker `alone`). What each wrote is in build/tests, and is printed at the end if it failed. The last line sums up,
-as pytest does.
+former two begin, which would wait in vain beside its compilers, and our image meanwhile. Then those of the kernel that
+bear no others beside them (marker `alone`). What each wrote is in build/tests, and is printed at the end if it failed.
+The last line sums up, as pytest does.
 
 Real ranks, kernels and clocks beside each other on two cores: now and then a test comes too late. A few that failed are
 run once more, by themselves. One that passes then is `flaky`: it fails nothing, but is printed, counted, and to be
@@ -24,6 +24,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tools.cluster.layout import cache_folder
+
 ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build/tests"
 LOW_PRIORITY = 19
@@ -38,7 +40,7 @@ NOTHING_SELECTED = 5
 """Exit code of pytest."""
 PYTEST = (sys.executable, "-m", "pytest")
 AGAIN = "-again"
-PROGRAMS = "programs"
+PROGRAMS, IMAGE = "programs", "image"
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class Part:
 
 TOGETHER = (
     Part(PROGRAMS, ("build",), command=("tools/testbed",)),
+    Part(IMAGE, ("first",), command=("tools/image",)),
     Part("cluster", ("tests/cluster", "-m", "core"), after=PROGRAMS),
     Part(
         "kernel",
@@ -63,7 +66,7 @@ TOGETHER = (
     ),
     Part(
         "unit",
-        ("tests/unit", "-m", "not long", "--numprocesses=3", "--dist=worksteal"),
+        ("tests/unit", "-m", "not long", "--numprocesses=4", "--dist=worksteal"),
         LOW_PRIORITY,
     ),
     Part("check", ("check",), LOW_PRIORITY, ("make", "--no-print-directory")),
@@ -165,8 +168,9 @@ def main(more: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     LOGS.mkdir(parents=True, exist_ok=True)
     began_s = time.monotonic()
+    os.environ.setdefault("KCOVER_IMAGE_CACHE", str(cache_folder() / "project-image"))
     is_elsewhere = "KUBECONFIG" in os.environ  # the tests use that cluster, and none is to be built
-    together = [each for each in TOGETHER if each.name != PROGRAMS or not is_elsewhere]
+    together = [each for each in TOGETHER if each.name not in (PROGRAMS, IMAGE) or not is_elsewhere]
     ended = [*run(together, more), *run(AFTERWARDS, more)]
     counts = sum((each.counts() for each in ended), Counter[str]())
     failed = [each for each in ended if each.has_failed]

@@ -35,6 +35,10 @@ LEAST_PEERS = 2
 
 PEER_PATIENCE_S = 5.0
 """Two lost packets of a handshake (1 + 2 s) are forgiven."""
+PEER_ECHO_S = 1.0
+"""For an echo from a node of the same cluster, which takes less than a millisecond; as ping's interval."""
+PEER_ECHO_TRIES = 2
+"""One lost packet is forgiven."""
 STORAGE_PATIENCE_S = 5.0
 """For statfs, which a healthy server answers in milliseconds."""
 STUCK_THREAD_S = 5.0

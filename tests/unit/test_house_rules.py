@@ -202,7 +202,7 @@ def limits_of_clocks(text: str) -> list[str]:
         for part in ast.walk(each.test)
         if isinstance(part, ast.Compare)
         and any(isinstance(operator, ast.Lt | ast.LtE) for operator in part.ops)
-        and re.match(r"(.* <=? )?time\.(monotonic|time)\(\) - \w+ <", ast.unparse(part))
+        and re.match(r"(.* <=? )?(time\.(monotonic|time)\(\) - \w+|took_s) <", ast.unparse(part))
     ]
 
 
@@ -215,6 +215,7 @@ def test_house_rules__no_test_limits_how_long_something_takes() -> None:
     [
         ("assert time.monotonic() - began_s < 0.5", True),
         ("assert 1 <= time.time() - began_s <= 9, 'slow'", True),
+        ("assert took_s < 0.5", True),
         ("assert time.monotonic() - began_s >= 0.5", False),
         ("assert 0.5 < time.monotonic() - began_s", False),
         ("assert time.monotonic() < end_s", False),

@@ -215,23 +215,23 @@ class Stuck:
         def slow(request: ReadingRequest) -> ThreadReading | CodeSeen:
             self.begun.append(request.pid)
             if request in self.bad:
-                self.over.wait(30)
+                self.over.wait()
             return real(request)
 
         patch.setattr(self.reader, "_read", slow)
         patch.setattr("kcover_ebpf.host.read_workers.READ_STUCK_S", 0.1)
 
-    def turn(self, timeout_s: float = 0.2) -> tuple[set[int], set[int], float]:
-        """(pids that were read, pids that cannot be read, seconds that it took)."""
+    def turn(self, timeout_s: float = 0.2) -> tuple[set[int], set[int]]:
+        """(pids that were read, pids that cannot be read)."""
         time.sleep(0.06)  # passes are a second apart, and fractions of one under suspicion
-        began_s = time.monotonic()
         found = self.reader.read([*self.bad, *self.good], timeout_s)
-        took_s = time.monotonic() - began_s
         seen = {int(each.pid) for each in found if isinstance(each, ThreadReading)}
-        return seen, {int(each.pid) for each in found if isinstance(each, Unreadable)}, took_s
+        return seen, {int(each.pid) for each in found if isinstance(each, Unreadable)}
 
 
 GOOD = {1001, 1002, 1003}
+ENDLESS_S = 1e6
+"""Whoever waited for a stuck process for so long would never return."""
 
 
 @pytest.fixture
@@ -245,13 +245,12 @@ def stuck(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
 def test_thread_reader__a_process_that_cannot_be_read_costs_no_other_its_reading(
     stuck: Stuck,
 ) -> None:
-    turns = [stuck.turn() for _ in range(16)]
-    assert all(seen == GOOD for seen, _, _ in turns[-5:])
+    turns = [stuck.turn() for _ in range(11)] + [stuck.turn(ENDLESS_S) for _ in range(5)]
+    assert all(seen == GOOD for seen, _ in turns[-5:])
     # it is asked for once, waited for in the pass that asked, and reported once
     bad = {each.pid for each in stuck.bad}
     assert sorted(pid for pid in stuck.begun if pid in bad) == sorted(bad)
-    assert sum(took_s for _, _, took_s in turns[-5:]) < 0.5
-    reported = [pid for _, unreadable, _ in turns for pid in unreadable]
+    reported = [pid for _, unreadable in turns for pid in unreadable]
     assert sorted(reported) == sorted(bad)
 
 
@@ -261,10 +260,11 @@ def test_boottime_ns__since_when_it_cannot_be_read_is_reported_and_what_returns_
 ) -> None:
     began_ns = boottime_ns()
     stuck.turn(0.05)
+    asked_ns = boottime_ns()
     time.sleep(0.1)
     (found,) = stuck.reader.read([])
     assert isinstance(found, Unreadable)
-    assert began_ns <= found.since_ns < began_ns + 100_000_000
+    assert began_ns <= found.since_ns <= asked_ns
     assert found.boottime_ns - found.since_ns > 100_000_000
     stuck.over.set()
     time.sleep(0.05)
@@ -281,7 +281,7 @@ def test_thread_reader__there_is_an_end_to_the_threads_that_are_left_behind(
     for _ in range(12):
         stuck.turn(0.1)
     assert threading.active_count() - before <= 16
-    assert stuck.turn()[2] < 0.1
+    assert stuck.turn(ENDLESS_S) == (set(), set())
     stuck.over.set()
     time.sleep(0.2)
     stuck.turn()

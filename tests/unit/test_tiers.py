@@ -172,4 +172,4 @@ def test_tiers__what_make_test_leaves_out_another_target_runs() -> None:
         "test-attack",
     }
     parts = {each.arguments[0] for each in (*tiers.TOGETHER, *tiers.AFTERWARDS)}
-    assert parts == {"build", "tests/unit", "tests/kernel", "tests/cluster", "check"}
+    assert parts == {"build", "first", "tests/unit", "tests/kernel", "tests/cluster", "check"}

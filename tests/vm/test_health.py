@@ -136,7 +136,7 @@ def test_a_task_that_hangs_in_a_driver(guest: Guest) -> None:
 
 
 HANGS = f"""
-import fcntl, json, os, time
+import fcntl, json, os
 from kcover_ebpf.host.proc_text import split_stat
 from kcover_ebpf.inspection import runner
 from kcover_ebpf.inspection.options import InspectionOptions
@@ -146,12 +146,10 @@ def hangs(_):
     yield passed("the driver answered")
 checks = [Check("stuck", Cost.LIGHT, 5.0, "", "", hangs),
           Check("other", Cost.LIGHT, 60.0, "", "", lambda _: iter([passed("well")]))]
-began_s = time.monotonic()
 stuck, other = runner.inspect(checks, InspectionOptions())
-took_s = time.monotonic() - began_s
 with open(f"/proc/{{stuck.left_behind}}/stat") as file:
     state = split_stat(file.read())[1][0]
-print(json.dumps([stuck.result.value, stuck.evidence[0], state, other.result.value, took_s]))
+print(json.dumps([stuck.result.value, stuck.evidence[0], state, other.result.value]))
 """
 
 
@@ -160,10 +158,9 @@ def test_a_check_that_hangs_in_a_driver_is_left_behind(guest: Guest) -> None:
     """No signal ends a thread in D, so its process cannot be waited for."""
     done = guest.run("/usr/bin/env", "-C", str(ROOT), PYTHON, "-c", HANGS)
     assert done.code == 0, done.output
-    result, evidence, state, other, took_s = json.loads(done.output.splitlines()[-1])
-    assert (result, state, other) == ("unknown", "D", "pass")
+    result, evidence, state, other = json.loads(done.output.splitlines()[-1])
+    assert (result, state, other) == ("unknown", "D", "pass"), "it ended while the driver hung"
     assert "did not answer within 5 s" in evidence
-    assert took_s < STUCK_S / 2
 
 
 def test_an_nvme_drive_that_does_not_answer_in_time(guest: Guest) -> None:

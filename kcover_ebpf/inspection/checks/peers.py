@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from kcover_ebpf.facts.health import Result
+from kcover_ebpf.inspection import echo
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown, warned
 from kcover_ebpf.tunables.inspection import PEER_PATIENCE_S, PEER_SLOW_S
@@ -16,6 +17,14 @@ _IP_MTU = 14
 _IPV6_MTU = 24
 """include/uapi/linux/in.h and in6.h; Python has no names for them."""
 _ETHERNET_MTU = 1500
+_UNEQUAL = (
+    "give all links and switches on the way the same MTU, if none of them filters large echoes"
+)
+_ARRIVES = {
+    True: ", as echoes show",
+    False: ", but echoes of that size do not come through, and small ones do",
+    None: " by its links: no ICMP echo was answered, or none may be sent",
+}
 
 
 def find(options: InspectionOptions) -> Iterator[CheckFinding]:
@@ -51,10 +60,13 @@ def _of_one(host: str, port: int) -> CheckFinding:
             return failed(f"{name}: no connection: {reason}", "check the network and the peer")
         connected_s = time.monotonic() - start_s - resolved_s
         mtu = _mtu(connection)
+    arrives = echo.arrives(family, address, mtu)
     text = (
         f"{name}: name in {resolved_s * 1000:.1f} ms, connected in {connected_s * 1000:.1f} ms, "
-        f"path MTU {mtu}"
+        f"path MTU {mtu}{_ARRIVES[arrives]}"
     )
+    if arrives is False:
+        return warned(text, _UNEQUAL)
     if mtu < _ETHERNET_MTU:
         return warned(text, "the way to it takes small packets only: check the MTU of all links")
     if max(resolved_s, connected_s) > PEER_SLOW_S:
@@ -73,7 +85,7 @@ CHECK = Check(
     Cost.LIGHT,
     60.0,
     "each `--peer HOST:PORT`: its name resolves, it accepts a TCP connection within 5 s (warn from 0.5 s), the "
-    "path MTU is 1500 at least; warn where others can be reached",
-    "getaddrinfo, TCP",
+    "path MTU is 1500 at least, and ICMP echoes of its size come through (else warn); warn where others can be reached",
+    "getaddrinfo, TCP, ICMP",
     find,
 )
