@@ -66,7 +66,7 @@ TOGETHER = (
     ),
     Part(
         "unit",
-        ("tests/unit", "-m", "not long", "--numprocesses=4", "--dist=worksteal"),
+        ("tests/unit", "-m", "not long", "--numprocesses=3", "--dist=worksteal"),
         LOW_PRIORITY,
     ),
     Part("check", ("check",), LOW_PRIORITY, ("make", "--no-print-directory")),

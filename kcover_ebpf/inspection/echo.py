@@ -33,7 +33,7 @@ _MOST = 65_535
 
 
 def arrives(family: int, address: tuple[Any, ...], size: int) -> bool | None:
-    """Whether an echo in an IP packet of `size` bytes comes back from `address`, a socket address.
+    """Whether an echo in an IP packet of `size` bytes is answered by `address`, a socket address.
 
     None where that cannot be observed: without CAP_NET_RAW, or where not even a small echo is answered. Takes
     PEER_ECHO_S for each of PEER_ECHO_TRIES, twice, at most.

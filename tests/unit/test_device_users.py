@@ -1,7 +1,6 @@
 """Which processes have a device open, which function a device is, and calls into a driver that hang."""
 
 import threading
-import time
 
 import pytest
 
@@ -16,6 +15,7 @@ from kcover_ebpf.hardware.open_holders import OpenHolders, open_by
 from kcover_ebpf.hardware.stuck_ioctl import StuckCalls
 from kcover_ebpf.ids import Inode, Pid, Tid
 from kcover_ebpf.tunables.hardware import HOLDER_KEPT_NS
+from tests.unit.patience import soon
 
 NIC = "0000:9a:00.0"
 GPU, UUID = "0000:5d:00.0", "GPU-00112233-4455-6677-8899-aabbccddeeff"
@@ -186,6 +186,10 @@ def test_device_users__a_driver_that_does_not_answer_is_waited_for_once(tmp_path
         whose.refresh()
     assert whose.topology == topology.Topology()
     over.set()
-    time.sleep(0.05)
-    whose.refresh()
+
+    def refreshed() -> bool:
+        whose.refresh()
+        return whose.topology != topology.Topology()
+
+    assert soon(refreshed)
     assert whose.topology == found

@@ -1,5 +1,6 @@
 """Link messages of netlink, by bytes; the real kernel's in tests/kernel/test_ports.py."""
 
+import itertools
 import struct
 import threading
 import time
@@ -17,6 +18,7 @@ from kcover_ebpf.hardware.fault_rules import of_port
 from kcover_ebpf.hardware.ports import Link, PortWatch, parse_links
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.tunables.hardware import RDMA_PERIOD_NS
+from tests.unit.patience import soon
 
 
 def attribute(kind: int, value: bytes) -> bytes:
@@ -153,13 +155,15 @@ def test_port_watch__a_card_that_does_not_answer_is_not_waited_for(tmp_path, wat
 
     monkeypatch.setattr(ports, "_read_port", slow)
     (tmp_path / "sys/class/infiniband/mlx5_0/ports/1/state").write_text("1: DOWN\n")
-    reported = []
-    for number in range(1, 9):
-        reported += watch.changes(number * RDMA_PERIOD_NS)
-        time.sleep(0.01)
+    reported, numbers = [], itertools.count(1)
+
+    def is_polled_on():
+        reported.extend(watch.changes(next(numbers) * RDMA_PERIOD_NS))
+        return asked.count("mlx5_0") > 4
+
+    assert soon(is_polled_on)
     assert [each.text for each in reported] == ["port DOWN"]
     assert asked.count("mlx5_1") == 1
-    assert asked.count("mlx5_0") > 4
     over.set()
 
 

@@ -20,6 +20,7 @@ from kcover_ebpf.host.blocked_call import kind_of, parse_locks
 from kcover_ebpf.host.procfs import boottime_ns
 from kcover_ebpf.host.thread_reader import ThreadReader
 from kcover_ebpf.ids import Inode, Pid, Tid
+from tests.unit.patience import soon
 
 from .children import child_in
 
@@ -262,15 +263,13 @@ def test_boottime_ns__since_when_it_cannot_be_read_is_reported_and_what_returns_
     stuck.turn(0.05)
     asked_ns = boottime_ns()
     time.sleep(0.1)
-    (found,) = stuck.reader.read([])
-    assert isinstance(found, Unreadable)
+    # on a busy machine the others come now
+    (found,) = [each for each in stuck.reader.read([]) if isinstance(each, Unreadable)]
     assert began_ns <= found.since_ns <= asked_ns
     assert found.boottime_ns - found.since_ns > 100_000_000
     stuck.over.set()
-    time.sleep(0.05)
-    (late,) = stuck.reader.read([])
-    assert isinstance(late, ThreadReading)
-    assert late.pid == 1
+    late = soon(lambda: [each for each in stuck.reader.read([]) if each.pid == 1])
+    assert [type(each) for each in late] == [ThreadReading]
 
 
 @pytest.mark.parametrize("stuck", [40], indirect=True)
@@ -283,9 +282,7 @@ def test_thread_reader__there_is_an_end_to_the_threads_that_are_left_behind(
     assert threading.active_count() - before <= 16
     assert stuck.turn(ENDLESS_S) == (set(), set())
     stuck.over.set()
-    time.sleep(0.2)
-    stuck.turn()
-    assert stuck.turn()[0] >= GOOD
+    assert soon(lambda: stuck.turn()[0] >= GOOD)
 
 
 LOCKS = """\
