@@ -2,9 +2,9 @@
 
 Tests of the cluster and of the kernel wait for clocks, ranks and kubelets; those of `tests/unit` and `make check`
 compute. So all run side by side, the latter two with low priority; the first time, a Kubernetes is built before the
-former two begin, which would wait in vain beside its compilers, and our image meanwhile. Then those of the kernel that
-bear no others beside them (marker `alone`). What each wrote is in build/tests, and is printed at the end if it failed.
-The last line sums up, as pytest does.
+former two begin, which would wait in vain beside its compilers, and our image meanwhile. Those of the kernel that bear
+no others of their priority beside them (marker `alone`) begin last. What each wrote is in build/tests, and is printed
+at the end if it failed. The last line sums up, as pytest does.
 
 Real ranks, kernels and clocks beside each other on two cores: now and then a test comes too late. A few that failed are
 run once more, by themselves. One that passes then is `flaky`: it fails nothing, but is printed, counted, and to be
@@ -51,18 +51,18 @@ class Part:
     arguments: tuple[str, ...]
     niceness: int = 0
     command: tuple[str, ...] = PYTEST
-    after: str | None = None
-    """The part that has to end before this one begins."""
+    after: tuple[str, ...] = ()
+    """The parts that have to end before this one begins."""
 
 
-TOGETHER = (
+PARTS = (
     Part(PROGRAMS, ("build",), command=("tools/testbed",)),
     Part(IMAGE, ("first",), command=("tools/image",)),
-    Part("cluster", ("tests/cluster", "-m", "core"), after=PROGRAMS),
+    Part("cluster", ("tests/cluster", "-m", "core"), after=(PROGRAMS,)),
     Part(
         "kernel",
         ("tests/kernel", "-m", "not long and not alone", "--numprocesses=3", "--dist=worksteal"),
-        after=PROGRAMS,
+        after=(PROGRAMS,),
     ),
     Part(
         "unit",
@@ -70,8 +70,12 @@ TOGETHER = (
         LOW_PRIORITY,
     ),
     Part("check", ("check",), LOW_PRIORITY, ("make", "--no-print-directory")),
+    Part(
+        "kernel-alone",
+        ("tests/kernel", "-m", "alone and not long"),
+        after=(PROGRAMS, IMAGE, "cluster", "kernel"),
+    ),
 )
-AFTERWARDS = (Part("kernel-alone", ("tests/kernel", "-m", "alone and not long")),)
 
 
 class Running:
@@ -124,7 +128,7 @@ def run(parts: Sequence[Part], more: Sequence[str]) -> list[Running]:
     try:
         while waiting or under_way:
             ahead = {one.part.name for one in under_way} | {one.name for one in waiting}
-            for part in [one for one in waiting if one.after not in ahead]:
+            for part in [one for one in waiting if ahead.isdisjoint(one.after)]:
                 waiting.remove(part)
                 begun.append(Running(part, more))
                 under_way.append(begun[-1])
@@ -170,8 +174,8 @@ def main(more: Sequence[str]) -> int:
     began_s = time.monotonic()
     os.environ.setdefault("KCOVER_IMAGE_CACHE", str(cache_folder() / "project-image"))
     is_elsewhere = "KUBECONFIG" in os.environ  # the tests use that cluster, and none is to be built
-    together = [each for each in TOGETHER if each.name not in (PROGRAMS, IMAGE) or not is_elsewhere]
-    ended = [*run(together, more), *run(AFTERWARDS, more)]
+    parts = [each for each in PARTS if each.name not in (PROGRAMS, IMAGE) or not is_elsewhere]
+    ended = run(parts, more)
     counts = sum((each.counts() for each in ended), Counter[str]())
     failed = [each for each in ended if each.has_failed]
     for each in failed:

@@ -38,8 +38,9 @@ def part(folder: Path, name: str) -> Part:
 def test_main__a_part_that_fails_is_printed_whole_and_the_others_are_not(
     parts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(tiers, "TOGETHER", (part(parts, "bad"), part(parts, "none")))
-    monkeypatch.setattr(tiers, "AFTERWARDS", (part(parts, "good"),))
+    monkeypatch.setattr(
+        tiers, "PARTS", (part(parts, "bad"), part(parts, "none"), part(parts, "good"))
+    )
     assert tiers.main([]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert "E   SystemError: the reason" in lines
@@ -69,8 +70,7 @@ def test_main__a_few_that_pass_by_themselves_are_flaky(
     words: str,
 ) -> None:
     (parts / "test_chance.py").write_text(CHANCE.format(count=count, folder=str(parts)))
-    monkeypatch.setattr(tiers, "TOGETHER", (part(parts, "good"), part(parts, "chance")))
-    monkeypatch.setattr(tiers, "AFTERWARDS", ())
+    monkeypatch.setattr(tiers, "PARTS", (part(parts, "good"), part(parts, "chance")))
     assert tiers.main([]) == code
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if "the reason" in line]
@@ -85,8 +85,7 @@ def test_main__a_part_that_passes_or_in_which_nothing_is_selected(
     more: list[str],
     counted: str,
 ) -> None:
-    monkeypatch.setattr(tiers, "TOGETHER", (part(parts, "good"),))
-    monkeypatch.setattr(tiers, "AFTERWARDS", ())
+    monkeypatch.setattr(tiers, "PARTS", (part(parts, "good"),))
     assert tiers.main(more) == 0
     assert counted in capsys.readouterr().out.splitlines()[-1]
 
@@ -96,8 +95,7 @@ def test_main__a_part_that_is_no_pytest_is_not_counted(
 ) -> None:
     says = Part("says", ("3 passed",), command=("echo",))
     fails = Part("fails", ("-c", "echo 4 failed; exit 3"), command=("sh",))
-    monkeypatch.setattr(tiers, "TOGETHER", (says,))
-    monkeypatch.setattr(tiers, "AFTERWARDS", (fails,))
+    monkeypatch.setattr(tiers, "PARTS", (says, fails))
     assert tiers.main(["--durations=3"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert "4 failed" in lines
@@ -108,11 +106,10 @@ def test_main__a_part_begins_once_the_one_before_it_has_ended(
     parts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = Part("first", ("-c", "sleep 1; touch made"), command=("sh",))
-    then = Part("then", ("-c", "test -e made"), command=("sh",), after="first")
+    then = Part("then", ("-c", "test -e made"), command=("sh",), after=("first",))
     fails = Part("fails", ("-c", "test -e made"), command=("sh",))
     monkeypatch.setattr(tiers, "ROOT", parts)
-    monkeypatch.setattr(tiers, "TOGETHER", (then, fails, first))
-    monkeypatch.setattr(tiers, "AFTERWARDS", ())
+    monkeypatch.setattr(tiers, "PARTS", (then, fails, first))
     assert tiers.main([]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line.endswith(" failed")] == ["tests: fails failed"]
@@ -127,15 +124,13 @@ def test_main__no_kubernetes_is_built_where_another_is_used(
         monkeypatch.setenv("KUBECONFIG", config)
     made = parts / "made"
     builds = Part(tiers.PROGRAMS, (str(made),), command=("touch",))
-    monkeypatch.setattr(tiers, "TOGETHER", (builds, Part("true", (), command=("true",))))
-    monkeypatch.setattr(tiers, "AFTERWARDS", ())
+    monkeypatch.setattr(tiers, "PARTS", (builds, Part("true", (), command=("true",))))
     assert tiers.main([]) == 0
     assert made.exists() == is_built
 
 
 def test_main__a_part_that_cannot_start_fails(parts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiers, "TOGETHER", (Part("broken", ("--no-such-option",)),))
-    monkeypatch.setattr(tiers, "AFTERWARDS", ())
+    monkeypatch.setattr(tiers, "PARTS", (Part("broken", ("--no-such-option",)),))
     assert tiers.main([]) == 1
 
 
@@ -171,5 +166,5 @@ def test_tiers__what_make_test_leaves_out_another_target_runs() -> None:
         "test-chart",
         "test-attack",
     }
-    parts = {each.arguments[0] for each in (*tiers.TOGETHER, *tiers.AFTERWARDS)}
+    parts = {each.arguments[0] for each in tiers.PARTS}
     assert parts == {"build", "first", "tests/unit", "tests/kernel", "tests/cluster", "check"}
