@@ -10,6 +10,7 @@ import contextlib
 import copy
 import json
 import os
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -27,6 +28,10 @@ MOST_PAGE_BYTES = 4 * 1024 * 1024
 """Of a page, or of one event: more than any object (etcd takes 1.5 MiB). As objects it may take ten times as much."""
 
 Object = dict[str, Any]
+
+_LOADING = threading.Lock()
+"""The official client writes the certificates of a kubeconfig to files, and names a file to other threads before it has
+written it (`_create_temp_file_with_content`)."""
 
 
 class ApiClient:
@@ -207,7 +212,8 @@ def connect(kubeconfig: str | None = None, context: str | None = None) -> ApiCli
             path = named or str(Path.home() / ".kube" / "config")
             if named is not None and not any(Path(each).is_file() for each in path.split(":")):
                 raise UsageError(f"no kubeconfig {path}; name one with --kubeconfig")
-            config.load_kube_config(path, context, configuration, persist_config=False)
+            with _LOADING:
+                config.load_kube_config(path, context, configuration, persist_config=False)
     except UsageError:
         raise
     except Exception as error:

@@ -1,7 +1,9 @@
 """What goes over the wire to an API server, and which error an answer becomes."""
 
+import base64
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -227,3 +229,36 @@ def test_connect__an_event_without_an_end_is_cut_off(
     answers.append(Answer(lines=(b'{"type":"A"}\n', b"x" * 200_000)))
     with pytest.raises(Unreachable, match="an event of more than"):
         list(session.stream("/x", {}, 9))
+
+
+def test_connect__no_thread_reads_a_certificate_that_another_has_not_written_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = base64.b64encode(b"of this test").decode()
+    path = Path(kubeconfig(tmp_path, "https://127.0.0.1:1"))
+    path.write_text(
+        path.read_text().replace("server:", f"certificate-authority-data: {data}, server:")
+    )
+    is_open, over = threading.Event(), threading.Event()
+
+    def slow(name: str, mode: str = "r") -> Any:
+        if "w" in mode:
+            is_open.set()
+            over.wait()
+        return open(name, mode)
+
+    monkeypatch.setattr("kubernetes.config.kube_config.open", slow, raising=False)
+    seen: list[str] = []
+
+    def load() -> None:
+        seen.append(Path(connect(str(path))._configuration.ssl_ca_cert).read_text())
+
+    threads = [threading.Thread(target=load) for _ in range(2)]
+    threads[0].start()
+    assert is_open.wait(60)
+    threads[1].start()
+    threads[1].join(0.3)
+    over.set()
+    for each in threads:
+        each.join()
+    assert seen == ["of this test"] * 2
