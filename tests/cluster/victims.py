@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.cluster import JOBS, Namespace
+from tests.cluster.cluster import JOBS, Namespace, until
 
 JOB = "batch.kubernetes.io/job-name=demo"
 """The pods of the example Job."""
@@ -78,3 +79,14 @@ def incident_verdict(namespace: Namespace) -> dict[str, Any] | None:
         if status.get("verdict") not in (None, "WORKING", "UNKNOWN"):
             return status
     return None
+
+
+def assert_detected(namespace: Namespace, fault: str) -> None:
+    """Do a fault to one rank; its incident has the right verdict, cause and pod."""
+    began_s = time.monotonic()
+    pod = hurt(namespace, fault)
+    said = until(lambda: incident_verdict(namespace), "a verdict", 180)
+    print(f"{fault}: {said['verdict']} {said['cause']} after {time.monotonic() - began_s:.1f} s")
+    assert (said["verdict"], said["cause"]) == FAULTS[fault]
+    if fault != "cut":  # a link has two ends
+        assert said["culprit"]["pod"] == pod

@@ -158,6 +158,21 @@ def test_inspect__light_checks_run_at_once_and_keep_their_order(tmp_path: Path) 
     assert [(each.name, each.result) for each in results] == [(name, Result.PASS) for name in names]
 
 
+def test_inspect__checks_that_hang_cost_no_other_its_result() -> None:
+    def slow(_: InspectionOptions) -> Iterator[CheckFinding]:
+        time.sleep(600)
+        yield passed("never")
+
+    def quick(_: InspectionOptions) -> Iterator[CheckFinding]:
+        yield passed("quick")
+
+    names = ["a", "b", "c", "d"]
+    checks = [check(slow, name, deadline_s=1.0) for name in names[:3]] + [check(quick, "d")]
+    results = runner.inspect(checks, OPTIONS)
+    assert [each.name for each in results] == names
+    assert results[3].result is Result.PASS
+
+
 def test_inspect__a_heavy_check_is_not_run_on_a_busy_gpu(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
