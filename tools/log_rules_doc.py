@@ -57,8 +57,8 @@ started after the first crash. If no step was logged, both starts must have fail
 those about CUDA and non-finite values count only on another node, because a GPU may be at fault. The comparison uses the records of the job's last
 incidents within the restart window, so a restarted controller knows them.
 
-What a program prints and what it raises come through two pipes. Where it prints a step and fails at once, the runtime may write the traceback first: the crash then has the step before.
-If that happens to one of two crashes alone, they are taken for different ones, and the job is restarted once more.
+What a program prints and what it raises come through two pipes, and the runtime may write the traceback first. So a step counts as printed before a traceback also where its line comes from the other
+pipe up to 3 s later, and a second crash is compared 1 s after the rank ended at the earliest.
 
 **What leaves the node.** A log may contain secrets. Reports and incidents contain names of rules, counts, ages, a hash of each traceback (without its messages),
 `FILE:LINE` of the program's innermost frame without the folder, step and epoch: no text of a log. Bundles, which stay on the node, contain the ends of logs as before.

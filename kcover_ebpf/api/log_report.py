@@ -41,7 +41,7 @@ class LoggedTraceback:
     place: str | None = None
     """FILE:LINE of its innermost frame outside of installed packages; the file without its folder."""
     step: int | None = None
-    """The training's last step in the log before it; None where none was printed."""
+    """The last step that the training printed before it; None where none was printed."""
     epoch: int | None = None
     after_s: float | None = None
     """Seconds after the first line of this start; None where that was not read."""

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.log_report import ContainerLog, LogFinding, LoggedTraceback
 from kcover_ebpf.hardware.catalog import Catalog
-from kcover_ebpf.logs import lines
+from kcover_ebpf.logs import lines, printed_steps
 from kcover_ebpf.logs.lines import Source
 from kcover_ebpf.logs.log_files import Chunk
 from kcover_ebpf.logs.partial_lines import PartialLines
+from kcover_ebpf.logs.printed_steps import PrintedStep
 from kcover_ebpf.logs.reader import LogReader, Match, first_rule
 from kcover_ebpf.logs.rules import LogDomain, LogRule, Severity
 from kcover_ebpf.logs.tracebacks import FoundTraceback, TracebackFinder
-from kcover_ebpf.tunables.host import CRASH_S, FINDING_RECENT_S
+from kcover_ebpf.tunables.host import CRASH_S, FINDING_RECENT_S, LATE_LINE_S
 
 _MOST_FINDINGS = 8
 _MOST_TRACEBACKS = 4
@@ -32,10 +32,13 @@ class _Count:
     count: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Seen:
     found: LoggedTraceback
+    stream: str
     time_s: float
+    settled: bool = False
+    """All was read that may have been printed before it."""
 
 
 class ContainerLogReader:
@@ -79,6 +82,8 @@ class ContainerLogReader:
             self._count(match, _seconds(match.time, now_s))
         for found in self._tracebacks.feed(whole):
             self._note(found, _seconds(found.time, now_s))
+        if unsettled := [each for each in self._seen if not each.settled]:
+            _add_late_steps(unsettled, whole)
 
     def _count(self, match: Match, time_s: float) -> None:
         known = self._counts.get(match.rule)
@@ -97,15 +102,15 @@ class ContainerLogReader:
             domain=(rule.domain if rule is not None else LogDomain.PROGRAM).value,
             age_s=0.0,
             place=found.place,
-            step=found.step,
-            epoch=found.epoch,
+            step=found.printed.step,
+            epoch=found.printed.epoch,
             after_s=None if self._first_s is None else round(time_s - self._first_s, 1),
             secondary=found.secondary,
         )
         self._seen = [each for each in self._seen if time_s - each.time_s <= CRASH_S]
         known = {(each.found.fingerprint, each.found.step) for each in self._seen}
         if (logged.fingerprint, logged.step) not in known and len(self._seen) < _MOST_TRACEBACKS:
-            self._seen.append(_Seen(logged, time_s))
+            self._seen.append(_Seen(logged, found.stream, time_s))
 
     def summary(self, now_s: float) -> ContainerLog | None:
         """What this start's log showed so far, ages before `now_s` (unix seconds); None if that is nothing."""
@@ -145,22 +150,27 @@ class ContainerLogReader:
         )
 
 
+def _add_late_steps(tracebacks: Sequence[_Seen], whole: bytes) -> None:
+    """Add to tracebacks that ended what was printed before them and written after them."""
+    for line, printed in printed_steps.each_line(whole):
+        for each in tracebacks:
+            if printed_steps.is_of_before(line, each.stream, each.time_s):
+                both = PrintedStep(each.found.step, each.found.epoch).then(printed)
+                each.found = replace(each.found, step=both.step, epoch=both.epoch)
+    end_s = _first_time(whole[whole.rfind(b"\n", 0, -1) + 1 :])
+    for each in tracebacks:
+        each.settled = end_s is not None and end_s - each.time_s > LATE_LINE_S
+
+
 def _age(time_s: float, now_s: float) -> float:
     return max(0.0, round(now_s - time_s, 3))
 
 
 def _first_time(data: bytes) -> float | None:
     line = lines.parse(data.partition(b"\n")[0].decode("utf-8", "replace"))
-    return None if line is None else _unix_s(line.time)
+    return None if line is None else line.time_s
 
 
 def _seconds(text: str, now_s: float) -> float:
-    found = _unix_s(text)
+    found = lines.unix_s(text)
     return now_s if found is None else found
-
-
-def _unix_s(text: str) -> float | None:
-    try:
-        return rfc3339.from_text(text)
-    except ValueError:
-        return None

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+from kcover_ebpf.api import rfc3339
 from kcover_ebpf.hardware import kmsg_parser
 
 
@@ -33,6 +34,19 @@ class LogLine:
     """`stdout` or `stderr` of a CRI line, else empty."""
     time: str = ""
     """When a container runtime read it (RFC 3339), else empty."""
+
+    @property
+    def time_s(self) -> float | None:
+        """The same in unix seconds; None where the line does not say."""
+        return unix_s(self.time)
+
+
+def unix_s(time: str) -> float | None:
+    """Unix seconds of the time of a line; None where that is empty or no time."""
+    try:
+        return rfc3339.from_text(time)
+    except ValueError:
+        return None
 
 
 _CRI = re.compile(

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from kcover_ebpf.logs import lines
+from kcover_ebpf.logs import lines, printed_steps
+from kcover_ebpf.logs.printed_steps import PrintedStep
 
 _MARK = b"Traceback (most recent call last):"
 _FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d{1,9})(?:, in (?P<name>.*))?$')
@@ -26,11 +27,6 @@ _PLAIN_NAME = re.compile(r"[\w.+@-]{1,100}")
 _SECONDARY = re.compile(
     r"(?:.*\.)?(?:ChildFailedError|SignalException|KeyboardInterrupt|SystemExit|CalledProcessError)$"
 )
-_STEP = re.compile(
-    rb"(?i)\b(?:(?:global|train|training)[ _-]?)?(?:step|iteration|iter|batch)[\"']?\s*[:=#]?\s*\[?\s*"
-    rb"(\d{1,15})(?![.\d])|\b(\d{1,15})/\d{1,15} \["
-)
-_EPOCH = re.compile(rb"(?i)\bepoch[\"']?\s*[:=#]?\s*\[?\s*(\d{1,9})(?![.\d])")
 _CONTEXT_BYTES = 4 << 10
 """Read before a traceback to find the step: a training prints it every few seconds."""
 _MOST_FRAMES = 200
@@ -49,9 +45,11 @@ class FoundTraceback:
     """When its first line was read (RFC 3339); empty where the log does not say."""
     error: str
     """Its last line. To be matched with the rules, and not to be kept."""
+    stream: str
+    """`stdout` or `stderr`; empty where the log does not say."""
     place: str | None
-    step: int | None
-    epoch: int | None
+    printed: PrintedStep
+    """In the lines before it, and in those amid it that were printed before."""
     secondary: bool
     """It follows from another failure: a launcher's, or that of an interruption."""
 
@@ -59,8 +57,8 @@ class FoundTraceback:
 @dataclass(slots=True)
 class _Open:
     time: str
-    step: int | None
-    epoch: int | None
+    stream: str
+    printed: PrintedStep
     frames: list[str] = field(default_factory=list)
     place: str | None = None
     own_place: str | None = None
@@ -98,13 +96,13 @@ class TracebackFinder:
         ]
 
     def _take(self, line: lines.LogLine, context: Callable[[], bytes]) -> Iterator[FoundTraceback]:
+        self._add_late_step(line)
         prefix = _PREFIX.match(line.text)
         text = line.text[prefix.end() :] if prefix is not None else line.text
         key = line.stream, prefix[0] if prefix is not None else ""
         if text.rstrip().endswith(_MARK.decode()):
             if len(self._open) < _MOST_OPEN:
-                before = context()
-                self._open[key] = _Open(line.time, _last(_STEP, before), _last(_EPOCH, before))
+                self._open[key] = _Open(line.time, line.stream, printed_steps.last(context()))
             return
         found = self._open.get(key)
         if found is None:
@@ -118,6 +116,14 @@ class TracebackFinder:
             del self._open[key]
             if found.frames and (error := _ERROR.match(text)):
                 yield _finished(found, text, error["error"])
+
+    def _add_late_step(self, line: lines.LogLine) -> None:
+        others = [each for each in self._open.values() if each.stream != line.stream]
+        printed = printed_steps.last(line.text.encode()) if others else PrintedStep(None, None)
+        for each in others:
+            raised_s = lines.unix_s(each.time)
+            if raised_s is not None and printed_steps.is_of_before(line, each.stream, raised_s):
+                each.printed = each.printed.then(printed)
 
 
 def _add(found: _Open, frame: re.Match[str]) -> None:
@@ -139,15 +145,8 @@ def _finished(found: _Open, text: str, error: str) -> FoundTraceback:
         fingerprint=digest,
         time=found.time,
         error=text,
+        stream=found.stream,
         place=found.own_place or found.place,
-        step=found.step,
-        epoch=found.epoch,
+        printed=found.printed,
         secondary=_SECONDARY.match(error) is not None,
     )
-
-
-def _last(pattern: re.Pattern[bytes], text: bytes) -> int | None:
-    number = None
-    for match in pattern.finditer(text):
-        number = int(next(group for group in match.groups() if group is not None))
-    return number

@@ -14,7 +14,7 @@ from kcover_ebpf.cluster import log_evidence
 from kcover_ebpf.cluster.log_evidence import Fault, LogEvidence
 from kcover_ebpf.diagnosis.verdict import RAISED, EvidenceKind, VerdictKind
 from kcover_ebpf.recovery.context import RestartInput
-from kcover_ebpf.tunables.recovery import CRASH_AT_START_S, CRASH_LOGS_S
+from kcover_ebpf.tunables.recovery import CRASH_AT_START_S, CRASH_LOGS_S, CRASH_READ_S
 
 _MOST_CRASHES = 16
 _MOST_EVIDENCE = 64
@@ -26,26 +26,38 @@ well: they count as the same bug only on another node."""
 def with_logs(status: Status, world: RestartInput) -> Status:
     """The status with what the logs of the job's pods say by now; the same object if that is nothing new."""
     found = _read(status, world)
-    known = {(each.pod_uid, each.start) for each in status.crashes}
-    new = tuple(
-        each
-        for each in (*found.crashes, *_again(status, world))
-        if (each.pod_uid, each.start) not in known
-    )
+    crashes = _updated(status.crashes, (*found.crashes, *_again(status, world)))
     # described once, as it was at the fault
     is_described = any(each.kind is EvidenceKind.LOG for each in status.evidence)
     lines = () if is_described else found.evidence
     is_known = status.failure not in (None, FailureClass.UNKNOWN)
     is_new = not is_known and found.failure is not FailureClass.UNKNOWN
     failure = found.failure if is_new else status.failure
-    if not new and not lines and failure is status.failure:
+    if crashes == status.crashes and not lines and failure is status.failure:
         return status
     return replace(
         status,
         failure=failure,
         evidence=(*status.evidence, *lines)[:_MOST_EVIDENCE],
-        crashes=tuple(dict.fromkeys((*status.crashes, *new)))[-_MOST_CRASHES:],
+        crashes=crashes[-_MOST_CRASHES:],
     )
+
+
+def _updated(known: Sequence[CrashRecord], read: Sequence[CrashRecord]) -> tuple[CrashRecord, ...]:
+    """Those known, each as its log shows it by now, and the new ones: a log is not read to its end at once."""
+    crashes = {(each.pod_uid, each.start): each for each in known}
+    shown: dict[tuple[str, int], CrashRecord] = {}
+    for each in read:
+        shown.setdefault((each.pod_uid, each.start), each)
+    for key, each in shown.items():
+        before = crashes.get(key)
+        if before is None or _what(before) != _what(each):
+            crashes[key] = each
+    return tuple(crashes.values())
+
+
+def _what(crash: CrashRecord) -> tuple[str, int | None, int | None]:
+    return crash.fingerprint, crash.step, crash.epoch
 
 
 def _read(status: Status, world: RestartInput) -> LogEvidence:
@@ -88,15 +100,15 @@ def why_hopeless(status: Status, earlier: Sequence[CrashRecord]) -> str | None:
 
 
 def awaits_logs(status: Status, earlier: Sequence[CrashRecord], now_s: float) -> bool:
-    """True while a job that crashed with a known traceback before has just crashed, and its log was not read yet."""
+    """True while a job that crashed with a known traceback before has just crashed: its log may not be all read yet."""
     raised = status.verdict is VerdictKind.CRASHED and status.cause in RAISED
-    if not raised or status.since_s is None or not earlier or status.crashes:
+    if not raised or status.since_s is None or not earlier:
         return False
-    return now_s - status.since_s < CRASH_LOGS_S
+    return now_s - status.since_s < (CRASH_READ_S if status.crashes else CRASH_LOGS_S)
 
 
 def _is_same(first: CrashRecord, last: CrashRecord) -> bool:
-    if (first.fingerprint, first.step, first.epoch) != (last.fingerprint, last.step, last.epoch):
+    if _what(first) != _what(last):
         return False
     if not _is_later_start(first, last):
         return False

@@ -70,6 +70,9 @@ FILE_TICK_NS = NS
 """Longer than any tick of a file system's clock: within one, two changes of a file have one time."""
 FINDING_RECENT_S = 600.0
 """Older findings explain no fault of now."""
+LATE_LINE_S = 3.0
+"""What a program printed before it raised is in its log so long after the traceback at the latest: it is flushed when
+the program ends. Chosen."""
 SAME_LINE_S = 60.0
 """A line that says the same about the same subject is written again no sooner. Chosen."""
 SCRAPER_SILENT_S = 5.0

@@ -46,6 +46,8 @@ FAULT_OVER_S = 5.0
 """A fault is over when no report has mentioned it for so long."""
 CRASH_LOGS_S = 3.0
 """After the second crash of a job, so long may what its log says take to get here: agents read every 0.5 s."""
+CRASH_READ_S = 1.0
+"""So long after a crash its log was read to the end: agents read every 0.5 s, and what was flushed last is in it."""
 CRASH_AT_START_S = 300.0
 """A program that logged no step and fails this soon in each start fails while it loads and builds its model."""
 

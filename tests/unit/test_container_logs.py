@@ -15,11 +15,12 @@ from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.codec import encode
 from kcover_ebpf.api.log_report import ContainerLog, LoggedTraceback
 from kcover_ebpf.hardware.catalog.files import shipped as catalog
-from kcover_ebpf.logs import exit_codes, rules
+from kcover_ebpf.logs import exit_codes, printed_steps, rules
 from kcover_ebpf.logs.container_log import ContainerLogReader
-from kcover_ebpf.logs.lines import Source
+from kcover_ebpf.logs.lines import LogLine, Source
 from kcover_ebpf.logs.log_files import Chunk
 from kcover_ebpf.logs.partial_lines import MOST_LINE_BYTES, PartialLines
+from kcover_ebpf.logs.printed_steps import PrintedStep
 from kcover_ebpf.logs.tracebacks import FoundTraceback, TracebackFinder
 
 NOW_S = rfc3339.from_text("2026-11-22T10:01:00Z")
@@ -155,8 +156,8 @@ def test_traceback__the_last_step_before_it(
 ) -> None:
     log = lines(f"step 3\nepoch 1\n{before}") if step is not None else lines(before)
     (found,) = tracebacks(log + lines(TRACEBACK))
-    assert found.step == step
-    assert found.epoch == (epoch or (1 if step is not None else None))
+    assert found.printed.step == step
+    assert found.printed.epoch == (epoch or (1 if step is not None else None))
 
 
 def test_traceback__those_of_ranks_that_write_at_once_are_distinguished_by_their_prefix() -> None:
@@ -176,7 +177,7 @@ def test_traceback__across_blocks_and_streams() -> None:
     assert list(finder.feed(cri("step 5") + whole[:half])) == []
     noise = cri("step 6", stream="stdout")
     (found,) = finder.feed(noise + whole[half:])
-    assert (found.place, found.step) == ("train.py:71", 5)
+    assert (found.place, found.printed.step) == ("train.py:71", 6)
 
 
 @pytest.mark.parametrize(
@@ -239,6 +240,57 @@ def test_container_logs__holds_no_text_of_the_log() -> None:
         place="train.py:71",
         after_s=30.0,
     )
+
+
+CALLS, _, ERROR = TRACEBACK.rpartition("\n")
+PRINTED = {
+    "before it": ([cri("epoch 2 step 20", stream="stdout"), lines(TRACEBACK)], (20, 2)),
+    "before it, and written in the midst of it": (
+        [lines(CALLS), cri("step 20", stream="stdout"), cri(ERROR)], (20, 1),
+    ),
+    "before it, and written after it": (
+        [lines(TRACEBACK), cri("epoch 2 step 20", stream="stdout")], (20, 2),
+    ),
+    "before it, and flushed when it ended": (
+        [lines(TRACEBACK), cri("bye"), lines("step 18\nstep 19\nstep 20", stream="stdout", at="10:00:02")],
+        (20, 1),
+    ),
+    "after it, for it was caught": (
+        [lines(TRACEBACK), cri("step 20", stream="stdout", at="10:00:04")], (19, 1),
+    ),
+    "after it, through the same pipe": ([lines(TRACEBACK), cri("step 20")], (19, 1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("log", "printed"), PRINTED.values(), ids=PRINTED)
+@pytest.mark.parametrize("at_once", [True, False], ids=["in one block", "in several"])
+def test_container_logs__the_step_of_a_crash_is_the_last_that_was_printed(
+    log: list[bytes], printed: tuple[int, int], at_once: bool
+) -> None:
+    earlier = cri("epoch 1 step 19", stream="stdout", at="09:59:59")
+    shown = read(earlier + b"".join(log)) if at_once else read(earlier, *log)
+    (found,) = shown.tracebacks
+    assert (found.step, found.epoch) == printed
+
+
+def test_container_logs__long_after_a_traceback_no_line_is_searched_for_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reader = ContainerLogReader("uid", "main", RULES, catalog())
+    reader.feed(Chunk(0, lines(TRACEBACK)), NOW_S)
+    reader.feed(Chunk(0, cri("calm", at="10:00:09")), NOW_S)
+    searched: list[bytes] = []
+    search = printed_steps.each_line
+
+    def note(block: bytes) -> Iterator[tuple[LogLine, PrintedStep]]:
+        searched.append(block)
+        return search(block)
+
+    monkeypatch.setattr(printed_steps, "each_line", note)
+    reader.feed(Chunk(0, cri("step 20", stream="stdout", at="10:00:10")), NOW_S)
+    assert searched == []
+    reader.feed(Chunk(0, lines(TRACEBACK, at="10:00:20")), NOW_S)
+    assert searched != []
 
 
 def test_container_logs__a_restart_of_the_container_begins_anew() -> None:

@@ -180,6 +180,30 @@ def test_decide__the_log_of_a_second_crash_is_awaited_and_not_for_long() -> None
     assert first.status is not None, "the first crash waits for no log"
 
 
+def test_decide__a_crash_is_compared_when_its_log_was_read_to_the_end() -> None:
+    """What a program printed just before it raised may be read after the traceback."""
+    early = guards.decide(asked(crashed(replace(BUG, step=29), age_s=0.4), record()))
+    assert (early.status, early.calls) == (None, ())
+    assert early.wake_s is not None
+    move = guards.decide(asked(crashed(STEP_30, pods=without_rule()), record()))
+    assert move.status is not None
+    assert move.status.phase is Phase.REFUSED
+    first = guards.decide(asked(crashed(replace(BUG, step=29), age_s=0.4)))
+    assert first.status is not None, "the first crash waits for no log"
+
+
+def test_decide__a_crash_that_is_remembered_has_the_step_that_its_log_shows_by_now() -> None:
+    first = guards.decide(asked(crashed(replace(BUG, step=29), start=0), armed=False))
+    assert first.status is not None
+    assert [each.step for each in first.status.crashes] == [29]
+    later = asked(crashed(STEP_30, start=0), armed=False)
+    second = guards.decide(replace(later, turn=replace(later.turn, status=first.status)))
+    assert second.status is not None
+    assert [each.step for each in second.status.crashes] == [30]
+    third = guards.decide(replace(later, turn=replace(later.turn, status=second.status)))
+    assert third.status is None, "and is written once"
+
+
 @pytest.mark.parametrize("step", [Step.SETTLE, Step.PROGRESS])
 def test_advance__a_crash_that_is_repeated_before_any_progress_ends_the_restart(step: Step) -> None:
     begun = guards.decide(asked(crashed(STEP_30, start=0)))
