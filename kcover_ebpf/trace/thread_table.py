@@ -18,6 +18,7 @@ from kcover_ebpf.host.thread_reader import ThreadReader
 from kcover_ebpf.ids import NS, Inode, Pid, Tid
 from kcover_ebpf.output.formatting import address, span
 from kcover_ebpf.trace.records import TracedThread
+from kcover_ebpf.trace.wait_readings import WaitReadings
 from kcover_ebpf.tunables.trace import PIPE_SEARCH_S, READING_S
 
 _MOST_THREADS = 4096
@@ -35,7 +36,7 @@ class Table:
     ) -> None:
         """`pods`: process -> its pod, in a cluster."""
         self._job, self._syscalls, self._pods = job, syscalls, pods
-        self._reader = reader
+        self._readings = WaitReadings(reader)
         self._first: dict[tuple[Pid, Tid], tuple[int, int]] = {}
         self.numbers: dict[int, dict[int, int]] = {}
         """Process -> thread numbers of its own pid namespace -> ours."""
@@ -60,7 +61,7 @@ class Table:
             for thread in sorted(view.threads.values(), key=lambda each: each.sample.tid)
         ][:_MOST_THREADS]
         threads.sort(key=lambda each: not _is_lead(*each))
-        waits = self._reader.waits(
+        waits = self._readings.read(
             [
                 ReadingRequest(view.pid, sample.tid, sample.idle_since_ns, sample.syscall)
                 for view, sample in threads
