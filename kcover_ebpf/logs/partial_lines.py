@@ -47,7 +47,8 @@ class PartialLines:
 
     def _joined(self, lines: bytes) -> list[bytes]:
         made: list[bytes] = []
-        for line in lines.splitlines(keepends=True):
+        # `splitlines` would also end a line where a progress bar returns to its beginning
+        for line in lines.split(b"\n")[:-1]:
             time, _, after = line.partition(b" ")
             stream, _, after = after.partition(b" ")
             tags, _, text = after.partition(b" ")
@@ -55,13 +56,13 @@ class PartialLines:
             if tags[:1] == b"P":
                 if kept is None:
                     kept = self._open[stream] = bytearray(b"%b %b F " % (time, stream))
-                _append(kept, text.rstrip(b"\n"))
+                _append(kept, text)
             elif kept is not None and tags[:1] == b"F":
-                _append(kept, text.rstrip(b"\n"))
+                _append(kept, text)
                 made.append(bytes(kept) + b"\n")
                 del self._open[stream]
             else:
-                made.append(line)
+                made.append(line + b"\n")
         # a stream is stdout or stderr: whatever else is there is no line of this format
         odd = self._open.keys() - {b"stdout", b"stderr"}
         made += [bytes(self._open.pop(stream)) + b"\n" for stream in odd]
