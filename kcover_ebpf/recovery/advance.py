@@ -26,7 +26,7 @@ from kcover_ebpf.recovery.machine import (
     why_not_in_place,
 )
 from kcover_ebpf.recovery.steps import Step, step_of
-from kcover_ebpf.tunables.recovery import PODS_CHECKED_S, RECOVERED_UNSEEN_S
+from kcover_ebpf.tunables.recovery import LOGS_AGAIN_S, PODS_CHECKED_S, RECOVERED_UNSEEN_S
 
 HANDLERS: Mapping[Step, Callable[[RestartContext], Transition]] = {
     Step.STOP: in_place.stop,
@@ -67,9 +67,12 @@ def advance(turn: RestartContext) -> Transition:
 
 def _given_up(turn: RestartContext) -> Transition | None:
     """The end of a restart that did not help, because the program failed in the same place; None: none of that."""
-    step = step_of(turn.action.step)
+    if step_of(turn.action.step) not in _AFTER_CRASH:
+        return None
+    if repeated_crash.awaits_logs_again(turn.status, turn.crashes, turn.world):
+        return Transition(wake_s=LOGS_AGAIN_S)
     hopeless = repeated_crash.why_hopeless(turn.status, turn.crashes)
-    if hopeless is None or step not in _AFTER_CRASH:
+    if hopeless is None:
         return None
     if turn.world.top is None or turn.world.top.ended or why_not_in_place(turn.world, turn.policy):
         return Transition(fail(turn, hopeless))

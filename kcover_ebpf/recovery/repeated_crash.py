@@ -6,17 +6,22 @@ status of incidents, so that another controller knows them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from kcover_ebpf.api.incident import CrashRecord, FailureClass, Status
 from kcover_ebpf.cluster import log_evidence
 from kcover_ebpf.cluster.log_evidence import Fault, LogEvidence
-from kcover_ebpf.diagnosis.verdict import RAISED, EvidenceKind, VerdictKind
+from kcover_ebpf.diagnosis.verdict import RAISED, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.recovery.context import RestartInput
 from kcover_ebpf.tunables.recovery import CRASH_AT_START_S, CRASH_LOGS_S, CRASH_READ_S
 
 _MOST_CRASHES = 16
+"""The most that the CRD of an incident takes."""
+_MOST_TOGETHER = _MOST_CRASHES // 2
+"""Of ranks that fail together, so that the crash before them is still known."""
+_NODES_KEPT = 2
+"""Of those that fail together with one traceback at one step."""
 _MOST_EVIDENCE = 64
 _OF_DEVICES = ("cuda_", "loss_not_finite", "anomaly_detected")
 """Rules (or how their names begin) whose errors a bad device, or memory that another process left occupied, causes as
@@ -27,9 +32,10 @@ def with_logs(status: Status, world: RestartInput) -> Status:
     """The status with what the logs of the job's pods say by now; the same object if that is nothing new."""
     found = _read(status, world)
     crashes = _updated(status.crashes, (*found.crashes, *_again(status, world)))
-    # described once, as it was at the fault
+    # described once, as it was at the fault; lines for which there is no room are not new in each turn
     is_described = any(each.kind is EvidenceKind.LOG for each in status.evidence)
-    lines = () if is_described else found.evidence
+    room = max(0, _MOST_EVIDENCE - len(status.evidence))
+    lines = () if is_described else found.evidence[:room]
     is_known = status.failure not in (None, FailureClass.UNKNOWN)
     is_new = not is_known and found.failure is not FailureClass.UNKNOWN
     failure = found.failure if is_new else status.failure
@@ -38,22 +44,55 @@ def with_logs(status: Status, world: RestartInput) -> Status:
     return replace(
         status,
         failure=failure,
-        evidence=(*status.evidence, *lines)[:_MOST_EVIDENCE],
-        crashes=crashes[-_MOST_CRASHES:],
+        evidence=(*status.evidence, *lines),
+        crashes=crashes,
     )
 
 
 def _updated(known: Sequence[CrashRecord], read: Sequence[CrashRecord]) -> tuple[CrashRecord, ...]:
-    """Those known, each as its log shows it by now, and the new ones: a log is not read to its end at once."""
-    crashes = {(each.pod_uid, each.start): each for each in known}
+    """Those known, each as its log shows it by now, and the new ones, by time; the same for the same logs.
+
+    A log is not read to its end at once, so what is known is updated before it is compared with what is new.
+    """
     shown: dict[tuple[str, int], CrashRecord] = {}
     for each in read:
-        shown.setdefault((each.pod_uid, each.start), each)
-    for key, each in shown.items():
-        before = crashes.get(key)
-        if before is None or _what(before) != _what(each):
-            crashes[key] = each
-    return tuple(crashes.values())
+        shown.setdefault(_key(each), each)
+    crashes = sorted((_as_shown(each, shown) for each in known), key=_order)
+    for key, each in sorted(shown.items()):
+        if key not in {_key(one) for one in crashes} and _is_new(each, crashes):
+            crashes = sorted((*crashes, each), key=_order)[-_MOST_CRASHES:]
+    return tuple(crashes)
+
+
+def _as_shown(crash: CrashRecord, shown: Mapping[tuple[str, int], CrashRecord]) -> CrashRecord:
+    now = shown.get(_key(crash), crash)
+    return crash if _what(now) == _what(crash) else now
+
+
+def _is_new(crash: CrashRecord, known: Sequence[CrashRecord]) -> bool:
+    """True for a record without which a later comparison could end otherwise.
+
+    Of the ranks that fail together with one traceback at one step, those on two nodes suffice: whatever node the next
+    crash is on, one of them is another.
+    """
+    if len(known) >= _MOST_CRASHES and not _is_later_start(known[0], crash):
+        return False  # it is older than what is kept, or was left out when that was noted
+    together = [
+        each
+        for each in known
+        if not _is_later_start(each, crash) and not _is_later_start(crash, each)
+    ]
+    nodes = {each.node for each in together if _what(each) == _what(crash)}
+    is_known = crash.node in nodes or len(nodes) >= _NODES_KEPT
+    return not is_known and len(together) < _MOST_TOGETHER
+
+
+def _key(crash: CrashRecord) -> tuple[str, int]:
+    return crash.pod_uid, crash.start
+
+
+def _order(crash: CrashRecord) -> tuple[float, str, int]:
+    return crash.time_s, crash.pod_uid, crash.start
 
 
 def _what(crash: CrashRecord) -> tuple[str, int | None, int | None]:
@@ -68,12 +107,17 @@ def _read(status: Status, world: RestartInput) -> LogEvidence:
 
 def _again(status: Status, world: RestartInput) -> tuple[CrashRecord, ...]:
     """The crash that is announced now, where it is not the one that the incident began with."""
-    if world.merged is None or status.since_s is None:
-        return ()
-    verdict = world.merged.verdict
-    if verdict.since_s <= status.since_s:
+    verdict = _announced_again(status, world)
+    if verdict is None:
         return ()
     return _of(Fault(verdict.kind, verdict.cause, verdict.since_s, verdict.culprit), world).crashes
+
+
+def _announced_again(status: Status, world: RestartInput) -> Verdict | None:
+    if world.merged is None or status.since_s is None:
+        return None
+    verdict = world.merged.verdict
+    return verdict if verdict.since_s > status.since_s else None
 
 
 def _of(fault: Fault, world: RestartInput) -> LogEvidence:
@@ -105,6 +149,19 @@ def awaits_logs(status: Status, earlier: Sequence[CrashRecord], now_s: float) ->
     if not raised or status.since_s is None or not earlier:
         return False
     return now_s - status.since_s < (CRASH_READ_S if status.crashes else CRASH_LOGS_S)
+
+
+def awaits_logs_again(status: Status, earlier: Sequence[CrashRecord], world: RestartInput) -> bool:
+    """The same of a crash that is announced while the job is being restarted; `earlier` as in `why_hopeless`."""
+    verdict = _announced_again(status, world)
+    if verdict is None or verdict.kind is not VerdictKind.CRASHED or verdict.cause not in RAISED:
+        return False
+    known = (*earlier, *status.crashes)
+    if not known:
+        return False
+    read = _again(status, world)
+    is_there = any(_is_later_start(first, last) for first in known for last in read)
+    return world.now_s - verdict.since_s < (CRASH_READ_S if is_there else CRASH_LOGS_S)
 
 
 def _is_same(first: CrashRecord, last: CrashRecord) -> bool:

@@ -18,46 +18,18 @@ from kcover_ebpf.api.incident import (
     Status,
     Way,
 )
-from kcover_ebpf.api.log_report import LoggedTraceback
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.event_recorder import EventRecorder
 from kcover_ebpf.controller.telemetry import ControllerTelemetry
 from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
 from kcover_ebpf.recovery import advance, guards
-from kcover_ebpf.recovery.context import RestartInput, Suspension
-from kcover_ebpf.recovery.guards import RestartRequest
+from kcover_ebpf.recovery.context import Suspension
 from kcover_ebpf.recovery.repeated_crash import why_hopeless
 from kcover_ebpf.recovery.steps import Step
-from tests.unit.guard_inputs import ask, without_rule, world
+from tests.unit.crash_inputs import STEP_30, asked, crashed, record
+from tests.unit.guard_inputs import without_rule, world
 from tests.unit.log_builders import BUG, log, seen
-from tests.unit.report_builders import NOW_S, local
-
-AGE_S = 1.5
-EXITED = local(VerdictKind.CRASHED, Cause.EXITED, 1, AGE_S, EvidenceKind.EVENT)
-STEP_30 = replace(BUG, step=30)
-"""Read 2.1 s ago; the rank ended 2 s ago."""
-
-
-def record(**more) -> CrashRecord:
-    """The crash that this job had an hour ago, in the first start of the same pod."""
-    made = CrashRecord(
-        BUG.fingerprint, "uid-1", 0, NOW_S - 3600, ("python_error",), "b", "train.py:71", 30,
-        after_s=900.0,
-    )  # fmt: skip
-    return replace(made, **more)
-
-
-def crashed(*found: LoggedTraceback, start: int = 1, age_s: float = AGE_S, **more) -> RestartInput:
-    """The rank on node b has just left with an error."""
-    first, second = seen(log(1, *found, start=start))
-    said = replace(EXITED, since_s=-age_s)
-    second = replace(second, report=replace(second.report, verdict=said))
-    return world((first, second), **more)
-
-
-def asked(at: RestartInput, *earlier: CrashRecord, **more) -> RestartRequest:
-    made = ask(at, **more)
-    return replace(made, turn=replace(made.turn, crashes=earlier))
+from tests.unit.report_builders import NOW_S
 
 
 def test_decide__the_first_crash_is_restarted_and_remembered() -> None:
@@ -225,6 +197,45 @@ def test_advance__a_crash_that_is_repeated_before_any_progress_ends_the_restart(
     assert ended.status.action is not None
     assert ended.status.action.step == Step.FINAL_STOP.value
     assert "the same traceback" in ended.status.message
+
+
+def restarting(*crashes: CrashRecord, step: Step = Step.PROGRESS) -> Status:
+    """The status of a job that is being restarted since its crash 20 s ago."""
+    begun = guards.decide(asked(crashed(STEP_30, start=0))).status
+    assert begun is not None
+    assert begun.action is not None
+    phase = Phase.RECOVERING if step is Step.PROGRESS else Phase.SHUTTING_DOWN
+    action = replace(begun.action, step=step.value)
+    return replace(begun, since_s=NOW_S - 20, phase=phase, action=action, crashes=crashes)
+
+
+@pytest.mark.parametrize("step", [Step.SETTLE, Step.RETURN, Step.PROGRESS])
+def test_advance__a_repeated_crash_is_compared_when_its_log_was_read_to_the_end(step: Step) -> None:
+    known = record(time_s=NOW_S - 21)
+    early = crashed(STEP_30, age_s=0.4)
+    turn = replace(asked(early).turn, status=restarting(known, step=step))
+    noted = advance.advance(turn).status
+    assert noted is not None
+    assert len(noted.crashes) == 2
+    move = advance.advance(replace(turn, status=noted))
+    assert (move.status, move.calls) == (None, ())
+    assert move.wake_s is not None
+    late = replace(crashed(replace(STEP_30, step=31)), now_s=early.now_s)
+    read = advance.advance(replace(turn, status=noted, world=late)).status
+    assert read is not None
+    assert [each.step for each in read.crashes] == [30, 31]
+    ended = advance.advance(replace(turn, status=read, world=late)).status
+    assert ended is None or "the same traceback" not in ended.message
+
+
+def test_advance__the_log_of_a_repeated_crash_is_awaited_and_not_for_long() -> None:
+    status = restarting(record(time_s=NOW_S - 21))
+    assert advance.advance(replace(asked(crashed()).turn, status=status)).status is None
+    late = advance.advance(replace(asked(crashed(age_s=4.0)).turn, status=status)).status
+    assert late is not None
+    assert "again before any progress" in late.message
+    unread = advance.advance(replace(asked(crashed()).turn, status=replace(status, crashes=())))
+    assert unread.status is not None, "nothing is known that it could repeat"
 
 
 def test_advance__a_traceback_that_a_running_start_caught_ends_nothing() -> None:
