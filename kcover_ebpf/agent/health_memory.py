@@ -10,10 +10,10 @@ from kcover_ebpf.api.node_health import NodeHealth, PartHealth, RememberedFault
 from kcover_ebpf.facts.health import SEVERITY, Result, worst
 from kcover_ebpf.output.formatting import printable
 from kcover_ebpf.tunables.agent import (
+    DEVICE_GONE_S,
     FAULT_ANEW_S,
     FAULT_REMEMBERED_S,
     FAULTS_REPEATED,
-    GPU_GONE_S,
 )
 
 _MOST_CHECKS = 64
@@ -119,13 +119,17 @@ def _repeated(faults: Sequence[RememberedFault], now_s: float) -> list[Seen]:
 
 
 def _devices(old: Mapping[str, PartHealth], seen: Round) -> tuple[PartHealth, ...]:
+    """Those of the round, and for a while those that have left the bus.
+
+    A node that is cordoned for one of them waits for it longer: the note of the cordon names it.
+    """
     found = [_part(each, old, seen.time_s) for each in seen.devices]
     present = {each.name for each in seen.devices}
     for known in old.values():
-        if known.kind != "gpu" or known.name in present:
+        if known.kind is None or known.name in present:
             continue
         gone = _part(Seen(known.name, Result.UNKNOWN, _GONE, kind=known.kind), old, seen.time_s)
-        if seen.time_s - gone.since_s < GPU_GONE_S:
+        if seen.time_s - gone.since_s < DEVICE_GONE_S:
             found.append(gone)
     return _bounded(found, _MOST_DEVICES)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +26,7 @@ from kcover_ebpf.recovery.node_health import (
     inspected,
     noted,
     noted_cordon,
+    noted_more,
     why_cordoned,
 )
 from kcover_ebpf.recovery.node_plan import (
@@ -255,10 +255,8 @@ class NodeReconciler:
         new = [each for each in faults if each.device not in known]
         if not node.ours or not new or len(known) >= MOST_NAMED:
             return
-        note = json.loads(self._noted(node, new))
-        note["checks"] = sorted({*note["checks"], *cordon.checks})
-        note["devices"] = sorted({*note["devices"], *cordon.devices})
-        self._remember(_annotate(self._writes(), node, {CORDONED_FOR: json.dumps(note)}))
+        note = noted_more(cordon, new, node.boot_id, self._store.healths.get(node.name))
+        self._remember(_annotate(self._writes(), node, {CORDONED_FOR: note}))
 
     def _report_fault(self, node: NodeView, fault: bool, text: str) -> None:
         reason = "DeviceFault" if fault else "Cleared"

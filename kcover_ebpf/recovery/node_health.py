@@ -1,8 +1,9 @@
 """From the health that a node's agent reports to cordoning the node, and to uncordoning it. Pure.
 
 A node is uncordoned automatically only on evidence that what it was cordoned for is mended: inspections in a row,
-begun after the cordon, in which nothing failed; and for a device fault also a reboot, or an inspection that saw the
-device fail before it saw it work. One that was cordoned before needs twice as many each time.
+begun after the cordon, in which nothing failed; and for a device fault also a reboot after which an inspection saw the
+device work, or an inspection that saw it fail before it saw it work. A device of a kind that is not inspected needs
+the reboot alone: else its node would be cordoned for ever. One that was cordoned before needs twice as many each time.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ class NotedCordon:
     """Of the node then; empty: not known."""
     offences: int = 1
     """How often it was cordoned lately, this time included."""
+    uninspected: tuple[str, ...] = ()
+    """Those of `devices` that no inspection had examined by then, so that none can show them at work."""
 
 
 def inspected(
@@ -74,16 +77,35 @@ def _fault(part: PartHealth, seen: ReceivedHealth, report_s: float) -> ReportedD
 
 
 def noted(faults: Sequence[ReportedDeviceFault], boot_id: str, seen: ReceivedHealth | None) -> str:
-    """The value of `CORDONED_FOR`."""
+    """The value of `CORDONED_FOR`; without a health it is not known what inspections examine."""
     checks = {each.name for each in seen.health.checks} if seen is not None else set()
+    examined = {each.name for each in seen.health.devices} if seen is not None else set()
     names = [each.device for each in faults][:MOST_NAMED]
+    devices = {name for name in names if name not in checks}
     return json.dumps(
         {
             "checks": sorted({name for name in names if name in checks}),
-            "devices": sorted({name for name in names if name not in checks}),
+            "devices": sorted(devices),
+            "uninspected": sorted(devices - examined) if seen is not None else [],
             "boot": boot_id,
         }
     )
+
+
+def noted_more(
+    cordon: NotedCordon,
+    faults: Sequence[ReportedDeviceFault],
+    boot_id: str,
+    seen: ReceivedHealth | None,
+) -> str:
+    """The value of `CORDONED_FOR` once more failed on a node that is cordoned already."""
+    note = json.loads(noted(faults, boot_id, seen))
+    before = {
+        "checks": cordon.checks,
+        "devices": cordon.devices,
+        "uninspected": cordon.uninspected,
+    }
+    return json.dumps(note | {key: sorted({*note[key], *names}) for key, names in before.items()})
 
 
 def counted(annotations: Mapping[str, str], now_s: float) -> str:
@@ -107,8 +129,9 @@ def noted_cordon(
     """What `CORDONED_FOR` says; None where nothing is noted, or nothing that can be read: then a person decides."""
     try:
         found = json.loads(note or "")
-        checks, devices = (
-            tuple(str(each) for each in found.get(key, ())) for key in ("checks", "devices")
+        checks, devices, uninspected = (
+            tuple(str(each) for each in found.get(key, ()))
+            for key in ("checks", "devices", "uninspected")
         )
         boot_id = str(found.get("boot", ""))
     except (ValueError, AttributeError, TypeError):
@@ -116,7 +139,7 @@ def noted_cordon(
     if since_s is None or not (checks or devices):
         return None
     count = max(offences(annotations, now_s), 1)
-    return NotedCordon(since_s, checks, devices, boot_id, count)
+    return NotedCordon(since_s, checks, devices, boot_id, count, uninspected)
 
 
 def rounds_needed(cordon: NotedCordon, boot_id: str, policy: NodeActions) -> int:
@@ -163,6 +186,8 @@ def _device_open(
     rebooted = _rebooted(cordon, seen.health.boot_id)
     if part is not None and part.result not in _WELL:
         return f"{name}: {part.result.value}"
+    if rebooted and part is None and name not in cordon.uninspected:
+        return f"{name}: no inspection has seen it since the reboot; uncordon the node by hand if it was removed"
     if rebooted:
         return ""
     if (

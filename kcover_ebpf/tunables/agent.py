@@ -123,8 +123,9 @@ ROUNDS_MISSED = 3
 """After so many intervals without a round the health is unknown."""
 INSPECTION_NICENESS = 10
 """Inspections share the node with training."""
-GPU_GONE_S = 7 * 86400.0
-"""A GPU that is no longer on the bus is remembered for a week: one that fell off is back by then, or replaced."""
+DEVICE_GONE_S = 7 * 86400.0
+"""A GPU or network adapter that is no longer on the bus is remembered for a week: one that fell off is back by then,
+or replaced. A cordon for it does not end by that."""
 FAULT_REMEMBERED_S = 7 * 86400.0
 """After a fault of a device: one that fails by its hardware fails again within days. Chosen."""
 FAULT_ANEW_S = 60.0

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.fault_policy import InspectionAction, NodeActions
+from kcover_ebpf.api.fault_report import ReportedDeviceFault
 from kcover_ebpf.api.node_health import NodeHealth, PartHealth, ReceivedHealth, health_of, object_of
 from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.facts.health import Result
@@ -21,6 +22,7 @@ from kcover_ebpf.recovery.node_health import (
     inspected,
     noted,
     noted_cordon,
+    noted_more,
     rounds_needed,
     why_cordoned,
 )
@@ -74,6 +76,7 @@ def seen(
 
 FOR_CHECK = NotedCordon(NOW_S - 1000, checks=(CHECK,), boot_id="a")
 FOR_GPU = NotedCordon(NOW_S - 1000, devices=(GPU,), boot_id="a")
+UNINSPECTED = replace(FOR_GPU, uninspected=(GPU,))
 CONFIRMED = NOW_S - 900
 CASES = {
     "a check passes again": (FOR_CHECK, seen(), ""),
@@ -102,13 +105,17 @@ CASES = {
     "a reboot, and one clean round": (FOR_GPU, seen(rounds=1, boot="b"), ""),
     "a reboot, and none": (FOR_GPU, seen(rounds=0, clean_s=None, boot="b"), "no clean inspection"),
     "a reboot after which the GPU is gone": (FOR_GPU, seen(gpu=U, boot="b"), f"{GPU}: unknown"),
-    "a reboot for what is not inspected": (FOR_GPU, seen(devices=False, boot="b"), ""),
-    "no reboot for what is not inspected": (FOR_GPU, seen(devices=False), "reboot the node"),
+    "a reboot after which it is not seen": (
+        FOR_GPU, seen(devices=False, boot="b"), "no inspection has seen it since the reboot",
+    ),
+    "a reboot for what is not inspected": (UNINSPECTED, seen(devices=False, boot="b"), ""),
+    "and for what is inspected by now": (UNINSPECTED, seen(gpu=U, boot="b"), f"{GPU}: unknown"),
+    "no reboot for what is not inspected": (UNINSPECTED, seen(devices=False), "reboot the node"),
     "a boot that was not noted": (replace(FOR_GPU, boot_id=""), seen(boot="b"), "reboot the node"),
     "a second offence": (replace(FOR_CHECK, offences=2), seen(rounds=5), "5 of 6"),
     "a second offence, served": (replace(FOR_CHECK, offences=2), seen(rounds=6), ""),
     "a third, after a reboot": (replace(FOR_GPU, offences=3), seen(boot="b"), "3 of 4"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("cordon", "health", "why"), CASES.values(), ids=CASES)
@@ -196,6 +203,23 @@ def test_noted_cordon__what_is_noted_is_read_again() -> None:
     for broken in (None, "", "[]", "{", '{"checks": 5}', "{}", '"x"'):
         assert noted_cordon(broken, 5.0, {}, NOW_S) is None
     assert noted_cordon(note, None, {}, NOW_S) is None
+
+
+SWITCH = ReportedDeviceFault("0000:c3:00.0", "sxid_12028", "fatal", unfit=True)
+
+
+def test_noted__a_device_that_inspections_do_not_list_is_noted_as_such() -> None:
+    xid = replace(SWITCH, device=GPU)
+    found = noted_cordon(noted((xid, SWITCH), "a", seen()), 5.0, {}, NOW_S)
+    assert found == NotedCordon(5.0, (), (GPU, SWITCH.device), "a", 1, (SWITCH.device,))
+    blind = noted_cordon(noted((xid, SWITCH), "a", None), 5.0, {}, NOW_S)
+    assert blind is not None
+    assert blind.uninspected == (), "it is not known what inspections list"
+    more = noted_cordon(noted_more(FOR_GPU, (SWITCH,), "b", seen()), 5.0, {}, NOW_S)
+    assert more == replace(found, boot_id="b")
+    kept = noted_cordon(noted_more(UNINSPECTED, (), "b", seen()), 5.0, {}, NOW_S)
+    assert kept is not None
+    assert kept.uninspected == (GPU,)
 
 
 def test_inspected__only_the_policy_lets_a_failed_inspection_cordon_a_node() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -55,11 +56,14 @@ class Bed(Cluster):
     def list(self, *_: Any) -> dict[str, Any]:
         return {"items": []}
 
-    def inspect(self, result: Result, gpu: Result = P, rounds: int = 1) -> None:
+    def inspect(
+        self, result: Result, gpu: Result | None = P, rounds: int = 1, kind: str = "gpu"
+    ) -> None:
+        """`gpu`: of the device; None: it is not on the bus."""
         for _ in range(rounds):
             self.now_s += STEP_S
             checks = [Seen(PROBE, result, ("it is broken",))]
-            devices = [Seen(GPU, gpu, ("ecc",), kind="gpu")]
+            devices = [Seen(GPU, gpu, ("ecc",), kind=kind)] if gpu is not None else []
             done = Round(self.now_s + 3600.0, self.boot, checks, devices)
             self.health = after_round("n0", self.health, done, 1950)
             raw = object_of(self.health)
@@ -165,6 +169,38 @@ def test_node_lift__one_that_none_showed_is_lifted_by_a_reboot_alone() -> None:
     bed.report(XID)
     bed.report()
     bed.inspect(P, rounds=20)
+    assert bed.cordoned() == ["n0"]
+    bed.boot = "b"
+    bed.inspect(P)
+    assert bed.cordoned() == []
+
+
+@pytest.mark.parametrize("kind", ["gpu", "nic"])
+def test_node_lift__a_device_that_is_gone_after_the_reboot_is_awaited_however_long(
+    kind: str,
+) -> None:
+    bed = Bed(InspectionAction.REPORT)
+    bed.inspect(P, kind=kind)
+    bed.report(XID)
+    bed.report()
+    bed.boot = "b"
+    bed.inspect(P, gpu=None, rounds=3)
+    assert bed.cordoned() == ["n0"]
+    bed.now_s += 8 * 86400.0
+    bed.inspect(P, gpu=None, rounds=3)
+    assert bed.health is not None
+    assert bed.health.devices == (), "the agent has forgotten it"
+    assert bed.cordoned() == ["n0"]
+    bed.inspect(P, kind=kind)
+    assert bed.cordoned() == [], "it was replaced"
+
+
+def test_node_lift__a_device_that_no_inspection_lists_needs_the_reboot_alone() -> None:
+    bed = Bed(InspectionAction.REPORT)
+    bed.inspect(P)
+    bed.report(replace(XID, device="0000:c3:00.0"))
+    bed.report()
+    bed.inspect(P, rounds=9)
     assert bed.cordoned() == ["n0"]
     bed.boot = "b"
     bed.inspect(P)
