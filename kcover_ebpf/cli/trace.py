@@ -60,9 +60,9 @@ Exit codes:
 @click.option("--brief", is_flag=True, hidden=True, help="The verdict is known: show the threads.")
 @click.option("--with-asker", is_flag=True, hidden=True, help="Exit when standard input closes.")
 def trace(**options: Any) -> int:
-    """Inspect a job once and report which thread waits for what, and which one is at fault.
+    """Read a job once and report which thread waits for what, and which one is at fault.
 
-    POD is a pod of the cluster that kubectl talks to; the agent on its node inspects it.
+    POD is a pod of the cluster that kubectl talks to; the agent on its node traces it.
     The table appears immediately, the verdict after about three seconds. Nothing is stopped or changed.
     """
     from kcover_ebpf.trace import show

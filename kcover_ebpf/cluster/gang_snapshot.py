@@ -168,7 +168,7 @@ def _rebased(index: int, rank: RankSnapshot, late_s: float) -> RankSnapshot:
         tid=rank.tid or rank.pid,
         text=rank.text or rank.state.text,
         waits_for=tuple(_pid(index, each) for each in rank.waits_for),
-        # older agents report the stack of what they inspected, and not that they did
+        # older agents report the stack of what they read, and not that they did
         thread_read=rank.thread_read or rank.timed or bool(rank.stack),
     )
 

@@ -60,14 +60,18 @@ def lost_node(case: GangInput) -> GangVerdict | None:
     return GangVerdict(verdict)
 
 
-def _down(case: GangInput) -> list[str]:
-    """Nodes with pods of the job that are not ready and of which no agent reports; sorted."""
+def unheard(case: GangInput) -> list[str]:
+    """Nodes with pods of the job of which no agent reports; sorted."""
     ours = {pod.node for pod in case.pods if pod.node and not pod.ended}
     now_s = case.now_s
     heard = {each.report.node for each in case.seen if each.unheard_s(now_s) <= silent_s(each)}
-    return sorted(
-        name for name in ours - heard if name in case.nodes and not case.nodes[name].ready
-    )
+    return sorted(ours - heard)
+
+
+def _down(case: GangInput) -> list[str]:
+    """Those of them that are not ready."""
+    nodes = case.nodes
+    return [name for name in unheard(case) if name in nodes and not nodes[name].ready]
 
 
 def _has_stalled(case: GangInput) -> bool:

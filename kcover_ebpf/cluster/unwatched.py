@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from kcover_ebpf.cluster.gang_input import GangInput
 from kcover_ebpf.diagnosis import odd_stack, oneshot, oneshot_waits
-from kcover_ebpf.diagnosis.absent_ranks import absent
+from kcover_ebpf.diagnosis.absent_ranks import absent, lost_before_trace
 from kcover_ebpf.diagnosis.process_state import WAITING, State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.roles import Role
@@ -60,10 +60,7 @@ def _absent(case: GangInput, snapshot: JobSnapshot) -> Finding | None:
     if not missing or not all(map(_waits, ranks)):
         return None
     waited_s = min(each.age_s for each in ranks)
-    lost = (
-        f"rank {missing[0]} is missing: {len(present)} of {size} ranks run on the nodes of this job, and it ended "
-        "before this inspection, or never started"
-    )
+    lost = lost_before_trace(missing[0], len(present), size, "on the nodes of this job")
     waits = f"all {len(ranks)} ranks present have waited for at least {waited_s:.1f} s"
     return Finding(
         kind=VerdictKind.HUNG,

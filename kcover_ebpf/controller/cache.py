@@ -15,6 +15,7 @@ from kcover_ebpf.api.fault_policy import NamedPolicy
 from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Incident, Phase
 from kcover_ebpf.api.node_health import ReceivedHealth
+from kcover_ebpf.api.nodes import is_ready
 from kcover_ebpf.cluster.gang_input import GangVerdict, NodeState
 from kcover_ebpf.cluster.gang_snapshot import ReceivedReport, confirmed
 from kcover_ebpf.cluster.report_delays import Delays
@@ -289,10 +290,7 @@ class ObjectCache:
             return
         spec, status = event.object.get("spec") or {}, event.object.get("status") or {}
         conditions = status.get("conditions") or ()
-        ready: Mapping[str, Any] = next(
-            (each for each in conditions if each.get("type") == "Ready"), {}
-        )
-        state = NodeState(name, ready.get("status") == "True")
+        state = NodeState(name, is_ready(event.object))
         kept = ("name", "uid", "annotations", "resourceVersion")
         slim = {key: metadata[key] for key in kept if key in metadata}
         slim["bootID"] = str((status.get("nodeInfo") or {}).get("bootID", ""))

@@ -17,3 +17,11 @@ def absent(present: Collection[int], size: int, local_size: int | None = None) -
     first = 0 if local_size is None else min(present, default=0) // local_size * local_size
     count = size if local_size is None else local_size
     return sorted(set(range(first, first + min(count, MOST_RANKS))) - set(present))
+
+
+def lost_before_trace(rank: int, present_count: int, size: int | None, where: str) -> str:
+    """Why a rank is missing of a job that only a trace saw; `where`: "on this host", of all ranks that may be there."""
+    return (
+        f"rank {rank} is missing: {present_count} of {size} ranks run {where}, "
+        "and it ended before this trace, or never started"
+    )

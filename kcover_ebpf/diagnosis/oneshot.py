@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kcover_ebpf.diagnosis import oneshot_waits, tcp_links
-from kcover_ebpf.diagnosis.absent_ranks import MOST_RANKS, absent
+from kcover_ebpf.diagnosis.absent_ranks import MOST_RANKS, absent, lost_before_trace
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
 from kcover_ebpf.diagnosis.process import ProcessHistory
@@ -109,8 +109,7 @@ def lost_before(job: Job) -> Finding | None:
     found = [
         Evidence(
             EvidenceKind.SINK,
-            f"rank {missing[0]} is missing: {len(snapshot.ranks)} of {size} ranks run on this host, "
-            "and it ended before this inspection, or never started",
+            lost_before_trace(missing[0], len(snapshot.ranks), size, "on this host"),
         ),
         Evidence(
             EvidenceKind.PEERS,
@@ -211,7 +210,7 @@ def stopped_here(snapshot: JobSnapshot, found: Finding, world_size: int | None) 
     cause = {State.STOPPED: Cause.STOPPED, State.FROZEN: Cause.FROZEN}.get(first.state)
     if cause is None:
         return found
-    text = f"all {len(ranks)} inspected ranks are stopped, of {size} or more in the job"
+    text = f"all {len(ranks)} traced ranks are stopped, of {size} or more in the job"
     evidence = (Evidence(EvidenceKind.SINK, f"rank {first.rank} is {first.text}; {text}"),)
     culprit = Culprit(first.rank, first.pid, first.tid)
     return Finding(VerdictKind.HUNG, cause, snapshot.since_ns(first), culprit, evidence)

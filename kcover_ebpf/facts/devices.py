@@ -184,7 +184,6 @@ class DriverChange:
 
     boottime_ns: int
     module: str
-    loaded: bool
 
 
 @dataclass(frozen=True, slots=True)

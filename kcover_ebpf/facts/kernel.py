@@ -223,6 +223,7 @@ class ProcessExit:
     signal: int
     """The signal it died by; 0 if it left by itself."""
     core_dumped: bool
+    """The kernel wrote a core file of it."""
     comm: str
     known: bool = True
     """False: only that it is gone is known. Code and signal are 0 and say nothing, the time is when it was missed."""

@@ -1,6 +1,6 @@
 """The call a thread sits in, as /proc shows it: its arguments, the files it waits on, when it ends by itself.
 
-Reads the memory of the process it inspects, which can block while that process holds its own memory
+Reads the memory of the process it examines, which can block while that process holds its own memory
 lock: callers use a worker (thread or process) that they can leave behind.
 """
 

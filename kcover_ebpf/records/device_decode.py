@@ -118,7 +118,7 @@ def _cuda(event: wire.UvmEvent) -> CudaContext:
 
 
 def _module(event: wire.ModuleEvent) -> DriverChange:
-    return DriverChange(event.header.boottime_ns, text_of(event.name), bool(event.loaded))
+    return DriverChange(event.header.boottime_ns, text_of(event.name))
 
 
 # include/rdma/ib_verbs.h, enum ib_event_type

@@ -10,7 +10,7 @@ _NEXT = {
     Cause.FROZEN: "find out what froze the control group in /proc/{pid}/cgroup, then write 0 to its cgroup.freeze",
     Cause.BLOCKED_LOCK: "read the frames of {who}: the line that takes the lock, and which thread owns it",
     Cause.BLOCKED_SLEEP: "read the Python frames of {who}: the line that sleeps is no part of a step",
-    Cause.BLOCKED_READ: "read the frames of {who}, and inspect the process that should write what it reads",
+    Cause.BLOCKED_READ: "read the frames of {who}, and examine the process that should write what it reads",
     Cause.BLOCKED_UNKNOWN: "compare the frames of {who} with those of its peers",
     Cause.SPINNING: "read the frames of {who} twice: what stays is the loop (py-spy top --nonblocking --pid {pid})",
     Cause.STORAGE: "check the storage that {who} waits for: dmesg, the server, and `timeout 5 ls` on its path",
@@ -46,7 +46,7 @@ _DEVICE_WAIT = (
 
 
 def next_step(verdict: Verdict) -> str:
-    """One sentence for a human, such as which process to inspect."""
+    """One sentence for a human, such as which process to examine."""
     if not verdict.kind.is_fault and verdict.kind is not VerdictKind.SLOW:
         if verdict.kind is VerdictKind.UNKNOWN and verdict.culprit is not None:
             return _JUDGE_YOURSELF.format(who=culprit_text(verdict.culprit))

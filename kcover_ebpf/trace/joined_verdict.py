@@ -1,4 +1,4 @@
-"""One verdict of a job whose nodes were inspected at once: judged as the controller judges their agents' reports.
+"""One verdict of a job whose nodes were traced at once: judged as the controller judges their agents' reports.
 
 Each node sends the snapshot of its ranks as a report. What the client knows by itself, which node it asked and which
 pods are there, is not taken from the report.
@@ -47,6 +47,6 @@ def judged(
     seen = []
     for each in answers:
         report = replace(each.report, node=each.node, time_s=now_s - each.age_s)
-        # nodes that were sure sooner were inspected for a shorter time; their snapshot is of the same run
+        # nodes that were sure sooner were traced for a shorter time; their snapshot is of the same run
         seen.append(ReceivedReport(report, now_s, delay_s=each.age_s))
     return merge(GangInput(name, seen, pods, {}, Policy(), now_s, unwatched=True))

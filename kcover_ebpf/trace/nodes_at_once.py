@@ -1,4 +1,4 @@
-"""The nodes of one job, inspected at once: their table as soon as each has one, then one verdict."""
+"""The nodes of one job, traced at once: their table as soon as each has one, then one verdict."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TracedNode:
     agent: str
     pods: tuple[Pod, ...]
     containers: tuple[str, ...]
-    """Ids of the containers to inspect."""
+    """Ids of the containers to trace."""
     name: str
 
 
@@ -43,12 +43,12 @@ class _Traces:
     """Why a node has no verdict."""
 
 
-def inspected_together(
+def traced_together(
     places: Sequence[TracedNode],
-    inspect: Callable[[TracedNode], Iterator[str]],
+    trace: Callable[[TracedNode], Iterator[str]],
     known: GangVerdict | None = None,
 ) -> Iterator[str]:
-    """The records of all nodes as those of one run; raises `CannotObserve` where no node could be inspected.
+    """The records of all nodes as those of one run; raises `CannotObserve` where no node could be traced.
 
     `known`: the verdict of the agents that watch the job; None: it is judged by what the nodes find now.
     """
@@ -56,7 +56,7 @@ def inspected_together(
 
     def follow(index: int) -> None:
         try:
-            for text in inspect(places[index]):
+            for text in trace(places[index]):
                 news.put((index, text))
             news.put((index, None))
         except Exception as error:  # noqa: BLE001 - the other nodes are shown all the same
@@ -80,7 +80,7 @@ def inspected_together(
             yield _first(traces)
             yield _line(traces, "threads", {"threads": joined_tables.threads(traces.lines)})
     if not reported:
-        raise CannotObserve(f"no node could be inspected: {'; '.join(_unseen(traces))}")
+        raise CannotObserve(f"no node could be traced: {'; '.join(_unseen(traces))}")
     yield from _conclusion(traces, known or _judged(traces), watched_before=known is not None)
 
 
@@ -102,7 +102,7 @@ def _first(traces: _Traces) -> str:
 def _judged(traces: _Traces) -> GangVerdict:
     answers = _answers(traces)
     if not answers:
-        raise CannotObserve(f"no node could be inspected: {'; '.join(_unseen(traces))}")
+        raise CannotObserve(f"no node could be traced: {'; '.join(_unseen(traces))}")
     pods = [pod for place in traces.places for pod in place.pods]
     return joined_verdict.judged(traces.places[0].name, answers, pods, time.time())
 
@@ -132,8 +132,8 @@ def _answers(traces: _Traces) -> list[NodeAnswer]:
 def _fields(traces: _Traces, found: GangVerdict, *, watched_before: bool) -> dict[str, Any]:
     # a node is named once, with the reason
     silent = {f"node {traces.places[index].node} did not report" for index in traces.errors}
-    inspected = {"edges": joined_tables.edges(traces.lines), "unobserved": _unseen(traces)}
-    fields = watched.conclusion(found, inspected, watched=watched_before)
+    traced = {"edges": joined_tables.edges(traces.lines), "unobserved": _unseen(traces)}
+    fields = watched.conclusion(found, traced, watched=watched_before)
     said = dict.fromkeys((*fields["unobserved"], *joined_tables.stacks(traces.lines)[1]))
     fields["unobserved"] = [each for each in said if each not in silent]
     return fields

@@ -13,7 +13,7 @@ class TraceOptions:
     """The options of the command line; each way to name a job is None or empty unless it was chosen."""
 
     pod: str | None = None
-    """Of a cluster, as the next six are; the agent on its node inspects it."""
+    """Of a cluster, as the next six are; the agent on its node traces it."""
     job: str | None = None
     namespace: str | None = None
     """None: that of the context."""

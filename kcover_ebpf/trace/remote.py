@@ -1,6 +1,7 @@
-"""`kcover-ebpf trace POD`: the agent on the pod's node inspects its threads, and the result is shown here.
+"""`kcover-ebpf trace POD`: the agent on the pod's node reads its threads, and the result is shown here.
 
-The verdict is that of the agents' reports where they have one: they watched the job, on all of its nodes.
+The verdict is that of the job's Incident or of the agents' reports where there is one: the job was watched, on all of
+its nodes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from kcover_ebpf.kube.client import ApiClient, connect, namespace_of
 from kcover_ebpf.kube.exec import Exec
 from kcover_ebpf.output import formatting
 from kcover_ebpf.trace import records, watched
-from kcover_ebpf.trace.nodes_at_once import TracedNode, inspected_together
+from kcover_ebpf.trace.nodes_at_once import TracedNode, traced_together
 from kcover_ebpf.trace.options import TraceOptions
 from kcover_ebpf.trace.records import UNKNOWN_CODE, exit_code_of
 from kcover_ebpf.tunables.trace import BEAT_S
@@ -51,14 +52,14 @@ def lines(options: TraceOptions) -> Iterator[str]:
     if options.live:
         raise UsageError(_LIVE_ONLY_ONE)
     brief = known is not None
-    yield from inspected_together(
+    yield from traced_together(
         places, lambda place: _trace(session, place, options, brief=brief), known
     )
 
 
-def _with(known: GangVerdict | None, inspected: Iterator[str]) -> Iterator[str]:
+def _with(known: GangVerdict | None, traced: Iterator[str]) -> Iterator[str]:
     """The records with the verdict that is known, if there is one."""
-    for text in inspected:
+    for text in traced:
         line = records.parse(text)
         if line.event == "verdict" and known is None:
             yield _without_report(text)
@@ -91,7 +92,7 @@ def _pod(session: ApiClient, options: TraceOptions) -> Pod:
 def _running(pod: Pod) -> Pod:
     if pod.phase != "Running" or not pod.node:
         where = f"is {pod.phase or 'not known'}"
-        raise UsageError(f"pod {pod.name} {where}, not Running: there is no process to inspect")
+        raise UsageError(f"pod {pod.name} {where}, not Running: there is no process to trace")
     return pod
 
 
@@ -106,7 +107,7 @@ def _pods_of_job(session: ApiClient, options: TraceOptions) -> list[Pod]:
         raise UsageError(f"no pods of a job {options.job} in namespace {options.namespace}{known}")
     alive = [pod for pod in mine if pod.phase == "Running" and pod.node]
     if not alive:
-        raise UsageError(f"no pod of job {options.job} is Running: there is no process to inspect")
+        raise UsageError(f"no pod of job {options.job} is Running: there is no process to trace")
     return alive
 
 

@@ -44,7 +44,7 @@ class LiveView:
 
     def __init__(self, *, every_thread: bool = False) -> None:
         self._every = every_thread
-        self._title, self._table, self._end = "", [""], ["inspecting ..."]
+        self._title, self._table, self._end = "", [""], ["tracing ..."]
 
     def show(self, line: Line) -> list[str]:
         """The whole screen; empty if nothing changed."""

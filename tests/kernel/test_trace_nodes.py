@@ -15,7 +15,7 @@ import pytest
 
 from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.cluster.unwatched import HISTORY
-from kcover_ebpf.trace.nodes_at_once import TracedNode, inspected_together
+from kcover_ebpf.trace.nodes_at_once import TracedNode, traced_together
 from tests.kernel.command import COMMAND, PYTHON
 from tests.kernel.pods import kubelet_root
 from tests.skips import ROOT
@@ -93,7 +93,7 @@ def test_the_odd_rank_of_two_nodes_is_named_with_its_line(nodes: list[Node]) -> 
     by_name = {each.name: each for each in nodes}
     lines = [
         json.loads(text)
-        for text in inspected_together(
+        for text in traced_together(
             [each.place for each in nodes], lambda place: by_name[place.node].inspect(place)
         )
     ]

@@ -2,7 +2,8 @@
 
 A read `x.field` counts for the classes that `x` is annotated with where x is a parameter, and for the class
 itself where x is `self`; anywhere else it counts for every class with a field of that name. So a field can
-escape whose name another class reads as well; none is reported that is used.
+escape whose name another class reads as well; none is reported that is used. A mirror of a record of the kernel
+(a `ctypes.Structure`) is a class as well: what is read of it is not read of the fact that it becomes.
 """
 
 from __future__ import annotations
@@ -60,8 +61,10 @@ def uses(sources: Iterable[ast.Module], known: Iterable[Record]) -> Uses:
     by_name: dict[str, list[Record]] = defaultdict(list)
     for each in known:
         by_name[each.name].append(each)
-    for tree in sources:
-        _Visitor(by_name, found).visit(tree)
+    trees = list(sources)
+    classes = frozenset(by_name) | frozenset(_mirrors(trees))
+    for tree in trees:
+        _Visitor(by_name, classes, found).visit(tree)
     return found
 
 
@@ -69,6 +72,13 @@ def unused(record: Record, pairs: set[tuple[str, str]]) -> list[str]:
     """Fields of the record that are in none of the pairs."""
     owners = (record.name, ANY)
     return [name for name in record.fields if not any((each, name) in pairs for each in owners)]
+
+
+def _mirrors(trees: Iterable[ast.Module]) -> Iterator[str]:
+    for tree in trees:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and "Structure" in map(_last, node.bases):
+                yield node.name
 
 
 def _is_dataclass(node: ast.ClassDef) -> bool:
@@ -100,9 +110,26 @@ def _names(nodes: Iterable[ast.AST]) -> tuple[str, ...]:
     )
 
 
+def _alternatives(annotation: ast.expr | None) -> tuple[str, ...]:
+    """`A`, `B` of `A | module.B | None`; a name of no class where it is anything else."""
+    match annotation:
+        case None:
+            return ()
+        case ast.Constant(value=None):
+            return ()
+        case ast.BinOp(left=left, right=right):
+            return (*_alternatives(left), *_alternatives(right))
+        case ast.Name() | ast.Attribute():
+            return (_last(annotation),)
+        case _:
+            return ("",)
+
+
 class _Visitor(ast.NodeVisitor):
-    def __init__(self, by_name: Mapping[str, list[Record]], found: Uses) -> None:
-        self._by_name, self._found = by_name, found
+    def __init__(
+        self, by_name: Mapping[str, list[Record]], classes: frozenset[str], found: Uses
+    ) -> None:
+        self._by_name, self._classes_known, self._found = by_name, classes, found
         self._scopes: list[dict[str, tuple[str, ...]]] = [{}]
         self._classes: list[tuple[str, ...]] = []
 
@@ -168,8 +195,6 @@ class _Visitor(ast.NodeVisitor):
         return tuple(base for record in self._by_name.get(name, ()) for base in record.bases)
 
     def _known(self, annotation: ast.expr | None) -> tuple[str, ...]:
-        """The dataclasses an annotation names; empty where it names anything that could hold more."""
-        if not isinstance(annotation, ast.Name | ast.BinOp):
-            return ()
-        names = tuple(name for name in _names([annotation]) if name != "None")
-        return names if all(name in self._by_name for name in names) else ()
+        """The classes an annotation names, also of a module; empty where it names anything that could hold more."""
+        names = _alternatives(annotation)
+        return names if all(name in self._classes_known for name in names) else ()

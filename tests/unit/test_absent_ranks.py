@@ -2,7 +2,7 @@
 
 import pytest
 
-from kcover_ebpf.diagnosis.absent_ranks import MOST_RANKS, absent
+from kcover_ebpf.diagnosis.absent_ranks import MOST_RANKS, absent, lost_before_trace
 
 
 @pytest.mark.parametrize(
@@ -26,3 +26,9 @@ def test_absent__of_a_world_and_of_a_host(
 def test_absent__an_invented_size_costs_no_more_than_a_large_job() -> None:
     assert len(absent({0}, 10**12)) == MOST_RANKS - 1
     assert len(absent({0}, 10**12, 10**12)) == MOST_RANKS - 1
+
+
+def test_lost_before_trace__names_the_rank_and_when_it_may_have_ended() -> None:
+    assert lost_before_trace(2, 3, 4, "on this host") == (
+        "rank 2 is missing: 3 of 4 ranks run on this host, and it ended before this trace, or never started"
+    )

@@ -186,7 +186,7 @@ MCE = 1 << 61
         ),
         (
             record(wire.ModuleEvent, KIND.MODULE, loaded=1, name=b"nvidia"),
-            facts.DriverChange(9, "nvidia", True),
+            facts.DriverChange(9, "nvidia"),
         ),
         (
             record(wire.NicEvent, KIND.NIC, source=1, event=10, port=1, device=b"mlx5_0"),

@@ -85,6 +85,11 @@ class Special(Fact):
     c: int
 """
 
+_MIRROR = """
+class Mirror(ctypes.Structure):
+    _fields_ = (("b", c_uint32),)
+"""
+
 
 @pytest.mark.parametrize(
     ("code", "unfilled", "unread"),
@@ -102,6 +107,9 @@ class Special(Fact):
         ("def f(x: Fact): return x.b", ["a", "b"], ["a"]),
         ("def f(x: Fact | Other): return x.b", ["a", "b"], ["a"]),
         ("def f(x: Seen | Other): return x.b", ["a", "b"], ["a"]),
+        ("def f(x: m.Fact | None): return x.b", ["a", "b"], ["a"]),
+        ("def f(x: m.Mirror): return x.b", ["a", "b"], ["a", "b"]),
+        ("def f(x: list[m.Other]): return x.b", ["a", "b"], ["a"]),
         ("for x in y: print(x.b)", ["a", "b"], ["a"]),
         ("match x:\n  case Fact(b=1): pass", ["a", "b"], ["a"]),
     ],
@@ -109,6 +117,6 @@ class Special(Fact):
 def test_uses__of_one_class(code: str, unfilled: list[str], unread: list[str]) -> None:
     declared = {"m": ast.parse(_DECLARED)}
     known = records(declared)
-    found = uses([ast.parse(code)], known)
+    found = uses([ast.parse(code), ast.parse(_MIRROR)], known)
     fact = known[0]
     assert (unused(fact, found.filled), unused(fact, found.read)) == (unfilled, unread)

@@ -1,4 +1,4 @@
-"""A job that no agent has watched, inspected on all its nodes at once: one judge, what it lacks is said."""
+"""A job that no agent has watched, traced on all its nodes at once: one judge, what it lacks is said."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_judged__a_rank_is_not_missing_while_one_works() -> None:
 
 
 def test_judged__a_node_that_was_sure_sooner_still_counts() -> None:
-    """Nodes are inspected for 3 to 20 s: what came first is as old as that, and valid."""
+    """Nodes are traced for 3 to 20 s: what came first is as old as that, and valid."""
     found = over_nodes(*all_but(3, rank(3, State.STOPPED)), late_s=17.0)
     assert named(found) == (VerdictKind.HUNG, Cause.STOPPED, 3)
     assert found.verdict.time_s - found.verdict.since_s == pytest.approx(9.0 + 17.0)
