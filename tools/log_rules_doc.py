@@ -48,7 +48,7 @@ restarts of the container. Once a job has a fault, its Incident includes what th
   Lines of victims (a peer that went away) decide nothing.
 - `status.evidence` with kind `log`: rule, meaning and advice, and where a Python traceback was raised. `kubectl kcover explain`, `trace POD` and the Incident show it.
   Such a line never constitutes a fault, names no culprit, and **does not count as evidence to end a job**, alone or with others.
-- `status.crashes`: what identifies the crash, to compare the next one with.
+- `status.crashes`: what identifies the crash, to compare the next one with. Of pods that fail together with one traceback at one step, one is recorded, and one on another node.
 
 **A bug that a restart does not fix.** A job whose program fails after a restart with the same traceback at the same step is not restarted again: the Incident
 is `Refused`, or, if its kubelets would restart it for ever, the job is suspended, and the message says so. `kubectl kcover approve` restarts it all the same. Two crashes are the same if all frames (file, line,
