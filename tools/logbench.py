@@ -16,8 +16,10 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+from kcover_ebpf.api import rfc3339
 from kcover_ebpf.hardware.catalog.files import shipped
 from kcover_ebpf.logs import rules
 from kcover_ebpf.logs.container_log import ContainerLogReader
@@ -28,6 +30,9 @@ from tools.pages import ROOT
 
 _RAW, _PAGE = ROOT / "docs/bench/logs.jsonl", ROOT / "docs/bench/logs.md"
 _CALM = "[2026-11-22 10:00:00,123] INFO step 12345 epoch 3 loss 0.123 lr 1e-4 12345 tokens/s rank 7 memory 61.2 GiB"
+_STEPLESS = (
+    "[2026-11-22 10:00:00,123] INFO loss 0.123 lr 1e-4 12345 tokens/s rank 7 memory 61.2 GiB"
+)
 _ERROR = "RuntimeError: CUDA error: an illegal memory access was encountered"
 _TRACEBACK = (
     "Traceback (most recent call last):",
@@ -40,38 +45,58 @@ _TRACEBACK = (
 _PIECE_BYTES = 16 << 10
 """What containerd makes of a longer line."""
 _BLOCK = 128 << 10
-_NOW = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
-"""What is long ago is not reported."""
+_BYTES_PER_SECOND = 5_000_000
+"""Of a log's own time: as fast as the agent follows one."""
 _GOAL = 50.0
 """MB a second of CPU, for the log of a training that is well."""
-_LOGS: dict[str, tuple[float, Callable[[random.Random], list[str]]]] = {
-    "quiet": (0.0, lambda _: [_CALM]),
-    "a line in 10,000 matches a rule": (1e-4, lambda _: [_ERROR]),
-    "a line in 100 matches a rule": (1e-2, lambda _: [_ERROR]),
-    "a traceback every 1,000 lines": (1e-3, lambda _: list(_TRACEBACK)),
-    "lines of 64 KiB, in pieces": (1.0, lambda chance: ["x" * chance.randint(60_000, 65_000)]),
-    "every line matches a rule": (1.0, lambda _: [_ERROR]),
+
+
+@dataclass(frozen=True)
+class _Log:
+    """A log whose lines are calm, but for a share of them."""
+
+    share: float = 0.0
+    special: Callable[[random.Random], list[str]] = lambda _: []
+    stream: str = "stdout"
+    """Of the special lines."""
+    calm: str = _CALM
+
+
+_LOGS = {
+    "quiet": _Log(),
+    "a line in 10,000 matches a rule": _Log(1e-4, lambda _: [_ERROR]),
+    "a line in 100 matches a rule": _Log(1e-2, lambda _: [_ERROR]),
+    "a traceback every 1,000 lines": _Log(1e-3, lambda _: list(_TRACEBACK)),
+    "a traceback on stderr every 10,000 lines": _Log(1e-4, lambda _: list(_TRACEBACK), "stderr"),
+    "the same amid lines without a step": _Log(
+        1e-4, lambda _: list(_TRACEBACK), "stderr", _STEPLESS
+    ),
+    "lines of 64 KiB, in pieces": _Log(1.0, lambda chance: ["x" * chance.randint(60_000, 65_000)]),
+    "every line matches a rule": _Log(1.0, lambda _: [_ERROR]),
 }
 
 
-def log(size: int, share: float, special: Callable[[random.Random], list[str]]) -> bytes:
-    """A container's log of about `size` bytes, in which this share of the lines is special."""
+def log(size: int, kind: _Log) -> bytes:
+    """A container's log of about `size` bytes, whose last line was written now: what is long ago is not reported."""
     chance = random.Random(1)
     made: list[str] = []
     length = 0
+    begin_s = time.time() - size / _BYTES_PER_SECOND
     while length < size:
-        texts = special(chance) if chance.random() < share else [_CALM]
-        for line in (line for text in texts for line in _cri(text)):
-            made.append(line)
-            length += len(line)
+        is_special = chance.random() < kind.share
+        stream = kind.stream if is_special else "stdout"
+        for text in kind.special(chance) if is_special else [kind.calm]:
+            for line in _cri(text, stream, begin_s + length / _BYTES_PER_SECOND):
+                made.append(line)
+                length += len(line)
     return "".join(made).encode()
 
 
-def _cri(text: str) -> Iterator[str]:
+def _cri(text: str, stream: str, at_s: float) -> Iterator[str]:
     pieces = [text[at : at + _PIECE_BYTES] for at in range(0, len(text), _PIECE_BYTES)]
     for number, piece in enumerate(pieces, start=1):
         tag = "F" if number == len(pieces) else "P"
-        yield f"{_NOW}.123456789Z stdout {tag} {piece}\n"
+        yield f"{rfc3339.to_text(at_s)[:-1]}789Z {stream} {tag} {piece}\n"
 
 
 def by_command(data: bytes) -> tuple[float, int]:
@@ -112,9 +137,9 @@ def by_agent(data: bytes) -> tuple[float, int]:
 
 def measure(mib: int) -> Iterator[dict[str, object]]:
     """One row for each log and reader."""
-    for name, (share, special) in _LOGS.items():
+    for name, kind in _LOGS.items():
         size = (mib << 20) >> (5 if name.startswith("every") else 0)
-        data = log(size, share, special)
+        data = log(size, kind)
         for reader, run in (("logs", by_command), ("agent", by_agent)):
             took, count = run(data)
             yield {
@@ -141,7 +166,8 @@ def page(rows: list[dict[str, object]]) -> str:
             "`python -m tools.logbench --take`: MB of a container's log a second of CPU, made up logs in the",
             f"format of the CRI. The goal is {_GOAL:.0f} for the log of a training that is well. The agent takes",
             "at most 5% of a core for all logs of its node, so it follows 5 MB/s of them; what is written faster",
-            "is skipped and counted.",
+            "is skipped and counted. The lines' own time advances as fast as that, so of the logs with a traceback",
+            "on stderr all is searched for steps that were printed before one and written after it.",
             "",
             "| log | `kcover-ebpf logs` | agent |",
             "|---|---|---|",

@@ -152,11 +152,10 @@ class ContainerLogReader:
 
 def _add_late_steps(tracebacks: Sequence[_Seen], whole: bytes) -> None:
     """Add to tracebacks that ended what was printed before them and written after them."""
-    for line, printed in printed_steps.each_line(whole):
-        for each in tracebacks:
-            if printed_steps.is_of_before(line, each.stream, each.time_s):
-                both = PrintedStep(each.found.step, each.found.epoch).then(printed)
-                each.found = replace(each.found, step=both.step, epoch=both.epoch)
+    for each in tracebacks:
+        late = printed_steps.written_late(whole, each.stream, each.time_s)
+        both = PrintedStep(each.found.step, each.found.epoch).then(late)
+        each.found = replace(each.found, step=both.step, epoch=both.epoch)
     end_s = _first_time(whole[whole.rfind(b"\n", 0, -1) + 1 :])
     for each in tracebacks:
         each.settled = end_s is not None and end_s - each.time_s > LATE_LINE_S

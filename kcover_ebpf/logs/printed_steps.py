@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+import re2
 
 from kcover_ebpf.logs import lines
 from kcover_ebpf.tunables.host import LATE_LINE_S
@@ -14,6 +18,15 @@ _STEP = re.compile(
     rb"(\d{1,15})(?![.\d])|\b(\d{1,15})/\d{1,15} \["
 )
 _EPOCH = re.compile(rb"(?i)\bepoch[\"']?\s*[:=#]?\s*\[?\s*(\d{1,9})(?![.\d])")
+_ASSIGNED = rb"[\"']?[\t\v\f\r ]*[:=#]?[\t\v\f\r ]*\[?[\t\v\f\r ]*\d+(?:[^.\d]|$)"
+# Whatever the two above match in a line, these do: RE2 searches a block ten times as fast as `re`.
+_STEP_SIGN = rb"(?:step|iteration|iter|batch)" + _ASSIGNED + rb"|\d/\d{1,15} \["
+_EPOCH_SIGN = rb"epoch" + _ASSIGNED
+_OTHER = {"stdout": b"stderr", "stderr": b"stdout"}
+_TIME_BYTES = 100
+"""Longer than what the CRI puts in front of a line."""
+_FIRST_PIECE_BYTES = 4 << 10
+"""Of what is searched from its end: a training that prints its step prints it often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +60,60 @@ def is_of_before(line: lines.LogLine, stream: str, raised_s: float) -> bool:
     return 0.0 <= line.time_s - raised_s <= LATE_LINE_S
 
 
-def each_line(block: bytes) -> Iterator[tuple[lines.LogLine, PrintedStep]]:
-    """The lines of a block of whole lines that say a step or an epoch."""
-    for raw in block.split(b"\n"):
-        found = last(raw)
-        if found.step is None and found.epoch is None:
-            continue
+def written_late(block: bytes, stream: str, raised_s: float) -> PrintedStep:
+    """What lines of this block say that was printed before a traceback and written after it.
+
+    `block`: whole lines, in order of time; `stream`, `raised_s`: of the traceback (unix seconds).
+    """
+    if stream not in _SIGNS:
+        return PrintedStep(None, None)
+    block = _until(block, raised_s + LATE_LINE_S)
+    step, epoch = (
+        _last_late(pattern, sign, block, stream, raised_s)
+        for pattern, sign in zip((_STEP, _EPOCH), _SIGNS[stream], strict=True)
+    )
+    return PrintedStep(step, epoch)
+
+
+def _until(block: bytes, end_s: float) -> bytes:
+    """The lines up to that time."""
+    if _time_s(block[block.rfind(b"\n", 0, -1) + 1 :]) <= end_s:
+        return block
+    all_lines = block.split(b"\n")
+    return b"\n".join(all_lines[: bisect_right(all_lines, end_s, key=_time_s)])
+
+
+def _time_s(raw: bytes) -> float:
+    """Unix seconds; before all times where the line does not say."""
+    line = lines.parse(raw[:_TIME_BYTES].decode("utf-8", "replace"))
+    found = None if line is None else line.time_s
+    return -math.inf if found is None else found
+
+
+def _last_late(
+    pattern: re.Pattern[bytes], sign: re2._Regexp[bytes], block: bytes, stream: str, raised_s: float
+) -> int | None:
+    for raw in _backwards(block, sign):
         line = lines.parse(raw.decode("utf-8", "replace"))
-        if line is not None:
-            yield line, found
+        if line is None or line.time_s is None:
+            continue
+        if line.time_s < raised_s:
+            break  # the lines of one stream are in order
+        if is_of_before(line, stream, raised_s) and (number := _last(pattern, raw)) is not None:
+            return number
+    return None
+
+
+def _backwards(block: bytes, sign: re2._Regexp[bytes]) -> Iterator[bytes]:
+    """The lines with this sign, the last one first."""
+    end, size = len(block), _FIRST_PIECE_BYTES
+    while end > 0:
+        start = block.rfind(b"\n", 0, max(0, end - size)) + 1
+        piece = block[start:end]
+        for match in reversed(list(sign.finditer(piece))):
+            newline = piece.find(b"\n", match.start())
+            yield piece[match.start() : len(piece) if newline < 0 else newline]
+        end, size = start, 2 * size
 
 
 def _last(pattern: re.Pattern[bytes], text: bytes) -> int | None:
@@ -63,3 +121,19 @@ def _last(pattern: re.Pattern[bytes], text: bytes) -> int | None:
     for match in pattern.finditer(text):
         number = int(next(group for group in match.groups() if group is not None))
     return number
+
+
+def _sign(stream: bytes, text: bytes) -> re2._Regexp[bytes]:
+    """Finds lines of a stream (CRI) that may have such a text, at the speed of RE2."""
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    return re2.compile(
+        rb"(?im)^[^ \n]+ " + stream + rb" [^\n]*?(?:" + text + rb")", options=options
+    )
+
+
+_SIGNS = {
+    stream: (_sign(other, _STEP_SIGN), _sign(other, _EPOCH_SIGN))
+    for stream, other in _OTHER.items()
+}
+"""Of a step and of an epoch, in lines of the other stream than this."""

@@ -82,6 +82,10 @@ class TracebackFinder:
                 if mark < 0:
                     break
                 position = block.rfind(b"\n", position, mark) + 1 or position
+            elif (concerned := self._next_concerned(block, position)) > position:
+                self._add_late_steps(block[position:concerned])
+                position = concerned
+                continue
             end = block.find(b"\n", position)
             end = len(block) if end < 0 else end
             line = lines.parse(block[position:end].decode("utf-8", "replace").rstrip("\r"))
@@ -89,6 +93,26 @@ class TracebackFinder:
                 yield from self._take(line, partial(self._before, block, position))
             position = end + 1
         self._context = self._before(block, len(block))
+
+    def _next_concerned(self, block: bytes, position: int) -> int:
+        """Where the next line starts that may belong to an open traceback or begin one; here, if in doubt."""
+        streams = {stream for stream, _ in self._open}
+        stream = streams.pop()
+        if streams or not stream:
+            return position
+        own = block.find(f" {stream} ".encode(), position)
+        own = len(block) if own < 0 else own
+        mark = block.find(_MARK, position, own)
+        if own == len(block) and mark < 0:
+            return own
+        return block.rfind(b"\n", position, own if mark < 0 else mark) + 1 or position
+
+    def _add_late_steps(self, others: bytes) -> None:
+        """Of lines that are all of the stream that no open traceback has."""
+        for each in self._open.values():
+            if (raised_s := lines.unix_s(each.time)) is not None:
+                late = printed_steps.written_late(others, each.stream, raised_s)
+                each.printed = each.printed.then(late)
 
     def _before(self, block: bytes, position: int) -> bytes:
         return (self._context + block[max(0, position - _CONTEXT_BYTES) : position])[

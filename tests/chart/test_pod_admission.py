@@ -141,6 +141,8 @@ def test_armed_pods_get_a_preflight_before_all_else(
         body["spec"]["initContainers"] = [{"name": "own", "image": "own"}]
         body["spec"]["volumes"] = [{"name": "data", "emptyDir": {}}]
         assert [each["name"] for each in initial(root, body)] == [preflight.CONTAINER, "own"]
+        forever = initial(root, pod("a", [{}], restartPolicy="Always"))
+        assert [each["name"] for each in forever] == [preflight.CONTAINER]
         body["metadata"]["labels"] = {}
         assert [each["name"] for each in initial(root, body)] == ["own"]
         asked = "/apis/kcover.io/v1alpha1/nodehealths/n1"
@@ -149,6 +151,26 @@ def test_armed_pods_get_a_preflight_before_all_else(
         assert tenant.ask("DELETE", asked).code == 403
     finally:
         helm(*upgrade, "--reuse-values", "--set=admission.preflight=false")
+
+
+def test_pods_whose_restarts_their_job_counts_get_no_preflight(
+    installed: Installed, helm: Helm, root: User
+) -> None:
+    upgrade = "upgrade", RELEASE, str(CHART), f"--namespace={installed.namespace}"
+    on = "--set=admission.preflight=true,admission.bandwidth=true"
+    helm(*upgrade, "--reuse-values", on)
+    try:
+        body = pod("a", [{}])
+        body["metadata"]["annotations"] = {preflight.FLOOR: "300"}
+        deadline_s = time.monotonic() + 60
+        while len(found := initial(root, body)) != 2:
+            assert time.monotonic() < deadline_s, found
+            time.sleep(0.5)
+        body["spec"]["restartPolicy"] = "OnFailure"
+        assert initial(root, body) == []
+    finally:
+        off = "--set=admission.preflight=false,admission.bandwidth=false"
+        helm(*upgrade, "--reuse-values", off)
 
 
 WELL = ["true"]

@@ -16,6 +16,7 @@ from kcover_ebpf.api.codec import encode
 from kcover_ebpf.api.log_report import ContainerLog, LoggedTraceback
 from kcover_ebpf.hardware.catalog.files import shipped as catalog
 from kcover_ebpf.logs import exit_codes, printed_steps, rules
+from kcover_ebpf.logs import lines as log_lines
 from kcover_ebpf.logs.container_log import ContainerLogReader
 from kcover_ebpf.logs.lines import LogLine, Source
 from kcover_ebpf.logs.log_files import Chunk
@@ -285,17 +286,36 @@ def test_container_logs__long_after_a_traceback_no_line_is_searched_for_steps(
     reader.feed(Chunk(0, lines(TRACEBACK)), NOW_S)
     reader.feed(Chunk(0, cri("calm", at="10:00:09")), NOW_S)
     searched: list[bytes] = []
-    search = printed_steps.each_line
+    search = printed_steps.written_late
 
-    def note(block: bytes) -> Iterator[tuple[LogLine, PrintedStep]]:
+    def note(block: bytes, stream: str, raised_s: float) -> PrintedStep:
         searched.append(block)
-        return search(block)
+        return search(block, stream, raised_s)
 
-    monkeypatch.setattr(printed_steps, "each_line", note)
+    monkeypatch.setattr(printed_steps, "written_late", note)
     reader.feed(Chunk(0, cri("step 20", stream="stdout", at="10:00:10")), NOW_S)
     assert searched == []
     reader.feed(Chunk(0, lines(TRACEBACK, at="10:00:20")), NOW_S)
     assert searched != []
+
+
+def test_traceback__of_the_lines_amid_it_only_those_that_may_concern_it_are_parsed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parsed: list[str] = []
+    parse = log_lines.parse
+
+    def note(line: str) -> LogLine | None:
+        parsed.append(line)
+        return parse(line)
+
+    monkeypatch.setattr(log_lines, "parse", note)
+    noise = b"".join(
+        cri(f"step {number} of a calm training", stream="stdout") for number in range(1000)
+    )
+    (found,) = tracebacks(lines(CALLS) + noise + cri(ERROR))
+    assert (found.place, found.printed.step) == ("train.py:71", 999)
+    assert len(parsed) < 100
 
 
 def test_container_logs__a_restart_of_the_container_begins_anew() -> None:
