@@ -10,6 +10,8 @@ from pathlib import Path
 
 _DISK = frozenset({"bcachefs", "btrfs", "ext3", "ext4", "f2fs", "xfs", "zfs"})
 _NETWORK = frozenset({"9p", "beegfs", "ceph", "cifs", "gpfs", "lustre", "nfs", "nfs4", "smb3", "wekafs"})  # fmt: skip
+_READ_ONLY = frozenset({"ro", "emergency_ro"})
+"""Of a super block; ext4 keeps "rw" after an error and adds "emergency_ro" since Linux 6.15."""
 _CSI = re.compile(r"kubernetes\.io[~/]csi/")
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
@@ -69,7 +71,7 @@ def _parsed(text: str, top: Path) -> Iterator[Mount]:
         path = top / place.lstrip("/")
         writable, super_options = "rw" in fields[5].split(","), rest[2].split(",")
         driver = _csi_driver(path.parent / "vol_data.json") if _CSI.search(place) else ""
-        broken = writable and "ro" in super_options
+        broken = writable and not _READ_ONLY.isdisjoint(super_options)
         known = found.get(fields[2])
         if known is None or (driver and not known.csi_driver):
             found[fields[2]] = Mount(place, path, kind, source, is_network, broken, driver)

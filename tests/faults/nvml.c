@@ -2,12 +2,14 @@
 /*
  * Stub of libnvidia-ml.so.1 with two GPUs, for tests without one. What happens is read from
  * the file named by FAKE_NVML, a line each: "xid GPU NUMBER INSTANCE" (instance -1: none), "user
- * GPU PID INSTANCE", "refuse CODE" for nvmlInit, "hang" for one that never returns. Signatures:
- * nvml.h.
+ * GPU PID INSTANCE", "refuse CODE" for nvmlInit, "block CALL" for a call of the binding that never
+ * returns, in state D. Signatures: nvml.h.
  */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #define SUCCESS           0
@@ -48,17 +50,37 @@ static FILE *script(void)
 	return path ? fopen(path, "r") : NULL;
 }
 
+/* As in a driver that does not answer: the parent of a vfork waits for its child, in state D. */
+static void block(void)
+{
+	if (vfork() == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		for (;;)
+			pause();
+	}
+}
+
+static void may_block(const char *call)
+{
+	FILE *file = script();
+	char line[128], found[64];
+
+	while (file && fgets(line, sizeof(line), file))
+		if (sscanf(line, "block %63s", found) == 1 && !strcmp(found, call))
+			block();
+	if (file)
+		fclose(file);
+}
+
 static int initialize(void)
 {
 	FILE *file = script();
 	char line[128];
 	int code = SUCCESS;
 
-	while (file && fgets(line, sizeof(line), file)) {
+	may_block("nvmlInit");
+	while (file && fgets(line, sizeof(line), file))
 		sscanf(line, "refuse %d", &code);
-		if (!strncmp(line, "hang", 4))
-			pause();
-	}
 	if (file)
 		fclose(file);
 	return code;
@@ -77,6 +99,7 @@ int nvmlInitWithFlags(unsigned int flags)
 
 int nvmlShutdown(void)
 {
+	may_block("nvmlShutdown");
 	return SUCCESS;
 }
 
@@ -88,18 +111,21 @@ const char *nvmlErrorString(int code)
 
 int nvmlDeviceGetCount_v2(unsigned int *count)
 {
+	may_block("nvmlDeviceGetCount");
 	*count = GPUS;
 	return SUCCESS;
 }
 
 int nvmlDeviceGetHandleByIndex_v2(unsigned int index, struct device **device)
 {
+	may_block("nvmlDeviceGetHandleByIndex");
 	*device = &devices[index];
 	return SUCCESS;
 }
 
 int nvmlDeviceGetPciInfo_v3(struct device *device, struct pci_info *info)
 {
+	may_block("nvmlDeviceGetPciInfo");
 	memset(info, 0, sizeof(*info));
 	snprintf(info->bus_id, sizeof(info->bus_id), "00000000:%02X:00.0", 0x5d + device->index);
 	return SUCCESS;
@@ -107,6 +133,7 @@ int nvmlDeviceGetPciInfo_v3(struct device *device, struct pci_info *info)
 
 int nvmlEventSetCreate(void **set)
 {
+	may_block("nvmlEventSetCreate");
 	*set = &reported;
 	return SUCCESS;
 }
@@ -114,6 +141,7 @@ int nvmlEventSetCreate(void **set)
 int nvmlEventSetFree(void *set)
 {
 	(void)set;
+	may_block("nvmlEventSetFree");
 	return SUCCESS;
 }
 
@@ -121,6 +149,7 @@ int nvmlDeviceRegisterEvents(struct device *device, unsigned long long types, vo
 {
 	(void)device;
 	(void)set;
+	may_block("nvmlDeviceRegisterEvents");
 	return types == XID_EVENT ? SUCCESS : 2;
 }
 
@@ -132,6 +161,7 @@ int nvmlEventSetWait_v2(void *set, struct event *event, unsigned int timeout_ms)
 	char line[128];
 
 	(void)set;
+	may_block("nvmlEventSetWait");
 	while (file && fgets(line, sizeof(line), file)) {
 		if (sscanf(line, "xid %d %d %d", &gpu, &number, &instance) != 3)
 			continue;
@@ -157,6 +187,7 @@ int nvmlDeviceGetComputeRunningProcesses_v3(struct device *device, unsigned int 
 	int gpu, pid, instance;
 	char line[128];
 
+	may_block("nvmlDeviceGetComputeRunningProcesses");
 	while (file && fgets(line, sizeof(line), file)) {
 		if (sscanf(line, "user %d %d %d", &gpu, &pid, &instance) != 3 ||
 		    gpu != device->index)

@@ -17,17 +17,16 @@
 #define NOT_SUPPORTED     3
 #define INSUFFICIENT_SIZE 7
 #define GPUS              2
-#define MOST_GPUS         8
+#define MOST_GPUS         20
 #define LINKS             4
-#define FABRIC_HEALTHY    0xaa /* four fields of two bits, each of which says no */
+#define FABRIC_HEALTHY \
+	0x1aa /* four fields of two bits, each of which says no, and a right configuration */
 
 struct device {
 	int index;
 };
 
-static struct device devices[MOST_GPUS] = {
-	{ 0 }, { 1 }, { 2 }, { 3 }, { 4 }, { 5 }, { 6 }, { 7 }
-};
+static struct device devices[MOST_GPUS];
 static int calls;
 
 /*
@@ -133,6 +132,7 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned int index, struct device **device)
 	int code;
 
 	*device = &devices[index];
+	(*device)->index = index;
 	only("handle", index, &code);
 	return code;
 }
@@ -251,6 +251,18 @@ static const char *field_name(unsigned int id)
 		return "pcie_sent";
 	case 198:
 		return "pcie_received";
+	case 206:
+		return "link_malformed";
+	case 207:
+		return "link_overruns";
+	case 208:
+		return "link_received_errors";
+	case 211:
+		return "link_integrity";
+	case 215:
+		return "link_recovery_events";
+	case 219:
+		return "link_effective";
 	default:
 		return "recovery";
 	}
@@ -258,9 +270,12 @@ static const char *field_name(unsigned int id)
 
 int nvmlDeviceGetFieldValues(struct device *device, int count, struct field *fields)
 {
-	for (int i = 0; i < count; i++)
-		fields[i].value =
-			value(field_name(fields[i].id), device->index, 0, &fields[i].code);
+	for (int i = 0; i < count; i++) {
+		const char *name = field_name(fields[i].id);
+		int other_link = !strncmp(name, "link_", 5) && fields[i].scope;
+
+		fields[i].value = value(name, other_link ? -1 : device->index, 0, &fields[i].code);
+	}
 	return SUCCESS;
 }
 

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
 from tests.skips import ROOT
 
+_CALL = re.compile(r"\bnvml(?:Init|Shutdown|Device[A-Z]|EventSet)\w*")
 
-def build(folder: Path) -> Path:
-    """Compile it into a folder; returns the folder."""
+
+def calls(*modules: str) -> set[str]:
+    """The calls of NVML in the source of these modules, by their names in the binding."""
+    texts = ((ROOT / "kcover_ebpf" / name).read_text() for name in modules)
+    return {call for text in texts for call in _CALL.findall(text)}
+
+
+def build(folder: Path, source: str = "nvml_health.c") -> Path:
+    """Compile it into a folder; returns the folder. `source`: in tests/faults."""
     target = folder / "libnvidia-ml.so.1"
     flags = ["-shared", "-fPIC", f"-Wl,-soname,{target.name}"]
-    source = ROOT / "tests/faults/nvml_health.c"
-    subprocess.run(["gcc", *flags, "-o", str(target), str(source)], check=True, timeout=60)
+    subprocess.run(
+        ["gcc", *flags, "-o", str(target), str(ROOT / "tests/faults" / source)],
+        check=True,
+        timeout=60,
+    )
     return folder
 
 

@@ -23,6 +23,7 @@ from kcover_ebpf.logs.log_files import Chunk
 from kcover_ebpf.logs.partial_lines import MOST_LINE_BYTES, PartialLines
 from kcover_ebpf.logs.printed_steps import PrintedStep
 from kcover_ebpf.logs.tracebacks import FoundTraceback, TracebackFinder
+from kcover_ebpf.run.outcome import EXIT_SHUT_DOWN
 
 NOW_S = rfc3339.from_text("2026-11-22T10:01:00Z")
 RULES = tuple(each for each in rules.shipped() if each.source is Source.CONTAINER)
@@ -359,6 +360,12 @@ def test_container_logs__a_generic_rule_comes_after_one_that_explains() -> None:
         ("signal 9", "SIGKILL"),
         ("signal 11", "SIGSEGV"),
         ("code 127", "not found"),
+        ("code 70", "internal error of kcover-ebpf"),
+        (f"code {EXIT_SHUT_DOWN}", "kcover-ebpf run ended the job on a verdict"),
+        ("code 124", "timeout"),
+        ("signal 10", "SIGUSR1: a scheduler"),
+        ("signal 12", "SIGUSR2: a scheduler"),
+        ("signal 14", "SIGALRM"),
     ],
 )
 def test_container_logs__an_exit_code_is_explained(end: str, words: str) -> None:

@@ -83,8 +83,9 @@ def test_inspection_host__storage_that_hangs_costs_no_other(
     assert "/ (ext4, /dev/vda): answered" in one.evidence
 
 
-def test_inspection_host__a_disk_that_became_read_only(tmp_path: Path) -> None:
-    mount(tmp_path, "23 1 254:0 / / rw,relatime - ext4 /dev/vda ro,errors=remount-ro")
+@pytest.mark.parametrize("shown", ["ro,errors=remount-ro", "rw,errors=remount-ro,emergency_ro"])
+def test_inspection_host__a_disk_that_became_read_only(tmp_path: Path, shown: str) -> None:
+    mount(tmp_path, f"23 1 254:0 / / rw,relatime - ext4 /dev/vda {shown}")
     assert "became read-only" in found(storage.CHECK, tmp_path).evidence
 
 

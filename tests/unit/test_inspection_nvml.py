@@ -85,6 +85,30 @@ def test_inspection_nvml__healthy_gpus(library: Path, host: Path) -> None:
     ]
 
 
+OLD_LINKS = "link_replays 1 error 2\nlink_recoveries 1 error 3\nlink_crc 1 error 3"
+"""Links since the fifth generation do not have these counters."""
+NEWER_LINKS = [
+    ("link_malformed 1 grow", "malformed packets of NVLink 0 grew by"),
+    ("link_overruns 1 grow", "packets lost for lack of buffers of NVLink 0 grew by"),
+    ("link_received_errors 1 grow", "received errors of NVLink 0 grew by"),
+    ("link_integrity 1 grow", "integrity errors of NVLink 0 grew by"),
+    ("link_effective 1 grow", "effective errors of NVLink 0 grew by"),
+    ("link_recovery_events 1 grow", "recoveries of NVLink 0 grew by"),
+    ("link_recovery_events 1 2", "2 recoveries of NVLink 0 since the driver was loaded"),
+    ("link_malformed 1 error 3\nlink_recovery_events 1 2", "2 recoveries of NVLink 0"),
+]
+WRONG_FABRICS = [
+    (2, "wrong GUID of the system"),
+    (3, "wrong serial number of the chassis"),
+    (4, "no partition"),
+    (5, "too few NVLinks"),
+    (6, "the GPU's firmware does not fit"),
+    (7, "invalid location"),
+    (8, "invalid state of the GPU"),
+    (15, "number 15"),
+]
+
+
 @pytest.mark.parametrize(
     ("script", "result", "words"),
     [
@@ -104,6 +128,7 @@ def test_inspection_nvml__healthy_gpus(library: Path, host: Path) -> None:
         ("link_recoveries 1 grow", "warn", "recoveries of NVLink 0 grew by"),
         ("link_replays 1 grow", "warn", "replays of NVLink 0 grew by"),
         ("link_crc 1 grow", "warn", "CRC errors of NVLink 0 grew by"),
+        *((f"{OLD_LINKS}\n{script}", "warn", words) for script, words in NEWER_LINKS),
         ("throttle 1 64", "warn", "heat, by hardware"),
         ("throttle 1 32", "warn", "heat, by software"),
         ("throttle 1 136", "warn", "power brake"),
@@ -137,6 +162,14 @@ def test_inspection_nvml__healthy_gpus(library: Path, host: Path) -> None:
         (f"fabric_health 1 {0b10_10_01_10}", "warn", "NVLink fabric: a route is being recovered"),
         (f"fabric_health 1 {0b10_01_10_10}", "fail", "NVLink fabric: a route is unhealthy"),
         (f"fabric_health 1 {0b01_10_10_10}", "warn", "an access time-out is being recovered"),
+        *(
+            (
+                f"fabric_health 1 {number << 8 | 0b10_10_10_10}",
+                "fail",
+                f"wrong configuration: {words}",
+            )
+            for number, words in WRONG_FABRICS
+        ),
         ("handle 1 error 15", "fail", "GPU 1 gives no answer"),
         ("ecc 1 error 15", "fail", "the GPU is lost"),
         ("ecc 1 error 999", "unknown", "ecc: NVML: Unknown Error"),
@@ -183,6 +216,7 @@ def test_inspection_nvml__a_library_that_only_the_host_has(
         "sm_clock 1 991\nutilization 1 100\n",
         "sm_clock 1 500\nset_clock 1 800\nutilization 1 100\nthrottle 1 2\n",  # the applications' setting
         "fabric_health 1 0\n",  # no field is supported
+        f"fabric_health 1 {1 << 8}\n",  # a right configuration
         "ecc 1 error 3\necc_mode 1 error 3\nfabric 1 0\n",  # not supported
         "power_mw 1 error 3\npower_limit_mw 1 400000\ndefault_mw 1 error 3\n",
         "sm_clock 1 error 3\nutilization 1 100\n",
@@ -192,6 +226,8 @@ def test_inspection_nvml__a_library_that_only_the_host_has(
         "retired 1 5\n",
         "recovery 1 error 3\n",
         "link_replays 1 error 2\n",  # a counter that this generation of links does not have
+        f"{OLD_LINKS}\n",
+        f"{OLD_LINKS}\nlink_received_errors 1 5\nlink_effective 1 5\n",  # of before
     ],
 )
 def test_inspection_nvml__what_is_no_fault(library: Path, host: Path, script: str) -> None:

@@ -1,9 +1,11 @@
-"""The check `nvml` against a driver that does not answer: each call of NVML hangs once, in state D."""
+"""The check `nvml`, and what precedes a heavy check, against a driver that does not answer.
+
+Each call of NVML hangs once, in state D.
+"""
 
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -12,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from tests.skips import ROOT
 from tests.unit import nvml_stub
 from tests.unit.inspection_hosts import pci_device
 
@@ -23,7 +24,6 @@ MODULES = (
     "inspection/checks/nvml_gpu.py",
     "hardware/nvml_library.py",
 )
-CALL = re.compile(r"\bnvml(?:Init|Shutdown|Device[A-Z])\w*")
 # Each call of the check, and the name by which the script of tests/faults/nvml_health.c knows it.
 HANGS = {
     "nvmlInit": "init -1",
@@ -149,7 +149,62 @@ def test_inspection_nvml_hangs__no_call_that_hangs_is_waited_for(tmp_path: Path)
 
 
 def test_inspection_nvml_hangs__each_call_of_the_check_can_hang() -> None:
-    made = {
-        call for name in MODULES for call in CALL.findall((ROOT / "kcover_ebpf" / name).read_text())
-    }
-    assert made == set(HANGS)
+    assert nvml_stub.calls(*MODULES) == set(HANGS)
+
+
+BUSY_HANGS = {
+    "nvmlInit": "init -1",
+    "nvmlDeviceGetCount": "count -1",
+    "nvmlDeviceGetHandleByIndex": "handle 1",
+    "nvmlDeviceGetComputeRunningProcesses": "process 1",
+    "nvmlDeviceGetUtilizationRates": "utilization 1",
+    "nvmlDeviceGetMemoryInfo": "memory_mib 1",
+}
+# A heavy check for each line. The runner's clock begins to run, past the deadline, once the check is in state D.
+BUSY_PROGRAM = """
+import json, os, sys, time
+from pathlib import Path
+import pynvml
+from kcover_ebpf.inspection import runner
+from kcover_ebpf.inspection.options import InspectionOptions
+from kcover_ebpf.inspection.result import Check, Cost, passed
+
+class Clock:
+    sleep, is_over = time.sleep, False
+
+    def monotonic(self):
+        for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+            self.is_over = self.is_over or state == "D"
+        return time.monotonic() if self.is_over else 0.0
+
+check = Check("heavy", Cost.HEAVY, 0.05, "", "", lambda _: [passed("it was run")])
+script, found = Path(os.environ["FAKE_NVML"]), []
+for line in sys.argv[2:]:
+    script.write_text(line)
+    runner.time = Clock()
+    found += runner.inspect([check], InspectionOptions(root=Path(sys.argv[1])))
+print(json.dumps([[each.result.value, each.evidence, each.left_behind] for each in found]))
+"""
+
+
+def test_inspection_nvml_hangs__no_call_before_a_heavy_check_is_waited_for(tmp_path: Path) -> None:
+    lines = [f"{each} block\n" for each in BUSY_HANGS.values()]
+    done = subprocess.run(
+        [sys.executable, "-c", BUSY_PROGRAM, str(tmp_path), "", *lines],
+        env=nvml_stub.environ(nvml_stub.build(tmp_path), tmp_path / "script"),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    healthy, *hanging = json.loads(done.stdout)
+    assert healthy == ["pass", ["it was run"], None]
+    unknown = ["unknown", ["did not answer within 0.05 s"], None]
+    assert hanging == [unknown] * len(BUSY_HANGS)
+
+
+def test_inspection_nvml_hangs__each_call_before_a_heavy_check_can_hang() -> None:
+    made = nvml_stub.calls("inspection/busy.py", "hardware/nvml_library.py")
+    assert made == set(BUSY_HANGS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.skips import ROOT
+from tests.unit import nvml_stub
 
 pytestmark = pytest.mark.needs("gcc", "nvidia-ml-py")
 
@@ -37,31 +36,26 @@ nvml.close()
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("nvml")
-    source = ROOT / "tests/faults/nvml.c"
-    target = folder / "libnvidia-ml.so.1"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", target, source], check=True, timeout=60)
-    return folder
+    return nvml_stub.build(tmp_path_factory.mktemp("nvml"), "nvml.c")
 
 
 def listen(folder: Path, script: str, wanted: int = 0, patience_s: float = 20) -> dict[str, Any]:
+    said: dict[str, Any] = run(folder, script, PROGRAM, str(patience_s), str(wanted))
+    return said
+
+
+def run(folder: Path, script: str, program: str, *arguments: str) -> Any:
     (folder / "script").write_text(script)
-    environ = os.environ | {
-        "LD_LIBRARY_PATH": str(folder),
-        "FAKE_NVML": str(folder / "script"),
-        "PYTHONPATH": str(ROOT),
-    }
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(patience_s), str(wanted)],
-        env=environ,
+        [sys.executable, "-c", program, *arguments],
+        env=nvml_stub.environ(folder, folder / "script"),
         capture_output=True,
         text=True,
         check=False,
         timeout=60,
     )
     assert done.returncode == 0, done.stderr
-    said: dict[str, Any] = json.loads(done.stdout)
-    return said
+    return json.loads(done.stdout)
 
 
 def test_nvml__xids_and_who_computes(library: Path) -> None:
@@ -80,8 +74,47 @@ def test_nvml__a_driver_that_is_not_loaded(library: Path) -> None:
     assert (said["reason"], said["refusal"]) == ("NVML: Driver Not Loaded", "no_driver")
 
 
-def test_nvml__a_library_that_hangs_is_not_waited_for(library: Path) -> None:
-    assert listen(library, "hang\n", patience_s=0.3)["reason"] == "it does not answer"
+# One listener for each call, of which the thread is in state D before the next begins.
+HANGING = """
+import json, os, sys, time
+from pathlib import Path
+from kcover_ebpf.hardware.nvml import Nvml
+
+def in_d():
+    stats = [(task / "stat").read_text() for task in Path("/proc/self/task").iterdir()]
+    return sum(stat.rpartition(")")[2].split()[0] == "D" for stat in stats)
+
+script, found = Path(os.environ["FAKE_NVML"]), {}
+for count, call in enumerate(sys.argv[1:], 1):
+    script.write_text(f"user 0 4711 -1\\nxid 0 79 -1\\nblock {call}\\n")
+    nvml = Nvml()
+    if call in ("nvmlEventSetFree", "nvmlShutdown"):
+        nvml.close()
+    while in_d() < count:
+        time.sleep(0.01)
+    found[call] = [nvml.status().reason, [each.pid for each in nvml.users("0000:5d:00.0")]]
+    assert len(nvml.take()) <= 1
+    nvml.close()
+print(json.dumps(found), flush=True)
+os._exit(0)
+"""
+BEFORE_IT_LISTENS = {
+    "nvmlInit",
+    "nvmlDeviceGetCount",
+    "nvmlDeviceGetHandleByIndex",
+    "nvmlDeviceGetPciInfo",
+    "nvmlEventSetCreate",
+    "nvmlDeviceRegisterEvents",
+}
+
+
+def test_nvml__no_call_that_hangs_is_waited_for(library: Path) -> None:
+    found = run(library, "", HANGING, *sorted(nvml_stub.calls("hardware/nvml.py")))
+    for call in BEFORE_IT_LISTENS:
+        assert found.pop(call) == ["it does not answer", []]
+    assert found.pop("nvmlDeviceGetComputeRunningProcesses") == ["", []]
+    assert found.pop("nvmlEventSetWait") == ["", [4711]], "what it learned before is kept"
+    assert set(found) == {"nvmlEventSetFree", "nvmlShutdown"}
 
 
 def test_nvml__no_library(tmp_path: Path) -> None:

@@ -52,6 +52,25 @@ def test_dcgm_source__the_fields_of_the_exporter_are_ours(exporter: FakeExporter
     assert found.boottime_ns > 0
 
 
+@pytest.mark.parametrize(
+    ("parts_mib", "total_mib"),
+    [
+        ({"TOTAL": 81559, "USED": 2048, "FREE": 78872, "RESERVED": 638}, 81559),
+        ({"USED": 2048, "FREE": 78872, "RESERVED": 639}, 81559),
+        ({"USED": 2048, "FREE": 78872}, 80920),
+        ({"USED": 2048, "FREE": float("nan")}, None),
+        ({"FREE": 78872, "RESERVED": 639}, None),
+    ],
+)
+def test_dcgm_source__the_memory_is_the_sum_of_its_parts_where_the_total_is_not_exported(
+    exporter: FakeExporter, parts_mib: dict[str, float], total_mib: int | None
+) -> None:
+    lines = [f'DCGM_FI_DEV_FB_{name}{{UUID="{OWN}"}} {mib}\n' for name, mib in parts_mib.items()]
+    exporter.body = "".join(lines).encode()
+    (found,) = DcgmSource(exporter.url, [OWN]).readings()
+    assert found.memory_total_bytes == (None if total_mib is None else total_mib << 20)
+
+
 def test_dcgm_source__rates_are_added_up(
     exporter: FakeExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:

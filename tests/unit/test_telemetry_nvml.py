@@ -36,9 +36,14 @@ source = nvml_source.NvmlSource(pynvml, Path("/"), 0.05)
 end_s = time.monotonic() + 60
 while time.monotonic() < end_s:
     found = source.readings()
-    if all(each.boottime_ns or each.unanswered for each in found):
+    states = [task.read_text().rpartition(")")[2].split()[0] for task in Path("/proc/self/task").glob("*/stat")]
+    answered = [each for each in found if each.boottime_ns or each.unanswered.startswith("NVML")]
+    hanging = [each for each in found if each.unanswered and each not in answered]
+    if len(hanging) == states.count("D") == int(sys.argv[2]) == len(found) - len(answered):
         break
     time.sleep(0.02)
+else:
+    raise SystemExit(f"{hanging} hang, in state D are {states.count('D')} threads")
 print(json.dumps([encode(each) for each in found]), flush=True)
 os._exit(0)
 """
@@ -50,10 +55,12 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return nvml_stub.build(tmp_path_factory.mktemp("nvml"))
 
 
-def read(library: Path, folder: Path, script: str, stuck_s: float = 60) -> list[GpuReading]:
+def read(
+    library: Path, folder: Path, script: str, stuck_s: float = 60, hanging_count: int = 0
+) -> list[GpuReading]:
     (folder / "script").write_text(script)
     done = subprocess.run(
-        [sys.executable, "-c", READ, str(stuck_s)],
+        [sys.executable, "-c", READ, str(stuck_s), str(hanging_count)],
         env=nvml_stub.environ(library, folder / "script"),
         capture_output=True, text=True, check=False, timeout=100,
     )  # fmt: skip
@@ -106,6 +113,7 @@ def test_telemetry_nvml__what_a_gpu_does_not_support_is_not_observed(
     library: Path, tmp_path: Path
 ) -> None:
     names: tuple[str, ...] = (
+        "old_throttle",
         "utilization",
         "power_mw",
         "power_limit_mw",
@@ -130,31 +138,50 @@ def test_telemetry_nvml__what_a_gpu_does_not_support_is_not_observed(
     assert second.pcie_received_bytes == 0
 
 
-@pytest.mark.parametrize(
-    ("name", "call"),
-    [
-        ("handle", "nvmlDeviceGetHandleByIndex"),
-        ("uuid", "nvmlDeviceGetUUID"),
-        ("name", "nvmlDeviceGetName"),
-        ("serial", "nvmlDeviceGetSerial"),
-        ("utilization", "nvmlDeviceGetUtilizationRates"),
-        ("memory_mib", "nvmlDeviceGetMemoryInfo"),
-        ("power_mw", "nvmlDeviceGetPowerUsage"),
-        ("power_limit_mw", "nvmlDeviceGetEnforcedPowerLimit"),
-        ("sm_clock", "nvmlDeviceGetClockInfo"),
-        ("throttle", "nvmlDeviceGetCurrentClocksEventReasons"),
-        ("temperature", "nvmlDeviceGetTemperature"),
-        ("ecc", "nvmlDeviceGetTotalEccErrors"),
-        ("process", "nvmlDeviceGetComputeRunningProcesses"),
-        ("nvlink_sent_kib", "nvmlDeviceGetFieldValues"),
-    ],
-)
+# Each call about one GPU, and the line by which the script of tests/faults/nvml_health.c makes it hang on GPU {}.
+HANGS = {
+    "nvmlDeviceGetHandleByIndex": "handle {} block",
+    "nvmlDeviceGetPciInfo": "pci {} block",
+    "nvmlDeviceGetUUID": "uuid {} block",
+    "nvmlDeviceGetName": "name {} block",
+    "nvmlDeviceGetSerial": "serial {} block",
+    "nvmlDeviceGetUtilizationRates": "utilization {} block",
+    "nvmlDeviceGetMemoryInfo": "memory_mib {} block",
+    "nvmlDeviceGetPowerUsage": "power_mw {} block",
+    "nvmlDeviceGetEnforcedPowerLimit": "power_limit_mw {} block",
+    "nvmlDeviceGetClockInfo": "sm_clock {} block",
+    "nvmlDeviceGetCurrentClocksEventReasons": "throttle {} block",
+    "nvmlDeviceGetCurrentClocksThrottleReasons": "throttle {0} error 3\nold_throttle {0} block",
+    "nvmlDeviceGetTemperature": "temperature {} block",
+    "nvmlDeviceGetTotalEccErrors": "ecc {} block",
+    "nvmlDeviceGetComputeRunningProcesses": "process {} block",
+    "nvmlDeviceGetFieldValues": "nvlink_sent_kib {} block",
+}
+# Those about all GPUs: the helper does not answer at all.
+HANGS_OF_ALL = {"nvmlInit": "init -1 block\n", "nvmlDeviceGetCount": "count -1 block\n"}
+
+
 def test_telemetry_nvml__a_call_that_hangs_costs_its_own_gpu_alone(
-    library: Path, tmp_path: Path, name: str, call: str
+    library: Path, tmp_path: Path
 ) -> None:
-    first, second = read(library, tmp_path, f"{name} 1 hang\n", stuck_s=2)
+    lines = [line.format(gpu) for gpu, line in enumerate(HANGS.values(), 1)]
+    script = "\n".join([f"count -1 {1 + len(HANGS)}", *lines, ""])
+    first, *others = read(library, tmp_path, script, stuck_s=1, hanging_count=len(HANGS))
     assert (first.unanswered, first.utilization) == ("", 0.0)
-    assert (second.unanswered, second.utilization) == (call, None)
+    assert [each.unanswered for each in others] == list(HANGS)
+    assert {each.utilization for each in others} == {None}
+
+
+def test_telemetry_nvml__each_call_can_hang() -> None:
+    made = nvml_stub.calls("hardware/telemetry/nvml_source.py", "hardware/nvml_library.py")
+    assert made == set(HANGS) | set(HANGS_OF_ALL)
+
+
+def test_telemetry_nvml__an_older_driver_has_the_reasons_of_low_clocks_by_another_name(
+    library: Path, tmp_path: Path
+) -> None:
+    first, second = read(library, tmp_path, "throttle 1 error 3\nold_throttle 1 72\n")
+    assert (first.throttle, second.throttle) == (0, 72)
 
 
 def test_telemetry_nvml__a_gpu_that_is_lost(library: Path, tmp_path: Path) -> None:
@@ -226,11 +253,12 @@ def test_telemetry_nvml__a_process_that_nvml_does_not_list_has_the_gpus_whose_fi
     }
 
 
+@pytest.mark.parametrize("script", HANGS_OF_ALL.values(), ids=list(HANGS_OF_ALL))
 def test_telemetry_nvml__a_library_that_hangs_is_killed_and_asked_again(
-    host: Host, monkeypatch: pytest.MonkeyPatch
+    host: Host, monkeypatch: pytest.MonkeyPatch, script: str
 ) -> None:
     monkeypatch.setattr(watch, "TELEMETRY_FIRST_S", 3.0)
-    telemetry = host.watch("init -1 hang\n")
+    telemetry = host.watch(script)
     assert list(telemetry.tick([])) == []
     assert telemetry.latest.trouble == "not begun", "whoever waits for the driver hears of it"
     host.until(lambda: telemetry.latest.trouble == "the driver does not answer")
@@ -247,7 +275,7 @@ def test_telemetry_nvml__what_cannot_be_killed_is_left_behind_and_no_other_is_st
     killed: list[int] = []
     kill = os.killpg
     monkeypatch.setattr(os, "killpg", lambda pid, _: killed.append(pid))
-    telemetry = host.watch("init -1 hang\n")
+    telemetry = host.watch(HANGS_OF_ALL["nvmlInit"])
     list(telemetry.tick([]))
     text = host.until(lambda: "hangs in the driver" in telemetry.latest.trouble)
     assert text

@@ -40,6 +40,8 @@ _FIELDS: dict[str, tuple[str, Callable[[float], Any]]] = {
     "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": ("ecc_uncorrected_count", int),
 }
 """Fields of the exporter: ours, and the value in our unit."""
+_USED, _FREE, _RESERVED = "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_RESERVED"
+"""Parts of the memory in MiB, of which the exporter has the first two by default."""
 _RATES = {
     "DCGM_FI_PROF_NVLINK_TX_BYTES": "nvlink_sent_bytes",
     "DCGM_FI_PROF_NVLINK_RX_BYTES": "nvlink_received_bytes",
@@ -76,6 +78,7 @@ class DcgmSource:
         now_s, before_s = time.monotonic(), self._read_s
         self._read_s = now_s
         found: dict[str, dict[str, Any]] = {}
+        parts_mib: dict[str, dict[str, int]] = {}
         foreign = False
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
@@ -88,8 +91,12 @@ class DcgmSource:
                     continue
                 gpu = found.setdefault(uuid, _identity(sample.labels))
                 self._take(gpu, sample.name, sample.value, now_s - (before_s or now_s))
+                if sample.name in (_USED, _FREE, _RESERVED):
+                    parts_mib.setdefault(uuid, {})[sample.name] = int(sample.value)
         if foreign and not found:
             raise ValueError("its GPUs are those of another node")
+        for uuid, parts in parts_mib.items():
+            found[uuid].setdefault("memory_total_bytes", _total_bytes(parts))
         return [GpuReading(**fields, boottime_ns=began_ns) for fields in found.values()]
 
     def _take(self, gpu: dict[str, Any], name: str, value: float, passed_s: float) -> None:
@@ -121,6 +128,13 @@ class DcgmSource:
         if len(body) > _MOST_BYTES:
             raise ValueError(f"its answer is longer than {_MOST_BYTES} bytes")
         return body.decode(errors="replace")
+
+
+def _total_bytes(parts_mib: dict[str, int]) -> int | None:
+    """Of an exporter without the total; too small by what the driver reserves where that is not exported."""
+    if _USED not in parts_mib or _FREE not in parts_mib:
+        return None
+    return sum(parts_mib.values()) * _MIB
 
 
 def _identity(labels: dict[str, str]) -> dict[str, Any]:

@@ -119,7 +119,7 @@ class _Gpu:
             power_w=None if power_mw is None else power_mw / 1000,
             sm_clock_hz=self._clock(nvml.NVML_CLOCK_SM),
             memory_clock_hz=self._clock(nvml.NVML_CLOCK_MEM),
-            throttle=self._ask("nvmlDeviceGetCurrentClocksEventReasons", handle),
+            throttle=self._throttle(),
             temperature_c=self._ask("nvmlDeviceGetTemperature", handle, nvml.NVML_TEMPERATURE_GPU),
             nvlink_sent_bytes=links[0],
             nvlink_received_bytes=links[1],
@@ -130,6 +130,13 @@ class _Gpu:
     def _clock(self, which: int) -> int | None:
         mhz = self._ask("nvmlDeviceGetClockInfo", self._handle, which)
         return None if mhz is None else mhz * _MHZ
+
+    def _throttle(self) -> int | None:
+        """Bits of what lowers the clocks now."""
+        reasons = self._ask("nvmlDeviceGetCurrentClocksEventReasons", self._handle)
+        if reasons is None:  # drivers before 535 have the older name alone
+            reasons = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", self._handle)
+        return None if reasons is None else int(reasons)
 
     def _links(self) -> list[int | None]:
         """Counters of `_LINKS`; None for those that this GPU or driver does not have."""

@@ -6,6 +6,7 @@ errors, reasons and states: nvml.h.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -34,6 +35,30 @@ _FABRIC_HEALTH = (
     (6, "an access time-out is being recovered", warned),
 )
 """Fields of two bits in the health mask by their shift; 1 is yes, 2 no, 0 not supported. A recovery ends by itself."""
+_FABRIC_SETUP_SHIFT = 8
+_FABRIC_SETUP_MASK = 0b1111
+_FABRIC_SETUP_RIGHT = 1
+"""Field of the health mask for the configuration; 0 is not supported, what is above 1 is wrong."""
+_FABRIC_SETUP = {
+    2: "wrong GUID of the system",
+    3: "wrong serial number of the chassis",
+    4: "no partition",
+    5: "too few NVLinks",
+    6: "the GPU's firmware does not fit",
+    7: "invalid location",
+    8: "invalid state of the GPU",
+}
+_LINK_COUNTERS = (("replays", 0), ("recoveries", 1), ("CRC errors", 2))
+"""Of one NVLink: ours, and the number of NVML's counter."""
+_LINK_FIELDS = (
+    ("malformed packets", 206),
+    ("packets lost for lack of buffers", 207),
+    ("received errors", 208),
+    ("integrity errors", 211),
+    ("recoveries", 215),
+    ("effective errors", 219),
+)
+"""The same where links lack those counters: ours, and the field (nvml.h; older bindings lack names)."""
 _RESET = "drain the node and reset the GPU (nvidia-smi --gpu-reset)"
 _REPLACE = "drain the node and have the GPU replaced"
 _COOL = "check fans, air flow and power supply of the node"
@@ -42,6 +67,7 @@ _RAISE_LIMIT = "if it was not lowered on purpose, see the BMC's limit, or raise 
 _FREE_CLOCK = (
     "reset locked clocks (nvidia-smi --reset-gpu-clocks); if the clock stays low, reset the GPU"
 )
+_SEE_FABRIC = "check the configuration of fabric manager and partitions, and see its log"
 _SEE_LINKS = "see nvidia-smi nvlink --errorcounters, the switches' log and the fabric manager's"
 
 
@@ -258,6 +284,10 @@ class CheckedGpu:
         for shift, words, found in _FABRIC_HEALTH:
             if info.healthMask >> shift & 0b11 == 1:
                 yield found(f"NVLink fabric: {words}", _SEE_LINKS)
+        setup = info.healthMask >> _FABRIC_SETUP_SHIFT & _FABRIC_SETUP_MASK
+        if setup > _FABRIC_SETUP_RIGHT:
+            words = _FABRIC_SETUP.get(setup, f"number {setup}")
+            yield failed(f"NVLink fabric: wrong configuration: {words}", _SEE_FABRIC)
 
     def _modes(self) -> Iterator[CheckFinding]:
         if self._ask("nvmlDeviceGetPersistenceMode") == 0:
@@ -295,14 +325,31 @@ class CheckedGpu:
             if (replays := self._ask("nvmlDeviceGetPcieReplayCounter")) is not None:
                 found["PCIe replays"] = replays
             for link in self.links():
-                for kind, number in (("replays", 0), ("recoveries", 1), ("CRC errors", 2)):
-                    count = self._ask("nvmlDeviceGetNvLinkErrorCounter", link, number)
-                    if count is not None:
-                        found[f"{kind} of NVLink {link}"] = count
+                for kind, count in self._link_errors(link).items():
+                    found[f"{kind} of NVLink {link}"] = count
         except self._nvml.NVMLError:
             # What was read counts all the same; a GPU that is lost is reported by its findings.
             return Counters(found)
         return Counters(found)
+
+    def _link_errors(self, link: int) -> dict[str, int]:
+        """Counters of one NVLink; empty where neither call has them."""
+        found = {}
+        for kind, number in _LINK_COUNTERS:
+            # an invalid argument: a counter that this generation of links does not have
+            with contextlib.suppress(self._nvml.NVMLError_InvalidArgument):
+                count = self._ask("nvmlDeviceGetNvLinkErrorCounter", link, number)
+                if count is not None:
+                    found[kind] = int(count)
+        if found:
+            return found
+        fields = [(field, link) for _, field in _LINK_FIELDS]
+        answers = self._ask("nvmlDeviceGetFieldValues", fields) or ()
+        return {
+            kind: int(answer.value.ullVal)
+            for (kind, _), answer in zip(_LINK_FIELDS, answers, strict=False)
+            if answer.nvmlReturn == self._nvml.NVML_SUCCESS
+        }
 
     def growth(self, before: Counters) -> Iterator[CheckFinding]:
         """What has grown since, and NVLinks that ever had to recover."""
