@@ -71,7 +71,7 @@ read to their end while they are open; compressed ones are not read.
 ## The kernel's log of a node
 
 Each inspection (`kcover-ebpf inspect`, check `kernel_log`) searches the kernel's log since boot for the rules below that concern the node. A match that lasts until
-repair or reboot, and is `fatal` or `error`, fails the check, unless another check shows whether it is still so (`nvml` of a GPU, `devlink` of
+repair or reboot, and is `fatal` or `error`, fails the check, unless another check of that inspection shows whether it is still so (`nvml` of a GPU, `devlink` of
 a card); any other match is a warning for an hour. The result appears in the node's `NodeHealth`, in metrics and in
 `kubectl kcover nodes`, and an operator's policy may keep new pods off the node ([inspection](inspection.md)). After a repair without a reboot,
 `dmesg --clear` on the node clears it. Xids are [announced faults](hardware.md), which are cleared separately. No rule that fails a node can be

@@ -65,13 +65,32 @@ def _round_options(command: Callable[..., int]) -> Callable[..., int]:
     @peers_option(
         "--inspect-peer", "A node or service to connect to at each inspection; give at least two."
     )
+    @click.option(
+        "--inspect-write-to",
+        multiple=True,
+        metavar="FOLDER",
+        help="A folder of the host, to write and read 1 MiB in at each inspection.",
+    )
     @wraps(command)
     def with_round(
-        inspect_checks: str, plugins: Path | None, peers: tuple[str, ...], **others: object
+        inspect_checks: str,
+        plugins: Path | None,
+        peers: tuple[str, ...],
+        inspect_write_to: tuple[str, ...],
+        **others: object,
     ) -> int:
-        return command(inspect=_round(inspect_checks, plugins, peers), **others)
+        wanted = _round(inspect_checks, plugins, peers)
+        return command(inspect=replace(wanted, write_to=_folders(inspect_write_to)), **others)
 
     return with_round
+
+
+def _folders(names: tuple[str, ...]) -> tuple[str, ...]:
+    from kcover_ebpf.errors import UsageError
+
+    if wrong := [each for each in names if not each.startswith("/")]:
+        raise UsageError(f"--inspect-write-to {wrong[0]!r}: give the whole path, from / on")
+    return names
 
 
 def _round(checks: str, folder: Path | None, peers: tuple[str, ...]) -> RoundOptions:

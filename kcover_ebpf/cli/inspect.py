@@ -72,7 +72,7 @@ def inspect(  # noqa: PLR0913 - one option each
 
     options = InspectionOptions(
         peers=tuple(map(peer_of, peers)),
-        write_to=write_to,
+        write_to=() if write_to is None else (write_to,),
         nccl_floor_gb_s=nccl_floor,
         log_rules=log_rules,
     )

@@ -30,7 +30,7 @@ class Ran:
     exit_code: int
     """Negative: the signal that ended it."""
     output: str
-    """Standard output and standard error, in the order written; at most 1 MiB."""
+    """Standard output, with standard error in the order written where it was not left out; at most 1 MiB."""
 
     @property
     def first_line(self) -> str:
@@ -39,15 +39,23 @@ class Ran:
         return next(filter(None, lines), "it printed nothing")[:200]
 
 
-def run(argv: Sequence[str]) -> Ran | None:
-    """The program's end and words; None if it is not on the PATH."""
+def run(argv: Sequence[str], *, with_errors: bool = True) -> Ran | None:
+    """The program's end and words, those of standard error `with_errors`; None if it is not on the PATH."""
     program = shutil.which(argv[0])
-    return None if program is None else _ran([program, *argv[1:]], None)
+    return None if program is None else _ran([program, *argv[1:]], None, with_errors=with_errors)
 
 
 def is_installed(name: str, host: Path) -> bool:
     """On our own PATH, or below `host`, the host's files."""
     return shutil.which(name) is not None or host_programs.find(host, name) is not None
+
+
+def can_run(name: str, host: Path) -> bool:
+    """Installed, and not out of reach for lack of privileges."""
+    if shutil.which(name) is not None:
+        return True
+    found = host_programs.find(host, name)
+    return found is not None and not _is_out_of_reach(found)
 
 
 def run_tool(argv: Sequence[str], host: Path, get: str) -> Ran | CheckFinding:
@@ -63,8 +71,7 @@ def _run_on_host(name: str, arguments: Sequence[str], host: Path, get: str) -> R
     if found is None:
         where = f"the host's files and those of its driver container (below {host})"
         return unknown(f"{name} is neither on the PATH here, nor in {where}", get)
-    if found.is_apart and capabilities.Capability.SYS_ADMIN not in capabilities.effective():
-        # without it a container also has none of the devices, and a well GPU would fail
+    if _is_out_of_reach(found):
         return unknown(f"{found.path} is on the host, and we lack the privileges to run it", _MAY)
     ran = _ran(found.argv(*arguments), host_programs.ENVIRONMENT)
     if ran.first_line.startswith(_ENTERING):
@@ -72,12 +79,19 @@ def _run_on_host(name: str, arguments: Sequence[str], host: Path, get: str) -> R
     return ran
 
 
-def _ran(argv: Sequence[str], environment: Mapping[str, str] | None) -> Ran:
+def _is_out_of_reach(found: host_programs.HostProgram) -> bool:
+    # without it a container also has none of the devices, and a well GPU would fail
+    return found.is_apart and capabilities.Capability.SYS_ADMIN not in capabilities.effective()
+
+
+def _ran(
+    argv: Sequence[str], environment: Mapping[str, str] | None, *, with_errors: bool = True
+) -> Ran:
     with subprocess.Popen(
         argv,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=subprocess.STDOUT if with_errors else subprocess.DEVNULL,
         env=environment,
     ) as process:
         assert process.stdout is not None

@@ -37,11 +37,13 @@ class InspectionOptions:
     """Where proc, sys and dev are found; another one in tests."""
     peers: tuple[tuple[str, int], ...] = ()
     """Host and port of the nodes to connect to."""
-    write_to: Path | None = None
-    """Folder in which a temporary file may be written, to measure the latency of its storage."""
+    write_to: tuple[Path, ...] = ()
+    """Folders in which a temporary file may be written, to measure the latency of their storage."""
     nccl_floor_gb_s: float | None = None
     """Gigabytes (10^9) a second of bus bandwidth below which nccl-tests fail; None: no floor."""
     log_rules: Path | None = None
     """An operator's rules for lines of the kernel's log, tried before those that are shipped."""
+    checks: frozenset[str] = frozenset()
+    """Names of all checks of the same round; the runner sets them."""
     pause: Callable[[float], None] = time.sleep
     """Waits so many seconds between two readings of a counter."""

@@ -17,7 +17,7 @@ from typing import Any
 from kcover_ebpf.errors import KcoverError
 from kcover_ebpf.inspection import runner
 from kcover_ebpf.inspection.devices import results_by_device
-from kcover_ebpf.inspection.options import InspectionOptions, peer_of
+from kcover_ebpf.inspection.options import InspectionOptions, host_root, peer_of
 from kcover_ebpf.inspection.result import Check
 from kcover_ebpf.inspection.schedule import scheduled
 
@@ -36,6 +36,8 @@ class RoundOptions:
     """Checks that still hang."""
     peers: tuple[str, ...] = ()
     """HOST:PORT, two at least, or none: what to connect to."""
+    write_to: tuple[str, ...] = ()
+    """Folders of the host, absolute, in which 1 MiB is written and read."""
     log_rules: str = ""
     """File of an operator's rules for lines of the kernel's log; empty: none."""
 
@@ -52,8 +54,11 @@ def environment() -> dict[str, str]:
 
 def answer_of(wanted: RoundOptions) -> dict[str, Any]:
     """Run the round; the object that is printed. `UsageError` as `scheduled` and `plugins.load` raise it."""
+    root = host_root()
     options = InspectionOptions(
+        root=root,
         peers=tuple(map(peer_of, wanted.peers)),
+        write_to=tuple(root / each.lstrip("/") for each in wanted.write_to),
         log_rules=Path(wanted.log_rules) if wanted.log_rules else None,
     )
     own = _plugins(Path(wanted.plugins)) if wanted.plugins else ()

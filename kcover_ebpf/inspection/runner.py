@@ -14,7 +14,7 @@ import signal
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 from kcover_ebpf.facts.health import Result
@@ -51,6 +51,7 @@ class _Running:
 
 def inspect(checks: Sequence[Check], options: InspectionOptions) -> list[CheckResult]:
     """Results in the order of the checks: the light ones run at once, then the heavy ones one by one."""
+    options = replace(options, checks=frozenset(each.name for each in checks))
     light = [each for each in checks if each.cost is Cost.LIGHT]
     heavy = [each for each in checks if each.cost is Cost.HEAVY]
     found: dict[str, CheckResult] = {}

@@ -13,6 +13,7 @@ from kcover_ebpf.inspection import pci
 from kcover_ebpf.inspection.checks import (
     clock,
     d_state,
+    devlink,
     kernel_log,
     links,
     memory,
@@ -28,6 +29,9 @@ from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, Cost
 from kcover_ebpf.tunables.inspection import LEAST_PEERS
 
+_HAS_DEVLINK = "mlx5_core"
+"""The driver that always has health reporters; others (bnxt_en, ice) have them with some kernels and firmware alone."""
+
 
 def _has_gpu(root: Path) -> bool:
     return bool(pci.nvidia_gpus(root))
@@ -40,12 +44,23 @@ def _has_rdma(root: Path) -> bool:
     )
 
 
+def _has_devlink(root: Path) -> bool:
+    """An adapter whose driver reports health, and the tool: without it every round would be unknown."""
+    if all(each.driver != _HAS_DEVLINK for each in pci.functions(root)):
+        return False
+    # only now: most nodes need no tool
+    from kcover_ebpf.inspection import commands
+
+    return commands.can_run(devlink.TOOL, root)
+
+
 _WHERE: tuple[tuple[Check, Callable[[Path], bool]], ...] = (
     (nvml.CHECK, _has_gpu),
     (modules.CHECK, _has_gpu),
     (pcie.CHECK, lambda _: True),
     (links.CHECK, lambda _: True),
     (rdma.CHECK, _has_rdma),
+    (devlink.CHECK, _has_devlink),
     (storage.CHECK, lambda _: True),
     (space.SHM_CHECK, lambda _: True),
     (space.INODES_CHECK, lambda _: True),
@@ -54,7 +69,7 @@ _WHERE: tuple[tuple[Check, Callable[[Path], bool]], ...] = (
     (d_state.CHECK, lambda _: True),
     (kernel_log.CHECK, lambda _: True),
 )
-"""What needs no tool of others, and the hardware for which it is run."""
+"""What is run, and the hardware for which it is."""
 
 
 def scheduled(

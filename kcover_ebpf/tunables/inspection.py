@@ -41,6 +41,9 @@ PEER_ECHO_TRIES = 2
 """One lost packet is forgiven."""
 STORAGE_PATIENCE_S = 5.0
 """For statfs, which a healthy server answers in milliseconds."""
+STORAGE_WRITE_PATIENCE_S = 20.0
+"""For 1 MiB written, synced and read: a sync also waits for what others wrote, as a checkpoint. Chosen; with the
+patience for statfs it is less than the deadline of the check."""
 STUCK_THREAD_S = 5.0
 """A disk answers in milliseconds, and a server that is alive within a second."""
 LINK_COUNTERS_S = 1.0

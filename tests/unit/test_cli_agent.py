@@ -62,9 +62,10 @@ def test_main__a_bad_address_of_the_metrics(
         ("--telemetry-every=10ms", "--telemetry-every 10ms is too often"),
         ("--telemetry-from=exporter:9400", "write http://ADDRESS:9400/metrics"),
         ("--idle-after=2d", "--idle-after: '2d' is not a duration"),
+        ("--inspect-write-to=data", "--inspect-write-to 'data': give the whole path"),
     ],
 )
-def test_main__options_of_the_telemetry(
+def test_main__options_that_are_refused(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, option: str, words: str
 ) -> None:
     assert words in refused(capsys, "--node=n", "--state-dir", str(tmp_path), option)

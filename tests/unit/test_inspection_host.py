@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
+import tempfile
 import threading
 from pathlib import Path
 
@@ -48,7 +50,7 @@ def test_find_mounts__mounts_are_described_once(tmp_path: Path) -> None:
 
 def test_inspection_host__storage_that_answers(tmp_path: Path) -> None:
     (mount(tmp_path, NFS) / "data").mkdir()
-    one = found(storage.CHECK, tmp_path, write_to=tmp_path)
+    one = found(storage.CHECK, tmp_path, write_to=(tmp_path,))
     assert one.result is PASS
     assert "/data (nfs4, filer:/export): answered in" in one.evidence
     assert "1 MiB written in" in one.evidence
@@ -94,10 +96,54 @@ def test_inspection_host__a_disk_that_was_mounted_read_only(tmp_path: Path) -> N
     assert found(storage.CHECK, tmp_path).result is PASS
 
 
-def test_inspection_host__a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "result"),
+    [(errno.ENOSPC, FAIL), (errno.EROFS, FAIL), (errno.EACCES, UNKNOWN), (errno.ENOENT, UNKNOWN)],
+)
+def test_inspection_host__a_folder_that_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: int, result: Result
+) -> None:
     (mount(tmp_path, NFS) / "data").mkdir()
-    one = found(storage.CHECK, tmp_path, write_to=tmp_path / "nowhere")
-    assert (one.result, "cannot write" in one.evidence) == (FAIL, True)
+
+    def refuse(**_: Path) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    one = found(storage.CHECK, tmp_path, write_to=(tmp_path,))
+    assert (one.result, "cannot write" in one.evidence) == (result, True)
+
+
+def test_inspection_host__a_write_that_hangs_costs_no_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    mount(tmp_path, "23 1 254:0 / / rw - ext4 /dev/vda rw")
+    slow, quick = tmp_path / "slow", tmp_path / "quick"
+    slow.mkdir()
+    quick.mkdir()
+    released, make = threading.Event(), tempfile.TemporaryFile
+
+    def hang(**where: Path) -> object:
+        if where["dir"] == slow:
+            released.wait(60)
+        return make(dir=where["dir"])
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", hang)
+    monkeypatch.setattr(storage, "STORAGE_WRITE_PATIENCE_S", 0.2)
+    one = found(storage.CHECK, tmp_path, write_to=(slow, quick))
+    released.set()
+    assert one.result is FAIL
+    assert one.evidence.startswith(f"{slow}: 1 MiB is not written and read within 0.2 s")
+    assert f"{quick}: 1 MiB written in" in one.evidence
+
+
+def test_inspection_host__a_link_of_the_host_is_not_followed_into_our_own_files(
+    tmp_path: Path,
+) -> None:
+    top = mount(tmp_path, "23 1 254:0 / / rw - ext4 /dev/vda rw")
+    (top / "disk").mkdir()
+    (tmp_path / "data").symlink_to(tmp_path)
+    one = found(storage.CHECK, tmp_path, write_to=(tmp_path / "data/proc",))
+    assert (one.result, "passes a link" in one.evidence) == (UNKNOWN, True)
 
 
 @pytest.mark.parametrize(
@@ -171,9 +217,16 @@ def test_inspection_host__the_clock_of_this_machine_is_read(tmp_path: Path) -> N
     assert found(clock.CHECK, tmp_path).result in (PASS, WARN)
 
 
-def thread(root: Path, tid: int, state: str, flags: int = 0, switches: int = 5) -> Path:
-    folder = root / f"proc/{tid}/task/{tid}"
-    write(folder / "stat", f"{tid} (a) rank) {state} 1 1 1 0 -1 {flags} 0 0")
+def thread(
+    root: Path, tid: int, state: str, flags: int = 0, switches: int = 5, process: int | None = None
+) -> Path:
+    """Alone in its process, else a second one in `process`, whose own state is not D."""
+    pid, count = (tid, 1) if process is None else (process, 2)
+    folder = root / f"proc/{pid}/task/{tid}"
+    line = "{} (a) rank) {} 1 1 1 0 -1 {} 0 0 0 0 0 0 0 0 20 0 {} 0"
+    write(folder / "stat", line.format(tid, state, flags, count))
+    leader = state if process is None else "S"
+    write(root / f"proc/{pid}/stat", line.format(pid, leader, flags, count))
     write(folder / "status", f"Name: x\nvoluntary_ctxt_switches:\t{switches}")
     write(folder / "wchan", "nfs_wait_bit_killable")
     return folder
@@ -188,6 +241,33 @@ def test_inspection_host__threads_that_are_stuck(tmp_path: Path) -> None:
     assert "7 threads are in D" in one.evidence
     assert len(one.evidence.splitlines()) == 6
     assert "a storage server does not answer" in one.advice
+
+
+def test_inspection_host__a_stuck_thread_of_a_process_whose_first_thread_is_not(
+    tmp_path: Path,
+) -> None:
+    thread(tmp_path, 41, "D", process=40)
+    thread(tmp_path, 42, "S", process=40)
+    one = found(d_state.CHECK, tmp_path)
+    assert one.result is WARN
+    assert one.evidence.startswith("thread 41 (a) rank) is in D")
+
+
+def test_inspection_host__threads_of_the_kernel_and_single_threads_cost_no_reading_of_tasks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    thread(tmp_path, 41, "S")
+    thread(tmp_path, 42, "S", flags=0x00200000)
+    thread(tmp_path, 44, "S", process=43)
+    opened, real = list[str](), os.open
+
+    def watched(path: str, flags: int, *, dir_fd: int | None = None) -> int:
+        opened.append(str(path))
+        return real(path, flags, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", watched)
+    assert found(d_state.CHECK, tmp_path).result is PASS
+    assert sorted(opened[1:]) == ["41/stat", "42/stat", "43/stat", "43/task", "44/stat"]
 
 
 def test_inspection_host__threads_that_are_not_stuck(tmp_path: Path) -> None:

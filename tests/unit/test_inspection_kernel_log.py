@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -11,16 +12,18 @@ from hypothesis import strategies as st
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.hardware import kmsg_reader
+from kcover_ebpf.inspection import runner, schedule
 from kcover_ebpf.inspection.checks import kernel_log
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.registry import CHECKS
-from kcover_ebpf.inspection.result import CheckFinding, joined
+from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, joined, passed
 from kcover_ebpf.logs.rules import shipped
 
 NOW_S = 10_000.0
 UNIX_S = rfc3339.from_text("2026-11-23T13:00:00Z")
 """At `NOW_S`."""
 READ_ONLY = "EXT4-fs (nvme0n1p2): Remounting filesystem read-only"
+MLX5 = "mlx5_core 0000:41:00.0: poll_health:800:(pid 0): Fatal error 3 detected"
 LOCKUP = "watchdog: BUG: soft lockup - CPU#3 stuck for 26s! [python3:4711]"
 SEGFAULT = (
     "python3[88]: segfault at 0 ip 00007f sp 00007f error 4 in libnccl.so.2.21.5[7f00+100000]"
@@ -31,8 +34,8 @@ def record(text: str, *, at_s: float = NOW_S - 60, priority: int = 3) -> bytes:
     return f"{priority},7,{int(at_s * 1e6)},-;{text}\n SUBSYSTEM=block\n".encode()
 
 
-def judged(*raw: bytes, own: Path | None = None) -> CheckFinding:
-    return joined(kernel_log.judged(raw, NOW_S, UNIX_S - NOW_S, own))
+def judged(*raw: bytes, own: Path | None = None, checks: Collection[str] = ()) -> CheckFinding:
+    return joined(kernel_log.judged(raw, NOW_S, UNIX_S - NOW_S, own, checks))
 
 
 def test_judged__what_lasts_fails_the_node_however_long_ago_it_was() -> None:
@@ -44,9 +47,11 @@ def test_judged__what_lasts_fails_the_node_however_long_ago_it_was() -> None:
 
 def test_judged__what_another_check_sees_the_end_of_is_a_warning() -> None:
     """A GPU that was reset is well by NVML, and the line about it stays in the log."""
-    found = judged(record("NVRM: GPU 0000:5d:00.0: GPU has fallen off the bus."))
+    line = record("NVRM: GPU 0000:5d:00.0: GPU has fallen off the bus.")
+    found = judged(line, checks=("pcie", "nvml"))
     assert found.result is Result.WARN
     assert found.evidence.startswith("gpu_fallen_off_bus: ")
+    assert judged(line, checks=("pcie",)).result is Result.FAIL, "no check sees that GPU"
 
 
 def test_judged__a_text_does_not_change_as_time_goes_by() -> None:
@@ -59,6 +64,21 @@ def test_shipped__the_check_that_a_rule_names_is_one_of_ours() -> None:
     named = {each.check for each in shipped() if each.check}
     assert named == {"nvml", "devlink"}
     assert named <= {each.name for each in CHECKS}
+    assert named <= {check.name for check, _ in schedule._WHERE}, "else it is not in a round"
+
+
+def test_inspect__a_line_is_left_to_its_check_in_a_round_with_it_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    line = record(MLX5, at_s=5.0)
+    monkeypatch.setattr(kmsg_reader, "stored", lambda _: [line])
+    devlink = Check("devlink", Cost.LIGHT, 20.0, "", "", lambda _: iter([passed("healthy")]))
+    options = InspectionOptions(root=Path("/nowhere"))
+    (alone,) = runner.inspect([kernel_log.CHECK], options)
+    assert alone.result is Result.FAIL
+    assert alone.evidence[0].startswith("mlx5_health_failed: ")
+    _, together = runner.inspect([devlink, kernel_log.CHECK], options)
+    assert together.result in (Result.WARN, Result.PASS)
 
 
 @pytest.mark.parametrize(("at_s", "result"), [(NOW_S - 60, "warn"), (NOW_S - 4000, "pass")])

@@ -12,6 +12,7 @@ from kcover_ebpf.errors import UsageError
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.inspection import plugins
 from kcover_ebpf.inspection.checks import dcgmi, devlink, nccl_tests, nvidia_smi
+from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check
 from tests.unit.inspection_hosts import found, pci_device, tool
 
@@ -167,11 +168,31 @@ def test_inspection_tools__devlink(
 
 
 @pytest.mark.parametrize(
+    ("handle", "device"),
+    [
+        ("pci/0000:40:00.0", "0000:40:00.0"),
+        ("pci/0000:40:00.0/1", "0000:40:00.0"),
+        ("auxiliary/mlx5_core.sf.2", ""),
+    ],
+)
+@pytest.mark.parametrize(("state", "errors"), [("healthy", 0), ("healthy", 2), ("error", 1)])
+def test_inspection_tools__devlink_names_the_device(
+    tools: Path, tmp_path: Path, handle: str, device: str, state: str, errors: int
+) -> None:
+    """By it a node that was cordoned for an adapter is uncordoned."""
+    tool(tools, "devlink", reporter(state, errors).replace("pci/0000:40:00.0", handle))
+    (one,) = devlink.find(InspectionOptions(root=tmp_path))
+    assert one.device == device
+
+
+@pytest.mark.parametrize(
     ("script", "result", "evidence"),
     [
         ("echo 'all is well'; echo more", PASS, "all is well"),
         ("echo 'no licence'; exit 1", FAIL, "no licence"),
         ("echo '?'; exit 2", UNKNOWN, "exit code 2: ?"),
+        ("echo 'curl: a warning' >&2; echo 'no licence'; exit 1", FAIL, "no licence"),
+        ("echo 'a warning' >&2", PASS, "it printed nothing"),
         ("kill -9 $$", UNKNOWN, "exit code -9: it printed nothing"),
         ("yes x | tr -d '\\n' | head -c 9000000", PASS, "x" * 200),
     ],

@@ -20,9 +20,11 @@ from kcover_ebpf.api.fault_report import ReportedDeviceFault
 from kcover_ebpf.errors import ApiError, UsageError
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.inspection import schedule
-from kcover_ebpf.inspection.options import InspectionOptions
+from kcover_ebpf.inspection.checks import devlink
+from kcover_ebpf.inspection.options import InspectionOptions, host_root
 from kcover_ebpf.inspection.result import Check, Cost
-from kcover_ebpf.inspection.round import RoundOptions, environment
+from kcover_ebpf.inspection.round import RoundOptions, answer_of, environment
+from kcover_ebpf.kernel import capabilities
 from tests.unit.inspection_hosts import NIC, pci_device, tool
 
 XID = ReportedDeviceFault("0000:5d:00.0", "xid_79", "fell off the bus", fatal=True, unfit=True)
@@ -217,6 +219,30 @@ def test_scheduled__what_is_scheduled_depends_on_the_hardware(tmp_path: Path) ->
     assert names()[-2:] == ["peers", "plugin/p"]
 
 
+def test_scheduled__devlink_where_an_adapter_reports_by_it_and_the_tool_can_be_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node without the tool stays calm: the check would be unknown in every round."""
+    empty, there = tmp_path / "empty", tmp_path / "tools"
+    empty.mkdir()
+    tool(there, "devlink", "true")
+
+    def is_there(path: Path) -> bool:
+        monkeypatch.setenv("PATH", str(path))
+        return devlink.CHECK in schedule.scheduled((), (), InspectionOptions(tmp_path))
+
+    adapter = pci_device(tmp_path, "0000:0a:00.0", NIC, vendor="0x15b3")
+    assert not is_there(there), "no driver"
+    (adapter / "driver").symlink_to("../../../bus/pci/drivers/mlx5_core")
+    assert is_there(there)
+    assert not is_there(empty)
+    tool(tmp_path / "usr/sbin", "devlink", "true")
+    monkeypatch.setattr(capabilities, "effective", set[int])
+    assert not is_there(empty), "we may not run the host's"
+    monkeypatch.setattr(capabilities, "effective", lambda: {capabilities.Capability.SYS_ADMIN})
+    assert is_there(empty)
+
+
 def test_scheduled__a_heavy_check_is_never_scheduled(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="on demand, not on a schedule"):
         schedule.scheduled(("memory", "nccl_tests"), (), InspectionOptions(tmp_path))
@@ -242,6 +268,14 @@ def test_environment__peers_are_connected_to_at_each_round(tmp_path: Path) -> No
     (check,) = json.loads(done.stdout)["checks"]
     assert (check["name"], check["result"]) == ("peers", "warn"), "another one can be reached"
     assert f"{there}: name in " in " ".join(check["evidence"])
+
+
+def test_answer_of__the_round_writes_to_a_folder_of_the_host(tmp_path: Path) -> None:
+    wanted = RoundOptions(("storage",), write_to=(str(tmp_path),))
+    (check,) = answer_of(wanted)["checks"]
+    written = [each for each in check["evidence"] if ": 1 MiB written in " in each]
+    assert [each.partition(":")[0] for each in written] == [f"{host_root() / str(tmp_path)[1:]}"]
+    assert not list(tmp_path.iterdir())
 
 
 def test_inspector__a_round_that_breaks_is_reported_and_the_next_one_runs(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,10 @@ from kcover_ebpf.tunables.inspection import STUCK_THREAD_S
 
 _KERNEL_THREAD = 0x00200000
 """PF_KTHREAD, include/linux/sched.h: some of them sleep so legitimately."""
+_STAT_BYTES = 1024
+"""Of a whole line of stat: 52 numbers and a name."""
+_STATE_BYTES = 64
+"""Of its begin up to the state: a number, and the name of a thread of a program, of 15 bytes."""
 _SHOWN = 5
 """So many are described; their number is given."""
 
@@ -58,16 +63,64 @@ def _advice(channel: str) -> str:
 
 
 def _sleepers(root: Path) -> Iterator[_Sleeper]:
-    # By names and not by paths: a node has ten thousand threads.
+    # by descriptors of folders and not by paths: a node has ten thousand threads
     proc = f"{root}/proc"
-    for pid in filter(str.isdecimal, _names(proc)):
-        for tid in _names(f"{proc}/{pid}/task"):
-            if (found := _state(f"{proc}/{pid}/task/{tid}")) is not None:
-                yield found
+    with _folder(proc) as inside:
+        if inside is None:
+            return
+        for pid in filter(str.isdecimal, _names(inside)):
+            for tid in _in_d(pid, inside):
+                if (found := _state(f"{proc}/{pid}/task/{tid}")) is not None:
+                    yield found
 
 
-def _names(folder: str) -> list[str]:
-    """None for a process that has ended."""
+def _in_d(pid: str, proc: int) -> Iterator[str]:
+    """The threads of a program that are in D; none of a kernel thread. A single thread's state is its process's."""
+    fields = split_stat(_start(f"{pid}/stat", proc, _STAT_BYTES).decode(errors="replace"))[1]
+    if len(fields) < 18 or int(fields[6]) & _KERNEL_THREAD:
+        return
+    if fields[17] == "1":
+        yield from [pid] if fields[0] == "D" else []
+        return
+    with _folder(f"{pid}/task", proc) as task:
+        if task is None:
+            return
+        for tid in _names(task):
+            text = _start(f"{tid}/stat", task, _STATE_BYTES)
+            if text[text.rfind(b")") + 2 :][:1] == b"D":
+                yield tid
+
+
+@contextmanager
+def _folder(path: str, inside: int | None = None) -> Iterator[int | None]:
+    """Its descriptor; None for a process that has ended."""
+    try:
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY, dir_fd=inside)
+    except OSError:
+        yield None
+        return
+    try:
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def _start(name: str, folder: int, count: int) -> bytes:
+    """The first bytes of a file; none where it is gone."""
+    try:
+        file = os.open(name, os.O_RDONLY, dir_fd=folder)
+    except OSError:
+        return b""
+    try:
+        return os.read(file, count)
+    except OSError:  # ESRCH: it ended meanwhile
+        return b""
+    finally:
+        os.close(file)
+
+
+def _names(folder: str | int) -> list[str]:
+    """None for a process that has ended. By path or descriptor."""
     try:
         return os.listdir(folder)  # noqa: PTH208 - names are enough, and paths are slow
     except OSError:
@@ -94,6 +147,6 @@ CHECK = Check(
     Cost.LIGHT,
     15.0,
     "no thread of a program stays in uninterruptible sleep for 5 s; with the kernel function it waits in",
-    "`/proc/*/task/*/stat`, `wchan`",
+    "`/proc/*/stat`, `/proc/*/task/*/stat`, `wchan`",
     find,
 )

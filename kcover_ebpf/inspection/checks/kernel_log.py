@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,21 +39,25 @@ def find(options: InspectionOptions) -> Iterator[CheckFinding]:
         )
         return
     now_s = time.clock_gettime(time.CLOCK_MONOTONIC)
-    yield from judged(raw, now_s, time.time() - now_s, options.log_rules)
+    yield from judged(raw, now_s, time.time() - now_s, options.log_rules, options.checks)
 
 
 def judged(
-    raw: Iterable[bytes], now_s: float, unix_offset_s: float, own_rules: Path | None = None
+    raw: Iterable[bytes],
+    now_s: float,
+    unix_offset_s: float,
+    own_rules: Path | None = None,
+    checks: Collection[str] = (),
 ) -> Iterator[CheckFinding]:
     """The findings by these records of /dev/kmsg, in order; `now_s` on their clock, and the way from it to unix time.
 
-    `own_rules`: a file of rules that are tried first. What lasts until a repair or a reboot, and what no other check
-    sees the end of, fails the node; the rest is a warning while it is recent. Lines that user space wrote do not count,
-    nor those about a job alone.
+    `own_rules`: a file of rules that are tried first. `checks`: those of the same round. What lasts until a repair or a
+    reboot, and what none of them sees the end of, fails the node; the rest is a warning while it is recent. Lines that
+    user space wrote do not count, nor those about a job alone.
     """
     lines = [each.partition(b"\n")[0] for each in raw]  # behind the first newline are properties
     kinds: dict[str, _Kind] = {}
-    for name, kind in _known(lines, own_rules):
+    for name, kind in _known(lines, own_rules, checks):
         before = kinds.setdefault(name, kind)
         if before is not kind:
             before.last_s, before.count = kind.last_s, before.count + 1
@@ -68,7 +72,9 @@ def judged(
         yield passed(f"none of {len(lines)} lines says that the node is unfit")
 
 
-def _known(lines: list[bytes], own_rules: Path | None) -> Iterator[tuple[str, _Kind]]:
+def _known(
+    lines: list[bytes], own_rules: Path | None, checks: Collection[str]
+) -> Iterator[tuple[str, _Kind]]:
     # only now: compiling some sixty patterns takes as long as the rest of the check
     from kcover_ebpf.hardware.catalog import Catalog
     from kcover_ebpf.logs import rules
@@ -82,7 +88,8 @@ def _known(lines: list[bytes], own_rules: Path | None) -> Iterator[tuple[str, _K
     for match in reader.feed(b"\n".join([*lines, b""])):
         record = kmsg_parser.split_record(lines[match.number - 1].decode("utf-8", "replace"))
         if match.concerns is Concerns.NODE and record is not None:
-            is_bad = match.lasting and match.severity in _BAD and not match.check
+            is_seen = match.check in checks
+            is_bad = match.lasting and match.severity in _BAD and not is_seen
             yield (
                 match.rule,
                 _Kind(match.line, record.time_s, 1, is_bad, match.meaning, match.advice),
@@ -104,7 +111,8 @@ CHECK = Check(
     Cost.LIGHT,
     10.0,
     "no line of the kernel says that the node is unfit, by the [rules](logs.md) that concern the node: what lasts, and "
-    "no other check sees, fails it until the log is cleared or the node reboots; the rest is a warning for an hour",
+    "no other check of the same round sees, fails it until the log is cleared or the node reboots; the rest is a "
+    "warning for an hour",
     "`/dev/kmsg`",
     find,
 )

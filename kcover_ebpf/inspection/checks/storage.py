@@ -5,27 +5,33 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from kcover_ebpf.inspection.mounts import Mount, find_mounts
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown, warned
-from kcover_ebpf.tunables.inspection import STORAGE_PATIENCE_S, STORAGE_SLOW_S
+from kcover_ebpf.tunables.inspection import (
+    STORAGE_PATIENCE_S,
+    STORAGE_SLOW_S,
+    STORAGE_WRITE_PATIENCE_S,
+)
 
+_Place = TypeVar("_Place")
+_Answer = TypeVar("_Answer")
 _FILE_BYTES = 1 << 20
 
 
 def find(options: InspectionOptions) -> Iterator[CheckFinding]:
-    """A finding for each file system, and one for the write."""
+    """A finding for each file system, and one for each folder that is written to."""
     mounts = find_mounts(options.root)
     seconds = _ask_all(mounts)
     for mount, taken_s in zip(mounts, seconds, strict=True):
         yield _of_one(mount, taken_s)
     if not mounts:
         yield unknown("no mounted disk or network file system is visible", "run on the node itself")
-    if options.write_to is not None:
-        yield _write(options.write_to)
+    yield from _write_all(options)
 
 
 def _of_one(mount: Mount, taken_s: float | None) -> CheckFinding:
@@ -47,33 +53,65 @@ def _ask_all(mounts: Sequence[Mount]) -> list[float | None]:
 
     A thread that hangs is left in this process, which the runner leaves behind.
     """
-    taken: list[float | None] = [None] * len(mounts)
 
-    def ask(index: int) -> None:
+    def ask(mount: Mount) -> float | None:
         start_s = time.monotonic()
         try:
-            os.statvfs(mounts[index].path)
+            os.statvfs(mount.path)
         except PermissionError:  # it answered
             pass
         except OSError:  # ESTALE, EIO, ENOTCONN: a file system that is gone gives no answer
-            return
-        taken[index] = time.monotonic() - start_s
+            return None
+        return time.monotonic() - start_s
 
-    threads = [threading.Thread(target=ask, args=(i,), daemon=True) for i in range(len(mounts))]
+    return _at_once(ask, mounts, STORAGE_PATIENCE_S)
+
+
+def _at_once(
+    do: Callable[[_Place], _Answer | None], places: Sequence[_Place], patience_s: float
+) -> list[_Answer | None]:
+    """What it answered for each place; None: nothing within the patience."""
+    answers: list[_Answer | None] = [None] * len(places)
+
+    def ask(index: int) -> None:
+        answers[index] = do(places[index])
+
+    threads = [threading.Thread(target=ask, args=(i,), daemon=True) for i in range(len(places))]
     for each in threads:
         each.start()
-    end_s = time.monotonic() + STORAGE_PATIENCE_S
+    end_s = time.monotonic() + patience_s
     for each in threads:
         each.join(max(0.0, end_s - time.monotonic()))
-    return taken
+    return answers
 
 
-def _write(folder: Path) -> CheckFinding:
+def _write_all(options: InspectionOptions) -> Iterator[CheckFinding]:
+    def write(folder: Path) -> CheckFinding:
+        return _write(folder, options.root)
+
+    written = _at_once(write, options.write_to, STORAGE_WRITE_PATIENCE_S)
+    for folder, found in zip(options.write_to, written, strict=True):
+        text = f"{folder}: 1 MiB is not written and read within {STORAGE_WRITE_PATIENCE_S:g} s"
+        yield found or failed(text, "check its disk or server; jobs that write there are stuck")
+
+
+def _passes_a_link(folder: Path, root: Path) -> bool:
+    """Of the host's folders, as seen from a container: there a link would lead into the files of the container."""
+    if root == Path("/") or not folder.is_relative_to(root):
+        return False
+    inside = folder.relative_to(root).parts
+    return any(root.joinpath(*inside[: end + 1]).is_symlink() for end in range(len(inside)))
+
+
+def _write(folder: Path, root: Path) -> CheckFinding:
     import tempfile
 
-    start_s = time.monotonic()
     try:
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".kcover-inspect-") as file:
+        if _passes_a_link(folder, root):
+            return unknown(f"{folder}: is or passes a link", "give the path that it leads to")
+        start_s = time.monotonic()
+        # without a name: nothing is left if we are killed
+        with tempfile.TemporaryFile(dir=folder) as file:
             file.write(os.urandom(_FILE_BYTES))
             file.flush()
             os.fsync(file.fileno())
@@ -82,6 +120,9 @@ def _write(folder: Path) -> CheckFinding:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             file.seek(0)
             file.read()
+    except (PermissionError, FileNotFoundError) as error:  # ours to lack, and no fault of a disk
+        text = f"{folder}: cannot write: {error.strerror}"
+        return unknown(text, "name a folder of the node that root may write to")
     except OSError as error:
         return failed(
             f"{folder}: cannot write: {error.strerror}", "check space, quota and permissions"
@@ -98,7 +139,8 @@ CHECK = Check(
     Cost.LIGHT,
     30.0,
     "each disk and network file system (with its server or CSI driver) answers statfs within 5 s (warn from "
-    "1 s) and did not become read-only; 1 MiB is written, synced and read in the folder of `--write-to`",
+    "1 s) and did not become read-only; 1 MiB is written, synced and read within 20 s (warn from 1 s each way) in each "
+    "folder of `agent.inspection.writeTo` or `--write-to`",
     "`/proc/1/mountinfo`, statfs",
     find,
 )
