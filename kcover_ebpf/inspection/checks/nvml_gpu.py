@@ -39,10 +39,12 @@ _FABRIC_SETUP_SHIFT = 8
 _FABRIC_SETUP_MASK = 0b1111
 _FABRIC_SETUP_RIGHT = 1
 """Field of the health mask for the configuration; 0 is not supported, what is above 1 is wrong."""
+_NO_PARTITION = 4
+"""A GPU of a rack is without one until an operator or a scheduler makes it: nothing is broken then."""
 _FABRIC_SETUP = {
     2: "wrong GUID of the system",
     3: "wrong serial number of the chassis",
-    4: "no partition",
+    _NO_PARTITION: "no partition",
     5: "too few NVLinks",
     6: "the GPU's firmware does not fit",
     7: "invalid location",
@@ -287,7 +289,8 @@ class CheckedGpu:
         setup = info.healthMask >> _FABRIC_SETUP_SHIFT & _FABRIC_SETUP_MASK
         if setup > _FABRIC_SETUP_RIGHT:
             words = _FABRIC_SETUP.get(setup, f"number {setup}")
-            yield failed(f"NVLink fabric: wrong configuration: {words}", _SEE_FABRIC)
+            judged = warned if setup == _NO_PARTITION else failed
+            yield judged(f"NVLink fabric: wrong configuration: {words}", _SEE_FABRIC)
 
     def _modes(self) -> Iterator[CheckFinding]:
         if self._ask("nvmlDeviceGetPersistenceMode") == 0:
