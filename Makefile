@@ -164,6 +164,9 @@ docs-serve: docs ## the site at http://127.0.0.1:8000
 	$(PYTHON) -m http.server --bind 127.0.0.1 --directory build/site 8000
 
 .PHONY: wheel release test-wheel
+# The commit's time, as tools.release takes it: the wheel that is tested and the one that is released are the same bytes.
+# Private, because Python would write another kind of byte code in `build` if it saw this.
+wheel: private export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct)
 wheel: setup-test build ## a wheel in dist/ that installs without a compiler
 	rm -f dist/*.whl
 	$(PYTHON) -m hatchling build --target wheel

@@ -4,9 +4,9 @@ python -m tools.inspectbench [--rounds N]            measures, and prints a line
 python -m tools.inspectbench --take [--rounds N]     the same, into docs/bench/inspection.jsonl and docs/inspection.md
 
 The real inspector of the agent runs rounds one after the other, with the agent's defaults; the share of a core is for
-the default interval. Beside this machine as it is, one with eight GPUs, of a library that answers as NVML does without
-a device behind it. Not counted: the request to the API server, one a round. It is CPU time; on a busy machine of two
-threads a core it is half as much again.
+the default interval. Two nodes: this machine as it is, and one with eight GPUs, of a library that answers as NVML does
+without a device behind it. Not counted: the request to the API server, one a round. It is CPU time; on a busy machine
+of two threads a core it is half as much again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import resource
 import tempfile
 import threading
@@ -33,6 +32,7 @@ from kcover_ebpf.inspection.round import RoundOptions
 from kcover_ebpf.inspection.schedule import scheduled
 from kcover_ebpf.kube.client import ApiClient
 from tests.unit import nvml_stub
+from tools import machine
 from tools.pages import ROOT
 
 _RAW, _PAGE = ROOT / "docs/bench/inspection.jsonl", ROOT / "docs/inspection.md"
@@ -116,7 +116,7 @@ def line(name: str, checks: int, seconds: Sequence[float]) -> dict[str, Any]:
         "core_share": round(mean_s / interval_s, 6),
         "processes": sum(each.name.isdecimal() for each in Path("/proc").iterdir()),
         "load": round(os.getloadavg()[0], 1),
-        "machine": f"{os.cpu_count()} CPUs, Linux {platform.release()}",
+        "machine": machine.described(),
     }
 
 
@@ -147,7 +147,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     chosen = parser.parse_args()
     here = len(scheduled((), (), InspectionOptions()))
-    lines = [line("this machine, no GPU", here, measure(RoundOptions(), chosen.rounds))]
+    lines = [line("without a GPU", here, measure(RoundOptions(), chosen.rounds))]
     with tempfile.TemporaryDirectory() as folder:
         wanted = _with_gpus(Path(folder))
         found = measure(wanted, chosen.rounds)

@@ -25,7 +25,7 @@ HEAD = """# Fault policies
 
 Without any `FaultPolicy` every pod of a known kind of job is watched, and a job is restarted when it is *armed*: the label
 `kcover.io/cascading-recovery=true` is on most of its pods or on the job itself. A policy changes that for the pods of its namespace that it
-selects; of several that select a pod, the first by name applies. The shortest useful one:
+selects; if several select the same pod, the first by name applies. The shortest useful one:
 
 ```yaml
 apiVersion: kcover.io/v1alpha1
@@ -37,8 +37,8 @@ spec:
   restarts: {max: 1}
 ```
 
-What a policy may ask for is limited by the operator (`controller.tenants` of the chart): a larger `restarts.max`, a shorter `windowSeconds`
-or `backoffSeconds` counts as the limit, by default 10, 3600 and 10. `node` takes effect only in a policy in the controller's own namespace.
+What a policy may ask for is limited by the operator (`controller.tenants` of the chart): a larger `restarts.max`, or a shorter `windowSeconds`
+or `backoffSeconds`, is replaced by the limit, by default 10, 3600 and 10. `node` takes effect only in a policy in the controller's own namespace.
 If a policy cannot be read (it is larger than 8 KiB, or written for another version), the pods that it selects are only observed; if its selector is unreadable, all pods of its namespace are.
 
 The API server validates it and adds defaults: a key that is not on this page is rejected with `kubectl apply --validate=strict`, and

@@ -147,7 +147,7 @@ def _with_parts(readings: Iterable[GpuReading]) -> Iterator[_Family]:
 def _of_helper(known: Telemetry | None, readings: Iterable[GpuReading]) -> Iterator[_Family]:
     unanswered = GaugeMetricFamily(
         "kcover_gpu_unanswered",
-        "1 while the GPU does not answer: a call hangs, or it is lost.",
+        "1 while the GPU does not answer: a call hangs, or the GPU is lost.",
         labels=_GPU,
     )
     _add(unanswered, readings, lambda each: float(bool(each.unanswered)))

@@ -32,7 +32,7 @@ class InspectionMetrics:
         )
         self._clean_rounds = Gauge(
             "kcover_inspection_clean_rounds",
-            "Consecutive inspections in which nothing failed and everything that had failed was seen to work.",
+            "Consecutive inspections in which nothing failed and every earlier failure has since been seen working.",
             registry=registry,
         )
         self._cpu = Counter(

@@ -14,7 +14,7 @@ class LogMetrics:
         )
         self._skipped = Counter(
             "kcover_log_skipped_bytes",
-            "Bytes of containers' logs that were written faster than they may be read.",
+            "Bytes of containers' logs that were skipped because the log grew faster than the read limit.",
             registry=registry,
         )
         self._before = (0, 0)

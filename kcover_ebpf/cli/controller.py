@@ -40,14 +40,14 @@ _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace"
     default=10,
     show_default=True,
     type=click.IntRange(1),
-    help="Circuit breaker: most jobs restarted within the window.",
+    help="Circuit breaker: maximum number of jobs restarted within the window.",
 )
 @click.option(
     "--breaker-nodes",
     default=5,
     show_default=True,
     type=click.IntRange(0),
-    help="Circuit breaker: most nodes cordoned or tainted within the window.",
+    help="Circuit breaker: maximum number of nodes cordoned or tainted within the window.",
 )
 @click.option(
     "--breaker-nodes-percent",
@@ -69,7 +69,7 @@ _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace"
     default=10,
     show_default=True,
     type=click.IntRange(0),
-    help="Most restarts of one job that a FaultPolicy may allow within its window.",
+    help="Maximum number of restarts of one job that a FaultPolicy may allow within its window.",
 )
 @duration_option("--min-window", "3600s", "Shortest restart window that a FaultPolicy may set.")
 @duration_option(
@@ -82,7 +82,7 @@ _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace"
     default=100,
     show_default=True,
     type=click.IntRange(1),
-    help="Most open incidents in one namespace.",
+    help="Maximum number of open incidents in one namespace.",
 )
 @click.option(
     "--log-level",

@@ -60,10 +60,10 @@ def inspect(  # noqa: PLR0913 - one option each
     nccl_floor: float | None,
     log_rules: Path | None,
 ) -> int:
-    """Check GPUs, links, storage and the host; each check has a deadline and may hang.
+    """Check GPUs, links, storage and the host; a check that hangs is ended at its deadline.
 
     The overall result is the worst one: fail, warn, unknown, pass. Heavy checks run only when named
-    in --checks, and never while a GPU is busy. Changes nothing.
+    in --checks, and never while a GPU is busy. Changes nothing but the temporary file of --write-to.
     """
     from kcover_ebpf.facts.health import Result, worst
     from kcover_ebpf.inspection import plugins as plugin_checks

@@ -149,7 +149,7 @@ def approve(session: ApiClient, namespace: str, as_json: bool, incident: str) ->
 @click.argument("switch", type=click.Choice(["on", "off"]))
 @common
 def dry_run(session: ApiClient, namespace: str, as_json: bool, policy: str, switch: str) -> int:
-    """Switch the dry run of a FaultPolicy on or off; without one, it is created for all pods."""
+    """Switch the dry run of a FaultPolicy on or off; if it does not exist, `on` creates one for all pods."""
     wanted = switch == "on"
     collection = f"{_GROUP}/namespaces/{namespace}/faultpolicies"
     try:

@@ -32,13 +32,13 @@ _SOURCES = {"auto": Source.UNKNOWN, "kernel": Source.KERNEL, "container": Source
     type=click.Choice(list(_SOURCES)),
     default="auto",
     show_default=True,
-    help="source of lines without a dmesg, journal or container runtime prefix",
+    help="Source of lines without a dmesg, journal or container runtime prefix.",
 )
 @click.option(
     "--rules",
     "rules_file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="your own rules, tried first: TOML, or a node-problem-detector log monitor (.json)",
+    help="Your own rules, tried first: TOML, or a node-problem-detector log monitor (.json).",
 )
 def logs(file: Path, output: str, source: str, rules_file: Path | None) -> None:
     """Classify the lines of a kernel or container log FILE (- for standard input).

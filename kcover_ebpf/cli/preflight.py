@@ -58,7 +58,7 @@ def preflight(node: str | None, hand_out: Path | None, kubeconfig: str | None) -
         click.echo(f"node {node}: unknown: {error}")
         return 0
     if seen.is_stale(time.time()):
-        click.echo(f"node {node}: unknown: its agent has reported no inspection lately")
+        click.echo(f"node {node}: unknown: its agent has not reported an inspection recently")
         return 0
     health = seen.health
     click.echo(f"node {node}: {health.result.value}: {health.reason or 'nothing to report'}")
@@ -71,7 +71,7 @@ def _hand_out(folder: Path) -> None:
     try:
         hand_out.hand_out(folder)
     except OSError as error:
-        click.echo(f"{folder}: the bandwidth check cannot be put there: {error.strerror}")
+        click.echo(f"{folder}: the bandwidth check cannot be copied there: {error.strerror}")
 
 
 def _health(node: str, kubeconfig: str | None) -> ReceivedHealth:

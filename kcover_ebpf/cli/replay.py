@@ -22,9 +22,9 @@ _STDOUT = 1
 def replay(file: Path, output: str) -> None:
     """Judge the job of a tape that `run --record FILE` wrote, and print what `run` would print.
 
-    Needs no privileges and no time: it runs in the time of the tape. Nothing is done about a verdict.
+    Needs no privileges and does not run in real time. No action is taken on a verdict.
 
-    Exit codes: 0 the tape was read to its end; 2 wrong usage, or no (whole) tape.
+    Exit codes: 0 the tape was read to its end; 2 wrong usage, or not a complete tape.
     """
     try:
         stream = file.open("rb")

@@ -17,12 +17,12 @@ from kcover_ebpf.hardware.catalog.files import load
 @click.argument("number", type=click.IntRange(min=0))
 @output_option()
 @click.option(
-    "--driver", metavar="VERSION", help="driver version, for numbers whose meaning changed"
+    "--driver", metavar="VERSION", help="Driver version, for numbers whose meaning changed."
 )
 @click.option(
     "--catalog",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="TOML file with your own entries",
+    help="TOML file with your own entries.",
 )
 def xid(number: int, output: str, driver: str | None, catalog: Path | None) -> None:
     """Explain an Xid (GPU) or SXid (NVSwitch) NUMBER: whose fault it is and what to do."""

@@ -79,7 +79,7 @@ def _merged(case: GangInput) -> GangVerdict:
     if _others_go_on(case, gathered, finding) or _is_refuted(case, gathered, finding):
         return _working(case)
     if _is_unordered(gathered, finding):
-        text = "several ranks are stuck, on nodes whose clocks cannot be ordered"
+        text = "ranks on several nodes stopped at about the same time; which was first cannot be determined"
         evidence = (*finding.evidence, Evidence(EvidenceKind.SINK, text))
         finding = replace(finding, culprit=None, evidence=evidence)
     return _report(case, gathered, finding)

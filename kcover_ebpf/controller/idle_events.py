@@ -71,10 +71,10 @@ def text_of(idle: IdlePod, idle_s: float) -> str:
     long = f"{idle_s / _DAY_S:.1f} days" if idle_s >= _DAY_S else f"{idle_s / _HOUR_S:.1f} hours"
     count = len(idle.gpus)
     gpus = f"GPU {idle.gpus[0]}" if count == 1 else f"{count} GPUs ({', '.join(idle.gpus[:8])})"
-    cpu = "its use of CPUs is not known"
+    cpu = "its CPU usage is unknown"
     if idle.cpu_cores is not None:
         cpu = f"its containers use {idle.cpu_cores:.2f} CPUs"
     return (
         f"no kernel has run on {gpus} of this pod for {long}, and {cpu}; end it if it is not needed. "
-        "This is a report only"
+        "No action is taken."
     )

@@ -74,7 +74,9 @@ class Quota:
         now_s = self._store.wall()
         if now_s - self._logged_s.get(key.namespace, 0.0) >= QUOTA_LOGGED_S:
             self._logged_s[key.namespace] = now_s
-            _LOG.warning("no incident for %s: %d of its namespace are open", key, len(opened))
+            _LOG.warning(
+                "no incident opened for %s: its namespace already has %d open", key, len(opened)
+            )
         return None
 
     def _opened(self, namespace: str) -> list[Incident]:

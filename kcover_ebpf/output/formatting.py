@@ -33,7 +33,7 @@ CAUSE_TEXT = {
     Cause.STOPPED: "is stopped by a signal",
     Cause.FROZEN: "is frozen by its control group",
     Cause.BLOCKED_LOCK: "waits for a lock that is not released",
-    Cause.BLOCKED_SLEEP: "sleeps",
+    Cause.BLOCKED_SLEEP: "is in a sleep that does not end",
     Cause.BLOCKED_READ: "waits for input that never arrives",
     Cause.BLOCKED_UNKNOWN: "waits in the kernel",
     Cause.SPINNING: "runs without making progress",
@@ -53,16 +53,16 @@ CAUSE_TEXT = {
     Cause.CPU_THROTTLED: "is throttled by its CPU limit",
     Cause.MEMORY_PRESSURE: "is short of memory",
     Cause.SLOW_RANK: "is slower than its peers",
-    Cause.TRAINING: "trains",
+    Cause.TRAINING: "is training",
     Cause.CHECKPOINT: "writes a checkpoint",
     Cause.COMPUTING: "computes",
     Cause.LOADING: "loads data",
-    Cause.STARTING: "starts",
+    Cause.STARTING: "is starting",
     Cause.WAITING_FOR_USER: "waits for user input",
     Cause.SLEEPING: "sleeps on purpose",
     Cause.DEBUGGER: "is stopped by a debugger",
     Cause.SUSPENDED: "was suspended",
-    Cause.ENDING: "ends",
+    Cause.ENDING: "is ending",
     Cause.UNKNOWN: "for an unknown reason",
 }
 """What each cause means, to be read after the name of a rank or of the job."""
@@ -260,7 +260,7 @@ def _device_fact_text(fact: kernel.Fact) -> str:
             late += [f"{each.rank_count} rank(s) launched {each.operations}" for each in fact.sides]
             return f"NCCL: {', '.join(late) or 'no rank differs from the others'}"
         case devices.DeviceFault():
-            return f"pid {fact.pid} holds a faulty device: {fact.text}"
+            return f"pid {fact.pid} has a faulty device open: {fact.text}"
         case devices.XidReported() | devices.AerError() | devices.MemoryFault():
             return device_text(fact)
         case devices.BlockError():

@@ -99,7 +99,7 @@ def settle(turn: RestartContext) -> Transition:
         # containers that are killed while they are made end their pod, and with it the job
         return Transition(wake_s=KUBELET_RESTART_S - turn.elapsed_s)
     if making:
-        return Transition(escalate(turn, f"pod {making} does not start again"))
+        return Transition(escalate(turn, f"pod {making} did not start again"))
     return Transition(start(turn, Way.IN_PLACE, f"pod {behind} did not restart with the others"))
 
 

@@ -201,7 +201,7 @@ def why_not_in_place(world: RestartInput, policy: FaultPolicy) -> str | None:
         (fast is not None, fast or ""),
         (
             world.top is not None and world.top.costs_in_place,
-            "the controller of the job counts restarts in place, or answers them itself",
+            "the controller of the job counts in-place restarts, or reacts to them itself",
         ),
         (
             merged is not None
@@ -213,7 +213,7 @@ def why_not_in_place(world: RestartInput, policy: FaultPolicy) -> str | None:
             "a node is gone",
         ),
         (preflight_of(world) is not None, "a node of the job failed its preflight"),
-        (baseline(world.live) is None, "too many pods with restart counts of their own"),
+        (baseline(world.live) is None, "too many pods with differing restart counts"),
     )
     return next((text for applies, text in reasons if applies), None)
 

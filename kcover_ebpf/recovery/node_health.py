@@ -153,9 +153,9 @@ def why_cordoned(
 ) -> str:
     """Why it is not uncordoned automatically; empty: it is."""
     if policy.clean_rounds == 0:
-        return "the policy leaves that to a person"
+        return "the policy requires a person to uncordon it"
     if cordon is None:
-        return "why it is cordoned is not noted on it"
+        return "the node does not record why it was cordoned"
     if seen is None or seen.is_stale(now_s):
         return "its health is unknown: no inspection is reported"
     health = seen.health

@@ -163,7 +163,7 @@ def plan(
     is_cordoned = node.ours and node.until_s is None
     wants = bool(whole) and (policy.cordon or policy.taint) and not is_cordoned
     if not wants or not room:
-        refused = "the breaker allows no more nodes" if wants else ""
+        refused = "the breaker allows no more nodes to be cordoned" if wants else ""
         return NodePlan(condition=condition, devices=alone, faults=whole, refused=refused)
     return NodePlan(condition, text, policy.cordon, policy.taint, alone, whole)
 
@@ -216,7 +216,7 @@ def suspect(node: NodeView, reason: str, now_s: float, policy: NodeActions, room
     if node.ours or node.cordoned or not policy.cordon:
         return NodePlan()
     if not room:
-        return NodePlan(refused=f"{reason}, but the breaker allows no more nodes")
+        return NodePlan(refused=f"{reason}, but the breaker allows no more nodes to be cordoned")
     return NodePlan(reason=reason, cordon=True, until_s=now_s + SUSPECT_CORDON_S)
 
 

@@ -52,7 +52,7 @@ def suspend(turn: RestartContext) -> Transition:
     if top is None or top.target is None:
         return Transition(fail(turn, "the job is gone"))
     if top.ended:
-        return Transition(fail(turn, f"the job is {top.ended} on its own"))
+        return Transition(fail(turn, f"the job ended by itself ({top.ended})"))
     if top.target.suspended and top.target.suspended_by == turn.mark:
         return Transition(
             turn.go(
@@ -102,8 +102,10 @@ def shares(pods: Sequence[GangPod]) -> tuple[tuple[str, tuple[str, ...]], ...]:
 def delete(turn: RestartContext) -> Transition:
     """Delete the pods of a kind that makes them again by itself."""
     top = turn.world.top
-    if top is None or top.ended:
-        return Transition(fail(turn, f"the job is {top.ended if top else 'gone'} on its own"))
+    if top is None:
+        return Transition(fail(turn, "the job was deleted"))
+    if top.ended:
+        return Transition(fail(turn, f"the job ended by itself ({top.ended})"))
     old = [each for each in turn.world.live if turn.is_old(each)]
     if not old:
         return _gone_next(turn)
@@ -217,8 +219,8 @@ def _why_left(turn: RestartContext, left: Sequence[GangPod]) -> str:
         )
     if lost:
         parts.append(
-            f"it is unknown whether these pods still run: {_names(lost)}; their nodes are not ready. Of a machine that "
-            "is off say so: kubectl taint node NAME node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+            f"it is unknown whether these pods still run: {_names(lost)}; their nodes are not ready. If a machine is "
+            "powered off, declare it: kubectl taint node NAME node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
         )
     if kept:
         whose = sorted({name for each in kept for name in each.pod.finalizers})
@@ -271,7 +273,7 @@ def back(turn: RestartContext) -> Transition:
         )
     waiting = preflight_of(turn.world)
     if waiting is not None and waiting.pod_uid in {each.pod.uid for each in new}:
-        return Transition(escalate(turn, f"node {waiting.node} failed its preflight, too"))
+        return Transition(escalate(turn, f"node {waiting.node} also failed its preflight"))
     if turn.elapsed_s >= SLOW_RESCHEDULE_S and not turn.detail.is_slow:
         text = f"replace: {len(ready)} of {turn.detail.pods} pods are running after {SLOW_RESCHEDULE_S:.0f} s"
         return Transition(turn.go(Step.RETURN, text, detail=replace(turn.detail, is_slow=True)))

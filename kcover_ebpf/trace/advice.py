@@ -9,7 +9,7 @@ _NEXT = {
     Cause.STOPPED: "find out what stopped {who}, then resume it: kill -CONT {pid}",
     Cause.FROZEN: "find out what froze the control group in /proc/{pid}/cgroup, then write 0 to its cgroup.freeze",
     Cause.BLOCKED_LOCK: "read the frames of {who}: the line that takes the lock, and which thread owns it",
-    Cause.BLOCKED_SLEEP: "read the Python frames of {who}: the line that sleeps is no part of a step",
+    Cause.BLOCKED_SLEEP: "read the Python frames of {who}: the line that sleeps is not part of a training step",
     Cause.BLOCKED_READ: "read the frames of {who}, and examine the process that should write what it reads",
     Cause.BLOCKED_UNKNOWN: "compare the frames of {who} with those of its peers",
     Cause.SPINNING: "read the frames of {who} twice: what stays is the loop (py-spy top --nonblocking --pid {pid})",
@@ -40,8 +40,8 @@ _JUDGE_YOURSELF = (
     "read the frames of {who} twice: is what it does part of a step, and does it advance?"
 )
 _DEVICE_WAIT = (
-    "trace again after the longest step of this job: a rank that still waits by then is hung;  "
-    "NCCL_RAS (2.24 or newer) or nvidia-smi shows which device does nothing"
+    "trace again after the longest step of this job: a rank that still waits by then is hung; "
+    "NCCL_RAS (2.24 or newer) or nvidia-smi shows which device is idle"
 )
 
 

@@ -179,7 +179,7 @@ def test_headline__a_hang_as_text() -> None:
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"kind": VerdictKind.WORKING, "cause": Cause.TRAINING}, "WORKING  training: trains"),
+        ({"kind": VerdictKind.WORKING, "cause": Cause.TRAINING}, "WORKING  training: is training"),
         (
             {"kind": VerdictKind.WORKING, "cause": Cause.CHECKPOINT},
             "WORKING  checkpoint: writes a checkpoint, for 5.0s",

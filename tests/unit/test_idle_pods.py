@@ -214,7 +214,7 @@ def test_idle_pods__the_owner_finds_an_event_once_a_day() -> None:
     assert (reason, warning) == ("KcoverGPUIdle", False), "a Warning would ask for a recovery"
     assert text == (
         "no kernel has run on GPU GPU-0 of this pod for 2.1 days, and its containers use 0.02 CPUs; end it if it is "
-        "not needed. This is a report only"
+        "not needed. No action is taken."
     )
     server.now_s += 86400
     server.report(IDLE)
@@ -253,5 +253,5 @@ def test_idle_pods__a_stale_report_says_nothing() -> None:
 def test_text_of__words_for_several_gpus_and_hours() -> None:
     idle = replace(IDLE, gpus=("GPU-0", "GPU-1"), cpu_cores=None)
     assert text_of(idle, 7200.0).startswith(
-        "no kernel has run on 2 GPUs (GPU-0, GPU-1) of this pod for 2.0 hours, and its use of CPUs is not known"
+        "no kernel has run on 2 GPUs (GPU-0, GPU-1) of this pod for 2.0 hours, and its CPU usage is unknown"
     )

@@ -118,7 +118,7 @@ WRONG_FABRICS = [
         ("remap_pending 1 1", "warn", "waits for a reset"),
         ("retired 1 30", "fail", "60 retired pages"),
         ("pending_page 1 1", "warn", "to be retired"),
-        ("recovery 1 1", "fail", "asks for a recovery: GPU reset"),
+        ("recovery 1 1", "fail", "requests a recovery action: GPU reset"),
         ("recovery 1 2", "fail", "node reboot"),
         ("width 1 8", "fail", "PCIe link x8 of x16"),
         ("generation 1 3", "warn", "generation 3 of 5"),

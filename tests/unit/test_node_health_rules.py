@@ -93,7 +93,7 @@ CASES = {
     "the agent is silent": (FOR_CHECK, seen(written_s=NOW_S - 1951), "its health is unknown"),
     "our clock is wrong": (FOR_CHECK, seen(written_s=NOW_S + 1951), "its health is unknown"),
     "there is no agent": (FOR_CHECK, None, "its health is unknown"),
-    "nothing is noted": (None, seen(), "why it is cordoned is not noted"),
+    "nothing is noted": (None, seen(), "does not record why it was cordoned"),
     "a fault that no inspection showed": (FOR_GPU, seen(), "no inspection showed the fault"),
     "a fault that one showed": (FOR_GPU, seen(gpu_failed_s=CONFIRMED), ""),
     "one that showed another fault, before": (
@@ -256,7 +256,7 @@ def test_received_health__only_what_we_cordoned_is_uncordoned() -> None:
     assert why_not_lifted(node(OURS), seen(), NOW_S, POLICY) == ""
     assert why_not_lifted(node(), seen(), NOW_S, POLICY) == "it is not cordoned for a fault"
     old = {CORDONED: OURS[CORDONED]}
-    assert "not noted" in why_not_lifted(node(old), seen(), NOW_S, POLICY)
+    assert "does not record" in why_not_lifted(node(old), seen(), NOW_S, POLICY)
 
 
 OTHERS = {

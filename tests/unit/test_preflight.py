@@ -70,7 +70,7 @@ def health(result: Result, *, age_s: float = 5.0, name: str = NODE) -> Answer:
         (lambda: health(Result.PASS), 0, "pass"),
         (lambda: health(Result.WARN), 0, "warn"),
         (lambda: health(Result.UNKNOWN), 0, "unknown"),
-        (lambda: health(Result.FAIL, age_s=3600.0), 0, "no inspection lately"),
+        (lambda: health(Result.FAIL, age_s=3600.0), 0, "not reported an inspection recently"),
         (lambda: health(Result.FAIL, name="other"), 0, "it is about node"),
         (lambda: Answer(403, {"message": "no"}), 0, "unknown"),
         (lambda: Answer(404, {"message": "none"}), 0, "unknown"),
@@ -108,7 +108,7 @@ def test_preflight__the_command_hands_out_the_bandwidth_check_and_starts_the_job
     (tmp_path / "full").mkdir()
     (tmp_path / "full/kcover_ebpf").write_text("no folder")
     assert run(tmp_path, health(Result.PASS), f"--hand-out={tmp_path / 'full'}") == 0
-    assert "the bandwidth check cannot be put there" in capsys.readouterr().out
+    assert "the bandwidth check cannot be copied there" in capsys.readouterr().out
 
 
 # --- the agent
@@ -231,7 +231,7 @@ def test_preflight__a_second_bad_node_is_left_as_well_and_then_it_says_so() -> N
     ended = advance.advance(replace(asked.turn, status=acting)).status
     assert ended is not None
     assert ended.phase is Phase.FAILED
-    assert "node b failed its preflight, too; every restart strategy was tried" in ended.message
+    assert "node b also failed its preflight; every restart strategy was tried" in ended.message
 
 
 def test_preflight__a_node_that_turns_bad_during_a_restart_in_place_is_left() -> None:

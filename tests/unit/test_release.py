@@ -154,3 +154,31 @@ def test_userland__pip_settings_go_in_and_nothing_else(
     assert mounted[bundle] == bundle
     assert tmp_path / "none" not in mounted
     assert Path("/root") not in mounted
+
+
+@pytest.mark.parametrize(
+    ("given", "epoch"),
+    [({}, "1700000000"), ({"SOURCE_DATE_EPOCH": "1600000000"}, "1600000000")],
+    ids=["of the commit", "as it is set"],
+)
+def test_wheel__has_the_time_that_a_release_gives_it(
+    given: dict[str, str], epoch: str, tmp_path: Path
+) -> None:
+    others = ("GIT_", "MAKE", "MFLAGS", "SOURCE_DATE_EPOCH")
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(others)}
+    for name in ("AUTHOR", "COMMITTER"):
+        environ |= {f"GIT_{name}_NAME": "a", f"GIT_{name}_EMAIL": "a@example.com"}
+        environ[f"GIT_{name}_DATE"] = "1700000000 +0000"
+    for git in (["init", "--quiet"], ["commit", "--quiet", "--allow-empty", "--message=a"]):
+        subprocess.run(["git", *git], cwd=tmp_path, env=environ, check=True)
+    # hatchling's part is played by echo, and what the wheel is made of counts as made
+    skipped, fake = ("--old-file=setup-test", "--old-file=build"), "PYTHON=echo $$SOURCE_DATE_EPOCH"
+    made = subprocess.run(
+        ["make", "--silent", f"--file={ROOT / 'Makefile'}", *skipped, fake, "wheel"],
+        cwd=tmp_path,
+        env=environ | given,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert made.stdout == f"{epoch} -m hatchling build --target wheel\n"

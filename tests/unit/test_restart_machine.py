@@ -91,7 +91,7 @@ def test_restart_machine__a_pod_that_does_not_come_up_after_a_crash_leads_to_rep
     status = sim.run()
     assert status.phase is Phase.RECOVERED, story(sim)
     assert [each.way for each in status.restarts] == [Way.IN_PLACE, Way.REPLACE]
-    assert any("pod j-1 does not start again" in line for line in sim.log)
+    assert any("pod j-1 did not start again" in line for line in sim.log)
     assert not any("Stop" in line for line in sim.log), story(sim)
 
 

@@ -81,7 +81,7 @@ def test_text_sink__text_lines(pipe: tuple[int, Out]) -> None:
     assert re.sub(r"\d\d:\d\d:\d\d", "HH:MM:SS", text) == (
         "[kcover HH:MM:SS] watching j\n"
         "[kcover HH:MM:SS] pid 7 (python3) exited with code 3\n"
-        "[kcover HH:MM:SS] WORKING  training: trains\n"
+        "[kcover HH:MM:SS] WORKING  training: is training\n"
         "[kcover HH:MM:SS] HUNG  culprit unknown, stopped: is stopped by a signal, for 3.5s\n"
         "    RANK  ROLE  PID/TID  THREAD   WAITS IN  SINCE  NOTE\n"
         "    0     rank  7        python3  futex     3.5s   victim\n"

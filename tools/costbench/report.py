@@ -19,6 +19,7 @@ from tools.costbench.statistics import (
     ratio,
     trimmed_mean,
 )
+from tools.machine import kernel_series
 
 Raw = Mapping[str, Any]
 Rows = Sequence[Sequence[str]]
@@ -219,9 +220,9 @@ def _machine(raw: Raw) -> str:
     loads = [block["load_average"] for block in raw["blocks"]]
     day = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(found["unix"]))
     return (
-        f"Measured {day} on {found['cpu_count']} cores ({found['cpu']}), Linux {found['kernel']}, "
-        f"{found['machine']}, Python {found['python']}; load average {min(loads):.1f} to "
-        f"{max(loads):.1f}.\n"
+        f"Measured {day} on {found['cpu_count']} cores ({found['cpu']}), "
+        f"Linux {kernel_series(found['kernel'])}, {found['machine']}, Python {found['python']}; "
+        f"load average {min(loads):.1f} to {max(loads):.1f}.\n"
     )
 
 

@@ -21,6 +21,7 @@ from typing import Any
 from tools.costbench import agent_cost, passes, report, training_cost
 from tools.costbench.processes import ROOT, SENSOR, build_load
 from tools.costbench.statistics import interleave
+from tools.machine import cpu_model
 
 SEED = 3
 CROWDS = ((200, 4), (2_500, 20), (8_000, 64))
@@ -90,15 +91,10 @@ def measure(size: Size) -> dict[str, Any]:
 
 def machine() -> dict[str, Any]:
     """Where and when this is measured."""
-    model = [
-        line.partition(":")[2].strip()
-        for line in Path("/proc/cpuinfo").read_text().splitlines()
-        if line.startswith("model name")
-    ]
     return {
         "kernel": platform.release(),
         "machine": platform.machine(),
-        "cpu": model[0] if model else "",
+        "cpu": cpu_model(),
         "cpu_count": os.cpu_count(),
         "python": platform.python_version(),
         "unix": round(time.time()),

@@ -68,7 +68,7 @@ CHECK = Check(
     "nccl_tests",
     Cost.HEAVY,
     180.0,
-    "an all-reduce over all GPUs gives right values, at the bandwidth of `--nccl-floor` at least",
+    "an all-reduce over all GPUs gives correct results at no less than the bandwidth of `--nccl-floor`",
     "`all_reduce_perf`",
     find,
 )

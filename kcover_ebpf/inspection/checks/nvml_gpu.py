@@ -142,7 +142,7 @@ class CheckedGpu:
         if action := values[0].value.uiVal:
             words = _ACTIONS.get(action, f"action {action}")
             yield failed(
-                f"the driver asks for a recovery: {words}", f"drain the node; then: {words}"
+                f"the driver requests a recovery action: {words}", f"drain the node; then: {words}"
             )
 
     def _ecc(self) -> Iterator[CheckFinding]:
