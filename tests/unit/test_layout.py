@@ -21,15 +21,12 @@ LAYERS = [
 FOLDERS = sorted(each.parent for each in PACKAGE.rglob("__init__.py") if each.parent != PACKAGE)
 
 
-def first_cells(page: str, heading: str) -> list[str]:
-    """Everything in backquotes in the first column of the first table below a heading."""
+def first_cells(page: str, heading: str, table: int = 0) -> list[str]:
+    """Everything in backquotes in the first column of a table below a heading; 0: of the first table."""
     below = (ROOT / page).read_text().split(f"## {heading}\n", 1)[1]
-    table = re.search(r"(?:^\|.*\n)+", below, re.MULTILINE)
-    assert table
+    rows = re.findall(r"(?:^\|.*\n)+", below, re.MULTILINE)[table]
     return [
-        name
-        for row in table[0].splitlines()
-        for name in re.findall(r"`([^`]+)`", row.split("|")[1])
+        name for row in rows.splitlines() for name in re.findall(r"`([^`]+)`", row.split("|")[1])
     ]
 
 
@@ -43,6 +40,21 @@ def test_layout__in_the_readme_the_map_has_the_order_of_the_layers() -> None:
     assert [name for name in shown if "/" not in name] == [
         name for name in LAYERS if (PACKAGE / name).is_dir()
     ]
+
+
+def test_layout__in_the_readme_every_folder_of_tests_and_tools_is_in_the_second_table() -> None:
+    shown = first_cells("README.md", "Layout", 1)
+    wanted = [
+        str(folder.relative_to(ROOT))
+        for tree in ("tests", "tools")
+        for folder in (ROOT / tree).iterdir()
+        # of a folder that was removed, or of no commit, Python's byte code may be left
+        if any(each.is_file() and "__pycache__" not in each.parts for each in folder.rglob("*"))
+    ]
+    folders = [
+        name for name in shown if name.startswith(("tests/", "tools/")) and (ROOT / name).is_dir()
+    ]
+    assert sorted(folders) == sorted(wanted)
 
 
 def test_layout__in_contributing_the_map_has_every_layer_in_its_order() -> None:

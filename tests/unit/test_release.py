@@ -161,7 +161,7 @@ def test_userland__pip_settings_go_in_and_nothing_else(
     [({}, "1700000000"), ({"SOURCE_DATE_EPOCH": "1600000000"}, "1600000000")],
     ids=["of the commit", "as it is set"],
 )
-def test_release__a_wheel_has_the_time_that_a_release_gives_it(
+def test_release__the_wheel_of_make_has_the_time_that_a_release_gives_it(
     given: dict[str, str], epoch: str, tmp_path: Path
 ) -> None:
     others = ("GIT_", "MAKE", "MFLAGS", "SOURCE_DATE_EPOCH")

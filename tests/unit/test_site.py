@@ -46,6 +46,14 @@ def test_broken(write: Write, text: str, found: list[str]) -> None:
     assert list(links.broken(write("docs/a.md", text))) == found
 
 
+def test_pages__those_that_the_site_does_not_have_are_checked_too(
+    write: Write, tmp_path: Path
+) -> None:
+    names = {"SECURITY.md", "tools/bench/README.md", "docs/a.md"}
+    written = {write(name) for name in names} | {tmp_path / name for name in links.OUTSIDE}
+    assert set(links.pages(tmp_path)) == written
+
+
 def test_misplaced__pages_missing_invented_and_doubled(write: Write, tmp_path: Path) -> None:
     for name in ("a", "b", "deep/c", "deep/README"):
         write(f"docs/{name}.md")

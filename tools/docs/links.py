@@ -2,9 +2,9 @@
 
 python -m tools.docs.links     one line for each link that leads nowhere; exits 1 if there is one
 
-A link to a file must lead to a file of the repository, one to a heading to a heading, and the
-navigation in mkdocs.yml must list each page once, by itself or with its folder. `make docs` builds
-the site from the same pages.
+The pages are those of the site, SECURITY.md and the README of each tool. A link to a file must lead
+to a file of the repository, one to a heading to a heading, and the navigation in mkdocs.yml must
+list each page of the site once, by itself or with its folder. `make docs` builds the site.
 """
 
 import re
@@ -20,6 +20,8 @@ OUTSIDE = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
 }
+# Read in the repository only.
+NOT_IN_SITE = ("SECURITY.md", "tools/*/README.md")
 # Written while the site is built.
 GENERATED = {"commands.md"}
 LINK = re.compile(r"(?<=\]\()([^)\s]+)(?=\))")
@@ -29,8 +31,9 @@ NAVIGATION = re.compile(r"^ +- (?:.+: )?([\w./-]+(?:\.md|/))$", re.MULTILINE)
 
 
 def pages(root: Path = ROOT) -> list[Path]:
-    """Every page: the three at the top and all of docs/."""
-    return [*(root / name for name in OUTSIDE), *sorted((root / "docs").rglob("*.md"))]
+    """Every page: those at the top, all of docs/, and the README of each tool."""
+    others = sorted(page for pattern in NOT_IN_SITE for page in root.glob(pattern))
+    return [*(root / name for name in OUTSIDE), *others, *sorted((root / "docs").rglob("*.md"))]
 
 
 def anchors(text: str) -> set[str]:
