@@ -6,6 +6,7 @@ duration, as watched here. Source: client-go's leader election, which does the s
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from kcover_ebpf.tunables.kube import (
     LEASE_REQUEST_S,
     LEASE_RETRY_S,
 )
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -111,14 +114,18 @@ class LeaderElector:
             return
 
     def _run(self, on_change: Callable[[bool], None], wall: Callable[[], float]) -> None:
-        led = False
+        led, reported = False, ""
         while not self._stop.is_set():
-            wait_s = LEASE_PERIOD_S
+            wait_s, error_text = LEASE_PERIOD_S, ""
             try:
                 self.renew(wall())
-            except ApiError:
+            except ApiError as error:
                 # whether we still lead is a matter of time, and `leads` counts it
-                wait_s = LEASE_RETRY_S
+                wait_s, error_text = LEASE_RETRY_S, str(error)
+            if error_text != reported:
+                reported = error_text
+                if error_text:
+                    _LOG.warning("lease %s is not written: %s", self._name, error_text)
             if self.leads is not led:
                 led = not led
                 on_change(led)

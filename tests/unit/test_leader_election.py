@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kcover_ebpf.errors import ApiError, Conflict, NotFound, Unreachable
+from kcover_ebpf.kube import leader_election
 from kcover_ebpf.kube.leader_election import LeaderElector
 from kcover_ebpf.tunables.kube import LEASE_DURATION_S, LEASE_GIVE_UP_S
 from tests.unit.fake_clock import FakeClock
@@ -105,6 +106,22 @@ def test_leader_elector__the_first_one_leads_and_renews_with_one_request(
         renew(one)
     assert one.leads
     assert server.asked == ["replace"] * 5
+
+
+def test_leader_elector__why_the_lease_is_not_written_is_logged_once(
+    server: FakeLeaseServer,
+    clock: FakeClock,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(leader_election, "LEASE_RETRY_S", 0.0)
+    server.away = True
+    one = elector(server, "one")
+    one.start(lambda _: None, clock)
+    while len(server.asked) < 3 and one.thread is not None and one.thread.is_alive():
+        one.thread.join(0.01)
+    one.stop()
+    assert caplog.messages == ["lease lease is not written: get: no answer"]
 
 
 def test_leader_elector__one_missed_renewal_makes_no_other_leader(
