@@ -46,7 +46,7 @@ def _tool(check: Check) -> Parser:
 
     def parsed(data: bytes) -> object:
         ran = commands.Ran(data[0] if data else 0, text(data[1:]))
-        with patch.object(commands, "run", lambda _: ran):
+        with patch.object(commands, "run", lambda _, **__: ran):
             return joined(check.find(InspectionOptions(root=folder())))
 
     return parsed
@@ -56,7 +56,7 @@ def _plugin(data: bytes) -> None:
     program = folder() / "plug-in"
     program.touch(0o755)
     ran = commands.Ran(data[0] if data else 0, text(data[1:]))
-    with patch.object(commands, "run", lambda _: ran):
+    with patch.object(commands, "run", lambda _, **__: ran):
         (found,) = plugins._run(program, InspectionOptions())
     assert len(found.evidence) <= 300
 

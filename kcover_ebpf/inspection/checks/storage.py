@@ -140,7 +140,7 @@ CHECK = Check(
     30.0,
     "each disk and network file system (with its server or CSI driver) answers statfs within 5 s (warn from "
     "1 s) and did not become read-only; 1 MiB is written, synced and read within 20 s (warn from 1 s each way) in each "
-    "folder of `agent.inspection.writeTo` or `--write-to`",
+    "folder of `--write-to` (`writeTo` in the chart)",
     "`/proc/1/mountinfo`, statfs",
     find,
 )
