@@ -20,7 +20,7 @@ enum detail {
 /* What was seen of a thread at its last sample that differed from the one before. */
 struct thread_sample {
 	__u64 pass_id; /* first, because user space finds stale entries by it */
-	__u64 looked_ns;
+	__u64 sampled_ns;
 	__u64 start_ns;
 	__u64 switch_count;
 	__u32 raw_state;

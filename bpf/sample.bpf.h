@@ -115,13 +115,13 @@ static __always_inline bool send_thread(struct pass_value *pass, struct task_str
 	fill_header(&event->header, EVENT_THREAD, sizeof(*event), task->tgid, pass->boottime_ns);
 	event->state = sample->state;
 	event->site_since_ns = sample->site_since_ns;
-	event->previous_ns = sample->looked_ns;
+	event->previous_ns = sample->sampled_ns;
 	event->idle_since_ns = idle_since(pass, task, sample->state);
 	/* A thread that was switched since its last sample ran after it, whatever the clocks say.
 	 */
 	if (sample->switch_count != task->nvcsw + task->nivcsw &&
-	    event->idle_since_ns < sample->looked_ns)
-		event->idle_since_ns = sample->looked_ns;
+	    event->idle_since_ns < sample->sampled_ns)
+		event->idle_since_ns = sample->sampled_ns;
 	fill_event(event, task, regs, site);
 	return true;
 }
@@ -136,7 +136,7 @@ static __always_inline bool is_forsaken(struct site *site, struct pt_regs *regs,
 static __always_inline void mark(struct thread_sample *sample, struct pass_value *pass)
 {
 	sample->pass_id = pass->id;
-	sample->looked_ns = pass->boottime_ns;
+	sample->sampled_ns = pass->boottime_ns;
 }
 
 static __always_inline void remember(struct thread_sample *sample, struct pass_value *pass,
@@ -164,8 +164,8 @@ static __always_inline bool is_judged(struct process_value *process, struct task
  * A thread without a sample: it is new, or its process is watched only now. One that is on its way
  * out was accounted by sched_process_exit.
  */
-static __always_inline void first_look(struct pass_value *pass, struct process_value *process,
-				       struct task_struct *task)
+static __always_inline void first_sample(struct pass_value *pass, struct process_value *process,
+					 struct task_struct *task)
 {
 	struct pt_regs *regs = user_registers(task);
 	struct thread_sample sample = {};
@@ -207,11 +207,11 @@ static __always_inline bool has_moved(struct thread_sample *sample, struct pass_
 	    site->user_sp != sample->user_sp)
 		return true;
 	return used_ns > MOVED_CPU_FLOOR_NS &&
-	       used_ns * MOVED_CPU_PART > pass->boottime_ns - sample->looked_ns;
+	       used_ns * MOVED_CPU_PART > pass->boottime_ns - sample->sampled_ns;
 }
 
-static __always_inline void next_look(struct pass_value *pass, struct process_value *process,
-				      struct task_struct *task, struct thread_sample *sample)
+static __always_inline void next_sample(struct pass_value *pass, struct process_value *process,
+					struct task_struct *task, struct thread_sample *sample)
 {
 	struct pt_regs *regs = user_registers(task);
 	__u64 site_since_ns = sample->site_since_ns;
@@ -253,8 +253,8 @@ static __always_inline bool is_unchanged(struct thread_sample *sample, struct ta
 }
 
 /* All there is to do for a thread that was visited before in this pass, or that has not run. */
-static __always_inline bool quick_look(struct pass_value *pass, struct process_value *process,
-				       struct task_struct *task, struct thread_sample *sample)
+static __always_inline bool quick_sample(struct pass_value *pass, struct process_value *process,
+					 struct task_struct *task, struct thread_sample *sample)
 {
 	if (sample->pass_id == pass->id)
 		return true;
@@ -275,23 +275,23 @@ static __always_inline struct thread_sample *sample_of(__u32 tid)
 	return bpf_map_lookup_elem(&threads, &tid);
 }
 
-static __always_inline void look(struct pass_value *pass, struct process_value *process,
-				 struct task_struct *task)
+static __always_inline void sample_task(struct pass_value *pass, struct process_value *process,
+					struct task_struct *task)
 {
 	struct thread_sample *sample = sample_of(task->pid);
 
 	if (!sample) {
 		pass->work += LONGER_WORK;
-		first_look(pass, process, task);
+		first_sample(pass, process, task);
 		return;
 	}
-	if (quick_look(pass, process, task, sample))
+	if (quick_sample(pass, process, task, sample))
 		return;
 	pass->work += LONGER_WORK;
 	if (sample->start_ns != task->start_boottime)
-		first_look(pass, process, task);
+		first_sample(pass, process, task);
 	else
-		next_look(pass, process, task, sample);
+		next_sample(pass, process, task, sample);
 }
 
 #endif

@@ -32,7 +32,7 @@ static __noinline void visit(struct pass_value *pass, struct task_struct *task)
 	if (process->pass_id != pass->id)
 		begin_process(process, pass, task, pid, pass->id);
 	if (is_whole(process, pass) || is_lead(process, pid, tid))
-		look(pass, process, task);
+		sample_task(pass, process, task);
 }
 
 SEC("iter/task")

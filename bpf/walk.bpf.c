@@ -31,7 +31,7 @@ extern void bpf_task_release(struct task_struct *task) __ksym;
  * Not static, so that the verifier checks it once and not for every turn of the loop. Such a
  * function takes numbers only, hence the second look-up of everything.
  */
-__noinline int look_longer(__u32 pid, __u32 tid)
+__noinline int sample_longer(__u32 pid, __u32 tid)
 {
 	struct process_value *process = watched(pid);
 	struct pass_value *pass = current_pass();
@@ -45,7 +45,7 @@ __noinline int look_longer(__u32 pid, __u32 tid)
 	if (task->tgid == (int)pid) {
 		if (process->pass_id != pass->id)
 			begin_process(process, pass, task, pid, pass->id + pid);
-		look(pass, process, task);
+		sample_task(pass, process, task);
 	}
 	bpf_task_release(task);
 	return 0;
@@ -56,8 +56,8 @@ __noinline int look_longer(__u32 pid, __u32 tid)
  * this pass has visited before is no work; one without room has no sample to say so, and would be
  * counted again if it was visited before the call ends.
  */
-static __always_inline bool look_at(struct pass_value *pass, struct process_value *process,
-				    struct task_struct *task)
+static __always_inline bool sample_thread(struct pass_value *pass, struct process_value *process,
+					  struct task_struct *task)
 {
 	__u32 pid = task->tgid, tid = task->pid;
 	struct thread_sample *sample = sample_of(tid);
@@ -66,9 +66,9 @@ static __always_inline bool look_at(struct pass_value *pass, struct process_valu
 		return true;
 	if (!has_time(pass, 1))
 		return false;
-	if (sample && quick_look(pass, process, task, sample))
+	if (sample && quick_sample(pass, process, task, sample))
 		return true;
-	look_longer(pid, tid);
+	sample_longer(pid, tid);
 	return !pass->is_incomplete;
 }
 
@@ -89,7 +89,7 @@ static __always_inline struct task_struct *first_thread(struct process_value *pr
  * All threads of one process. In the kernel's first version the iterator goes round in a circle,
  * which has no end where the thread it began with was replaced meanwhile (exec): hence the count.
  */
-__noinline int look_at_threads(__u32 pid)
+__noinline int sample_each_thread(__u32 pid)
 {
 	struct process_value *process = watched(pid);
 	struct pass_value *pass = current_pass();
@@ -107,7 +107,7 @@ __noinline int look_at_threads(__u32 pid)
 	while ((task = bpf_iter_task_next(&threads))) {
 		if (++pass->turns > MOST_TURNS)
 			break;
-		if (!look_at(pass, process, task)) {
+		if (!sample_thread(pass, process, task)) {
 			process->next_tid = task->pid;
 			pass->is_incomplete = 1;
 			break;
@@ -136,11 +136,11 @@ __noinline int visit(__u32 pid)
 
 	if (!process || !pass)
 		return 0;
-	look_longer(pid, pid);
+	sample_longer(pid, pid);
 	if (is_whole(process, pass))
-		look_at_threads(pid);
+		sample_each_thread(pid);
 	else if (process->lead_tid)
-		look_longer(pid, process->lead_tid);
+		sample_longer(pid, process->lead_tid);
 	if (pass->is_incomplete)
 		return 0;
 	if (is_whole(process, pass))

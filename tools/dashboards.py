@@ -18,7 +18,7 @@ Json = dict[str, object]
 
 @dataclass(frozen=True)
 class Panel:
-    """One picture; `kind` is a panel type of Grafana, `width` is in 24ths of the page."""
+    """One graph; `kind` is a panel type of Grafana, `width` is in 24ths of the page."""
 
     title: str
     kind: str

@@ -59,7 +59,7 @@ replaced instead. Faults of other kinds are reported and never acted on.
 | kind | group | replaced by | in place may cost | tested with its real controller |
 |---|---|---|---|---|
 """
-WAYS = {
+METHODS = {
     "suspend": "its own `{suspend}`",
     "delete": "deleting its pods",
     "leader": "deleting its leader pod",
@@ -95,10 +95,10 @@ def fields(schema: Schema, path: str = "") -> Iterator[str]:
 def kinds(table: Mapping[str, Any]) -> Iterator[str]:
     """Rows of the table of kinds."""
     for row in table["kind"]:
-        way = WAYS[row["way"]].format(suspend=row.get("suspend"))
+        method = METHODS[row["method"]].format(suspend=row.get("suspend"))
         cost = f"`{row['in_place_costs']}`" if "in_place_costs" in row else ""
         seen = "yes" if row.get("measured", True) else "no"
-        yield f"| {row['kind']} | `{row['group']}` | {way} | {cost} | {seen} |"
+        yield f"| {row['kind']} | `{row['group']}` | {method} | {cost} | {seen} |"
 
 
 def render() -> str:

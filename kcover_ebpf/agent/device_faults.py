@@ -41,7 +41,7 @@ class _Known:
 
 
 class NodeDeviceFaults:
-    """Faults by device (of a port: by its name) and code; a later word on the same replaces the earlier one."""
+    """Faults by device (of a port: by its name) and code; a later report of the same replaces the earlier one."""
 
     def __init__(
         self,

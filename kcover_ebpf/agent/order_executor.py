@@ -91,7 +91,7 @@ class OrderExecutor:
         self._acks: dict[str, tuple[Ack, ...]] = {}
         self._stopped: frozenset[str] = frozenset(each.gang for each in journal.stops.values())
         self._stops_lock = threading.Lock()
-        """Held while processes are being stopped."""
+        """Locked while processes are being stopped."""
         self.turn_s = time.monotonic()
         """When `run` last began a turn (monotonic); it does so once a second."""
 
@@ -254,7 +254,7 @@ class OrderExecutor:
             gang=key_of(gang),
             until_s=order.expires_s,
             containers=tuple(ContainerRef(each.pod_uid, each.id) for each in found),
-            held=tuple(sorted(already, key=lambda each: each.pid)),
+            already_stopped=tuple(sorted(already, key=lambda each: each.pid)),
         )
         with self._stops_lock:
             self._until_s[incident.uid] = self._steady() + LONGEST_STOP_S
@@ -293,7 +293,9 @@ class OrderExecutor:
         return outcome
 
     def _continue(self, record: StopRecord) -> stop_and_kill.StopOutcome:
-        keep = [each.pid for each in record.held if start_ticks(each.pid) == each.start_ticks]
+        keep = [
+            each.pid for each in record.already_stopped if start_ticks(each.pid) == each.start_ticks
+        ]
         return stop_and_kill.resume(self._recorded(record), keep)
 
     def _drop(self, *incidents: str) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kcover_ebpf.agent.state_file import write_json
-from kcover_ebpf.api.codec import decode
+from kcover_ebpf.api.codec import decode, wire
 from kcover_ebpf.api.fault_report import Ack, AckResult
 from kcover_ebpf.api.order import Order, Verb
 from kcover_ebpf.errors import ActionError, ObjectError, UsageError
@@ -46,7 +46,7 @@ class StopRecord:
     gang: str
     until_s: float
     containers: tuple[ContainerRef, ...] = ()
-    held: tuple[ProcessRef, ...] = ()
+    already_stopped: tuple[ProcessRef, ...] = field(default=(), metadata=wire("held"))
     """Processes that another process had stopped before: they stay so."""
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from kcover_ebpf import settings
 from kcover_ebpf.api.codec import decode
-from kcover_ebpf.api.incident import Way
+from kcover_ebpf.api.incident import RestartMethod
 from kcover_ebpf.errors import ObjectError, PolicyError
 from kcover_ebpf.settings import RestartBudget
 
@@ -115,7 +115,7 @@ class FaultPolicy:
     action: Level = Level.SHUTDOWN
     dry_run: bool = False
     approval: Approval = Approval.AUTOMATIC
-    ways: tuple[Way, ...] = (Way.IN_PLACE, Way.REPLACE)
+    ways: tuple[RestartMethod, ...] = (RestartMethod.IN_PLACE, RestartMethod.REPLACE)
     restarts: RestartBudget = field(default_factory=RestartBudget)
     force_delete: bool = False
     node: NodeActions = field(default_factory=NodeActions)

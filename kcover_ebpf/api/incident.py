@@ -49,7 +49,7 @@ class Phase(Enum):
         return self in (Phase.SHUTTING_DOWN, Phase.RECOVERING)
 
 
-class Way(Enum):
+class RestartMethod(Enum):
     """How a gang is restarted."""
 
     IN_PLACE = "InPlace"
@@ -80,15 +80,15 @@ class Moment:
 class RestartRecord:
     """One restart that was really begun; what budgets count."""
 
-    way: Way
+    way: RestartMethod
     time_s: float = field(metadata=wire("time", time=True))
 
 
 @dataclass(frozen=True, slots=True)
 class RestartAction:
-    """What is being done. `detail` belongs to the step machine (cascade)."""
+    """What is being done. `detail` belongs to the restart machine (`recovery.machine`)."""
 
-    way: Way
+    way: RestartMethod
     step: str
     attempt: int
     started_s: float = field(metadata=wire("startedAt", time=True))
@@ -196,9 +196,11 @@ class Status:
         kept = self.timeline if len(self.timeline) < _MOST_MOMENTS else self.timeline[:-2]
         return replace(self, phase=phase, message=text, timeline=(*kept, moment))
 
-    def begin(self, way: Way, now_s: float) -> Status:
+    def begin(self, method: RestartMethod, now_s: float) -> Status:
         """The same with one more restart counted."""
-        return replace(self, restarts=(*self.restarts, RestartRecord(way, now_s))[-_MOST_RESTARTS:])
+        return replace(
+            self, restarts=(*self.restarts, RestartRecord(method, now_s))[-_MOST_RESTARTS:]
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ class ApiWriter:
         """Make one call of a step."""
         match call:
             case Suspension():
-                self._hold(namespace, call, mark)
+                self._suspend(namespace, call, mark)
             case Delete():
                 self._delete(namespace, call)
             case DeleteAll():
@@ -93,7 +93,7 @@ class ApiWriter:
                 for node in call.nodes:
                     self._cordon(node, call.reason)
 
-    def _hold(self, namespace: str, call: Suspension, mark: str) -> None:
+    def _suspend(self, namespace: str, call: Suspension, mark: str) -> None:
         target = call.target
         value = target.suspended_value if call.suspended else not target.suspended_value
         body: dict[str, Any] = {
@@ -109,7 +109,7 @@ class ApiWriter:
         path = f"/apis/{target.api_version}/namespaces/{namespace}/{target.plural}/{target.name}"
         _LOG.info(
             "%s %s/%s/%s",
-            "hold" if call.suspended else "release",
+            "suspend" if call.suspended else "resume",
             namespace,
             target.plural,
             target.name,

@@ -1,6 +1,6 @@
 """Events about incidents and nodes, for `kubectl describe`: one for each series and object, out of the way.
 
-What is said again soon is reported once, with the last word. So a restart of a job, which goes through five phases,
+What is said again soon is reported once, with the last text. So a restart of a job, which goes through five phases,
 costs two requests, and none while 150 jobs wait for a decision.
 """
 

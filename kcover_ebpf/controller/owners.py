@@ -16,7 +16,7 @@ from kcover_ebpf.errors import NotFound
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.kube.paths import segment
 from kcover_ebpf.recovery.context import SUSPENDED_BY, GangPod, SuspendSwitch, TopOwner
-from kcover_ebpf.recovery.methods import ReplaceMethod, RestartMethod, at, group_of, path, restarts
+from kcover_ebpf.recovery.methods import KindMethod, ReplaceMethod, at, group_of, path, restarts
 from kcover_ebpf.tunables.controller import OWNERS_KEPT_S
 
 _MOST_STEPS = 6
@@ -152,7 +152,7 @@ class Owners:
             armed=(metadata.get("labels") or {}).get(ARMING_LABEL) == "true",
             ended=_ended(raw),
             costs_in_place=_costs(row, raw, pods),
-            deletion_means=_deletion_means(raw) if row.means is ReplaceMethod.COMMAND else False,
+            deletion_means=_deletion_means(raw) if row.method is ReplaceMethod.COMMAND else False,
             version=_version(raw),
         )
         return FoundOwner(top, rfc3339.from_text(str(metadata["creationTimestamp"])))
@@ -204,9 +204,9 @@ class Owners:
         return link, raw
 
     def _target(
-        self, namespace: str, ref: JobRef, row: RestartMethod, raw: Mapping[str, Any]
+        self, namespace: str, ref: JobRef, row: KindMethod, raw: Mapping[str, Any]
     ) -> SuspendSwitch | None:
-        if row.means is not ReplaceMethod.SUSPEND:
+        if row.method is not ReplaceMethod.SUSPEND:
             return None
         metadata = raw["metadata"]
         queue = restarts().queue
@@ -271,7 +271,7 @@ def _ended(raw: Mapping[str, Any]) -> str | None:
     return next((each for each in phases if isinstance(each, str) and each in _ENDS), None)
 
 
-def _costs(row: RestartMethod, raw: Mapping[str, Any], pods: Sequence[GangPod]) -> bool:
+def _costs(row: KindMethod, raw: Mapping[str, Any], pods: Sequence[GangPod]) -> bool:
     counted = any(each.restart_policy != "Never" for each in pods)
     return counted and bool(row.in_place_costs) and at(raw, row.in_place_costs) is not None
 

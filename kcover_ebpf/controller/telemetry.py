@@ -16,7 +16,7 @@ from prometheus_client import (
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from kcover_ebpf.api.incident import FailureClass, Incident, Phase, Status, Way
+from kcover_ebpf.api.incident import FailureClass, Incident, Phase, RestartMethod, Status
 from kcover_ebpf.controller.api_writer import ApiWriter
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.event_recorder import EventRecorder
@@ -64,8 +64,8 @@ class ControllerTelemetry:
         )
         text = "Time from the verdict until all ranks make progress again."
         self._recovery = self._histogram("kcover_recovery_seconds", text, "way")
-        for way in (Way.IN_PLACE, Way.REPLACE):
-            self._recovery.labels(way.value)
+        for method in (RestartMethod.IN_PLACE, RestartMethod.REPLACE):
+            self._recovery.labels(method.value)
         text = f"Training time lost in incidents, in seconds, by phase: {', '.join(_LOST)}."
         self._lost = Counter("kcover_time_lost_seconds", text, ["phase"], registry=self.registry)
         for phase in _LOST:

@@ -10,7 +10,10 @@ from kcover_ebpf.ids import NS
 
 @dataclass(frozen=True, slots=True)
 class CollectiveCounts(CollectiveAnswer):
-    """The last word of NCCL; as long as `trouble` is set nothing else is known. A pid is that of the reporting node."""
+    """The last report of NCCL; as long as `trouble` is set nothing else is known.
+
+    A pid is that of the reporting node.
+    """
 
     age_s: float
     """Since it was said."""

@@ -160,7 +160,7 @@ def _on_lock(
         who = "a thread that has exited"
         if lock.holder is not None:
             who = f"thread {lock.holder}" + (f" ({holder})" if holder else "")
-        text = f"mutex {address} held by {who}{sharing}"
+        text = f"mutex {address} owned by {who}{sharing}"
         return f"futex: {text}", (WaitTarget("lock", text, tid=lock.holder, address=address),)
     kind = {"unknown": "word"}.get(lock.kind, lock.kind)
     text = f"{kind} {address}{sharing}"

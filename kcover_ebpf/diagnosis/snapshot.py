@@ -61,7 +61,7 @@ class JobSnapshot:
     starting: bool = False
     """A rank has not come yet and the job never trained: those who came wait, as at every start."""
     collectives: CollectiveCounts | None = None
-    """The last word of the job's own NCCL in this suspicion; None while it said nothing."""
+    """The last report of the job's own NCCL in this suspicion; None while it said nothing."""
     recordings: Recordings | None = None
     """What the ranks' flight recorders hold; None while they were not asked, or none has answered."""
     ranks: Mapping[Pid, RankSnapshot] = field(init=False)

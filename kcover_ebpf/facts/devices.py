@@ -102,7 +102,7 @@ class AerSeverity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AerTotal:
-    """The kernel half's word on a PCIe error: corrected ones are reported at most once an interval."""
+    """The kernel half's report of a PCIe error: corrected ones are reported at most once an interval."""
 
     boottime_ns: int
     device: str

@@ -103,7 +103,7 @@ class ThreadReading:
     """A reading of one thread that does not move, made while its job is suspicious, or for `trace`.
 
     Each part is None or empty where it could not be read in time (a process that died, or one whose
-    memory lock is held): the reader never waits for the target.
+    memory lock is taken): the reader never waits for the target.
     """
 
     boottime_ns: int

@@ -25,7 +25,7 @@ class Identities:
     ) -> Iterable[ProcessSeen | Unreadable]:
         """What is known of these now; ask again for those that are not among it.
 
-        None of them is waited for twice: a process whose memory lock is held stays nameless, and is reported
+        None of them is waited for twice: a process whose memory lock is taken stays nameless, and is reported
         as `Unreadable`.
         """
         self._take((), 0.0)

@@ -2,7 +2,7 @@
 
 It starts the job in its control group with all the privileges of the user who asked (the sensor drops
 its own), ends it when asked to, and removes the group when the job is gone, however the sensor
-ended. If the sensor dies without a word, the job lives on to its end. It is forked before anything
+ended. If the sensor dies without a message, the job lives on to its end. It is forked before anything
 big is loaded; `host.supervisor_client` is the sensor's side of it.
 
 Orders, one JSON text a packet:

@@ -91,7 +91,7 @@ class Supervisor:
         return tuple(self._await("killed")["left"])
 
     def restore_on_death(self, text: str) -> None:
-        """What the supervisor writes to the terminal if we die without a word; empty for nothing."""
+        """What the supervisor writes to the terminal if we die without a message; empty for nothing."""
         with contextlib.suppress(ActionError):
             self._order({"do": "panel", "restore": text})
 

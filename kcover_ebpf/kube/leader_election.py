@@ -1,4 +1,4 @@
-"""Who leads: one Lease, held by one of several replicas, renewed while it lives.
+"""Who leads: one Lease, which one of several replicas holds and renews while it lives.
 
 Clocks of replicas are not compared: a lease has run out when it was not changed for its whole
 duration, as watched here. Source: client-go's leader election, which does the same.

@@ -10,7 +10,7 @@ from kcover_ebpf.api.incident import JobRef
 from kcover_ebpf.api.pods import ContainerKind, Pod
 from kcover_ebpf.cluster.gang_input import GangVerdict
 from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
-from kcover_ebpf.recovery.methods import ReplaceMethod, RestartMethod
+from kcover_ebpf.recovery.methods import KindMethod, ReplaceMethod
 
 SUSPENDED_BY = "kcover.io/suspended-by"
 """Annotation on what we suspended: the Incident's namespace/name and uid. Without it a suspended object is not ours."""
@@ -18,7 +18,7 @@ SUSPENDED_BY = "kcover.io/suspended-by"
 
 @dataclass(frozen=True, slots=True)
 class SuspendSwitch:
-    """The object whose one field holds the job: the top owner, or its Workload under Kueue."""
+    """The object whose one field suspends the job: the top owner, or its Workload under Kueue."""
 
     api_version: str
     plural: str
@@ -37,10 +37,10 @@ class TopOwner:
     """The top owner of a gang."""
 
     ref: JobRef
-    row: RestartMethod | None
+    row: KindMethod | None
     """None for a kind that is not in the table."""
     target: SuspendSwitch | None = None
-    """None where the kind is not restarted by holding it."""
+    """None where the kind is not restarted by suspending it."""
     armed: bool = False
     """It, or an owner between it and the pods, carries the label that arms."""
     ended: str | None = None
@@ -172,12 +172,12 @@ class Cordon:
 Call = Suspension | Delete | DeleteAll | Command | Cordon
 
 
-def means_of(top: TopOwner) -> ReplaceMethod | None:
+def replace_method_of(top: TopOwner) -> ReplaceMethod | None:
     """How this very object is restarted; None if it is not."""
-    if top.row is None or (top.row.means is ReplaceMethod.SUSPEND and top.target is None):
+    if top.row is None or (top.row.method is ReplaceMethod.SUSPEND and top.target is None):
         return None
     if top.target is not None:
         return ReplaceMethod.SUSPEND
-    if top.row.means is ReplaceMethod.COMMAND and not top.deletion_means:
+    if top.row.method is ReplaceMethod.COMMAND and not top.deletion_means:
         return ReplaceMethod.DELETE
-    return top.row.means
+    return top.row.method

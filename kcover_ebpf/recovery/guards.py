@@ -1,7 +1,7 @@
 """From what all nodes say about a job to what is done about it: the guards, in the order in which they ask.
 
 Armed, allowed by policy, enough evidence, not held up by the breaker, within the budget, after the
-pause; then the way. Pure.
+pause; then the method. Pure.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from kcover_ebpf.api.fault_policy import Approval, Level
-from kcover_ebpf.api.incident import FailureClass, Lost, Phase, RestartAction, Status, Way
+from kcover_ebpf.api.incident import FailureClass, Lost, Phase, RestartAction, RestartMethod, Status
 from kcover_ebpf.api.job_kinds import ARMING_LABEL
 from kcover_ebpf.api.order import Order, Verb
 from kcover_ebpf.cluster.gang_input import GangVerdict
@@ -17,7 +17,7 @@ from kcover_ebpf.diagnosis import decisions
 from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
 from kcover_ebpf.recovery import repeated_crash
 from kcover_ebpf.recovery.advance import with_bundles
-from kcover_ebpf.recovery.context import means_of
+from kcover_ebpf.recovery.context import replace_method_of
 from kcover_ebpf.recovery.machine import (
     RestartContext,
     Transition,
@@ -143,9 +143,9 @@ def _restart(ask: RestartRequest, turn: RestartContext, merged: GangVerdict) -> 
         if _loops(turn):
             return Transition(final_stop(turn, hopeless))
         return _settle(ask, turn, Phase.REFUSED, hopeless)
-    way, why = way_of(turn)
-    if way is Way.NONE:
-        return _settle(ask, turn, Phase.REFUSED, _no_way(turn, why))
+    method, why = method_of(turn)
+    if method is RestartMethod.NONE:
+        return _settle(ask, turn, Phase.REFUSED, _no_method(turn, why))
     if turn.restarts_left <= 0 and not ask.approved:
         spent = f"the budget of {turn.policy.restarts.max} restarts is used up"
         if _loops(turn):
@@ -154,7 +154,7 @@ def _restart(ask: RestartRequest, turn: RestartContext, merged: GangVerdict) -> 
     waits = _why_wait(ask, turn)
     if waits is not None:
         return _settle(ask, turn, Phase.DECIDED, waits[0], waits[1])
-    return Transition(_act(turn, merged, way, _pause_left_s(ask, turn) > 0))
+    return Transition(_act(turn, merged, method, _pause_left_s(ask, turn) > 0))
 
 
 def _too_little(merged: GangVerdict, turn: RestartContext) -> str | None:
@@ -179,8 +179,8 @@ def _why_observed(ask: RestartRequest, turn: RestartContext) -> str | None:
     if policy.action is not Level.SHUTDOWN:
         return f"the policy allows {policy.action.value} only"
     if ask.gates.dry_run or policy.dry_run:
-        way, _ = way_of(turn)
-        return f"dry run: would restart it ({way.value})"
+        method, _ = method_of(turn)
+        return f"dry run: would restart it ({method.value})"
     return None
 
 
@@ -201,13 +201,13 @@ def _with_snapshot(ask: RestartRequest, turn: RestartContext) -> Status:
     return replace(status, order=order)
 
 
-def _no_way(turn: RestartContext, why: str) -> str:
+def _no_method(turn: RestartContext, why: str) -> str:
     top = turn.world.top
     if top is not None and top.ref.kind == "Pod":
         return "bare pods have no controller that would recreate them"
-    if top is not None and means_of(top) is None:
+    if top is not None and replace_method_of(top) is None:
         return f"{top.ref.kind} is not a kind that can be replaced as a whole; in place: {why}"
-    return f"the policy allows no applicable restart strategy; in place: {why}"
+    return f"the policy allows no applicable restart method; in place: {why}"
 
 
 def _why_wait(ask: RestartRequest, turn: RestartContext) -> tuple[str, float] | None:
@@ -239,18 +239,24 @@ def _loops(turn: RestartContext) -> bool:
     return crashed and why_not_in_place(turn.world, turn.policy) is None
 
 
-def way_of(turn: RestartContext) -> tuple[Way, str]:
-    """The first way that fits, and why an earlier one does not."""
+def method_of(turn: RestartContext) -> tuple[RestartMethod, str]:
+    """The first method that fits, and why an earlier one does not."""
     why = why_not_in_place(turn.world, turn.policy)
     if why is None:
-        return Way.IN_PLACE, ""
+        return RestartMethod.IN_PLACE, ""
     top = turn.world.top
-    if Way.REPLACE in turn.policy.ways and top is not None and means_of(top) is not None:
-        return Way.REPLACE, why
-    return Way.NONE, why
+    if (
+        RestartMethod.REPLACE in turn.policy.ways
+        and top is not None
+        and replace_method_of(top) is not None
+    ):
+        return RestartMethod.REPLACE, why
+    return RestartMethod.NONE, why
 
 
-def _act(turn: RestartContext, merged: GangVerdict, way: Way, too_soon: bool) -> Status:
+def _act(
+    turn: RestartContext, merged: GangVerdict, method: RestartMethod, too_soon: bool
+) -> Status:
     now_s = turn.world.now_s
     reason = f"{merged.verdict.kind.value} {merged.verdict.cause.value}"
     status = turn.status
@@ -263,26 +269,28 @@ def _act(turn: RestartContext, merged: GangVerdict, way: Way, too_soon: bool) ->
     if _loops(turn) and merged.verdict.cause is not Cause.LEFT_EARLY:
         if not too_soon:
             return _settle_crash(turn, merged)
-        if Way.REPLACE in turn.policy.ways and means_of_top(turn):
+        if RestartMethod.REPLACE in turn.policy.ways and can_replace(turn):
             # a pause needs a job that does not run: the kubelets would restart it at once
-            return start(turn, Way.REPLACE, f"{reason} again")
+            return start(turn, RestartMethod.REPLACE, f"{reason} again")
     waiting = preflight_of(turn.world)
-    return start(turn, way, reason, (waiting.node or "") if waiting is not None else "")
+    return start(turn, method, reason, (waiting.node or "") if waiting is not None else "")
 
 
-def means_of_top(turn: RestartContext) -> bool:
+def can_replace(turn: RestartContext) -> bool:
     """True if the job's owner can be restarted by replacing its pods."""
-    return turn.world.top is not None and means_of(turn.world.top) is not None
+    return turn.world.top is not None and replace_method_of(turn.world.top) is not None
 
 
 def _settle_crash(turn: RestartContext, merged: GangVerdict) -> Status:
     now_s = turn.world.now_s
     detail = RestartDetail(pods=len(turn.world.live), crashed_s=merged.verdict.since_s).words()
     reason = "the kubelets are restarting it"
-    action = RestartAction(Way.IN_PLACE, turn.word_of(Step.SETTLE), 1, now_s, reason, detail)
+    action = RestartAction(
+        RestartMethod.IN_PLACE, turn.word_of(Step.SETTLE), 1, now_s, reason, detail
+    )
     status = replace(turn.status, action=action, order=None)
     text = "in place: the kubelets are restarting what crashed; waiting for every pod"
-    return status.enter(Phase.SHUTTING_DOWN, now_s, text).begin(Way.IN_PLACE, now_s)
+    return status.enter(Phase.SHUTTING_DOWN, now_s, text).begin(RestartMethod.IN_PLACE, now_s)
 
 
 def _settle(

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from kcover_ebpf.api.fault_report import AckResult
-from kcover_ebpf.api.incident import Phase, Way
+from kcover_ebpf.api.incident import Phase, RestartMethod
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.recovery.machine import RestartContext, Transition, escalate, has_restarted, start
 from kcover_ebpf.recovery.steps import Step
@@ -48,12 +48,12 @@ def stop(turn: RestartContext) -> Transition:
     status = turn.go(Step.KILL, text)
     if not status.restarts:
         # what the kubelets began after a crash is one restart with what we add to it
-        status = status.begin(Way.IN_PLACE, turn.world.now_s)
+        status = status.begin(RestartMethod.IN_PLACE, turn.world.now_s)
     return Transition(turn.order(status, Verb.KILL))
 
 
 def resume(turn: RestartContext) -> Transition:
-    """The way back from a stop that is not followed by a kill."""
+    """Undo a stop that is not followed by a kill."""
     waiting = set(turn.status.nodes) - set(_acks(turn))
     if waiting and turn.elapsed_s < RESUME_S:
         return Transition(wake_s=RESUME_S - turn.elapsed_s)
@@ -100,7 +100,9 @@ def settle(turn: RestartContext) -> Transition:
         return Transition(wake_s=KUBELET_RESTART_S - turn.elapsed_s)
     if making:
         return Transition(escalate(turn, f"pod {making} did not start again"))
-    return Transition(start(turn, Way.IN_PLACE, f"pod {behind} did not restart with the others"))
+    return Transition(
+        start(turn, RestartMethod.IN_PLACE, f"pod {behind} did not restart with the others")
+    )
 
 
 def _returned(turn: RestartContext, text: str) -> Transition:

@@ -1,4 +1,4 @@
-"""What all steps of a restart share: one turn of the machine, the move it makes, and what follows a way that failed.
+"""What all steps of a restart share: one turn of the machine, the move it makes, and what follows a method that failed.
 
 A step is a function from a `RestartContext` to a `Transition`. A move either changes the status, which is written
 before anything else happens, or makes calls that may be repeated, or waits. So whoever reads the
@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from kcover_ebpf.api.fault_policy import FaultPolicy
-from kcover_ebpf.api.incident import CrashRecord, Phase, RestartAction, Status, Way
+from kcover_ebpf.api.incident import CrashRecord, Phase, RestartAction, RestartMethod, Status
 from kcover_ebpf.api.order import Order, Verb
 from kcover_ebpf.diagnosis.verdict import Cause, Culprit
-from kcover_ebpf.recovery.context import Call, GangPod, RestartInput, means_of
+from kcover_ebpf.recovery.context import Call, GangPod, RestartInput, replace_method_of
 from kcover_ebpf.recovery.methods import ReplaceMethod
 from kcover_ebpf.recovery.steps import TRANSITIONS, RestartDetail, Step, step_of
 from kcover_ebpf.tunables.recovery import (
@@ -113,7 +113,7 @@ class RestartContext:
         return replace(status, order=order)
 
     def order_id(self, verb: Verb) -> str:
-        """What the ids of all orders of this kind begin with, while this way is tried."""
+        """What the ids of all orders of this kind begin with, while this method is tried."""
         return f"{self.name}-{self.action.attempt}-{verb.value.lower()}"
 
     @property
@@ -165,7 +165,7 @@ def has_restarted(each: GangPod, text: str) -> bool:
     return each.restart_count > before and each.started_s is not None
 
 
-# ---- ways
+# ---- methods
 
 
 def _fast_clock(world: RestartInput) -> str | None:
@@ -186,7 +186,7 @@ def why_not_in_place(world: RestartInput, policy: FaultPolicy) -> str | None:
     fast = _fast_clock(world)
     missing = sorted(set(world.nodes) - world.agents)
     reasons = (
-        (Way.IN_PLACE not in policy.ways, "the policy does not allow it"),
+        (RestartMethod.IN_PLACE not in policy.ways, "the policy does not allow it"),
         (
             not all(each.pod.restarts_in_place for each in world.live),
             "not every pod carries the rule RestartAllContainers",
@@ -226,11 +226,11 @@ def preflight_of(world: RestartInput) -> Culprit | None:
     )
 
 
-def start(turn: RestartContext, way: Way, reason: str, elsewhere: str = "") -> Status:
-    """The status at the first step of a way."""
+def start(turn: RestartContext, method: RestartMethod, reason: str, elsewhere: str = "") -> Status:
+    """The status at the first step of a method."""
     world = turn.world
     attempt = turn.status.action.attempt + 1 if turn.status.action is not None else 1
-    step, text, detail = _first_step(world, way, reason)
+    step, text, detail = _first_step(world, method, reason)
     detail = replace(detail, elsewhere=elsewhere)
     if elsewhere:
         text += f", avoiding node {elsewhere} for the new ones"
@@ -238,61 +238,63 @@ def start(turn: RestartContext, way: Way, reason: str, elsewhere: str = "") -> S
         detail = replace(detail, pause_s=turn.pause_s)
     now_s = world.now_s
     word, kept = turn.word_of(step), detail.words()
-    action = RestartAction(way, word, attempt, now_s, reason[:_MOST_DETAIL], kept)
+    action = RestartAction(method, word, attempt, now_s, reason[:_MOST_DETAIL], kept)
     nodes = world.nodes[:_MOST_NODES]
     status = replace(turn.status, action=action, order=None, nodes=nodes or turn.status.nodes)
     status = status.enter(Phase.SHUTTING_DOWN, now_s, text)
-    if way is Way.IN_PLACE:
+    if method is RestartMethod.IN_PLACE:
         return replace(turn, status=status).order(status, Verb.STOP)
-    return status.begin(Way.REPLACE, now_s)
+    return status.begin(RestartMethod.REPLACE, now_s)
 
 
-def _first_step(world: RestartInput, way: Way, reason: str) -> tuple[Step, str, RestartDetail]:
-    """The first step of a way, its line in the timeline, and what is remembered for it."""
+def _first_step(
+    world: RestartInput, method: RestartMethod, reason: str
+) -> tuple[Step, str, RestartDetail]:
+    """The first step of a method, its line in the timeline, and what is remembered for it."""
     grace_s = max((each.grace_s for each in world.pods), default=30.0)
     detail = RestartDetail(pods=len(world.live) or len(world.pods), grace_s=grace_s)
-    means = means_of(world.top) if world.top is not None else None
-    if way is Way.IN_PLACE:
+    replacing = replace_method_of(world.top) if world.top is not None else None
+    if method is RestartMethod.IN_PLACE:
         counts = baseline(world.live) or "0"
         detail = replace(detail, before_s=before_s(world.live), restarts=counts)
         return Step.STOP, f"in place: stopping all ranks ({reason})", detail
-    if means is ReplaceMethod.SUSPEND:
+    if replacing is ReplaceMethod.SUSPEND:
         return Step.SUSPEND, f"replace: suspending the job ({reason})", detail
     detail = replace(detail, before_s=before_s(world.live))
-    if means is ReplaceMethod.COMMAND and world.top is not None:
+    if replacing is ReplaceMethod.COMMAND and world.top is not None:
         detail = replace(detail, version=world.top.version)
     return Step.DELETE, f"replace: deleting the pods ({reason})", detail
 
 
 def escalate(turn: RestartContext, reason: str) -> Status:
-    """What comes after a way that did not help: replace, then replace elsewhere, then stop and say why."""
+    """What comes after a method that did not help: replace, then replace elsewhere, then stop and say why."""
     top, policy = turn.world.top, turn.policy
     if top is None:
         return fail(turn, f"{reason}; the job is gone")
-    replaced = sum(each.way is Way.REPLACE for each in turn.status.restarts)
-    can = Way.REPLACE in policy.ways and means_of(top) is not None
+    replaced = sum(each.way is RestartMethod.REPLACE for each in turn.status.restarts)
+    can = RestartMethod.REPLACE in policy.ways and replace_method_of(top) is not None
     waiting = preflight_of(turn.world)
     culprit = waiting or turn.status.culprit
     node = (culprit.node if culprit else None) or ""
     if not can:
-        return fail(turn, f"{reason}; the policy or the kind allows no other restart strategy")
+        return fail(turn, f"{reason}; the policy or the kind allows no other restart method")
     if turn.restarts_left <= 0:
         return fail(turn, f"{reason}; the budget of {policy.restarts.max} restarts is used up")
     if replaced == 0:
-        return start(turn, Way.REPLACE, reason, node if waiting is not None else "")
+        return start(turn, RestartMethod.REPLACE, reason, node if waiting is not None else "")
     if replaced == 1 and node:
         # a program that fails wherever it runs says nothing about the node it failed on
         of_node = waiting is not None or turn.status.cause in _CAUSES_OF_NODES
         elsewhere = node if of_node else ""
-        return start(turn, Way.REPLACE, reason, elsewhere)
-    return fail(turn, f"{reason}; every restart strategy was tried")
+        return start(turn, RestartMethod.REPLACE, reason, elsewhere)
+    return fail(turn, f"{reason}; every restart method was tried")
 
 
 def final_stop(turn: RestartContext, reason: str) -> Status:
     """The status in which a job that its kubelets restart for ever is suspended for good."""
     now_s = turn.world.now_s
     word = turn.word_of(Step.FINAL_STOP)
-    action = RestartAction(Way.NONE, word, 1, now_s, reason[:_MOST_DETAIL])
+    action = RestartAction(RestartMethod.NONE, word, 1, now_s, reason[:_MOST_DETAIL])
     status = replace(turn.status, action=action, order=None)
     text = f"stopping for good: {reason}, and it would restart endlessly"
     return status.enter(Phase.SHUTTING_DOWN, now_s, text)

@@ -20,17 +20,17 @@ class ReplaceMethod(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class RestartMethod:
+class KindMethod:
     """One row of `[[kind]]`."""
 
     kind: str
     group: str
     plural: str
-    means: ReplaceMethod
+    method: ReplaceMethod
     suspend: tuple[str, ...] = ()
-    """Path of the boolean that suspends it; empty unless `means` is SUSPEND."""
+    """Path of the boolean that suspends it; empty unless `method` is SUSPEND."""
     leader: tuple[str, str] | None = None
-    """Label (key, value) of the leader pod; only where `means` is LEADER."""
+    """Label (key, value) of the leader pod; only where `method` is LEADER."""
     in_place_costs: tuple[str, ...] = ()
     """Path of what makes its controller count restarts by the kubelet, or answer them; empty: it does neither."""
     counters: tuple[tuple[str, ...], ...] = ()
@@ -49,13 +49,13 @@ class Queue:
 
 
 @dataclass(frozen=True, slots=True)
-class RestartMethods:
+class KindMethods:
     """The whole table."""
 
-    kinds: tuple[RestartMethod, ...]
+    kinds: tuple[KindMethod, ...]
     queue: Queue
 
-    def find(self, api_version: str, kind: str) -> RestartMethod | None:
+    def find(self, api_version: str, kind: str) -> KindMethod | None:
         """The row of an object; None for a kind that is not in the table. The version does not matter."""
         group = group_of(api_version)
         return next((each for each in self.kinds if (each.group, each.kind) == (group, kind)), None)
@@ -68,16 +68,16 @@ def group_of(api_version: str) -> str:
 
 
 @cache
-def restarts() -> RestartMethods:
+def restarts() -> KindMethods:
     """The table that is shipped with the package."""
     return parse((files(__package__) / "methods.toml").read_text(encoding="utf-8"))
 
 
-def parse(text: str) -> RestartMethods:
+def parse(text: str) -> KindMethods:
     """The table in a TOML text; raises `KeyError`, `ValueError` or `TypeError` for anything incomplete."""
     table = tomllib.loads(text)
     queue = table["queue"]
-    return RestartMethods(
+    return KindMethods(
         tuple(_kind(row) for row in table["kind"]),
         Queue(
             queue["label"], queue["group"], queue["plural"], queue["find"], path(queue["active"])
@@ -85,27 +85,27 @@ def parse(text: str) -> RestartMethods:
     )
 
 
-def _kind(row: Mapping[str, object]) -> RestartMethod:
-    known_keys = {"kind", "group", "plural", "way", "suspend", "leader", "in_place_costs"}
+def _kind(row: Mapping[str, object]) -> KindMethod:
+    known_keys = {"kind", "group", "plural", "method", "suspend", "leader", "in_place_costs"}
     if unknown := set(row) - known_keys - {"counters", "measured"}:
         raise ValueError(f"kinds: unknown key {min(unknown)!r}")
-    means = ReplaceMethod(row["way"])
+    method = ReplaceMethod(row["method"])
     leader = str(row["leader"]).partition("=") if "leader" in row else None
     counters = row["counters"]
     if not isinstance(counters, list):
         raise TypeError("kinds: counters must be a list of paths")
-    found = RestartMethod(
+    found = KindMethod(
         kind=str(row["kind"]),
         group=str(row["group"]),
         plural=str(row["plural"]),
-        means=means,
+        method=method,
         suspend=path(str(row.get("suspend", ""))),
         leader=(leader[0], leader[2]) if leader else None,
         in_place_costs=path(str(row.get("in_place_costs", ""))),
         counters=tuple(path(str(each)) for each in counters),
     )
-    if (means is ReplaceMethod.SUSPEND) != bool(found.suspend) or (
-        means is ReplaceMethod.LEADER
+    if (method is ReplaceMethod.SUSPEND) != bool(found.suspend) or (
+        method is ReplaceMethod.LEADER
     ) != bool(leader):
         raise ValueError(f"kinds: {found.kind}: `suspend` or `leader` does not fit its method")
     return found

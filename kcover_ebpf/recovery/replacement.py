@@ -1,4 +1,4 @@
-"""The steps that replace all pods of a gang: hold the job, see the old pods out, let the job make new ones.
+"""The steps that replace all pods of a gang: suspend the job, await the end of the old pods, let the job make new ones.
 
 Never a kill before the deletion is marked: it would be counted as a failure. Never a new pod before the
 old ones are gone: it would fail the job, or share a device with a rank that still lives.
@@ -19,7 +19,7 @@ from kcover_ebpf.recovery.context import (
     DeleteAll,
     GangPod,
     Suspension,
-    means_of,
+    replace_method_of,
 )
 from kcover_ebpf.recovery.machine import (
     RestartContext,
@@ -109,14 +109,14 @@ def delete(turn: RestartContext) -> Transition:
     old = [each for each in turn.world.live if turn.is_old(each)]
     if not old:
         return _gone_next(turn)
-    means = means_of(top)
-    if means is ReplaceMethod.COMMAND and top.version <= turn.detail.version:
+    method = replace_method_of(top)
+    if method is ReplaceMethod.COMMAND and top.version <= turn.detail.version:
         return Transition(
             calls=(Command(_command_name(turn), top.ref), *_cordon(turn)), wake_s=DELETION_CHECKED_S
         )
-    if means is ReplaceMethod.COMMAND and turn.elapsed_s < JOB_CONTROLLER_ACTS_S:
+    if method is ReplaceMethod.COMMAND and turn.elapsed_s < JOB_CONTROLLER_ACTS_S:
         return Transition(wake_s=JOB_CONTROLLER_ACTS_S - turn.elapsed_s)
-    if means is ReplaceMethod.LEADER and top.row is not None and top.row.leader is not None:
+    if method is ReplaceMethod.LEADER and top.row is not None and top.row.leader is not None:
         key, value = top.row.leader
         leaders = [each for each in old if each.pod.labels.get(key) == value]
         if leaders:

@@ -35,10 +35,10 @@ def step_of(word: str) -> Step | None:
     return next((each for each in Step if each.value == word), None)
 
 
-_OTHER_WAY: Mapping[Step, str] = {
+_OTHER_METHOD: Mapping[Step, str] = {
     Step.SUSPEND: "this did not help, and the job has a switch: replace all pods",
     Step.DELETE: "this did not help, and the job has no switch: replace all pods",
-    Step.FAILED: "no other restart strategy is left",
+    Step.FAILED: "no other restart method is left",
 }
 _NEW_PODS: Mapping[Step, str] = {
     Step.RETURN: "the old pods are gone, and the kind creates new ones by itself",
@@ -59,13 +59,13 @@ TRANSITIONS: Mapping[Step | None, Mapping[Step, str]] = {
         Step.KILL: "every node has stopped its ranks",
         Step.RESUME: "a node refused or did not answer, or the gang changed",
     },
-    Step.RESUME: _OTHER_WAY,
-    Step.KILL: {Step.PROGRESS: "every pod has restarted in place", **_OTHER_WAY},
+    Step.RESUME: _OTHER_METHOD,
+    Step.KILL: {Step.PROGRESS: "every pod has restarted in place", **_OTHER_METHOD},
     Step.SETTLE: {
         Step.PROGRESS: "the kubelets restarted every pod",
         Step.FINAL_STOP: "the program failed in the same place, and its kubelets would restart it for ever",
         Step.STOP: "some pods did not restart with the others",
-        **_OTHER_WAY,
+        **_OTHER_METHOD,
     },
     Step.SUSPEND: {
         Step.TERMINATE: "the job is suspended by us",
@@ -104,7 +104,7 @@ TRANSITIONS: Mapping[Step | None, Mapping[Step, str]] = {
     Step.PROGRESS: {
         Step.DONE: "the ranks make progress",
         Step.FINAL_STOP: "the program failed in the same place, and its kubelets would restart it for ever",
-        **_OTHER_WAY,
+        **_OTHER_METHOD,
     },
 }
 """From None: nothing was done yet, or another version wrote the step. DONE and FAILED are ends.

@@ -121,7 +121,7 @@ class Table:
         numbers = self.numbers.get(view.pid, {})
         lock = None
         if seen.lock_memory:
-            # a lock that processes share may be held by any of the job
+            # a lock that processes share may be owned by any of the job
             lock = futex.describe(sample.args[1], sample.args[2], seen.lock_memory, numbers)
         left_s = self._left_s(seen)
         return CallDetails(

@@ -77,7 +77,7 @@ NOT_USED: dict[str, dict[Permission, str]] = {
 }
 
 SOMETIMES = {Permission("patch", "", "events")}
-"""An Event is changed where the restart took longer than the Event waited for the last word."""
+"""An Event is changed where the restart took longer than the Event waited for the last text."""
 
 
 @pytest.fixture

@@ -125,7 +125,7 @@ def test_the_lease_of_another_program_is_out_of_reach(installed: Installed) -> N
 def test_each_kind_of_the_table_can_be_restarted() -> None:
     table: dict[str, Any] = tomllib.loads(RESTART.read_text())
     for row in table["kind"]:
-        verb = "patch" if row["way"] == "suspend" else "get"
+        verb = "patch" if row["method"] == "suspend" else "get"
         assert Permission(verb, row["group"], row["plural"]) in CONTROLLER
     queue = table["queue"]
     assert Permission("patch", queue["group"], queue["plural"]) in CONTROLLER

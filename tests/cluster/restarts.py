@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kcover_ebpf.recovery.methods import RestartMethod, at, restarts
+from kcover_ebpf.recovery.methods import KindMethod, at, restarts
 from tests.cluster.cluster import ClusterError, Namespace, home, until
 from tests.cluster.fake_agent import FakeAgent, is_first, processes
 
@@ -144,13 +144,13 @@ def moment(incident: Mapping[str, Any], phase: str) -> float:
     return from_text(next(each["time"] for each in lines if each["phase"] == phase))
 
 
-def counters(namespace: Namespace, row: RestartMethod, name: str) -> dict[str, object]:
-    """What a restart must not move, as it stands on the object."""
+def counters(namespace: Namespace, row: KindMethod, name: str) -> dict[str, object]:
+    """What a restart must not move, as it is on the object."""
     raw = namespace.get(f"{row.plural}.{row.group}" if row.group else row.plural, name)[0]
     return {".".join(keys): at(raw, keys) for keys in row.counters}
 
 
-def row_of(api_version: str, kind: str) -> RestartMethod:
+def row_of(api_version: str, kind: str) -> KindMethod:
     """The row of the table; it must be there."""
     found = restarts().find(api_version, kind)
     assert found is not None

@@ -1,4 +1,4 @@
-"""A program with a bug in a real Job: classed by its log, restarted once, and not again, without a word of its log."""
+"""A program with a bug in a real Job: classed by its log, restarted once, and not again, without text of its log."""
 
 from __future__ import annotations
 

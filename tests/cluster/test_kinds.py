@@ -163,5 +163,5 @@ def state(namespace: Namespace, kind: Kind) -> dict[str, object]:
         **counted,
         "suspended": bool(row.suspend and at(top, row.suspend)),
         "inactive": [at(each, ("spec", "active")) is False for each in held],
-        "held by us": marks,
+        "suspended by us": marks,
     }

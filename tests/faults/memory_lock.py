@@ -1,4 +1,4 @@
-"""A process whose memory lock is really held: whoever reads its command line waits as long as the holder does.
+"""A process whose memory lock is really taken: whoever reads its command line waits as long as the holder does.
 
 `python -m tests.faults.memory_lock`, in its own mount namespace, prints a line once its file system is there, waits for
 one (it may be moved into a container meanwhile, whose processes may open no /dev/fuse), prints the pid of the process
@@ -54,7 +54,7 @@ def started(mounted: Callable[[], object] = lambda: None) -> tuple[int, int]:
     if pid == 0:
         os.close(device)
         # one thread reads through the page cache: storage never answers, and the page stays locked. Another maps the
-        # file past the cache: the kernel waits for that page, with the memory lock of the process held.
+        # file past the cache: the kernel waits for that page, with the memory lock of the process taken.
         cached = os.open(point + "/data", os.O_RDONLY)
         threading.Thread(target=os.read, args=(cached, 4096), daemon=True).start()
         time.sleep(0.3)

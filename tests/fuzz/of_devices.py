@@ -1,4 +1,4 @@
-"""Parsers of what stands between a job and its devices: GPU exporters, libraries that a job has mapped."""
+"""Parsers of what is between a job and its devices: GPU exporters, libraries that a job has mapped."""
 
 from __future__ import annotations
 

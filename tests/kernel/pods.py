@@ -63,7 +63,7 @@ class FakePod:
         self.leaders.append(process)
         assert process.stdout is not None
         assert process.stdout.readline() == b"up\n"
-        # what stands outside the namespace is the runtime's shim, which is in no container
+        # what runs outside the namespace is the runtime's shim, which is in no container
         (path.parent.parent / "cgroup.procs").write_text(str(process.pid))
         if known:
             self.containers[name] = path

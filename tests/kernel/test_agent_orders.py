@@ -39,7 +39,7 @@ def test_stop_stops_every_process_of_the_gang_and_no_other(bench: Bench) -> None
     assert bench.evidence[0].count("T") == 9
 
 
-def test_a_stopped_gang_is_held_and_its_kill_is_reported_before(bench: Bench) -> None:
+def test_a_stopped_gang_stays_stopped_and_its_kill_is_reported_before(bench: Bench) -> None:
     pod = bench.pod("a")
     (gang,) = bench.registry.gangs()
     bench.order(Verb.STOP)

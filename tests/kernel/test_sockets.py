@@ -1,4 +1,4 @@
-"""TCP edges and other descriptors, most of them held by the test's own process."""
+"""TCP edges and other descriptors, most of them owned by the test's own process."""
 
 import os
 import socket

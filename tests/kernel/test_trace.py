@@ -63,7 +63,7 @@ def test_each_half_of_a_deadlock_names_the_holder(deadlock: tuple[Running, dict[
     assert threads[tids["first"]]["waits_for"][0]["tid"] == tids["second"]
     assert threads[tids["second"]]["waits_for"][0]["tid"] == tids["first"]
     assert threads[tids["first"]]["text"].startswith("futex: mutex 0x")
-    assert f"held by thread {tids['second']}" in threads[tids["first"]]["text"]
+    assert f"owned by thread {tids['second']}" in threads[tids["first"]]["text"]
     assert threads[tids["joiner"]]["text"] == f"joins thread {tids['first']} (deadlock)"
     stacks = {each["tid"]: each for each in found["stacks"]}
     native = " ".join(stacks[tids["first"]]["native"])

@@ -1,4 +1,4 @@
-"""A process whose memory lock is really held: whoever reads its command line waits as long as the holder does."""
+"""A process whose memory lock is really taken: whoever reads its command line waits as long as the holder does."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ os._exit(0)
 
 
 @pytest.mark.needs("root", "fuse")
-def test_a_process_whose_memory_lock_is_held_stops_no_other_process() -> None:
+def test_a_process_whose_memory_lock_is_taken_stops_no_other_process() -> None:
     done = subprocess.run(
         ["unshare", "--mount", sys.executable, "-c", SCRIPT],
         cwd=ROOT,

@@ -44,10 +44,10 @@ class Sim(World):
     """
 
     def world(self) -> context.RestartInput:
-        api_version, kind = KINDS[self.means]
+        api_version, kind = KINDS[self.method]
         row = methods.restarts().find(api_version, kind)
         target = None
-        if self.means == "suspend":
+        if self.method == "suspend":
             target = context.SuspendSwitch(
                 api_version,
                 "js",
@@ -126,9 +126,9 @@ class Sim(World):
             self.log.append(f"{self.now_s - START_S:.2f} controller killed")
             raise Crash
 
-    def begin(self, way: incident.Way) -> None:
+    def begin(self, method: incident.RestartMethod) -> None:
         status = incident.Status(incident.Phase.DECIDED).enter(incident.Phase.OPEN, self.now_s, "")
-        self.write(machine.start(self.turn(status), way, "HUNG stopped"))
+        self.write(machine.start(self.turn(status), method, "HUNG stopped"))
 
     def begin_crash(self, *indices: int) -> None:
         """These ranks leave with an error, and it is decided to wait for the kubelets."""
@@ -136,11 +136,13 @@ class Sim(World):
             if pod.index in indices:
                 pod.process, pod.died_s = "dead", self.now_s
         detail = {"pods": str(self.count), "crashed": f"{self.now_s:.6f}"}
-        action = incident.RestartAction(incident.Way.IN_PLACE, "Settle", 1, self.now_s, "", detail)
+        action = incident.RestartAction(
+            incident.RestartMethod.IN_PLACE, "Settle", 1, self.now_s, "", detail
+        )
         status = incident.Status(incident.Phase.DECIDED, action=action)
         status = status.enter(incident.Phase.OPEN, self.now_s, "")
         status = status.enter(incident.Phase.SHUTTING_DOWN, self.now_s, "wait for the kubelets")
-        self.write(status.begin(incident.Way.IN_PLACE, self.now_s))
+        self.write(status.begin(incident.RestartMethod.IN_PLACE, self.now_s))
 
     def turn(self, status: incident.Status) -> machine.RestartContext:
         return machine.RestartContext(status, self.world(), self.policy, "inc", MARK, SELECTOR)

@@ -1,6 +1,6 @@
 """A cluster small enough to be right: job controller, kubelets and agents, as far as a restart meets them.
 
-What would be held against us in a real cluster ends the job here: a pod that dies or is deleted while
+What would be counted against us in a real cluster ends the job here: a pod that dies or is deleted while
 the job is not suspended, and a job resumed while old pods are there. Time continues in ticks.
 """
 
@@ -42,7 +42,7 @@ class SimPod:
 class World:
     """What happens without us: the job's controller, the kubelets, and agents that carry out orders."""
 
-    means: str = "suspend"
+    method: str = "suspend"
     count: int = 4
     in_place_rule: bool = True
     making_s: float = 0.5
@@ -122,7 +122,7 @@ class World:
     def _job_controller(self) -> None:
         if self.ended:
             return
-        if self.means == "suspend":
+        if self.method == "suspend":
             if self.suspended:
                 for pod in self.pods:
                     if pod.deleted_s is None:
@@ -132,7 +132,7 @@ class World:
             else:
                 self.make_pods()
             return
-        if self.means == "leader":
+        if self.method == "leader":
             self._follow_the_leader()
         if not any(pod.deleted_s is not None for pod in self.pods):
             self.make_pods()

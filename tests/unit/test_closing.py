@@ -10,9 +10,9 @@ from kcover_ebpf.api.incident import (
     Incident,
     JobRef,
     Phase,
+    RestartMethod,
     RestartRecord,
     Status,
-    Way,
     incident_of,
     object_of,
     status_of,
@@ -46,7 +46,14 @@ FAULT = local(VerdictKind.CRASHED, Cause.KILLED, 0, 5.0, EvidenceKind.EVENT)
         ([calm(verdict=FAULT)], None),
         ([calm(), replace(calm(), arrived_s=NOW_S + 1.0)], None),
     ],
-    ids=["all train", "one stands", "starts again", "slow", "fault", "one has not said so yet"],
+    ids=[
+        "all train",
+        "one makes no progress",
+        "starts again",
+        "slow",
+        "fault",
+        "one has not said so yet",
+    ],
 )
 def test_why_calm__an_incident_is_over_when_every_node_says_so(reported, expected) -> None:
     assert closing.why_calm(REPORTED, reported) == expected
@@ -103,7 +110,9 @@ def test_outdated__closed_incidents_are_kept_for_a_week_and_twenty_of_a_job() ->
         incident(1, 30 * DAY_S, Phase.FAILED),
         incident(1, 30 * DAY_S, Phase.SHUTTING_DOWN),
         incident(1, 6 * DAY_S),
-        incident(1, 8 * DAY_S, restarts=(RestartRecord(Way.IN_PLACE, NOW_S - 8 * DAY_S),)),
+        incident(
+            1, 8 * DAY_S, restarts=(RestartRecord(RestartMethod.IN_PLACE, NOW_S - 8 * DAY_S),)
+        ),
         replace(incident(1, 0.0), status=None),
     ],
     ids=["not closed", "failed", "under way", "young", "its restart counts", "new"],
@@ -113,5 +122,7 @@ def test_outdated__what_still_says_something_is_kept(kept: Incident) -> None:
 
 
 def test_outdated__a_restart_counts_no_longer_than_the_longest_window() -> None:
-    kept = incident(1, 8 * DAY_S, restarts=(RestartRecord(Way.IN_PLACE, NOW_S - 8 * DAY_S),))
+    kept = incident(
+        1, 8 * DAY_S, restarts=(RestartRecord(RestartMethod.IN_PLACE, NOW_S - 8 * DAY_S),)
+    )
     assert names(closing.outdated([kept], NOW_S, DAY_S)) == {"i1"}

@@ -13,8 +13,8 @@ from kcover_ebpf.api.incident import (
     JobRef,
     Phase,
     RestartAction,
+    RestartMethod,
     Status,
-    Way,
     object_of,
     status_of,
 )
@@ -48,7 +48,7 @@ class World:
         )
         self.raw: dict[str, Any] | None = None
         self.log: list[str] = []
-        action = RestartAction(Way.REPLACE, step, 1, START_S, "x", {"pods": "2"})
+        action = RestartAction(RestartMethod.REPLACE, step, 1, START_S, "x", {"pods": "2"})
         status = Status(Phase.OPEN, action=action).enter(Phase.SHUTTING_DOWN, START_S, "replace")
         self.known = Incident("ns", "i", REF, LABELS, status=status, uid="iu")
         self.start()

@@ -38,7 +38,7 @@ CASES: dict[str, tuple[str, str, tuple[int, ...], CallDetails, str, list[str]]] 
         "futex",
         ARGS,
         CallDetails(lock=MUTEX, names={4712: "saver"}),
-        "futex: mutex 0x7f00dead0010 held by thread 4712 (saver)",
+        "futex: mutex 0x7f00dead0010 owned by thread 4712 (saver)",
         ["lock"],
     ),
     "a mutex whose holder is gone": (
@@ -46,7 +46,7 @@ CASES: dict[str, tuple[str, str, tuple[int, ...], CallDetails, str, list[str]]] 
         "futex",
         ARGS,
         CallDetails(lock=Lock("mutex", False, None)),
-        "futex: mutex 0x7f00dead0010 held by a thread that has exited, shared between processes",
+        "futex: mutex 0x7f00dead0010 owned by a thread that has exited, shared between processes",
         ["lock"],
     ),
     "a semaphore": (

@@ -84,7 +84,7 @@ def test_independent_kinds__a_loader_that_cannot_continue(
     [(PRIVATE, 0, True), (PRIVATE, 0x7F00, False), (0, 0, False)],
     ids=["for ever", "with a time-out", "at memory of others, too"],
 )
-def test_independent_kinds__a_loader_that_was_forked_beside_a_held_lock(
+def test_independent_kinds__a_loader_that_was_forked_beside_a_taken_lock(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, operation: int, timeout: int, *, ends: bool
 ) -> None:
     """One thread at a futex of its own process, for ever: who could wake it is in the other process."""

@@ -8,7 +8,7 @@ import pytest
 
 from kcover_ebpf import settings
 from kcover_ebpf.api.fault_policy import FaultPolicy, Level, NamedPolicy, holding, policy_of
-from kcover_ebpf.api.incident import Way
+from kcover_ebpf.api.incident import RestartMethod
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.kube.reflector import Change, Event
@@ -32,7 +32,11 @@ def test_policy_of__every_field_is_read():
         node={"cordon": False},
         thresholds={"quiet_cap": "5m", "stall_factor": "2.5"},
     ).policy
-    assert (policy.action, policy.dry_run, policy.ways) == (Level.SNAPSHOT, True, (Way.REPLACE,))
+    assert (policy.action, policy.dry_run, policy.ways) == (
+        Level.SNAPSHOT,
+        True,
+        (RestartMethod.REPLACE,),
+    )
     assert (policy.restarts.max, policy.restarts.backoff_max_seconds) == (1, 50)
     assert (policy.force_delete, policy.node.cordon, policy.node.taint) == (True, False, True)
     assert (policy.settings().quiet_cap_s, policy.settings().stall_factor) == (300.0, 2.5)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from kcover_ebpf.api.gang_id import GangId
-from kcover_ebpf.api.incident import Incident, JobRef, Phase, RestartAction, Status, Way
+from kcover_ebpf.api.incident import Incident, JobRef, Phase, RestartAction, RestartMethod, Status
 from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.controller.breaker import Limits
 from kcover_ebpf.controller.cache import ObjectCache
@@ -37,7 +37,7 @@ class World:
         self.now_s, self.took_s = START_S, took_s
         self.calls: list[Call] = []
         self.store = ObjectCache(lambda _: None, wall=lambda: self.now_s)
-        action = RestartAction(Way.REPLACE, "Terminate", 1, START_S, "x", {"pods": "30"})
+        action = RestartAction(RestartMethod.REPLACE, "Terminate", 1, START_S, "x", {"pods": "30"})
         reported = Status(Phase.OPEN, action=action)
         status = reported.enter(Phase.SHUTTING_DOWN, START_S, "replace")
         self.store.put(Incident("ns", "i", REF, LABELS, status=status, uid="iu"))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kcover_ebpf.api.incident import Phase, Way
+from kcover_ebpf.api.incident import Phase, RestartMethod
 from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
 from kcover_ebpf.ids import NS
 from tests.unit.scripted_job import Stage
@@ -34,10 +34,10 @@ class GpuSim(Sim):
         return replace(seen, report=replace(seen.report, trained=trained, suspicious=stalled))
 
 
-@pytest.mark.parametrize("way", [Way.IN_PLACE, Way.REPLACE])
-def test_gpu_recovery__it_takes_less_than_30_s_from_the_first_step(way: Way) -> None:
-    sim = GpuSim(in_place_rule=way is Way.IN_PLACE)
-    sim.begin(way)
+@pytest.mark.parametrize("method", [RestartMethod.IN_PLACE, RestartMethod.REPLACE])
+def test_gpu_recovery__it_takes_less_than_30_s_from_the_first_step(method: RestartMethod) -> None:
+    sim = GpuSim(in_place_rule=method is RestartMethod.IN_PLACE)
+    sim.begin(method)
     status = sim.run(600)
     assert status.phase is Phase.RECOVERED
     assert status.lost is not None

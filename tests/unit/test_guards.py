@@ -9,7 +9,7 @@ import pytest
 from kcover_ebpf.api import incident
 from kcover_ebpf.api.fault_policy import Approval, FaultPolicy, Level
 from kcover_ebpf.api.fault_report import Ack, AckResult
-from kcover_ebpf.api.incident import Phase, Way
+from kcover_ebpf.api.incident import Phase, RestartMethod
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.cluster.gang_input import GangVerdict
 from kcover_ebpf.diagnosis.process_state import State
@@ -83,39 +83,39 @@ def test_decide__each_guard_stops_a_restart(asked, phase, words):
     assert again.status is None, "the same is not written every second"
 
 
-WAYS = {
-    "in place where every pod carries the rule": (ask(world()), Way.IN_PLACE, "Stop"),
-    "replaced where a pod does not": (ask(world(pods=without_rule())), Way.REPLACE, "Suspend"),
-    "replaced where a node has no agent": (ask(world(agents=frozenset("a"))), Way.REPLACE, "Suspend"),
+METHODS = {
+    "in place where every pod carries the rule": (ask(world()), RestartMethod.IN_PLACE, "Stop"),
+    "replaced where a pod does not": (ask(world(pods=without_rule())), RestartMethod.REPLACE, "Suspend"),
+    "replaced where a node has no agent": (ask(world(agents=frozenset("a"))), RestartMethod.REPLACE, "Suspend"),
     "replaced where the policy says so": (
-        ask(world(), FaultPolicy(ways=(Way.REPLACE,))), Way.REPLACE, "Suspend",
+        ask(world(), FaultPolicy(ways=(RestartMethod.REPLACE,))), RestartMethod.REPLACE, "Suspend",
     ),
     "replaced where the job would pay for it": (
-        ask(world(top=top(costs_in_place=True))), Way.REPLACE, "Suspend",
+        ask(world(top=top(costs_in_place=True))), RestartMethod.REPLACE, "Suspend",
     ),
-    "a crash restarts by itself": (ask(world(CRASHED)), Way.IN_PLACE, "Settle"),
+    "a crash restarts by itself": (ask(world(CRASHED)), RestartMethod.IN_PLACE, "Settle"),
     "a second crash waits outside": (
-        ask(world(CRASHED), earlier=1, last_restart_s=NOW_S - 3), Way.REPLACE, "Suspend",
+        ask(world(CRASHED), earlier=1, last_restart_s=NOW_S - 3), RestartMethod.REPLACE, "Suspend",
     ),
     "a second crash much later restarts by itself": (
-        ask(world(CRASHED), earlier=1, last_restart_s=NOW_S - 300), Way.IN_PLACE, "Settle",
+        ask(world(CRASHED), earlier=1, last_restart_s=NOW_S - 300), RestartMethod.IN_PLACE, "Settle",
     ),
-    "the last crash is the end": (ask(world(CRASHED), earlier=3), Way.NONE, "FinalStop"),
-    "a person may go beyond the budget": (ask(world(), earlier=3, approved=True), Way.IN_PLACE, "Stop"),
-    "after the pause": (ask(world(), earlier=1, last_restart_s=NOW_S - 11), Way.IN_PLACE, "Stop"),
+    "the last crash is the end": (ask(world(CRASHED), earlier=3), RestartMethod.NONE, "FinalStop"),
+    "a person may go beyond the budget": (ask(world(), earlier=3, approved=True), RestartMethod.IN_PLACE, "Stop"),
+    "after the pause": (ask(world(), earlier=1, last_restart_s=NOW_S - 11), RestartMethod.IN_PLACE, "Stop"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("asked", "way", "step"), WAYS.values(), ids=WAYS)
-def test_decide__the_way_that_is_taken(asked, way, step):
+@pytest.mark.parametrize(("asked", "method", "step"), METHODS.values(), ids=METHODS)
+def test_decide__the_method_that_is_taken(asked, method, step):
     status = decide(asked).status
     assert status is not None
     assert status.phase is Phase.SHUTTING_DOWN
     assert status.action is not None
-    assert (status.action.way, status.action.step) == (way, step)
+    assert (status.action.way, status.action.step) == (method, step)
     assert [each.phase for each in status.timeline] == ["Open", "Decided", "ShuttingDown"][
         : len(status.timeline)
-    ] or way is Way.NONE
+    ] or method is RestartMethod.NONE
     if step == "Stop":
         assert status.order is not None
         assert status.order.verb is Verb.STOP
@@ -151,12 +151,12 @@ def test_decide__a_node_whose_clock_is_ahead_is_given_no_order_that_must_be_hear
     found = decide(ask(world(AHEAD), armed=True)).status
     assert found is not None
     assert found.action is not None
-    assert found.action.way is Way.REPLACE
+    assert found.action.way is RestartMethod.REPLACE
     slow = replace(SEEN[1], report=replace(SEEN[1].report, time_s=NOW_S - 60.0))
     behind = decide(ask(world((SEEN[0], slow)))).status
     assert behind is not None
     assert behind.action is not None
-    assert behind.action.way is Way.IN_PLACE, (
+    assert behind.action.way is RestartMethod.IN_PLACE, (
         "it hears orders, and its agent bounds a stop by itself"
     )
 

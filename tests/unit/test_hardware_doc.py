@@ -80,7 +80,7 @@ def test_matrix__a_column_for_each_kernel_that_ran():
     assert text.startswith("| family | 5.10 | newest (6.1.0-56-amd64) |\n")
 
 
-def test_figures__stand_beside_the_kernel_they_were_taken_on():
+def test_figures__are_beside_the_kernel_they_were_taken_on():
     text = figures({"6.1": {"m::a": ran(p99_ms=3.8)}, "6.12": {"m::a": ran(p99_ms=4.1)}})
     assert "| `a` | p99 ms |  | 3.8 | 4.1 |  |\n" in text
 

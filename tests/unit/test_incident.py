@@ -10,7 +10,7 @@ import yaml
 
 from kcover_ebpf.api import incident
 from kcover_ebpf.api.codec import camel
-from kcover_ebpf.api.incident import Phase, RestartAction, Status, Way
+from kcover_ebpf.api.incident import Phase, RestartAction, RestartMethod, Status
 from kcover_ebpf.api.order import Order, Verb
 from kcover_ebpf.diagnosis.verdict import Cause, Culprit, EvidenceKind, VerdictKind
 from kcover_ebpf.errors import ObjectError
@@ -20,9 +20,9 @@ CRD = Path(__file__).resolve().parents[2] / "charts/kcover-ebpf/crds/incidents.y
 
 def full() -> Status:
     status = Status(Phase.OPEN, "m", VerdictKind.HUNG, Cause.STOPPED, since_s=5.5, victims=(1, 2))
-    action = RestartAction(Way.REPLACE, "Gone", 2, 7.25, "r", {"grace": "30"})
+    action = RestartAction(RestartMethod.REPLACE, "Gone", 2, 7.25, "r", {"grace": "30"})
     order = Order("x-1-stop", Verb.STOP, {"a": "b"}, 10.0, 20.0)
-    status = status.enter(Phase.SHUTTING_DOWN, 6.0, "down").begin(Way.REPLACE, 6.5)
+    status = status.enter(Phase.SHUTTING_DOWN, 6.0, "down").begin(RestartMethod.REPLACE, 6.5)
     culprit = Culprit(rank=1, pod="j-1", pod_uid="u", node="n")
 
     return replace(status, action=action, order=order, culprit=culprit, nodes=("n",))

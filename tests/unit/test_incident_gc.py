@@ -8,7 +8,15 @@ import pytest
 
 from kcover_ebpf.api.fault_policy import FaultPolicy, NamedPolicy
 from kcover_ebpf.api.gang_id import GangId
-from kcover_ebpf.api.incident import Incident, JobRef, Phase, Status, Way, incident_of, object_of
+from kcover_ebpf.api.incident import (
+    Incident,
+    JobRef,
+    Phase,
+    RestartMethod,
+    Status,
+    incident_of,
+    object_of,
+)
 from kcover_ebpf.api.incident import status_of as written
 from kcover_ebpf.controller.cache import ObjectCache, Uid
 from kcover_ebpf.controller.incident_gc import IncidentCollector
@@ -125,7 +133,7 @@ def test_incident_collector__incidents_are_kept_as_long_as_the_longest_budget_co
 ) -> None:
     kept = put(store, "old", Phase.RECOVERED, 8 * DAY_S)
     assert kept.status is not None
-    store.put(replace(kept, status=kept.status.begin(Way.IN_PLACE, NOW_S - 8 * DAY_S)))
+    store.put(replace(kept, status=kept.status.begin(RestartMethod.IN_PLACE, NOW_S - 8 * DAY_S)))
     longest = FaultPolicy(restarts=RestartBudget(window_seconds=int(30 * DAY_S)))
     store.policies[Uid("p")] = NamedPolicy("ns", "p", longest)
     writer = FakeIncidentWriter()
@@ -163,7 +171,7 @@ def test_archive__what_cannot_be_deleted_does_not_keep_the_rest(store) -> None:
 def test_archive__no_window_of_a_policy_keeps_incidents_for_ever(store) -> None:
     kept = put(store, "old", Phase.RECOVERED, 31 * DAY_S)
     assert kept.status is not None
-    store.put(replace(kept, status=kept.status.begin(Way.IN_PLACE, NOW_S - 31 * DAY_S)))
+    store.put(replace(kept, status=kept.status.begin(RestartMethod.IN_PLACE, NOW_S - 31 * DAY_S)))
     endless = FaultPolicy(restarts=RestartBudget(window_seconds=10**9))
     store.policies[Uid("p")] = NamedPolicy("ns", "p", endless)
     writer = FakeIncidentWriter()

@@ -212,7 +212,7 @@ def seen(at_s: int, since_s: int = 0, **fields: Any) -> CollectivesSeen:
         "RAS is of all hosts",
         "RAS counts no messages",
         "both equal",
-        "it moved before the counts stood",
+        "it moved before the counts stopped",
         "it moved since",
         "it moves again",
     ],

@@ -193,7 +193,7 @@ def outliers(evidence: tuple[Evidence, ...]) -> list[str]:
     return [each.text for each in evidence if each.kind is EvidenceKind.OUTLIER]
 
 
-def test_innermost__the_culprit_stands_with_its_line_in_the_verdict() -> None:
+def test_innermost__the_culprit_is_named_with_its_line_in_the_verdict() -> None:
     stage = stage_with(2, "stopped")
     stage.run(4)
     verdict = stage.tracker.latest

@@ -37,6 +37,8 @@ def test_order_journal__the_next_agent_knows_what_was_done_and_what_is_stopped(
     journal.begin(order("1"), "team/j", STOP)
     ack = Ack("1", Verb.STOP, AckResult.DONE, 3, "text")
     journal.finish(ack)
+    (stop,) = json.loads(path.read_text())["stops"]
+    assert stop["held"] == [{"pid": 7, "startTicks": 8}], "an agent of another version reads it"
     again = OrderJournal(path)
     assert again.knows("1")
     assert not again.knows("2")

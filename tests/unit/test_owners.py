@@ -165,7 +165,7 @@ def test_owners__where_only_strays_are_left_the_job_of_the_incident_is_still_fou
     assert empty.strays == frozenset()
 
 
-def test_owners__pods_that_outlive_what_stood_between_them_and_the_job_still_belong_to_it() -> None:
+def test_owners__pods_that_outlive_what_was_between_them_and_the_job_still_belong_to_it() -> None:
     """A RayJob that is suspended deletes its cluster, and the pods go later."""
     _, owners = ml()
     left = owned("ml", "r", Owner("ray.io/v1", "RayCluster", "c", "uid-c", True), LABELS)

@@ -13,7 +13,7 @@ import pytest
 from kcover_ebpf.agent.preflight import PreflightWatch
 from kcover_ebpf.api import node_health, preflight, rfc3339
 from kcover_ebpf.api.fault_report import PodRef
-from kcover_ebpf.api.incident import FailureClass, Phase, Way
+from kcover_ebpf.api.incident import FailureClass, Phase, RestartMethod
 from kcover_ebpf.api.node_health import NodeHealth
 from kcover_ebpf.api.pods import Container, ContainerKind, Pod
 from kcover_ebpf.cli import main
@@ -198,7 +198,10 @@ def test_preflight__the_whole_job_is_replaced_elsewhere_by_its_own_switch() -> N
     move = guards.decide(asked)
     assert move.status is not None
     assert move.status.action is not None
-    assert (move.status.phase, move.status.action.way) == (Phase.SHUTTING_DOWN, Way.REPLACE)
+    assert (move.status.phase, move.status.action.way) == (
+        Phase.SHUTTING_DOWN,
+        RestartMethod.REPLACE,
+    )
     assert move.status.cause is Cause.PREFLIGHT
     assert move.status.failure is FailureClass.HARDWARE
     assert RestartDetail.read(move.status.action.detail).elsewhere == "b"
@@ -231,7 +234,7 @@ def test_preflight__a_second_bad_node_is_left_as_well_and_then_it_says_so() -> N
     ended = advance.advance(replace(asked.turn, status=acting)).status
     assert ended is not None
     assert ended.phase is Phase.FAILED
-    assert "node b also failed its preflight; every restart strategy was tried" in ended.message
+    assert "node b also failed its preflight; every restart method was tried" in ended.message
 
 
 def test_preflight__a_node_that_turns_bad_during_a_restart_in_place_is_left() -> None:
@@ -242,13 +245,17 @@ def test_preflight__a_node_that_turns_bad_during_a_restart_in_place_is_left() ->
     assert begun.action is not None
     detail = RestartDetail(pods=4, restarts="0").words()
     action = replace(
-        begun.action, step=Step.KILL.value, way=Way.IN_PLACE, started_s=NOW_S - 60, detail=detail
+        begun.action,
+        step=Step.KILL.value,
+        way=RestartMethod.IN_PLACE,
+        started_s=NOW_S - 60,
+        detail=detail,
     )
     acting = replace(begun, action=action, restarts=(), cause=Cause.STOPPED)
     moved = advance.advance(replace(asked.turn, status=acting)).status
     assert moved is not None
     assert moved.action is not None
-    assert moved.action.way is Way.REPLACE
+    assert moved.action.way is RestartMethod.REPLACE
     assert RestartDetail.read(moved.action.detail).elsewhere == "b"
 
 

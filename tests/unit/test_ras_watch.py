@@ -55,7 +55,7 @@ class FakeNccl:
         self.places.append(RasPlace(("127.0.0.1", 28028), Pid(pid), inside))
 
     def seen(self, asking: RasWatch) -> CollectivesSeen:
-        """The last word after some answers."""
+        """The last report after some answers."""
         assert asking.tick(True, {}) == []
         assert self.enough.wait(60)
         reported = asking.tick(True, {})
@@ -182,7 +182,7 @@ def test_ras_watch__lists_have_an_end(nccl: FakeNccl) -> None:
 def test_inquiry__two_answers_after_a_movement_are_enough(
     nccl: FakeNccl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What stood before it says nothing about who makes no progress after it."""
+    """What was blocked before it says nothing about who makes no progress after it."""
     steps = iter([[5, 5], [6, 6], [7, 6]])
     last = [7, 6]
     nccl.place(1, LATE, {})

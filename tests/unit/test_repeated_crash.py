@@ -15,8 +15,8 @@ from kcover_ebpf.api.incident import (
     Incident,
     JobRef,
     Phase,
+    RestartMethod,
     Status,
-    Way,
 )
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.event_recorder import EventRecorder
@@ -94,7 +94,7 @@ def test_decide__another_crash_is_restarted(earlier: CrashRecord) -> None:
     assert move.status is not None
     assert move.status.phase is Phase.SHUTTING_DOWN
     assert move.status.action is not None
-    assert move.status.action.way is Way.IN_PLACE
+    assert move.status.action.way is RestartMethod.IN_PLACE
 
 
 def status(*crashes: CrashRecord) -> Status:

@@ -16,12 +16,12 @@ def test_restarts__a_kind_is_found_whatever_its_version():
 @pytest.mark.parametrize(
     "row",
     [
-        'way = "suspend"\ncounters = []',
-        'way = "leader"\ncounters = []',
-        'way = "pray"\ncounters = []',
-        'way = "delete"\ncounters = []\nsuspent = "spec.suspend"',
+        'method = "suspend"\ncounters = []',
+        'method = "leader"\ncounters = []',
+        'method = "pray"\ncounters = []',
+        'method = "delete"\ncounters = []\nsuspent = "spec.suspend"',
     ],
-    ids=["suspend without a path", "leader without a label", "unknown way", "unknown key"],
+    ids=["suspend without a path", "leader without a label", "unknown method", "unknown key"],
 )
 def test_parse__a_row_that_does_not_fit_is_refused(row):
     queue = '[queue]\nlabel="l"\ngroup="g"\nplural="p"\nfind="f"\nactive="spec.active"\n'

@@ -1,4 +1,4 @@
-"""The restart of a whole gang, in a simulated cluster: each way, and every point at which things may break off."""
+"""The restart of a whole gang, in a simulated cluster: each method, and every point at which things may break off."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import Phase as Part
 from hypothesis import strategies as st
 
 from kcover_ebpf.api.fault_policy import FaultPolicy
-from kcover_ebpf.api.incident import Phase, Status, Way
+from kcover_ebpf.api.incident import Phase, RestartMethod, Status
 from kcover_ebpf.recovery import replacement
 from kcover_ebpf.recovery.context import GangPod
 from kcover_ebpf.settings import RestartBudget
@@ -30,25 +30,25 @@ def took_s(status: Status) -> float:
     return back_s - START_S
 
 
-@pytest.mark.parametrize("means", ["suspend", "delete", "leader"])
-def test_restart_machine__a_gang_is_replaced(means):
-    sim = Sim(means)
+@pytest.mark.parametrize("method", ["suspend", "delete", "leader"])
+def test_restart_machine__a_gang_is_replaced(method):
+    sim = Sim(method)
     before = {pod.uid for pod in sim.pods}
-    sim.begin(Way.REPLACE)
+    sim.begin(RestartMethod.REPLACE)
     status = sim.run()
     assert status.phase is Phase.RECOVERED, story(sim)
     assert sim.ended is None
     assert not before & {pod.uid for pod in sim.pods}
     assert len(sim.pods) == sim.count
     assert (sim.suspended, sim.suspended_by) == (False, None)
-    assert [each.way for each in status.restarts] == [Way.REPLACE]
+    assert [each.way for each in status.restarts] == [RestartMethod.REPLACE]
     assert took_s(status) < 5, story(sim)
 
 
 def test_restart_machine__a_gang_is_restarted_in_place():
     sim = Sim()
     before = {pod.uid for pod in sim.pods}
-    sim.begin(Way.IN_PLACE)
+    sim.begin(RestartMethod.IN_PLACE)
     status = sim.run()
     assert status.phase is Phase.RECOVERED, story(sim)
     assert {pod.uid for pod in sim.pods} == before
@@ -68,7 +68,7 @@ def test_restart_machine__a_gang_that_its_kubelets_restart_is_left_to_them():
     status = sim.run()
     assert status.phase is Phase.RECOVERED, story(sim)
     assert not any("Stop" in line for line in sim.log), story(sim)
-    assert [each.way for each in status.restarts] == [Way.IN_PLACE]
+    assert [each.way for each in status.restarts] == [RestartMethod.IN_PLACE]
 
 
 @pytest.mark.parametrize("making_s", [0.5, 3.0, 9.0, 20.0])
@@ -79,7 +79,7 @@ def test_restart_budget__ranks_that_hang_after_a_crash_are_killed_once_no_contai
     sim.begin_crash(1)
     status = sim.run()
     assert status.phase is Phase.RECOVERED, story(sim)
-    assert [each.way for each in status.restarts] == [Way.IN_PLACE]
+    assert [each.way for each in status.restarts] == [RestartMethod.IN_PLACE]
     (stopped, *_) = [float(line.split()[0]) for line in sim.log if "n0 Stop" in line]
     assert stopped >= max(5.0, 0.5 + making_s)
     assert all(pod.restarts >= 1 for pod in sim.pods)
@@ -90,7 +90,7 @@ def test_restart_machine__a_pod_that_does_not_come_up_after_a_crash_leads_to_rep
     sim.begin_crash(1)
     status = sim.run()
     assert status.phase is Phase.RECOVERED, story(sim)
-    assert [each.way for each in status.restarts] == [Way.IN_PLACE, Way.REPLACE]
+    assert [each.way for each in status.restarts] == [RestartMethod.IN_PLACE, RestartMethod.REPLACE]
     assert any("pod j-1 did not start again" in line for line in sim.log)
     assert not any("Stop" in line for line in sim.log), story(sim)
 
@@ -103,17 +103,17 @@ def test_restart_machine__a_container_that_is_just_being_made_counts_as_restarte
             each.process, each.died_s = "dead", sim.now_s - 1.0
     sim.tick()
     assert [each.process for each in sim.pods].count("making") == 1
-    sim.begin(Way.IN_PLACE)
+    sim.begin(RestartMethod.IN_PLACE)
     status = sim.run()
     assert status.phase is Phase.RECOVERED, story(sim)
-    assert [each.way for each in status.restarts] == [Way.IN_PLACE]
+    assert [each.way for each in status.restarts] == [RestartMethod.IN_PLACE]
     assert [each.restarts for each in sim.pods] == [1, 1, 1, 1]
 
 
-@pytest.mark.parametrize("way", [Way.IN_PLACE, Way.REPLACE])
-def test_restart_machine__nothing_trains_on_the_node_of_a_launcher(way):
+@pytest.mark.parametrize("method", [RestartMethod.IN_PLACE, RestartMethod.REPLACE])
+def test_restart_machine__nothing_trains_on_the_node_of_a_launcher(method):
     sim = Sim(launcher=0, agents=frozenset({"n0", "n1", "n9"}))
-    sim.begin(way)
+    sim.begin(method)
     status = sim.run()
     assert status.phase is Phase.RECOVERED, story(sim)
     assert "n9" in status.nodes
@@ -121,17 +121,17 @@ def test_restart_machine__nothing_trains_on_the_node_of_a_launcher(way):
 
 def test_restart_machine__a_node_that_does_not_answer_a_stop_leads_to_replacing():
     sim = Sim(deaf=frozenset({"n1"}))
-    sim.begin(Way.IN_PLACE)
+    sim.begin(RestartMethod.IN_PLACE)
     status = sim.run()
     assert status.phase is Phase.RECOVERED, story(sim)
-    assert [each.way for each in status.restarts] == [Way.REPLACE]
+    assert [each.way for each in status.restarts] == [RestartMethod.REPLACE]
     assert all(pod.restarts == 0 for pod in sim.pods)
     assert any("n0 Resume" in line for line in sim.log), story(sim)
 
 
 def test_restart_machine__without_agents_it_takes_the_grace_period():
     sim = Sim(agents=frozenset())
-    sim.begin(Way.REPLACE)
+    sim.begin(RestartMethod.REPLACE)
     status = sim.run()
     assert status.phase is Phase.RECOVERED, story(sim)
     assert 30 < took_s(status) < 35
@@ -140,7 +140,7 @@ def test_restart_machine__without_agents_it_takes_the_grace_period():
 
 def test_restart_machine__a_restart_that_does_not_help_escalates_to_the_end():
     sim = Sim(helps=False)
-    sim.begin(Way.IN_PLACE)
+    sim.begin(RestartMethod.IN_PLACE)
     sim.run(100)
     status = sim.run(100)
     assert status.phase is Phase.RECOVERING, "no fault was reported again: nothing more is done"
@@ -148,7 +148,7 @@ def test_restart_machine__a_restart_that_does_not_help_escalates_to_the_end():
 
 def test_restart_machine__a_rank_in_state_d_is_reported_and_cordoned_and_waited_for():
     sim = Sim(stuck_index=1, thaw_s=200)
-    sim.begin(Way.REPLACE)
+    sim.begin(RestartMethod.REPLACE)
     status = sim.run(100)
     assert status.phase is Phase.SHUTTING_DOWN
     assert "cannot be terminated: j-1 on n1" in status.message
@@ -160,13 +160,13 @@ def test_restart_machine__a_rank_in_state_d_is_reported_and_cordoned_and_waited_
 
 def test_restart_machine__a_rank_in_state_d_is_deleted_by_force_only_by_policy():
     sim = Sim(stuck_index=1, policy=FaultPolicy(force_delete=True))
-    sim.begin(Way.REPLACE)
+    sim.begin(RestartMethod.REPLACE)
     assert sim.run(100).phase is Phase.RECOVERED, story(sim)
 
 
 def test_restart_machine__a_job_suspended_by_another_client_is_left_alone():
     sim = Sim()
-    sim.begin(Way.REPLACE)
+    sim.begin(RestartMethod.REPLACE)
     sim.suspended = True
     status = sim.run()
     assert status.phase is Phase.FAILED
@@ -176,7 +176,7 @@ def test_restart_machine__a_job_suspended_by_another_client_is_left_alone():
 
 def test_restart_machine__another_client_that_resumes_the_job_is_not_fought():
     sim = Sim("suspend", agents=frozenset())
-    sim.begin(Way.REPLACE)
+    sim.begin(RestartMethod.REPLACE)
     for _ in range(8):
         sim.reconcile()
         sim.tick()
@@ -191,7 +191,7 @@ def test_restart_machine__another_client_that_resumes_the_job_is_not_fought():
 
 def test_restart_machine__an_unknown_step_of_another_version_fails_with_a_word():
     sim = Sim()
-    sim.begin(Way.REPLACE)
+    sim.begin(RestartMethod.REPLACE)
     assert sim.status is not None
     sim.status = {**sim.status, "action": {**sim.status["action"], "step": "Fly"}}
     status = sim.run()
@@ -202,7 +202,7 @@ def test_restart_machine__an_unknown_step_of_another_version_fails_with_a_word()
 def cases() -> st.SearchStrategy[Sim]:
     return st.builds(
         Sim,
-        means=st.sampled_from(["suspend", "delete", "leader"]),
+        method=st.sampled_from(["suspend", "delete", "leader"]),
         count=st.integers(2, 5),
         agents=st.sampled_from([frozenset(), frozenset({"n0"}), frozenset({"n0", "n1"})]),
         deaf=st.sampled_from([frozenset(), frozenset({"n0"}), frozenset({"n1"})]),
@@ -224,11 +224,11 @@ def cases() -> st.SearchStrategy[Sim]:
     suppress_health_check=list(HealthCheck),
     phases=(Part.explicit, Part.reuse, Part.generate),
 )
-@given(sim=cases(), way=st.sampled_from([Way.IN_PLACE, Way.REPLACE]))
-def test_restart_machine__whatever_breaks_off_nothing_is_left_half_done(sim, way):
-    if way is Way.IN_PLACE and sim.agents != {"n0", "n1"}:
-        way = Way.REPLACE
-    sim.begin(way)
+@given(sim=cases(), method=st.sampled_from([RestartMethod.IN_PLACE, RestartMethod.REPLACE]))
+def test_restart_machine__whatever_breaks_off_nothing_is_left_half_done(sim, method):
+    if method is RestartMethod.IN_PLACE and sim.agents != {"n0", "n1"}:
+        method = RestartMethod.REPLACE
+    sim.begin(method)
     status = sim.run(1500)
     said = story(sim)
     assert status.phase.is_over, said
@@ -239,9 +239,9 @@ def test_restart_machine__whatever_breaks_off_nothing_is_left_half_done(sim, way
     assert len([pod for pod in sim.pods if pod.deleted_s is None]) == sim.count, said
     assert len(status.restarts) <= sim.policy.restarts.max, said
     # each pod was made new at most once for each replacement that was counted
-    replaced = sum(each.way is Way.REPLACE for each in status.restarts)
+    replaced = sum(each.way is RestartMethod.REPLACE for each in status.restarts)
     assert sum(" new u" in line for line in sim.log) <= sim.count * (replaced + 1), said
-    killed = sum(each.way is Way.IN_PLACE for each in status.restarts)
+    killed = sum(each.way is RestartMethod.IN_PLACE for each in status.restarts)
     assert all(pod.restarts <= killed for pod in sim.pods), said
     assert dataclasses.is_dataclass(status)
 
@@ -273,10 +273,10 @@ def test_shares__a_gang_whose_pods_cannot_be_distinguished_is_deleted_at_once() 
 
 def test_restart_machine__an_incident_says_what_was_kept_and_where() -> None:
     sim = Sim()
-    sim.begin(Way.IN_PLACE)
+    sim.begin(RestartMethod.IN_PLACE)
     status = sim.run()
     assert status.phase is Phase.RECOVERED
     assert set(status.bundles) == {"n0:/state/inc-1-stop", "n1:/state/inc-1-stop"}
     replaced = Sim(agents=frozenset())
-    replaced.begin(Way.REPLACE)
+    replaced.begin(RestartMethod.REPLACE)
     assert replaced.run().bundles == ()

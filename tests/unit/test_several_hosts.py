@@ -130,7 +130,7 @@ def test_several_hosts__the_rank_that_is_missing_here_is_named(
         assert f"rank {missing} is missing, " in verdict.evidence[0].text
 
 
-def test_several_hosts__all_ranks_of_this_host_may_be_held_while_the_others_continue() -> None:
+def test_several_hosts__all_ranks_of_this_host_may_be_stopped_while_the_others_continue() -> None:
     stage = Part(reported={TORCHRUN: "4"})
     stage.run(30)
     for proc in stage.procs.values():

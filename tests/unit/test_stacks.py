@@ -1,4 +1,4 @@
-"""Stacks as sets: alike, in groups, known, and who stands apart."""
+"""Stacks as sets: alike, in groups, known, and who differs."""
 
 import pytest
 from hypothesis import given

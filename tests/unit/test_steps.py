@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcover_ebpf.api.fault_policy import FaultPolicy
-from kcover_ebpf.api.incident import Phase, RestartAction, Status, Way
+from kcover_ebpf.api.incident import Phase, RestartAction, RestartMethod, Status
 from kcover_ebpf.recovery import advance, steps
 from kcover_ebpf.recovery.context import RestartInput
 from kcover_ebpf.recovery.machine import RestartContext
@@ -57,7 +57,9 @@ def test_transitions__every_step_that_is_no_end_has_a_row_and_something_that_doe
 
 
 def at(step: str | None) -> RestartContext:
-    action = RestartAction(Way.REPLACE, step, 1, 0.0, "hung") if step is not None else None
+    action = (
+        RestartAction(RestartMethod.REPLACE, step, 1, 0.0, "hung") if step is not None else None
+    )
     status = Status(Phase.SHUTTING_DOWN, action=action)
     return RestartContext(status, RestartInput(0.0, None, ()), FaultPolicy(), "inc", "ns/inc")
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kcover_ebpf.api.fault_policy import FaultPolicy, NodeActions
-from kcover_ebpf.api.incident import Phase, RestartRecord, Way
+from kcover_ebpf.api.incident import Phase, RestartMethod, RestartRecord
 from kcover_ebpf.diagnosis.verdict import Cause, Culprit
 from kcover_ebpf.recovery import machine
 from tests.unit.simulated_cluster import Sim
@@ -15,7 +15,7 @@ from tests.unit.simulated_cluster import Sim
 
 def test_stuck_pods__a_finalizer_is_named_and_no_node_is_cordoned() -> None:
     sim = Sim(kept_s=150.0)
-    sim.begin(Way.REPLACE)
+    sim.begin(RestartMethod.REPLACE)
     status = sim.run(100)
     assert status.action is not None
     assert status.action.step == "Stuck"
@@ -27,7 +27,7 @@ def test_stuck_pods__a_finalizer_is_named_and_no_node_is_cordoned() -> None:
 
 def test_stuck_pods__a_node_out_of_reach_is_named_and_not_cordoned() -> None:
     sim = Sim(stuck_index=1, thaw_s=200, unreachable=frozenset({"n1"}))
-    sim.begin(Way.REPLACE)
+    sim.begin(RestartMethod.REPLACE)
     status = sim.run(100)
     assert "it is unknown whether these pods still run: j-1 on n1" in status.message
     assert "out-of-service" in status.message
@@ -36,7 +36,7 @@ def test_stuck_pods__a_node_out_of_reach_is_named_and_not_cordoned() -> None:
 
 def test_stuck_pods__the_policy_of_the_job_does_not_decide_about_nodes() -> None:
     sim = Sim(stuck_index=1, thaw_s=200, policy=FaultPolicy(node=NodeActions(cordon=False)))
-    sim.begin(Way.REPLACE)
+    sim.begin(RestartMethod.REPLACE)
     sim.run(100)
     assert sim.cordoned == {"n1"}, "whether it is done is a question for the operator's policy"
 
@@ -66,7 +66,7 @@ FORCE = FaultPolicy(force_delete=True)
 def test_stuck_pods__a_pod_is_deleted_by_force_only_where_its_rank_cannot_continue(
     sim: Sim, deleted: bool
 ) -> None:
-    sim.begin(Way.REPLACE)
+    sim.begin(RestartMethod.REPLACE)
     status = sim.run(150)
     assert (status.phase is Phase.RECOVERED) is deleted, "\n".join(sim.log)
 
@@ -86,7 +86,7 @@ def test_escalate__a_node_is_cordoned_for_causes_that_concern_nodes(
     cause: Cause, elsewhere: str
 ) -> None:
     sim = Sim()
-    sim.begin(Way.REPLACE)
+    sim.begin(RestartMethod.REPLACE)
     first = sim.read()
     assert first.action is not None
     status = replace(
@@ -94,8 +94,11 @@ def test_escalate__a_node_is_cordoned_for_causes_that_concern_nodes(
         action=replace(first.action, step="Progress"),
         cause=cause,
         culprit=Culprit(rank=1, node="n1"),
-        restarts=(RestartRecord(Way.REPLACE, sim.now_s),),
+        restarts=(RestartRecord(RestartMethod.REPLACE, sim.now_s),),
     )
     after = machine.escalate(sim.turn(status), "again")
     assert after.action is not None
-    assert (after.action.way, after.action.detail.get("elsewhere", "")) == (Way.REPLACE, elsewhere)
+    assert (after.action.way, after.action.detail.get("elsewhere", "")) == (
+        RestartMethod.REPLACE,
+        elsewhere,
+    )

@@ -33,7 +33,7 @@ def documented() -> dict[str, str]:
     }
 
 
-def test_chosen__is_every_threshold_of_the_judge_that_no_measurement_stands_behind() -> None:
+def test_chosen__is_every_threshold_of_the_judge_without_a_measurement() -> None:
     chosen = {name for name, text in documented().items() if "Chosen" in text}
     assert chosen == set(CHOSEN)
 

@@ -13,9 +13,9 @@ from kcover_ebpf.api.incident import (
     Incident,
     JobRef,
     Phase,
+    RestartMethod,
     RestartRecord,
     Status,
-    Way,
     object_of,
     status_of,
 )
@@ -41,7 +41,9 @@ def put(
     phase: Phase = Phase.RECOVERED,
     age_s: float = 60.0,
 ) -> Incident:
-    restarts = (RestartRecord(Way.REPLACE, NOW_S - age_s),) if phase is Phase.RECOVERED else ()
+    restarts = (
+        (RestartRecord(RestartMethod.REPLACE, NOW_S - age_s),) if phase is Phase.RECOVERED else ()
+    )
     status = Status(phase, restarts=restarts).enter(phase, NOW_S - age_s, "x")
     made = Incident(
         namespace,

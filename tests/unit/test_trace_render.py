@@ -32,7 +32,7 @@ HUNG = Verdict(
     evidence=(Evidence(EvidenceKind.SINK, "rank 2: futex, for 100.0 s"),),
     victims=(0, 1),
 )
-HOLDER = WaitTarget("lock", "mutex 0x10 held by thread 44 (saver)", tid=44, address="0x10")
+HOLDER = WaitTarget("lock", "mutex 0x10 owned by thread 44 (saver)", tid=44, address="0x10")
 ROWS = (
     TracedThread(
         0,
@@ -130,7 +130,7 @@ def trace() -> list[Line]:
 
 TEXT = """\
 RANK  ROLE         PID/TID  NAME     S  FOR          CPU  WAITS IN
-2     rank         42       python3  S  1m 40s       0%   mutex 0x10 held by thread 44 (saver)
+2     rank         42       python3  S  1m 40s       0%   mutex 0x10 owned by thread 44 (saver)
 0,1   rank         40 +1    python3  S  1m 38s-1m 39s  1%   futex: condition 0x7f01
 2     rank thread  42/44    saver    D  1m 41s       0%   fsync fd 3 /ckpt (nfs4)
 and 2 other threads: 2 in epoll_wait  (--all shows them)

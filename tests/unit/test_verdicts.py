@@ -76,7 +76,7 @@ def test_verdicts__a_stopped_rank_is_named_after_two_seconds() -> None:
 
 
 @pytest.mark.parametrize("mode", ["stopped", "frozen", "traced"])
-def test_verdicts__a_job_held_as_a_whole_is_no_fault(mode: str) -> None:
+def test_verdicts__a_job_stopped_as_a_whole_is_no_fault(mode: str) -> None:
     stage = trained()
     for proc in stage.procs.values():
         stage.become(proc, mode)

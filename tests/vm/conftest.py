@@ -70,7 +70,7 @@ def teach(guest: Guest) -> None:
 
 @pytest.fixture(scope="session")
 def steady_guest(prepared: kernels.Prepared) -> Iterator[Guest]:
-    """For what depends on time: with the driver, and without a word about the host's load."""
+    """For what depends on time: with the driver, and without a message about the host's load."""
     stub = stub_of(prepared)
     with Guest(prepared, devices=gpu_slot(), steady=True) as machine:
         insert_driver(machine, stub)

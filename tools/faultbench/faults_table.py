@@ -99,7 +99,7 @@ CODE = (
              HUNG | DEADLOCK, BLOCKED, inject="deadlock-threads", frameworks=ALL),
     Scenario("15-reader", "15", "a thread that should read is stuck, its rank waits on a queue",
              HUNG, BLOCKED, inject="stuck-reader", prepare="name", held_out=True),
-    Scenario("16-fork-lock", "16", "loader worker forked with a held lock", HUNG,
+    Scenario("16-fork-lock", "16", "loader worker forked with a taken lock", HUNG,
              LOADER | causes("blocked_lock"), inject="fork-with-lock"),
 )
 LOADERS = (

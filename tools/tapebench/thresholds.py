@@ -1,4 +1,4 @@
-"""`python -m tools.tapebench.thresholds`: how much verdicts depend on a threshold that no measurement stands behind.
+"""`python -m tools.tapebench.thresholds`: how much verdicts depend on a threshold without a measurement behind it.
 
 The same tapes are judged with the threshold as it ships, halved and doubled. A threshold of which neither changes a
 verdict was not chosen too sharply for these jobs, or no tape comes near it: the table shows which by the passes that
