@@ -22,7 +22,7 @@ from pathlib import Path
 from kcover_ebpf.api.codec import encode
 from kcover_ebpf.api.fault_report import ReportedDeviceFault
 from kcover_ebpf.errors import ActionError
-from kcover_ebpf.host import host_programs
+from kcover_ebpf.host import host_programs, procfs
 from kcover_ebpf.host.host_programs import HostProgram
 from kcover_ebpf.output.bundles import write_bundle
 from kcover_ebpf.tunables.agent import (
@@ -160,5 +160,5 @@ def _key(fault: ReportedDeviceFault) -> tuple[str, str]:
 
 
 def _name(fault: ReportedDeviceFault) -> str:
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")[:8]
+    boot = procfs.boot_id()[:8]
     return f"node-{boot}-{fault.device.replace(':', '_')}-{fault.fault}"

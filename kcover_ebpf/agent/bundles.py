@@ -22,7 +22,9 @@ from kcover_ebpf.diagnosis.evidence import name
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.errors import ActionError
+from kcover_ebpf.host import procfs
 from kcover_ebpf.host.proc_text import split_stat
+from kcover_ebpf.host.stack_frames import parse_kernel_stack
 from kcover_ebpf.host.thread_reader import thread_numbers
 from kcover_ebpf.ids import Tid
 from kcover_ebpf.output.bundles import write_bundle
@@ -85,7 +87,7 @@ def threads(found: Sequence[RunningContainer], end_s: float) -> str:
             if time.monotonic() > end_s or number >= _THREADS:
                 lines.append(f"{pid} (more threads)")
                 break
-            stack = " < ".join(line.split()[-1] for line in _text(task / "stack").splitlines())
+            stack = " < ".join(parse_kernel_stack(_text(task / "stack")))
             channel = _text(task / "wchan").strip()
             name, words = split_stat(_text(task / "stat"))
             state = words[0] if words else "?"
@@ -98,7 +100,7 @@ def python_stacks(ranks: Sequence[RankSnapshot], end_s: float) -> str:
     leads = {
         each.pid: each
         for each in ranks
-        if each.role is Role.RANK and each.exit is None and is_python(_program(each.pid))
+        if each.role is Role.RANK and each.exit is None and is_python(procfs.comm(each.pid))
     }
     spies = Spies(leads)
     try:
@@ -115,10 +117,6 @@ def python_stacks(ranks: Sequence[RankSnapshot], end_s: float) -> str:
         lines += [f"  {frame.text}" for frame in spied.frames] if spied is not None else []
     lines += [f"not observable: {text}" for text in found.blind]
     return "\n".join(lines) + "\n"
-
-
-def _program(pid: int) -> str:
-    return _text(Path(f"/proc/{pid}/comm")).strip()
 
 
 def logs(

@@ -25,8 +25,8 @@ from kcover_ebpf.tunables.agent import CGROUP_ROOTS_S, CONTAINER_CREATED_NS
 _DEEPEST_ROOT = 4
 _QOS = ("", "burstable", "besteffort")
 # what a runtime calls the process that becomes the container's program (runc: nsexec.c)
-_RUNTIME_STAGES = (b"runc:[", b"youki:[")
-_RUNTIME_NAMES = (b"crun", b"memfd:crun_clon")
+_RUNTIME_STAGES = ("runc:[", "youki:[")
+_RUNTIME_NAMES = ("crun", "memfd:crun_clon")
 _CLONED_CRUN = "/memfd:crun_cloned"
 """crun keeps its own name, or has that of the memory file from which it runs a copy of itself (cloned_binary.c): the
 file's name since Linux 6.14, before that the number of a descriptor."""
@@ -144,8 +144,8 @@ def _is_being_made(found: RunningContainer) -> bool:
 
 
 def _is_of_runtime(pid: int) -> bool:
+    name = procfs.comm(pid)
     try:
-        name = Path(f"/proc/{pid}/comm").read_bytes().rstrip(b"\n")
         program = os.fspath(Path(f"/proc/{pid}/exe").readlink())
     except OSError:
         return False

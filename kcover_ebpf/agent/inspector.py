@@ -40,8 +40,6 @@ from kcover_ebpf.tunables.agent import (
     ROUNDS_MISSED,
 )
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-
 
 @dataclass(frozen=True, slots=True)
 class InspectorOptions:
@@ -148,7 +146,7 @@ class Inspector:
             self._note_left(each["name"], each.get("left_behind"))
         self.cpu_s += float(answer.get("cpu_seconds", 0.0))
         unfit = [f"{each.device} {each.fault}: {each.text}" for each in self._unfit]
-        boot_id = _BOOT_ID.read_text(encoding="ascii").strip()
+        boot_id = procfs.boot_id()
         done = Round(time.time(), boot_id, checks, devices, unfit, self._announced)
         expires_s = int(ROUNDS_MISSED * self._options.interval_s + ROUND_DEADLINE_S)
         health = health_memory.after_round(self._options.node, self.latest, done, expires_s)

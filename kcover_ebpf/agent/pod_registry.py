@@ -140,4 +140,5 @@ def _without_copies(pods: Sequence[Pod]) -> tuple[Pod, ...]:
 def _is_watched(pod: Pod, policy: NamedPolicy | None, node: str) -> bool:
     if pod.node != node or (policy is not None and policy.policy.action is Level.IGNORE):
         return False
+    # whatever the label's value: a job that is not armed (`is_armed`) is watched and left alone
     return policy is not None or is_job_pod(pod) or bool(pod.labels.get(ARMING_LABEL))

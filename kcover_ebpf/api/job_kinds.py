@@ -94,6 +94,11 @@ def kind_of(pod: Pod) -> JobKind | None:
     )
 
 
+def is_armed(labels: Mapping[str, str]) -> bool:
+    """An object with these labels allows the restart of its job; any other value than "true" does not."""
+    return labels.get(ARMING_LABEL) == "true"
+
+
 def gang_of(pod: Pod) -> Gang:
     """The gang of a pod: by a job's labels, else its owner's pods, else it alone."""
     kind = kind_of(pod)

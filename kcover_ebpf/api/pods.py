@@ -114,7 +114,7 @@ def pod_of(api: Mapping[str, Any]) -> Pod:
         deleted_s=_time(metadata.get("deletionTimestamp")),
         labels=_strings(metadata.get("labels")),
         annotations=_ours(_strings(metadata.get("annotations"))),
-        owners=tuple(_owner(_map(each)) for each in _list(metadata.get("ownerReferences"))),
+        owners=tuple(owner_of(_map(each)) for each in _list(metadata.get("ownerReferences"))),
         containers=tuple(_containers(spec, status)),
         ready=any(
             each.get("type") == "Ready" and each.get("status") == "True" for each in conditions
@@ -129,7 +129,8 @@ def _ours(annotations: Mapping[str, str]) -> Mapping[str, str]:
     return {name: text for name, text in annotations.items() if name.startswith("kcover.io/")}
 
 
-def _owner(raw: Mapping[str, Any]) -> Owner:
+def owner_of(raw: Mapping[str, Any]) -> Owner:
+    """One of an object's ownerReferences; what is missing is empty."""
     return Owner(
         api_version=_text(raw.get("apiVersion")),
         kind=_text(raw.get("kind")),

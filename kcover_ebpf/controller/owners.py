@@ -10,8 +10,8 @@ from typing import Any
 
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.incident import JobRef
-from kcover_ebpf.api.job_kinds import ARMING_LABEL, gang_of
-from kcover_ebpf.api.pods import Owner
+from kcover_ebpf.api.job_kinds import gang_of, is_armed
+from kcover_ebpf.api.pods import Owner, owner_of
 from kcover_ebpf.errors import NotFound
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.kube.paths import segment
@@ -37,7 +37,7 @@ class FoundOwner:
 
 
 @dataclass(frozen=True, slots=True)
-class _Link:
+class _OwnerLink:
     armed: bool
     owner: Owner | None
 
@@ -75,7 +75,7 @@ def _bare(pods: Sequence[GangPod]) -> FoundOwner | None:
 
 def _most_are_armed(pods: Sequence[GangPod]) -> bool:
     """True if most carry the label: one that is added to a gang does not arm it."""
-    return sum(each.pod.labels.get(ARMING_LABEL) == "true" for each in pods) * 2 > len(pods)
+    return sum(is_armed(each.pod.labels) for each in pods) * 2 > len(pods)
 
 
 class Owners:
@@ -83,7 +83,7 @@ class Owners:
 
     def __init__(self, session: ApiClient, clock: Callable[[], float] = time.monotonic) -> None:
         self._session, self._clock = session, clock
-        self._links: dict[tuple[str, str], tuple[float, _Link]] = {}
+        self._links: dict[tuple[str, str], tuple[float, _OwnerLink]] = {}
         """By namespace and uid: any account may write the uid of a foreign object into an ownerReference."""
         self._queue_version: str | None = None
 
@@ -149,7 +149,7 @@ class Owners:
             ref=ref,
             row=row,
             target=self._target(namespace, ref, row, raw),
-            armed=(metadata.get("labels") or {}).get(ARMING_LABEL) == "true",
+            armed=is_armed(metadata.get("labels") or {}),
             ended=_ended(raw),
             costs_in_place=_costs(row, raw, pods),
             deletion_means=_deletion_means(raw) if row.method is ReplaceMethod.COMMAND else False,
@@ -174,7 +174,9 @@ class Owners:
         ref = JobRef(owner.kind, owner.name, owner.uid, owner.api_version)
         return _Branch(first, tuple(pods), ref, raw, armed, named, complete)
 
-    def _link(self, namespace: str, owner: Owner) -> tuple[_Link | None, Mapping[str, Any] | None]:
+    def _link(
+        self, namespace: str, owner: Owner
+    ) -> tuple[_OwnerLink | None, Mapping[str, Any] | None]:
         """What is above an owner, and the owner's object if it was read now.
 
         None, None for a kind that is not in the table, or an object that is gone or has another uid.
@@ -195,9 +197,9 @@ class Owners:
         metadata = raw.get("metadata") or {}
         if metadata.get("uid") != owner.uid:
             return None, None
-        above = [_owner(each) for each in metadata.get("ownerReferences") or ()]
-        armed = (metadata.get("labels") or {}).get(ARMING_LABEL) == "true"
-        link = _Link(armed, next((each for each in above if each.controller), None))
+        above = [owner_of(each) for each in metadata.get("ownerReferences") or ()]
+        armed = is_armed(metadata.get("labels") or {})
+        link = _OwnerLink(armed, next((each for each in above if each.controller), None))
         if len(self._links) > 10_000:
             self._links.clear()
         self._links[key] = self._clock(), link
@@ -255,12 +257,6 @@ def _path(api_version: str, plural: str, namespace: str, name: str) -> str:
     version = "/".join(segment(part) for part in api_version.split("/"))
     root = f"/apis/{version}" if group_of(api_version) else f"/api/{version}"
     return f"{root}/namespaces/{segment(namespace)}/{plural}/{segment(name)}"
-
-
-def _owner(raw: Mapping[str, Any]) -> Owner:
-    names = ("apiVersion", "kind", "name", "uid")
-    api_version, kind, name, uid = (str(raw.get(key, "")) for key in names)
-    return Owner(api_version, kind, name, uid, raw.get("controller") is True)
 
 
 def _ended(raw: Mapping[str, Any]) -> str | None:

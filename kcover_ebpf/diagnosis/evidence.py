@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kcover_ebpf.diagnosis import stacks, tcp_links
+from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.process_state import EFFORT, State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.snapshot import JobSnapshot
@@ -151,7 +152,7 @@ def gpus(ranks: Sequence[RankSnapshot], culprit: RankSnapshot | None = None) -> 
     return [Evidence(EvidenceKind.GPU, "; ".join(texts))] if texts else []
 
 
-def name(each: RankSnapshot) -> str:
+def name(each: RankSnapshot | ProcessHistory) -> str:
     """The rank for people; the process where it has no number."""
     return f"rank {each.rank}" if each.rank is not None else f"process {each.pid}"
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kcover_ebpf.diagnosis import endpoints, gave_up, stacks
+from kcover_ebpf.diagnosis.evidence import name
 from kcover_ebpf.diagnosis.members import Members, established
 from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.roles import Role
@@ -163,8 +164,8 @@ def judge_failure(
     odd = _skipped(first, ranks, survivor_stacks)
     if odd is not None and view.member is not None and view.member.role is Role.RANK:
         other = [pid for pid in survivor_stacks if pid != odd]
-        names = ", ".join(_name(ranks[pid]) for pid in other)
-        text = f"{_name(ranks[odd])} waits in a different collective from {names}"
+        names = ", ".join(name(ranks[pid]) for pid in other)
+        text = f"{name(ranks[odd])} waits in a different collective from {names}"
         evidence.append(Evidence(EvidenceKind.STACK, text))
         return _finding(Cause.COLLECTIVE_MISMATCH, first.boottime_ns, ranks[odd], evidence, victims)
     late = _awaited(announced, first, views)
@@ -208,7 +209,7 @@ def _ended_before(
     """The rank that ended before another failed for lack of it, how, and the sentence that says so."""
     left = _left_before(gone)
     if left is not None:
-        return Cause.LEFT_EARLY, views[left], f"{_name(views[left])} exited with code 0 before that"
+        return Cause.LEFT_EARLY, views[left], f"{name(views[left])} exited with code 0 before that"
     killed = [each for each in gone if _is_by_launcher(each, announced, views)]
     # a launcher that ends several ends the job, and some rank notices before its turn
     if len(killed) != 1 or _cause(views[first.pid], first, announced) not in RAISED:
@@ -299,7 +300,7 @@ def _reported(view: ProcessHistory, leaving: ProcessExit, announced: Announcemen
     else:
         how = f"exited with code {leaving.exit_code}"
     what = "" if view.member is None or view.member.role is Role.RANK else "a data loader of "
-    return f"{what}{_name(view)} (pid {leaving.pid}, {leaving.comm}) {how}"
+    return f"{what}{name(view)} (pid {leaving.pid}, {leaving.comm}) {how}"
 
 
 def signal_name(number: int) -> str:
@@ -308,10 +309,6 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def _name(view: ProcessHistory) -> str:
-    return f"rank {view.rank}" if view.rank is not None else f"process {view.pid}"
 
 
 def _finding(

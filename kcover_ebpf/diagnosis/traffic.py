@@ -21,7 +21,7 @@ _MOST_REMOTES = 256
 
 
 @dataclass(slots=True)
-class _Link:
+class _Connection:
     inode: Inode
     remote: tuple[str, int]
     talk_passes: int = 0
@@ -39,7 +39,7 @@ class Traffic:
     """The connections of one process over time, by descriptor; times are boottime nanoseconds."""
 
     def __init__(self) -> None:
-        self._links: dict[int, _Link] = {}
+        self._links: dict[int, _Connection] = {}
         self._moved: dict[int, int] = {}
         self._remotes: Counter[tuple[str, int]] = Counter()
         self.learned_passes = 0
@@ -49,7 +49,7 @@ class Traffic:
         """Take a sample; returns the payload bytes moved since `before`: 0 for a new connection, and for heartbeats."""
         link = self._links.get(sample.fd)
         if link is None or before is None or link.inode != sample.inode:
-            link = self._links[sample.fd] = _Link(sample.inode, sample.remote)
+            link = self._links[sample.fd] = _Connection(sample.inode, sample.remote)
             before = sample
         sent = sample.acked_bytes - before.acked_bytes
         moved = max(0, sent + sample.received_bytes - before.received_bytes)
@@ -77,7 +77,7 @@ class Traffic:
         self.learned_passes += healthy
         self._moved.clear()
 
-    def _note_talk(self, link: _Link) -> None:
+    def _note_talk(self, link: _Connection) -> None:
         if link.talk_passes < HABIT_PASSES and len(self._remotes) < _MOST_REMOTES:
             link.talk_passes += 1
             self._remotes[link.remote] += 1
@@ -101,7 +101,7 @@ class Traffic:
         """True if the process talked to this address all along, while it trained: that explains no wait."""
         return self._remotes[sample.remote] >= HABIT_PASSES
 
-    def _link(self, sample: SocketSample) -> _Link | None:
+    def _link(self, sample: SocketSample) -> _Connection | None:
         link = self._links.get(sample.fd)
         return link if link is not None and link.inode == sample.inode else None
 

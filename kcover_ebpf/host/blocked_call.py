@@ -15,7 +15,7 @@ from pathlib import Path
 from kcover_ebpf.facts.host import ThreadReading, WaitedFile
 from kcover_ebpf.facts.kernel import NO_SYSCALL
 from kcover_ebpf.facts.syscalls import FIRST_ARGUMENT_IS_FD, SyscallTable
-from kcover_ebpf.host import stack_words
+from kcover_ebpf.host import proc_text, stack_words
 from kcover_ebpf.host.procfs import boottime_ns
 from kcover_ebpf.ids import NS, Inode, Pid, Tid
 
@@ -63,14 +63,13 @@ def read_call(pid: Pid, tid: Tid, table: SyscallTable, known: int = NO_SYSCALL) 
     `known`: the call it was last seen in, if it has not moved since: a wait that a stop interrupted
     continues under another number, with the same arguments.
     """
-    words = read_text(f"/proc/{pid}/task/{tid}/syscall").split()
-    if len(words) < 3:
+    line = proc_text.parse_syscall(read_text(f"/proc/{pid}/task/{tid}/syscall"))
+    if line is None:
         return None
-    args = tuple(int(each, 16) for each in words[1:-2])
-    name = table.name(int(words[0]))
+    name = table.name(line.number)
     if name == "restart_syscall" and known != NO_SYSCALL:
         name = table.name(known)
-    return Call(name, args, int(words[-2], 16))
+    return Call(name, line.args, line.sp)
 
 
 def read_text(path: str) -> str:
@@ -212,11 +211,9 @@ def _mount_of(pid: Pid, fd: int) -> tuple[str, str]:
     """(MAJOR:MINOR, type) of the file system a descriptor is on."""
     info = read_text(f"/proc/{pid}/fdinfo/{fd}").split("\n")
     mount = next((line.split()[1] for line in info if line.startswith("mnt_id:")), None)
-    for line in read_text(f"/proc/{pid}/mountinfo").split("\n"):
-        left, _, right = line.partition(" - ")
-        part = left.split(" ")
-        if part[0] == mount and len(part) > 2:
-            return part[2], right.partition(" ")[0]
+    for each in proc_text.mountinfo(read_text(f"/proc/{pid}/mountinfo")):
+        if each.id == mount:
+            return each.device, each.kind
     return "", ""
 
 

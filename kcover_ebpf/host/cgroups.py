@@ -11,17 +11,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from kcover_ebpf.errors import UsageError
+from kcover_ebpf.host import proc_text
 from kcover_ebpf.host.process_tree import is_same_alive, read_stat
 from kcover_ebpf.tunables.host import FREEZE_PATIENCE_S, FREEZE_POLL_S
 
 _GONE = (errno.ENOENT, errno.ENODEV)
-_ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +43,11 @@ class Hierarchy:
 def hierarchies(mountinfo: str) -> tuple[Hierarchy, ...]:
     """The cgroup mounts in the text of /proc/PID/mountinfo, v2 first."""
     found = []
-    for line in mountinfo.split("\n"):
-        left, _, right = line.partition(" - ")
-        fs_type, words = right.partition(" ")[0], left.split(" ")
-        if fs_type in ("cgroup", "cgroup2") and len(words) > 4:
-            root, mount = map(_unescape, words[3:5])
-            found.append(Hierarchy(Path(mount), root, fs_type == "cgroup2"))
+    for each in proc_text.mountinfo(mountinfo):
+        if each.kind in ("cgroup", "cgroup2"):
+            root, mount = proc_text.unescaped(each.root), proc_text.unescaped(each.place)
+            found.append(Hierarchy(Path(mount), root, each.kind == "cgroup2"))
     return tuple(sorted(found, key=lambda hierarchy: not hierarchy.unified))
-
-
-def _unescape(word: str) -> str:
-    r"""Mount points write space, tab, newline and backslash as \040 and the like."""
-    return _ESCAPED.sub(lambda match: chr(int(match[1], 8)), word)
 
 
 def _mounted() -> tuple[Hierarchy, ...]:

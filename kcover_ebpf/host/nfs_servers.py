@@ -6,6 +6,7 @@ Reading the counters asks the server nothing, so it works while the server is go
 from __future__ import annotations
 
 from kcover_ebpf.facts.host import StorageState
+from kcover_ebpf.host import proc_text
 from kcover_ebpf.host.blocked_call import read_text
 from kcover_ebpf.ids import Pid
 
@@ -22,12 +23,10 @@ def nfs_state(pid: Pid, device: str) -> StorageState | None:
 
 
 def parse_mount(text: str, device: str) -> str:
-    """Where an NFS file system is mounted, from /proc/PID/mountinfo; empty if it is none."""
-    for line in text.split("\n"):
-        left, _, right = line.partition(" - ")
-        part = left.split(" ")
-        if len(part) > 5 and part[2] == device:
-            return part[4] if right.partition(" ")[0] in ("nfs", "nfs4") else ""
+    """Where an NFS file system is mounted, as /proc/PID/mountinfo and mountstats write it; empty if it is none."""
+    for each in proc_text.mountinfo(text):
+        if each.device == device:
+            return each.place if each.kind in ("nfs", "nfs4") else ""
     return ""
 
 

@@ -1,4 +1,6 @@
-"""The texts of /proc/PID: stat, status, maps. Alone here: what only needs these is started often, and imports little.
+"""The texts of /proc/PID: stat, status, maps, mountinfo, syscall.
+
+Alone here: what only needs these is started often, and imports little.
 
 A program's name and the paths of what it maps may hold whatever else a text takes for the end of a line: status is
 split as bytes, and who reads maps opens it so that a newline alone ends a line.
@@ -6,8 +8,11 @@ split as bytes, and who reads maps opens it so that a newline alone ends a line.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
+
+_ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 def split_stat(text: str) -> tuple[str, list[str]]:
@@ -48,3 +53,52 @@ def code_mappings(lines: Iterable[str]) -> Iterator[CodeMapping]:
         if len(part) == 6 and "x" in part[1]:
             start, end = (int(each, 16) for each in part[0].split("-"))
             yield CodeMapping(start, end, int(part[2], 16), int(part[4]), part[5])
+
+
+class MountLine(NamedTuple):
+    """A line of mountinfo (proc_pid_mountinfo(5)); what may hold spaces is as written: see `unescaped`."""
+
+    id: str
+    device: str
+    """MAJOR:MINOR."""
+    root: str
+    """The part of the file system that is mounted."""
+    place: str
+    options: str
+    kind: str
+    """Type of the file system."""
+    source: str
+    super_options: str
+
+
+def mountinfo(text: str) -> Iterator[MountLine]:
+    """The lines of a mountinfo file that are whole."""
+    for line in text.split("\n"):
+        before, _, after = line.partition(" - ")
+        left, right = before.split(" "), after.split(" ")
+        if len(left) >= 6 and len(right) >= 3:
+            yield MountLine(left[0], *left[2:6], *right[:3])
+
+
+def unescaped(word: str) -> str:
+    r"""Mount points and sources write space, tab, newline and backslash as \040 and the like."""
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 8)), word)
+
+
+class SyscallLine(NamedTuple):
+    """The text of /proc/PID/task/TID/syscall (proc_pid_syscall(5))."""
+
+    number: int
+    """-1 outside a call."""
+    args: tuple[int, ...]
+    sp: int
+    ip: int
+
+
+def parse_syscall(text: str) -> SyscallLine | None:
+    """What the text says of a thread; None while it runs, or where nothing could be read."""
+    words = text.split()
+    if len(words) < 3:
+        return None
+    *args, sp, ip = (int(each, 16) for each in words[1:])
+    return SyscallLine(int(words[0]), tuple(args), sp, ip)

@@ -106,6 +106,20 @@ def parse_stat(text: str) -> tuple[str, Pid, int]:
     return comm, Pid(int(words[1])), int(words[19]) * _TICK_NS
 
 
+def comm(pid: int, proc: Path = PROC) -> str:
+    """The name of a process; empty if it is gone or unreadable. It may hold whatever ends a line."""
+    try:
+        raw = (proc / str(pid) / "comm").read_bytes()
+    except OSError:
+        return ""
+    return raw.removesuffix(b"\n").decode(errors="replace")
+
+
+def boot_id() -> str:
+    """The kernel's random name of this boot (proc_sys_kernel(5)); raises `OSError`."""
+    return (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
 def task_state(pid: int, tid: int | None = None) -> str:
     """The letter of a process's first thread, or of one of its threads; empty for one that is gone."""
     task = f"{pid}" if tid is None else f"{pid}/task/{tid}"

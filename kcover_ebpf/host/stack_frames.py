@@ -11,7 +11,7 @@ import re
 import struct
 from bisect import bisect_right
 
-from kcover_ebpf.host import stack_words
+from kcover_ebpf.host import proc_text, stack_words
 from kcover_ebpf.host.blocked_call import read_text
 from kcover_ebpf.host.proc_text import code_mappings
 from kcover_ebpf.ids import Pid, Tid
@@ -40,13 +40,12 @@ def parse_kernel_stack(text: str) -> tuple[str, ...]:
 
 def return_addresses(pid: Pid, tid: Tid, machine: str) -> tuple[int, ...]:
     """Where the thread is and was called from, innermost first; empty while it runs or if unreadable."""
-    words = read_text(f"/proc/{pid}/task/{tid}/syscall").split()
-    if len(words) < 3:
+    line = proc_text.parse_syscall(read_text(f"/proc/{pid}/task/{tid}/syscall"))
+    if line is None:
         return ()
-    sp, ip = int(words[-2], 16), int(words[-1], 16)
-    raw = stack_words.read_memory(pid, sp, _STACK_BYTES)
+    raw = stack_words.read_memory(pid, line.sp, _STACK_BYTES)
     ranges = _executable(pid)
-    found = [ip]
+    found = [line.ip]
     for (word,) in struct.iter_unpack("=Q", raw[: len(raw) // 8 * 8]):
         if len(found) == _MOST:
             break

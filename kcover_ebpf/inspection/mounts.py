@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from kcover_ebpf.host.proc_text import mountinfo, unescaped
+
 _DISK = frozenset({"bcachefs", "btrfs", "ext3", "ext4", "f2fs", "xfs", "zfs"})
 _NETWORK = frozenset({"9p", "beegfs", "ceph", "cifs", "gpfs", "lustre", "nfs", "nfs4", "smb3", "wekafs"})  # fmt: skip
 _READ_ONLY = frozenset({"ro", "emergency_ro"})
 """Of a super block; ext4 keeps "rw" after an error and adds "emergency_ro" since Linux 6.15."""
 _CSI = re.compile(r"kubernetes\.io[~/]csi/")
-_ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,23 +59,19 @@ def find_mounts(root: Path) -> list[Mount]:
 
 def _parsed(text: str, top: Path) -> Iterator[Mount]:
     found: dict[str, Mount] = {}
-    for line in text.split("\n"):
-        before, _, after = line.partition(" - ")
-        fields, rest = before.split(" "), after.split(" ")
-        if len(fields) < 6 or len(rest) < 3:
-            continue
-        kind, source = rest[0], _unescaped(rest[1])
+    for each in mountinfo(text):
+        kind, source = each.kind, unescaped(each.source)
         is_network = kind in _NETWORK or kind.startswith("fuse.")
         if kind not in _DISK and not is_network:
             continue
-        place = _unescaped(fields[4])
+        place = unescaped(each.place)
         path = top / place.lstrip("/")
-        writable, super_options = "rw" in fields[5].split(","), rest[2].split(",")
+        writable, super_options = "rw" in each.options.split(","), each.super_options.split(",")
         driver = _csi_driver(path.parent / "vol_data.json") if _CSI.search(place) else ""
         broken = writable and not _READ_ONLY.isdisjoint(super_options)
-        known = found.get(fields[2])
+        known = found.get(each.device)
         if known is None or (driver and not known.csi_driver):
-            found[fields[2]] = Mount(place, path, kind, source, is_network, broken, driver)
+            found[each.device] = Mount(place, path, kind, source, is_network, broken, driver)
     yield from found.values()
 
 
@@ -84,8 +81,3 @@ def _csi_driver(file: Path) -> str:
         return str(json.loads(file.read_text()).get("driverName", ""))
     except (OSError, ValueError, AttributeError, RecursionError):
         return ""
-
-
-def _unescaped(text: str) -> str:
-    r"""Spaces are written as \040."""
-    return _ESCAPED.sub(lambda match: chr(int(match[1], 8)), text)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from kcover_ebpf.api.container_cgroup import containers_of_process
+from kcover_ebpf.host import procfs
 from kcover_ebpf.tunables.trace import BEAT_MISSED_S
 
 _PAUSE = "pause"
@@ -56,19 +57,12 @@ class PodTarget:
                 continue
             if self._containers:
                 return pod if found.container_id in self._containers else None
-            return None if _comm(pid) == _PAUSE else pod
+            return None if procfs.comm(pid) == _PAUSE else pod
         return None
 
 
 def _plain(uid: str) -> str:
     return uid.replace("-", "").replace("_", "").lower()
-
-
-def _comm(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
 
 
 def end_with_asker(end: Callable[[], None]) -> None:

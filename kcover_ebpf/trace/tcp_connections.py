@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from kcover_ebpf.diagnosis.endpoints import EndpointIndex
+from kcover_ebpf.diagnosis.evidence import name
 from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.ids import NS
 from kcover_ebpf.output import formatting
@@ -28,7 +29,7 @@ _TITLES = (
 def edges(views: Collection[ProcessHistory], now_ns: int) -> list[dict[str, Any]]:
     """One object for each connected socket; ages in seconds before `now_ns`, None for never."""
     ends = EndpointIndex(views)
-    names = {view.pid: _name(view) for view in views}
+    names = {view.pid: name(view) for view in views}
     found = []
     for view in sorted(views, key=lambda each: each.pid):
         for fd, sample in sorted(view.sockets.items()):
@@ -77,10 +78,6 @@ def table(found: Collection[dict[str, Any]]) -> list[str]:
         for each in found
     ]
     return formatting.aligned([_TITLES, *rows])
-
-
-def _name(view: ProcessHistory) -> str:
-    return f"pid {view.pid}" if view.rank is None else f"rank {view.rank}"
 
 
 def _age_s(at_ns: int, now_ns: int) -> float | None:

@@ -14,6 +14,7 @@ from typing import Any
 from kcover_ebpf.api import agent_lease, fault_policy, fault_report
 from kcover_ebpf.api.agent_lease import AgentLease
 from kcover_ebpf.api.fault_policy import FaultPolicy
+from kcover_ebpf.api.fault_report import API_VERSION
 from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.job_kinds import Gang, gang_of
 from kcover_ebpf.api.nodes import is_ready
@@ -30,7 +31,7 @@ from kcover_ebpf.output import formatting
 from kcover_ebpf.trace import advice, open_incident
 from kcover_ebpf.tunables.recovery import REPORTS_APART_S, REPORTS_VAGUE_S
 
-_BASE = "/apis/kcover.io/v1alpha1/namespaces"
+_BASE = f"/apis/{API_VERSION}/namespaces"
 _NOTHING_WRONG = (VerdictKind.WORKING, VerdictKind.UNKNOWN)
 _DEPENDS = "it may change with what a node that has not reported would say"
 _INCIDENTS = "the Incident of the job: `incidents` may not be read"

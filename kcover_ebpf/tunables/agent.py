@@ -16,13 +16,13 @@ HEARTBEATS_PER_S = 50.0
 STALLED_HEARTBEAT_S = 3.0
 """The same while one has stalled: a controller believes a snapshot for 10 s without it."""
 GANG_HEARTBEATS_PER_S = 200.0
-"""Renewals a second for one stalled gang,"""
+"""Renewals a second for one stalled gang, less than for all, so that one gang does not use up what all may (chosen),"""
 STALLED_HEARTBEATS_PER_S = 300.0
 """and for all of them: a third of a core of the API server."""
 REFRESH_S = 600.0
 """Between whole reports in which nothing changes; an object that was altered is repaired by it."""
 REFRESHES_PER_S = 5.0
-"""A second, of all agents."""
+"""A second, of all agents: from 3,000 agents on the pause is longer than `REFRESH_S`. Chosen."""
 DETAILS_PER_S = 25.0
 """Reports a second, of all agents, about ranks of which it is not known whether they make progress."""
 REPORT_PAUSE_S = 5.0
@@ -93,7 +93,7 @@ LISTING_SHORTEST_NS = 3_000_000_000
 announced, and what joins a known group is seen by the sampler, so a listing finds only what joins a group that is
 new."""
 LISTING_LONGEST_NS = 30_000_000_000
-"""The longest."""
+"""Longest pause: so late a process is seen that joins a new group unannounced. Chosen."""
 LISTING_OF_STRANGERS_NS = NS
 """Between two listings that strangers caused: a group may hold processes that are no members, and they may change."""
 BLINDNESS_AGAIN_NS = 20_000_000_000

@@ -18,7 +18,7 @@ LONGEST_REST_S = 0.1
 EVENT_BURST_S = 0.01
 """A burst of events about one key is handled once."""
 CALL_AGAIN_S = 1.0
-"""The same call is not made again before."""
+"""The same call is not made again before: the pods that we know may be those from before it. Chosen."""
 OWNER_FRESH_S = 0.05
 """The top owner is read again after so long where a step is about to change it,"""
 OWNER_READ_S = 1.0

@@ -304,7 +304,7 @@ READING_PERIOD_NS = 200_000_000
 READING_EASE_NS = 80 * NS
 """The pause is the square of the wait's age divided by this: 0.8 s at 8 s, 5 s at 20 s,"""
 READING_LONGEST_NS = 20 * NS
-"""and never longer."""
+"""and never longer: from an age of 40 s on."""
 READING_UNTRAINED_NS = 900_000_000
 """Pause before a further reading of a wait of a job that never trained: one a pass."""
 READINGS_REPEATED = 4

@@ -49,7 +49,7 @@ STUCK_THREAD_S = 5.0
 LINK_COUNTERS_S = 1.0
 """Between two readings of an interface's error counters. Chosen: one error a second is many."""
 RDMA_COUNTERS_S = 1.0
-"""The same of an RDMA port."""
+"""The same of an RDMA port. Chosen: one error a second is many there, too."""
 PLUGIN_DEADLINE_S = 5.0
 """As node-problem-detector's default time-out of a plugin."""
 KERNEL_LINE_RECENT_S = 3600.0

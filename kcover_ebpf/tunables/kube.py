@@ -42,4 +42,4 @@ LEASE_PERIOD_S = 2.0
 LEASE_REQUEST_S = 2.5
 """A request that takes longer is given up and made again: three of them fit into `LEASE_GIVE_UP_S`."""
 LEASE_RETRY_S = 0.5
-"""Before that. Chosen."""
+"""Pause before it is made again. Chosen."""

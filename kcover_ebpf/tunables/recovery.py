@@ -96,20 +96,20 @@ CALL_CHECKED_S = 1.0
 DELETION_CHECKED_S = 2.0
 """so much later after one that a job's own controller carries out,"""
 PODS_CHECKED_S = 5.0
-"""so late while pods become ready,"""
+"""so late while pods become ready, whose changes are events: it is for one that was missed (chosen),"""
 NEW_PODS_CHECKED_S = 10.0
-"""while new ones are scheduled,"""
+"""the same while new ones are scheduled (chosen),"""
 STUCK_CHECKED_S = 30.0
-"""and while processes cannot be killed."""
+"""and while processes cannot be killed. Chosen."""
 RECOVERED_UNSEEN_S = 60.0
 """Pods that stayed ready for so long count as recovered where no agent can see progress."""
 
 # --- What is kept, and for how long
 
 INCIDENT_KEPT_S = 7 * 86400.0
-"""A closed incident is kept for a week."""
+"""A closed incident is kept for a week. Chosen."""
 INCIDENTS_PER_JOB = 20
-"""Of the jobs of one name in a namespace, the newest so many closed incidents are kept."""
+"""Of the jobs of one name in a namespace, the newest so many closed incidents are kept. Chosen."""
 INCIDENTS_PER_NAMESPACE = 500
 """Of a namespace the newest so many: jobs may have ever new names, and etcd keeps some 10 KB of each."""
 RESTART_COUNTED_S = 30 * 86400.0

@@ -9,6 +9,7 @@ import pytest
 
 from kcover_ebpf.agent import bundles
 from kcover_ebpf.diagnosis.roles import Role
+from kcover_ebpf.host import procfs
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.watching import py_spy
 from tests.unit import report_builders as build
@@ -27,7 +28,7 @@ def spy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     program.write_text(SPY)
     program.chmod(0o755)
     monkeypatch.setattr(py_spy, "program", lambda: str(program))
-    monkeypatch.setattr(bundles, "_program", lambda _: "python3")
+    monkeypatch.setattr(procfs, "comm", lambda _: "python3")
     return program
 
 
@@ -61,5 +62,5 @@ def test_python_stacks__a_program_that_is_not_python_is_left_out(
     spy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert spy.exists()
-    monkeypatch.setattr(bundles, "_program", lambda _: "hpl")
+    monkeypatch.setattr(procfs, "comm", lambda _: "hpl")
     assert kept() == [""]
