@@ -15,11 +15,16 @@ def from_text(text: str) -> float:
         if moment.tzinfo is None:
             raise ValueError("no time zone")
         seconds = moment.timestamp()
-        if not _LEAST_S <= seconds <= _MOST_S:
+        if not has_year(seconds):
             raise ValueError("no such year")
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{text[:40]!r} is not a time like 2026-01-02T03:04:05Z") from error
     return seconds
+
+
+def has_year(time_s: float) -> bool:
+    """False for a time (unix seconds) beyond any that `from_text` reads, and for what is no number."""
+    return _LEAST_S <= time_s <= _MOST_S
 
 
 def to_text(time_s: float) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from kcover_ebpf.api import rfc3339
 from kcover_ebpf.diagnosis.describe_call import WaitTarget
 from kcover_ebpf.diagnosis.verdict import ThreadRow, VerdictKind
 from kcover_ebpf.errors import CannotObserve, UsageError
@@ -123,6 +124,8 @@ def parse(text: str) -> Line:
     if event not in EVENTS or not isinstance(time_s, int | float) or isinstance(time_s, bool):
         raise UsageError(f"not a trace: a line with event {str(event)[:40]!r}")
     try:
+        if not rfc3339.has_year(time_s):
+            raise ValueError("no such year")
         return _line(event, float(time_s), fields)
     except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
         raise UsageError(f"this trace is damaged in its {event!r} record") from error

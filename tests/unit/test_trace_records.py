@@ -89,6 +89,7 @@ BAD = {
     "another event": (event_line("fact", 1.0, {}), "event 'fact'"),
     "no event": (json.dumps({"schema": SCHEMA}), "event 'None'"),
     "a row without a pid": (event_line("threads", 1.0, {"threads": [{}]}), "damaged"),
+    "a time of no year": (event_line("end", 1e20, {"exit_code": 0}), "damaged"),
     "rows that are none": (event_line("threads", 1.0, {"threads": 5}), "damaged"),
     "an end without code": (event_line("end", 1.0, {}), "damaged"),
     "a code that is true": (event_line("end", 1.0, {"exit_code": True}), "damaged"),
