@@ -62,8 +62,8 @@ REFUSED = {
     "prometheusRule.runbookBase=https://x": "runbookBase",
 }
 
-OWN_SERVICE = ("default", "kubernetes")
-"""The API server makes it, and its endpoints, some time after it is ready."""
+OWN_SERVICE = "kubernetes"
+"""The API server makes it, its endpoints and the range of its address some time after it is ready."""
 OFFLINE = ("--kube-version=1.36.0",)
 """Without an API server helm assumes the release of Kubernetes that it was built with."""
 
@@ -178,7 +178,7 @@ def inventory(root: User) -> set[tuple[str, str, str]]:
             items = root.ask("GET", f"{base}/{each['name']}").body.get("items") or []
             for metadata in (item["metadata"] for item in items):
                 place = metadata.get("namespace", "")
-                if (place, metadata["name"]) != OWN_SERVICE:
+                if metadata["name"] != OWN_SERVICE:
                     found.add((f"{base}/{each['name']}", place, metadata["name"]))
     return found
 

@@ -177,7 +177,14 @@ def test_table__edges_name_both_ends() -> None:
     found = tcp_connections.edges([two, one], now_ns=5_000_000_000)
     assert [(each["pid"], each["peer_pid"], each["fd"]) for each in found] == [(7, 8, 3), (8, 7, 5)]
     table = tcp_connections.table(found)
-    assert table[1].split()[:6] == ["process", "7", "process", "8", "10.0.0.1:29500", "10.0.0.2:40000"]
+    assert table[1].split()[:6] == [
+        "process",
+        "7",
+        "process",
+        "8",
+        "10.0.0.1:29500",
+        "10.0.0.2:40000",
+    ]
     assert table[1].endswith("2.0s ago  never")
     assert tcp_connections.table([]) == []
 
