@@ -32,8 +32,9 @@ def removed_afterwards() -> Iterator[None]:
         return
     # The end of its input signals our end; it has its own process group, which Ctrl-C does not reach.
     command = ["sh", "-c", 'cat >/dev/null; exec "$0" down', str(TESTBED)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True):
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as end:
         yield
+    assert end.returncode == 0, "tools/testbed down failed; its last lines are above"
 
 
 @pytest.fixture(scope="session")

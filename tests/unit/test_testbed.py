@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import socket
 import subprocess
 import tarfile
@@ -206,6 +207,29 @@ def test_hierarchies__the_machine_has_a_cgroup_hierarchy_and_v2_comes_first() ->
     found = cgroups.hierarchies()
     assert found
     assert all((top / "cgroup.procs").exists() for top in found)
+
+
+def test_members__a_group_that_goes_while_they_are_read_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a runtime that is being killed still removes the groups of its containers."""
+    for number, name in enumerate(("", "a", "b", "c"), start=1):
+        (tmp_path / "bed" / name).mkdir()
+        (tmp_path / "bed" / name / "cgroup.procs").write_text(f"{number}\n")
+    read_text, first = Path.read_text, list[int]()
+
+    def read(path: Path) -> str:
+        text = read_text(path)
+        if path.parent.name != "bed" and not first:
+            first.append(int(text))
+            for other in {*path.parent.parent.glob("*/")} - {path.parent}:
+                shutil.rmtree(other)
+        return text
+
+    monkeypatch.setattr(cgroups, "hierarchies", lambda: [tmp_path])
+    monkeypatch.setattr(Path, "read_text", read)
+    assert cgroups.members("bed") == {1, *first}
+    assert first
 
 
 def test_free_port__a_port_that_is_taken_is_not_chosen() -> None:

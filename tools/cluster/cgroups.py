@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from tools.cluster.errors import Failure
@@ -64,9 +65,9 @@ def members(cgroup: str) -> set[int]:
     """The processes in the cgroup and below it, in any hierarchy."""
     pids: set[int] = set()
     for top in hierarchies():
-        for file in (top / cgroup).rglob("cgroup.procs"):
+        for group in _groups(top / cgroup):
             with contextlib.suppress(OSError):  # gone in between
-                pids.update(map(int, file.read_text().split()))
+                pids.update(map(int, (group / "cgroup.procs").read_text().split()))
     pids.discard(0)  # of another pid namespace: none that we started
     return pids
 
@@ -112,12 +113,17 @@ def _remove_folder(folder: Path) -> None:
 def _thaw(cgroup: str) -> None:
     """A frozen process ends only after it was thawed (v1)."""
     for top in hierarchies():
-        for file in (top / cgroup).rglob("freezer.state"):
-            with contextlib.suppress(OSError):
-                file.write_text("THAWED")
-        for file in (top / cgroup).rglob("cgroup.freeze"):
-            with contextlib.suppress(OSError):
-                file.write_text("0")
+        for group in _groups(top / cgroup):
+            for name, text in (("freezer.state", "THAWED"), ("cgroup.freeze", "0")):
+                with contextlib.suppress(OSError):
+                    if (group / name).exists():
+                        (group / name).write_text(text)
+
+
+def _groups(top: Path) -> Iterator[Path]:
+    """A cgroup and all below it, but those that go meanwhile: a dying runtime still removes its containers' groups."""
+    for folder, _, _ in os.walk(top):
+        yield Path(folder)
 
 
 def _is_v2(folder: Path) -> bool:
