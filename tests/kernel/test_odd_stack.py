@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 
 from tests.kernel.command import PYTHON, run
+from tests.kernel.helpers import free_ports
 from tests.skips import ROOT
 
-STEPS, ODD = 60, 2
-RANK = "RANK=$r WORLD_SIZE=4 BASE={base} {python} {program} {steps} {odd} lock"
+STEPS, ODD, WORLD = 60, 2, 4
+RANK = "RANK=$r WORLD_SIZE={world} BASE={base} {python} {program} {steps} {odd} lock"
 JOB = f"for r in 0 1 2 3; do {RANK} & done; wait"
 
 pytestmark = pytest.mark.needs("cgroup2")
@@ -23,7 +23,8 @@ def test_the_line_of_the_rank_that_is_elsewhere_is_reported_before_the_job_is_en
     tmp_path: Path,
 ) -> None:
     script = JOB.format(
-        base=20_000 + os.getpid() % 10_000,
+        base=free_ports(WORLD),
+        world=WORLD,
         python=PYTHON,
         program=ROOT / "tests/faults/odd_rank.py",
         steps=STEPS,

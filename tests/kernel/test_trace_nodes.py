@@ -17,6 +17,7 @@ from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.cluster.unwatched import HISTORY
 from kcover_ebpf.trace.nodes_at_once import TracedNode, traced_together
 from tests.kernel.command import COMMAND, PYTHON
+from tests.kernel.helpers import free_ports
 from tests.kernel.pods import kubelet_root
 from tests.skips import ROOT
 
@@ -66,7 +67,7 @@ def root() -> Iterator[Path]:
 @pytest.fixture
 def nodes(root: Path, tmp_path: Path) -> Iterator[list[Node]]:
     """Two pods with two ranks each, of which rank 2 is at a lock soon."""
-    base = 30_000 + os.getpid() % 10_000
+    base = free_ports(WORLD)
     found, ranks = [], []
     for name in "ab":
         uid = str(uuid.uuid4())
