@@ -244,12 +244,7 @@ def method_of(turn: RestartContext) -> tuple[RestartMethod, str]:
     why = why_not_in_place(turn.world, turn.policy)
     if why is None:
         return RestartMethod.IN_PLACE, ""
-    top = turn.world.top
-    if (
-        RestartMethod.REPLACE in turn.policy.ways
-        and top is not None
-        and replace_method_of(top) is not None
-    ):
+    if RestartMethod.REPLACE in turn.policy.ways and can_replace(turn):
         return RestartMethod.REPLACE, why
     return RestartMethod.NONE, why
 
