@@ -199,6 +199,11 @@ class JobWatch:
             self._judging.take(fact)
 
     def _is_read(self) -> bool:
+        fault = self.tracker.latest
+        is_named = fault is not None and fault.culprit is not None
+        if not is_named and self._recorders is not None and self._recorders.is_asking:
+            # two of three ranks differ: only the third shows which of them is wrong
+            return False
         return self._stacks is None or self._stacks.is_ready(self.job.members.ranks)
 
     def _turn_s(self, ranks: Mapping[Pid, ProcessHistory], world_size: int | None) -> float | None:

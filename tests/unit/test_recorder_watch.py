@@ -95,13 +95,16 @@ def test_boottime_ns__a_rank_is_asked_once_and_its_answer_is_read(rank: Rank) ->
         question += rank.asked()
         return question
 
+    assert not rank.watch.is_asking
     assert rank.until(is_asked) == []
+    assert rank.watch.is_asking
     before_ns = procfs.boottime_ns()
     rank.file.write_bytes(ANSWER)
     (said,) = rank.until(bool)
     assert [(each.pid, each.rank) for each in said.records] == [(ME, 3)]
     assert said.records[0].groups[0].pending[0].place == "/jobs/train.py:40 (step)"
     assert said.boottime_ns < before_ns, "what happens later is not in the answer"
+    assert not rank.watch.is_asking
     for _ in range(50):
         assert rank.tick() == []
     assert question + rank.asked() == b"1"
@@ -136,6 +139,7 @@ def test_recorder_watch__an_old_dump_is_no_answer(
     monkeypatch.setattr(watch_module, "RECORDER_ANSWER_S", 1.0)
     rank.file.write_bytes(ANSWER)
     assert rank.refusal() == "it has not answered"
+    assert not rank.watch.is_asking, "an action waits no longer"
     assert rank.asked() == b"1"
 
 

@@ -70,6 +70,11 @@ class RecorderWatch:
                 _step(self._readers, each, now_s)
         return self._news(self._readers.stuck())
 
+    @property
+    def is_asking(self) -> bool:
+        """True while an answer may still come, for at most `RECORDER_ANSWER_S`."""
+        return not all(each.is_over for each in self._questions.values())
+
     def close(self) -> None:
         """The stall is over; what is being read is dropped."""
         if self._readers is not None:
