@@ -46,11 +46,11 @@ class PreflightWatch:
         pods = list(pods)
         if health is not None and health.result is Result.FAIL:
             reason = (health.reason or "its inspection failed")[:_MOST_REASON]
-            waiting = [pod for pod in pods if preflight.failed(pod)]
+            waiting = [pod for pod in pods if preflight.is_kept_waiting(pod, now_s)]
             if waiting:
                 return self._of(waiting, f"which failed its inspection: {reason}", now_s)
         if self._believes_bandwidth:
-            waiting = [pod for pod in pods if preflight.failed(pod, preflight.BANDWIDTH)]
+            waiting = [pod for pod in pods if preflight.is_slow(pod)]
             if waiting:
                 return self._of(waiting, _SLOW, now_s)
         return None

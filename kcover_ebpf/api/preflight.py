@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kcover_ebpf.api.pods import ContainerKind, Pod
+from kcover_ebpf.tunables.host import PREFLIGHT_PASSES_S
 
 CONTAINER = "kcover-preflight"
 """Its name; admission adds it (charts/kcover-ebpf/templates/admission/preflight.yaml)."""
@@ -11,15 +12,22 @@ BANDWIDTH = "kcover-bandwidth"
 FLOOR = "kcover.io/bandwidth-floor"
 """Annotation of a pod by which its job asks for that: GB/s (10^9) of bus bandwidth."""
 FAILED = 81
-"""Exit code of both on a node that failed: no shell, runtime or framework uses this one."""
+"""Exit code of the check on a node that failed: no shell, runtime or framework uses this one."""
 
 
-def failed(pod: Pod, container: str = CONTAINER) -> bool:
-    """True while the container that ended last with `FAILED` has not been started again."""
+def is_kept_waiting(pod: Pod, now_s: float) -> bool:
+    """True if the preflight has run for longer than it takes to let a job start. `now_s`: unix seconds."""
     return pod.deleted_s is None and any(
-        each.name == container
-        and each.kind is ContainerKind.INIT
-        and each.exit_code == FAILED
-        and each.started_s is None
+        each.started_s is not None and now_s - each.started_s > PREFLIGHT_PASSES_S
         for each in pod.containers
+        if (each.name, each.kind) == (CONTAINER, ContainerKind.INIT)
+    )
+
+
+def is_slow(pod: Pod) -> bool:
+    """True while the bandwidth check that ended last with `FAILED` has not been started again."""
+    return pod.deleted_s is None and any(
+        each.exit_code == FAILED and each.started_s is None
+        for each in pod.containers
+        if (each.name, each.kind) == (BANDWIDTH, ContainerKind.INIT)
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kcover_ebpf.cli.options import node_kubeconfig_option
-from kcover_ebpf.tunables.host import PREFLIGHT_REQUEST_S
+from kcover_ebpf.tunables.host import PREFLIGHT_AGAIN_S, PREFLIGHT_REQUEST_S
 
 if TYPE_CHECKING:
     from kcover_ebpf.api.node_health import ReceivedHealth
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
 _EXAMPLES = """
 \b
 Examples:
-  kcover-ebpf preflight --node node-2          as the init container runs it, with NODE_NAME
+  kcover-ebpf preflight --node node-2          ask once
+  kcover-ebpf preflight --wait                 as the init container runs it, with NODE_NAME
 
 \b
 Exit codes:
@@ -38,31 +41,50 @@ Exit codes:
     metavar="FOLDER",
     help="Copy the bandwidth check into this folder, for a container of the job's image.",
 )
+@click.option("--wait", is_flag=True, help="While the node fails, wait and ask again.")
 @node_kubeconfig_option
-def preflight(node: str | None, hand_out: Path | None, kubeconfig: str | None) -> int:
+def preflight(
+    node: str | None, hand_out: Path | None, kubeconfig: str | None, *, wait: bool
+) -> int:
     """Before a job starts here, ask the cluster whether this node passed its last inspection (NodeHealth).
 
     If that cannot be determined, the job starts: a failure of the check itself must not stop work.
     """
     from kcover_ebpf.api.preflight import FAILED
-    from kcover_ebpf.errors import KcoverError, UsageError
-    from kcover_ebpf.facts.health import Result
+    from kcover_ebpf.errors import UsageError
 
     if not node:
         raise UsageError("the node name is not known; pass --node NAME or set NODE_NAME")
     if hand_out is not None:
         _hand_out(hand_out)
+    if wait:
+        # process 1 of a container is not ended by a signal that it does not handle
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(FAILED))
+    said = ""
+    while True:
+        fails, text = _ask(node, kubeconfig)
+        if text != said:
+            said = text
+            click.echo(f"node {node}: {text}")
+        if not (fails and wait):
+            return FAILED if fails else 0
+        time.sleep(PREFLIGHT_AGAIN_S)
+
+
+def _ask(node: str, kubeconfig: str | None) -> tuple[bool, str]:
+    """Whether the node is known to be bad, and what is known of it."""
+    from kcover_ebpf.errors import KcoverError
+    from kcover_ebpf.facts.health import Result
+
     try:
         seen = _health(node, kubeconfig)
     except KcoverError as error:
-        click.echo(f"node {node}: unknown: {error}")
-        return 0
+        return False, f"unknown: {error}"
     if seen.is_stale(time.time()):
-        click.echo(f"node {node}: unknown: its agent has not reported an inspection recently")
-        return 0
+        return False, "unknown: its agent has not reported an inspection recently"
     health = seen.health
-    click.echo(f"node {node}: {health.result.value}: {health.reason or 'nothing to report'}")
-    return FAILED if health.result is Result.FAIL else 0
+    text = f"{health.result.value}: {health.reason or 'nothing to report'}"
+    return health.result is Result.FAIL, text
 
 
 def _hand_out(folder: Path) -> None:

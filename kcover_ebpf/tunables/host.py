@@ -91,3 +91,7 @@ DOCTOR_NVML_S = 5.0
 """NVML's initialisation takes seconds where the driver does not keep its state. Chosen."""
 PREFLIGHT_REQUEST_S = 10.0
 """A job must not wait for an API server that does not answer."""
+PREFLIGHT_AGAIN_S = 10.0
+"""Between two questions of a preflight that waits until its node passes. Chosen."""
+PREFLIGHT_PASSES_S = 20.0
+"""A preflight that lets its job start ends sooner: `PREFLIGHT_REQUEST_S`, and Python's start on a tenth of a core."""

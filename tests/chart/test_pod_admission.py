@@ -1,6 +1,8 @@
 """What the admission policies of the chart change in pods, at a real API server."""
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -86,6 +88,28 @@ def variables(root: User, body: dict[str, Any]) -> list[dict[str, str]]:
     ]
 
 
+@contextmanager
+def switched_on(
+    installed: Installed, helm: Helm, *names: str, until: Callable[[], object]
+) -> Iterator[None]:
+    """With these values of `admission` set. `until`: true once the API server has learned of the policies."""
+
+    def switch(value: str) -> None:
+        values = ",".join(f"admission.{name}={value}" for name in names)
+        upgrade = "upgrade", RELEASE, str(CHART), f"--namespace={installed.namespace}"
+        helm(*upgrade, "--reuse-values", f"--set={values}")
+
+    switch("true")
+    try:
+        deadline_s = time.monotonic() + 60
+        while not until():
+            assert time.monotonic() < deadline_s
+            time.sleep(0.5)
+        yield
+    finally:
+        switch("false")
+
+
 def test_no_pod_gets_a_flight_recorder_unless_it_is_asked_for(
     installed: Installed, root: User
 ) -> None:
@@ -95,22 +119,13 @@ def test_no_pod_gets_a_flight_recorder_unless_it_is_asked_for(
 def test_armed_pods_get_a_flight_recorder_and_keep_what_they_set(
     installed: Installed, helm: Helm, root: User
 ) -> None:
-    upgrade = "upgrade", RELEASE, str(CHART), f"--namespace={installed.namespace}"
-    helm(*upgrade, "--reuse-values", "--set=admission.flightRecorder=true")
-    try:
-        set_itself = {"env": [{"name": "RANK", "value": "0"}, OWN]}
-        body = pod("a", [{}, set_itself, {}])
-        deadline_s = time.monotonic() + 60
-        while not (found := variables(root, body))[0]:
-            # the API server learns of a policy after a moment
-            assert time.monotonic() < deadline_s
-            time.sleep(0.5)
+    set_itself = {"env": [{"name": "RANK", "value": "0"}, OWN]}
+    body = pod("a", [{}, set_itself, {}])
+    with switched_on(installed, helm, "flightRecorder", until=lambda: variables(root, body)[0]):
         kept = {"RANK": "0", OWN["name"]: OWN["value"]}
-        assert found == [RECORDER, RECORDER | kept, RECORDER]
+        assert variables(root, body) == [RECORDER, RECORDER | kept, RECORDER]
         body["metadata"]["labels"] = {}
         assert variables(root, body) == [{}, kept, {}]
-    finally:
-        helm(*upgrade, "--reuse-values", "--set=admission.flightRecorder=false")
 
 
 def initial(root: User, body: dict[str, Any]) -> list[dict[str, Any]]:
@@ -121,56 +136,31 @@ def initial(root: User, body: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
+def names(containers: list[dict[str, Any]]) -> list[str]:
+    return [each["name"] for each in containers]
+
+
 def test_armed_pods_get_a_preflight_before_all_else(
     installed: Installed, helm: Helm, root: User
 ) -> None:
-    assert initial(root, pod("a", [{}])) == [], "unless it is asked for, there is none"
-    upgrade = "upgrade", RELEASE, str(CHART), f"--namespace={installed.namespace}"
-    helm(*upgrade, "--reuse-values", "--set=admission.preflight=true")
-    try:
-        body = pod("a", [{}])
-        deadline_s = time.monotonic() + 60
-        while not (found := initial(root, body)):
-            # the API server learns of a policy after a moment
-            assert time.monotonic() < deadline_s
-            time.sleep(0.5)
-        (added,) = found
-        assert (added["name"], added["args"]) == (preflight.CONTAINER, ["preflight"])
+    body = pod("a", [{}])
+    assert initial(root, body) == [], "unless it is asked for, there is none"
+    with switched_on(installed, helm, "preflight", until=lambda: initial(root, body)):
+        (added,) = initial(root, body)
+        assert (added["name"], added["args"]) == (preflight.CONTAINER, ["preflight", "--wait"])
         assert added["restartPolicyRules"][0]["action"] == "Restart", "the pod does not fail"
         assert added["resources"]["limits"] == added["resources"]["requests"]
+        for policy in ("Always", "OnFailure"):
+            assert names(initial(root, pod("a", [{}], restartPolicy=policy))) == [added["name"]]
         body["spec"]["initContainers"] = [{"name": "own", "image": "own"}]
         body["spec"]["volumes"] = [{"name": "data", "emptyDir": {}}]
-        assert [each["name"] for each in initial(root, body)] == [preflight.CONTAINER, "own"]
-        forever = initial(root, pod("a", [{}], restartPolicy="Always"))
-        assert [each["name"] for each in forever] == [preflight.CONTAINER]
+        assert names(initial(root, body)) == [preflight.CONTAINER, "own"]
         body["metadata"]["labels"] = {}
-        assert [each["name"] for each in initial(root, body)] == ["own"]
+        assert names(initial(root, body)) == ["own"]
         asked = "/apis/kcover.io/v1alpha1/nodehealths/n1"
         tenant = User(installed.plane, installed.plane.token("ml", "default"))
         assert tenant.ask("GET", asked).code in (200, 404), "the pods of a job may ask"
         assert tenant.ask("DELETE", asked).code == 403
-    finally:
-        helm(*upgrade, "--reuse-values", "--set=admission.preflight=false")
-
-
-def test_pods_whose_restarts_their_job_counts_get_no_preflight(
-    installed: Installed, helm: Helm, root: User
-) -> None:
-    upgrade = "upgrade", RELEASE, str(CHART), f"--namespace={installed.namespace}"
-    on = "--set=admission.preflight=true,admission.bandwidth=true"
-    helm(*upgrade, "--reuse-values", on)
-    try:
-        body = pod("a", [{}])
-        body["metadata"]["annotations"] = {preflight.FLOOR: "300"}
-        deadline_s = time.monotonic() + 60
-        while len(found := initial(root, body)) != 2:
-            assert time.monotonic() < deadline_s, found
-            time.sleep(0.5)
-        body["spec"]["restartPolicy"] = "OnFailure"
-        assert initial(root, body) == []
-    finally:
-        off = "--set=admission.preflight=false,admission.bandwidth=false"
-        helm(*upgrade, "--reuse-values", off)
 
 
 WELL = ["true"]
@@ -191,21 +181,19 @@ FULL = {
 def test_a_job_that_asks_for_it_measures_bandwidth_in_its_own_image(
     installed: Installed, helm: Helm, root: User
 ) -> None:
-    upgrade = "upgrade", RELEASE, str(CHART), f"--namespace={installed.namespace}"
-    on = "--set=admission.preflight=true,admission.bandwidth=true"
-    helm(*upgrade, "--reuse-values", on)
-    try:
+    asking = pod("a", [{}])
+    asking["metadata"]["annotations"] = {preflight.FLOOR: "300"}
+    with switched_on(
+        installed, helm, "preflight", "bandwidth", until=lambda: len(initial(root, asking)) == 2
+    ):
         for given in ({}, FULL):
             body = pod("a", [given])
             body["metadata"]["annotations"] = {preflight.FLOOR: "300"}
-            deadline_s = time.monotonic() + 60
-            while len(found := initial(root, body)) != 2:
-                assert time.monotonic() < deadline_s, found
-                time.sleep(0.5)
+            found = initial(root, body)
             first, second = found
             assert (first["name"], first["args"]) == (
                 preflight.CONTAINER,
-                ["preflight", "--hand-out=/kcover"],
+                ["preflight", "--wait", "--hand-out=/kcover"],
             )
             assert second["name"] == preflight.BANDWIDTH
             assert second["image"] == body["spec"]["containers"][0]["image"]
@@ -223,8 +211,7 @@ def test_a_job_that_asks_for_it_measures_bandwidth_in_its_own_image(
             assert field == f"metadata.annotations['{preflight.FLOOR}']"
             for each in found:
                 assert "/kcover" in {mount["mountPath"] for mount in each["volumeMounts"]}
+        asking["spec"]["restartPolicy"] = "OnFailure"
+        assert names(initial(root, asking)) == [preflight.CONTAINER], "a Job counts its restarts"
         body["metadata"]["annotations"] = {}
-        assert [each["name"] for each in initial(root, body)] == [preflight.CONTAINER]
-    finally:
-        off = "--set=admission.preflight=false,admission.bandwidth=false"
-        helm(*upgrade, "--reuse-values", off)
+        assert names(initial(root, body)) == [preflight.CONTAINER]

@@ -25,6 +25,7 @@ VALUES = (
     f"agent.inspection.checks={{{CHECK}}}",
     f"agent.inspection.plugins.probe={PROBE}",
 )
+NEVER = "restartPolicy: Never"
 JOB = "batch.kubernetes.io/job-name=demo"
 PERF = """\
 #!/usr/bin/python3
@@ -57,7 +58,10 @@ def ends(pod: dict[str, Any], container: str = preflight.CONTAINER) -> list[int]
 
 
 @pytest.mark.needs("root")
-def test_a_preflight_that_fails_moves_the_job(namespace: Namespace, image: str) -> None:
+@pytest.mark.parametrize("restart_policy", ["Never", "OnFailure"])
+def test_a_preflight_that_fails_moves_the_job(
+    namespace: Namespace, image: str, restart_policy: str
+) -> None:
     cluster = namespace.cluster
     cluster.ctl("apply", f"--filename={ROOT / 'charts/kcover-ebpf/crds'}")
     names = sorted(each["metadata"]["name"] for each in cluster.get("nodes"))
@@ -69,7 +73,9 @@ def test_a_preflight_that_fails_moves_the_job(namespace: Namespace, image: str) 
             until(lambda: result(cluster, bad) == "fail", "the node fails its inspection")
             until(lambda: result(cluster, names[-1]) == "pass", "the other one passes")
             assert not cordoned_nodes(cluster), "by itself an inspection cordons no node"
-            namespace.start("job")
+            text = (JOBS / "job.yaml").read_text()
+            assert NEVER in text
+            namespace.apply(text.replace(NEVER, f"restartPolicy: {restart_policy}"))
             incident = wait_for_phase(namespace, ("Recovered",), timeout_s=300)
             status = incident["status"]
             print(json.dumps(status["timeline"], indent=1))
@@ -81,6 +87,7 @@ def test_a_preflight_that_fails_moves_the_job(namespace: Namespace, image: str) 
                 each for each in namespace.pods(JOB) if "deletionTimestamp" not in each["metadata"]
             ]
             assert {each["spec"]["nodeName"] for each in pods} == set(names[1:])
+            assert {each["spec"]["restartPolicy"] for each in pods} == {restart_policy}
             assert [ends(each) for each in pods] == [[0]] * 2
             (job,) = namespace.get("jobs")
             assert job["status"].get("failed", 0) == 0, "its back-off, which is 0, is not spent"

@@ -93,7 +93,8 @@ def _policy(api: Any) -> None:
 def _pod(api: Any) -> None:
     found = pod_of(api)
     assert gang_of(found).id.selector
-    is_job_pod(found), must_train(found), with_ranks(found), preflight.failed(found)
+    is_job_pod(found), must_train(found), with_ranks(found)
+    preflight.is_slow(found), preflight.is_kept_waiting(found, NOW_S)
     fault_report.written_s(api["metadata"])
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +21,7 @@ from kcover_ebpf.api.incident import FailureClass, Phase, RestartMethod
 from kcover_ebpf.api.node_health import NodeHealth
 from kcover_ebpf.api.pods import Container, ContainerKind, Pod
 from kcover_ebpf.cli import main
+from kcover_ebpf.cli import preflight as command
 from kcover_ebpf.diagnosis.verdict import Cause, Verdict, VerdictKind
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.recovery import advance, guards
@@ -29,14 +34,14 @@ from tests.unit.report_builders import NOW_S, pod, report
 
 BAD = NodeHealth("b", NOW_S, 600, "boot", Result.FAIL, NOW_S, 0, reason="nvml: GPU 3 is lost")
 WELL = replace(BAD, result=Result.PASS, reason=None)
-AGAIN = Container(preflight.CONTAINER, ContainerKind.INIT, "p", exit_code=preflight.FAILED)
-"""Its kubelet waits before it starts it again."""
+HELD = Container(preflight.CONTAINER, ContainerKind.INIT, "p", started_s=NOW_S - 60)
+"""It has long run, so it was told that its node failed."""
 
 
 def waiting(number: int, *containers: Container) -> Pod:
     made = pod(number, "Pending")
     main_one = tuple(replace(each, started_s=None) for each in made.containers)
-    return replace(made, containers=(*(containers or (AGAIN,)), *main_one), ready=False)
+    return replace(made, containers=(*(containers or (HELD,)), *main_one), ready=False)
 
 
 # --- the init container
@@ -89,6 +94,35 @@ def test_preflight__the_command_a_job_starts_unless_the_node_is_known_to_be_bad(
     assert words in capsys.readouterr().out
 
 
+def test_preflight__the_command_waits_while_the_node_fails_and_says_each_thing_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "PREFLIGHT_AGAIN_S", 0.01)
+    answers = [health(Result.FAIL), health(Result.FAIL), health(Result.PASS)]
+    with serving(lambda _: answers.pop(0)) as server:
+        config = kubeconfig(tmp_path, server.url)
+        assert main(["preflight", "--node", NODE, "--kubeconfig", config, "--wait"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said == [f"node {NODE}: fail: nvml: GPU 3 is lost", f"node {NODE}: pass: {BAD.reason}"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a PID namespace")
+def test_preflight__the_command_that_waits_ends_at_once_when_its_pod_is_deleted(
+    tmp_path: Path,
+) -> None:
+    with serving(lambda _: health(Result.FAIL)) as server:
+        config = kubeconfig(tmp_path, server.url)
+        words = "preflight", "--node", NODE, "--kubeconfig", config, "--wait"
+        # as process 1 of a container, which has no default action of a signal
+        inside = "unshare", "--pid", "--fork", str(Path(sys.executable).with_name("kcover-ebpf"))
+        with subprocess.Popen([*inside, *words], stdout=subprocess.PIPE, text=True) as waits:
+            assert waits.stdout is not None
+            assert "fail" in waits.stdout.readline()
+            child = Path(f"/proc/{waits.pid}/task/{waits.pid}/children").read_text()
+            os.kill(int(child), signal.SIGTERM)
+            assert waits.wait(20) == preflight.FAILED
+
+
 def test_preflight__the_command_needs_the_name_of_the_node(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -130,11 +164,10 @@ def test_agent__a_pod_that_waits_on_a_bad_node_is_a_fault_of_the_node() -> None:
 NO_FAULT: dict[str, tuple[Pod, NodeHealth | None]] = {
     "the node is well: any container may be named so": (waiting(3), WELL),
     "nothing is known of the node": (waiting(3), None),
-    "it is being run again": (waiting(3, replace(AGAIN, started_s=NOW_S)), BAD),
-    "it passed": (waiting(3, replace(AGAIN, exit_code=0)), BAD),
-    "it failed for itself": (waiting(3, replace(AGAIN, exit_code=137)), BAD),
-    "another container ended so": (waiting(3, replace(AGAIN, name="init")), BAD),
-    "a main container is named so": (waiting(3, replace(AGAIN, kind=ContainerKind.MAIN)), BAD),
+    "it may still let the job start": (waiting(3, replace(HELD, started_s=NOW_S - 15)), BAD),
+    "it passed": (waiting(3, replace(HELD, started_s=None, exit_code=0)), BAD),
+    "another container runs": (waiting(3, replace(HELD, name="init")), BAD),
+    "a main container is named so": (waiting(3, replace(HELD, kind=ContainerKind.MAIN)), BAD),
     "the pod is being deleted": (replace(waiting(3), deleted_s=NOW_S), BAD),
 }
 
@@ -144,7 +177,8 @@ def test_agent__anything_else_is_no_fault(member: Pod, state: NodeHealth | None)
     assert verdict(member, health=state) is None
 
 
-SLOW = replace(AGAIN, name=preflight.BANDWIDTH)
+SLOW = Container(preflight.BANDWIDTH, ContainerKind.INIT, "p", exit_code=preflight.FAILED)
+"""Its kubelet waits before it starts it again."""
 
 
 def test_agent__a_slow_node_is_a_fault_of_it_where_the_operator_believes_the_job() -> None:
@@ -156,7 +190,13 @@ def test_agent__a_slow_node_is_a_fault_of_it_where_the_operator_believes_the_job
     assert found.culprit is not None
     assert (found.culprit.pod, found.culprit.node) == ("j-3", "b")
     assert "slower than the floor of the job's own bandwidth check" in found.evidence[0].text
-    assert watch.verdict([waiting(3, replace(SLOW, exit_code=0))], WELL, NOW_S) is None
+    for other in (
+        replace(SLOW, exit_code=0),
+        replace(SLOW, exit_code=137),
+        replace(SLOW, started_s=NOW_S),
+        replace(SLOW, kind=ContainerKind.MAIN),
+    ):
+        assert watch.verdict([waiting(3, other)], WELL, NOW_S) is None
     assert watch.verdict([waiting(3)], WELL, NOW_S) is None, "an inspection is still the agent's"
 
 
