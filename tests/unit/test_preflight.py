@@ -34,14 +34,14 @@ from tests.unit.report_builders import NOW_S, pod, report
 
 BAD = NodeHealth("b", NOW_S, 600, "boot", Result.FAIL, NOW_S, 0, reason="nvml: GPU 3 is lost")
 WELL = replace(BAD, result=Result.PASS, reason=None)
-HELD = Container(preflight.CONTAINER, ContainerKind.INIT, "p", started_s=NOW_S - 60)
-"""It has long run, so it was told that its node failed."""
+WAITING = Container(preflight.CONTAINER, ContainerKind.INIT, "p", started_s=NOW_S - 60)
+"""It has run for long, so its node has failed."""
 
 
 def waiting(number: int, *containers: Container) -> Pod:
     made = pod(number, "Pending")
     main_one = tuple(replace(each, started_s=None) for each in made.containers)
-    return replace(made, containers=(*(containers or (HELD,)), *main_one), ready=False)
+    return replace(made, containers=(*(containers or (WAITING,)), *main_one), ready=False)
 
 
 # --- the init container
@@ -164,10 +164,10 @@ def test_agent__a_pod_that_waits_on_a_bad_node_is_a_fault_of_the_node() -> None:
 NO_FAULT: dict[str, tuple[Pod, NodeHealth | None]] = {
     "the node is well: any container may be named so": (waiting(3), WELL),
     "nothing is known of the node": (waiting(3), None),
-    "it may still let the job start": (waiting(3, replace(HELD, started_s=NOW_S - 15)), BAD),
-    "it passed": (waiting(3, replace(HELD, started_s=None, exit_code=0)), BAD),
-    "another container runs": (waiting(3, replace(HELD, name="init")), BAD),
-    "a main container is named so": (waiting(3, replace(HELD, kind=ContainerKind.MAIN)), BAD),
+    "it may still let the job start": (waiting(3, replace(WAITING, started_s=NOW_S - 15)), BAD),
+    "it passed": (waiting(3, replace(WAITING, started_s=None, exit_code=0)), BAD),
+    "another container runs": (waiting(3, replace(WAITING, name="init")), BAD),
+    "a main container is named so": (waiting(3, replace(WAITING, kind=ContainerKind.MAIN)), BAD),
     "the pod is being deleted": (replace(waiting(3), deleted_s=NOW_S), BAD),
 }
 
