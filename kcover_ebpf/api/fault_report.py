@@ -20,6 +20,7 @@ from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.recorders import Recordings
 from kcover_ebpf.diagnosis.verdict import Verdict
 from kcover_ebpf.errors import ObjectError
+from kcover_ebpf.facts.python_stacks import PythonFrame
 
 API_VERSION = "kcover.io/v1alpha1"
 
@@ -53,6 +54,7 @@ declare(
     | dict.fromkeys(("job", "incident", "time_s", "victims", "waits"), wire(None)),
 )
 declare(RankSnapshot, {"thread_read": wire("inspected")})
+declare(PythonFrame, {"is_library": wire("library")})
 
 
 @dataclass(frozen=True, slots=True)

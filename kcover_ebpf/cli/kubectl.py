@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 
 import click
+from click.shell_completion import ShellComplete
 
 from kcover_ebpf import __version__
 from kcover_ebpf.api import rfc3339
@@ -198,6 +200,19 @@ def _get(session: ApiClient, namespace: str, name: str) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the plugin; returns its exit code, with one line on stderr for every error."""
     return call(kubectl, "kubectl kcover", arguments, _message)
+
+
+def complete() -> int:
+    """Print what the words of a `kubectl kcover ...` may end in: kubectl runs this as `kubectl_complete-kcover`.
+
+    One candidate a line, its description after a tab; last a colon and Cobra's directive, here "no file names".
+    Source: kubernetes, kubectl/pkg/cmd/plugin/plugin_completion.go.
+    """
+    *words, unfinished = sys.argv[1:] or [""]
+    for each in ShellComplete(kubectl, {}, "", "").get_completions(words, unfinished):
+        print(each.value, *filter(None, [each.help]), sep="\t")
+    print(":4")
+    return 0
 
 
 def _message(error: KcoverError) -> str:

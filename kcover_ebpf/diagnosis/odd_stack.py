@@ -45,10 +45,10 @@ def innermost(frames: _Frames) -> tuple[PythonFrame, ...]:
 
     Where none belongs to the program: its innermost frames. `frames`: innermost first.
     """
-    inside = len(tuple(takewhile(lambda each: each.library, frames)))
+    inside = len(tuple(takewhile(lambda each: each.is_library, frames)))
     if inside == len(frames):
         return tuple(map(_cut, frames[:_KEPT_FRAMES]))
-    own = [each for each in frames if not each.library][:_KEPT_FRAMES]
+    own = [each for each in frames if not each.is_library][:_KEPT_FRAMES]
     entry = frames[inside - 1 : inside] if inside else ()
     return tuple(map(_cut, (*entry, *own)))
 
@@ -85,12 +85,12 @@ def _functions(frames: _Frames) -> tuple[object, ...]:
 
 def _lines(frames: _Frames) -> tuple[object, ...]:
     # a library may poll, too
-    return tuple((each.file, each.line) for each in frames if not each.library) or tuple(frames)
+    return tuple((each.file, each.line) for each in frames if not each.is_library) or tuple(frames)
 
 
 def _text(frames: _Frames) -> str:
     entry, *own = frames
-    if not own or not entry.library or own[0].library:
+    if not own or not entry.is_library or own[0].is_library:
         return entry.text
     return f"{own[0].text}, in {entry.text}"
 

@@ -19,7 +19,7 @@ class PythonFrame:
     """As short as the interpreter's search path makes it."""
     line: int
     """0 where it is not known."""
-    library: bool = False
+    is_library: bool = False
     """It belongs to Python itself or to an installed package, not to the program of the user."""
 
     @property

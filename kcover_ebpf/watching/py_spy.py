@@ -132,5 +132,5 @@ def _frame(raw: Any) -> PythonFrame:
         function=str(frame.get("name") or "?"),
         file=str(frame.get("short_filename") or path or "?"),
         line=line if type(line) is int and 0 < line <= _MOST_LINE else 0,
-        library=_LIBRARY.search(path) is not None,
+        is_library=_LIBRARY.search(path) is not None,
     )

@@ -32,7 +32,7 @@ def own(function: str, line: int, file: str = "train.py") -> PythonFrame:
 
 
 def library(function: str, line: int, file: str = "torch/distributed/c10d.py") -> PythonFrame:
-    return PythonFrame(function, file, line, library=True)
+    return PythonFrame(function, file, line, is_library=True)
 
 
 MAIN = own("<module>", 90)

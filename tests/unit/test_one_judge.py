@@ -118,7 +118,7 @@ def test_one_judge__recordings_say_the_same_over_nodes(ends: str | None, cause: 
 
 
 USUAL = (
-    PythonFrame("all_reduce", "torch/distributed/c10d.py", 2806, library=True),
+    PythonFrame("all_reduce", "torch/distributed/c10d.py", 2806, is_library=True),
     PythonFrame("step", "train.py", 40),
 )
 APART = (PythonFrame("save", "train.py", 71), PythonFrame("step", "train.py", 44))

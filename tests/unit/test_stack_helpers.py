@@ -28,7 +28,7 @@ def test_python_lines__frames_belong_to_the_thread_by_its_number_on_the_host() -
 
 
 @pytest.mark.parametrize(
-    ("path", "library"),
+    ("path", "is_library"),
     [
         ("/jobs/train.py", False),
         ("<string>", False),
@@ -44,11 +44,11 @@ def test_python_lines__frames_belong_to_the_thread_by_its_number_on_the_host() -
     ],
 )
 def test_parse__frames_of_the_program_are_distinguished_from_those_of_libraries(
-    path: str, library: bool
+    path: str, is_library: bool
 ) -> None:
     frame = FRAME | {"filename": path, "short_filename": None}
     (found,) = parse(said(frames=[frame]), 7, {}).values()
-    assert [(each.file, each.library) for each in found.frames] == [(path, library)]
+    assert [(each.file, each.is_library) for each in found.frames] == [(path, is_library)]
 
 
 def test_python_lines__the_holder_of_the_interpreter_lock_is_marked() -> None:
