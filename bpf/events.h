@@ -163,16 +163,10 @@ struct signal_event {
 struct retransmit_event {
 	struct event_header header;
 	struct tcp_endpoints ends;
-	__u64 inode;
-	__u32 backoff;
-	__u32 pad;
 };
 
 struct tcp_state_event {
 	struct event_header header;
-	struct tcp_endpoints ends;
-	__u32 old_state;
-	__u32 new_state;
 };
 
 /* One watched process; that there is an entry is what makes it watched. */

@@ -27,7 +27,6 @@ SEC("tp_btf/tcp_retransmit_skb")
 int BPF_PROG(on_retransmit, struct sock *sk)
 {
 	struct socket_sample *known = known_socket(sk);
-	struct inet_connection_sock *icsk = (void *)sk;
 	__u64 now_ns = bpf_ktime_get_boot_ns();
 	struct retransmit_event *event;
 
@@ -38,9 +37,6 @@ int BPF_PROG(on_retransmit, struct sock *sk)
 	if (!event)
 		return 0;
 	read_endpoints(&event->ends, sk);
-	event->inode = known->inode;
-	event->backoff = BPF_CORE_READ(icsk, icsk_backoff);
-	event->pad = 0;
 	bpf_ringbuf_submit(event, 0);
 	return 0;
 }
@@ -79,12 +75,8 @@ int BPF_PROG(on_tcp_state, struct sock *sk, int old_state, int new_state)
 	if (!known)
 		return 0;
 	event = reserve_message(EVENT_TCP_STATE, sizeof(*event), known->pid);
-	if (event) {
-		read_endpoints(&event->ends, sk);
-		event->old_state = old_state;
-		event->new_state = new_state;
+	if (event)
 		bpf_ringbuf_submit(event, 0);
-	}
 	if (new_state == TCP_CLOSE)
 		bpf_map_delete_elem(&sockets, &key);
 	return 0;

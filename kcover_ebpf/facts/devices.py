@@ -298,8 +298,6 @@ class GpuSeen:
     """Of all of them; WORKING where they differ."""
     use_since_ns: int
     """When the last of them was seen to be used so first (boottime)."""
-    utilization: float | None = None
-    """Of the busiest, 0 to 1."""
     power_w: float | None = None
     """Sum."""
     nvlink_bytes: int = 0

@@ -257,22 +257,16 @@ class TcpRetransmit:
 
     boottime_ns: int
     pid: Pid
-    inode: Inode
     local: tuple[str, int]
     remote: tuple[str, int]
-    backoff: int
 
 
 @dataclass(frozen=True, slots=True)
 class TcpStateChange:
-    """A socket of a watched process changed its TCP state."""
+    """A socket of a watched process changed its TCP state: the process has connections to be sampled."""
 
     boottime_ns: int
     pid: Pid
-    local: tuple[str, int]
-    remote: tuple[str, int]
-    old: str
-    new: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -236,16 +236,6 @@ def fact_text(fact: kernel.Fact) -> str:
         case kernel.SignalSent():
             sender = f"pid {fact.sender_pid} ({fact.sender_comm})"
             text = f"{sender} sent {signal_name(fact.signal)} to pid {fact.pid}"
-        case kernel.ProcessFork():
-            text = f"pid {fact.pid} started pid {fact.child_pid} ({fact.comm})"
-        case kernel.ProcessExec():
-            text = f"pid {fact.pid} became {fact.comm}"
-        case kernel.TcpStateChange():
-            edge = f"{address(fact.local)} to {address(fact.remote)}"
-            text = f"connection of pid {fact.pid}, {edge}: {fact.old} became {fact.new}"
-        case kernel.TcpRetransmit():
-            edge = f"{address(fact.local)} to {address(fact.remote)}"
-            text = f"connection of pid {fact.pid}, {edge}: retransmitted, back-off {fact.backoff}"
         case _:
             text = _device_fact_text(fact)
     return printable(text)

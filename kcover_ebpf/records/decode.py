@@ -192,27 +192,18 @@ def _signal_sent(fields: _Fields) -> SignalSent:
 
 
 def _tcp_retransmit(fields: _Fields) -> TcpRetransmit:
-    _, _, pid, boottime_ns, local, remote, local_port, remote_port, _, inode, backoff, _ = fields
+    _, _, pid, boottime_ns, local, remote, local_port, remote_port, _ = fields
     return TcpRetransmit(
         boottime_ns=boottime_ns,
         pid=Pid(pid),
-        inode=Inode(inode),
         local=(_address(local), local_port),
         remote=(_address(remote), remote_port),
-        backoff=backoff,
     )
 
 
 def _tcp_state_change(fields: _Fields) -> TcpStateChange:
-    _, _, pid, boottime_ns, local, remote, local_port, remote_port, _, old, new = fields
-    return TcpStateChange(
-        boottime_ns=boottime_ns,
-        pid=Pid(pid),
-        local=(_address(local), local_port),
-        remote=(_address(remote), remote_port),
-        old=TCP_STATES[old],
-        new=TCP_STATES[new],
-    )
+    _, _, pid, boottime_ns = fields
+    return TcpStateChange(boottime_ns, Pid(pid))
 
 
 _DECODERS: dict[int, tuple[struct.Struct | MirrorLayout, Callable[..., Fact]]] = {

@@ -201,21 +201,13 @@ class RetransmitEvent(ctypes.Structure):
     _fields_ = (
         ("header", EventHeader),
         ("ends", TcpEndpoints),
-        ("inode", c_uint64),
-        ("backoff", c_uint32),
-        ("pad", c_uint32),
     )
 
 
 class TcpStateEvent(ctypes.Structure):
     """A known socket changed its TCP state."""
 
-    _fields_ = (
-        ("header", EventHeader),
-        ("ends", TcpEndpoints),
-        ("old_state", c_uint32),
-        ("new_state", c_uint32),
-    )
+    _fields_ = (("header", EventHeader),)
 
 
 class ProcessValue(ctypes.Structure):

@@ -37,7 +37,6 @@ LEFT_OUT = "(left out of the tape)"
 KEPT: Mapping[type, frozenset[str]] = {
     kernel.SocketSample: frozenset({"state"}),
     kernel.DescriptorSample: frozenset({"kind"}),
-    kernel.TcpStateChange: frozenset({"old", "new"}),
     host.WaitedFile: frozenset({"kind", "device", "fs_type"}),
     host.StorageState: frozenset({"device"}),
     host.ThreadReading: frozenset({"wait_channel"}),
@@ -77,7 +76,6 @@ class Masks:
             kernel.ThreadSample: {"comm": comm},
             kernel.SocketSample: pair,
             kernel.TcpRetransmit: pair,
-            kernel.TcpStateChange: pair,
             kernel.ProcessFork: {"comm": comm},
             kernel.ProcessExec: {"comm": comm},
             kernel.ProcessExit: {"comm": comm},

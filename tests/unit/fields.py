@@ -1,9 +1,10 @@
 """Which dataclass fields a tree of source files fills, and which it reads. By names and annotations, no types.
 
-A read `x.field` counts for the classes that `x` is annotated with where x is a parameter, and for the class
-itself where x is `self`; anywhere else it counts for every class with a field of that name. So a field can
-escape whose name another class reads as well; none is reported that is used. A mirror of a record of the kernel
-(a `ctypes.Structure`) is a class as well: what is read of it is not read of the fact that it becomes.
+A read `x.field` counts for the classes that `x` is annotated with where x is a parameter, for the class itself
+where x is `self`, and for the classes of a `case` that `x` matched; anywhere else it counts for every class with a
+field of that name. So a field can escape whose name another class reads as well; none is reported that is used. A
+mirror of a record of the kernel (a `ctypes.Structure`) is a class as well: what is read of it is not read of the fact
+that it becomes.
 """
 
 from __future__ import annotations
@@ -125,6 +126,20 @@ def _alternatives(annotation: ast.expr | None) -> tuple[str, ...]:
             return ("",)
 
 
+def _matched(pattern: ast.pattern) -> tuple[str, ...]:
+    """`A`, `B` of `A(...) | module.B() as x`; empty where it may match anything else."""
+    match pattern:
+        case ast.MatchAs(pattern=ast.pattern() as inner):
+            return _matched(inner)
+        case ast.MatchOr(patterns=several):
+            found = [_matched(each) for each in several]
+            return tuple(name for each in found for name in each) if all(found) else ()
+        case ast.MatchClass(cls=cls):
+            return (_last(cls),)
+        case _:
+            return ()
+
+
 class _Visitor(ast.NodeVisitor):
     def __init__(
         self, by_name: Mapping[str, list[Record]], classes: frozenset[str], found: Uses
@@ -172,6 +187,21 @@ class _Visitor(ast.NodeVisitor):
         else:
             self._fill(called, node.args, node.keywords)
         self.generic_visit(node)
+
+    def visit_Match(self, node: ast.Match) -> None:
+        self.visit(node.subject)
+        for case in node.cases:
+            names = _matched(case.pattern)
+            known = names if names and all(each in self._classes_known for each in names) else ()
+            scope = dict(self._scopes[-1])
+            for bound in (node.subject, case.pattern):
+                if isinstance(bound, ast.Name):
+                    scope[bound.id] = known or scope.get(bound.id, ())
+                elif isinstance(bound, ast.MatchAs) and bound.name:
+                    scope[bound.name] = known
+            self._scopes.append(scope)
+            self.generic_visit(case)
+            self._scopes.pop()
 
     def visit_MatchClass(self, node: ast.MatchClass) -> None:
         self._found.read.update((_last(node.cls), name) for name in node.kwd_attrs)

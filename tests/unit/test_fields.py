@@ -14,13 +14,20 @@ import pytest
 from .fields import Record, parse, records, unused, uses
 
 _OPTION = "its default is the program's own; tests give another"
+_POLICY = "read from a policy, which users write"
 _DOCUMENT = "written as JSON for people and programs that read it there"
 UNFILLED: dict[str, str] = {
-    "api.fault_policy.*": "read from a FaultPolicy, which users write",
-    "settings.*": "read from a policy file, or a constant of the program",
+    "api.fault_policy.Expression.*": _POLICY,
+    "api.fault_policy.Selector.*": _POLICY,
+    "api.fault_policy.NodeActions.inspection": _POLICY,
+    "api.fault_policy.FaultPolicy.*": _POLICY,
+    "settings.Policy.*": _POLICY,
+    "settings.Settings.ring_bytes": _OPTION,
+    "settings.Settings.max_threads": _OPTION,
+    "settings.Settings.gpu_period_s": _OPTION,
     "controller.main.ControllerOptions.workers": _OPTION,
     "hardware.ras.client.RasPatience.*": _OPTION,
-    "inspection.options.InspectionOptions.*": _OPTION,
+    "inspection.options.InspectionOptions.pause": _OPTION,
 }
 UNREAD: dict[str, str] = {
     "api.fault_report.FaultReport.agent": _DOCUMENT,
@@ -112,6 +119,11 @@ class Mirror(ctypes.Structure):
         ("def f(x: list[m.Other]): return x.b", ["a", "b"], ["a"]),
         ("for x in y: print(x.b)", ["a", "b"], ["a"]),
         ("match x:\n  case Fact(b=1): pass", ["a", "b"], ["a"]),
+        ("match x:\n  case Other(): print(x.b)", ["a", "b"], ["a", "b"]),
+        ("match x:\n  case m.Fact() if x.b: pass", ["a", "b"], ["a"]),
+        ("match x:\n  case Other() | Fact() as y: print(y.b)", ["a", "b"], ["a"]),
+        ("match x:\n  case Other() | None: print(x.b)", ["a", "b"], ["a"]),
+        ("match x:\n  case Other(): pass\n  case _: print(x.b)", ["a", "b"], ["a"]),
     ],
 )
 def test_uses__of_one_class(code: str, unfilled: list[str], unread: list[str]) -> None:

@@ -18,7 +18,7 @@ from kcover_ebpf.diagnosis.verdict import (
     WaitRow,
 )
 from kcover_ebpf.facts import kernel
-from kcover_ebpf.ids import Inode, Pid, Tid
+from kcover_ebpf.ids import Pid, Tid
 from kcover_ebpf.output import formatting
 
 NOON = 1_767_355_200.0  # 2026-01-02 12:00:00 UTC
@@ -273,16 +273,6 @@ LOCAL, REMOTE = ("10.0.0.1", 29500), ("::1", 4711)
             kernel.SignalSent(1, Pid(7), Tid(7), 40, Pid(8), "sh"),
             "pid 8 (sh) sent signal 40 to pid 7",
         ),
-        (
-            kernel.TcpStateChange(1, Pid(7), LOCAL, REMOTE, "ESTABLISHED", "CLOSE"),
-            "connection of pid 7, 10.0.0.1:29500 to [::1]:4711: ESTABLISHED became CLOSE",
-        ),
-        (
-            kernel.TcpRetransmit(1, Pid(7), Inode(5), LOCAL, REMOTE, 4),
-            "connection of pid 7, 10.0.0.1:29500 to [::1]:4711: retransmitted, back-off 4",
-        ),
-        (kernel.ProcessFork(1, Pid(7), Pid(8), "sh"), "pid 7 started pid 8 (sh)"),
-        (kernel.ProcessExec(1, Pid(7), "python3"), "pid 7 became python3"),
     ],
 )
 def test_fact_text__facts_as_text(fact: kernel.Fact, text: str) -> None:

@@ -12,7 +12,7 @@ from kcover_ebpf.tunables.diagnosis import UNLEARNED_STALL_S
 from .scripted_job import Stage
 
 MIB = 1 << 20
-BUSY = GpuSeen(NS, Pid(7), ("0000:5d:00.0",), GpuUse.WORKING, NS, utilization=1.0, power_w=600.0)
+BUSY = GpuSeen(NS, Pid(7), ("0000:5d:00.0",), GpuUse.WORKING, NS, power_w=600.0)
 
 
 def observe(clock: GpuClock, has_other: bool = False, **fields: int | bool) -> bool:

@@ -6,7 +6,7 @@ from kcover_ebpf.diagnosis.packet_loss import LossWatch
 from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.verdict import VerdictKind
 from kcover_ebpf.facts.kernel import TcpRetransmit
-from kcover_ebpf.ids import NS, Inode, Pid
+from kcover_ebpf.ids import NS, Pid
 from tests.unit.link_builders import mesh
 
 from .scripted_job import Stage, all_wait, trained
@@ -24,7 +24,7 @@ def lossy_watch(
 
 def again(views: dict[Pid, ProcessHistory], pid: int, other: int, now_ns: int) -> TcpRetransmit:
     sample = views[Pid(pid)].sockets[other]
-    return TcpRetransmit(now_ns, Pid(pid), Inode(0), sample.local, sample.remote, 0)
+    return TcpRetransmit(now_ns, Pid(pid), sample.local, sample.remote)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_loss_watch__a_burst_of_a_moment_is_no_lossy_link() -> None:
 
 def test_loss_watch__losses_to_any_peer_but_a_rank_do_not_count() -> None:
     views = mesh(3)
-    fact = TcpRetransmit(0, Pid(100), Inode(0), ("10.0.0.1", 5), ("8.8.8.8", 443), 0)
+    fact = TcpRetransmit(0, Pid(100), ("10.0.0.1", 5), ("8.8.8.8", 443))
     watch = LossWatch()
     for step in range(60):
         watch.observe(TcpRetransmit(step * NS // 6, *_rest(fact)), views)
@@ -69,8 +69,8 @@ def test_loss_watch__losses_to_any_peer_but_a_rank_do_not_count() -> None:
     assert watch.lossy(10 * NS, slowed=False) is None
 
 
-def _rest(fact: TcpRetransmit) -> tuple[Pid, Inode, tuple[str, int], tuple[str, int], int]:
-    return fact.pid, fact.inode, fact.local, fact.remote, fact.backoff
+def _rest(fact: TcpRetransmit) -> tuple[Pid, tuple[str, int], tuple[str, int]]:
+    return fact.pid, fact.local, fact.remote
 
 
 def test_loss_watch__when_the_job_has_become_slow_fewer_losses_matter() -> None:
@@ -84,7 +84,7 @@ def lose_packets(stage: Stage, seconds: int) -> None:
     ends = ("127.0.0.1", 10_102), ("127.0.0.1", 10_201)
     for _ in range(4 * seconds):
         for _ in range(2):
-            stage.feed(TcpRetransmit(stage.now_ns, Pid(101), Inode(0), *ends, 0))
+            stage.feed(TcpRetransmit(stage.now_ns, Pid(101), *ends))
         stage.one_pass(NS // 4)
 
 

@@ -161,8 +161,8 @@ def test_masks__devices_keep_their_names_and_files_do_not(target: str, kept: boo
 
 def test_masks__addresses_stay_different_equal_and_local_as_they_were() -> None:
     masks, here, there = Masks(), ("10.1.2.3", 4000), ("2001:db8::7", 29500)
-    one = masks.of(TcpRetransmit(1, Pid(1), Inode(1), here, there, 3))
-    other = masks.of(TcpRetransmit(1, Pid(2), Inode(2), there, here, 3))
+    one = masks.of(TcpRetransmit(1, Pid(1), here, there))
+    other = masks.of(TcpRetransmit(1, Pid(2), there, here))
     assert (one.local, one.remote) == (other.remote, other.local)
     assert one.local[0] != one.remote[0]
     assert (one.local[1], one.remote[1]) == (4000, 29500)
@@ -170,7 +170,7 @@ def test_masks__addresses_stay_different_equal_and_local_as_they_were() -> None:
     assert "2001:db8" not in repr(one)
     port = masks.of(PortChange(1, "eth0", "", False, "down", ("10.1.2.3",)))
     assert port.addresses == (one.local[0],), "a port is known by its connections"
-    local = TcpRetransmit(1, Pid(1), Inode(1), ("127.0.0.1", 1), ("::1", 2), 3)
+    local = TcpRetransmit(1, Pid(1), ("127.0.0.1", 1), ("::1", 2))
     assert masks.of(local) == local
 
 

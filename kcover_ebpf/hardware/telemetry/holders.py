@@ -61,14 +61,12 @@ def seen_by(pid: Pid, states: Sequence[GpuState]) -> GpuSeen:
     """One fact of all GPUs of a process."""
     uses = {state.use for state in states}
     powers = [each.reading.power_w for each in states if each.reading.power_w is not None]
-    busy = [each.reading.utilization for each in states if each.reading.utilization is not None]
     return GpuSeen(
         boottime_ns=max(each.reading.boottime_ns for each in states),
         pid=pid,
         devices=tuple(sorted(each.reading.device for each in states)),
         use=uses.pop() if len(uses) == 1 else GpuUse.WORKING,
         use_since_ns=max(each.use_since_ns for each in states),
-        utilization=max(busy, default=None),
         power_w=sum(powers) if powers else None,
         nvlink_bytes=sum(each.nvlink_bytes for each in states),
         pcie_bytes=sum(each.pcie_bytes for each in states),
