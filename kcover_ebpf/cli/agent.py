@@ -172,7 +172,7 @@ def _round(checks: str, folder: Path | None, peers: tuple[str, ...]) -> RoundOpt
     "--believe-bandwidth",
     envvar="KCOVER_BELIEVE_BANDWIDTH",
     is_flag=True,
-    help="Treat a node as unfit when a job's own bandwidth check (preflight) fails on it.",
+    help="Report a node on which a job's own bandwidth check (preflight) fails, so that it is cordoned for four hours.",
 )
 @click.option(
     "--pod-logs",

@@ -13,9 +13,7 @@ from kcover_ebpf.cli.options import duration_option, metrics_option
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
-@click.command(
-    epilog="Needs the permissions of the chart's controller; one replica leads, the others are on standby."
-)
+@click.command()
 @click.option(
     "--kubeconfig",
     metavar="FILE",
@@ -108,7 +106,10 @@ def controller(  # noqa: PLR0913, PLR0917 - one argument for each option
     max_incidents: int,
     log_level: str,
 ) -> int:
-    """Merge the reports of all nodes into Incidents, and restart jobs as a whole."""
+    """Merge the reports of all nodes into Incidents, and restart jobs as a whole.
+
+    Needs the permissions of the chart's controller; one replica leads, the others are on standby.
+    """
     from kcover_ebpf.api.fault_policy import Bounds
     from kcover_ebpf.controller.breaker import Limits
     from kcover_ebpf.controller.main import Controller, ControllerOptions

@@ -29,7 +29,7 @@ Examples:
 
 \b
 Exit codes:
-  0 healthy; 1 a fault was found; 2 wrong usage; 3 cannot observe
+  0 healthy; 1 a fault was found; 2 wrong usage; 3 unknown, or cannot observe; 128 + signal interrupted
 """
 
 

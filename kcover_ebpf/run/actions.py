@@ -1,8 +1,4 @@
-"""What may be done about a verdict: write a bundle, end the job, start it again within a budget.
-
-Together with the supervisor (`host.supervisor`), which does the ending with the privileges of the user, this is
-the only place that changes anything.
-"""
+"""Whether a job may be started again, and how it is ended: by `host.supervisor`, as the user who started it."""
 
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
 """Manual pages and the page of commands have what --help shows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import click
 import pytest
 
+from kcover_ebpf.cli import cli
+from kcover_ebpf.cli.kubectl import kubectl
 from tools.docs import commands
 
 
@@ -82,3 +84,29 @@ def test_page__has_every_command_of_both_programs() -> None:
     for manual in commands.manuals():
         assert f"\n## {manual.name}\n" in page
     assert "| `--max-restarts INTEGER RANGE` |" in page
+
+
+def test_manuals__the_end_of_every_help_text_is_in_the_manual() -> None:
+    found = {manual.name: manual for manual in commands.manuals()}
+    ends = [
+        (name, line)
+        for name, epilog in epilogs()
+        for line in epilog.split("\n")
+        if line.strip("\b ")
+    ]
+    assert ends
+    missing = [
+        (name, line)
+        for name, line in ends
+        if not any(line.strip() in f"{title}:\n{text}" for title, text in found[name].sections)
+    ]
+    assert missing == []
+
+
+def epilogs() -> Iterator[tuple[str, str]]:
+    for program, name in ((cli, "kcover-ebpf"), (kubectl, "kubectl kcover")):
+        yield name, program.epilog or ""
+        for each in program.list_commands(click.Context(program)):
+            command = program.get_command(click.Context(program), each)
+            assert command is not None
+            yield f"{name} {each}", command.epilog or ""
