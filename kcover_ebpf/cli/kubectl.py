@@ -174,8 +174,8 @@ def dry_run(session: ApiClient, namespace: str, as_json: bool, policy: str, swit
 @click.argument("node", callback=object_name)
 @common
 def uncordon(session: ApiClient, namespace: str, as_json: bool, node: str) -> int:  # noqa: ARG001
-    """Mark a node healthy: ignore faults reported before now, and undo our cordon and taints."""
-    from kcover_ebpf.recovery.node_plan import CLEARED
+    """Mark a node healthy: ignore faults reported before now, and undo our cordon and taints, not those of others."""
+    from kcover_ebpf.recovery.node_plan import CLEARED, view_of
 
     now = rfc3339.to_text(time.time())
     try:
@@ -184,7 +184,10 @@ def uncordon(session: ApiClient, namespace: str, as_json: bool, node: str) -> in
         )
     except NotFound:
         raise UsageError(f"no node {node}; see kubectl get nodes") from None
-    done = f"node {node} marked healthy; the controller will uncordon it"
+    next_ = "the controller will uncordon it"
+    if view_of(raw).cordoned_by_others:
+        next_ = f"it stays cordoned, because others cordoned it: kubectl uncordon {node}"
+    done = f"node {node} marked healthy; {next_}"
     print(json.dumps(raw, indent=2) if as_json else done)
     return 0
 

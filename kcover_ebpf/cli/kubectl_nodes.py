@@ -35,7 +35,7 @@ class _Row:
     since: str | None
     reason: str
     kept_out_by: str
-    """kcover, operator, or empty."""
+    """kcover, operator, or empty; kcover also where both did."""
     kept_out_since: str | None
     kept_out_count: int
     """By kcover, within the last month."""
@@ -44,6 +44,8 @@ class _Row:
     inspected: str | None
     others: tuple[str, ...]
     """What other programs report to be wrong with the node."""
+    cordoned_by_operator: bool
+    """By a person, or a program other than kcover: kcover never undoes that."""
 
 
 @click.command()
@@ -109,6 +111,7 @@ def _row(
         gpus=health.gpus if health else None,
         inspected=rfc3339.to_text(seen.written_s) if seen is not None else None,
         others=others,
+        cordoned_by_operator=node.cordoned_by_others,
     )
 
 
@@ -128,6 +131,8 @@ def _cells(row: _Row) -> tuple[str, ...]:
         by += f" {age(row.kept_out_since)}"
     if row.kept_out_count > 1:
         by += f" ({row.kept_out_count}x)"
+    if row.cordoned_by_operator and row.kept_out_by == "kcover":
+        by += ", operator"
     since = age(row.since) if row.since else ""
     return (row.node, row.health, since, row.gpus or "", str(row.clean_rounds), by, row.reason)
 

@@ -30,9 +30,12 @@ from kcover_ebpf.recovery.node_health import (
     why_cordoned,
 )
 from kcover_ebpf.recovery.node_plan import (
+    BY_OTHERS,
+    BY_US,
     CLEARED,
     CONDITION,
     CORDONED,
+    CORDONED_BY,
     INSPECTED,
     TAINT,
     UNTIL,
@@ -115,6 +118,9 @@ class NodeReconciler:
             faults, report_s = seen.report.devices, seen.arrived_s
         faults += inspected(health, now_s, report_s, policy)
         if self._report_inspection(node, health, now_s):
+            node = self._newest(node)
+        if node.was_uncordoned and not self._limits.dry_run:
+            self._remember(_annotate(self._writes(), node, {CORDONED_BY: BY_OTHERS}))
             node = self._newest(node)
         if health is not None and not self._limits.dry_run:
             self._untaint_mended(node, health, now_s, policy)
@@ -291,12 +297,15 @@ class NodeReconciler:
     def _cordon(self, node: NodeView, todo: NodePlan) -> None:
         now = rfc3339.to_text(self._store.wall())
         spec: dict[str, Any] = {}
+        notes: dict[str, str | None] = {CORDONED: f"{now} {todo.reason}", UNTIL: None}
         if todo.cordon and not node.cordoned:
             spec["unschedulable"] = True
+            notes[CORDONED_BY] = BY_US
+        elif not node.ours:
+            notes[CORDONED_BY] = BY_OTHERS
         if todo.taint:
             ours = {"key": TAINT, "value": "fatal", "effect": "NoSchedule"}
             spec["taints"] = [*_others(node), ours]
-        notes: dict[str, str | None] = {CORDONED: f"{now} {todo.reason}", UNTIL: None}
         if todo.until_s is not None:
             notes[UNTIL] = rfc3339.to_text(todo.until_s)
         else:
@@ -311,6 +320,8 @@ class NodeReconciler:
         why = "the cordon on suspicion has expired"
         if node.until_s is None:
             why = "marked healthy, or its inspections are clean, after a fault"
+        if node.cordoned_by_others:
+            why += "; it stays cordoned, because others cordoned it"
         self._say(node, "KcoverUncordoned", why, False)
 
     def _remember(self, raw: Mapping[str, Any]) -> None:
@@ -327,9 +338,12 @@ class NodeReconciler:
 
 
 def release(session: ApiClient, node: NodeView) -> dict[str, Any]:
-    """Uncordon and untaint a node, if it is we who cordoned it; raises `ApiError`."""
-    notes = dict.fromkeys((CORDONED, UNTIL, CORDONED_FOR))
-    return _change(session, node, notes, {"taints": _others(node), "unschedulable": None})
+    """Undo our cordon and our taint of a node; a cordon of others stays. Raises `ApiError`."""
+    notes = dict.fromkeys((CORDONED, CORDONED_BY, UNTIL, CORDONED_FOR))
+    spec: dict[str, Any] = {"taints": _others(node)}
+    if not node.cordoned_by_others:
+        spec["unschedulable"] = None
+    return _change(session, node, notes, spec)
 
 
 def _others(node: NodeView) -> list[Mapping[str, Any]]:

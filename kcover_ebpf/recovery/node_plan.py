@@ -21,6 +21,11 @@ from kcover_ebpf.tunables.recovery import SUSPECT_CORDON_S
 
 CORDONED = "kcover.io/cordoned"
 """Annotation of a node that we cordoned: when, and why. Without it a cordon is not ours."""
+CORDONED_BY = "kcover.io/cordoned-by"
+"""Annotation of a node with `CORDONED`: `BY_US` or `BY_OTHERS`. Without it, as older versions leave it: by us."""
+BY_US = "kcover"
+BY_OTHERS = "others"
+"""If the node is unschedulable, that was set by a person or another program, and is not ours to undo."""
 CLEARED = "kcover.io/cleared"
 """Annotation: faults older than this time do not count. Written by hand."""
 UNTIL = "kcover.io/cordoned-until"
@@ -58,6 +63,17 @@ class NodeView:
     def ours(self) -> bool:
         """True if it is we who cordoned or tainted it."""
         return CORDONED in self.annotations
+
+    @property
+    def cordoned_by_others(self) -> bool:
+        """True if it is unschedulable, and it is not we who set that."""
+        by_others = not self.ours or self.annotations.get(CORDONED_BY) == BY_OTHERS
+        return self.cordoned and by_others
+
+    @property
+    def was_uncordoned(self) -> bool:
+        """True if a person or another program undid our cordon: the next one is not ours."""
+        return self.ours and self.annotations.get(CORDONED_BY) == BY_US and not self.cordoned
 
     @property
     def since_s(self) -> float | None:

@@ -70,6 +70,13 @@ class Cluster:
     def get(self, *_: object) -> dict[str, Any]:
         return {}
 
+    def by_hand(self, name: str, unschedulable: bool) -> None:
+        """A person cordons a node, or uncordons it."""
+        old = self.store.raw_nodes[name]
+        spec = dict(old["spec"]) | {"unschedulable": unschedulable}
+        self._put({"metadata": dict(old["metadata"]), "spec": spec, "status": {}})
+        self.nodes.reconcile(name)
+
     def cordoned(self) -> list[str]:
         return [
             name for name, raw in self.store.raw_nodes.items() if raw["spec"].get("unschedulable")

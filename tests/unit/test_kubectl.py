@@ -23,7 +23,7 @@ from kcover_ebpf.api.incident import (
 )
 from kcover_ebpf.cli import kubectl
 from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
-from kcover_ebpf.recovery.node_plan import CLEARED
+from kcover_ebpf.recovery.node_plan import CLEARED, CORDONED, CORDONED_BY
 from tests.unit.fake_api_server import Answer, Request, serving
 from tests.unit.kubeconfigs import kubeconfig
 
@@ -55,7 +55,7 @@ def incident(namespace: str, name: str, age_s: float) -> dict[str, Any]:
 
 @dataclass
 class FakeCluster:
-    """Objects by path; a PATCH of what is there merges the top level of `spec` and the metadata."""
+    """Objects by path; a PATCH of what is there merges the top level of `spec` and the metadata, and annotations."""
 
     objects: dict[str, dict[str, Any]] = field(default_factory=dict)
     refuse: int = 0
@@ -80,8 +80,11 @@ class FakeCluster:
         if found is None:
             return Answer(404, {"message": "not found"})
         if request.method == "PATCH":
+            notes = (found.get("metadata") or {}).get("annotations") or {}
             for part in ("spec", "metadata"):
                 found.setdefault(part, {}).update(request.body.get(part, {}))
+            if notes:
+                found["metadata"]["annotations"] = notes | found["metadata"]["annotations"]
         return Answer(body=found)
 
     @staticmethod
@@ -196,6 +199,25 @@ def test_from_text__a_node_is_declared_well(plugin: Plugin) -> None:
     assert (code, out) == (0, "node n7 marked healthy; the controller will uncordon it\n")
     reported = plugin.cluster.objects["/api/v1/nodes/n7"]["metadata"]["annotations"][CLEARED]
     rfc3339.from_text(reported)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "words"),
+    [
+        ({}, "it stays cordoned, because others cordoned it: kubectl uncordon n7\n"),
+        ({CORDONED: "x"}, "the controller will uncordon it\n"),
+        ({CORDONED: "x", CORDONED_BY: "others"}, "others cordoned it: kubectl uncordon n7\n"),
+    ],
+)
+def test_uncordon__a_cordon_of_others_is_left_to_them(
+    plugin: Plugin, annotations: dict[str, str], words: str
+) -> None:
+    raw = {"metadata": {"annotations": annotations}, "spec": {"unschedulable": True}}
+    plugin.cluster.objects["/api/v1/nodes/n7"] = raw
+    code, out, _ = plugin("uncordon", "n7")
+    assert code == 0
+    assert out.startswith("node n7 marked healthy; ")
+    assert out.endswith(words)
 
 
 @pytest.mark.parametrize(

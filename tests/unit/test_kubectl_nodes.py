@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from kcover_ebpf.cli import kubectl
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.kube import exec as kube_exec
 from kcover_ebpf.recovery.node_health import OFFENCES
-from kcover_ebpf.recovery.node_plan import CORDONED
+from kcover_ebpf.recovery.node_plan import CORDONED, CORDONED_BY
 from tests.unit.fake_api_server import Answer, Request, serving
 from tests.unit.fake_exec import FakeExec, pod
 from tests.unit.kubeconfigs import kubeconfig
@@ -54,6 +55,7 @@ class FakeNodeObjects:
         kept = {CORDONED: f"{NOW} plugin/p inspection", OFFENCES: f"2 {NOW}"}
         self.nodes = [
             node("bad", cordoned=True, annotations=kept),
+            node("both", cordoned=True, annotations=kept | {CORDONED_BY: "others"}),
             node("mine", cordoned=True),
             node("odd"),
             node("silent"),
@@ -121,6 +123,8 @@ def test_main__a_line_for_each_node(config: str, capsys: pytest.CaptureFixture[s
     assert cells["bad"].startswith("fail ")
     assert "1/1 0 kcover" in cells["bad"]
     assert "(2x) plugin/p inspection" in cells["bad"]
+    assert "kcover, operator" not in cells["bad"]
+    assert re.search(r"0 kcover \d+s \(2x\), operator plugin/p inspection", cells["both"])
     assert cells["mine"].endswith("1/1 1 operator")
     assert cells["odd"] == (
         "unknown 0 not inspected; condition KernelDeadlock is True; "
@@ -138,6 +142,9 @@ def test_main__the_same_as_json(config: str, capsys: pytest.CaptureFixture[str])
     bad = found["bad"]
     assert (bad["health"], bad["kept_out_by"], bad["kept_out_count"]) == ("fail", "kcover", 2)
     assert bad["kept_out_since"] == NOW
+    assert found["both"]["kept_out_by"] == "kcover"
+    by_operator = {name for name, each in found.items() if each["cordoned_by_operator"]}
+    assert by_operator == {"both", "mine"}
     assert found["odd"]["others"] == [
         "condition KernelDeadlock is True",
         "only 7 of 8 nvidia.com/gpu are allocatable",

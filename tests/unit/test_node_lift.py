@@ -19,7 +19,7 @@ from kcover_ebpf.errors import Conflict, Forbidden
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.recovery.node_health import CORDONED_FOR, OFFENCES
-from kcover_ebpf.recovery.node_plan import CORDONED
+from kcover_ebpf.recovery.node_plan import CORDONED, CORDONED_BY
 from tests.unit.node_world import Cluster
 
 PROBE, GPU = "plugin/probe", "0000:5d:00.0"
@@ -135,6 +135,65 @@ def test_node_lift__a_cordon_of_a_person_is_never_touched() -> None:
     bed.inspect(P, rounds=50)
     assert bed.cordoned() == ["n0"]
     assert bed.notes("n0") == {}
+
+
+@pytest.mark.parametrize("taint", [True, False], ids=["taint and cordon", "cordon alone"])
+def test_node_lift__a_cordon_of_a_person_stays_also_where_the_node_fails_meanwhile(
+    taint: bool,
+) -> None:
+    bed = Bed()
+    bed.store.policies.clear()
+    bed.policy("kcover", NodeActions(inspection=InspectionAction.ALL, taint=taint))
+    bed.by_hand("n0", True)
+    bed.inspect(F, rounds=2)
+    assert CORDONED in bed.notes("n0")
+    assert bed.notes("n0")[CORDONED_BY] == "others"
+    bed.inspect(P, rounds=3)
+    assert set(bed.notes("n0")) == {OFFENCES}, "what is ours is undone"
+    assert not bed.store.raw_nodes["n0"]["spec"].get("taints")
+    assert bed.cordoned() == ["n0"]
+    bed.by_hand("n0", False)
+    bed.inspect(F, rounds=2)
+    assert bed.notes("n0")[CORDONED_BY] == "kcover", "the next cordon is ours"
+
+
+def test_node_lift__a_cordon_of_a_person_stays_where_we_only_tainted_the_node_before() -> None:
+    bed = Bed()
+    bed.store.policies.clear()
+    bed.policy("kcover", NodeActions(inspection=InspectionAction.ALL, cordon=False))
+    bed.inspect(F, rounds=2)
+    assert bed.cordoned() == []
+    bed.by_hand("n0", True)
+    bed.inspect(P, rounds=3)
+    assert CORDONED not in bed.notes("n0")
+    assert bed.cordoned() == ["n0"]
+
+
+def test_node_lift__who_undoes_our_cordon_and_cordons_the_node_again_keeps_it() -> None:
+    bed = Bed()
+    bed.inspect(F, rounds=2)
+    bed.by_hand("n0", False)
+    assert bed.cordoned() == []
+    bed.by_hand("n0", True)
+    bed.inspect(P, rounds=3)
+    assert CORDONED not in bed.notes("n0")
+    assert bed.cordoned() == ["n0"]
+
+
+def test_node_lift__a_cordon_noted_by_an_older_version_is_taken_for_ours() -> None:
+    bed = Bed()
+    bed.inspect(F, rounds=2)
+    del bed.notes("n0")[CORDONED_BY]
+    bed.inspect(P, rounds=3)
+    assert bed.cordoned() == []
+
+
+def test_node_lift__a_dry_run_notes_nothing() -> None:
+    bed = Bed()
+    bed.inspect(F, rounds=2)
+    bed.nodes._limits = replace(bed.nodes._limits, dry_run=True)
+    bed.by_hand("n0", False)
+    assert bed.notes("n0")[CORDONED_BY] == "kcover"
 
 
 def test_node_lift__silence_lets_nothing_in() -> None:

@@ -6,8 +6,9 @@ import pytest
 
 from kcover_ebpf.api.fault_policy import NodeActions
 from kcover_ebpf.api.fault_report import ReportedDeviceFault
+from kcover_ebpf.controller.node_reconciler import release
 from kcover_ebpf.errors import ActionError
-from kcover_ebpf.recovery.node_plan import CORDONED, UNTIL, NodeBreaker, view_of
+from kcover_ebpf.recovery.node_plan import CORDONED, CORDONED_BY, UNTIL, NodeBreaker, view_of
 from kcover_ebpf.tunables.recovery import SUSPECT_CORDON_S
 from tests.unit.node_world import Cluster
 
@@ -52,6 +53,15 @@ def test_suspect__an_unfit_device_keeps_a_suspected_node_cordoned() -> None:
     cluster.breaks("n0")
     assert CORDONED in cluster.notes("n0")
     assert UNTIL not in cluster.notes("n0")
+
+
+def test_suspect__a_cordon_on_suspicion_stays_ours_when_a_device_fails() -> None:
+    cluster = Cluster()
+    cluster.nodes.suspect("n0", "stuck")
+    cluster.breaks("n0")
+    assert cluster.notes("n0")[CORDONED_BY] == "kcover"
+    release(cluster, view_of(cluster.store.raw_nodes["n0"]))  # type: ignore[arg-type]
+    assert cluster.cordoned() == []
 
 
 def test_suspect__suspicion_takes_half_of_the_breaker_and_none_of_the_devices_room() -> None:
