@@ -44,6 +44,7 @@ from kcover_ebpf.recovery.node_plan import (
     NodeView,
     counting,
     inspection_condition,
+    is_news,
     plan,
     suspect,
     view_of,
@@ -156,8 +157,8 @@ class NodeReconciler:
             "False": "InspectionPassed",
             "Unknown": "NoInspection",
         }
-        self._condition(node, INSPECTED, status, reasons[status], text)
-        if status != "Unknown":
+        self._condition(node, INSPECTED, node.inspected[0], status, reasons[status], text)
+        if status != "Unknown" and is_news(node, health, status, text):
             self._say(node, f"Kcover{reasons[status]}", text, status == "True")
         return True
 
@@ -269,7 +270,8 @@ class NodeReconciler:
         others = (*node.others, *self._on_devices(node)) if fault else ()
         if others:
             text = f"{text}; reported by others: {'; '.join(others)}"[:_MOST_TEXT]
-        self._condition(node, CONDITION, "True" if fault else "False", reason, text)
+        status = "True" if fault else "False"
+        self._condition(node, CONDITION, node.condition, status, reason, text)
         self._say(node, "KcoverDeviceFault" if fault else "KcoverDeviceWell", text, fault)
 
     def _on_devices(self, node: NodeView) -> tuple[str, ...]:
@@ -278,7 +280,9 @@ class NodeReconciler:
         except ApiError:
             return ()  # the fault is reported all the same
 
-    def _condition(self, node: NodeView, kind: str, status: str, reason: str, text: str) -> None:
+    def _condition(
+        self, node: NodeView, kind: str, old_status: str, status: str, reason: str, text: str
+    ) -> None:
         now = rfc3339.to_text(self._store.wall())[:19] + "Z"
         condition = {
             "type": kind,
@@ -286,10 +290,11 @@ class NodeReconciler:
             "reason": reason,
             "message": text,
             "lastHeartbeatTime": now,
-            "lastTransitionTime": now,
         }
+        if status != old_status:
+            condition["lastTransitionTime"] = now
         path = f"/api/v1/nodes/{node.name}/status"
-        # conditions are merged by their type, so those of others stay
+        # conditions are merged by their type, so those of others stay, and the time of a status that does
         self._remember(
             self._writes().strategic_patch(path, {"status": {"conditions": [condition]}})
         )

@@ -13,7 +13,7 @@ from typing import Any
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.fault_policy import NodeActions
 from kcover_ebpf.api.fault_report import ReportedDeviceFault
-from kcover_ebpf.api.node_health import ReceivedHealth
+from kcover_ebpf.api.node_health import PartHealth, ReceivedHealth
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.recovery.node_health import CORDONED_FOR, noted_cordon, why_cordoned
 from kcover_ebpf.recovery.others import seen_on
@@ -217,7 +217,7 @@ def inspection_condition(
     """Status and message of `INSPECTED` where they are to be written; a node without a failure gets none."""
     if seen is None or seen.is_stale(now_s):
         wanted = ("Unknown", "no inspection is reported")
-    elif failed := [each for each in seen.health.checks if each.result is Result.FAIL]:
+    elif failed := _failed(seen):
         texts = (f"{each.name}: {next(iter(each.evidence), 'failed')}" for each in failed)
         wanted = ("True", "; ".join(texts)[:512])
     else:
@@ -225,6 +225,23 @@ def inspection_condition(
     if wanted == node.inspected or (wanted[0] != "True" and not node.inspected[0]):
         return None
     return wanted
+
+
+def is_news(node: NodeView, seen: ReceivedHealth | None, status: str, text: str) -> bool:
+    """True if the condition about inspections shall say more than other evidence of what it said: worth an Event.
+
+    Evidence such as a temperature or a percentage changes with each inspection.
+    """
+    old_status, old_text = node.inspected
+    if status != old_status:
+        return True
+    heads = (f"{each.name}: " for each in _failed(seen))
+    return any(head in text and head not in old_text for head in heads)
+
+
+def _failed(seen: ReceivedHealth | None) -> list[PartHealth]:
+    checks = seen.health.checks if seen is not None else ()
+    return [each for each in checks if each.result is Result.FAIL]
 
 
 def suspect(node: NodeView, reason: str, now_s: float, policy: NodeActions, room: bool) -> NodePlan:

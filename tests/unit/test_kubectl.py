@@ -209,7 +209,7 @@ def test_from_text__a_node_is_declared_well(plugin: Plugin) -> None:
         ({CORDONED: "x", CORDONED_BY: "others"}, "others cordoned it: kubectl uncordon n7\n"),
     ],
 )
-def test_uncordon__a_cordon_of_others_is_left_to_them(
+def test_from_text__a_cordon_of_others_is_left_to_them(
     plugin: Plugin, annotations: dict[str, str], words: str
 ) -> None:
     raw = {"metadata": {"annotations": annotations}, "spec": {"unschedulable": True}}
