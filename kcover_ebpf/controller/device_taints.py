@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -39,14 +40,22 @@ class DeviceTaints:
     def __init__(self, session: ApiClient, writes: Callable[[], ApiClient], say: Say) -> None:
         """`writes`: the session for one write; `say`: makes an Event about a node."""
         self._session, self._writes, self._say = session, writes, say
+        self._lock = threading.Lock()
+        """Of the list: one that was begun before a rule was made is not taken for a newer one."""
         self._rules: dict[str, list[DeviceTaintRule]] = {}
         self._listed_s: float | None = None
+        self._is_served = False
+        """The cluster has such rules."""
 
-    def by_address(self, node: str) -> dict[str, dict[str, str]]:
-        """Selectors of DRA devices of a node, by PCI address; empty where there are none, or none can be read."""
+    def by_address(self, node: str, now_s: float) -> dict[str, dict[str, str]]:
+        """Selectors of the devices of a node that can be tainted alone, by PCI address; none where none can be read."""
         try:
             found = dra.devices(self._session, node)
+            if found:
+                self.refresh(now_s)
         except ApiError:
+            return {}
+        if not self._is_served:
             return {}
         return {each.address: each.selector for each in found if each.address}
 
@@ -82,20 +91,34 @@ class DeviceTaints:
                 return False
             except NotFound:
                 continue
-            self._listed_s = None
+            self._list_again()
             self._say(node, "KcoverDeviceTainted", f"{device.device}: {device.text}", True)
             return True
         return False
 
     def of_node(self, node: str, now_s: float) -> list[DeviceTaintRule]:
         """Our rules of a node, as of half a minute ago at most; raises `ApiError`."""
-        if self._listed_s is None or now_s - self._listed_s > TAINTS_LISTED_S:
-            self._rules = self._list()
-            self._listed_s = now_s
+        self.refresh(now_s)
         return self._rules.get(node, [])
+
+    def since_s(self, node: str) -> float | None:
+        """When the first of our rules of a node was made, as they were last listed; None without one."""
+        return min((each.created_s for each in self._rules.get(node, ())), default=None)
+
+    def refresh(self, now_s: float) -> None:
+        """List our rules, unless that was done half a minute ago and no rule was made since; raises `ApiError`."""
+        with self._lock:
+            if self._listed_s is None or now_s - self._listed_s > TAINTS_LISTED_S:
+                self._rules = self._list()
+                self._listed_s = now_s
+
+    def _list_again(self) -> None:
+        with self._lock:
+            self._listed_s = None
 
     def _list(self) -> dict[str, list[DeviceTaintRule]]:
         path, found = dra.taint_rules(self._session, {"labelSelector": _NODE})
+        self._is_served = bool(path)
         rules: dict[str, list[DeviceTaintRule]] = {}
         for each in found:
             metadata = each["metadata"]
@@ -113,4 +136,4 @@ class DeviceTaints:
             pass  # deleted meanwhile
         else:
             self._say(node, "KcoverDeviceUntainted", rule.name, False)
-        self._listed_s = None
+        self._list_again()

@@ -128,9 +128,12 @@ class NodeReconciler:
         touched = node.ours or node.condition == "True" or CLEARED in node.annotations
         if not any(each.unfit for each in faults) and not touched:
             return
-        dra = self.devices.by_address(name) if policy.device_taint and faults else {}
+        dra = self.devices.by_address(name, now_s) if policy.device_taint and faults else {}
         with self._lock:
-            room = self._room(suspects=False)
+            if dra:
+                # another worker may have tainted devices while this one waited
+                self.devices.refresh(now_s)
+            room = bool(self._counted(node, suspects=False)) or self._room(suspects=False)
             todo = plan(node, faults, report_s, policy, frozenset(dra), room)
             if not counting(node, faults, report_s) and not todo.let_go:
                 reason = why_not_lifted(node, health, now_s, policy)
@@ -191,19 +194,19 @@ class NodeReconciler:
 
     def _room(self, suspects: bool) -> bool:
         """True if one more node may be cordoned: on suspicion, or for a device."""
-        now_s, recent, cordoned = self._store.wall(), 0, 0
-        for raw in list(self._store.raw_nodes.values()):
-            node = view_of(raw)
-            if not node.ours or (node.until_s is not None and not suspects):
-                continue
-            cordoned += 1
-            try:
-                since_s = rfc3339.from_text(node.annotations[CORDONED].partition(" ")[0])
-            except ValueError:
-                continue
-            recent += now_s - since_s < self._limits.window_s
+        now_s, window_s = self._store.wall(), self._limits.window_s
+        nodes = (view_of(raw) for raw in list(self._store.raw_nodes.values()))
+        times = [found for node in nodes if (found := self._counted(node, suspects))]
+        recent = sum(any(now_s - each < window_s for each in found) for found in times)
         breaker = self._limits.breaker.for_suspects if suspects else self._limits.breaker
-        return breaker.room(cordoned, len(self._store.nodes), recent)
+        return breaker.room(len(times), len(self._store.nodes), recent)
+
+    def _counted(self, node: NodeView, suspects: bool) -> list[float]:
+        """Since when the breaker counts a node: cordoned, a device tainted. Empty: it does not."""
+        is_ours = node.ours and (suspects or node.until_s is None)
+        cordoned_s = (node.since_s or 0.0) if is_ours else None
+        times = (cordoned_s, self.devices.since_s(node.name))
+        return [each for each in times if each is not None]
 
     def _do(self, node: NodeView, todo: NodePlan, dra: Mapping[str, Mapping[str, Any]]) -> None:
         if todo.refused:
@@ -216,6 +219,7 @@ class NodeReconciler:
             self._report_fault(node, *todo.condition)
             node = self._newest(node)
         self._taint_devices(node, todo.devices, dra)
+        node = self._newest(node)
         if todo.reason:
             self._cordon(node, todo)
         elif todo.faults:

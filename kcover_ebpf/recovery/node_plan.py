@@ -158,12 +158,12 @@ def plan(
     """What to do about the faults that the agent of a node reports.
 
     `report_s`: when it reported them (unix seconds). `by_dra`: devices that the cluster hands out one by
-    one, so that each can be tainted alone. `room`: the breaker allows another node.
+    one, so that each can be tainted alone. `room`: the breaker allows this node, or counts it already.
     """
     cleared_s = _time(node.annotations.get(CLEARED))
     unfit = counting(node, faults, report_s)
     if not unfit:
-        if node.until_s is not None and node.until_s <= report_s:
+        if _expired(node, report_s):
             return NodePlan(let_go=True)
         mended = node.ours and cleared_s is not None and cleared_s >= (node.since_s or 0.0)
         well = node.condition == "True" and (mended or not node.ours)
@@ -178,10 +178,18 @@ def plan(
     whole = tuple(each for each in unfit if each not in alone)
     is_cordoned = node.ours and node.until_s is None
     wants = bool(whole) and (policy.cordon or policy.taint) and not is_cordoned
-    if not wants or not room:
-        refused = "the breaker allows no more nodes to be cordoned" if wants else ""
-        return NodePlan(condition=condition, devices=alone, faults=whole, refused=refused)
+    # what the node is suspected of ends in time also where the fault leaves the node itself alone
+    is_over = _expired(node, report_s) and not wants
+    if not room and (wants or alone):
+        refused = "the breaker allows no more nodes to be cordoned, or to have devices tainted"
+        return NodePlan(condition=condition, faults=whole, let_go=is_over, refused=refused)
+    if not wants:
+        return NodePlan(condition=condition, devices=alone, faults=whole, let_go=is_over)
     return NodePlan(condition, text, policy.cordon, policy.taint, alone, whole)
+
+
+def _expired(node: NodeView, now_s: float) -> bool:
+    return node.until_s is not None and node.until_s <= now_s
 
 
 def _named(fault: ReportedDeviceFault) -> str:

@@ -120,7 +120,8 @@ class Tainted(Bed):
             {"name": "gpu-0", "attributes": attributes},
             {"name": "gpu-1", "taints": self.theirs},
         ]
-        spec = {"driver": "d", "nodeName": "n0", "pool": {"name": "n0"}, "devices": devices}
+        node = (call[1] or {}).get("fieldSelector", "=n0").partition("=")[2]
+        spec = {"driver": "d", "nodeName": node, "pool": {"name": node}, "devices": devices}
         return {"items": [{"spec": spec}]}
 
     def create(self, _: str, body: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kcover_ebpf.api.fault_policy import InspectionAction
-from kcover_ebpf.errors import Forbidden
+from kcover_ebpf.errors import Forbidden, NotFound
 from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.recovery.node_health import CORDONED_FOR, OFFENCES
 from kcover_ebpf.recovery.node_plan import CORDONED
@@ -168,6 +168,26 @@ def test_node_lift__a_device_that_is_tainted_alone_is_handed_out_again_by_itself
     bed.inspect(P)
     assert bed.rules == {}
     assert ("n0", "KcoverDeviceUntainted") in bed.events
+
+
+def test_node_lift__a_node_is_cordoned_where_the_cluster_has_dra_and_no_rules_about_devices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bed = Tainted()
+    listed = bed.list
+
+    def without_rules(*call: Any) -> dict[str, Any]:
+        if call[0].endswith("devicetaintrules"):
+            raise NotFound("the server could not find the requested resource")
+        return listed(*call)
+
+    def refused(*_: Any) -> dict[str, Any]:
+        raise NotFound("the server could not find the requested resource")
+
+    monkeypatch.setattr(bed, "list", without_rules)
+    monkeypatch.setattr(bed, "create", refused)
+    bed.report(XID)
+    assert bed.cordoned() == ["n0"]
 
 
 THEIRS = {"key": "gpu.nvidia.com/xid", "value": "79", "effect": "NoSchedule"}
