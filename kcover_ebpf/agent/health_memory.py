@@ -16,10 +16,11 @@ from kcover_ebpf.tunables.agent import (
     FAULTS_REPEATED,
 )
 
+MOST_LINES = 4
+"""Of evidence, of each check and device."""
 _MOST_CHECKS = 64
 _MOST_DEVICES = 128
 """A node has 8 GPUs and some 20 network adapters; 16 checks, and those of its operator."""
-_MOST_LINES = 4
 _MOST_FAULTS = 32
 _MOST_TEXT = 256
 _GONE = ("it was on the PCI bus before, and is not there now",)
@@ -153,7 +154,7 @@ def _part(seen: Seen, before: Mapping[str, PartHealth], now_s: float) -> PartHea
         since_s=old.since_s if old is not None and same else now_s,
         rounds=old.rounds + 1 if old is not None and same else 1,
         kind=seen.kind,
-        evidence=tuple(map(_text, seen.evidence[:_MOST_LINES])),
+        evidence=tuple(map(_text, seen.evidence[:MOST_LINES])),
         advice=_text(seen.advice) or None,
         failed_s=now_s if failed else old.failed_s if old is not None else None,
         unmended=failed or (seen.result is Result.UNKNOWN and old is not None and old.unmended),

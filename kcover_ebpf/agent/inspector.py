@@ -1,7 +1,7 @@
 """The inspection of this node on a schedule: a process for each round, its results kept, published and counted.
 
 What hangs in the kernel is left behind with its process, and not started again until that has ended: a driver that
-answers no more costs one process, not one a round.
+answers no more costs one process, not one a round. What failed before it hung has failed until then.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kcover_ebpf.agent import health_memory
+from kcover_ebpf.agent import health_memory, left_behind
 from kcover_ebpf.agent.health_memory import Round, Seen
+from kcover_ebpf.agent.left_behind import LeftBehind, seen_of
 from kcover_ebpf.agent.report_sender import MANAGER
 from kcover_ebpf.agent.state_file import write_json
 from kcover_ebpf.api.codec import decode
@@ -29,7 +30,6 @@ from kcover_ebpf.api.node_health import HEALTHS, NodeHealth, object_of
 from kcover_ebpf.errors import ApiError, ObjectError
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.host import procfs
-from kcover_ebpf.ids import Pid
 from kcover_ebpf.inspection.round import RoundOptions, environment
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.tunables.agent import (
@@ -69,8 +69,8 @@ class Inspector:
         self._unfit: tuple[ReportedDeviceFault, ...] = ()
         self._announced: tuple[tuple[str, str, float], ...] = ()
         self._known: frozenset[tuple[str, str]] = frozenset()
-        self._left: dict[str, tuple[Pid, int]] = {}
-        """Check -> the process that hangs in it, and when that was started (boottime)."""
+        self._left: dict[str, LeftBehind] = {}
+        """By name of the check."""
         self.latest: NodeHealth | None = _load(options.state_file)
         """After the last round, which may be that of an earlier agent."""
         self.ended_s: float | None = None
@@ -127,14 +127,14 @@ class Inspector:
                 due_s = min(due_s, time.monotonic() + max(ROUND_AGAIN_S - since_s, 0.0))
 
     def _inspect(self) -> None:
-        self._left = {name: left for name, left in self._left.items() if _is_there(*left)}
+        self._left = {name: left for name, left in self._left.items() if left.is_there()}
         wanted = replace(self._options.wanted, left_out=tuple(self._left))
         answer, wrong = self._ask(wanted)
         if self._stopping:
             return
-        checks = [_seen(each) for each in answer.get("checks", ())]
-        checks += [Seen(name, Result.UNKNOWN, (_hangs(left),)) for name, left in self._left.items()]
-        devices = [_seen(each) for each in answer.get("devices", ())]
+        now_s = time.time()
+        checks = [seen_of(each) for each in answer.get("checks", ())]
+        devices = [seen_of(each) for each in answer.get("devices", ())]
         if wrong and self.latest is not None:
             lost = (wrong,)
             checks += [Seen(each.name, Result.UNKNOWN, lost) for each in self.latest.checks]
@@ -142,21 +142,20 @@ class Inspector:
                 Seen(each.name, Result.UNKNOWN, lost, kind=each.kind)
                 for each in self.latest.devices
             ]
+        hanging = tuple(self._left.values())
         for each in answer.get("checks", ()):
-            self._note_left(each["name"], each.get("left_behind"))
+            if left := left_behind.of_answer(each, devices, now_s):
+                self._left[each["name"]] = left
+        checks = left_behind.joined(checks, [each.check for each in hanging])
+        devices = left_behind.joined(devices, [one for each in hanging for one in each.devices])
         self.cpu_s += float(answer.get("cpu_seconds", 0.0))
         unfit = [f"{each.device} {each.fault}: {each.text}" for each in self._unfit]
         boot_id = procfs.boot_id()
-        done = Round(time.time(), boot_id, checks, devices, unfit, self._announced)
+        done = Round(now_s, boot_id, checks, devices, unfit, self._announced)
         expires_s = int(ROUNDS_MISSED * self._options.interval_s + ROUND_DEADLINE_S)
         health = health_memory.after_round(self._options.node, self.latest, done, expires_s)
         _save(self._options.state_file, health)
         self.latest, self.ended_s = health, time.monotonic()
-
-    def _note_left(self, name: str, pid: int | None) -> None:
-        start_ns = procfs.start_ns(Pid(pid)) if pid is not None else None
-        if pid is not None and start_ns is not None:
-            self._left[name] = (Pid(pid), start_ns)
 
     def _ask(self, wanted: RoundOptions) -> tuple[Mapping[str, Any], str]:
         """The answer of a round, and why there is none; one of the two is empty."""
@@ -201,21 +200,6 @@ class Inspector:
             self._on_error("apply", "nodehealths", error)
             return False
         return True
-
-
-def _seen(raw: Mapping[str, Any]) -> Seen:
-    name = raw["name"] if "name" in raw else raw["device"]
-    evidence: Sequence[str] = raw["evidence"]
-    return Seen(name, Result(raw["result"]), evidence, raw["advice"], raw.get("kind"))
-
-
-def _hangs(left: tuple[Pid, int]) -> str:
-    hours = (procfs.boottime_ns() - left[1]) / 3.6e12
-    return f"not run: process {left[0]} of an earlier round hangs in it since {hours:.1f} h"
-
-
-def _is_there(pid: Pid, start_ns: int) -> bool:
-    return procfs.start_ns(pid) == start_ns
 
 
 def _end(process: subprocess.Popen[str]) -> None:

@@ -15,6 +15,7 @@ from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 from typing import Any
 
 from kcover_ebpf.errors import KcoverError
+from kcover_ebpf.facts.health import Result
 from kcover_ebpf.inspection import runner
 from kcover_ebpf.inspection.devices import results_by_device
 from kcover_ebpf.inspection.options import InspectionOptions, host_root, peer_of
@@ -71,6 +72,7 @@ def answer_of(wanted: RoundOptions) -> dict[str, Any]:
                 "evidence": list(each.evidence),
                 "advice": each.advice,
                 "left_behind": each.left_behind,
+                "failing": [one.device for one in each.devices if one.result is Result.FAIL],
             }
             for each in found
         ],

@@ -16,6 +16,7 @@ import pytest
 
 from kcover_ebpf.agent import inspector as module
 from kcover_ebpf.agent.inspector import Inspector, InspectorOptions
+from kcover_ebpf.agent.left_behind import LeftBehind
 from kcover_ebpf.api.fault_report import ReportedDeviceFault
 from kcover_ebpf.errors import ApiError, UsageError
 from kcover_ebpf.facts.health import Result
@@ -191,7 +192,7 @@ def test_inspector__what_hangs_is_not_started_again(
         (check,) = bench.inspector.latest.checks
         assert (check.name, check.result) == ("nvml", Result.UNKNOWN)
         assert "process 1 of an earlier round hangs" in check.evidence[0]
-        monkeypatch.setattr(module, "_is_there", lambda *_: False)
+        monkeypatch.setattr(LeftBehind, "is_there", lambda _: False)
         bench.inspector._inspect()
         assert asked[-1].left_out == ()
 
