@@ -72,7 +72,7 @@ read to their end while they are open; compressed ones are not read.
 
 Each inspection (`kcover-ebpf inspect`, check `kernel_log`) searches the kernel's log since boot for the rules below that concern the node. A match that lasts until
 repair or reboot, and is `fatal` or `error`, fails the check, unless another check of that inspection shows whether it is still so (`nvml` of a GPU, `devlink` of
-a card); any other match is a warning for an hour. The result appears in the node's `NodeHealth`, in metrics and in
+a card): only if that check was run and is not `unknown`. Any other match is a warning for an hour. The result appears in the node's `NodeHealth`, in metrics and in
 `kubectl kcover nodes`, and an operator's policy may cordon the node ([inspection](inspection.md)). After a repair without a reboot,
 `dmesg --clear` on the node clears it. Xids are [announced faults](hardware.md), which are cleared separately. No rule that fails a node can be
 triggered by the name of a process, which the kernel prints into its lines and any tenant can choose.

@@ -43,7 +43,7 @@ class InspectionOptions:
     """Gigabytes (10^9) a second of bus bandwidth below which nccl-tests fail; None: no floor."""
     log_rules: Path | None = None
     """An operator's rules for lines of the kernel's log, tried before those that are shipped."""
-    checks: frozenset[str] = frozenset()
-    """Names of all checks of the same round; the runner sets them."""
+    answered: frozenset[str] = frozenset()
+    """For a check by others: names of those of the same round that observed something. The runner sets them."""
     pause: Callable[[float], None] = time.sleep
     """Waits so many seconds between two readings of a counter."""

@@ -62,6 +62,8 @@ class Check:
     source: str
     """For the documentation: where it is read."""
     find: Callable[[InspectionOptions], Iterator[CheckFinding]]
+    by_others: bool = False
+    """True: run after the others of its round, because it is judged by which of them have answered."""
 
 
 def joined(findings: Iterable[CheckFinding]) -> CheckFinding:

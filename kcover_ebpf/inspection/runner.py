@@ -50,13 +50,20 @@ class _Running:
 
 
 def inspect(checks: Sequence[Check], options: InspectionOptions) -> list[CheckResult]:
-    """Results in the order of the checks: the light ones run at once, then the heavy ones one by one."""
-    options = replace(options, checks=frozenset(each.name for each in checks))
-    light = [each for each in checks if each.cost is Cost.LIGHT]
-    heavy = [each for each in checks if each.cost is Cost.HEAVY]
+    """Results in the order of the checks.
+
+    The light ones run at once, then the heavy ones one by one, then those that depend on what the others observed.
+    """
+    last = [each for each in checks if each.by_others]
+    light = [each for each in checks if each.cost is Cost.LIGHT and not each.by_others]
+    heavy = [each for each in checks if each.cost is Cost.HEAVY and not each.by_others]
     found: dict[str, CheckResult] = {}
-    for group in (light, *([each] for each in heavy)):
-        found |= {each.name: each for each in _run_together(group, options)}
+    for group in (light, *([each] for each in heavy), last):
+        answered = frozenset(
+            name for name, each in found.items() if each.result is not Result.UNKNOWN
+        )
+        done = _run_together(group, replace(options, answered=answered))
+        found |= {each.name: each for each in done}
     return [found[each.name] for each in checks]
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import time
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,15 @@ from kcover_ebpf.inspection import runner, schedule
 from kcover_ebpf.inspection.checks import kernel_log
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.registry import CHECKS
-from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, joined, passed
+from kcover_ebpf.inspection.result import (
+    Check,
+    CheckFinding,
+    Cost,
+    failed,
+    joined,
+    passed,
+    unknown,
+)
 from kcover_ebpf.logs.rules import shipped
 
 NOW_S = 10_000.0
@@ -34,8 +43,8 @@ def record(text: str, *, at_s: float = NOW_S - 60, priority: int = 3) -> bytes:
     return f"{priority},7,{int(at_s * 1e6)},-;{text}\n SUBSYSTEM=block\n".encode()
 
 
-def judged(*raw: bytes, own: Path | None = None, checks: Collection[str] = ()) -> CheckFinding:
-    return joined(kernel_log.judged(raw, NOW_S, UNIX_S - NOW_S, own, checks))
+def judged(*raw: bytes, own: Path | None = None, answered: Collection[str] = ()) -> CheckFinding:
+    return joined(kernel_log.judged(raw, NOW_S, UNIX_S - NOW_S, own, answered))
 
 
 def test_judged__what_lasts_fails_the_node_however_long_ago_it_was() -> None:
@@ -48,10 +57,10 @@ def test_judged__what_lasts_fails_the_node_however_long_ago_it_was() -> None:
 def test_judged__what_another_check_sees_the_end_of_is_a_warning() -> None:
     """A GPU that was reset is well by NVML, and the line about it stays in the log."""
     line = record("NVRM: GPU 0000:5d:00.0: GPU has fallen off the bus.")
-    found = judged(line, checks=("pcie", "nvml"))
+    found = judged(line, answered=("pcie", "nvml"))
     assert found.result is Result.WARN
     assert found.evidence.startswith("gpu_fallen_off_bus: ")
-    assert judged(line, checks=("pcie",)).result is Result.FAIL, "no check sees that GPU"
+    assert judged(line, answered=("pcie",)).result is Result.FAIL, "no check sees that GPU"
 
 
 def test_judged__a_text_does_not_change_as_time_goes_by() -> None:
@@ -67,18 +76,36 @@ def test_shipped__the_check_that_a_rule_names_is_one_of_ours() -> None:
     assert named <= {check.name for check, _ in schedule._WHERE}, "else it is not in a round"
 
 
-def test_inspect__a_line_is_left_to_its_check_in_a_round_with_it_alone(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("other", "fails"),
+    [
+        (None, True),
+        (passed("healthy"), False),
+        (failed("reporter in error", "reset it"), False),
+        (unknown("did not answer within 20 s"), True),
+    ],
+    ids=["is not run", "passes", "fails", "observes nothing"],
+)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_inspect__a_line_is_left_to_its_check_where_that_has_answered(
+    monkeypatch: pytest.MonkeyPatch, other: CheckFinding | None, *, fails: bool, is_first: bool
 ) -> None:
-    line = record(MLX5, at_s=5.0)
-    monkeypatch.setattr(kmsg_reader, "stored", lambda _: [line])
-    devlink = Check("devlink", Cost.LIGHT, 20.0, "", "", lambda _: iter([passed("healthy")]))
-    options = InspectionOptions(root=Path("/nowhere"))
-    (alone,) = runner.inspect([kernel_log.CHECK], options)
-    assert alone.result is Result.FAIL
-    assert alone.evidence[0].startswith("mlx5_health_failed: ")
-    _, together = runner.inspect([devlink, kernel_log.CHECK], options)
-    assert together.result in (Result.WARN, Result.PASS)
+    """Only once it has: that it was started says nothing about the card."""
+    monkeypatch.setattr(kmsg_reader, "stored", lambda _: [record(MLX5, at_s=5.0)])
+    checks = [kernel_log.CHECK]
+    if other is not None:
+
+        def find(_: InspectionOptions) -> Iterator[CheckFinding]:
+            time.sleep(0.3)
+            yield other
+
+        checks.insert(0 if is_first else 1, Check("devlink", Cost.LIGHT, 20.0, "", "", find))
+    found = runner.inspect(checks, InspectionOptions(root=Path("/nowhere")))
+    assert [each.name for each in found] == [each.name for each in checks]
+    by_name = {each.name: each for each in found}
+    assert (by_name["kernel_log"].result is Result.FAIL) == fails
+    if fails:
+        assert by_name["kernel_log"].evidence[0].startswith("mlx5_health_failed: ")
 
 
 @pytest.mark.parametrize(("at_s", "result"), [(NOW_S - 60, "warn"), (NOW_S - 4000, "pass")])

@@ -39,7 +39,7 @@ def find(options: InspectionOptions) -> Iterator[CheckFinding]:
         )
         return
     now_s = time.clock_gettime(time.CLOCK_MONOTONIC)
-    yield from judged(raw, now_s, time.time() - now_s, options.log_rules, options.checks)
+    yield from judged(raw, now_s, time.time() - now_s, options.log_rules, options.answered)
 
 
 def judged(
@@ -47,17 +47,17 @@ def judged(
     now_s: float,
     unix_offset_s: float,
     own_rules: Path | None = None,
-    checks: Collection[str] = (),
+    answered: Collection[str] = (),
 ) -> Iterator[CheckFinding]:
     """The findings by these records of /dev/kmsg, in order; `now_s` on their clock, and the way from it to unix time.
 
-    `own_rules`: a file of rules that are tried first. `checks`: those of the same round. What lasts until a repair or a
-    reboot, and what none of them sees the end of, fails the node; the rest is a warning while it is recent. Lines that
-    user space wrote do not count, nor those about a job alone.
+    `own_rules`: a file of rules that are tried first. `answered`: checks of the same round that did. What lasts until a
+    repair or a reboot, and what none of them sees the end of, fails the node; the rest is a warning while it is recent.
+    Lines that user space wrote do not count, nor those about a job alone.
     """
     lines = [each.partition(b"\n")[0] for each in raw]  # behind the first newline are properties
     kinds: dict[str, _Kind] = {}
-    for name, kind in _known(lines, own_rules, checks):
+    for name, kind in _known(lines, own_rules, answered):
         before = kinds.setdefault(name, kind)
         if before is not kind:
             before.last_s, before.count = kind.last_s, before.count + 1
@@ -73,7 +73,7 @@ def judged(
 
 
 def _known(
-    lines: list[bytes], own_rules: Path | None, checks: Collection[str]
+    lines: list[bytes], own_rules: Path | None, answered: Collection[str]
 ) -> Iterator[tuple[str, _Kind]]:
     # only now: compiling some sixty patterns takes as long as the rest of the check
     from kcover_ebpf.hardware.catalog import Catalog
@@ -88,7 +88,7 @@ def _known(
     for match in reader.feed(b"\n".join([*lines, b""])):
         record = kmsg_parser.split_record(lines[match.number - 1].decode("utf-8", "replace"))
         if match.concerns is Concerns.NODE and record is not None:
-            is_seen = match.check in checks
+            is_seen = match.check in answered
             is_bad = match.lasting and match.severity in _BAD and not is_seen
             yield (
                 match.rule,
@@ -111,8 +111,9 @@ CHECK = Check(
     Cost.LIGHT,
     10.0,
     "no line of the kernel says that the node is unfit, by the [rules](logs.md) that concern the node: what lasts, and "
-    "no other check of the same round sees, fails it until the log is cleared or the node reboots; the rest is a "
-    "warning for an hour",
+    "no other check of the same round has answered about, fails it until the log is cleared or the node reboots; the "
+    "rest is a warning for an hour",
     "`/dev/kmsg`",
     find,
+    by_others=True,
 )
