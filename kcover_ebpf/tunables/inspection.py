@@ -21,6 +21,11 @@ FEW_INODES_SHARE = 0.05
 """Of the inodes: the kubelet's default (nodefs.inodesFree)."""
 CLOCK_FAR_S = 0.1
 """An offset from which on the order of events on two nodes is confused."""
+CLOCK_UNSURE_S = 5.0
+"""Of the kernel's bound for the error, which grows by 500 us a second from one correction to the next: 10,000 s without
+one, and 16 s make it unsynchronised. A daemon that is well corrects every 2048 s at the latest by default
+(systemd-timesyncd; chrony and ntpd 1024 s), which is 1 s; ntpd may pass over seven answers of eight, which is 4.1 s. A
+server that is off by more itself is refused by all of them (chrony 3 s, ntpd 1.5 s)."""
 PEER_SLOW_S = 0.5
 """A name or a connection in the same cluster takes milliseconds; a lost packet costs a second."""
 STORAGE_SLOW_S = 1.0

@@ -200,17 +200,31 @@ def test_inspection_host__memory_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "offset", "result"),
+    ("status", "offset", "maxerror", "result"),
     [
-        (0, 90_000, PASS),
-        (0, 200_000, WARN),
-        (0x2000, 90_000_000, PASS),
-        (0x2000, -200_000_000, WARN),
-        (0x40, 0, WARN),
+        (0, 90_000, 1_000, PASS),
+        (0, 200_000, 1_000, WARN),
+        (0x2000, 90_000_000, 1_000, PASS),
+        (0x2000, -200_000_000, 1_000, WARN),
+        (0x40, 0, 1_000, WARN),
     ],
 )
-def test_judged__the_clock(status: int, offset: int, result: Result) -> None:
-    assert clock.judged(clock.Timex(status=status, offset=offset)).result is result
+def test_judged__the_clock(status: int, offset: int, maxerror: int, result: Result) -> None:
+    timex = clock.Timex(status=status, offset=offset, maxerror=maxerror)
+    assert clock.judged(timex).result is result
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "result"), [(1024, PASS), (2048, PASS), (8 * 1024, PASS), (3 * 3600, WARN)]
+)
+def test_judged__a_clock_that_is_no_longer_corrected(silent_s: int, result: Result) -> None:
+    """As under chrony, which leaves the kernel's own offset at zero."""
+    own_us, a_second_us = 50_000, 500
+    timex = clock.Timex(status=0x2001, offset=0, maxerror=own_us + a_second_us * silent_s)
+    found = clock.judged(timex)
+    assert found.result is result
+    if result is WARN:
+        assert found.evidence.startswith("not corrected for about 3.0 h: error at most 5450.0 ms")
 
 
 def test_inspection_host__the_clock_of_this_machine_is_read(tmp_path: Path) -> None:
