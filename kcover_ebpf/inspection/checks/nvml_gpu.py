@@ -61,7 +61,7 @@ _LINK_FIELDS = (
     ("effective errors", 219),
 )
 """The same where links lack those counters: ours, and the field (nvml.h; older bindings lack names)."""
-_RESET = "drain the node and reset the GPU (nvidia-smi --gpu-reset)"
+_RESET = "drain the node, end what has the GPU open (docs/telemetry.md), and reset it (nvidia-smi --gpu-reset)"
 _REPLACE = "drain the node and have the GPU replaced"
 _COOL = "check fans, air flow and power supply of the node"
 _RESEAT = "reseat or replace the GPU, riser or cable"
