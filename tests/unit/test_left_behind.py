@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,13 @@ threading.Thread(target=time.sleep, args=(600,)).start()
 ctypes.CDLL(None).syscall(int(sys.argv[1]), 0)
 """
 SYS_EXIT = {"x86_64": 60, "aarch64": 93}
+
+
+def until(reached: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + 60
+    while not reached():
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
 
 
 def started() -> int:
@@ -77,7 +84,9 @@ class Rounds:
 
     def end_helper(self) -> None:
         if self.pid.exists():
-            os.kill(int(self.pid.read_text()), signal.SIGKILL)
+            helper = int(self.pid.read_text())
+            os.kill(helper, signal.SIGKILL)
+            until(lambda: (stat := process_tree.read_stat(helper)) is None or not stat.alive)
             self.pid.unlink()
 
 
@@ -173,10 +182,7 @@ def test_is_there__a_process_whose_first_thread_has_ended() -> None:
     number = str(SYS_EXIT.get(os.uname().machine))
     argv = [sys.executable, "-c", WITHOUT_ITS_FIRST, number]
     with subprocess.Popen(argv) as child:
-        end_s = time.monotonic() + 60
-        while Path(f"/proc/{child.pid}/stat").read_text().split()[2] != "Z":
-            assert time.monotonic() < end_s
-            time.sleep(0.01)
+        until(lambda: Path(f"/proc/{child.pid}/stat").read_text().split()[2] == "Z")
         answer = {"name": "a", "result": "fail", "evidence": [], "advice": ""}
         left = left_behind.of_answer(answer | {"left_behind": child.pid}, (), 1.8e9)
         assert left is not None, "a thread of it hangs"
