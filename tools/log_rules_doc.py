@@ -98,6 +98,8 @@ advice = "call the storage team"
 
 or as the JSON of a node-problem-detector log monitor, of which `type`, `reason`, `pattern` and `condition` are read. Patterns have
 [RE2's syntax](https://github.com/google/re2/wiki/Syntax); begin that of a lasting rule about the node with `^`.
+`^`, `$` and flags refer to the message, without what the log put in front of it, and texts of any language match. A rule that RE2 refuses, or rules that are too many for one automaton (64 MiB), are
+refused when they are loaded: agent and commands end with exit code 2 and a line that says which.
 """
 
 

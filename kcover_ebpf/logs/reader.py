@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
-
-import re2
 
 from kcover_ebpf.hardware import kmsg_parser
 from kcover_ebpf.hardware.catalog import Catalog, Entry, judge
 from kcover_ebpf.hardware.catalog import Domain as XidDomain
-from kcover_ebpf.logs import lines
+from kcover_ebpf.logs import lines, scanner
 from kcover_ebpf.logs.lines import LogLine, Source
-from kcover_ebpf.logs.rules import Concerns, LogDomain, LogRule, Severity, compiled
+from kcover_ebpf.logs.rules import Concerns, LogDomain, LogRule, Severity, compiled, scanner_for
 
 _LONGEST_LINE = 64 << 10
 """Bytes; what a line has beyond them is not read. The CRI cuts at 16 KiB."""
-_SCAN_MEMORY = 64 << 20
-"""Bytes that RE2 may take for the automaton of all rules at once; it takes about 1 MiB."""
 
 _XID, _SXID = compiled(kmsg_parser.XID_IN_LOG), compiled(kmsg_parser.SXID_IN_LOG)
 _XID_DOMAIN = {
@@ -67,7 +62,7 @@ class LogReader:
         self._rules = tuple(rules)
         self._catalog = catalog
         self._bare = bare_lines
-        self._scan = _scanner(self._rules)
+        self._scan = scanner_for(self._rules)
         self._rest = b""
         self._in_long_line = False
         self._line_count = 0
@@ -93,7 +88,7 @@ class LogReader:
             yield from self._read(rest)
 
     def _read(self, block: bytes) -> Iterator[Match]:
-        start = 0
+        start, block = 0, scanner.whole_utf8(block)
         for line_start, line_end in self._candidates(block):
             self._line_count += block.count(b"\n", start, line_start)
             start = line_start
@@ -107,9 +102,10 @@ class LogReader:
         """Start and end of the lines that may match, each once."""
         position = 0
         while (match := self._scan.search(block, position)) is not None:
+            if match.start() == len(block):  # empty, behind the last newline: there is no line
+                return
             start = block.rfind(b"\n", 0, match.start()) + 1
             end = block.find(b"\n", match.start())
-            end = len(block) if end < 0 else end
             yield start, end
             position = end + 1
 
@@ -151,20 +147,6 @@ def first_rule(rules: Iterable[LogRule], text: str, source: Source) -> LogRule |
         if source in (Source.UNKNOWN, rule.source) and rule.regex.search(text):
             return rule
     return None
-
-
-@cache
-def _scanner(rules: tuple[LogRule, ...]) -> re2._Regexp[bytes]:
-    """All patterns as one, over bytes and without anchors: whatever a rule matches, this does."""
-    options = re2.Options()
-    options.max_mem = _SCAN_MEMORY
-    options.encoding = re2.Options.Encoding.LATIN1
-    patterns = (
-        kmsg_parser.BEGINS_IN_LOG,
-        *(rule.pattern.removeprefix("^").removesuffix("$") for rule in rules),
-    )
-    joined = "|".join(f"(?:{pattern})" for pattern in patterns)
-    return re2.compile(f"(?m:{joined})".encode("latin-1", "replace"), options=options)
 
 
 def _of_xid(number: int, text: str, entry: Entry) -> Match:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cache
@@ -15,6 +15,8 @@ from typing import Any, Protocol, TypeVar
 import re2
 
 from kcover_ebpf.errors import PolicyError
+from kcover_ebpf.hardware import kmsg_parser
+from kcover_ebpf.logs import scanner
 from kcover_ebpf.logs.lines import Source
 
 
@@ -136,7 +138,20 @@ def load(path: Path | None) -> tuple[LogRule, ...]:
             own.append(read(row))
         except (ValueError, TypeError) as error:
             raise PolicyError(f"log rules {path}: rule {number}: {error}") from error
-    return (*own, *shipped())
+    rules = (*own, *shipped())
+    try:
+        scanner_for(rules)
+    except ValueError as error:
+        raise PolicyError(f"log rules {path} cannot be searched together: {error}") from error
+    return rules
+
+
+def scanner_for(rules: Iterable[LogRule]) -> re2._Regexp[bytes]:
+    """Finds the lines of a log that one of the rules may match, or that may be an Xid or SXid.
+
+    Raises `ValueError` if they are too many for RE2.
+    """
+    return scanner.compiled([kmsg_parser.BEGINS_IN_LOG, *(rule.pattern for rule in rules)])
 
 
 def compiled(pattern: str) -> Regex:
@@ -146,9 +161,7 @@ def compiled(pattern: str) -> Regex:
     try:
         regex: Regex = re2.compile(pattern, options=options)
     except re2.error as error:
-        words = error.args[0]
-        text = words.decode("utf-8", "replace") if isinstance(words, bytes) else words
-        raise ValueError(f"pattern {pattern!r}: {text}") from error
+        raise ValueError(f"pattern {pattern!r}: {scanner.words_of(error)}") from error
     return regex
 
 

@@ -1,0 +1,73 @@
+"""One RE2 search for the lines that any of many patterns may match, over blocks of UTF-8. Pure.
+
+A pattern is for a message, and the block has whole lines: what the log put in front of the message is there too. So the
+search has the patterns without their anchors, and no match of it is longer than a line: whatever a pattern matches in a
+message, the search matches in its line. The line still has to be tried.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+
+import re2
+
+_MEMORY = 64 << 20
+"""Bytes that RE2 may take for the automaton of all patterns at once; that of the shipped rules takes about 1 MiB."""
+_PARTS = re.compile(
+    r"(?P<quoted>\\Q.*?(?:(?P<end>\\E)|\Z))"
+    r"|\\[pP]\{[^}]*\}"
+    r"|\[\^?\]?(?:\[:\^?\w+:\]|\\.|[^\]\\])*\]"
+    r"|(?P<anchor>\\[Az]|[\^$])"
+    r"|\\."
+    r"|[^\\\[^$]+",
+    re.DOTALL,
+)
+r"""Of RE2's syntax: only outside of \Q...\E, of \p{^...} and of classes are ^, $, \A and \z anchors."""
+
+
+def compiled(patterns: Iterable[str]) -> re2._Regexp[bytes]:
+    """The search for any of these patterns, each valid for itself; `ValueError` if RE2 refuses them together."""
+    return _compiled("|".join(f"(?:{_unanchored(each)})" for each in patterns))
+
+
+@lru_cache(maxsize=8)
+def _compiled(joined: str) -> re2._Regexp[bytes]:
+    options = re2.Options()
+    options.max_mem = _MEMORY
+    options.log_errors = False
+    options.never_nl = (
+        True  # else [^x] and \s would match across lines, and each search take longer
+    )
+    options.never_capture = True
+    try:
+        return re2.compile(joined.encode(), options=options)
+    except re2.error as error:
+        raise ValueError(words_of(error)) from error
+
+
+def words_of(error: re2.error) -> str:
+    """RE2's reason for refusing a pattern."""
+    words = error.args[0]
+    return words.decode("utf-8", "replace") if isinstance(words, bytes) else str(words)
+
+
+def whole_utf8(block: bytes) -> bytes:
+    """The block as it is once decoded with "replace": RE2 matches no byte that is not UTF-8."""
+    try:
+        block.decode()
+    except UnicodeDecodeError:
+        return block.decode("utf-8", "replace").encode()
+    return block
+
+
+def _unanchored(pattern: str) -> str:
+    return _PARTS.sub(_without_anchor, pattern)
+
+
+def _without_anchor(part: re.Match[str]) -> str:
+    if part["anchor"]:
+        return "(?:)"  # not nothing: it may be repeated
+    # RE2 takes \Q without \E, which would quote the patterns behind it
+    return f"{part[0]}\\E" if part["quoted"] and not part["end"] else part[0]
