@@ -39,13 +39,14 @@ class PciFunction:
 
     @property
     def is_nvidia_gpu(self) -> bool:
-        """A GPU for NVIDIA's driver: not one that was given to a virtual machine."""
-        return self.is_gpu and self.vendor == NVIDIA and self.driver != "vfio-pci"
+        """A GPU for NVIDIA's driver: not one that was given to a virtual machine, nor a part for one."""
+        is_given_away = self.driver == "vfio-pci" or self.is_virtual
+        return self.is_gpu and self.vendor == NVIDIA and not is_given_away
 
     @property
     def is_virtual(self) -> bool:
         """A virtual function (SR-IOV): they come and go with the virtual machines that use them."""
-        return (self.folder / "physfn").exists()
+        return is_virtual(self.folder)
 
     @property
     def is_nvswitch(self) -> bool:
@@ -67,6 +68,11 @@ def functions(root: Path) -> Iterator[PciFunction]:
 def nvidia_gpus(root: Path) -> list[PciFunction]:
     """The GPUs that NVIDIA's driver should have."""
     return [each for each in functions(root) if each.is_nvidia_gpu]
+
+
+def is_virtual(function: Path) -> bool:
+    """Whether this folder is that of a virtual function; in a virtual machine that has it, it is not."""
+    return (function / "physfn").exists()
 
 
 def address_below(folder: Path) -> str:

@@ -38,9 +38,10 @@ def _has_gpu(root: Path) -> bool:
 
 
 def _has_rdma(root: Path) -> bool:
-    is_there = any((root / "sys/class/infiniband").glob("*"))
-    return is_there or any(
-        each.is_nic and each.vendor == pci.MELLANOX for each in pci.functions(root)
+    devices = (root / "sys/class/infiniband").glob("*")
+    return any(not pci.is_virtual(each / "device") for each in devices) or any(
+        each.is_nic and each.vendor == pci.MELLANOX and not each.is_virtual
+        for each in pci.functions(root)
     )
 
 

@@ -8,6 +8,9 @@ import pytest
 
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.inspection.checks import links, modules, pcie, rdma
+from kcover_ebpf.inspection.options import InspectionOptions
+from kcover_ebpf.inspection.result import Check
+from kcover_ebpf.inspection.schedule import scheduled
 from tests.unit.inspection_hosts import GPU, NIC, SWITCH, found, pci_device, write
 
 ALL_MODULES = ("nvidia", "nvidia_uvm", "nvidia_peermem", "gdrdrv")
@@ -223,6 +226,43 @@ def test_inspection_devices__only_a_driver_that_counts_is_quoted_on_a_ports_past
     assert "since the boot" not in found(rdma.CHECK, tmp_path).evidence
     write(folder / "hw_counters/link_downed", 3)
     assert "went down 3 time(s) since the boot" in found(rdma.CHECK, tmp_path).evidence
+
+
+def is_scheduled(check: Check, root: Path) -> bool:
+    return check in scheduled((), (), InspectionOptions(root=root))
+
+
+def on_pci(root: Path, device: str, function: Path) -> None:
+    (root / f"sys/class/infiniband/{device}/device").symlink_to(function)
+
+
+def test_inspection_devices__an_rdma_port_of_a_virtual_function_is_not_judged(
+    tmp_path: Path,
+) -> None:
+    physical = pci_device(tmp_path, "0000:40:00.0", NIC, "0x15b3")
+    virtual = pci_device(tmp_path, "0000:40:00.1", NIC, "0x15b3")
+    (virtual / "physfn").symlink_to(physical)
+    port(tmp_path, "mlx5_1", "1: DOWN", physical="2: Polling")
+    on_pci(tmp_path, "mlx5_1", virtual)
+    one = found(rdma.CHECK, tmp_path)
+    assert one.result is Result.UNKNOWN, "whether the card is well, no virtual function shows"
+    assert one.evidence == "only virtual functions have RDMA devices here"
+    assert is_scheduled(rdma.CHECK, tmp_path), "the card itself should have one"
+    write(physical / "vendor", "0x8086")
+    assert not is_scheduled(rdma.CHECK, tmp_path)
+    port(tmp_path, "mlx5_0")
+    on_pci(tmp_path, "mlx5_0", physical)
+    one = found(rdma.CHECK, tmp_path)
+    assert (one.result, "mlx5_1" in one.evidence) == (Result.PASS, False)
+
+
+def test_inspection_devices__a_virtual_function_in_its_machine_is_a_port_like_others(
+    tmp_path: Path,
+) -> None:
+    """There it has no link to the card that it is of."""
+    port(tmp_path, "mlx5_0", "1: DOWN", physical="2: Polling")
+    on_pci(tmp_path, "mlx5_0", pci_device(tmp_path, "0000:00:05.0", NIC, "0x15b3"))
+    assert found(rdma.CHECK, tmp_path).result is Result.FAIL
 
 
 def test_inspection_devices__no_rdma_device(tmp_path: Path) -> None:

@@ -76,6 +76,18 @@ def test_inspection_nvml__each_gpu_has_a_result_of_its_own(library: Path, host: 
     assert gone == [[second, "fail"], [first, "pass"]], "it is on the bus, but NVML has it not"
 
 
+def test_inspection_nvml__a_virtual_function_of_a_gpu_is_none_that_nvml_lacks(
+    library: Path, host: Path
+) -> None:
+    """On a host of vGPUs the driver has them, and NVML lists the GPU alone."""
+    driver = host / "sys/bus/pci/drivers/nvidia"
+    driver.mkdir(parents=True)
+    virtual = pci_device(host, "0000:5d:00.4")
+    (virtual / "driver").symlink_to(driver)
+    (virtual / "physfn").symlink_to(host / "sys/bus/pci/devices/0000:5d:00.0")
+    assert answer(library, host)[4] == [["0000:5d:00.0", "pass"], ["0000:5e:00.0", "pass"]]
+
+
 def test_inspection_nvml__healthy_gpus(library: Path, host: Path) -> None:
     result, evidence, advice, _ = examine(library, host)
     assert (result, advice) == ("pass", "")

@@ -28,10 +28,11 @@ _CABLE = "check the cable, the transceiver and the switch port"
 
 
 def find(options: InspectionOptions) -> Iterator[CheckFinding]:
-    """A finding for each port."""
-    ports = sorted((options.root / "sys/class/infiniband").glob("*/ports/*"))
+    """A finding for each port, but for those of virtual functions: without a user they are down on a healthy card."""
+    all_ports = sorted((options.root / "sys/class/infiniband").glob("*/ports/*"))
+    ports = [each for each in all_ports if not pci.is_virtual(each.parents[1] / "device")]
     if not ports:
-        yield _no_port(options)
+        yield _only_virtual() if all_ports else _no_port(options)
         return
     before = {port: _counters(port) for port in ports}
     options.pause(RDMA_COUNTERS_S)
@@ -49,6 +50,13 @@ def _no_port(options: InspectionOptions) -> CheckFinding:
         return warned(text, "modprobe mlx5_ib")
     return unknown(
         "no RDMA device is visible", "right for a node without RDMA; else load its driver"
+    )
+
+
+def _only_virtual() -> CheckFinding:
+    return unknown(
+        "only virtual functions have RDMA devices here",
+        "right where the card itself was given away; else load its driver",
     )
 
 
@@ -105,7 +113,8 @@ CHECK = Check(
     "rdma",
     Cost.LIGHT,
     10.0,
-    "each port is ACTIVE, as fast as others of its model, and its error counters do not grow within a second",
+    "each port, except of virtual functions (SR-IOV), is ACTIVE, as fast as others of its model, and its error "
+    "counters do not grow within a second",
     "`/sys/class/infiniband`",
     find,
 )
