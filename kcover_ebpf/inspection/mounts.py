@@ -5,16 +5,22 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from kcover_ebpf.facts.health import Result
 from kcover_ebpf.host.proc_text import mountinfo, unescaped
+from kcover_ebpf.inspection.result import CheckFinding
 
 _DISK = frozenset({"bcachefs", "btrfs", "ext3", "ext4", "f2fs", "xfs", "zfs"})
 _NETWORK = frozenset({"9p", "beegfs", "ceph", "cifs", "gpfs", "lustre", "nfs", "nfs4", "smb3", "wekafs"})  # fmt: skip
 _READ_ONLY = frozenset({"ro", "emergency_ro"})
 """Of a super block; ext4 keeps "rw" after an error and adds "emergency_ro" since Linux 6.15."""
 _CSI = re.compile(r"kubernetes\.io[~/]csi/")
+_VOLUME = re.compile(
+    r"/pods/[^/]+/(?:volumes/[^/]+~[^/]+|volume-subpaths)/|/kubelet/plugins/|/plugins/kubernetes\.io/"
+)
+"""Where the kubelet (whose --root-dir may be another) mounts volumes of pods, and CSI drivers stage them before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +37,10 @@ class Mount:
     is_network: bool
     went_read_only: bool
     """It was mounted to be written, but the kernel made it read-only after an error."""
+    is_read_only: bool
+    """It can be written nowhere."""
+    is_volume: bool
+    """It is mounted for pods, and nowhere else: what happens to it concerns their jobs, and goes with them."""
     csi_driver: str
     """Empty if no CSI driver mounted it."""
 
@@ -39,6 +49,13 @@ class Mount:
         """Such as "/data (nfs4, filer:/export, CSI driver nfs.csi.k8s.io)"."""
         driver = f", CSI driver {self.csi_driver}" if self.csi_driver else ""
         return f"{self.place} ({self.kind}, {self.source}{driver})"
+
+    def judged(self, found: CheckFinding) -> CheckFinding:
+        """A finding about it. A volume of pods makes no node unfit: the next one would mount it, too."""
+        if not self.is_volume or found.result is not Result.FAIL:
+            return found
+        evidence = f"{found.evidence}; a volume of pods, whose jobs alone it concerns"
+        return replace(found, result=Result.WARN, evidence=evidence)
 
 
 def find_mounts(root: Path) -> list[Mount]:
@@ -69,9 +86,16 @@ def _parsed(text: str, top: Path) -> Iterator[Mount]:
         writable, super_options = "rw" in each.options.split(","), each.super_options.split(",")
         driver = _csi_driver(path.parent / "vol_data.json") if _CSI.search(place) else ""
         broken = writable and not _READ_ONLY.isdisjoint(super_options)
-        known = found.get(each.device)
-        if known is None or (driver and not known.csi_driver):
-            found[each.device] = Mount(place, path, kind, source, is_network, broken, driver)
+        read_only = not writable or not _READ_ONLY.isdisjoint(super_options)
+        is_volume = _VOLUME.search(place) is not None
+        mount = Mount(place, path, kind, source, is_network, broken, read_only, is_volume, driver)
+        known = found.get(each.device, mount)
+        shown = mount if driver and not known.csi_driver else known
+        found[each.device] = replace(
+            shown,
+            is_read_only=known.is_read_only and read_only,
+            is_volume=known.is_volume and is_volume,
+        )
     yield from found.values()
 
 

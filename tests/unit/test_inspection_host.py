@@ -163,6 +163,68 @@ def test_inspection_host__room_on_disks(
     assert "/data" not in one.evidence
 
 
+PODS = "/var/lib/kubelet/pods/u/volumes/kubernetes.io~csi/pv-1/mount"
+STAGED = "/var/lib/kubelet/plugins/kubernetes.io/csi/ebs.csi.aws.com/a1/globalmount"
+SUBPATH = "/data/k/pods/u/volume-subpaths/pv-1/main/0"
+
+
+def xfs(place: str, options: str = "rw", more: str = "rw") -> str:
+    return f"50 1 259:1 / {place} {options},relatime - xfs /dev/nvme1n1 {more}"
+
+
+@pytest.mark.parametrize(
+    ("lines", "result"),
+    [
+        ((xfs(PODS),), WARN),
+        ((xfs(STAGED), xfs(PODS), xfs(SUBPATH)), WARN),
+        ((xfs("/var/lib/kubelet/plugins/csi-driver.example/mnt"),), WARN),
+        ((xfs("/data"),), FAIL),
+        ((xfs(PODS), xfs("/data")), FAIL),
+        ((xfs("/var/lib/kubelet"), xfs(SUBPATH)), FAIL),
+        ((xfs("/var/lib/kubelet/pods"),), FAIL),
+        ((xfs("/data", "ro"), xfs(PODS)), FAIL),
+        ((xfs("/data", "ro"),), UNKNOWN),
+        ((xfs("/data", "rw", "ro"),), UNKNOWN),
+    ],
+)
+def test_inspection_host__a_full_volume_of_pods_is_no_fault_of_the_node(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lines: tuple[str, ...], result: Result
+) -> None:
+    mount(tmp_path, *lines)
+    answer = os.statvfs_result((4096, 4096, 1000, 0, 0, 1000, 500, 500, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _: answer)
+    one = found(space.INODES_CHECK, tmp_path)
+    assert one.result is result
+    assert ("a volume of pods" in one.evidence) == (result is WARN)
+    assert ("remove old images" in one.advice) == (result is FAIL)
+
+
+@pytest.mark.parametrize(
+    ("places", "result"),
+    [
+        (["/var/lib/kubelet/pods/u/volumes/kubernetes.io~nfs/home"], WARN),
+        (["/var/lib/kubelet/pods/u/volumes/kubernetes.io~nfs/home", "/data"], FAIL),
+        (["/data"], FAIL),
+    ],
+)
+def test_inspection_host__a_server_that_only_pods_mounted_is_no_fault_of_the_node(
+    tmp_path: Path, places: list[str], result: Result
+) -> None:
+    mount(tmp_path, *(NFS.replace("/data", place) for place in places))
+    one = found(storage.CHECK, tmp_path)
+    assert one.result is result
+    assert "no answer within 5 s" in one.evidence
+
+
+def test_inspection_host__a_volume_of_pods_that_became_read_only_is_a_warning(
+    tmp_path: Path,
+) -> None:
+    top = mount(tmp_path, xfs(PODS, "rw", "ro"))
+    (top / PODS[1:]).mkdir(parents=True)
+    one = found(storage.CHECK, tmp_path)
+    assert (one.result, "became read-only" in one.evidence) == (WARN, True)
+
+
 def test_inspection_host__shared_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert found(space.SHM_CHECK, tmp_path).result is FAIL
     (tmp_path / "dev/shm").mkdir(parents=True)

@@ -11,6 +11,7 @@ from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, pas
 from kcover_ebpf.tunables.inspection import FEW_INODES_SHARE, LITTLE_SPACE_SHARE
 
 _CLEAN = "remove old images, checkpoints and logs"
+_CLEAN_VOLUME = "make room in the volume, or enlarge it"
 
 
 def find_shm(options: InspectionOptions) -> Iterator[CheckFinding]:
@@ -33,28 +34,30 @@ def find_shm(options: InspectionOptions) -> Iterator[CheckFinding]:
 
 
 def find_inodes(options: InspectionOptions) -> Iterator[CheckFinding]:
-    """A finding for each disk; servers are not asked."""
-    disks = [each for each in find_mounts(options.root) if not each.is_network]
+    """A finding for each disk that may be written; servers are not asked."""
+    mounts = find_mounts(options.root)
+    disks = [each for each in mounts if not (each.is_network or each.is_read_only)]
     for disk in disks:
         try:
             found = os.statvfs(disk.path)
         except OSError as error:
             yield unknown(f"{disk.label}: {error.strerror}")
             continue
-        yield _room(disk.label, found)
+        clean = _CLEAN_VOLUME if disk.is_volume else _CLEAN
+        yield disk.judged(_room(disk.label, found, clean))
     if not disks:
-        yield unknown("no mounted disk is visible", "run on the node itself")
+        yield unknown("no mounted disk that may be written is visible", "run on the node itself")
 
 
-def _room(label: str, found: os.statvfs_result) -> CheckFinding:
+def _room(label: str, found: os.statvfs_result, clean: str) -> CheckFinding:
     blocks = found.f_bavail / found.f_blocks if found.f_blocks else 1.0
     # Some file systems (btrfs) make inodes as they need them, and report none.
     inodes = found.f_favail / found.f_files if found.f_files else 1.0
     text = f"{label}: {blocks:.0%} of the space and {inodes:.0%} of the inodes are free"
     if not blocks or not inodes:
-        return failed(text, _CLEAN)
+        return failed(text, clean)
     if blocks < LITTLE_SPACE_SHARE or inodes < FEW_INODES_SHARE:
-        return warned(text, _CLEAN)
+        return warned(text, clean)
     return passed(text)
 
 
@@ -70,7 +73,8 @@ INODES_CHECK = Check(
     "inodes",
     Cost.LIGHT,
     10.0,
-    "each disk has space (warn below 10%) and inodes (warn below 5%); fail when one is used up",
+    "each disk that is mounted to be written has space (warn below 10%) and inodes (warn below 5%); fail when one is "
+    "used up (only a warning of a volume of pods)",
     "statfs",
     find_inodes,
 )

@@ -28,7 +28,7 @@ def find(options: InspectionOptions) -> Iterator[CheckFinding]:
     mounts = find_mounts(options.root)
     seconds = _ask_all(mounts)
     for mount, taken_s in zip(mounts, seconds, strict=True):
-        yield _of_one(mount, taken_s)
+        yield mount.judged(_of_one(mount, taken_s))
     if not mounts:
         yield unknown("no mounted disk or network file system is visible", "run on the node itself")
     yield from _write_all(options)
@@ -139,8 +139,8 @@ CHECK = Check(
     Cost.LIGHT,
     30.0,
     "each disk and network file system (with its server or CSI driver) answers statfs within 5 s (warn from "
-    "1 s) and did not become read-only; 1 MiB is written, synced and read within 20 s (warn from 1 s each way) in each "
-    "folder of `--write-to` (`writeTo` in the chart)",
+    "1 s) and did not become read-only (only a warning of a volume of pods); 1 MiB is written, synced and read within "
+    "20 s (warn from 1 s each way) in each folder of `--write-to` (`writeTo` in the chart)",
     "`/proc/1/mountinfo`, statfs",
     find,
 )
