@@ -40,6 +40,9 @@ LEAST_PEERS = 2
 
 PEER_PATIENCE_S = 5.0
 """Two lost packets of a handshake (1 + 2 s) are forgiven."""
+PEER_NAME_PATIENCE_S = 25.0
+"""For the name of a peer: a resolver asks each of two servers twice for 5 s (resolv.conf(5)), so the second of them is
+still heard, if slowly. With connection and echoes it is less than the deadline of the check."""
 PEER_ECHO_S = 1.0
 """For an echo from a node of the same cluster, which takes less than a millisecond; as ping's interval."""
 PEER_ECHO_TRIES = 2

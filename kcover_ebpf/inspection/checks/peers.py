@@ -1,22 +1,38 @@
-"""Other nodes can be reached: name, connection, size of packets on the way."""
+"""Other nodes can be reached: name, connection, size of packets on the way.
+
+In the network namespace of this process: in a pod without hostNetwork that is the network of pods, and not the node's.
+"""
 
 from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from kcover_ebpf.facts.health import Result
-from kcover_ebpf.inspection import echo
+from kcover_ebpf.inspection import echo, route
+from kcover_ebpf.inspection.at_once import at_once
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown, warned
-from kcover_ebpf.tunables.inspection import PEER_PATIENCE_S, PEER_SLOW_S
+from kcover_ebpf.tunables.inspection import (
+    PEER_ECHO_S,
+    PEER_ECHO_TRIES,
+    PEER_NAME_PATIENCE_S,
+    PEER_PATIENCE_S,
+    PEER_SLOW_S,
+)
 
 _IP_MTU = 14
 _IPV6_MTU = 24
 """include/uapi/linux/in.h and in6.h; Python has no names for them."""
 _ETHERNET_MTU = 1500
+_CONNECTED_S = PEER_PATIENCE_S + 2 * PEER_ECHO_TRIES * PEER_ECHO_S + 1.0
+"""A connection and its echoes take no longer; one second is for the threads."""
+_DNS = "check DNS"
+_NETWORK = "check the network and the peer"
+_SMALLER = "the way to it takes small packets only: check the MTU of all links"
 _UNEQUAL = (
     "give all links and switches on the way the same MTU, if none of them filters large echoes"
 )
@@ -27,6 +43,16 @@ _ARRIVES = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class _Peer:
+    name: str
+    """HOST:PORT."""
+    family: int
+    address: tuple[Any, ...]
+    """Of a socket."""
+    resolved_s: float
+
+
 def find(options: InspectionOptions) -> Iterator[CheckFinding]:
     """A finding for each peer.
 
@@ -34,42 +60,66 @@ def find(options: InspectionOptions) -> Iterator[CheckFinding]:
     """
     if not options.peers:
         yield unknown("no peer was named", "name them: --peer HOST:PORT")
-    found = [_of_one(host, port) for host, port in options.peers]
+    found = _of_all(options.peers)
     some_answer = any(each.result is not Result.FAIL for each in found)
     for each in found:
         doubtful = some_answer and each.result is Result.FAIL
         yield replace(each, result=Result.WARN) if doubtful else each
 
 
-def _of_one(host: str, port: int) -> CheckFinding:
+def _of_all(named: Sequence[tuple[str, int]]) -> list[CheckFinding]:
+    """In their order, but asked at once: where nothing answers, all of them take no longer than one."""
+    resolved = at_once(_resolved, named, PEER_NAME_PATIENCE_S)
+    peers = [each for each in resolved if isinstance(each, _Peer)]
+    answered = dict(zip(peers, at_once(_of_one, peers, _CONNECTED_S), strict=True))
+    return [_found(each, one, answered) for each, one in zip(named, resolved, strict=True)]
+
+
+def _found(
+    named: tuple[str, int],
+    resolved: _Peer | CheckFinding | None,
+    answered: Mapping[_Peer, CheckFinding | None],
+) -> CheckFinding:
+    name = f"{named[0]}:{named[1]}"
+    if resolved is None:
+        return failed(f"{name}: the name has no address within {PEER_NAME_PATIENCE_S:g} s", _DNS)
+    if isinstance(resolved, CheckFinding):
+        return resolved
+    return answered[resolved] or failed(f"{name}: no answer within {_CONNECTED_S:g} s", _NETWORK)
+
+
+def _resolved(named: tuple[str, int]) -> _Peer | CheckFinding:
+    host, port = named
     name = f"{host}:{port}"
     start_s = time.monotonic()
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM
-        )[0]
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
-        return failed(f"{name}: the name has no address: {error.strerror}", "check DNS")
-    resolved_s = time.monotonic() - start_s
-    with socket.socket(family, kind, protocol) as connection:
+        return failed(f"{name}: the name has no address: {error.strerror}", _DNS)
+    return _Peer(name, family, address, time.monotonic() - start_s)
+
+
+def _of_one(peer: _Peer) -> CheckFinding:
+    start_s = time.monotonic()
+    with socket.socket(peer.family, socket.SOCK_STREAM) as connection:
         connection.settimeout(PEER_PATIENCE_S)
         try:
-            connection.connect(address)
+            connection.connect(peer.address)
         except OSError as error:
-            reason = error.strerror or str(error)
-            return failed(f"{name}: no connection: {reason}", "check the network and the peer")
-        connected_s = time.monotonic() - start_s - resolved_s
+            return failed(f"{peer.name}: no connection: {error.strerror or error}", _NETWORK)
+        connected_s = time.monotonic() - start_s
         mtu = _mtu(connection)
-    arrives = echo.arrives(family, address, mtu)
+    own_mtu = route.mtu_to(peer.family, peer.address[0]) or _ETHERNET_MTU
+    arrives = echo.arrives(peer.family, peer.address, mtu)
     text = (
-        f"{name}: name in {resolved_s * 1000:.1f} ms, connected in {connected_s * 1000:.1f} ms, "
+        f"{peer.name}: name in {peer.resolved_s * 1000:.1f} ms, connected in {connected_s * 1000:.1f} ms, "
         f"path MTU {mtu}{_ARRIVES[arrives]}"
     )
     if arrives is False:
         return warned(text, _UNEQUAL)
-    if mtu < _ETHERNET_MTU:
-        return warned(text, "the way to it takes small packets only: check the MTU of all links")
-    if max(resolved_s, connected_s) > PEER_SLOW_S:
+    if mtu < min(own_mtu, _ETHERNET_MTU):
+        return warned(f"{text}; that of the route here is {own_mtu}", _SMALLER)
+    if max(peer.resolved_s, connected_s) > PEER_SLOW_S:
         return warned(text, "check DNS, and the network for lost packets")
     return passed(text)
 
@@ -85,7 +135,8 @@ CHECK = Check(
     Cost.LIGHT,
     60.0,
     "each `--peer HOST:PORT`: its name resolves, it accepts a TCP connection within 5 s (warn from 0.5 s), the "
-    "path MTU is 1500 at least, and ICMP echoes of its size come through (else warn); warn where others can be reached",
+    "path MTU is no less than that of the route here (or 1500), and ICMP echoes of its size come through (else warn); "
+    "warn where others can be reached",
     "getaddrinfo, TCP, ICMP",
     find,
 )

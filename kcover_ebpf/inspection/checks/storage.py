@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
 
+from kcover_ebpf.inspection.at_once import at_once
 from kcover_ebpf.inspection.mounts import Mount, find_mounts
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown, warned
@@ -18,8 +17,6 @@ from kcover_ebpf.tunables.inspection import (
     STORAGE_WRITE_PATIENCE_S,
 )
 
-_Place = TypeVar("_Place")
-_Answer = TypeVar("_Answer")
 _FILE_BYTES = 1 << 20
 
 
@@ -64,32 +61,14 @@ def _ask_all(mounts: Sequence[Mount]) -> list[float | None]:
             return None
         return time.monotonic() - start_s
 
-    return _at_once(ask, mounts, STORAGE_PATIENCE_S)
-
-
-def _at_once(
-    do: Callable[[_Place], _Answer | None], places: Sequence[_Place], patience_s: float
-) -> list[_Answer | None]:
-    """What it answered for each place; None: nothing within the patience."""
-    answers: list[_Answer | None] = [None] * len(places)
-
-    def ask(index: int) -> None:
-        answers[index] = do(places[index])
-
-    threads = [threading.Thread(target=ask, args=(i,), daemon=True) for i in range(len(places))]
-    for each in threads:
-        each.start()
-    end_s = time.monotonic() + patience_s
-    for each in threads:
-        each.join(max(0.0, end_s - time.monotonic()))
-    return answers
+    return at_once(ask, mounts, STORAGE_PATIENCE_S)
 
 
 def _write_all(options: InspectionOptions) -> Iterator[CheckFinding]:
     def write(folder: Path) -> CheckFinding:
         return _write(folder, options.root)
 
-    written = _at_once(write, options.write_to, STORAGE_WRITE_PATIENCE_S)
+    written = at_once(write, options.write_to, STORAGE_WRITE_PATIENCE_S)
     for folder, found in zip(options.write_to, written, strict=True):
         text = f"{folder}: 1 MiB is not written and read within {STORAGE_WRITE_PATIENCE_S:g} s"
         yield found or failed(text, "check its disk or server; jobs that write there are stuck")
