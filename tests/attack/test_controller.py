@@ -108,9 +108,9 @@ def test_a10_crashing_toys_of_one_namespace_leave_room_for_others(
 
     def waits() -> bool:
         texts = [each.get("status", {}).get("message", "") for each in incidents(tenant.namespace)]
-        return any("jobs of this namespace are being restarted" in text for text in texts)
+        return any("are being restarted at once" in text for text in texts)
 
-    until(waits, "the tenant's share of the breaker is used up", 180)
+    until(waits, "what the tenant may use of the breaker is used up", 180)
     peace.assert_recovers()
     assert waits(), "the attack lasted"
 

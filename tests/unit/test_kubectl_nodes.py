@@ -124,7 +124,7 @@ def test_main__a_line_for_each_node(config: str, capsys: pytest.CaptureFixture[s
     assert "1/1 0 kcover" in cells["bad"]
     assert "(2x) plugin/p inspection" in cells["bad"]
     assert "kcover, operator" not in cells["bad"]
-    assert re.search(r"0 kcover \d+s \(2x\), operator plugin/p inspection", cells["both"])
+    assert re.search(r"0 kcover \d+[smh] \(2x\), operator plugin/p inspection", cells["both"])
     assert cells["mine"].endswith("1/1 1 operator")
     assert cells["odd"] == (
         "unknown 0 not inspected; condition KernelDeadlock is True; "
