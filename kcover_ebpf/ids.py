@@ -15,6 +15,18 @@ Inode = NewType("Inode", int)
 """Of a file, pipe or socket; unique within its file system."""
 
 
+def host_and_port(text: str) -> tuple[str, int] | None:
+    """Of "HOST:PORT" or "[IPv6]:PORT", as users write it; the host may be empty. None for anything else."""
+    host, colon, port = text.rpartition(":")
+    is_number = port.isascii() and port.isdecimal() and len(port) <= 5
+    if not colon or not is_number or int(port) > 65535:
+        return None
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if set("[]") & set(bare) or (":" in bare and bare == host):
+        return None
+    return bare, int(port)
+
+
 class Endpoint(NamedTuple):
     """One end of a connection; equal to the plain pair that a `SocketSample` has."""
 

@@ -9,7 +9,6 @@ import contextlib
 import json
 import logging
 import os
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -24,7 +23,7 @@ from kcover_ebpf.api.fault_report import ReportedDeviceFault
 from kcover_ebpf.errors import ActionError
 from kcover_ebpf.host import host_programs, procfs
 from kcover_ebpf.host.host_programs import HostProgram
-from kcover_ebpf.output.bundles import write_bundle
+from kcover_ebpf.output.bundles import bundle_name, write_bundle
 from kcover_ebpf.tunables.agent import (
     BUG_REPORT_DEADLINE_S,
     BUG_REPORT_NICENESS,
@@ -128,13 +127,9 @@ class BugReports:
         size = report.stat().st_size
         if size > _MOST_BYTES:
             return f"the bug report has {size >> 20} MiB, and was not kept"
-        clock = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
-        name = f"{clock}.000Z-{_name(faults[0])}"
+        name = bundle_name(time.time(), _name(faults[0]))
         text = json.dumps([encode(each) for each in faults], indent=2) + "\n"
-        bundle = write_bundle(self._options.folder, name, {"faults.json": text})
-        kept = bundle / report.name
-        shutil.copyfile(report, kept)
-        kept.chmod(0o600)
+        bundle = write_bundle(self._options.folder, name, {"faults.json": text}, [report])
         return f"bug report {'' if in_time else '(cut short) '}in {bundle}"
 
     def _finish(self, process: subprocess.Popen[bytes]) -> bool:

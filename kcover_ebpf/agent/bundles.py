@@ -27,7 +27,7 @@ from kcover_ebpf.host.proc_text import split_stat
 from kcover_ebpf.host.stack_frames import parse_kernel_stack
 from kcover_ebpf.host.thread_reader import thread_numbers
 from kcover_ebpf.ids import Tid
-from kcover_ebpf.output.bundles import write_bundle
+from kcover_ebpf.output.bundles import bundle_name, write_bundle
 from kcover_ebpf.tunables.agent import BUNDLE_LIMIT_S, BUNDLES_KEPT
 from kcover_ebpf.watching.py_spy import Spies, is_python
 
@@ -51,9 +51,7 @@ class Bundles:
 
     def of(self, gang: Gang, found: Sequence[RunningContainer]) -> BundleWriter:
         """A bundle of these containers, to be written when there is time."""
-        now_s = self._clock()
-        clock = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now_s))
-        name = f"{clock}.{int(now_s % 1 * 1000):03d}Z-{key_of(gang).replace('/', '_')[:120]}"
+        name = bundle_name(self._clock(), key_of(gang).replace("/", "_")[:120])
         return BundleWriter(str(self._folder / name), lambda: self._write(name, gang, found))
 
     def _write(self, name: str, gang: Gang, found: Sequence[RunningContainer]) -> None:

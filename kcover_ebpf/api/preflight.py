@@ -9,8 +9,6 @@ CONTAINER = "kcover-preflight"
 """Its name; admission adds it (charts/kcover-ebpf/templates/admission/preflight.yaml)."""
 BANDWIDTH = "kcover-bandwidth"
 """The one after it, where the job asks for it: it measures between all pods of the job (inspection/bandwidth)."""
-FLOOR = "kcover.io/bandwidth-floor"
-"""Annotation of a pod by which its job asks for that: GB/s (10^9) of bus bandwidth."""
 FAILED = 81
 """Exit code of the check on a node that failed: no shell, runtime or framework uses this one."""
 

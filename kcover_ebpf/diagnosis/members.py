@@ -157,8 +157,8 @@ class Members:
     def supersede(self, failed: ProcessHistory) -> list[Pid]:
         """Forget the ranks that had ended before this one began and that have a successor, once it fails as well.
 
-        None where it took no other's place. What is left explains the failure that there is now: a container that is
-        started anew without end would leave ranks without end.
+        Returns them: none where it took no other's place. What is left explains the failure that there is now: a
+        container that is started anew without end would leave ranks without end.
         """
         rank = failed.rank
         if rank is None or failed.role is not Role.RANK:

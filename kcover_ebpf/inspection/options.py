@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kcover_ebpf.errors import UsageError
+from kcover_ebpf.ids import host_and_port
 
 _OF_FIRST = Path("/proc/1/root")
 
@@ -23,10 +24,10 @@ def host_root() -> Path:
 
 def peer_of(text: str) -> tuple[str, int]:
     """Host and port of HOST:PORT; `UsageError` for anything else."""
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise UsageError(f"the peer {text!r} is not HOST:PORT")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    found = host_and_port(text)
+    if found is None or not all(found):
+        raise UsageError(f"the peer {text[:80]!r} is not HOST:PORT")
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,11 +132,6 @@ class _Masks(NamedTuple):
     permitted: int
 
 
-def permitted() -> frozenset[int]:
-    """Numbers of the capabilities that this thread may raise."""
-    return frozenset(number for number in range(64) if _get().permitted >> number & 1)
-
-
 def _get() -> _Masks:
     data = (_Data * 2)()
     _call("capget", data)

@@ -29,6 +29,7 @@ from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.diagnosis.verdict import CAUSES, Verdict, VerdictKind, WaitRow
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.facts.kernel import Fact
+from kcover_ebpf.ids import host_and_port
 from kcover_ebpf.tunables.host import SCRAPER_SILENT_S
 
 if TYPE_CHECKING:
@@ -154,14 +155,12 @@ class MetricsSink:
 
 def parse_address(text: str) -> tuple[str, int]:
     """Host and port of "ADDR:PORT"; an empty ADDR means all; raises `UsageError`."""
-    host, colon, port = text.rpartition(":")
-    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    is_number = port.isascii() and port.isdecimal() and int(port) <= 65535
-    if not colon or not is_number or (":" in bare and bare == host):
+    found = host_and_port(text)
+    if found is None:
         raise UsageError(
-            f"--metrics {text!r} is not ADDR:PORT; write 127.0.0.1:9464, :9464 or [::1]:9464"
+            f"--metrics {text[:80]!r} is not ADDR:PORT; write 127.0.0.1:9464, :9464 or [::1]:9464"
         )
-    return bare, int(port)
+    return found
 
 
 class _Server(ThreadingMixIn, WSGIServer):

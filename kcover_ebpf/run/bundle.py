@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Collection, Iterable
 from typing import Any
 
 from kcover_ebpf.diagnosis.verdict import Verdict
 from kcover_ebpf.output import formatting
+from kcover_ebpf.output.bundles import bundle_name
 from kcover_ebpf.trace import tcp_connections
 
 
 def name_of(verdict: Verdict) -> str:
-    """A directory name that sorts by time: 20260102T030405.678Z-train-1-HUNG."""
-    clock = time.strftime("%Y%m%dT%H%M%S", time.gmtime(verdict.time_s))
-    milliseconds = int(verdict.time_s % 1 * 1000)
+    """The name of its directory."""
     incident = re.sub(r"[^\w.-]", "_", verdict.incident or verdict.job)[:80]
-    return f"{clock}.{milliseconds:03d}Z-{incident}-{verdict.kind.value}"
+    return bundle_name(verdict.time_s, f"{incident}-{verdict.kind.value}")
 
 
 def files(

@@ -13,6 +13,8 @@ from tests.chart.release import CHART, RELEASE, Helm, Installed
 
 PODS = "/api/v1/namespaces/ml/pods"
 KILLED = {"action": "RestartAllContainers", "exitCodes": {"operator": "NotIn", "values": [0]}}
+FLOOR = "kcover.io/bandwidth-floor"
+"""Annotation of a pod by which its job asks for the check: GB/s (10^9) of bus bandwidth."""
 
 
 def pod(name: str, containers: list[dict[str, Any]], **spec: object) -> dict[str, Any]:
@@ -182,13 +184,13 @@ def test_a_job_that_asks_for_it_measures_bandwidth_in_its_own_image(
     installed: Installed, helm: Helm, root: User
 ) -> None:
     asking = pod("a", [{}])
-    asking["metadata"]["annotations"] = {preflight.FLOOR: "300"}
+    asking["metadata"]["annotations"] = {FLOOR: "300"}
     with switched_on(
         installed, helm, "preflight", "bandwidth", until=lambda: len(initial(root, asking)) == 2
     ):
         for given in ({}, FULL):
             body = pod("a", [given])
-            body["metadata"]["annotations"] = {preflight.FLOOR: "300"}
+            body["metadata"]["annotations"] = {FLOOR: "300"}
             found = initial(root, body)
             first, second = found
             assert (first["name"], first["args"]) == (
@@ -208,7 +210,7 @@ def test_a_job_that_asks_for_it_measures_bandwidth_in_its_own_image(
             variables = {each["name"]: each for each in second["env"]}
             assert ("MASTER_ADDR" in variables) == bool(given)
             field = variables["KCOVER_BANDWIDTH_FLOOR"]["valueFrom"]["fieldRef"]["fieldPath"]
-            assert field == f"metadata.annotations['{preflight.FLOOR}']"
+            assert field == f"metadata.annotations['{FLOOR}']"
             for each in found:
                 assert "/kcover" in {mount["mountPath"] for mount in each["volumeMounts"]}
         asking["spec"]["restartPolicy"] = "OnFailure"

@@ -105,7 +105,7 @@ def measuring(namespace: Namespace, bad: str, *, hangs: bool = False) -> str:
     namespace.apply(json.dumps(data))
     text = sized((JOBS / "job.yaml").read_text(), 3)
     for old, new in (
-        ('"true"}}', f'"true"}}, annotations: {{{preflight.FLOOR}: "100"}}}}'),
+        ('"true"}}', '"true"}, annotations: {kcover.io/bandwidth-floor: "100"}}'),
         ("env: [", 'env: [{name: PATH, value: "/perf:/usr/local/bin:/usr/bin:/bin"}, '),
         ("volumeMounts: [", "volumeMounts: [{name: perf, mountPath: /perf}, "),
         ("volumes: [", "volumes: [{name: perf, configMap: {name: perf, defaultMode: 0755}}, "),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -84,6 +86,18 @@ def test_bug_reports__a_fault_has_one_report_and_a_storm_as_well(
     assert host.run_count == 1
     made(host.reports(), XID)
     assert host.run_count == 1, "the next agent finds it"
+
+
+def test_bug_reports__what_could_not_be_kept_whole_is_made_again(
+    tmp_path: Path, program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = Host(tmp_path, program)
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(shutil, "copyfile", Mock(side_effect=OSError(28, "full")))
+        made(host.reports(), XID)
+    assert host.kept == []
+    made(host.reports(), XID)
+    assert [each.name for each in host.kept[0].glob("*.gz")] == ["nvidia-bug-report.log.gz"]
 
 
 @pytest.mark.parametrize(

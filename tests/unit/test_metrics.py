@@ -195,7 +195,21 @@ def test_parse_address__addresses(text: str, address: tuple[str, int]) -> None:
     assert parse_address(text) == address
 
 
-@pytest.mark.parametrize("text", ["", "9464", "host", "host:", "host:x", "host:65536", "::1:80"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "9464",
+        "host",
+        "host:",
+        "host:x",
+        "host:65536",
+        "::1:80",
+        "[::1:80",
+        "host:\u0663",
+        "h:" + "9" * 5000,
+    ],
+)
 def test_parse_address__bad_addresses(text: str) -> None:
     with pytest.raises(UsageError, match="is not ADDR:PORT"):
         parse_address(text)

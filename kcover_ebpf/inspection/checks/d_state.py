@@ -120,7 +120,7 @@ def _start(name: str, folder: int, count: int) -> bytes:
 
 
 def _names(folder: str | int) -> list[str]:
-    """None for a process that has ended. By path or descriptor."""
+    """Empty for a process that has ended. By path or descriptor."""
     try:
         return os.listdir(folder)  # noqa: PTH208 - names are enough, and paths are slow
     except OSError:
