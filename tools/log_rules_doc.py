@@ -45,7 +45,8 @@ restarts of the container. Once a job has a fault, its Incident includes what th
 
 - `status.class`: where the cause lies, `hardware` (a device, its driver, the node), `network`, `storage`, `program` (the program, its input, or the memory it was
   given) or `unknown`. What the kernel, a driver or the API server announced decides; then the log of the culprit's pod; then the [exit code](#exit-codes).
-  Lines of victims (a peer that went away) decide nothing.
+  Lines of victims (a peer that went away) decide nothing. An error that no rule explains, such as a `RuntimeError` that wraps another, decides only where neither
+  another traceback of that crash nor a line near it says more.
 - `status.evidence` with kind `log`: rule, meaning and advice, and where a Python traceback was raised. `kubectl kcover explain`, `trace POD` and the Incident show it.
   Such a line never constitutes a fault, names no culprit, and **does not count as evidence to end a job**, alone or with others.
 - `status.crashes`: what identifies the crash, to compare the next one with. Of pods that fail together with one traceback at one step, one is recorded, and one on another node.
@@ -53,8 +54,9 @@ restarts of the container. Once a job has a fault, its Incident includes what th
 **A bug that a restart does not fix.** A job whose program fails after a restart with the same traceback at the same step is not restarted again: the Incident
 is `Refused`, or, if its kubelets would restart it for ever, the job is suspended, and the message says so. `kubectl kcover approve` restarts it all the same. Two crashes are the same if all frames (file, line,
 function) and classes of errors that the program raised in the 30 s before it ended are equal, the last step and epoch that its log named are equal, and the container was
-started after the first crash. If no step was logged, both starts must have failed within five minutes. Tracebacks about the network, storage or hardware never count, nor do those of launchers;
-those about CUDA and non-finite values count only on another node, because a GPU may be at fault. The comparison uses the records of the job's last
+started after the first crash. If no step was logged, both starts must have failed within five minutes. A crash with a traceback about the network, storage, memory or hardware never counts, whatever
+wraps it, nor does one near a line (`fatal` or `error`) about hardware, a driver, the network or storage, nor one of an Incident of class `hardware`, `network` or `storage`. Tracebacks of launchers are
+ignored, as is what ranks say about each other (a lost peer, a time-out of a collective) after the program's last traceback, and lines of that kind. Those about CUDA and non-finite values count only on another node, because a GPU may be at fault. The comparison uses the records of the job's last
 incidents within the restart window, so a restarted controller knows them.
 
 What a program prints and what it raises come through two pipes, and the runtime may write the traceback first. So a step counts as printed before a traceback also where its line comes from the other

@@ -47,6 +47,8 @@ class LoggedTraceback:
     """Seconds after the first line of this start; None where that was not read."""
     secondary: bool = False
     """It follows from another failure: a launcher's about a rank, or that of an interruption."""
+    generic: bool = False
+    """Its rule shows that a program failed, and not why."""
 
 
 @dataclass(frozen=True, slots=True)

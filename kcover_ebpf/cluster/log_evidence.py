@@ -42,6 +42,26 @@ _BY_DOMAIN: Mapping[str, FailureClass] = {
     "memory": FailureClass.PROGRAM,
     "program": FailureClass.PROGRAM,
 }
+_OUTSIDE = ("hardware", "driver", "network", "storage")
+"""Domains of findings near a crash that make its traceback no proof of a bug of the program."""
+PEER_RULES = frozenset(
+    {
+        "gloo_peer_lost",
+        "jax_peer_lost",
+        "lost_connection",
+        "mpi_fabric_error",
+        "name_resolution",
+        "nccl_remote_gone",
+        "nccl_socket_failed",
+        "nccl_system_error",
+        "nccl_timeout",
+        "store_timeout",
+        "tensorflow_peer_lost",
+        "torch_rendezvous_failed",
+    }
+)
+"""What ranks print about each other: while they start and wait, and once one of them ended for whatever reason. It is
+a cause only where it was raised, and alone or before something else was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +82,8 @@ class LogEvidence:
     evidence: tuple[Evidence, ...] = ()
     crashes: tuple[CrashRecord, ...] = ()
     """Program errors whose traceback is known, the newest last; several where the gang crashed again."""
+    no_bugs: frozenset[tuple[str, int]] = frozenset()
+    """Pod (uid) and start of each crash whose log shows a cause outside of the program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +101,27 @@ class _Log:
 
     def root(self, fault: Fault) -> LoggedTraceback | None:
         """The first traceback of the crash: what follows is written by who noticed it."""
-        return next(
+        return next(iter(self.raised(fault)), None)
+
+    def raised(self, fault: Fault) -> list[LoggedTraceback]:
+        """The tracebacks of the crash, less those at the end of ranks that lost the one that raised before them.
+
+        Any of them may be the cause: an error that wraps another is logged before or after it.
+        """
+        all_raised = sorted(
             (
                 each
                 for each in self.log.tracebacks
                 if not each.secondary and self.near(each.age_s, fault)
             ),
-            None,
+            key=lambda each: -each.age_s,
         )
+        own = [at for at, each in enumerate(all_raised) if each.rule not in PEER_RULES]
+        return all_raised[: own[-1] + 1] if own else all_raised
+
+    def findings(self, fault: Fault) -> list[LogFinding]:
+        """What lines near the fault show."""
+        return [each for each in self.log.findings if self.near(each.age_s, fault)]
 
 
 def read(
@@ -101,12 +136,14 @@ def read(
     ]
     blamed = _of_culprit(logs, fault)
     exit_code = _exit_code(seen, fault)
-    findings = [each for log in blamed for each in _findings(log, fault)]
-    roots = [root for log in blamed if (root := log.root(fault)) is not None]
+    findings = [each for log in blamed for each in log.findings(fault)]
+    raised = [log.raised(fault) for log in blamed]
+    crashes, no_bugs = _crashes(blamed, fault)
     return LogEvidence(
-        failure=_failure(fault, findings, roots, exit_code),
+        failure=_failure(fault, findings, raised, exit_code),
         evidence=tuple(_lines(blamed, fault, exit_code))[:_MOST_LINES],
-        crashes=_crashes(blamed, fault),
+        crashes=crashes,
+        no_bugs=no_bugs,
     )
 
 
@@ -123,26 +160,33 @@ def _of_culprit(logs: Sequence[_Log], fault: Fault) -> list[_Log]:
     return [log for log, _ in own] if len({root.fingerprint for _, root in own}) == 1 else []
 
 
-def _findings(log: _Log, fault: Fault) -> list[LogFinding]:
-    return [each for each in log.log.findings if log.near(each.age_s, fault)]
+def _explains(finding: LogFinding) -> bool:
+    return not finding.generic and finding.severity in ("fatal", "error")
 
 
 def _failure(
     fault: Fault,
     findings: Sequence[LogFinding],
-    roots: Sequence[LoggedTraceback],
+    raised: Sequence[Sequence[LoggedTraceback]],
     exit_code: exit_codes.ExitCode | None,
 ) -> FailureClass:
     certain = _CERTAIN.get(fault.kind) or _CERTAIN.get(fault.cause)
     if certain is not None:
         return certain
-    relevant = [
-        each for each in findings if not each.generic and each.severity in ("fatal", "error")
-    ]
+    relevant = [each for each in findings if _explains(each)]
     # a broken device raises errors of any class in the program
     domains = [each.domain for each in relevant if each.domain == "hardware"]
-    domains += [each.domain for each in roots]
-    domains += [each.domain for each in relevant]
+    # an error that wraps another says less than that
+    domains += [each.domain for log in raised for each in log if not each.generic]
+    roots = [log[0] for log in raised if log]
+    if all(each.generic for each in roots):
+        of_peers = [each for each in relevant if each.rule in PEER_RULES]
+        others = [each for each in relevant if each.rule not in PEER_RULES]
+        domains += [each.domain for each in others]
+        # what is said of a peer explains an error of NCCL, and follows from one of the program
+        domains += [each.domain for log in raised for each in log if each.domain != "program"]
+        domains += [each.domain for each in roots]
+        domains += [each.domain for each in of_peers]
     for domain in domains:
         if domain in _BY_DOMAIN:
             return _BY_DOMAIN[domain]
@@ -160,7 +204,7 @@ def _lines(
             step = f", step {root.step}" if root.step is not None else ""
             text = f"log of pod {pod}: traceback {root.fingerprint}{place}{step} ({root.rule})"
             yield Evidence(EvidenceKind.LOG, text, node)
-        for each in _findings(log, fault)[:2]:
+        for each in log.findings(fault)[:2]:
             text = f"log of pod {pod}: {each.meaning} ({each.rule}, {each.domain}); {each.advice}"
             yield Evidence(EvidenceKind.LOG, text[:1024], node)
     if exit_code is not None and fault.kind is VerdictKind.CRASHED:
@@ -168,23 +212,47 @@ def _lines(
         yield Evidence(EvidenceKind.LOG, text, fault.culprit.node if fault.culprit else None)
 
 
-def _crashes(logs: Sequence[_Log], fault: Fault) -> tuple[CrashRecord, ...]:
+def _crashes(
+    logs: Sequence[_Log], fault: Fault
+) -> tuple[tuple[CrashRecord, ...], frozenset[tuple[str, int]]]:
+    """The crashes that may be bugs of the program, and which starts ended by none."""
     if fault.kind is not VerdictKind.CRASHED or fault.cause not in RAISED:
-        return ()
-    found = [crash for log in logs if (crash := _crash(log, fault)) is not None]
-    return tuple(sorted(found, key=lambda each: (each.time_s, each.pod_uid, each.start)))
+        return (), frozenset()
+    no_bugs = frozenset(
+        (log.log.pod_uid, log.log.start) for log in logs if _has_cause_outside(log, fault)
+    )
+    found = [
+        crash
+        for log in logs
+        if (log.log.pod_uid, log.log.start) not in no_bugs
+        and (crash := _crash(log, fault)) is not None
+    ]
+    by_time = sorted(found, key=lambda each: (each.time_s, each.pod_uid, each.start))
+    return tuple(by_time), no_bugs
+
+
+def _has_cause_outside(log: _Log, fault: Fault) -> bool:
+    """True if what the program raised may follow from a failure of a node, the network or a storage.
+
+    What wraps such an error is an error of the program by its class, and the same in each start.
+    """
+    if any(each.domain != "program" for each in _raised(log, fault)):
+        return True
+    return any(
+        _explains(each) and each.domain in _OUTSIDE and each.rule not in PEER_RULES
+        for each in log.findings(fault)
+    )
+
+
+def _raised(log: _Log, fault: Fault) -> list[LoggedTraceback]:
+    """What the program raised when it ended."""
+    early_s, late_s = fault.since_s - TRACEBACK_BEFORE_S, fault.since_s + TRACEBACK_AFTER_S
+    return [each for each in log.raised(fault) if early_s <= log.made_s - each.age_s <= late_s]
 
 
 def _crash(log: _Log, fault: Fault) -> CrashRecord | None:
     """What identifies the crash: all that the program raised then, for one of it may be raised in each start."""
-    early_s, late_s = fault.since_s - TRACEBACK_BEFORE_S, fault.since_s + TRACEBACK_AFTER_S
-    raised = [
-        each
-        for each in log.log.tracebacks
-        if not each.secondary
-        and each.domain == "program"
-        and early_s <= log.made_s - each.age_s <= late_s
-    ]
+    raised = _raised(log, fault)
     if not raised:
         return None
     last = raised[-1]

@@ -106,6 +106,7 @@ class ContainerLogReader:
             epoch=found.printed.epoch,
             after_s=None if self._first_s is None else round(time_s - self._first_s, 1),
             secondary=found.secondary,
+            generic=rule is None or rule.generic,
         )
         self._seen = [each for each in self._seen if time_s - each.time_s <= CRASH_S]
         known = {(each.found.fingerprint, each.found.step) for each in self._seen}

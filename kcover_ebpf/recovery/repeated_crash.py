@@ -27,11 +27,18 @@ _OF_DEVICES = ("cuda_", "loss_not_finite", "anomaly_detected")
 """Rules (or how their names begin) whose errors a bad device, or memory that another process left occupied, causes as
 well: they count as the same bug only on another node."""
 
+_NOT_THE_PROGRAM = (FailureClass.HARDWARE, FailureClass.NETWORK, FailureClass.STORAGE)
+"""Classes of incidents after which another restart may end otherwise: on another node, or once a server answers."""
+
 
 def with_logs(status: Status, world: RestartInput) -> Status:
     """The status with what the logs of the job's pods say by now; the same object if that is nothing new."""
     found = _read(status, world)
-    crashes = _updated(status.crashes, (*found.crashes, *_again(status, world)))
+    again = _again(status, world)
+    no_bugs = found.no_bugs | again.no_bugs
+    # a log is not read to its end at once: what seemed a bug may follow from another failure
+    known = [each for each in status.crashes if _key(each) not in no_bugs]
+    crashes = _updated(known, (*found.crashes, *again.crashes))
     # described once, as it was at the fault; lines for which there is no room are not new in each turn
     is_described = any(each.kind is EvidenceKind.LOG for each in status.evidence)
     room = max(0, _MOST_EVIDENCE - len(status.evidence))
@@ -105,12 +112,12 @@ def _read(status: Status, world: RestartInput) -> LogEvidence:
     return _of(Fault(status.verdict, status.cause, status.since_s, status.culprit), world)
 
 
-def _again(status: Status, world: RestartInput) -> tuple[CrashRecord, ...]:
-    """The crash that is announced now, where it is not the one that the incident began with."""
+def _again(status: Status, world: RestartInput) -> LogEvidence:
+    """Of the crash that is announced now, where it is not the one that the incident began with."""
     verdict = _announced_again(status, world)
     if verdict is None:
-        return ()
-    return _of(Fault(verdict.kind, verdict.cause, verdict.since_s, verdict.culprit), world).crashes
+        return LogEvidence()
+    return _of(Fault(verdict.kind, verdict.cause, verdict.since_s, verdict.culprit), world)
 
 
 def _announced_again(status: Status, world: RestartInput) -> Verdict | None:
@@ -131,6 +138,8 @@ def why_hopeless(status: Status, earlier: Sequence[CrashRecord]) -> str | None:
     `earlier`: crashes of the same job in other incidents.
     """
     if status.verdict is not VerdictKind.CRASHED or not status.crashes:
+        return None
+    if status.failure in _NOT_THE_PROGRAM:
         return None
     last = status.crashes[-1]
     before = (*earlier, *status.crashes[:-1])
@@ -159,7 +168,7 @@ def awaits_logs_again(status: Status, earlier: Sequence[CrashRecord], world: Res
     known = (*earlier, *status.crashes)
     if not known:
         return False
-    read = _again(status, world)
+    read = _again(status, world).crashes
     is_there = any(_is_later_start(first, last) for first in known for last in read)
     return world.now_s - verdict.since_s < (CRASH_READ_S if is_there else CRASH_LOGS_S)
 

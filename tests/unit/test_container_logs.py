@@ -246,6 +246,7 @@ def test_container_logs__holds_no_text_of_the_log() -> None:
         age_s=29.5,
         place="train.py:71",
         after_s=30.0,
+        generic=True,
     )
 
 
