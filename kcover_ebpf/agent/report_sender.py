@@ -30,7 +30,7 @@ from kcover_ebpf.api.fault_report import (
     object_of,
 )
 from kcover_ebpf.cluster.report_size import fitted
-from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, Verdict, VerdictKind
+from kcover_ebpf.diagnosis.verdict import Cause, Verdict, VerdictKind
 from kcover_ebpf.errors import ApiError, NotFound, Unreachable
 from kcover_ebpf.tunables.agent import SEND_REFUSED_S, SEND_RETRY_S
 
@@ -74,16 +74,12 @@ class Draft:
     def unseen(self, late_s: float) -> Draft:
         """What is still true when nothing was sampled for `late_s`: what was announced, and no snapshot."""
         said = self.report.verdict
-        if self.report.job is None or (said is not None and _is_announced(said)):
+        if self.report.job is None or (said is not None and said.is_announced):
             return replace(self, report=replace(self.report, ranks=()))
         text = f"everything: the agent has not taken a sample for {late_s:.0f} s"
         verdict = Verdict(VerdictKind.UNKNOWN, Cause.UNKNOWN, unobserved=(text,))
         report = replace(self.report, time_s=time.time(), verdict=verdict, ranks=())
         return replace(self, report=report)
-
-
-def _is_announced(verdict: Verdict) -> bool:
-    return any(each.kind is EvidenceKind.EVENT for each in verdict.evidence)
 
 
 @dataclass(slots=True)

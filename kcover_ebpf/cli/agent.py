@@ -273,7 +273,7 @@ def _telemetry(every: str, source: str) -> TelemetryOptions | None:
     from kcover_ebpf.errors import UsageError
     from kcover_ebpf.hardware.telemetry.dcgm_source import checked
     from kcover_ebpf.hardware.telemetry.watch import TelemetryOptions
-    from kcover_ebpf.inspection.options import host_root
+    from kcover_ebpf.host.host_programs import host_root
 
     period_s = seconds_of("--telemetry-every", every)
     if period_s <= 0:

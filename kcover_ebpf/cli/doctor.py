@@ -83,6 +83,7 @@ def _try_probes() -> tuple[tuple[ProbeStatus, ...], Sequence[Active]]:
     from kcover_ebpf.hardware.catalog.files import load
     from kcover_ebpf.hardware.nvml import Nvml
     from kcover_ebpf.hardware.watch import DeviceWatch
+    from kcover_ebpf.host.host_programs import host_root
     from kcover_ebpf.kernel.sampler import KernelSampler
     from kcover_ebpf.settings import Settings
 
@@ -100,7 +101,7 @@ def _try_probes() -> tuple[tuple[ProbeStatus, ...], Sequence[Active]]:
             devices.hear_lines()
         statuses, found = devices.statuses, event_sources.active(devices.sources)
         if not any(each.probe == "nvml" for each in statuses):
-            nvml = Nvml()
+            nvml = Nvml(host_root())
             statuses = (*statuses, nvml.status(DOCTOR_NVML_S))
             nvml.close()
         return (*kernel.statuses, *statuses), found

@@ -9,7 +9,7 @@ from kcover_ebpf.api.fault_report import FaultReport
 from kcover_ebpf.api.job_kinds import must_train
 from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
-from kcover_ebpf.diagnosis.verdict import Culprit, Evidence, EvidenceKind, Verdict
+from kcover_ebpf.diagnosis.verdict import Culprit, Evidence, Verdict
 from kcover_ebpf.settings import Policy
 from kcover_ebpf.tunables.recovery import AGENT_SILENT_S, SNAPSHOT_FRESH_S
 
@@ -39,11 +39,6 @@ class GangVerdict:
     def evidence(self) -> tuple[Evidence, ...]:
         """That of the verdict."""
         return self.verdict.evidence
-
-    @property
-    def is_announced(self) -> bool:
-        """A kernel or the control plane said it, so it need not hold for a while."""
-        return any(each.kind is EvidenceKind.EVENT for each in self.evidence)
 
 
 @dataclass(frozen=True, slots=True)

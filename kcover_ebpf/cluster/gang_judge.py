@@ -113,9 +113,7 @@ def _announced(case: GangInput) -> GangVerdict | None:
 
 
 def _is_announced(verdict: Verdict) -> bool:
-    if not any(each.kind is EvidenceKind.EVENT for each in verdict.evidence):
-        return False
-    return (
+    return verdict.is_announced and (
         verdict.kind in (VerdictKind.CRASHED, VerdictKind.DEVICE_FAULT)
         or verdict.cause is Cause.LEFT_EARLY
     )

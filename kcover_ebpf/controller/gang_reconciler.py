@@ -146,7 +146,7 @@ class GangReconciler:
         merged, top = world.merged, world.top
         if merged is None or top is None or not merged.verdict.kind.opens_incident:
             return None
-        if not merged.is_announced and self.wall() - memory.since_s < VERDICT_STABLE_S:
+        if not merged.verdict.is_announced and self.wall() - memory.since_s < VERDICT_STABLE_S:
             return None
         ours = [each for each in known if each.job.uid == top.ref.uid and each.status is not None]
         last = ours[-1] if ours else None

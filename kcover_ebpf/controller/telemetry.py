@@ -21,8 +21,8 @@ from kcover_ebpf.controller.api_writer import ApiWriter
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.event_recorder import EventRecorder
 from kcover_ebpf.facts.health import Result
+from kcover_ebpf.output.metrics import DETECTION_BUCKETS_S
 
-_BUCKETS_S = (0.1, 0.25, 0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300)
 _LOST = ("detect", "decide", "shut_down", "reschedule", "first_progress")
 _REQUESTS = (
     ("watch", "objects"),
@@ -81,7 +81,7 @@ class ControllerTelemetry:
             self._errors.labels(*request)
 
     def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
-        return Histogram(name, text, labels, buckets=_BUCKETS_S, registry=self.registry)
+        return Histogram(name, text, labels, buckets=DETECTION_BUCKETS_S, registry=self.registry)
 
     @property
     def thread(self) -> Thread:

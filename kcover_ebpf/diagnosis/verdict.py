@@ -292,6 +292,11 @@ class Verdict:
     factor: float | None = None
     """SLOW only: how many times slower than its peers."""
 
+    @property
+    def is_announced(self) -> bool:
+        """The kernel, a driver or the control plane said it, so it need not hold for a while."""
+        return any(each.kind is EvidenceKind.EVENT for each in self.evidence)
+
     def shifted(self, by_s: float) -> Verdict:
         """With its beginning and its deadline so many seconds later: by a clock with another zero."""
         deadline_s = None if self.deadline_s is None else self.deadline_s + by_s

@@ -12,9 +12,11 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from kcover_ebpf.facts.devices import Rung, XidReported
+from kcover_ebpf.hardware.nvml_library import address_of, initialise
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.probes import ProbeStatus, Refusal
 from kcover_ebpf.tunables.hardware import NVML_EVENT_MS, NVML_USERS_S
@@ -37,7 +39,9 @@ class GpuUser:
 class Nvml:
     """Listens from its making on; `take` and `users` never wait."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: Path) -> None:
+        """`root`: the host's files, where the library may be."""
+        self._root = root
         self._reported: queue.SimpleQueue[XidReported] = queue.SimpleQueue()
         self._stopped = threading.Event()
         self._settled = threading.Event()
@@ -79,7 +83,7 @@ class Nvml:
             self._settled.set()
             return
         try:
-            pynvml.nvmlInit()
+            initialise(pynvml, self._root)
             try:
                 self._listen(pynvml)
             finally:
@@ -93,7 +97,7 @@ class Nvml:
 
     def _listen(self, nvml: Any) -> None:
         handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-        addresses = {_key(each): _address(nvml, each) for each in handles}
+        addresses = {_key(each): address_of(nvml, each) for each in handles}
         events = nvml.nvmlEventSetCreate()
         try:
             for each in handles:
@@ -132,14 +136,6 @@ def _key(handle: Any) -> int:
     import ctypes
 
     return int(ctypes.cast(handle, ctypes.c_void_p).value or 0)
-
-
-def _address(nvml: Any, handle: Any) -> str:
-    """As the kernel writes it: NVML has eight digits of domain, in capitals."""
-    raw = nvml.nvmlDeviceGetPciInfo(handle).busId
-    text = raw.decode() if isinstance(raw, bytes) else str(raw)
-    domain, _, rest = text.lower().partition(":")
-    return f"{int(domain, 16):04x}:{rest}"
 
 
 def _instance(number: int) -> int | None:

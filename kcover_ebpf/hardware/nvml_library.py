@@ -32,6 +32,18 @@ def initialise(nvml: Any, root: Path) -> None:
         nvml.nvmlInit()
 
 
+def address_of(nvml: Any, handle: Any) -> str:
+    """The PCI address of a GPU as the kernel writes it; raises what the binding raises."""
+    raw = nvml.nvmlDeviceGetPciInfo(handle).busId
+    return kernel_address(raw.decode() if isinstance(raw, bytes) else str(raw))
+
+
+def kernel_address(text: str) -> str:
+    """The kernel's form of a PCI address with eight digits of domain, in capitals; empty for no address."""
+    domain, colon, rest = text.lower().partition(":")
+    return f"{domain[:-4].lstrip('0')}{domain[-4:]}:{rest}" if colon else ""
+
+
 def _loaded(root: Path) -> bool:
     for folder in _FOLDERS:
         with contextlib.suppress(OSError):

@@ -39,6 +39,7 @@ from kcover_ebpf.hardware.stuck_ioctl import StuckCalls
 from kcover_ebpf.hardware.telemetry.watch import GpuTelemetry, TelemetryOptions
 from kcover_ebpf.hardware.topology import Topology
 from kcover_ebpf.hardware.xid_dedup import XidDedup
+from kcover_ebpf.host.host_programs import host_root
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.kernel.maps import BpfMap
 from kcover_ebpf.kernel.probes import ProbeStatus
@@ -164,7 +165,7 @@ class DeviceWatch:
             self._leave_nvml()
             return Rung.CONSOLE
         if self.users.nvml is None:
-            self.users.nvml = Nvml()
+            self.users.nvml = Nvml(host_root())
         return Rung.NVML
 
     def _leave_nvml(self) -> None:

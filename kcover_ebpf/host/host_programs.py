@@ -15,6 +15,7 @@ _ROOTS = (".", "run/nvidia/driver")
 """The host's files, and those of the driver container of NVIDIA's GPU operator."""
 _FOLDERS = ("usr/bin", "usr/local/bin", "usr/sbin", "usr/local/sbin", "bin", "sbin")
 _GKE = "home/kubernetes/bin/nvidia"
+_OF_FIRST = Path("/proc/1/root")
 _MOST_LINKS = 8
 """From a name to its file: Debian's alternatives take two."""
 
@@ -25,6 +26,14 @@ ENVIRONMENT: Mapping[str, str] = {
     "PATH": ":".join(f"/{each}" for each in (*_FOLDERS, f"{_GKE}/bin")),
 }
 """Of a program of the host. Ours may have secrets (`extraEnv` of the chart), and names what only the container has."""
+
+
+def host_root() -> Path:
+    """The files of the host's first process, also for a container that sees its processes; else our own.
+
+    Its sysfs shows the host's network interfaces and RDMA devices: ours shows those of our network namespace.
+    """
+    return _OF_FIRST if os.access(_OF_FIRST / "proc/1", os.R_OK) else Path("/")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from kcover_ebpf.errors import UsageError
+from kcover_ebpf.host.host_programs import host_root
 from kcover_ebpf.ids import host_and_port
-
-_OF_FIRST = Path("/proc/1/root")
-
-
-def host_root() -> Path:
-    """The files of the host's first process, also for a container that sees its processes; else our own.
-
-    Its sysfs shows the host's network interfaces and RDMA devices: ours shows those of our network namespace.
-    """
-    return _OF_FIRST if os.access(_OF_FIRST / "proc/1", os.R_OK) else Path("/")
 
 
 def peer_of(text: str) -> tuple[str, int]:

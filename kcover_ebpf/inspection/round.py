@@ -16,9 +16,10 @@ from typing import Any
 
 from kcover_ebpf.errors import KcoverError
 from kcover_ebpf.facts.health import Result
+from kcover_ebpf.host.host_programs import host_root
 from kcover_ebpf.inspection import runner
 from kcover_ebpf.inspection.devices import results_by_device
-from kcover_ebpf.inspection.options import InspectionOptions, host_root, peer_of
+from kcover_ebpf.inspection.options import InspectionOptions, peer_of
 from kcover_ebpf.inspection.result import Check
 from kcover_ebpf.inspection.schedule import scheduled
 

@@ -86,22 +86,20 @@ class BpfObject:
 
     def typed_tracepoints(self) -> dict[str, str]:
         """The kernel's tracepoint of each program that needs one with known types (tp_btf)."""
-        name_of = self._lib.bpf_program__section_name
-        sections = {name: name_of(pointer).decode() for name, pointer in self._programs.items()}
-        return {
-            name: section.removeprefix(_TYPED)
-            for name, section in sections.items()
-            if section.startswith(_TYPED)
-        }
+        return self._sections_after(_TYPED)
 
     def user_functions(self) -> dict[str, str]:
         """The function of a library that each program of a user probe is meant for."""
+        return self._sections_after(_UPROBE)
+
+    def _sections_after(self, prefix: str) -> dict[str, str]:
+        """What follows the prefix in the name of each program's section that has it."""
         name_of = self._lib.bpf_program__section_name
         sections = {name: name_of(pointer).decode() for name, pointer in self._programs.items()}
         return {
-            name: section.removeprefix(_UPROBE)
+            name: section.removeprefix(prefix)
             for name, section in sections.items()
-            if section.startswith(_UPROBE)
+            if section.startswith(prefix)
         }
 
     def select(self, names: frozenset[str]) -> None:

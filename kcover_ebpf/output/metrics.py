@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _MOST_CONNECTIONS = 16
 """A scraper holds one for milliseconds; each costs a thread and a descriptor of a program that has other work."""
-_DETECTION_BUCKETS_S = (0.1, 0.25, 0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300)
+DETECTION_BUCKETS_S = (0.1, 0.25, 0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300)
 _WHY_NOT_ATTACHED = (
     "1 for each probe that is not attached: no_hook (not in this kernel), no_driver (its module is not "
     "loaded), no_library, refused (a capability is missing, or the verifier rejected it)."
@@ -76,7 +76,7 @@ class MetricsSink:
         self._detection = Histogram(
             "kcover_detection_seconds",
             "Time from fault onset to verdict, faults only.",
-            buckets=_DETECTION_BUCKETS_S,
+            buckets=DETECTION_BUCKETS_S,
             registry=self.registry,
         )
         self._ages = self._gauge("kcover_rank_progress_age_seconds", _AGE, *age_labels)

@@ -60,6 +60,21 @@ class NicSource(IntEnum):
     HEALTH = 2
 
 
+class NcclOperation(IntEnum):
+    """Indexes of `nccl_comm_value.launched_count`."""
+
+    ALL_REDUCE = 0
+    ALL_GATHER = 1
+    REDUCE_SCATTER = 2
+    BROADCAST = 3
+    REDUCE = 4
+    ALL_TO_ALL = 5
+    GATHER = 6
+    SCATTER = 7
+    SEND = 8
+    RECEIVE = 9
+
+
 class XidEvent(ctypes.Structure):
     """Facts: XidSighting."""
 

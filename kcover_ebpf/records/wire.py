@@ -29,6 +29,19 @@ class EventType(IntEnum):
     TCP_STATE = 11
 
 
+class ThreadState(IntEnum):
+    """`thread_event.state`: the letters of `facts.kernel.TaskState`."""
+
+    RUNNING = ord("R")
+    SLEEPING = ord("S")
+    UNINTERRUPTIBLE = ord("D")
+    STOPPED = ord("T")
+    TRACED = ord("t")
+    FROZEN = ord("F")
+    ZOMBIE = ord("Z")
+    OTHER = ord("?")
+
+
 class DescriptorKind(IntEnum):
     """`descriptor_event.kind`."""
 

@@ -118,7 +118,7 @@ def decide(ask: RestartRequest) -> Transition:
     merged = ask.turn.world.merged
     if merged is None or not merged.verdict.kind.opens_incident:
         return _over(ask)
-    if not merged.is_announced and ask.stable_s < VERDICT_STABLE_S:
+    if not merged.verdict.is_announced and ask.stable_s < VERDICT_STABLE_S:
         return Transition(wake_s=VERDICT_STABLE_S - ask.stable_s)
     described = describe(ask.turn.status, merged, ask.turn.world.nodes)
     turn = replace(ask.turn, status=repeated_crash.with_logs(described, ask.turn.world))

@@ -43,17 +43,14 @@ class Table:
 
     def note(self) -> None:
         """Remember what threads seen for the first time have used so far."""
-        for view in self._views():
+        for view in _living(self._job):
             for tid, thread in view.threads.items():
                 seen = thread.sample.cpu_ns, thread.sample.boottime_ns
                 self._first.setdefault((view.pid, tid), seen)
 
-    def _views(self) -> list[ProcessHistory]:
-        return [view for view in self._job.members.views.values() if view.exit is None]
-
     def rows(self) -> list[TracedThread]:
         """All threads of all living processes of the job, leads of ranks first."""
-        views = sorted(self._views(), key=_order)
+        views = sorted(_living(self._job), key=_order)
         self._read_numbers(views)
         threads = [
             (view, thread.sample)
@@ -173,15 +170,14 @@ class _People:
         found = pipe_holders.pipe_holders(pipes, own, PIPE_SEARCH_S)
         lonely = frozenset(inode for inode in pipes if len(found.get(inode, [])) < 2)
         # who started the job is the likely partner: it is asked first
-        above = [Pid(pid) for view in self._views() for pid in process_tree.ancestors(view.pid)]
+        above = [
+            Pid(pid) for view in _living(self._job) for pid in process_tree.ancestors(view.pid)
+        ]
         others = dict.fromkeys([*above, *pipe_holders.every_process()])
         others = {pid: None for pid in others if pid not in self._job.members.views}
         for inode, pids in pipe_holders.pipe_holders(lonely, others, PIPE_SEARCH_S).items():
             found.setdefault(inode, []).extend(pids)
         return found
-
-    def _views(self) -> list[ProcessHistory]:
-        return [view for view in self._job.members.views.values() if view.exit is None]
 
     def since_s(self, view: ProcessHistory, sample: ThreadSample) -> float | None:
         """Seconds in the present wait; None for a thread that runs."""
@@ -263,6 +259,10 @@ class _People:
 
 def _order(view: ProcessHistory) -> tuple[bool, int, bool, int]:
     return view.rank is None, view.rank or 0, view.role is not Role.RANK, view.pid
+
+
+def _living(job: Job) -> list[ProcessHistory]:
+    return [view for view in job.members.views.values() if view.exit is None]
 
 
 def _is_lead(view: ProcessHistory, sample: ThreadSample) -> bool:

@@ -99,7 +99,7 @@ def test_decode__thread() -> None:
         voluntary_count=8,
         tid=70,
         syscall=202,
-        state=ord(TaskState.UNINTERRUPTIBLE.value),
+        state=wire.ThreadState.UNINTERRUPTIBLE,
         comm=_comm(b"pt_main_thread"),
     )
     assert decode(record) == ThreadSample(
@@ -129,7 +129,7 @@ def test_decode__a_thread_outside_of_system_calls() -> None:
 
 @pytest.mark.parametrize("state", TaskState)
 def test_decode__every_state_has_a_letter(state: TaskState) -> None:
-    fact = decode(_record(wire.EventType.THREAD, state=ord(state.value)))
+    fact = decode(_record(wire.EventType.THREAD, state=wire.ThreadState[state.name]))
     assert isinstance(fact, ThreadSample)
     assert fact.state is state
 
@@ -275,7 +275,7 @@ def _valid_records(draw: st.DrawFn) -> bytes:
     fields: dict[str, Any] = {}
     for name, part in MIRRORS[kind]._fields_[1:]:  # type: ignore[misc]
         if name == "state":
-            letters = [ord(state.value) for state in TaskState]
+            letters = [int(state) for state in wire.ThreadState]
             known = letters if kind is wire.EventType.THREAD else sorted(TCP_STATES)
             fields[name] = draw(st.sampled_from(known))
         else:

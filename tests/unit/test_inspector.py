@@ -20,9 +20,10 @@ from kcover_ebpf.agent.left_behind import LeftBehind
 from kcover_ebpf.api.fault_report import ReportedDeviceFault
 from kcover_ebpf.errors import ApiError, UsageError
 from kcover_ebpf.facts.health import Result
+from kcover_ebpf.host.host_programs import host_root
 from kcover_ebpf.inspection import schedule
 from kcover_ebpf.inspection.checks import devlink
-from kcover_ebpf.inspection.options import InspectionOptions, host_root
+from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, Cost
 from kcover_ebpf.inspection.round import RoundOptions, answer_of, environment
 from kcover_ebpf.kernel import capabilities

@@ -11,14 +11,16 @@ from typing import Any
 
 import pytest
 
+from kcover_ebpf.hardware import nvml_library
 from tests.unit import nvml_stub
 
 pytestmark = pytest.mark.needs("gcc", "nvidia-ml-py")
 
 PROGRAM = """
 import json, sys, time
+from pathlib import Path
 from kcover_ebpf.hardware.nvml import Nvml
-nvml = Nvml()
+nvml = Nvml(Path(sys.argv[3]))
 status = nvml.status(float(sys.argv[1]))
 found, end_s = [], time.monotonic() + 20
 while status.attached and len(found) < int(sys.argv[2]) and time.monotonic() < end_s:
@@ -39,8 +41,10 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return nvml_stub.build(tmp_path_factory.mktemp("nvml"), "nvml.c")
 
 
-def listen(folder: Path, script: str, wanted: int = 0, patience_s: float = 20) -> dict[str, Any]:
-    said: dict[str, Any] = run(folder, script, PROGRAM, str(patience_s), str(wanted))
+def listen(
+    folder: Path, script: str, wanted: int = 0, patience_s: float = 20, host: Path = Path("/")
+) -> dict[str, Any]:
+    said: dict[str, Any] = run(folder, script, PROGRAM, str(patience_s), str(wanted), str(host))
     return said
 
 
@@ -69,6 +73,28 @@ def test_nvml__xids_and_who_computes(library: Path) -> None:
     assert said["users"] == [[4711, None], [4712, 2]]
 
 
+def test_nvml__a_library_that_only_the_host_has(library: Path, tmp_path: Path) -> None:
+    place = tmp_path / "host/usr/lib64"
+    place.mkdir(parents=True)
+    (place / "libnvidia-ml.so.1").symlink_to(library / "libnvidia-ml.so.1")
+    said = listen(tmp_path, "xid 0 79 -1\n", wanted=1, host=tmp_path / "host")
+    assert (said["reason"], said["xids"]) == ("", [["0000:5d:00.0", 79, None, True, "nvml"]])
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("00000000:5D:00.0", "0000:5d:00.0"),
+        ("00010000:5D:00.0", "10000:5d:00.0"),
+        ("0000:5d:00.0", "0000:5d:00.0"),
+        ("", ""),
+        ("none", ""),
+    ],
+)
+def test_kernel_address(text: str, address: str) -> None:
+    assert nvml_library.kernel_address(text) == address
+
+
 def test_nvml__a_driver_that_is_not_loaded(library: Path) -> None:
     said = listen(library, "refuse 9\n")
     assert (said["reason"], said["refusal"]) == ("NVML: Driver Not Loaded", "no_driver")
@@ -87,7 +113,7 @@ def in_d():
 script, found = Path(os.environ["FAKE_NVML"]), {}
 for count, call in enumerate(sys.argv[1:], 1):
     script.write_text(f"user 0 4711 -1\\nxid 0 79 -1\\nblock {call}\\n")
-    nvml = Nvml()
+    nvml = Nvml(Path("/"))
     if call in ("nvmlEventSetFree", "nvmlShutdown"):
         nvml.close()
     while in_d() < count:
@@ -109,7 +135,12 @@ BEFORE_IT_LISTENS = {
 
 
 def test_nvml__no_call_that_hangs_is_waited_for(library: Path) -> None:
-    found = run(library, "", HANGING, *sorted(nvml_stub.calls("hardware/nvml.py")))
+    found = run(
+        library,
+        "",
+        HANGING,
+        *sorted(nvml_stub.calls("hardware/nvml.py", "hardware/nvml_library.py")),
+    )
     for call in BEFORE_IT_LISTENS:
         assert found.pop(call) == ["it does not answer", []]
     assert found.pop("nvmlDeviceGetComputeRunningProcesses") == ["", []]

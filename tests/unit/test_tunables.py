@@ -24,7 +24,6 @@ NO_TUNABLE = {
     "diagnosis/evidence.py:_SHOWN_S": "which reading of NVML a sentence may quote",
     "diagnosis/traffic.py:_RTO_MIN_S": "a constant of the kernel",
     "controller/idle_events.py:_DAY_S": "for text",
-    "controller/telemetry.py:_BUCKETS_S": "buckets of a histogram",
     "controller/idle_events.py:_HOUR_S": "for text",
     "api/agent_lease.py:_MOST_VALID_S": "a bound of the format",
     "api/rfc3339.py:_LEAST_S": "a bound of the format",
@@ -42,7 +41,7 @@ NO_TUNABLE = {
     "inspection/checks/nvml_gpu.py:_NEAR_CELSIUS": NVIDIAS,
     "kernel/clock.py:_START_S": "a constant of the kernel",
     "kernel/clock.py:_UNDECIDED_S": "follows from constants of the kernel",
-    "output/metrics.py:_DETECTION_BUCKETS_S": "buckets of a histogram",
+    "output/metrics.py:DETECTION_BUCKETS_S": "buckets of a histogram",
 }
 
 

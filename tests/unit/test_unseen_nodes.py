@@ -58,7 +58,7 @@ def test_gang_input__a_node_that_is_gone_while_all_others_wait_is_named():
     merged = merge(job(reports(0, 1, 2), LOST))
     assert merged.culprit is not None
     assert (merged.verdict.cause, merged.culprit.node) == (Cause.PEER_GONE, "n3")
-    assert merged.is_announced
+    assert merged.verdict.is_announced
     assert [each.text for each in merged.evidence] == [
         "node n3 is not ready, and there is no report from its agent",
         "all 24 ranks on 3 other nodes have waited for at least 40 s",

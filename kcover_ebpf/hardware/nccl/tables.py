@@ -20,8 +20,7 @@ _KINDS = (
     "Gather",
     "Scatter",
 )
-"""By their index in `nccl_comm_value.launched_count` (bpf/devices.h, enum nccl_operation), in the words of NCCL's RAS;
-messages, which follow, are counted by peer."""
+"""By `device_wire.NcclOperation`, in the words of NCCL's RAS; messages, which follow, are counted by peer."""
 
 
 class Tables:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kcover_ebpf.hardware.nvml_library import kernel_address
+
 THROTTLE_REASONS = {
     "power_cap": 0x4,
     "hw_slowdown": 0x8,
@@ -71,8 +73,7 @@ class GpuReading:
     @property
     def device(self) -> str:
         """PCI address as the kernel writes it ("0000:5d:00.0"); empty where it is not known."""
-        domain, colon, rest = self.pci_bus_id.lower().partition(":")
-        return f"{domain[-4:]}:{rest}" if colon else ""
+        return kernel_address(self.pci_bus_id)
 
     @property
     def used_by_bytes(self) -> int | None:

@@ -11,8 +11,8 @@ from kcover_ebpf.inspection.bandwidth.link import kill
 
 BUFFER = "512M"
 """Large enough for the full bandwidth of the network; reduced within a second by any that trains."""
-_BANDWIDTH = re.compile(r"Avg bus bandwidth\s*:\s*(\d{1,9}(?:\.\d{1,9})?)")
-_WRONG = re.compile(r"Out of bounds values\s*:\s*(\d{1,18})")
+BANDWIDTH = re.compile(r"Avg bus bandwidth\s*:\s*(\d{1,9}(?:\.\d{1,9})?)")
+WRONG = re.compile(r"Out of bounds values\s*:\s*(\d{1,18})")
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def measure(
 
 def read(code: int, output: str) -> Measured:
     """By what it printed."""
-    wrong, speed = _WRONG.search(output), _BANDWIDTH.search(output)
+    wrong, speed = WRONG.search(output), BANDWIDTH.search(output)
     if wrong and int(wrong[1]):
         return Measured(None, is_wrong=True, text=f"{wrong[1]} wrong value(s)")
     if code == 0 and speed:

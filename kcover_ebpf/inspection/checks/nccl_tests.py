@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from collections.abc import Iterator
 
 from kcover_ebpf.host import cgroups
 from kcover_ebpf.inspection import commands, pci
+from kcover_ebpf.inspection.bandwidth.all_reduce import BANDWIDTH, BUFFER, WRONG
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown
 
 _TOOL = "all_reduce_perf"
 _GET = "build github.com/NVIDIA/nccl-tests, and put all_reduce_perf into /usr/local/bin of the node"
-_BUFFER = "512M"
-"""Large enough for the full bandwidth of NVLink; reduced in milliseconds."""
 _MEMORY_BYTES = 1 << 30
 """Of the host, for each GPU: its CUDA context, and NCCL's buffers. An estimate: it was never measured."""
 _ROOM = "raise agent.resources.limits.memory, or run kcover-ebpf inspect on the node itself"
-_BANDWIDTH = re.compile(r"Avg bus bandwidth\s*:\s*(\d{1,9}(?:\.\d{1,9})?)")
-_WRONG = re.compile(r"Out of bounds values\s*:\s*(\d{1,18})")
 
 
 def find(options: InspectionOptions) -> Iterator[CheckFinding]:
@@ -28,12 +24,12 @@ def find(options: InspectionOptions) -> Iterator[CheckFinding]:
     if commands.is_installed(_TOOL, options.root) and (lack := _lack_of_memory(count)):
         yield lack
         return
-    argv = [_TOOL, "-b", _BUFFER, "-e", _BUFFER, "-g", str(count)]
+    argv = [_TOOL, "-b", BUFFER, "-e", BUFFER, "-g", str(count)]
     ran = commands.run_tool(argv, options.root, _GET)
     if isinstance(ran, CheckFinding):
         yield ran
         return
-    wrong, speed = _WRONG.search(ran.output), _BANDWIDTH.search(ran.output)
+    wrong, speed = WRONG.search(ran.output), BANDWIDTH.search(ran.output)
     if wrong and int(wrong[1]):
         text = f"{wrong[1]} wrong value(s): a GPU or a link corrupts data"
         yield failed(text, "drain the node and run dcgmi diag --run 3")

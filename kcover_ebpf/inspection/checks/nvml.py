@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from kcover_ebpf.hardware.nvml_library import initialise
+from kcover_ebpf.hardware.nvml_library import address_of, initialise
 from kcover_ebpf.inspection import pci
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, joined, passed, unknown
@@ -53,7 +53,7 @@ def _examine(nvml: Any, options: InspectionOptions) -> Iterator[CheckFinding]:
     for index in range(count):
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            address = _address(nvml, handle)
+            address = address_of(nvml, handle)
         except nvml.NVMLError as error:
             yield failed(f"GPU {index} gives no answer: {error}", "drain the node and reboot it")
             continue
@@ -81,14 +81,6 @@ def _of_one(gpu: nvml_gpu.CheckedGpu, before: nvml_gpu.Counters, most_links: int
     one = joined(found)
     evidence = "; ".join(one.evidence.splitlines())
     return CheckFinding(one.result, f"{gpu.name}: {evidence}", one.advice, gpu.address)
-
-
-def _address(nvml: Any, handle: Any) -> str:
-    """As the kernel writes it: NVML has eight digits of domain, in capitals."""
-    raw = nvml.nvmlDeviceGetPciInfo(handle).busId
-    text = raw.decode() if isinstance(raw, bytes) else str(raw)
-    domain, _, rest = text.lower().partition(":")
-    return f"{int(domain, 16):04x}:{rest}"
 
 
 CHECK = Check(
