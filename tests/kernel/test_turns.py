@@ -142,7 +142,8 @@ def test_no_call_of_the_iterator_works_for_long(
     assert max(works + again) <= MOST_WORK + 16, "a sample more, and the process around it"
     if not sampler.visits_all:
         assert len(works) >= 2300 * 8 // MOST_WORK
-        assert len(again) == 2
+        # how many more threads the host has by now is a matter of other tests
+        assert 2 <= len(again) < len(works) / 2
     assert {one.thread_count for one in totals} == {2301}
 
 
