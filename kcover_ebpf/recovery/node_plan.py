@@ -236,7 +236,7 @@ def inspection_condition(
 
 
 def is_news(node: NodeView, seen: ReceivedHealth | None, status: str, text: str) -> bool:
-    """True if the condition about inspections shall say more than other evidence of what it said: worth an Event.
+    """True if the condition about inspections changes its status or names another check: worth an Event.
 
     Evidence such as a temperature or a percentage changes with each inspection.
     """

@@ -29,7 +29,7 @@ def read(log: ContainerLog) -> LogEvidence:
 
 
 def hopeless(text: str) -> str | None:
-    """What is said when a job that failed so an hour ago fails so again."""
+    """Why a job is not restarted that failed in the same way an hour ago; None if it is."""
     first = read(logged(text, start=0)).crashes
     earlier = [replace(each, time_s=each.time_s - 3600) for each in first]
     found = read(logged(text, start=1))
