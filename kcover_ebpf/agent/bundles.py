@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from kcover_ebpf.agent.containers import RunningContainer, host_root, processes
+from kcover_ebpf.agent.containers import RunningContainer, processes
 from kcover_ebpf.agent.order_executor import BundleWriter
 from kcover_ebpf.agent.report_names import key_of
 from kcover_ebpf.api.codec import encode
@@ -23,6 +23,7 @@ from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.errors import ActionError
 from kcover_ebpf.host import procfs
+from kcover_ebpf.host.host_programs import host_root
 from kcover_ebpf.host.proc_text import split_stat
 from kcover_ebpf.host.stack_frames import parse_kernel_stack
 from kcover_ebpf.host.thread_reader import thread_numbers

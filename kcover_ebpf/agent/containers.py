@@ -17,6 +17,7 @@ from kcover_ebpf.api.container_cgroup import containers_of
 from kcover_ebpf.api.job_kinds import with_ranks
 from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.host import cgroups, procfs
+from kcover_ebpf.host.host_programs import host_root
 from kcover_ebpf.host.process_tree import read_stat
 from kcover_ebpf.host.procfs import namespace_numbers, task_state
 from kcover_ebpf.ids import Pid
@@ -98,15 +99,6 @@ class Containers:
         And so has, with it, a pod that is never restarted (seen with kubelet 1.36, containerd 1.6).
         """
         return [each for each in self.of_work(pod) if not _is_being_made(each)]
-
-
-def host_root() -> Path:
-    """The node's own file system: ours, or, in a pod with hostPID, that of PID 1."""
-    try:
-        apart = os.readlink("/proc/1/ns/mnt") != os.readlink("/proc/self/ns/mnt")  # noqa: PTH115
-    except OSError:
-        apart = False
-    return Path("/proc/1/root") if apart else Path("/")
 
 
 def processes(found: Iterable[RunningContainer]) -> set[int]:

@@ -20,7 +20,7 @@ from kcover_ebpf import __version__
 from kcover_ebpf.agent import health, order_executor
 from kcover_ebpf.agent.bug_report import BugReportOptions, BugReports
 from kcover_ebpf.agent.bundles import Bundles
-from kcover_ebpf.agent.containers import Containers, cpu_seconds, host_root
+from kcover_ebpf.agent.containers import Containers, cpu_seconds
 from kcover_ebpf.agent.device_faults import NodeDeviceFaults
 from kcover_ebpf.agent.idle_pods import IdlePods
 from kcover_ebpf.agent.informers import Informers
@@ -35,6 +35,7 @@ from kcover_ebpf.agent.report_cache import ReportCache
 from kcover_ebpf.agent.report_names import report_name
 from kcover_ebpf.agent.report_sender import ReportSender
 from kcover_ebpf.api.fault_report import Ack, FaultReport, PodRef
+from kcover_ebpf.host.host_programs import host_root
 from kcover_ebpf.ids import NS
 from kcover_ebpf.inspection.round import RoundOptions
 from kcover_ebpf.kernel import capabilities, features

@@ -10,6 +10,8 @@ import ctypes
 from pathlib import Path
 from typing import Any
 
+from kcover_ebpf.hardware.pci_address import kernel_address
+
 _NAME = "libnvidia-ml.so.1"
 _FOLDERS = (
     "usr/lib/x86_64-linux-gnu",
@@ -36,12 +38,6 @@ def address_of(nvml: Any, handle: Any) -> str:
     """The PCI address of a GPU as the kernel writes it; raises what the binding raises."""
     raw = nvml.nvmlDeviceGetPciInfo(handle).busId
     return kernel_address(raw.decode() if isinstance(raw, bytes) else str(raw))
-
-
-def kernel_address(text: str) -> str:
-    """The kernel's form of a PCI address with eight digits of domain, in capitals; empty for no address."""
-    domain, colon, rest = text.lower().partition(":")
-    return f"{domain[:-4].lstrip('0')}{domain[-4:]}:{rest}" if colon else ""
 
 
 def _loaded(root: Path) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from kcover_ebpf.facts.devices import FabricMoved
+from kcover_ebpf.host import procfs
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.tunables.hardware import PORT_HOLDERS_S, RDMA_TRAFFIC_S
 
@@ -79,12 +80,8 @@ class FabricReader:
         return f"/dev/infiniband/{names[0]}" if names else device.name
 
     def _held(self, pid: Pid, nodes: Collection[str]) -> frozenset[str]:
-        found = set()
-        with contextlib.suppress(OSError):
-            for link in (self._root / "proc" / str(pid) / "fd").iterdir():
-                with contextlib.suppress(OSError):
-                    found.add(str(link.readlink()))
-        return frozenset(found.intersection(nodes))
+        found = procfs.open_paths(pid, self._root / "proc") or frozenset()
+        return found.intersection(nodes)
 
 
 class FabricWatch:

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from kcover_ebpf.hardware.pci_address import is_pci_address
+from kcover_ebpf.host.sysfs import text
+
 _GPU_VENDOR = "0x10de"
-_BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ def read(root: Path = Path("/")) -> Topology:
 def has_gpu(root: Path = Path("/")) -> bool:
     """Whether a GPU's vendor has a device on the bus, with or without a driver."""
     vendors = (root / "sys/bus/pci/devices").glob("*/vendor")
-    return any(_read(vendor) == _GPU_VENDOR for vendor in vendors)
+    return any(text(vendor) == _GPU_VENDOR for vendor in vendors)
 
 
 _MIG_ACCESS = re.compile(r"gpu(\d+)/gi(\d+)/(?:ci\d+/)?access (\d+)")
@@ -77,7 +79,7 @@ _MIG_ACCESS = re.compile(r"gpu(\d+)/gi(\d+)/(?:ci\d+/)?access (\d+)")
 
 def mig_nodes(root: Path, minor: int, instance: int) -> frozenset[str]:
     """Device files that a process must open to use a MIG instance of /dev/nvidia`minor`."""
-    table = _MIG_ACCESS.findall(_read(root / "proc/driver/nvidia-caps/mig-minors"))
+    table = _MIG_ACCESS.findall(text(root / "proc/driver/nvidia-caps/mig-minors"))
     return frozenset(
         f"/dev/nvidia-caps/nvidia-cap{number}"
         for gpu, found, number in table
@@ -91,7 +93,7 @@ def path_of(root: Path, device: str) -> tuple[str, ...]:
         real = str((root / "sys/bus/pci/devices" / device).readlink())
     except OSError:
         return (device,)
-    return tuple(part for part in real.split("/") if _BDF.fullmatch(part))
+    return tuple(part for part in real.split("/") if is_pci_address(part))
 
 
 def _gpus(root: Path) -> Iterator[Gpu]:
@@ -107,15 +109,8 @@ def _gpus(root: Path) -> Iterator[Gpu]:
         )
 
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""
-
-
 def _fields(path: Path) -> dict[str, str]:
-    pairs = (line.partition(":") for line in _read(path).splitlines())
+    pairs = (line.partition(":") for line in text(path).splitlines())
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
@@ -126,7 +121,7 @@ def function_of(folder: Path) -> str:
     """
     link = folder / "device"
     parts = os.path.realpath(link).split("/") if link.is_symlink() else []
-    return next((part for part in reversed(parts) if _BDF.fullmatch(part)), "")
+    return next((part for part in reversed(parts) if is_pci_address(part)), "")
 
 
 def function_of_rdma(folder: Path) -> str:
@@ -136,14 +131,14 @@ def function_of_rdma(folder: Path) -> str:
     """
     if found := function_of(folder):
         return found
-    interfaces = map(_read, folder.glob("ports/*/gid_attrs/ndevs/0"))
+    interfaces = map(text, folder.glob("ports/*/gid_attrs/ndevs/0"))
     name = next(filter(None, interfaces), "")
     return function_of(folder.parents[1] / "net" / name) if name else ""
 
 
 def _ports(root: Path) -> Iterator[Port]:
     verbs = sorted((root / "sys/class/infiniband_verbs").glob("uverbs*"))
-    nodes = {_read(each / "ibdev"): f"/dev/infiniband/{each.name}" for each in verbs}
+    nodes = {text(each / "ibdev"): f"/dev/infiniband/{each.name}" for each in verbs}
     for kind, function in (("net", function_of), ("infiniband", function_of_rdma)):
         for folder in sorted((root / "sys/class" / kind).glob("*")):
             if device := function(folder):

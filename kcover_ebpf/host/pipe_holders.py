@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable
-from pathlib import Path
 
+from kcover_ebpf.host import procfs
 from kcover_ebpf.ids import Inode, Pid
 
 
@@ -20,26 +19,6 @@ def pipe_holders(
     for pid in pids:
         if time.monotonic() > end_s:
             break
-        for link in _links(pid) & wanted.keys():
+        for link in (procfs.open_paths(pid) or frozenset()) & wanted.keys():
             found.setdefault(wanted[link], []).append(pid)
     return found
-
-
-def every_process() -> list[Pid]:
-    """All processes of this pid namespace."""
-    with os.scandir("/proc") as entries:
-        return [Pid(int(entry.name)) for entry in entries if entry.name.isdecimal()]
-
-
-def _links(pid: Pid) -> set[str]:
-    links = set()
-    try:
-        with os.scandir(f"/proc/{pid}/fd") as entries:
-            for entry in entries:
-                try:
-                    links.add(str(Path(entry).readlink()))
-                except OSError:
-                    continue
-    except OSError:
-        return set()
-    return links

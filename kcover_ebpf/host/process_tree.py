@@ -8,11 +8,11 @@ there at the pass before.
 
 from __future__ import annotations
 
-import os
 from typing import NamedTuple
 
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.host.proc_text import split_stat, status_numbers, status_words
+from kcover_ebpf.host.procfs import every_process
 
 
 class Stat(NamedTuple):
@@ -44,14 +44,9 @@ def is_same_alive(pid: int, start_ticks: int) -> bool:
     return stat is not None and stat.alive and stat.start_ticks == start_ticks
 
 
-def _listed() -> set[int]:
-    with os.scandir("/proc") as entries:
-        return {int(entry.name) for entry in entries if entry.name.isdecimal()}
-
-
 def living_in_group(group: int) -> int | None:
     """A process of a process group that lives; None if there is none."""
-    for pid in _listed():
+    for pid in every_process():
         stat = read_stat(pid)
         if stat is not None and stat.alive and stat.group == group:
             return pid
@@ -101,7 +96,7 @@ class PidTarget:
     def pids(self) -> set[int]:
         """Members now."""
         self._forget_dead()
-        listed = _listed()
+        listed = set[int](every_process())
         fresh = listed - self._seen
         self._seen = listed
         self._adopt({pid: stat for pid in fresh if (stat := read_stat(pid)) is not None})

@@ -28,6 +28,12 @@ def unix_offset_s() -> float:
     return time.time() - boottime_ns() / NS
 
 
+def every_process() -> list[Pid]:
+    """All processes of this pid namespace, in the order of their numbers."""
+    with os.scandir(PROC) as entries:
+        return [Pid(int(entry.name)) for entry in entries if entry.name.isdecimal()]
+
+
 def read_process(pid: Pid, variables: Collection[str]) -> ProcessSeen | None:
     """Who a process is, with those of `variables` that its environment sets.
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+from kcover_ebpf.hardware.pci_address import is_pci_address
+from kcover_ebpf.host.sysfs import linked_name, text
+
 NVIDIA = "0x10de"
 MELLANOX = "0x15b3"
 
@@ -78,29 +78,4 @@ def is_virtual(function: Path) -> bool:
 def address_below(folder: Path) -> str:
     """The PCI address behind a network interface or an RDMA device; empty where it hangs on no such bus."""
     name = linked_name(folder / "device")
-    return name if _ADDRESS.fullmatch(name) else ""
-
-
-def linked_name(link: Path) -> str:
-    """Name of what a link of sysfs leads to; empty if it is no link.
-
-    Not resolved: below /proc/PID/root that would leave the file system of that process.
-    """
-    try:
-        return Path(os.readlink(link)).name  # noqa: PTH115 - what it names need not exist here
-    except OSError:
-        return ""
-
-
-def text(path: Path) -> str:
-    """A file of sysfs without its newline; empty if it cannot be read."""
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""
-
-
-def number(path: Path) -> int | None:
-    """A decimal number of sysfs; None if there is none."""
-    found = text(path)
-    return int(found) if found.isdecimal() else None
+    return name if is_pci_address(name) else ""

@@ -35,8 +35,7 @@ class PodTarget:
 
     def pids(self) -> set[int]:
         """Members now."""
-        with os.scandir("/proc") as entries:
-            listed = {int(entry.name) for entry in entries if entry.name.isdecimal()}
+        listed = set[int](procfs.every_process())
         self._seen = {pid: pod for pid, pod in self._seen.items() if pid in listed}
         for pid in listed - self._seen.keys():
             self._seen[pid] = self._pod_of(pid)

@@ -13,7 +13,7 @@ from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.facts.host import ReadingRequest, ThreadReading
 from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallTable
-from kcover_ebpf.host import pipe_holders, process_tree, thread_reader
+from kcover_ebpf.host import pipe_holders, process_tree, procfs, thread_reader
 from kcover_ebpf.host.thread_reader import ThreadReader
 from kcover_ebpf.ids import NS, Inode, Pid, Tid
 from kcover_ebpf.output.formatting import address, span
@@ -173,7 +173,7 @@ class _People:
         above = [
             Pid(pid) for view in _living(self._job) for pid in process_tree.ancestors(view.pid)
         ]
-        others = dict.fromkeys([*above, *pipe_holders.every_process()])
+        others = dict.fromkeys([*above, *procfs.every_process()])
         others = {pid: None for pid in others if pid not in self._job.members.views}
         for inode, pids in pipe_holders.pipe_holders(lonely, others, PIPE_SEARCH_S).items():
             found.setdefault(inode, []).extend(pids)

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from kcover_ebpf.hardware import nvml_library
 from tests.unit import nvml_stub
 
 pytestmark = pytest.mark.needs("gcc", "nvidia-ml-py")
@@ -79,20 +78,6 @@ def test_nvml__a_library_that_only_the_host_has(library: Path, tmp_path: Path) -
     (place / "libnvidia-ml.so.1").symlink_to(library / "libnvidia-ml.so.1")
     said = listen(tmp_path, "xid 0 79 -1\n", wanted=1, host=tmp_path / "host")
     assert (said["reason"], said["xids"]) == ("", [["0000:5d:00.0", 79, None, True, "nvml"]])
-
-
-@pytest.mark.parametrize(
-    ("text", "address"),
-    [
-        ("00000000:5D:00.0", "0000:5d:00.0"),
-        ("00010000:5D:00.0", "10000:5d:00.0"),
-        ("0000:5d:00.0", "0000:5d:00.0"),
-        ("", ""),
-        ("none", ""),
-    ],
-)
-def test_kernel_address(text: str, address: str) -> None:
-    assert nvml_library.kernel_address(text) == address
 
 
 def test_nvml__a_driver_that_is_not_loaded(library: Path) -> None:

@@ -158,3 +158,9 @@ def test_opened__a_name_cannot_forge_the_user_of_its_process(tmp_path: Path) -> 
 def test_status_numbers__the_numbers_are_those_of_their_own_line(name: bytes) -> None:
     status = b"Name:\t" + name + b"\nUmask:\t0022\nNSpid:\t4711\t12\t1\n"
     assert status_numbers(status, b"NSpid") == (4711, 12, 1)
+
+
+def test_every_process__ours_and_the_first_in_order() -> None:
+    found = procfs.every_process()
+    assert {1, os.getpid(), os.getppid()} <= set(found)
+    assert found == sorted(found)

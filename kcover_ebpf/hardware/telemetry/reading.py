@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kcover_ebpf.hardware.nvml_library import kernel_address
+from kcover_ebpf.hardware.pci_address import kernel_address
 
 THROTTLE_REASONS = {
     "power_cap": 0x4,

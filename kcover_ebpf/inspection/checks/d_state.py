@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from kcover_ebpf.host import sysfs
 from kcover_ebpf.host.proc_text import split_stat
-from kcover_ebpf.inspection import pci
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, passed, unknown, warned
 from kcover_ebpf.tunables.inspection import STUCK_THREAD_S
@@ -40,7 +40,7 @@ def find(options: InspectionOptions) -> Iterator[CheckFinding]:
         options.pause(STUCK_THREAD_S)
     stuck = [each for each in before if _state(each.folder) == each]
     for each in stuck[:_SHOWN]:
-        channel = pci.text(Path(each.folder) / "wchan")
+        channel = sysfs.text(Path(each.folder) / "wchan")
         where = f" in {channel}" if channel not in ("", "0") else ""
         text = f"thread {Path(each.folder).name} ({each.name}) is in D for over {STUCK_THREAD_S:g} s{where}"
         yield warned(text, _advice(channel))
@@ -137,7 +137,7 @@ def _state(folder: str) -> _Sleeper | None:
     name, fields = split_stat(text)
     if len(fields) < 7 or fields[0] != "D" or int(fields[6]) & _KERNEL_THREAD:
         return None
-    lines = pci.text(Path(folder) / "status").splitlines()
+    lines = sysfs.text(Path(folder) / "status").splitlines()
     switches = "\n".join(line for line in lines if "ctxt_switches" in line)
     return _Sleeper(folder, name, switches)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from kcover_ebpf.host import sysfs
 from kcover_ebpf.inspection import pci
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown, warned
@@ -36,26 +37,26 @@ def find(options: InspectionOptions) -> Iterator[CheckFinding]:
 def _of_one(folder: Path, before: Mapping[str, int]) -> CheckFinding:
     if not _is_up(folder):
         return passed(f"{folder.name}: switched off")
-    if pci.text(folder / "carrier") != "1":
+    if sysfs.text(folder / "carrier") != "1":
         return _without_carrier(folder)
     return _errors(folder, before)
 
 
 def _is_up(folder: Path) -> bool:
-    flags = pci.text(folder / "flags")
+    flags = sysfs.text(folder / "flags")
     return flags.startswith("0x") and bool(int(flags, 16) & _UP)
 
 
 def _without_carrier(folder: Path) -> CheckFinding:
     if (folder / "master").exists():
-        bond = pci.linked_name(folder / "master")
+        bond = sysfs.linked_name(folder / "master")
         return failed(f"{folder.name}: no carrier, a member of {bond}", _CABLE)
     text = f"{folder.name}: no carrier, though it is switched on"
     return warned(text, f"{_CABLE}; or switch it off (ip link set {folder.name} down)")
 
 
 def _errors(folder: Path, before: Mapping[str, int]) -> CheckFinding:
-    speed = pci.number(folder / "speed")
+    speed = sysfs.number(folder / "speed")
     head = f"{folder.name}: up" + (f", {speed} Mb/s" if speed else "")
     after = _counters(folder)
     grown = [
@@ -68,7 +69,7 @@ def _errors(folder: Path, before: Mapping[str, int]) -> CheckFinding:
 
 
 def _counters(folder: Path) -> dict[str, int]:
-    return {name: pci.number(folder / "statistics" / name) or 0 for name in _ERRORS}
+    return {name: sysfs.number(folder / "statistics" / name) or 0 for name in _ERRORS}
 
 
 CHECK = Check(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kcover_ebpf.host import sysfs
 from kcover_ebpf.inspection import pci
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown, warned
@@ -59,7 +60,7 @@ def _peer_memory(loaded: set[str]) -> Iterator[CheckFinding]:
 
 
 def _fabric_manager(options: InspectionOptions) -> CheckFinding:
-    names = map(pci.text, (options.root / "proc").glob("[0-9]*/comm"))
+    names = map(sysfs.text, (options.root / "proc").glob("[0-9]*/comm"))
     if _FABRIC_MANAGER in names:
         return passed("the fabric manager runs")
     return failed(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from kcover_ebpf.host import sysfs
 from kcover_ebpf.inspection import pci
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown, warned
@@ -28,7 +29,7 @@ def _of_one(device: pci.PciFunction) -> Iterator[CheckFinding]:
     kind = "GPU" if device.is_gpu else "NIC"
     name = f"{kind} {device.address}"
     real = device.folder.resolve()
-    width, most = pci.number(real / "current_link_width"), _common(real, "max_link_width")
+    width, most = sysfs.number(real / "current_link_width"), _common(real, "max_link_width")
     speed, highest = _speed(real / "current_link_speed"), _common(real, "max_link_speed")
     if not width or not most:
         return
@@ -55,7 +56,7 @@ def _common(device: Path, attribute: str) -> float | None:
 
 def _speed(path: Path) -> float:
     """The number that an attribute begins with, like "32.0 GT/s PCIe"; 0 for "Unknown"."""
-    word = pci.text(path).partition(" ")[0]
+    word = sysfs.text(path).partition(" ")[0]
     try:
         return float(word)
     except ValueError:
@@ -65,7 +66,7 @@ def _speed(path: Path) -> float:
 def _errors(device: Path, name: str, address: str) -> Iterator[CheckFinding]:
     for severity in ("fatal", "nonfatal"):
         total = f"TOTAL_ERR_{severity.upper()}"
-        for line in pci.text(device / f"aer_dev_{severity}").splitlines():
+        for line in sysfs.text(device / f"aer_dev_{severity}").splitlines():
             key, _, count = line.partition(" ")
             if key == total and count.isdecimal() and int(count):
                 text = f"{name}: {count} {severity} PCIe error(s) since the last boot"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from kcover_ebpf.host import sysfs
 from kcover_ebpf.inspection import pci
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown, warned
@@ -63,8 +64,8 @@ def _only_virtual() -> CheckFinding:
 def _of_one(port: Path, best: float, before: Mapping[str, int]) -> CheckFinding:
     name = f"{port.parts[-3]}/{port.name}"
     # The kernel writes a number before the word, as in "1: DOWN" and "3: Disabled".
-    state = pci.text(port / "state").partition(": ")[2]
-    physical = pci.text(port / "phys_state").partition(": ")[2]
+    state = sysfs.text(port / "state").partition(": ")[2]
+    physical = sysfs.text(port / "phys_state").partition(": ")[2]
     if state != "ACTIVE":
         if physical == "Disabled":
             return passed(f"{name}: switched off")
@@ -92,12 +93,12 @@ def _history(counters: Mapping[str, int]) -> str:
 
 def _kind(port: Path) -> str:
     """Ports are compared where model and link layer are the same: a storage adapter is slower by design."""
-    return f"{pci.text(port.parents[1] / 'hca_type')} {pci.text(port / 'link_layer')}"
+    return f"{sysfs.text(port.parents[1] / 'hca_type')} {sysfs.text(port / 'link_layer')}"
 
 
 def _rate(port: Path) -> float:
     """Gigabits a second, from "400 Gb/sec (4X NDR)"."""
-    word = pci.text(port / "rate").partition(" ")[0]
+    word = sysfs.text(port / "rate").partition(" ")[0]
     try:
         return float(word)
     except ValueError:
@@ -105,7 +106,7 @@ def _rate(port: Path) -> float:
 
 
 def _counters(port: Path) -> dict[str, int]:
-    found = {name: pci.number(port / name) for name in _ERRORS}
+    found = {name: sysfs.number(port / name) for name in _ERRORS}
     return {name: count for name, count in found.items() if count is not None}
 
 
