@@ -113,7 +113,8 @@ def test_the_supervisor_gives_the_terminal_back_when_we_are_killed(
 
 
 def test_the_job_reads_the_terminal(start: Callable[..., Terminal]) -> None:
-    script = f"import sys; print('got', input('name? ').upper()); sys.exit({3})"
+    # in one write, also unbuffered: the table is drawn between two
+    script = "import sys; print('got ' + input('name? ').upper()); sys.exit(3)"
     terminal = start("run", "--", PYTHON, "-c", script)
     terminal.read_until(lambda text: "name?" in text, "question")
     terminal.type("kcover\n")
