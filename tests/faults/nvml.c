@@ -5,12 +5,12 @@
  * GPU PID INSTANCE", "refuse CODE" for nvmlInit, "block CALL" for a call of the binding that never
  * returns, in state D. Signatures: nvml.h.
  */
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <unistd.h>
+
+#include "blocks.h"
 
 #define SUCCESS           0
 #define INSUFFICIENT_SIZE 7
@@ -48,20 +48,6 @@ static FILE *script(void)
 	const char *path = getenv("FAKE_NVML");
 
 	return path ? fopen(path, "r") : NULL;
-}
-
-/* As in a driver that does not answer: the parent of a vfork waits for its child, in state D. */
-static void block(void)
-{
-	pid_t parent = getpid();
-
-	if (vfork() == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		if (getppid() != parent) /* it was killed before that */
-			_exit(0);
-		for (;;)
-			pause();
-	}
 }
 
 static void may_block(const char *call)

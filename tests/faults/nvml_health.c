@@ -5,12 +5,11 @@
  * VALUE is a number, "hang" for a call that never returns, "block" for one that does so in state D,
  * "error CODE", or "grow" for one more at each call. Signatures and numbers: nvml.h.
  */
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <unistd.h>
+
+#include "blocks.h"
 
 #define SUCCESS           0
 #define INVALID_ARGUMENT  2
@@ -28,24 +27,6 @@ struct device {
 
 static struct device devices[MOST_GPUS];
 static int calls;
-
-/*
- * In state D, as in a driver that does not answer: the parent of a vfork waits for its child. The
- * kernel does so killably (wait_for_vfork_done): SIGKILL ends it, as it would not end a driver's
- * wait that is uninterruptible.
- */
-static void block(void)
-{
-	pid_t parent = getpid();
-
-	if (vfork() == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		if (getppid() != parent) /* it was killed before that */
-			_exit(0);
-		for (;;)
-			pause();
-	}
-}
 
 /* The value of the script, or the healthy one; *code: what the call returns. */
 static long value(const char *name, int gpu, long healthy, int *code)
