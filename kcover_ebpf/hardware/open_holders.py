@@ -62,5 +62,4 @@ class OpenHolders:
 
 def open_by(pids: Collection[Pid], paths: Collection[str], proc: Path = procfs.PROC) -> set[Pid]:
     """Those of `pids` that have one of the device files open now."""
-    wanted = frozenset(paths)
-    return {pid for pid in pids if wanted & (procfs.open_paths(pid, proc) or frozenset())}
+    return {pid for pid in pids if procfs.open_among(pid, paths, proc)}

@@ -19,6 +19,7 @@ from kcover_ebpf.facts.devices import PortChange
 from kcover_ebpf.hardware.topology import function_of, function_of_rdma
 from kcover_ebpf.host import netlink
 from kcover_ebpf.host.read_workers import Readers
+from kcover_ebpf.host.sysfs import text
 from kcover_ebpf.tunables.hardware import NETLINK_ANSWER_S, RDMA_PERIOD_NS
 
 # include/uapi/linux/rtnetlink.h, if_link.h, if.h
@@ -97,7 +98,7 @@ def addresses(name: str, root: Path = Path("/")) -> tuple[str, ...]:
             found.append(socket.inet_ntoa(raw[20:24]))
         except OSError:
             pass  # it has none
-    for line in _read(root / "proc/net/if_inet6").splitlines():
+    for line in text(root / "proc/net/if_inet6").splitlines():
         words = line.split()
         if len(words) == 6 and words[5] == name:
             found.append(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(words[0])))
@@ -114,8 +115,8 @@ class _RdmaPort:
 
 
 def _read_port(folder: Path) -> _RdmaPort:
-    counters = {each: _read(folder / "counters" / each) for each in _ERROR_COUNTERS}
-    return _RdmaPort(_read(folder / "state"), counters, function_of_rdma(folder.parents[1]))
+    counters = {each: text(folder / "counters" / each) for each in _ERROR_COUNTERS}
+    return _RdmaPort(text(folder / "state"), counters, function_of_rdma(folder.parents[1]))
 
 
 class PortWatch:
@@ -228,14 +229,14 @@ class PortWatch:
             self._up[name] = up
             self.has_new |= before is None
         reported = [f"port {state}"] if state and before not in (None, up) else []
-        for text in (*reported, *self._errors(name, seen.counters)):
-            yield PortChange(boottime_ns, name, seen.device, up, text)
+        for change in (*reported, *self._errors(name, seen.counters)):
+            yield PortChange(boottime_ns, name, seen.device, up, change)
 
     def _errors(self, name: str, counters: Mapping[str, str]) -> Iterator[str]:
-        for counter, text in counters.items():
-            if not text.isdecimal():
+        for counter, value in counters.items():
+            if not value.isdecimal():
                 continue
-            count, before = int(text), self._counters.get((name, counter))
+            count, before = int(value), self._counters.get((name, counter))
             self._counters[name, counter] = count
             if before is not None and count > before:
                 yield f"{counter} +{count - before}"
@@ -243,10 +244,3 @@ class PortWatch:
     def close(self) -> None:
         """Stop listening."""
         self._socket.close()
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""

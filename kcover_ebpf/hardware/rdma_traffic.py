@@ -80,8 +80,7 @@ class FabricReader:
         return f"/dev/infiniband/{names[0]}" if names else device.name
 
     def _held(self, pid: Pid, nodes: Collection[str]) -> frozenset[str]:
-        found = procfs.open_paths(pid, self._root / "proc") or frozenset()
-        return found.intersection(nodes)
+        return procfs.open_among(pid, nodes, self._root / "proc")
 
 
 class FabricWatch:

@@ -11,8 +11,6 @@ from pathlib import Path
 from kcover_ebpf.hardware.pci_address import is_pci_address
 from kcover_ebpf.host.sysfs import text
 
-_GPU_VENDOR = "0x10de"
-
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
@@ -66,12 +64,6 @@ class Topology:
 def read(root: Path = Path("/")) -> Topology:
     """The topology now; what cannot be read is left out."""
     return Topology(tuple(_gpus(root)), tuple(_ports(root)))
-
-
-def has_gpu(root: Path = Path("/")) -> bool:
-    """Whether a GPU's vendor has a device on the bus, with or without a driver."""
-    vendors = (root / "sys/bus/pci/devices").glob("*/vendor")
-    return any(text(vendor) == _GPU_VENDOR for vendor in vendors)
 
 
 _MIG_ACCESS = re.compile(r"gpu(\d+)/gi(\d+)/(?:ci\d+/)?access (\d+)")

@@ -19,6 +19,6 @@ def pipe_holders(
     for pid in pids:
         if time.monotonic() > end_s:
             break
-        for link in (procfs.open_paths(pid) or frozenset()) & wanted.keys():
+        for link in procfs.open_among(pid, wanted):
             found.setdefault(wanted[link], []).append(pid)
     return found

@@ -85,6 +85,12 @@ def open_paths(pid: Pid, proc: Path = PROC) -> frozenset[str] | None:
     return frozenset(found)
 
 
+def open_among(pid: Pid, paths: Collection[str], proc: Path = PROC) -> frozenset[str]:
+    """Those of `paths` that a process has open; none where its descriptors cannot be read."""
+    found = open_paths(pid, proc)
+    return frozenset() if found is None else found.intersection(paths)
+
+
 def open_devices(pid: Pid) -> frozenset[str] | None:
     """Files of GPUs, accelerators and RDMA devices that a process has open, as it named them; None if it is gone."""
     paths = open_paths(pid)

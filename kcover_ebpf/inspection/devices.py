@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kcover_ebpf.facts.health import Result
-from kcover_ebpf.inspection import pci
+from kcover_ebpf.hardware import pci
 from kcover_ebpf.inspection.result import CheckFinding, CheckResult, joined, unknown
 
 _VGA = 0x0300

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from kcover_ebpf.errors import UsageError
-from kcover_ebpf.inspection import pci
+from kcover_ebpf.hardware import pci
 from kcover_ebpf.inspection.checks import (
     clock,
     d_state,

@@ -10,7 +10,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kcover_ebpf.hardware import topology
+from kcover_ebpf.hardware import pci
 from kcover_ebpf.kernel import capabilities
 from kcover_ebpf.kernel.capabilities import Capability
 from kcover_ebpf.settings import Settings
@@ -76,7 +76,7 @@ def open_sources(
 def drop_privileges(kept: frozenset[Capability], settings: Settings) -> None:
     """Keep these capabilities alone; before the first thread is started, for they belong to threads."""
     # where there are GPUs, a driver that is loaded later gets its probes then
-    later = {Capability.PERFMON} if topology.has_gpu() else set()
+    later = {Capability.PERFMON} if pci.has_nvidia() else set()
     capabilities.drop(kept | later, capabilities.spare(nccl_probes=settings.nccl_probes))
 
 

@@ -9,7 +9,7 @@ from kcover_ebpf.facts.devices import (
     DeviceHeld,
 )
 from kcover_ebpf.facts.host import ThreadReading, WaitedFile
-from kcover_ebpf.hardware import topology
+from kcover_ebpf.hardware import pci, topology
 from kcover_ebpf.hardware.device_users import DeviceUsers
 from kcover_ebpf.hardware.open_holders import OpenHolders, open_by
 from kcover_ebpf.hardware.stuck_ioctl import StuckCalls
@@ -57,7 +57,7 @@ def test_open_by__open_files(tmp_path):
     assert open_by(pids, {"/dev/nvidia0"}, tmp_path) == {1}
 
 
-def test_has_gpu__topology(tmp_path):
+def test_has_nvidia__topology(tmp_path):
     info = tmp_path / "proc/driver/nvidia/gpus/0000:5D:00.0/information"
     info.parent.mkdir(parents=True)
     info.write_text(f"Model: \t\t X\nGPU UUID: \t {UUID}\nDevice Minor: \t 3\n")
@@ -66,9 +66,10 @@ def test_has_gpu__topology(tmp_path):
     (devices / GPU).symlink_to(f"../../../devices/pci0000:5c/0000:5c:00.0/{GPU}")
     real = tmp_path / "sys/devices/pci0000:5c/0000:5c:00.0" / GPU
     real.mkdir(parents=True)
-    assert not topology.has_gpu(tmp_path)
+    assert not pci.has_nvidia(tmp_path)
+    (real / "class").write_text("0x030200\n")
     (real / "vendor").write_text("0x10de\n")
-    assert topology.has_gpu(tmp_path)
+    assert pci.has_nvidia(tmp_path)
     nic = tmp_path / "sys/class/net/eth0"
     nic.mkdir(parents=True)
     (nic / "device").symlink_to("../../../0000:9a:00.0")

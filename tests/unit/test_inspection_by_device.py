@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from kcover_ebpf.facts.health import Result
-from kcover_ebpf.inspection import pci, runner
+from kcover_ebpf.hardware import pci
+from kcover_ebpf.inspection import runner
 from kcover_ebpf.inspection.checks import links, nvml, pcie, rdma
 from kcover_ebpf.inspection.devices import DeviceResult, results_by_device
 from kcover_ebpf.inspection.options import InspectionOptions

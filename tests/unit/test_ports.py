@@ -97,6 +97,12 @@ def test_port_watch__counters_of_rdma_ports(watch, port):
     assert changes(watch, 3) == []
 
 
+def test_port_watch__a_counter_that_is_no_text_hides_no_other(watch, port):
+    (port / "counters/symbol_error").write_bytes(b"\xff\n")
+    (port / "counters/link_downed").write_text("4\n")
+    assert changes(watch, 1) == [(True, "link_downed +1")]
+
+
 def test_port_watch__an_rdma_port_of_which_only_the_state_changes(watch, port):
     """Where kprobes cannot be had; that it is up again must be reported, or its job would be ended."""
     steps: tuple[tuple[str, list[tuple[bool, str]]], ...] = (

@@ -51,8 +51,8 @@ class GpuHolders:
             self._due_s = now_s + GPU_HOLDERS_S
             self._open.clear()
         for pid in wanted - self._open.keys():
-            paths = procfs.open_paths(pid, self._proc) or frozenset()
-            self._open[pid] = frozenset(nodes[path] for path in paths & nodes.keys())
+            paths = procfs.open_among(pid, nodes, self._proc)
+            self._open[pid] = frozenset(nodes[path] for path in paths)
         for pid in self._open.keys() - wanted:
             del self._open[pid]
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from kcover_ebpf.hardware import pci
 from kcover_ebpf.host import sysfs
-from kcover_ebpf.inspection import pci
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown, warned
 from kcover_ebpf.tunables.inspection import LINK_COUNTERS_S

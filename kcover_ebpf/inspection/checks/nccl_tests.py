@@ -5,8 +5,9 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 
+from kcover_ebpf.hardware import pci
 from kcover_ebpf.host import cgroups
-from kcover_ebpf.inspection import commands, pci
+from kcover_ebpf.inspection import commands
 from kcover_ebpf.inspection.bandwidth.all_reduce import BANDWIDTH, BUFFER, WRONG
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from kcover_ebpf.hardware import pci
 from kcover_ebpf.hardware.nvml_library import address_of, initialise
-from kcover_ebpf.inspection import pci
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, joined, passed, unknown
 

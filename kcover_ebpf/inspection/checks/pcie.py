@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from kcover_ebpf.hardware import pci
 from kcover_ebpf.host import sysfs
-from kcover_ebpf.inspection import pci
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown, warned
 

@@ -70,6 +70,11 @@ def nvidia_gpus(root: Path) -> list[PciFunction]:
     return [each for each in functions(root) if each.is_nvidia_gpu]
 
 
+def has_nvidia(root: Path = Path("/")) -> bool:
+    """Whether the bus has anything of NVIDIA's, with or without a driver."""
+    return any(each.vendor == NVIDIA for each in functions(root))
+
+
 def is_virtual(function: Path) -> bool:
     """Whether this folder is that of a virtual function; in a virtual machine that has it, it is not."""
     return (function / "physfn").exists()
