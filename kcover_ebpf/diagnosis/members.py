@@ -90,11 +90,22 @@ class Members:
         self._learn_world_size(found.values())
 
     def _is_replaced(self, view: ProcessHistory) -> bool:
-        # one with a number is known to be there again by it
-        if view.exit is None or view.member is None or view.member.rank is not None:
+        if view.exit is None or view.member is None:
             return False
+        if view.member.rank is not None:
+            return self._has_prepared(view, view.exit)
         again = self.successor(view) if view.pid in self.kinship.joined else None
         return again is not None and again.pid in self.kinship.joined
+
+    def _has_prepared(self, view: ProcessHistory, leaving: ProcessExit) -> bool:
+        """True if it ended well and the living rank of its number is the script that ran it, or came after it.
+
+        One that failed stays: by its number it is known to be there again.
+        """
+        again = self.successor(view) if not (leaving.signal or leaving.exit_code) else None
+        if view.role is not Role.RANK or again is None or again.seen is None:
+            return False
+        return not established(view, leaving) or again.seen.boottime_ns > leaving.boottime_ns
 
     def _was_wrapper(self, view: ProcessHistory) -> bool:
         member = view.member

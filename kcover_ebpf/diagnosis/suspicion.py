@@ -193,7 +193,8 @@ class Suspicion:
         trained: bool = True,
     ) -> list[ReadingRequest]:
         """Threads to read now: all leads while suspicious, else a few healthy waits to remember."""
-        codes = [request for view in owned for request in self._burning(view, now_ns)]
+        reads_stacks = self.suspicious or not trained
+        codes = [request for view in owned for request in self._burning(view, now_ns, reads_stacks)]
         if self.suspicious:
             shortest_ns = 0 if trained else READING_UNTRAINED_NS
             repeats = (
@@ -236,8 +237,14 @@ class Suspicion:
         readings = self._readings.get((lead.sample.pid, lead.sample.tid))
         return readings[-1].boottime_ns if readings else 0
 
-    def _burning(self, view: ProcessHistory, now_ns: int) -> list[ReadingRequest]:
-        """Threads that burn a CPU: in calm times only where the code of a process lies is read, once."""
+    def _burning(
+        self, view: ProcessHistory, now_ns: int, reads_stacks: bool
+    ) -> list[ReadingRequest]:
+        """Threads that burn a CPU: in calm times only where the code of a process lies is read, now and then.
+
+        Until a job has trained its stacks are read as well: a rank that computes and waits for its device in one burn,
+        asking the clock, may have no other sign of progress.
+        """
         burning = [
             each
             for each in view.threads.values()
@@ -252,7 +259,7 @@ class Suspicion:
             if (first := next(unknown, None)) is not None:
                 view.code_read_ns = now_ns
                 readings.append(_code_request(view, first, wants_modules=True))
-        if self.suspicious and view.code:
+        if reads_stacks and view.code:
             for each in burning[:BUSY_THREADS]:
                 # a burn that was not read before is as new as the suspicion, however old it is
                 since_ns = max(self._suspicious_since_ns or 0, each.burns_alike_ns or 0)

@@ -7,6 +7,7 @@ whoever carries them out. `run` and `trace` watch one job by it, the agent of a 
 from __future__ import annotations
 
 import os
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
@@ -22,6 +23,7 @@ from kcover_ebpf.host.thread_reader import ThreadReader
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
+from kcover_ebpf.tunables.host import CALM_SPREAD, SUSPICIOUS_SPREAD
 from kcover_ebpf.watching.job_watch import JobWatch
 from kcover_ebpf.watching.judging import InputRecorder, ObservationSink
 from kcover_ebpf.watching.member_search import MemberSearch
@@ -127,8 +129,10 @@ class SamplingLoop(ABC):
     @property
     def _period_s(self) -> float:
         if any(watch.job.urgent for watch in self._watches):
-            return self._settings.suspicious_period_s
-        return self._settings.period_s * self._ease
+            period_s, spread = self._settings.suspicious_period_s, SUSPICIOUS_SPREAD
+        else:
+            period_s, spread = self._settings.period_s * self._ease, CALM_SPREAD
+        return period_s * random.uniform(1 - spread, 1 + spread)
 
     def _hear(self, events: Iterable[Fact]) -> bool:
         """Take what came between two passes; True if the next is to begin now."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.ids import NS
@@ -20,9 +20,16 @@ NAMES = {"libcuda.so.1": 3, "[vdso]": 12}
 class Gpu:
     """Ranks that launch, wait for their devices, and begin anew; each seen at a random moment."""
 
-    def __init__(self, world: int = 8, waits: float = 0.8) -> None:
-        self.stage = Stage(world=world, connected=False)
-        self.random, self.waits = random.Random(7), waits
+    def __init__(
+        self,
+        world: int = 8,
+        waits: float = 0.8,
+        *,
+        here: int | None = None,
+        names: Mapping[str, int] = NAMES,
+    ) -> None:
+        self.stage = Stage(world=world, connected=False, here=here)
+        self.random, self.waits, self.names = random.Random(7), waits, names
         self.stuck: set[int] = set()
         for proc in self.stage.procs.values():
             self.stage.become(proc, "run", called_from=SYNCHRONIZE)
@@ -39,7 +46,9 @@ class Gpu:
     def _place(self, proc: Proc) -> None:
         waits = proc.rank in self.stuck or self.random.random() < self.waits
         (proc.module,) = (
-            self.random.choices(list(NAMES), list(NAMES.values())) if waits else ("python3.11",)
+            self.random.choices(list(self.names), list(self.names.values()))
+            if waits
+            else ("python3.11",)
         )
         proc.called_from = SYNCHRONIZE if waits else ("python3.11+4",)
 

@@ -49,6 +49,15 @@ def test_device_wait__a_job_that_burns_its_cpus_in_healthy_steps_is_left_alone(
     assert sum(late_passes) < passes * len(late_passes)
 
 
+def test_device_wait__a_lone_rank_that_only_asks_the_clock_is_seen_to_train() -> None:
+    """Its own thread is its only clock, and where that waits nothing but its stack shows."""
+    gpu = Gpu(here=1, names={"[vdso]": 1})
+    gpu.spend(60)
+    assert gpu.stage.job.pace.trained
+    gpu.spend(15 * 60)
+    assert faults(gpu.stage) == []
+
+
 def hang(gpu: Gpu, culprit: int, mode: str, **changes: object) -> float:
     began_s = gpu.stage.now_ns / NS
     gpu.stuck = set(range(gpu.stage.world)) - {culprit}

@@ -8,12 +8,12 @@ import pytest
 
 from kcover_ebpf.diagnosis.decisions import decide
 from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
-from kcover_ebpf.facts.kernel import OomKill, SignalSent
+from kcover_ebpf.facts.kernel import OomKill, ProcessExec, SignalSent
 from kcover_ebpf.ids import NS, Pid, Tid
 from kcover_ebpf.settings import Act
 from tests.unit.seen_verdicts import not_working, only_fault
 
-from .scripted_job import Proc, Stage, trained
+from .scripted_job import Proc, Stage, all_wait, trained
 
 STRANGER = 9
 
@@ -221,6 +221,53 @@ def test_exits__the_longer_the_steps_the_later_a_leaver_is_noticed() -> None:
     stage.exit(stage.rank(3), 1)
     stage.run(2)
     assert not_working(stage)[-1].cause is Cause.LEFT_EARLY
+
+
+def became_a_rank(prepared_s: float, *, is_known: bool = True) -> Stage:
+    """A script with the number of rank 3 ran a program, and then became the training."""
+    stage = Stage()
+    script = stage.rank(3)
+    stage.add(Proc(103, rank=3, argv=("bash", "run.sh")))
+    # a subshell that ends before it is read is no parent that is known
+    first = stage.add(Proc(801, ppid=103 if is_known else 800, rank=3, argv=("stage-data", "/x")))
+    stage.run(prepared_s)
+    stage.feed(ProcessExec(stage.now_ns, Pid(script.pid), "python3"))
+    stage.exit(first)
+    stage.run(1)
+    stage.add(Proc(103, rank=3))
+    stage.run(2)
+    return stage
+
+
+@pytest.mark.parametrize(("prepared_s", "is_known"), [(1, True), (1, False), (30, True)])
+def test_exits__what_a_script_ran_before_it_became_a_rank_is_no_rank_that_left(
+    prepared_s: float, *, is_known: bool
+) -> None:
+    stage = became_a_rank(prepared_s, is_known=is_known)
+    stage.run(20)
+    all_wait(stage, -1)
+    stage.run(30)
+    assert Cause.LEFT_EARLY not in {each.cause for each in not_working(stage)}
+    assert set(stage.job.members.all_ranks) == {100, 101, 102, 103}
+
+
+def test_exits__what_a_script_ran_before_is_no_reason_of_a_crash() -> None:
+    stage = became_a_rank(30)
+    stage.exit(stage.rank(1), 1)
+    stage.run(2)
+    verdict = not_working(stage)[-1]
+    assert (verdict.culprit and verdict.culprit.rank, verdict.cause) == (1, Cause.EXITED)
+
+
+def test_exits__a_rank_left_although_another_program_has_its_number() -> None:
+    stage = Stage()
+    stage.add(Proc(900, ppid=800, rank=3, argv=("exporter", "--port", "9000")))
+    stage.run(20)
+    stage.exit(stage.procs[103])
+    all_wait(stage, -1)
+    stage.add(Proc(501, ppid=101))
+    stage.run(30)
+    assert Pid(103) in stage.job.members.all_ranks
 
 
 def test_exits__who_leaves_after_the_first_failure_is_not_to_blame() -> None:
