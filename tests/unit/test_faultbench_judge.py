@@ -59,6 +59,15 @@ def test_judge__silence_is_a_miss_and_working_is_no_verdict():
     assert (marks.latency_s, marks.verdict) == (None, None)
 
 
+@pytest.mark.parametrize(("rank", "detected"), [(RUN.culprit, True), (None, False)])
+def test_judge__unknown_counts_where_it_is_accepted_and_names_a_rank(rank, detected):
+    endless = next(s for s in plan.SCENARIOS if s.id == "11-loop-native")
+    run = replace(RUN, scenario=replace(endless, id=STOP.id))
+    marks = judge(run, TRUTH, [verdict(185, "UNKNOWN", rank, "computing")], None, 230.0)
+    assert marks.detected is detected
+    assert marks.rank_right is (True if detected else None)
+
+
 def test_judge__another_class_does_not_count_as_detected():
     marks = judge(RUN, TRUTH, [verdict(125, "SLOW", RUN.culprit)], None, 150.0)
     assert marks.detected is False

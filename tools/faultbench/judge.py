@@ -1,12 +1,13 @@
 """Compare what the detector said with what really happened. Pure.
 
-A fault verdict is any verdict but WORKING and UNKNOWN. The deciding verdict of a run is the last
+A fault verdict is any verdict but WORKING and UNKNOWN; where a scenario accepts UNKNOWN, it is one if it names a
+rank. The deciding verdict of a run is the last
 fault verdict before the job was shut down, or the last one in the watched time if it was not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,12 +42,14 @@ class Judgement:
     healthy_s: float
 
 
-def fault_verdicts(lines: Sequence[Line]) -> list[Line]:
-    """The verdicts that say that something is wrong."""
+def fault_verdicts(lines: Sequence[Line], accepted: Collection[str] = ()) -> list[Line]:
+    """The verdicts that say that something is wrong; `accepted`: those that the scenario takes as right."""
+    verdicts = [line for line in lines if line.get("event") == "verdict"]
     return [
         line
-        for line in lines
-        if line.get("event") == "verdict" and line.get("verdict") not in HARMLESS
+        for line in verdicts
+        if line.get("verdict") not in HARMLESS
+        or (line.get("verdict") in accepted and named_rank(line) is not None)
     ]
 
 
@@ -72,7 +75,7 @@ def judge(
     run: RunSpec, truth: Truth, lines: Sequence[Line], exit_code: int | None, until: float
 ) -> Judgement:
     """Mark a run that ended (or was ended) at the time `until`; `exit_code` is the detector's."""
-    verdicts = fault_verdicts(lines)
+    verdicts = fault_verdicts(lines, run.scenario.verdicts)
     shut_at = shut_down_time(lines, exit_code, until)
     begin = (truth.fault_at or until) if run.scenario.is_fault else until
     early = [line for line in verdicts if line["time"] < begin]

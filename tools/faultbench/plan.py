@@ -20,6 +20,8 @@ SLOW_WATCH_S = 100.0
 """A slow rank does no harm at once: it may be reported after many steps."""
 SLOW_STEPS = 5
 """Steps of the slowed length that are watched: one alone cannot be distinguished from one long phase."""
+UNKNOWN_WATCH_S = 120.0
+"""A rank that computes while all others wait is named after a minute, or twice the learned threshold."""
 ABSENT_WATCH_S = 90.0
 """A start may take its time, and so may a verdict that a rank is missing."""
 QUICK_STEP_S = 0.5
@@ -94,6 +96,8 @@ class RunSpec:
         if self.scenario.is_fault and "SLOW" in self.scenario.verdicts:
             slowed_s = SLOW_STEPS * self.step_s * self.scenario.factor
             return max(SLOW_WATCH_S, slowed_s)
+        if "UNKNOWN" in self.scenario.verdicts:
+            return UNKNOWN_WATCH_S
         if self.scenario.is_fault:
             return max(30.0, 8 * self.step_s)
         return max(6.0, 3 * self.step_s)

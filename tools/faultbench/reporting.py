@@ -35,6 +35,7 @@ KEPT = (
 )  # fmt: skip
 ANNOUNCED = frozenset(s.id for s in SCENARIOS if s.is_announced)
 SLOWNESS = frozenset(s.id for s in SCENARIOS if "SLOW" in s.verdicts)
+ACCEPTED = {s.id: s.verdicts for s in SCENARIOS}
 TITLES = {s.id: s.title for s in SCENARIOS}
 
 
@@ -47,7 +48,7 @@ def compact(result: dict[str, Any]) -> Record:
     if fault_at:
         record["said"] = [
             [round(v["time"] - fault_at, 2), v["verdict"], v.get("cause"), named_rank(v)]
-            for v in fault_verdicts(result["lines"])[:8]
+            for v in fault_verdicts(result["lines"], ACCEPTED[result["scenario"]])[:8]
         ]
     return record
 

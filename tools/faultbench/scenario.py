@@ -18,6 +18,8 @@ HUNG = frozenset({"HUNG"})
 CRASHED = frozenset({"CRASHED"})
 LOST = frozenset({"LOST_LINK"})
 SLOW = frozenset({"SLOW"})
+UNKNOWN = frozenset({"UNKNOWN"})
+"""Right where nothing can show that a rank will never end: if it is named."""
 BLOCKED = frozenset({"blocked_lock", "blocked_sleep", "blocked_read", "blocked_unknown"})
 
 
