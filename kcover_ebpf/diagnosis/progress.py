@@ -226,6 +226,10 @@ class JobProgress:
         before, recent = rates[:-RECENT_PASSES], rates[-RECENT_PASSES:]
         return sum(recent) / len(recent) < SLOWED_SHARE * sum(before) / len(before)
 
+    def others_wait(self, pid: Pid) -> bool:
+        """True if the other ranks waited for a good part of the last passes."""
+        return self._shares.others_wait(pid)
+
     def straggler(self) -> Straggler | None:
         """The rank that the others wait for; None if no rank is apart."""
         return self._shares.straggler()

@@ -10,8 +10,8 @@ from kcover_ebpf.diagnosis.process import Effort, ProcessHistory
 from kcover_ebpf.diagnosis.progress import JobProgress
 from kcover_ebpf.diagnosis.snapshot import Finding
 from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
-from kcover_ebpf.ids import Pid
-from kcover_ebpf.tunables.diagnosis import STARVED_SHARE, SWAPPING_PER_S
+from kcover_ebpf.ids import NS, Pid
+from kcover_ebpf.tunables.diagnosis import STARVED_SHARE, SWAPPING_PER_S, THROTTLED_ALONE_NS
 
 
 def slowness(
@@ -25,7 +25,7 @@ def slowness(
         return _slow(Cause.LINK, lossy.pid, ranks, Evidence(EvidenceKind.EDGE, text), now_ns)
     slow = pace.straggler()
     if slow is None:
-        return None
+        return _throttled_alone(pace, ranks, now_ns)
     cause = Cause.SLOW_RANK
     if ranks[slow.pid].major_fault_rate >= SWAPPING_PER_S:
         cause = Cause.MEMORY_PRESSURE
@@ -41,6 +41,27 @@ def slowness(
         text += "; it reads or writes files, and the others do not"
     found = _slow(cause, slow.pid, ranks, Evidence(EvidenceKind.PEERS, text), now_ns)
     return replace(found, factor=slow.factor)
+
+
+def _throttled_alone(
+    pace: JobProgress, ranks: Mapping[Pid, ProcessHistory], now_ns: int
+) -> Finding | None:
+    """SLOW by a quota that only one rank feels.
+
+    Shares of waiting do not show it: a rank that has no CPU is found in its waits as often as in its work.
+    """
+    throttled = [view for view in ranks.values() if view.throttled_since_ns is not None]
+    if len(throttled) != 1 or throttled[0].throttled_since_ns is None:
+        return None
+    alone, lasts_ns = throttled[0], now_ns - throttled[0].throttled_since_ns
+    if lasts_ns < THROTTLED_ALONE_NS or not pace.others_wait(alone.pid):
+        return None
+    text = (
+        f"the CPU quota of its control group has throttled rank {_rank(ranks, alone.pid)} most of the time "
+        f"for {lasts_ns / NS:.0f} s, and no other rank"
+    )
+    said = Evidence(EvidenceKind.TIME, text)
+    return _slow(Cause.CPU_THROTTLED, alone.pid, ranks, said, now_ns)
 
 
 def _is_starved(ranks: Mapping[Pid, ProcessHistory], pid: Pid | None) -> bool:

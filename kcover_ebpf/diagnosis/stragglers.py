@@ -20,6 +20,7 @@ from kcover_ebpf.tunables.diagnosis import (
     STRAGGLER_LEAST_NS,
     STRAGGLER_WAIT_SHARE,
     STRAGGLER_WINDOWS,
+    THROTTLED_OTHERS_SHARE,
 )
 
 _Waits = Sequence[int | None]
@@ -117,6 +118,15 @@ class WaitShares:
         windows = sorted({shortest, *(each for each in STRAGGLER_WINDOWS if each > shortest)})
         found = (self._is_apart(window) for window in windows if window <= seen)
         return next((each for each in found if each is not None), None)
+
+    def others_wait(self, pid: Pid) -> bool:
+        """True if in the last few passes all other ranks, taken together, waited for a good part of the time."""
+        window = STRAGGLER_COMPARED_PASSES
+        others = [waiting for other, waiting in self._seen.items() if other != pid]
+        if not others or min(map(len, others)) < window:
+            return False
+        waited = sum(waiting.counts[window] for waiting in others)
+        return waited >= THROTTLED_OTHERS_SHARE * window * len(others)
 
     def _shortest_window(self) -> int:
         """Passes that last long enough, more than there are if none do: fast ones see one and the same step."""

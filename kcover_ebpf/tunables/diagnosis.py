@@ -290,6 +290,11 @@ STRAGGLER_LEAST_KEPT = 1 / 3
 """Share of a rank's waits that must be left without its longest: one long phase makes no slow rank."""
 SWAPPING_PER_S = 20.0
 """Major faults a second from which on a slow rank lacks memory. Chosen: loading of libraries is over by then."""
+THROTTLED_ALONE_NS = 15 * NS
+"""A quota is what slows a job down, once it has kept one rank alone from a CPU most of the time for so long. Chosen:
+longer than loading or a checkpoint keeps a quota busy in most jobs,"""
+THROTTLED_OTHERS_SHARE = 1 / 3
+"""and while the other ranks wait for so much of the time: what they do in a job that is slower by half."""
 STARVED_SHARE = 0.5
 """Share of the time without a CPU, though it wanted one, from which on that is what makes a rank slow."""
 

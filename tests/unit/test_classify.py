@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from kcover_ebpf.diagnosis.decisions import decide
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
 from kcover_ebpf.facts.host import WaitedFile
 from kcover_ebpf.ids import NS, Inode, Pid
+from kcover_ebpf.settings import Act
+from tests.unit.seen_verdicts import not_working
 
 from .scripted_job import LOCK, Proc, Stage, all_wait, trained
 
@@ -114,6 +117,26 @@ def test_classify__a_rank_whose_quota_leaves_it_no_cpu_is_named(
         assert verdict.culprit is not None
         assert verdict.culprit.rank == 1
         assert "throttled by the CPU quota of its control group" in verdict.evidence[0].text
+
+
+@pytest.mark.parametrize(
+    ("ranks", "lasts_s", "named"), [((1,), 60, [1]), ((1,), 12, []), ((0, 1), 60, [])]
+)
+def test_classify__a_rank_that_a_quota_slows_alone_is_named_wherever_it_is_found(
+    ranks: tuple[int, ...], lasts_s: float, named: list[int]
+) -> None:
+    """As on MPI, whose ranks poll all the time: it is found in a wait as often as the others."""
+    stage = trained()
+    for rank in ranks:
+        stage.rank(rank).throttled_share = 0.9
+    stage.run(lasts_s)
+    for rank in ranks:
+        stage.rank(rank).throttled_share = 0.0
+    found = {
+        (each.kind, each.cause, each.culprit and each.culprit.rank) for each in not_working(stage)
+    }
+    assert found == {(VerdictKind.SLOW, Cause.CPU_THROTTLED, rank) for rank in named}
+    assert all(decide(each, Act.RESTART).act is not Act.RESTART for each in not_working(stage))
 
 
 def test_classify__ranks_that_share_a_quota_are_no_culprits() -> None:
