@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -64,8 +65,11 @@ class FakeNccl:
 
 
 @pytest.fixture
-def nccl(monkeypatch: pytest.MonkeyPatch) -> FakeNccl:
-    return FakeNccl(monkeypatch)
+def nccl(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNccl]:
+    yield FakeNccl(monkeypatch)
+    # a question still under way would be asked of the next test's servers
+    for thread in [each for each in threading.enumerate() if each.name == "ras"]:
+        thread.join(60)
 
 
 def test_ras_watch__nccl_is_asked_while_a_job_is_suspicious_and_at_no_other_time(
