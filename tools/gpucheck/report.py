@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -148,10 +149,19 @@ def _sensor(facts: Facts) -> list[str]:
         if fault != "none" and not found["began"]:
             verdict = f"the fault never began: {', '.join(found['job said']) or 'too little time'}"
         wrong = len(found["false verdicts"])
-        rows.append((fault, verdict, named, after_s, wrong, len(found["device facts"])))
+        rungs = Counter(each.get("rung", "") for each in found["device facts"])
+        seen = ", ".join(f"{count} {rung}" for rung, count in rungs.items() if rung)
+        rows.append((fault, verdict, named, after_s, wrong, seen))
         log = found["kernel log"]
         logs += [f"{fault}: {line}" for line in (log if isinstance(log, list) else [log])]
-    heads = ("fault of rank 1", "first verdict", "rank", "after, s", "verdicts before it", "Xids")
+    heads = (
+        "fault of rank 1",
+        "first verdict",
+        "rank",
+        "after, s",
+        "verdicts before it",
+        "Xids, seen by",
+    )
     return [*_table(heads, rows), "", "The kernel's log:", "", "```", *logs, "```"]
 
 

@@ -14,12 +14,12 @@ from tools.gpucheck.plan import NotPossible, Plan
 
 # Seconds that each part may take: with the probe less than ten minutes. Contexts take seconds each on a large machine.
 LIMITS_S = {
-    "waits": 90.0,
+    "waits": 80.0,
     "nvml": 20.0,
     "holders": 40.0,
-    "nccl": 90.0,
-    "sensor": 230.0,
-    "overhead": 80.0,
+    "nccl": 60.0,
+    "sensor": 280.0,
+    "overhead": 75.0,
 }
 _PROBE_S = 30.0
 

@@ -26,8 +26,19 @@ _HEALTHY_S = 10.0
 _SEEN_S = 18.0
 """The start of CUDA in the ranks, some seconds, is part of it."""
 _QUICK_HEALTHY_S, _QUICK_SEEN_S = 4.0, 7.0
-_FAULTS = ("none", "stop", "lock", "endless", "misaligned", "address")
+_FAULTS = (
+    "none",
+    "stop",
+    "lock",
+    "endless",
+    "endless-yield",
+    "endless-blocking_sync",
+    "misaligned",
+    "address",
+)
 """In this order: some drivers need a reset after the last ones."""
+_OPTIONS = {"address": ["--pin-driver"]}
+"""Of the sensor: so that an Xid is also seen by the driver's own tracepoint, where it has one."""
 
 
 def sensor(python: str, *arguments: str) -> list[str]:
@@ -81,7 +92,7 @@ class KernelLog:
                 except BrokenPipeError:
                     # the oldest lines were overwritten: continue with what is left
                     continue
-                found += [line for line in text.splitlines() if _WANTED.search(line)]
+                found += [line for line in text.splitlines() if _is_wanted(line)]
         return found
 
     def close(self) -> None:
@@ -108,6 +119,7 @@ def scenario(python: str, fault: str, plan: Plan) -> dict[str, Any]:
     try:
         job = ["sh", "-c", _script(fault, healthy_s, began)]
         options = ["-o", "json", "--act", "observe", "--for", f"{watched_s:.0f}s"]
+        options += _OPTIONS.get(fault, [])
         command = sensor(python, "run", *options, "--", *job)
         events, errors = _watch(command, watched_s + _GRACE_S, plan.folder)
         facts = summary(events, _read_s(began))
@@ -156,6 +168,11 @@ def _watch(
     if process.returncode == 3:
         raise NotPossible(f"the sensor cannot observe: {children.last_line(errors)}")
     return [json.loads(line) for line in out.splitlines() if line.startswith("{")], errors
+
+
+def _is_wanted(line: str) -> bool:
+    # the report is meant to be sent to others
+    return _WANTED.search(line) is not None and "Serial Number" not in line
 
 
 def _read_s(file: Path) -> float | None:

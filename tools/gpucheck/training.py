@@ -18,7 +18,6 @@ from pathlib import Path
 from tools.gpucheck.cuda import ENDLESS_NS, CudaError, Driver, Scheduling, Work
 from tools.gpucheck.plan import NotPossible
 
-FAULTS = ("none", "stop", "lock", "endless", "address", "misaligned")
 _HOST_S, _KERNEL_NS, _PAYLOAD_BYTES = 0.03, 60_000_000, 1 << 20
 _SHORT_KERNEL_NS = 2_000_000
 _CONNECT_S = 60.0
@@ -75,10 +74,10 @@ def _fail(fault: str, driver: Driver, work: Work) -> None:
         work.write_to(driver.allocate(4096) + 1)
 
 
-def _start() -> tuple[Driver, Work]:
+def _start(scheduling: Scheduling = Scheduling.AUTO) -> tuple[Driver, Work]:
     driver = Driver()
     driver.initialize()
-    driver.use_primary_context(Scheduling.AUTO)
+    driver.use_primary_context(scheduling)
     work = Work(driver)
     work.wait(1000)
     work.synchronize()
@@ -86,7 +85,8 @@ def _start() -> tuple[Driver, Work]:
 
 
 def rank(number: int, port: int, fault: str, after_s: float, file: Path) -> None:
-    driver, work = _start()
+    fault, _, scheduling = fault.partition("-")
+    driver, work = _start(Scheduling[scheduling.upper() or "AUTO"])
     peer = _connect(number, port)
     began_s = time.monotonic()
     while True:
