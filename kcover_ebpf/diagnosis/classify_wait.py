@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kcover_ebpf.diagnosis.classify_context import ClassifyContext
+from kcover_ebpf.diagnosis.code_map import Code, of_stack
 from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.roles import Role
@@ -48,9 +49,7 @@ def judge_wait(
     if family is SyscallFamily.IOCTL:
         return Wait(State.ON_DEVICE if _awaits_device(sample, reading) else State.DEVICE)
     if family is SyscallFamily.FUTEX:
-        if _is_helped(view, sample, context):
-            return Wait(State.HELPED)
-        return Wait(State.FUTEX, _is_forsaken(view))
+        return _at_futex(view, sample, reading, context)
     if family is SyscallFamily.SLEEP:
         return Wait(_sleeping(reading, context))
     if family is SyscallFamily.CHILD:
@@ -72,6 +71,7 @@ _SERVER_CHANNELS = ("request_wait_answer", "fuse_", "rpc_wait", "nfs", "ceph", "
 _DEVICE_WAITS = ("/dev/kfd", "/dev/dri/", "/dev/accel/")
 # by poll, where the program asked its driver to sleep until the device is done: no child could end that wait
 _POLLED_DEVICES = (*_DEVICE_WAITS, "/dev/nvidia")
+_FRAME_BYTES = 4096
 
 
 def _is_storage(sample: ThreadSample, family: SyscallFamily, reading: ThreadReading | None) -> bool:
@@ -88,6 +88,27 @@ def _awaits_device(sample: ThreadSample, reading: ThreadReading | None) -> bool:
     if reading is None or sample.state is not TaskState.SLEEPING:
         return False
     return any(each.target.startswith(_DEVICE_WAITS) for each in reading.files)
+
+
+def _at_futex(
+    view: ProcessHistory,
+    sample: ThreadSample,
+    reading: ThreadReading | None,
+    context: ClassifyContext,
+) -> Wait:
+    if _is_semaphore_of_driver(sample, reading):
+        return Wait(State.ON_DEVICE)
+    if _is_helped(view, sample, context):
+        return Wait(State.HELPED)
+    return Wait(State.FUTEX, _is_forsaken(view))
+
+
+def _is_semaphore_of_driver(sample: ThreadSample, reading: ThreadReading | None) -> bool:
+    # CUDA's host threads that sleep until their device is done (CU_CTX_SCHED_BLOCKING_SYNC, driver 580): in a frame of
+    # the driver's library, beside which words of earlier calls may lie, at a semaphore that lies in that frame itself;
+    # the locks of programs and interpreters lie elsewhere
+    in_frame = 0 <= sample.args[0] - sample.user_sp < _FRAME_BYTES
+    return in_frame and reading is not None and of_stack(reading.stack) is Code.DEVICE
 
 
 def _is_helped(view: ProcessHistory, sample: ThreadSample, context: ClassifyContext) -> bool:

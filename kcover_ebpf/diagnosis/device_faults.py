@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import islice
 
 from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.snapshot import Finding
@@ -15,6 +16,8 @@ from kcover_ebpf.tunables.diagnosis import HARMLESS_NS, RELATED_FAULTS_NS
 
 PORT_UP = "port up"
 """Code of the word that an RDMA port is back (`hardware.fault_rules.of_port`)."""
+_MOST_EXPLAINING = 3
+"""Drivers log a line for each of the parts of a GPU that met the same error."""
 
 
 class DeviceFaults:
@@ -84,6 +87,21 @@ class DeviceFaults:
             for fault in self._faults
             if (stalled if fault.if_stalled else silent) or now_ns - fault.boottime_ns < HARMLESS_NS
         ]
+
+    def explained(self, failed: Finding) -> Finding:
+        """A failure with what the devices of the process that failed announced shortly before it.
+
+        An error of the program on its GPU (Xid 13, 31) ends no other process, but says more than its exit code.
+        """
+        where = failed.culprit or Culprit()
+        texts = dict.fromkeys(
+            fault.text
+            for fault in self._faults
+            if fault.pid in (where.pid, where.tid)
+            and 0 <= failed.since_ns - fault.boottime_ns < HARMLESS_NS
+        )
+        said = [Evidence(EvidenceKind.EVENT, text) for text in islice(texts, _MOST_EXPLAINING)]
+        return replace(failed, evidence=(*failed.evidence, *said))
 
     def judge(self, views: Mapping[Pid, ProcessHistory], stalled: bool) -> Finding | None:
         """The finding for the first fault that ends the job; None if there is none.

@@ -321,14 +321,14 @@ class Job:
         return at_hard_limit(found, silent_s, self._policy, self.now_ns)
 
     def _failure(self) -> Finding | None:
-        if not (failures := self.announced.failures):
-            return None
+        failures = self.announced.failures
         waits = bool(self.members.ranks) or not self._whole
-        if waits and self.now_ns - failures[0].boottime_ns < FAILURE_SETTLE_NS:
+        if not failures or (waits and self.now_ns - failures[0].boottime_ns < FAILURE_SETTLE_NS):
             return None
         stacks, views = self.attention.stacks_of(self._waiting), self.members.views
-        longest_s = self.pace.longest_s
-        return exits.judge_failure(self.announced, views, stacks, longest_s, whole=self._whole)
+        longest_s, whole = self.pace.longest_s, self._whole
+        found = exits.judge_failure(self.announced, views, stacks, longest_s, whole=whole)
+        return found and self.faults.explained(found)
 
     def _healthy(self, *, judged: bool = False) -> Finding:
         if not judged and gave_up.is_due(self.members.ranks.values(), self.now_ns):

@@ -37,7 +37,10 @@ class Attribution:
     def of_xid(
         self, report: XidReported, members: Members, now_ns: int, driver: str | None
     ) -> list[DeviceFault]:
-        """The faults that an Xid or SXid is for `members`."""
+        """The faults that an Xid or SXid is for `members`; none where it is confined to a process of another job."""
+        only = fault_rules.concerns_only(report, self._catalog(), driver)
+        if only is not None and only not in members:
+            return []
         if report.number >= FIRST_SXID:
             concerned = self._whose.of_any_gpu(members, now_ns)
         else:

@@ -19,6 +19,7 @@ from kcover_ebpf.ids import Pid
 _LETHAL_NOTICES = frozenset({Notice.GPU_LOST, Notice.GPU_INIT_FAILED, Notice.NIC_FAILED})
 _ONE_PROCESS = frozenset({Action.RESTART_APP, Action.CHECK_APP, Action.CHECK_PEER, Action.NONE})
 """After these only the process that the driver named is concerned, not all that hold the GPU."""
+_MPS = "nvidia-cuda-mps"
 
 
 def of_xid(
@@ -43,6 +44,17 @@ def of_xid(
         DeviceFault(report.boottime_ns, pid, report.device, code, text, lost, device_unfit=unfit)
         for pid in sorted(concerned)
     ]
+
+
+def concerns_only(report: XidReported, catalog: Catalog, driver: str | None = None) -> Pid | None:
+    """The process to which an Xid is confined; None where all that hold the GPU may be concerned.
+
+    What the server of MPS is named for, its clients did, and all of them end with it.
+    """
+    entry = catalog.find(report.number, driver)
+    judged = judge(entry, report.text) if entry is not None else None
+    confined = _is_one_process(judged) or report.gpu_instance is not None
+    return report.pid if confined and not report.process.startswith(_MPS) else None
 
 
 def of_aer(error: AerError, holders: Collection[Pid], device: str) -> list[DeviceFault]:

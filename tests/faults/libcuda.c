@@ -1,8 +1,12 @@
 /*
- * A stub for the GPU driver's library: its host threads wait as those of the real one do, in a
- * loop that reads a word of memory and asks the clock. The work of a device is a collective: it
- * ends when every rank has launched it, and takes a moment.
+ * A stub for the GPU driver's library: its host threads wait as those of the
+ * real one do, in a loop that reads a word of memory and asks the clock, or
+ * asleep at a semaphore of their own frame that another thread posts. The work
+ * of a device is a collective: it ends when every rank has launched it, and
+ * takes a moment.
  */
+#include <pthread.h>
+#include <semaphore.h>
 #include <stdint.h>
 #include <time.h>
 
@@ -25,5 +29,43 @@ int cuStreamSynchronize(volatile uint32_t *launched, uint32_t world, uint32_t st
 			rank++;
 		else
 			(void)now_ns();
+	return 0;
+}
+
+struct work {
+	volatile uint32_t *launched;
+	uint32_t world, step;
+	int64_t takes_ns;
+	sem_t *done;
+};
+
+static void *await_interrupt(void *argument)
+{
+	struct work *work = argument;
+	const struct timespec pause = { .tv_nsec = 20000000 };
+	uint32_t rank = 0;
+
+	while (rank < work->world) {
+		while (rank < work->world && work->launched[rank] >= work->step)
+			rank++;
+		nanosleep(&pause, NULL);
+	}
+	nanosleep(&(struct timespec){ .tv_nsec = work->takes_ns }, NULL);
+	sem_post(work->done);
+	return NULL;
+}
+
+int cuStreamSynchronizeBlocking(volatile uint32_t *launched, uint32_t world, uint32_t step,
+				int64_t takes_ns)
+{
+	sem_t done;
+	struct work work = { launched, world, step, takes_ns, &done };
+	pthread_t thread;
+
+	sem_init(&done, 0, 0);
+	pthread_create(&thread, NULL, await_interrupt, &work);
+	while (sem_wait(&done))
+		;
+	pthread_join(thread, NULL);
 	return 0;
 }

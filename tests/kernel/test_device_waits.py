@@ -64,14 +64,24 @@ def test_the_rank_that_took_a_lock_is_named_among_those_that_wait_for_their_devi
     assert faults[0]["time"] > began_s(one)
 
 
+@pytest.mark.parametrize("how", ["device", "asleep"])
 def test_no_rank_is_named_or_ended_where_all_wait_for_their_devices(
-    tmp_path: Path, library: Path
+    tmp_path: Path, library: Path, how: str
 ) -> None:
     options = ("-o", "json", "--act", "shutdown", "--for", "19s")
-    with run(*options, *job(library, tmp_path, "device"), folder=tmp_path) as one:
+    with run(*options, *job(library, tmp_path, how), folder=tmp_path) as one:
         assert one.finish() != 75
     found = verdicts(one)
     assert found, one.out
     assert {each["verdict"] for each in found} <= {"WORKING", "HUNG", "UNKNOWN"}, one.out
     assert [each["culprit"] for each in found] == [None] * len(found), one.out
     assert {each["cause"] for each in found if each["verdict"] == "HUNG"} <= {"device_wait"}
+
+
+def test_ranks_asleep_until_their_devices_are_done_are_seen_to_wait_for_them(
+    tmp_path: Path, library: Path
+) -> None:
+    options = ("-o", "json", "--act", "snapshot", "--for", "25s")
+    with run(*options, *job(library, tmp_path, "asleep"), folder=tmp_path) as one:
+        one.finish()
+    assert verdicts(one)[-1]["cause"] == "device_wait", one.out

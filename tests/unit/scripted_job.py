@@ -71,6 +71,7 @@ CALLS = {
     "nap": NANOSLEEP,
 }
 """System call of the lead thread by mode."""
+STACK_POINTER = 0x7000
 
 
 @dataclass
@@ -112,6 +113,8 @@ class Proc:
     wait_channel: str = ""
     storage: StorageState | None = None
     deadline_ns: int | None = None
+    argument: int = 3
+    """The first of its call; `STACK_POINTER` is where its stack ends while it does not run."""
     lock_holders: tuple[int, ...] = ()
     timed: bool = False
     mode_since_ns: int = START_NS
@@ -121,6 +124,7 @@ class Proc:
     sent: int = 0
     last_send_ns: int = START_NS
     unread: int = 0
+    unsent: int = 0
     backoff: int = 0
     alive: bool = True
     step: int = 0
@@ -276,9 +280,11 @@ class Stage:
     def _thread(self, proc: Proc) -> ThreadSample:
         is_running = proc.mode == "train" and proc.step % 2 == 0
         number = CALLS.get(proc.mode, NANOSLEEP if is_running else FUTEX)
-        pointer = 0x7000 + (proc.step % 7 * 64 if proc.mode in ("run", "train", "quota") else 0)
+        pointer = STACK_POINTER + (
+            proc.step % 7 * 64 if proc.mode in ("run", "train", "quota") else 0
+        )
         since_ns = self.now_ns - NS // 50 if proc.mode == "train" else proc.mode_since_ns
-        argument = 3
+        argument = proc.argument
         if proc.mode == "tick":
             # a poll of five seconds that begins anew, each time with its arguments at another address
             since_ns = self.now_ns - (self.now_ns - proc.mode_since_ns) % (5 * NS)
@@ -339,7 +345,7 @@ class Stage:
                     local=("127.0.0.1", proc.pid * 100 + other.rank),
                     remote=("127.0.0.1", other.pid * 100 + (proc.rank or 0)),
                     unread_bytes=proc.unread,
-                    unsent_bytes=0,
+                    unsent_bytes=proc.unsent,
                     unacked_bytes=96 if self._lost(proc, other) else 0,
                     acked_bytes=proc.sent,
                     received_bytes=proc.sent,

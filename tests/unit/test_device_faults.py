@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -28,7 +29,8 @@ from kcover_ebpf.settings import Policy
 from kcover_ebpf.tunables.diagnosis import HARMLESS_NS
 from tests.unit.report_builders import case, report
 from tests.unit.report_builders import rank as ranked
-from tests.unit.scripted_job import Proc, Stage
+from tests.unit.scripted_job import Proc, Stage, trained
+from tests.unit.seen_verdicts import only_fault
 
 NIC = "0000:9a:00.0"
 GPU = "0000:5d:00.0"
@@ -93,6 +95,27 @@ def lost_link(local: str) -> tuple[Finding, dict[Pid, ProcessHistory]]:
     )  # fmt: skip
     view.on_socket(sample)
     return Finding(VerdictKind.LOST_LINK, Cause.LINK, 5), {Pid(7): view}
+
+
+@pytest.mark.parametrize(
+    ("report", "concerned"),
+    [
+        (xid(43, pid=Pid(9), process="python3"), set()),
+        (xid(94, "Contained: x. RST: No", pid=Pid(9), process="python3"), set()),
+        (xid(43, pid=Pid(7), process="python3"), {7}),
+        (xid(43), {7, 8}),
+        (xid(43, pid=Pid(9), process="nvidia-cuda-mps"), {7, 8}),
+        (xid(79, pid=Pid(9), process="python3"), {7, 8}),
+    ],
+    ids=["its own", "contained", "ours", "unnamed", "mps", "the whole gpu"],
+)
+def test_attribution__an_error_of_a_neighbour_on_the_same_gpu_is_not_ours(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, report: XidReported, concerned: set[int]
+) -> None:
+    whose = DeviceUsers(tmp_path)
+    monkeypatch.setattr(whose, "of", lambda device, members, *_: set(members))
+    named = Attribution(whose, shipped, 0).of_xid(report, {Pid(7), Pid(8)}, 0, None)
+    assert {each.pid for each in named} == concerned
 
 
 @pytest.mark.parametrize(
@@ -175,3 +198,26 @@ def test_of_xid__a_gpu_that_falls_off_the_bus_is_named_and_its_rank_if_no_other_
     merged = merge(case(report("a", ranked(0), suspicious=False, verdict=reported)))
     assert merged.culprit is not None
     assert (merged.culprit.device, merged.culprit.node) == (GPU, "a")
+
+
+def announce(stage: Stage, rank: int, text: str) -> None:
+    """An error of the program on its GPU, which ends no other process."""
+    pid = Pid(stage.rank(rank).pid)
+    stage.feed(DeviceFault(stage.now_ns, pid, GPU, "Xid 31", text, ends_job=False))
+
+
+def test_device_faults__an_error_of_the_program_on_its_gpu_explains_its_exit() -> None:
+    stage = trained()
+    announce(stage, 2, "too long ago")
+    stage.run(61)
+    announce(stage, 1, "of another rank")
+    for each in ("first", "first", "second", "third", "fourth"):
+        announce(stage, 2, each)
+    stage.run(2)
+    stage.exit(stage.rank(2), 1)
+    announce(stage, 2, "while it was ended")
+    stage.run(3)
+    verdict = only_fault(stage)
+    assert verdict.cause is Cause.EXITED
+    said = [each.text for each in verdict.evidence if each.kind is EvidenceKind.EVENT]
+    assert said[1:] == ["first", "second", "third"]

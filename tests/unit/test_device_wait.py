@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 
 from kcover_ebpf.diagnosis import oneshot
@@ -10,12 +13,12 @@ from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.verdict import Cause, Verdict, VerdictKind
 from kcover_ebpf.facts.host import WaitedFile
-from kcover_ebpf.ids import NS, Inode, Tid
+from kcover_ebpf.ids import NS, Inode, Pid, Tid
 from kcover_ebpf.settings import Act
 from tests.unit.gpu_ranks import SYNCHRONIZE, Gpu
 from tests.unit.seen_verdicts import faults
 
-from .scripted_job import LOCK, Proc, Side, Stage
+from .scripted_job import COLLECTIVE, LOCK, STACK_POINTER, Proc, Side, Stage, trained
 
 GPU = WaitedFile(7, "device", "/dev/nvidia0", Inode(0), "195:0", "")
 KFD = WaitedFile(7, "device", "/dev/kfd", Inode(0), "", "")
@@ -56,6 +59,58 @@ def test_device_wait__a_lone_rank_that_only_asks_the_clock_is_seen_to_train() ->
     assert gpu.stage.job.pace.trained
     gpu.spend(15 * 60)
     assert faults(gpu.stage) == []
+
+
+def sleep_until_done(stage: Stage, number: int, **changes: object) -> None:
+    """As CUDA's host threads do with CU_CTX_SCHED_BLOCKING_SYNC: at a semaphore in a frame of its library."""
+    frame = {"argument": STACK_POINTER + 0xB0, "stack": SYNCHRONIZE, **changes}
+    stage.become(stage.rank(number), "futex", **frame)
+    # who waits for it has sent its part
+    stage.rank(number).unread = 1 << 20
+    for each in {0, 1, 2, 3} - {number}:
+        stage.become(stage.rank(each), "futex", stack=COLLECTIVE)
+
+
+def test_device_wait__a_rank_that_sleeps_until_its_device_is_done_is_not_named_or_ended() -> None:
+    stage = trained()
+    began_s = stage.now_ns / NS
+    sleep_until_done(stage, 1)
+    stage.run(120)
+    found = faults(stage, began_s)
+    assert [(each.cause, each.culprit) for each in found] == [(Cause.DEVICE_WAIT, None)]
+    assert not any(map(ended, found))
+
+
+def test_device_wait__a_rank_that_does_not_read_while_its_device_works_is_not_named_or_ended() -> (
+    None
+):
+    gpu = Gpu(world=2)
+    stage = gpu.stage
+    stage.connected = True
+    gpu.spend(180)
+    began_s = stage.now_ns / NS
+    gpu.stuck = {1}
+    gpu._place = partial(only, gpu._place, 1)  # type: ignore[method-assign]
+    stage.become(stage.rank(0), "futex", stack=COLLECTIVE, unsent=1 << 20)
+    gpu.spend(60)
+    found = faults(stage, began_s)
+    assert [(each.cause, each.culprit) for each in found] == [(Cause.DEVICE_WAIT, None)]
+    assert not any(map(ended, found))
+
+
+def only(place: Callable[[Proc], None], rank: int, proc: Proc) -> None:
+    if proc.rank == rank:
+        place(proc)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"argument": STACK_POINTER + 0x2000}, {"stack": LOCK}], ids=["elsewhere", "a lock"]
+)
+def test_device_wait__another_semaphore_is_not_the_drivers(changes: dict[str, object]) -> None:
+    stage = trained()
+    sleep_until_done(stage, 1, **changes)
+    stage.run(10)
+    assert stage.job.snapshot().processes[Pid(101)].state is State.FUTEX
 
 
 def hang(gpu: Gpu, culprit: int, mode: str, **changes: object) -> float:
