@@ -64,11 +64,11 @@ def test_the_rank_that_took_a_lock_is_named_among_those_that_wait_for_their_devi
     assert faults[0]["time"] > began_s(one)
 
 
-@pytest.mark.parametrize("how", ["device", "asleep"])
+@pytest.mark.parametrize(("how", "watched"), [("device", "19s"), ("asleep", "23s")])
 def test_no_rank_is_named_or_ended_where_all_wait_for_their_devices(
-    tmp_path: Path, library: Path, how: str
+    tmp_path: Path, library: Path, how: str, watched: str
 ) -> None:
-    options = ("-o", "json", "--act", "shutdown", "--for", "19s")
+    options = ("-o", "json", "--act", "shutdown", "--for", watched)
     with run(*options, *job(library, tmp_path, how), folder=tmp_path) as one:
         assert one.finish() != 75
     found = verdicts(one)
@@ -76,12 +76,5 @@ def test_no_rank_is_named_or_ended_where_all_wait_for_their_devices(
     assert {each["verdict"] for each in found} <= {"WORKING", "HUNG", "UNKNOWN"}, one.out
     assert [each["culprit"] for each in found] == [None] * len(found), one.out
     assert {each["cause"] for each in found if each["verdict"] == "HUNG"} <= {"device_wait"}
-
-
-def test_ranks_asleep_until_their_devices_are_done_are_seen_to_wait_for_them(
-    tmp_path: Path, library: Path
-) -> None:
-    options = ("-o", "json", "--act", "snapshot", "--for", "25s")
-    with run(*options, *job(library, tmp_path, "asleep"), folder=tmp_path) as one:
-        one.finish()
-    assert verdicts(one)[-1]["cause"] == "device_wait", one.out
+    # three that spin on two cores may still look like a long step
+    assert how == "device" or found[-1]["cause"] == "device_wait", one.out
