@@ -88,6 +88,8 @@ def threads_of(pid: int) -> list[tuple[str, str, str]]:
 def test_a_trace_touches_no_thread_of_its_target(deadlock: tuple[Running, dict[str, int]]) -> None:
     # a stop, however short, is a switch: the counters would show it
     target, _ = deadlock
+    # its first thread, too, which waits for the others
+    until_asleep(target.pid)
     before = threads_of(target.pid)
     trace("--pid", str(target.pid))
     assert threads_of(target.pid) == before
