@@ -22,6 +22,8 @@
 
 /* include/uapi/linux/futex.h */
 #define FUTEX_PRIVATE_FLAG 128
+/* A thread waits in its own frame if what it waits at lies so near to the end of its stack. */
+#define FRAME_BYTES 4096
 
 struct site {
 	__u64 user_sp;
@@ -152,12 +154,22 @@ static __always_inline void remember(struct thread_sample *sample, struct pass_v
 	sample->syscall = site->syscall;
 }
 
-/* Leads, and threads that do not sleep: of those that sleep nothing is known but that they do. */
+/* It waits at a futex in a frame of its own stack, as CUDA's host threads do until a device is
+ * done. */
+static __always_inline bool waits_in_frame(struct site *site)
+{
+	return site->syscall == FUTEX_SYSCALL && site->arg0 - site->user_sp < FRAME_BYTES;
+}
+
+/*
+ * Leads, threads that do not sleep, and those that may wait for a device: of others that sleep
+ * nothing is known but that they do.
+ */
 static __always_inline bool is_judged(struct process_value *process, struct task_struct *task,
-				      __u32 state)
+				      struct site *site, __u32 state)
 {
 	return state != THREAD_SLEEPING || is_lead(process, task->tgid, task->pid) ||
-	       process->detail == DETAIL_ALL;
+	       process->detail == DETAIL_ALL || waits_in_frame(site);
 }
 
 /*
@@ -179,7 +191,7 @@ static __always_inline void first_sample(struct pass_value *pass, struct process
 	sample.state = thread_state(task, sample.raw_state);
 	sample.site_since_ns = idle_since(pass, task, sample.state);
 	read_site(&site, task, regs, sample.state);
-	news = is_judged(process, task, sample.state);
+	news = is_judged(process, task, &site, sample.state);
 	if (news && !send_thread(pass, task, regs, &site, &sample))
 		return;
 	remember(&sample, pass, task, regs, &site);
@@ -227,7 +239,7 @@ static __always_inline void next_sample(struct pass_value *pass, struct process_
 		sample->site_since_ns = pass->boottime_ns;
 	/* Once more when it came to rest, so that what used a CPU is known not to any longer. */
 	news = moved || sample->moved || sample->state != before ||
-	       (process->detail && is_judged(process, task, sample->state));
+	       (process->detail && is_judged(process, task, &site, sample->state));
 	if (news && !send_thread(pass, task, regs, &site, sample)) {
 		sample->state = before;
 		sample->site_since_ns = site_since_ns;
@@ -256,11 +268,15 @@ static __always_inline bool is_unchanged(struct thread_sample *sample, struct ta
 static __always_inline bool quick_sample(struct pass_value *pass, struct process_value *process,
 					 struct task_struct *task, struct thread_sample *sample)
 {
+	struct site site = { .user_sp = sample->user_sp,
+			     .arg0 = sample->arg0,
+			     .syscall = sample->syscall };
+
 	if (sample->pass_id == pass->id)
 		return true;
 	if (sample->moved || !is_unchanged(sample, task))
 		return false;
-	if (process->begins && is_judged(process, task, sample->state))
+	if (process->begins && is_judged(process, task, &site, sample->state))
 		return false;
 	/* Ready, and without a CPU since the last visit: in detail that is reported each time. */
 	if (process->detail && !sample->raw_state)

@@ -6,7 +6,12 @@ from collections.abc import Sequence
 
 from kcover_ebpf.diagnosis import describe_call
 from kcover_ebpf.diagnosis.classify_context import ClassifyContext
-from kcover_ebpf.diagnosis.classify_wait import Wait, is_completing, judge_wait
+from kcover_ebpf.diagnosis.classify_wait import (
+    Wait,
+    is_completing,
+    is_semaphore_of_driver,
+    judge_wait,
+)
 from kcover_ebpf.diagnosis.code_map import Code
 from kcover_ebpf.diagnosis.process import Effort, ProcessHistory
 from kcover_ebpf.diagnosis.process_state import STOPPED, State
@@ -14,7 +19,7 @@ from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot, exit_text
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.thread import ThreadHistory
 from kcover_ebpf.facts.host import ThreadReading
-from kcover_ebpf.facts.kernel import ProcessExit, TaskState
+from kcover_ebpf.facts.kernel import ProcessExit, TaskState, ThreadSample
 from kcover_ebpf.ids import NS
 from kcover_ebpf.tunables.diagnosis import (
     BUSY_SHARE,
@@ -110,7 +115,7 @@ def _state(
     if _lacks_quota(view, lead):
         return Wait(State.THROTTLED)
     if lead.burning_since_ns is not None:
-        return Wait(_burning(lead))
+        return Wait(_burning(view, lead))
     if lead.naps_since_ns is not None:
         return Wait(State.NAPPING)
     moved = lead.progress_ns and context.now_ns - lead.progress_ns < MOVED_RECENTLY_NS
@@ -119,7 +124,7 @@ def _state(
     ):
         return Wait(State.MOVING)
     wait = judge_wait(view, sample, readings, context)
-    if wait.state is State.FUTEX and _side_on_device(view):
+    if wait.state is State.FUTEX and _side_on_device(view, context):
         return Wait(State.ON_DEVICE)
     return wait
 
@@ -130,17 +135,29 @@ def _lacks_quota(view: ProcessHistory, lead: ThreadHistory) -> bool:
     return wants and view.throttled_since_ns is not None
 
 
-def _side_on_device(view: ProcessHistory) -> bool:
+def _side_on_device(view: ProcessHistory, context: ClassifyContext) -> bool:
     # the lead waits for the thread that launches for it (autograd's), and that one for the device
-    return any(each.waits_in is Code.DEVICE for each in view.side_threads)
+    return any(
+        each.waits_in is Code.DEVICE or _sleeps_on_device(each.sample, context)
+        for each in view.side_threads
+    )
 
 
-def _burning(lead: ThreadHistory) -> State:
+def _sleeps_on_device(sample: ThreadSample, context: ClassifyContext) -> bool:
+    readings = context.readings(sample.pid, sample.tid)
+    is_of_this_wait = bool(readings) and readings[-1].boottime_ns >= sample.idle_since_ns
+    return is_of_this_wait and is_semaphore_of_driver(sample, readings[-1], context)
+
+
+def _burning(view: ProcessHistory, lead: ThreadHistory) -> State:
     code = lead.waits_in
     if code is not None:
         return _WAITS_IN[code]
     if lead.waits_busily:
-        return State.PEERS
+        # the calls of CUDA's host threads that yield until their device is done (CU_CTX_SCHED_YIELD) are those of MPI's
+        # that wait for messages: until its stack was read often enough nothing shows which
+        may_be_device = view.code.drives_device and lead.in_plumbing
+        return State.ON_DEVICE if may_be_device else State.PEERS
     waited_ns = lead.sample.run_delay_ns - lead.burn_delay_ns
     total_ns = waited_ns + lead.sample.cpu_ns - lead.burn_cpu_ns
     if total_ns > 2 * NS and waited_ns >= THROTTLED_SHARE * total_ns:

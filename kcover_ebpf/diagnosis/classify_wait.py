@@ -10,7 +10,7 @@ from kcover_ebpf.diagnosis.code_map import Code, of_stack
 from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.roles import Role
-from kcover_ebpf.diagnosis.thread import poll_timeout_ms
+from kcover_ebpf.diagnosis.thread import poll_timeout_ms, waits_in_frame
 from kcover_ebpf.facts.host import ThreadReading, WaitedFile
 from kcover_ebpf.facts.kernel import NO_SYSCALL, SocketSample, TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallFamily
@@ -71,7 +71,6 @@ _SERVER_CHANNELS = ("request_wait_answer", "fuse_", "rpc_wait", "nfs", "ceph", "
 _DEVICE_WAITS = ("/dev/kfd", "/dev/dri/", "/dev/accel/")
 # by poll, where the program asked its driver to sleep until the device is done: no child could end that wait
 _POLLED_DEVICES = (*_DEVICE_WAITS, "/dev/nvidia")
-_FRAME_BYTES = 4096
 
 
 def _is_storage(sample: ThreadSample, family: SyscallFamily, reading: ThreadReading | None) -> bool:
@@ -96,19 +95,11 @@ def _at_futex(
     reading: ThreadReading | None,
     context: ClassifyContext,
 ) -> Wait:
-    if _is_semaphore_of_driver(sample, reading):
+    if is_semaphore_of_driver(sample, reading, context):
         return Wait(State.ON_DEVICE)
     if _is_helped(view, sample, context):
         return Wait(State.HELPED)
     return Wait(State.FUTEX, _is_forsaken(view))
-
-
-def _is_semaphore_of_driver(sample: ThreadSample, reading: ThreadReading | None) -> bool:
-    # CUDA's host threads that sleep until their device is done (CU_CTX_SCHED_BLOCKING_SYNC, driver 580): in a frame of
-    # the driver's library, beside which words of earlier calls may lie, at a semaphore that lies in that frame itself;
-    # the locks of programs and interpreters lie elsewhere
-    in_frame = 0 <= sample.args[0] - sample.user_sp < _FRAME_BYTES
-    return in_frame and reading is not None and of_stack(reading.stack) is Code.DEVICE
 
 
 def _is_helped(view: ProcessHistory, sample: ThreadSample, context: ClassifyContext) -> bool:
@@ -225,6 +216,17 @@ _FREEZE_CHANNELS = ("percpu_rwsem", "sb_start_write", "__sb_start_write")
 
 _NO_DEVICE = "0:"
 """Major number of file systems without a block device: a server, which may take minutes to recover."""
+
+
+def is_semaphore_of_driver(
+    sample: ThreadSample, reading: ThreadReading | None, context: ClassifyContext
+) -> bool:
+    """True if the thread sleeps until its device is done: in its own frame, called from the driver's library."""
+    return (
+        waits_in_frame(sample, context.table)
+        and reading is not None
+        and of_stack(reading.stack) is Code.DEVICE
+    )
 
 
 def is_completing(readings: Sequence[ThreadReading]) -> bool:

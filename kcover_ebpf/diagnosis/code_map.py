@@ -97,6 +97,11 @@ class CodeMap:
     def __bool__(self) -> bool:
         return bool(self._starts)
 
+    @property
+    def drives_device(self) -> bool:
+        """True if the process has loaded the library of a device's driver or runtime."""
+        return Code.DEVICE in self._codes
+
     def at(self, address: int) -> Code | None:
         """In whose code an instruction lies; None where nothing was mapped when the mappings were read."""
         index = bisect_right(self._starts, address) - 1

@@ -72,7 +72,7 @@ class Job:
         self._policy, self._whole = policy, whole
         self.table = table
         self.members = Members()
-        self.attention = Suspicion()
+        self.attention = Suspicion(table)
         self.pace = JobProgress(policy, table)
         self.announced = exits.Announcements()
         self.faults = DeviceFaults()

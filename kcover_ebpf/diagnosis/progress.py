@@ -163,8 +163,8 @@ class JobProgress:
         return self._cadences[pid].threshold_s
 
     def learned(self, pids: Iterable[Pid]) -> bool:
-        """True once the thresholds of all these ranks rest on gaps of their own."""
-        return all(self._cadences[pid].learned for pid in pids)
+        """True once the job has trained and the thresholds of all these ranks rest on gaps of that."""
+        return self.trained and all(self._cadences[pid].learned for pid in pids)
 
     @property
     def longest_s(self) -> float:

@@ -14,11 +14,12 @@ from itertools import islice
 from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.progress import Stall
 from kcover_ebpf.diagnosis.stacks import KnownWaits, Stack
-from kcover_ebpf.diagnosis.thread import ThreadHistory
+from kcover_ebpf.diagnosis.thread import ThreadHistory, waits_in_frame
 from kcover_ebpf.facts.host import CollectivesSeen, ReadingRequest, ThreadReading, Unreadable
 from kcover_ebpf.facts.kernel import TaskState
 from kcover_ebpf.facts.python_stacks import PythonFrame, PythonStacksSeen
 from kcover_ebpf.facts.recorders import RecordersSeen
+from kcover_ebpf.facts.syscalls import SyscallFamily, SyscallTable
 from kcover_ebpf.ids import NS, Pid, Tid
 from kcover_ebpf.tunables.diagnosis import (
     BASELINE_EAGER_NS,
@@ -46,7 +47,8 @@ _READINGS_KEPT = 48
 class Suspicion:
     """How closely one job is watched."""
 
-    def __init__(self) -> None:
+    def __init__(self, table: SyscallTable) -> None:
+        self._table = table
         self.known = KnownWaits()
         self.collectives: CollectivesSeen | None = None
         """What the job's own NCCL said in this suspicion; None while it said nothing."""
@@ -169,20 +171,19 @@ class Suspicion:
         """Readings of a thread, oldest first."""
         return self._readings.get((pid, Tid(tid)), ())
 
-    def last_readings(self) -> dict[Pid, ThreadReading]:
-        """The last reading of each process, of those that were read."""
-        return {pid: readings[-1] for (pid, _), readings in self._readings.items() if readings}
+    def last_readings(self) -> dict[tuple[Pid, Tid], ThreadReading]:
+        """The last reading of each thread, of those that were read."""
+        return {thread: readings[-1] for thread, readings in self._readings.items() if readings}
 
     def stacks_of(self, waiting: Iterable[ProcessHistory]) -> dict[Pid, Stack]:
-        """Where each of these waits, of those that were read in the wait they are in now."""
-        last = self.last_readings()
-        return {
-            view.pid: last[view.pid].stack
-            for view in waiting
-            if view.pid in last
-            and view.lead is not None
-            and last[view.pid].boottime_ns >= view.lead.progress_ns
-        }
+        """Where the lead of each of these waits, of those that were read in the wait they are in now."""
+        found = {}
+        for view in waiting:
+            lead = view.lead
+            readings = self.readings(view.pid, lead.sample.tid) if lead is not None else ()
+            if lead is not None and readings and readings[-1].boottime_ns >= lead.progress_ns:
+                found[view.pid] = readings[-1].stack
+        return found
 
     def wants(
         self,
@@ -200,7 +201,8 @@ class Suspicion:
             repeats = (
                 READINGS_REPEATED if self.urgent(now_ns, trained) else READINGS_REPEATED_CALMLY
             )
-            return codes + self._rationed(owned, now_ns, shortest_ns, repeats)
+            asleep = [request for view in owned for request in self._asleep(view)]
+            return codes + asleep + self._rationed(owned, now_ns, shortest_ns, repeats)
         if now_ns < self._next_baseline_ns:
             return codes
         self._began_ns = now_ns if self._began_ns is None else self._began_ns
@@ -233,8 +235,8 @@ class Suspicion:
                 first.append(request)
         return first
 
-    def _last_read_ns(self, lead: ThreadHistory) -> int:
-        readings = self._readings.get((lead.sample.pid, lead.sample.tid))
+    def _last_read_ns(self, thread: ThreadHistory) -> int:
+        readings = self._readings.get((thread.sample.pid, thread.sample.tid))
         return readings[-1].boottime_ns if readings else 0
 
     def _burning(
@@ -267,6 +269,22 @@ class Suspicion:
                     each.asked_ns = now_ns
                     readings.append(_code_request(view, each))
         return readings
+
+    def _asleep(self, view: ProcessHistory) -> list[ReadingRequest]:
+        """Threads beside a lead that sleeps which may wait for a device: each wait is read once."""
+        lead = view.lead
+        if lead is None or self._table.family(lead.sample.syscall) is not SyscallFamily.FUTEX:
+            return []
+        asleep = (
+            each.sample
+            for each in view.side_threads
+            if waits_in_frame(each.sample, self._table)
+            and self._last_read_ns(each) < each.sample.idle_since_ns
+        )
+        return [
+            ReadingRequest(each.pid, each.tid, each.idle_since_ns, each.syscall)
+            for each in islice(asleep, BUSY_THREADS)
+        ]
 
     @staticmethod
     def _is_stale(view: ProcessHistory, now_ns: int) -> bool:

@@ -76,6 +76,8 @@ class ThreadHistory:
     """(boottime, its CPU time) of the last passes that saw progress."""
     proxy: bool = False
     """It was seen burning a CPU for the collective library: it moves data for the device."""
+    in_plumbing: bool = False
+    """Its last use of a CPU was seen in code that says nothing of what for: the C library's, or unknown."""
     asked_ns: int = 0
     """When its stack was asked for last while it burned; 0 before."""
     _code: Code | None = None
@@ -129,7 +131,9 @@ class ThreadHistory:
             self.burn_cpu_ns, self.burn_delay_ns = before.cpu_ns, before.run_delay_ns
         if used_ns >= REGISTERS_CHANGED_NS:
             self.glimpses.append(_sample(sample, table))
-            if busy and self._place(code.at(sample.user_ip) if code else None):
+            changed = busy and self._place(code.at(sample.user_ip) if code else None)
+            self.in_plumbing = busy and self._unplaced
+            if changed:
                 return True
         was_napping = self._nap(before, sample, table)
         moved = share >= MOVE_SHARE or site(sample) != site(before)
@@ -297,6 +301,20 @@ def site(sample: ThreadSample) -> tuple[int, int, int]:
     """Where a thread waits: the call, its first argument (0 outside a call) and the user stack pointer."""
     argument = 0 if sample.syscall == NO_SYSCALL else sample.args[0]
     return sample.syscall, argument, sample.user_sp
+
+
+_FRAME_BYTES = 4096
+"""As in bpf/sample.bpf.h."""
+
+
+def waits_in_frame(sample: ThreadSample, table: SyscallTable) -> bool:
+    """True at a futex in a frame of its own stack, as of CUDA's host threads that sleep until their device is done.
+
+    That is so with CU_CTX_SCHED_BLOCKING_SYNC (driver 580); the locks of programs and interpreters lie elsewhere.
+    """
+    in_frame = 0 <= sample.args[0] - sample.user_sp < _FRAME_BYTES
+    sleeps = sample.state is TaskState.SLEEPING
+    return sleeps and in_frame and table.family(sample.syscall) is SyscallFamily.FUTEX
 
 
 def asks_again(sample: ThreadSample, table: SyscallTable) -> bool:

@@ -52,7 +52,8 @@ class Detail(Enum):
 
     OFF = 0
     ON = 1
-    """Those that are judged: lead threads, and those that do not sleep."""
+    """Those that are judged: lead threads, those that do not sleep, and those that may wait for a device (asleep at a
+    futex in a frame of their own stack)."""
     ALL = 2
     """Every thread, for people."""
 
@@ -77,7 +78,7 @@ class ThreadSample:
     """One thread at one pass of the sampler, sent when it moved and once more when it came to rest.
 
     Lead threads are sampled in each pass, others once in `SampleRequest.every`. Also sent are, at first sight
-    and when detail begins, lead threads and those that do not sleep; in detail, those of them that ran at all.
+    and when detail begins, those that are judged (`Detail.ON`); in detail, those of them that ran at all.
 
     A thread *moved* when its site (system call, first argument, user stack pointer) differs from
     the sample before, or when it used more than 2% of the interval on a CPU. A thread that was not

@@ -86,10 +86,17 @@ class Run:
 
     def await_fact(self, kind: str) -> None:
         """Read its JSON lines until one is of this fact, or all; `reap` reads the rest."""
+        self._await("fact", kind)
+
+    def await_verdict(self, cause: str) -> None:
+        """The same for a verdict of this cause."""
+        self._await("cause", cause)
+
+    def _await(self, field: str, value: str) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.out += line
-            if json.loads(line).get("fact") == kind:
+            if json.loads(line).get(field) == value:
                 return
 
     def reap(self) -> int:

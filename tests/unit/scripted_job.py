@@ -44,7 +44,6 @@ CODE = {"python3.11": 0x1000, "libtorch.so": 0x2000, "libcuda.so.1": 0x3000, "[v
 """Where these lie in each process: 0x1000 bytes from there on."""
 CODE |= {"libnccl.so.2": 0x5000, "libc.so.6": 0x6000, "libmpi.so.40": 0x7000}
 
-
 STATES = {"stopped": TaskState.STOPPED, "traced": TaskState.TRACED, "frozen": TaskState.FROZEN}
 STATES |= dict.fromkeys(("write", "fault"), TaskState.UNINTERRUPTIBLE)
 RUNNING_MODES = ("run", "spin", "yield", "starved", "throttled", "quota")
@@ -315,7 +314,7 @@ class Stage:
             tid=Tid(tid),
             state=TaskState.RUNNING if burns else TaskState.SLEEPING,
             syscall=number,
-            args=(0, self.now_ns % 97, 0, 0, 0, 0),
+            args=(0x9010, self.now_ns % 97, 0, 0, 0, 0),
             user_sp=0x9000,
             user_ip=CODE[side.module] + 0x10,
             cpu_ns=self.now_ns - START_NS if burns else 0,
@@ -361,9 +360,10 @@ class Stage:
 
     def _reading(self, request: ReadingRequest) -> ThreadReading:
         proc = self.procs[int(request.pid)]
+        side = proc.sides.get(int(request.tid))
         return replace(
             _empty(request, self.now_ns),
-            stack=proc.stack,
+            stack=proc.stack if side is None else side.stack,
             files=proc.files,
             timed=proc.timed,
             wait_channel=proc.wait_channel,

@@ -15,6 +15,7 @@ from kcover_ebpf.diagnosis.verdict import Cause, Verdict, VerdictKind
 from kcover_ebpf.facts.host import WaitedFile
 from kcover_ebpf.ids import NS, Inode, Pid, Tid
 from kcover_ebpf.settings import Act
+from kcover_ebpf.tunables.diagnosis import LEARNED_GAPS
 from tests.unit.gpu_ranks import SYNCHRONIZE, Gpu
 from tests.unit.seen_verdicts import faults
 
@@ -81,6 +82,22 @@ def test_device_wait__a_rank_that_sleeps_until_its_device_is_done_is_not_named_o
     assert not any(map(ended, found))
 
 
+def test_device_wait__a_rank_that_yields_until_its_device_is_done_is_not_named_or_ended() -> None:
+    """As with CU_CTX_SCHED_YIELD: its calls are those of MPI, and its stack could not be read yet."""
+    stage = trained()
+    for proc in stage.procs.values():
+        stage.become(proc, "run")
+    stage.run(5)
+    began_s = stage.now_ns / NS
+    for each in (0, 2, 3):
+        stage.become(stage.rank(each), "futex", stack=COLLECTIVE)
+    stage.become(stage.rank(1), "yield", module="libc.so.6", called_from=(), unread=1 << 20)
+    stage.run(60)
+    found = faults(stage, began_s)
+    assert [(each.cause, each.culprit) for each in found] == [(Cause.DEVICE_WAIT, None)]
+    assert not any(map(ended, found))
+
+
 def test_device_wait__a_rank_that_does_not_read_while_its_device_works_is_not_named_or_ended() -> (
     None
 ):
@@ -111,6 +128,21 @@ def test_device_wait__another_semaphore_is_not_the_drivers(changes: dict[str, ob
     sleep_until_done(stage, 1, **changes)
     stage.run(10)
     assert stage.job.snapshot().processes[Pid(101)].state is State.FUTEX
+
+
+@pytest.mark.parametrize(
+    ("stack", "found"), [(SYNCHRONIZE, (Cause.DEVICE_WAIT, None)), (LOCK, (Cause.BLOCKED_LOCK, 1))]
+)
+def test_device_wait__a_rank_waits_for_its_device_if_its_other_thread_sleeps_until_that_is_done(
+    stack: tuple[str, ...], found: tuple[Cause, int | None]
+) -> None:
+    """As where autograd's thread runs the backward pass, for which the lead waits where it never did before."""
+    stage = trained()
+    sleep_until_done(stage, 1, argument=3, stack=LOCK)
+    stage.rank(1).sides = {101_000: Side("futex", stack=stack)}
+    stage.run(60)
+    named = [(each.cause, each.culprit and each.culprit.rank) for each in faults(stage)]
+    assert named == [found]
 
 
 def hang(gpu: Gpu, culprit: int, mode: str, **changes: object) -> float:
@@ -182,6 +214,19 @@ def test_device_wait__a_first_step_of_minutes_is_no_fault() -> None:
     gpu.spend(3)
     gpu.stuck = set(range(8))
     gpu.spend(180)
+    assert faults(gpu.stage) == []
+
+
+def test_device_wait__what_was_learned_before_a_job_trained_makes_no_first_step_a_fault() -> None:
+    """Gaps of a start are those of imports and compilers, which a long first step follows."""
+    gpu = Gpu(world=1)
+    stage = gpu.stage
+    stage.become(stage.rank(0), "train")
+    stage.run(LEARNED_GAPS + 2)
+    assert not stage.job.pace.trained
+    stage.become(stage.rank(0), "run")
+    gpu.stuck = {0}
+    gpu.spend(50)
     assert faults(gpu.stage) == []
 
 

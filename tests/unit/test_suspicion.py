@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 import pytest
 
@@ -10,13 +11,23 @@ from kcover_ebpf.diagnosis.progress import Stall
 from kcover_ebpf.diagnosis.suspicion import Suspicion, reading_period_ns
 from kcover_ebpf.facts.host import ThreadReading
 from kcover_ebpf.facts.kernel import Detail, SampleRequest
+from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import NS, Pid, Tid
 
 from .scripted_job import COLLECTIVE, LOCK, START_NS, Proc, Stage, all_wait, trained
 
+TABLE = SyscallTable("x86_64")
+
 
 def reading(pid: int, at_ns: int, stack: tuple[str, ...] = COLLECTIVE) -> ThreadReading:
     return ThreadReading(at_ns, Pid(pid), Tid(pid), "", None, False, (), stack, None, ())
+
+
+def last_readings(attention: Suspicion) -> dict[Pid, ThreadReading]:
+    """Of the first thread of each process."""
+    return {
+        pid: each for (pid, tid), each in attention.last_readings().items() if int(tid) == int(pid)
+    }
 
 
 def test_suspicion__a_healthy_job_is_watched_at_leisure() -> None:
@@ -76,7 +87,7 @@ def test_suspicion__examine_samples_closely_for_one_pass() -> None:
 
 
 def test_suspicion__ends_once_and_forgets_the_readings() -> None:
-    attention = Suspicion()
+    attention = Suspicion(TABLE)
     assert not attention.suspect(False, Stall.NONE, 0)
     assert not attention.suspect(True, Stall.NONE, NS)
     attention.on_reading(reading(1, NS))
@@ -90,7 +101,7 @@ STEP_S = 20.0
 
 
 def test_suspicion__a_wait_is_known_once_it_was_seen_to_end_in_healthy_times_only() -> None:
-    attention = Suspicion()
+    attention = Suspicion(TABLE)
     attention.on_reading(reading(1, 0))
     assert not attention.known.knows(COLLECTIVE)
     attention.on_progress(Pid(1), 2 * NS, NS, STEP_S)
@@ -104,7 +115,7 @@ def test_suspicion__a_wait_is_known_once_it_was_seen_to_end_in_healthy_times_onl
 def test_suspicion__data_of_the_step_that_it_will_not_leave_does_not_make_a_wait_a_known_one() -> (
     None
 ):
-    attention = Suspicion()
+    attention = Suspicion(TABLE)
     attention.on_reading(reading(1, 100 * NS, LOCK))
     attention.on_progress(Pid(1), 119 * NS, 99 * NS, STEP_S)
     assert not attention.known.knows(LOCK)
@@ -112,7 +123,7 @@ def test_suspicion__data_of_the_step_that_it_will_not_leave_does_not_make_a_wait
 
 def test_suspicion__data_of_later_steps_shows_that_a_wait_ended_unseen() -> None:
     """Its thread is in the same wait at each pass, and does what little it does in between."""
-    attention = Suspicion()
+    attention = Suspicion(TABLE)
     attention.on_reading(reading(1, 100 * NS))
     attention.on_progress(Pid(1), 119 * NS, 99 * NS, STEP_S)
     attention.on_progress(Pid(1), 121 * NS, 99 * NS, STEP_S)
@@ -120,20 +131,20 @@ def test_suspicion__data_of_later_steps_shows_that_a_wait_ended_unseen() -> None
 
 
 def test_suspicion__a_process_that_is_gone_teaches_nothing() -> None:
-    attention = Suspicion()
+    attention = Suspicion(TABLE)
     attention.on_reading(reading(1, 0))
     attention.forget(Pid(1))
     attention.on_progress(Pid(1), 2 * NS, NS, STEP_S)
     assert attention.known.count == 0
-    assert attention.last_readings() == {}
+    assert last_readings(attention) == {}
 
 
 def test_suspicion__readings_per_thread_are_few() -> None:
-    attention = Suspicion()
+    attention = Suspicion(TABLE)
     for step in range(100):
         attention.on_reading(reading(1, step))
     assert len(attention.readings(Pid(1), 1)) == 48
-    assert attention.last_readings()[Pid(1)].boottime_ns == 99
+    assert last_readings(attention)[Pid(1)].boottime_ns == 99
 
 
 def test_suspicion__a_suspicious_job_is_read_in_all_waiting_leads_but_none_that_burns() -> None:
@@ -161,7 +172,7 @@ def test_suspicion__a_thread_that_moved_is_read_again_at_once() -> None:
     all_wait(stage, -1)
     stage.run(40)
     rank = stage.rank(1)
-    last = stage.job.attention.last_readings
+    last = partial(last_readings, stage.job.attention)
     assert stage.now_ns - last()[Pid(rank.pid)].boottime_ns > NS
     stage.become(rank, "run")
     stage.one_pass(NS // 4)
@@ -173,7 +184,7 @@ def test_suspicion__a_thread_that_moved_is_read_again_at_once() -> None:
 
 
 def test_suspicion__a_job_that_never_trained_is_soon_watched_calmly() -> None:
-    attention = Suspicion()
+    attention = Suspicion(TABLE)
     attention.suspect(True, Stall.NONE, 0)
     assert attention.urgent(11 * NS, trained=False)
     assert not attention.urgent(12 * NS, trained=False)
@@ -185,7 +196,7 @@ def test_suspicion__a_job_that_never_trained_is_soon_watched_calmly() -> None:
 
 
 def test_suspicion__a_job_that_never_trained_and_is_only_silent_is_not_watched_fast() -> None:
-    attention = Suspicion()
+    attention = Suspicion(TABLE)
     attention.suspect(True, Stall.NONE, 0, only_silent=True)
     assert not attention.urgent(NS, trained=False)
     assert attention.urgent(NS, trained=True)
@@ -196,7 +207,7 @@ def test_suspicion__a_job_that_never_trained_and_is_only_silent_is_not_watched_f
 def test_suspicion__a_job_that_never_trained_and_is_only_silent_is_sampled_ever_more_rarely() -> (
     None
 ):
-    attention = Suspicion()
+    attention = Suspicion(TABLE)
     attention.suspect(True, Stall.NONE, 0, only_silent=True)
     assert [attention.ease(at_s * NS, trained=False) for at_s in (0, 6, 12, 60)] == [1, 1, 2, 3]
     assert attention.ease(60 * NS, trained=True) == 1
@@ -208,9 +219,9 @@ def read_in_passes(stage: Stage, count: int, period_ns: int) -> list[set[int]]:
     """Which ranks are read in each of the next passes."""
     found = []
     for _ in range(count):
-        before = dict(stage.job.attention.last_readings())
+        before = last_readings(stage.job.attention)
         stage.one_pass(period_ns)
-        after = stage.job.attention.last_readings()
+        after = last_readings(stage.job.attention)
         found.append({int(pid) for pid in after if after[pid] is not before.get(pid)})
     return found
 
@@ -238,7 +249,7 @@ def test_suspicion__no_wait_in_storage_goes_without_a_reading_for_longer_than_th
     stage.run(16)
     for _ in range(60):
         stage.one_pass(NS)
-        last = stage.job.attention.last_readings()
+        last = last_readings(stage.job.attention)
         assert {int(pid) for pid in last} == {100 + rank for rank in range(world)}
         assert all(stage.now_ns - each.boottime_ns <= 10 * NS for each in last.values())
 
