@@ -1,10 +1,12 @@
-"""A TCP relay before an API server that a test can cut: for whoever is behind it the server is down."""
+"""A TCP relay before an API server that a test can cut or slow: for whoever is behind it the server is down, or far."""
 
 from __future__ import annotations
 
 import contextlib
+import random
 import socket
 import threading
+import time
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -13,13 +15,17 @@ import yaml
 
 
 class Relay:
-    """Carries connections to the server of a kubeconfig; `cut` drops every one and refuses new ones."""
+    """Carries connections to the server of a kubeconfig; `cut` drops every one and refuses new ones.
 
-    def __init__(self, kubeconfig: Path, folder: Path) -> None:
+    What goes to the server is kept back for up to `late_s` seconds, each part for another time.
+    """
+
+    def __init__(self, kubeconfig: Path, folder: Path, late_s: float = 0.0) -> None:
         config = yaml.safe_load(kubeconfig.read_text())
         server = config["clusters"][0]["cluster"]
         address = urlsplit(server["server"])
         self._target = address.hostname or "", address.port or 443
+        self._late_s = late_s
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         self._listener: socket.socket | None = None
@@ -68,16 +74,17 @@ class Relay:
         with near, contextlib.suppress(OSError), socket.create_connection(self._target) as far:
             back = threading.Thread(target=self._copy, args=(far, near), daemon=True)
             back.start()
-            self._copy(near, far)
+            self._copy(near, far, self._late_s)
             back.join()
 
-    def _copy(self, source: socket.socket, sink: socket.socket) -> None:
+    def _copy(self, source: socket.socket, sink: socket.socket, late_s: float = 0.0) -> None:
         with self._lock:
             if self._listener is None:  # cut since it was accepted
                 return
             self._open.add(source)
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
+                time.sleep(random.uniform(0.0, late_s))
                 sink.sendall(data)
         with contextlib.suppress(OSError):
             sink.shutdown(socket.SHUT_RDWR)

@@ -37,7 +37,7 @@ def observed(namespace: Namespace, *, numbered: bool = False) -> None:
     namespace.wait_for_steps(JOB, 2, 3, 300)
 
 
-def ranks(namespace: Namespace, selector: str = JOB) -> dict[str, int]:
+def ranks(namespace: Namespace, selector: str = JOB, program: str = "train.py") -> dict[str, int]:
     """Name of each pod to the pid of its rank; pods without one are left out."""
     pods = {pod["metadata"]["uid"]: pod["metadata"]["name"] for pod in namespace.pods(selector)}
     found: dict[str, int] = {}
@@ -47,7 +47,7 @@ def ranks(namespace: Namespace, selector: str = JOB) -> dict[str, int]:
             command = (folder / "cmdline").read_bytes()
         except OSError:
             continue
-        if b"train.py" in command:
+        if program.encode() in command:
             for uid, name in pods.items():
                 if uid in cgroup:
                     found.setdefault(name, int(folder.name))
