@@ -153,16 +153,19 @@ def _burning(view: ProcessHistory, lead: ThreadHistory) -> State:
     code = lead.waits_in
     if code is not None:
         return _WAITS_IN[code]
+    # who asks a clock until its device is done may do that in the C library or the vDSO alone
+    may_be_device = view.code.drives_device and lead.in_plumbing
     if lead.waits_busily:
         # the calls of CUDA's host threads that yield until their device is done (CU_CTX_SCHED_YIELD) are those of MPI's
         # that wait for messages: until its stack was read often enough nothing shows which
-        may_be_device = view.code.drives_device and lead.in_plumbing
         return State.ON_DEVICE if may_be_device else State.PEERS
     waited_ns = lead.sample.run_delay_ns - lead.burn_delay_ns
     total_ns = waited_ns + lead.sample.cpu_ns - lead.burn_cpu_ns
     if total_ns > 2 * NS and waited_ns >= THROTTLED_SHARE * total_ns:
         return State.THROTTLED
-    return State.SPINNING if lead.spins_in_place else State.COMPUTING
+    if not lead.spins_in_place:
+        return State.COMPUTING
+    return State.ON_DEVICE if may_be_device and not lead.called_by_own else State.SPINNING
 
 
 def _effort(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from enum import Enum
+from itertools import groupby
 
 from kcover_ebpf.facts.host import Module
 
@@ -66,6 +67,8 @@ _MODULES: dict[str, Code] = {
     "librt.": Code.PLUMBING,
     "librt-": Code.PLUMBING,
 }
+SAVED_REGISTERS = 6
+"""A callee saves at most so many on x86-64 (System V ABI, 3.2.1)."""
 PREFIXES = tuple(_MODULES)
 """Beginnings of names of files by which a module is known."""
 
@@ -77,12 +80,22 @@ def of_module(name: str) -> Code:
 
 
 def of_stack(words: Iterable[str]) -> Code | None:
-    """The same from the code words of a stack, innermost first; None if all is plumbing, or nothing is known.
+    """The same from the code words of a stack, innermost first; None if all is plumbing, or nothing can be said.
 
-    Words left over from earlier calls lie between the true ones; so one reading decides nothing.
+    Registers that a callee saved lie before its return address, and words left over from earlier calls anywhere: the
+    vDSO's clock, called from the driver's library by way of the C library, may have saved a pointer into the
+    interpreter. So own code before these two is none; before a library that waits, otherwise, it says nothing. And one
+    reading decides nothing.
     """
-    codes = (of_module(word.rpartition("+")[0]) for word in words)
-    return next((code for code in codes if code is not Code.PLUMBING), None)
+    codes = [of_module(word.rpartition("+")[0]) for word in words]
+    called = [(code, len(list(group))) for code, group in groupby(codes)]
+    if called and called[0][0] is Code.PLUMBING:
+        del called[0]
+    if not called or called[0][0] is not Code.OWN or WAITS.isdisjoint(codes):
+        return called[0][0] if called else None
+    follow = [code for code, _ in called[1:3]]
+    was_saved = called[0][1] <= SAVED_REGISTERS and follow[0] is Code.PLUMBING
+    return follow[1] if was_saved and len(follow) > 1 and follow[1] in WAITS else None
 
 
 class CodeMap:

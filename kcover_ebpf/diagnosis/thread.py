@@ -78,6 +78,8 @@ class ThreadHistory:
     """It was seen burning a CPU for the collective library: it moves data for the device."""
     in_plumbing: bool = False
     """Its last use of a CPU was seen in code that says nothing of what for: the C library's, or unknown."""
+    called_by_own: bool = False
+    """The last reading of its stack in this burn shows its own code alone."""
     asked_ns: int = 0
     """When its stack was asked for last while it burned; 0 before."""
     _code: Code | None = None
@@ -123,7 +125,7 @@ class ThreadHistory:
         self.delay_share = wanted - share
         was_burning = self.burning_since_ns is not None
         if not busy:
-            self.burning_since_ns, self._code = None, None
+            self.burning_since_ns, self._code, self.called_by_own = None, None, False
             if was_burning:
                 self._end_burn(before, sample)
         elif self.burning_since_ns is None:
@@ -165,7 +167,10 @@ class ThreadHistory:
 
     def on_stack(self, code: Code | None, at_ns: int) -> bool:
         """Take whose code a burning thread was called from; True if that is progress."""
-        return self.is_unplaced(at_ns) and self._place(code)
+        if not self.is_unplaced(at_ns):
+            return False
+        self.called_by_own = code is Code.OWN
+        return self._place(code)
 
     def _place(self, code: Code | None) -> bool:
         self._unplaced = code is None or code is Code.PLUMBING

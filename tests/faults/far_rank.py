@@ -1,4 +1,4 @@
-"""A rank in a pod, on a node of its own, that trains on a stub of a GPU: far_rank.py FOLDER.
+"""A rank in a pod, alone on its node, that trains on a stub of a GPU: far_rank.py FOLDER.
 
 FOLDER is shared by all ranks: the stub's library; the memory in which they launch; `fault` ("lock 2", "skip 2"), which
 that rank does instead of its next launch; `first-RANK`, when a rank had made its first step. The ranks have no

@@ -11,7 +11,10 @@ from kcover_ebpf.ids import NS
 from .scripted_job import Proc, Stage
 
 SYNCHRONIZE = ("libc.so.6+1", "libcuda.so.1+2", "libtorch.so+3", "python3.11+4")
-
+SAVED = ("python3.11+18ce11", *SYNCHRONIZE)
+"""The same where the vDSO's clock saved a register of its caller."""
+DOUBTFUL = ("python3.11+18ce11", *SYNCHRONIZE[1:])
+"""The same where the library called the vDSO by itself: as well own work, with words left over from a wait."""
 
 NAMES = {"libcuda.so.1": 3, "[vdso]": 12}
 """How often a host thread that waits for its device is found where, in 15 passes."""
@@ -27,9 +30,13 @@ class Gpu:
         *,
         here: int | None = None,
         names: Mapping[str, int] = NAMES,
+        others: tuple[str, ...] = SYNCHRONIZE,
     ) -> None:
+        """`others`: nine of ten readings of a wait."""
         self.stage = Stage(world=world, connected=False, here=here)
         self.random, self.waits, self.names = random.Random(7), waits, names
+        self.others = others
+        self.readings = 0
         self.stuck: set[int] = set()
         for proc in self.stage.procs.values():
             self.stage.become(proc, "run", called_from=SYNCHRONIZE)
@@ -50,7 +57,9 @@ class Gpu:
             if waits
             else ("python3.11",)
         )
-        proc.called_from = SYNCHRONIZE if waits else ("python3.11+4",)
+        self.readings += 1
+        waiting = self.others if self.readings % 10 else SYNCHRONIZE
+        proc.called_from = waiting if waits else ("python3.11+4",)
 
     def spend(self, seconds: float) -> list[bool]:
         return list(self.run(seconds))
