@@ -153,19 +153,28 @@ def _burning(view: ProcessHistory, lead: ThreadHistory) -> State:
     code = lead.waits_in
     if code is not None:
         return _WAITS_IN[code]
-    # who asks a clock until its device is done may do that in the C library or the vDSO alone
-    may_be_device = view.code.drives_device and lead.in_plumbing
     if lead.waits_busily:
         # the calls of CUDA's host threads that yield until their device is done (CU_CTX_SCHED_YIELD) are those of MPI's
         # that wait for messages: until its stack was read often enough nothing shows which
-        return State.ON_DEVICE if may_be_device else State.PEERS
+        return State.ON_DEVICE if _may_be_on_device(view, lead) else State.PEERS
     waited_ns = lead.sample.run_delay_ns - lead.burn_delay_ns
     total_ns = waited_ns + lead.sample.cpu_ns - lead.burn_cpu_ns
     if total_ns > 2 * NS and waited_ns >= THROTTLED_SHARE * total_ns:
         return State.THROTTLED
+    return with_cpu(view, lead)
+
+
+def with_cpu(view: ProcessHistory, lead: ThreadHistory) -> State:
+    """What a rank does whose lead thread uses a CPU, or would if it got one, and waits in no library that is known."""
     if not lead.spins_in_place:
         return State.COMPUTING
-    return State.ON_DEVICE if may_be_device and not lead.called_by_own else State.SPINNING
+    # who asks a clock until its device is done may be found in the C library and the vDSO alone
+    is_own = lead.called_by_own or not _may_be_on_device(view, lead)
+    return State.SPINNING if is_own else State.ON_DEVICE
+
+
+def _may_be_on_device(view: ProcessHistory, lead: ThreadHistory) -> bool:
+    return view.code.drives_device and lead.in_plumbing
 
 
 def _effort(

@@ -12,6 +12,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 
 from kcover_ebpf.diagnosis import evidence, startup, wait_chain
+from kcover_ebpf.diagnosis.classify import with_cpu
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.judge import judge
 from kcover_ebpf.diagnosis.process import ProcessHistory
@@ -125,8 +126,7 @@ def snapshot_of(job: Job, history: PassHistory) -> JobSnapshot:
             changed[pid] = replace(each, state=State.PEERS, age_s=age_s, effort=None)
         elif each.state is State.THROTTLED and starved and lead is not None:
             # no process gets a CPU here, which says nothing about its own limit
-            state = State.SPINNING if lead.spins_in_place else State.COMPUTING
-            changed[pid] = replace(each, state=state)
+            changed[pid] = replace(each, state=with_cpu(job.members.views[pid], lead))
     return replace(snapshot, processes=changed)
 
 
