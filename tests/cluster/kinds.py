@@ -106,16 +106,24 @@ def start(namespace: Namespace, kind: Kind, change: Callable[[str], str] = str) 
     wait_for_training(namespace, kind)
 
 
-def sized(text: str, pods: int) -> str:
-    """The example of a Job or JobSet with so many pods."""
-    for old, new in (
-        ("completions: 2", f"completions: {pods}"),
-        ("parallelism: 2", f"parallelism: {pods}"),
-        ('value: "2"', f'value: "{pods}"'),
-    ):
+def replaced(text: str, changes: Mapping[str, str]) -> str:
+    """The text of an example with other words; each that is to be replaced has to be there."""
+    for old, new in changes.items():
         assert old in text
         text = text.replace(old, new)
     return text
+
+
+def sized(text: str, pods: int) -> str:
+    """The example of a Job or JobSet with so many pods."""
+    return replaced(
+        text,
+        {
+            "completions: 2": f"completions: {pods}",
+            "parallelism: 2": f"parallelism: {pods}",
+            'value: "2"': f'value: "{pods}"',
+        },
+    )
 
 
 def with_checkpoints(every: int, seconds: float, path: str = "/tmp/checkpoint") -> Any:

@@ -23,7 +23,7 @@ import pytest
 from tests import skips
 from tests.cluster.agents import Agent
 from tests.cluster.cluster import JOBS, ROOT, Cluster, Namespace, home, until
-from tests.cluster.kinds import KINDS, wait_until_learned
+from tests.cluster.kinds import KINDS, replaced, sized, wait_until_learned
 from tests.cluster.relay import Relay
 from tests.cluster.restarts import incidents, moment, policy, running, wait_for_phase, ways
 from tests.cluster.victims import JOB, incident_verdict, ranks
@@ -149,22 +149,16 @@ def shared(folder: Path) -> Path:
 
 def manifest(folder: Path, *, ras: bool) -> str:
     """The example Job with a rank on each node."""
-    text = (JOBS / "job.yaml").read_text()
     rank = f"{{name: RANK, valueFrom: {{fieldRef: {{fieldPath: \"metadata.annotations['{INDEX}']\"}}}}}}"
-    for old, new in (
-        ("completions: 2", f"completions: {NODES}"),
-        ("parallelism: 2", f"parallelism: {NODES}"),
-        ('value: "2"', f'value: "{NODES}"'),
-        ("env: [", f'env: [{rank}, {{name: RAS, value: "{int(ras)}"}}, '),
-        ("MASTER_ADDR", "MASTER"),
-        ("/train/train.py]", f"{folder / PROGRAM}, {folder}]"),
-        ("mountPath: /train", f"mountPath: {folder}"),
-        ("configMap: {name: train}", f"hostPath: {{path: {folder}}}"),
-        ("      restartPolicy: Never\n", f"      restartPolicy: Never\n{APART}"),
-    ):
-        assert old in text
-        text = text.replace(old, new)
-    return text
+    changes = {
+        "env: [": f'env: [{rank}, {{name: RAS, value: "{int(ras)}"}}, ',
+        "MASTER_ADDR": "MASTER",
+        "/train/train.py]": f"{folder / PROGRAM}, {folder}]",
+        "mountPath: /train": f"mountPath: {folder}",
+        "configMap: {name: train}": f"hostPath: {{path: {folder}}}",
+        "      restartPolicy: Never\n": f"      restartPolicy: Never\n{APART}",
+    }
+    return replaced(sized((JOBS / "job.yaml").read_text(), NODES), changes)
 
 
 @contextmanager
