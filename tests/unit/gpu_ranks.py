@@ -38,6 +38,8 @@ class Gpu:
         self.others = others
         self.readings = 0
         self.stuck: set[int] = set()
+        self.left_alone: set[int] = set()
+        """Ranks that stay as a test left them."""
         for proc in self.stage.procs.values():
             self.stage.become(proc, "run", called_from=SYNCHRONIZE)
 
@@ -46,7 +48,8 @@ class Gpu:
         end_ns = self.stage.now_ns + int(seconds * NS)
         while self.stage.now_ns < end_ns:
             for proc in self.stage.procs.values():
-                self._place(proc)
+                if proc.rank not in self.left_alone:
+                    self._place(proc)
             self.stage.one_pass(NS // 4 if self.stage.job.urgent else NS)
             yield self.stage.job.attention.suspicious
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from kcover_ebpf.diagnosis.decisions import decide
 from kcover_ebpf.diagnosis.verdict import Verdict, VerdictKind
+from kcover_ebpf.settings import Act
 from tests.unit.scripted_job import Stage
 
 
@@ -20,3 +22,8 @@ def only_fault(stage: Stage) -> Verdict:
     """The only verdict that is not WORKING."""
     (verdict,) = not_working(stage)
     return verdict
+
+
+def ended(verdict: Verdict) -> bool:
+    """Whether the job is ended for it."""
+    return decide(verdict, Act.SHUTDOWN).act is Act.SHUTDOWN

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from functools import partial
-
 import pytest
 
 from kcover_ebpf.diagnosis import oneshot
-from kcover_ebpf.diagnosis.decisions import decide
 from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
 from kcover_ebpf.diagnosis.process_state import State
-from kcover_ebpf.diagnosis.verdict import Cause, Verdict, VerdictKind
+from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
 from kcover_ebpf.facts.host import WaitedFile
 from kcover_ebpf.ids import NS, Inode, Pid, Tid
-from kcover_ebpf.settings import Act
 from kcover_ebpf.tunables.diagnosis import LEARNED_GAPS
-from tests.unit.gpu_ranks import DOUBTFUL, SAVED, SYNCHRONIZE, Gpu
-from tests.unit.seen_verdicts import faults
+from tests.unit.gpu_ranks import SYNCHRONIZE, Gpu
+from tests.unit.seen_verdicts import ended, faults
 
 from .scripted_job import COLLECTIVE, LOCK, STACK_POINTER, Proc, Side, Stage, trained
 
@@ -27,10 +22,6 @@ KFD = WaitedFile(7, "device", "/dev/kfd", Inode(0), "", "")
 
 def wait_for_device(stage: Stage, proc: Proc) -> None:
     stage.become(proc, "run", module="[vdso]", called_from=SYNCHRONIZE)
-
-
-def ended(verdict: Verdict) -> bool:
-    return decide(verdict, Act.SHUTDOWN).act is Act.SHUTDOWN
 
 
 @pytest.mark.parametrize(
@@ -51,50 +42,6 @@ def test_device_wait__a_job_that_burns_its_cpus_in_healthy_steps_is_left_alone(
     assert gpu.stage.job.pace.learned(gpu.stage.job.members.ranks)
     late_passes = suspicious[len(suspicious) // 2 :]
     assert sum(late_passes) < passes * len(late_passes)
-
-
-def test_device_wait__a_lone_rank_that_only_asks_the_clock_is_seen_to_train() -> None:
-    """Its own thread is its only clock, and where that waits nothing but its stack shows."""
-    gpu = Gpu(here=1, names={"[vdso]": 1})
-    gpu.spend(60)
-    assert gpu.stage.job.pace.trained
-    gpu.spend(15 * 60)
-    assert faults(gpu.stage) == []
-
-
-@pytest.mark.parametrize("others", [SAVED, DOUBTFUL], ids=["saved", "doubtful"])
-def test_device_wait__registers_that_the_clock_saves_are_no_work_of_a_stuck_lone_rank(
-    others: tuple[str, ...],
-) -> None:
-    """It was found in its interpreter and its driver in turns, and so was training for ever."""
-    gpu = Gpu(here=1, others=others)
-    gpu.spend(15 * 60)
-    assert gpu.stage.job.pace.trained
-    assert faults(gpu.stage) == []
-    gpu.stuck = {0}
-    began_s = gpu.stage.now_ns / NS
-    gpu.spend(5 * 60)
-    (found,) = faults(gpu.stage, began_s)
-    assert (found.kind, found.cause) == (VerdictKind.HUNG, Cause.DEVICE_WAIT)
-    assert found.culprit is None
-
-
-@pytest.mark.parametrize("called_from", [SAVED, DOUBTFUL, ()], ids=["saved", "doubtful", "unread"])
-def test_device_wait__a_rank_that_asks_the_clock_alone_does_not_spin_in_place(
-    called_from: tuple[str, ...],
-) -> None:
-    """Its registers are the same at each sample: it was named, and its job ended, during a long kernel."""
-    gpu = Gpu(world=4)
-    stage = gpu.stage
-    gpu.spend(180)
-    began_s = stage.now_ns / NS
-    gpu.stuck = {0, 2, 3}
-    gpu._place = partial(only, gpu._place, gpu.stuck)  # type: ignore[method-assign]
-    stage.become(stage.rank(1), "spin", module="[vdso]", called_from=called_from)
-    gpu.spend(120)
-    found = faults(stage, began_s)
-    assert [(each.cause, each.culprit) for each in found] == [(Cause.DEVICE_WAIT, None)]
-    assert not any(map(ended, found))
 
 
 def sleep_until_done(stage: Stage, number: int, **changes: object) -> None:
@@ -142,17 +89,12 @@ def test_device_wait__a_rank_that_does_not_read_while_its_device_works_is_not_na
     gpu.spend(180)
     began_s = stage.now_ns / NS
     gpu.stuck = {1}
-    gpu._place = partial(only, gpu._place, {1})  # type: ignore[method-assign]
+    gpu.left_alone = {0}
     stage.become(stage.rank(0), "futex", stack=COLLECTIVE, unsent=1 << 20)
     gpu.spend(60)
     found = faults(stage, began_s)
     assert [(each.cause, each.culprit) for each in found] == [(Cause.DEVICE_WAIT, None)]
     assert not any(map(ended, found))
-
-
-def only(place: Callable[[Proc], None], ranks: Collection[int], proc: Proc) -> None:
-    if proc.rank in ranks:
-        place(proc)
 
 
 @pytest.mark.parametrize(
