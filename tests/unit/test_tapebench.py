@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import re
 from pathlib import Path
@@ -29,6 +30,26 @@ def test_tape__a_rank_in_a_lock_is_found_and_the_job_ended_for_it() -> None:
     assert outcome.shutdown == "HUNG blocked_lock"
     assert outcome.detected_s is not None
     assert 0 < outcome.detected_s < 30
+
+
+def test_tape__a_lock_is_found_though_the_clock_of_the_waiting_ranks_saves_a_register() -> None:
+    """They were found in their interpreters and their drivers in turns, and so were training."""
+    outcome = Tape(SHAPES["clock-5s"], seed=2, fault=FAULTS["lock"]).play(1.0)
+    assert outcome.named == (outcome.rank,) == (outcome.shutdown_rank,)
+
+
+def test_healthy__only_the_shapes_that_are_asked_for_are_played() -> None:
+    assert {name for name, *_ in healthy(8.0, 1.0, 1, "clock-*")} == set(
+        fnmatch.filter(SHAPES, "clock-*")
+    )
+    assert {name for name, *_ in faulty(1, 1, "graphs*")} == {"graphs", "graphs-20s"}
+
+
+def test_main__a_pattern_that_fits_no_shape_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as failed:
+        main(["--only", "clok-*"])
+    assert failed.value.code == 2
+    assert "--only clok-*: no shape fits" in capsys.readouterr().err
 
 
 def test_tape__a_lock_that_was_read_in_the_rest_of_its_step_is_found() -> None:

@@ -78,6 +78,14 @@ IMPORTS = Activity("imports", 0.9, TaskState.RUNNING, stack=words("python3.11", 
 SPIN = Activity(
     "spin", 1.0, TaskState.RUNNING, places=(("libcuda.so.1", 3), ("[vdso]", 12)), stack=_SYNCHRONIZE
 )
+CLOCK = Activity(
+    "clock",
+    1.0,
+    TaskState.RUNNING,
+    places=(("libcuda.so.1", 3), ("[vdso]", 12)),
+    stack=(*words("python3.11", 0x180, 1), *_SYNCHRONIZE),
+)
+"""The same where the vDSO's clock saves a register that points into the interpreter."""
 YIELDING = Activity("yield", 1.0, TaskState.RUNNING, YIELD, (("libc.so.6", 1),), stack=_SYNCHRONIZE)
 BLOCK = Activity(
     "block",
@@ -97,7 +105,13 @@ IOCTL_WAIT = Activity(
     files=(_KFD,),
     wait_channel="kfd_wait_on_events",
 )
-WAIT_STYLES = {"spin": SPIN, "yield": YIELDING, "block": BLOCK, "ioctl": IOCTL_WAIT}
+WAIT_STYLES = {
+    "spin": SPIN,
+    "clock": CLOCK,
+    "yield": YIELDING,
+    "block": BLOCK,
+    "ioctl": IOCTL_WAIT,
+}
 
 AUTOGRAD = Activity("autograd", 0.0, TaskState.SLEEPING, FUTEX, stack=words("libtorch.so", 0x300))
 """The first thread waits for the one that runs the backward pass."""

@@ -6,6 +6,7 @@ Synthetic: it shows what the code does with such facts, not that a GPU job makes
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import gc
 import itertools
 import json
@@ -36,10 +37,11 @@ Key = tuple[str, int, str]
 """By which a tape is known: shape, seed, fault."""
 
 
-def healthy(hours: float, longest: float, seed: int) -> Iterator[Work]:
-    """Tapes of every shape, for so many job-hours in all; each round in its own order."""
-    while hours > 0:
-        for name in random.Random(seed).sample(list(SHAPES), len(SHAPES)):
+def healthy(hours: float, longest: float, seed: int, only: str = "*") -> Iterator[Work]:
+    """Tapes of every shape that `only` fits, for so many job-hours in all; each round in its own order."""
+    names = fnmatch.filter(SHAPES, only)
+    while hours > 0 and names:
+        for name in random.Random(seed).sample(names, len(names)):
             if hours <= 0:
                 return
             length = min(hours, longest, SHAPES[name].hours)
@@ -48,10 +50,10 @@ def healthy(hours: float, longest: float, seed: int) -> Iterator[Work]:
         seed += 1
 
 
-def faulty(rounds: int, seed: int) -> Iterator[Work]:
-    """Every fault in every shape whose steps are no longer than 20 s; a run that is cut short has any of them."""
+def faulty(rounds: int, seed: int, only: str = "*") -> Iterator[Work]:
+    """Every fault in every such shape whose steps are no longer than 20 s; a run that is cut short has any of them."""
     for turn in range(seed, seed + rounds):
-        pairs = list(itertools.product(_FAULT_SHAPES, FAULTS))
+        pairs = list(itertools.product(fnmatch.filter(_FAULT_SHAPES, only), FAULTS))
         for shape, fault in random.Random(turn).sample(pairs, len(pairs)):
             yield shape, turn, fault, 0.0
 
@@ -94,8 +96,8 @@ def _play_all(args: argparse.Namespace, out: IO[str], done: Collection[Key]) -> 
     gc.set_threshold(50_000)
     until_s = time.monotonic() + args.minutes * 60
     for work in (
-        faulty(args.fault_rounds, args.seed),
-        healthy(args.hours, args.longest, args.seed),
+        faulty(args.fault_rounds, args.seed, args.only),
+        healthy(args.hours, args.longest, args.seed, args.only),
     ):
         for outcome in outcomes(_new(work, done), args.jobs, until_s):
             print(line_of(outcome), file=out, flush=True)
@@ -113,6 +115,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--longest", type=float, default=1.0, help="hours of one tape (default 1)")
     parser.add_argument("--fault-rounds", type=int, default=1, help="each fault so often a shape")
     parser.add_argument("--seed", type=int, default=1, help="the same seed plays the same tapes")
+    parser.add_argument("--only", default="*", metavar="PATTERN", help="shapes, such as 'clock-*'")
     parser.add_argument("--jobs", type=int, default=1, help="tapes at a time")
     parser.add_argument("--minutes", type=float, default=600.0, help="stop after so long")
     parser.add_argument(
@@ -132,6 +135,8 @@ def main(words: Sequence[str] | None = None) -> int:
         if args.report is not None:
             sys.stdout.write(markdown(lines_of(args.report.resolve(strict=True))))
             return 0
+        if not fnmatch.filter(SHAPES, args.only):
+            parser.error(f"--only {args.only}: no shape fits; there are {', '.join(SHAPES)}")
         if (
             min(args.hours, args.fault_rounds) < 0
             or min(args.jobs, args.minutes, args.longest) <= 0

@@ -172,10 +172,13 @@ def no_requests(shape: Shape, rng: random.Random) -> Round:
     return _with(found, 0, ((idle_s, waits),))
 
 
+_STEP_STYLES = ("spin", "yield", "block", "ioctl")
+
+
 def _steps() -> Mapping[str, Shape]:
     found = {}
     for number, (step_s, style) in enumerate(
-        (step_s, style) for step_s in (0.5, 5.0, 20.0, 120.0) for style in WAIT_STYLES
+        (step_s, style) for step_s in (0.5, 5.0, 20.0, 120.0) for style in _STEP_STYLES
     ):
         name = f"step-{step_s:g}s-{style}"
         rdma = (number + number // 4) % 2 == 0
@@ -187,6 +190,12 @@ def _others() -> list[Shape]:
     return [
         Shape("graphs", 1.0, "spin", launch_share=0.003),
         Shape("graphs-20s", 20.0, "spin", launch_share=0.0005),
+        Shape("clock-0.5s", 0.5, "clock", proxies=False),
+        Shape("clock-5s", 5.0, "clock", rdma=False),
+        Shape("clock-20s", 20.0, "clock"),
+        Shape("clock-120s", 120.0, "clock", proxies=False),
+        Shape("clock-autograd", 3.0, "clock", autograd=True),
+        Shape("clock-evaluation", style="clock", pause=evaluation),
         Shape("one-node-no-bytes", 2.0, "spin", rdma=True, proxies=False),
         Shape("autograd", 3.0, "spin", autograd=True),
         Shape("autograd-block", 3.0, "block", autograd=True, rdma=False),
