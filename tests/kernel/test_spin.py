@@ -17,6 +17,7 @@ from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
+from kcover_ebpf.tunables.diagnosis import REGISTER_SAMPLES
 from tests.kernel.helpers import watch
 
 LOOP = "while True: pass"
@@ -37,20 +38,34 @@ def running(program: str) -> Iterator[Pid]:
         process.wait()
 
 
-@pytest.mark.parametrize(("program", "in_place"), [(LOOP, True), (COMPUTATION, False)])
-def test_a_loop_in_place_is_distinguished_from_a_computation(program: str, in_place: bool) -> None:
+def passes(program: str) -> Iterator[ThreadHistory]:
+    """What is known of the program after each pass, a quarter of a second apart."""
     table = SyscallTable(os.uname().machine)
     view: ThreadHistory | None = None
     with KernelSampler.open(Settings()) as kernel, running(program) as pid:
         watch(kernel, pid)
-        for _ in range(20):
+        for _ in range(120):
             for fact in kernel.sample([]):
                 if isinstance(fact, ThreadSample) and int(fact.tid) == int(pid):
                     if view is None:
                         view = ThreadHistory(fact)
                     else:
                         view.observe(fact, table)
+            if view is not None:
+                yield view
             time.sleep(0.25)
-    assert view is not None
-    assert view.burning_since_ns is not None
-    assert view.spins_in_place is in_place
+
+
+def test_a_loop_in_place_is_seen_to_be_one() -> None:
+    """On a busy machine its first samples may still be those of an interpreter that starts."""
+    assert any(view.burning_since_ns is not None and view.spins_in_place for view in passes(LOOP))
+
+
+def test_a_computation_is_never_taken_for_a_loop_in_place() -> None:
+    seen = 0
+    for view in passes(COMPUTATION):
+        assert not view.spins_in_place
+        seen += view.burning_since_ns is not None and not view.seen_too_seldom
+        if seen >= REGISTER_SAMPLES:
+            return
+    pytest.fail("it was not found running often enough")
