@@ -148,7 +148,7 @@ class ThreadHistory:
     def _begin_anew(self, sample: ThreadSample) -> None:
         # another thread has its number
         self.progress_ns, self.burning_since_ns = sample.boottime_ns, None
-        self.naps_since_ns, self._code = None, None
+        self.naps_since_ns, self._code, self.called_by_own = None, None, False
         self.glimpses.clear()
 
     def _end_burn(self, before: ThreadSample, sample: ThreadSample) -> None:

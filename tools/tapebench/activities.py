@@ -6,7 +6,7 @@ libraries. No GPU was used: that a driver really waits so is an assumption.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from zlib import crc32
 
@@ -78,13 +78,7 @@ IMPORTS = Activity("imports", 0.9, TaskState.RUNNING, stack=words("python3.11", 
 SPIN = Activity(
     "spin", 1.0, TaskState.RUNNING, places=(("libcuda.so.1", 3), ("[vdso]", 12)), stack=_SYNCHRONIZE
 )
-CLOCK = Activity(
-    "clock",
-    1.0,
-    TaskState.RUNNING,
-    places=(("libcuda.so.1", 3), ("[vdso]", 12)),
-    stack=(*words("python3.11", 0x180, 1), *_SYNCHRONIZE),
-)
+CLOCK = replace(SPIN, name="clock", stack=(*words("python3.11", 0x180, 1), *_SYNCHRONIZE))
 """The same where the vDSO's clock saves a register that points into the interpreter."""
 YIELDING = Activity("yield", 1.0, TaskState.RUNNING, YIELD, (("libc.so.6", 1),), stack=_SYNCHRONIZE)
 BLOCK = Activity(
