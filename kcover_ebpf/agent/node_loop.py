@@ -135,7 +135,7 @@ class NodeLoop(SamplingLoop):
         announced = owner.watch.take(fact)
         if isinstance(fact, ProcessExit):
             self._owners.pop(fact.pid, None)
-            self._forget_process(fact.pid)
+            self._forget_process(fact)
         else:
             self._listener.on_node_fact(fact)
         return announced
@@ -228,7 +228,7 @@ class NodeLoop(SamplingLoop):
                 waits = True
                 continue
             for uid, pids in self._listed(each.here).items():
-                fresh = [Pid(pid) for pid in pids if Pid(pid) not in self._owners]
+                fresh = self._search.living(pids) - self._owners.keys()
                 for pid in fresh:
                     self._own(pid, each, uid)
                 each.watch.join(fresh)

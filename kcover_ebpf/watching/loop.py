@@ -148,10 +148,10 @@ class SamplingLoop(ABC):
                     announced |= self._route(further)
         return announced
 
-    def _forget_process(self, pid: Pid) -> None:
+    def _forget_process(self, leaving: ProcessExit) -> None:
         """It ended: its number may be used again, by a process that a search must find."""
-        self._search.hurry()
-        self._reader.forget(pid)
+        self._search.ended(leaving.pid, leaving.boottime_ns)
+        self._reader.forget(leaving.pid)
 
 
 class Sensor(SamplingLoop):
@@ -230,7 +230,7 @@ class Sensor(SamplingLoop):
     def _route(self, fact: Fact) -> bool:
         announced = self._watch.take(fact)
         if isinstance(fact, ProcessExit):
-            self._forget_process(fact.pid)
+            self._forget_process(fact)
         return announced
 
     def _join_new_members(self) -> None:
@@ -238,7 +238,7 @@ class Sensor(SamplingLoop):
         now_ns, known = procfs.boottime_ns(), self._watch.members
         if known and not self._search.is_due(now_ns, self._kernel.strangers):
             return
-        found = self._target.pids()
+        found = self._search.living(self._target.pids())
         self._search.listed(now_ns, found=not known.issuperset(found))
         self._watch.join(found)
 

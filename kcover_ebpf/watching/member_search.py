@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from kcover_ebpf.host import procfs
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.tunables.agent import (
     LISTING_LONGEST_NS,
     LISTING_OF_STRANGERS_NS,
     LISTING_SHORTEST_NS,
 )
+
+_MOST_ENDED = 4096
 
 
 class MemberSearch:
@@ -16,6 +22,7 @@ class MemberSearch:
         self._next_ns = self._listed_ns = 0
         self._pause_ns = LISTING_SHORTEST_NS
         self._strangers: tuple[int, int] | None = None
+        self._ended_ns: dict[Pid, int] = {}
 
     def is_due(self, now_ns: int, strangers: tuple[int, int]) -> bool:
         """True if the members are to be listed now; `strangers` as `KernelSampler.strangers` shows them."""
@@ -36,3 +43,25 @@ class MemberSearch:
     def hurry(self) -> None:
         """A number may be used again, or a container be new: list at the next pass, and often for a while."""
         self._next_ns, self._pause_ns = 0, LISTING_SHORTEST_NS
+
+    def ended(self, pid: Pid, at_ns: int) -> None:
+        """The end of a member was announced, at that time: another may soon have its number."""
+        self.hurry()
+        self._ended_ns[pid] = at_ns
+        if len(self._ended_ns) > _MOST_ENDED:
+            del self._ended_ns[next(iter(self._ended_ns))]
+
+    def living(self, listed: Iterable[int]) -> set[Pid]:
+        """Those of the listed processes whose end was not announced.
+
+        It is announced first, and then their memory and files are freed, which takes time: until then their control
+        group lists them (kernel/exit.c, do_exit: the tracepoint, since 6.16 before exit_mm(); cgroup_exit()).
+        """
+        found = set(map(Pid, listed))
+        for pid in found & self._ended_ns.keys():
+            start_ns = procfs.start_ns(pid)
+            if start_ns is None or start_ns <= self._ended_ns[pid]:
+                found.discard(pid)
+            else:
+                del self._ended_ns[pid]  # the number of another one
+        return found

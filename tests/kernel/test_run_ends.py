@@ -11,6 +11,8 @@ import pytest
 from tests.kernel.command import COMMAND, done, environment, is_alive, run, shell, until
 
 pytestmark = pytest.mark.needs("cgroup2")
+HELD_BYTES = 1 << 30
+"""Of a rank: takes the kernel some 50 ms to free."""
 
 
 @pytest.mark.parametrize(
@@ -267,3 +269,28 @@ def test_without_type_information_of_the_kernel_nothing_is_started(tmp_path: Pat
         assert "no type information" in ended.stderr
         assert ended.stderr.count("\n") == 1
     assert not (tmp_path / "started").exists()
+
+
+def test_a_rank_whose_memory_is_being_freed_has_ended_once(tmp_path: Path) -> None:
+    """Its group lists it until then: it was watched again, and ended once more, for no known reason."""
+    program = (
+        f"import time; held = bytearray({HELD_BYTES}); held[::4096] = held[::4096]; time.sleep(99)"
+    )
+    script = f'for RANK in 0 1; do export RANK; python3 -c "{program}" & done; wait'
+    with run("-o", "json", "--act=observe", "--", *shell(script), folder=tmp_path) as one:
+        until(lambda: len(large(one.members())) == 2, "two ranks with their memory")
+        time.sleep(2)
+        rank = min(large(one.members()))
+        os.kill(rank, signal.SIGKILL)
+        time.sleep(5)
+        one.send(signal.SIGTERM)
+        one.finish()
+    said = [each for each in one.events() if each.get("fact") == "process_exit"]
+    ends = [(each["signal"], each["known"]) for each in said if each["pid"] == rank]
+    assert ends == [(signal.SIGKILL, True)]
+
+
+def large(pids: set[int]) -> set[int]:
+    """Those that hold their memory."""
+    pages = {pid: int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids}
+    return {pid for pid, count in pages.items() if count * os.sysconf("SC_PAGESIZE") > HELD_BYTES}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from kcover_ebpf.ids import NS
+import pytest
+
+from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.watching.member_search import MemberSearch
 
 NONE = 0, 0
@@ -29,8 +31,24 @@ def test_member_search__a_job_that_grows_is_listed_often() -> None:
 def test_member_search__what_ended_is_searched_for_again_at_once() -> None:
     search = MemberSearch()
     listings(search, 60)
-    search.hurry()
+    search.ended(Pid(7), 60 * NS)
     assert search.is_due(61 * NS, NONE)
+
+
+def test_living__who_ended_and_is_listed_still_is_no_new_member(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its memory is being freed; another process of that number is a new one."""
+    starts_ns = {Pid(7): 3 * NS, Pid(8): 3 * NS}
+    monkeypatch.setattr("kcover_ebpf.host.procfs.start_ns", starts_ns.get)
+    search = MemberSearch()
+    assert search.living({7, 8}) == {7, 8}
+    search.ended(Pid(7), 60 * NS)
+    assert search.living({7, 8}) == {8}
+    starts_ns[Pid(7)] = 61 * NS
+    assert search.living({7, 8}) == {7, 8}
+    del starts_ns[Pid(7)]
+    assert search.living({7, 8}) == {7, 8}, "its end was not announced"
 
 
 def test_member_search__a_stranger_in_a_known_group_is_searched_at_once() -> None:

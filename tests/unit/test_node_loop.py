@@ -84,7 +84,9 @@ class Bench:
         self.running: dict[str, set[int]] = {}
         self.held: set[str] = set()
         self.environ = {"WORLD_SIZE": "8"}
+        self.start_ns = 0
         patch.setattr("kcover_ebpf.host.procfs.boottime_ns", lambda: self.now_ns)
+        patch.setattr("kcover_ebpf.host.procfs.start_ns", lambda _: self.start_ns)
         patch.setattr("kcover_ebpf.host.procfs.read_process", self._read)
         patch.setattr(loop, "ThreadReader", FakeThreadReader)
 
@@ -171,6 +173,19 @@ def test_node_loop__a_death_concerns_its_own_gang_alone(bench: Bench) -> None:
     bench.step(bench.ended(20))
     assert failures(bench.gang("a")) == []
     assert failures(bench.gang("b")) == [20]
+
+
+def test_node_loop__who_ended_and_is_listed_still_is_not_watched_again(bench: Bench) -> None:
+    bench.pod("a-0", "a", 10, 11)
+    bench.step()
+    bench.start_ns = bench.now_ns - NS
+    bench.step(bench.ended(11))
+    bench.kernel.unwatch(Pid(11))
+    bench.step()
+    assert bench.kernel.watched == {10}
+    bench.start_ns = bench.now_ns + NS
+    bench.step(seconds=9)
+    assert bench.kernel.watched == {10, 11}, "another process has its number"
 
 
 def test_node_loop__a_child_belongs_to_the_pod_of_its_parent(bench: Bench) -> None:
