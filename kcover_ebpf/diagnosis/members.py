@@ -143,12 +143,17 @@ class Members:
             self._forget(pid)
 
     def is_wrapped(self, view: ProcessHistory) -> bool:
-        """True while a shell around this rank, or around another shell, lives: it decides what an early exit means."""
+        """True while a shell around this rank, or around another shell, lives: it decides what an early exit means.
+
+        A living parent that was not read yet may be one.
+        """
         seen, rank = view.seen, view.rank
         for _ in range(_DEEPEST):
             above = self.views.get(seen.ppid) if seen is not None else None
             if above is None:
                 return False
+            if above.exit is None and above.seen is None:
+                return True
             member = above.member
             if above.exit is None and member and member.wraps and member.rank == rank:
                 return True

@@ -8,10 +8,10 @@ import pytest
 
 from kcover_ebpf.diagnosis.blindness import unseen
 from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
-from kcover_ebpf.facts.kernel import Fact, ProcessExit, ProcessTotals
+from kcover_ebpf.facts.kernel import Fact, ProcessExit, ProcessFork, ProcessTotals
 from kcover_ebpf.ids import NS, Pid
 
-from .scripted_job import Stage, all_wait, trained
+from .scripted_job import Proc, Stage, all_wait, trained
 
 
 class Crowded(Stage):
@@ -128,6 +128,18 @@ def test_blindness__peers_that_wait_for_a_rank_whose_end_was_missed_hang() -> No
     stage.feed(ProcessExit(stage.now_ns, pid, 0, 0, core_dumped=False, comm="", known=False))
     stage.run(20)
     assert stage.verdicts[-1].kind.is_fault
+
+
+def test_blindness__what_a_parent_runs_that_was_not_read_yet_may_fail() -> None:
+    """Such as grep in a shell that a helper of Ray started: the shell was too young to be read, and grep was not."""
+    stage = Stage(world=0)
+    stage.add(Proc(800, argv=("python3", "agent.py")))
+    stage.run(1)
+    stage.feed(ProcessFork(stage.now_ns, Pid(800), Pid(801), "sh"))
+    found = stage.add(Proc(802, ppid=801, argv=("grep", "live")))
+    stage.exit(found, code=1)
+    stage.run(3)
+    assert not [each for each in stage.verdicts if each.kind is not VerdictKind.WORKING]
 
 
 def test_unseen__a_process_whose_turn_does_not_come_is_not_sampled() -> None:
