@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tools.faultbench import reporting
+from tools.faultbench import reporting, runner
 from tools.faultbench.figures import (
     false_alarms,
     figures,
@@ -68,6 +68,16 @@ def test_false_alarms__over_healthy_hours():
     assert alarms.hours == pytest.approx(1.0)
     assert alarms.per_1000_hours == 0
     assert alarms.bound_per_1000_hours == pytest.approx(2996, abs=1)
+
+
+def test_false_alarms__a_job_that_was_ended_before_its_phase_began_counts():
+    ended = result("qa-checkpoint.torch.0.2s.0", false_shut_down=True)
+    ended |= {"valid": False, "problem": "RunFailed: the job ended before it trained"}
+    records = [reporting.compact(ended), reporting.compact(result("q0-healthy.torch.0.2s.0"))]
+    assert false_alarms(records).shut_downs == 1
+    assert "qa-checkpoint.torch.0.2s.0" in reporting.not_counted(records)
+    assert "; a false shutdown" in reporting.not_counted(records)
+    assert runner.one_line(ended).endswith("FALSE SHUTDOWN")
 
 
 def test_main__report_from_results_and_again_from_its_data(tmp_path: Path):

@@ -110,8 +110,11 @@ class FalseAlarms:
 
 
 def false_alarms(records: Sequence[Record]) -> FalseAlarms:
-    """Sum up all healthy time: quiet phases, and what came before each fault."""
-    judged = [r for r in records if r.get("valid")]
+    """Sum up all healthy time: quiet phases, and what came before each fault.
+
+    Of a job that was ended before its fault or phase could begin, too: it is no valid run because of that.
+    """
+    judged = [r for r in records if "false_shut_down" in r]
     return FalseAlarms(
         hours=sum(r["healthy_s"] for r in judged) / 3600,
         shut_downs=sum(bool(r["false_shut_down"]) for r in judged),

@@ -192,7 +192,10 @@ def not_counted(records: Sequence[Record]) -> str:
     for record in records:
         if "not_runnable" not in record and not record["valid"]:
             why = record["problem"] or f"the training was {record.get('effect')}"
-            rows.append((record["name"], "did not happen as planned: " + why.splitlines()[0]))
+            ended = "; a false shutdown" if record.get("false_shut_down") else ""
+            rows.append(
+                (record["name"], f"did not happen as planned: {why.splitlines()[0]}{ended}")
+            )
     return table(("scenario or run", "why it is not counted"), rows)
 
 

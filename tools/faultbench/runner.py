@@ -126,16 +126,16 @@ def one_line(result: dict[str, Any]) -> str:
     name = f"{result['name']:34}"
     if "not_runnable" in result:
         return f"{name} NOT RUNNABLE HERE: {result['not_runnable']}"
+    ended = ", FALSE SHUTDOWN" if result.get("judgement", {}).get("false_shut_down") else ""
     if not result["valid"]:
-        return f"{name} INVALID: {result['problem'] or result.get('effect')}"
+        return f"{name} INVALID: {result['problem'] or result.get('effect')}{ended}"
     if result["act"] is None:
         truth = result["truth"]
         exits = ", ".join(f"rank {rank}: {code}" for rank, code, _ in truth["exits"])
         return f"{name} {result['effect']:10} {exits}"
     marks = result["judgement"]
     if not result["is_fault"]:
-        verdict = f"{marks['false_verdicts']} false verdicts"
-        return f"{name} {verdict}{', FALSE SHUTDOWN' if marks['false_shut_down'] else ''}"
+        return f"{name} {marks['false_verdicts']} false verdicts{ended}"
     if marks["verdict"] is None:
         return f"{name} MISSED"
     flags = "".join(
