@@ -150,7 +150,9 @@ class SamplingLoop(ABC):
 
     def _forget_process(self, leaving: ProcessExit) -> None:
         """It ended: its number may be used again, by a process that a search must find."""
-        self._search.ended(leaving.pid, leaving.boottime_ns)
+        self._search.hurry()
+        if leaving.known:
+            self._search.ended(leaving.pid, leaving.boottime_ns)
         self._reader.forget(leaving.pid)
 
 

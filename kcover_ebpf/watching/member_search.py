@@ -45,8 +45,7 @@ class MemberSearch:
         self._next_ns, self._pause_ns = 0, LISTING_SHORTEST_NS
 
     def ended(self, pid: Pid, at_ns: int) -> None:
-        """The end of a member was announced, at that time: another may soon have its number."""
-        self.hurry()
+        """The end of a member was announced, at that time."""
         self._ended_ns[pid] = at_ns
         if len(self._ended_ns) > _MOST_ENDED:
             del self._ended_ns[next(iter(self._ended_ns))]

@@ -11,7 +11,7 @@ import pytest
 from tests.kernel.command import COMMAND, done, environment, is_alive, run, shell, until
 
 pytestmark = pytest.mark.needs("cgroup2")
-HELD_BYTES = 1 << 30
+USED_BYTES = 1 << 30
 """Of a rank: takes the kernel some 50 ms to free."""
 
 
@@ -274,7 +274,7 @@ def test_without_type_information_of_the_kernel_nothing_is_started(tmp_path: Pat
 def test_a_rank_whose_memory_is_being_freed_has_ended_once(tmp_path: Path) -> None:
     """Its group lists it until then: it was watched again, and ended once more, for no known reason."""
     program = (
-        f"import time; held = bytearray({HELD_BYTES}); held[::4096] = held[::4096]; time.sleep(99)"
+        f"import time; used = bytearray({USED_BYTES}); used[::4096] = used[::4096]; time.sleep(99)"
     )
     script = f'for RANK in 0 1; do export RANK; python3 -c "{program}" & done; wait'
     with run("-o", "json", "--act=observe", "--", *shell(script), folder=tmp_path) as one:
@@ -291,6 +291,6 @@ def test_a_rank_whose_memory_is_being_freed_has_ended_once(tmp_path: Path) -> No
 
 
 def large(pids: set[int]) -> set[int]:
-    """Those that hold their memory."""
+    """Those that have their memory."""
     pages = {pid: int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids}
-    return {pid for pid, count in pages.items() if count * os.sysconf("SC_PAGESIZE") > HELD_BYTES}
+    return {pid for pid, count in pages.items() if count * os.sysconf("SC_PAGESIZE") > USED_BYTES}

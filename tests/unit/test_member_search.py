@@ -31,7 +31,7 @@ def test_member_search__a_job_that_grows_is_listed_often() -> None:
 def test_member_search__what_ended_is_searched_for_again_at_once() -> None:
     search = MemberSearch()
     listings(search, 60)
-    search.ended(Pid(7), 60 * NS)
+    search.hurry()
     assert search.is_due(61 * NS, NONE)
 
 

@@ -116,6 +116,7 @@ class Bench:
         self.kernel, self.members, self.ears = FakeJobSampler(), FakeMembers(), FakeListener()
         self.decisions: list[Decision] = []
         patch.setattr("kcover_ebpf.host.procfs.boottime_ns", lambda: self.now_ns)
+        patch.setattr("kcover_ebpf.host.procfs.start_ns", lambda _: self.now_ns)
         patch.setattr("kcover_ebpf.host.procfs.unix_offset_s", lambda: 5000.0)
         patch.setattr("kcover_ebpf.host.procfs.read_process", self._read)
         patch.setattr("kcover_ebpf.watching.loop.ThreadReader", FakeThreadReader)
