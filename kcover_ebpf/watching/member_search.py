@@ -53,8 +53,8 @@ class MemberSearch:
     def living(self, listed: Iterable[int]) -> set[Pid]:
         """Those of the listed processes whose end was not announced.
 
-        It is announced first, and then their memory and files are freed, which takes time: until then their control
-        group lists them (kernel/exit.c, do_exit: the tracepoint, since 6.16 before exit_mm(); cgroup_exit()).
+        It is announced before their files are closed and, since Linux 6.16, before their memory is freed. A GPU's
+        driver takes its time for that, and their control group lists them until then (kernel/exit.c: do_exit).
         """
         found = set(map(Pid, listed))
         for pid in found & self._ended_ns.keys():
