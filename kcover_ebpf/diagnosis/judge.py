@@ -31,6 +31,7 @@ from kcover_ebpf.tunables.diagnosis import LOST_ON_LOSSY_BACKOFF, VICTIM_S
 
 def judge(snapshot: JobSnapshot) -> Finding:
     """One finding for the job as it is now; WORKING(training) when nothing is wrong."""
+    snapshot = odd_stack.levelled(snapshot)
     ranks = list(snapshot.ranks.values())
     if snapshot.whole and ranks and all(each.state in STOPPED for each in ranks):
         return Finding(VerdictKind.WORKING, Cause.SUSPENDED, snapshot.oldest_ns)

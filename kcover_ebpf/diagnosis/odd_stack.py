@@ -95,6 +95,23 @@ def _text(frames: _Frames) -> str:
     return f"{own[0].text}, in {entry.text}"
 
 
+def levelled(snapshot: JobSnapshot) -> JobSnapshot:
+    """The snapshot in which ranks that wait at one place of the program, all but one, wait as those do that are known.
+
+    A wait that is new to a young job is no reason to take one of them for the rank that the others wait for.
+    """
+    odd = odd_one({pid: each.python for pid, each in snapshot.ranks.items()})
+    alike = [] if odd is None else [each for each in snapshot.ranks.values() if each.pid != odd.key]
+    stack = next((each.stack for each in alike if each.known_wait), ())
+    if not stack:
+        return snapshot
+    known = {
+        each.pid: each if each.known_wait else replace(each, known_wait=True, stack=stack)
+        for each in alike
+    }
+    return replace(snapshot, processes={**snapshot.processes, **known})
+
+
 def explained(snapshot: JobSnapshot, found: Finding) -> Finding:
     """The finding with the rank that is elsewhere than all others, where all were read and one is."""
     is_said = any(each.kind is EvidenceKind.OUTLIER for each in found.evidence)

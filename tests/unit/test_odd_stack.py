@@ -20,7 +20,7 @@ from kcover_ebpf.diagnosis.verdict import (
     suffices,
 )
 from kcover_ebpf.facts.python_stacks import PythonFrame, PythonStack, PythonStacksSeen
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.settings import Act
 from tests.unit.scripted_job import Stage, all_wait, trained
 
@@ -245,6 +245,26 @@ def test_innermost__a_rank_that_evaluates_while_the_others_wait_stays_what_it_wa
     last = stage.verdicts[-1]
     assert outliers(last.evidence)
     assert decide(last, Act.RESTART).act is Act.OBSERVE
+
+
+def test_explained__a_rank_whose_wait_is_new_is_not_named_where_others_wait_at_its_place() -> None:
+    """Rank 3 takes a lock, in a wait as a queue has while all is well; rank 0 is the first to wait so."""
+    stage = trained()
+    stage.become(stage.rank(3), "futex", last_send_ns=stage.now_ns - NS // 4)
+    for rank in range(3):
+        stage.become(stage.rank(rank), "futex", last_send_ns=stage.now_ns)
+    stage.become(stage.rank(0), "futex", stack=("libtorch_cpu.so+0x77",))
+    stage.run(3)
+    assert stage.verdicts[-1].culprit is not None
+    assert stage.verdicts[-1].culprit.rank == 0
+    stacks = [PythonStack(Pid(100 + rank), innermost(COLLECTIVE)) for rank in range(3)]
+    stacks.append(PythonStack(Pid(103), innermost(LOCK)))
+    stage.feed(PythonStacksSeen(stage.now_ns, tuple(stacks)))
+    stage.run(3)
+    verdict = stage.verdicts[-1]
+    assert verdict.culprit is not None
+    assert verdict.culprit.rank == 3
+    assert outliers(verdict.evidence)
 
 
 KINDS = st.lists(st.sampled_from(EvidenceKind), max_size=4)
