@@ -80,6 +80,12 @@ class Cluster:
         there = ["env", f"--chdir={folder.parent}", str(program)]
         return [*there, verb, "--name", name[1] or "default", *words]
 
+    def grow(self, nodes: int) -> None:
+        """Have the test bed add nodes until there are so many."""
+        if len(self.get("nodes")) < nodes:
+            command = self.testbed("up", f"--nodes={nodes}", "--controllers=none")
+            subprocess.run(command, check=True, capture_output=True)
+
     @property
     def helm(self) -> str:
         """The program that the test bed brings."""

@@ -12,19 +12,21 @@ from pathlib import Path
 from typing import Any
 
 from tests import skips
-from tests.cluster.cluster import Cluster, Namespace, home, until
+from tests.cluster.cluster import JOBS, Cluster, Namespace, home, until
 from tests.cluster.guest_node import CARD, CARD_UP, GuestNode
-from tests.cluster.nodes import cordoned_nodes
+from tests.cluster.kinds import KINDS, rank_pods, replaced, sized
+from tests.cluster.nodes import cordoned_nodes, events_of
 from tests.vm import kernels
 from tests.vm.conftest import GPU, insert_driver, teach
 from tests.vm.guest import Guest, gpu_slot
 from tests.vm.packages import Missing
 
+JOB = KINDS["job"]
 DRIVER, OTHER = "gpu.kcover.test", "0000:5e:00.0"
 
 
 @contextmanager
-def gpu_machine(*devices: str) -> Iterator[Guest]:
+def gpu_machine(*devices: str, driver_options: str = "") -> Iterator[Guest]:
     """A virtual machine with the stub driver, on the way to the host; skips where there is none."""
     try:
         kernel = kernels.prepared(kernels.DEFAULT)
@@ -33,15 +35,15 @@ def gpu_machine(*devices: str) -> Iterator[Guest]:
     if kernel.stub is None:
         skips.skip("vm", "no stub driver can be built")
     with Guest(kernel, devices=[*CARD, *gpu_slot(), *devices]) as machine:
-        bring_up(machine)
+        bring_up(machine, driver_options)
         yield machine
 
 
-def bring_up(guest: Guest) -> None:
+def bring_up(guest: Guest, driver_options: str = "") -> None:
     """What has to be done after each boot."""
     stub = kernels.prepared(kernels.DEFAULT).stub
     assert stub is not None
-    insert_driver(guest, stub)
+    insert_driver(guest, stub, driver_options)
     teach(guest)
     guest.shell(CARD_UP)
 
@@ -164,3 +166,64 @@ def given(namespace: Namespace, claim: str) -> list[str]:
 def rules(cluster: Cluster, node: GuestNode) -> list[dict[str, Any]]:
     """The rules that taint a device of this node."""
     return cluster.get("devicetaintrules", f"--selector=kcover.io/node={node.name}")
+
+
+def spread(namespace: Namespace, node: GuestNode, pods: int) -> list[dict[str, Any]]:
+    """Start the example Job with so many pods, as many on each node; returns those of this node once all are ready."""
+    rule = (
+        "topologySpreadConstraints: [{maxSkew: 1, topologyKey: kubernetes.io/hostname, "
+        "whenUnsatisfiable: ScheduleAnyway, labelSelector: {matchLabels: "
+        "{batch.kubernetes.io/job-name: demo}}}]"
+    )
+    old = "      subdomain: demo"
+    text = sized((JOBS / "job.yaml").read_text(), pods)
+    namespace.apply(replaced(text, {old: f"{old}\n      {rule}"}))
+    for name in namespace.wait_for_pods(JOB.selector, pods):
+        namespace.wait(f"pod/{name}", "condition=Ready", 180)
+    here = [pod for pod in rank_pods(namespace, JOB) if pod["spec"]["nodeName"] == node.name]
+    assert here, "no pod of the job landed in the guest"
+    return here
+
+
+def holders(namespace: Namespace, node: GuestNode, device: str) -> set[str]:
+    """Pods (uids) on a node that hold a device, as its agent reports."""
+    return {
+        pod["uid"]
+        for each in namespace.items("faultreports")
+        if each["spec"]["node"] == node.name
+        for pod in each["spec"].get("pods", ())
+        if device in pod.get("devices", ())
+    }
+
+
+def fatal(cluster: Cluster, node: GuestNode) -> list[tuple[str, str, set[str]]]:
+    """Device, fault and pods of each fatal fault that the node reports."""
+    devices = report(cluster, node.name).get("devices", ())
+    return [(x["device"], x["fault"], set(x.get("pods", ()))) for x in devices if x.get("fatal")]
+
+
+def check_trains_elsewhere(namespace: Namespace, node: GuestNode, pods: int) -> None:
+    """The job is back whole, without the node, and was never counted as failed."""
+    found = rank_pods(namespace, JOB)
+    assert len(found) == pods
+    assert node.name not in {pod["spec"]["nodeName"] for pod in found}
+    for pod in found:
+        namespace.wait_for_log(pod["metadata"]["name"], r"rank \d step 3$")
+    (job,) = namespace.get("jobs", "demo")
+    assert not job["status"].get("failed")
+
+
+def check_cordoned(cluster: Cluster, node: GuestNode, code: str) -> None:
+    """Condition, cordon, taint and Events of a node whose device failed."""
+    spec = of_node(cluster, node)["spec"]
+    assert spec["unschedulable"]
+    assert "kcover.io/device-fault" in {taint["key"] for taint in spec["taints"]}
+    status, message = condition(cluster, node)
+    assert status == "True"
+    assert code in message
+    assert cordoned_nodes(cluster) == {node.name}
+    wanted = {"KcoverDeviceFault", "KcoverCordoned"}
+    until(
+        lambda: events_of(cluster, node.name) >= wanted,
+        "the Events, which a thread of their own writes",
+    )

@@ -1,7 +1,7 @@
 """A node whose kernel has a GPU driver: a virtual machine with the real agent, beside the cluster's other nodes.
 
 Its kubelet is played from here, as far as pods and heartbeats go: a pod that is bound to it becomes a process in the
-guest, in a control group where a kubelet would have put it, and holds the GPU's and the RDMA card's device file.
+guest, in a control group where a kubelet would have put it, and holds the device files of the GPUs and the RDMA card.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ card=$(basename $(dirname $(grep -l {_MAC} /sys/class/net/*/address)))
 ip address add 10.0.2.15/24 dev $card; ip link set $card up
 """
 # a longer sleep would be a rank that hangs, and the other ranks' verdict would come before a port's
-_HOLD = """import os, time
-held = [os.open(f'/dev/{name}', os.O_RDWR) for name in ('nvidia0', 'infiniband/uverbs0')]
+_HOLD = """import glob, os, time
+names = [*glob.glob('/dev/nvidia[0-9]'), *glob.glob('/dev/infiniband/uverbs*')]
+held = [os.open(each, os.O_RDWR) for each in names]
 while True:
     time.sleep(300)
 """

@@ -13,32 +13,33 @@ import pytest
 
 from tests import skips
 from tests.cluster.agents import Agent
-from tests.cluster.cluster import JOBS, Cluster, Namespace, until
+from tests.cluster.cluster import Cluster, Namespace, until
 from tests.cluster.devices import (
     DRIVER,
     OTHER,
     ask,
+    check_cordoned,
+    check_trains_elsewhere,
     check_uncordoned,
     condition,
     declare_well,
+    fatal,
     given,
     gpu_machine,
     gpu_node,
+    holders,
     lose_gpu,
-    of_node,
-    report,
     rules,
     sliced,
+    spread,
 )
 from tests.cluster.guest_node import GuestNode
-from tests.cluster.kinds import KINDS, rank_pods, sized
-from tests.cluster.nodes import cordoned_nodes, events_of
+from tests.cluster.nodes import cordoned_nodes
 from tests.cluster.restarts import incidents, policy, wait_for_phase, ways
 from tests.vm.conftest import GPU
 from tests.vm.guest import RDMA_UP, Guest, idle_card
 
 pytestmark = [pytest.mark.needs("root", "bpf"), pytest.mark.timeout(900, func_only=True)]
-TWO = KINDS["job"]
 
 
 @pytest.fixture(scope="module")
@@ -88,18 +89,6 @@ FAULTS = {
 }
 
 
-def spread(text: str) -> str:
-    """The example Job with three pods, which go to three nodes as long as there are as many."""
-    rule = (
-        "topologySpreadConstraints: [{maxSkew: 1, topologyKey: kubernetes.io/hostname, "
-        "whenUnsatisfiable: ScheduleAnyway, labelSelector: {matchLabels: "
-        "{batch.kubernetes.io/job-name: demo}}}]"
-    )
-    old = "      subdomain: demo"
-    assert old in text
-    return sized(text, 3).replace(old, f"{old}\n      {rule}")
-
-
 @pytest.mark.usefixtures("controller")
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_a_node_whose_device_fails_is_cordoned_until_it_is_declared_well(
@@ -107,11 +96,7 @@ def test_a_node_whose_device_fails_is_cordoned_until_it_is_declared_well(
 ) -> None:
     device = card if fault.of_card else GPU
     policy(namespace)
-    namespace.apply(spread((JOBS / "job.yaml").read_text()))
-    for name in namespace.wait_for_pods(TWO.selector, 3):
-        namespace.wait(f"pod/{name}", "condition=Ready", 180)
-    here = [pod for pod in rank_pods(namespace, TWO) if pod["spec"]["nodeName"] == node.name]
-    assert here, "no pod of the job landed in the guest"
+    here = spread(namespace, node, 3)
     uids = {pod["metadata"]["uid"] for pod in here}
     until(lambda: holders(namespace, node, device) >= uids, "the agent knows who holds the device")
     fault.cause(node.guest)
@@ -134,53 +119,9 @@ def test_a_node_whose_device_fails_is_cordoned_until_it_is_declared_well(
     assert ways(incident) == ["Replace"]
     assert len(incidents(namespace)) == 1
     check_cordoned(cluster, node, fault.code)
-    check_trains_elsewhere(namespace, node)
+    check_trains_elsewhere(namespace, node, 3)
     declare_well(cluster, node)
     check_uncordoned(cluster, node)
-
-
-def check_trains_elsewhere(namespace: Namespace, node: GuestNode) -> None:
-    """The job is back whole, without the node, and was never counted as failed."""
-    pods = rank_pods(namespace, TWO)
-    assert len(pods) == 3
-    assert node.name not in {pod["spec"]["nodeName"] for pod in pods}
-    for pod in pods:
-        namespace.wait_for_log(pod["metadata"]["name"], r"rank \d step 3$")
-    (job,) = namespace.get("jobs", "demo")
-    assert not job["status"].get("failed")
-
-
-def fatal(cluster: Cluster, node: GuestNode) -> list[tuple[str, str, set[str]]]:
-    """Device, fault and pods of each fatal fault that the node reports."""
-    devices = report(cluster, node.name).get("devices", ())
-    return [(x["device"], x["fault"], set(x.get("pods", ()))) for x in devices if x.get("fatal")]
-
-
-def check_cordoned(cluster: Cluster, node: GuestNode, code: str) -> None:
-    """Condition, cordon, taint and Events of a node whose device failed."""
-    spec = of_node(cluster, node)["spec"]
-    assert spec["unschedulable"]
-    assert "kcover.io/device-fault" in {taint["key"] for taint in spec["taints"]}
-    status, message = condition(cluster, node)
-    assert status == "True"
-    assert code in message
-    assert cordoned_nodes(cluster) == {node.name}
-    wanted = {"KcoverDeviceFault", "KcoverCordoned"}
-    until(
-        lambda: events_of(cluster, node.name) >= wanted,
-        "the Events, which a thread of their own writes",
-    )
-
-
-def holders(namespace: Namespace, node: GuestNode, device: str) -> set[str]:
-    """Pods (uids) on a node that hold a device, as its agent reports."""
-    return {
-        pod["uid"]
-        for each in namespace.items("faultreports")
-        if each["spec"]["node"] == node.name
-        for pod in each["spec"].get("pods", ())
-        if device in pod.get("devices", ())
-    }
 
 
 @pytest.mark.usefixtures("controller")

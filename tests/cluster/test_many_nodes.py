@@ -107,9 +107,7 @@ class FarJob:
 @pytest.fixture(scope="module")
 def four(cluster: Cluster) -> Cluster:
     """The cluster with four nodes: the test bed gets what is missing."""
-    if len(cluster.get("nodes")) < NODES:
-        command = cluster.testbed("up", f"--nodes={NODES}", "--controllers=none")
-        subprocess.run(command, check=True, capture_output=True)
+    cluster.grow(NODES)
     if len(cluster.get("nodes")) > NODES:
         skips.skip("testbed", f"use a test bed of {NODES} nodes")
     cluster.ctl("apply", f"--filename={ROOT / 'charts/kcover-ebpf/crds'}")

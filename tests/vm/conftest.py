@@ -92,9 +92,9 @@ def stub_of(prepared: kernels.Prepared) -> Path:
     return prepared.stub
 
 
-def insert_driver(guest: Guest, stub: Path) -> None:
+def insert_driver(guest: Guest, stub: Path, options: str = "") -> None:
     uvm = stub.with_name("nvidia-uvm.ko")
-    guest.shell(f"[ -e /sys/module/nvidia ] || {{ insmod {stub}; insmod {uvm}; }}")
+    guest.shell(f"[ -e /sys/module/nvidia ] || {{ insmod {stub} {options}; insmod {uvm}; }}")
 
 
 @pytest.fixture(scope="module")

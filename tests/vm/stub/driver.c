@@ -37,6 +37,9 @@
 static char *gpu = "0000:5d:00.0";
 module_param(gpu, charp, 0444);
 MODULE_PARM_DESC(gpu, "PCI address of /dev/nvidia0");
+static char *second;
+module_param(second, charp, 0444);
+MODULE_PARM_DESC(second, "PCI address of /dev/nvidia1; there is none by default");
 
 static struct class *device_class;
 static struct cdev device_files;
@@ -157,11 +160,16 @@ static ssize_t stub_write(struct file *file, const char __user *text, size_t siz
 
 static const struct proc_ops stub_operations = { .proc_write = stub_write };
 
+/* The file's private data is the PCI address. */
 static int information_show(struct seq_file *file, void *unused)
 {
+	bool is_second = file->private == second;
+
 	seq_printf(file, "Model: \t\t Stub\nIRQ:   \t\t 0\n");
-	seq_printf(file, "GPU UUID: \t GPU-00112233-4455-6677-8899-aabbccddeeff\n");
-	seq_printf(file, "Bus Location: \t %s\nDevice Minor: \t 0\n", gpu);
+	seq_printf(file, "GPU UUID: \t GPU-00112233-4455-6677-8899-aabbccddee%s\n",
+		   is_second ? "00" : "ff");
+	seq_printf(file, "Bus Location: \t %s\nDevice Minor: \t %d\n", (char *)file->private,
+		   is_second);
 	return 0;
 }
 
@@ -178,6 +186,13 @@ static int version_show(struct seq_file *file, void *unused)
 	return 0;
 }
 
+static void make_gpu(struct proc_dir_entry *gpus, char *address, int minor)
+{
+	proc_create_single_data("information", 0444, proc_mkdir(address, gpus), information_show,
+				address);
+	device_create(device_class, NULL, MKDEV(MAJOR_NUMBER, minor), NULL, "nvidia%d", minor);
+}
+
 static void make_files(void)
 {
 	struct proc_dir_entry *gpus;
@@ -186,13 +201,13 @@ static void make_files(void)
 	proc_create("stub", 0200, proc_root, &stub_operations);
 	proc_create_single("version", 0444, proc_root, version_show);
 	gpus = proc_mkdir("gpus", proc_root);
-	gpus = proc_mkdir(gpu, gpus);
-	proc_create_single("information", 0444, gpus, information_show);
+	make_gpu(gpus, gpu, 0);
+	if (second)
+		make_gpu(gpus, second, 1);
 	caps_root = proc_mkdir("driver/nvidia-caps", NULL);
 	proc_create_single("mig-minors", 0444, caps_root, mig_minors_show);
 	device_create(device_class, NULL, MKDEV(MAJOR_NUMBER, MIG_MINOR), NULL,
 		      "nvidia-caps!nvidia-cap%d", MIG_MINOR);
-	device_create(device_class, NULL, MKDEV(MAJOR_NUMBER, 0), NULL, "nvidia0");
 	device_create(device_class, NULL, MKDEV(MAJOR_NUMBER, CONTROL_MINOR), NULL, "nvidiactl");
 }
 
@@ -231,6 +246,8 @@ static void __exit stub_exit(void)
 	proc_remove(caps_root);
 	device_destroy(device_class, MKDEV(MAJOR_NUMBER, MIG_MINOR));
 	device_destroy(device_class, MKDEV(MAJOR_NUMBER, 0));
+	if (second)
+		device_destroy(device_class, MKDEV(MAJOR_NUMBER, 1));
 	device_destroy(device_class, MKDEV(MAJOR_NUMBER, CONTROL_MINOR));
 	class_destroy(device_class);
 	cdev_del(&device_files);
