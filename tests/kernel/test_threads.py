@@ -184,14 +184,18 @@ def test_run_delay_grows_when_threads_compete(kernel: KernelSampler) -> None:
     with running("taskset", "-c", str(cpu), program("waits"), "spin", "spin") as target:
         tids = [int(target.line().split()[1]) for _ in range(2)]
         watch(kernel, target.pid)
-        before = threads_of(kernel, target.pid)
         began_s = time.monotonic()
-        time.sleep(1.0)
-        after = threads_of(kernel, target.pid)
+        after = before = threads_of(kernel, target.pid)
+
+        def both_waited() -> bool:
+            nonlocal after
+            after = threads_of(kernel, target.pid)
+            waited = (after[tid].run_delay_ns - before[tid].run_delay_ns for tid in tids)
+            return all(delay > 200_000_000 for delay in waited)
+
+        until(both_waited, "each of them has waited for the other")
         took_ns = (time.monotonic() - began_s) * 1e9
-    waited = [after[tid].run_delay_ns - before[tid].run_delay_ns for tid in tids]
     worked = [after[tid].cpu_ns - before[tid].cpu_ns for tid in tids]
-    assert all(delay > 200_000_000 for delay in waited)
     assert sum(worked) < 1.1 * took_ns
 
 
