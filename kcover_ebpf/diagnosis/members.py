@@ -147,9 +147,9 @@ class Members:
 
         A living parent that was not read yet may be one.
         """
-        seen, rank = view.seen, view.rank
+        rank, ppid = view.rank, view.ppid
         for _ in range(_DEEPEST):
-            above = self.views.get(seen.ppid) if seen is not None else None
+            above = self.views.get(ppid) if ppid is not None else None
             if above is None:
                 return False
             if above.exit is None and above.seen is None:
@@ -157,7 +157,7 @@ class Members:
             member = above.member
             if above.exit is None and member and member.wraps and member.rank == rank:
                 return True
-            seen = above.seen
+            ppid = above.ppid
         return False
 
     def successor(self, ended: ProcessHistory) -> ProcessHistory | None:

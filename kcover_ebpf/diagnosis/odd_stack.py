@@ -96,20 +96,18 @@ def _text(frames: _Frames) -> str:
 
 
 def levelled(snapshot: JobSnapshot) -> JobSnapshot:
-    """The snapshot in which ranks that wait at one place of the program, all but one, wait as those do that are known.
+    """The snapshot in which ranks that wait at one place of the program, all but one, wait as one of them did before.
 
-    A wait that is new to a young job is no reason to take one of them for the rank that the others wait for.
+    A wait that is new to a young job is no reason to take one of them for the rank that the others wait for, nor that
+    they are found in several places of a library.
     """
     odd = odd_one({pid: each.python for pid, each in snapshot.ranks.items()})
     alike = [] if odd is None else [each for each in snapshot.ranks.values() if each.pid != odd.key]
-    stack = next((each.stack for each in alike if each.known_wait), ())
-    if not stack:
+    known = [each for each in alike if each.known_wait]
+    if not known:
         return snapshot
-    known = {
-        each.pid: each if each.known_wait else replace(each, known_wait=True, stack=stack)
-        for each in alike
-    }
-    return replace(snapshot, processes={**snapshot.processes, **known})
+    one = {each.pid: replace(each, known_wait=True, stack=known[0].stack) for each in alike}
+    return replace(snapshot, processes={**snapshot.processes, **one})
 
 
 def explained(snapshot: JobSnapshot, found: Finding) -> Finding:

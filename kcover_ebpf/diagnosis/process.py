@@ -95,6 +95,7 @@ class ProcessHistory:
     """Its executable mappings; empty until they were read."""
     code_read_ns: int = 0
     """When they were read last; 0 before."""
+    _ppid: Pid | None = None
     _first: Tid = field(init=False)
     _worker: Tid | None = None
     """A thread that works while the first one sleeps."""
@@ -208,8 +209,14 @@ class ProcessHistory:
 
     def on_exec(self) -> None:
         """It became another program."""
+        self._ppid = self.ppid
         self.seen, self.code, self.code_read_ns = None, CodeMap(), 0
         self.devices = frozenset()
+
+    @property
+    def ppid(self) -> Pid | None:
+        """Its parent when it was read last; None before."""
+        return self._ppid if self.seen is None else self.seen.ppid
 
     def on_devices(self, seen: ThreadReading | CodeSeen) -> None:
         """Take which devices it has open."""

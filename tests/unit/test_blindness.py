@@ -8,7 +8,7 @@ import pytest
 
 from kcover_ebpf.diagnosis.blindness import unseen
 from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
-from kcover_ebpf.facts.kernel import Fact, ProcessExit, ProcessFork, ProcessTotals
+from kcover_ebpf.facts.kernel import Fact, ProcessExec, ProcessExit, ProcessFork, ProcessTotals
 from kcover_ebpf.ids import NS, Pid
 
 from .scripted_job import Proc, Stage, all_wait, trained
@@ -130,13 +130,21 @@ def test_blindness__peers_that_wait_for_a_rank_whose_end_was_missed_hang() -> No
     assert stage.verdicts[-1].kind.is_fault
 
 
-def test_blindness__what_a_parent_runs_that_was_not_read_yet_may_fail() -> None:
-    """Such as grep in a shell that a helper of Ray started: the shell was too young to be read, and grep was not."""
+@pytest.mark.parametrize("is_read", [True, False], ids=["read", "read as a shell"])
+def test_blindness__what_a_parent_runs_that_was_not_read_yet_may_fail(*, is_read: bool) -> None:
+    """Such as grep in a shell that a helper of Ray started: the shell was too young to be read, and grep was not.
+
+    Or it was read when it was not grep yet.
+    """
     stage = Stage(world=0)
     stage.add(Proc(800, argv=("python3", "agent.py")))
     stage.run(1)
     stage.feed(ProcessFork(stage.now_ns, Pid(800), Pid(801), "sh"))
-    found = stage.add(Proc(802, ppid=801, argv=("grep", "live")))
+    words = ("grep", "live") if is_read else ("sh", "-c", "cat state | grep live")
+    found = stage.add(Proc(802, ppid=801, argv=words))
+    if not is_read:
+        stage.run(1)
+        stage.feed(ProcessExec(stage.now_ns, Pid(802), "grep"))
     stage.exit(found, code=1)
     stage.run(3)
     assert not [each for each in stage.verdicts if each.kind is not VerdictKind.WORKING]
