@@ -292,5 +292,13 @@ def test_a_rank_whose_memory_is_being_freed_has_ended_once(tmp_path: Path) -> No
 
 def large(pids: set[int]) -> set[int]:
     """Those that have their memory."""
-    pages = {pid: int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids}
-    return {pid for pid, count in pages.items() if count * os.sysconf("SC_PAGESIZE") > USED_BYTES}
+    return {pid for pid in pids if resident_bytes(pid) > USED_BYTES}
+
+
+def resident_bytes(pid: int) -> int:
+    """What a process has of its memory; 0 of one that is gone."""
+    try:
+        words = Path(f"/proc/{pid}/statm").read_text().split()
+    except OSError:
+        return 0
+    return int(words[1]) * os.sysconf("SC_PAGESIZE")
