@@ -32,7 +32,7 @@ def standstill(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding 
         text = f"{evidence.name(gone)} exited with code 0 while the others still wait for it"
         found = [Evidence(EvidenceKind.EVENT, text), *evidence.time(ranks[0])]
         return blame(snapshot, VerdictKind.HUNG, Cause.LEFT_EARLY, gone, found)
-    if snapshot.starting:
+    if snapshot.starting or _may_read_yet(snapshot):
         return None
     if any(each.state is State.ON_DEVICE for each in ranks):
         # what was sent last, and when, shows nothing about which rank waits for a device
@@ -53,6 +53,15 @@ def standstill(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding 
     ]
     victims = tuple(each.pid for each in ranks)
     return Finding(VerdictKind.HUNG, Cause.WAIT_CYCLE, since_ns, None, tuple(found), victims)
+
+
+def _may_read_yet(snapshot: JobSnapshot) -> bool:
+    # who sends into a closed window sent last long ago, and waits where the others do not: because of its reader
+    closed = tcp_links.closed_reader(snapshot.ranks, snapshot.ends)
+    if closed is None:
+        return False
+    reader, _ = closed
+    return snapshot.processes[reader].age_s < snapshot.threshold_s(reader)
 
 
 def _does_not_read(

@@ -10,8 +10,9 @@ to each other.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from posixpath import basename
 
@@ -61,16 +62,16 @@ class Kinship:
         return self._candidates
 
     def _find_candidates(self, views: _Views) -> list[Pid]:
-        kinds: dict[tuple[object, ...], list[Pid]] = defaultdict(list)
+        siblings: dict[tuple[Pid, str], dict[Pid, _Name]] = defaultdict(dict)
         for pid, view in views.items():
-            member, seen = view.member, view.seen
-            if view.exit is not None or member is None or seen is None:
+            member, seen, name = view.member, view.seen, _name(view)
+            if view.exit is not None or member is None or seen is None or name is None:
                 continue
             may_be = member.role in (Role.LOADER, Role.HELPER)
             if pid in self.joined or (may_be and not self._is_certain(view, views)):
-                kinds[_kind(view)].append(pid)
-        siblings = (pid for group in kinds.values() for pid in group if len(group) > 1)
-        return [pid for pid in siblings if pid not in self.joined]
+                siblings[seen.ppid, name.comm][pid] = name
+        found = (pid for group in siblings.values() for pid in _alike(group))
+        return [pid for pid in found if pid not in self.joined]
 
     def unclear(self, views: _Views, now_ns: int) -> list[Pid]:
         """Processes that work while the rank that started them only waits, and that are not known to be ranks."""
@@ -130,9 +131,9 @@ class Kinship:
             pair = {one.pid, other.pid}
             self._settled |= pair
             numbered = one.member.rank is not None or other.member.rank is not None
-            if not numbered and _program(one) == _program(other):
+            if not numbered and _is_one_program(one, other):
                 self.joined |= pair
-        elif _kind(one) == _kind(other) and not self._is_certain(one, views):
+        elif _are_siblings(one, other) and not self._is_certain(one, views):
             self.joined |= {one.pid, other.pid}
         elif other.pid in self.joined and _is_same_program(one, other):
             trained = one.traffic.payload_passes(sample) >= STARTER_PASSES
@@ -159,24 +160,67 @@ def _moved_ns(view: ProcessHistory) -> int:
     return max(lead_ns, view.first_seen_ns, view.data_ns)
 
 
-def _kind(view: ProcessHistory) -> tuple[object, ...]:
-    return (view.seen.ppid if view.seen is not None else None, *_program(view))
+@dataclass(frozen=True, slots=True)
+class _Name:
+    """What a process is called; digits, by which one of several differs from the others, are left out."""
+
+    words: tuple[str, str]
+    """Its program and its script, as when they were read."""
+    comm: str
+    """What it calls itself now."""
+    is_title: bool
+    """It had no arguments when it was read, or had written a title over them."""
+    is_renamed: bool
+    """It has taken its name since it was read."""
+
+    def is_like(self, other: _Name) -> bool:
+        """True if both may run one program.
+
+        Actors of Ray differ in nothing but the titles that they give themselves, after some seconds: those that were
+        read before have the arguments of their worker, and those that were read later have none.
+        """
+        if self.comm != other.comm:
+            return False
+        if self.is_title or other.is_title:
+            return all(each.is_title or each.is_renamed for each in (self, other))
+        return self.words == other.words
 
 
-def _program(view: ProcessHistory) -> tuple[object, ...]:
-    seen, lead = view.seen, view.lead
-    if seen is None or not seen.argv:
-        return (view.pid,)
-    # actors of Ray differ in nothing but the name that they give to themselves; what multiprocessing starts, in the
-    # number of a pipe
-    comm = lead.sample.comm if lead is not None else seen.comm
-    return _program_of(seen.argv, comm)
+def _alike(group: Mapping[Pid, _Name]) -> list[Pid]:
+    """Those that are like another one; all have one name of their own."""
+    words = Counter(name.words for name in group.values() if not name.is_title)
+    titles = sum(name.is_title for name in group.values())
+    may_have = sum(name.is_title or name.is_renamed for name in group.values())
+
+    def is_like_another(name: _Name) -> bool:
+        if name.is_title:
+            return may_have > 1
+        return words[name.words] > 1 or (name.is_renamed and titles > 0)
+
+    return [pid for pid, name in group.items() if is_like_another(name)]
+
+
+def _name(view: ProcessHistory) -> _Name | None:
+    return None if view.seen is None else _name_of(view.seen.argv, view.seen.comm, view.name)
 
 
 @lru_cache(maxsize=1024)
-def _program_of(argv: tuple[str, ...], comm: str) -> tuple[str, str, str]:
+def _name_of(argv: tuple[str, ...], before: str, comm: str) -> _Name | None:
+    if not argv:
+        return None
     script = next((word for word in argv[1:] if not word.startswith("-")), "")
-    return basename(argv[0]), script.translate(_DIGITS), comm.translate(_DIGITS)
+    # what multiprocessing starts differs in the number of a pipe
+    words = basename(argv[0]), script.translate(_DIGITS)
+    return _Name(words, comm.translate(_DIGITS), len(argv) == 1, before != comm)
+
+
+def _is_one_program(one: ProcessHistory, other: ProcessHistory) -> bool:
+    name, others = _name(one), _name(other)
+    return name is not None and others is not None and name.is_like(others)
+
+
+def _are_siblings(one: ProcessHistory, other: ProcessHistory) -> bool:
+    return one.ppid == other.ppid and _is_one_program(one, other)
 
 
 def _is_same_program(starter: ProcessHistory, started: ProcessHistory) -> bool:

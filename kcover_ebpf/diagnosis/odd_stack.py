@@ -96,17 +96,18 @@ def _text(frames: _Frames) -> str:
 
 
 def levelled(snapshot: JobSnapshot) -> JobSnapshot:
-    """The snapshot in which ranks that wait at one place of the program, all but one, wait as one of them did before.
+    """The snapshot in which ranks that wait at one place of the program, all but one, wait alike, as healthy ones do.
 
     A wait that is new to a young job is no reason to take one of them for the rank that the others wait for, nor that
     they are found in several places of a library.
     """
     odd = odd_one({pid: each.python for pid, each in snapshot.ranks.items()})
-    alike = [] if odd is None else [each for each in snapshot.ranks.values() if each.pid != odd.key]
-    known = [each for each in alike if each.known_wait]
-    if not known:
+    if odd is None:
         return snapshot
-    one = {each.pid: replace(each, known_wait=True, stack=known[0].stack) for each in alike}
+    alike = [each for each in snapshot.ranks.values() if each.pid != odd.key]
+    known = [each for each in alike if each.known_wait]
+    stack = next((each.stack for each in (*known, *alike) if each.stack), ())
+    one = {each.pid: replace(each, known_wait=True, stack=stack) for each in alike}
     return replace(snapshot, processes={**snapshot.processes, **one})
 
 

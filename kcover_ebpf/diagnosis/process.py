@@ -121,6 +121,12 @@ class ProcessHistory:
         return self.seen.comm if self.seen is not None else "?"
 
     @property
+    def name(self) -> str:
+        """Its name now, which it may have changed since it was read from /proc."""
+        first = self.threads.get(self._first)
+        return self.comm if first is None else first.sample.comm
+
+    @property
     def connections(self) -> Iterable[SocketSample]:
         """Its sockets, in any order."""
         return self.sockets.values()

@@ -18,7 +18,7 @@ from kcover_ebpf.output.formatting import verdict_object
 from kcover_ebpf.settings import Act, Policy
 from tests.unit.seen_verdicts import not_working
 
-from .scripted_job import LOCK, Proc, Stage, all_wait, trained
+from .scripted_job import BARRIER, LOCK, Proc, Stage, all_wait, trained
 
 
 def every(stage: Stage, mode: str) -> None:
@@ -181,6 +181,24 @@ def test_judge__peers_that_ask_in_vain_for_room_point_at_who_does_not_read() -> 
     scene = stage.job.snapshot()
     patient = {pid: replace(each, threshold_s=60.0) for pid, each in scene.ranks.items()}
     assert judge(replace(scene, processes=patient)).kind is VerdictKind.WORKING
+
+
+def test_judge__who_sends_into_a_closed_window_is_not_named_while_its_reader_may_still_read() -> (
+    None
+):
+    """The sender waits for longer than its peers, and elsewhere: for a reader that is not quiet for long enough."""
+    stage = trained()
+    all_wait(stage, -1)
+    close_windows(stage, 102, unsent_bytes=5000, send_window_bytes=0)
+    stage.run(10)
+    scene = stage.job.snapshot()
+    waiting = {pid: replace(each, threshold_s=15.0) for pid, each in scene.ranks.items()}
+    sender = replace(waiting[Pid(100)], age_s=20.0, stack=BARRIER)
+    found = judge(replace(scene, processes=waiting | {Pid(100): sender}))
+    assert found.kind is VerdictKind.WORKING
+    later = {pid: replace(each, age_s=20.0) for pid, each in waiting.items()}
+    found = judge(replace(scene, processes=later | {Pid(100): sender}))
+    assert (found.cause, found.pid) == (Cause.BLOCKED_READ, 102)
 
 
 def test_job__peers_that_get_no_answer_have_lost_their_link() -> None:

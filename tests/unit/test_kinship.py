@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import product
+
+import pytest
 
 from kcover_ebpf.diagnosis.members import Members
 from kcover_ebpf.diagnosis.roles import Role
+from kcover_ebpf.diagnosis.thread import ThreadHistory
 from kcover_ebpf.facts.host import ProcessSeen
 from kcover_ebpf.facts.kernel import ProcessExit, SocketSample
-from kcover_ebpf.ids import NS, Inode, Pid
+from kcover_ebpf.ids import NS, Inode, Pid, Tid
+from tests.unit.thread_samples import sample
 
 SPAWN = "python3 -c spawn_main(pipe_handle={}) --multiprocessing-fork"
 
@@ -21,12 +26,19 @@ class Host:
     now_ns: int = 1000 * NS
     moved: int = 1000
 
-    def start(self, pid: int, ppid: int, command: str, **environ: str) -> None:
+    def start(
+        self, pid: int, ppid: int, command: str, comm: str = "python3", **environ: str
+    ) -> None:
         words = tuple(command.split())
-        seen = ProcessSeen(self.now_ns, Pid(pid), Pid(ppid), "python3", words, environ)
+        seen = ProcessSeen(self.now_ns, Pid(pid), Pid(ppid), comm, words, environ)
         self.members.view(Pid(pid), self.now_ns).seen = seen
         self.members.rename()
         self.members.classify()
+
+    def rename(self, pid: int, name: str) -> None:
+        """The process calls itself so from now on."""
+        first = replace(sample(1.0), pid=Pid(pid), tid=Tid(pid), comm=name)
+        self.members.views[Pid(pid)].threads[Tid(pid)] = ThreadHistory(first)
 
     def connect(self, one: int, other: int, *, heirs: dict[int, int] | None = None) -> None:
         """A connection in use; `heirs`: processes that have the end of `one` as well, by its descriptor there."""
@@ -100,6 +112,51 @@ def test_kinship__spawned_processes_that_are_connected_to_each_other_are_the_ran
     host.end_pass()
     assert host.roles()[14] == host.roles()[15] == Role.LOADER.value
     assert 14 not in host.members.connected
+
+
+WORKER = "python3 default_worker.py --node-ip-address=192.0.2.1", "python3"
+IDLE = "ray::IDLE", "ray::IDLE"
+ACTOR = "ray::_RayTrainWorker__execute.get_next", "ray::_RayTrainW"
+
+
+@pytest.mark.parametrize("read", [*product((WORKER, IDLE, ACTOR), repeat=3)])
+def test_kinship__actors_are_alike_however_late_each_of_them_was_read(
+    read: tuple[tuple[str, str], ...],
+) -> None:
+    """Ray writes titles over the arguments of its workers some seconds after their start."""
+    host = Host()
+    host.start(9, 1, "python3 train.py")
+    host.start(10, 9, "raylet", "raylet")
+    for pid, (command, comm) in enumerate(read, 11):
+        host.start(pid, 10, command, comm)
+        host.rename(pid, "ray::_RayTrainW")
+    assert {11, 12, 13} <= set(host.members.connected)
+    host.connect(11, 12)
+    host.connect(12, 13)
+    host.end_pass()
+    assert host.roles() == {9: "launcher", 10: "launcher", 11: "rank", 12: "rank", 13: "rank"}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "name"),
+    [
+        (("python3 store.py", "python3"), ("python3 train.py", "python3"), "pt_main_thread"),
+        (("python3 store.py", "pt_main_thread"), ("store", "store"), "pt_main_thread"),
+        (("python3 a.py", "python3"), ("python3 b.py", "python3"), "python3"),
+    ],
+)
+def test_kinship__two_programs_that_call_themselves_alike_are_two(
+    one: tuple[str, str], other: tuple[str, str], name: str
+) -> None:
+    host = Host()
+    host.start(10, 1, "python3 main.py")
+    for pid, (command, comm) in ((11, one), (12, other)):
+        host.start(pid, 10, command, comm)
+        host.rename(pid, name)
+    assert set(host.members.connected) == {10}
+    host.connect(11, 12)
+    host.end_pass()
+    assert list(host.members.ranks) == [10]
 
 
 def test_kinship__a_rank_stays_one_when_its_connections_are_closed_and_after_its_end() -> None:

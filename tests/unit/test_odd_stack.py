@@ -247,13 +247,17 @@ def test_innermost__a_rank_that_evaluates_while_the_others_wait_stays_what_it_wa
     assert decide(last, Act.RESTART).act is Act.OBSERVE
 
 
-def test_explained__a_rank_whose_wait_is_new_is_not_named_where_others_wait_at_its_place() -> None:
-    """Rank 3 takes a lock, in a wait as a queue has while all is well; rank 0 is the first to wait so."""
+@pytest.mark.parametrize("new", [(0,), (0, 1, 2)])
+def test_explained__a_rank_whose_wait_is_new_is_not_named_where_others_wait_at_its_place(
+    new: tuple[int, ...],
+) -> None:
+    """Rank 3 takes a lock, in a wait as a queue has while all is well; others are the first to wait in their ways."""
     stage = trained()
     stage.become(stage.rank(3), "futex", last_send_ns=stage.now_ns - NS // 4)
     for rank in range(3):
         stage.become(stage.rank(rank), "futex", last_send_ns=stage.now_ns)
-    stage.become(stage.rank(0), "futex", stack=("libtorch_cpu.so+0x77",))
+    for rank in new:
+        stage.become(stage.rank(rank), "futex", stack=(f"libtorch_cpu.so+0x{rank}",))
     stage.run(3)
     assert stage.verdicts[-1].culprit is not None
     assert stage.verdicts[-1].culprit.rank == 0
