@@ -16,6 +16,7 @@ from tests.cluster.cluster import JOBS, Cluster, Namespace, home, until
 from tests.cluster.guest_node import CARD, CARD_UP, GuestNode
 from tests.cluster.kinds import KINDS, rank_pods, replaced, sized
 from tests.cluster.nodes import cordoned_nodes, events_of
+from tests.cluster.restarts import incidents, wait_for_phase, ways
 from tests.vm import kernels
 from tests.vm.conftest import GPU, insert_driver, teach
 from tests.vm.guest import Guest, gpu_slot
@@ -200,6 +201,18 @@ def fatal(cluster: Cluster, node: GuestNode) -> list[tuple[str, str, set[str]]]:
     """Device, fault and pods of each fatal fault that the node reports."""
     devices = report(cluster, node.name).get("devices", ())
     return [(x["device"], x["fault"], set(x.get("pods", ()))) for x in devices if x.get("fatal")]
+
+
+def check_replaced(namespace: Namespace, node: GuestNode, device: str) -> dict[str, Any]:
+    """A job lost a device of a node, and was replaced for it, once; returns the Incident's status."""
+    incident = wait_for_phase(namespace, ("Recovered", "Failed", "Refused", "Observed"), 1, 300)
+    status: dict[str, Any] = incident["status"]
+    assert status["phase"] == "Recovered", status["timeline"]
+    assert (status["verdict"], status["cause"]) == ("DEVICE_FAULT", "device")
+    assert (status["culprit"]["device"], status["culprit"]["node"]) == (device, node.name)
+    assert ways(incident) == ["Replace"]
+    assert len(incidents(namespace)) == 1
+    return status
 
 
 def check_trains_elsewhere(namespace: Namespace, node: GuestNode, pods: int) -> None:

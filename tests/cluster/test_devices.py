@@ -19,6 +19,7 @@ from tests.cluster.devices import (
     OTHER,
     ask,
     check_cordoned,
+    check_replaced,
     check_trains_elsewhere,
     check_uncordoned,
     condition,
@@ -35,7 +36,7 @@ from tests.cluster.devices import (
 )
 from tests.cluster.guest_node import GuestNode
 from tests.cluster.nodes import cordoned_nodes
-from tests.cluster.restarts import incidents, policy, wait_for_phase, ways
+from tests.cluster.restarts import incidents, policy
 from tests.vm.conftest import GPU
 from tests.vm.guest import RDMA_UP, Guest, idle_card
 
@@ -108,16 +109,9 @@ def test_a_node_whose_device_fails_is_cordoned_until_it_is_declared_well(
         declare_well(cluster, node)
         check_uncordoned(cluster, node)
         return
-    incident = wait_for_phase(namespace, ("Recovered", "Failed", "Refused", "Observed"), 1, 240)
-    status = incident["status"]
-    assert status["phase"] == "Recovered", status["timeline"]
-    assert (status["verdict"], status["cause"]) == ("DEVICE_FAULT", "device")
-    culprit = status["culprit"]
-    assert (culprit["device"], culprit["node"]) == (device, node.name)
-    assert culprit["pod"] in {pod["metadata"]["name"] for pod in here}
+    status = check_replaced(namespace, node, device)
+    assert status["culprit"]["pod"] in {pod["metadata"]["name"] for pod in here}
     assert fault.said in status["evidence"][0]["text"]
-    assert ways(incident) == ["Replace"]
-    assert len(incidents(namespace)) == 1
     check_cordoned(cluster, node, fault.code)
     check_trains_elsewhere(namespace, node, 3)
     declare_well(cluster, node)

@@ -14,6 +14,7 @@ from tests.cluster import agents
 from tests.cluster.cluster import ROOT, Cluster, Namespace, until
 from tests.cluster.devices import (
     check_cordoned,
+    check_replaced,
     check_trains_elsewhere,
     check_uncordoned,
     declare_well,
@@ -26,7 +27,7 @@ from tests.cluster.devices import (
     spread,
 )
 from tests.cluster.guest_node import GuestNode
-from tests.cluster.restarts import incidents, policy, wait_for_phase, ways
+from tests.cluster.restarts import policy
 from tests.vm.conftest import GPU
 from tests.vm.guest import gpu_slot
 
@@ -68,18 +69,11 @@ def test_a_lost_gpu_that_several_ranks_hold_names_the_node_and_no_rank(
     )
     lose_gpu(node.guest)
     until(lambda: fatal(cluster, node) == [(GPU, "xid_79", uids)], "the agent reports", 180)
-    incident = wait_for_phase(namespace, ("Recovered", "Failed", "Refused", "Observed"), 1, 300)
-    status = incident["status"]
-    assert status["phase"] == "Recovered", status["timeline"]
-    assert (status["verdict"], status["cause"]) == ("DEVICE_FAULT", "device")
-    culprit = status["culprit"]
-    assert (culprit["device"], culprit["node"]) == (GPU, node.name)
-    assert not {"rank", "pod", "pid"} & culprit.keys()
+    status = check_replaced(namespace, node, GPU)
+    assert not {"rank", "pod", "pid"} & status["culprit"].keys()
     said = [each["text"] for each in status["evidence"]]
     assert any("fallen off the bus" in text for text in said), said
     assert any(f"{len(uids)} processes of the job have {GPU} open" in text for text in said), said
-    assert ways(incident) == ["Replace"]
-    assert len(incidents(namespace)) == 1
     check_cordoned(cluster, node, "xid_79")
     check_trains_elsewhere(namespace, node, PODS)
     declare_well(cluster, node)
