@@ -40,41 +40,37 @@ runpy.run_path("/train/train.py", run_name="__main__")
 """Rank 1 locks itself up after a while of real training; both answer NCCL with more than can be kept."""
 
 CROWD = r"""
-import os, socket, sys, time
-COUNT, LINKS = 300, 24
-listener = socket.create_server(("127.0.0.1", 29500), backlog=4096)
+import os, sys
+COUNT, LINKS = 300, 32
 RANK = '''
-import select, socket, sys, time
-links = [socket.create_connection(("127.0.0.1", 29500)) for _ in range(%d)]
-end = time.monotonic() + 40
-while time.monotonic() < end:
-    for each in links[:2]:
-        each.send(b"x" * 20000)
-        each.recv(1 << 16)
-    time.sleep(1)
+import os, select, socket, time
+here, count, links = int(os.environ["RANK"]), %d, %d
+listener = socket.create_server(("127.0.0.1", 20000 + here), backlog=links)
+def connect():
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", 20000 + (here + 1) %% count))
+        except ConnectionRefusedError:
+            time.sleep(0.5)
+to_next = [connect() for _ in range(links)]
+to_previous = [listener.accept()[0] for _ in range(links)]
+for step in range(60):
+    to_next[0].sendall(b"x" * 20000)
+    to_previous[0].recv(20000, socket.MSG_WAITALL)
+    time.sleep(0.5)
 print("silent", flush=True)
-select.select([links[0]], [], [])
-''' % LINKS
+select.select([to_previous[0]], [], [])
+''' % (COUNT, LINKS)
 for number in range(COUNT):
     if os.fork() == 0:
-        listener.close()
         env = {"RANK": str(number), "WORLD_SIZE": str(COUNT), "MASTER_ADDR": "localhost"}
         os.execve(sys.executable, ["python3", "-S", "-c", RANK], {**os.environ, **env})
     if number % 20 == 0:
         print("rank", number, flush=True)
-import selectors
-selector = selectors.DefaultSelector()
-selector.register(listener, selectors.EVENT_READ)
-while True:
-    for key, _ in selector.select():
-        if key.fileobj is listener:
-            near, _ = listener.accept()
-            selector.register(near, selectors.EVENT_READ)
-        else:
-            data = key.fileobj.recv(1 << 16)
-            key.fileobj.send(data[:1]) if data else selector.unregister(key.fileobj)
+for _ in range(COUNT):
+    os.wait()
 """
-"""300 ranks in one pod, with many connections each, that all stop sending at once."""
+"""A ring of 300 ranks in one pod, each with 64 connections, that all stop sending at once."""
 
 FORKS = r"""
 import os, signal, time
