@@ -164,14 +164,12 @@ def _moved_ns(view: ProcessHistory) -> int:
 class _Name:
     """What a process is called; digits, by which one of several differs from the others, are left out."""
 
-    words: tuple[str, str]
-    """Its program and its script, as when they were read."""
     comm: str
     """What it calls itself now."""
-    is_title: bool
-    """It had no arguments when it was read, or had written a title over them."""
+    words: tuple[str, str] | None
+    """Its program and its script, as when they were read; None if it had no arguments, or a title over them."""
     is_renamed: bool
-    """It has taken its name since it was read."""
+    """It had arguments when it was read, and has taken its name since."""
 
     def is_like(self, other: _Name) -> bool:
         """True if both may run one program.
@@ -181,23 +179,22 @@ class _Name:
         """
         if self.comm != other.comm:
             return False
-        if self.is_title or other.is_title:
-            return all(each.is_title or each.is_renamed for each in (self, other))
+        if self.words is None or other.words is None:
+            return all(each.words is None or each.is_renamed for each in (self, other))
         return self.words == other.words
 
 
 def _alike(group: Mapping[Pid, _Name]) -> list[Pid]:
-    """Those that are like another one; all have one name of their own."""
-    words = Counter(name.words for name in group.values() if not name.is_title)
-    titles = sum(name.is_title for name in group.values())
-    may_have = sum(name.is_title or name.is_renamed for name in group.values())
-
-    def is_like_another(name: _Name) -> bool:
-        if name.is_title:
-            return may_have > 1
-        return words[name.words] > 1 or (name.is_renamed and titles > 0)
-
-    return [pid for pid, name in group.items() if is_like_another(name)]
+    """Those that are like another one; all call themselves alike."""
+    count = Counter(name.words for name in group.values())
+    renamed = any(name.is_renamed for name in group.values())
+    return [
+        pid
+        for pid, name in group.items()
+        if count[name.words] > 1
+        or (name.words is None and renamed)
+        or (name.is_renamed and None in count)
+    ]
 
 
 def _name(view: ProcessHistory) -> _Name | None:
@@ -208,10 +205,13 @@ def _name(view: ProcessHistory) -> _Name | None:
 def _name_of(argv: tuple[str, ...], before: str, comm: str) -> _Name | None:
     if not argv:
         return None
+    called = comm.translate(_DIGITS)
+    if len(argv) == 1:
+        return _Name(called, None, is_renamed=False)
     script = next((word for word in argv[1:] if not word.startswith("-")), "")
     # what multiprocessing starts differs in the number of a pipe
     words = basename(argv[0]), script.translate(_DIGITS)
-    return _Name(words, comm.translate(_DIGITS), len(argv) == 1, before != comm)
+    return _Name(called, words, is_renamed=before != comm)
 
 
 def _is_one_program(one: ProcessHistory, other: ProcessHistory) -> bool:
