@@ -11,7 +11,12 @@ from kcover_ebpf.diagnosis.progress import JobProgress
 from kcover_ebpf.diagnosis.snapshot import Finding
 from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.ids import NS, Pid
-from kcover_ebpf.tunables.diagnosis import STARVED_SHARE, SWAPPING_PER_S, THROTTLED_ALONE_NS
+from kcover_ebpf.tunables.diagnosis import (
+    LOSS_RATE_AT_FULL_SPEED_PER_S,
+    STARVED_SHARE,
+    SWAPPING_PER_S,
+    THROTTLED_ALONE_NS,
+)
 
 
 def slowness(
@@ -19,7 +24,8 @@ def slowness(
 ) -> Finding | None:
     """SLOW with its cause; None while the job is as fast as its ranks let it."""
     lossy = loss.lossy(now_ns, pace.slowed)
-    if lossy is not None and not _is_starved(ranks, lossy.pid):
+    felt = pace.slowed or (lossy and lossy.rate_per_s >= LOSS_RATE_AT_FULL_SPEED_PER_S)
+    if lossy is not None and felt and not _is_starved(ranks, lossy.pid):
         where = f", most of them at rank {_rank(ranks, lossy.pid)}" if lossy.pid else ""
         text = f"{lossy.rate_per_s:.1f} TCP retransmissions a second between ranks{where}"
         return _slow(Cause.LINK, lossy.pid, ranks, Evidence(EvidenceKind.EDGE, text), now_ns)

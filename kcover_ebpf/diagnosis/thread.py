@@ -274,14 +274,15 @@ def _sleeps(before: ThreadSample, after: ThreadSample, table: SyscallTable) -> b
 def _shares(before: ThreadSample, after: ThreadSample) -> tuple[float, float]:
     """Shares of the time between two samples that it spent on a CPU, and that it spent there or wanted to."""
     used_ns, delayed_ns = after.cpu_ns - before.cpu_ns, after.run_delay_ns - before.run_delay_ns
-    if not used_ns and not delayed_ns and before.state is after.state is TaskState.RUNNING:
-        # Ready to run all the time, it never did: the kernel counts the wait for a CPU when it ends, so nothing
-        # shows it before.
-        return 0.0, 1.0
     # a thread at rest is not sent: what it used, it used since the last pass
     since_ns = after.previous_ns or after.boottime_ns - LONGEST_PASS_NS
     interval_ns = max(1, after.boottime_ns - max(before.boottime_ns, since_ns))
-    return used_ns / interval_ns, (used_ns + delayed_ns) / interval_ns
+    share, wanted = used_ns / interval_ns, (used_ns + delayed_ns) / interval_ns
+    ready = before.state is after.state is TaskState.RUNNING
+    if ready and after.voluntary_count == before.voluntary_count:
+        # It never slept. The kernel counts a wait for a CPU when it ends, so what it did not use it waited for one.
+        wanted = max(wanted, 1.0)
+    return share, wanted
 
 
 def _left_cpu_ns(before: ThreadSample, after: ThreadSample) -> int:

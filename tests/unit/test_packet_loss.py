@@ -79,13 +79,22 @@ def test_loss_watch__when_the_job_has_become_slow_fewer_losses_matter() -> None:
     assert watch.lossy(10 * NS, slowed=True) is not None
 
 
-def lose_packets(stage: Stage, seconds: int) -> None:
-    """Between ranks 1 and 2, eight times a second."""
+def lose_packets(stage: Stage, seconds: int, per_s: int = 8) -> None:
+    """Between ranks 1 and 2, so many times a second."""
     ends = ("127.0.0.1", 10_102), ("127.0.0.1", 10_201)
     for _ in range(4 * seconds):
-        for _ in range(2):
+        for _ in range(per_s // 4):
             stage.feed(TcpRetransmit(stage.now_ns, Pid(101), *ends))
         stage.one_pass(NS // 4)
+
+
+@pytest.mark.parametrize(("per_s", "kind"), [(8, VerdictKind.WORKING), (16, VerdictKind.SLOW)])
+def test_packet_loss__losses_that_cost_a_job_nothing_do_not_make_it_slow(
+    per_s: int, kind: VerdictKind
+) -> None:
+    stage = trained()
+    lose_packets(stage, 20, per_s)
+    assert stage.verdicts[-1].kind is kind
 
 
 def test_packet_loss__losses_are_no_excuse_for_a_link_that_carries_nothing_for_long() -> None:

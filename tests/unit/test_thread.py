@@ -79,6 +79,19 @@ def test_thread__a_thread_that_was_ready_all_the_time_and_never_ran_continues_bu
     assert burns_since(view) is None, "it may have become ready only now"
 
 
+def test_thread__a_thread_that_waits_for_a_cpu_at_the_end_of_a_pass_continues_burning() -> None:
+    """The kernel counts that wait when it ends, so hardly any of the pass was used or waited for."""
+    view = burning(5, [YIELD], 5)
+    since_ns, last = view.burning_since_ns, view.sample
+    after = replace(last, boottime_ns=last.boottime_ns + NS, cpu_ns=last.cpu_ns + NS // 10)
+    assert not view.observe(after, TABLE)
+    assert (view.burning_since_ns, view.waits_busily) == (since_ns, True)
+    assert view.delay_share == pytest.approx(0.9)
+    slept = replace(after, boottime_ns=after.boottime_ns + NS, voluntary_count=1)
+    view.observe(slept, TABLE)
+    assert burns_since(view) is None, "it slept in between"
+
+
 @pytest.mark.parametrize(("count", "seldom"), [(2, True), (7, True), (16, False)])
 def test_thread__a_few_samples_do_not_show_what_a_thread_burns_for(
     count: int, seldom: bool
