@@ -280,7 +280,7 @@ def _shares(before: ThreadSample, after: ThreadSample) -> tuple[float, float]:
     share, wanted = used_ns / interval_ns, (used_ns + delayed_ns) / interval_ns
     ready = before.state is after.state is TaskState.RUNNING
     if ready and after.voluntary_count == before.voluntary_count:
-        # It never slept. The kernel counts a wait for a CPU when it ends, so what it did not use it waited for one.
+        # It never slept. The kernel adds a wait for a CPU when it ends: what it did not use it waited for one.
         wanted = max(wanted, 1.0)
     return share, wanted
 
