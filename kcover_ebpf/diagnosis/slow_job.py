@@ -23,9 +23,13 @@ def slowness(
     pace: JobProgress, loss: LossWatch, ranks: Mapping[Pid, ProcessHistory], now_ns: int
 ) -> Finding | None:
     """SLOW with its cause; None while the job is as fast as its ranks let it."""
-    lossy = loss.lossy(now_ns, pace.slowed)
-    felt = pace.slowed or (lossy and lossy.rate_per_s >= LOSS_RATE_AT_FULL_SPEED_PER_S)
-    if lossy is not None and felt and not _is_starved(ranks, lossy.pid):
+    slowed = pace.slowed
+    lossy = loss.lossy(now_ns, slowed)
+    if (
+        lossy is not None
+        and (slowed or lossy.rate_per_s >= LOSS_RATE_AT_FULL_SPEED_PER_S)
+        and not _is_starved(ranks, lossy.pid)
+    ):
         where = f", most of them at rank {_rank(ranks, lossy.pid)}" if lossy.pid else ""
         text = f"{lossy.rate_per_s:.1f} TCP retransmissions a second between ranks{where}"
         return _slow(Cause.LINK, lossy.pid, ranks, Evidence(EvidenceKind.EDGE, text), now_ns)
