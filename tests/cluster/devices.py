@@ -170,10 +170,13 @@ def rules(cluster: Cluster, node: GuestNode) -> list[dict[str, Any]]:
 
 
 def spread(namespace: Namespace, node: GuestNode, pods: int) -> list[dict[str, Any]]:
-    """Start the example Job with so many pods, as many on each node; returns those of this node once all are ready."""
+    """Start the example Job with so many pods, as many on each node; returns those of this node once all are ready.
+
+    Once a node is cordoned, the others take its share.
+    """
     rule = (
         "topologySpreadConstraints: [{maxSkew: 1, topologyKey: kubernetes.io/hostname, "
-        "whenUnsatisfiable: ScheduleAnyway, labelSelector: {matchLabels: "
+        "whenUnsatisfiable: DoNotSchedule, nodeTaintsPolicy: Honor, labelSelector: {matchLabels: "
         "{batch.kubernetes.io/job-name: demo}}}]"
     )
     old = "      subdomain: demo"

@@ -74,6 +74,27 @@ def test_judge__another_class_does_not_count_as_detected():
     assert marks.rank_right is True
 
 
+@pytest.mark.parametrize("run", [RUN, QUIET])
+@pytest.mark.parametrize(
+    ("ready_at", "code", "at", "is_false"),
+    [
+        (None, 1, 109.6, False),
+        (None, 1, 110.2, True),
+        (None, -15, 109.6, True),
+        (100.0, 1, 109.6, True),
+    ],
+    ids=["before it", "after it", "by a signal", "after it trained"],
+)
+def test_judge__a_job_that_failed_by_itself_before_it_trained_was_not_healthy(
+    run, ready_at, code, at, is_false
+):
+    truth = replace(TRUTH, ready_at=ready_at, fault_at=None, onset_at=None, exits=((0, code, at),))
+    marks = judge(run, truth, [verdict(110, "CRASHED", 0), shutdown(110.1)], 75, 112.0)
+    assert marks.false_verdicts == is_false
+    assert marks.false_shut_down is is_false
+    assert not marks.detected
+
+
 def test_judge__a_verdict_before_the_fault_is_false():
     lines = [verdict(110, "HUNG", RUN.culprit), shutdown(110.1)]
     marks = judge(RUN, TRUTH, lines, 75, 112.0)

@@ -78,13 +78,15 @@ def judge(
     verdicts = fault_verdicts(lines, run.scenario.verdicts)
     shut_at = shut_down_time(lines, exit_code, until)
     begin = (truth.fault_at or until) if run.scenario.is_fault else until
-    early = [line for line in verdicts if line["time"] < begin]
+    failed = failed_at(truth)
+    healthy_until = begin if failed is None else min(begin, failed)
+    early = [line for line in verdicts if line["time"] < healthy_until]
     late = [line for line in verdicts if begin <= line["time"] <= (shut_at or until)]
     onset = truth.onset_at or begin
     right = next((line for line in late if line["verdict"] in run.scenario.verdicts), None)
     deciding = next(iter((late or early)[-1:]), None)
     judged = late[-1] if late else None
-    uncalled = not run.scenario.is_fault or not run.scenario.may_shut_down
+    uncalled = failed is None and not (run.scenario.is_fault and run.scenario.may_shut_down)
     return Judgement(
         detected=right is not None if run.scenario.is_fault else None,
         latency_s=max(0.0, right["time"] - onset) if right else None,
@@ -96,9 +98,16 @@ def judge(
         shut_down=shut_at is not None,
         shut_down_latency_s=max(0.0, shut_at - onset) if shut_at else None,
         false_verdicts=len(early),
-        false_shut_down=shut_at is not None and (uncalled or shut_at < begin),
+        false_shut_down=shut_at is not None and (uncalled or shut_at < healthy_until),
         healthy_s=round(max(0.0, begin - (truth.ready_at or until)), 2),
     )
+
+
+def failed_at(truth: Truth) -> float | None:
+    """When a rank ended with a code above 0 in a job that never trained, so was not healthy; None if none did."""
+    if truth.ready_at is not None:
+        return None
+    return min((at for _, code, at in truth.exits if code > 0), default=None)
 
 
 def shut_down_time(lines: Sequence[Line], exit_code: int | None, until: float) -> float | None:
