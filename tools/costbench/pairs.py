@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.costbench.processes import Group, Meter, Sensor, Training, bpf_usage, build_load
-from tools.costbench.training_cost import STEP
+from tools.costbench.training_cost import STEADY_S, STEP
 
 LOADS = {
     "training": (2_500, 20),
@@ -31,9 +31,8 @@ LOADS = {
 }
 """Threads and processes; those of a crowd call themselves ranks and never train."""
 _STATS = Path("/proc/sys/kernel/bpf_stats_enabled")
-_SETTLE_S = {"training": 70.0}
-"""Until the sensor knows a training as one, and has compared ranks that wait unequally; a crowd is measured from its
-third second, its suspicious ones included."""
+_SETTLE_S = {"training": STEADY_S}
+"""A crowd is measured from its third second, its suspicious ones included."""
 _SETTLE_OTHER_S = 3.0
 
 

@@ -21,6 +21,8 @@ THREAD_COUNT, PROCESS_COUNT = 2_500, 20
 # --cpu-share does it, would hide whatever takes the core away meanwhile.
 STEP = ("--step-s", "0.02", "--cpu-share", "0", "--workers", "0")
 SETTLE_S = 2.0
+STEADY_S = 70.0
+"""Until the sensor knows the training as one, and has compared ranks that wait unequally."""
 
 
 class Stage:
@@ -68,7 +70,7 @@ class Stage:
     def steady(self, window_s: float) -> dict[str, Any]:
         """The sensor over the healthy training for longer, as it is found most of the time."""
         sensor = Sensor(self.watched["attached"])
-        time.sleep(SETTLE_S)
+        time.sleep(STEADY_S)
         meter = Meter(sensor.pid)
         time.sleep(window_s)
         usage = meter.read()
