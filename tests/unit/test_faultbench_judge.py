@@ -92,6 +92,7 @@ def test_judge__a_job_that_failed_by_itself_before_it_trained_was_not_healthy(
     marks = judge(run, truth, [verdict(110, "CRASHED", 0), shutdown(110.1)], 75, 112.0)
     assert marks.false_verdicts == is_false
     assert marks.false_shut_down is is_false
+    assert (marks.verdict, marks.named_rank) == ("CRASHED", 0)
     assert not marks.detected
 
 

@@ -126,8 +126,7 @@ def _goal_rows(raw: Raw) -> Rows:
         share = (f"CPU, {name}", f"< {goal * 100:g}% of a core", f"{cpu * 100:.3f}%")
         memory = (f"RSS, {name}", f"< {RSS_GOAL_MB:g} MB", f"{rss_mb:.1f} MB")
         rows.append((*share, verdict(_point(cpu), goal)))
-        if threads == GOAL_THREADS:
-            rows.append((*memory, verdict(_point(rss_mb), RSS_GOAL_MB)))
+        rows.append((*memory, verdict(_point(rss_mb), RSS_GOAL_MB)))
     for name, field, goal in (
         ("start: `run -- true`", "true_s", TRUE_GOAL_S),
         ("start: until attached", "ready_s", READY_GOAL_S),

@@ -80,7 +80,7 @@ def judge(
     begin = (truth.fault_at or until) if run.scenario.is_fault else until
     failed = failed_at(truth)
     healthy_until = begin if failed is None else min(begin, failed)
-    early = [line for line in verdicts if line["time"] < healthy_until]
+    early = [line for line in verdicts if line["time"] < begin]
     late = [line for line in verdicts if begin <= line["time"] <= (shut_at or until)]
     onset = truth.onset_at or begin
     right = next((line for line in late if line["verdict"] in run.scenario.verdicts), None)
@@ -97,7 +97,7 @@ def judge(
         named_rank=named_rank(deciding) if deciding else None,
         shut_down=shut_at is not None,
         shut_down_latency_s=max(0.0, shut_at - onset) if shut_at else None,
-        false_verdicts=len(early),
+        false_verdicts=sum(line["time"] < healthy_until for line in early),
         false_shut_down=shut_at is not None and (uncalled or shut_at < healthy_until),
         healthy_s=round(max(0.0, begin - (truth.ready_at or until)), 2),
     )
