@@ -27,6 +27,8 @@ for number, action in (
 # What `make test` runs of tests/cluster beside single tests that are marked.
 CORE = {"test_testbed.py"}
 
+pytest_runtest_setup = skips.pytest_runtest_setup
+
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
 
@@ -49,11 +51,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             # Of the test alone: the first one to ask for the cluster may have to build it.
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(300, func_only=True))
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    for mark in item.iter_markers("needs"):
-        skips.require(*mark.args)
 
 
 @pytest.hookimpl(wrapper=True)

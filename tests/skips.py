@@ -70,6 +70,7 @@ CAPABILITIES: Mapping[str, tuple[Callable[[], bool], str]] = {
     "fuse": (Path("/dev/fuse").exists, "load the fuse module"),
     "loop": (Path("/dev/loop-control").exists, "load the loop module"),
     "gcc": (lambda: shutil.which("gcc") is not None, "run tools/setup test"),
+    "clang": (lambda: shutil.which("clang-14") is not None, "run tools/setup test"),
     "bpftool": (lambda: _runs("bpftool", "version"), "run tools/setup test"),
     "etcd": (lambda: shutil.which("etcd") is not None, "run tools/setup cluster"),
     "go": (lambda: shutil.which("go") is not None, "run tools/setup cluster: Kubernetes is built"),
@@ -105,6 +106,12 @@ def require(*capabilities: str) -> None:
     for capability in capabilities:
         if not _has(capability):
             skip(capability, CAPABILITIES[capability][1])
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test whose mark `needs` names what is not here; a hook, so this module is a plugin of pytest as well."""
+    for mark in item.iter_markers("needs"):
+        require(*mark.args)
 
 
 def skip(capability: str, reason: str) -> NoReturn:

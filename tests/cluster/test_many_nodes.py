@@ -140,7 +140,7 @@ def shared(folder: Path) -> Path:
         shutil.copy(ROOT / each, found / each)
     (found / "memory").write_bytes(bytes(4096))
     options = ["-O1", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"]
-    source = str(ROOT / "tests/faults/libcuda.c")
+    source = str(ROOT / "tools/workloads/stubs/libcuda.c")
     subprocess.run(["gcc", *options, "-o", str(found / "libcuda.so.1"), source], check=True)
     return found
 

@@ -26,7 +26,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     binary = tmp_path_factory.mktemp("driver") / "libcuda.so.1"
     compiler = shutil.which("cc") or shutil.which("clang-14") or "cc"
     options = ["-O1", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"]
-    source = ROOT / "tests/faults/libcuda.c"
+    source = ROOT / "tools/workloads/stubs/libcuda.c"
     subprocess.run([compiler, *options, "-o", str(binary), str(source)], check=True, timeout=60)
     return binary
 

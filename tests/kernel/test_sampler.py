@@ -119,6 +119,7 @@ def _exists(kind: str, number: int) -> bool:
     return outcome("bpftool", kind, "show", "id", str(number)).returncode == 0
 
 
+@pytest.mark.needs("bpftool")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_no_bpf_object_stays_when_the_sensor_is_killed(number: int) -> None:
     with running(*script("kernel.sample([]); print('ready', flush=True); time.sleep(60)")) as one:
@@ -217,6 +218,7 @@ FAMILY = probes.Family(
 )
 
 
+@pytest.mark.needs("clang")
 def test_a_refused_probe_costs_that_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _object(tmp_path, REFUSED)
     base = probes.load_family(probes.FAMILIES[0], {}, Settings())
@@ -237,6 +239,7 @@ def test_a_refused_probe_costs_that_probe(tmp_path: Path, monkeypatch: pytest.Mo
     assert by_name["unsafe"].blind_to == "wild memory"
 
 
+@pytest.mark.needs("clang")
 def test_a_refused_base_is_an_error_of_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

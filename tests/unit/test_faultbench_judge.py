@@ -68,6 +68,22 @@ def test_judge__unknown_counts_where_it_is_accepted_and_names_a_rank(rank, detec
     assert marks.rank_right is (True if detected else None)
 
 
+@pytest.mark.parametrize(("rank", "right"), [(None, True), (RUN.culprit, False), (0, False)])
+def test_judge__whoever_is_named_is_wrong_where_no_rank_is_the_culprit(rank, right):
+    kernel = next(s for s in plan.SCENARIOS if s.id == "g4-kernel")
+    run = replace(RUN, scenario=replace(kernel, id=STOP.id))
+    marks = judge(run, TRUTH, [verdict(130, "HUNG", rank, "device_wait")], None, 150.0)
+    assert (marks.detected, marks.rank_right, marks.cause_right) == (True, right, True)
+
+
+@pytest.mark.parametrize(("shut_down", "exit_code"), [(True, 75), (False, None)])
+def test_judge__to_end_a_job_whose_device_hangs_is_wrong_for_nothing_shows_it(shut_down, exit_code):
+    kernel = next(s for s in plan.SCENARIOS if s.id == "g4-kernel")
+    lines = [verdict(130, "HUNG", None, "device_wait"), *[shutdown(131)] * shut_down]
+    marks = judge(replace(RUN, scenario=kernel), TRUTH, lines, exit_code, 150.0)
+    assert marks.false_shut_down is shut_down
+
+
 def test_judge__another_class_does_not_count_as_detected():
     marks = judge(RUN, TRUTH, [verdict(125, "SLOW", RUN.culprit)], None, 150.0)
     assert marks.detected is False

@@ -3,7 +3,9 @@
 from dataclasses import replace
 
 from tools.faultbench import plan
+from tools.faultbench.gpu_table import GPU
 from tools.faultbench.plan import RunSpec
+from tools.faultbench.scenario import CUDA
 
 STOP = next(s for s in plan.SCENARIOS if s.id == "06-stop")
 
@@ -16,6 +18,13 @@ def test_all_runs__names_are_unique_and_the_order_is_stable():
     assert [run.repetition for run in runs] == sorted(run.repetition for run in runs)
 
 
+def test_all_runs__ranks_that_wait_for_devices_are_a_bench_apart():
+    matrix, gpu = plan.all_runs(), plan.all_runs(scenarios=GPU)
+    assert not {run.framework for run in matrix} & set(CUDA)
+    assert {run.framework for run in gpu} == set(CUDA)
+    assert {run.scenario.number for run in gpu} == {f"G{number}" for number in range(1, 9)}
+
+
 def test_all_runs__the_culprit_depends_on_the_run_and_is_a_rank():
     runs = plan.all_runs()
     assert all(0 <= run.culprit < run.world for run in runs)
@@ -26,6 +35,7 @@ def test_run_spec__warm_up_has_enough_steps_and_seconds():
     assert RunSpec(STOP, "torch", 0.2).fault_step == 40
     assert RunSpec(STOP, "torch", 2.0).fault_step == 6
     assert RunSpec(STOP, "torch", 10.0).fault_step == 6
+    assert RunSpec(STOP, "cuda-spin", 0.5).fault_step == 50
     assert RunSpec(replace(STOP, at_first_step=True), "torch", 2.0).fault_step == 0
 
 

@@ -52,6 +52,21 @@ def test_poisson_upper_bound__poisson_bound_is_the_textbook_one(count: int, boun
     assert poisson_upper_bound(count) == pytest.approx(bound, abs=0.001)
 
 
+def test_goals__of_devices_a_slow_median_and_a_wrong_rank_miss_them():
+    of_gpus = {"framework": "cuda-spin", "step_s": 0.5}
+    results = [result(f"g3-lock.cuda-spin.0.5s.{n}", latency_s=9.0 + n) | of_gpus for n in range(3)]
+    records = [reporting.compact(each) for each in results]
+    reached = [row.split("|")[4].strip() for row in reporting.goals(records).splitlines()[2:]]
+    assert reached == ["yes", "yes", "yes", "yes"]
+    results = [
+        result(f"g3-lock.cuda-spin.0.5s.{n}", latency_s=10.0 + n, rank_right=n > 0) | of_gpus
+        for n in range(3)
+    ]
+    records = [reporting.compact(each) for each in results]
+    reached = [row.split("|")[4].strip() for row in reporting.goals(records).splitlines()[2:]]
+    assert reached == ["no", "no", "yes", "yes"]
+
+
 def test_figures__a_missed_fault_counts_against_recall_only():
     missed = {"detected": False, "latency_s": None, "rank_right": None, "cause_right": None}
     results = [result("06-stop.torch.0.2s.0"), result("06-stop.torch.0.2s.1", **missed)]

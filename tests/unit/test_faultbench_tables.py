@@ -6,7 +6,7 @@ import pytest
 
 from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
 from tools.faultbench import host_faults, plan, prepare
-from tools.faultbench.scenario import Culprit, Scenario
+from tools.faultbench.scenario import CUDA, Culprit, Scenario
 from tools.workloads import faults, phases
 
 SCENARIOS = plan.SCENARIOS
@@ -18,7 +18,7 @@ INJECTED = (
     | set(phases.GOING_ON)
     | {"skip-step", "closed-window", "slow-start", "slow-loader", "stuck-reader", "loop-heartbeats"}
     | {f"worker-{kind}" for kind in ("sleep", "read", "oom", "loop", "killed", "stopped")}
-    | {"worker-spawned-stopped"}
+    | {"worker-spawned-stopped", "loader-late", "loaders-late"}
 )
 
 
@@ -63,4 +63,4 @@ def test_faultbench_tables__loader_faults_only_where_there_is_a_loader():
         for scenario in SCENARIOS
         if scenario.inject.startswith("worker-") or scenario.inject in ("fork-with-lock", "rejoin")
     }
-    assert frameworks == {("torch",)}
+    assert frameworks == {("torch",), CUDA}

@@ -39,7 +39,7 @@ ARM64 = Kernel("6.1-arm64", "bookworm-security", "linux-image-arm64", arch="arm6
 """Emulated whole: its programs come from packages, and the checkout is mounted into them."""
 _USERLAND = (
     *("python3", "libbpf1", "busybox-static", "dash", "coreutils", "grep", "findutils"),
-    *("procps", "kmod", "iproute2", "util-linux", "pciutils", "mount"),
+    *("procps", "kmod", "iproute2", "util-linux", "pciutils", "mount", "nftables", "bpftool"),
 )
 
 

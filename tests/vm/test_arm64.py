@@ -90,11 +90,13 @@ def test_every_program_with_a_hook_in_this_kernel_is_attached(guest: Guest) -> N
         ("test_totals", "visits"),
         ("test_sampler", ""),
         ("test_lifecycle", ""),
-        ("test_sockets", ""),
+        # before Linux 6.7 an iterator over the files of a process stops at a first thread that has ended
+        # (kernel/bpf/task_iter.c: task_group_seq_get_next)
+        ("test_sockets", "not outlive_the_first_thread"),
     ],
 )
 def test_the_kernel_tests_pass(guest: Guest, programs: str, module: str, chosen: str) -> None:
-    words = "-q -p no:cacheprovider -p no:xdist -p no:hypothesispytest --confcutdir=tests/kernel"
+    words = "-q -p tests.skips -p no:cacheprovider -p no:xdist -p no:hypothesispytest --confcutdir=tests/kernel"
     tests = f"tests/kernel/{module}.py" + (f" -k '{chosen}'" if chosen else "")
     script = f"cd {ROOT}; KCOVER_FAULT_PROGRAMS={programs} {PYTHON} -m pytest {words} {tests}"
     done = guest.run("/bin/sh", "-c", script, timeout_s=1800)
@@ -104,7 +106,7 @@ def test_the_kernel_tests_pass(guest: Guest, programs: str, module: str, chosen:
 def test_a_stopped_rank_is_named_and_the_job_ended(guest: Guest) -> None:
     run = Run(guest, "--act", "shutdown", launch=LAUNCH)
     run.wait(trains, "training")
-    guest.shell("kill -STOP $(pgrep -f 'tests/vm/job.py 1')")
+    guest.shell("kill -STOP $(pgrep -f '[j]ob.py 1')")
     lines = run.wait(ended, "end")
     assert run.code() == 75
     verdict = next(line for line in lines if line.get("verdict") == "HUNG")

@@ -1,8 +1,8 @@
-"""A FUSE file system with one file, "data", that answers reads and writes never, or slowly.
+"""A FUSE file system with one file, "data", that answers never, slowly, or when it is closed or synchronised late.
 
 It speaks the kernel's protocol itself (include/uapi/linux/fuse.h), because the point is a server
-that misbehaves. Usage: fuse_server.py MOUNTPOINT silent|slow. It ends when the file system is
-unmounted.
+that misbehaves. Usage: fuse_server.py MOUNTPOINT silent|slow|close|sync SECONDS. It ends
+when the file system is unmounted.
 """
 
 from __future__ import annotations
@@ -15,13 +15,23 @@ import sys
 import time
 
 LOOKUP, FORGET, GETATTR, SETATTR, OPEN, READ, WRITE = 1, 2, 3, 4, 14, 15, 16
-RELEASE, FLUSH, INIT, OPENDIR, RELEASEDIR, INTERRUPT, BATCH_FORGET = 18, 25, 26, 27, 29, 36, 42
+RELEASE, FSYNC, FLUSH, INIT, OPENDIR, RELEASEDIR, INTERRUPT, BATCH_FORGET = (
+    18,
+    20,
+    25,
+    26,
+    27,
+    29,
+    36,
+    42,
+)
 REQUEST = struct.Struct("<IIQQIIII")
 WRITE_IN = struct.Struct("<QQII")
 DIRECTORY, DATA = 1, 2
 SIZE_BYTES = 1 << 26
 DIRECT_IO = 1
 SLOW_S = 0.2
+LATE = {"close": FLUSH, "sync": FSYNC}
 
 
 def mount(path: str) -> int:
@@ -41,12 +51,16 @@ def attributes(node: int) -> bytes:
     return struct.pack("<6Q10I", node, size, size // 512, 0, 0, 0, 0, 0, 0, *numbers)
 
 
-def answer(operation: int, node: int, body: bytes, slow: bool) -> tuple[int, bytes] | None:
+def answer(
+    operation: int, node: int, body: bytes, manner: str, late_s: float
+) -> tuple[int, bytes] | None:
     """Error number and data to reply with; None for no reply at all."""
+    if operation == LATE.get(manner):
+        time.sleep(late_s)
     if operation in (READ, WRITE):
-        if not slow:
+        if manner == "silent":
             return None
-        time.sleep(SLOW_S)
+        time.sleep(SLOW_S if manner == "slow" else 0)
         size = WRITE_IN.unpack_from(body)[2]
         return 0, struct.pack("<II", size, 0) if operation == WRITE else bytes(min(size, 4096))
     if operation in (FORGET, INTERRUPT, BATCH_FORGET):
@@ -66,12 +80,13 @@ def control(operation: int, node: int) -> tuple[int, bytes]:
         OPENDIR: struct.pack("<Q2I", 1, 0, 0),
         RELEASE: b"",
         FLUSH: b"",
+        FSYNC: b"",
         RELEASEDIR: b"",
     }
     return (0, replies[operation]) if operation in replies else (errno.ENOSYS, b"")
 
 
-def serve(device: int, slow: bool) -> None:
+def serve(device: int, manner: str, late_s: float) -> None:
     """Answer requests, or not, until the file system is gone."""
     while True:
         try:
@@ -81,7 +96,7 @@ def serve(device: int, slow: bool) -> None:
                 continue
             return
         _, operation, unique, node, *_ = REQUEST.unpack_from(message)
-        reply = answer(operation, node, message[REQUEST.size :], slow)
+        reply = answer(operation, node, message[REQUEST.size :], manner, late_s)
         if reply is not None:
             header = struct.pack("<IiQ", 16 + len(reply[1]), -reply[0], unique)
             try:
@@ -93,10 +108,10 @@ def serve(device: int, slow: bool) -> None:
 
 def main() -> None:
     """Mount, say so, serve."""
-    path, manner = sys.argv[1:]
+    path, manner, late_s = sys.argv[1:]
     device = mount(path)
     print("mounted", flush=True)
-    serve(device, manner == "slow")
+    serve(device, manner, float(late_s))
 
 
 if __name__ == "__main__":

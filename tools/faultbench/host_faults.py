@@ -155,4 +155,5 @@ ARM: dict[str, Callable[[Live], None]] = {
     "limit-worker-memory": cgroups.limit_worker_memory,
     "limit-with-swap": cgroups.limit_with_swap,
     "throttle-disk": cgroups.throttle_disk,
+    "cut-telemetry": network_faults.cut_telemetry,
 }

@@ -13,6 +13,7 @@ from typing import IO, Any
 
 from tools.faultbench.plan import RunSpec
 from tools.faultbench.scenario import FRAMEWORKS
+from tools.workloads.gpu_styles import STYLES
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCH = ("/usr/bin/python3", "-m", "tools.workloads.launch")
@@ -41,7 +42,9 @@ def launch_command(run: RunSpec, tag: str, events: Path, path: str, healthy: boo
         command += ["--netns", tag]
     if scenario.absent and not healthy:
         command += ["--absent", str(run.culprit)]
-    command += ["--", "--step-s", str(run.step_s), "--cpu-share", str(CPU_SHARE)]
+    style = STYLES.get(run.framework)
+    share = style.host_share if style else CPU_SHARE
+    command += ["--", "--step-s", str(run.step_s), "--cpu-share", str(share)]
     if scenario.inject and not healthy:
         command += ["--inject", scenario.inject, "--inject-rank", str(run.culprit)]
         command += ["--inject-step", str(run.fault_step), "--inject-s", str(scenario.phase_s)]

@@ -64,6 +64,8 @@ def rank_is_right(run: RunSpec, line: Line, culprit_pid: int | None = None) -> b
     named, kind = named_rank(line), run.scenario.culprit
     if named is None and run.framework in OWN and culprit_pid is not None:
         return (line.get("culprit") or {}).get("pid") == culprit_pid
+    if kind is Culprit.NO_RANK:
+        return named is None
     if kind is Culprit.EITHER_END:
         return named in (run.culprit, (run.culprit + 1) % run.world)
     if kind is Culprit.OPTIONAL and named is None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tools.faultbench.live import Live, RunFailed
+from tools.faultbench.truth import first
 from tools.workloads import network
 
 FLAP_S = 5.0
@@ -93,6 +94,14 @@ def local_ports(pid: int) -> set[int]:
     if not ports:
         raise RunFailed(f"process {pid} has no TCP connections")
     return ports
+
+
+def cut_telemetry(live: Live) -> None:
+    """What rank 0 sends of its loss and speed does not reach its collector any more."""
+    begun = first(live.events(), "telemetry")
+    if begun is None:
+        raise RunFailed("the job has no telemetry")
+    drop(live, 0, inward=f"tcp dport {begun['port']} drop")
 
 
 def lose(live: Live, percent: int) -> None:

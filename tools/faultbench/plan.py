@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tools.faultbench.faults_table import FAULTS
+from tools.faultbench.gpu_table import GPU
 from tools.faultbench.quiet_table import QUIET
 from tools.faultbench.ranks_table import RANKS
-from tools.faultbench.scenario import OWN, Scenario
+from tools.faultbench.scenario import CUDA, OWN, Scenario
 
-SCENARIOS: tuple[Scenario, ...] = (*FAULTS, *QUIET, *RANKS)
-WORLDS = {"torch": 4, "mpi": 4, "jax": 3} | dict.fromkeys(OWN, 3) | {"spawn-node": 4}
+MATRIX: tuple[Scenario, ...] = (*FAULTS, *QUIET, *RANKS)
+SCENARIOS: tuple[Scenario, ...] = (*MATRIX, *GPU)
+WORLDS = {"torch": 4, "mpi": 4, "jax": 3} | dict.fromkeys(OWN + CUDA, 3) | {"spawn-node": 4}
 WARM_UP_S = 8.0
+GPU_WARM_UP_S = 25.0
+"""Signs of progress are seen once a pass where no byte is: it takes longer until a job is known to train."""
 WARM_UP_STEPS = 6
 SLOW_WATCH_S = 100.0
 """A slow rank does no harm at once: it may be reported after many steps."""
@@ -86,7 +90,8 @@ class RunSpec:
         """The step before which it begins: enough steps and seconds to learn, or the very first."""
         if self.scenario.at_first_step:
             return 0
-        return max(math.ceil(WARM_UP_S / self.step_s), WARM_UP_STEPS)
+        warm_up_s = GPU_WARM_UP_S if self.framework in CUDA else WARM_UP_S
+        return max(math.ceil(warm_up_s / self.step_s), WARM_UP_STEPS)
 
     @property
     def watch_s(self) -> float:
@@ -109,12 +114,12 @@ class RunSpec:
         return 4 * self.scenario.phase_s + steps + 60
 
 
-def all_runs(repetitions: int = 1) -> list[RunSpec]:
-    """Every scenario on all frameworks and step lengths that suit it; shuffled by hash."""
+def all_runs(repetitions: int = 1, scenarios: Sequence[Scenario] = MATRIX) -> list[RunSpec]:
+    """Each scenario on all frameworks and step lengths that suit it; shuffled by hash."""
     runs = [
         RunSpec(scenario, framework, step_s, repetition)
         for repetition in range(repetitions)
-        for scenario in SCENARIOS
+        for scenario in scenarios
         for framework in scenario.frameworks
         for step_s in scenario.steps_s
     ]

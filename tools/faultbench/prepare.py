@@ -38,17 +38,36 @@ def big_file(live: Live) -> Path:
 
 
 def fuse(live: Live, manner: str) -> Path:
-    """A FUSE file system whose server answers late or never."""
+    """A FUSE file system whose server answers slowly, late or never."""
     mount = live.folder / "fuse"
     mount.mkdir()
-    command = [sys.executable, "-m", "tools.faultbench.fuse_server", str(mount), manner]
-    variables = {**os.environ, TAG_VARIABLE: tag_value(live.tag)}
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, env=variables)
-    live.undo.callback(server.wait)
+    late_s = str(live.run.scenario.phase_s)
     live.undo.callback(unmount, mount)
-    if not server.stdout or not server.stdout.readline():
-        raise RunFailed("the FUSE server did not start")
+    serving(live, "tools.faultbench.fuse_server", str(mount), manner, late_s)
     return mount / "data"
+
+
+def remote(live: Live) -> str:
+    """The address of a server that answers after the length of the phase."""
+    return serving(live, "tools.workloads.remote", str(live.run.scenario.phase_s))
+
+
+def serving(live: Live, module: str, *arguments: str) -> str:
+    """Start a server, which ends with the run; the line that it prints once it serves."""
+    command = [sys.executable, "-m", module, *arguments]
+    variables = {**os.environ, TAG_VARIABLE: tag_value(live.tag)}
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, env=variables, text=True)
+    live.undo.callback(ended, server)
+    line = server.stdout.readline() if server.stdout else ""
+    if not line:
+        raise RunFailed(f"{module} did not start")
+    return line.strip()
+
+
+def ended(server: subprocess.Popen[str]) -> None:
+    """End a server."""
+    server.kill()
+    server.wait()
 
 
 def unmount(mount: Path) -> None:
@@ -92,12 +111,15 @@ def swap(live: Live) -> Path:
     return live.folder
 
 
-PREPARE: dict[str, Callable[[Live], Path]] = {
+PREPARE: dict[str, Callable[[Live], Path | str]] = {
     "name": name,
     "fifo": fifo,
     "big-file": big_file,
     "fuse-silent": lambda live: fuse(live, "silent"),
     "fuse-slow": lambda live: fuse(live, "slow"),
+    "fuse-late-close": lambda live: fuse(live, "close"),
+    "fuse-late-sync": lambda live: fuse(live, "sync"),
+    "remote": remote,
     "ext4-frozen": ext4_frozen,
     "ext4-full": ext4_full,
     "swap": swap,

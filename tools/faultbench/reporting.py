@@ -26,7 +26,7 @@ from tools.faultbench.job import ROOT
 from tools.faultbench.judge import fault_verdicts, named_rank
 from tools.faultbench.plan import SCENARIOS
 from tools.faultbench.runner import RESULTS
-from tools.faultbench.scenario import NOT_HERE
+from tools.faultbench.scenario import CUDA, NOT_HERE, NOT_HERE_OF_DEVICES
 
 OUT = ROOT / "docs/bench"
 KEPT = (
@@ -103,7 +103,9 @@ def summary(records: Sequence[Record]) -> str:
 
 
 def goals(records: Sequence[Record]) -> str:
-    """The goals against what was measured, per step length."""
+    """The goals against what was measured, per step length; ranks that wait for devices have their own."""
+    if of_devices(records):
+        return goals_of_devices(records)
     rows = []
     for step_s in sorted({r["step_s"] for r in records}):
         some = [r for r in valid_faults(records) if r["step_s"] == step_s]
@@ -122,6 +124,25 @@ def goals(records: Sequence[Record]) -> str:
         rows.append((what, f"{number(found.percent)} %", f">= {least} %", _yes(passed)))
     ended = false_alarms(records).shut_downs
     rows.append(("false shutdowns", str(ended), "0", _yes(ended == 0)))
+    return table(("what", "measured", "goal", "reached"), rows)
+
+
+def of_devices(records: Sequence[Record]) -> bool:
+    """Whether these are the runs of `--gpu`."""
+    return all(r["framework"] in CUDA for r in records)
+
+
+def goals_of_devices(records: Sequence[Record]) -> str:
+    """The goals of jobs whose ranks wait for devices."""
+    half, share = quantile(latencies(valid_faults(records)), 0.5), figures(records).rank
+    right = share.percent is not None and share.percent >= 95
+    alarms = false_alarms(records)
+    rows = [
+        goal("p50", half, 10.0),
+        ("right rank, or none where none is", f"{number(share.percent)} %", ">= 95 %", _yes(right)),
+        ("false verdicts", str(alarms.verdicts), "0", _yes(alarms.verdicts == 0)),
+        ("false shutdowns", str(alarms.shut_downs), "0", _yes(alarms.shut_downs == 0)),
+    ]
     return table(("what", "measured", "goal", "reached"), rows)
 
 
@@ -197,7 +218,8 @@ def quiet(records: Sequence[Record]) -> str:
 
 def not_counted(records: Sequence[Record]) -> str:
     """What could not be run, or did not happen as it should have, and why."""
-    rows = [(name, reason) for name, reason in NOT_HERE.items()]
+    elsewhere = NOT_HERE_OF_DEVICES if of_devices(records) else NOT_HERE
+    rows = [(name, reason) for name, reason in elsewhere.items()]
     rows += sorted({(r["scenario"], r["not_runnable"]) for r in records if "not_runnable" in r})
     for record in records:
         if "not_runnable" not in record and not record["valid"]:

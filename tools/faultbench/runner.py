@@ -20,6 +20,7 @@ from tools.faultbench import plan
 from tools.faultbench.beside import Beside
 from tools.faultbench.capabilities import not_runnable
 from tools.faultbench.execute import execute
+from tools.faultbench.gpu_table import GPU
 from tools.faultbench.job import ROOT, SENSOR
 from tools.faultbench.leftovers import remove_leftovers, tag
 from tools.faultbench.plan import RunSpec
@@ -34,6 +35,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--quick", action="store_true", help="a fixed subset, under 10 minutes")
     which.add_argument("--all", action="store_true", help="everything (the default); resumable")
+    which.add_argument("--gpu", action="store_true", help="ranks that wait for stubs of GPUs")
     parser.add_argument("--only", default="", help="scenario ids or list numbers, comma separated")
     parser.add_argument("--framework", default="", help="torch,mpi,jax,spawn,...")
     parser.add_argument("--step", default="", help="step lengths in seconds, e.g. 0.2,2")
@@ -55,7 +57,8 @@ def names(text: str) -> set[str]:
 
 def chosen(args: argparse.Namespace) -> list[RunSpec]:
     """The runs that the command line asks for."""
-    runs = plan.quick_runs() if args.quick else plan.all_runs(args.repetitions)
+    scenarios = GPU if args.gpu else plan.MATRIX
+    runs = plan.quick_runs() if args.quick else plan.all_runs(args.repetitions, scenarios)
     only = names(args.only)
     steps = {float(step) for step in names(args.step)}
     return plan.select(runs, only, names(args.framework), steps)
@@ -73,7 +76,8 @@ class Bench:
         self, runs: list[RunSpec], args: argparse.Namespace, beside: Beside | None = None
     ) -> None:
         self._args, self._beside = args, beside
-        self._folder = args.results or RESULTS / ("no-sensor" if args.no_sensor else "sensor")
+        name = "no-sensor" if args.no_sensor else "gpu" if args.gpu else "sensor"
+        self._folder = args.results or RESULTS / name
         self._folder.mkdir(parents=True, exist_ok=True)
         self._runs = [run for run in runs if args.fresh or not is_done(self._path(run))]
         self._started = time.monotonic()

@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from tools.workloads.gpu_styles import STYLES
+
 ALL = ("torch", "mpi", "jax")
 SOCKETS = ("torch", "jax")
 TORCH = ("torch",)
 PLAIN = ("spawn", "spawn-node", "spawn-slurm", "numbered", "bare")
 FRAMEWORKS = ("fork", "lightning", "ray", "deepspeed")
 """What needs more than torch."""
+CUDA = tuple(STYLES)
+"""Ranks that wait for stubs of devices."""
 OWN = PLAIN + FRAMEWORKS
 """PyTorch under other launchers than ours, most of which number no process where it can be seen."""
 
@@ -46,7 +50,7 @@ class Scenario:
     """One fault or quiet phase; how long and how often it runs is the plan's business.
 
     `number` is the line of the list of 45 faults, or the letter of the list of 18 quiet phases; "ranks" for the
-    jobs of `OWN`.
+    jobs of `OWN`, "G1" and so on for those of `CUDA`.
     `inject` is what the workload does to itself (tools/workloads), `host` what the injector does
     from outside, `prepare` what has to exist before the job starts and `arm` what happens once
     all ranks train. `verdicts` and `causes` are what counts as right. `effects` says how the
@@ -100,3 +104,9 @@ NOT_HERE: dict[str, str] = {
     "36-41": "driver, PCIe and kernel faults need a stub driver in a virtual machine",
 }
 """Lines of the fault list that no scenario covers here, and why."""
+NOT_HERE_OF_DEVICES: dict[str, str] = {
+    "G8: a node without the API server, a dead agent": "need nodes; tried in the test bed with a cluster",
+    "G9: a port that is down": "needs RDMA; tapes, and a virtual machine with the kernel's software RDMA",
+    "G10: many nodes": "tried in the test bed with a cluster",
+}
+"""The same of the scenarios of ranks that wait for devices."""

@@ -174,8 +174,8 @@ FAULTS: dict[str, Callable[[Run], None]] = {
     "slow": slow,
     "skip-loss": skip_loss,
 }
-MISMATCHES = ("crossed", "sizes", "barrier")
-"""Faults made of collectives: every rank takes part, one of them wrongly."""
+MISMATCHES = ("crossed", "sizes", "barrier", "kinds", "unreceived", "endless-kernel", "dead-link")
+"""Faults made of collectives: every rank takes part, one of them or its device wrongly."""
 
 
 def begin(run: Run) -> None:

@@ -21,11 +21,12 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from tools.workloads import network
+from tools.workloads import gpu_styles, network
 from tools.workloads.training import EventLog
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = {"torch": "torch_ddp", "mpi": "mpi_allreduce", "jax": "jax_allreduce"}
+MODULES |= dict.fromkeys(gpu_styles.STYLES, "gpu_training")
 OWN = "tools.workloads.own_launchers"
 TORCH = "tools.workloads.torch_ddp"
 COMMANDS = {
@@ -87,10 +88,10 @@ def exit_code(status: int) -> int:
 
 
 class Ranks:
-    """The rank processes of one torch or JAX job."""
+    """The rank processes of one job whose ranks are started here."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        self._args = args
+        self._args, self.world = args, args.world
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._gone: set[int] = set()
         self._log = EventLog(args.events, None)
@@ -220,7 +221,15 @@ def run(args: argparse.Namespace) -> int:
     if args.framework in COMMANDS:
         with tempfile.TemporaryDirectory() as folder:
             return own_launcher(args, folder)
-    ranks = Ranks(args)
+    if args.framework not in gpu_styles.STYLES:
+        return wait_for(Ranks(args))
+    with tempfile.TemporaryDirectory(dir=Path(args.events).parent) as folder:
+        os.environ.update(gpu_styles.variables(args.framework, Path(folder), free_port()))
+        return wait_for(Ranks(args))
+
+
+def wait_for(ranks: Ranks) -> int:
+    """Run the ranks to their end, and do what signals ask for."""
 
     def restart(number: int, frame: FrameType | None) -> None:
         ranks.restart_wanted = True
@@ -229,7 +238,7 @@ def run(args: argparse.Namespace) -> int:
         ranks.kill(number - signal.SIGRTMIN)
 
     signal.signal(signal.SIGUSR1, restart)
-    for rank in range(args.world):
+    for rank in range(ranks.world):
         signal.signal(signal.SIGRTMIN + rank, kill)
     try:
         ranks.start()

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import mmap
 import os
+import select
+import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tools.workloads import remote
 from tools.workloads.training import EventLog, Options, Run
 
 MIB = 1 << 20
@@ -86,6 +89,16 @@ def evaluate_silent(run: Run) -> None:
     run.trainer.barrier()
 
 
+def evaluate_device(run: Run) -> None:
+    """Rank 0 evaluates on its device, batch for batch, while the others wait."""
+    if run.trainer.rank == 0:
+        end = time.monotonic() + run.options.inject_s
+        while time.monotonic() < end:
+            run.pace.burn(0.02)
+            run.pace.wait(0.5)
+    run.trainer.barrier()
+
+
 def evaluate_all(run: Run) -> None:
     """All ranks evaluate at another rhythm: no gradients, a barrier now and then."""
     for _ in range(max(1, int(run.options.inject_s / 5))):
@@ -138,12 +151,56 @@ def rejoin(run: Run) -> None:
     run.trainer.rejoin()
 
 
+def ask_remote(run: Run) -> None:
+    """Rank 0 asks a server that answers late; the others wait."""
+    if run.trainer.rank == 0:
+        remote.get(run.options.inject_path)
+    run.trainer.barrier()
+
+
+def upload(run: Run) -> None:
+    """Rank 0 sends its checkpoint to a server that takes it slowly; the others wait."""
+    if run.trainer.rank == 0:
+        remote.put(run.options.inject_path, run.options.inject_s)
+    run.trainer.barrier()
+
+
+def save_closed(run: Run) -> None:
+    """Rank 0 saves to a file server that stores it when the file is closed; the others wait."""
+    if run.trainer.rank == 0:
+        with open(run.options.inject_path, "wb", buffering=0) as file:
+            file.write(bytes(MIB))
+    run.trainer.barrier()
+
+
+def save_synced(run: Run) -> None:
+    """Rank 0 saves to a file server that stores it when it is flushed; the others wait."""
+    if run.trainer.rank == 0:
+        with open(run.options.inject_path, "wb", buffering=0) as file:
+            file.write(bytes(MIB))
+            os.fsync(file.fileno())
+    run.trainer.barrier()
+
+
+def serve(run: Run) -> None:
+    """No request comes: rank 0 waits for one, the others for rank 0."""
+    if run.trainer.rank == 0:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            select.select([listener], [], [], run.options.inject_s)
+    run.trainer.barrier()
+
+
 def ask_user(run: Run) -> None:
     """Rank 0 asks a person on its standard input; the others wait."""
     if run.trainer.rank == 0:
         print("continue? ", end="", file=sys.stderr, flush=True)
         sys.stdin.readline()
     run.trainer.barrier()
+
+
+def first_step(run: Run) -> None:
+    """The first step takes six times as long: it compiles."""
+    run.factors = [6.0, 1.0]
 
 
 def step_lengths(run: Run) -> None:
@@ -186,6 +243,7 @@ STOPPING: dict[str, Callable[[Run], None]] = {
     "checkpoint-slow": checkpoint_slow,
     "evaluate-zero": evaluate_zero,
     "evaluate-silent": evaluate_silent,
+    "evaluate-device": evaluate_device,
     "evaluate-all": evaluate_all,
     "compile-one": compile_one,
     "compile-all": compile_all,
@@ -193,8 +251,14 @@ STOPPING: dict[str, Callable[[Run], None]] = {
     "idle-all": idle_all,
     "rejoin": rejoin,
     "ask-user": ask_user,
+    "ask-remote": ask_remote,
+    "upload": upload,
+    "save-closed": save_closed,
+    "save-synced": save_synced,
+    "serve": serve,
 }
 GOING_ON: dict[str, Callable[[Run], None]] = {
+    "first-step": first_step,
     "step-lengths": step_lengths,
     "heavy-tail": heavy_tail,
     "checkpoint-thread": checkpoint_thread,

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
-from tools.workloads import faults, phases
+from tools.workloads import faults, phases, remote
 from tools.workloads.training import EventLog, Options, train
 
 BATCH = 8
@@ -27,6 +28,7 @@ class Samples(Dataset[tuple[torch.Tensor, torch.Tensor]]):  # type: ignore[misc]
     def __init__(self, options: Options, log: EventLog, first: int, armed: bool) -> None:
         self._options, self._log, self._first = options, log, first
         self._armed = armed and options.inject.startswith("worker-")
+        self._late = options.inject == "loaders-late" or (options.inject == "loader-late" and armed)
         self._slow = options.inject == "slow-loader"
         self._slow_until: float | None = None
 
@@ -41,7 +43,15 @@ class Samples(Dataset[tuple[torch.Tensor, torch.Tensor]]):  # type: ignore[misc]
             faults.in_worker(self._options, self._log)
         if due and self._slow:
             self._read_slowly()
+        if due and self._late:
+            self._late = False
+            self._read_late()
         return torch.randn(FEATURES), torch.tensor(index % 10)
+
+    def _read_late(self) -> None:
+        self._log.write("phase_begin", kind=self._options.inject)
+        remote.get(self._options.inject_path)
+        self._log.write("phase_end", kind=self._options.inject)
 
     def _read_slowly(self) -> None:
         if self._slow_until is None:
@@ -54,6 +64,21 @@ class Samples(Dataset[tuple[torch.Tensor, torch.Tensor]]):  # type: ignore[misc]
             for _ in range(16):
                 file.read(1 << 16)
                 time.sleep(3 * self._options.step_s / BATCH / 16)
+
+
+def batches(
+    options: Options, log: EventLog, rank: int, done: int
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """The input of a rank that took `done` batches from loaders before, by a new loader with workers."""
+    samples = Samples(options, log, done * BATCH, armed=rank == options.inject_rank)
+    loader: DataLoader[tuple[torch.Tensor, torch.Tensor]] = DataLoader(
+        samples,
+        batch_size=BATCH,
+        num_workers=options.workers,
+        prefetch_factor=2,
+        multiprocessing_context="spawn" if "spawned" in options.inject else None,
+    )
+    return iter(loader)
 
 
 class TorchTrainer:
@@ -83,17 +108,7 @@ class TorchTrainer:
 
     def new_epoch(self) -> None:
         """See training.Trainer."""
-        armed = self.rank == self._options.inject_rank
-        samples = Samples(self._options, self._log, self._batches * BATCH, armed)
-        workers = self._options.workers
-        loader: DataLoader[tuple[torch.Tensor, torch.Tensor]] = DataLoader(
-            samples,
-            batch_size=BATCH,
-            num_workers=workers,
-            prefetch_factor=2,
-            multiprocessing_context="spawn" if "spawned" in self._options.inject else None,
-        )
-        self._input = iter(loader)
+        self._input = batches(self._options, self._log, self.rank, self._batches)
 
     def next_batch(self) -> None:
         """See training.Trainer."""

@@ -1,4 +1,4 @@
-"""The training loop that the three workloads share, and the truth it writes down.
+"""The training loop that the workloads share, and the truth it writes down.
 
 A step is a little arithmetic plus a sleep, the way a host waits for its device, followed by the
 framework's real collective. Everything that happens is appended to an event file as JSON lines:
@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
@@ -110,21 +111,25 @@ class Trainer(Protocol):
 
 
 class Pace:
-    """Length of the next step's computation in seconds; a fault or phase may change it."""
+    """Length of the next step's computation in seconds; a fault or phase may change it.
 
-    def __init__(self, options: Options) -> None:
+    `wait` takes seconds: how the host waits for work of its own device.
+    """
+
+    def __init__(self, options: Options, wait: Callable[[float], None] = time.sleep) -> None:
         self.options = options
+        self.wait = wait
         self.factor = 1.0
         self.tail: np.random.Generator | None = None
         self._matrix = np.random.default_rng(0).random((96, 96))
 
     def compute(self) -> None:
-        """Work `cpu_share` of a step and sleep for the rest of it."""
+        """Work `cpu_share` of a step and wait for the rest of it."""
         length_s = self.options.step_s * self.factor
         if self.tail is not None:
             length_s *= min(0.5 + float(self.tail.pareto(1.5)), 15.0)
         self.burn(length_s * self.options.cpu_share)
-        time.sleep(length_s * (1 - self.options.cpu_share))
+        self.wait(length_s * (1 - self.options.cpu_share))
 
     def burn(self, seconds: float) -> None:
         """Multiply small matrices for so many seconds: no system call, the clock is in the vDSO."""
@@ -153,11 +158,11 @@ class Run:
         return self.trainer.rank == self.options.inject_rank
 
 
-def train(trainer: Trainer, options: Options, log: EventLog) -> None:
+def train(trainer: Trainer, options: Options, log: EventLog, pace: Pace | None = None) -> None:
     """Train until `options.steps` are done (0: for ever), and do the one injection on the way."""
     from tools.workloads import faults, phases
 
-    run = Run(trainer, options, log, Pace(options))
+    run = Run(trainer, options, log, pace or Pace(options))
     if options.steps:
         run.steps_left = options.steps
     log.write("ready")

@@ -1,0 +1,66 @@
+"""The bench's ranks that wait for devices: they train together in each way of waiting, and their NCCL answers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kcover_ebpf.hardware.ras import client
+from kcover_ebpf.hardware.ras.client import RasPatience, RasPlace
+from kcover_ebpf.ids import Pid
+from tests.kernel.command import until
+from tests.skips import ROOT
+from tools.workloads.gpu_styles import STYLES
+
+WORLD, STEPS = 2, 4
+
+pytestmark = [pytest.mark.needs("torch", "gcc"), pytest.mark.alone]
+
+
+def job(folder: Path, style: str, *more: str) -> subprocess.Popen[bytes]:
+    command = [str(ROOT / "tools/workloads/launch"), "--framework", style, "--world", str(WORLD)]
+    command += ["--events", str(folder / "events"), "--", "--step-s", "0.1", *more]
+    return subprocess.Popen(command)
+
+
+def events(folder: Path) -> list[dict[str, Any]]:
+    path = folder / "events"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_ranks_train_to_the_end(tmp_path: Path, style: str) -> None:
+    started = job(tmp_path, style, "--steps", str(STEPS), "--cpu-share", "0.4")
+    assert started.wait(100) == 0
+    counts = Counter((each["event"], each["rank"]) for each in events(tmp_path))
+    assert [counts["step", rank] for rank in range(WORLD)] == [STEPS] * WORLD
+    assert [counts["done", rank] for rank in range(WORLD)] == [1] * WORLD
+
+
+def test_nccl_answers_for_all_ranks_who_is_behind(tmp_path: Path) -> None:
+    faulty = ("--inject", "sleep", "--inject-rank", "1", "--inject-step", "3")
+    started = job(tmp_path, "cuda-spin", *faulty)
+    try:
+        until(lambda: any(each["event"] == "fault" for each in events(tmp_path)), "the fault")
+        pids = {
+            each["rank"]: int(each["pid"]) for each in events(tmp_path) if each["event"] == "start"
+        }
+        environ = Path(f"/proc/{pids[0]}/environ").read_bytes().decode().split("\0")
+        address = next(each for each in environ if each.startswith("NCCL_RAS_ADDR="))
+        members = {pid: Pid(pid) for pid in pids.values()}
+        place = RasPlace(("127.0.0.1", client.port_of(address)), Pid(pids[0]), members)
+
+        def counts() -> dict[int, int]:
+            (communicator,) = client.ask(place, RasPatience()).communicators
+            return {each.rank: each.total for each in communicator.ranks}
+
+        until(lambda: counts()[0] == counts()[1] + 1, "rank 0 to launch what rank 1 does not")
+    finally:
+        started.terminate()
+        started.wait(30)
