@@ -258,7 +258,9 @@ class Suspicion:
         readings = []
         if self._is_stale(view, now_ns):
             unknown = (each for each in burning if view.code.at(each.sample.user_ip) is None)
-            if (first := next(unknown, None)) is not None:
+            # a library that was loaded since is not found on a stack, and code that is known may call it
+            first = next(unknown, burning[0] if reads_stacks else None)
+            if first is not None:
                 view.code_read_ns = now_ns
                 readings.append(_code_request(view, first, wants_modules=True))
         if reads_stacks and view.code:

@@ -42,6 +42,8 @@ class _RegisterSample:
     spin_call: bool
     """As `asks_again` says."""
     registers: tuple[int, ...]
+    works: bool
+    """In its own code, where code is known and waits for a device would be found elsewhere."""
 
 
 @dataclass(slots=True)
@@ -132,8 +134,10 @@ class ThreadHistory:
             self.burning_since_ns = max(before.boottime_ns, sample.previous_ns)
             self.burn_cpu_ns, self.burn_delay_ns = before.cpu_ns, before.run_delay_ns
         if used_ns >= REGISTERS_CHANGED_NS:
-            self.glimpses.append(_sample(sample, table))
-            changed = busy and self._place(code.at(sample.user_ip) if code else None)
+            at = code.at(sample.user_ip) if code else None
+            works = at is Code.OWN and code is not None and code.drives_device
+            self.glimpses.append(_sample(sample, table, works=works))
+            changed = busy and self._place(at)
             self.in_plumbing = busy and self._unplaced
             if changed:
                 return True
@@ -258,7 +262,8 @@ def _ask_only(burning: Sequence[_RegisterSample]) -> bool:
     for each in burning:
         if each.spin_call:
             asked += 1
-        elif not each.calls_nothing:
+        elif not each.calls_nothing or each.works:
+            # work between waits for a device that yield is one burn with them, and no wait for messages
             return False
     return len(burning) >= 3 and asked >= max(POLLS_FOR_SPIN, len(burning) // 5)
 
@@ -331,12 +336,13 @@ def asks_again(sample: ThreadSample, table: SyscallTable) -> bool:
     )
 
 
-def _sample(sample: ThreadSample, table: SyscallTable) -> _RegisterSample:
+def _sample(sample: ThreadSample, table: SyscallTable, *, works: bool) -> _RegisterSample:
     return _RegisterSample(
         boottime_ns=sample.boottime_ns,
         calls_nothing=sample.syscall == NO_SYSCALL,
         spin_call=asks_again(sample, table),
         registers=(sample.user_sp, *sample.args),
+        works=works,
     )
 
 

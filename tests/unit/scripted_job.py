@@ -144,10 +144,10 @@ class Stage:
     connected: bool = True
     here: int | None = None
     """Ranks on this host, where the others are elsewhere."""
-
     forsaken: set[int] = field(default_factory=set)
     """Processes whose futexes no other process can reach."""
-
+    modules: dict[str, int] = field(default_factory=CODE.copy)
+    """What each process has loaded."""
     facts: list[Fact] | None = None
     """All that was fed to the job, in order, where a test wants to feed it to another one."""
 
@@ -326,7 +326,7 @@ class Stage:
         proc = self.procs[int(request.pid)]
         side = proc.sides.get(int(request.tid))
         stack = proc.called_from if side is None else side.stack
-        modules = tuple(Module(at, at + 0x1000, name) for name, at in CODE.items())
+        modules = tuple(Module(at, at + 0x1000, name) for name, at in self.modules.items())
         seen = CodeSeen(self.now_ns, request.pid, request.tid, stack)
         return replace(seen, modules=modules if request.wants_modules else ())
 

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kcover_ebpf.diagnosis.code_map import CodeMap
 from kcover_ebpf.diagnosis.thread import ThreadHistory, poll_timeout_ms
+from kcover_ebpf.facts.host import Module
 from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
 from kcover_ebpf.ids import NS
 from tests.unit.thread_samples import (
@@ -121,6 +123,26 @@ def test_thread__a_loop_in_place_and_a_busy_waiter(
 ) -> None:
     view = burning(count, calls, spread)
     assert (view.spins_in_place, view.waits_busily) == (in_place, waits)
+
+
+@pytest.mark.parametrize(
+    ("loaded", "runs_in", "waits"),
+    [
+        ("libcuda.so.1", "python3.11", False),
+        ("libcuda.so.1", "libcuda.so.1", True),
+        ("libmpi.so.40", "python3.11", True),
+    ],
+)
+def test_thread__work_between_waits_for_a_device_that_yield_is_no_busy_wait(
+    loaded: str, runs_in: str, waits: bool
+) -> None:
+    code = CodeMap([Module(0x1000, 0x2000, "python3.11"), Module(0x3000, 0x4000, loaded)])
+    at = {"python3.11": 0x1000, loaded: 0x3000}[runs_in]
+    view = ThreadHistory(sample(0))
+    for step in range(1, 17):
+        found = sample(step / 4, [YIELD, NO_SYSCALL][step % 2], TaskState.RUNNING, step / 4)
+        view.observe(replace(found, user_ip=at if step % 2 else 0x9000), TABLE, code)
+    assert view.waits_busily is waits
 
 
 def test_thread__a_loop_makes_no_progress_but_the_work_that_ends_it_does() -> None:

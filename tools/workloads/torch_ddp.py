@@ -28,7 +28,8 @@ class Samples(Dataset[tuple[torch.Tensor, torch.Tensor]]):  # type: ignore[misc]
     def __init__(self, options: Options, log: EventLog, first: int, armed: bool) -> None:
         self._options, self._log, self._first = options, log, first
         self._armed = armed and options.inject.startswith("worker-")
-        self._late = options.inject == "loaders-late" or (options.inject == "loader-late" and armed)
+        self._late = options.inject in ("loader-late", "loaders-late")
+        self._asks = armed or options.inject == "loaders-late"
         self._slow = options.inject == "slow-loader"
         self._slow_until: float | None = None
 
@@ -50,7 +51,8 @@ class Samples(Dataset[tuple[torch.Tensor, torch.Tensor]]):  # type: ignore[misc]
 
     def _read_late(self) -> None:
         self._log.write("phase_begin", kind=self._options.inject)
-        remote.get(self._options.inject_path)
+        if self._asks:
+            remote.get(self._options.inject_path)
         self._log.write("phase_end", kind=self._options.inject)
 
     def _read_slowly(self) -> None:
