@@ -35,7 +35,7 @@ def _serve(point: str) -> int:
 
     fuse.control = control
     device = fuse.mount(point)
-    threading.Thread(target=fuse.serve, args=(device, False), daemon=True).start()
+    threading.Thread(target=fuse.serve, args=(device, "silent", 0.0), daemon=True).start()
     return device
 
 
