@@ -24,7 +24,9 @@ def test_device_wait_yielding__a_library_of_a_driver_that_is_loaded_late_is_know
     assert all(each.code.drives_device for each in views)
 
 
-def test_device_wait_yielding__steps_that_are_in_step_with_the_passes_are_no_circle_of_waits() -> None:
+def test_device_wait_yielding__steps_that_are_in_step_with_the_passes_are_no_circle_of_waits() -> (
+    None
+):
     """Ranks that yield until their devices are done, each found there for many passes, then at work for many."""
     stage = Stage(connected=False)
     for turn in range(60):
