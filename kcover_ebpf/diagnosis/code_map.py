@@ -106,14 +106,11 @@ class CodeMap:
         self._starts = [each.start for each in ordered]
         self._ends = [each.end for each in ordered]
         self._codes = [of_module(each.name) for each in ordered]
+        self.drives_device = Code.DEVICE in self._codes
+        """True if the process has loaded the library of a device's driver or runtime."""
 
     def __bool__(self) -> bool:
         return bool(self._starts)
-
-    @property
-    def drives_device(self) -> bool:
-        """True if the process has loaded the library of a device's driver or runtime."""
-        return Code.DEVICE in self._codes
 
     def at(self, address: int) -> Code | None:
         """In whose code an instruction lies; None where nothing was mapped when the mappings were read."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import time
 from array import array
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ from tests.cluster.kinds import KINDS, replaced, sized, wait_until_learned
 from tests.cluster.relay import Relay
 from tests.cluster.restarts import incidents, moment, policy, running, wait_for_phase, ways
 from tests.cluster.victims import JOB, incident_verdict, ranks
+from tools.workloads import gpu_styles
 
 pytestmark = [
     pytest.mark.needs("root", "bpf", "gcc"),
@@ -139,9 +139,7 @@ def shared(folder: Path) -> Path:
         (found / each).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / each, found / each)
     (found / "memory").write_bytes(bytes(4096))
-    options = ["-O1", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"]
-    source = str(ROOT / "tools/workloads/stubs/libcuda.c")
-    subprocess.run(["gcc", *options, "-o", str(found / "libcuda.so.1"), source], check=True)
+    gpu_styles.build(gpu_styles.CUDA, found)
     return found
 
 

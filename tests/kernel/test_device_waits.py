@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import pytest
 
 from tests.kernel.command import PYTHON, Run, run
 from tests.skips import ROOT
+from tools.workloads import gpu_styles
 
 HEALTHY_STEPS = {"lock": 30, "device": 30, "asleep": 80, "beside": 80}
 """Of a quarter of a second: a wait is judged by its length once a job has trained and its steps were learned."""
@@ -23,12 +22,7 @@ pytestmark = pytest.mark.needs("cgroup2")
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A libcuda.so.1 by its real name."""
-    binary = tmp_path_factory.mktemp("driver") / "libcuda.so.1"
-    compiler = shutil.which("cc") or shutil.which("clang-14") or "cc"
-    options = ["-O1", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"]
-    source = ROOT / "tools/workloads/stubs/libcuda.c"
-    subprocess.run([compiler, *options, "-o", str(binary), str(source)], check=True, timeout=60)
-    return binary
+    return gpu_styles.build(gpu_styles.CUDA, tmp_path_factory.mktemp("driver"))
 
 
 def job(library: Path, folder: Path, fault: str) -> list[str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+CUDA, NCCL = "libcuda.so.1", "libnccl.so.2"
 STUBS = Path(__file__).parent / "stubs"
 MEMORY_BYTES = 4096
 
@@ -35,13 +37,22 @@ STYLES = {
 """By the framework's name in the bench."""
 
 
+def build(library: str, folder: Path) -> Path:
+    """The stub of `CUDA` or `NCCL`, built in a folder by its real name."""
+    binary, source = folder / library, STUBS / f"{library.partition('.')[0]}.c"
+    compiler = shutil.which("cc") or shutil.which("clang-14") or "cc"
+    options = ["-O1", "-shared", "-fPIC", f"-Wl,-soname,{library}", "-pthread"]
+    command = [compiler, *options, "-o", str(binary), str(source)]
+    subprocess.run(command, check=True, timeout=60)
+    return binary
+
+
 def variables(name: str, folder: Path, ras_port: int) -> dict[str, str]:
     """What ranks of that style need in their environment; builds the stubs in `folder`."""
     style, memory = STYLES[name], folder / "memory"
     memory.write_bytes(bytes(MEMORY_BYTES))
-    for source, library in (("libcuda.c", "libcuda.so.1"), ("libnccl.c", "libnccl.so.2")):
-        command = ["gcc", "-O1", "-shared", "-fPIC", f"-Wl,-soname,{library}", "-pthread"]
-        subprocess.run([*command, "-o", str(folder / library), str(STUBS / source)], check=True)
+    for library in (CUDA, NCCL):
+        build(library, folder)
     return {
         "GPU_STYLE": name,
         "GPU_STUBS": str(folder),

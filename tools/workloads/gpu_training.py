@@ -29,9 +29,9 @@ from tools.workloads.training import EventLog, Options, Pace, train
 
 FLOAT, SUM = 7, 0
 ONE, OTHER = ctypes.c_size_t(1), ctypes.c_size_t(100_000)
-ALL_REDUCE, ALL_GATHER, OTHER_SIZE, MESSAGES = range(4)
+ALL_REDUCE, ALL_GATHER, OTHER_SIZE = range(3)
 NEVER = 0xFFFFFFFF
-RANKS = 16
+CHANNELS, RANKS = 4, 16
 DEVICE_NS = ctypes.c_int64(2_000_000)
 NAP_S = 0.001
 STORE_LIMIT = timedelta(seconds=120)
@@ -41,8 +41,8 @@ class Shared(ctypes.Structure):
     """As in stubs/libnccl.c: how often each rank launched on each channel, and more."""
 
     _fields_ = (
-        ("launched", ctypes.c_uint32 * RANKS * 4),
-        ("counted", ctypes.c_uint32 * RANKS * 4),
+        ("launched", ctypes.c_uint32 * RANKS * CHANNELS),
+        ("counted", ctypes.c_uint32 * RANKS * CHANNELS),
         ("pids", ctypes.c_int32 * RANKS),
         ("link_is_dead", ctypes.c_uint32),
     )

@@ -91,7 +91,7 @@ class Ranks:
     """The rank processes of one job whose ranks are started here."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        self._args, self.world = args, args.world
+        self._args = args
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._gone: set[int] = set()
         self._log = EventLog(args.events, None)
@@ -222,14 +222,15 @@ def run(args: argparse.Namespace) -> int:
         with tempfile.TemporaryDirectory() as folder:
             return own_launcher(args, folder)
     if args.framework not in gpu_styles.STYLES:
-        return wait_for(Ranks(args))
+        return run_ranks(args)
     with tempfile.TemporaryDirectory(dir=Path(args.events).parent) as folder:
         os.environ.update(gpu_styles.variables(args.framework, Path(folder), free_port()))
-        return wait_for(Ranks(args))
+        return run_ranks(args)
 
 
-def wait_for(ranks: Ranks) -> int:
-    """Run the ranks to their end, and do what signals ask for."""
+def run_ranks(args: argparse.Namespace) -> int:
+    """Start the ranks here, wait for them, and do what signals ask for."""
+    ranks = Ranks(args)
 
     def restart(number: int, frame: FrameType | None) -> None:
         ranks.restart_wanted = True
@@ -238,7 +239,7 @@ def wait_for(ranks: Ranks) -> int:
         ranks.kill(number - signal.SIGRTMIN)
 
     signal.signal(signal.SIGUSR1, restart)
-    for rank in range(ranks.world):
+    for rank in range(args.world):
         signal.signal(signal.SIGRTMIN + rank, kill)
     try:
         ranks.start()

@@ -165,16 +165,8 @@ def upload(run: Run) -> None:
     run.trainer.barrier()
 
 
-def save_closed(run: Run) -> None:
-    """Rank 0 saves to a file server that stores it when the file is closed; the others wait."""
-    if run.trainer.rank == 0:
-        with open(run.options.inject_path, "wb", buffering=0) as file:
-            file.write(bytes(MIB))
-    run.trainer.barrier()
-
-
-def save_synced(run: Run) -> None:
-    """Rank 0 saves to a file server that stores it when it is flushed; the others wait."""
+def save_remote(run: Run) -> None:
+    """Rank 0 saves to a file server that is late when the file is synchronised, or closed; the others wait."""
     if run.trainer.rank == 0:
         with open(run.options.inject_path, "wb", buffering=0) as file:
             file.write(bytes(MIB))
@@ -253,8 +245,7 @@ STOPPING: dict[str, Callable[[Run], None]] = {
     "ask-user": ask_user,
     "ask-remote": ask_remote,
     "upload": upload,
-    "save-closed": save_closed,
-    "save-synced": save_synced,
+    "save-remote": save_remote,
     "serve": serve,
 }
 GOING_ON: dict[str, Callable[[Run], None]] = {

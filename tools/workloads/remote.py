@@ -35,9 +35,7 @@ def put(url: str, seconds: float) -> None:
             yield bytes(PART_BYTES)
 
     connection = http.client.HTTPConnection(urlsplit(url).netloc)
-    connection.request(
-        "PUT", "/", body=parts(), encode_chunked=True, headers={"Transfer-Encoding": "chunked"}
-    )
+    connection.request("PUT", "/", body=parts())
     connection.getresponse().read()
 
 

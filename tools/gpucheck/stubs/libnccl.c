@@ -3,17 +3,12 @@
  * Stub of libnccl.so.2: a communicator of one rank that counts its operations, and a RAS
  * server on the port of NCCL_RAS_ADDR that reports them. Signatures: nccl.h.
  */
-#include <arpa/inet.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
+#define _GNU_SOURCE
+#include "../../workloads/stubs/ras_server.h"
 
 static int operations;
 
-static void report(FILE *out)
+static void ras_report(FILE *out)
 {
 	fprintf(out,
 		"{\"nccl_version\": \"2.28.0\", \"communicators_count\": 1, \"communicators\": "
@@ -25,47 +20,11 @@ static void report(FILE *out)
 		getpid(), operations);
 }
 
-static void *serve(void *argument)
-{
-	int listener = *(int *)argument;
-
-	for (;;) {
-		FILE *stream = fdopen(accept(listener, NULL, NULL), "r+");
-		char line[128];
-
-		while (stream && fgets(line, sizeof(line), stream)) {
-			fseek(stream, 0, SEEK_CUR);
-			if (strstr(line, "STATUS")) {
-				report(stream);
-				break;
-			}
-			fputs(strncmp(line, "CLIENT", 6) ? "OK\n" : "SERVER PROTOCOL 2\n", stream);
-			fflush(stream);
-		}
-		if (stream)
-			fclose(stream);
-	}
-	return NULL;
-}
-
 int ncclCommInitAll(void **communicators, int count, const int *devices)
 {
-	static int listener;
-	const char *address = getenv("NCCL_RAS_ADDR");
-	const char *colon = address ? strrchr(address, ':') : NULL;
-	struct sockaddr_in at = { .sin_family = AF_INET,
-				  .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	pthread_t server;
-
 	(void)count, (void)devices;
 	communicators[0] = &operations;
-	if (!colon)
-		return 0;
-	at.sin_port = htons(atoi(colon + 1));
-	listener = socket(AF_INET, SOCK_STREAM, 0);
-	if (bind(listener, (struct sockaddr *)&at, sizeof(at)) || listen(listener, 8))
-		return 2;
-	return pthread_create(&server, NULL, serve, &listener) ? 1 : 0;
+	return ras_begin();
 }
 
 int ncclAllReduce(const void *from, void *to, size_t count, int type, int operation,

@@ -23,8 +23,9 @@ static int64_t now_ns(void)
 	return now.tv_sec * 1000000000LL + now.tv_nsec;
 }
 
-int cuStreamSynchronize(volatile uint32_t *launched, uint32_t world, uint32_t step,
-			int64_t takes_ns)
+static inline __attribute__((always_inline)) int wait_busily(volatile uint32_t *launched,
+							     uint32_t world, uint32_t step,
+							     int64_t takes_ns, int is_yielding)
 {
 	int64_t began_ns = now_ns();
 	uint32_t rank = 0;
@@ -32,23 +33,23 @@ int cuStreamSynchronize(volatile uint32_t *launched, uint32_t world, uint32_t st
 	while (rank < world || now_ns() - began_ns < takes_ns)
 		if (rank < world && launched[rank] >= step)
 			rank++;
+		else if (is_yielding)
+			sched_yield();
 		else
 			(void)now_ns();
 	return 0;
 }
 
+int cuStreamSynchronize(volatile uint32_t *launched, uint32_t world, uint32_t step,
+			int64_t takes_ns)
+{
+	return wait_busily(launched, world, step, takes_ns, 0);
+}
+
 int cuStreamSynchronizeYielding(volatile uint32_t *launched, uint32_t world, uint32_t step,
 				int64_t takes_ns)
 {
-	int64_t began_ns = now_ns();
-	uint32_t rank = 0;
-
-	while (rank < world || now_ns() - began_ns < takes_ns)
-		if (rank < world && launched[rank] >= step)
-			rank++;
-		else
-			sched_yield();
-	return 0;
+	return wait_busily(launched, world, step, takes_ns, 1);
 }
 
 int cuStreamQuery(volatile uint32_t *launched, uint32_t world, uint32_t step)

@@ -8,18 +8,12 @@
  * nccl.h; the answer: src/ras/client_support.cc.
  */
 #define _GNU_SOURCE
-#include <arpa/inet.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
-#include <unistd.h>
+
+#include "ras_server.h"
 
 enum channel {
 	ALL_REDUCE,
@@ -76,8 +70,11 @@ static void *progress(void *argument)
 	return NULL;
 }
 
-static void report(const struct comm *comm, FILE *to)
+static const struct comm *reported;
+
+static void ras_report(FILE *to)
 {
+	const struct comm *comm = reported;
 	const struct shared *shared = comm->shared;
 
 	fprintf(to,
@@ -97,61 +94,12 @@ static void report(const struct comm *comm, FILE *to)
 	fputs("],\n\"missing_ranks\": []}]}\n", to);
 }
 
-static void talk(const struct comm *comm, FILE *from, FILE *to)
-{
-	char line[256];
-
-	while (fgets(line, sizeof(line), from)) {
-		if (strstr(line, "STATUS")) {
-			report(comm, to);
-			return;
-		}
-		fputs(strncmp(line, "CLIENT PROTOCOL", 15) ? "OK\n" : "SERVER PROTOCOL 2\n", to);
-		fflush(to);
-	}
-}
-
-static void *answer(void *argument)
-{
-	const struct comm *comm = argument;
-	const char *port = strrchr(getenv("NCCL_RAS_ADDR"), ':');
-	struct sockaddr_in address = { .sin_family = AF_INET,
-				       .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
-				       .sin_port = htons(atoi(port + 1)) };
-	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
-
-	setsockopt(listener, SOL_SOCKET, SO_REUSEPORT, &one, sizeof(one));
-	if (bind(listener, (struct sockaddr *)&address, sizeof(address)) || listen(listener, 8)) {
-		perror("RAS");
-		return NULL;
-	}
-	for (;;) {
-		int peer = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
-		FILE *from = fdopen(peer, "r"), *to = fdopen(dup(peer), "w");
-
-		if (from && to)
-			talk(comm, from, to);
-		if (to)
-			fclose(to);
-		if (from)
-			fclose(from);
-	}
-	return NULL;
-}
-
-static void begin(void *(*what)(void *), const char *name, struct comm *comm)
-{
-	pthread_t thread;
-
-	pthread_create(&thread, NULL, what, comm);
-	pthread_setname_np(thread, name);
-}
-
 int ncclCommInitRank(struct comm **made, int ranks, ncclUniqueId id, int rank)
 {
 	const char *proxy = getenv("NCCL_STUB_PROXY"), *ras = getenv("NCCL_RAS_ENABLE");
 	int file = open(getenv("NCCL_STUB_MEMORY"), O_RDWR | O_CLOEXEC);
 	struct comm *comm = calloc(1, sizeof(*comm));
+	pthread_t thread;
 
 	(void)id;
 	*made = comm;
@@ -165,11 +113,12 @@ int ncclCommInitRank(struct comm **made, int ranks, ncclUniqueId id, int rank)
 	comm->shared->pids[rank] = getpid();
 	sem_init(&comm->opened, 0, 0);
 	comm->has_proxy = proxy && *proxy == '1';
-	if (comm->has_proxy)
-		begin(progress, "NCCL Progress", comm);
-	if (!ras || *ras != '0')
-		begin(answer, "NCCL RAS", comm);
-	return 0;
+	if (comm->has_proxy) {
+		pthread_create(&thread, NULL, progress, comm);
+		pthread_setname_np(thread, "NCCL Progress");
+	}
+	reported = comm;
+	return ras && *ras == '0' ? 0 : ras_begin();
 }
 
 static int launch(struct comm *comm, enum channel channel, int is_collective)
