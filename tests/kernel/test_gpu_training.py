@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ from tests.kernel.command import until
 from tests.skips import ROOT
 from tools.workloads.gpu_styles import STYLES
 
-WORLD, STEPS = 2, 4
+WORLD, STEPS, LAST = 2, 4, 3
 
 pytestmark = [pytest.mark.needs("torch", "gcc"), pytest.mark.alone]
 
@@ -34,6 +37,19 @@ def events(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
+@contextmanager
+def asleep(folder: Path, style: str) -> Iterator[None]:
+    """A job whose rank 1 made so many steps and sleeps."""
+    faulty = ("--inject", "sleep", "--inject-rank", "1", "--inject-step", str(LAST))
+    started = job(folder, style, "--cpu-share", "0.4", *faulty)
+    try:
+        until(lambda: any(each["event"] == "fault" for each in events(folder)), "the fault")
+        yield
+    finally:
+        started.terminate()
+        started.wait(30)
+
+
 @pytest.mark.parametrize("style", STYLES)
 def test_ranks_train_to_the_end(tmp_path: Path, style: str) -> None:
     started = job(tmp_path, style, "--steps", str(STEPS), "--cpu-share", "0.4")
@@ -43,11 +59,16 @@ def test_ranks_train_to_the_end(tmp_path: Path, style: str) -> None:
     assert [counts["done", rank] for rank in range(WORLD)] == [1] * WORLD
 
 
+@pytest.mark.parametrize("style", STYLES)
+def test_no_rank_passes_one_that_does_not_launch(tmp_path: Path, style: str) -> None:
+    with asleep(tmp_path, style):
+        time.sleep(1)
+        steps = Counter(each["rank"] for each in events(tmp_path) if each["event"] == "step")
+        assert steps == {0: LAST, 1: LAST}
+
+
 def test_nccl_answers_for_all_ranks_who_is_behind(tmp_path: Path) -> None:
-    faulty = ("--inject", "sleep", "--inject-rank", "1", "--inject-step", "3")
-    started = job(tmp_path, "cuda-spin", *faulty)
-    try:
-        until(lambda: any(each["event"] == "fault" for each in events(tmp_path)), "the fault")
+    with asleep(tmp_path, "cuda-spin"):
         pids = {
             each["rank"]: int(each["pid"]) for each in events(tmp_path) if each["event"] == "start"
         }
@@ -61,6 +82,3 @@ def test_nccl_answers_for_all_ranks_who_is_behind(tmp_path: Path) -> None:
             return {each.rank: each.total for each in communicator.ranks}
 
         until(lambda: counts()[0] == counts()[1] + 1, "rank 0 to launch what rank 1 does not")
-    finally:
-        started.terminate()
-        started.wait(30)
