@@ -2,8 +2,8 @@
 
 The host's signals cannot distinguish ranks that all spin in one collective; operation counts can.
 They overrule a finding that has no rank to name or a guess, never a state that was seen (stopped, in
-storage). A rank that is behind is where the chain of waits ends, and not yet a hang: what it does there
-is judged with the patience that it would have without NCCL.
+storage), and spare no rank that the host names too. A rank that is behind is where the chain of waits
+ends, and not yet a hang: what it does there is judged with the patience that it would have without NCCL.
 """
 
 from __future__ import annotations
@@ -92,7 +92,9 @@ def _behind(
     elsewhere = next((each for each in here if _may_come(snapshot, each)), None)
     if elsewhere is None:
         return _named(snapshot, found, ranks, named, Cause.NOT_IN_COLLECTIVE, reasons)
-    if not _overrules(found):
+    # the host has waited long enough for the rank that it names
+    named_here = found.kind is VerdictKind.HUNG and found.pid in {each.pid for each in here}
+    if named_here or not _overrules(found):
         return found
     end = wait_chain.follow(snapshot, elsewhere)
     what = f"{end.state.text}: {end.text}, {evidence.ago(end)}"

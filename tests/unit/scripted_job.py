@@ -36,7 +36,7 @@ from kcover_ebpf.settings import Policy
 
 START_NS = 1_000 * NS
 FUTEX, NANOSLEEP, POLL, READ, OPENAT, PWRITE, YIELD = 202, 230, 7, 0, 257, 18, 24
-FSYNC, IOCTL, FLOCK = 74, 16, 73
+FSYNC, IOCTL, FLOCK, PAUSE = 74, 16, 73, 34
 COLLECTIVE = tuple(f"libtorch.so+{each:x}" for each in range(0x100, 0x120))
 BARRIER = tuple(f"libtorch.so+{each:x}" for each in range(0x400, 0x420))
 LOCK = tuple(f"python3.11+{each:x}" for each in range(0x900, 0x920))
@@ -49,12 +49,8 @@ STATES |= dict.fromkeys(("write", "fault"), TaskState.UNINTERRUPTIBLE)
 RUNNING_MODES = ("run", "spin", "yield", "starved", "throttled", "quota")
 STATES |= dict.fromkeys(RUNNING_MODES, TaskState.RUNNING)
 """State of the lead thread by mode; asleep in all others."""
-CALLS = {
+CALLS = dict.fromkeys(("run", "spin", "throttled", "quota"), NO_SYSCALL) | {
     "futex": FUTEX,
-    "run": NO_SYSCALL,
-    "spin": NO_SYSCALL,
-    "throttled": NO_SYSCALL,
-    "quota": NO_SYSCALL,
     "yield": YIELD,
     "starved": YIELD,
     "sleep": NANOSLEEP,
@@ -68,6 +64,7 @@ CALLS = {
     "ioctl": IOCTL,
     "flock": FLOCK,
     "nap": NANOSLEEP,
+    "pause": PAUSE,
 }
 """System call of the lead thread by mode."""
 STACK_POINTER = 0x7000

@@ -209,6 +209,18 @@ def test_nccl__a_rank_that_waits_elsewhere_is_behind_and_may_come(
     assert acted == []
 
 
+@pytest.mark.parametrize("others", ["spin", *WAITERS[1:]])
+def test_nccl__a_rank_that_the_host_names_is_not_spared_for_being_behind(others: str) -> None:
+    stage = Stage()
+    stage.run(60)
+    for number in range(4):
+        stage.become(stage.rank(number), "pause" if number == 2 else others, stack=LOCK)
+    verdict = repeated(stage, 12, behind=(rank(2, pid=102),))[-1]
+    assert verdict.culprit is not None
+    assert (verdict.kind, verdict.culprit.rank) == (VerdictKind.HUNG, 2)
+    assert verdict.cause is Cause.BLOCKED_UNKNOWN
+
+
 def test_nccl__a_rank_asleep_in_the_driver_is_behind_and_may_come() -> None:
     stage = Stage(world=8)
     stage.run(60)
