@@ -32,7 +32,7 @@ from tests.vm.conftest import GPU
 from tests.vm.guest import gpu_slot
 
 pytestmark = [pytest.mark.needs("root", "bpf"), pytest.mark.timeout(900, func_only=True)]
-NODES, PODS = 4, 8
+NODES = 4
 BOARD = 64
 """So many faults the report of a node has room for."""
 UNKNOWN_XIDS = 900
@@ -61,7 +61,8 @@ def test_a_lost_gpu_that_several_ranks_hold_names_the_node_and_no_rank(
     cluster: Cluster, namespace: Namespace, node: GuestNode
 ) -> None:
     policy(namespace)
-    uids = {pod["metadata"]["uid"] for pod in spread(namespace, node, PODS)}
+    pods = 2 * len(cluster.get("nodes"))
+    uids = {pod["metadata"]["uid"] for pod in spread(namespace, node, pods)}
     assert len(uids) >= 2
     until(
         lambda: all(holders(namespace, node, gpu) >= uids for gpu in (GPU, SECOND)),
@@ -75,7 +76,7 @@ def test_a_lost_gpu_that_several_ranks_hold_names_the_node_and_no_rank(
     assert any("fallen off the bus" in text for text in said), said
     assert any(f"{len(uids)} processes of the job have {GPU} open" in text for text in said), said
     check_cordoned(cluster, node, "xid_79")
-    check_trains_elsewhere(namespace, node, PODS)
+    check_trains_elsewhere(namespace, node, pods)
     declare_well(cluster, node)
     check_uncordoned(cluster, node)
 
