@@ -84,7 +84,8 @@ def _behind(
     named: Sequence[CollectiveRank],
     reasons: Sequence[Evidence],
 ) -> Finding:
-    here = [each for each in ranks if each.pid in _pids(named, snapshot, ranks)]
+    pids = _pids(named, snapshot, ranks)
+    here = [each for each in ranks if each.pid in pids]
     patience_s = snapshot.policy.storage_patience_s
     if not here and min(each.age_s for each in ranks) < patience_s:
         # what it does is not seen here
@@ -93,8 +94,8 @@ def _behind(
     if elsewhere is None:
         return _named(snapshot, found, ranks, named, Cause.NOT_IN_COLLECTIVE, reasons)
     # the host has waited long enough for the rank that it names
-    named_here = found.kind is VerdictKind.HUNG and found.pid in {each.pid for each in here}
-    if named_here or not _overrules(found):
+    agrees = found.kind is VerdictKind.HUNG and found.pid in pids
+    if agrees or not _overrules(found):
         return found
     end = wait_chain.follow(snapshot, elsewhere)
     what = f"{end.state.text}: {end.text}, {evidence.ago(end)}"
