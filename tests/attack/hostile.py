@@ -7,6 +7,7 @@ from typing import Any
 ARMED = {"kcover.io/cascading-recovery": "true"}
 JOB_NAME = "batch.kubernetes.io/job-name"
 FINALIZER = "example.org/never"
+SLEEPS = "import time\nwhile True: time.sleep(40)"
 IMAGE = "localhost/kcover-train:1"
 
 

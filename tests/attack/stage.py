@@ -10,6 +10,7 @@ from typing import Any
 
 from kcover_ebpf.kube.client import ApiClient
 from tests.attack import meters
+from tests.attack.hostile import JOB_NAME, SLEEPS, job
 from tests.cluster.cluster import Cluster, Namespace, until
 from tests.cluster.installed import NAMESPACE, Release
 from tests.cluster.kinds import KINDS
@@ -139,6 +140,16 @@ class Tenant:
         """Create objects."""
         text = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
         self.ctl("create", "--filename=-", stdin=text, timeout_s=300)
+
+    def started_on(self, node: str, name: str, **options: Any) -> list[dict[str, Any]]:
+        """A job of two sleeping pods on one node, once they run."""
+        body = job(name, SLEEPS, 2, **options)
+        body["spec"]["template"]["spec"]["nodeName"] = node
+        self.create(body)
+        selector = f"{JOB_NAME}={name}"
+        for each in self.namespace.wait_for_pods(selector, 2):
+            self.namespace.wait(f"pod/{each}", "condition=Ready")
+        return self.namespace.pods(selector)
 
     def refusal(self, body: dict[str, Any]) -> str:
         """Why the API server does not take an object; empty where it does."""

@@ -17,17 +17,19 @@ import pytest
 from tests.attack import programs
 from tests.attack.conftest import STATE, Peace
 from tests.attack.hostile import JOB_NAME, container, job, pod
-from tests.attack.stage import Stage, Tenant
+from tests.attack.stage import JOB, Stage, Tenant, Victim
 from tests.cluster import nodes
-from tests.cluster.cluster import JOBS, ROOT, until
+from tests.cluster.cluster import JOBS, ROOT, made, titled, until
 from tests.cluster.fake_agent import is_first, processes
 from tests.cluster.installed import NAMESPACE
-from tests.cluster.kinds import KINDS, wait_for_training
-from tests.cluster.restarts import stopped
+from tests.cluster.kinds import KINDS, start, wait_for_training
+from tests.cluster.orders import ByHand, reports_of, without_controllers
+from tests.cluster.restarts import policy, stopped
 from tools.cluster import cgroups
 
 pytestmark = pytest.mark.timeout(900, func_only=True)
 NODES = ("node1", "node2")
+WEBHOOKS = "ValidatingWebhookConfiguration"
 
 
 def test_a4_a_rank_that_answers_nccls_questions_with_megabytes(
@@ -95,6 +97,23 @@ def test_a6_a_disk_that_is_full_keeps_no_rank_stopped(peace: Peace, stage: Stage
     stage.victim.survives_a_hang()
 
 
+def test_a6_a_disk_that_fills_up_during_a_stop_keeps_no_rank_stopped(
+    peace: Peace, stage: Stage, tenant: Tenant
+) -> None:
+    """The controllers die after they have had two jobs stopped, and nothing can be written when the stops expire."""
+    space, names = tenant.namespace, ("one", "two")
+    pods = [each for name in names for each in tenant.started_on("node1", name)]
+    until(lambda: len(reports_of(space)) == len(names), "the agent reports on both jobs")
+    controller = stage.controller()
+    with without_controllers(stage.release, space):
+        for name in names:
+            ByHand(controller, space, name, {JOB_NAME: name}, name).order(f"stop-{name}", "Stop")
+        with full_disks(stage):
+            assert len(stopped(pods)) == len(pods)
+            until(lambda: not stopped(pods), "both jobs are let go", 60)
+    peace.assert_recovers()
+
+
 def test_a12_a_gang_of_three_hundred_ranks_on_a_node(peace: Peace, tenant: Tenant) -> None:
     tenant.create(job("crowd", programs.CROWD, armed=False))
     (name,) = tenant.namespace.wait_for_pods(f"{JOB_NAME}=crowd", 1)
@@ -133,6 +152,45 @@ def test_a12_a_namespace_that_takes_no_report(peace: Peace, tenant: Tenant) -> N
     peace.assert_kept(15)
     assert tenant.namespace.items("faultreports") == []
     peace.assert_recovers()
+
+
+@contextlib.contextmanager
+def broken_policy_engine(stage: Stage, namespace: str) -> Iterator[None]:
+    """Its webhook, which must agree to each report of a namespace, cannot be reached: the API server answers 500."""
+    name = "broken-policy-engine"
+    rule = {"apiGroups": ["kcover.io"], "apiVersions": ["*"], "operations": ["*"]}
+    webhook = {
+        "name": "reports.example.org",
+        "clientConfig": {"url": "https://127.0.0.1:1/"},
+        "rules": [rule | {"resources": ["faultreports"]}],
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+        "failurePolicy": "Fail",
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+    }
+    kind = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": WEBHOOKS}
+    body = {**kind, "metadata": {"name": name}, "webhooks": [webhook]}
+    stage.cluster.ctl("apply", "--filename=-", stdin=json.dumps(body))
+    try:
+        yield
+    finally:
+        stage.cluster.ctl("delete", WEBHOOKS, name)
+
+
+def test_a12_a_namespace_whose_policy_engine_is_broken(
+    peace: Peace, stage: Stage, tenant: Tenant
+) -> None:
+    """What matters is a job that an agent reports on after it."""
+    with broken_policy_engine(stage, tenant.namespace.name):
+        for node in NODES:
+            tenant.started_on(node, f"unreported-{node}")
+        peace.assert_kept(15)
+        assert tenant.namespace.items("faultreports") == []
+        with made(titled(stage.cluster, "later")) as later:
+            policy(later)
+            start(later, JOB)
+            Victim(later).survives_a_hang()
+        peace.assert_recovers()
 
 
 @pytest.mark.needs("fuse")

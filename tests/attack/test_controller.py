@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 
 from tests.attack.conftest import Peace
-from tests.attack.hostile import ARMED, FINALIZER, JOB_NAME, claims, job, pod, policy
+from tests.attack.hostile import (
+    ARMED,
+    FINALIZER,
+    JOB_NAME,
+    SLEEPS,
+    claims,
+    job,
+    pod,
+    policy,
+)
 from tests.attack.stage import JOB, OVER, Stage, Tenant, arrive, faults_of
 from tests.cluster.cluster import Cluster, Namespace, made, titled, until
 from tests.cluster.kinds import rank_pods
@@ -19,7 +28,6 @@ from tests.cluster.victims import has_trained, observed
 
 pytestmark = pytest.mark.timeout(900, func_only=True)
 CRASHES = "import sys, time; time.sleep(3); sys.exit(1)"
-SLEEPS = "import time\nwhile True: time.sleep(40)"
 
 
 @contextmanager

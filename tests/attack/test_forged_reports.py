@@ -28,7 +28,7 @@ from kcover_ebpf.diagnosis.verdict import (
 )
 from kcover_ebpf.kube.client import ApiClient
 from tests.attack.conftest import Peace
-from tests.attack.hostile import JOB_NAME, job, pod
+from tests.attack.hostile import JOB_NAME, pod
 from tests.attack.stage import Stage, Tenant, shut
 from tests.cluster import nodes
 from tests.cluster.cluster import Cluster, Namespace, until
@@ -39,7 +39,6 @@ from tests.cluster.orders import GROUP, ByHand, reports_of, without_controllers
 from tests.cluster.restarts import incidents
 
 pytestmark = pytest.mark.timeout(900, func_only=True)
-SLEEPS = "import time\nwhile True: time.sleep(40)"
 
 
 def crash_of(pods: tuple[PodRef, ...], node: str, by: str, job_name: str) -> FaultReport:
@@ -69,17 +68,6 @@ def send(agent: ApiClient, namespace: str, name: str, said: FaultReport) -> None
     agent.apply(f"{GROUP}/{namespace}/faultreports/{name}", body, "kcover-agent")
 
 
-def started_on(tenant: Tenant, node: str, name: str, **options: Any) -> list[dict[str, Any]]:
-    """A job of two sleeping pods on one node, once they run."""
-    body = job(name, SLEEPS, 2, **options)
-    body["spec"]["template"]["spec"]["nodeName"] = node
-    tenant.create(body)
-    selector = f"{JOB_NAME}={name}"
-    for each in tenant.namespace.wait_for_pods(selector, 2):
-        tenant.namespace.wait(f"pod/{each}", "condition=Ready")
-    return tenant.namespace.pods(selector)
-
-
 def refs(pods: list[dict[str, Any]]) -> tuple[PodRef, ...]:
     return tuple(PodRef(each["metadata"]["name"], each["metadata"]["uid"]) for each in pods)
 
@@ -88,7 +76,7 @@ def test_a1_an_agent_cannot_have_a_job_ended_that_has_no_pod_on_its_node(
     peace: Peace, stage: Stage, tenant: Tenant
 ) -> None:
     """The job is another tenant's; the last lines are the proof that such a report does end a job."""
-    pods = started_on(tenant, "node1", "far")
+    pods = tenant.started_on("node1", "far")
     mine, space = refs(pods), tenant.namespace
     forged = crash_of(mine, "node1", "node2", "far")
     thief = stage.agent("node2")
@@ -194,7 +182,7 @@ def test_a7_a_restarted_agent_with_many_orders_behind_it_still_reports(
 ) -> None:
     """The orders come from a token of the controller, while the controllers are away."""
     space = tenant.namespace
-    started_on(tenant, "node1", "obeys", armed=False)
+    tenant.started_on("node1", "obeys", armed=False)
     until(lambda: report_on(space, "node1"), "the agent reports on the gang")
     with without_controllers(stage.release, space):
         by_hand = ByHand(stage.controller(), space, "obeys", {JOB_NAME: "obeys"})

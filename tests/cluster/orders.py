@@ -52,6 +52,7 @@ class ByHand:
     namespace: Namespace
     job: str
     selector: Mapping[str, str]
+    name: str = "by-hand"
     _made: dict[str, Any] = field(default_factory=dict)
 
     def order(self, number: str, verb: str) -> str:
@@ -71,7 +72,7 @@ class ByHand:
             "expires": _time(_LASTS_S),
         }
         body = {**self._made, "status": {"phase": "ShuttingDown", "order": order}}
-        self._made = self.controller.replace(f"{path}/by-hand/status", body)
+        self._made = self.controller.replace(f"{path}/{self.name}/status", body)
         try:
             until(lambda: self._is_acknowledged(number), f"{number} is acknowledged", _LASTS_S)
         except ClusterError as error:
@@ -85,7 +86,7 @@ class ByHand:
         return {
             "apiVersion": "kcover.io/v1alpha1",
             "kind": "Incident",
-            "metadata": {"name": "by-hand"},
+            "metadata": {"name": self.name},
             "spec": {"job": ref},
         }
 
