@@ -347,8 +347,12 @@ class Job:
     @property
     def _elsewhere(self) -> bool | None:
         # ranks on hosts that are not seen: connections to unknown processes may lead to them
-        size, known = self.members.world_size, len(self.members.all_ranks)
-        return (False if self._whole else None) if size is None else size > known
+        size, known = self.members.world_size, self.members.all_ranks
+        if size is not None:
+            return size > len(known)
+        # a rank that has a number and is alone here has its peers elsewhere, or none
+        numbered = [view.rank is not None for view in known.values()]
+        return None if numbered == [True] or not self._whole else False
 
     def snapshot(self) -> JobSnapshot:
         """Everything a judgement needs, as of now."""

@@ -9,8 +9,9 @@ import pytest
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
 from kcover_ebpf.facts.host import ProcessSeen
+from kcover_ebpf.facts.kernel import SocketSample
 from kcover_ebpf.facts.syscalls import SyscallTable
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.ids import Inode, Pid
 from kcover_ebpf.settings import Policy
 
 from .scripted_job import LOCK, Proc, Stage
@@ -24,6 +25,7 @@ class Part(Stage):
     """The ranks of one host of two, watched by a sensor that knows of no other."""
 
     world: int = 8
+    reports_size: bool = True
     numbers: tuple[int, ...] = (0, 1, 2, 3)
     reported: dict[str, str] = field(default_factory=dict)
     """What the launcher says beside rank and size."""
@@ -38,7 +40,9 @@ class Part(Stage):
 
     def add(self, proc: Proc) -> Proc:
         super().add(proc)
-        environ = {"RANK": str(proc.rank), "WORLD_SIZE": str(self.world)} | self.reported
+        environ = {"RANK": str(proc.rank)} | self.reported
+        if self.reports_size:
+            environ["WORLD_SIZE"] = str(self.world)
         seen = ProcessSeen(self.now_ns, Pid(proc.pid), Pid(1), "python3", proc.argv, environ)
         self.job.observe(seen)
         return proc
@@ -137,6 +141,51 @@ def test_several_hosts__all_ranks_of_this_host_may_be_stopped_while_the_others_c
         stage.become(proc, "stopped")
     stage.run(8)
     assert stage.causes() == [Cause.STOPPED]
+
+
+@dataclass
+class Alone(Part):
+    """One rank, which exchanges data with another host."""
+
+    numbers: tuple[int, ...] = (0,)
+    remote: tuple[str, int] = ("10.0.0.2", 41_000)
+
+    def _socket(self, proc: Proc) -> None:
+        lost = self._lost(proc, proc)
+        self.feed(
+            SocketSample(
+                boottime_ns=self.now_ns,
+                pid=Pid(proc.pid),
+                fd=10,
+                inode=Inode(10),
+                state="ESTABLISHED",
+                local=("10.0.0.1", 29_500),
+                remote=self.remote,
+                unread_bytes=0,
+                unsent_bytes=0,
+                unacked_bytes=4096 if lost else 0,
+                acked_bytes=proc.sent,
+                received_bytes=proc.sent,
+                backoff=proc.backoff,
+                send_window_bytes=65536,
+                last_send_ns=proc.last_send_ns,
+                last_receive_ns=proc.last_send_ns,
+            )
+        )
+
+
+@pytest.mark.parametrize("reports_size", [True, False])
+@pytest.mark.parametrize(("port", "is_lost"), [(41_000, True), (443, False)])
+def test_several_hosts__a_rank_that_is_alone_here_has_lost_its_link_to_another_host(
+    reports_size: bool, port: int, is_lost: bool
+) -> None:
+    """Whether its peers are elsewhere is not known without the size of the job; a service is none."""
+    stage = Alone(world=2, reports_size=reports_size, remote=("10.0.0.2", port))
+    stage.run(40)
+    assert stage.causes() == []
+    stage.become(stage.rank(0), "recv", backoff=5)
+    stage.run(10)
+    assert (Cause.LINK in stage.causes()) == is_lost
 
 
 def test_several_hosts__a_lock_is_named_among_the_ranks_of_this_host() -> None:
