@@ -344,20 +344,10 @@ class Job:
         size = self.members.world_size
         return self._whole and (size is None or self.members.expected == size)
 
-    @property
-    def _elsewhere(self) -> bool | None:
-        # ranks on hosts that are not seen: connections to unknown processes may lead to them
-        size, known = self.members.world_size, self.members.all_ranks
-        if size is not None:
-            return size > len(known)
-        # a rank that has a number and is alone here has its peers elsewhere, or none
-        numbered = [view.rank is not None for view in known.values()]
-        return None if numbered == [True] or not self._whole else False
-
     def snapshot(self) -> JobSnapshot:
         """Everything a judgement needs, as of now."""
         members, views = self.members, self.members.views
-        ends = EndpointIndex(views.values(), elsewhere=self._elsewhere)
+        ends = EndpointIndex(views.values(), elsewhere=members.others_elsewhere(whole=self._whole))
         known = self.attention.known if self.pace.trained else KnownWaits()
         thresholds_s = {pid: self.pace.threshold_s(pid) for pid in members.ranks}
         stops, python = self.announced.stops, self.attention.python_frames

@@ -219,6 +219,18 @@ class Members:
         # two launchers of one job may share a host
         return min(world, max(local, len(self.all_ranks)))
 
+    def others_elsewhere(self, *, whole: bool) -> bool | None:
+        """Whether ranks are on hosts that are not seen: connections to unknown processes may lead to them.
+
+        None where that is not known. `whole`: every rank should be here, where no launcher says otherwise.
+        """
+        size, known = self.world_size, self.all_ranks
+        if size is not None:
+            return size > len(known)
+        # a rank that has a number and is alone here has its peers elsewhere, or none
+        numbered = [view.rank is not None for view in known.values()]
+        return None if numbered == [True] or not whole else False
+
     @property
     def connected(self) -> list[Pid]:
         """Living processes whose connections show something: ranks, launchers, and what may turn out to be a rank."""
