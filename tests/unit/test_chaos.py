@@ -63,6 +63,18 @@ def test_violations__each_invariant_can_be_broken(outcome: Outcome, words: str) 
     assert words in found
 
 
+def test_violations__a_fault_before_any_progress_is_one_more_restart_of_its_incident() -> None:
+    entry = "1970-01-01T00:{}Z ShuttingDown replace: suspending the job (HUNG stopped {})"
+    again = "again before any progress"
+    for at, text, words in (
+        ("16:45.5", again, []),
+        ("20:45.5", again, ["a: stop a rank in demo-1 was never reported"]),
+        ("16:45.5", "", ["a: stop a rank in demo-1 was never reported"]),
+    ):
+        before = replace(REPORTED, since_s=900.0, timeline=[entry.format(at, text)])
+        assert violations(replace(GOOD, incidents=[before])) == words
+
+
 def test_violations__a_rank_that_died_is_restarted_by_its_kubelet_too() -> None:
     twice = replace(JOB, starts={0: 3, 1: 3})
     killed = replace(GOOD, faults=[replace(STOP, kind=Kind.KILL_RANK.value)], jobs=[twice, STEADY])

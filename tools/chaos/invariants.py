@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from kcover_ebpf.api.rfc3339 import from_text
+
 MOST_BYTES = {"agent": 200_000_000, "controller": 300_000_000}
 """Peak resident memory of one process."""
 MOST_DESCRIPTORS = 256
@@ -15,6 +17,7 @@ REPORTED_EARLY_S = 15.0
 clock may be wrong by 10 s."""
 
 
+_AGAIN = "again before any progress"
 _NO_FAULT = ("", "WORKING", "UNKNOWN", "SLOW")
 """A job whose processors are taken by a flood is slow, and to report that is right: it is never acted on."""
 
@@ -129,10 +132,17 @@ def is_reported(fault: Fault, incidents: Sequence[Seen]) -> bool:
     return any(
         each.job == fault.job
         and each.verdict not in _NO_FAULT
-        and each.since_s > fault.at_s - REPORTED_EARLY_S
-        and (fault.restarted_s is None or each.since_s < fault.restarted_s + REPORTED_EARLY_S)
+        and at_s > fault.at_s - REPORTED_EARLY_S
+        and (fault.restarted_s is None or at_s < fault.restarted_s + REPORTED_EARLY_S)
         for each in incidents
+        for at_s in _dates(each)
     )
+
+
+def _dates(incident: Seen) -> list[float]:
+    # a fault before the ranks made progress again is one more restart of the same incident
+    again = (entry.split()[0] for entry in incident.timeline if _AGAIN in entry)
+    return [incident.since_s, *map(from_text, again)]
 
 
 def _of_process(peak: Peak) -> list[str]:

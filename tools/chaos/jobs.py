@@ -7,6 +7,7 @@ import signal
 import time
 from dataclasses import dataclass, field
 
+from kcover_ebpf.tunables.agent import REFRESH_S
 from tests.cluster.cluster import ClusterError, Namespace
 from tests.cluster.fake_agent import is_first, processes
 from tests.cluster.kinds import KINDS, rank_pods, wait_for_training, wait_until_learned
@@ -17,7 +18,8 @@ from tools.chaos.plan import Act, Kind
 
 JOB = KINDS["job"]
 _SIGNALS = {Kind.STOP_RANK: signal.SIGSTOP, Kind.KILL_RANK: signal.SIGKILL}
-_CALM_S = 300.0
+_CALM_S = REFRESH_S + 60.0
+"""A report that was deleted is not missed by its agent: it is there again with the next whole one."""
 
 
 @dataclass
