@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
 from kcover_ebpf.facts.host import ProcessSeen
-from kcover_ebpf.facts.kernel import SocketSample
 from kcover_ebpf.facts.syscalls import SyscallTable
-from kcover_ebpf.ids import Inode, Pid
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.settings import Policy
 
 from .scripted_job import LOCK, Proc, Stage
+from .wired_stage import NOTHING
 
 TORCHRUN = "LOCAL_WORLD_SIZE"
 OPEN_MPI = "OMPI_COMM_WORLD_LOCAL_SIZE"
@@ -151,23 +151,17 @@ class Alone(Part):
     remote: tuple[str, int] = ("10.0.0.2", 41_000)
 
     def _socket(self, proc: Proc) -> None:
-        lost = self._lost(proc, proc)
         self.feed(
-            SocketSample(
+            replace(
+                NOTHING,
                 boottime_ns=self.now_ns,
                 pid=Pid(proc.pid),
-                fd=10,
-                inode=Inode(10),
-                state="ESTABLISHED",
                 local=("10.0.0.1", 29_500),
                 remote=self.remote,
-                unread_bytes=0,
-                unsent_bytes=0,
-                unacked_bytes=4096 if lost else 0,
+                unacked_bytes=4096 if proc.backoff else 0,
                 acked_bytes=proc.sent,
                 received_bytes=proc.sent,
                 backoff=proc.backoff,
-                send_window_bytes=65536,
                 last_send_ns=proc.last_send_ns,
                 last_receive_ns=proc.last_send_ns,
             )
