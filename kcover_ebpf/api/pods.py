@@ -39,6 +39,20 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
+class ContainerEnd:
+    """How a container ended, as its kubelet reports it; times by that node's clock, exact to one second."""
+
+    code: int
+    """128 and a signal's number where one ended it."""
+    time_s: float | None = None
+    """Unix seconds; None where the kubelet does not know."""
+    ran_s: float | None = None
+    """How long it had run; None where that is not known."""
+    reason: str = ""
+    """Of the runtime: Completed, Error, OOMKilled."""
+
+
+@dataclass(frozen=True, slots=True)
 class Container:
     """One container of a pod, specification and status together."""
 
@@ -51,8 +65,8 @@ class Container:
     """It carries a rule by which the kubelet runs the whole pod again (RestartAllContainers)."""
     started_s: float | None = None
     """Unix seconds; None while it does not run."""
-    exit_code: int | None = None
-    """Of its last end; None before the first."""
+    last_end: ContainerEnd | None = None
+    """None before the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +178,9 @@ def _container(raw: Mapping[str, Any], status: Mapping[str, Any], kind: Containe
     if kind is ContainerKind.INIT and raw.get("restartPolicy") == "Always":
         kind = ContainerKind.SIDECAR
     state, last = _map(status.get("state")), _map(status.get("lastState"))
-    ended = _map(state.get("terminated") or last.get("terminated"))
+    ended = state.get("terminated") or last.get("terminated")
     rules = [_map(each) for each in _list(raw.get("restartPolicyRules"))]
-    count, code = status.get("restartCount"), ended.get("exitCode")
+    count = status.get("restartCount")
     return Container(
         name=_text(raw.get("name")),
         kind=kind,
@@ -174,8 +188,20 @@ def _container(raw: Mapping[str, Any], status: Mapping[str, Any], kind: Containe
         restart_count=count if isinstance(count, int) else 0,
         restarts_pod=any(each.get("action") == "RestartAllContainers" for each in rules),
         started_s=_time(_map(state.get("running")).get("startedAt")),
-        exit_code=code if isinstance(code, int) else None,
+        last_end=_end(_map(ended)),
     )
+
+
+def _end(raw: Mapping[str, Any]) -> ContainerEnd | None:
+    code, began_s, ended_s = (
+        raw.get("exitCode"),
+        _time(raw.get("startedAt")),
+        _time(raw.get("finishedAt")),
+    )
+    if not isinstance(code, int):
+        return None
+    ran_s = None if began_s is None or ended_s is None else max(ended_s - began_s, 0.0)
+    return ContainerEnd(code, ended_s, ran_s, _text(raw.get("reason")))
 
 
 def _map(raw: object) -> Mapping[str, Any]:

@@ -25,7 +25,7 @@ def is_kept_waiting(pod: Pod, now_s: float) -> bool:
 def is_slow(pod: Pod) -> bool:
     """True while the bandwidth check that ended last with `FAILED` has not been started again."""
     return pod.deleted_s is None and any(
-        each.exit_code == FAILED and each.started_s is None
+        each.started_s is None and each.last_end is not None and each.last_end.code == FAILED
         for each in pod.containers
         if (each.name, each.kind) == (BANDWIDTH, ContainerKind.INIT)
     )

@@ -12,6 +12,8 @@ from dataclasses import replace
 from kcover_ebpf.api.fault_policy import FaultPolicy, Level, NamedPolicy
 from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Incident, Phase, Status
+from kcover_ebpf.cluster.gang_input import GangVerdict
+from kcover_ebpf.cluster.unreported import unreported
 from kcover_ebpf.controller.api_writer import ApiWriter
 from kcover_ebpf.controller.breaker import Breaker, Limits
 from kcover_ebpf.controller.cache import ObjectCache
@@ -79,6 +81,7 @@ class GangReconciler:
         )
         memory = self._memory.setdefault(key, GangMemo())
         if live is None and not self._contexts.is_suspected(key):
+            self._record_unreported(key, known)
             if memory.calm_s and self.wall() - memory.calm_s < IDLE_WATCHED_S:
                 return IDLE_WATCHED_S
             self._gangs.forget(key)
@@ -96,6 +99,33 @@ class GangReconciler:
             return self._go_on(key, live, known, pods, memory)
         finally:
             self._deciding.discard(key)
+
+    def _record_unreported(self, key: GangId, known: list[Incident]) -> None:
+        """Make an incident of a crash that no report speaks of any more; nothing is done about it."""
+        pods, now_s = self._gangs.shown(key), self.wall()
+        spans = [
+            (
+                each.created_s if each.status.since_s is None else each.status.since_s,
+                max(each.created_s, each.status.last_s),
+            )
+            for each in known
+            if each.status is not None
+        ]
+        if unreported(str(key), [each.pod for each in pods], spans, now_s) is None:
+            return
+        found = self._contexts.found(key, None, pods)
+        if found is None or found.top is None:
+            return
+        own = tuple(each for each in pods if each.pod.uid not in found.strays)
+        verdict = unreported(str(key), [each.pod for each in own], spans, now_s)
+        named = self._contexts.policy(key, own, None)
+        action = self._limits.bounds.of(named.policy if named is not None else FaultPolicy()).action
+        if verdict is None or action is Level.IGNORE:
+            return
+        made = self._make(key, known, found.top, named)
+        if made is not None:
+            nodes = tuple(sorted({each.pod.node for each in own if each.pod.node}))
+            self._write(made, guards.recorded(GangVerdict(verdict), nodes))
 
     def _yields(self, live: Incident) -> bool:
         """Where many jobs break at once, all are decided before one is ended; but none waits for long."""
@@ -157,6 +187,12 @@ class GangReconciler:
         ):
             again = last.status.phase in (Phase.OBSERVED, Phase.REFUSED)
             return last if again and self._quota.may_reopen(last) else None
+        return self._make(key, known, top, named)
+
+    def _make(
+        self, key: GangId, known: list[Incident], top: TopOwner, named: NamedPolicy | None
+    ) -> Incident | None:
+        """A new incident without a status, in place of those that are over; None where there is no room for it."""
         name = f"{top.ref.name[:40].rstrip('-.')}-{uuid.uuid4().hex[:8]}"
         policy = named.name if named is not None else None
         made = Incident(key.namespace, name, top.ref, key.labels, policy)

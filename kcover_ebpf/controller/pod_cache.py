@@ -151,6 +151,11 @@ class PodCache:
             found = shared or self._own[key]
         return found.pods.of(key) if found.watch.synced.is_set() else None
 
+    def shown(self, key: GangId) -> tuple[GangPod, ...]:
+        """The pods of a gang as far as they are watched already; nothing is asked for."""
+        shared = self._shared.get(tuple(name for name, _ in key.selector))
+        return shared.pods.of(key) if shared is not None else ()
+
     def forget(self, key: GangId) -> None:
         """A gang is well again."""
         with self._lock:

@@ -279,11 +279,14 @@ def _cause(view: ProcessHistory, leaving: ProcessExit, announced: Announcements)
         return Cause.OOM_KILLED
     if view.member is not None and view.member.role is Role.LOADER:
         return Cause.LOADER_DIED
-    if leaving.signal == signal.SIGABRT:
+    return cause_of_signal(leaving.signal) if leaving.signal else Cause.EXITED
+
+
+def cause_of_signal(number: int) -> Cause:
+    """What a rank died of that was ended by a signal, as far as its number shows it."""
+    if number == signal.SIGABRT:
         return Cause.ABORTED
-    if leaving.signal in _CRASH_SIGNALS:
-        return Cause.SEGFAULT
-    return Cause.KILLED if leaving.signal else Cause.EXITED
+    return Cause.SEGFAULT if number in _CRASH_SIGNALS else Cause.KILLED
 
 
 def _reported(view: ProcessHistory, leaving: ProcessExit, announced: Announcements) -> str:

@@ -73,6 +73,14 @@ def first_status(merged: GangVerdict, nodes: tuple[str, ...]) -> Status:
     )
 
 
+def recorded(merged: GangVerdict, nodes: tuple[str, ...]) -> Status:
+    """The status of an incident that was found after the fact, and of which only a record is kept."""
+    why = "; no agent reported it, and the kubelet has restarted it: recorded only"
+    text = headline_of(merged)[: 1000 - len(why)] + why
+    status = describe(Status(phase=Phase.OBSERVED), merged, nodes)
+    return status.enter(Phase.OBSERVED, merged.verdict.time_s, text)
+
+
 def describe(status: Status, merged: GangVerdict, nodes: tuple[str, ...]) -> Status:
     """The status with what is said now; the time of the first sign stays."""
     verdict = merged.verdict

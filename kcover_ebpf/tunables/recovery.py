@@ -119,6 +119,21 @@ FAULT_SILENT_S = 3600.0
 RECOVERED_STABLE_S = 10.0
 """Ranks that train must do so for a while: a job may move once and stop again."""
 
+# --- Ranks that ended unreported
+
+END_REPORTED_S = 20.0
+"""An agent that is there reports an end within 2 s, and one that was killed is there again within 10 s."""
+END_RECORDED_S = 900.0
+"""What ended longer ago is not recorded: a deleted report is there again after 600 s."""
+END_RAN_S = 10.0
+"""Who ended sooner had hardly imported its framework. Chosen."""
+END_BEFORE_INCIDENT_S = 15.0
+"""An end so long before the fault of an incident belongs to it: clocks of two nodes, which may be 10 s apart."""
+END_AFTER_INCIDENT_S = 10.0
+"""The same after its last change."""
+ENDS_TOGETHER_S = 30.0
+"""Ends so close to each other have one cause: peers notice a reset connection at once. Chosen."""
+
 # --- Nodes
 
 INSPECTIONS_FAILED = 2

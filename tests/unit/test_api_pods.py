@@ -18,7 +18,7 @@ from kcover_ebpf.api.job_kinds import (
     selects,
     with_ranks,
 )
-from kcover_ebpf.api.pods import Container, ContainerKind, Pod, pod_of
+from kcover_ebpf.api.pods import Container, ContainerEnd, ContainerKind, Pod, pod_of
 from kcover_ebpf.errors import ObjectError
 
 
@@ -168,7 +168,14 @@ def test_pod_of__containers_of_every_kind() -> None:
                     "containerID": "containerd://aa",
                     "restartCount": 2,
                     "state": {"running": {"startedAt": "1970-01-01T00:00:09Z"}},
-                    "lastState": {"terminated": {"exitCode": 137}},
+                    "lastState": {
+                        "terminated": {
+                            "exitCode": 137,
+                            "reason": "OOMKilled",
+                            "startedAt": "1970-01-01T00:00:02Z",
+                            "finishedAt": "1970-01-01T00:00:08Z",
+                        }
+                    },
                 }
             ],
             "conditions": [{"type": "Ready", "status": "True"}],
@@ -181,8 +188,9 @@ def test_pod_of__containers_of_every_kind() -> None:
         ("debug", ContainerKind.EPHEMERAL, ""),
     ]
     train = one.containers[2]
-    assert (train.restart_count, train.started_s, train.exit_code) == (2, 9.0, 137)
-    assert one.containers[0].exit_code == 0
+    assert (train.restart_count, train.started_s) == (2, 9.0)
+    assert train.last_end == ContainerEnd(137, 8.0, 6.0, "OOMKilled")
+    assert one.containers[0].last_end == ContainerEnd(0), "and when is not known"
     assert one.restarts_in_place
     assert one.ready
 

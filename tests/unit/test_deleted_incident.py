@@ -57,7 +57,7 @@ class World:
         """Another controller takes over."""
         self.store = ObjectCache(lambda _: None, wall=lambda: START_S)
         owners: Any = SimpleNamespace(of_pods=self._found, of_ref=self._found)
-        gangs: Any = SimpleNamespace(pods=lambda _: (), forget=lambda _: None)
+        gangs: Any = SimpleNamespace(pods=lambda _: (), shown=lambda _: (), forget=lambda _: None)
         story: Any = SimpleNamespace(created_s={}, publish=lambda *_: None)
         self.jobs = GangReconciler(self.store, gangs, owners, self, story, Limits())  # type: ignore[arg-type]
         self.jobs.wall = lambda: START_S

@@ -60,7 +60,7 @@ class World:
         self.store = ObjectCache(lambda _: None, wall=lambda: START_S + 1.0)
         self.writes = 0
         owners: Any = SimpleNamespace(of_pods=self._owner)
-        gangs: Any = SimpleNamespace(pods=self._pods, forget=lambda _: None)
+        gangs: Any = SimpleNamespace(pods=self._pods, shown=self._pods, forget=lambda _: None)
         story: Any = SimpleNamespace(created_s={}, publish=lambda *_: None)
         limits = Limits(incidents=MOST)
         self.jobs = GangReconciler(self.store, gangs, owners, self, story, limits)  # type: ignore[arg-type]

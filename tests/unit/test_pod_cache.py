@@ -113,6 +113,9 @@ def test_pod_cache__only_gangs_that_are_asked_for_are_reported() -> None:
     informer.watch.synced.set()
     informer._on_event(Event(Change.SET, pod("j-0")))
     assert reported == []
+    assert [each.pod.name for each in made.shown(KEY)] == ["j-0"]
+    informer._on_event(Event(Change.SET, pod("j-0")))
+    assert reported == [], "who reads without asking is not notified"
     found = made.pods(KEY)
     assert found is not None
     assert [each.pod.name for each in found] == ["j-0"]
@@ -134,6 +137,8 @@ def test_pod_cache__a_gang_named_by_its_owner_has_a_watch_of_its_own_while_it_is
     transport = FakeEmptyTransport()
     made = pod_cache.PodCache(transport, lambda _: None, lambda _: None)  # type: ignore[arg-type]
     key = GangId.of("ns", {"kcover.io/owner-uid": "u-j"})
+    assert made.shown(key) == ()
+    assert transport.asked == []
     made.pods(key)
     own = made._own[key]
     assert own.watch.synced.wait(30)

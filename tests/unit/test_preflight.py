@@ -19,7 +19,7 @@ from kcover_ebpf.api import node_health, preflight, rfc3339
 from kcover_ebpf.api.fault_report import PodRef
 from kcover_ebpf.api.incident import FailureClass, Phase, RestartMethod
 from kcover_ebpf.api.node_health import NodeHealth
-from kcover_ebpf.api.pods import Container, ContainerKind, Pod
+from kcover_ebpf.api.pods import Container, ContainerEnd, ContainerKind, Pod
 from kcover_ebpf.cli import main
 from kcover_ebpf.cli import preflight as command
 from kcover_ebpf.diagnosis.verdict import Cause, Verdict, VerdictKind
@@ -165,7 +165,7 @@ NO_FAULT: dict[str, tuple[Pod, NodeHealth | None]] = {
     "the node is well: any container may be named so": (waiting(3), WELL),
     "nothing is known of the node": (waiting(3), None),
     "it may still let the job start": (waiting(3, replace(WAITING, started_s=NOW_S - 15)), BAD),
-    "it passed": (waiting(3, replace(WAITING, started_s=None, exit_code=0)), BAD),
+    "it passed": (waiting(3, replace(WAITING, started_s=None, last_end=ContainerEnd(0))), BAD),
     "another container runs": (waiting(3, replace(WAITING, name="init")), BAD),
     "a main container is named so": (waiting(3, replace(WAITING, kind=ContainerKind.MAIN)), BAD),
     "the pod is being deleted": (replace(waiting(3), deleted_s=NOW_S), BAD),
@@ -177,7 +177,9 @@ def test_agent__anything_else_is_no_fault(member: Pod, state: NodeHealth | None)
     assert verdict(member, health=state) is None
 
 
-SLOW = Container(preflight.BANDWIDTH, ContainerKind.INIT, "p", exit_code=preflight.FAILED)
+SLOW = Container(
+    preflight.BANDWIDTH, ContainerKind.INIT, "p", last_end=ContainerEnd(preflight.FAILED)
+)
 """Its kubelet waits before it starts it again."""
 
 
@@ -191,8 +193,8 @@ def test_agent__a_slow_node_is_a_fault_of_it_where_the_operator_believes_the_job
     assert (found.culprit.pod, found.culprit.node) == ("j-3", "b")
     assert "slower than the floor of the job's own bandwidth check" in found.evidence[0].text
     for other in (
-        replace(SLOW, exit_code=0),
-        replace(SLOW, exit_code=137),
+        replace(SLOW, last_end=ContainerEnd(0)),
+        replace(SLOW, last_end=ContainerEnd(137)),
         replace(SLOW, started_s=NOW_S),
         replace(SLOW, kind=ContainerKind.MAIN),
     ):

@@ -1,0 +1,142 @@
+"""Ranks that ended and were restarted by their kubelets while nobody said so: read from the pods, after the fact.
+
+A report says what is. Where a rank dies while its node has no agent, or is restarted before a controller leads,
+no report speaks of it by then; its container's last state still does.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from kcover_ebpf.api.job_kinds import must_train, with_ranks
+from kcover_ebpf.api.pods import ContainerEnd, Pod
+from kcover_ebpf.diagnosis.exits import cause_of_signal
+from kcover_ebpf.diagnosis.verdict import (
+    Cause,
+    Culprit,
+    Evidence,
+    EvidenceKind,
+    Verdict,
+    VerdictKind,
+)
+from kcover_ebpf.tunables.recovery import (
+    END_AFTER_INCIDENT_S,
+    END_BEFORE_INCIDENT_S,
+    END_RAN_S,
+    END_RECORDED_S,
+    END_REPORTED_S,
+    ENDS_TOGETHER_S,
+)
+
+Span = tuple[float, float]
+"""From the fault of an incident until its last change, unix seconds by the controller's clock."""
+_REQUESTED = (signal.SIGINT, signal.SIGTERM)
+_STOPPED = (signal.SIGKILL,)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    pod: Pod
+    end: ContainerEnd
+    at_s: float
+
+    @property
+    def signal(self) -> int:
+        """0 where it ended by itself."""
+        return self.end.code - 128 if 128 < self.end.code < 128 + signal.NSIG else 0
+
+    @property
+    def cause(self) -> Cause:
+        if self.end.reason == "OOMKilled":
+            return Cause.OOM_KILLED
+        return cause_of_signal(self.signal) if self.signal else Cause.EXITED
+
+
+def unreported(
+    job: str, pods: Sequence[Pod], incidents: Sequence[Span], now_s: float
+) -> Verdict | None:
+    """The crash that ended first of the newest that none of the job's incidents covers; None if there is none.
+
+    Only containers that run again count: what has not been restarted is still there to be reported.
+    """
+    ranks = [pod for pod in pods if must_train(pod) and pod.deleted_s is None]
+    ended = sorted(
+        (
+            each
+            for pod in ranks
+            for each in _ended(pod)
+            if END_REPORTED_S <= now_s - each.at_s < END_RECORDED_S
+            and not any(
+                began_s - END_BEFORE_INCIDENT_S <= each.at_s <= last_s + END_AFTER_INCIDENT_S
+                for began_s, last_s in incidents
+            )
+        ),
+        key=lambda each: -each.at_s,
+    )
+    together = list(_together(ended))
+    if not together or _is_stop(together, ranks):
+        return None
+    return _verdict(job, together, now_s)
+
+
+def _ended(pod: Pod) -> Iterator[_Ended]:
+    for each in with_ranks(pod):
+        end = each.last_end
+        if each.started_s is None or end is None or end.time_s is None or end.code == 0:
+            continue
+        one = _Ended(pod, end, end.time_s)
+        # a container that ends at once has started no rank, and is asked to end by whoever drains its node
+        if one.signal not in _REQUESTED and (end.ran_s is None or end.ran_s >= END_RAN_S):
+            yield one
+
+
+def _together(ended: Sequence[_Ended]) -> Iterator[_Ended]:
+    """The newest, and those before it that are as close to each other as what one crash brings about."""
+    before: _Ended | None = None
+    for each in ended:
+        if before is not None and before.at_s - each.at_s > ENDS_TOGETHER_S:
+            return
+        yield each
+        before = each
+
+
+def _is_stop(together: Sequence[_Ended], ranks: Sequence[Pod]) -> bool:
+    """True if all ranks of several were killed at once: a restart by us, whose incident was deleted, is no crash."""
+    killed = {
+        each.pod.uid
+        for each in together
+        if each.signal in _STOPPED and each.cause is not Cause.OOM_KILLED
+    }
+    return len(ranks) > 1 and len(killed) == len(ranks)
+
+
+def _verdict(job: str, together: Sequence[_Ended], now_s: float) -> Verdict:
+    """Who was killed by a signal did not end because a peer was gone; of several none is named."""
+    by_signal = [each for each in together if each.signal]
+    first = min(by_signal or together, key=lambda each: each.at_s)
+    alike = by_signal or [each for each in together if each.at_s - first.at_s <= 1.0]
+    pod = first.pod
+    culprit = None
+    if {each.pod.uid for each in alike} == {pod.uid}:
+        culprit = Culprit(pod=pod.name, pod_uid=pod.uid, node=pod.node or None)
+    return Verdict(
+        job=job,
+        incident="",
+        kind=VerdictKind.CRASHED,
+        cause=first.cause,
+        time_s=now_s,
+        since_s=min(each.at_s for each in together),
+        culprit=culprit,
+        evidence=tuple(_evidence(each) for each in reversed(together)),
+    )
+
+
+def _evidence(each: _Ended) -> Evidence:
+    reason = f" ({each.end.reason})" if each.end.reason else ""
+    text = (
+        f"the kubelet says that the container of pod {each.pod.name} ended with exit code "
+        f"{each.end.code}{reason}, and runs again"
+    )
+    return Evidence(EvidenceKind.EVENT, text, each.pod.node or None)
