@@ -33,7 +33,9 @@ from kcover_ebpf.tunables.recovery import (
 Span = tuple[float, float]
 """From the fault of an incident until its last change, unix seconds by the controller's clock."""
 _REQUESTED = (signal.SIGINT, signal.SIGTERM)
-_STOPPED = (signal.SIGKILL,)
+_WHOLE_POD = "RestartingAllContainers"
+"""Reason of the kubelet where a rule of a container had the whole pod restarted. Kubernetes 1.36 then leaves out both
+times, and reports every container, whether it had failed or not, as killed (measured)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +46,14 @@ class _Ended:
 
     @property
     def signal(self) -> int:
-        """0 where it ended by itself."""
-        return self.end.code - 128 if 128 < self.end.code < 128 + signal.NSIG else 0
+        """0 where it ended by itself, or where that is not known."""
+        by_signal = 128 < self.end.code < 128 + signal.NSIG and self.end.reason != _WHOLE_POD
+        return self.end.code - 128 if by_signal else 0
 
     @property
     def cause(self) -> Cause:
+        if self.end.reason == _WHOLE_POD:
+            return Cause.UNKNOWN
         if self.end.reason == "OOMKilled":
             return Cause.OOM_KILLED
         return cause_of_signal(self.signal) if self.signal else Cause.EXITED
@@ -61,11 +66,11 @@ def unreported(
 
     Only containers that run again count: what has not been restarted is still there to be reported.
     """
-    ranks = [pod for pod in pods if must_train(pod) and pod.deleted_s is None]
     ended = sorted(
         (
             each
-            for pod in ranks
+            for pod in pods
+            if must_train(pod) and pod.deleted_s is None
             for each in _ended(pod)
             if END_REPORTED_S <= now_s - each.at_s < END_RECORDED_S
             and not any(
@@ -76,19 +81,19 @@ def unreported(
         key=lambda each: -each.at_s,
     )
     together = list(_together(ended))
-    if not together or _is_stop(together, ranks):
-        return None
-    return _verdict(job, together, now_s)
+    return _verdict(job, together, now_s) if together else None
 
 
 def _ended(pod: Pod) -> Iterator[_Ended]:
     for each in with_ranks(pod):
         end = each.last_end
-        if each.started_s is None or end is None or end.time_s is None or end.code == 0:
+        if each.started_s is None or end is None or end.code == 0:
             continue
-        one = _Ended(pod, end, end.time_s)
+        # the kubelet starts a whole pod again at once
+        at_s = each.started_s if end.reason == _WHOLE_POD else end.time_s
+        one = None if at_s is None else _Ended(pod, end, at_s)
         # a container that ends at once has started no rank, and is asked to end by whoever drains its node
-        if one.signal not in _REQUESTED and (end.ran_s is None or end.ran_s >= END_RAN_S):
+        if one and one.signal not in _REQUESTED and (end.ran_s is None or end.ran_s >= END_RAN_S):
             yield one
 
 
@@ -100,16 +105,6 @@ def _together(ended: Sequence[_Ended]) -> Iterator[_Ended]:
             return
         yield each
         before = each
-
-
-def _is_stop(together: Sequence[_Ended], ranks: Sequence[Pod]) -> bool:
-    """True if all ranks of several were killed at once: a restart by us, whose incident was deleted, is no crash."""
-    killed = {
-        each.pod.uid
-        for each in together
-        if each.signal in _STOPPED and each.cause is not Cause.OOM_KILLED
-    }
-    return len(ranks) > 1 and len(killed) == len(ranks)
 
 
 def _verdict(job: str, together: Sequence[_Ended], now_s: float) -> Verdict:
@@ -134,9 +129,10 @@ def _verdict(job: str, together: Sequence[_Ended], now_s: float) -> Verdict:
 
 
 def _evidence(each: _Ended) -> Evidence:
-    reason = f" ({each.end.reason})" if each.end.reason else ""
-    text = (
-        f"the kubelet says that the container of pod {each.pod.name} ended with exit code "
-        f"{each.end.code}{reason}, and runs again"
-    )
+    pod, end = each.pod, each.end
+    if end.reason == _WHOLE_POD:
+        text = f"the kubelet has restarted pod {pod.name}, because a container of it had failed"
+    else:
+        how = f"exit code {end.code}" + (f" ({end.reason})" if end.reason else "")
+        text = f"the kubelet says that the container of pod {pod.name} ended with {how}, and runs again"
     return Evidence(EvidenceKind.EVENT, text, each.pod.node or None)

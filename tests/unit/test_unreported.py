@@ -124,7 +124,6 @@ NO_CRASH: dict[str, tuple[Pod, ...]] = {
         pod(1),
     ),
     "its pod is being deleted": (pod(0, KILLED, deleted_s=NOW_S), pod(1)),
-    "all were killed at once, as we do it": (pod(0, KILLED), pod(1, ended(137, ago_s=61.0))),
 }  # fmt: skip
 
 
@@ -133,8 +132,19 @@ def test_unreported__anything_else_is_no_crash(name: str) -> None:
     assert found(*NO_CRASH[name]) is None
 
 
-def test_unreported__a_job_of_one_rank_that_was_killed_crashed() -> None:
-    assert found(pod(0, KILLED)) is not None
+def test_unreported__pods_that_were_restarted_whole_are_dated_by_their_start_and_none_is_named() -> (
+    None
+):
+    # as a kubelet 1.36 reports it of both pods after a rank of one was killed
+    whole = ContainerEnd(137, reason="RestartingAllContainers")
+    verdict = found(pod(0, whole), pod(1, whole))
+    assert verdict is not None
+    assert (verdict.cause, verdict.culprit) == (Cause.UNKNOWN, None)
+    assert verdict.since_s == NOW_S - 60
+    assert verdict.evidence[0].text.startswith("the kubelet has restarted pod j-")
+    alone = found(pod(0, whole), pod(1))
+    assert alone is not None
+    assert alone.culprit == Culprit(pod="j-0", pod_uid="u0", node="n0")
 
 
 @pytest.mark.parametrize(
