@@ -1,4 +1,4 @@
-"""Ranks that ended and were restarted by their kubelets while nobody said so: read from the pods, after the fact.
+"""Ranks that ended and were restarted by their kubelets, and that no report mentions: read from their pods afterwards.
 
 A report says what is. Where a rank dies while its node has no agent, or is restarted before a controller leads,
 no report speaks of it by then; its container's last state still does.
