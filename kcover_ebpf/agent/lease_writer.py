@@ -10,6 +10,7 @@ from typing import Protocol
 from kcover_ebpf.agent.report_pace import Pace, valid_s
 from kcover_ebpf.api.agent_lease import AgentLease, collection, name_of, object_of
 from kcover_ebpf.api.fault_report import Ack, PodRef
+from kcover_ebpf.diagnosis.rank_pace import RankPace
 from kcover_ebpf.errors import ApiError, NotFound, Unreachable
 from kcover_ebpf.kube.paths import segment
 from kcover_ebpf.tunables.agent import AGENTS_COUNTED_S, LEASE_REFUSED_S, RENEWED_EARLY
@@ -68,7 +69,12 @@ class LeaseWriter:
         return acks != self.acks or is_faster or now_s >= self._next_s
 
     def renew(
-        self, now_s: float, period_s: float, current: Collection[int], acks: Sequence[Ack]
+        self,
+        now_s: float,
+        period_s: float,
+        current: Collection[int],
+        acks: Sequence[Ack],
+        paces: Mapping[int, tuple[RankPace, ...]],
     ) -> bool:
         """Write it; False if it was refused; raises `Unreachable` where no answer came."""
         fast = period_s < self.pace.heartbeat_s
@@ -78,6 +84,7 @@ class LeaseWriter:
             valid_s(period_s, fast=fast),
             frozenset(current),
             tuple(acks),
+            paces,
         )
         try:
             self._write(object_of(lease, self._owner))

@@ -23,7 +23,7 @@ from kcover_ebpf.api.fault_report import (
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.api.log_report import ContainerLog
 from kcover_ebpf.api.node_health import NodeHealth
-from kcover_ebpf.cluster.rank_report import verdict_of, with_snapshots
+from kcover_ebpf.cluster.rank_report import paces_of, verdict_of, with_snapshots
 from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.progress import Stall
@@ -121,7 +121,10 @@ class ReportBuilder:
         # what is stopped by us is as it was
         report = before if each.stopped_by_us else None
         report = report or self._report(each, now_s, refs, (gang.namespace, name))
-        return Draft(gang.namespace, name, report, refs)
+        job = each.watch.job
+        paces = () if each.stopped_by_us else paces_of(job, each.pods)
+        compares = bool(paces) and job.pace.compares(job.now_ns)
+        return Draft(gang.namespace, name, report, refs, paces, compares)
 
     def _report(
         self, each: GangWatch, now_s: float, refs: tuple[PodRef, ...], key: tuple[str, str]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from kcover_ebpf.api.fault_report import FaultReport
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.tunables.agent import (
+    COMPARED_HEARTBEAT_S,
     DETAILS_GAP_S,
     DETAILS_PER_S,
     GANG_HEARTBEATS_PER_S,
@@ -49,6 +50,11 @@ class Pace:
     def details_s(self) -> float:
         """Between reports about ranks whose details change and that have not stalled."""
         return max(HEARTBEAT_S, self.agents / DETAILS_PER_S)
+
+    @property
+    def compared_s(self) -> float:
+        """Between renewals while ranks are compared with those on other nodes."""
+        return max(COMPARED_HEARTBEAT_S, self.agents / HEARTBEATS_PER_S)
 
     def fast_s(self, nodes: int | None) -> float:
         """Between renewals while a gang on so many nodes has stalled; None: it may be on all of them."""

@@ -30,6 +30,7 @@ from kcover_ebpf.api.fault_report import (
     object_of,
 )
 from kcover_ebpf.cluster.report_size import fitted
+from kcover_ebpf.diagnosis.rank_pace import RankPace
 from kcover_ebpf.diagnosis.verdict import Cause, Verdict, VerdictKind
 from kcover_ebpf.errors import ApiError, NotFound, Unreachable
 from kcover_ebpf.tunables.agent import SEND_REFUSED_S, SEND_RETRY_S
@@ -60,6 +61,10 @@ class Draft:
     name: str
     report: FaultReport
     owners: tuple[PodRef, ...]
+    paces: tuple[RankPace, ...] = ()
+    """How much the ranks here wait for those on other nodes; said by the Lease."""
+    compares: bool = False
+    """The ranks are being compared with those on other nodes, which takes less than a minute."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -224,17 +229,20 @@ class ReportSender:
         """Renew the Lease, if that is due."""
         pace = self._lease.pace
         periods = [pace.fast_s(nodes_of(each.report)) for each in drafts if self._is_stalled(each)]
+        if any(each.compares for each in drafts):
+            periods.append(pace.compared_s)
         period_s = min(periods, default=pace.heartbeat_s)
         asked, usable = self._confirm_now, self._lease.is_usable(now_s)
         if not self._lease.is_due(now_s, period_s, acks) and not (asked and usable):
             return
         self._confirm_now = False
-        holding = [sent for each in drafts if (sent := self._holding(each)) is not None]
-        current = [each.sequence for each in holding]
+        holding = [(each, sent) for each in drafts if (sent := self._holding(each)) is not None]
+        current = [sent.sequence for _, sent in holding]
+        paces = {sent.sequence: each.paces for each, sent in holding if each.paces}
         self.turn_s = time.monotonic()
-        if self._lease.renew(now_s, period_s, current, acks):
+        if self._lease.renew(now_s, period_s, current, acks, paces):
             self.counts["renewed"] += 1
-            for sent in holding:
+            for _, sent in holding:
                 sent.confirmed_s = now_s
 
     def _holding(self, draft: Draft) -> _Sent | None:

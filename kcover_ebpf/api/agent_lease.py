@@ -7,13 +7,14 @@ confirmed here, in two annotations of a built-in object, instead of being sent a
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.codec import decode, encode, wire
 from kcover_ebpf.api.fault_report import Ack, PodRef
+from kcover_ebpf.diagnosis.rank_pace import RankPace
 from kcover_ebpf.errors import ObjectError
 
 API_VERSION = "coordination.k8s.io/v1"
@@ -21,6 +22,8 @@ _PREFIX = "agent."
 """Of the name: with a dot, which no release name has, so it is never the lease by which a controller leads."""
 _SAID = "kcover.io/agent"
 MOST_ACKS = 16
+MOST_PACES = 256
+"""Ranks of one node: 25 KB."""
 _MOST_VALID_S = 3600
 """More than agents of 100,000 nodes need; an agent that was taken over is not believed for ever."""
 
@@ -37,6 +40,14 @@ class AgentLease:
     current: frozenset[int] = frozenset()
     """Sequence numbers of the agent's reports that hold as they are."""
     acks: tuple[Ack, ...] = ()
+    paces: Mapping[int, tuple[RankPace, ...]] = field(default_factory=dict)
+    """By sequence number of the report about the gang: how much its ranks here wait for those on other nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Paces:
+    report: int
+    ranks: tuple[RankPace, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +56,7 @@ class _Said:
 
     current: tuple[int, ...] = ()
     acks: tuple[Ack, ...] = field(default=(), metadata=wire("acks", lenient=True))
+    paces: tuple[_Paces, ...] = field(default=(), metadata=wire("paces", lenient=True))
 
 
 def collection(namespace: str) -> str:
@@ -59,7 +71,8 @@ def name_of(node: str) -> str:
 
 def object_of(lease: AgentLease, owner: PodRef | None = None) -> dict[str, Any]:
     """The Lease object; it is owned by the agent's pod, so it goes with it. None: the agent runs in none."""
-    said = encode(_Said(tuple(sorted(lease.current)), lease.acks[-MOST_ACKS:]))
+    current = tuple(sorted(lease.current))
+    said = encode(_Said(current, lease.acks[-MOST_ACKS:], tuple(_bounded(lease.paces))))
     metadata: dict[str, Any] = {
         "name": name_of(lease.node),
         "annotations": {_SAID: json.dumps(said)},
@@ -77,6 +90,15 @@ def object_of(lease: AgentLease, owner: PodRef | None = None) -> dict[str, Any]:
             "renewTime": rfc3339.to_text(lease.renewed_s),
         },
     }
+
+
+def _bounded(paces: Mapping[int, tuple[RankPace, ...]]) -> Iterator[_Paces]:
+    left = MOST_PACES
+    for report, ranks in paces.items():
+        # of a gang all ranks here, or none: those that are left out might be the slow ones
+        if len(ranks) <= left:
+            left -= len(ranks)
+            yield _Paces(report, ranks)
 
 
 def node_of(metadata: Mapping[str, Any]) -> str | None:
@@ -104,4 +126,5 @@ def lease_of(api: Mapping[str, Any]) -> AgentLease | None:
     if not isinstance(valid_s, int) or not is_whole or not 0 < valid_s <= _MOST_VALID_S:
         text = f"expected 1 to {_MOST_VALID_S}"
         raise ObjectError(f"Lease {metadata.get('name')}: spec.leaseDurationSeconds: {text}")
-    return AgentLease(node, renewed_s, valid_s, frozenset(said.current), said.acks)
+    paces = {each.report: each.ranks for each in said.paces}
+    return AgentLease(node, renewed_s, valid_s, frozenset(said.current), said.acks, paces)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from kcover_ebpf.cluster import log_evidence, missing, unwatched
+from kcover_ebpf.cluster import gang_pace, log_evidence, missing, unwatched
 from kcover_ebpf.cluster.gang_input import GangInput, GangVerdict
 from kcover_ebpf.cluster.gang_snapshot import GangSnapshot, ReceivedReport, gather
 from kcover_ebpf.diagnosis import nccl, wait_chain
@@ -140,7 +140,8 @@ def _slow(case: GangInput) -> GangVerdict | None:
         if each.report.verdict is not None and each.report.verdict.kind is VerdictKind.SLOW
     ]
     if not slow:
-        return None
+        found = gang_pace.slow_rank(case)
+        return None if found is None else GangVerdict(found)
     _, _, seen, verdict = max(slow, key=lambda each: each[:2])
     return _from_local(case, seen, verdict)
 

@@ -14,6 +14,7 @@ from kcover_ebpf.api.agent_lease import AgentLease
 from kcover_ebpf.api.fault_report import FaultReport
 from kcover_ebpf.cluster import collective_answers
 from kcover_ebpf.diagnosis.endpoints import EndpointIndex
+from kcover_ebpf.diagnosis.rank_pace import RankPace
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.recorders import Recordings
 from kcover_ebpf.diagnosis.roles import Role
@@ -41,6 +42,8 @@ class ReceivedReport:
     """When the Lease of its agent was renewed last, whatever that confirmed; None where the agent has none."""
     valid_s: float | None = None
     """For how long a confirmation counts; None where the agent has no Lease."""
+    paces: tuple[RankPace, ...] = ()
+    """How much its ranks waited for those of other nodes, when it was confirmed last."""
 
     @property
     def current_s(self) -> float:
@@ -75,6 +78,7 @@ def confirmed(seen: ReceivedReport, lease: AgentLease, renewed_s: float) -> Rece
         confirmed_s=renewed_s if holds else seen.confirmed_s,
         heard_s=renewed_s,
         valid_s=float(lease.valid_s),
+        paces=lease.paces.get(report.sequence, ()),
     )
 
 

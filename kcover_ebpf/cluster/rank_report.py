@@ -14,9 +14,11 @@ from kcover_ebpf.api.fault_report import (
 )
 from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
 from kcover_ebpf.diagnosis.job import Job
+from kcover_ebpf.diagnosis.rank_pace import RankPace
 from kcover_ebpf.diagnosis.rank_snapshot import GpuSnapshot, RankSnapshot, SocketSnapshot
 from kcover_ebpf.diagnosis.recorders import Recordings
 from kcover_ebpf.diagnosis.roles import Role
+from kcover_ebpf.diagnosis.slow_job import paces
 from kcover_ebpf.diagnosis.snapshot import JobSnapshot
 from kcover_ebpf.diagnosis.verdict import Culprit, Evidence, Verdict
 from kcover_ebpf.facts.recorders import RankRecord, RecordedGroup
@@ -62,6 +64,14 @@ def carrying(report: FaultReport, snapshot: JobSnapshot, pods: Mapping[Pid, str]
         collectives=_counts(snapshot.collectives),
         recorders=_recordings(snapshot.recordings),
     )
+
+
+def paces_of(job: Job, pods: Mapping[Pid, str]) -> tuple[RankPace, ...]:
+    """How much the ranks wait for those on other nodes; none unless they train. `pods`: process to uid of its pod."""
+    if job.attention.suspicious or not job.has_parts_elsewhere:
+        return ()
+    found = paces(job.pace, job.members.ranks, job.now_ns)
+    return tuple(replace(each, pod_uid=pods.get(Pid(each.pid), "")) for each in found)
 
 
 def _recordings(seen: Recordings | None) -> Recordings | None:

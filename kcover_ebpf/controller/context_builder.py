@@ -12,7 +12,7 @@ from kcover_ebpf.cluster.gang_judge import merge
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.owners import FoundOwner, Owners
 from kcover_ebpf.diagnosis.verdict import VerdictKind
-from kcover_ebpf.recovery.closing import is_suspect
+from kcover_ebpf.recovery.closing import is_suspected
 from kcover_ebpf.recovery.context import GangPod, RestartInput
 from kcover_ebpf.tunables.controller import TRIGGER_S
 
@@ -51,7 +51,7 @@ class ContextBuilder:
         if key in self._store.triggers:
             return True
         now_s = self._store.wall()
-        return any(is_suspect(seen) and not seen.is_stale(now_s) for seen in self._store.seen(key))
+        return is_suspected([each for each in self._store.seen(key) if not each.is_stale(now_s)])
 
     def found(
         self, key: GangId, live: Incident | None, pods: tuple[GangPod, ...]

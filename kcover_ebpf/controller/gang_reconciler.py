@@ -23,6 +23,7 @@ from kcover_ebpf.controller.owners import FoundOwner, Owners
 from kcover_ebpf.controller.pod_cache import PodCache
 from kcover_ebpf.controller.quota import Quota
 from kcover_ebpf.controller.telemetry import ControllerTelemetry
+from kcover_ebpf.diagnosis.verdict import VerdictKind
 from kcover_ebpf.recovery import advance, guards
 from kcover_ebpf.recovery.context import GangPod, RestartInput, TopOwner
 from kcover_ebpf.recovery.machine import RestartContext, Transition
@@ -183,7 +184,9 @@ class GangReconciler:
         if (
             last is not None
             and last.status is not None
-            and merged.verdict.since_s <= last.status.last_s
+            and (
+                merged.verdict.since_s <= last.status.last_s or _is_still_slow(last.status, merged)
+            )
         ):
             again = last.status.phase in (Phase.OBSERVED, Phase.REFUSED)
             return last if again and self._quota.may_reopen(last) else None
@@ -328,6 +331,18 @@ class GangReconciler:
             memory.called[name] = self.wall()
             done = True
         return done
+
+
+def _is_still_slow(status: Status, merged: GangVerdict) -> bool:
+    """True if the rank that is named has been slow since: shares of waiting do not show since when."""
+    was, culprit = status.culprit, merged.culprit
+    if merged.verdict.kind is not VerdictKind.SLOW or status.is_closed or not (was and culprit):
+        return False
+    return (status.verdict, was.pod_uid, was.pid) == (
+        VerdictKind.SLOW,
+        culprit.pod_uid,
+        culprit.pid,
+    )
 
 
 def _others(live: Incident, known: list[Incident]) -> list[Status]:

@@ -202,7 +202,7 @@ class Job:
         if self._all_here and stopped and stopped == len(ranks):
             self._restart_clocks(now_ns)
         elif not self.attention.suspicious:
-            self.pace.observe_shares(ranks, now_ns)
+            self.pace.observe_shares(ranks, now_ns, elsewhere=self.has_parts_elsewhere)
         silent = any(self.pace.is_silent(view, now_ns) for view in ranks.values())
         stopped += sum(view.is_stopped for view in self.members.roster.loaders.values())
         known = stopped > 0 or self._alarm or bool(self.announced.failures)
@@ -337,6 +337,11 @@ class Job:
             return slow
         cause = Cause.TRAINING if self.pace.trained else Cause.STARTING
         return Finding(VerdictKind.WORKING, cause, self.now_ns)
+
+    @property
+    def has_parts_elsewhere(self) -> bool:
+        """False only where all ranks are known to be on this host."""
+        return self.members.others_elsewhere(whole=self._whole) is not False
 
     @property
     def _all_here(self) -> bool:

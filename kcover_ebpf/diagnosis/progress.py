@@ -8,6 +8,7 @@ from enum import Enum
 
 from kcover_ebpf.diagnosis.cadence import Cadence
 from kcover_ebpf.diagnosis.process import ProcessHistory
+from kcover_ebpf.diagnosis.rank_pace import CountedWaits, Paces
 from kcover_ebpf.diagnosis.stragglers import Straggler, WaitShares
 from kcover_ebpf.diagnosis.thread import ThreadHistory
 from kcover_ebpf.facts.kernel import TaskState
@@ -54,7 +55,7 @@ class JobProgress:
     def __init__(self, policy: Policy, table: SyscallTable) -> None:
         self._policy, self._table = policy, table
         self._cadences: dict[Pid, Cadence] = {}
-        self._shares = WaitShares()
+        self._shares, self._paces = WaitShares(), Paces()
         self._payload_rates: deque[float] = deque(maxlen=PAYLOAD_RATES_KEPT)
         self._payload_bytes = self._payload_ns = 0
         """Since the last of those rates."""
@@ -188,10 +189,17 @@ class JobProgress:
         blocked = lead.sample.state is TaskState.SLEEPING or lead.waits_busily
         return blocked and self._table.family(lead.sample.syscall) in _WAIT_FAMILIES
 
-    def observe_shares(self, ranks: Mapping[Pid, ProcessHistory], now_ns: int) -> None:
-        """Take one healthy pass for the search for stragglers."""
+    def observe_shares(
+        self, ranks: Mapping[Pid, ProcessHistory], now_ns: int, *, elsewhere: bool
+    ) -> None:
+        """Take one healthy pass for the search for stragglers; `elsewhere`: ranks may be on other hosts."""
         if self.trained:
-            self._shares.observe({pid: self._wait(view) for pid, view in ranks.items()}, now_ns)
+            waiting = {pid: self._wait(view) for pid, view in ranks.items()}
+            self._shares.observe(waiting, now_ns, elsewhere=elsewhere)
+
+    def paces(self, now_ns: int) -> Mapping[Pid, CountedWaits]:
+        """How much each rank waited of late, of those that were seen for long enough."""
+        return self._paces.of(self._shares.seen, self._shares.windows, now_ns)
 
     def ease(self, now_ns: int) -> float:
         """How many times the regular pause lies before the next pass."""

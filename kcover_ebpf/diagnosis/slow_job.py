@@ -8,6 +8,7 @@ from dataclasses import replace
 from kcover_ebpf.diagnosis.packet_loss import LossWatch
 from kcover_ebpf.diagnosis.process import Effort, ProcessHistory
 from kcover_ebpf.diagnosis.progress import JobProgress
+from kcover_ebpf.diagnosis.rank_pace import RankPace
 from kcover_ebpf.diagnosis.snapshot import Finding
 from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.ids import NS, Pid
@@ -36,11 +37,7 @@ def slowness(
     slow = pace.straggler()
     if slow is None:
         return _throttled_alone(pace, ranks, now_ns)
-    cause = Cause.SLOW_RANK
-    if ranks[slow.pid].major_fault_rate >= SWAPPING_PER_S:
-        cause = Cause.MEMORY_PRESSURE
-    elif _is_starved(ranks, slow.pid):
-        cause = Cause.CPU_THROTTLED
+    cause = cause_of(ranks[slow.pid])
     text = (
         f"rank {_rank(ranks, slow.pid)} waits {slow.own_wait_share:.0%} of the time, the others "
         f"{slow.others_wait_share:.0%}: about {slow.factor:.1f} times slower"
@@ -51,6 +48,28 @@ def slowness(
         text += "; it reads or writes files, and the others do not"
     found = _slow(cause, slow.pid, ranks, Evidence(EvidenceKind.PEERS, text), now_ns)
     return replace(found, factor=slow.factor)
+
+
+def cause_of(slow: ProcessHistory) -> Cause:
+    """Why a rank is slower than the others, as far as that is seen."""
+    if slow.major_fault_rate >= SWAPPING_PER_S:
+        return Cause.MEMORY_PRESSURE
+    return Cause.CPU_THROTTLED if _lacks_cpu(slow) else Cause.SLOW_RANK
+
+
+def paces(pace: JobProgress, ranks: Mapping[Pid, ProcessHistory], now_ns: int) -> list[RankPace]:
+    """How much each rank here waits, to be compared with those of other hosts; none while that of one is unknown."""
+    known = pace.paces(now_ns)
+    if known.keys() != ranks.keys():
+        return []
+    found = []
+    for pid, view in ranks.items():
+        counted, cause = known[pid], cause_of(view)
+        seen = cause if cause is not Cause.SLOW_RANK else None
+        found.append(
+            RankPace(pid, counted.waits, counted.repeated, counted.passes, view.rank, cause=seen)
+        )
+    return found
 
 
 def _throttled_alone(
@@ -77,7 +96,11 @@ def _throttled_alone(
 def _is_starved(ranks: Mapping[Pid, ProcessHistory], pid: Pid | None) -> bool:
     # a rank without a CPU answers late, and late answers look like losses
     view = ranks.get(pid) if pid is not None else None
-    if view is None or view.lead is None:
+    return view is not None and _lacks_cpu(view)
+
+
+def _lacks_cpu(view: ProcessHistory) -> bool:
+    if view.lead is None:
         return False
     return view.throttled_since_ns is not None or view.lead.delay_share >= STARVED_SHARE
 

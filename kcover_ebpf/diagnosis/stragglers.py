@@ -78,8 +78,13 @@ class WaitShares:
         self._times_ns: deque[int] = deque(maxlen=STRAGGLER_WINDOWS[-1])
         self._compares_until_ns = self._rests_until_ns = 0
 
-    def observe(self, waiting: Mapping[Pid, int | None], now_ns: int) -> None:
-        """Take one pass over all living ranks: what distinguishes a wait of each from its next, None if it works."""
+    def observe(
+        self, waiting: Mapping[Pid, int | None], now_ns: int, *, elsewhere: bool = False
+    ) -> None:
+        """Take one pass over all living ranks: what distinguishes a wait of each from its next, None if it works.
+
+        `elsewhere`: others are on other hosts, and those here may all wait for one of them.
+        """
         self._times_ns.append(now_ns)
         for pid in self._seen.keys() - waiting.keys():
             del self._seen[pid]
@@ -89,7 +94,7 @@ class WaitShares:
                 seen = self._seen[pid] = Waiting()
             seen.add(wait)
 
-        if now_ns >= self._rests_until_ns and self._may_lag():
+        if now_ns >= self._rests_until_ns and self._may_lag(elsewhere=elsewhere):
             self._compares_until_ns = now_ns + STRAGGLER_COMPARED_NS
             self._rests_until_ns = now_ns + STRAGGLER_COMPARED_PERIOD_NS
 
@@ -97,26 +102,50 @@ class WaitShares:
         """True while the ranks are to be sampled more often, to confirm that one of them lags."""
         return now_ns < self._compares_until_ns
 
-    def _may_lag(self) -> bool:
+    def _may_lag(self, *, elsewhere: bool) -> bool:
         """True if in the last few passes one rank hardly waited, and the others did, taken together."""
         window = STRAGGLER_COMPARED_PASSES
-        if len(self._seen) < 2 or min(map(len, self._seen.values())) < window:
+        if not self._seen or min(map(len, self._seen.values())) < window:
             return False
         counts = [waiting.counts[window] for waiting in self._seen.values()]
+        if elsewhere and self._waits_more():
+            return True
+        if len(counts) < 2:
+            return False
         own, others = min(counts), (sum(counts) - min(counts)) / (len(counts) - 1)
         return (
             own <= STRAGGLER_WAIT_SHARE * window
             and others - own >= STRAGGLER_COMPARED_APART * window
         )
 
+    def _waits_more(self) -> bool:
+        """True if all ranks here, taken together, waited in more of the last few passes than they did before."""
+        recent, longest = STRAGGLER_COMPARED_PASSES, STRAGGLER_WINDOWS[-1]
+        ranks = self._seen.values()
+        before = sum(map(len, ranks)) - recent * len(ranks)
+        if before < STRAGGLER_WINDOWS[0] * len(ranks):
+            return False
+        now = sum(each.counts[recent] for each in ranks)
+        share = (sum(each.counts[longest] for each in ranks) - now) / before
+        return now / (recent * len(ranks)) - share >= STRAGGLER_COMPARED_APART
+
+    @property
+    def seen(self) -> Mapping[Pid, Waiting]:
+        """The waits of each rank."""
+        return self._seen
+
+    @property
+    def windows(self) -> list[int]:
+        """Passes over which shares are counted, shortest first; there may be fewer passes."""
+        shortest = self._shortest_window()
+        return sorted({shortest, *(each for each in STRAGGLER_WINDOWS if each > shortest)})
+
     def straggler(self) -> Straggler | None:
         """The one rank that the others wait for; None while too few passes were seen or no rank is apart."""
         if len(self._seen) < 2:
             return None
         seen = min(map(len, self._seen.values()))
-        shortest = self._shortest_window()
-        windows = sorted({shortest, *(each for each in STRAGGLER_WINDOWS if each > shortest)})
-        found = (self._is_apart(window) for window in windows if window <= seen)
+        found = (self._is_apart(window) for window in self.windows if window <= seen)
         return next((each for each in found if each is not None), None)
 
     def others_wait(self, pid: Pid) -> bool:
@@ -139,18 +168,23 @@ class WaitShares:
         counts = {pid: waiting.count(window) for pid, waiting in self._seen.items()}
         slow = min(counts, key=counts.__getitem__)
         own = counts.pop(slow) / window
-        apart = max(STRAGGLER_APART, STRAGGLER_CHANCE / math.sqrt(window))
+        apart = max(STRAGGLER_APART, chance(window))
         # without its longest wait a rank waits no larger share: nearly every pass ends here
         if own > STRAGGLER_WAIT_SHARE or min(counts.values()) / window - own < apart:
             return None
-        others = [_repeated_share(self._seen[pid].last(window)) for pid in counts]
+        others = [repeated_share(self._seen[pid].last(window)) for pid in counts]
         if min(others) - own < apart:
             return None
         mean = min(0.98, sum(others) / len(others))
         return Straggler(slow, (1 - own) / (1 - mean), own, mean)
 
 
-def _repeated_share(waits: _Waits) -> float:
+def chance(passes: float) -> float:
+    """By how much two shares of so many passes may differ by chance."""
+    return STRAGGLER_CHANCE / math.sqrt(passes)
+
+
+def repeated_share(waits: _Waits) -> float:
     """Share of waiting without the longest wait: one long phase of one rank is no slow rank."""
     longest = max(Counter(wait for wait in waits if wait is not None).values(), default=0)
     kept = len(waits) - longest

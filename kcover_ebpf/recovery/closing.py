@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from kcover_ebpf.api.incident import Incident, Status
+from kcover_ebpf.cluster import gang_pace
 from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
 from kcover_ebpf.recovery.context import TopOwner
 from kcover_ebpf.tunables.recovery import (
@@ -26,7 +27,7 @@ from kcover_ebpf.tunables.recovery import (
 def why_calm(status: Status, reports: Sequence[ReceivedReport]) -> str | None:
     """Why the fault is over, by what the nodes of the job report now; None while it may continue."""
     since_s = status.last_s + RECOVERED_STABLE_S
-    trains = all(each.report.trained and not is_suspect(each) for each in reports)
+    trains = all(each.report.trained for each in reports) and not is_suspected(reports)
     if trains and all(each.current_s > since_s for each in reports):
         return "the ranks are making progress again"
     return None
@@ -46,8 +47,12 @@ def why_gone(status: Status, top: TopOwner | None, now_s: float) -> str | None:
     return None
 
 
-def is_suspect(seen: ReceivedReport) -> bool:
-    """True if a node says anything against a job."""
+def is_suspected(reports: Sequence[ReceivedReport]) -> bool:
+    """True if the nodes of a job say anything against it, each for itself or together."""
+    return any(map(_is_suspect, reports)) or gang_pace.may_lag(reports)
+
+
+def _is_suspect(seen: ReceivedReport) -> bool:
     verdict = seen.report.verdict
     return seen.report.suspicious or (verdict is not None and verdict.kind.opens_incident)
 

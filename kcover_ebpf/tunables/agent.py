@@ -11,6 +11,8 @@ from kcover_ebpf.ids import NS
 
 HEARTBEAT_S = 30.0
 """Between renewals of the Lease while no job here has stalled."""
+COMPARED_HEARTBEAT_S = 5.0
+"""The same while ranks are compared with those on other nodes, which lasts for 40 s in ten minutes."""
 HEARTBEATS_PER_S = 50.0
 """A second, of all agents: a third of what kubelets renew for 1,500 nodes."""
 STALLED_HEARTBEAT_S = 3.0

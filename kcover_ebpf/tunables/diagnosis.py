@@ -291,6 +291,13 @@ STRAGGLER_CHANCE = 1.5
 """Two standard deviations of a difference between shares of one half; all windows are tried every pass."""
 STRAGGLER_LEAST_KEPT = 1 / 3
 """Share of a rank's waits that must be left without its longest: one long phase makes no slow rank."""
+STRAGGLER_NEXT = 0.05
+"""Of ranks on several nodes each must wait so much more than the slow one, and all on average `STRAGGLER_APART` more:
+what some nodes said may be half a minute old."""
+PACE_WINDOW = 96
+"""Waits of so many passes are reported to a controller at most: a rank that is 1.2 times slower shows in them."""
+PACE_PERIOD_NS = 5 * NS
+"""They are counted so often: 0.3 ms for eight ranks."""
 SWAPPING_PER_S = 20.0
 """Major faults a second from which on a slow rank lacks memory. Chosen: loading of libraries is over by then."""
 THROTTLED_ALONE_NS = 15 * NS

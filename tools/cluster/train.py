@@ -3,13 +3,13 @@
 It finds its place in the job from what the job controllers put into the environment, prints
 `rank R step N` after each step, and runs until it is stopped. Knobs, all in the environment:
 
-STEP_SECONDS        length of a step (0.5)
+STEP_SECONDS        what a rank does by itself in a step, before it exchanges gradients (0.5)
 STEPS               end after so many steps (0: never)
 CHECKPOINT_EVERY    rank 0 saves every so many steps while the others wait (0: never)
 CHECKPOINT_SECONDS  how long it then writes, past the page cache (5)
 CHECKPOINT_PATH     where to (/tmp/checkpoint)
 
-SIGUSR1 makes it take memory until the kernel ends it.
+SIGUSR1 makes it take memory until the kernel ends it, SIGUSR2 makes it 1.3 times slower from then on.
 """
 
 from __future__ import annotations
@@ -152,6 +152,19 @@ def take_memory(*_: object) -> None:
         hoard.append(b"x" * (16 << 20))
 
 
+class Pace:
+    """How long a rank takes for its part of a step: a thread that sleeps is one that does not wait for others."""
+
+    def __init__(self, step_s: float) -> None:
+        self._step_s = step_s
+
+    def slow_down(self, *_: object) -> None:
+        self._step_s *= 1.3
+
+    def work(self, began_s: float) -> None:
+        time.sleep(max(0.0, began_s + self._step_s - time.monotonic()))
+
+
 def main() -> None:
     signal.signal(signal.SIGUSR1, take_memory)
     job: Any
@@ -161,20 +174,21 @@ def main() -> None:
     else:
         mine = place(os.environ, socket.gethostname())
         job, rank, world = TorchJob(mine), mine.rank, mine.world
-    step_s = float(os.environ.get("STEP_SECONDS", "0.5"))
+    pace = Pace(float(os.environ.get("STEP_SECONDS", "0.5")))
+    signal.signal(signal.SIGUSR2, pace.slow_down)
     every = int(os.environ.get("CHECKPOINT_EVERY", "0"))
     last = int(os.environ.get("STEPS", "0"))
     print(f"rank {rank} of {world} begins", flush=True)
     for number in range(1, last + 1) if last else itertools.count(1):
-        began = time.monotonic()
         job.step()
+        began = time.monotonic()
         print(f"rank {rank} step {number}", flush=True)
         if every and number % every == 0:
             if rank == 0:
                 path = os.environ.get("CHECKPOINT_PATH", "/tmp/checkpoint")
                 save(path, float(os.environ.get("CHECKPOINT_SECONDS", "5")))
             job.barrier()
-        time.sleep(max(0.0, began + step_s - time.monotonic()))
+        pace.work(began)
 
 
 if __name__ == "__main__":

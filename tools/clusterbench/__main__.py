@@ -1,8 +1,9 @@
-"""How fast and how dear we are in a large cluster: `python -m tools.clusterbench decide|delete|orders|load|rates`.
+"""How fast and how dear we are in a large cluster: `python -m tools.clusterbench decide|delete|orders|load|rates|slow`.
 
 No node runs there. Nodes and pods are objects, and agents are simulated, so that what is measured is the
 controller and the API server it talks to. Both share this machine with whatever else runs on it.
-`in-place` and `replace` restart a small job on the real cluster of $KUBECONFIG.
+`in-place` and `replace` restart a small job on the real cluster of $KUBECONFIG; `slow` makes a rank there 1.3 times
+slower, in each of `--jobs` jobs at once.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from kcover_ebpf.kube.reflector import Change, Event, Reflector
 from tools.clusterbench.agents import Agents, build, obedient
 from tools.clusterbench.load import load, rates
 from tools.clusterbench.meter import Meter
-from tools.clusterbench.needs import WAYS, lack, programs
+from tools.clusterbench.needs import SLOW, WAYS, lack, programs
 from tools.clusterbench.plane import (
     NAMESPACE,
     ROOT,
@@ -45,6 +46,7 @@ from tools.clusterbench.plane import (
     wait,
 )
 from tools.clusterbench.restart import restart
+from tools.clusterbench.slow import slow
 
 _REPORTS = f"/apis/kcover.io/v1alpha1/namespaces/{NAMESPACE}/faultreports"
 _INCIDENTS = f"/apis/kcover.io/v1alpha1/namespaces/{NAMESPACE}/incidents"
@@ -273,7 +275,9 @@ def _simulate(asked: argparse.Namespace, folder: Path) -> dict[str, Any]:
 def main() -> None:
     """Run one scenario, and append its numbers to the record."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("scenario", choices=["decide", "delete", "orders", "load", "rates", *WAYS])
+    parser.add_argument(
+        "scenario", choices=["decide", "delete", "orders", "load", "rates", SLOW, *WAYS]
+    )
     parser.add_argument("--nodes", type=int, default=1500)
     parser.add_argument("--jobs", type=int, default=150)
     parser.add_argument("--pods", type=int, default=1000)
@@ -295,6 +299,8 @@ def main() -> None:
             if asked.scenario in WAYS:
                 kubeconfig = Path(os.environ["KUBECONFIG"])
                 found = restart(kubeconfig, folder, WAYS[asked.scenario])
+            elif asked.scenario == SLOW:
+                found = slow(Path(os.environ["KUBECONFIG"]), folder, asked.jobs)
             elif asked.scenario == "rates":
                 found = rates(folder, asked.nodes, asked.commit)
             else:

@@ -10,7 +10,8 @@ from tools.cluster import layout, versions
 from tools.clusterbench.plane import ROOT
 
 WAYS = {"in-place": "InPlace", "replace": "Replace"}
-"""Scenarios that need a real cluster, and the way of a restart that each measures."""
+"""Scenarios of a restart on a real cluster, and its way."""
+SLOW = "slow"
 
 
 def programs() -> Path:
@@ -22,7 +23,7 @@ def programs() -> Path:
 
 def lack(scenario: str, folder: Path) -> str | None:
     """What is missing, and what to do; None if nothing is. `folder`: where the API server should be."""
-    if scenario in WAYS:
+    if scenario in (*WAYS, SLOW):
         if not os.environ.get("KUBECONFIG") or shutil.which("kubectl") is None:
             return "no cluster: run `tools/testbed up`, and set KUBECONFIG and PATH as it says"
         return None

@@ -51,11 +51,16 @@ def _sample(event: Event) -> _Sample | None:
     return _Sample(time.time(), metadata["labels"][_INDEX], life, runs)
 
 
-def restart(kubeconfig: Path, folder: Path, way: str) -> dict[str, Any]:
-    """One restart; the times of its parts, in seconds after the verdict."""
+def cluster_of(kubeconfig: Path) -> Cluster:
+    """The running cluster."""
     kubectl = shutil.which("kubectl")
     assert kubectl is not None, "no kubectl on PATH"
-    cluster = Cluster(kubeconfig, Path(kubectl))
+    return Cluster(kubeconfig, Path(kubectl))
+
+
+def restart(kubeconfig: Path, folder: Path, way: str) -> dict[str, Any]:
+    """One restart; the times of its parts, in seconds after the verdict."""
+    cluster = cluster_of(kubeconfig)
     namespace = Namespace(cluster, f"bench-{uuid.uuid4().hex[:6]}")
     cluster.ctl("apply", f"--filename={ROOT / 'charts/kcover-ebpf/crds'}")
     cluster.ctl("create", "namespace", namespace.name)
