@@ -212,7 +212,9 @@ class JobProgress:
     def _wait(self, view: ProcessHistory) -> int | None:
         # a wait is one and the same for as long as the thread was seen to do nothing else
         lead = view.lead
-        return lead.progress_ns if lead is not None and self._lead_waits(lead) else None
+        if lead is None or not (self._lead_waits(lead) or lead.asks_peers(self._table)):
+            return None
+        return lead.progress_ns
 
     def note_payload(self, moved_bytes: int, period_ns: int) -> None:
         """Take the bytes that all ranks moved between them in one pass."""

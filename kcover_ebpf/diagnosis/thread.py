@@ -80,6 +80,8 @@ class ThreadHistory:
     """It was seen burning a CPU for the collective library: it moves data for the device."""
     in_plumbing: bool = False
     """Its last use of a CPU was seen in code that says nothing of what for: the C library's, or unknown."""
+    at: Code | None = None
+    """Where the last sample found it on a CPU; None where that is not known, or it used none."""
     called_by_own: bool = False
     """The last reading of its stack in this burn shows its own code alone."""
     asked_ns: int = 0
@@ -114,7 +116,7 @@ class ThreadHistory:
 
     def _observe(self, sample: ThreadSample, table: SyscallTable, code: CodeMap | None) -> bool:
         before, self.sample = self.sample, sample
-        self._unplaced, self._asks_only = False, None
+        self._unplaced, self._asks_only, self.at = False, None, None
         self._note_stopped(before, sample)
         if sample.start_ns != before.start_ns:
             self._begin_anew(sample)
@@ -134,7 +136,7 @@ class ThreadHistory:
             self.burning_since_ns = max(before.boottime_ns, sample.previous_ns)
             self.burn_cpu_ns, self.burn_delay_ns = before.cpu_ns, before.run_delay_ns
         if used_ns >= REGISTERS_CHANGED_NS:
-            at = code.at(sample.user_ip) if code else None
+            at = self.at = code.at(sample.user_ip) if code else None
             works = at is Code.OWN and code is not None and code.drives_device
             self.glimpses.append(_sample(sample, table, works=works))
             changed = busy and self._place(at)
@@ -227,6 +229,11 @@ class ThreadHistory:
         if self._asks_only is None:
             self._asks_only = _ask_only(self._burning())
         return self._asks_only
+
+    def asks_peers(self, table: SyscallTable) -> bool:
+        """True if the last sample found it asking for messages of its peers, as MPI does for as long as it waits."""
+        running = self.sample.state is TaskState.RUNNING
+        return running and (self.at is Code.MESSAGES or asks_again(self.sample, table))
 
     @property
     def seen_too_seldom(self) -> bool:

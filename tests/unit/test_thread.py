@@ -145,6 +145,27 @@ def test_thread__work_between_waits_for_a_device_that_yield_is_no_busy_wait(
     assert view.waits_busily is waits
 
 
+@pytest.mark.parametrize(
+    ("call", "runs_in", "asks"),
+    [
+        (YIELD, "python3.11", True),
+        (NO_SYSCALL, "libmpi.so.40", True),
+        (NO_SYSCALL, "python3.11", False),
+        (FUTEX, "libmpi.so.40", False),
+    ],
+)
+def test_thread_history__a_rank_that_polls_for_messages_between_short_computations_asks_its_peers(
+    call: int, runs_in: str, asks: bool
+) -> None:
+    code = CodeMap([Module(0x1000, 0x2000, "python3.11"), Module(0x3000, 0x4000, "libmpi.so.40")])
+    at = {"python3.11": 0x1000, "libmpi.so.40": 0x3000}[runs_in]
+    view = ThreadHistory(sample(0))
+    state = TaskState.SLEEPING if call == FUTEX else TaskState.RUNNING
+    view.observe(replace(sample(1, call, state, 0.2), user_ip=at), TABLE, code)
+    assert view.asks_peers(TABLE) is asks
+    assert not view.waits_busily, "it sleeps most of the time"
+
+
 def test_thread__a_loop_makes_no_progress_but_the_work_that_ends_it_does() -> None:
     view = burning(10, [NO_SYSCALL], 2)
     assert view.progress_ns == NS // 4  # when it began
