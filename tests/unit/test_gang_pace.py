@@ -12,6 +12,8 @@ import pytest
 from kcover_ebpf.api.agent_lease import MOST_PACES, AgentLease, lease_of
 from kcover_ebpf.api.agent_lease import object_of as lease_object
 from kcover_ebpf.api.fault_report import FaultReport, PodRef, ReportedJob
+from kcover_ebpf.api.incident import Phase
+from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.cluster.gang_judge import merge
 from kcover_ebpf.cluster.gang_pace import may_lag, slow_rank
 from kcover_ebpf.cluster.gang_snapshot import ReceivedReport, confirmed
@@ -19,9 +21,10 @@ from kcover_ebpf.diagnosis.rank_pace import CountedWaits, Paces, RankPace
 from kcover_ebpf.diagnosis.stragglers import WaitShares
 from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
 from kcover_ebpf.ids import NS, Pid
-from kcover_ebpf.recovery.closing import is_suspected
+from kcover_ebpf.recovery.closing import is_suspected, why_calm
 from kcover_ebpf.tunables.agent import COMPARED_HEARTBEAT_S, HEARTBEAT_S
 from kcover_ebpf.tunables.diagnosis import STRAGGLER_COMPARED_EASE
+from tests.unit.kept_incidents import KEY, LABELS, World
 from tests.unit.report_builders import NOW_S, SELECTOR, case, local, pod, report
 
 
@@ -118,6 +121,36 @@ def test_lease_object__of_a_gang_all_ranks_or_none() -> None:
     read = lease_of(lease_object(lease))
     assert read is not None
     assert set(read.paces) == {1, 3}
+
+
+# ---- the controller
+
+
+def test_slow_rank__it_is_one_incident_for_as_long_as_it_is_slow() -> None:
+    pods = [
+        Pod("ns", f"j-{each}", f"u{each}", f"n{each}", "Running", 1.0, None, LABELS, {}, (), ())
+        for each in range(2)
+    ]
+    world = World(*pods)
+    for index in range(2):
+        world.report(index=index)
+    for waits in (0.05, 0.3):
+        world.changed.clear()
+        world.renew(0, 0.02)
+        world.renew(1, waits)
+        world.jobs.reconcile(KEY)
+    assert world.changed == [KEY]
+    for _ in range(10):
+        world.now_s += 30.0
+        world.renew(0, 0.02)
+        world.renew(1, 0.31)
+        world.jobs.reconcile(KEY)
+    (status,) = world.statuses
+    assert (status.phase, status.verdict) == (Phase.OBSERVED, VerdictKind.SLOW)
+    assert (status.action, status.order, status.restarts) == (None, None, ())
+    assert why_calm(status, world.store.seen(KEY)) is None
+    world.renew(1, 0.05)
+    assert why_calm(status, world.store.seen(KEY)) == "the ranks are making progress again"
 
 
 # ---- simulated

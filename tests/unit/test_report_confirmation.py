@@ -15,6 +15,7 @@ from kcover_ebpf.api.agent_lease import AgentLease, lease_of
 from kcover_ebpf.api.fault_report import Ack, AckResult, FaultReport, PodRef
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.diagnosis.process_state import State
+from kcover_ebpf.diagnosis.rank_pace import RankPace
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.verdict import Cause, Verdict, VerdictKind
 from kcover_ebpf.errors import ApiError, Forbidden, NotFound, Unreachable
@@ -132,6 +133,22 @@ def test_report_confirmation__in_calm_times_the_lease_alone_is_written(bench: Be
     assert bench.seconds(300, trained=True) == (0, 10)
     assert bench.lease.current == {bench.sequence()}
     assert bench.lease.valid_s == 45
+
+
+def test_report_confirmation__while_ranks_are_compared_with_those_of_other_nodes_the_lease_says_how_much_they_wait(
+    bench: Bench,
+) -> None:
+    pace = RankPace(1, 0.3, 0.25, 96, rank=0, pod_uid="u")
+    bench.put(trained=True)
+    bench.turn()
+    written = 0
+    for second in range(60):
+        bench.now_s += 1.0
+        made = FaultReport("n", bench.now_s, 0, pods=(PodRef("p", "u"),), trained=True)
+        bench.sender.put(Draft("team", "r", made, (), (pace,), compares=second < 40))
+        written += bench.turn()[1]
+    assert bench.lease.paces == {bench.sequence(): (pace,)}
+    assert 8 <= written <= 10, "once in 5 s for 40 s, and then as in calm times"
 
 
 def test_report_confirmation__a_whole_report_is_sent_every_ten_minutes_all_the_same(

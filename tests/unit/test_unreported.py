@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from kcover_ebpf.api import fault_report, incident
 from kcover_ebpf.api.fault_policy import FaultPolicy, Level, NamedPolicy
-from kcover_ebpf.api.fault_report import FaultReport, PodRef
-from kcover_ebpf.api.gang_id import GangId
-from kcover_ebpf.api.incident import Incident, JobRef, Phase, Status
+from kcover_ebpf.api.incident import Phase
 from kcover_ebpf.api.pods import Container, ContainerEnd, ContainerKind, Pod
 from kcover_ebpf.cluster.unreported import Span, unreported
-from kcover_ebpf.controller.breaker import Limits
-from kcover_ebpf.controller.cache import ObjectCache, Uid
-from kcover_ebpf.controller.gang_reconciler import GangReconciler
-from kcover_ebpf.controller.owners import FoundOwner
+from kcover_ebpf.controller.cache import Uid
 from kcover_ebpf.diagnosis.verdict import (
     Cause,
     Culprit,
@@ -27,12 +20,7 @@ from kcover_ebpf.diagnosis.verdict import (
     Verdict,
     VerdictKind,
 )
-from kcover_ebpf.kube.reflector import Change, Event
-from kcover_ebpf.recovery.context import GangPod, TopOwner
-
-NOW_S = 1_767_225_600.0
-LABELS = {"batch.kubernetes.io/job-name": "j"}
-KEY = GangId.of("ns", LABELS)
+from tests.unit.kept_incidents import KEY, LABELS, NOW_S, World
 
 
 def pod(index: int, end: ContainerEnd | None = None, **more: Any) -> Pod:
@@ -161,47 +149,7 @@ def test_span__an_end_within_an_incident_is_explained_by_it(
 # ---- the controller
 
 
-class World:
-    """A job that trains, one rank of which died unnoticed, and an API server that keeps what is written."""
-
-    def __init__(self, *pods: Pod, strays: frozenset[str] = frozenset()) -> None:
-        self.store = ObjectCache(lambda _: None, wall=lambda: NOW_S)
-        self.pods = tuple(GangPod(each) for each in pods)
-        top = TopOwner(JobRef("Job", "j", "ju", "batch/v1"), None, None, armed=True)
-        owners: Any = SimpleNamespace(of_pods=lambda *_: FoundOwner(top, strays=strays))
-        gangs: Any = SimpleNamespace(
-            pods=lambda _: self.pods, shown=lambda _: self.pods, forget=lambda _: None
-        )
-        story: Any = SimpleNamespace(created_s={}, publish=lambda *_: None)
-        self.jobs = GangReconciler(self.store, gangs, owners, self, story, Limits())  # type: ignore[arg-type]
-        self.jobs.wall = self.store.wall
-
-    def report(self, verdict: Verdict | None) -> None:
-        said = FaultReport(
-            node="n0", time_s=NOW_S, sequence=1, agent="x", trained=True, verdict=verdict,
-            job=fault_report.ReportedJob("j", LABELS, "Job"), pods=(PodRef("j-0", "u0"),),
-        )  # fmt: skip
-        raw = fault_report.object_of(said, "ns", "r")
-        raw["metadata"] |= {"uid": "report"}
-        self.store.on_report(Event(Change.SET, raw))
-
-    def create(self, made: Incident) -> dict[str, Any]:
-        raw = incident.object_of(made)
-        raw["metadata"] |= {"uid": made.name, "creationTimestamp": "2026-01-01T00:00:00Z"}
-        return raw
-
-    def status(self, known: Incident, status: Status) -> dict[str, Any]:
-        return {**self.create(known), "status": incident.status_of(status)}
-
-    def guard(self, *_: object) -> None:
-        """No finalizer is wanted."""
-
-    @property
-    def statuses(self) -> list[Status]:
-        return [each.status for each in self.store.incidents.values() if each.status is not None]
-
-
-def test_gang_reconciler__an_unreported_crash_is_recorded_once() -> None:
+def test_unreported__it_is_recorded_once() -> None:
     world = World(pod(0, KILLED), pod(1))
     world.report(None)
     for _ in range(3):
@@ -215,7 +163,7 @@ def test_gang_reconciler__an_unreported_crash_is_recorded_once() -> None:
     assert (status.action, status.order, status.restarts) == (None, None, ())
 
 
-def test_gang_reconciler__a_stray_pod_and_a_job_that_is_ignored_are_not_recorded() -> None:
+def test_unreported__a_stray_pod_and_a_job_that_is_ignored_are_not_recorded() -> None:
     stray = World(pod(0, KILLED), pod(1), strays=frozenset({"u0"}))
     ignored = World(pod(0, KILLED), pod(1))
     policy = FaultPolicy(action=Level.IGNORE)
@@ -225,7 +173,7 @@ def test_gang_reconciler__a_stray_pod_and_a_job_that_is_ignored_are_not_recorded
         assert world.statuses == []
 
 
-def test_gang_reconciler__a_report_that_comes_late_is_acted_on_in_the_same_incident() -> None:
+def test_unreported__a_report_that_comes_late_is_acted_on_in_the_same_incident() -> None:
     world = World(pod(0, KILLED), pod(1))
     world.report(None)
     world.jobs.reconcile(KEY)

@@ -1,0 +1,75 @@
+"""A controller of one gang, and an API server that keeps the incidents that it writes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from kcover_ebpf.api import agent_lease, fault_report, incident
+from kcover_ebpf.api.agent_lease import AgentLease
+from kcover_ebpf.api.fault_report import FaultReport, PodRef
+from kcover_ebpf.api.gang_id import GangId
+from kcover_ebpf.api.incident import Incident, JobRef, Status
+from kcover_ebpf.api.pods import Pod
+from kcover_ebpf.controller.breaker import Limits
+from kcover_ebpf.controller.cache import ObjectCache
+from kcover_ebpf.controller.gang_reconciler import GangReconciler
+from kcover_ebpf.controller.owners import FoundOwner
+from kcover_ebpf.diagnosis.rank_pace import RankPace
+from kcover_ebpf.diagnosis.verdict import Verdict
+from kcover_ebpf.kube.reflector import Change, Event
+from kcover_ebpf.recovery.context import GangPod, TopOwner
+
+NOW_S = 1_767_225_600.0
+LABELS = {"batch.kubernetes.io/job-name": "j"}
+KEY = GangId.of("ns", LABELS)
+
+
+class World:
+    """A job that trains, and an API server that keeps what is written; it is `now_s`."""
+
+    def __init__(self, *pods: Pod, strays: frozenset[str] = frozenset()) -> None:
+        self.now_s = NOW_S
+        self.changed: list[GangId] = []
+        self.store = ObjectCache(self.changed.append, wall=lambda: self.now_s)
+        self.pods = tuple(GangPod(each) for each in pods)
+        top = TopOwner(JobRef("Job", "j", "ju", "batch/v1"), None, None, armed=True)
+        owners: Any = SimpleNamespace(of_pods=lambda *_: FoundOwner(top, strays=strays))
+        gangs: Any = SimpleNamespace(
+            pods=lambda _: self.pods, shown=lambda _: self.pods, forget=lambda _: None
+        )
+        story: Any = SimpleNamespace(created_s={}, publish=lambda *_: None)
+        self.jobs = GangReconciler(self.store, gangs, owners, self, story, Limits())  # type: ignore[arg-type]
+        self.jobs.wall = self.store.wall
+
+    def report(self, verdict: Verdict | None = None, index: int = 0) -> None:
+        """The node of a pod reports that its rank trains."""
+        said = FaultReport(
+            node=f"n{index}", time_s=self.now_s, sequence=1, agent="x", trained=True, verdict=verdict,
+            job=fault_report.ReportedJob("j", LABELS, "Job"),
+            pods=(PodRef(f"j-{index}", f"u{index}"),),
+        )  # fmt: skip
+        raw = fault_report.object_of(said, "ns", f"r{index}")
+        raw["metadata"] |= {"uid": f"report-{index}"}
+        self.store.on_report(Event(Change.SET, raw))
+
+    def renew(self, index: int, waits: float) -> None:
+        """The agent of a node renews its Lease; its rank waits for so much of the time."""
+        pace = RankPace(7, waits, waits, 96, rank=index, pod_uid=f"u{index}")
+        lease = AgentLease(f"n{index}", self.now_s, 45, frozenset({1}), paces={1: (pace,)})
+        self.store.on_lease(Event(Change.SET, agent_lease.object_of(lease)))
+
+    def create(self, made: Incident) -> dict[str, Any]:
+        raw = incident.object_of(made)
+        raw["metadata"] |= {"uid": made.name, "creationTimestamp": "2026-01-01T00:00:00Z"}
+        return raw
+
+    def status(self, known: Incident, status: Status) -> dict[str, Any]:
+        return {**self.create(known), "status": incident.status_of(status)}
+
+    def guard(self, *_: object) -> None:
+        """No finalizer is wanted."""
+
+    @property
+    def statuses(self) -> list[Status]:
+        return [each.status for each in self.store.incidents.values() if each.status is not None]
