@@ -29,14 +29,15 @@ from tests.unit.report_builders import NOW_S, SELECTOR, case, local, pod, report
 
 
 def pace(number: int, waits: float, passes: int = 96, **more: Any) -> RankPace:
-    values = {"repeated": waits, "rank": number, "pod_uid": f"uid-{number}"} | more
+    values: dict[str, Any] = {"repeated": waits, "rank": number, "pod_uid": f"uid-{number}"} | more
     return RankPace(100 + number, waits, passes=passes, **values)
 
 
 def calm(node: str, *paces: RankPace, **more: Any) -> ReceivedReport:
     """A node whose ranks train."""
     pods = tuple(PodRef(f"j-{each}", f"uid-{each}") for each in range("ab".index(node), 4, 2))
-    made = report(node, **({"suspicious": False, "pods": pods} | more))
+    values: dict[str, Any] = {"suspicious": False, "pods": pods} | more
+    made = report(node, **values)
     return replace(made, paces=paces)
 
 
