@@ -17,7 +17,6 @@ from kcover_ebpf.api.incident import Incident, Phase
 from kcover_ebpf.api.node_health import ReceivedHealth
 from kcover_ebpf.api.nodes import is_ready
 from kcover_ebpf.cluster.gang_input import GangVerdict, NodeState
-from kcover_ebpf.cluster.gang_pace import may_lag
 from kcover_ebpf.cluster.gang_snapshot import ReceivedReport, confirmed
 from kcover_ebpf.cluster.report_delays import Delays
 from kcover_ebpf.errors import ObjectError
@@ -167,9 +166,8 @@ class ObjectCache:
             self.leases[lease.node] = lease, written_s
             known_acks = before[0].acks if before is not None else ()
             touched = self._confirm(lease, written_s)
-        for key in touched:
-            if lease.acks != known_acks or may_lag(self.seen(key)):
-                self.changed(key)
+        for key in touched if lease.acks != known_acks else ():
+            self.changed(key)
 
     def _confirm(self, lease: AgentLease, written_s: float) -> list[GangId]:
         """Date the reports of an agent; the gangs that they are about."""

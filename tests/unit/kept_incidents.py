@@ -30,8 +30,7 @@ class World:
 
     def __init__(self, *pods: Pod, strays: frozenset[str] = frozenset()) -> None:
         self.now_s = NOW_S
-        self.changed: list[GangId] = []
-        self.store = ObjectCache(self.changed.append, wall=lambda: self.now_s)
+        self.store = ObjectCache(lambda _: None, wall=lambda: self.now_s)
         self.pods = tuple(GangPod(each) for each in pods)
         top = TopOwner(JobRef("Job", "j", "ju", "batch/v1"), None, None, armed=True)
         owners: Any = SimpleNamespace(of_pods=lambda *_: FoundOwner(top, strays=strays))
