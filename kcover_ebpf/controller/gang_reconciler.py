@@ -114,6 +114,7 @@ class GangReconciler:
         ]
         if unreported(str(key), [each.pod for each in pods], spans, now_s) is None:
             return
+        # whose pods these are is asked of the API server, so only where there is something to record
         found = self._contexts.found(key, None, pods)
         if found is None or found.top is None:
             return

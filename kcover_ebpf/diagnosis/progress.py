@@ -199,7 +199,7 @@ class JobProgress:
 
     def paces(self, now_ns: int) -> Mapping[Pid, CountedWaits]:
         """How much each rank waited of late, of those that were seen for long enough."""
-        return self._paces.of(self._shares.seen, self._shares.windows, now_ns)
+        return self._paces.of(self._shares, now_ns)
 
     def ease(self, now_ns: int) -> float:
         """How many times the regular pause lies before the next pass."""

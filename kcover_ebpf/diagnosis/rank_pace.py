@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kcover_ebpf.diagnosis.stragglers import Waiting, chance, repeated_share
+from kcover_ebpf.diagnosis.stragglers import Waiting, WaitShares, chance, repeated_share
 from kcover_ebpf.diagnosis.verdict import Cause
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.tunables.diagnosis import PACE_PERIOD_NS, PACE_WINDOW
@@ -43,15 +43,13 @@ class Paces:
         self._known: Mapping[Pid, CountedWaits] = {}
         self._next_ns = 0
 
-    def of(
-        self, seen: Mapping[Pid, Waiting], windows: Sequence[int], now_ns: int
-    ) -> Mapping[Pid, CountedWaits]:
-        """Those of ranks that were seen for long enough; `windows`: passes that may be counted over."""
+    def of(self, shares: WaitShares, now_ns: int) -> Mapping[Pid, CountedWaits]:
+        """Those of ranks that were seen for long enough."""
         if now_ns >= self._next_ns:
-            self._next_ns = now_ns + PACE_PERIOD_NS
+            self._next_ns, windows = now_ns + PACE_PERIOD_NS, shares.windows
             self._known = {
                 pid: found
-                for pid, waiting in seen.items()
+                for pid, waiting in shares.seen.items()
                 if (found := _counted(waiting, windows)) is not None
             }
         return self._known

@@ -172,7 +172,7 @@ class Node:
         here = {Pid(100 + each): waits[each] for each in self.ranks}
         self.watch.observe(here, now_ns, elsewhere=True)
         compares = self.watch.compares(now_ns)
-        known = self.paces.of(self.watch.seen, self.watch.windows, now_ns)
+        known = self.paces.of(self.watch, now_ns)
         if len(known) == len(self.ranks) and (
             now_s >= self.renews_s or (compares and self.renews_s - now_s > COMPARED_HEARTBEAT_S)
         ):
