@@ -160,6 +160,20 @@ def test_wait_shares__ranks_that_wait_alike_are_not_compared() -> None:
         assert not watch.compares(number * NS)
 
 
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_wait_shares__ranks_that_begin_to_wait_alike_are_compared_if_others_are_elsewhere(
+    elsewhere: bool,
+) -> None:
+    watch, compared = WaitShares(), list[bool]()
+    for number in range(120):
+        wait = number if number >= 80 and number % 3 == 0 else None
+        now_ns = number * NS
+        watch.observe({Pid(1): wait, Pid(2): wait}, now_ns, elsewhere=elsewhere)
+        compared.append(watch.compares(now_ns))
+    assert not any(compared[:80])
+    assert any(compared[80:]) is elsewhere
+
+
 def test_wait_shares__many_passes_within_one_step_name_no_rank() -> None:
     watch = WaitShares()
     for number in range(70):

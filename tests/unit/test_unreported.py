@@ -177,6 +177,8 @@ def test_unreported__a_report_that_comes_late_is_acted_on_in_the_same_incident()
     world = World(pod(0, KILLED), pod(1))
     world.report(None)
     world.jobs.reconcile(KEY)
+    (first,) = world.statuses
+    assert "recorded only" in first.message
     crash = Verdict(
         VerdictKind.CRASHED, Cause.SEGFAULT, since_s=-62.0,
         evidence=(Evidence(EvidenceKind.EVENT, "rank 0 died by SIGSEGV"),),
