@@ -18,18 +18,24 @@ from tools.costbench.processes import SENSOR, Group, Meter, Sensor
 _PASS_PAUSE_S = 0.05
 _TIMINGS = 5
 _SETTLE_S = 3.0
+STEADY_S = 70.0
+"""From then on a crowd that never trains is sampled less often, and a training is known as one."""
 
 
 def by_threads(load: str, threads: int, processes: int, window_s: float) -> dict[str, Any]:
-    """The sensor over a job of ranks with parked threads, and the CPU time of single passes."""
+    """The sensor over a job of ranks with parked threads, and the CPU time of single passes.
+
+    Measured twice, each for `window_s`: once it is attached (`agent`), and from its 70th second on, or as soon as the
+    first window is over (`settled`).
+    """
     group = Group("crowd")
     try:
         group.park(load, threads, processes, ranks=(0, processes))
         sensor = Sensor(group)
         time.sleep(_SETTLE_S)
-        meter = Meter(sensor.pid)
-        time.sleep(window_s)
-        usage = meter.read()
+        usage = _usage(sensor, window_s)
+        time.sleep(max(0.0, STEADY_S - _SETTLE_S - window_s))
+        settled = _usage(sensor, window_s)
         verdicts = sensor.end()
         passes = _passes_ms(group)
     finally:
@@ -39,9 +45,16 @@ def by_threads(load: str, threads: int, processes: int, window_s: float) -> dict
         "process_count": processes,
         "window_s": window_s,
         "verdicts": verdicts,
-        "agent": asdict(usage),
+        "agent": usage,
+        "settled": settled,
         "pass_ms": passes,
     }
+
+
+def _usage(sensor: Sensor, window_s: float) -> dict[str, Any]:
+    meter = Meter(sensor.pid)
+    time.sleep(window_s)
+    return asdict(meter.read())
 
 
 def _passes_ms(group: Group, count: int = 50) -> list[float]:

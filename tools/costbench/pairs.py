@@ -21,8 +21,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from tools.costbench.agent_cost import STEADY_S
 from tools.costbench.processes import Group, Meter, Sensor, Training, bpf_usage, build_load
-from tools.costbench.training_cost import STEADY_S, STEP
+from tools.costbench.training_cost import STEP
 
 LOADS = {
     "training": (2_500, 20),

@@ -116,12 +116,15 @@ def _goal_rows(raw: Raw) -> Rows:
         change = slow_down(raw, "mean_step_s", mode)
         name = f"step time, {mode}, by blocks"
         rows.append((name, "< +0.1%", percent(change), verdict(change, STEP_GOAL)))
+    crowd, large = _crowd(raw, GOAL_THREADS), _crowd(raw, LARGE_THREADS)
     for threads, job, usage, goal in (
-        (GOAL_THREADS, "the training", raw["steady"], CPU_GOAL),
-        (GOAL_THREADS, "a parked crowd", _crowd(raw, GOAL_THREADS), CPU_GOAL),
-        (LARGE_THREADS, "a parked crowd", _crowd(raw, LARGE_THREADS), LARGE_CPU_GOAL),
+        (GOAL_THREADS, "the training", raw["steady"]["agent"], CPU_GOAL),
+        (GOAL_THREADS, "a parked crowd, from its 3rd second", crowd["agent"], CPU_GOAL),
+        (GOAL_THREADS, "a parked crowd, from its 70th second", crowd["settled"], CPU_GOAL),
+        (LARGE_THREADS, "a parked crowd, from its 3rd second", large["agent"], LARGE_CPU_GOAL),
+        (LARGE_THREADS, "a parked crowd, from its 70th second", large["settled"], LARGE_CPU_GOAL),
     ):
-        cpu, rss_mb = usage["agent"]["cpu_share"], usage["agent"]["rss_kib"] * 1024 / 1e6
+        cpu, rss_mb = usage["cpu_share"], usage["rss_kib"] * 1024 / 1e6
         name = f"{threads:,} threads, {job}"
         share = (f"CPU, {name}", f"< {goal * 100:g}% of a core", f"{cpu * 100:.3f}%")
         memory = (f"RSS, {name}", f"< {RSS_GOAL_MB:g} MB", f"{rss_mb:.1f} MB")
@@ -188,7 +191,8 @@ def _crowd_rows(raw: Raw) -> Rows:
         rows.append(
             (
                 f"{one['thread_count']:,} in {one['process_count']}",
-                *_agent_cells([one["agent"]])[:3],
+                *_agent_cells([one["agent"]])[:2],
+                *_agent_cells([one["settled"]])[:3],
                 f"{found.value:.2f} ms ({found.low:.2f} to {found.high:.2f})",
                 ", ".join(one["verdicts"]),
             )
@@ -265,7 +269,13 @@ def text(raw: Raw) -> str:
         ("The sensor over the training", ("mode", *usage, "verdicts"), _agent_rows(raw)),
         (
             "The sensor by number of watched threads",
-            ("threads, processes", *usage[:3], "CPU of one pass", "verdicts"),
+            (
+                "threads, processes",
+                *(f"{each}, from the 3rd second" for each in usage[:2]),
+                *(f"{each}, from the 70th" for each in usage[:3]),
+                "CPU of one pass",
+                "verdicts",
+            ),
             _crowd_rows(raw),
         ),
         ("Start", ("what", "median", "range"), _start_rows(raw)),

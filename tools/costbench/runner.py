@@ -48,7 +48,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument(
-        "--quick", action="store_true", help="4 minutes instead of 12: a smoke test"
+        "--quick", action="store_true", help="8 minutes instead of 20: a smoke test"
     )
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "bench" / "costbench")
     return parser.parse_args()

@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from tools.costbench.agent_cost import STEADY_S
 from tools.costbench.processes import Group, Meter, Sensor, Training, cpu_ns
 
 BASELINE = "absent"
@@ -21,8 +22,6 @@ THREAD_COUNT, PROCESS_COUNT = 2_500, 20
 # --cpu-share does it, would hide whatever takes the core away meanwhile.
 STEP = ("--step-s", "0.02", "--cpu-share", "0", "--workers", "0")
 SETTLE_S = 2.0
-STEADY_S = 70.0
-"""Until the sensor knows the training as one, and has compared ranks that wait unequally."""
 
 
 class Stage:
