@@ -1,9 +1,9 @@
-"""How fast and how dear we are in a large cluster: `python -m tools.clusterbench decide|delete|orders|load|rates|slow`.
+"""How fast and how dear we are in a cluster: `python -m tools.clusterbench decide|delete|orders|load|rates|slow|agent`.
 
 No node runs there. Nodes and pods are objects, and agents are simulated, so that what is measured is the
 controller and the API server it talks to. Both share this machine with whatever else runs on it.
 `in-place` and `replace` restart a small job on the real cluster of $KUBECONFIG; `slow` makes a rank there 1.3 times
-slower, in each of `--jobs` jobs at once.
+slower, in each of `--jobs` jobs at once; `agent` measures an agent there with `--ranks` ranks on its node.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from kcover_ebpf.diagnosis.verdict import (
 )
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.kube.reflector import Change, Event, Reflector
+from tools.clusterbench.agent import agent
 from tools.clusterbench.agents import Agents, build, obedient
 from tools.clusterbench.load import load, rates
 from tools.clusterbench.meter import Meter
-from tools.clusterbench.needs import SLOW, WAYS, lack, programs
+from tools.clusterbench.needs import AGENT, ON_CLUSTER, SLOW, WAYS, lack, programs
 from tools.clusterbench.plane import (
     NAMESPACE,
     ROOT,
@@ -272,15 +273,25 @@ def _simulate(asked: argparse.Namespace, folder: Path) -> dict[str, Any]:
             raise
 
 
+def _on_cluster(asked: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    kubeconfig = Path(os.environ["KUBECONFIG"])
+    if asked.scenario == SLOW:
+        return slow(kubeconfig, folder, asked.jobs)
+    if asked.scenario == AGENT:
+        return agent(kubeconfig, folder, asked.ranks)
+    return restart(kubeconfig, folder, WAYS[asked.scenario])
+
+
 def main() -> None:
     """Run one scenario, and append its numbers to the record."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "scenario", choices=["decide", "delete", "orders", "load", "rates", SLOW, *WAYS]
+        "scenario", choices=["decide", "delete", "orders", "load", "rates", *ON_CLUSTER]
     )
     parser.add_argument("--nodes", type=int, default=1500)
     parser.add_argument("--jobs", type=int, default=150)
     parser.add_argument("--pods", type=int, default=1000)
+    parser.add_argument("--ranks", type=int, default=8, help="agent: 0, or a multiple of 8")
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument(
         "--answers", choices=["leases", "reports"], default="leases", help="of agents to orders"
@@ -296,11 +307,8 @@ def main() -> None:
     for _ in range(asked.runs):
         with tempfile.TemporaryDirectory() as name:
             folder, load = Path(name), os.getloadavg()
-            if asked.scenario in WAYS:
-                kubeconfig = Path(os.environ["KUBECONFIG"])
-                found = restart(kubeconfig, folder, WAYS[asked.scenario])
-            elif asked.scenario == SLOW:
-                found = slow(Path(os.environ["KUBECONFIG"]), folder, asked.jobs)
+            if asked.scenario in ON_CLUSTER:
+                found = _on_cluster(asked, folder)
             elif asked.scenario == "rates":
                 found = rates(folder, asked.nodes, asked.commit)
             else:

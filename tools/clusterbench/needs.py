@@ -11,7 +11,9 @@ from tools.clusterbench.plane import ROOT
 
 WAYS = {"in-place": "InPlace", "replace": "Replace"}
 """Scenarios of a restart on a real cluster, and its way."""
-SLOW = "slow"
+SLOW, AGENT = "slow", "agent"
+ON_CLUSTER = (SLOW, AGENT, *WAYS)
+"""Scenarios that need a cluster that runs."""
 
 
 def programs() -> Path:
@@ -23,7 +25,7 @@ def programs() -> Path:
 
 def lack(scenario: str, folder: Path) -> str | None:
     """What is missing, and what to do; None if nothing is. `folder`: where the API server should be."""
-    if scenario in (*WAYS, SLOW):
+    if scenario in ON_CLUSTER:
         if not os.environ.get("KUBECONFIG") or shutil.which("kubectl") is None:
             return "no cluster: run `tools/testbed up`, and set KUBECONFIG and PATH as it says"
         return None
