@@ -14,6 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
     [
         (["orders", "--bin", "/nowhere"], "no kube-apiserver in /nowhere: `tools/testbed up`"),
         (["replace"], "no cluster: run `tools/testbed up`"),
+        (["agent"], "no cluster: run `tools/testbed up`"),
+        (["rates", "--commit", "no-such"], "no commit no-such: name one with --commit"),
     ],
 )
 def test_clusterbench__what_is_lacking_is_reported_in_one_line(

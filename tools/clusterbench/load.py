@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from kcover_ebpf.agent.report_pace import Pace
 from kcover_ebpf.api import fault_report
@@ -37,10 +37,15 @@ _HOUR_S = 3600.0
 
 
 def rates(folder: Path, nodes: int, commit: str) -> dict[str, Any]:
-    """Writes and bytes a second of so many agents by state, with the package of a commit and with this one."""
+    """Writes and bytes a second of so many agents by state, with the package of a commit and with this one.
+
+    Raises SystemExit where there is no such commit, or where its package lacks what is measured.
+    """
     archive = subprocess.run(
-        ["git", "archive", commit, "kcover_ebpf"], cwd=ROOT, stdout=subprocess.PIPE, check=True
+        ["git", "archive", commit, "kcover_ebpf"], cwd=ROOT, capture_output=True, check=False
     )
+    if archive.returncode != 0:
+        _refuse(f"no commit {commit}: name one with --commit")
     (folder / "before").mkdir()
     unpack = ["tar", "-x", f"--directory={folder / 'before'}"]
     subprocess.run(unpack, input=archive.stdout, check=True)
@@ -52,14 +57,23 @@ def rates(folder: Path, nodes: int, commit: str) -> dict[str, Any]:
     }
 
 
+def _refuse(why: str) -> NoReturn:
+    print(f"clusterbench: {why}", file=sys.stderr)
+    sys.exit(2)
+
+
 def _rates(package: Path, nodes: int) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, _RATES, str(nodes)],
         cwd=package,
         env=os.environ | {"PYTHONPATH": str(package)},
-        stdout=subprocess.PIPE,
-        check=True,
+        capture_output=True,
+        text=True,
+        check=False,
     )
+    if done.returncode != 0:
+        why = done.stderr.strip().rpartition("\n")[2]
+        _refuse(f"that package cannot be measured ({why}): name a newer one with --commit")
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
