@@ -282,6 +282,12 @@ def _on_cluster(asked: argparse.Namespace, folder: Path) -> dict[str, Any]:
     return restart(kubeconfig, folder, WAYS[asked.scenario])
 
 
+def _eights(text: str) -> int:
+    if not text.isdecimal() or int(text) % 8:
+        raise argparse.ArgumentTypeError("must be 0 or a multiple of 8")
+    return int(text)
+
+
 def main() -> None:
     """Run one scenario, and append its numbers to the record."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -291,7 +297,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=1500)
     parser.add_argument("--jobs", type=int, default=150)
     parser.add_argument("--pods", type=int, default=1000)
-    parser.add_argument("--ranks", type=int, default=8, help="agent: 0, or a multiple of 8")
+    parser.add_argument("--ranks", type=_eights, default=8, help="agent: 0, or a multiple of 8")
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument(
         "--answers", choices=["leases", "reports"], default="leases", help="of agents to orders"

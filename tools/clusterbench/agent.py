@@ -10,6 +10,7 @@ import os
 import signal
 import statistics
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -125,7 +126,7 @@ class _Meter:
             self._writes[what] = 0
             Reflector(session, path, query, self._counting(what)).start()
 
-    def _counting(self, what: str) -> Any:
+    def _counting(self, what: str) -> Callable[[Event], None]:
         def count(event: Event) -> None:
             self._writes[what] += 1
 
