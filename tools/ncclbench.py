@@ -43,9 +43,10 @@ def block(say: IO[str], hear: IO[str]) -> list[float]:
 
 
 def attach(probes: NcclProbes, pid: Pid) -> None:
-    probes.attach(pid)
     while not (attempt := probes.attempt(pid)):
         probes.collect()
+        # in vain until the last detaching is over
+        probes.attach(pid)
         time.sleep(0.01)
     if not attempt.links:
         sys.exit(f"not attached: {attempt.reason}")
