@@ -24,6 +24,7 @@ from tests.cluster.cluster import Namespace, home, made, titled, until
 from tests.cluster.victims import has_trained, ranks
 from tools.clusterbench.plane import ROOT
 from tools.clusterbench.restart import cluster_of
+from tools.costbench.processes import cpu_ns
 
 _WORLD = 8
 _LEARNED_S = 75.0
@@ -67,15 +68,9 @@ def agent(kubeconfig: Path, folder: Path, rank_count: int) -> dict[str, Any]:
 
 
 def _rank_pids(space: Namespace) -> list[int]:
-    """The ranks of one pod of each job, without those that started them."""
+    """The ranks of all jobs, without what started them."""
     launchers = ranks(space, _SELECTOR, _PROGRAM).values()
-    return [
-        child
-        for pid in launchers
-        for child in map(
-            int, Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
-        )
-    ]
+    return [child for pid in launchers for child in _tree(pid)[1:]]
 
 
 def _job(name: str, node: str) -> dict[str, Any]:
@@ -154,6 +149,7 @@ class _Meter:
 
 
 def _tree(pid: int) -> list[int]:
+    """A process, and all that descend from it."""
     found = [pid]
     for each in found:
         for task in Path(f"/proc/{each}/task").glob("*/children"):
@@ -163,11 +159,7 @@ def _tree(pid: int) -> list[int]:
 
 def _cpu_s(pid: int) -> float:
     """Of its threads in nanoseconds, of its children, ended and living, in ticks."""
-    own = sum(
-        int((task / "schedstat").read_text(encoding="ascii").split()[0])
-        for task in Path(f"/proc/{pid}/task").iterdir()
-    )
-    total = own / 1e9
+    total = cpu_ns([pid]) / 1e9
     for each in _tree(pid):
         words = split_stat(Path(f"/proc/{each}/stat").read_text(errors="replace"))[1]
         # utime, stime; those of its children that ended (proc_pid_stat(5), from the third field on)

@@ -13,13 +13,11 @@ from kcover_ebpf.host import cgroups
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
 from kcover_ebpf.watching.loop import Sensor as SensorLoop
-from tools.costbench.processes import SENSOR, Group, Meter, Sensor
+from tools.costbench.processes import SENSOR, STEADY_S, Group, Sensor, usage_over
 
 _PASS_PAUSE_S = 0.05
 _TIMINGS = 5
 _SETTLE_S = 3.0
-STEADY_S = 70.0
-"""From then on a crowd that never trains is sampled less often, and a training is known as one."""
 
 
 def by_threads(load: str, threads: int, processes: int, window_s: float) -> dict[str, Any]:
@@ -33,9 +31,9 @@ def by_threads(load: str, threads: int, processes: int, window_s: float) -> dict
         group.park(load, threads, processes, ranks=(0, processes))
         sensor = Sensor(group)
         time.sleep(_SETTLE_S)
-        usage = _usage(sensor, window_s)
+        usage = usage_over(sensor.pid, window_s)
         time.sleep(max(0.0, STEADY_S - _SETTLE_S - window_s))
-        settled = _usage(sensor, window_s)
+        settled = usage_over(sensor.pid, window_s)
         verdicts = sensor.end()
         passes = _passes_ms(group)
     finally:
@@ -45,16 +43,10 @@ def by_threads(load: str, threads: int, processes: int, window_s: float) -> dict
         "process_count": processes,
         "window_s": window_s,
         "verdicts": verdicts,
-        "agent": usage,
-        "settled": settled,
+        "agent": asdict(usage),
+        "settled": asdict(settled),
         "pass_ms": passes,
     }
-
-
-def _usage(sensor: Sensor, window_s: float) -> dict[str, Any]:
-    meter = Meter(sensor.pid)
-    time.sleep(window_s)
-    return asdict(meter.read())
 
 
 def _passes_ms(group: Group, count: int = 50) -> list[float]:

@@ -21,8 +21,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tools.costbench.agent_cost import STEADY_S
-from tools.costbench.processes import Group, Meter, Sensor, Training, bpf_usage, build_load
+from tools.costbench.processes import (
+    STEADY_S,
+    Group,
+    Meter,
+    Sensor,
+    Training,
+    bpf_usage,
+    build_load,
+)
 from tools.costbench.training_cost import STEP
 
 LOADS = {

@@ -20,6 +20,8 @@ SENSOR = ROOT / ".venv" / "bin" / "kcover-ebpf"
 _READY_S = 90.0
 _END_S = 20.0
 _WORLD = 2
+STEADY_S = 70.0
+"""From then on a crowd that never trains is sampled less often, and a training is known as one."""
 
 
 def build_load(folder: Path) -> str:
@@ -185,6 +187,13 @@ class Meter:
             pss_kib=status_number(self._pid, "Pss", "smaps_rollup"),
             peak_kib=status_number(self._pid, "VmHWM"),
         )
+
+
+def usage_over(pid: int, window_s: float) -> Usage:
+    """What a process uses from now on, for so long."""
+    meter = Meter(pid)
+    time.sleep(window_s)
+    return meter.read()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from tools.costbench.agent_cost import STEADY_S
-from tools.costbench.processes import Group, Meter, Sensor, Training, cpu_ns
+from tools.costbench.processes import STEADY_S, Group, Meter, Sensor, Training, cpu_ns, usage_over
 
 BASELINE = "absent"
 MODES = ("idle", "attached", "fault")
@@ -70,7 +69,5 @@ class Stage:
         """The sensor over the healthy training for longer, as it is found most of the time."""
         sensor = Sensor(self.watched["attached"])
         time.sleep(STEADY_S)
-        meter = Meter(sensor.pid)
-        time.sleep(window_s)
-        usage = meter.read()
+        usage = usage_over(sensor.pid, window_s)
         return {"window_s": window_s, "verdicts": sensor.end(), "agent": asdict(usage)}
