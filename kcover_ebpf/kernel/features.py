@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kcover_ebpf.errors import CannotObserve
-from kcover_ebpf.kernel import capabilities
+from kcover_ebpf.kernel import capabilities, kprobes
 from kcover_ebpf.kernel.libbpf import library
 
 BTF = Path("/sys/kernel/btf/vmlinux")
@@ -125,8 +125,8 @@ def _try_all() -> Iterator[KernelFeature]:
         ("fentry", "vfs_read", _TRACE_FENTRY, "not needed; cheaper probes of kernel functions"),
     ):
         yield _feature(name, purpose, _load(_PROG_TRACING, attach_type, target))
-    kprobes = Path("/sys/bus/event_source/devices/kprobe").exists()
-    yield _feature("kprobe", "faults that drivers report", 0 if kprobes else errno.ENOENT)
+    missing = 0 if kprobes.supported() else errno.ENOENT
+    yield _feature("kprobe", "faults that drivers report", missing)
     yield _feature("uprobe_multi", "optional probes of collective libraries", _link_uprobes())
 
 

@@ -88,6 +88,10 @@ class BpfObject:
         """The kernel's tracepoint of each program that needs one with known types (tp_btf)."""
         return self._sections_after(_TYPED)
 
+    def kernel_functions(self) -> dict[str, str]:
+        """The kernel's function that each program of a kprobe hangs on."""
+        return self._sections_after(_KPROBE)
+
     def user_functions(self) -> dict[str, str]:
         """The function of a library that each program of a user probe is meant for."""
         return self._sections_after(_UPROBE)

@@ -14,7 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from kcover_ebpf.errors import LoadError
-from kcover_ebpf.kernel import tracepoints
+from kcover_ebpf.kernel import kprobes, tracepoints
 from kcover_ebpf.kernel.maps import BpfMap
 from kcover_ebpf.kernel.objects import BpfLink, BpfObject
 from kcover_ebpf.settings import Settings
@@ -187,16 +187,20 @@ def _statuses(family: Family, refused: Mapping[str, _No]) -> tuple[ProbeStatus, 
 
 
 def _find_absent(family: Family) -> dict[str, _No]:
-    """Programs whose tracepoint is not there: found by name, which is cheaper than by trying."""
+    """Programs that have nothing here to hang on: found without trying, which costs more."""
     opened = open_object(family.name)
-    needed = opened.typed_tracepoints()
+    needed, functions = opened.typed_tracepoints(), opened.kernel_functions()
     opened.close()
     absent = tracepoints.absent(needed.values())
-    return {
-        probe.name: (f"this kernel has no tracepoint {needed[probe.name]}", Refusal.NO_HOOK)
-        for probe in family.probes
-        if needed.get(probe.name) in absent
-    }
+    has_kprobes = kprobes.supported()
+    found: dict[str, _No] = {}
+    for probe in family.probes:
+        if needed.get(probe.name) in absent:
+            reason = f"this kernel has no tracepoint {needed[probe.name]}"
+            found[probe.name] = (reason, Refusal.NO_HOOK)
+        elif probe.name in functions and not has_kprobes:
+            found[probe.name] = ("this kernel has no kprobes", Refusal.NO_HOOK)
+    return found
 
 
 def _find_refused(
