@@ -3,6 +3,9 @@
 Reading the memory, command line or environment of a process blocks for as long as something in the kernel holds
 its memory lock, which a call into a driver or a file system that does not answer may do for ever; a file of sysfs
 waits for firmware. So whoever must continue asks here, and takes what is there.
+
+One thread reads, and when a read is slow another one takes over: threads that are awake together hand Python's lock
+to each other at every call of the kernel, and threads that wait at one queue wake each other for nothing.
 """
 
 from __future__ import annotations
@@ -10,16 +13,19 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Collection, Hashable
+from collections import deque
+from collections.abc import Callable, Collection, Hashable, Iterator
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 
-from kcover_ebpf.tunables.host import READ_STUCK_S
+from kcover_ebpf.tunables.host import READ_SLOW_S, READ_STUCK_S
 
-_WORKERS = 3
-_MOST_WORKERS = 16
+_MOST_THREADS = 16
 """Two for each rank of a node with eight GPUs. Each stuck one is a thread of ours in state D."""
+
+_Calls = SimpleQueue[bool]
+"""Each wakes one thread; False ends it."""
 
 _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
@@ -34,50 +40,63 @@ class _Task(Generic[_Key, _Value]):
 
 
 class Readers(Generic[_Key, _Value]):
-    """At most one read of each key is under way. Used by one thread; its workers live until `close`."""
+    """At most one read of each key is under way. Used by one thread; its own live until `close`."""
 
     def __init__(self, name: str) -> None:
         """`name`: of the threads."""
         self._name = name
         self._tasks: dict[_Key, _Task[_Key, _Value]] = {}
-        self._asked: SimpleQueue[_Task[_Key, _Value] | None] = SimpleQueue()
-        self._done: SimpleQueue[tuple[_Task[_Key, _Value], _Value | None]] = SimpleQueue()
-        self._running: set[_Task[_Key, _Value]] = set()
-        self._worker_count = 0
+        self._asked: deque[_Task[_Key, _Value]] = deque()
+        self._done: deque[tuple[_Task[_Key, _Value], _Value | None]] = deque()
+        self._idle: SimpleQueue[None] = SimpleQueue()
+        """One for each time that there was nothing more to read."""
+        self._calls: _Calls | None = None
+        """Of the thread that reads what is asked; None before the first."""
+        self._running: dict[_Calls, _Task[_Key, _Value]] = {}
+        """What each thread reads now: that one, and those that it took over from."""
 
     def ask(self, key: _Key, read: Callable[[], _Value]) -> bool:
         """Begin a read; False if one of this key is under way, or all threads are stuck."""
-        if key in self._tasks or not self._has_worker():
+        if key in self._tasks or not self._has_thread():
             return False
         task = self._tasks[key] = _Task(key, read)
-        self._asked.put(task)
+        self._asked.append(task)
+        self._call()
         return True
 
     def take(self, wanted: Collection[_Key], timeout_s: float) -> list[tuple[_Key, _Value | None]]:
         """All that is done, None for what could not be read; waits for `wanted` alone."""
         found: list[tuple[_Key, _Value | None]] = []
-        if self._tasks:
-            self._has_worker()  # what was asked before may wait behind what is stuck now
         waiting = set(wanted) & self._tasks.keys()
         deadline_s = time.monotonic() + timeout_s
         while self._tasks:
-            left_s = max(0.0, deadline_s - time.monotonic()) if waiting else 0.0
-            try:
-                task, value = self._done.get(timeout=left_s)
-            except Empty:
+            # what was asked before may wait behind what is slow now
+            if self._asked and self._has_thread():
+                self._call()
+            while not self._idle.empty():
+                self._idle.get()
+            found += self._collect()
+            waiting &= self._tasks.keys()
+            left_s = deadline_s - time.monotonic()
+            if not waiting or left_s <= 0:
                 break
-            if self._tasks.get(task.key) is task:
-                waiting.discard(task.key)
-                del self._tasks[task.key]
-                found.append((task.key, value))
+            with contextlib.suppress(Empty):
+                self._idle.get(timeout=min(left_s, READ_SLOW_S))
         return found
+
+    def _collect(self) -> Iterator[tuple[_Key, _Value | None]]:
+        while self._done:
+            task, value = self._done.popleft()
+            if self._tasks.get(task.key) is task:
+                del self._tasks[task.key]
+                yield task.key, value
 
     def stuck(self) -> dict[_Key, float]:
         """Keys whose reads are under way for longer than `READ_STUCK_S`, and since when (monotonic)."""
         now_s = time.monotonic()
         return {
             task.key: task.began_s
-            for task in list(self._running)
+            for task in list(self._running.values())
             if now_s - task.began_s > READ_STUCK_S and not task.dropped
         }
 
@@ -97,34 +116,51 @@ class Readers(Generic[_Key, _Value]):
             task.dropped = True
 
     def close(self) -> None:
-        """Nothing is asked any more: the workers end, those that are stuck once they return."""
-        for _ in range(self._worker_count):
-            self._asked.put(None)
+        """Nothing is asked any more: the threads end, those that are stuck once they return."""
+        self._asked.clear()
+        if self._calls is not None:
+            self._calls.put(False)
 
-    def _has_worker(self) -> bool:
-        now_s = time.monotonic()
-        stuck_count = sum(now_s - task.began_s > READ_STUCK_S for task in list(self._running))
-        while self._worker_count < min(_WORKERS + stuck_count, _MOST_WORKERS):
-            with contextlib.suppress(
-                RuntimeError
-            ):  # no more threads: those that are there continue
-                threading.Thread(target=self._work, name=self._name, daemon=True).start()
-                self._worker_count += 1
-                continue
-            break
-        return self._worker_count > stuck_count
+    def _call(self) -> None:
+        """Wake the thread that reads, unless it is awake."""
+        if self._asked and self._calls is not None and self._calls not in self._running:
+            self._calls.put(True)
 
-    def _work(self) -> None:
-        while True:
-            task = self._asked.get()
-            if task is None:
+    def _has_thread(self) -> bool:
+        """Let another thread take over if the one that reads is slow; False where there can be no more."""
+        task = None if self._calls is None else self._running.get(self._calls)
+        if self._calls is not None and (
+            task is None or time.monotonic() - task.began_s < READ_SLOW_S
+        ):
+            return True
+        if len(self._running) >= _MOST_THREADS:
+            return False
+        calls: _Calls = SimpleQueue()
+        thread = threading.Thread(target=self._work, args=(calls,), name=self._name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads
+            return False
+        self._calls = calls
+        return True
+
+    def _work(self, calls: _Calls) -> None:
+        while calls.get():
+            # a thread that was slow may return in this moment, and take the last one
+            with contextlib.suppress(IndexError):
+                while self._calls is calls:
+                    self._read(self._asked.popleft(), calls)
+            self._idle.put(None)
+            if self._calls is not calls:
                 return
-            if task.dropped:
-                continue
-            task.began_s = time.monotonic()
-            self._running.add(task)
-            value = None
-            with contextlib.suppress(Exception):
-                value = task.read()
-            self._running.discard(task)
-            self._done.put((task, value))
+
+    def _read(self, task: _Task[_Key, _Value], calls: _Calls) -> None:
+        if task.dropped:
+            return
+        task.began_s = time.monotonic()
+        self._running[calls] = task
+        value = None
+        with contextlib.suppress(Exception):
+            value = task.read()
+        self._done.append((task, value))
+        del self._running[calls]

@@ -11,6 +11,8 @@ from kcover_ebpf.ids import NS
 
 READ_STUCK_S = 1.0
 """A read of a few kilobytes takes microseconds; one that takes longer than this is stuck."""
+READ_SLOW_S = 0.02
+"""After so long another thread takes what waits behind a read. Chosen: some hundred times what a read takes."""
 IDENTITY_WAIT_S = 0.1
 """New processes are known in the pass in which they appear, unless something is wrong with them."""
 MAPS_AGE_S = 20.0

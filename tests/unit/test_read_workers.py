@@ -24,6 +24,10 @@ def over(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     event.set()
 
 
+def threads_of(name: str) -> int:
+    return sum(each.name == name for each in threading.enumerate())
+
+
 def test_readers__what_is_read_is_taken_and_what_fails_is_none() -> None:
     readers: Readers[int, int] = Readers("test")
     assert readers.ask(1, lambda: 7)
@@ -61,17 +65,51 @@ def test_readers__what_is_forgotten_is_not_taken(over: threading.Event) -> None:
 def test_readers__when_all_threads_are_stuck_nothing_is_asked_or_waited_for(
     over: threading.Event,
 ) -> None:
-    readers: Readers[int, bool] = Readers("test")
-    before = threading.active_count()
+    readers: Readers[int, bool] = Readers("all stuck")
     for number in range(100):
         readers.ask(number, over.wait)
         time.sleep(0.01)
-    assert threading.active_count() - before == 16
+    assert threads_of("all stuck") == 16
     time.sleep(0.1)
     assert not readers.ask(1000, lambda: True)
     over.set()
     assert soon(lambda: [*readers.take([], 0)] and readers.ask(1000, lambda: True))
     assert (1000, True) in readers.take([1000], 60)
+    soon(lambda: threads_of("all stuck") == 1)
+
+
+def test_readers__one_thread_reads_as_long_as_no_read_is_slow(over: threading.Event) -> None:
+    readers: Readers[int, str] = Readers("one at a time")
+
+    def read() -> str:
+        time.sleep(0.001)
+        return str(threading.get_ident())
+
+    for number in range(50):
+        readers.ask(number, read)
+    first = readers.take(range(50), 60)
+    assert len({ident for _, ident in first}) == 1
+    readers.ask(100, lambda: str(over.wait()))
+    for number in range(3):
+        readers.ask(number, read)
+    # another thread reads what waits behind the slow one
+    second = readers.take(range(3), 60)
+    assert sorted(key for key, _ in second) == [0, 1, 2]
+    assert {ident for _, ident in second}.isdisjoint({ident for _, ident in first})
+    assert threads_of("one at a time") == 2
+    over.set()
+    soon(lambda: threads_of("one at a time") == 1)
+    assert soon(lambda: readers.take([], 0)) == [(100, "True")]
+
+
+def test_readers__no_call_is_lost(over: threading.Event) -> None:
+    """Who asks while the thread finds that there is nothing left."""
+    readers: Readers[int, int] = Readers("test")
+    for number in range(3000):
+        assert readers.ask(number, lambda: 7)
+        if number % 3:
+            assert readers.take([number], 30) or not readers.is_asked(number)
+    assert soon(lambda: readers.take([], 0) == [] and not readers.is_asking)
 
 
 class FakeReads:

@@ -278,7 +278,7 @@ def test_thread_reader__there_is_an_end_to_the_threads_that_are_left_behind(
     stuck: Stuck,
 ) -> None:
     before = threading.active_count()
-    for _ in range(12):
+    for _ in range(20):
         stuck.turn(0.1)
     assert threading.active_count() - before <= 16
     assert stuck.turn(ENDLESS_S) == (set(), set())
