@@ -17,7 +17,7 @@ from tools.gpucheck.self_test import complaints
 TOOL = ROOT / "tools/gpu-check"
 SELF_TEST_S = 120
 """45 s where nothing else runs; the machine of a test run has other work."""
-PARTS = ["waits", "nvml", "holders", "nccl", "sensor", "overhead"]
+PARTS = ["waits", "nvml", "holders", "nccl", "probes", "sensor", "overhead"]
 
 pytestmark = [pytest.mark.needs("gcc", "cgroup2"), pytest.mark.timeout(SELF_TEST_S + 30)]
 

@@ -79,7 +79,7 @@ def test_probe__a_driver_that_does_not_answer_is_no_gpu(
 
 def test_render__a_page_of_nothing_says_why_in_every_section() -> None:
     page = report.render({}, {})
-    assert page.count("not possible here: not run") == 6
+    assert page.count("not possible here: not run") == 7
 
 
 def test_sample_registers__registers_of_a_sleeping_process_are_one_set_in_the_c_library() -> None:

@@ -15,7 +15,7 @@ from tools.gpucheck import children
 from tools.gpucheck.nccl_library import torch_problem
 from tools.gpucheck.plan import Notes, NotPossible, Plan
 
-_READY_S = 45.0
+READY_S = 45.0
 """Loading torch's CUDA libraries from a cold disk takes most of it."""
 _RAS_S = 8.0
 _DUMP_S = 10.0
@@ -30,7 +30,8 @@ class _Inert(pickle.Unpickler):
         raise pickle.UnpicklingError(f"names {module}.{name}")
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Of the loopback, and free a moment ago."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
 
@@ -48,7 +49,7 @@ def measure(plan: Plan, notes: Notes) -> None:
 
 
 def _communicator(kind: str, plan: Plan) -> dict[str, Any]:
-    port, prefix = _free_port(), plan.folder / "flight-recorder-"
+    port, prefix = free_port(), plan.folder / "flight-recorder-"
     dump = Path(f"{prefix}dump-0")
     # an earlier run may have left one in the same folder
     dump.unlink(missing_ok=True)
@@ -57,7 +58,7 @@ def _communicator(kind: str, plan: Plan) -> dict[str, Any]:
         "NCCL_RAS_ADDR": f"127.0.0.1:{port}",
         "NCCL_SOCKET_IFNAME": "lo",
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(_free_port()),
+        "MASTER_PORT": str(free_port()),
         "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
         "TORCH_NCCL_ENABLE_MONITORING": "1",
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
@@ -66,7 +67,7 @@ def _communicator(kind: str, plan: Plan) -> dict[str, Any]:
         "TORCH_FR_DUMP_TEMP_FILE": f"{prefix}dump-",
     }
     with children.talking(children.module("communicator", kind), extra) as child:
-        child.await_line("ready", _READY_S)
+        child.await_line("ready", READY_S)
         facts: dict[str, Any] = {"RAS": {}}
         for form in ("json", "text"):
             try:

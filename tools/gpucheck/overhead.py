@@ -1,4 +1,4 @@
-"""Part 6: the time of a step with and without the sensor, in blocks that take turns."""
+"""Part 7: the time of a step with and without the sensor, in blocks that take turns."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -133,6 +134,29 @@ def _nccl(facts: Facts) -> list[str]:
     return _table(("made by", "asked", "answer", "ms"), rows)
 
 
+def _probes(facts: Facts) -> list[str]:
+    rows: list[Sequence[object]] = []
+    costs = []
+    for kind, found in facts.items():
+        if why := _impossible(found):
+            rows.append((kind, why, "", ""))
+            continue
+        known = "yes" if found["identified"] else "no"
+        for what in ("collective", "captured", "message"):
+            if what in found:
+                launched = f"{found[what]['launched']} {what}"
+                rows.append((kind, launched, _counts(found[what]["counted"]), known))
+        cost = found["cost"]
+        medians = statistics.median(cost["without_ns"]), statistics.median(cost["with_ns"])
+        costs.append(
+            f"{kind}: a launch takes {medians[0] / 1000:.1f} us of CPU without probes and "
+            f"{medians[1] / 1000:.1f} us with them; {cost['more_ns'] / 1000:.1f} us more, "
+            f"the median of {len(cost['with_ns'])} pairs of blocks."
+        )
+    heads = ("made by", "launched", "counted", "communicator identified")
+    return [*_table(heads, rows), "", *costs]
+
+
 def _sensor(facts: Facts) -> list[str]:
     rows: list[Sequence[object]] = []
     logs = []
@@ -186,6 +210,7 @@ _PARTS: dict[str, tuple[str, Callable[[Facts], list[str]]]] = {
     "nvml": ("What a call of NVML costs", _nvml),
     "holders": ("Who holds which device file", _holders),
     "nccl": ("RAS and Flight Recorder", _nccl),
+    "probes": ("What the probes on NCCL count", _probes),
     "sensor": ("What the sensor reports", _sensor),
     "overhead": ("What the sensor costs", _overhead),
 }

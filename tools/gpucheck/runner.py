@@ -12,12 +12,14 @@ from typing import Any
 from tools.gpucheck import children
 from tools.gpucheck.plan import NotPossible, Plan
 
-# Seconds that each part may take: with the probe less than ten minutes. Contexts take seconds each on a large machine.
+# Seconds that each part may take: with the probe less than eleven minutes.
+# Contexts take seconds each on a large machine.
 LIMITS_S = {
     "waits": 80.0,
     "nvml": 20.0,
-    "holders": 40.0,
+    "holders": 30.0,
     "nccl": 60.0,
+    "probes": 60.0,
     "sensor": 280.0,
     "overhead": 75.0,
 }

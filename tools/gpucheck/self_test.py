@@ -19,7 +19,7 @@ _LIBRARIES = {
     "libnccl.c": "libnccl.so.2",
 }
 _DEVICES = ("nvidiactl", "nvidia0", "nvidia-uvm")
-_LANES = (("waits", "nvml", "holders", "nccl"), ("sensor", "overhead"))
+_LANES = (("waits", "nvml", "holders", "nccl", "probes"), ("sensor", "overhead"))
 """Side by side, because both of them mostly wait."""
 _BUSY, _IDLE = 0.05, 0.03
 """Shares of a CPU that a waiting thread is over or under, also on a machine that has other work."""
@@ -69,8 +69,8 @@ def _build(place: Path) -> None:
 def complaints(parts: dict[str, Any]) -> Iterator[str]:
     """What is not as the stubs are."""
     for name, part in parts.items():
-        bench = name in ("sensor", "overhead")
-        # without privileges for BPF, or without the sensor's own packages, these two say so
+        bench = name in ("probes", "sensor", "overhead")
+        # without privileges for BPF, or without the sensor's own packages, these say so
         if part["state"] != "done" and not (bench and part["state"] == "not possible here"):
             yield f"{name}: {part['state']} {part['why']}"
     checks = {
@@ -78,6 +78,7 @@ def complaints(parts: dict[str, Any]) -> Iterator[str]:
         "nvml": _nvml,
         "holders": _holders,
         "nccl": _nccl,
+        "probes": _probes,
         "sensor": _sensor,
         "overhead": _overhead,
     }
@@ -130,6 +131,17 @@ def _holders(facts: dict[str, Any]) -> Iterator[tuple[str, bool]]:
 def _nccl(facts: dict[str, Any]) -> Iterator[tuple[str, bool]]:
     yield "RAS is understood", "RasReport" in facts["library"]["RAS"]["json"]["understood"]
     yield "the dump has 23 entries", facts["torch"]["Flight Recorder"]["entries"] == 23
+
+
+def _probes(facts: dict[str, Any]) -> Iterator[tuple[str, bool]]:
+    library, torch = facts["library"], facts["torch"]
+    for found in (library, torch):
+        yield "every collective is counted", found["collective"]["counted"] == {"AllReduce": 200}
+        yield "its communicator is known", found["identified"]
+        yield "probes cost something", found["cost"]["more_ns"] > 0
+    yield "those of a graph once", torch["captured"]["counted"] == {"AllReduce": 40}
+    exchanged = {"sent to 0": 60, "received from 0": 60}
+    yield "every message is counted", library["message"]["counted"] == exchanged
 
 
 def _sensor(facts: dict[str, Any]) -> Iterator[tuple[str, bool]]:

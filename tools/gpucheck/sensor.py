@@ -1,4 +1,4 @@
-"""Part 5: what the sensor reports of faults in a real CUDA training, and what the kernel's log says of them."""
+"""Part 6: what the sensor reports of faults in a real CUDA training, and what the kernel's log says of them."""
 
 from __future__ import annotations
 

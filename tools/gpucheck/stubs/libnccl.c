@@ -27,6 +27,45 @@ int ncclCommInitAll(void **communicators, int count, const int *devices)
 	return ras_begin();
 }
 
+typedef struct {
+	char internal[128];
+} ncclUniqueId;
+
+int ncclGetUniqueId(ncclUniqueId *id)
+{
+	snprintf(id->internal, sizeof(id->internal), "stub %d", getpid());
+	return 0;
+}
+
+int ncclCommInitRank(void **communicator, int ranks, ncclUniqueId id, int rank)
+{
+	(void)ranks, (void)id, (void)rank;
+	*communicator = &operations;
+	return 0;
+}
+
+int ncclGroupStart(void)
+{
+	return 0;
+}
+
+int ncclGroupEnd(void)
+{
+	return 0;
+}
+
+int ncclSend(const void *from, size_t count, int type, int peer, void *communicator, void *stream)
+{
+	(void)from, (void)count, (void)type, (void)peer, (void)communicator, (void)stream;
+	return 0;
+}
+
+int ncclRecv(void *to, size_t count, int type, int peer, void *communicator, void *stream)
+{
+	(void)to, (void)count, (void)type, (void)peer, (void)communicator, (void)stream;
+	return 0;
+}
+
 int ncclAllReduce(const void *from, void *to, size_t count, int type, int operation,
 		  void *communicator, void *stream)
 {

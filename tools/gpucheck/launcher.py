@@ -1,0 +1,150 @@
+"""A process that launches operations of NCCL as it is asked to: `launcher torch|library`.
+
+Says "loaded", then answers each line, "collective N", "captured N" or "message N", with "answer done" and the
+nanoseconds of its own CPU time that one of them took.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import sys
+import time
+from typing import Any, Protocol
+
+from tools.gpucheck.cuda import Driver, Scheduling
+from tools.gpucheck.nccl_library import find
+from tools.gpucheck.plan import NotPossible
+
+ANSWER = "answer "
+REPLAYS = 3
+"""Of each captured graph: they call no function of NCCL."""
+_FLOATS = 1 << 12
+_FLOAT32, _SUM = 7, 0
+
+
+class _Launcher(Protocol):
+    def collective(self, count: int) -> None: ...
+    def captured(self, count: int) -> None: ...
+    def message(self, count: int) -> None: ...
+    def finish(self) -> None: ...
+
+
+class _WithTorch:
+    """As a training launches them."""
+
+    def __init__(self) -> None:
+        self._torch: Any = importlib.import_module("torch")
+        self._group: Any = importlib.import_module("torch.distributed")
+        self._tensor: Any = None
+
+    def collective(self, count: int) -> None:
+        if self._tensor is None:
+            self._group.init_process_group("nccl", rank=0, world_size=1)
+            self._tensor = self._torch.ones(_FLOATS, device="cuda")
+        for _ in range(count):
+            self._group.all_reduce(self._tensor)
+
+    def captured(self, count: int) -> None:
+        graph = self._torch.cuda.CUDAGraph()
+        # the watchdog of torch calls CUDA from its own thread meanwhile
+        with self._torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            self.collective(count)
+        for _ in range(REPLAYS):
+            graph.replay()
+
+    def message(self, count: int) -> None:
+        raise NotPossible("torch sends nothing from a rank to itself")
+
+    def finish(self) -> None:
+        self._torch.cuda.synchronize()
+
+
+class _UniqueId(ctypes.Structure):
+    _fields_ = (("internal", ctypes.c_char * 128),)
+
+
+class _WithLibrary:
+    """NCCL alone (nccl.h)."""
+
+    def __init__(self) -> None:
+        self._nccl = ctypes.CDLL(find())
+        self._driver = Driver()
+        self._comm, self._memory = ctypes.c_void_p(), ctypes.c_void_p()
+
+    def _begin(self) -> None:
+        self._driver.initialize()
+        self._driver.use_primary_context(Scheduling.AUTO)
+        self._memory = ctypes.c_void_p(self._driver.allocate(4 * _FLOATS))
+        unique = _UniqueId()
+        self._call("ncclGetUniqueId", ctypes.byref(unique))
+        self._call("ncclCommInitRank", ctypes.byref(self._comm), 1, unique, 0)
+
+    def _call(self, name: str, *arguments: object) -> None:
+        if code := getattr(self._nccl, name)(*arguments):
+            raise NotPossible(f"{name} failed with {code}")
+
+    def collective(self, count: int) -> None:
+        if not self._comm.value:
+            self._begin()
+        size = ctypes.c_size_t(_FLOATS)
+        for _ in range(count):
+            self._call(
+                "ncclAllReduce",
+                self._memory,
+                self._memory,
+                size,
+                _FLOAT32,
+                _SUM,
+                self._comm,
+                None,
+            )
+
+    def captured(self, count: int) -> None:
+        raise NotPossible("captured with torch")
+
+    def message(self, count: int) -> None:
+        """Each is sent and received by this rank: a group, or the first would wait for the second."""
+        size = ctypes.c_size_t(_FLOATS)
+        for _ in range(count):
+            self._call("ncclGroupStart")
+            for name in ("ncclSend", "ncclRecv"):
+                self._call(name, self._memory, size, _FLOAT32, 0, self._comm, None)
+            self._call("ncclGroupEnd")
+
+    def finish(self) -> None:
+        self._driver.call("cuCtxSynchronize")
+
+
+def _answer(launcher: _Launcher, line: str) -> str:
+    kind, number = line.split()
+    launch = {
+        "collective": launcher.collective,
+        "captured": launcher.captured,
+        "message": launcher.message,
+    }[kind]
+    began_ns = time.thread_time_ns()
+    try:
+        launch(int(number))
+    except NotPossible as problem:
+        return f"impossible {problem}"
+    took_ns = time.thread_time_ns() - began_ns
+    launcher.finish()
+    return f"done {took_ns / int(number):.0f}"
+
+
+def main() -> None:
+    launcher = _WithTorch() if sys.argv[1] == "torch" else _WithLibrary()
+    print("loaded", flush=True)
+    for line in sys.stdin:
+        print(ANSWER + _answer(launcher, line), flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (NotPossible, RuntimeError, ImportError, OSError, AttributeError) as problem:
+        print(f"{type(problem).__name__}: {problem}".splitlines()[0], flush=True)
+        # a communicator in a bad state can hang the interpreter's own end
+        os._exit(1)

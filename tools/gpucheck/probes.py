@@ -1,0 +1,140 @@
+"""Part 5: whether the sensor's probes count what a real NCCL launches, and what they add to a launch."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+from kcover_ebpf.hardware.nccl.probes import NcclProbes
+from kcover_ebpf.ids import Pid
+from tools.gpucheck import children
+from tools.gpucheck.launcher import ANSWER
+from tools.gpucheck.nccl import READY_S, free_port
+from tools.gpucheck.nccl_library import torch_problem
+from tools.gpucheck.plan import Notes, NotPossible, Plan
+
+LAUNCHES = {"collective": 200, "captured": 40, "message": 60}
+_TIMED, _PAIRS = 400, 7
+"""Fewer launches than a stream takes before its caller has to wait."""
+_QUICK_TIMED, _QUICK_PAIRS = 50, 2
+_ATTACHED_S = 5.0
+
+
+def measure(plan: Plan, notes: Notes) -> None:
+    probes = NcclProbes()
+    try:
+        if not probes.status.attached:
+            raise NotPossible(probes.status.reason)
+        for kind in ("library", "torch"):
+            reason = torch_problem() if kind == "torch" else ""
+            try:
+                found = {"not possible here": reason} if reason else _launcher(probes, kind, plan)
+            except NotPossible as problem:
+                found = {"not possible here": str(problem)}
+            notes.add(kind, found)
+    finally:
+        probes.close()
+
+
+def _launcher(probes: NcclProbes, kind: str, plan: Plan) -> dict[str, Any]:
+    extra = {
+        "NCCL_SOCKET_IFNAME": "lo",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        # where the stub of torch has its files
+        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{plan.folder}/probes-pipe-",
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{plan.folder}/probes-dump-",
+    }
+    with children.talking(children.module("launcher", kind), extra) as child:
+        child.await_line("loaded", READY_S)
+        pid = Pid(child.pid)
+        facts: dict[str, Any] = {"functions": _attach(probes, pid)}
+        before: dict[str, int] = {}
+        for what, count in LAUNCHES.items():
+            took = _launch(child, what, count)
+            if isinstance(took, str):
+                continue
+            after = _counts(probes, pid)
+            more = {name: number - before.get(name, 0) for name, number in after.items()}
+            facts[what] = {"launched": count, "counted": {k: v for k, v in more.items() if v}}
+            before = after
+        facts["identified"] = all(
+            each.birth.identity for each in probes.read([pid]).launched if each.counts
+        )
+        facts["cost"] = _cost(probes, child, pid, quick=plan.quick)
+    return facts
+
+
+def _launch(child: children.Talking, what: str, count: int) -> float | str:
+    """Nanoseconds of CPU that one took; or why it is not launched this way."""
+    child.say(f"{what} {count}")
+    # the libraries may say something before it
+    word, _, rest = child.await_line(ANSWER, READY_S).partition(" ")
+    return float(rest) if word == "done" else rest
+
+
+def _attach(probes: NcclProbes, pid: Pid) -> int:
+    """How many functions have a probe."""
+
+    def attached() -> bool:
+        probes.collect()
+        # in vain until the last detaching is over
+        probes.attach(pid)
+        return probes.attempt(pid) is not None
+
+    _until(attached, "the probes are not attached")
+    attempt = probes.attempt(pid)
+    if attempt is None or not attempt.links:
+        raise NotPossible(f"not attached: {attempt.reason if attempt else ''}")
+    return len(attempt.links)
+
+
+def _detach(probes: NcclProbes, pid: Pid) -> None:
+    probes.forget(pid)
+    _until(lambda: pid not in probes.totals(), "the probes are not detached")
+
+
+def _until(true: Callable[[], bool], otherwise: str) -> None:
+    deadline_s = time.monotonic() + _ATTACHED_S
+    while not true():
+        if time.monotonic() > deadline_s:
+            raise NotPossible(f"{otherwise} after {_ATTACHED_S:.0f} s")
+        time.sleep(0.01)
+
+
+def _counts(probes: NcclProbes, pid: Pid) -> dict[str, int]:
+    counted = probes.read([pid])
+    found = {name: count for each in counted.launched for name, count in each.counts.items()}
+    for each in counted.messages:
+        found[f"sent to {each.peer}"] = each.sent_count
+        found[f"received from {each.peer}"] = each.received_count
+    return found
+
+
+def _cost(
+    probes: NcclProbes, child: children.Talking, pid: Pid, *, quick: bool
+) -> dict[str, list[float] | float]:
+    """CPU of a collective's launch, with and without probes, in blocks that take turns."""
+    count, pairs = (_QUICK_TIMED, _QUICK_PAIRS) if quick else (_TIMED, _PAIRS)
+    without: list[float] = []
+    probed: list[float] = []
+    for _ in range(pairs):
+        _detach(probes, pid)
+        without.append(_timed(child, count))
+        _attach(probes, pid)
+        probed.append(_timed(child, count))
+    more = [on - off for off, on in zip(without, probed, strict=True)]
+    return {
+        "without_ns": without,
+        "with_ns": probed,
+        "more_ns": round(statistics.median(more)),
+    }
+
+
+def _timed(child: children.Talking, count: int) -> float:
+    took = _launch(child, "collective", count)
+    if isinstance(took, str):
+        raise NotPossible(took)
+    return took
