@@ -38,6 +38,7 @@ LOADS = {
     "large crowd": (8_000, 64),
 }
 """Threads and processes; those of a crowd call themselves ranks and never train."""
+_COMMAND = ".venv/bin/kcover-ebpf"
 _STATS = Path("/proc/sys/kernel/bpf_stats_enabled")
 _SETTLE_S = {"training": STEADY_S}
 """A crowd is measured from its third second, its suspicious ones included."""
@@ -81,7 +82,7 @@ def start_load(stack: ExitStack, kind: str) -> Group:
 
 def window(group: Group, roots: Sequence[Path], kind: str, window_s: float) -> list[dict[str, Any]]:
     """The sensors of these checkouts over the load, at the same time; their start is not measured."""
-    sensors = [Sensor(group, root) for root in roots]
+    sensors = [Sensor(group, root / _COMMAND) for root in roots]
     time.sleep(_SETTLE_S.get(kind, _SETTLE_OTHER_S))
     begun = [(Meter(sensor.pid), bpf_usage(sensor.pid)) for sensor in sensors]
     time.sleep(window_s)
@@ -151,8 +152,8 @@ def main(words: Sequence[str] | None = None) -> int:
     args = parser.parse_args(words)
     named = {name: Path(root) for name, _, root in (each.partition("=") for each in args.checkouts)}
     for root in named.values():
-        if not (root / ".venv/bin/kcover-ebpf").exists():
-            parser.error(f"{root} is no checkout with .venv/bin/kcover-ebpf: run make build there")
+        if not (root / _COMMAND).exists():
+            parser.error(f"{root} is no checkout with {_COMMAND}: run make build there")
     if named and os.geteuid() != 0:
         parser.error("it loads BPF programs and makes control groups: run it as root")
     began = round(time.time())

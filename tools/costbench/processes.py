@@ -16,7 +16,8 @@ from typing import Any
 from kcover_ebpf.host import cgroups
 
 ROOT = Path(__file__).resolve().parents[2]
-SENSOR = ROOT / ".venv" / "bin" / "kcover-ebpf"
+SENSOR = ROOT / ".bench/sensor/bin/kcover-ebpf"
+"""In an environment without the machine's own packages, as users install it."""
 _READY_S = 90.0
 _END_S = 20.0
 _WORLD = 2
@@ -225,12 +226,11 @@ def bpf_usage(pid: int) -> BpfUsage:
 class Sensor:
     """The command as a user runs it, watching a group; `start_s` from exec to its first line."""
 
-    def __init__(self, group: Group, root: Path = ROOT) -> None:
-        """`root`: the checkout whose command it is."""
+    def __init__(self, group: Group, command: Path = SENSOR) -> None:
         begin_s = time.monotonic()
         self._process = subprocess.Popen(
             [
-                str(root / SENSOR.relative_to(ROOT)),
+                str(command),
                 "run",
                 "-o",
                 "json",

@@ -108,7 +108,7 @@ def main() -> None:
     if os.geteuid() != 0:
         sys.exit("the cost bench needs root: it loads BPF programs and makes control groups")
     if not SENSOR.exists():
-        sys.exit("the sensor is not built: run make build")
+        sys.exit("the sensor is not built: run tools/setup bench and make build")
     before = machine()
     raw = {"quick": args.quick, "machine": before, **measure(QUICK if args.quick else WHOLE)}
     raw["machine"]["load_average_end"] = os.getloadavg()[0]
