@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from kcover_ebpf.hardware import pci
 from kcover_ebpf.kernel import capabilities
 from kcover_ebpf.kernel.capabilities import Capability
 from kcover_ebpf.settings import Settings, TelemetryOptions
+from kcover_ebpf.tunables.host import START_SWITCH_S
 
 if TYPE_CHECKING:
     from kcover_ebpf.hardware.catalog import Catalog
@@ -91,12 +93,15 @@ def _imported_meanwhile(*names: str) -> Iterator[None]:
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
 
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(START_SWITCH_S)
     thread = threading.Thread(target=work, name="kcover-import")
     thread.start()
     try:
         yield
     finally:
         thread.join()
+        sys.setswitchinterval(interval_s)
 
 
 def drop_privileges(kept: frozenset[Capability], settings: Settings) -> None:
