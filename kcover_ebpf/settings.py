@@ -168,17 +168,6 @@ def parse_duration(text: str) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class TelemetryOptions:
-    """How GPUs are read, as the operator chose."""
-
-    period_s: float
-    dcgm: str = ""
-    """URL of a dcgm-exporter, which is read instead of NVML; empty: NVML."""
-    root: Path = Path("/")
-    """Where the host's files are, NVML's library among them."""
-
-
-@dataclass(frozen=True, slots=True)
 class Settings:
     """What the sensor itself does, apart from judging."""
 

@@ -42,7 +42,7 @@ from kcover_ebpf.kernel import capabilities, features
 from kcover_ebpf.kernel.capabilities import Capability
 from kcover_ebpf.kube.client import connect
 from kcover_ebpf.output.log_lines import about
-from kcover_ebpf.settings import Settings, TelemetryOptions
+from kcover_ebpf.settings import Settings
 from kcover_ebpf.tunables.agent import (
     LATE_PERIODS,
     LOOP_SILENT_S,
@@ -55,6 +55,7 @@ from kcover_ebpf.watching.start import FactSources
 if TYPE_CHECKING:
     from kcover_ebpf.api.job_kinds import Gang
     from kcover_ebpf.hardware.catalog import Catalog
+    from kcover_ebpf.hardware.telemetry.watch import TelemetryOptions
     from kcover_ebpf.kernel.sampler import KernelSampler
     from kcover_ebpf.kube.client import ApiClient
     from kcover_ebpf.logs.rules import LogRule

@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from kcover_ebpf.api.fault_report import PodRef
+    from kcover_ebpf.hardware.telemetry.watch import TelemetryOptions
     from kcover_ebpf.inspection.round import RoundOptions
     from kcover_ebpf.logs.rules import LogRule
-    from kcover_ebpf.settings import Settings, TelemetryOptions
+    from kcover_ebpf.settings import Settings
 
 _EXAMPLES = """
 \b
@@ -271,8 +272,8 @@ def _rules(own: Path | None) -> Sequence[LogRule]:
 def _telemetry(every: str, source: str) -> TelemetryOptions | None:
     from kcover_ebpf.errors import UsageError
     from kcover_ebpf.hardware.telemetry.dcgm_source import checked
+    from kcover_ebpf.hardware.telemetry.watch import TelemetryOptions
     from kcover_ebpf.host.host_programs import host_root
-    from kcover_ebpf.settings import TelemetryOptions
 
     period_s = seconds_of("--telemetry-every", every)
     if period_s <= 0:

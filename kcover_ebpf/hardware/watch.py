@@ -36,14 +36,14 @@ from kcover_ebpf.hardware.nvml import Nvml
 from kcover_ebpf.hardware.ports import PortWatch
 from kcover_ebpf.hardware.rdma_traffic import FabricReader, FabricWatch
 from kcover_ebpf.hardware.stuck_ioctl import StuckCalls
-from kcover_ebpf.hardware.telemetry.watch import GpuTelemetry
+from kcover_ebpf.hardware.telemetry.watch import GpuTelemetry, TelemetryOptions
 from kcover_ebpf.hardware.topology import Topology
 from kcover_ebpf.hardware.xid_dedup import XidDedup
 from kcover_ebpf.host.host_programs import host_root
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.kernel.maps import BpfMap
 from kcover_ebpf.kernel.probes import ProbeStatus
-from kcover_ebpf.settings import Settings, TelemetryOptions
+from kcover_ebpf.settings import Settings
 from kcover_ebpf.tunables.hardware import AER_SETTLE_NS, LOG_SELF_TEST_NS, LOG_SKIPPED_PASSES
 
 if TYPE_CHECKING:

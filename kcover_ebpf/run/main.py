@@ -19,8 +19,11 @@ from kcover_ebpf.host.supervisor import Charge
 from kcover_ebpf.host.supervisor_client import Supervisor
 from kcover_ebpf.kernel import capabilities, features
 from kcover_ebpf.kernel.capabilities import Capability
+from kcover_ebpf.run import terminal_table
 from kcover_ebpf.run.options import RunOptions
-from kcover_ebpf.settings import Act, TelemetryOptions
+from kcover_ebpf.run.outcome import Outcome
+from kcover_ebpf.run.sinks import Announcer, JsonSink, Out, Sink, TextSink
+from kcover_ebpf.settings import Act
 from kcover_ebpf.watching import start
 from kcover_ebpf.watching.start import FactSources
 
@@ -29,12 +32,9 @@ if TYPE_CHECKING:
     from kcover_ebpf.kernel.sampler import KernelSampler
     from kcover_ebpf.output.metrics import MetricsServer
     from kcover_ebpf.run.metrics import RunMetrics
-    from kcover_ebpf.run.outcome import Outcome
     from kcover_ebpf.run.recording import Tape
-    from kcover_ebpf.run.sinks import Announcer, Sink
 
 _STDOUT = 1
-_IMPORTED_MEANWHILE = ("kcover_ebpf.run.session", "kcover_ebpf.run.sinks")
 _KEPT = capabilities.KEPT - {
     # The supervisor starts and ends the job, with its own privileges.
     Capability.KILL,
@@ -57,18 +57,18 @@ class _Run:
         self._plan, self._stack = plan, stack
         self._begin_s = time.monotonic()
         # The table is drawn by escape sequences, so it must be a terminal, and ours to draw on.
-        self._is_live = not plan.json and os.isatty(_STDOUT) and _fits_a_table()
+        self._is_live = not plan.json and terminal_table.fits(_STDOUT)
 
     def carry_out(self) -> int:
         plan = self._plan
         supervisor = self._fork_supervisor()
         server = start.bind_metrics(plan.metrics, self._stack)
         tape = self._open_tape()
-        sources = self._open_sources()
-        kernel, devices = sources.kernel, sources.devices
         announcer = self._make_announcer(supervisor, tape)
         from kcover_ebpf.run.session import Session
 
+        sources = self._open_sources()
+        kernel, devices = sources.kernel, sources.devices
         start.drop_privileges(_KEPT, plan.settings)
         extra = () if server is None else (self._serve(server, kernel, devices),)
         target = self._make_target(supervisor)
@@ -102,11 +102,11 @@ class _Run:
         return sink
 
     def _open_sources(self) -> FactSources:
+        from kcover_ebpf.hardware.telemetry.watch import TelemetryOptions
+
         settings = self._plan.settings
         telemetry = TelemetryOptions(settings.gpu_period_s)
-        return start.open_sources(
-            settings, self._plan.catalog, telemetry, self._stack, _IMPORTED_MEANWHILE
-        )
+        return start.open_sources(settings, self._plan.catalog, telemetry, self._stack)
 
     def _open_tape(self) -> Tape | None:
         if self._plan.record is None:
@@ -118,16 +118,12 @@ class _Run:
         return tape
 
     def _make_announcer(self, supervisor: Supervisor | None, tape: Tape | None) -> Announcer:
-        from kcover_ebpf.run.sinks import Announcer, JsonSink, Out, TextSink
-
         out = Out(_STDOUT)
         more: list[Sink] = [] if tape is None else [tape]
         if self._plan.json:
             return Announcer([JsonSink(out), *more], wants_waits=False)
         if not self._is_live or supervisor is None:
             return Announcer([TextSink(out), *more], wants_waits=False)
-        from kcover_ebpf.run import terminal_table
-
         live = terminal_table.LiveSink(out, supervisor.restore_on_death)
         self._stack.callback(live.close)
         return Announcer([live, *more], wants_waits=True)
@@ -185,12 +181,6 @@ class _Run:
             "duration_s": round(time.monotonic() - self._begin_s, 3),
             "text": ended.text,
         }
-
-
-def _fits_a_table() -> bool:
-    from kcover_ebpf.run import terminal_table
-
-    return terminal_table.fits(_STDOUT)
 
 
 def _world_size(environ: Mapping[str, str]) -> int | None:

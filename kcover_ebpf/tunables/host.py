@@ -19,10 +19,6 @@ MAPS_AGE_S = 20.0
 """Mappings of code are read again after so long: libraries are loaded while a program starts. Chosen."""
 OPEN_DEVICES_S = 30.0
 """Devices are opened when a training starts and closed when it ends; to read them costs 2 us for each open file."""
-START_SWITCH_S = 1e-4
-"""What loads programs calls the kernel and is in Python for a moment in between, and must not wait 5 ms for each while
-another thread imports. Measured: attached after 0.39 s, 0.40 s with 5 ms, 0.41 s with 20 us.
-"""
 
 
 # --- Ending a job

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import signal
-import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -16,11 +13,11 @@ from typing import TYPE_CHECKING
 from kcover_ebpf.hardware import pci
 from kcover_ebpf.kernel import capabilities
 from kcover_ebpf.kernel.capabilities import Capability
-from kcover_ebpf.settings import Settings, TelemetryOptions
-from kcover_ebpf.tunables.host import START_SWITCH_S
+from kcover_ebpf.settings import Settings
 
 if TYPE_CHECKING:
     from kcover_ebpf.hardware.catalog import Catalog
+    from kcover_ebpf.hardware.telemetry.watch import TelemetryOptions
     from kcover_ebpf.hardware.watch import DeviceWatch
     from kcover_ebpf.kernel.sampler import KernelSampler
     from kcover_ebpf.output.metrics import MetricsServer
@@ -55,53 +52,25 @@ def open_sources(
     catalog: Path | None,
     telemetry: TelemetryOptions | None,
     stack: contextlib.ExitStack,
-    needed_next: Sequence[str] = (),
 ) -> FactSources:
     """The sampler and the watch of devices; they are closed with `stack`.
 
     `catalog`: the operator's changes; `PolicyError` for a bad file comes now, not at the first Xid. `telemetry`:
-    None: the GPUs are not read. `needed_next`: modules that the caller imports next; they are imported meanwhile.
+    None: the GPUs are not read.
     """
     # loaded only now: a supervisor is forked and a port bound before
-    from kcover_ebpf.kernel.sampler import KernelSampler
-
-    if catalog is not None:
-        from kcover_ebpf.hardware.catalog.files import load
-
-        load(catalog)
-    with _imported_meanwhile("kcover_ebpf.hardware.watch", *needed_next):
-        kernel = stack.enter_context(KernelSampler.open(settings))
     from kcover_ebpf.hardware.catalog.files import load
     from kcover_ebpf.hardware.watch import DeviceWatch
+    from kcover_ebpf.kernel.sampler import KernelSampler
 
     read_catalog = cache(partial(load, catalog))
+    if catalog is not None:
+        read_catalog()
+    kernel = stack.enter_context(KernelSampler.open(settings))
     devices = DeviceWatch(
         kernel.maps, settings, read_catalog, pin_driver=settings.pin_driver, telemetry=telemetry
     )
     return FactSources(kernel, stack.enter_context(devices), read_catalog)
-
-
-@contextlib.contextmanager
-def _imported_meanwhile(*names: str) -> Iterator[None]:
-    """Import modules while the kernel checks programs; a failure shows where they are used.
-
-    The thread has ended with the block, for privileges belong to threads.
-    """
-
-    def work() -> None:
-        for name in names:
-            with contextlib.suppress(Exception):
-                importlib.import_module(name)
-
-    interval_s = sys.getswitchinterval()
-    sys.setswitchinterval(START_SWITCH_S)
-    thread = threading.Thread(target=work, name="kcover-import")
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join()
-        sys.setswitchinterval(interval_s)
 
 
 def drop_privileges(kept: frozenset[Capability], settings: Settings) -> None:

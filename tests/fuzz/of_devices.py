@@ -9,9 +9,8 @@ from unittest.mock import patch
 from kcover_ebpf.hardware.nccl import mapped_libraries
 from kcover_ebpf.hardware.telemetry import helper
 from kcover_ebpf.hardware.telemetry.dcgm_source import DcgmSource
-from kcover_ebpf.hardware.telemetry.watch import GpuTelemetry
+from kcover_ebpf.hardware.telemetry.watch import GpuTelemetry, TelemetryOptions
 from kcover_ebpf.host.elf_functions import ElfError, function_offsets
-from kcover_ebpf.settings import TelemetryOptions
 from tests.fuzz.target import Target, folder, text
 
 _FUNCTIONS = ("ncclAllReduce", "ncclSend")

@@ -18,10 +18,9 @@ from kcover_ebpf.api.codec import decode
 from kcover_ebpf.facts.devices import GpuUse
 from kcover_ebpf.hardware.telemetry import watch
 from kcover_ebpf.hardware.telemetry.reading import GpuProcess, GpuReading
-from kcover_ebpf.hardware.telemetry.watch import GpuTelemetry
+from kcover_ebpf.hardware.telemetry.watch import GpuTelemetry, TelemetryOptions
 from kcover_ebpf.hardware.topology import Gpu
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.settings import TelemetryOptions
 from tests.unit import nvml_stub
 
 pytestmark = pytest.mark.needs("gcc", "nvidia-ml-py")

@@ -30,7 +30,6 @@ from kcover_ebpf.hardware.telemetry.reading import GpuReading
 from kcover_ebpf.hardware.telemetry.use import GpuState
 from kcover_ebpf.hardware.topology import Gpu
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.settings import TelemetryOptions
 from kcover_ebpf.tunables.hardware import (
     DCGM_PERIOD_S,
     TELEMETRY_AGAIN_S,
@@ -43,6 +42,17 @@ from kcover_ebpf.tunables.hardware import (
 _MOST_BYTES = 1 << 20
 """A line that is longer is refused; sixteen GPUs have 20 kB."""
 _DRIVER = Path("sys/module/nvidia")
+
+
+@dataclass(frozen=True, slots=True)
+class TelemetryOptions:
+    """What the operator chose."""
+
+    period_s: float
+    dcgm: str = ""
+    """URL of a dcgm-exporter, which is read instead of NVML; empty: NVML."""
+    root: Path = Path("/")
+    """Where the host's files are, NVML's library among them."""
 
 
 @dataclass(frozen=True, slots=True)
