@@ -13,12 +13,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import IO
 
 from kcover_ebpf.hardware.nccl.probes import NcclProbes
 from kcover_ebpf.ids import Pid
+from tools.gpucheck.plan import NotPossible
+from tools.gpucheck.probes import attach, detach
 
 FAULTS = Path(__file__).resolve().parents[1] / "tests/faults"
 PAIRS = 15
@@ -40,22 +41,6 @@ def block(say: IO[str], hear: IO[str]) -> list[float]:
     say.write("go\n")
     say.flush()
     return [float(each) for each in hear.readline().split()]
-
-
-def attach(probes: NcclProbes, pid: Pid) -> None:
-    while not (attempt := probes.attempt(pid)):
-        probes.collect()
-        # in vain until the last detaching is over
-        probes.attach(pid)
-        time.sleep(0.01)
-    if not attempt.links:
-        sys.exit(f"not attached: {attempt.reason}")
-
-
-def detach(probes: NcclProbes, pid: Pid) -> None:
-    probes.forget(pid)
-    while probes.totals():
-        time.sleep(0.01)
 
 
 def main() -> None:
@@ -95,4 +80,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except NotPossible as problem:
+        sys.exit(str(problem))

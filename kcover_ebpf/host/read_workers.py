@@ -128,11 +128,10 @@ class Readers(Generic[_Key, _Value]):
 
     def _has_thread(self) -> bool:
         """Let another thread take over if the one that reads is slow; False where there can be no more."""
-        task = None if self._calls is None else self._running.get(self._calls)
-        if self._calls is not None and (
-            task is None or time.monotonic() - task.began_s < READ_SLOW_S
-        ):
-            return True
+        if self._calls is not None:
+            task = self._running.get(self._calls)
+            if task is None or time.monotonic() - task.began_s < READ_SLOW_S:
+                return True
         if len(self._running) >= _MOST_THREADS:
             return False
         calls: _Calls = SimpleQueue()

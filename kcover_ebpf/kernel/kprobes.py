@@ -7,6 +7,6 @@ from pathlib import Path
 _SOURCE = Path("/sys/bus/event_source/devices/kprobe")
 
 
-def supported(source: Path = _SOURCE) -> bool:
+def supported() -> bool:
     """True where the kernel is built with kprobes (since Linux 4.17 they are an event source of perf)."""
-    return source.exists()
+    return _SOURCE.exists()

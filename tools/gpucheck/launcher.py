@@ -1,7 +1,7 @@
 """A process that launches operations of NCCL as it is asked to: `launcher torch|library`.
 
-Says "loaded", then answers each line, "collective N", "captured N" or "message N", with "answer done" and the
-nanoseconds of its own CPU time that one of them took.
+Says "loaded", then answers each line, "collective N", "captured N" (torch) or "message N" (the library: torch sends
+nothing from a rank to itself), with "done" and the nanoseconds of its own CPU time that one of them took.
 """
 
 from __future__ import annotations
@@ -11,24 +11,17 @@ import importlib
 import os
 import sys
 import time
-from typing import Any, Protocol
+from typing import Any
 
 from tools.gpucheck.cuda import Driver, Scheduling
 from tools.gpucheck.nccl_library import find
 from tools.gpucheck.plan import NotPossible
 
-ANSWER = "answer "
-REPLAYS = 3
+DONE = "done "
+_REPLAYS = 3
 """Of each captured graph: they call no function of NCCL."""
 _FLOATS = 1 << 12
 _FLOAT32, _SUM = 7, 0
-
-
-class _Launcher(Protocol):
-    def collective(self, count: int) -> None: ...
-    def captured(self, count: int) -> None: ...
-    def message(self, count: int) -> None: ...
-    def finish(self) -> None: ...
 
 
 class _WithTorch:
@@ -51,11 +44,8 @@ class _WithTorch:
         # the watchdog of torch calls CUDA from its own thread meanwhile
         with self._torch.cuda.graph(graph, capture_error_mode="thread_local"):
             self.collective(count)
-        for _ in range(REPLAYS):
+        for _ in range(_REPLAYS):
             graph.replay()
-
-    def message(self, count: int) -> None:
-        raise NotPossible("torch sends nothing from a rank to itself")
 
     def finish(self) -> None:
         self._torch.cuda.synchronize()
@@ -101,9 +91,6 @@ class _WithLibrary:
                 None,
             )
 
-    def captured(self, count: int) -> None:
-        raise NotPossible("captured with torch")
-
     def message(self, count: int) -> None:
         """Each is sent and received by this rank: a group, or the first would wait for the second."""
         size = ctypes.c_size_t(_FLOATS)
@@ -117,28 +104,20 @@ class _WithLibrary:
         self._driver.call("cuCtxSynchronize")
 
 
-def _answer(launcher: _Launcher, line: str) -> str:
-    kind, number = line.split()
-    launch = {
-        "collective": launcher.collective,
-        "captured": launcher.captured,
-        "message": launcher.message,
-    }[kind]
+def _cost_ns(launcher: _WithTorch | _WithLibrary, kind: str, count: int) -> float:
     began_ns = time.thread_time_ns()
-    try:
-        launch(int(number))
-    except NotPossible as problem:
-        return f"impossible {problem}"
+    getattr(launcher, kind)(count)
     took_ns = time.thread_time_ns() - began_ns
     launcher.finish()
-    return f"done {took_ns / int(number):.0f}"
+    return took_ns / count
 
 
 def main() -> None:
     launcher = _WithTorch() if sys.argv[1] == "torch" else _WithLibrary()
     print("loaded", flush=True)
     for line in sys.stdin:
-        print(ANSWER + _answer(launcher, line), flush=True)
+        kind, count = line.split()
+        print(f"{DONE}{_cost_ns(launcher, kind, int(count)):.0f}", flush=True)
 
 
 if __name__ == "__main__":

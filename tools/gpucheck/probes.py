@@ -10,12 +10,15 @@ from typing import Any
 from kcover_ebpf.hardware.nccl.probes import NcclProbes
 from kcover_ebpf.ids import Pid
 from tools.gpucheck import children
-from tools.gpucheck.launcher import ANSWER
+from tools.gpucheck.launcher import DONE
 from tools.gpucheck.nccl import READY_S, free_port
 from tools.gpucheck.nccl_library import torch_problem
 from tools.gpucheck.plan import Notes, NotPossible, Plan
 
-LAUNCHES = {"collective": 200, "captured": 40, "message": 60}
+LAUNCHES = {
+    "library": {"collective": 200, "message": 60},
+    "torch": {"collective": 200, "captured": 40},
+}
 _TIMED, _PAIRS = 400, 7
 """Fewer launches than a stream takes before its caller has to wait."""
 _QUICK_TIMED, _QUICK_PAIRS = 50, 2
@@ -27,7 +30,7 @@ def measure(plan: Plan, notes: Notes) -> None:
     try:
         if not probes.status.attached:
             raise NotPossible(probes.status.reason)
-        for kind in ("library", "torch"):
+        for kind in LAUNCHES:
             reason = torch_problem() if kind == "torch" else ""
             try:
                 found = {"not possible here": reason} if reason else _launcher(probes, kind, plan)
@@ -50,12 +53,10 @@ def _launcher(probes: NcclProbes, kind: str, plan: Plan) -> dict[str, Any]:
     with children.talking(children.module("launcher", kind), extra) as child:
         child.await_line("loaded", READY_S)
         pid = Pid(child.pid)
-        facts: dict[str, Any] = {"functions": _attach(probes, pid)}
+        facts: dict[str, Any] = {"functions": attach(probes, pid)}
         before: dict[str, int] = {}
-        for what, count in LAUNCHES.items():
-            took = _launch(child, what, count)
-            if isinstance(took, str):
-                continue
+        for what, count in LAUNCHES[kind].items():
+            _launch(child, what, count)
             after = _counts(probes, pid)
             more = {name: number - before.get(name, 0) for name, number in after.items()}
             facts[what] = {"launched": count, "counted": {k: v for k, v in more.items() if v}}
@@ -67,16 +68,15 @@ def _launcher(probes: NcclProbes, kind: str, plan: Plan) -> dict[str, Any]:
     return facts
 
 
-def _launch(child: children.Talking, what: str, count: int) -> float | str:
-    """Nanoseconds of CPU that one took; or why it is not launched this way."""
+def _launch(child: children.Talking, what: str, count: int) -> float:
+    """Nanoseconds of CPU that one took."""
     child.say(f"{what} {count}")
     # the libraries may say something before it
-    word, _, rest = child.await_line(ANSWER, READY_S).partition(" ")
-    return float(rest) if word == "done" else rest
+    return float(child.await_line(DONE, READY_S))
 
 
-def _attach(probes: NcclProbes, pid: Pid) -> int:
-    """How many functions have a probe."""
+def attach(probes: NcclProbes, pid: Pid) -> int:
+    """How many functions have a probe; raises `NotPossible`, also where it takes too long."""
 
     def attached() -> bool:
         probes.collect()
@@ -91,7 +91,7 @@ def _attach(probes: NcclProbes, pid: Pid) -> int:
     return len(attempt.links)
 
 
-def _detach(probes: NcclProbes, pid: Pid) -> None:
+def detach(probes: NcclProbes, pid: Pid) -> None:
     probes.forget(pid)
     _until(lambda: pid not in probes.totals(), "the probes are not detached")
 
@@ -121,20 +121,13 @@ def _cost(
     without: list[float] = []
     probed: list[float] = []
     for _ in range(pairs):
-        _detach(probes, pid)
-        without.append(_timed(child, count))
-        _attach(probes, pid)
-        probed.append(_timed(child, count))
+        detach(probes, pid)
+        without.append(_launch(child, "collective", count))
+        attach(probes, pid)
+        probed.append(_launch(child, "collective", count))
     more = [on - off for off, on in zip(without, probed, strict=True)]
     return {
         "without_ns": without,
         "with_ns": probed,
         "more_ns": round(statistics.median(more)),
     }
-
-
-def _timed(child: children.Talking, count: int) -> float:
-    took = _launch(child, "collective", count)
-    if isinstance(took, str):
-        raise NotPossible(took)
-    return took

@@ -9,15 +9,17 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tools.gpucheck.plan import ROOT
+
 Facts = dict[str, Any]
 _IMPOSSIBLE = "not possible here"
 
 
 def write(folder: Path, machine: Facts, parts: Facts) -> None:
     """gpu.md, and gpu.json with all that it is made of."""
-    (folder / "gpu.json").write_text(
-        json.dumps({"machine": machine, "parts": parts}, indent=1) + "\n"
-    )
+    text = json.dumps({"machine": machine, "parts": parts}, indent=1) + "\n"
+    # stack frames name the files of this checkout, wherever it is
+    (folder / "gpu.json").write_text(text.replace(f"{ROOT}/", ""))
     (folder / "gpu.md").write_text(render(machine, parts))
 
 
