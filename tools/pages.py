@@ -6,6 +6,14 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+DATA = ROOT / ".bench/data"
+"""Raw results of bench runs. Git ignores them, `make release` packs them; docs/bench has the tables made of them."""
+
+
+def data_file(name: str) -> Path:
+    """The file in `DATA` that a bench writes, its folder made."""
+    DATA.mkdir(parents=True, exist_ok=True)
+    return DATA / name
 
 
 def keep(pages: Mapping[Path, str], arguments: Collection[str], tool: str) -> int:

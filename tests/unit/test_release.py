@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kcover_ebpf import __version__
-from tools.release import chart, notes, signing, userland
+from tools.release import archive, chart, notes, signing, userland
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts/kcover-ebpf"
@@ -80,6 +80,17 @@ def test_pack__all_files_of_the_chart_and_the_same_bytes_again(tmp_path: Path) -
         f"kcover-ebpf/{path.relative_to(CHART)}" for path in CHART.rglob("*") if path.is_file()
     }
     assert set(names) == files
+
+
+def test_archive__holds_what_it_is_given_under_its_name(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("{}\n")
+    target = tmp_path / "bench.tar.gz"
+    archive.write(target, [("bench/a.jsonl", tmp_path / "a.jsonl")], 1_000_000_000)
+    with tarfile.open(target) as packed:
+        (entry,) = packed.getmembers()
+        content = packed.extractfile(entry)
+        assert content is not None
+        assert (entry.name, entry.mtime, content.read()) == ("bench/a.jsonl", 1e9, b"{}\n")
 
 
 def test_pack__leaves_out_what_helm_ignores(tmp_path: Path) -> None:

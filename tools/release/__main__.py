@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 from kcover_ebpf import __version__
-from tools.release import chart, notes, signing
+from tools.pages import DATA, ROOT
+from tools.release import archive, chart, notes, signing
 
-ROOT = Path(__file__).resolve().parents[2]
 DIST, IMAGE = ROOT / "dist", ROOT / "build/image"
 NAME = f"kcover-ebpf-{__version__}"
 
@@ -56,6 +56,10 @@ def build(epoch_s: int) -> None:
     step("wheel and sdist", sys.executable, "-m", "hatchling", "build", *targets)
     print("release: chart", flush=True)
     chart.pack(ROOT / "charts/kcover-ebpf", DIST / f"{NAME}.tgz", epoch_s)
+    if raw := sorted(path for path in DATA.rglob("*") if path.is_file()):
+        print("release: raw results of benches", flush=True)
+        named = [(f"bench/{path.relative_to(DATA)}", path) for path in raw]
+        archive.write(DIST / f"{NAME}-bench.tar.gz", named, epoch_s)
     step("image and its bill of materials", "tools/image", "build")
     shutil.copy(IMAGE / "kcover-ebpf.tar", DIST / f"{NAME}-image.tar")
     shutil.copy(IMAGE / "kcover-ebpf.spdx.json", DIST / f"{NAME}-image.spdx.json")
