@@ -163,7 +163,7 @@ docs: setup-docs ## the site in build/site, checked strictly, and the manual pag
 docs-serve: docs ## the site at http://127.0.0.1:8000
 	$(PYTHON) -m http.server --bind 127.0.0.1 --directory build/site 8000
 
-.PHONY: wheel release test-wheel
+.PHONY: wheel release test-wheel test-install
 # The commit's time, as tools.release takes it: the wheel that is tested and the one that is released are the same bytes.
 # Private, because Python would write another kind of byte code in `build` if it saw this.
 wheel: private export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct)
@@ -176,6 +176,10 @@ release: setup-test build ## all that is published, in dist/; signed by the SSH 
 
 test-wheel: setup-image wheel ## install and run the wheel on clean Debian 12 and 13, in chroots, as root
 	$(PYTHON) -m tools.release.userland
+
+SUITES ?= bookworm trixie noble
+test-install: setup-image ## the same with all that `make release` left in dist/, on Ubuntu 24.04 too: SUITES="trixie noble"
+	$(PYTHON) -m tools.release.userland $(SUITES)
 
 .PHONY: clean distclean
 clean: ## remove build output

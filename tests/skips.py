@@ -82,6 +82,7 @@ CAPABILITIES: Mapping[str, tuple[Callable[[], bool], str]] = {
         "run tools/setup test",
     ),
     "ssh-keygen": (lambda: shutil.which("ssh-keygen") is not None, "run tools/setup test"),
+    "minisign": (lambda: shutil.which("minisign") is not None, "run tools/setup test"),
     "bash": (lambda: shutil.which("bash") is not None, "install bash"),
     "zsh": (lambda: shutil.which("zsh") is not None, "run tools/setup test"),
     "fish": (lambda: shutil.which("fish") is not None, "run tools/setup test"),

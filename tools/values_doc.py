@@ -95,7 +95,11 @@ def _values(
         comment = _comment(lines, key.start_mark.line, key.start_mark.column)
         default = loaded[key.value]
         yield Value(path, default, comment)
-        if isinstance(value, yaml.MappingNode) and not value.flow_style and _is_section(value, lines):
+        if (
+            isinstance(value, yaml.MappingNode)
+            and not value.flow_style
+            and _is_section(value, lines)
+        ):
             yield from _values(value, default, lines, f"{path}.")
 
 

@@ -4,16 +4,31 @@ import gzip
 import io
 import tarfile
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 
-def write(target: Path, files: Iterable[tuple[str, Path]], epoch_s: int) -> None:
-    """Write `files` (name inside, file) to the .tar.gz `target`; each has the time `epoch_s` (seconds since 1970)."""
+@dataclass(frozen=True)
+class Entry:
+    """One file of an archive: `name` is its path inside."""
+
+    name: str
+    content: bytes
+    is_program: bool = False
+
+
+def entry(name: str, path: Path) -> Entry:
+    """The file at `path`, as `name`."""
+    return Entry(name, path.read_bytes())
+
+
+def write(target: Path, entries: Iterable[Entry], epoch_s: int) -> None:
+    """Write the .tar.gz `target`; each file has the time `epoch_s` (seconds since 1970)."""
     raw = io.BytesIO()
-    with tarfile.open(fileobj=raw, mode="w", format=tarfile.USTAR_FORMAT) as archive:
-        for name, path in files:
-            entry = tarfile.TarInfo(name)
-            entry.size, entry.mtime, entry.mode = path.stat().st_size, epoch_s, 0o644
-            with open(path, "rb") as content:
-                archive.addfile(entry, content)
-    target.write_bytes(gzip.compress(raw.getvalue(), mtime=epoch_s))
+    with tarfile.open(fileobj=raw, mode="w", format=tarfile.GNU_FORMAT) as archive:
+        for each in entries:
+            info = tarfile.TarInfo(each.name)
+            info.size, info.mtime = len(each.content), epoch_s
+            info.mode = 0o755 if each.is_program else 0o644
+            archive.addfile(info, io.BytesIO(each.content))
+    target.write_bytes(gzip.compress(raw.getvalue(), compresslevel=6, mtime=epoch_s))

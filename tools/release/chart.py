@@ -1,18 +1,50 @@
 """Packs a Helm chart as `helm package` does, but the same files always give the same bytes."""
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
 from tools.release import archive
 
 
-def pack(chart: Path, target: Path, epoch_s: int) -> None:
-    """Write the chart in the folder `chart` to `target` (.tgz), all times being `epoch_s` (seconds since 1970)."""
+@dataclass(frozen=True)
+class Image:
+    """Where the image is published: `repository` without a tag, `digest` as sha256:..."""
+
+    repository: str
+    digest: str
+
+
+def pack(chart: Path, target: Path, epoch_s: int, image: Image | None = None) -> None:
+    """Write the chart in the folder `chart` to `target` (.tgz), all times being `epoch_s` (seconds since 1970).
+
+    With an image, the packed values name it by its digest.
+    """
     patterns = [line.strip("/") for line in (chart / ".helmignore").read_text().split()]
-    files = wanted(chart, patterns)
-    named = ((f"{chart.name}/{path.relative_to(chart)}", path) for path in files)
-    archive.write(target, named, epoch_s)
+    entries = [
+        archive.entry(f"{chart.name}/{path.relative_to(chart)}", path)
+        for path in wanted(chart, patterns)
+    ]
+    if image is not None:
+        values = f"{chart.name}/values.yaml"
+        entries = [
+            archive.Entry(values, pinned(each.content.decode(), image).encode())
+            if each.name == values
+            else each
+            for each in entries
+        ]
+    archive.write(target, entries, epoch_s)
+
+
+def pinned(values: str, image: Image) -> str:
+    """The text of values.yaml with the image's repository and digest; raises ValueError where it has no such lines."""
+    for key, value in (("repository", image.repository), ("digest", image.digest)):
+        values, count = re.subn(rf"^  {key}: .*$", f"  {key}: {value}", values, flags=re.MULTILINE)
+        if count != 1:
+            raise ValueError(f"values.yaml has {count} lines with image.{key}, expected one")
+    return values
 
 
 def wanted(chart: Path, patterns: Sequence[str]) -> list[Path]:
