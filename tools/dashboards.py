@@ -1,5 +1,6 @@
-"""Writes the Grafana dashboards from the tables below: of the chart (charts/kcover-ebpf/files/dashboards), and of the quick
-look without a cluster (contrib/quicklook).
+"""Writes the Grafana dashboards from the tables below.
+
+Those of the chart are in charts/kcover-ebpf/files/dashboards, that of the tour without a cluster in contrib/tour.
 
 python tools/dashboards.py           writes them
 python tools/dashboards.py --check   says which are not up to date, and exits 1
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from tools.pages import ROOT, keep
 
 FOLDER = ROOT / "charts/kcover-ebpf/files/dashboards"
-QUICKLOOK = ROOT / "contrib/quicklook/grafana"
+TOUR = ROOT / "contrib/tour/grafana"
 WIDTH = 24
 Json = dict[str, object]
 
@@ -207,7 +208,7 @@ def render(dashboard: Dashboard) -> str:
 
 def main(arguments: list[str]) -> int:
     files = {FOLDER / f"{each.name}.json": render(each) for each in DASHBOARDS}
-    files[QUICKLOOK / "host.json"] = render(HOST)
+    files[TOUR / "host.json"] = render(HOST)
     return keep(files, arguments, "tools/dashboards.py")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+REPOSITORY = "https://github.com/kcover-io/kcover-ebpf"
 DATA = ROOT / ".bench/data"
 """Raw results of bench runs. Git ignores them, `make release` packs them; docs/bench has the tables made of them."""
 

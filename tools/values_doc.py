@@ -13,11 +13,10 @@ from typing import Any
 
 import yaml
 
-from tools.pages import ROOT, keep
+from tools.pages import REPOSITORY, ROOT, keep
 
 CHART = ROOT / "charts/kcover-ebpf"
 PAGE = CHART / "README.md"
-REPOSITORY = "https://github.com/kcover-io/kcover-ebpf"
 _HEAD = """\
 # kcover-ebpf
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tools import values_doc
+from tools import pages, values_doc
 
 CHART = Path(__file__).resolve().parents[2] / "charts/kcover-ebpf"
 TEXT = (CHART / "values.yaml").read_text()
@@ -65,7 +65,7 @@ def test_values__a_value_is_shown_with_its_default_and_its_comment() -> None:
 
 def test_chart__says_where_it_comes_from() -> None:
     about = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    assert about["home"] == values_doc.REPOSITORY
+    assert about["home"] == pages.REPOSITORY
     icon = about["icon"].partition("/main/")[2]
     assert (CHART.parents[1] / icon).exists()
     crds = yaml.safe_load(about["annotations"]["artifacthub.io/crds"])

@@ -12,9 +12,8 @@ import sys
 from pathlib import Path
 
 from kcover_ebpf import __version__
-from tools.pages import DATA, ROOT
+from tools.pages import DATA, REPOSITORY, ROOT
 from tools.release import archive, chart, notes, oci, plugin, provenance, signing
-from tools.values_doc import REPOSITORY
 
 DIST, IMAGE = ROOT / "dist", ROOT / "build/image"
 NAME = f"kcover-ebpf-{__version__}"

@@ -1,4 +1,4 @@
-"""The look without a cluster: its files exist, its command is ours, Prometheus takes its configuration."""
+"""The tour without a cluster: its files exist, its command is ours, Prometheus takes its configuration."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ import yaml
 
 from kcover_ebpf.cli import main
 
-FOLDER = Path(__file__).resolve().parents[2] / "contrib/quicklook"
+FOLDER = Path(__file__).resolve().parents[2] / "contrib/tour"
 SERVICES: dict[str, Any] = yaml.safe_load((FOLDER / "compose.yaml").read_text())["services"]
 
 

@@ -1,4 +1,4 @@
-"""The look without a cluster: its training hangs, the sensor names the rank, and the job trains again."""
+"""The tour without a cluster: its training hangs, the sensor names the rank, and the job trains again."""
 
 import signal
 from pathlib import Path
@@ -10,10 +10,10 @@ from tests.kernel.command import PYTHON, run
 
 pytestmark = [pytest.mark.needs("cgroup2"), pytest.mark.long]
 
-FOLDER = Path(__file__).resolve().parents[2] / "contrib/quicklook"
+FOLDER = Path(__file__).resolve().parents[2] / "contrib/tour"
 
 
-def test_quicklook__the_deadlocked_rank_is_named_and_the_job_is_restarted(
+def test_tour__the_deadlocked_rank_is_named_and_the_job_is_restarted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compose = yaml.safe_load((FOLDER / "compose.yaml").read_text())
@@ -21,8 +21,7 @@ def test_quicklook__the_deadlocked_rank_is_named_and_the_job_is_restarted(
     where = command.index("0.0.0.0:9465")
     command[where] = "127.0.0.1:0"
     arguments = [
-        {"/quicklook/train.py": str(FOLDER / "train.py"), "python3": PYTHON}.get(w, w)
-        for w in command
+        {"/tour/train.py": str(FOLDER / "train.py"), "python3": PYTHON}.get(w, w) for w in command
     ]
     monkeypatch.setenv("HANG_AFTER_S", "10")
     monkeypatch.setenv("MARK", str(tmp_path / "mark"))

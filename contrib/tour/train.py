@@ -1,4 +1,4 @@
-"""Four ranks that train, until one of them deadlocks: what the sensor of the quick look watches.
+"""Four ranks that train, until one of them deadlocks: what the sensor of the tour watches.
 
 Each step a rank computes for 0.2 s and passes its sum around a ring over TCP, as an all-reduce does. After HANG_AFTER_S
 seconds (20) rank 2 takes a lock that it holds already. A job that is started again, as `--act restart` does, trains on:
@@ -19,7 +19,7 @@ CULPRIT = 2
 STEP_S = 0.2
 PORT = 29600
 HANG_AFTER_S = float(os.environ.get("HANG_AFTER_S", "20"))
-MARK = Path(os.environ.get("MARK", "/tmp/quicklook-has-hung"))
+MARK = Path(os.environ.get("MARK", "/tmp/tour-has-hung"))
 NUMBERS = struct.Struct("!1024d")
 
 
