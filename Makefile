@@ -137,6 +137,7 @@ PYTHON_TREES = kcover_ebpf tests tools
 .PHONY: check
 check: setup-test ## lint, format, types, layers, links of the documentation
 	$(PYTHON) -m tools.docs.links
+	$(PYTHON) -m tools.docs.wrap --check
 	$(PYTHON) -m ruff check --quiet
 	$(PYTHON) -m ruff format --check --quiet
 	$(PYTHON) -m mypy $(PYTHON_TREES)
@@ -149,6 +150,7 @@ check-btf: setup-test setup-vm build ## each BPF object against the types of Deb
 
 .PHONY: format
 format: setup-test ## format and repair what a tool can
+	$(PYTHON) -m tools.docs.wrap
 	$(PYTHON) -m ruff check --quiet --fix-only
 	$(PYTHON) -m ruff format --quiet
 	$(if $(C_FILES),$(CLANG_FORMAT) --style=file:bpf/.clang-format -i $(C_FILES))

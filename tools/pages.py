@@ -18,7 +18,10 @@ def data_file(name: str) -> Path:
 
 
 def keep(pages: Mapping[Path, str], arguments: Collection[str], tool: str) -> int:
-    """The exit code: 1 if `--check` was asked for and a page differs from what `tool` would write."""
+    """The exit code: 1 if `--check` was asked for and a page differs from what `tool` would write. Prose is wrapped."""
+    from tools.docs.wrap import wrapped
+
+    pages = {page: wrapped(text) if page.suffix == ".md" else text for page, text in pages.items()}
     if "--check" not in arguments:
         for page, text in pages.items():
             page.parent.mkdir(parents=True, exist_ok=True)
