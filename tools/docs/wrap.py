@@ -27,50 +27,59 @@ HIDDEN_SPACE = "\0"
 
 def wrapped(text: str) -> str:
     """The page with its prose wrapped; the same again for what is wrapped."""
-    return "\n".join(_lines(text.split("\n")))
+    return "\n".join(_Page().lines(text.split("\n")))
 
 
-def _lines(lines: list[str]) -> Iterator[str]:
-    paragraph = _Paragraph()
-    fence = comment = ""
-    items: list[int] = []  # columns at which the text of the open list items begins
-    after_blank = True
-    for line in lines:
-        if fence or comment:
-            yield line
-            fence = "" if fence and line.strip().startswith(fence) else fence
-            comment = "" if "-->" in line else comment
-            continue
+class _Page:
+    """Where a line is: in a fence or comment, in which list items, after a blank line."""
+
+    def __init__(self) -> None:
+        self._until = ""  # what ends the fence or comment that is open
+        self._columns: list[int] = []  # at which the text of the open list items begins
+        self._after_blank = True
+        self._paragraph = _Paragraph()
+
+    def lines(self, lines: list[str]) -> Iterator[str]:
+        for line in lines:
+            if self._until:
+                yield line
+                self._until = "" if self._until in line else self._until
+            elif self._is_left_alone(line):
+                yield from self._paragraph.end()
+                yield line
+            else:
+                yield from self._prose(line)
+        yield from self._paragraph.end()
+
+    def _is_left_alone(self, line: str) -> bool:
         indent = len(line) - len(line.lstrip())
-        item = ITEM.match(line)
-        if after_blank and line.strip():
-            items = [column for column in items if column <= indent]
-        is_code = after_blank and indent >= (items[-1] if items else 0) + 4
-        if not line.strip() or is_code or LEFT_ALONE.match(line) or FENCE.match(line):
-            yield from paragraph.end()
-            yield line
-            if opened := FENCE.match(line):
-                fence = opened[1]
-            elif line.lstrip().startswith("<!--") and "-->" not in line:
-                comment = "<!--"
-            after_blank = not line.strip() or is_code
-            continue
-        if item:
-            yield from paragraph.end()
-            items = [column for column in items if column <= len(item[1])] + [item.end()]
-            paragraph = _Paragraph(line[: item.end()], " " * item.end())
-            paragraph.add(line[item.end() :])
-        elif paragraph.is_empty():
-            paragraph = _Paragraph(" " * indent, " " * indent)
-            paragraph.add(line)
-        else:
-            paragraph.add(line)
+        if self._after_blank and line.strip():
+            self._columns = [column for column in self._columns if column <= indent]
+        is_code = self._after_blank and indent >= (self._columns or [0])[-1] + 4
+        if fence := FENCE.match(line):
+            self._until = fence[1]
+        elif line.lstrip().startswith("<!--") and "-->" not in line:
+            self._until = "-->"
+        if line.strip() and not is_code and not fence and not LEFT_ALONE.match(line):
+            return False
+        self._after_blank = not line.strip() or is_code
+        return True
+
+    def _prose(self, line: str) -> Iterator[str]:
+        self._after_blank = False
+        if item := ITEM.match(line):
+            yield from self._paragraph.end()
+            around = [column for column in self._columns if column <= len(item[1])]
+            self._columns = [*around, item.end()]
+            self._paragraph = _Paragraph(line[: item.end()], " " * item.end())
+        elif self._paragraph.is_empty():
+            indent = " " * (len(line) - len(line.lstrip()))
+            self._paragraph = _Paragraph(indent, indent)
+        self._paragraph.add(line[item.end() :] if item else line)
         if line.endswith("  "):
-            rest = paragraph.rest
-            yield from paragraph.end(hard_break=True)
-            paragraph = _Paragraph(rest, rest)
-        after_blank = False
-    yield from paragraph.end()
+            rest = self._paragraph.rest
+            yield from self._paragraph.end(hard_break=True)
+            self._paragraph = _Paragraph(rest, rest)
 
 
 class _Paragraph:
