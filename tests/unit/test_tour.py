@@ -14,14 +14,14 @@ FOLDER = Path(__file__).resolve().parents[2] / "contrib/tour"
 SERVICES: dict[str, Any] = yaml.safe_load((FOLDER / "compose.yaml").read_text())["services"]
 
 
-def test_compose__every_file_that_is_mounted_exists() -> None:
+def test_tour__compose_every_file_that_is_mounted_exists() -> None:
     sources = [volume.split(":")[0] for each in SERVICES.values() for volume in each["volumes"]]
     ours = [source for source in sources if source.startswith("./")]
     assert len(ours) == 5
     assert [source for source in ours if not (FOLDER / source).is_file()] == []
 
 
-def test_compose__what_prometheus_scrapes_is_what_the_sensor_serves() -> None:
+def test_tour__compose_what_prometheus_scrapes_is_what_the_sensor_serves() -> None:
     (job,) = yaml.safe_load((FOLDER / "prometheus.yml").read_text())["scrape_configs"]
     (address,) = job["static_configs"][0]["targets"]
     service, port = address.split(":")
@@ -29,13 +29,13 @@ def test_compose__what_prometheus_scrapes_is_what_the_sensor_serves() -> None:
     assert command[command.index("--metrics") + 1] == f"0.0.0.0:{port}"
 
 
-def test_compose__ports_are_open_to_this_machine_alone() -> None:
+def test_tour__compose_ports_are_open_to_this_machine_alone() -> None:
     ports = [port for each in SERVICES.values() for port in each.get("ports", ())]
     assert ports
     assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
-def test_compose__the_options_are_those_of_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tour__compose_the_options_are_those_of_run(capsys: pytest.CaptureFixture[str]) -> None:
     """It complains of the missing command only after it has taken every option."""
     command = SERVICES["training"]["command"]
     assert main(command[: command.index("--")]) == 2
@@ -43,13 +43,13 @@ def test_compose__the_options_are_those_of_run(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.needs("promtool")
-def test_prometheus__takes_the_configuration() -> None:
+def test_tour__prometheus_takes_the_configuration() -> None:
     command = ["promtool", "check", "config", str(FOLDER / "prometheus.yml")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_grafana__every_dashboard_has_a_name_of_its_own() -> None:
+def test_tour__grafana_every_dashboard_has_a_name_of_its_own() -> None:
     folder = FOLDER.parents[1] / "charts/kcover-ebpf/files/dashboards"
     pages = [*folder.glob("*.json"), FOLDER / "grafana/host.json"]
     uids = [json.loads(page.read_text())["uid"] for page in pages]
