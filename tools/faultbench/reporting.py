@@ -235,7 +235,8 @@ def markdown(records: Sequence[Record], name: str = "faultbench") -> str:
     """The whole report; `name` is that of the files it belongs to."""
     loads = sorted(r["load"] for r in records if "load" in r)
     frameworks = ", ".join(sorted({r["framework"] for r in records}))
-    return f"""# Fault bench
+    kind = "" if name == "faultbench" else f": {name.removeprefix('faultbench-')}"
+    return f"""# Fault bench{kind}
 
 Made by `tools/faultbench/report` from {len(records)} runs on
 {frameworks}, beside a load of {number(quantile(loads, 0.5))} (median; from {number(quantile(loads, 0.0))} to \
