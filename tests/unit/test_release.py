@@ -138,14 +138,27 @@ def test_pinned__values_without_an_image_are_refused() -> None:
         chart.pinned("agent: {}\n", chart.Image("a", "sha256:b"))
 
 
-def oci_archive(folder: Path, digests: list[str]) -> Path:
+def oci_archive(folder: Path, digests: list[str], epoch_s: int = 0) -> Path:
     index = json.dumps({"manifests": [{"digest": each} for each in digests]}).encode()
-    archive.write(folder / "image.tar", [archive.Entry("index.json", index)], 0)
+    archive.write(folder / "image.tar", [archive.Entry("index.json", index)], epoch_s)
     return folder / "image.tar"
 
 
 def test_digest_of__the_image_in_an_oci_archive(tmp_path: Path) -> None:
     assert oci.digest_of(oci_archive(tmp_path, ["sha256:a"])) == "sha256:a"
+
+
+def test_pack__an_image_that_was_saved_later_is_the_same_bytes(tmp_path: Path) -> None:
+    (tmp_path / "later").mkdir()
+    one, two = (
+        oci_archive(tmp_path, ["sha256:a"], 1),
+        oci_archive(tmp_path / "later", ["sha256:a"], 2),
+    )
+    assert one.read_bytes() != two.read_bytes()
+    oci.pack(one, tmp_path / "one.tar", 3)
+    oci.pack(two, tmp_path / "two.tar", 3)
+    assert (tmp_path / "one.tar").read_bytes() == (tmp_path / "two.tar").read_bytes()
+    assert oci.digest_of(tmp_path / "one.tar") == "sha256:a"
 
 
 def test_digest_of__not_one_image_is_refused(tmp_path: Path) -> None:

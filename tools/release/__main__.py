@@ -68,7 +68,7 @@ def build(epoch_s: int) -> None:
         results = [archive.entry(f"bench/{path.relative_to(DATA)}", path) for path in raw]
         archive.write(DIST / f"{NAME}-bench.tar.gz", results, epoch_s)
     step("image and its bill of materials", "tools/image", "build")
-    shutil.copy(IMAGE / "kcover-ebpf.tar", DIST / f"{NAME}-image.tar")
+    oci.pack(IMAGE / "kcover-ebpf.tar", DIST / f"{NAME}-image.tar", epoch_s)
     shutil.copy(IMAGE / "kcover-ebpf.spdx.json", DIST / f"{NAME}-image.spdx.json")
     digest = oci.digest_of(IMAGE / "kcover-ebpf.tar")
     repository = os.environ.get("KCOVER_IMAGE_REPOSITORY")

@@ -23,7 +23,7 @@ def entry(name: str, path: Path) -> Entry:
 
 
 def write(target: Path, entries: Iterable[Entry], epoch_s: int) -> None:
-    """Write the .tar.gz `target`; each file has the time `epoch_s` (seconds since 1970)."""
+    """Write `target`, compressed unless it is a .tar; each file has the time `epoch_s` (seconds since 1970)."""
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for each in entries:
@@ -31,4 +31,7 @@ def write(target: Path, entries: Iterable[Entry], epoch_s: int) -> None:
             info.size, info.mtime = len(each.content), epoch_s
             info.mode = 0o755 if each.is_program else 0o644
             archive.addfile(info, io.BytesIO(each.content))
+    if target.suffix == ".tar":
+        target.write_bytes(raw.getvalue())
+        return
     target.write_bytes(gzip.compress(raw.getvalue(), compresslevel=6, mtime=epoch_s))

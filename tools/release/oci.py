@@ -1,8 +1,10 @@
-"""The image as an OCI archive: the digest by which it is pulled."""
+"""The image as an OCI archive: the digest by which it is pulled, and the same bytes for the same image."""
 
 import json
 import tarfile
 from pathlib import Path
+
+from tools.release.archive import Entry, write
 
 
 def digest_of(archive: Path) -> str:
@@ -13,3 +15,12 @@ def digest_of(archive: Path) -> str:
     if len(found) != 1:
         raise ValueError(f"{archive.name} has {len(found)} images, expected one")
     return str(found[0]["digest"])
+
+
+def pack(archive: Path, target: Path, epoch_s: int) -> None:
+    """Write an OCI archive anew, without the time at which it was made: all times are `epoch_s` (seconds since 1970)."""
+    with tarfile.open(archive) as opened:
+        files = sorted((file for file in opened if file.isfile()), key=lambda file: file.name)
+        contents = ((file.name, opened.extractfile(file)) for file in files)
+        entries = [Entry(name, content.read()) for name, content in contents if content]
+    write(target, entries, epoch_s)
