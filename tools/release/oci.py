@@ -18,7 +18,7 @@ def digest_of(archive: Path) -> str:
 
 
 def pack(archive: Path, target: Path, epoch_s: int) -> None:
-    """Write an OCI archive anew, without the time at which it was made: all times are `epoch_s` (seconds since 1970)."""
+    """Write an OCI archive again, all times being `epoch_s` (seconds since 1970) instead of when it was made."""
     with tarfile.open(archive) as opened:
         files = sorted((file for file in opened if file.isfile()), key=lambda file: file.name)
         contents = ((file.name, opened.extractfile(file)) for file in files)
