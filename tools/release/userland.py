@@ -25,6 +25,7 @@ class System:
     """A distribution as mmdebstrap makes it; `source` are its arguments after the folder."""
 
     title: str
+    more_packages: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     source: tuple[str, ...] = ()
 
@@ -37,12 +38,13 @@ SYSTEMS = {
     "trixie": System("Debian 13"),
     "noble": System(
         "Ubuntu 24.04",
+        ("libstdc++6",),  # google-re2 needs it; Debian's minimal system has it
         (f"--keyring={_UBUNTU_KEYRING}", "--components=main,universe"),
         ("http://archive.ubuntu.com/ubuntu",),
     ),
 }
 DEFAULT = ("bookworm", "trixie")
-PACKAGES = "python3,python3-venv,libbpf1,ca-certificates"
+PACKAGES = ("python3", "python3-venv", "libbpf1", "ca-certificates")
 SETTINGS = ("PIP_", "SSL_CERT", "REQUESTS_CA_BUNDLE", "http_proxy", "https_proxy", "no_proxy")
 PIP_FILES = (
     Path("/etc/pip.conf"),
@@ -111,7 +113,14 @@ def shown(environment: dict[str, str]) -> Iterator[tuple[Path, Path]]:
 def make_system(suite: str, folder: Path) -> None:
     """A minimal system in `folder`."""
     system = SYSTEMS[suite]
-    command = [*PRIVATE, "mmdebstrap", "--variant=minbase", "--quiet", f"--include={PACKAGES}"]
+    packages = [*PACKAGES, *system.more_packages]
+    command = [
+        *PRIVATE,
+        "mmdebstrap",
+        "--variant=minbase",
+        "--quiet",
+        f"--include={','.join(packages)}",
+    ]
     command += [*system.options, suite, str(folder), *system.source]
     subprocess.run(command, check=True, env={**os.environ, "TMPDIR": str(folder.parent)})
 
