@@ -81,18 +81,18 @@ def train(rank: int) -> None:
 
 def main() -> int:
     """Start all ranks; the exit code of the first that ends."""
-    if (rank := os.environ.get("RANK")) is not None:
-        train(int(rank))
+    if (own := os.environ.get("RANK")) is not None:
+        train(int(own))
     environment = os.environ | {"WORLD_SIZE": str(RANKS)}
-    command = [sys.executable, __file__]
     ranks = [
-        subprocess.Popen(command, env=environment | {"RANK": str(rank)}) for rank in range(RANKS)
+        subprocess.Popen([sys.executable, __file__], env=environment | {"RANK": str(number)})
+        for number in range(RANKS)
     ]
-    while all(rank.poll() is None for rank in ranks):
+    while (ended := next((rank for rank in ranks if rank.poll() is not None), None)) is None:
         time.sleep(0.2)
     for rank in ranks:
         rank.kill()
-    return next(code for rank in ranks if (code := rank.wait()) is not None)
+    return int(abs(ended.returncode))
 
 
 if __name__ == "__main__":
