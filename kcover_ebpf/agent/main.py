@@ -25,6 +25,7 @@ from kcover_ebpf.agent.device_faults import NodeDeviceFaults
 from kcover_ebpf.agent.idle_pods import IdlePods
 from kcover_ebpf.agent.informers import Informers
 from kcover_ebpf.agent.inspector import Inspector, InspectorOptions
+from kcover_ebpf.agent.job_memories import JobMemories
 from kcover_ebpf.agent.lease_writer import LeaseWriter
 from kcover_ebpf.agent.node_loop import NodeLoop
 from kcover_ebpf.agent.order_journal import OrderJournal
@@ -133,6 +134,7 @@ class _Agent:
         self._builder = builder = self._make_builder(reporter, informers)
         self._outputs = outputs = NodeOutputs(builder, registry, self._device_faults, devices)
         self._follow_gpus(outputs, registry, containers)
+        memories = JobMemories(plan.state_dir / "jobs.json")
         self._loop = NodeLoop(
             kernel,
             devices,
@@ -141,6 +143,7 @@ class _Agent:
             plan.settings,
             outputs,
             is_stopped_by_us=executor.is_stopped_by_us,
+            memories=memories,
             sinks=outputs.sinks,
         )
         self._order_thread, self._report_thread = self._start(executor), self._start(reporter)
@@ -151,6 +154,7 @@ class _Agent:
             self._serve(server, sources, informers)
         _LOG.info(self._greeting(kernel, session.host))
         self._loop.run(self._is_over)
+        memories.save(time.monotonic(), at_once=True)
         _LOG.info("stopping")
         return 0
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from kcover_ebpf.agent.containers import Containers, processes
+from kcover_ebpf.agent.job_memories import JobMemories
 from kcover_ebpf.agent.pod_registry import LocalGang, PodRegistry
 from kcover_ebpf.api.job_kinds import Gang, counts_whole_gang
 from kcover_ebpf.diagnosis.rank_numbers import INDEX, RANK_ENVIRON
@@ -14,7 +15,7 @@ from kcover_ebpf.facts.kernel import Fact, ProcessExit, ProcessFork, ProcessTota
 from kcover_ebpf.hardware.watch import DeviceWatch
 from kcover_ebpf.host import procfs
 from kcover_ebpf.host.identities import Identities
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
 from kcover_ebpf.tunables.agent import NEXT_START_NS
@@ -60,12 +61,14 @@ class NodeLoop(SamplingLoop):
         listener: PassListener,
         *,
         is_stopped_by_us: Callable[[Gang], bool],
+        memories: JobMemories,
         sinks: Callable[[Gang], Sequence[ObservationSink]] = lambda _: (),
     ) -> None:
         """`is_stopped_by_us`: we keep this gang stopped; `sinks`: what receives the verdicts on a gang."""
         super().__init__(kernel, devices, settings)
         self._registry, self._containers, self._listener = registry, containers, listener
         self._is_stopped_by_us, self._sinks = is_stopped_by_us, sinks
+        self._memories = memories
         self._nccl = devices.nccl
         self._identities = Identities()
         self._gangs: dict[Gang, GangWatch] = {}
@@ -110,6 +113,7 @@ class NodeLoop(SamplingLoop):
                 each.watch.judge()
                 each.watch.publish_table()
         self._listener.on_pass(self._gangs.values())
+        self._memories.save(procfs.boottime_ns() / NS)
 
     def _hear(self, events: Iterable[Fact]) -> bool:
         if self._take(events):
@@ -186,7 +190,7 @@ class NodeLoop(SamplingLoop):
             suspicious_period_s=self._settings.suspicious_period_s,
             policy=here.policy,
         )
-        return JobWatch(
+        watch = JobWatch(
             self._kernel,
             tracker,
             self._table,
@@ -198,6 +202,8 @@ class NodeLoop(SamplingLoop):
             nccl=self._nccl,
             reads_stacks=True,
         )
+        watch.job.remember(self._memories.of(gang))
+        return watch
 
     def _leave(self, known: GangWatch) -> None:
         """Let go of processes whose pod is being deleted: how they end is no fault."""

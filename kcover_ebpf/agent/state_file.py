@@ -15,10 +15,15 @@ def write_json(path: Path, value: object, *, durable: bool = False) -> None:
     One writer of a file at a time. `durable`: it is on the disk when this returns, not only in the page cache,
     so that it outlives the node.
     """
+    write_text(path, json.dumps(encode(value)), durable=durable)
+
+
+def write_text(path: Path, text: str, *, durable: bool = False) -> None:
+    """Replace the file by a text; otherwise as `write_json`."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     draft = path.with_suffix(".draft")
     with draft.open("w", encoding="utf-8") as file:
-        json.dump(encode(value), file)
+        file.write(text)
         if durable:
             file.flush()
             os.fsync(file.fileno())

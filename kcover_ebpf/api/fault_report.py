@@ -18,6 +18,7 @@ from kcover_ebpf.api.order import Verb
 from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.recorders import Recordings
+from kcover_ebpf.diagnosis.silences import SilenceSummary
 from kcover_ebpf.diagnosis.verdict import Verdict
 from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.facts.python_stacks import PythonFrame
@@ -49,6 +50,7 @@ declare(
     {
         "kind": wire("verdict"),
         "since_s": wire("ageS", ago=True),
+        "acts_at_s": wire("actsInS"),
         "evidence": wire("evidence", lenient=True),
     }
     | dict.fromkeys(("job", "incident", "time_s", "victims", "waits"), wire(None)),
@@ -137,6 +139,8 @@ class FaultReport:
     """Waits were seen to end while the ranks here trained, so that one that never was is new."""
     knows_cadence: bool = False
     """The thresholds of the ranks here rest on steps that were seen."""
+    silences: SilenceSummary | None = None
+    """What the ranks here recovered from by themselves; None from agents that keep no record."""
     lossy: bool = False
     """A link between ranks here loses packets, and others get through."""
     collectives: CollectiveCounts | None = None

@@ -54,7 +54,7 @@ def is_suspected(reports: Sequence[ReceivedReport]) -> bool:
 
 def _is_suspect(seen: ReceivedReport) -> bool:
     verdict = seen.report.verdict
-    return seen.report.suspicious or (verdict is not None and verdict.kind.opens_incident)
+    return seen.report.suspicious or (verdict is not None and verdict.opens_incident)
 
 
 def close(status: Status, why: str, now_s: float) -> Status:

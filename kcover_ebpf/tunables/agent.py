@@ -162,3 +162,10 @@ STACKS_BEFORE_ACTION_S = 2.0
 """An action waits so long for a reading: 16 ranks."""
 STACKS_FRESH_S = 5.0
 """What was read so shortly before an action is not read again."""
+
+# --- What is remembered of jobs
+
+MEMORIES_KEPT = 512
+"""Jobs of one node whose past is remembered, a few KB each; the one that ran longest ago is forgotten first."""
+MEMORY_SAVED_S = 300.0
+"""They are written so often: what is lost with an agent that is killed is minutes of a record of days."""

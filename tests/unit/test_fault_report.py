@@ -195,7 +195,7 @@ def test_report__words_of_a_newer_agent_cost_no_more_than_themselves() -> None:
     sad = {"verdict": "SAD", "cause": "stopped"}
     unknown = report_of({"spec": {**BASE, "verdict": sad}}).verdict
     assert unknown is not None
-    assert not unknown.kind.opens_incident
+    assert not unknown.opens_incident
 
 
 def test_report__a_rank_in_words_of_a_newer_agent_is_read_as_one_of_unknown_state() -> None:

@@ -12,7 +12,7 @@ from kcover_ebpf.api.codec import decode, encode
 from kcover_ebpf.api.fault_report import FaultReport
 from kcover_ebpf.cluster.gang_input import NodeState
 from kcover_ebpf.cluster.gang_judge import merge
-from kcover_ebpf.diagnosis.process import Effort
+from kcover_ebpf.diagnosis.background import Effort
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind

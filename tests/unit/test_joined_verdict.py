@@ -12,7 +12,7 @@ from kcover_ebpf.api.fault_report import FaultReport
 from kcover_ebpf.cluster import unwatched
 from kcover_ebpf.cluster.gang_input import GangVerdict
 from kcover_ebpf.cluster.gang_judge import merge
-from kcover_ebpf.diagnosis.process import Effort
+from kcover_ebpf.diagnosis.background import Effort
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from kcover_ebpf.agent import node_loop
 from kcover_ebpf.agent.containers import Containers, RunningContainer
+from kcover_ebpf.agent.job_memories import JobMemories
 from kcover_ebpf.agent.node_loop import GangWatch, NodeLoop
 from kcover_ebpf.agent.pod_registry import PodRegistry
 from kcover_ebpf.api.gang_id import GangId
@@ -99,6 +101,7 @@ class Bench:
             Settings(),
             self.ears,
             is_stopped_by_us=lambda gang: gang.name in self.held,
+            memories=JobMemories(Path("/nowhere/jobs.json")),
         )
 
     def _read(self, pid: int, variables: Collection[str]) -> ProcessSeen:
