@@ -23,7 +23,7 @@ def test_tour__the_deadlocked_rank_is_named_and_the_job_is_restarted(
     arguments = [
         {"/tour/train.py": str(FOLDER / "train.py"), "python3": PYTHON}.get(w, w) for w in command
     ]
-    monkeypatch.setenv("HANG_AFTER_S", "10")
+    monkeypatch.setenv("HANG_AT_STEP", "40")
     monkeypatch.setenv("MARK", str(tmp_path / "mark"))
     with run("-o", "json", *arguments, folder=tmp_path) as one:
         one.await_verdict("blocked_lock")
