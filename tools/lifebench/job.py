@@ -51,6 +51,8 @@ def launched(phase: Phase, command: list[str], host: int, address: str, port: in
     if phase.launcher == "torchrun":
         options = [f"--nproc_per_node={local}", f"--nnodes={phase.hosts}", f"--node_rank={host}"]
         options += [f"--master_addr={address}", f"--master_port={port}", "--no_python"]
+        # Its own default, to redirect nothing, fails in PyTorch 1.13 on Python 3.11.
+        options += ["--redirects=3", "--tee=3", "--log_dir=torchrun"]
         return [PYTHON, "-m", "torch.distributed.run", *options, *command]
     if phase.launcher == "loop":
         numbers = ["--ranks", str(local), "--first", str(host * local), "--world", str(phase.ranks)]
@@ -59,9 +61,13 @@ def launched(phase: Phase, command: list[str], host: int, address: str, port: in
 
 
 def on_host(prefix: str, host: int) -> list[str]:
-    """What a command begins with to run on one of several hosts, with its own network and name."""
+    """What a command begins with to run on one of several hosts, with its own network and name.
+
+    `ip netns exec` would hide the control groups that a sensor needs: it mounts its own /sys.
+    """
+    space = f"--net=/run/netns/{network.name(prefix, host)}"
     script = f'hostname host-{host} && exec "$@"'
-    return [*network.inside(prefix, host), "unshare", "--uts", "sh", "-c", script, "sh"]
+    return ["nsenter", space, "unshare", "--uts", "sh", "-c", script, "sh"]
 
 
 class RunningPhase:
@@ -79,6 +85,7 @@ class RunningPhase:
     def carry_out(self, run: int) -> Row:
         """From its start to its end."""
         with self._cleanup:
+            self._cleanup.callback(unmount, self._folder)
             self._cleanup.callback(kill_tagged, tag_value(self._tag))
             if self._phase.hosts > 1:
                 self._cleanup.callback(network.remove, self._tag)
@@ -189,6 +196,14 @@ def end(job: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         job.kill()
         job.wait()
+
+
+def unmount(folder: Path) -> None:
+    """Unmount what a program mounted below a folder; its server was ended."""
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        place = line.split()[1]
+        if place.startswith(f"{folder}/"):
+            subprocess.run(["umount", "-f", "-l", place], check=False)
 
 
 def lines_of(path: Path) -> list[Line]:
