@@ -51,8 +51,8 @@ def launched(phase: Phase, command: list[str], host: int, address: str, port: in
     if phase.launcher == "torchrun":
         options = [f"--nproc_per_node={local}", f"--nnodes={phase.hosts}", f"--node_rank={host}"]
         options += [f"--master_addr={address}", f"--master_port={port}", "--no_python"]
-        # Its own default, to redirect nothing, fails in PyTorch 1.13 on Python 3.11.
-        options += ["--redirects=3", "--tee=3", "--log_dir=torchrun"]
+        # PyTorch 1.13 on Python 3.11 knows neither 0, its own default, nor 3.
+        options += ["--redirects=1", "--tee=1", "--log_dir=torchrun"]
         return [PYTHON, "-m", "torch.distributed.run", *options, *command]
     if phase.launcher == "loop":
         numbers = ["--ranks", str(local), "--first", str(host * local), "--world", str(phase.ranks)]
