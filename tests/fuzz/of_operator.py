@@ -47,7 +47,7 @@ def _tool(check: Check) -> Parser:
     def parsed(data: bytes) -> object:
         ran = commands.Ran(data[0] if data else 0, text(data[1:]))
         with patch.object(commands, "run", lambda _, **__: ran):
-            return joined(check.find(InspectionOptions(root=folder())))
+            return joined(check.name, check.find(InspectionOptions(root=folder())))
 
     return parsed
 

@@ -178,7 +178,7 @@ def test_host_programs__one_of_the_host_that_hangs_is_ended(
     host.install(name, None)
     hurried = replace(check, deadline_s=1.0)
     (result,) = runner.inspect([hurried], InspectionOptions(root=host.root))
-    assert result.evidence == ("did not answer within 1 s",)
+    assert result.part.evidence == ("did not answer within 1 s",)
     assert host.lines("arguments"), "it had begun"
     assert not any(_root_of(entry) == host.root for entry in Path("/proc").glob("[0-9]*"))
 

@@ -17,6 +17,7 @@ import pytest
 from kcover_ebpf.agent import inspector as module
 from kcover_ebpf.agent.inspector import Inspector, InspectorOptions
 from kcover_ebpf.agent.left_behind import LeftBehind
+from kcover_ebpf.api.codec import decode
 from kcover_ebpf.api.fault_report import ReportedDeviceFault
 from kcover_ebpf.errors import ApiError, UsageError
 from kcover_ebpf.facts.health import Result
@@ -24,8 +25,8 @@ from kcover_ebpf.host.host_programs import host_root
 from kcover_ebpf.inspection import schedule
 from kcover_ebpf.inspection.checks import devlink
 from kcover_ebpf.inspection.options import InspectionOptions
-from kcover_ebpf.inspection.result import Check, Cost
-from kcover_ebpf.inspection.round import RoundOptions, answer_of, environment
+from kcover_ebpf.inspection.result import Check, CheckResult, Cost, unknown
+from kcover_ebpf.inspection.round import RoundAnswer, RoundOptions, answer_of, environment
 from kcover_ebpf.kernel import capabilities
 from tests.unit.inspection_hosts import NIC, pci_device, tool
 
@@ -178,12 +179,11 @@ def test_inspector__what_hangs_is_not_started_again(
 ) -> None:
     with Bench(tmp_path, FakeHealthServer(), interval_s=3600.0) as bench:
         asked: list[RoundOptions] = []
-        hangs = {"name": "nvml", "result": "unknown", "evidence": ["x"], "advice": ""}
+        hangs = CheckResult("nvml", Cost.LIGHT, 1.0, (unknown("x"),), 1)
 
-        def ask(wanted: RoundOptions) -> tuple[dict[str, Any], str]:
+        def ask(wanted: RoundOptions) -> tuple[RoundAnswer, str]:
             asked.append(wanted)
-            left = {"left_behind": 1}
-            return {"checks": [] if wanted.left_out else [hangs | left]}, ""
+            return RoundAnswer(() if wanted.left_out else (hangs,)), ""
 
         monkeypatch.setattr(bench.inspector, "_ask", ask)
         bench.inspector._inspect()
@@ -267,15 +267,15 @@ def test_environment__peers_are_connected_to_at_each_round(tmp_path: Path) -> No
         done = subprocess.run(
             wanted.argv(), capture_output=True, text=True, check=True, env=environment(), timeout=60
         )
-    (check,) = json.loads(done.stdout)["checks"]
-    assert (check["name"], check["result"]) == ("peers", "warn"), "another one can be reached"
-    assert f"{there}: name in " in " ".join(check["evidence"])
+    (check,) = decode(RoundAnswer, json.loads(done.stdout)).checks
+    assert (check.name, check.part.result) == ("peers", Result.WARN), "another one can be reached"
+    assert f"{there}: name in " in " ".join(check.part.evidence)
 
 
 def test_answer_of__the_round_writes_to_a_folder_of_the_host(tmp_path: Path) -> None:
     wanted = RoundOptions(("storage",), write_to=(str(tmp_path),))
-    (check,) = answer_of(wanted)["checks"]
-    written = [each for each in check["evidence"] if ": 1 MiB written in " in each]
+    (check,) = answer_of(wanted).checks
+    written = [each for each in check.part.evidence if ": 1 MiB written in " in each]
     assert [each.partition(":")[0] for each in written] == [f"{host_root() / str(tmp_path)[1:]}"]
     assert not list(tmp_path.iterdir())
 
@@ -289,7 +289,7 @@ def test_inspector__a_round_that_breaks_is_reported_and_the_next_one_runs(
     def ask(self: Inspector, wanted: RoundOptions) -> Any:
         if left:
             left.pop()
-            return {"checks": [{}]}, ""
+            raise ValueError("no such round")
         return whole(self, wanted)
 
     monkeypatch.setattr(Inspector, "_ask", ask)
