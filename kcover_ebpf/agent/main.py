@@ -117,7 +117,7 @@ class _Agent:
         plan = self._plan
         server = start.bind_metrics(plan.metrics, self._stack)
         journal = OrderJournal(plan.state_dir / "orders.json")
-        session = connect(plan.kubeconfig, plan.context)
+        session = connect(plan.kubeconfig, plan.context, is_small=True)
         sources = self._open_sources()
         kernel, devices = sources.kernel, sources.devices
         start.drop_privileges(_KEPT, plan.settings)
