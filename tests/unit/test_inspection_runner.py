@@ -14,7 +14,7 @@ import pytest
 
 from kcover_ebpf.facts.health import Result, worst
 from kcover_ebpf.inspection import busy, runner
-from kcover_ebpf.inspection.checks import dcgmi, devlink, nccl_tests, nvidia_smi
+from kcover_ebpf.inspection.checks import dcgmi, nccl_tests, nvidia_smi
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import (
     Check,
@@ -204,7 +204,6 @@ def test_inspect__a_heavy_check_is_not_run_on_a_busy_gpu(
 TOOLS = [
     ("nvidia-smi", nvidia_smi.CHECK),
     ("dcgmi", dcgmi.CHECK),
-    ("devlink", devlink.CHECK),
     ("all_reduce_perf", nccl_tests.CHECK),
 ]
 

@@ -221,28 +221,25 @@ def test_scheduled__what_is_scheduled_depends_on_the_hardware(tmp_path: Path) ->
     assert names()[-2:] == ["peers", "plugin/p"]
 
 
-def test_scheduled__devlink_where_an_adapter_reports_by_it_and_the_tool_can_be_run(
+def test_scheduled__devlink_where_an_adapter_reports_by_it_in_a_network_that_we_may_enter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A node without the tool stays calm: the check would be unknown in every round."""
-    empty, there = tmp_path / "empty", tmp_path / "tools"
-    empty.mkdir()
-    tool(there, "devlink", "true")
+    """A node on which we may not stays calm: the check would be unknown in every round."""
 
-    def is_there(path: Path) -> bool:
-        monkeypatch.setenv("PATH", str(path))
+    def is_there() -> bool:
         return devlink.CHECK in schedule.scheduled((), (), InspectionOptions(tmp_path))
 
     adapter = pci_device(tmp_path, "0000:0a:00.0", NIC, vendor="0x15b3")
-    assert not is_there(there), "no driver"
+    assert not is_there(), "no driver"
     (adapter / "driver").symlink_to("../../../bus/pci/drivers/mlx5_core")
-    assert is_there(there)
-    assert not is_there(empty)
-    tool(tmp_path / "usr/sbin", "devlink", "true")
     monkeypatch.setattr(capabilities, "effective", set[int])
-    assert not is_there(empty), "we may not run the host's"
+    assert is_there()
+    network = tmp_path / "proc/1/ns/net"
+    network.parent.mkdir(parents=True)
+    network.touch()
+    assert not is_there(), "it is another one than ours"
     monkeypatch.setattr(capabilities, "effective", lambda: {capabilities.Capability.SYS_ADMIN})
-    assert is_there(empty)
+    assert is_there()
 
 
 def test_scheduled__a_heavy_check_is_never_scheduled(tmp_path: Path) -> None:

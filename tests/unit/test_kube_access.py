@@ -99,7 +99,7 @@ def test_pod_access__an_address_of_ipv6_is_a_host(account: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["token", "ca.crt"])
-def test_pod_access__a_pod_without_a_token_is_told_how_to_get_one(
+def test_pod_access__without_a_token_the_error_says_how_to_get_one(
     account: Path, missing: str
 ) -> None:
     (account / missing).unlink()
