@@ -15,8 +15,7 @@ from pathlib import Path
 from kcover_ebpf.agent.containers import RunningContainer, processes
 from kcover_ebpf.agent.order_executor import BundleWriter
 from kcover_ebpf.agent.report_names import key_of
-from kcover_ebpf.api.codec import encode
-from kcover_ebpf.api.fault_report import FaultReport
+from kcover_ebpf.api.fault_report import REPORT, FaultReport
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.diagnosis.evidence import name
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
@@ -59,7 +58,7 @@ class Bundles:
         end_s = time.monotonic() + BUNDLE_LIMIT_S
         report = self._last(gang)
         files = {
-            "report.json": json.dumps(encode(report) if report else {}, indent=2) + "\n",
+            "report.json": json.dumps(REPORT.encode(report) if report else {}, indent=2) + "\n",
             "threads.txt": threads(found, end_s),
             **logs(host_root() / _LOGS, gang.namespace, found, end_s),
         }

@@ -37,7 +37,6 @@ from kcover_ebpf.agent.report_names import report_name
 from kcover_ebpf.agent.report_sender import ReportSender
 from kcover_ebpf.api.fault_report import Ack, FaultReport, PodRef
 from kcover_ebpf.host.host_programs import host_root
-from kcover_ebpf.ids import NS
 from kcover_ebpf.inspection.round import RoundOptions
 from kcover_ebpf.kernel import capabilities, features
 from kcover_ebpf.kernel.capabilities import Capability
@@ -118,7 +117,7 @@ class _Agent:
         plan = self._plan
         server = start.bind_metrics(plan.metrics, self._stack)
         journal = OrderJournal(plan.state_dir / "orders.json")
-        session = connect(plan.kubeconfig, plan.context)
+        session = connect(plan.kubeconfig, plan.context, is_small=True)
         sources = self._open_sources()
         kernel, devices = sources.kernel, sources.devices
         start.drop_privileges(_KEPT, plan.settings)
@@ -189,14 +188,7 @@ class _Agent:
         plan = self._plan
         sources = start.open_sources(plan.settings, plan.catalog, plan.telemetry, self._stack)
         devices = sources.devices
-        self._device_faults = NodeDeviceFaults(
-            sources.catalog,
-            lambda: devices.driver,
-            devices.users.below,
-            devices.users.function_of,
-            int(plan.settings.policy.port_patience_s * NS),
-            devices.identities.of,
-        )
+        self._device_faults = NodeDeviceFaults(devices.used, devices.identities.of)
         return sources
 
     def _make_reporter(self, session: ApiClient) -> ReportSender:

@@ -11,6 +11,7 @@ from kcover_ebpf.agent.pod_registry import LocalGang, PodRegistry
 from kcover_ebpf.api.job_kinds import Gang, counts_whole_gang
 from kcover_ebpf.diagnosis.rank_numbers import INDEX, RANK_ENVIRON
 from kcover_ebpf.diagnosis.tracker import Tracker
+from kcover_ebpf.facts.devices import AnnouncedFault
 from kcover_ebpf.facts.kernel import Fact, ProcessExit, ProcessFork, ProcessTotals, Tick
 from kcover_ebpf.hardware.watch import DeviceWatch
 from kcover_ebpf.host import procfs
@@ -45,6 +46,10 @@ class PassListener(Protocol):
 
     def on_node_fact(self, fact: Fact) -> None:
         """A fact about this node rather than a process."""
+        ...
+
+    def on_announced(self, fault: AnnouncedFault, pods: frozenset[str]) -> None:
+        """A fault of a device of this node; `pods`: uids of those whose processes are concerned."""
         ...
 
 
@@ -143,6 +148,11 @@ class NodeLoop(SamplingLoop):
         else:
             self._listener.on_node_fact(fact)
         return announced
+
+    def _on_announced(self, fault: AnnouncedFault) -> None:
+        owners = ((pid, self._owners.get(pid)) for pid in fault.holders)
+        uids = {owner.pods.get(pid, "") for pid, owner in owners if owner is not None}
+        self._listener.on_announced(fault, frozenset(uids - {""}))
 
     def _adopt(self, totals: ProcessTotals) -> GangWatch | None:
         """A child that is sampled although it was never announced (the record of its fork was lost)."""

@@ -17,6 +17,7 @@ from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.diagnosis.verdict import Verdict, WaitRow
 from kcover_ebpf.errors import ApiError
+from kcover_ebpf.facts.devices import AnnouncedFault
 from kcover_ebpf.facts.kernel import Fact
 from kcover_ebpf.host import procfs
 from kcover_ebpf.ids import NS
@@ -75,6 +76,10 @@ class NodeOutputs:
         if self.metrics is not None:
             self.metrics.on_node_fact(fact)
 
+    def on_announced(self, fault: AnnouncedFault, pods: frozenset[str]) -> None:
+        """A fault of a device; `pods`: uids of those that are concerned."""
+        self._device_faults.add(fault, pods)
+
     def on_pass(self, gangs: Iterable[GangWatch]) -> None:
         """Reports and gauges, anew."""
         watched = list(gangs)
@@ -130,9 +135,6 @@ class NodeOutputs:
             self._device_faults.mend(device, int((until_s - offset_s) * NS))
 
     def _read_devices(self, watched: Sequence[GangWatch], now_ns: int) -> None:
-        for each in watched:
-            for fault in each.watch.job.faults.reported:
-                self._device_faults.hold(fault, each.pods.get(fault.pid, ""))
         if now_ns < self._next_devices_ns:
             return
         self._next_devices_ns = now_ns + DEVICES_READ_NS

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from kcover_ebpf.api.codec import encode
+from kcover_ebpf.api import codec
 
 
-def write_json(path: Path, value: object, *, durable: bool = False) -> None:
-    """Replace the file by a dataclass as JSON; raises `OSError`, and the file is as it was.
+def write_json(
+    path: Path,
+    value: object,
+    encode: Callable[[object], dict[str, Any]] = codec.encode,
+    *,
+    durable: bool = False,
+) -> None:
+    """Replace the file by a dataclass as JSON, in the form of `encode`; raises `OSError`, and the file is as it was.
 
     One writer of a file at a time. `durable`: it is on the disk when this returns, not only in the page cache,
     so that it outlives the node.

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any
 
 from kcover_ebpf.api import rfc3339
-from kcover_ebpf.api.codec import declare, decode, encode, wire
+from kcover_ebpf.api.codec import Codec, wire
 from kcover_ebpf.api.log_report import ContainerLog
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
@@ -45,18 +45,20 @@ class PodRef:
     """PCI addresses of the devices it holds."""
 
 
-declare(
-    Verdict,
+REPORT = Codec(
     {
-        "kind": wire("verdict"),
-        "since_s": wire("ageS", ago=True),
-        "acts_at_s": wire("actsInS"),
-        "evidence": wire("evidence", lenient=True),
+        Verdict: {
+            "kind": wire("verdict"),
+            "since_s": wire("ageS", ago=True),
+            "acts_at_s": wire("actsInS"),
+            "evidence": wire("evidence", lenient=True),
+        }
+        | dict.fromkeys(("job", "incident", "time_s", "victims", "waits"), wire(None)),
+        RankSnapshot: {"thread_read": wire("inspected")},
+        PythonFrame: {"is_library": wire("library")},
     }
-    | dict.fromkeys(("job", "incident", "time_s", "victims", "waits"), wire(None)),
 )
-declare(RankSnapshot, {"thread_read": wire("inspected")})
-declare(PythonFrame, {"is_library": wire("library")})
+"""The form of a report, wherever it goes: the judge's own types know nothing of JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +167,7 @@ def report_of(api: Mapping[str, Any]) -> FaultReport:
     metadata = api.get("metadata")
     name = metadata.get("name", "?") if isinstance(metadata, Mapping) else "?"
     try:
-        return decode(FaultReport, api.get("spec"), "spec")
+        return REPORT.decode(FaultReport, api.get("spec"), "spec")
     except ObjectError as error:
         raise ObjectError(f"FaultReport {name}: {error}") from error
 
@@ -195,5 +197,5 @@ def object_of(
         "apiVersion": API_VERSION,
         "kind": "FaultReport",
         "metadata": metadata,
-        "spec": encode(report),
+        "spec": REPORT.encode(report),
     }

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kcover_ebpf.api.codec import decode, encode
-from kcover_ebpf.api.fault_report import FaultReport
+from kcover_ebpf.api.fault_report import REPORT, FaultReport
 from kcover_ebpf.cluster.gang_judge import merge
 from kcover_ebpf.cluster.gang_snapshot import ReceivedReport, gather
 from kcover_ebpf.diagnosis.process_state import State
@@ -25,7 +24,8 @@ def on_two_nodes(*ranks: RankSnapshot, late_s: float = 0.5, **more) -> list[Rece
         for odd, node in enumerate("ab")
     )
     return [
-        ReceivedReport(decode(FaultReport, encode(each.report)), NOW_S - late_s) for each in made
+        ReceivedReport(REPORT.decode(FaultReport, REPORT.encode(each.report)), NOW_S - late_s)
+        for each in made
     ]
 
 

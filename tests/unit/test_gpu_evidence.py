@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kcover_ebpf.api.codec import decode, encode
-from kcover_ebpf.api.fault_report import FaultReport
+from kcover_ebpf.api.fault_report import REPORT, FaultReport
 from kcover_ebpf.cluster.rank_report import carrying
 from kcover_ebpf.diagnosis import evidence
 from kcover_ebpf.diagnosis.certainty import certainty_of
@@ -103,14 +102,14 @@ def test_carrying__a_report_carries_it() -> None:
     read(gpu.stage, GpuUse.MEMORY_HELD, gpu.stage.now_ns)
     pods = {Pid(proc.pid): "uid" for proc in gpu.stage.procs.values()}
     report = carrying(FaultReport("n", NOW_S, 1), gpu.stage.job.snapshot(), pods)
-    again = decode(FaultReport, encode(report))
+    again = REPORT.decode(FaultReport, REPORT.encode(report))
     assert again.ranks[0].gpu is not None
     assert (again.ranks[0].gpu.use, again.ranks[0].gpu.devices) == (
         GpuUse.MEMORY_HELD,
         ("0000:5d:00.0",),
     )
-    newer = encode(report)
+    newer = REPORT.encode(report)
     newer["ranks"][0]["gpu"]["use"] = "of a newer agent"
-    assert decode(FaultReport, newer).ranks[0].gpu == replace(
+    assert REPORT.decode(FaultReport, newer).ranks[0].gpu == replace(
         again.ranks[0].gpu, use=GpuUse.UNKNOWN
     )
