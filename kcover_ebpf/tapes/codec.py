@@ -59,6 +59,8 @@ def _plain(raw: Any) -> Any:
         return [_plain(each) for each in raw]
     if isinstance(raw, bytes):
         return raw.hex()
+    if isinstance(raw, Mapping):
+        return dict(raw)
     return raw
 
 
@@ -106,6 +108,8 @@ def _reader(hint: Any) -> Read:
         return partial(_many, frozenset, _reader(inner[0]))
     if origin is dict:
         return words
+    if origin is Mapping:
+        return partial(_numbers, _reader(inner[1]))
     if is_dataclass(hint):
         return partial(decode, typing.cast("type[Any]", hint))
     if hint is bytes:
@@ -134,6 +138,12 @@ def _fixed(reads: tuple[Read, ...], raw: object) -> tuple[Any, ...]:
 
 def _many(collection: Callable[[Any], Any], read: Read, raw: object) -> Any:
     return collection(read(each) for each in _list(raw))
+
+
+def _numbers(read: Read, raw: object) -> dict[str, Any]:
+    if not isinstance(raw, Mapping):
+        raise wrong("an object", raw)
+    return {string(key): read(each) for key, each in raw.items()}
 
 
 def _bytes(raw: object) -> bytes:
