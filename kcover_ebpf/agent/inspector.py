@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import random
-import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +23,7 @@ from kcover_ebpf.agent.state_file import write_json
 from kcover_ebpf.api.codec import decode
 from kcover_ebpf.api.fault_report import ReportedDeviceFault
 from kcover_ebpf.api.node_health import HEALTHS, NodeHealth, PartHealth, object_of
+from kcover_ebpf.confined import helper
 from kcover_ebpf.errors import ApiError, ObjectError
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.host import procfs
@@ -39,6 +37,10 @@ from kcover_ebpf.tunables.agent import (
     ROUND_DEADLINE_S,
     ROUNDS_MISSED,
 )
+from kcover_ebpf.tunables.host import HELPER_REAP_S
+
+_ANSWER_BYTES = 8 << 20
+"""Of one round: some hundred devices and checks, each with some lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,31 +160,23 @@ class Inspector:
         """The answer of a round, and why there is none; one of the two is empty."""
         nothing = RoundAnswer()
         try:
-            process = subprocess.Popen(
+            # it reads no byte that a tenant wrote, and needs the devices
+            running = helper.start(
                 wanted.argv(),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-                text=True,
-                env=environment() | {"NODE_NAME": self._options.node},
+                None,
+                session=True,
+                grace_s=HELPER_REAP_S,  # its checks have sessions of their own, which it ends
+                niceness=INSPECTION_NICENESS,
+                environment=environment() | {"NODE_NAME": self._options.node},
             )
         except OSError as error:
             return nothing, f"the inspection cannot be started: {error.strerror}"
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, process.pid, INSPECTION_NICENESS)
         end_s = time.monotonic() + ROUND_DEADLINE_S
-        while True:
-            try:
-                out, err = process.communicate(timeout=1.0)
-            except subprocess.TimeoutExpired:
-                if self._stopping or time.monotonic() > end_s:
-                    _end(process)
-                    return nothing, f"the inspection did not end within {ROUND_DEADLINE_S:.0f} s"
-            else:
-                break
-        if process.returncode != 0:
-            return nothing, f"the inspection failed: {' '.join(err.split())[-200:]}"
+        out, why = running.output(end_s, _ANSWER_BYTES, stops=lambda: self._stopping)
+        if running.exit_code is None or running.exit_code < 0:
+            return nothing, f"the inspection did not end within {ROUND_DEADLINE_S:.0f} s"
+        if running.exit_code != 0:
+            return nothing, f"the inspection failed: {why}"
         try:
             return decode(RoundAnswer, json.loads(out)), ""
         except (ValueError, RecursionError, ObjectError):
@@ -202,19 +196,6 @@ class Inspector:
 def _unknown(parts: Sequence[PartHealth], reason: str) -> list[PartResult]:
     """Those of the round before, of which this one says nothing."""
     return [PartResult(part.name, Result.UNKNOWN, (reason,), kind=part.kind) for part in parts]
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    """Kill it with all it started, and leave it behind if it does not end."""
-    for pipe in (process.stdout, process.stderr):
-        if pipe is not None:
-            pipe.close()
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(1.0)
-            return
 
 
 def _load(file: Path) -> NodeHealth | None:

@@ -23,6 +23,7 @@ from kcover_ebpf.tunables.agent import NEXT_START_NS
 from kcover_ebpf.watching.job_watch import JobWatch
 from kcover_ebpf.watching.judging import ObservationSink
 from kcover_ebpf.watching.loop import SamplingLoop
+from kcover_ebpf.watching.rank_sources import RankSources
 
 
 class GangWatch:
@@ -68,9 +69,13 @@ class NodeLoop(SamplingLoop):
         is_stopped_by_us: Callable[[Gang], bool],
         memories: JobMemories,
         sinks: Callable[[Gang], Sequence[ObservationSink]] = lambda _: (),
+        sources: RankSources | None = None,
     ) -> None:
-        """`is_stopped_by_us`: we keep this gang stopped; `sinks`: what receives the verdicts on a gang."""
-        super().__init__(kernel, devices, settings)
+        """`is_stopped_by_us`: we keep this gang stopped; `sinks`: what receives the verdicts on a gang.
+
+        `sources`: who reads what ranks wrote; None: this process.
+        """
+        super().__init__(kernel, devices, settings, sources)
         self._registry, self._containers, self._listener = registry, containers, listener
         self._is_stopped_by_us, self._sinks = is_stopped_by_us, sinks
         self._memories = memories
@@ -211,6 +216,7 @@ class NodeLoop(SamplingLoop):
             identities=self._identities,
             nccl=self._nccl,
             reads_stacks=True,
+            sources=self._sources,
         )
         watch.job.remember(self._memories.of(gang))
         return watch

@@ -14,6 +14,7 @@ from kcover_ebpf.agent.pod_registry import PodRegistry
 from kcover_ebpf.agent.report_builder import ReportBuilder
 from kcover_ebpf.api.fault_report import Ack
 from kcover_ebpf.api.job_kinds import Gang
+from kcover_ebpf.confined.helper import left_behind
 from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.diagnosis.verdict import Verdict, WaitRow
 from kcover_ebpf.errors import ApiError
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from kcover_ebpf.agent.inspector import Inspector
     from kcover_ebpf.agent.log_watch import LogWatch
     from kcover_ebpf.agent.metrics import AgentMetrics
+    from kcover_ebpf.agent.reader.started import ConfinedReaders
     from kcover_ebpf.hardware.telemetry.watch import Telemetry
     from kcover_ebpf.hardware.watch import DeviceWatch
 
@@ -61,6 +63,7 @@ class NodeOutputs:
         self.bug_reports: BugReports | None = None
         """Set before the loop begins, where they are wanted."""
         self.logs: LogWatch | None = None
+        self.readers: ConfinedReaders | None = None
         """Set before the loop begins, where logs of containers are read."""
         self._device_faults_version = -1
         self._next_devices_ns = 0
@@ -103,6 +106,8 @@ class NodeOutputs:
         if self.inspector is not None:
             inspector = self.inspector
             self.metrics.inspection.update(inspector.latest, inspector.ended_s, inspector.cpu_s)
+        if self.readers is not None:
+            self.metrics.readers.update(self.readers.ends, left_behind.count())
         if self.logs is not None:
             self.metrics.logs.update(self.logs.read_bytes, self.logs.skipped_bytes)
         if self._device_faults.version != self._device_faults_version:

@@ -13,7 +13,7 @@ from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
 from kcover_ebpf.diagnosis.verdict import Verdict
 from kcover_ebpf.facts.python_stacks import PythonStack, PythonStacksSeen
 from kcover_ebpf.facts.syscalls import SyscallTable
-from kcover_ebpf.host.thread_reader import ThreadReader
+from kcover_ebpf.host.thread_reader import ThreadReader, ThreadReadings
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.output import formatting
@@ -48,7 +48,10 @@ class Tracer:
         self._sensor.job.pace.unlearned_s = STALL_S
         machine = os.uname().machine
         self._table = Table(
-            self._sensor.job, SyscallTable(machine), ThreadReader(machine), self._pods
+            self._sensor.job,
+            SyscallTable(machine),
+            ThreadReader(ThreadReadings(machine)),
+            self._pods,
         )
         self._helpers: Helpers | None = None
         self._history = PassHistory()

@@ -28,6 +28,7 @@ from kcover_ebpf.tunables.host import CALM_SPREAD, SUSPICIOUS_SPREAD
 from kcover_ebpf.watching.job_watch import JobWatch
 from kcover_ebpf.watching.judging import InputRecorder, ObservationSink
 from kcover_ebpf.watching.member_search import MemberSearch
+from kcover_ebpf.watching.rank_sources import RankSources
 
 
 class Target(Protocol):
@@ -51,11 +52,17 @@ class SamplingLoop(ABC):
     """The passes over any number of jobs that share one sampler; a subclass knows which jobs there are."""
 
     def __init__(
-        self, kernel: KernelSampler, devices: DeviceWatch | None, settings: Settings
+        self,
+        kernel: KernelSampler,
+        devices: DeviceWatch | None,
+        settings: Settings,
+        sources: RankSources | None = None,
     ) -> None:
-        machine = os.uname().machine
+        """`sources`: who reads what ranks wrote; None: this process."""
         self._kernel, self._devices, self._settings = kernel, devices, settings
-        self._table, self._reader = SyscallTable(machine), ThreadReader(machine)
+        self._sources = sources or RankSources()
+        self._table = SyscallTable(os.uname().machine)
+        self._reader = ThreadReader(self._sources.threads)
         self._search = MemberSearch()
 
     @property
