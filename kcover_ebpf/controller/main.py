@@ -24,7 +24,8 @@ from kcover_ebpf.controller.owners import Owners
 from kcover_ebpf.controller.pod_cache import PodCache
 from kcover_ebpf.controller.telemetry import ControllerTelemetry
 from kcover_ebpf.controller.workqueue import WorkQueue
-from kcover_ebpf.errors import ApiError, KcoverError
+from kcover_ebpf.errors import ApiError, KcoverError, OverBound
+from kcover_ebpf.host import over_bounds
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.kube.leader_election import LeaderElector
 from kcover_ebpf.kube.reflector import Event, Reflector
@@ -70,10 +71,10 @@ class Controller:
         self._queue: WorkQueue[GangId | str] = WorkQueue()
         self._failures: dict[GangId | str, int] = {}
         self._stop = threading.Event()
-        store = self._store = ObjectCache(self._queue.add, self._queue.add, self._bad)
+        store = self._store = ObjectCache(self._queue.add, self._queue.add, self._bad, self._over)
         self._writer = ApiWriter(session, self._suspect, lambda: self._elector.leads)
         self._story = ControllerTelemetry(store, self._writer, time.time)
-        self._gangs = PodCache(session, self._queue.add, self._watch_failed)
+        self._gangs = PodCache(session, self._queue.add, self._watch_failed, self._over)
         owners, limits = Owners(session), settings.limits
         self._jobs = GangReconciler(store, self._gangs, owners, self._writer, self._story, limits)
         self._nodes = NodeReconciler(
@@ -224,6 +225,10 @@ class Controller:
     def _bad(self, text: str) -> None:
         self._story.failed("read", "objects")
         _LOG.warning("%s", text)
+
+    def _over(self, error: OverBound) -> None:
+        over_bounds.count(error.what)
+        self._story.over(error)
 
     def _watch_failed(self, error: ApiError) -> None:
         self._story.failed("watch", "objects")

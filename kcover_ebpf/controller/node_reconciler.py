@@ -189,7 +189,7 @@ class NodeReconciler:
             self._do(node, suspect(node, reason, self._store.wall(), self._policy(), room), {})
 
     def _policy(self) -> NodeActions:
-        found = holding(list(self._store.policies.values()), self._limits.namespace, {})
+        found = holding(self._store.policies.of(self._limits.namespace), self._limits.namespace, {})
         return (found.policy if found is not None else FaultPolicy()).node
 
     def _room(self, suspects: bool) -> bool:

@@ -45,6 +45,8 @@ GC_PERIOD_S = 15.0
 """Between two searches for incidents that need not be kept."""
 QUOTA_LOGGED_S = 60.0
 """That a namespace is full is logged no more often."""
+OVER_SAID_S = 3600.0
+"""That a namespace has more than what is kept of one is said no more often: an Event lives for an hour by default."""
 IDLE_EVENT_AGAIN_S = 86400.0
 """Events live for an hour by default; a person who sees a pod once a day finds one in what keeps them."""
 TAINTS_LISTED_S = 30.0

@@ -7,6 +7,7 @@ from dataclasses import replace
 from kcover_ebpf.api.fault_policy import NodeActions
 from kcover_ebpf.recovery.node_plan import CORDONED, NodeBreaker
 from kcover_ebpf.tunables.recovery import SUSPECT_CORDON_S
+from tests.unit.kept_policies import clear_policies
 from tests.unit.node_bed import XID, Bed, F, Tainted
 
 OPEN = "KcoverBreakerOpen"
@@ -95,7 +96,7 @@ def test_suspect__a_cordon_on_suspicion_ends_while_a_device_is_tainted_alone() -
 def test_suspect__a_cordon_on_suspicion_ends_where_the_policy_cordons_for_no_device() -> None:
     bed = Bed()
     bed.nodes.suspect("n0", "stuck")
-    bed.store.policies.clear()
+    clear_policies(bed.store)
     bed.policy("kcover", NodeActions(cordon=False, taint=False))
     bed.now_s += SUSPECT_CORDON_S + 1.0
     bed.report(XID)

@@ -1,11 +1,11 @@
-"""No text can keep a regular expression of the package busy: Python's `re` holds the interpreter lock while it searches.
+"""No text can keep a regular expression of the package busy.
 
-A pattern that backtracks stops every thread of the agent, so each is fed with long runs of what it repeats.
+Python's `re` holds the interpreter lock while it searches. So a pattern that backtracks stops every thread of the
+agent, and each is fed with long runs of what it repeats.
 """
 
 import ast
 import importlib
-import json
 import pkgutil
 import re
 import resource
@@ -19,7 +19,7 @@ import kcover_ebpf
 
 PACKAGE = Path(kcover_ebpf.__file__).parent
 LENGTHS = (256, 2 << 10, 32 << 10)
-"""The last is a line of a container's log, joined (`partial_lines`): the longest text that meets a pattern of ours at once."""
+"""The last is the longest text that meets a pattern of ours: a line of a container's log, joined (`partial_lines`)."""
 MOST_CPU_S = 0.1
 """A linear pattern takes below 2 ms on one core for this length, a quadratic one more than a second."""
 CHILD_CPU_S = 120
