@@ -6,16 +6,14 @@ import threading
 from collections.abc import Mapping
 
 _LOCK = threading.Lock()
-_COUNTS = dict.fromkeys(
-    ("pod", "pods", "policies", "descriptors", "mappings", "file", "recorder"), 0
-)
+_COUNTS = dict.fromkeys(("pod", "pods", "policies", "descriptors", "mappings", "file"), 0)
 
 
 def count(what: str) -> None:
     """An object, process or file was over its bound, and is not kept or not whole.
 
     `what`: `pod` (one that is too large), `pods` and `policies` (of a namespace), `descriptors` and `mappings` (of a
-    process), `file` (under /proc), `recorder` (a flight recorder's dump). Raises `KeyError` for any other word.
+    process), `file` (under /proc). Raises `KeyError` for any other word.
     """
     with _LOCK:
         _COUNTS[what] += 1

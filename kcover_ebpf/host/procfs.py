@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import time
 from collections.abc import Collection
 from pathlib import Path
 
 from kcover_ebpf.facts.host import ProcessSeen
-from kcover_ebpf.host.proc_text import split_stat, status_numbers
+from kcover_ebpf.host.proc_text import split_stat, status_numbers, status_words
 from kcover_ebpf.ids import NS, Pid
 
 PROC = Path("/proc")
+_SIGKILL_BIT = 1 << (signal.SIGKILL - 1)
 _TICK_NS = NS // os.sysconf("SC_CLK_TCK")
 _WORDS = 16
+_STATUS_BYTES = 64 << 10
+"""The list of supplementary groups is the part without an end: 65,536 numbers."""
 _ENVIRON_BYTES = 256 * 1024
 
 
@@ -140,6 +144,24 @@ def task_state(pid: int, tid: int | None = None) -> str:
     except OSError:
         return ""
     return split_stat(text)[1][0]
+
+
+def is_dying(pid: Pid) -> bool:
+    """True for a process that runs no more code of its own: it is gone, a zombie, or SIGKILL is pending for it.
+
+    What is in an uninterruptible call still ends that call (proc_pid_status(5): SigPnd of its first thread, ShdPnd).
+    """
+    try:
+        status = _read(PROC / str(pid) / "status", _STATUS_BYTES)
+    except OSError:
+        return True
+    # a first thread that has ended leaves the others running
+    if status_words(status, b"State")[:1] in ([b"Z"], [b"X"]) and status_numbers(
+        status, b"Threads"
+    ) in ((), (0,), (1,)):
+        return True
+    pending = [word for field in (b"SigPnd", b"ShdPnd") for word in status_words(status, field)]
+    return any(int(word, 16) & _SIGKILL_BIT for word in pending)
 
 
 def namespace_numbers(pid: int, tid: int | None = None) -> tuple[int, ...]:

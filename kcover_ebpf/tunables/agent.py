@@ -70,6 +70,10 @@ LONGEST_STOP_S = 15.0
 controller's, from which ours may differ by a few."""
 STOP_WAIT_S = 1.0
 """A process that has not stopped by then sits in an uninterruptible call."""
+KILL_WAIT_S = 0.5
+"""A container's other processes are killed by the kernel once its first has ended, which takes milliseconds."""
+JOURNAL_WAIT_S = 2.0
+"""A disk that has not taken the journal by then does not answer: what need not be on it is done without."""
 STOP_POLL_S = 0.002
 """Between two readings of which processes still run."""
 BUNDLE_LIMIT_S = 2.0
