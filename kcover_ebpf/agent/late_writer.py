@@ -1,4 +1,4 @@
-"""Writes a file of the agent's state in a thread of its own: a disk that does not answer keeps no order waiting."""
+"""Writes a file of the agent's state in its own thread: a disk that does not answer keeps no order waiting."""
 
 from __future__ import annotations
 

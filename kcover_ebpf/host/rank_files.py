@@ -12,7 +12,7 @@ import os
 import stat
 from pathlib import PurePosixPath
 
-from kcover_ebpf.host import procfs
+from kcover_ebpf.host import bounded, procfs
 from kcover_ebpf.host.proc_text import status_numbers
 from kcover_ebpf.ids import Pid
 
@@ -59,4 +59,4 @@ def _found(pid: Pid, path: str) -> int:
 
 def _user(pid: Pid) -> int:
     """The user as whom the process creates files (the fourth number in /proc/PID/status)."""
-    return status_numbers((procfs.PROC / str(pid) / "status").read_bytes(), b"Uid")[3]
+    return status_numbers(bounded.read_bytes(procfs.PROC / str(pid) / "status"), b"Uid")[3]

@@ -194,13 +194,13 @@ def test_read__what_all_calls_share_is_read_once(monkeypatch: pytest.MonkeyPatch
 def test_record_of__many_groups_take_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = [call(1, group=str(number)) for number in range(2000)]
     found = read(pickled(dump(calls)))
-    looked_at: list[str] = []
+    compared: list[str] = []
     whole = recorder_dump._group
 
     def group(dump: Any, name: str, made: Any, whole_ring: bool) -> Any:
-        looked_at.extend(name for _ in made)
+        compared.extend(name for _ in made)
         return whole(dump, name, made, whole_ring)
 
     monkeypatch.setattr(recorder_dump, "_group", group)
     record_of(found, Pid(1), 0)
-    assert len(looked_at) == 2000
+    assert len(compared) == 2000
