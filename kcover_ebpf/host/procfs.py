@@ -94,7 +94,7 @@ def open_devices(pid: Pid) -> frozenset[str] | None:
         links, is_cut = bounded.links(PROC / str(pid) / "fd", _MOST_FILES)
     except OSError:
         return None
-    found = set()
+    found: set[str] = set()
     for each in links:
         if each.startswith(_DEVICES) and len(found) < _MOST_DEVICES:
             found.add(each[:_MOST_NAME])
