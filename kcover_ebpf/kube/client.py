@@ -20,7 +20,7 @@ from urllib.parse import urlencode, urlsplit
 from kcover_ebpf import __version__
 from kcover_ebpf.errors import ApiError, TooLarge, Unreachable, UsageError
 from kcover_ebpf.kube.api_errors import refusal, said, unreachable
-from kcover_ebpf.tunables.kube import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, STREAM_SLACK_S, TOKEN_S
+from kcover_ebpf.tunables.kube import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, STREAM_SILENT_S, TOKEN_S
 
 POOL = 64
 """Connections that are kept: each watch holds one, and one too many costs a TLS handshake for every request."""
@@ -122,7 +122,7 @@ class ApiClient:
     def stream(self, path: str, query: Mapping[str, str], timeout_s: int) -> Iterator[Object]:
         """Events of a watch, until the server ends it after `timeout_s`; close the iterator to leave early."""
         asked = {**query, "watch": "1", "timeoutSeconds": str(timeout_s)}
-        response = self._send("GET", path, asked, None, "", timeout_s + STREAM_SLACK_S)
+        response = self._send("GET", path, asked, None, "", STREAM_SILENT_S)
         try:
             yield from _lines(response)
         finally:

@@ -51,7 +51,7 @@ def test_open_among__paths_of_others_are_not_kept(
 ) -> None:
     monkeypatch.setattr(procfs, "PROC", proc_with(tmp_path, ["/dev/nvidia0", "x" * 200, "/b"]))
     assert procfs.open_among(Pid(7), {"/b", "/c"}, tmp_path) == {"/b"}
-    assert procfs.open_devices(Pid(7)) == {"/dev/nvidia0"}
+    assert procfs.open_devices(Pid(7)) == frozenset({"/dev/nvidia0"})
     assert procfs.open_devices(Pid(8)) is None
 
 

@@ -7,6 +7,7 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,11 +51,14 @@ def test_late_writer__a_disk_that_does_not_answer_is_waited_for_once(
 
     monkeypatch.setattr(late_writer, "write_json", write)
     writer = LateWriter(tmp_path / "a.json", 0.2)
-    waits = []
+    waits: list[object] = []
     wait_for = writer._changed.wait_for
-    monkeypatch.setattr(
-        writer._changed, "wait_for", lambda *args: waits.append(args) or wait_for(*args)
-    )
+
+    def counted(*args: Any) -> bool:
+        waits.append(args)
+        return bool(wait_for(*args))
+
+    monkeypatch.setattr(writer._changed, "wait_for", counted)
     for count in range(20):
         with pytest.raises(ActionError, match="the disk does not answer"):
             writer.write(_State(count))

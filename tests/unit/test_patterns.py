@@ -14,15 +14,17 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import kcover_ebpf
 
-PACKAGE = Path(kcover_ebpf.__file__).parent
+PACKAGE = Path(str(kcover_ebpf.__file__)).parent
 LENGTHS = (256, 2 << 10, 32 << 10)
 """The last is the longest text that meets a pattern of ours: a line of a container's log, joined (`partial_lines`)."""
 MOST_CPU_S = 0.1
 """A linear pattern takes below 2 ms on one core for this length, a quadratic one more than a second."""
 CHILD_CPU_S = 120
+_PARSE: Any = vars(re)["_parser"].parse
 METHODS = {"match", "fullmatch", "search", "finditer", "sub", "findall"}
 OF_THE_OPERATOR = {
     "kcover_ebpf.logs.scanner._PARTS": "reads log rules, of 2,000 characters at most, at the start",
@@ -30,7 +32,7 @@ OF_THE_OPERATOR = {
 ENDS = ("", "\0", "\n", "x")
 
 
-def example(items, skipped=None) -> str:
+def example(items: Any, skipped: Any = None) -> str:
     """A short text that the parsed pattern matches, up to the item `skipped`."""
     parts = []
     for item in items:
@@ -40,28 +42,28 @@ def example(items, skipped=None) -> str:
     return "".join(parts)
 
 
-def _example_of(code, value) -> str:
+def _example_of(code: Any, value: Any) -> str:
     name = str(code)
     if name == "LITERAL":
-        return chr(value)
+        return chr(int(value))
     if name == "NOT_LITERAL":
         return "a" if value != ord("a") else "b"
     if name == "ANY":
         return "a"
     if name == "IN":
-        return characters(value)[0]
+        return str(characters(value)[0])
     if name == "BRANCH":
         return example(value[1][0])
     if name == "SUBPATTERN":
         return example(value[3])
     if name in {"MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"}:
-        return example(value[2]) * max(1, value[0])
+        return example(value[2]) * max(1, int(value[0]))
     if name == "ATOMIC_GROUP":
         return example(value)
     return ""
 
 
-def characters(class_) -> list[str]:
+def characters(class_: Any) -> list[str]:
     """Some of a class: letters, digits, blanks and marks are what classes of ours distinguish."""
     source = [chr(number) for number in range(1, 128)]
     pattern = re.compile(_source_of(class_))
@@ -70,7 +72,7 @@ def characters(class_) -> list[str]:
     return found or ["a"]
 
 
-def _source_of(class_) -> str:
+def _source_of(class_: Any) -> str:
     parts = []
     for code, value in class_:
         name = str(code)
@@ -94,7 +96,7 @@ def _source_of(class_) -> str:
     return f"[{''.join(parts)}]"
 
 
-def repeats(items, prefix="") -> Iterator[tuple[str, list[str]]]:
+def repeats(items: Any, prefix: str = "") -> Iterator[tuple[str, list[str]]]:
     """Of each repetition: an example of what comes before it, and what it repeats."""
     for item in items:
         code, value = item
@@ -116,12 +118,12 @@ def repeats(items, prefix="") -> Iterator[tuple[str, list[str]]]:
             yield from repeats(value, here)
 
 
-def texts(pattern: re.Pattern, length: int) -> Iterator[str]:
+def texts(pattern: re.Pattern[Any], length: int) -> Iterator[str]:
     """Long texts that are meant to make it backtrack."""
     source = pattern.pattern
     if isinstance(source, bytes):
         source = source.decode("latin-1")
-    parsed = re._parser.parse(source, pattern.flags & ~re.UNICODE)
+    parsed = _PARSE(source, pattern.flags & ~re.UNICODE)
     whole = example(parsed)
     if whole:
         yield whole * (length // len(whole))
@@ -146,6 +148,7 @@ def inline(module: Path) -> Iterator[tuple[str, str]]:
             and node.func.value.id == "re"
             and node.func.attr != "compile"
             and isinstance(node.args[0], ast.Constant)
+            and isinstance(node.args[0].value, str)
         ):
             yield node.args[0].value, node.func.attr
 
@@ -159,7 +162,7 @@ def calls(module: Path) -> dict[str, set[str]]:
     return found
 
 
-def kept(value: object) -> Iterator[re.Pattern]:
+def kept(value: object) -> Iterator[re.Pattern[Any]]:
     """The patterns in a global of a module."""
     if isinstance(value, re.Pattern):
         yield value
@@ -170,13 +173,13 @@ def kept(value: object) -> Iterator[re.Pattern]:
         yield from kept(tuple(value.values()))
 
 
-def all_patterns() -> Iterator[tuple[str, re.Pattern, set[str]]]:
+def all_patterns() -> Iterator[tuple[str, re.Pattern[Any], set[str]]]:
     """Each pattern of the package: where it is, and the methods by which it is applied."""
     for info in pkgutil.walk_packages([str(PACKAGE)], "kcover_ebpf."):
         if info.name.endswith("__main__"):
             continue
         module = importlib.import_module(info.name)
-        file = Path(module.__file__)
+        file = Path(str(module.__file__))
         by_name = calls(file)
         # one that is passed on, or is in a list, is applied under another name
         passed_on = set().union(*(used for name, used in by_name.items() if name.islower()))
@@ -189,7 +192,7 @@ def all_patterns() -> Iterator[tuple[str, re.Pattern, set[str]]]:
             yield f"{info.name}: re.{method}({source!r})", re.compile(source), {method}
 
 
-def cpu_s(pattern: re.Pattern, method: str, text: str) -> float:
+def cpu_s(pattern: re.Pattern[Any], method: str, text: str) -> float:
     """CPU seconds that one call takes."""
     data = text.encode("utf-8", "replace") if isinstance(pattern.pattern, bytes) else text
     began_s = time.process_time()
@@ -202,7 +205,7 @@ def cpu_s(pattern: re.Pattern, method: str, text: str) -> float:
     return time.process_time() - began_s
 
 
-def slow(pattern: re.Pattern, method: str) -> str | None:
+def slow(pattern: re.Pattern[Any], method: str) -> str | None:
     """A text that takes longer than any may; the short ones first, for what takes seconds there does not end later."""
     for length in LENGTHS:
         for text in texts(pattern, length):

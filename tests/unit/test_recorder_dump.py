@@ -183,9 +183,12 @@ def test_read__what_all_calls_share_is_read_once(monkeypatch: pytest.MonkeyPatch
     ]
     read_texts: list[object] = []
     text = recorder_dump._text
-    monkeypatch.setattr(
-        recorder_dump, "_text", lambda raw, limit: read_texts.append(raw) or text(raw, limit)
-    )
+
+    def counted(raw: object, limit: int) -> str:
+        read_texts.append(raw)
+        return text(raw, limit)
+
+    monkeypatch.setattr(recorder_dump, "_text", counted)
     found = recorder_dump.read(pickled(dump(entries * 20)))
     assert len(found.calls) == 2100
     assert len(read_texts) < 10 * 1000
