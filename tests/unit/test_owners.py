@@ -221,14 +221,14 @@ def test_owners__what_an_owner_reference_says_stays_one_segment_of_the_path(
 
 
 def test_owners__an_owner_that_is_not_there_is_asked_for_once_a_minute() -> None:
-    class FakeNoObjects(FakeObjects):
+    class FakeNoOwners(FakeObjects):
         def get(self, path: str) -> dict[str, Any]:
             paths.append(path)
             raise NotFound("404", 404)
 
     paths: list[str] = []
     clock = [0.0]
-    owners = Owners(FakeNoObjects(), lambda: clock[0])  # type: ignore[arg-type]
+    owners = Owners(FakeNoOwners(), lambda: clock[0])  # type: ignore[arg-type]
     pods = [owned("ml", f"p{number}", job(f"j{number}", f"u{number}")) for number in range(30)]
     owners.of_pods("ml", pods)
     first = [path for path in paths if path.endswith(tuple(f"/j{number}" for number in range(30)))]
