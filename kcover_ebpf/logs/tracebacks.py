@@ -19,7 +19,7 @@ _MARK = b"Traceback (most recent call last):"
 _FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d{1,9})(?:, in (?P<name>.*))?$')
 _ERROR = re.compile(r"(?P<error>[A-Za-z_][\w.]{0,200})(?::|$)")
 _PREFIX = re.compile(
-    r"\[(?:default|rank)?\d+\]: ?|\[\d+,\d+\]<std(?:err|out)>: ?|\([\w.:-]+ pid=\d+[^)]*\) ?"
+    r"\[(?:default|rank)?\d+\]: ?|\[\d+,\d+\]<std(?:err|out)>: ?|\([\w.:-]+ pid=\d[^)]*\) ?"
 )
 """What launchers put in front of a line of one rank: torchrun and PyTorch, Open MPI, Ray."""
 _PACKAGES = re.compile(r"/(?:site|dist)-packages/|/lib/python3[.\d]*/|^<")
