@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from kcover_ebpf.api.log_report import ContainerLog, LogFinding, LoggedTraceback
 from kcover_ebpf.hardware.catalog import Catalog
 from kcover_ebpf.logs import lines, printed_steps
-from kcover_ebpf.logs.lines import Source
+from kcover_ebpf.logs.lines import LogLine, Source
 from kcover_ebpf.logs.log_files import Chunk
-from kcover_ebpf.logs.partial_lines import PartialLines
+from kcover_ebpf.logs.normal import NormalLines
 from kcover_ebpf.logs.printed_steps import PrintedStep
 from kcover_ebpf.logs.reader import LogReader, Match, first_rule
 from kcover_ebpf.logs.rules import LogDomain, LogRule, Severity
@@ -55,9 +55,9 @@ class ContainerLogReader:
         self._begin()
 
     def _begin(self) -> None:
-        self._lines, self._tracebacks = PartialLines(), TracebackFinder()
+        self._lines, self._tracebacks = NormalLines(), TracebackFinder()
         self._reader = LogReader(self._rules, self._catalog, bare_lines=Source.CONTAINER)
-        self._counts: dict[str, _Count] = {}
+        self._counts: dict[tuple[str, Severity], _Count] = {}
         self._seen: list[_Seen] = []
         self._skipped_bytes = 0
         self._first_s: float | None = None
@@ -75,10 +75,10 @@ class ContainerLogReader:
         if chunk.skipped_bytes:
             self._skipped_bytes += chunk.skipped_bytes
             self._lines.skip()
-        whole = self._lines.whole(chunk.data)
+        whole = self._lines.feed(chunk.data)
         if chunk.is_first:
             self._first_s = _first_time(chunk.data)
-        for match in self._reader.feed(whole):
+        for match in self._reader.read(whole):
             self._count(match, _seconds(match.time, now_s))
         for found in self._tracebacks.feed(whole):
             self._note(found, _seconds(found.time, now_s))
@@ -86,16 +86,18 @@ class ContainerLogReader:
             _add_late_steps(unsettled, whole)
 
     def _count(self, match: Match, time_s: float) -> None:
-        known = self._counts.get(match.rule)
+        key = match.rule, match.severity
+        known = self._counts.get(key)
         if known is None:
             # the line itself is not kept
-            self._counts[match.rule] = _Count(replace(match, line=""), time_s, time_s)
+            self._counts[key] = _Count(replace(match, line=""), time_s, time_s)
         else:
             known.count += 1
             known.last_s = max(known.last_s, time_s)
 
     def _note(self, found: FoundTraceback, time_s: float) -> None:
-        rule = first_rule(self._rules, found.error, Source.CONTAINER)
+        line = LogLine(Source.CONTAINER, found.error, written=found.error)
+        rule = first_rule(self._rules, line, Source.CONTAINER)
         logged = LoggedTraceback(
             fingerprint=found.fingerprint,
             rule=rule.name if rule is not None else _FALLBACK,

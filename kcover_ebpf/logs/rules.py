@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -83,6 +84,19 @@ class LogRule:
     """The check of an inspection that shows whether it is still so; empty: none does."""
     generic: bool = False
     """It shows that a program failed, and not why: any other rule explains more."""
+
+    @property
+    def anchored(self) -> bool:
+        """Whether it may match a message and not the same behind something else."""
+        return _is_anchored(self.pattern)
+
+
+_ANCHOR = re.compile(r"\^|\\[AbB]")
+
+
+@lru_cache(maxsize=4096)
+def _is_anchored(pattern: str) -> bool:
+    return _ANCHOR.search(pattern) is not None
 
 
 _MOST_PATTERN_CHARS = 2_000

@@ -14,6 +14,7 @@ from kcover_ebpf.errors import PolicyError
 from kcover_ebpf.hardware.catalog import Catalog
 from kcover_ebpf.logs import lines, rules
 from kcover_ebpf.logs.lines import Source
+from kcover_ebpf.logs.normal import normal
 from kcover_ebpf.logs.reader import LogReader, first_rule
 from kcover_ebpf.logs.rules import LogRule, compiled
 
@@ -37,13 +38,18 @@ def found(own: tuple[LogRule, ...], block: bytes) -> list[int]:
 
 
 def wanted(own: tuple[LogRule, ...], block: bytes) -> list[int]:
-    """Each line by itself, and no search before."""
-    all_lines = block.removesuffix(b"\n").split(b"\n") if block else []
-    parsed = [lines.parse(raw.decode("utf-8", "replace").rstrip("\r")) for raw in all_lines]
+    """Each line, and each part of one, by itself, and no search before."""
+    made = normal(block)
+    all_lines = made.removesuffix(b"\n").split(b"\n") if made else []
+    parsed = [
+        (number, lines.parse(part.decode("utf-8", "replace")))
+        for number, raw in enumerate(all_lines, start=1)
+        for part in raw.split(b"\r")
+    ]
     return [
         number
-        for number, line in enumerate(parsed, start=1)
-        if line is not None and first_rule(own, line.text, line.source)
+        for number, line in parsed
+        if line is not None and first_rule(own, line, line.source)
     ]
 
 
