@@ -22,7 +22,7 @@ _FRAME = re.compile(
 )
 _ERROR = re.compile(r" {0,80}(?P<error>[A-Za-z_][\w.]{0,200})(?::|$)")
 _ALONE = re.compile(r" {0,80}(?:(?:Exception Group|Original) )?Traceback ")
-_IGNORED = re.compile(rb"Exception ignored (?:in|on) [^\r\n]{1,400}[\r\n]{1,2}[^\r\n]{0,200}$")
+_IGNORED = re.compile(rb"Exception ignored (?:in|on)[^\r\n]{1,400}[\r\n]{1,2}[^\r\n]{0,200}$")
 """Python goes on after an error in a finaliser, and says so in the line before the traceback (`sys.unraisablehook`)."""
 _PACKAGES = re.compile(r"/(?:site|dist)-packages/|/lib/python3[.\d]*/|^<")
 _PLAIN_NAME = re.compile(r"[\w.+@-]{1,100}")
