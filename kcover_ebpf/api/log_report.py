@@ -26,6 +26,10 @@ class LogFinding:
     advice: str = ""
     generic: bool = False
     """It shows that a program failed, and not why."""
+    follows: bool = False
+    """It says what followed from a failure elsewhere: whoever prints it is a victim."""
+    first_age_s: float | None = None
+    """As `age_s`, of the first of them; None from an agent that does not report it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,10 @@ class LoggedTraceback:
     """It follows from another failure: a launcher's about a rank, or that of an interruption."""
     generic: bool = False
     """Its rule shows that a program failed, and not why."""
+    follows: bool = False
+    """Its rule says what followed from a failure elsewhere."""
+    rank: int | None = None
+    """Of the process that printed it; None where nothing in front of its lines says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +80,14 @@ class ContainerLog:
         return replace(
             self,
             findings=tuple(
-                replace(each, age_s=round(each.age_s + late_s, 3)) for each in self.findings
+                replace(
+                    finding,
+                    age_s=round(finding.age_s + late_s, 3),
+                    first_age_s=None
+                    if finding.first_age_s is None
+                    else round(finding.first_age_s + late_s, 3),
+                )
+                for finding in self.findings
             ),
             tracebacks=tuple(
                 replace(each, age_s=round(each.age_s + late_s, 3)) for each in self.tracebacks

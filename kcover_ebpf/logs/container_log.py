@@ -109,6 +109,8 @@ class ContainerLogReader:
             after_s=None if self._first_s is None else round(time_s - self._first_s, 1),
             secondary=found.secondary,
             generic=rule is None or rule.generic,
+            follows=rule is not None and rule.follows,
+            rank=found.rank,
         )
         self._seen = [each for each in self._seen if time_s - each.time_s <= CRASH_S]
         known = {(each.found.fingerprint, each.found.step) for each in self._seen}
@@ -150,6 +152,8 @@ class ContainerLogReader:
             meaning=rule.meaning[:256],
             advice=rule.advice[:256],
             generic=rule.rule in self._generic,
+            follows=rule.follows,
+            first_age_s=_age(each.first_s, now_s),
         )
 
 

@@ -51,6 +51,8 @@ class Match:
     """When a container runtime read the line (RFC 3339); empty in other logs."""
     rank: int | None = None
     """Of the process that wrote it, where what a launcher put in front says so."""
+    follows: bool = False
+    """It says what followed from a failure elsewhere: whoever prints it is a victim."""
 
 
 class LogReader:
@@ -149,6 +151,7 @@ class LogReader:
             rule.check,
             line.time,
             line.rank,
+            rule.follows,
         )
 
     def _xid(self, text: str) -> tuple[Entry, str] | None:

@@ -13,7 +13,14 @@ from kcover_ebpf.logs.lines import Source
 from kcover_ebpf.logs.reader import LogReader, Match
 from kcover_ebpf.logs.rules import Concerns
 
-CORPUS: dict[str, Any] = tomllib.loads((Path(__file__).parent / "log_corpus.toml").read_text())
+FILES = [
+    tomllib.loads((Path(__file__).parent / name).read_text())
+    for name in ("log_corpus.toml", "log_corpus_makers.toml")
+]
+CORPUS: dict[str, Any] = {
+    **FILES[0],
+    **{log: [row for file in FILES for row in file[log]] for log in ("kernel", "container", "near_misses")},
+}
 ROWS = [
     (Source(log), row["text"], row["rule"])
     for log in ("kernel", "container")
