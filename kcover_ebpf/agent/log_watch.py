@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from kcover_ebpf.api.job_kinds import with_ranks
+from kcover_ebpf.api.job_rules import JobRule
 from kcover_ebpf.api.log_report import ContainerLog
 from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.hardware.catalog import Catalog
@@ -20,6 +21,7 @@ from kcover_ebpf.logs.lines import Source
 from kcover_ebpf.logs.log_files import KEPT_BYTES, LogFiles, UnsafeLogError
 from kcover_ebpf.logs.rules import LogRule
 from kcover_ebpf.tunables.agent import LOG_CORE_SHARE, LOG_LINGER_S, LOG_POLL_S
+from kcover_ebpf.tunables.host import LONGEST_PHASE_S
 
 _BLOCK_BYTES = 128 << 10
 """0.15 s of work where every line matches a rule, 1 ms for a quiet log."""
@@ -51,12 +53,19 @@ class LogWatch:
         rules: Iterable[LogRule],
         catalog: Catalog,
         on_error: Callable[[str], None],
+        *,
+        longest_phase_s: float = LONGEST_PHASE_S,
     ) -> None:
-        """`folder`: /var/log/pods of the node; `on_error`: why a log is not read, once for each."""
+        """`folder`: /var/log/pods of the node; `on_error`: why a log is not read, once for each.
+
+        `longest_phase_s`: what a program announces for longer is refused.
+        """
+        self._longest_phase_s = longest_phase_s
         self._folder, self._catalog, self._on_error = folder, catalog, on_error
         self._rules = tuple(each for each in rules if each.source is Source.CONTAINER)
         self._lock = threading.Lock()
         self._wanted: Mapping[tuple[str, str], Pod] = {}
+        self._job_rules: Mapping[str, Sequence[JobRule]] = {}
         self._watched: dict[tuple[str, str], _Watched] = {}
         self._refused: set[tuple[str, str]] = set()
         self._shown: dict[str, tuple[ContainerLog, ...]] = {}
@@ -67,8 +76,10 @@ class LogWatch:
         self.read_bytes = 0
         self.skipped_bytes = 0
 
-    def follow(self, pods: Iterable[Pod]) -> None:
-        """These pods are watched now, and no others."""
+    def follow(
+        self, pods: Iterable[Pod], job_rules: Mapping[str, Sequence[JobRule]] | None = None
+    ) -> None:
+        """These pods are watched now, and no others; `job_rules`: what is expected of their logs, by the pods' uids."""
         wanted = {
             (pod.uid, container.name): pod
             for pod in pods
@@ -77,6 +88,7 @@ class LogWatch:
         }
         with self._lock:
             self._wanted = dict(list(wanted.items())[:_MOST_LOGS])
+            self._job_rules = dict(job_rules or {})
 
     def of_pods(self, uids: Iterable[str], now_s: float) -> tuple[ContainerLog, ...]:
         """What the logs of these pods show; ages before `now_s` (unix seconds)."""
@@ -118,7 +130,9 @@ class LogWatch:
 
     def _follow(self) -> None:
         with self._lock:
-            wanted = self._wanted
+            wanted, job_rules = self._wanted, self._job_rules
+        for (uid, _), known in self._watched.items():
+            known.reader.expect(job_rules.get(uid, ()))
         now_s = time.monotonic()
         for key in self._watched.keys() - wanted.keys():
             each = self._watched[key]
@@ -131,7 +145,14 @@ class LogWatch:
             pod, container = wanted[key], key[1]
             name = f"{pod.namespace}_{pod.name}_{pod.uid}"
             files = LogFiles(self._folder, name, container, tail_bytes=KEPT_BYTES)
-            reader = ContainerLogReader(pod.uid, container, self._rules, self._catalog)
+            reader = ContainerLogReader(
+                pod.uid,
+                container,
+                self._rules,
+                self._catalog,
+                job_rules=job_rules.get(pod.uid, ()),
+                longest_phase_s=self._longest_phase_s,
+            )
             self._watched[key] = _Watched(pod, files, reader)
 
     def _read(self, key: tuple[str, str], each: _Watched) -> int:

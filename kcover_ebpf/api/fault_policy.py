@@ -11,6 +11,7 @@ from typing import Any
 from kcover_ebpf import settings
 from kcover_ebpf.api.codec import decode
 from kcover_ebpf.api.incident import RestartMethod
+from kcover_ebpf.api.job_rules import JobRule, checked
 from kcover_ebpf.errors import ObjectError, PolicyError
 from kcover_ebpf.settings import RestartBudget
 
@@ -120,6 +121,8 @@ class FaultPolicy:
     force_delete: bool = False
     node: NodeActions = field(default_factory=NodeActions)
     thresholds: Mapping[str, str] = field(default_factory=dict)
+    job_rules: tuple[JobRule, ...] = ()
+    """What is expected of the logs of the job."""
 
     def settings(self) -> settings.Policy:
         """The thresholds, beside their defaults; raises `PolicyError` for a key without effect or a wrong unit."""
@@ -184,6 +187,7 @@ def policy_of(api: Mapping[str, Any]) -> NamedPolicy:
             raise ObjectError(f"its spec is larger than {_MOST_BYTES >> 10} KiB")
         policy = decode(FaultPolicy, api.get("spec") or {}, "spec")
         policy.settings()
+        checked(policy.job_rules)
     except (ObjectError, PolicyError) as error:
         raise ObjectError(f"FaultPolicy {name}: {error}") from error
     return NamedPolicy(str(namespace), str(name), policy)

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from kcover_ebpf.api.job_rules import JobRule
 from kcover_ebpf.api.log_report import ContainerLog, LogFinding, LoggedTraceback
 from kcover_ebpf.hardware.catalog import Catalog
 from kcover_ebpf.logs import lines, printed_steps
+from kcover_ebpf.logs.job_rule_watch import JobRuleWatch
 from kcover_ebpf.logs.lines import LogLine, Source
 from kcover_ebpf.logs.log_files import Chunk
 from kcover_ebpf.logs.normal import NormalLines
 from kcover_ebpf.logs.printed_steps import PrintedStep
+from kcover_ebpf.logs.progress_watch import ProgressWatch
 from kcover_ebpf.logs.reader import LogReader, Match, first_rule
 from kcover_ebpf.logs.rules import LogDomain, LogRule, Severity
 from kcover_ebpf.logs.tracebacks import FoundTraceback, TracebackFinder
-from kcover_ebpf.tunables.host import CRASH_S, FINDING_RECENT_S, LATE_LINE_S
+from kcover_ebpf.tunables.host import CRASH_S, FINDING_RECENT_S, LATE_LINE_S, LONGEST_PHASE_S
 
 _MOST_FINDINGS = 8
 _MOST_TRACEBACKS = 4
@@ -45,9 +48,21 @@ class ContainerLogReader:
     """Takes the chunks of one container's log. What it keeps is bounded by the number of rules."""
 
     def __init__(
-        self, pod_uid: str, container: str, rules: Sequence[LogRule], catalog: Catalog
+        self,
+        pod_uid: str,
+        container: str,
+        rules: Sequence[LogRule],
+        catalog: Catalog,
+        *,
+        job_rules: Sequence[JobRule] = (),
+        longest_phase_s: float = LONGEST_PHASE_S,
     ) -> None:
-        """`rules`: those of containers, first match first."""
+        """`rules`: those of containers, first match first. `job_rules`: what its job's policy expects of the log.
+
+        `longest_phase_s`: what the program announces for longer is refused.
+        """
+        self._job_rules = tuple(job_rules)
+        self._progress = ProgressWatch(longest_phase_s)
         self._pod_uid, self._container = pod_uid, container
         self._rules, self._catalog = rules, catalog
         self._generic = frozenset(each.name for each in rules if each.generic)
@@ -61,6 +76,7 @@ class ContainerLogReader:
         self._seen: list[_Seen] = []
         self._skipped_bytes = 0
         self._first_s: float | None = None
+        self._watch = JobRuleWatch(self._job_rules)
 
     @property
     def start(self) -> int:
@@ -78,6 +94,10 @@ class ContainerLogReader:
         whole = self._lines.feed(chunk.data)
         if chunk.is_first:
             self._first_s = _first_time(chunk.data)
+            self._watch.begin(now_s if self._first_s is None else self._first_s)
+            self._progress.begin()
+        self._watch.feed(whole, now_s)
+        self._progress.feed(whole, now_s)
         for match in self._reader.read(whole):
             self._count(match, _seconds(match.time, now_s))
         for found in self._tracebacks.feed(whole):
@@ -120,7 +140,10 @@ class ContainerLogReader:
     def summary(self, now_s: float) -> ContainerLog | None:
         """What this start's log showed so far, ages before `now_s` (unix seconds); None if that is nothing."""
         recent = [each for each in self._counts.values() if now_s - each.last_s <= FINDING_RECENT_S]
-        if not recent and not self._seen:
+        progress = self._progress.progress(now_s)
+        phase = self._progress.phase(now_s)
+        readings = self._watch.readings(now_s) if self._start >= 0 else ()
+        if not (recent or self._seen or readings or progress or phase):
             return None
         counts = sorted(
             recent,
@@ -139,7 +162,17 @@ class ContainerLogReader:
                 replace(each.found, age_s=_age(each.time_s, now_s)) for each in self._seen
             ),
             skipped_bytes=self._skipped_bytes,
+            rules=readings,
+            progress=progress,
+            phase=phase,
         )
+
+    def expect(self, job_rules: Sequence[JobRule]) -> None:
+        """The job's policy has these rules now; what was seen of others is forgotten."""
+        if tuple(job_rules) == self._job_rules:
+            return
+        self._job_rules = tuple(job_rules)
+        self._watch = JobRuleWatch(self._job_rules)
 
     def _finding(self, each: _Count, now_s: float) -> LogFinding:
         rule = each.rule
