@@ -1,4 +1,4 @@
-"""Tells kcover-ebpf what a training is about to do. Copy this one file; it needs nothing, and nothing needs it.
+"""Announces to kcover-ebpf what a training is about to do. Copy this one file; it needs nothing, and nothing needs it.
 
     from kcover_hint import checkpoint_complete, phase
 
@@ -23,7 +23,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
 
 @contextlib.contextmanager
 def phase(name, up_to_s):
-    """A phase of the training that may take up to `up_to_s` seconds without a step. Raises ValueError for a wrong name."""
+    """A phase that may take up to `up_to_s` seconds without a step. Raises ValueError for a wrong name."""
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r}: a letter, then letters, digits, - and _, at most 32")
     _say(f"phase {name} up to {max(1, round(up_to_s))} s")

@@ -49,7 +49,6 @@ from kcover_ebpf.tunables.agent import (
     ORDERS_SILENT_S,
     REPORTS_SILENT_S,
 )
-from kcover_ebpf.tunables.host import LONGEST_PHASE_S
 from kcover_ebpf.watching import start
 from kcover_ebpf.watching.start import FactSources
 
@@ -95,8 +94,6 @@ class AgentOptions:
     pod_logs: Path | None = None
     """/var/log/pods of the node; None: logs of containers are not read."""
     log_rules: Sequence[LogRule] = ()
-    longest_phase_s: float = LONGEST_PHASE_S
-    """What a program announces for longer is refused."""
     """First match first."""
     settings: Settings = field(default_factory=Settings)
 
@@ -226,7 +223,7 @@ class _Agent:
             plan.log_rules,
             catalog(),
             lambda text: _LOG.warning(text, extra=about(text)),
-            longest_phase_s=plan.longest_phase_s,
+            longest_phase_s=plan.settings.longest_phase_s,
         )
         self._outputs.logs, self._builder.logs = logs, logs.of_pods
         self._log_thread = self._start(logs)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kcover_ebpf.api.fault_policy import Level, NamedPolicy, holding, policy_of
-from kcover_ebpf.api.job_rules import JobRule
 from kcover_ebpf.api.job_kinds import ARMING_LABEL, Gang, gang_of, is_job_pod
+from kcover_ebpf.api.job_rules import JobRule
 from kcover_ebpf.api.pods import Pod, pod_of
 from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.kube.reflector import Change, Event

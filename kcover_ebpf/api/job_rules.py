@@ -46,14 +46,23 @@ class KnownLine(Enum):
 
 _NUMBER = r"(?P<value>[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|nan|inf(?:inity)?))"
 _SEPARATED = r"""["']?\s{0,4}[:=]\s{0,4}["']?"""
+_OR_BLANK = r"""["']?\s{0,4}[:=#]?\s{0,4}["']?"""
 PATTERNS: Mapping[KnownLine, str] = {
-    KnownLine.STEP: rf"(?i)\b(?:global_?step|train_?step|step|iteration|iter)\b{_SEPARATED.replace('[:=]', '[:=#]?')}(?P<value>\d+)|\b(?P<done>\d+)/\d+ \[",
+    KnownLine.STEP: rf"(?i)\b(?:global_?step|train_?step|step|iteration|iter)\b{_OR_BLANK}(?P<value>\d+)|\b\d+/\d+ \[",
     KnownLine.LOSS: rf"(?i)\b(?:train_|lm |lm_|train/|global_avg_)?loss\b{_SEPARATED}{_NUMBER}",
     KnownLine.GRAD_NORM: rf"(?i)\b(?:grad[_ ]?norm|gnorm)\b{_SEPARATED}{_NUMBER}",
-    KnownLine.TFLOPS: rf"(?i)\btflops?\b[^:=\n]{{0,20}}{_SEPARATED}{_NUMBER}|{_NUMBER.replace('value', 'before')} ?TFLOPS?\b",
-    KnownLine.TOKENS_PER_SECOND: rf"(?i)\b(?:tokens?[_/ ](?:per[_ ])?s(?:ec(?:ond)?)?(?:/gpu)?|tps|tgs)\b{_SEPARATED}{_NUMBER}",
-    KnownLine.STEP_SECONDS: rf"(?i)\b(?:step[_ ]time(?: \(s\))?|time[_ /]per[_ ](?:step|iteration)(?: \(s\))?|s/it)\b{_SEPARATED}{_NUMBER}",
-    KnownLine.CHECKPOINT: r"(?i)\b(?:successfully )?saved? (?:a |the |model )?checkpoint|checkpoint\b[^\n]{0,120}\b(?:saved|written|complete)|kcover: checkpoint \d+ is complete",
+    KnownLine.TFLOPS: rf"(?i)\bt(?:era)?flop/?s?\b[^:=\n]{{0,20}}{_SEPARATED}{_NUMBER}",
+    KnownLine.TOKENS_PER_SECOND: (
+        rf"(?i)\b(?:tokens?[_/ ](?:per[_ ])?s(?:ec(?:ond)?)?(?:/gpu)?|tps|tgs)\b{_SEPARATED}{_NUMBER}"
+    ),
+    KnownLine.STEP_SECONDS: (
+        r"(?i)\b(?:step[_ ]time(?: \(s\))?|time[_ /]per[_ ](?:step|iteration)(?: \(s\))?|s/it)\b"
+        rf"{_SEPARATED}{_NUMBER}"
+    ),
+    KnownLine.CHECKPOINT: (
+        r"(?i)\b(?:successfully )?saved? (?:a |the |model )?checkpoint"
+        r"|checkpoint\b[^\n]{0,120}\b(?:saved|written|complete)|kcover: checkpoint \d+ is complete"
+    ),
 }
 """Of Megatron-LM, DeepSpeed, torchtitan, Lightning, Hugging Face's trainer, NeMo, nanotron and progress bars."""
 
@@ -92,7 +101,10 @@ class JobRule:
         return not (is_high and is_low) or value in (float("inf"), float("-inf"))
 
     def is_late(self, age_s: float | None, started_age_s: float | None) -> bool:
-        """Whether a line is missing: `age_s` of the last one (None: none came), `started_age_s` of the start (None: unknown)."""
+        """Whether a line is missing.
+
+        `age_s`: of the last one; None where none came. `started_age_s`: of the start; None where that is not known.
+        """
         if age_s is not None:
             return self.every_seconds is not None and age_s > self.every_seconds
         # before the first one only its own time counts
@@ -195,7 +207,9 @@ def _of_row(row: Mapping[str, Any]) -> JobRule:
     name = str(row.get("name", "?"))
     known = {field.name for field in fields(JobRule)}
     if unknown := set(row) - known:
-        raise PolicyError(f"{name}: unknown key {min(unknown)!r}; keys are {', '.join(sorted(known))}")
+        raise PolicyError(
+            f"{name}: unknown key {min(unknown)!r}; keys are {', '.join(sorted(known))}"
+        )
     for key, value in row.items():
         if isinstance(value, bool) or not isinstance(value, _KINDS[key]):
             raise PolicyError(f"{name}: {key} has the wrong type")

@@ -236,15 +236,16 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
         inspect=replace(inspect, log_rules=str(log_rules or "")),
         pod_logs=pod_logs,
         log_rules=_rules(log_rules),
-        longest_phase_s=longest_phase,
     )
-    return run_agent(replace(plan, pod=_pod(namespace), settings=_settings(nccl_probes)))
+    return run_agent(
+        replace(plan, pod=_pod(namespace), settings=_settings(nccl_probes, longest_phase))
+    )
 
 
-def _settings(nccl_probes: bool) -> Settings:
+def _settings(nccl_probes: bool, longest_phase_s: float) -> Settings:
     from kcover_ebpf.settings import Settings
 
-    return Settings(nccl_probes=nccl_probes)
+    return Settings(nccl_probes=nccl_probes, longest_phase_s=longest_phase_s)
 
 
 def _pod(namespace: str) -> PodRef | None:

@@ -11,7 +11,16 @@ from dataclasses import dataclass
 
 from kcover_ebpf.api.job_rules import JobRule, RuleAction
 from kcover_ebpf.api.log_report import ContainerLog, JobRuleReading
+from kcover_ebpf.cluster.gang_input import GangInput, GangVerdict
 from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
+from kcover_ebpf.diagnosis.verdict import (
+    Cause,
+    Culprit,
+    Evidence,
+    EvidenceKind,
+    Verdict,
+    VerdictKind,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +34,11 @@ class BrokenRule:
     text: str
     """What is wrong, in a sentence without any text of a log."""
     pod_uid: str | None = None
-    """Of the container whose number is off; None where a line is missing: that is nobody's."""
+    """Of the container whose number is off; None where a line is missing: no container is to blame."""
 
 
 @dataclass(frozen=True, slots=True)
-class JobProgress:
+class LoggedProgress:
     """The clock of progress that a job's log is."""
 
     step: int | None
@@ -41,7 +50,7 @@ class JobProgress:
     redone_steps: int | None
     """Steps that were done before the last restart and are done again; None where that is not known."""
     phase_until_s: float | None
-    """Unix seconds by our clock until which every phase that a program announced is over; None where none is announced."""
+    """Unix seconds by our clock at which the last announced phase is over; None where none is announced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +79,37 @@ def broken(
     )
 
 
+def verdict_of(case: GangInput, rules: Sequence[JobRule]) -> GangVerdict | None:
+    """What broken rules mean for a job in which nothing else is wrong; None where none is broken.
+
+    A rule with the action Restart was written by whoever owns the job: it counts as an announcement. Of others the log
+    is the only evidence, which never ends a job.
+    """
+    nodes = {pod.uid: pod.node for pod in case.pods if not pod.ended and pod.deleted_s is None}
+    found = broken(rules, case.fresh, nodes, case.now_s)
+    if not found:
+        return None
+    ends = [each for each in found if each.action is RuleAction.RESTART]
+    first = min(ends or found, key=lambda each: each.since_s)
+    named = {pod.uid: pod for pod in case.pods}
+    pod = named.get(first.pod_uid) if first.pod_uid is not None else None
+    kind = EvidenceKind.EVENT if ends else EvidenceKind.LOG
+    verdict = Verdict(
+        job=case.name,
+        incident="",
+        kind=VerdictKind.HUNG,
+        cause=Cause.UNKNOWN,
+        time_s=case.now_s,
+        since_s=first.since_s,
+        culprit=None if pod is None else Culprit(pod=pod.name, pod_uid=pod.uid, node=pod.node),
+        evidence=tuple(Evidence(kind, each.text) for each in ends or found),
+    )
+    return GangVerdict(verdict)
+
+
 def progress(
     reports: Iterable[ReceivedReport], nodes: Mapping[str, str], now_s: float
-) -> JobProgress:
+) -> LoggedProgress:
     """What the logs show of the job's progress; `nodes` as in `broken`."""
     seen = _current(reports, nodes, now_s)
     printed = [(each, each.log.progress) for each in seen if each.log.progress is not None]
@@ -90,7 +127,7 @@ def progress(
         for each in seen
         if each.log.phase is not None and not each.log.phase.refused
     ]
-    return JobProgress(
+    return LoggedProgress(
         step=max((found.step for _, found in printed if found.step is not None), default=None),
         moved_s=max(moved, default=None),
         # whichever rank says that a checkpoint is complete, it is

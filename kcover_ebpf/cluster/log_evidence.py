@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 from kcover_ebpf.api.incident import CrashRecord, FailureClass
 from kcover_ebpf.api.log_report import ContainerLog, LogFinding, LoggedTraceback
+from kcover_ebpf.cluster import job_rules
 from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
+from kcover_ebpf.cluster.job_rules import LoggedProgress
 from kcover_ebpf.diagnosis.verdict import (
     RAISED,
     Cause,
@@ -136,10 +138,11 @@ def read(
     raised = [log.raised(fault) for log in blamed]
     crashes, no_bugs = _crashes(blamed, fault)
     first = _first_cause(blamed, logs, fault) or _first_cause(logs, logs, fault)
-    told = [_cause_line(first, logs, fault)] if first is not None else _lines(blamed, fault)
+    said = [_cause_line(first, logs, fault)] if first is not None else _lines(blamed, fault)
     return LogEvidence(
         failure=_failure(fault, findings, raised, exit_code),
-        evidence=(*told, *_exit_line(fault, exit_code))[:_MOST_LINES],
+        evidence=(*said, *_exit_line(fault, exit_code))[:_MOST_LINES]
+        + _progress_line(job_rules.progress(seen, nodes, now_s), fault),
         crashes=crashes,
         no_bugs=no_bugs,
     )
@@ -194,7 +197,7 @@ def _failure(
 
 @dataclass(frozen=True, slots=True)
 class _FirstCause:
-    """The earliest sign of one rank that has a reason of its own."""
+    """The earliest sign of one rank that has its own reason."""
 
     log: _Log
     time_s: float
@@ -260,7 +263,9 @@ def _lines(logs: Sequence[_Log], fault: Fault) -> Iterator[Evidence]:
     for log in logs:
         node = log.seen.report.node
         if (root := log.root(fault)) is not None:
-            yield Evidence(EvidenceKind.LOG, f"log of pod {log.pod_name}: {_raised_text(root)}", node)
+            yield Evidence(
+                EvidenceKind.LOG, f"log of pod {log.pod_name}: {_raised_text(root)}", node
+            )
         for each in log.findings(fault)[:2]:
             text = f"log of pod {log.pod_name}: {each.meaning} ({each.rule}, {each.domain}); {each.advice}"
             yield Evidence(EvidenceKind.LOG, text[:1024], node)
@@ -271,6 +276,23 @@ def _exit_line(fault: Fault, exit_code: exit_codes.ExitCode | None) -> tuple[Evi
         return ()
     text = f"exit code {exit_code.code}: {exit_code.meaning}; {exit_code.advice}"
     return (Evidence(EvidenceKind.LOG, text, fault.culprit.node if fault.culprit else None),)
+
+
+def _progress_line(found: LoggedProgress, fault: Fault) -> tuple[Evidence, ...]:
+    """How far the training had come: what a restart costs."""
+    if not fault.kind.is_fault or found.step is None:
+        return ()
+    words = [f"the last step that was printed is {found.step}"]
+    if found.moved_s is not None:
+        words.append(f"{max(0.0, fault.since_s - found.moved_s):.0f} s before the fault")
+    if found.unsaved_steps is not None:
+        words.append(f"{found.unsaved_steps} steps since the last checkpoint")
+    if found.redone_steps:
+        words.append(f"{found.redone_steps} of them were done again after a restart")
+    if found.phase_until_s is not None and found.phase_until_s > fault.since_s:
+        left_s = found.phase_until_s - fault.since_s
+        words.append(f"a phase that the program announced had {left_s:.0f} s left")
+    return (Evidence(EvidenceKind.LOG, f"logs: {', '.join(words)}"),)
 
 
 def _crashes(

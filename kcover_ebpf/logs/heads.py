@@ -1,10 +1,10 @@
 r"""What launchers, loggers and shippers put in front of a message, in any order and number. Pure.
 
-Each form is from the program that writes it: PyTorch `[rank3]: `, torchrun --tee `[default0]:`, srun -l `3: `, Open MPI
-`[1,3]<stderr>:`, Horovod `[3]<stderr>:`, MPICH -l `[3] `, pdsh and DeepSpeed `worker-1: `, Ray and vLLM `(Actor pid=7)`,
-kubectl logs --prefix `[pod/trainer-0/main] `, Docker Compose `trainer-1  | `, and the records of Python's logging, loguru,
-glog, absl, c10d, Ray's core, Ascend, NeMo and Hugging Face. What names a process is kept, for lines of one process belong
-together; times are not.
+Each form is from the program that writes it: PyTorch `[rank3]: `, torchrun --tee `[default0]:`, srun -l `3: `,
+Open MPI `[1,3]<stderr>:`, Horovod `[3]<stderr>:`, MPICH -l `[3] `, pdsh and DeepSpeed `worker-1: `, Ray and vLLM
+`(Actor pid=7)`, kubectl logs --prefix `[pod/trainer-0/main] `, Docker Compose `trainer-1  | `, and the records of
+Python's logging, loguru, glog, absl, c10d, Ray's core, Ascend, NeMo and Hugging Face. What names a process is kept, for
+lines of one process belong together; times are not.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ import re
 from dataclasses import dataclass
 
 from kcover_ebpf.logs import levels
-from kcover_ebpf.logs.levels import Level
+from kcover_ebpf.logs.levels import LogLevel
 
 _MOST_ITEMS = 12
 _LEVELS = "TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|ERR|FATAL|CRITICAL|SEVERE"
 _CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9}){0,2}(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?"
-_DATE = r"(?:\d{4}[-/.]\d\d[-/.]\d\d|\d\d[-/]\d\d(?:[-/]\d\d)?|[A-Z][a-z]{2} {1,2}\d{1,2}(?: \d{4})?)"
+_DATE = (
+    r"(?:\d{4}[-/.]\d\d[-/.]\d\d|\d\d[-/]\d\d(?:[-/]\d\d)?|[A-Z][a-z]{2} {1,2}\d{1,2}(?: \d{4})?)"
+)
 _TIME = rf"(?:{_DATE}[-T ,_])?{_CLOCK}"
 _FILE = r"[\w./<>-]{1,160}:\d{1,7}(?::[\w<>.]{1,80})?"
 _END = r"(?: {0,12}(?:\|{1,2}|-|>>|::?)(?: |$)| |$)"
@@ -51,8 +53,14 @@ _ITEMS = {
     "margin": r"(?:  ){1,12}[|+] ",
     "time": rf"(?:\[ ?{_TIME} ?\]|{_TIME})(?:{_END}|: |(?=\[))",
     "logging": rf"(?P<l_logging>{_LEVELS}):(?!\w{{0,80}}(?:Error|Exception))[\w.]{{1,120}}:",
-    "level": rf"(?P<l_level>{_LEVELS})(?=[\s:|-]){_END}|\[ ?(?P<l_bracket>(?i:{_LEVELS})) {{0,8}}\]{_END}|(?P<l_colon>(?i:trace|debug|info|notice|warn|warning|error|err)):(?: |$)",
-    "file": rf"\[{_FILE}\](?:{_END}|: )|[\w./-]{{1,160}}\.(?:py|cc|cpp|cxx|cu|c|h|hpp|go|rs):\d{{1,7}}(?::[\w<>]{{1,80}})?(?:: | - | \| |\] )",
+    "level": (
+        rf"(?P<l_level>{_LEVELS})(?=[\s:|-]){_END}|\[ ?(?P<l_bracket>(?i:{_LEVELS})) {{0,8}}\]{_END}"
+        rf"|(?P<l_colon>(?i:trace|debug|info|notice|warn|warning|error|err)):(?: |$)"
+    ),
+    "file": (
+        rf"\[{_FILE}\](?:{_END}|: )|[\w./-]{{1,160}}\.(?:py|cc|cpp|cxx|cu|c|h|hpp|go"
+        rf"|rs):\d{{1,7}}(?::[\w<>]{{1,80}})?(?:: | - | \| |\] )"
+    ),
     "host": r"(?![a-z0-9.-]{0,100}(?:error|exception|warning):)(?=[a-z.-]{0,80}[\d-])[a-z0-9][a-z0-9.-]{0,100}: ",
 }
 _ITEM = re.compile("|".join(f"(?P<{name}>{pattern})" for name, pattern in _ITEMS.items()))
@@ -60,10 +68,25 @@ _ITEM = re.compile("|".join(f"(?P<{name}>{pattern})" for name, pattern in _ITEMS
 _NAME = re.compile(r"[\w.:<>\[\]/-]{1,120}(?: {0,12}- | {1,12}\| )")
 """A logger's name or a place between a time and a level, or behind both."""
 _OF_PROCESS = frozenset(
-    "rank mpi horovod hydra mpich srun role actor pod ident compose host ascend sglang".split()
+    [
+        "rank",
+        "mpi",
+        "horovod",
+        "hydra",
+        "mpich",
+        "srun",
+        "role",
+        "actor",
+        "pod",
+        "ident",
+        "compose",
+        "host",
+        "ascend",
+        "sglang",
+    ]
 )
 """Items that name a process: lines that have the same ones are of one."""
-_RECORDS = frozenset("time level raycore".split())
+_RECORDS = frozenset(["time", "level", "raycore"])
 """Items behind which a logger's name may be."""
 
 
@@ -77,7 +100,7 @@ class Head:
     """What names the process that printed it; empty where nothing does."""
     rank: int | None = None
     """Its number in the training's world; None where it is not stated, or may be the number on a host."""
-    level: Level | None = None
+    level: LogLevel | None = None
     """As its logger states it; None where none does."""
 
 
@@ -86,7 +109,7 @@ def split(text: str) -> Head:
     position, items = 0, 0
     process: list[str] = []
     rank: int | None = None
-    level: Level | None = None
+    level: LogLevel | None = None
     may_be_name = False
     while items < _MOST_ITEMS:
         items += 1
@@ -125,7 +148,7 @@ def _rank(found: dict[str, str | None], before: int | None) -> int | None:
     return None
 
 
-def _level(found: dict[str, str | None]) -> Level | None:
+def _level(found: dict[str, str | None]) -> LogLevel | None:
     for name in ("l_level", "l_bracket", "l_colon", "l_logging", "l_hugging"):
         if (word := found[name]) is not None:
             return levels.of_word(word)

@@ -30,7 +30,7 @@ class JobRuleWatch:
         self._started_s: float | None = None
 
     def begin(self, started_s: float) -> None:
-        """The log is read from its beginning, at this time (unix seconds); without it no line can be missing at the start."""
+        """The log is read from its beginning, at this time (unix seconds); else no line is missing at the start."""
         self._started_s = started_s
 
     def feed(self, block: bytes, now_s: float) -> None:
@@ -76,7 +76,7 @@ def _note(rule: JobRule, seen: _Seen, text: bytes | None) -> None:
         value = float(text)
     except ValueError:
         return
-    # what JSON has no word for is told by the count
+    # what JSON has no number for shows in the count
     seen.value = value if value - value == 0 else None
     seen.wrong_count = seen.wrong_count + 1 if rule.is_wrong(value) else 0
 

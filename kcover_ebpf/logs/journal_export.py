@@ -1,7 +1,7 @@
 """The journal's export format, as lines that `journalctl` would print. Pure.
 
-systemd, JOURNAL_EXPORT_FORMATS: a field is `NAME=TEXT` and a newline, or `NAME`, a newline, eight bytes of length (little
-endian), so many bytes and a newline; an empty line ends a record.
+systemd, JOURNAL_EXPORT_FORMATS: a field is `NAME=TEXT` and a newline, or `NAME`, a newline, eight bytes of length
+(little endian), so many bytes and a newline; an empty line ends a record.
 """
 
 from __future__ import annotations

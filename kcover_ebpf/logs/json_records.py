@@ -1,8 +1,8 @@
 """Lines that are one JSON object: structured loggers', Docker's and the journal's. As the lines they stand for. Pure.
 
-Docker's json-file driver: `{"log": TEXT, "stream": NAME, "time": RFC3339}`. `journalctl -o json`: MESSAGE, _TRANSPORT,
-SYSLOG_IDENTIFIER (systemd.journal-fields(7)). Loggers: the names that python-json-logger, structlog, loguru, zap, zerolog,
-pino, Logstash and Google Cloud use for message, level and exception.
+Docker's json-file driver: `{"log": TEXT, "stream": NAME, "time": RFC3339}`. `journalctl -o json`: MESSAGE,
+_TRANSPORT, SYSLOG_IDENTIFIER (systemd.journal-fields(7)). Loggers: the names that python-json-logger, structlog,
+loguru, zap, zerolog, pino, Logstash and Google Cloud use for message, level and exception.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kcover_ebpf.logs import levels
-from kcover_ebpf.logs.levels import Level
+from kcover_ebpf.logs.levels import LogLevel
 
 MOST_BYTES = 64 << 10
 """Longer than any line that is read."""
@@ -20,9 +20,19 @@ _MOST_LINES = 400
 _MESSAGES = ("message", "msg", "log", "text", "event", "body", "short_message", "@m", "MESSAGE")
 _LEVELS = ("level", "levelname", "severity", "lvl", "log.level", "loglevel", "@l", "level_name")
 _ERRORS = ("error", "err", "error.message")
-_TRACES = (
-    "exception exc_info exc_text stack stack_trace stacktrace stackTrace traceback stack_info error.stack_trace @x"
-).split()
+_TRACES = [
+    "exception",
+    "exc_info",
+    "exc_text",
+    "stack",
+    "stack_trace",
+    "stacktrace",
+    "stackTrace",
+    "traceback",
+    "stack_info",
+    "error.stack_trace",
+    "@x",
+]
 _RANKS = ("rank", "global_rank", "RANK", "process_index")
 _KERNEL = "kernel"
 
@@ -30,8 +40,8 @@ _KERNEL = "kernel"
 def plain(text: str) -> list[str] | None:
     """The lines of a record; None for a text that is no JSON object with a message.
 
-    Each begins with `[rankN]: ` and the level's name where the record states them, as plain loggers write them. A record
-    of the journal becomes a line as `journalctl` prints it without time and host.
+    Each begins with `[rankN]: ` and the level's name where the record states them, as plain loggers write them. A
+    record of the journal becomes a line as `journalctl` prints it without time and host.
     """
     if len(text) > MOST_BYTES or not text.endswith("}"):
         return None
@@ -92,7 +102,9 @@ def _logger(found: Mapping[str, Any]) -> list[str] | None:
     if message is None:
         return None
     texts = [message]
-    texts += [word for key in _ERRORS if isinstance(word := found.get(key), str) and word not in message]
+    texts += [
+        word for key in _ERRORS if isinstance(word := found.get(key), str) and word not in message
+    ]
     texts += [
         word
         for key in _TRACES
@@ -114,7 +126,7 @@ def _first_text(found: Mapping[str, Any], keys: tuple[str, ...]) -> str | None:
     return next((word for key in keys if isinstance(word := found.get(key), str)), None)
 
 
-def _level(found: Mapping[str, Any]) -> Level | None:
+def _level(found: Mapping[str, Any]) -> LogLevel | None:
     for key in _LEVELS:
         value = found.get(key)
         if isinstance(value, str):

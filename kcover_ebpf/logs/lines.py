@@ -14,7 +14,7 @@ from enum import StrEnum
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.hardware import kmsg_parser
 from kcover_ebpf.logs import heads, json_records
-from kcover_ebpf.logs.levels import Level
+from kcover_ebpf.logs.levels import LogLevel
 
 
 class Source(StrEnum):
@@ -43,7 +43,7 @@ class LogLine:
     """What launchers put in front to name the process; empty where nothing names it."""
     rank: int | None = None
     """The process's number in the training's world; None where nothing states it."""
-    level: Level | None = None
+    level: LogLevel | None = None
     """As the line's logger states it; None where none does."""
 
     @property
@@ -69,11 +69,13 @@ _CRI = re.compile(
 )
 _PRIORITY = re.compile(r"<(?P<priority>\d{1,3})>")
 _RFC5424 = re.compile(
-    r"1 (?:-|\d{4}-\d\d-\d\dT[\d:.]{8,18}(?:Z|[+-]\d\d:\d\d)) (?P<host>\S{1,255}) (?P<app>\S{1,48}) \S{1,128} \S{1,32} (?:-|\[[^\]]{0,500}\]) ?"
+    r"1 (?:-|\d{4}-\d\d-\d\dT[\d:.]{8,18}(?:Z|[+-]\d\d:\d\d)) \S{1,255} \S{1,48} \S{1,128} \S{1,32}"
+    r" (?:-|\[[^\]]{0,500}\]) ?"
 )
 # `dmesg -x`; talosctl puts the node's address in front and the time in brackets behind
 _DECODED = re.compile(
-    r"(?:[\w.:-]{1,100}: )?(?P<facility>kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local\d)\s{0,8}"
+    r"(?:[\w.:-]{1,100}: )?"
+    r"(?P<facility>kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local\d)\s{0,8}"
     r":\s{0,8}(?:emerg|alert|crit|err|error|warn|warning|notice|info|debug)\s{0,8}:\s{0,8}"
 )
 _ISO = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.,\d]{0,10}(?:Z|[+-]\d\d:?\d\d)?"
@@ -105,28 +107,36 @@ def _parsed(line: str, nested: int) -> LogLine | None:
         return _of_program(line[match.end() :], match["stream"], match["time"], nested)
     if line.startswith('{"') and nested and (found := json_records.plain(line)) is not None:
         return _parsed(" ".join(found), nested - 1) if found else None
+    behind = _of_kernel_log(line)
+    if behind is None:
+        return None
+    rest, is_of_kernel = behind
+    return _of_kernel(rest) if is_of_kernel else _of_program(rest, "", "", nested)
+
+
+def _of_kernel_log(line: str) -> tuple[str, bool] | None:
+    """What is behind the head that a log of the kernel has, and whether it has one; None for what user space wrote."""
     rest, is_of_kernel = line, False
     if match := _PRIORITY.match(rest):
         if int(match["priority"]) >= _KERNEL_FACILITY_BELOW:
             return None
-        rest, is_of_kernel = rest[match.end() :], True
-        if match := _RFC5424.match(rest):
-            rest = rest[match.end() :]
+        rest, is_of_kernel = _without(_RFC5424, rest[match.end() :]), True
     if match := _DECODED.match(rest):
         if match["facility"] != "kern":
             return None
-        rest, is_of_kernel = rest[match.end() :], True
-        if match := _ISO_TIME.match(rest):
-            rest = rest[match.end() :]
-    if match := _DMESG_ISO_TIME.match(rest):
-        rest = rest[match.end() :]
-    if match := _BRACKET_TIME.match(rest):
-        rest, is_of_kernel = rest[match.end() :], True
-    if match := _SYSLOG.match(rest):
-        rest, is_of_kernel = rest[match.end() :], True
-    elif is_of_kernel and _OF_UNIT.match(rest):
+        rest, is_of_kernel = _without(_ISO_TIME, rest[match.end() :]), True
+    rest = _without(_DMESG_ISO_TIME, rest)
+    behind_time = _without(_BRACKET_TIME, rest)
+    behind_name = _without(_SYSLOG, behind_time)
+    is_of_kernel = is_of_kernel or behind_name != rest
+    if behind_name == behind_time and is_of_kernel and _OF_UNIT.match(behind_time):
         return None
-    return _of_kernel(rest) if is_of_kernel else _of_program(rest, "", "", nested)
+    return behind_name, is_of_kernel
+
+
+def _without(head: re.Pattern[str], text: str) -> str:
+    match = head.match(text)
+    return text if match is None else text[match.end() :]
 
 
 def _of_kernel(text: str) -> LogLine:
@@ -134,7 +144,7 @@ def _of_kernel(text: str) -> LogLine:
 
 
 def _of_program(written: str, stream: str, time: str, nested: int) -> LogLine:
-    """A line of a program, or of nobody knows whom where there is no stream."""
+    """A line of a program, or of unknown origin where there is no stream."""
     head = heads.split(written)
     found = json_records.plain(head.text) if nested and head.text.startswith('{"') else None
     if found:
@@ -146,6 +156,4 @@ def _of_program(written: str, stream: str, time: str, nested: int) -> LogLine:
             inner.level or head.level,
         )
     source = Source.CONTAINER if stream else Source.UNKNOWN
-    return LogLine(
-        source, head.text, stream, time, written, head.process, head.rank, head.level
-    )
+    return LogLine(source, head.text, stream, time, written, head.process, head.rank, head.level)

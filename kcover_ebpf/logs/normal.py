@@ -1,8 +1,8 @@
 r"""Makes of the bytes of a log, however they arrive, the lines that programs and the kernel printed. Pure.
 
-The one step before all rules and before the search for tracebacks: encodings (UTF-16, zero bytes), the journal's export
-format, pieces of a container runtime, progress bars, JSON records with escaped line ends, colours. What is in front of a
-message stays there: `lines.parse` takes it off, where a line matters, and keeps what it says.
+The one step before all rules and before the search for tracebacks: encodings (UTF-16, zero bytes), the journal's
+export format, pieces of a container runtime, progress bars, JSON records with escaped line ends, colours. What is in
+front of a message stays there: `lines.parse` takes it off, where a line matters, and keeps what it says.
 
 The lines keep their numbers: there are as many `\n` as in the log. Where a line of the log holds several, they are
 ended by `\r`.
@@ -56,7 +56,7 @@ class NormalLines:
         self._lines.skip()
 
     def feed(self, block: bytes) -> bytes:
-        """The lines that end in this block, normal; each part of a line ends with `\\r` or `\\n`."""
+        r"""The lines that end in this block, normal; each part of a line ends with `\r` or `\n`."""
         if self._head is not None:
             self._head += block
             if len(self._head) < _HEAD_BYTES:

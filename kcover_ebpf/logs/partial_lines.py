@@ -5,8 +5,8 @@ piece that is continued by the next line of the same stream, F for the last or o
 alternate as they were written. Docker's records (json-file driver) are turned into such lines first.
 
 A line may hold several texts: a progress bar returns to the beginning of its line each time it is drawn, and what is
-printed next follows it. They are handed on as parts of one line, each but the last ended by `\r` instead of `\n`, and each with what
-the runtime put in front of the line.
+printed next follows it. They are handed on as parts of one line, each but the last ended by `\r` instead of `\n`, and
+each with what the runtime put in front of the line.
 """
 
 from __future__ import annotations
@@ -165,7 +165,11 @@ def _as_cri(lines: bytes) -> bytes:
         return lines
     made = []
     for line in lines.split(b"\n"):
-        found = json_records.docker(line.decode("utf-8", "replace")) if line.startswith(_DOCKER) else None
+        found = (
+            json_records.docker(line.decode("utf-8", "replace"))
+            if line.startswith(_DOCKER)
+            else None
+        )
         if found is None:
             made.append(line)
             continue

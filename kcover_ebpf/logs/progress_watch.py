@@ -1,7 +1,7 @@
 """How far a training has come, as its log prints it: steps, checkpoints, and what the program says of itself. Pure.
 
-A program may say more than a trainer prints (hints/kcover_hint.py): `kcover: phase NAME up to 600 s`, `kcover: phase NAME
-ends`, `kcover: checkpoint 1200 is complete`. It never has to.
+A program may say more than a trainer prints (hints/kcover_hint.py): `kcover: phase NAME up to 600 s`, `kcover: phase
+NAME ends`, `kcover: checkpoint 1200 is complete`. It never has to.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def _compiled(pattern: bytes) -> re2._Regexp[bytes]:
 
 
 _STEP = _compiled(
-    rb"(?im)\b(?:(?:global|train|training)[ _-]?)?(?:step|iteration|iter|batch)[\"']?[\t ]{0,8}[:=#]?[\t ]{0,12}\[?[\t ]{0,8}"
-    rb"(\d{1,15})(?:[^.\d]|$)|\b(\d{1,15})/\d{1,15} \["
+    rb"(?im)\b(?:(?:global|train|training)[ _-]?)?(?:step|iteration|iter|batch)[\"']?[\t ]{0,8}"
+    rb"[:=#]?[\t ]{0,12}\[?[\t ]{0,8}(\d{1,15})(?:[^.\d]|$)|\b(\d{1,15})/\d{1,15} \["
 )
 _SAVED = _compiled(
     rb"(?i)\b(?:successfully |finished |done )?(?:saved|saving) (?:a |the |model |training )?checkpoint\b[^\n\r]{0,200}"

@@ -9,7 +9,7 @@ from kcover_ebpf.hardware import kmsg_parser
 from kcover_ebpf.hardware.catalog import Catalog, Entry, judge
 from kcover_ebpf.hardware.catalog import Domain as XidDomain
 from kcover_ebpf.logs import levels, lines, scanner
-from kcover_ebpf.logs.levels import Level
+from kcover_ebpf.logs.levels import LogLevel
 from kcover_ebpf.logs.lines import LogLine, Source
 from kcover_ebpf.logs.normal import NormalLines
 from kcover_ebpf.logs.rules import Concerns, LogDomain, LogRule, Severity, compiled, scanner_for
@@ -175,18 +175,23 @@ def first_rule(rules: Iterable[LogRule], line: LogLine, source: Source) -> LogRu
             continue
         if rule.regex.search(line.written):
             return rule
-        if has_head and rule.anchored and rule.source is Source.CONTAINER and rule.regex.search(line.text):
+        if (
+            has_head
+            and rule.anchored
+            and rule.source is Source.CONTAINER
+            and rule.regex.search(line.text)
+        ):
             return rule
     return None
 
 
 def said_severity(rule: LogRule, line: LogLine) -> Severity:
-    """The rule's severity, or less where the line's own level is less or its program goes on."""
+    """The rule's severity, or less where the line's own level is less or its program continues."""
     if rule.source is Source.KERNEL or rule.severity not in (Severity.FATAL, Severity.ERROR):
         return rule.severity
-    if line.level is not None and line.level <= Level.INFO:
+    if line.level is not None and line.level <= LogLevel.INFO:
         return Severity.INFO
-    is_mild = line.level is Level.WARNING or levels.goes_on(line.text)
+    is_mild = line.level is LogLevel.WARNING or levels.continues(line.text)
     return Severity.WARNING if is_mild else rule.severity
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from kcover_ebpf.logs import lines, printed_steps
-from kcover_ebpf.logs.levels import Level
+from kcover_ebpf.logs.levels import LogLevel
 from kcover_ebpf.logs.printed_steps import PrintedStep
 
 _MARK = b"Traceback (most recent call last):"
@@ -23,7 +23,7 @@ _FRAME = re.compile(
 _ERROR = re.compile(r" {0,80}(?P<error>[A-Za-z_][\w.]{0,200})(?::|$)")
 _ALONE = re.compile(r" {0,80}(?:(?:Exception Group|Original) )?Traceback ")
 _IGNORED = re.compile(rb"Exception ignored (?:in|on)[^\r\n]{1,400}[\r\n]{1,2}[^\r\n]{0,200}$")
-"""Python goes on after an error in a finaliser, and says so in the line before the traceback (`sys.unraisablehook`)."""
+"""Python continues after an error in a finaliser, and says so in the line before (`sys.unraisablehook`)."""
 _PACKAGES = re.compile(r"/(?:site|dist)-packages/|/lib/python3[.\d]*/|^<")
 _PLAIN_NAME = re.compile(r"[\w.+@-]{1,100}")
 _SECONDARY = re.compile(
@@ -132,7 +132,7 @@ class TracebackFinder:
         text, key = line.text, (line.stream, line.process)
         if text.rstrip().endswith(_MARK.decode()):
             before = context()
-            is_handled = line.level is not None and line.level < Level.ERROR
+            is_handled = line.level is not None and line.level < LogLevel.ERROR
             if len(self._open) < _MOST_OPEN and not is_handled and not _IGNORED.search(before):
                 # behind a message or a progress bar it says nothing about the lines that follow
                 is_alone = _ALONE.match(text) is not None

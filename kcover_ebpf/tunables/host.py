@@ -82,8 +82,8 @@ LATE_LINE_S = 3.0
 """What a program printed before it raised is in its log so long after the traceback at the latest: it is flushed when
 the program ends. Chosen."""
 LONGEST_PHASE_S = 3600.0
-"""What a program announces for longer (`kcover: phase NAME up to T s`) is refused, unless the operator allows more: it would
-hide a hang for as long. Chosen; an evaluation or a conversion of a checkpoint takes less."""
+"""What a program announces for longer (`kcover: phase NAME up to T s`) is refused, unless the operator allows more: it
+would hide a hang for as long. Chosen; an evaluation or a conversion of a checkpoint takes less."""
 SAME_LINE_S = 60.0
 """A line that says the same about the same subject is written again no sooner. Chosen."""
 SCRAPER_SILENT_S = 5.0

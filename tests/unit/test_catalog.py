@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from kcover_ebpf.cli.xid import xid
 from kcover_ebpf.errors import PolicyError, UsageError
 from kcover_ebpf.hardware.catalog import FIRST_SXID, Action, Domain, Survival, judge
-from kcover_ebpf.hardware.catalog.nvlink5 import Origin, fault
 from kcover_ebpf.hardware.catalog.files import load, shipped
+from kcover_ebpf.hardware.catalog.nvlink5 import Origin, fault
 
 CATALOG = shipped()
 ALL = [entry for variants in CATALOG.entries.values() for entry in variants]

@@ -79,9 +79,7 @@ def test_container_logs__pieces_of_two_streams_are_joined_each() -> None:
         + cri(" end", stream="stdout", tag="F")
         + cri("alone")
     )
-    assert whole(block) == (
-        cri("first second") + cri("other end", stream="stdout") + cri("alone")
-    )
+    assert whole(block) == (cri("first second") + cri("other end", stream="stdout") + cri("alone"))
 
 
 def test_container_logs__what_a_progress_bar_drew_are_parts_of_one_line() -> None:

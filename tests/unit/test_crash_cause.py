@@ -105,9 +105,8 @@ def test_rules__what_follows_from_a_failure_elsewhere_is_no_rule_about_a_part_of
     ] == []
 
 
-PREEMPTED = (
-    "INFO: received SIGTERM, saving a checkpoint\n"
-    + crash_logs.raised("RuntimeError: the run was stopped")
+PREEMPTED = "INFO: received SIGTERM, saving a checkpoint\n" + crash_logs.raised(
+    "RuntimeError: the run was stopped"
 )
 
 

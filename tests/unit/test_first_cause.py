@@ -1,4 +1,4 @@
-"""Many ranks print when one fails: one line names the first that had a reason of its own."""
+"""Many ranks print when one fails: one line names the first that had its own reason."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ CULPRIT = 17
 AT_S = NOW_S - 3.0
 FAULT = Fault(VerdictKind.CRASHED, Cause.EXITED, NOW_S - 2.0, None)
 RESET = crash_logs.raised("ConnectionResetError: [Errno 104] Connection reset by peer", line=82)
-REMOTE = "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting\n"
+REMOTE = (
+    "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting\n"
+)
 ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
 CLOSING = "W1130 12:13:49.388 1 torch/distributed/elastic/api.py:900] Sending process 7 closing signal SIGTERM\n"
 
@@ -74,7 +76,7 @@ def test_first_cause__of_64_ranks_that_all_print_one_is_named(
 
 def test_first_cause__of_ranks_that_raise_different_errors_the_earliest_is_named() -> None:
     other = crash_logs.raised("KeyError: 'x'", line=9)
-    texts = {number: (other, 0.5) for number in range(RANKS)}
+    texts = dict.fromkeys(range(RANKS), (other, 0.5))
     (line,) = evidence({**texts, CULPRIT: (crash_logs.BUG, 0.0)})
     assert line.startswith(f"log of pod j-{CULPRIT} rank {CULPRIT}: first cause: traceback ")
 

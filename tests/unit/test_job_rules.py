@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tomllib
@@ -9,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.fault_policy import policy_of
@@ -22,6 +24,8 @@ from kcover_ebpf.api.job_rules import (
     of_table,
 )
 from kcover_ebpf.api.log_report import ContainerLog
+from kcover_ebpf.cli import entry
+from kcover_ebpf.cli.logs import logs
 from kcover_ebpf.cluster import job_rules
 from kcover_ebpf.cluster.job_rules import BrokenRule
 from kcover_ebpf.errors import ObjectError, PolicyError
@@ -31,7 +35,9 @@ from kcover_ebpf.logs.log_files import Chunk
 from tests.unit.report_builders import NOW_S, rank, report
 
 HINTS = Path(__file__).resolve().parents[2] / "hints"
-LOSS = JobRule("loss", KnownLine.LOSS, within_seconds=60, every_seconds=20, action=RuleAction.RESTART)
+LOSS = JobRule(
+    "loss", KnownLine.LOSS, within_seconds=60, every_seconds=20, action=RuleAction.RESTART
+)
 LOW = JobRule("low loss", KnownLine.LOSS, below=5.0, times=2)
 START_S = NOW_S - 100.0
 NODES = {"uid-0": "a", "uid-1": "b"}
@@ -51,7 +57,9 @@ def read(
     return reader.summary(NOW_S)
 
 
-def broken(*logs: ContainerLog | None, rules: tuple[JobRule, ...] = (LOSS,)) -> tuple[BrokenRule, ...]:
+def broken(
+    *logs: ContainerLog | None, rules: tuple[JobRule, ...] = (LOSS,)
+) -> tuple[BrokenRule, ...]:
     here = {"a": [], "b": []}
     for log in logs:
         if log is not None:
@@ -126,12 +134,11 @@ def test_broken__a_number_outside_of_its_limits(values: list[str], is_broken: bo
 
 TRAINERS = {
     "Megatron-LM": (
-        " iteration     1200/   10000 | consumed samples: 614400 | elapsed time per iteration (ms): 812.3 | "
-        "throughput per GPU (TFLOP/s/GPU): 412.1 | lm loss: 2.31E+00 | grad norm: 0.312 |",
-        {"step": None, "loss": 2.31, "gradNorm": 0.312},
+        " iteration 1200/ 10000 | throughput per GPU (TFLOP/s/GPU): 412.1 | lm loss: 2.31E+00 | grad norm: 0.312 |",
+        {"step": None, "loss": 2.31, "gradNorm": 0.312, "tflops": 412.1},
     ),
     "torchtitan": (
-        "[titan] 2026-11-28 10:00:00,123 - root - INFO - step: 10  loss:  7.9921  grad_norm: 1.2  memory: 42.1GiB  tps: 3,120  tflops: 180.3",
+        "[titan] - root - INFO - step: 10  loss:  7.9921  grad_norm: 1.2  memory: 42.1GiB  tflops: 180.3",
         {"step": 10.0, "loss": 7.9921, "gradNorm": 1.2, "tflops": 180.3},
     ),
     "Hugging Face": (
@@ -141,13 +148,20 @@ TRAINERS = {
     "Lightning": (
         "Epoch 3:  42%|####      | 42/100 [00:42<00:58, 1.0it/s, v_num=0, train_loss=0.31]", {"loss": 0.31},
     ),
-    "DeepSpeed": ("step=10, skipped=0, lr=[1e-05], loss: 2.5, step_time: 0.81", {"step": 10.0, "loss": 2.5, "stepSeconds": 0.81}),
-    "a dictionary": ('{"step": 12, "loss": 0.31, "tokens_per_sec": 1200}', {"step": 12.0, "loss": 0.31, "tokensPerSecond": 1200.0}),
+    "DeepSpeed": (
+        "step=10, skipped=0, lr=[1e-05], loss: 2.5, step_time: 0.81",
+        {"step": 10.0, "loss": 2.5, "stepSeconds": 0.81},
+    ),
+    "a dictionary": (
+        '{"step": 12, "loss": 0.31, "tokens_per_sec": 1200}',
+        {"step": 12.0, "loss": 0.31, "tokensPerSecond": 1200.0},
+    ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("line", "numbers"), TRAINERS.values(), ids=TRAINERS)
 def test_known_line__of_usual_trainers(line: str, numbers: dict[str, float | None]) -> None:
+    assert numbers
     for name, value in numbers.items():
         expression = JobRule("x", KnownLine(name)).expression
         match = compiled(expression).search(line.encode())
@@ -173,7 +187,9 @@ BAD = {
 
 
 @pytest.mark.parametrize(("rule", "words"), BAD.values(), ids=BAD)
-def test_checked__a_rule_that_says_nothing_is_refused_in_one_line(rule: JobRule, words: str) -> None:
+def test_checked__a_rule_that_says_nothing_is_refused_in_one_line(
+    rule: JobRule, words: str
+) -> None:
     with pytest.raises(PolicyError, match=words) as caught:
         checked([rule])
     assert "\n" not in str(caught.value)
@@ -187,19 +203,42 @@ def test_checked__too_many_and_equal_names_are_refused() -> None:
 
 
 def test_policy__has_the_rules_of_its_jobs() -> None:
-    rule = {"name": "loss", "line": "loss", "withinSeconds": 60, "everySeconds": 20, "action": "Restart"}
+    rule = {
+        "name": "loss",
+        "line": "loss",
+        "withinSeconds": 60,
+        "everySeconds": 20,
+        "action": "Restart",
+    }
     found = policy_of({"metadata": {"name": "p"}, "spec": {"jobRules": [rule]}})
     assert found.policy.job_rules == (LOSS,)
     with pytest.raises(ObjectError, match="jobRules: loss: needs"):
-        policy_of({"metadata": {"name": "p"}, "spec": {"jobRules": [{"name": "loss", "line": "loss"}]}})
+        policy_of(
+            {"metadata": {"name": "p"}, "spec": {"jobRules": [{"name": "loss", "line": "loss"}]}}
+        )
 
 
-def test_of_table__the_same_as_toml() -> None:
+def test_of_table__the_same_in_a_file() -> None:
     text = '[[job_rule]]\nname = "loss"\nline = "loss"\nwithin_seconds = 60\nevery_seconds = 20\naction = "Restart"\n'
     assert of_table(tomllib.loads(text), "rules x") == (LOSS,)
     for wrong in ("hue = 1", 'times = "a"', 'action = "Shout"'):
         with pytest.raises(PolicyError, match="rules x: loss: "):
             of_table(tomllib.loads(text.replace('action = "Restart"', wrong)), "rules x")
+
+
+def test_logs__a_saved_log_is_tried_on_rules(tmp_path: Path) -> None:
+    rules, log = tmp_path / "rules.toml", tmp_path / "0.log"
+    rules.write_text('[[job_rule]]\nname = "loss"\nline = "loss"\nevery_seconds = 20\n')
+    log.write_text(
+        "2026-11-28T10:00:00Z stdout F loss: 2.0\n2026-11-28T10:00:10Z stdout F loss: 1.9\n"
+        "2026-11-28T10:01:00Z stdout F waiting\n"
+    )
+    done = CliRunner().invoke(logs, [str(log), "--job-rules", str(rules)])
+    assert done.output == "job rule loss: broken, the last line came 50 s before the end\n"
+    done = CliRunner().invoke(logs, [str(log), "--job-rules", str(rules), "-o", "json"])
+    assert json.loads(done.output)["job_rule"]["rule"] == "loss"
+    log.write_text("loss: 2.0\n")
+    assert entry.call(logs, "kcover-ebpf", [str(log), "--job-rules", str(rules)]) == 2
 
 
 # --- how far it has come
@@ -267,7 +306,7 @@ def said(script: str) -> list[str]:
     return done.stderr.splitlines()
 
 
-def test_hint__of_a_program_is_a_phase_until_it_ends() -> None:
+def test_progress__a_hint_of_a_program_is_a_phase_until_it_ends() -> None:
     lines = said(
         "from kcover_hint import phase, checkpoint_complete\n"
         "with phase('evaluation', up_to_s=900): pass\ncheckpoint_complete(100)"
@@ -275,7 +314,11 @@ def test_hint__of_a_program_is_a_phase_until_it_ends() -> None:
     during = read((95, lines[0]))
     assert during is not None
     assert during.phase is not None
-    assert (during.phase.name, during.phase.left_s, during.phase.refused) == ("evaluation", 895.0, False)
+    assert (during.phase.name, during.phase.left_s, during.phase.refused) == (
+        "evaluation",
+        895.0,
+        False,
+    )
     after = read((95, lines[0]), (96, lines[1]), (97, lines[2]))
     assert after is not None
     assert after.phase is None
@@ -283,9 +326,11 @@ def test_hint__of_a_program_is_a_phase_until_it_ends() -> None:
     assert after.progress.checkpoint_step == 100
 
 
-def test_hint__of_a_script_keeps_the_exit_status() -> None:
+def test_progress__a_hint_of_a_script_keeps_the_exit_status() -> None:
     script = ". ./kcover_hint.sh; kcover_phase conversion 900 sh -c 'exit 3'; echo $?; kcover_checkpoint_complete 7"
-    done = subprocess.run(["sh", "-c", script], cwd=HINTS, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["sh", "-c", script], cwd=HINTS, capture_output=True, text=True, check=True
+    )
     assert done.stdout == "3\n"
     assert done.stderr.splitlines() == [
         "kcover: phase conversion up to 900 s",
@@ -294,7 +339,7 @@ def test_hint__of_a_script_keeps_the_exit_status() -> None:
     ]
 
 
-def test_hint__for_longer_than_is_allowed_counts_for_nothing() -> None:
+def test_progress__a_hint_for_longer_than_is_allowed_counts_for_nothing() -> None:
     reader = ContainerLogReader("uid-0", "main", (), Catalog({}), longest_phase_s=600)
     found = read((95, "kcover: phase evaluation up to 601 s"), reader=reader)
     assert found is not None
@@ -304,6 +349,6 @@ def test_hint__for_longer_than_is_allowed_counts_for_nothing() -> None:
     assert job_rules.progress([seen], {"uid-0": "a"}, NOW_S).phase_until_s is None
 
 
-def test_hint__is_over_when_its_time_is() -> None:
+def test_progress__a_hint_is_over_when_its_time_is() -> None:
     found = read((10, "kcover: phase evaluation up to 60 s"))
     assert found is None or found.phase is None

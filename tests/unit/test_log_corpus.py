@@ -1,9 +1,6 @@
 """Each shipped log rule on lines that real programs print, and on lines that quote what a tenant chose."""
 
-import tomllib
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,20 +9,8 @@ from kcover_ebpf.logs import rules
 from kcover_ebpf.logs.lines import Source
 from kcover_ebpf.logs.reader import LogReader, Match
 from kcover_ebpf.logs.rules import Concerns
+from tests.unit.log_corpus import CORPUS, ROWS
 
-FILES = [
-    tomllib.loads((Path(__file__).parent / name).read_text())
-    for name in ("log_corpus.toml", "log_corpus_makers.toml")
-]
-CORPUS: dict[str, Any] = {
-    **FILES[0],
-    **{log: [row for file in FILES for row in file[log]] for log in ("kernel", "container", "near_misses")},
-}
-ROWS = [
-    (Source(log), row["text"], row["rule"])
-    for log in ("kernel", "container")
-    for row in CORPUS[log]
-]
 NEAR_MISSES = [(Source(row["log"]), row["text"], row.get("rule")) for row in CORPUS["near_misses"]]
 XIDS = ("xid_", "sxid_")
 """How the names begin that the catalogue gives."""

@@ -47,9 +47,7 @@ def wanted(own: tuple[LogRule, ...], block: bytes) -> list[int]:
         for part in raw.split(b"\r")
     ]
     return [
-        number
-        for number, line in parsed
-        if line is not None and first_rule(own, line, line.source)
+        number for number, line in parsed if line is not None and first_rule(own, line, line.source)
     ]
 
 
