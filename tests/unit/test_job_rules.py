@@ -28,11 +28,12 @@ from kcover_ebpf.cli import entry
 from kcover_ebpf.cli.logs import logs
 from kcover_ebpf.cluster import job_rules
 from kcover_ebpf.cluster.job_rules import BrokenRule
+from kcover_ebpf.diagnosis.verdict import Verdict, VerdictKind, suffices
 from kcover_ebpf.errors import ObjectError, PolicyError
 from kcover_ebpf.hardware.catalog import Catalog
 from kcover_ebpf.logs.container_log import ContainerLogReader
 from kcover_ebpf.logs.log_files import Chunk
-from tests.unit.report_builders import NOW_S, rank, report
+from tests.unit.report_builders import NOW_S, case, rank, report
 
 HINTS = Path(__file__).resolve().parents[2] / "hints"
 LOSS = JobRule(
@@ -352,3 +353,36 @@ def test_progress__a_hint_for_longer_than_is_allowed_counts_for_nothing() -> Non
 def test_progress__a_hint_is_over_when_its_time_is() -> None:
     found = read((10, "kcover: phase evaluation up to 60 s"))
     assert found is None or found.phase is None
+
+
+# --- what a broken rule means
+
+
+def verdict(rule: JobRule) -> Verdict | None:
+    """Of a job on two nodes whose loss stopped being printed, and whose ranks have no other fault."""
+    logs = [read((30, "loss: 2.0"), rules=(rule,)), read(uid="uid-1", rules=(rule,))]
+    seen = [
+        report(node, rank(number), logs=(log,), arrived_s=NOW_S, suspicious=False)
+        for number, (node, log) in enumerate(zip("ab", logs, strict=True))
+        if log is not None
+    ]
+    found = job_rules.verdict_of(case(*seen, pods=2), (rule,))
+    return None if found is None else found.verdict
+
+
+def test_verdict_of__a_rule_that_restarts_counts_as_an_announcement() -> None:
+    found = verdict(LOSS)
+    assert found is not None
+    assert (found.kind, found.culprit) == (VerdictKind.HUNG, None)
+    assert found.since_s == pytest.approx(START_S + 50, abs=0.1)
+    assert suffices(each.kind for each in found.evidence)
+
+
+def test_verdict_of__a_rule_that_is_observed_ends_no_job() -> None:
+    found = verdict(replace(LOSS, action=RuleAction.OBSERVE))
+    assert found is not None
+    assert not suffices(each.kind for each in found.evidence)
+
+
+def test_verdict_of__a_job_that_prints_is_well() -> None:
+    assert verdict(replace(LOSS, every_seconds=600)) is None
