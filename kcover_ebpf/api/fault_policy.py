@@ -106,6 +106,8 @@ class NodeActions:
     inspection: InspectionAction = InspectionAction.REPORT
     clean_rounds: int = 3
     """Clean inspections in a row after which it is uncordoned automatically; 0: that is left to a person."""
+    most_cordons: int = 5
+    """Cordoned so often within a month it is no longer uncordoned automatically; 0: there is no limit."""
 
 
 @dataclass(frozen=True, slots=True)
