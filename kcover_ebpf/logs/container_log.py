@@ -15,7 +15,8 @@ from kcover_ebpf.logs.log_files import Chunk
 from kcover_ebpf.logs.normal import NormalLines
 from kcover_ebpf.logs.printed_steps import PrintedStep
 from kcover_ebpf.logs.progress_watch import ProgressWatch
-from kcover_ebpf.logs.reader import LogReader, Match, first_rule
+from kcover_ebpf.logs.reader import LogReader, Match
+from kcover_ebpf.logs.rule_set import RuleSet
 from kcover_ebpf.logs.rules import LogDomain, LogRule, Severity
 from kcover_ebpf.logs.tracebacks import FoundTraceback, TracebackFinder
 from kcover_ebpf.tunables.host import CRASH_S, FINDING_RECENT_S, LATE_LINE_S, LONGEST_PHASE_S
@@ -65,6 +66,7 @@ class ContainerLogReader:
         self._progress = ProgressWatch(longest_phase_s)
         self._pod_uid, self._container = pod_uid, container
         self._rules, self._catalog = rules, catalog
+        self._rule_set = RuleSet(rules)
         self._generic = frozenset(each.name for each in rules if each.generic)
         self._start = -1
         self._begin()
@@ -117,7 +119,7 @@ class ContainerLogReader:
 
     def _note(self, found: FoundTraceback, time_s: float) -> None:
         line = LogLine(Source.CONTAINER, found.error, written=found.error)
-        rule = first_rule(self._rules, line, Source.CONTAINER)
+        rule = self._rule_set.first(line, Source.CONTAINER)
         logged = LoggedTraceback(
             fingerprint=found.fingerprint,
             rule=rule.name if rule is not None else _FALLBACK,

@@ -37,6 +37,8 @@ _DONE = _compiled(rb"(?i)\b(?:saved|successfully|finished|done|written|complete[
 _CHECKPOINT = _compiled(
     rb"(?i)(?:step|iteration|iter|checkpoint|ckpt)[ _=:#/-]{0,8}(?:step[ _=-]?)?(\d{1,15})"
 )
+_CHECKPOINT_WORDS = (b"heckpoint", b"CHECKPOINT")
+_PHASE_WORD = b"kcover: phase "
 _PHASE = _compiled(
     rb"\bkcover: phase ([A-Za-z][\w-]{0,31}) (?:(ends)|up to (\d{1,9})(?:\.\d{1,3})? s)\b"
 )
@@ -73,15 +75,18 @@ class ProgressWatch:
             first = _number(match)
             if self._before is not None and first is not None:
                 self._redone = max(0, self._before - first + 1)
-        # a checkpoint without a number is of the last step before it
-        for match in _SAVED.finditer(block):
-            self._note_checkpoint(block, match, now_s)
+        # to find a word is ten times as fast as a pattern, and most blocks have none of these
+        if any(word in block for word in _CHECKPOINT_WORDS):
+            # one without a number is of the last step before it
+            for match in _SAVED.finditer(block):
+                self._note_checkpoint(block, match, now_s)
         if (found := _last_step(block, len(block))) is not None:
             step, at = found
             if step != self._step:
                 self._step, self._step_s = step, _time_s(block, at, now_s)
-        for match in _PHASE.finditer(block):
-            self._note_phase(match, _time_s(block, match.start(), now_s))
+        if _PHASE_WORD in block:
+            for match in _PHASE.finditer(block):
+                self._note_phase(match, _time_s(block, match.start(), now_s))
 
     def _note_checkpoint(self, block: bytes, match: re2._Match[bytes], now_s: float) -> None:
         text = match.group(0)
@@ -138,6 +143,8 @@ def _number(match: re2._Match[bytes]) -> int | None:
 def _last_step(block: bytes, end: int) -> tuple[int, int] | None:
     """The last step before `end`, and where it is."""
     size = _PIECE_BYTES
+    if _STEP.search(block[max(0, end - size) : end]) is None and _STEP.search(block) is None:
+        return None
     while end > 0:
         start = block.rfind(b"\n", 0, max(0, end - size)) + 1
         found = None

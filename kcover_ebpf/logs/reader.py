@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kcover_ebpf.hardware import kmsg_parser
@@ -12,6 +12,7 @@ from kcover_ebpf.logs import levels, lines, scanner
 from kcover_ebpf.logs.levels import LogLevel
 from kcover_ebpf.logs.lines import LogLine, Source
 from kcover_ebpf.logs.normal import NormalLines
+from kcover_ebpf.logs.rule_set import RuleSet
 from kcover_ebpf.logs.rules import Concerns, LogDomain, LogRule, Severity, compiled, scanner_for
 
 _LONGEST_LINE = 64 << 10
@@ -70,10 +71,10 @@ class LogReader:
         bare_lines: Source = Source.UNKNOWN,
     ) -> None:
         """`bare_lines`: who wrote lines that have nothing in front of them; UNKNOWN tries both."""
-        self._rules = tuple(rules)
+        self._rules = RuleSet(rules)
         self._catalog = catalog
         self._bare = bare_lines
-        self._scan = scanner_for(self._rules)
+        self._scan = scanner_for(rules)
         self._lines = NormalLines()
         self._line_count = 0
 
@@ -132,7 +133,7 @@ class LogReader:
         number = self._line_count + 1
         if source is not Source.CONTAINER and (found := self._xid(line.written)) is not None:
             return _of_xid(number, line.written, *found)
-        rule = first_rule(self._rules, line, source)
+        rule = self._rules.first(line, source)
         if rule is None:
             return None
         severity = said_severity(rule, line)
@@ -162,27 +163,6 @@ class LogReader:
                 entry = self._catalog.find(int(found["number"] or 0))
                 return None if entry is None else (entry, found["rest"] or "")
         return None
-
-
-def first_rule(rules: Iterable[LogRule], line: LogLine, source: Source) -> LogRule | None:
-    """The first rule that knows a line of this log; UNKNOWN tries those of all logs.
-
-    A container's rule may match what its program wrote, or the message without what launchers and loggers put in front.
-    """
-    has_head = line.text != line.written
-    for rule in rules:
-        if source not in (Source.UNKNOWN, rule.source):
-            continue
-        if rule.regex.search(line.written):
-            return rule
-        if (
-            has_head
-            and rule.anchored
-            and rule.source is Source.CONTAINER
-            and rule.regex.search(line.text)
-        ):
-            return rule
-    return None
 
 
 def said_severity(rule: LogRule, line: LogLine) -> Severity:

@@ -15,7 +15,8 @@ from kcover_ebpf.hardware.catalog import Catalog
 from kcover_ebpf.logs import lines, rules
 from kcover_ebpf.logs.lines import Source
 from kcover_ebpf.logs.normal import normal
-from kcover_ebpf.logs.reader import LogReader, first_rule
+from kcover_ebpf.logs.reader import LogReader
+from kcover_ebpf.logs.rule_set import first_rule
 from kcover_ebpf.logs.rules import LogRule, compiled
 
 CRI = "2026-11-22T10:00:00.123456789Z stderr F "
