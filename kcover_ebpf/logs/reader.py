@@ -117,8 +117,8 @@ class LogReader:
             position = end + 1
 
     def _classify(self, raw: str, block: bytes, start: int) -> Match | None:
-        if raw[:1] in (" ", "\t") and (head := _continued(block, start)) is not None:
-            # what a record of the kernel has behind its first line is indented, and has no time
+        if (head := _continued(raw, block, start)) is not None:
+            # what a record of the kernel has behind its first line has no time; whoever wrote that wrote this
             first = lines.parse(head)
             if first is None:
                 return None
@@ -175,9 +175,14 @@ def said_severity(rule: LogRule, line: LogLine) -> Severity:
     return Severity.WARNING if is_mild else rule.severity
 
 
-def _continued(block: bytes, start: int) -> str | None:
-    """The beginning of the record that an indented line continues; None where it may begin by itself."""
+def _continued(raw: str, block: bytes, start: int) -> str | None:
+    """The beginning of the record that a part of a line, or an indented line, continues; None for any other."""
     end = start
+    if block[start - 1 : start] == b"\r":
+        begin = block.rfind(b"\n", 0, start) + 1
+        return block[begin : begin + _HEAD_BYTES].partition(b"\r")[0].decode("utf-8", "replace")
+    if raw[:1] not in (" ", "\t"):
+        return None
     for _ in range(_MOST_CONTINUED):
         if end <= 0:
             return None

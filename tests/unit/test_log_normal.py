@@ -287,6 +287,7 @@ FORGED = {
     ),
     "talosctl dmesg": f"10.5.0.2: user:    info: [2026-11-28T10:00:00.123456Z]: {XID}",
     "dmesg -r": f"<11>[   10.123456] {XID}",
+    "what follows a return": f"user  :info  : [   10.123456] hello\r{XID}",
     "the second line of a record": f"user  :info  : [   10.123456] hello\n               {XID}",
 }
 
