@@ -207,7 +207,9 @@ def refused(api: Mapping[str, Any]) -> NamedPolicy:
         selector = decode(Selector, raw or {}, "spec.selector")
     except ObjectError:
         selector = Selector()
-    nodes = NodeActions(cordon=False, taint=False, device_taint=False, clean_rounds=0)
+    nodes = NodeActions(
+        cordon=False, taint=False, device_taint=False, clean_rounds=0, most_cordons=0
+    )
     policy = FaultPolicy(selector=selector, action=Level.OBSERVE, node=nodes)
     return NamedPolicy(str(metadata.get("namespace", "")), str(metadata.get("name", "?")), policy)
 

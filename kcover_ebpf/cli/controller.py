@@ -41,7 +41,7 @@ _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace"
     "--repairs",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Jobs to repair a cordoned node by, as JSON (docs/inspection.md); default: none.",
+    help="Jobs to repair a cordoned node by, as JSON (docs/node-health.md); default: none.",
 )
 @click.option("--dry-run", is_flag=True, help="Report what would be done without doing it.")
 @click.option(

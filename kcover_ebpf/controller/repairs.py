@@ -16,7 +16,7 @@ from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.kube.paths import segment
 from kcover_ebpf.recovery import repair
 from kcover_ebpf.recovery.node_plan import NodeView, view_of
-from kcover_ebpf.recovery.repair import Attempt, RepairLimits, RepairPlan, RepairStep
+from kcover_ebpf.recovery.repair import RepairAttempt, RepairLimits, RepairPlan, RepairStep
 
 _LOG = logging.getLogger(__name__)
 REASON = "KcoverRepair"
@@ -97,7 +97,7 @@ class Repairs:
 
     def _begin(self, node: NodeView, todo: RepairPlan) -> None:
         assert todo.repair is not None
-        attempt = Attempt(todo.repair.step, self._store.wall())
+        attempt = RepairAttempt(todo.repair.step, self._store.wall())
         note = repair.noted_attempts((*repair.attempts_of(node), attempt))
         # first the note: what is begun twice may be worse than what is not begun
         patch = {

@@ -59,7 +59,7 @@ class RepairLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class RepairAttempt:
     """A step that was begun."""
 
     step: RepairStep
@@ -116,17 +116,19 @@ def _repair_of(row: object, where: str) -> Repair:
         raise PolicyError(f"{where}: step {row.get('step')!r} is not one of {words}") from error
 
 
-def attempts_of(node: NodeView) -> tuple[Attempt, ...]:
+def attempts_of(node: NodeView) -> tuple[RepairAttempt, ...]:
     """What was tried since the node was cordoned, in order; what cannot be read counts as nothing."""
     try:
         rows = json.loads(node.annotations.get(REPAIRS, "[]"))
-        found = [Attempt(RepairStep(row["step"]), rfc3339.from_text(row["time"])) for row in rows]
+        found = [
+            RepairAttempt(RepairStep(row["step"]), rfc3339.from_text(row["time"])) for row in rows
+        ]
     except (ValueError, TypeError, KeyError):
         return ()
     return tuple(each for each in found if each.time_s >= (node.since_s or 0.0))
 
 
-def noted_attempts(attempts: Iterable[Attempt]) -> str:
+def noted_attempts(attempts: Iterable[RepairAttempt]) -> str:
     """The value of `REPAIRS`."""
     rows = [{"step": each.step.value, "time": rfc3339.to_text(each.time_s)} for each in attempts]
     return json.dumps(rows)

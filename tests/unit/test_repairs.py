@@ -161,10 +161,12 @@ def test_plan__is_bounded_over_all_nodes() -> None:
     limits = replace(LIMITS, repairs=LIMITS.repairs[1:])
     ours = node("a")
     assert repair.plan(ours, [ours], limits, NodeActions(), NOW_S).repair is not None
-    now = repair.noted_attempts([repair.Attempt(RepairStep.REBOOT, NOW_S - 60)])
+    now = repair.noted_attempts([repair.RepairAttempt(RepairStep.REBOOT, NOW_S - 60)])
     busy = repair.plan(ours, [ours, node("b", now)], limits, NodeActions(), NOW_S)
     assert "as many nodes" in busy.reason
-    before = repair.noted_attempts([repair.Attempt(RepairStep.REBOOT, NOW_S - REPAIR_SETTLE_S - 1)])
+    before = repair.noted_attempts(
+        [repair.RepairAttempt(RepairStep.REBOOT, NOW_S - REPAIR_SETTLE_S - 1)]
+    )
     many = repair.plan(
         ours, [ours, *(node(f"n{each}", before) for each in range(5))], limits, NodeActions(), NOW_S
     )
