@@ -162,7 +162,9 @@ def test_nvlink5__the_sub_code_says_whose_part_it_is(info, origin):
     found = fault(f"NETIR_LINK_EVT  Fatal   XC0 i0 Link 09 ({info} 0x00000000 0x00000000)")
     assert found is not None
     assert (found.link, found.is_fatal, found.origin) == (9, True, origin)
-    judgement = judge(CATALOG.find(149), f"NETIR_LINK_EVT Fatal XC0 i0 Link 09 ({info} 0x0)")
+    entry = CATALOG.find(149)
+    assert entry is not None
+    judgement = judge(entry, f"NETIR_LINK_EVT Fatal XC0 i0 Link 09 ({info} 0x0)")
     assert origin.value in judgement.reason
 
 

@@ -61,7 +61,7 @@ def read(
 def broken(
     *logs: ContainerLog | None, rules: tuple[JobRule, ...] = (LOSS,)
 ) -> tuple[BrokenRule, ...]:
-    here = {"a": [], "b": []}
+    here: dict[str, list[ContainerLog]] = {"a": [], "b": []}
     for log in logs:
         if log is not None:
             here[NODES[log.pod_uid]].append(log)
