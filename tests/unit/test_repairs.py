@@ -17,12 +17,12 @@ from kcover_ebpf.recovery.repair import RepairLimits, RepairStep, limits_of
 from kcover_ebpf.tunables.recovery import REPAIR_SETTLE_S
 from tests.unit.node_bed import GPU, XID, Bed, F, P
 
-CONTAINER = {
+CONTAINER: dict[str, Any] = {
     "name": "repair",
     "image": "site/repair",
     "env": [{"name": "KCOVER_NODE", "value": "x"}],
 }
-JOB = {"template": {"spec": {"containers": [CONTAINER]}}}
+JOB: dict[str, Any] = {"template": {"spec": {"containers": [CONTAINER]}}}
 TABLE: dict[str, Any] = {
     "steps": [
         {"step": "ResetGPU", "job": JOB},
