@@ -132,11 +132,12 @@ fuzz: setup-test build ## every parser under a fuzzer, SECONDS=60 each; TARGETS=
 
 # the stub's trace header is a page of macros that no formatter understands
 C_FILES = $(shell git ls-files -- '*.c' '*.h' ':!tests/vm/stub/trace.h')
-PYTHON_TREES = kcover_ebpf tests tools
+PYTHON_TREES = contrib kcover_ebpf tests tools
 
 .PHONY: check
 check: setup-test ## lint, format, types, layers, links of the documentation
 	$(PYTHON) -m tools.docs.links
+	$(PYTHON) -m tools.docs.wrap --check
 	$(PYTHON) -m ruff check --quiet
 	$(PYTHON) -m ruff format --check --quiet
 	$(PYTHON) -m mypy $(PYTHON_TREES)
@@ -149,6 +150,7 @@ check-btf: setup-test setup-vm build ## each BPF object against the types of Deb
 
 .PHONY: format
 format: setup-test ## format and repair what a tool can
+	$(PYTHON) -m tools.docs.wrap
 	$(PYTHON) -m ruff check --quiet --fix-only
 	$(PYTHON) -m ruff format --quiet
 	$(if $(C_FILES),$(CLANG_FORMAT) --style=file:bpf/.clang-format -i $(C_FILES))
@@ -163,7 +165,7 @@ docs: setup-docs ## the site in build/site, checked strictly, and the manual pag
 docs-serve: docs ## the site at http://127.0.0.1:8000
 	$(PYTHON) -m http.server --bind 127.0.0.1 --directory build/site 8000
 
-.PHONY: wheel release test-wheel
+.PHONY: wheel release test-wheel test-install
 # The commit's time, as tools.release takes it: the wheel that is tested and the one that is released are the same bytes.
 # Private, because Python would write another kind of byte code in `build` if it saw this.
 wheel: private export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct)
@@ -176,6 +178,10 @@ release: setup-test build ## all that is published, in dist/; signed by the SSH 
 
 test-wheel: setup-image wheel ## install and run the wheel on clean Debian 12 and 13, in chroots, as root
 	$(PYTHON) -m tools.release.userland
+
+SUITES ?= bookworm trixie noble
+test-install: setup-image ## the same with all that `make release` left in dist/, on Ubuntu 24.04 too: SUITES="trixie noble"
+	$(PYTHON) -m tools.release.userland $(SUITES)
 
 .PHONY: clean distclean
 clean: ## remove build output

@@ -13,6 +13,7 @@
     │   ├── NotFound        no such object, or no such kind                    404
     │   ├── Gone            the history asked for is no longer kept            410
     │   └── Unreachable     no answer: network, time-out, overload             -, 429, 5xx; exit code 3
+    ├── ReaderError         a confined reader crashed, or did not answer       unobserved, retried
     └── ActionError         a decision could not be carried out                reported, retried
 
 The message of a `UsageError` or `CannotObserve` is one line that says what to do.
@@ -101,3 +102,12 @@ class Unreachable(ApiError):
 
 class ActionError(KcoverError):
     """A decision could not be carried out."""
+
+
+class ReaderError(KcoverError):
+    """A confined reader refused, crashed or did not answer in time: what it should have read is not observed."""
+
+    def __init__(self, text: str, at: str = "") -> None:
+        """`at`: what it was working on when it ended; empty where it had not said."""
+        super().__init__(text)
+        self.at = at

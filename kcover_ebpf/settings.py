@@ -19,6 +19,8 @@ from kcover_ebpf.tunables.host import LONGEST_PHASE_S
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _MOST = 1e9
 """Nothing here is larger: 30 years, or a number that was meant to be infinite."""
+_RATE = re.compile(r"(\d{1,9}(?:\.\d{1,6})?) per (\d{1,9}(?:\.\d{1,6})?)h")
+_LEAST_RATE = 1e-6
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 
 
@@ -61,9 +63,9 @@ class Policy:
     """A gap counts as a stall when it is this many times the longest gap learned from healthy
     steps.
     """
-    stopped_s: float = 2.0
-    """A rank stopped (or frozen) alone for so long is a fault; the whole job stopped together never
-    is.
+    stopped_s: float = 5.0
+    """A rank stopped (or frozen) alone for so long is a fault; the whole job stopped together never is. Tools that
+    freeze on purpose (a commit or a checkpoint of a container) take 2 to 4 s.
     """
     quiet_cap_s: float = 1800.0
     """A rank that makes effort while others wait (checkpoint, evaluation, compilation) is believed
@@ -83,6 +85,16 @@ class Policy:
     """
     start_grace_s: float = 20.0
     """Time for missing ranks to appear after the last one that did."""
+    false_restarts_per_h: float = 0.001
+    """Needless restarts that are accepted for each hour of training: what an inferred fault is given to end by itself
+    follows from it and from the job's own past.
+    """
+    act_floor_s: float = 10.0
+    """No job is ended for an inferred fault before this,
+    """
+    act_cap_s: float = 120.0
+    """and none needs to wait for longer, unless it was once silent for longer and continued.
+    """
     hard_limit_s: float | None = None
     """Shut down after so long without any progress, on time alone; None (the default) means never.
     """
@@ -134,10 +146,24 @@ class Policy:
 
 
 def _policy_key(name: str) -> str:
-    return name.removesuffix("_s")
+    return name.removesuffix("_per_h").removesuffix("_s")
+
+
+def _rate_per_h(where: str, key: str, raw: object) -> float:
+    match = _RATE.fullmatch(raw.strip()) if isinstance(raw, str) else None
+    if match is None or float(match[2]) <= 0:
+        raise PolicyError(
+            f'{where}: {key} needs a number per hours, for example {key} = "1 per 1000h"'
+        )
+    rate = float(match[1]) / float(match[2])
+    if not _LEAST_RATE <= rate <= 1.0:
+        raise PolicyError(f"{where}: {key} must be between 1 per 1h and 1 per 1000000h")
+    return rate
 
 
 def _policy_value(where: str, key: str, name: str, raw: object) -> float | int | None:
+    if name.endswith("_per_h"):
+        return _rate_per_h(where, key, raw)
     if name.endswith("_s"):
         if name == "hard_limit_s" and raw == "never":
             return None

@@ -18,6 +18,8 @@ from typing import NoReturn
 
 import pytest
 
+from tests.kernel import bcc_headers
+
 ROOT = Path(__file__).resolve().parent.parent
 EXPECTED_SKIPS = Path(__file__).with_name("expected_skips.txt")
 _BPF_MAP_TYPE_ARRAY = 2
@@ -72,6 +74,7 @@ CAPABILITIES: Mapping[str, tuple[Callable[[], bool], str]] = {
     "gcc": (lambda: shutil.which("gcc") is not None, "run tools/setup test"),
     "clang": (lambda: shutil.which("clang-14") is not None, "run tools/setup test"),
     "bpftool": (lambda: _runs("bpftool", "version"), "run tools/setup test"),
+    "bcc": (bcc_headers.can_run, "run tools/setup test: bcc and headers of a kernel"),
     "etcd": (lambda: shutil.which("etcd") is not None, "run tools/setup cluster"),
     "go": (lambda: shutil.which("go") is not None, "run tools/setup cluster: Kubernetes is built"),
     "promtool": (lambda: shutil.which("promtool") is not None, "run tools/setup test"),
@@ -82,6 +85,7 @@ CAPABILITIES: Mapping[str, tuple[Callable[[], bool], str]] = {
         "run tools/setup test",
     ),
     "ssh-keygen": (lambda: shutil.which("ssh-keygen") is not None, "run tools/setup test"),
+    "minisign": (lambda: shutil.which("minisign") is not None, "run tools/setup test"),
     "bash": (lambda: shutil.which("bash") is not None, "install bash"),
     "zsh": (lambda: shutil.which("zsh") is not None, "run tools/setup test"),
     "fish": (lambda: shutil.which("fish") is not None, "run tools/setup test"),

@@ -1,4 +1,6 @@
-"""Writes the Grafana dashboards of the chart (charts/kcover-ebpf/files/dashboards) from the tables below.
+"""Writes the Grafana dashboards from the tables below.
+
+Those of the chart are in charts/kcover-ebpf/files/dashboards, that of the tour without a cluster in contrib/tour.
 
 python tools/dashboards.py           writes them
 python tools/dashboards.py --check   says which are not up to date, and exits 1
@@ -7,11 +9,11 @@ python tools/dashboards.py --check   says which are not up to date, and exits 1
 import json
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
-from tools.pages import keep
+from tools.pages import ROOT, keep
 
-FOLDER = Path(__file__).resolve().parent.parent / "charts/kcover-ebpf/files/dashboards"
+FOLDER = ROOT / "charts/kcover-ebpf/files/dashboards"
+TOUR = ROOT / "contrib/tour/grafana"
 WIDTH = 24
 Json = dict[str, object]
 
@@ -113,6 +115,24 @@ NODE = Dashboard(
         Panel("Orders carried out", "timeseries", 12, 7, (('sum by (verb, result) (increase(kcover_orders_total{node="$node"}[$__rate_interval]))', "{{verb}} {{result}}"),)),
     ),
 )  # fmt: skip
+HOST = Dashboard(
+    "host",
+    "kcover-ebpf / one host",
+    (),
+    (
+        Panel("Faults reported", "stat", 6, 4, (('sum(kcover_verdicts_total{verdict!="WORKING"}) or vector(0)', ""),)),
+        Panel("Restarts", "stat", 6, 4, (('sum(kcover_actions_total{act="restart"}) or vector(0)', ""),)),
+        Panel("Slowest detection", "stat", 6, 4, (("histogram_quantile(1, sum by (le) (kcover_detection_seconds_bucket))", ""),), "s"),
+        Panel("Sensor CPU", "stat", 6, 4, (("rate(process_cpu_seconds_total[30s])", ""),), "percentunit"),
+        Panel(
+            "Time since each rank last made progress", "timeseries", 24, 9,
+            (("max by (rank) (kcover_rank_progress_age_seconds)", "rank {{rank}}"),), "s",
+            "A training rank stays near zero; waiting ranks rise together, and so does the one they wait for.",
+        ),
+        Panel("Verdicts", "table", 12, 7, (("kcover_verdicts_total > 0", ""),)),
+        Panel("Sensor memory", "timeseries", 12, 7, (("process_resident_memory_bytes", "resident"),), "bytes"),
+    ),
+)  # fmt: skip
 DASHBOARDS = (CLUSTER, JOB, NODE)
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
@@ -188,6 +208,7 @@ def render(dashboard: Dashboard) -> str:
 
 def main(arguments: list[str]) -> int:
     files = {FOLDER / f"{each.name}.json": render(each) for each in DASHBOARDS}
+    files[TOUR / "host.json"] = render(HOST)
     return keep(files, arguments, "tools/dashboards.py")
 
 

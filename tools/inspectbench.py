@@ -1,7 +1,7 @@
 """What the scheduled inspection of a node costs: CPU time of the agent's inspector and all it starts, a round.
 
 python -m tools.inspectbench [--rounds N]            measures, and prints a line of JSON for each node
-python -m tools.inspectbench --take [--rounds N]     the same, into docs/bench/inspection.jsonl and docs/inspection.md
+python -m tools.inspectbench --take [--rounds N]     the same, into .bench/data and docs/inspection.md
 
 The real inspector of the agent runs rounds one after the other, with the agent's defaults; the share of a core is for
 the default interval. Two nodes: this machine as it is, and one with eight GPUs, of a library that answers as NVML does
@@ -33,9 +33,9 @@ from kcover_ebpf.inspection.schedule import scheduled
 from kcover_ebpf.kube.client import ApiClient
 from tests.unit import nvml_stub
 from tools import machine
-from tools.pages import ROOT
+from tools.pages import ROOT, data_file
 
-_RAW, _PAGE = ROOT / "docs/bench/inspection.jsonl", ROOT / "docs/inspection.md"
+_PAGE = ROOT / "docs/inspection.md"
 _BEGIN = "<!-- Measured by tools/inspectbench.py: run it with --take. -->\n"
 _END = "<!-- Until here: cost. -->\n"
 _GOAL = 0.0005
@@ -155,7 +155,7 @@ def main() -> None:
     text = "".join(json.dumps(one) + "\n" for one in lines)
     print(text, end="")
     if chosen.take:
-        _RAW.write_text(text)
+        data_file("inspection.jsonl").write_text(text)
         page = _PAGE.read_text()
         before, _, rest = page.partition(_BEGIN)
         after = rest.partition(_END)[2]

@@ -1,7 +1,7 @@
 """How fast logs are read: MB of a container's log a second of CPU, by `kcover-ebpf logs` and by the agent.
 
 python -m tools.logbench [--mib N]            measures, and prints a line of JSON for each
-python -m tools.logbench --take [--mib N]     the same, into docs/bench/logs.jsonl and docs/bench/logs.md
+python -m tools.logbench --take [--mib N]     the same, into .bench/data and docs/bench/logs.md
 
 The agent's reader follows a file on disk, joins what the runtime cut, searches the rules and reads tracebacks. CPU time
 of this process, so that a busy machine counts little.
@@ -26,9 +26,9 @@ from kcover_ebpf.logs.container_log import ContainerLogReader
 from kcover_ebpf.logs.lines import Source
 from kcover_ebpf.logs.log_files import LogFiles
 from kcover_ebpf.logs.reader import LogReader
-from tools.pages import ROOT
+from tools.pages import ROOT, data_file
 
-_RAW, _PAGE = ROOT / "docs/bench/logs.jsonl", ROOT / "docs/bench/logs.md"
+_PAGE = ROOT / "docs/bench/logs.md"
 _CALM = "[2026-11-22 10:00:00,123] INFO step 12345 epoch 3 loss 0.123 lr 1e-4 12345 tokens/s rank 7 memory 61.2 GiB"
 _STEPLESS = (
     "[2026-11-22 10:00:00,123] INFO loss 0.123 lr 1e-4 12345 tokens/s rank 7 memory 61.2 GiB"
@@ -161,7 +161,7 @@ def page(rows: list[dict[str, object]]) -> str:
         [
             "# Reading logs",
             "",
-            "<!-- Written by tools/logbench.py from logs.jsonl. -->",
+            "<!-- Written by tools/logbench.py. -->",
             "",
             "`python -m tools.logbench --take`: MB of a container's log a second of CPU, made up logs in the",
             f"format of the CRI. The goal is {_GOAL:.0f} for the log of a training that is well. The agent takes",
@@ -180,14 +180,14 @@ def page(rows: list[dict[str, object]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--mib", type=int, default=64, help="size of each log")
-    parser.add_argument("--take", action="store_true", help="write docs/bench/logs.*")
+    parser.add_argument("--take", action="store_true", help="write docs/bench/logs.md")
     how = parser.parse_args()
     rows = []
     for row in measure(how.mib):
         print(json.dumps(row), flush=True)
         rows.append(row)
     if how.take:
-        _RAW.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        data_file("logs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         _PAGE.write_text(page(rows))
 
 

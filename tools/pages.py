@@ -6,10 +6,22 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+REPOSITORY = "https://github.com/kcover-io/kcover-ebpf"
+DATA = ROOT / ".bench/data"
+"""Raw results of bench runs. Git ignores them, `make release` packs them; docs/bench has the tables made of them."""
+
+
+def data_file(name: str) -> Path:
+    """The file in `DATA` that a bench writes, its folder made."""
+    DATA.mkdir(parents=True, exist_ok=True)
+    return DATA / name
 
 
 def keep(pages: Mapping[Path, str], arguments: Collection[str], tool: str) -> int:
-    """The exit code: 1 if `--check` was asked for and a page differs from what `tool` would write."""
+    """The exit code: 1 if `--check` was asked for and a page differs from what `tool` would write. Prose is wrapped."""
+    from tools.docs.wrap import wrapped
+
+    pages = {page: wrapped(text) if page.suffix == ".md" else text for page, text in pages.items()}
     if "--check" not in arguments:
         for page, text in pages.items():
             page.parent.mkdir(parents=True, exist_ok=True)

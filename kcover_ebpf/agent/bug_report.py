@@ -5,11 +5,8 @@ Its script asks the driver that has just failed, so it may hang: then it is kill
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
-import os
-import signal
 import subprocess
 import tempfile
 import threading
@@ -20,6 +17,8 @@ from pathlib import Path
 
 from kcover_ebpf.api.codec import encode
 from kcover_ebpf.api.fault_report import ReportedDeviceFault
+from kcover_ebpf.confined import helper
+from kcover_ebpf.confined.helper import Helper
 from kcover_ebpf.errors import ActionError
 from kcover_ebpf.host import host_programs, procfs
 from kcover_ebpf.host.host_programs import HostProgram
@@ -57,7 +56,7 @@ class BugReports:
         self._done: set[tuple[str, str]] = set()
         self._next_s = 0.0
         self._thread: threading.Thread | None = None
-        self._left: subprocess.Popen[bytes] | None = None
+        self._left: Helper | None = None
 
     def want(self, faults: Iterable[ReportedDeviceFault]) -> None:
         """Make a report if one of these is a fatal Xid that has none yet."""
@@ -80,7 +79,7 @@ class BugReports:
     def _make(self, faults: tuple[ReportedDeviceFault, ...]) -> None:
         first = faults[0]
         what = f"{first.device} {first.fault}"
-        if self._left is not None and self._left.poll() is None:
+        if self._left is not None and self._left.exit_code is None:
             text = "%s: no bug report: process %d of an earlier one hangs"
             _LOG.warning(text, what, self._left.pid)
             return
@@ -105,18 +104,20 @@ class BugReports:
             prefix="kcover-", dir=script.root / "tmp", ignore_cleanup_errors=True
         ) as folder:
             inside = Path("/") / Path(folder).relative_to(script.root) / _NAME
-            process = subprocess.Popen(
+            # a vendor's script, which needs the devices
+            running = helper.start(
                 script.argv("--safe-mode", "--output-file", str(inside)),
-                stdin=subprocess.DEVNULL,
+                None,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                start_new_session=True,
-                cwd=folder,
-                env=host_programs.ENVIRONMENT,
+                session=True,
+                niceness=BUG_REPORT_NICENESS,
+                folder=Path(folder),
+                environment=host_programs.ENVIRONMENT,
             )
-            with contextlib.suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, process.pid, BUG_REPORT_NICENESS)
-            in_time = self._finish(process)
+            in_time = running.wait(time.monotonic() + self._options.deadline_s)
+            if not running.end(BUG_REPORT_REAP_S):
+                self._left = running
             # the script packs what it wrote; killed half-way, the plain text is there
             written = sorted(Path(folder).glob(f"{_NAME}*"))
             if not written:
@@ -131,19 +132,6 @@ class BugReports:
         text = json.dumps([encode(each) for each in faults], indent=2) + "\n"
         bundle = write_bundle(self._options.folder, name, {"faults.json": text}, [report])
         return f"bug report {'' if in_time else '(cut short) '}in {bundle}"
-
-    def _finish(self, process: subprocess.Popen[bytes]) -> bool:
-        """Wait for its end, or make one; False if it had to be ended."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(self._options.deadline_s)
-            return True
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        try:
-            process.wait(BUG_REPORT_REAP_S)
-        except subprocess.TimeoutExpired:
-            self._left = process
-        return False
 
 
 def _is_fatal_xid(fault: ReportedDeviceFault) -> bool:

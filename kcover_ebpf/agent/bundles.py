@@ -9,32 +9,33 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from kcover_ebpf.agent.containers import RunningContainer, processes
-from kcover_ebpf.agent.order_executor import BundleWriter
+from kcover_ebpf.agent.evidence_thread import BundleWriter
 from kcover_ebpf.agent.report_names import key_of
-from kcover_ebpf.api.codec import encode
-from kcover_ebpf.api.fault_report import FaultReport
+from kcover_ebpf.api.fault_report import REPORT, FaultReport
 from kcover_ebpf.api.job_kinds import Gang
+from kcover_ebpf.confined.helper import Confinement
 from kcover_ebpf.diagnosis.evidence import name
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.roles import Role
-from kcover_ebpf.errors import ActionError
+from kcover_ebpf.errors import ActionError, ReaderError
 from kcover_ebpf.host import procfs
-from kcover_ebpf.host.host_programs import host_root
 from kcover_ebpf.host.proc_text import split_stat
 from kcover_ebpf.host.stack_frames import parse_kernel_stack
 from kcover_ebpf.host.thread_reader import thread_numbers
 from kcover_ebpf.ids import Tid
 from kcover_ebpf.output.bundles import bundle_name, write_bundle
 from kcover_ebpf.tunables.agent import BUNDLE_LIMIT_S, BUNDLES_KEPT
+from kcover_ebpf.watching import py_spy
 from kcover_ebpf.watching.py_spy import Spies, is_python
 
 _THREADS = 64
-_LOG_BYTES = 16 * 1024
-_LOGS = Path("var/log/pods")
+
+Tails = Callable[[str, Sequence[str]], Mapping[str, str]]
+"""The ends of logs by name of a file, of a namespace and uids of pods there; raises `ReaderError`."""
 
 
 class Bundles:
@@ -45,10 +46,13 @@ class Bundles:
         folder: Path,
         last: Callable[[Gang], FaultReport | None],
         on_error: Callable[[str], None],
+        tails: Tails,
+        spies: Confinement = py_spy.SPY,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`last`: the newest report of a gang; `clock`: unix seconds."""
+        """`last`: the newest report of a gang; `tails`: a reader of logs; `spies`: of py-spy; `clock`: unix seconds."""
         self._folder, self._last, self._on_error, self._clock = folder, last, on_error, clock
+        self._tails, self._spies = tails, spies
 
     def of(self, gang: Gang, found: Sequence[RunningContainer]) -> BundleWriter:
         """A bundle of these containers, to be written when there is time."""
@@ -59,17 +63,23 @@ class Bundles:
         end_s = time.monotonic() + BUNDLE_LIMIT_S
         report = self._last(gang)
         files = {
-            "report.json": json.dumps(encode(report) if report else {}, indent=2) + "\n",
+            "report.json": json.dumps(REPORT.encode(report) if report else {}, indent=2) + "\n",
             "threads.txt": threads(found, end_s),
-            **logs(host_root() / _LOGS, gang.namespace, found, end_s),
+            **self._logs(gang.namespace, found),
         }
         if report is not None:
-            files["python.txt"] = python_stacks(report.ranks, end_s)
+            files["python.txt"] = python_stacks(report.ranks, end_s, self._spies)
         try:
             self._prune()
             write_bundle(self._folder, name, files)
         except (ActionError, OSError) as error:
             self._on_error(str(error))
+
+    def _logs(self, namespace: str, found: Sequence[RunningContainer]) -> Mapping[str, str]:
+        try:
+            return self._tails(namespace, sorted({each.pod_uid for each in found}))
+        except ReaderError as error:
+            return {"logs.txt": f"not observable: logs of containers ({error})\n"}
 
     def _prune(self) -> None:
         # names begin with the time
@@ -94,14 +104,16 @@ def threads(found: Sequence[RunningContainer], end_s: float) -> str:
     return "\n".join(lines) + "\n"
 
 
-def python_stacks(ranks: Sequence[RankSnapshot], end_s: float) -> str:
+def python_stacks(
+    ranks: Sequence[RankSnapshot], end_s: float, confinement: Confinement | None = None
+) -> str:
     """The Python frames of each rank's lead thread, innermost first, as far as `end_s` (CLOCK_MONOTONIC) allows."""
     leads = {
         each.pid: each
         for each in ranks
         if each.role is Role.RANK and each.exit is None and is_python(procfs.comm(each.pid))
     }
-    spies = Spies(leads)
+    spies = Spies(leads, confinement)
     try:
         numbers = {
             int(pid): thread_numbers(pid, [Tid(each.tid or pid)]) for pid, each in leads.items()
@@ -116,30 +128,6 @@ def python_stacks(ranks: Sequence[RankSnapshot], end_s: float) -> str:
         lines += [f"  {frame.text}" for frame in spied.frames] if spied is not None else []
     lines += [f"not observable: {text}" for text in found.blind]
     return "\n".join(lines) + "\n"
-
-
-def logs(
-    folder: Path, namespace: str, found: Sequence[RunningContainer], end_s: float
-) -> dict[str, str]:
-    """The end of each container's newest log (kubelet's layout), by file name of the bundle."""
-    texts = {}
-    for uid in sorted({each.pod_uid for each in found}):
-        for container in sorted(folder.glob(f"{namespace}_*_{uid}/*")):
-            newest = max(container.glob("*.log"), key=lambda path: path.name, default=None)
-            if newest is not None and time.monotonic() < end_s:
-                pod = container.parent.name.split("_")[1]
-                texts[f"{pod}.{container.name}.log"] = _tail(newest)
-    return texts
-
-
-def _tail(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - _LOG_BYTES))
-            return file.read(_LOG_BYTES).decode("utf-8", "replace")
-    except OSError:
-        return ""
 
 
 def _text(path: Path) -> str:

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kcover_ebpf.api.fault_report import ReportedDeviceFault
-from kcover_ebpf.facts.devices import (
-    AerError,
-    AerSeverity,
-    DeviceFault,
-    DeviceNotice,
-    Notice,
-    PortChange,
-    XidReported,
-)
+from kcover_ebpf.facts.devices import AnnouncedFault, DeviceNotice, Notice, PortChange
 from kcover_ebpf.facts.kernel import Fact
-from kcover_ebpf.hardware import fault_rules, open_holders
-from kcover_ebpf.hardware.catalog import Catalog
+from kcover_ebpf.hardware import open_holders
+from kcover_ebpf.hardware.fault_rules import LINK_DOWN, PORT_DOWN
 from kcover_ebpf.hardware.identity import DeviceIdentity
 from kcover_ebpf.hardware.topology import Topology
 from kcover_ebpf.ids import NS, Pid
@@ -26,17 +18,14 @@ from kcover_ebpf.tunables.agent import HARMLESS_REPORTED_NS
 
 _MOST = 64
 _TEXT = 1024
-_NODE = Pid(0)
-"""In place of a holder: what a report means is asked for the device itself, whoever holds it."""
-_PORT_DOWN, _LINK_DOWN = "port down", "link down"
-_STATES = (_PORT_DOWN, _LINK_DOWN)
+_STATES = (PORT_DOWN, LINK_DOWN)
 """These last until the device says otherwise; all else is an event."""
 _CLEARS = {Notice.NIC_RECOVERED: Notice.NIC_FAILED, Notice.SLOT_UP: Notice.SLOT_DOWN}
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    fault: DeviceFault
+    fault: AnnouncedFault
     pods: frozenset[str] = frozenset()
 
 
@@ -45,75 +34,42 @@ class NodeDeviceFaults:
 
     def __init__(
         self,
-        catalog: Callable[[], Catalog],
-        driver: Callable[[], str | None],
-        below: Callable[[str], Collection[str]],
-        function_of: Callable[[str], str],
-        patience_ns: int,
+        used: Callable[[str], Sequence[str]],
         identify: Callable[[str], DeviceIdentity] = lambda _: DeviceIdentity(),
     ) -> None:
-        """`catalog` is asked at the first Xid: most nodes never have one.
-
-        `driver`: version of the GPU driver that is loaded, on which the meaning of some numbers depends;
-        `below`: GPUs and network devices at or below a PCI address; `function_of`: the PCI address of a
-        port, which the RDMA core does not report, empty where it is not known; `patience_ns`: an RDMA port
-        that was down for so long is a fatal fault, whoever holds it; `identify`: what is known of a PCI address.
-        """
-        self._catalog, self._driver = catalog, driver
-        self._below, self._function_of = below, function_of
-        self._patience_ns, self._identify = patience_ns, identify
+        """`used`: what is used of a PCI address (`DeviceWatch.used`); `identify`: what is known of one."""
+        self._used, self._identify = used, identify
         self._known: dict[tuple[str, str], _Known] = {}
         self.version = 0
 
     def observe(self, fact: Fact) -> None:
-        """Take a fact; most concern no device."""
-        port = fact.port if isinstance(fact, PortChange) else ""
-        for fault in self._faults(fact):
-            self._note((port or fault.device, fault.code), fault)
-
-    def _faults(self, fact: Fact) -> list[DeviceFault]:
+        """Take a fact; only one that says that a device works again changes anything."""
         match fact:
-            case XidReported():
-                return fault_rules.of_xid(fact, (_NODE,), self._catalog(), self._driver())
-            case AerError() if fact.severity is AerSeverity.FATAL:
-                devices = self._concerned(fact.device)
-                return [each for at in devices for each in fault_rules.of_aer(fact, (_NODE,), at)]
-            case DeviceNotice():
-                devices = self._concerned(fact.device)
-                if (cleared := _CLEARS.get(fact.notice)) is not None:
-                    for at in devices:
-                        self._clear(at, cleared.value)
-                return [
-                    each for at in devices for each in fault_rules.of_notice(fact, (_NODE,), at)
-                ]
-            case PortChange() if fact.up:
-                for code in (_PORT_DOWN, _LINK_DOWN):
+            case DeviceNotice() if (cleared := _CLEARS.get(fact.notice)) is not None:
+                for device in self._used(fact.device):
+                    self._clear(device, cleared.value)
+            case PortChange(up=True):
+                for code in _STATES:
                     self._clear(fact.port, code)
-                return []
-            case PortChange():
-                where = fact.device or self._function_of(fact.port)
-                if not where and not fact.is_rdma:
-                    return []  # of a pod or a tunnel: they come and go
-                return fault_rules.of_port(fact, (_NODE,), where or fact.port)
             case _:
-                return []
+                pass
 
-    def _concerned(self, device: str) -> Sequence[str]:
-        """What is used of a device: a port's fault is one of all that hangs on it."""
-        return sorted(self._below(device)) or (device,)
-
-    def _note(self, key: tuple[str, str], fault: DeviceFault) -> None:
+    def add(self, fault: AnnouncedFault, pods: frozenset[str]) -> None:
+        """Take a fault, and the uids of the pods that are concerned."""
+        key = (fault.port or fault.device, fault.code)
         before = self._known.get(key)
         if before is None and len(self._known) >= _MOST and not self._made_room(fault):
             return
-        if before is not None and fault.code == _PORT_DOWN:
-            since_ns = before.fault.boottime_ns  # it was down all the time
-            lost = before.fault.ends_job
-            fault = replace(fault, boottime_ns=since_ns, ends_job=lost, device_unfit=lost)
-        self._known[key] = _Known(fault, before.pods if before else frozenset())
+        if before is not None:
+            pods |= before.pods
+            if fault.code == PORT_DOWN:  # it was down all the time
+                lost = before.fault.ends_job or fault.ends_job
+                since_ns = before.fault.boottime_ns
+                fault = replace(fault, boottime_ns=since_ns, ends_job=lost, device_unfit=lost)
+        self._known[key] = _Known(fault, pods)
         self.version += 1
 
-    def _made_room(self, fault: DeviceFault) -> bool:
+    def _made_room(self, fault: AnnouncedFault) -> bool:
         """A fault that matters takes the place of the oldest harmless one, of an event first."""
         harmless = [key for key, known in self._known.items() if _is_harmless(known.fault)]
         if _is_harmless(fault) or not harmless:
@@ -136,28 +92,13 @@ class NodeDeviceFaults:
             if fault.device == device and fault.boottime_ns <= until_ns and not _is_harmless(fault):
                 self._clear(*key)
 
-    def hold(self, fault: DeviceFault, pod_uid: str) -> None:
-        """A process of this pod holds the device of a fault."""
-        for key, known in self._known.items():
-            if known.fault.device == fault.device and pod_uid and pod_uid not in known.pods:
-                self._known[key] = replace(known, pods=known.pods | {pod_uid})
-                self.version += 1
-
     def on_pass(self, now_ns: int) -> None:
-        """Ports that stayed down until now (boottime) have become fatal; harmless events of a day ago are dropped."""
+        """Harmless events of a day before now (boottime) are dropped."""
         for key, known in list(self._known.items()):
             fault = known.fault
-            lasted_ns = now_ns - fault.boottime_ns
-            if (
-                _is_harmless(fault)
-                and fault.code not in _STATES
-                and lasted_ns >= HARMLESS_REPORTED_NS
-            ):
+            is_event = _is_harmless(fault) and fault.code not in _STATES
+            if is_event and now_ns - fault.boottime_ns >= HARMLESS_REPORTED_NS:
                 self._clear(*key)
-            elif fault.code == _PORT_DOWN and not fault.ends_job and lasted_ns >= self._patience_ns:
-                lost = replace(fault, ends_job=True, device_unfit=True)
-                self._known[key] = replace(known, fault=lost)
-                self.version += 1
 
     def reported(self, now_ns: int) -> tuple[ReportedDeviceFault, ...]:
         """For the node's report; ages in seconds before `now_ns` (boottime)."""
@@ -193,6 +134,6 @@ def devices_of(topology: Topology, members: Mapping[Pid, str]) -> dict[str, tupl
     return {uid: tuple(sorted(devices)) for uid, devices in found.items()}
 
 
-def _is_harmless(fault: DeviceFault) -> bool:
+def _is_harmless(fault: AnnouncedFault) -> bool:
     """Neither a job was lost by it, nor is the device unfit for another."""
     return not (fault.ends_job or fault.device_unfit)

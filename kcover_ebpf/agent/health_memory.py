@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from kcover_ebpf import __version__
 from kcover_ebpf.api.node_health import NodeHealth, PartHealth, RememberedFault
 from kcover_ebpf.facts.health import SEVERITY, Result, worst
+from kcover_ebpf.inspection.result import PartResult
 from kcover_ebpf.output.formatting import printable
 from kcover_ebpf.tunables.agent import (
     DEVICE_GONE_S,
@@ -28,26 +29,14 @@ _WELL = (Result.PASS, Result.WARN)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What one round found about a check or a device."""
-
-    name: str
-    result: Result
-    evidence: Sequence[str] = ()
-    """Worst first; of any length, with any characters."""
-    advice: str = ""
-    kind: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Round:
     """One round."""
 
     time_s: float
     """Its end (unix seconds)."""
     boot_id: str
-    checks: Sequence[Seen]
-    devices: Sequence[Seen] = ()
+    checks: Sequence[PartResult]
+    devices: Sequence[PartResult] = ()
     unfit: Sequence[str] = ()
     """Announced faults by which a device is unfit, and that are not over; a sentence each."""
     faults: Sequence[tuple[str, str, float]] = ()
@@ -103,20 +92,20 @@ def _remembered(before: Sequence[RememberedFault], seen: Round) -> tuple[Remembe
     return tuple(sorted(known.values(), key=lambda each: -each.last_s)[:_MOST_FAULTS])
 
 
-def _repeated(faults: Sequence[RememberedFault], now_s: float) -> list[Seen]:
+def _repeated(faults: Sequence[RememberedFault], now_s: float) -> list[PartResult]:
     """The result of the faults that are remembered, as if it were a check; none where there are none."""
     if not faults:
         return []
     ordered = sorted(faults, key=lambda each: (-each.count, -each.last_s))
-    lines = [
-        f"{each.device} {each.fault}: {each.count} in the last week, the newest "
-        f"{(now_s - each.last_s) / 3600.0:.1f} h ago"
-        for each in ordered
-    ]
+    lines = tuple(
+        f"{fault.device} {fault.fault}: {fault.count} in the last week, the newest "
+        f"{(now_s - fault.last_s) / 3600.0:.1f} h ago"
+        for fault in ordered
+    )
     if ordered[0].count < FAULTS_REPEATED:
-        return [Seen("faults", Result.PASS, lines)]
+        return [PartResult("faults", Result.PASS, lines)]
     advice = "examine the device: it works again each time, and fails again"
-    return [Seen("faults", Result.WARN, lines, advice)]
+    return [PartResult("faults", Result.WARN, lines, advice)]
 
 
 def _devices(old: Mapping[str, PartHealth], seen: Round) -> tuple[PartHealth, ...]:
@@ -129,7 +118,8 @@ def _devices(old: Mapping[str, PartHealth], seen: Round) -> tuple[PartHealth, ..
     for known in old.values():
         if known.kind is None or known.name in present:
             continue
-        gone = _part(Seen(known.name, Result.UNKNOWN, _GONE, kind=known.kind), old, seen.time_s)
+        result = PartResult(known.name, Result.UNKNOWN, _GONE, kind=known.kind)
+        gone = _part(result, old, seen.time_s)
         if seen.time_s - gone.since_s < DEVICE_GONE_S:
             found.append(gone)
     return _bounded(found, _MOST_DEVICES)
@@ -144,20 +134,21 @@ def mended(health: NodeHealth) -> dict[str, float]:
     }
 
 
-def _part(seen: Seen, before: Mapping[str, PartHealth], now_s: float) -> PartHealth:
-    old = before.get(seen.name)
-    same = old is not None and old.result is seen.result
-    failed = seen.result is Result.FAIL
+def _part(part: PartResult, before: Mapping[str, PartHealth], now_s: float) -> PartHealth:
+    old = before.get(part.name)
+    same = old is not None and old.result is part.result
+    failed = part.result is Result.FAIL
     return PartHealth(
-        name=_text(seen.name),
-        result=seen.result,
+        name=_text(part.name),
+        result=part.result,
         since_s=old.since_s if old is not None and same else now_s,
         rounds=old.rounds + 1 if old is not None and same else 1,
-        kind=seen.kind,
-        evidence=tuple(map(_text, seen.evidence[:MOST_LINES])),
-        advice=_text(seen.advice) or None,
+        kind=part.kind,
+        evidence=tuple(map(_text, part.evidence[:MOST_LINES])),
+        advice=_text(part.advice) or None,
+        devices=tuple(map(_text, part.devices[:_MOST_DEVICES])),
         failed_s=now_s if failed else old.failed_s if old is not None else None,
-        unmended=failed or (seen.result is Result.UNKNOWN and old is not None and old.unmended),
+        unmended=failed or (part.result is Result.UNKNOWN and old is not None and old.unmended),
     )
 
 

@@ -8,29 +8,27 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import random
-import signal
-import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from kcover_ebpf.agent import health_memory, left_behind
-from kcover_ebpf.agent.health_memory import Round, Seen
-from kcover_ebpf.agent.left_behind import LeftBehind, seen_of
+from kcover_ebpf.agent.health_memory import Round
+from kcover_ebpf.agent.left_behind import LeftBehind
 from kcover_ebpf.agent.report_sender import MANAGER
 from kcover_ebpf.agent.state_file import write_json
 from kcover_ebpf.api.codec import decode
 from kcover_ebpf.api.fault_report import ReportedDeviceFault
-from kcover_ebpf.api.node_health import HEALTHS, NodeHealth, object_of
+from kcover_ebpf.api.node_health import HEALTHS, NodeHealth, PartHealth, object_of
+from kcover_ebpf.confined import helper
 from kcover_ebpf.errors import ApiError, ObjectError
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.host import procfs
-from kcover_ebpf.inspection.round import RoundOptions, environment
+from kcover_ebpf.inspection.result import PartResult
+from kcover_ebpf.inspection.round import RoundAnswer, RoundOptions, environment
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.tunables.agent import (
     FIRST_ROUND_S,
@@ -39,6 +37,10 @@ from kcover_ebpf.tunables.agent import (
     ROUND_DEADLINE_S,
     ROUNDS_MISSED,
 )
+from kcover_ebpf.tunables.host import HELPER_REAP_S
+
+_ANSWER_BYTES = 8 << 20
+"""Of one round: some hundred devices and checks, each with some lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,22 +135,19 @@ class Inspector:
         if self._stopping:
             return
         now_s = time.time()
-        checks = [seen_of(each) for each in answer.get("checks", ())]
-        devices = [seen_of(each) for each in answer.get("devices", ())]
+        checks: Sequence[PartResult] = [check.part for check in answer.checks]
+        devices: Sequence[PartResult] = answer.devices
         if wrong and self.latest is not None:
-            lost = (wrong,)
-            checks += [Seen(each.name, Result.UNKNOWN, lost) for each in self.latest.checks]
-            devices += [
-                Seen(each.name, Result.UNKNOWN, lost, kind=each.kind)
-                for each in self.latest.devices
-            ]
+            checks = _unknown(self.latest.checks, wrong)
+            devices = _unknown(self.latest.devices, wrong)
         hanging = tuple(self._left.values())
-        for each in answer.get("checks", ()):
-            if left := left_behind.of_answer(each, devices, now_s):
-                self._left[each["name"]] = left
-        checks = left_behind.joined(checks, [each.check for each in hanging])
-        devices = left_behind.joined(devices, [one for each in hanging for one in each.devices])
-        self.cpu_s += float(answer.get("cpu_seconds", 0.0))
+        for check in answer.checks:
+            if left := left_behind.of_check(check, devices, now_s):
+                self._left[check.name] = left
+        checks = left_behind.with_left_behind(checks, [left.check for left in hanging])
+        of_hanging = [device for left in hanging for device in left.devices]
+        devices = left_behind.with_left_behind(devices, of_hanging)
+        self.cpu_s += answer.cpu_s
         unfit = [f"{each.device} {each.fault}: {each.text}" for each in self._unfit]
         boot_id = procfs.boot_id()
         done = Round(now_s, boot_id, checks, devices, unfit, self._announced)
@@ -157,39 +156,31 @@ class Inspector:
         _save(self._options.state_file, health)
         self.latest, self.ended_s = health, time.monotonic()
 
-    def _ask(self, wanted: RoundOptions) -> tuple[Mapping[str, Any], str]:
+    def _ask(self, wanted: RoundOptions) -> tuple[RoundAnswer, str]:
         """The answer of a round, and why there is none; one of the two is empty."""
+        nothing = RoundAnswer()
         try:
-            process = subprocess.Popen(
+            # it reads no byte that a tenant wrote, and needs the devices
+            running = helper.start(
                 wanted.argv(),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-                text=True,
-                env=environment() | {"NODE_NAME": self._options.node},
+                None,
+                session=True,
+                grace_s=HELPER_REAP_S,  # its checks have sessions of their own, which it ends
+                niceness=INSPECTION_NICENESS,
+                environment=environment() | {"NODE_NAME": self._options.node},
             )
         except OSError as error:
-            return {}, f"the inspection cannot be started: {error.strerror}"
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, process.pid, INSPECTION_NICENESS)
+            return nothing, f"the inspection cannot be started: {error.strerror}"
         end_s = time.monotonic() + ROUND_DEADLINE_S
-        while True:
-            try:
-                out, err = process.communicate(timeout=1.0)
-            except subprocess.TimeoutExpired:
-                if self._stopping or time.monotonic() > end_s:
-                    _end(process)
-                    return {}, f"the inspection did not end within {ROUND_DEADLINE_S:.0f} s"
-            else:
-                break
-        if process.returncode != 0:
-            return {}, f"the inspection failed: {' '.join(err.split())[-200:]}"
+        out, why = running.output(end_s, _ANSWER_BYTES, stops=lambda: self._stopping)
+        if running.exit_code is None or running.exit_code < 0:
+            return nothing, f"the inspection did not end within {ROUND_DEADLINE_S:.0f} s"
+        if running.exit_code != 0:
+            return nothing, f"the inspection failed: {why}"
         try:
-            answer: dict[str, Any] = json.loads(out)
-        except ValueError:
-            return {}, "the inspection gave no answer"
-        return answer, ""
+            return decode(RoundAnswer, json.loads(out)), ""
+        except (ValueError, RecursionError, ObjectError):
+            return nothing, "the inspection gave no answer"
 
     def _publish(self) -> bool:
         if self.latest is None:
@@ -202,17 +193,9 @@ class Inspector:
         return True
 
 
-def _end(process: subprocess.Popen[str]) -> None:
-    """Kill it with all it started, and leave it behind if it does not end."""
-    for pipe in (process.stdout, process.stderr):
-        if pipe is not None:
-            pipe.close()
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(1.0)
-            return
+def _unknown(parts: Sequence[PartHealth], reason: str) -> list[PartResult]:
+    """Those of the round before, of which this one says nothing."""
+    return [PartResult(part.name, Result.UNKNOWN, (reason,), kind=part.kind) for part in parts]
 
 
 def _load(file: Path) -> NodeHealth | None:

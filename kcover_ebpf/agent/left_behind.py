@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from kcover_ebpf.agent.health_memory import MOST_LINES, Seen
+from kcover_ebpf.agent.health_memory import MOST_LINES
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.host import process_tree
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.inspection.result import CheckResult, PartResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +19,8 @@ class LeftBehind:
 
     pid: Pid
     start_ticks: int
-    check: Seen
-    devices: tuple[Seen, ...] = ()
+    check: PartResult
+    devices: tuple[PartResult, ...] = ()
     """Those that the check failed."""
 
     def is_there(self) -> bool:
@@ -29,34 +29,34 @@ class LeftBehind:
         return process_tree.is_same_alive(self.pid, self.start_ticks)
 
 
-def of_answer(
-    answer: Mapping[str, Any], devices: Iterable[Seen], now_s: float
-) -> LeftBehind | None:
-    """By a check's part of the answer of a round, and all devices of that round; None if nothing was left behind."""
-    pid: int | None = answer.get("left_behind")
+def of_check(check: CheckResult, devices: Iterable[PartResult], now_s: float) -> LeftBehind | None:
+    """By what a check of a round came to, and all devices of that round; None if nothing was left behind."""
+    pid = check.left_behind
     stat = process_tree.read_stat(pid) if pid is not None else None
     if pid is None or stat is None or not stat.alive:
         return None
     # The time itself, not for how long: a text that changes is another condition and another Event.
     since = f"{rfc3339.to_text(now_s)[:16]}Z"
     text = f"not run again: process {pid} of an earlier round hangs in it since {since}"
-    failing = frozenset(answer.get("failing", ()))
+    failing = check.failing_devices
     return LeftBehind(
         Pid(pid),
         stat.start_ticks,
-        _meanwhile(seen_of(answer), text),
-        tuple(_meanwhile(each, text) for each in devices if each.name in failing),
+        _meanwhile(check.part, text),
+        tuple(_meanwhile(device, text) for device in devices if device.name in failing),
     )
 
 
-def _meanwhile(seen: Seen, text: str) -> Seen:
+def _meanwhile(part: PartResult, text: str) -> PartResult:
     """A failure lasts: what hangs is no sign that it is over. Anything else may have changed since."""
-    if seen.result is Result.FAIL:
-        return replace(seen, evidence=(*seen.evidence[: MOST_LINES - 1], text))
-    return replace(seen, result=Result.UNKNOWN, evidence=(text,), advice="")
+    if part.result is Result.FAIL:
+        return replace(part, evidence=(*part.evidence[: MOST_LINES - 1], text))
+    return replace(part, result=Result.UNKNOWN, evidence=(text,), advice="")
 
 
-def joined(found: Sequence[Seen], meanwhile: Iterable[Seen]) -> list[Seen]:
+def with_left_behind(
+    found: Sequence[PartResult], meanwhile: Iterable[PartResult]
+) -> list[PartResult]:
     """What a round found, and beside it what counts meanwhile: a failure, unless the round saw another one itself."""
     by_name = {each.name: each for each in found}
     for each in meanwhile:
@@ -64,10 +64,3 @@ def joined(found: Sequence[Seen], meanwhile: Iterable[Seen]) -> list[Seen]:
         if now is None or (each.result is Result.FAIL and now.result is not Result.FAIL):
             by_name[each.name] = each
     return list(by_name.values())
-
-
-def seen_of(raw: Mapping[str, Any]) -> Seen:
-    """A check or a device of the answer of a round."""
-    name = raw["name"] if "name" in raw else raw["device"]
-    evidence: Sequence[str] = raw["evidence"]
-    return Seen(name, Result(raw["result"]), evidence, raw["advice"], raw.get("kind"))

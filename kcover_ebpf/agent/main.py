@@ -11,7 +11,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,18 +25,23 @@ from kcover_ebpf.agent.device_faults import NodeDeviceFaults
 from kcover_ebpf.agent.idle_pods import IdlePods
 from kcover_ebpf.agent.informers import Informers
 from kcover_ebpf.agent.inspector import Inspector, InspectorOptions
+from kcover_ebpf.agent.job_memories import JobMemories
 from kcover_ebpf.agent.lease_writer import LeaseWriter
 from kcover_ebpf.agent.node_loop import NodeLoop
 from kcover_ebpf.agent.order_journal import OrderJournal
+from kcover_ebpf.agent.order_listeners import Listeners
 from kcover_ebpf.agent.outputs import NodeOutputs
 from kcover_ebpf.agent.pod_registry import PodRegistry
+from kcover_ebpf.agent.reader.logs import LogPlan
+from kcover_ebpf.agent.reader.started import ConfinedReaders
 from kcover_ebpf.agent.report_builder import Identity, ReportBuilder
 from kcover_ebpf.agent.report_cache import ReportCache
 from kcover_ebpf.agent.report_names import report_name
 from kcover_ebpf.agent.report_sender import ReportSender
+from kcover_ebpf.agent.resumer import Resumer
 from kcover_ebpf.api.fault_report import Ack, FaultReport, PodRef
+from kcover_ebpf.host import cgroups
 from kcover_ebpf.host.host_programs import host_root
-from kcover_ebpf.ids import NS
 from kcover_ebpf.inspection.round import RoundOptions
 from kcover_ebpf.kernel import capabilities, features
 from kcover_ebpf.kernel.capabilities import Capability
@@ -54,11 +59,9 @@ from kcover_ebpf.watching.start import FactSources
 
 if TYPE_CHECKING:
     from kcover_ebpf.api.job_kinds import Gang
-    from kcover_ebpf.hardware.catalog import Catalog
     from kcover_ebpf.hardware.telemetry.watch import TelemetryOptions
     from kcover_ebpf.kernel.sampler import KernelSampler
     from kcover_ebpf.kube.client import ApiClient
-    from kcover_ebpf.logs.rules import LogRule
     from kcover_ebpf.output.metrics import MetricsServer
 
 _LOG = logging.getLogger(__name__)
@@ -93,9 +96,13 @@ class AgentOptions:
     inspect: RoundOptions = field(default_factory=RoundOptions)
     pod_logs: Path | None = None
     """/var/log/pods of the node; None: logs of containers are not read."""
-    log_rules: Sequence[LogRule] = ()
-    """First match first."""
+    log_rules: Path | None = None
+    """The operator's rules for lines of logs; None: those of the package alone."""
     settings: Settings = field(default_factory=Settings)
+
+
+def _warn(text: str) -> None:
+    _LOG.warning(text, extra=about(text))
 
 
 def run_agent(plan: AgentOptions) -> int:
@@ -117,13 +124,16 @@ class _Agent:
         plan = self._plan
         server = start.bind_metrics(plan.metrics, self._stack)
         journal = OrderJournal(plan.state_dir / "orders.json")
-        session = connect(plan.kubeconfig, plan.context)
+        session = connect(plan.kubeconfig, plan.context, is_small=True)
+        containers = Containers()
+        self._resumer = self._start_resumer()
+        self._readers = self._make_readers(containers)
         sources = self._open_sources()
         kernel, devices = sources.kernel, sources.devices
         start.drop_privileges(_KEPT, plan.settings)
         start.catch_ending(self._ending.set)
-        registry = PodRegistry(plan.node, lambda text: _LOG.warning(text, extra=about(text)))
-        containers = Containers()
+        registry = PodRegistry(plan.node, _warn)
+        self._readers.start(devices.nccl)
         self._executor = executor = self._make_executor(registry, containers, journal)
         self._reporter = reporter = self._make_reporter(session)
         informers = Informers(
@@ -133,26 +143,39 @@ class _Agent:
         self._builder = builder = self._make_builder(reporter, informers)
         self._outputs = outputs = NodeOutputs(builder, registry, self._device_faults, devices)
         self._follow_gpus(outputs, registry, containers)
-        self._loop = NodeLoop(
-            kernel,
-            devices,
-            registry,
-            containers,
-            plan.settings,
-            outputs,
-            is_stopped_by_us=executor.is_stopped_by_us,
-            sinks=outputs.sinks,
-        )
+        memories = JobMemories(plan.state_dir / "jobs.json")
+        self._loop = self._make_loop(sources, registry, containers, memories)
         self._order_thread, self._report_thread = self._start(executor), self._start(reporter)
         self._inspect(session)
-        self._read_logs(sources.catalog)
+        self._read_logs()
         informers.start()
         if server is not None:
             self._serve(server, sources, informers)
         _LOG.info(self._greeting(kernel, session.host))
         self._loop.run(self._is_over)
+        memories.save(time.monotonic(), at_once=True)
         _LOG.info("stopping")
         return 0
+
+    def _make_loop(
+        self,
+        sources: FactSources,
+        registry: PodRegistry,
+        containers: Containers,
+        memories: JobMemories,
+    ) -> NodeLoop:
+        return NodeLoop(
+            sources.kernel,
+            sources.devices,
+            registry,
+            containers,
+            self._plan.settings,
+            self._outputs,
+            is_stopped_by_us=self._executor.is_stopped_by_us,
+            memories=memories,
+            sinks=self._outputs.sinks,
+            sources=self._readers.sources,
+        )
 
     def _follow_gpus(
         self, outputs: NodeOutputs, registry: PodRegistry, containers: Containers
@@ -185,14 +208,7 @@ class _Agent:
         plan = self._plan
         sources = start.open_sources(plan.settings, plan.catalog, plan.telemetry, self._stack)
         devices = sources.devices
-        self._device_faults = NodeDeviceFaults(
-            sources.catalog,
-            lambda: devices.driver,
-            devices.users.below,
-            devices.users.function_of,
-            int(plan.settings.policy.port_patience_s * NS),
-            devices.identities.of,
-        )
+        self._device_faults = NodeDeviceFaults(devices.used, devices.identities.of)
         return sources
 
     def _make_reporter(self, session: ApiClient) -> ReportSender:
@@ -212,19 +228,28 @@ class _Agent:
         self._builder.health = lambda: inspector.latest
         self._inspection_thread = self._start(inspector)
 
-    def _read_logs(self, catalog: Callable[[], Catalog]) -> None:
+    def _start_resumer(self) -> Resumer:
+        resumer = Resumer()
+        # while we may still keep it from being killed for memory
+        resumer.start()
+        self._stack.callback(resumer.close)
+        return resumer
+
+    def _make_readers(self, containers: Containers) -> ConfinedReaders:
         plan = self._plan
-        if plan.pod_logs is None:
+        logs = LogPlan(plan.pod_logs, plan.log_rules, plan.catalog) if plan.pod_logs else None
+        own = [each.path for each in containers.of_pod(plan.pod.uid)] if plan.pod else []
+        readers = ConfinedReaders(logs, (*cgroups.own_groups(), *own), _warn)
+        self._stack.callback(readers.close)
+        return readers
+
+    def _read_logs(self) -> None:
+        source = self._readers.logs
+        if source is None:
             return
         from kcover_ebpf.agent.log_watch import LogWatch
 
-        logs = LogWatch(
-            plan.pod_logs,
-            plan.log_rules,
-            catalog(),
-            lambda text: _LOG.warning(text, extra=about(text)),
-            longest_phase_s=plan.settings.longest_phase_s,
-        )
+        logs = LogWatch(source, _warn, longest_phase_s=self._plan.settings.longest_phase_s)
         self._outputs.logs, self._builder.logs = logs, logs.of_pods
         self._log_thread = self._start(logs)
 
@@ -239,18 +264,21 @@ class _Agent:
     def _make_executor(
         self, registry: PodRegistry, containers: Containers, journal: OrderJournal
     ) -> order_executor.OrderExecutor:
+        logs = self._readers.logs
         bundles = Bundles(
             self._plan.state_dir / "bundles",
             self._last_report,
             _LOG.info,
+            logs.tails if logs is not None else lambda *_: {},
+            self._readers.spies,
         )
-        listeners = order_executor.Listeners(
+        listeners = Listeners(
             acked=self._on_ack,
             killed=self._forget,
             evidence=bundles.of,
             passed_over=_LOG.info,
         )
-        return order_executor.OrderExecutor(registry, containers, journal, listeners)
+        return order_executor.OrderExecutor(registry, containers, journal, listeners, self._resumer)
 
     # the executor is there before what it talks to: it must let go of old stops first
 
@@ -287,7 +315,9 @@ class _Agent:
         from kcover_ebpf.agent.metrics import AgentMetrics
 
         metrics = AgentMetrics.of(sources.kernel, sources.devices)
-        self._outputs.metrics = metrics
+        self._outputs.metrics, self._outputs.readers = metrics, self._readers
+        refuses = self._readers.refuses_devices
+        metrics.readers.begin(self._readers.names, refuses_devices=refuses)
         checks = {
             "/healthz": lambda: health.wrong(self._parts()),
             "/readyz": lambda: "" if informers.has_pods() else "not synced with the API server yet",

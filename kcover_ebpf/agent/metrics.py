@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from kcover_ebpf.agent.gpu_metrics import GpuMetrics
 from kcover_ebpf.agent.inspection_metrics import InspectionMetrics
 from kcover_ebpf.agent.log_metrics import LogMetrics
+from kcover_ebpf.agent.reader_metrics import ReaderMetrics
 from kcover_ebpf.api.fault_report import Ack, AckResult, FaultReport, ReportedDeviceFault
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.api.order import Verb
@@ -78,6 +79,7 @@ class AgentMetrics(MetricsSink):
         self.gpus = GpuMetrics()
         self.registry.register(self.gpus)
         self.logs = LogMetrics(self.registry)
+        self.readers = ReaderMetrics(self.registry)
 
     def on_pass(
         self, gangs: Mapping[Gang, FaultReport], pod_count: int, waiting: int, sent: Tally[str]

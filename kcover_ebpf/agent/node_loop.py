@@ -6,21 +6,24 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from kcover_ebpf.agent.containers import Containers, processes
+from kcover_ebpf.agent.job_memories import JobMemories
 from kcover_ebpf.agent.pod_registry import LocalGang, PodRegistry
 from kcover_ebpf.api.job_kinds import Gang, counts_whole_gang
 from kcover_ebpf.diagnosis.rank_numbers import INDEX, RANK_ENVIRON
 from kcover_ebpf.diagnosis.tracker import Tracker
+from kcover_ebpf.facts.devices import AnnouncedFault
 from kcover_ebpf.facts.kernel import Fact, ProcessExit, ProcessFork, ProcessTotals, Tick
 from kcover_ebpf.hardware.watch import DeviceWatch
 from kcover_ebpf.host import procfs
 from kcover_ebpf.host.identities import Identities
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
 from kcover_ebpf.tunables.agent import NEXT_START_NS
 from kcover_ebpf.watching.job_watch import JobWatch
 from kcover_ebpf.watching.judging import ObservationSink
 from kcover_ebpf.watching.loop import SamplingLoop
+from kcover_ebpf.watching.rank_sources import RankSources
 
 
 class GangWatch:
@@ -46,6 +49,10 @@ class PassListener(Protocol):
         """A fact about this node rather than a process."""
         ...
 
+    def on_announced(self, fault: AnnouncedFault, pods: frozenset[str]) -> None:
+        """A fault of a device of this node; `pods`: uids of those whose processes are concerned."""
+        ...
+
 
 class NodeLoop(SamplingLoop):
     """Watches the gangs of a registry until it is asked to stop. Not thread-safe, but for `forget`."""
@@ -60,12 +67,18 @@ class NodeLoop(SamplingLoop):
         listener: PassListener,
         *,
         is_stopped_by_us: Callable[[Gang], bool],
+        memories: JobMemories,
         sinks: Callable[[Gang], Sequence[ObservationSink]] = lambda _: (),
+        sources: RankSources | None = None,
     ) -> None:
-        """`is_stopped_by_us`: we keep this gang stopped; `sinks`: what receives the verdicts on a gang."""
-        super().__init__(kernel, devices, settings)
+        """`is_stopped_by_us`: we keep this gang stopped; `sinks`: what receives the verdicts on a gang.
+
+        `sources`: who reads what ranks wrote; None: this process.
+        """
+        super().__init__(kernel, devices, settings, sources)
         self._registry, self._containers, self._listener = registry, containers, listener
         self._is_stopped_by_us, self._sinks = is_stopped_by_us, sinks
+        self._memories = memories
         self._nccl = devices.nccl
         self._identities = Identities()
         self._gangs: dict[Gang, GangWatch] = {}
@@ -110,6 +123,7 @@ class NodeLoop(SamplingLoop):
                 each.watch.judge()
                 each.watch.publish_table()
         self._listener.on_pass(self._gangs.values())
+        self._memories.save(procfs.boottime_ns() / NS)
 
     def _hear(self, events: Iterable[Fact]) -> bool:
         if self._take(events):
@@ -139,6 +153,11 @@ class NodeLoop(SamplingLoop):
         else:
             self._listener.on_node_fact(fact)
         return announced
+
+    def _on_announced(self, fault: AnnouncedFault) -> None:
+        owners = ((pid, self._owners.get(pid)) for pid in fault.holders)
+        uids = {owner.pods.get(pid, "") for pid, owner in owners if owner is not None}
+        self._listener.on_announced(fault, frozenset(uids - {""}))
 
     def _adopt(self, totals: ProcessTotals) -> GangWatch | None:
         """A child that is sampled although it was never announced (the record of its fork was lost)."""
@@ -186,7 +205,7 @@ class NodeLoop(SamplingLoop):
             suspicious_period_s=self._settings.suspicious_period_s,
             policy=here.policy,
         )
-        return JobWatch(
+        watch = JobWatch(
             self._kernel,
             tracker,
             self._table,
@@ -197,7 +216,10 @@ class NodeLoop(SamplingLoop):
             identities=self._identities,
             nccl=self._nccl,
             reads_stacks=True,
+            sources=self._sources,
         )
+        watch.job.remember(self._memories.of(gang))
+        return watch
 
     def _leave(self, known: GangWatch) -> None:
         """Let go of processes whose pod is being deleted: how they end is no fault."""

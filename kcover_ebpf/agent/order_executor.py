@@ -1,7 +1,9 @@
 """Carries out the orders of Incidents, as docs/decisions/0005 says, and refuses everything else.
 
-All of it runs in one thread (`run`), so that an order waits for nothing but the one before. No error
-ends it, and no disk keeps it from letting processes go: a rank that stays stopped is a hang of our own making.
+All of it runs in one thread (`run`), so that an order waits for nothing but the one before. It opens nothing whose
+name a tenant chooses, and waits for nothing without a limit. No error ends it, and no disk keeps it from resuming or
+killing: a rank that stays stopped is a hang of our own making. What it stops, a process outside of this one lets go
+(`resumer`), should this one be gone.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from functools import partial
 
 from kcover_ebpf.agent import stop_and_kill
 from kcover_ebpf.agent.containers import Containers, RunningContainer, start_ticks
+from kcover_ebpf.agent.evidence_thread import EvidenceThread
 from kcover_ebpf.agent.order_journal import (
     ContainerRef,
     OrderJournal,
@@ -23,6 +26,7 @@ from kcover_ebpf.agent.order_journal import (
     StopRecord,
     interrupted,
 )
+from kcover_ebpf.agent.order_listeners import Listeners, StopHolder
 from kcover_ebpf.agent.pod_registry import LocalGang, PodRegistry
 from kcover_ebpf.agent.report_names import key_of
 from kcover_ebpf.api.fault_report import Ack, AckResult
@@ -38,26 +42,6 @@ _ACKS_REPORTED = 8
 """As many as the schema admits (crds/faultreports.yaml, spec.acks)."""
 
 
-@dataclass(frozen=True, slots=True)
-class BundleWriter:
-    """A bundle that `write` makes; `path` is announced before it is there, for a stop must not wait."""
-
-    path: str
-    write: Callable[[], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Listeners:
-    """Callbacks; all are called in the order thread and must not wait."""
-
-    acked: Callable[[Gang, Ack], None]
-    killed: Callable[[Gang], None]
-    """The gang's processes were ended by us: what is seen of their death is no fault."""
-    evidence: Callable[[Gang, Sequence[RunningContainer]], BundleWriter]
-    """All is stopped: what is to be kept of it before it is killed."""
-    passed_over: Callable[[str], None]
-
-
 @dataclass(slots=True)
 class _OpenStop:
     """A KillTerminating that stays in force until it expires: pods may be marked after it was heard."""
@@ -71,18 +55,21 @@ class _OpenStop:
 class OrderExecutor:
     """Obeys. `hear`, `pods_changed` and `is_stopped_by_us` may be called from any thread."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - one part of carrying out each
         self,
         registry: PodRegistry,
         containers: Containers,
         journal: OrderJournal,
         listeners: Listeners,
+        holder: StopHolder,
         clock: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
         """`clock`: unix seconds; the controller's clock and ours must agree to a few seconds. `steady`: never set."""
         self._registry, self._containers, self._journal = registry, containers, journal
         self._listeners, self._clock, self._steady = listeners, clock, steady
+        self._holder = holder
+        self._evidence = EvidenceThread(listeners.passed_over, steady)
         self._until_s = dict.fromkeys(journal.stops, steady() + LONGEST_STOP_S)
         """Incident to when what is stopped for it is let go, by the steady clock."""
         self._inbox: queue.SimpleQueue[OrderedIncident | None] = queue.SimpleQueue()
@@ -203,9 +190,13 @@ class OrderExecutor:
             # half a gang that is stopped is of no use
             self._try(f"cannot resume {gang.name}", lambda: self._release(incident.uid))
         if not self._journal.knows(order.id):
-            with contextlib.suppress(ActionError):
-                self._journal.note(order, key_of(gang))
+            self._remember(order, gang)
         self._ack(gang, Ack(order.id, order.verb, AckResult.REFUSED, 0, why))
+
+    def _remember(self, order: Order, gang: Gang) -> None:
+        """An order that does no harm twice: whether it is on disk does not matter."""
+        with contextlib.suppress(ActionError):
+            self._journal.note(order, key_of(gang))
 
     def _is_done(self, order: Order) -> bool:
         # killing what is being deleted is the one order that stays in force, also after a restart of ours
@@ -230,14 +221,13 @@ class OrderExecutor:
                 self._kill(incident, order, gang)
             case Verb.RESUME:
                 outcome = self._release(incident.uid)
-                with contextlib.suppress(ActionError):
-                    self._journal.note(order, key_of(gang))
+                self._remember(order, gang)
                 self._finish(gang, order, outcome)
             case Verb.SNAPSHOT:
-                self._snapshot(order, gang, pods)
+                self._snapshot(incident, order, gang, pods)
             case Verb.KILL_TERMINATING:
                 if not self._journal.knows(order.id):
-                    self._journal.begin(order, key_of(gang))
+                    self._remember(order, gang)
                 self._open_stops.append(_OpenStop(order, gang, set()))
 
     def _stop(
@@ -262,25 +252,39 @@ class OrderExecutor:
             if self._stopping.is_set():
                 raise ActionError("the agent is shutting down")
             self._note_stopped()
-            outcome = stop_and_kill.stop(found)
-        evidence = self._listeners.evidence(gang, found)
-        self._finish(gang, order, outcome, evidence.path)
-        self._try("cannot save evidence", evidence.write)
+            hold = partial(self._holder.hold, incident.uid)
+            outcome = stop_and_kill.stop(found, hold, {each.pid for each in already})
+        self._save(incident, order, gang, found, outcome)
 
-    def _snapshot(self, order: Order, gang: Gang, pods: Sequence[Pod]) -> None:
+    def _snapshot(
+        self, incident: OrderedIncident, order: Order, gang: Gang, pods: Sequence[Pod]
+    ) -> None:
         found = [each for pod in pods for each in self._containers.at_work(pod)]
         self._journal.begin(order, key_of(gang))
-        evidence = self._listeners.evidence(gang, found)
-        self._finish(gang, order, stop_and_kill.StopOutcome(0), evidence.path)
-        self._try("cannot save evidence", evidence.write)
+        self._save(incident, order, gang, found, stop_and_kill.StopOutcome(0))
+
+    def _save(
+        self,
+        incident: OrderedIncident,
+        order: Order,
+        gang: Gang,
+        found: Sequence[RunningContainer],
+        outcome: stop_and_kill.StopOutcome,
+    ) -> None:
+        bundle = self._listeners.evidence(gang, found)
+        # a stop is reported before there is evidence: all other nodes wait for it
+        self._finish(gang, order, outcome, bundle.path)
+        self._evidence.write(incident.uid, bundle)
 
     def _kill(self, incident: OrderedIncident, order: Order, gang: Gang) -> None:
         record = self._journal.stops.get(incident.uid)
         if record is None:
             raise ActionError("no processes are stopped on this node for this incident")
-        self._journal.begin(order, key_of(gang))
+        self._evidence.finish(incident.uid)
         self._listeners.killed(gang)
+        # only what was stopped for this incident is killed, so that doing it twice does no harm
         outcome = stop_and_kill.kill(self._recorded(record))
+        self._remember(order, gang)
         self._drop(incident.uid)
         self._finish(gang, order, outcome)
 
@@ -299,6 +303,9 @@ class OrderExecutor:
         return stop_and_kill.resume(self._recorded(record), keep)
 
     def _drop(self, *incidents: str) -> None:
+        for each in incidents:
+            self._holder.drop(each)
+            self._evidence.forget(each)
         # what a full disk still says is stopped the next agent lets go once more, which does no harm
         with contextlib.suppress(ActionError):
             self._journal.drop_stops(incidents)

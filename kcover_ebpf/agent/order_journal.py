@@ -7,6 +7,7 @@ it in time. The file is small (the last orders, the stops in force) and is repla
 from __future__ import annotations
 
 import json
+import queue
 import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ from kcover_ebpf.api.codec import decode, wire
 from kcover_ebpf.api.fault_report import Ack, AckResult
 from kcover_ebpf.api.order import Order, Verb
 from kcover_ebpf.errors import ActionError, ObjectError, UsageError
+from kcover_ebpf.tunables.agent import JOURNAL_WRITE_S
 
 _KEPT = 64
 
@@ -70,14 +72,14 @@ class OrderJournal:
     """The book, in memory and in `path`. Used by the order thread, and by the main thread when it ends.
 
     What must not be done twice is on disk before it is done. What is over is remembered at once, and written
-    if that is possible: letting go of processes depends on no disk.
+    if that is possible: letting go of processes depends on no disk. A thread writes, for a disk may not answer.
     """
 
     def __init__(self, path: Path) -> None:
         """Read what is there; raises `UsageError` if it cannot be read; what makes no sense is put aside."""
         self._path = path
         self._book = _read(path)
-        self._writing = threading.Lock()
+        self._writer = _Writer(path)
 
     def knows(self, order_id: str) -> bool:
         """True once this order was begun, whatever came of it."""
@@ -132,11 +134,46 @@ class OrderJournal:
         return tuple(found)
 
     def _write(self, book: _Book) -> None:
+        self._writer.write(book)
+
+
+class _Writer:
+    """Writes books one after the other, in a thread that may be left behind."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._books: queue.SimpleQueue[tuple[_Book, queue.SimpleQueue[OSError | None]]] = (
+            queue.SimpleQueue()
+        )
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def write(self, book: _Book) -> None:
+        """Returns once it is on disk; raises `ActionError` where it cannot be, or is not in `JOURNAL_WRITE_S`."""
+        with self._starting:
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._work, name="kcover-journal", daemon=True
+                )
+                self._thread.start()
+        done: queue.SimpleQueue[OSError | None] = queue.SimpleQueue()
+        self._books.put((book, done))
         try:
-            with self._writing:
-                write_json(self._path, book, durable=True)
-        except OSError as error:
+            error = done.get(timeout=JOURNAL_WRITE_S)
+        except queue.Empty:
+            raise ActionError(f"cannot write {self._path}: the disk does not answer") from None
+        if error is not None:
             raise ActionError(f"cannot write {self._path}: {error.strerror}") from error
+
+    def _work(self) -> None:
+        while True:
+            book, done = self._books.get()
+            try:
+                write_json(self._path, book, durable=True)
+            except OSError as error:
+                done.put(error)
+            else:
+                done.put(None)
 
 
 def _read(path: Path) -> _Book:

@@ -14,9 +14,11 @@ from kcover_ebpf.agent.pod_registry import PodRegistry
 from kcover_ebpf.agent.report_builder import ReportBuilder
 from kcover_ebpf.api.fault_report import Ack
 from kcover_ebpf.api.job_kinds import Gang
+from kcover_ebpf.confined.helper import left_behind
 from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.diagnosis.verdict import Verdict, WaitRow
 from kcover_ebpf.errors import ApiError
+from kcover_ebpf.facts.devices import AnnouncedFault
 from kcover_ebpf.facts.kernel import Fact
 from kcover_ebpf.host import procfs
 from kcover_ebpf.ids import NS
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from kcover_ebpf.agent.inspector import Inspector
     from kcover_ebpf.agent.log_watch import LogWatch
     from kcover_ebpf.agent.metrics import AgentMetrics
+    from kcover_ebpf.agent.reader.started import ConfinedReaders
     from kcover_ebpf.hardware.telemetry.watch import Telemetry
     from kcover_ebpf.hardware.watch import DeviceWatch
 
@@ -60,6 +63,7 @@ class NodeOutputs:
         self.bug_reports: BugReports | None = None
         """Set before the loop begins, where they are wanted."""
         self.logs: LogWatch | None = None
+        self.readers: ConfinedReaders | None = None
         """Set before the loop begins, where logs of containers are read."""
         self._device_faults_version = -1
         self._next_devices_ns = 0
@@ -74,6 +78,10 @@ class NodeOutputs:
         self._device_faults.observe(fact)
         if self.metrics is not None:
             self.metrics.on_node_fact(fact)
+
+    def on_announced(self, fault: AnnouncedFault, pods: frozenset[str]) -> None:
+        """A fault of a device; `pods`: uids of those that are concerned."""
+        self._device_faults.add(fault, pods)
 
     def on_pass(self, gangs: Iterable[GangWatch]) -> None:
         """Reports and gauges, anew."""
@@ -101,6 +109,8 @@ class NodeOutputs:
         if self.inspector is not None:
             inspector = self.inspector
             self.metrics.inspection.update(inspector.latest, inspector.ended_s, inspector.cpu_s)
+        if self.readers is not None:
+            self.metrics.readers.update(self.readers.ends, left_behind.count())
         if self.logs is not None:
             self.metrics.logs.update(self.logs.read_bytes, self.logs.skipped_bytes)
         if self._device_faults.version != self._device_faults_version:
@@ -133,9 +143,6 @@ class NodeOutputs:
             self._device_faults.mend(device, int((until_s - offset_s) * NS))
 
     def _read_devices(self, watched: Sequence[GangWatch], now_ns: int) -> None:
-        for each in watched:
-            for fault in each.watch.job.faults.reported:
-                self._device_faults.hold(fault, each.pods.get(fault.pid, ""))
         if now_ns < self._next_devices_ns:
             return
         self._next_devices_ns = now_ns + DEVICES_READ_NS

@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kcover_ebpf.agent.state_file import write_json
-from kcover_ebpf.api.codec import decode
-from kcover_ebpf.api.fault_report import FaultReport
+from kcover_ebpf.api.fault_report import REPORT, FaultReport
 from kcover_ebpf.diagnosis.verdict import Verdict, VerdictKind
 from kcover_ebpf.errors import ObjectError
 
@@ -53,7 +52,7 @@ class ReportCache:
     def _read(self) -> Iterator[CachedReport]:
         for path in sorted(self._folder.glob("*.json"))[:_MOST]:
             try:
-                yield decode(CachedReport, json.loads(path.read_text(encoding="utf-8")))
+                yield REPORT.decode(CachedReport, json.loads(path.read_text(encoding="utf-8")))
             except (OSError, ValueError, RecursionError, ObjectError):
                 with contextlib.suppress(OSError):
                     path.unlink()
@@ -67,7 +66,7 @@ class ReportCache:
         try:
             if not path.exists() and sum(1 for _ in self._folder.glob("*.json")) >= _MOST:
                 return
-            write_json(path, kept)
+            write_json(path, kept, REPORT.encode)
         except OSError:
             self.failures += 1
 

@@ -4,21 +4,34 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from kcover_ebpf.api.codec import encode
+from kcover_ebpf.api import codec
 
 
-def write_json(path: Path, value: object, *, durable: bool = False) -> None:
-    """Replace the file by a dataclass as JSON; raises `OSError`, and the file is as it was.
+def write_json(
+    path: Path,
+    value: object,
+    encode: Callable[[object], dict[str, Any]] = codec.encode,
+    *,
+    durable: bool = False,
+) -> None:
+    """Replace the file by a dataclass as JSON, in the form of `encode`; raises `OSError`, and the file is as it was.
 
     One writer of a file at a time. `durable`: it is on the disk when this returns, not only in the page cache,
     so that it outlives the node.
     """
+    write_text(path, json.dumps(encode(value)), durable=durable)
+
+
+def write_text(path: Path, text: str, *, durable: bool = False) -> None:
+    """Replace the file by a text; otherwise as `write_json`."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     draft = path.with_suffix(".draft")
     with draft.open("w", encoding="utf-8") as file:
-        json.dump(encode(value), file)
+        file.write(text)
         if durable:
             file.flush()
             os.fsync(file.fileno())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from kcover_ebpf.agent import containers
@@ -32,10 +32,21 @@ def already_stopped(found: Sequence[RunningContainer]) -> set[int]:
     return {pid for pid in containers.processes(found) if containers.is_stopped(pid)}
 
 
-def stop(found: Sequence[RunningContainer]) -> StopOutcome:
-    """SIGSTOP to all, again until a pass finds none new; returns once all are stopped, or after a second."""
+def stop(
+    found: Sequence[RunningContainer],
+    hold: Callable[[Sequence[int]], None],
+    keep: Collection[int] = (),
+) -> StopOutcome:
+    """SIGSTOP to all, again until a pass finds none new; returns once all are stopped, or after a second.
+
+    `hold`: is given pidfds of all but those in `keep`, before they are stopped; what it raises keeps them running.
+    """
     deadline_s = time.monotonic() + STOP_WAIT_S
-    stopped = terminate.stop_all(lambda: containers.processes(found), deadline_s)
+    stopped = terminate.stop_all(
+        lambda: containers.processes(found),
+        deadline_s,
+        lambda pinned: hold([each for pid, each in pinned.items() if pid not in keep]),
+    )
     while (left := _moving(containers.processes(found))) and time.monotonic() < deadline_s:
         time.sleep(STOP_POLL_S)
     return StopOutcome(len(stopped), tuple(sorted(left)))

@@ -1,22 +1,25 @@
-"""Frozen dataclasses to and from the JSON objects of our custom resources.
+"""Frozen dataclasses to and from JSON values, by their types alone. Pure.
 
-`age_s` is written as `ageS`, `pod_uid` as `podUID`. A field whose metadata say `wire(key, ...)` has
-another name, is a time, or is not written. An `Endpoint` is written as "ADDRESS:PORT". What is None, or False or empty
-by default, is left out. A reader refuses what has the wrong type, and passes over keys that it does not know: a newer
-writer may say more. Of an enum that has a word UNKNOWN, a word that a newer writer added is read as that.
+A `Codec` is one form of JSON: how keys are written, what is left out, and what is declared about dataclasses that know
+nothing of JSON. `encode` and `decode` are the form of our custom resources and of what our own programs send each
+other: `age_s` is written as `ageS`, `pod_uid` as `podUID`, and what is None, or False or empty by default, is left out.
+Every form: a field whose metadata say `wire(key, ...)` has another name, is a time, or is not written. An `Endpoint` is
+written as "ADDRESS:PORT", bytes in hexadecimal digits. A reader refuses what has the wrong type or is too large to be
+meant, and passes over keys that it does not know: a newer writer may say more. Of an enum that has a word UNKNOWN, a
+word that a newer writer added is read as that.
 
 What is to be done with each field is worked out once for each dataclass: a controller of a large
-cluster reads some fifty reports a second.
+cluster reads some fifty reports a second (docs/decisions/0017).
 """
 
 from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, fields, is_dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from enum import Enum
-from functools import cache, partial
+from functools import partial
 from typing import Any, TypeVar
 
 from kcover_ebpf.api import rfc3339
@@ -34,6 +37,21 @@ from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.ids import Endpoint
 
 _T = TypeVar("_T")
+Write = Callable[[Any], Any]
+Declared = Mapping[type, Mapping[str, Mapping[str, Any]]]
+"""Metadata of fields, by name, of dataclasses that know nothing of JSON."""
+_NOTHING = object()
+"""Equal to no value."""
+
+
+class Omit(Enum):
+    """What a form leaves out; a reader of it takes the default instead."""
+
+    EMPTY = "empty"
+    """None, and False or an empty tuple where that is the default. A None that is read is taken for an absent key."""
+    DEFAULTS = "defaults"
+    """Whatever has its default."""
+    NOTHING = "nothing"
 
 
 def wire(
@@ -47,144 +65,226 @@ def wire(
     return {"key": key, "time": time, "lenient": lenient, "ago": ago}
 
 
-_DECLARED: dict[type, Mapping[str, Mapping[str, Any]]] = {}
-
-
-def declare(kind: type, metadata: Mapping[str, Mapping[str, Any]]) -> None:
-    """Metadata of fields, by name, for a dataclass that knows nothing of objects."""
-    _DECLARED[kind] = metadata
-
-
 def camel(name: str) -> str:
     """`pod_uid` as `podUID`, `age_s` as `ageS`."""
     first, *rest = name.split("_")
     return first + "".join("UID" if part == "uid" else part.capitalize() for part in rest)
 
 
-def encode(value: object) -> dict[str, Any]:
-    """The JSON object of a dataclass."""
-    found = {}
-    for name, key, default, write in _written(typing.cast("Hashable", type(value))):
-        raw = getattr(value, name)
-        if raw is None or (raw in ((), False) and raw == default):
-            continue
-        found[key] = write(raw)
-    return found
+@dataclass(frozen=True, slots=True)
+class _Readers:
+    """How a dataclass is read."""
+
+    by_key: Mapping[str, tuple[str, Read]]
+    """The name of a field, and what reads it."""
+    needed: tuple[tuple[str, str], ...]
+    """Name and key of each field without a default."""
 
 
-def _plain(raw: Any) -> Any:
-    if isinstance(raw, str | int | float):
-        return raw
-    if is_dataclass(raw):
-        return encode(raw)
-    if isinstance(raw, Enum):
-        return raw.value
-    if isinstance(raw, Mapping):
-        return dict(raw)
-    if isinstance(raw, Endpoint):
-        return str(raw)
-    if isinstance(raw, tuple):
-        return [_plain(each) for each in raw]
-    return raw
+class Codec:
+    """One form of JSON; thread-safe."""
+
+    def __init__(
+        self,
+        declared: Declared | None = None,
+        *,
+        key: Callable[[str], str] = camel,
+        omit: Omit = Omit.EMPTY,
+    ) -> None:
+        """`key`: of a field's name; of a field with `wire` metadata they name it."""
+        self._declared, self._key, self._omit = declared or {}, key, omit
+        self._written: dict[type, tuple[tuple[str, str, Any, Write | None], ...]] = {}
+        self._read: dict[type, _Readers] = {}
+
+    def encode(self, value: object) -> dict[str, Any]:
+        """The JSON object of a dataclass."""
+        kind = type(value)
+        written = self._written.get(kind)
+        if written is None:
+            written = self._written[kind] = self._writers(kind)
+        skips_none = self._omit is Omit.EMPTY
+        found: dict[str, Any] = {}
+        for name, key, omitted, write in written:
+            raw = getattr(value, name)
+            if raw is None:
+                if not skips_none and omitted is not None:
+                    found[key] = None
+            elif raw != omitted:
+                found[key] = raw if write is None else write(raw)
+        return found
+
+    def decode(self, kind: type[_T], data: object, where: str = "") -> _T:
+        """The dataclass of a JSON object; raises `ObjectError`, which names the place."""
+        try:
+            return self.read(kind, data)
+        except WrongValue as error:
+            error = error.inside(where) if where else error
+            raise ObjectError(f"{error.place or 'the object'}: {error.text}") from None
+
+    def read(self, kind: type[_T], data: object) -> _T:
+        """The same; raises `WrongValue`, of which a word that is not known is one kind."""
+        if not isinstance(data, Mapping):
+            raise wrong("an object", data)
+        readers = self._read.get(kind)
+        if readers is None:
+            readers = self._read[kind] = self._readers(kind)
+        values: dict[str, Any] = {}
+        skips_none = self._omit is Omit.EMPTY
+        for key, raw in data.items():
+            field = readers.by_key.get(key)
+            if field is None or (raw is None and skips_none):
+                continue
+            try:
+                values[field[0]] = field[1](raw)
+            except WrongValue as error:
+                raise error.inside(key) from None
+        for name, key in readers.needed:
+            if name not in values:
+                raise WrongValue("missing").inside(key)
+        return kind(**values)
+
+    def _fields(self, kind: type) -> Iterator[tuple[str, Field[Any], Mapping[str, Any], Any]]:
+        """Of each field that is written: its key, itself, its metadata and its type."""
+        declared, hints = self._declared.get(kind, {}), typing.get_type_hints(kind)
+        for field in fields(kind):
+            metadata = declared.get(field.name, field.metadata)
+            key = metadata.get("key", self._key(field.name))
+            if key is not None:
+                yield key, field, metadata, hints[field.name]
+
+    def _writers(self, kind: type) -> tuple[tuple[str, str, Any, Write | None], ...]:
+        """Of each field that is written: its name, its key, the value that is left out, and what writes another."""
+        return tuple(
+            (field.name, key, self._omitted(field), self._writer_of(metadata, hint))
+            for key, field, metadata, hint in self._fields(kind)
+        )
+
+    def _omitted(self, field: Field[Any]) -> Any:
+        factory = field.default_factory
+        default = field.default if factory is MISSING else factory()
+        is_empty = default is False or default == ()
+        if default is MISSING or self._omit is Omit.NOTHING:
+            return _NOTHING
+        return default if is_empty or self._omit is Omit.DEFAULTS else _NOTHING
+
+    def _writer_of(self, metadata: Mapping[str, Any], hint: Any) -> Write | None:
+        if metadata.get("time"):
+            return rfc3339.to_text
+        return _before if metadata.get("ago") else self._writer(hint)
+
+    def _writer(self, hint: Any) -> Write | None:
+        """What writes a value of this type; None: it is written as it is."""
+        write = self._writer_of_type(*_parts(hint))
+        if write is None or types.NoneType not in typing.get_args(hint):
+            return write
+        return partial(_optional, write)
+
+    def _writer_of_type(self, hint: Any, origin: Any, inner: tuple[Any, ...]) -> Write | None:
+        if origin is tuple:
+            return _list_writer([self._writer(part) for part in _repeated(inner)])
+        if origin is frozenset:
+            return partial(_sorted, self._writer(inner[0]))
+        if origin is Mapping or origin is dict or hint is Mapping:
+            return dict
+        if hint is Endpoint:
+            return str
+        if hint is bytes:
+            return bytes.hex
+        if is_dataclass(hint):
+            return self.encode
+        return _word_of if isinstance(hint, type) and issubclass(hint, Enum) else None
+
+    def _readers(self, kind: type) -> _Readers:
+        found = list(self._fields(kind))
+        return _Readers(
+            {
+                key: (field.name, self._reader_of(metadata, hint))
+                for key, field, metadata, hint in found
+            },
+            tuple(
+                (field.name, key)
+                for key, field, _, _ in found
+                if field.default is MISSING and field.default_factory is MISSING
+            ),
+        )
+
+    def _reader_of(self, metadata: Mapping[str, Any], hint: Any) -> Read:
+        if metadata.get("time"):
+            return _time
+        if metadata.get("ago"):
+            return _ago
+        if metadata.get("lenient"):
+            return partial(_sequence, tuple, self._reader(typing.get_args(hint)[0]), lenient=True)
+        # where None is an absent key, no reader is asked about it
+        return (
+            self._reader_of_type(*_parts(hint)) if self._omit is Omit.EMPTY else self._reader(hint)
+        )
+
+    def _reader(self, hint: Any) -> Read:
+        read = self._reader_of_type(*_parts(hint))
+        return partial(_optional, read) if types.NoneType in typing.get_args(hint) else read
+
+    def _reader_of_type(self, hint: Any, origin: Any, inner: tuple[Any, ...]) -> Read:
+        if origin is tuple and inner[-1] is not Ellipsis:
+            return partial(_fixed, tuple(self._reader(part) for part in inner))
+        if origin is tuple or origin is frozenset:
+            return partial(_sequence, origin, self._reader(inner[0]))
+        if origin is Mapping or origin is dict or hint is Mapping:
+            return words
+        if hint is Endpoint:
+            return _endpoint
+        if hint is bytes:
+            return _bytes
+        if is_dataclass(hint):
+            return partial(self.read, typing.cast("type[Any]", hint))
+        if isinstance(hint, type) and issubclass(hint, Enum):
+            known = {member.value: member for member in hint}
+            unknown = hint.__members__.get("UNKNOWN")
+            return partial(_enum, known, frozenset(map(type, known)), unknown)
+        return SCALARS[hint]
+
+
+def _parts(hint: Any) -> tuple[Any, Any, tuple[Any, ...]]:
+    """A type without its new name and without None, its origin and its arguments."""
+    hint = getattr(hint, "__supertype__", hint)
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        return _parts(next(arg for arg in typing.get_args(hint) if arg is not types.NoneType))
+    return hint, typing.get_origin(hint), typing.get_args(hint)
+
+
+def _repeated(inner: tuple[Any, ...]) -> tuple[Any, ...]:
+    return inner[:1] if inner[-1] is Ellipsis else inner
+
+
+def _list_writer(writes: Sequence[Write | None]) -> Write:
+    first = writes[0]
+    if len(writes) > 1:
+        return partial(_write_fixed, writes)
+    return list if first is None else partial(_write_each, first)
+
+
+def _write_each(write: Write, raw: Iterable[Any]) -> list[Any]:
+    return [write(part) for part in raw]
+
+
+def _write_fixed(writes: Sequence[Write | None], raw: Iterable[Any]) -> list[Any]:
+    return [part if write is None else write(part) for write, part in zip(writes, raw, strict=True)]
+
+
+def _sorted(write: Write | None, raw: Iterable[Any]) -> list[Any]:
+    return sorted(raw if write is None else map(write, raw))
+
+
+def _word_of(raw: Enum) -> Any:
+    return raw.value
 
 
 def _before(raw: float) -> float:
     return 0.0 - raw
 
 
-@cache
-def _written(kind: Hashable) -> tuple[tuple[str, str, Any, Callable[[Any], Any]], ...]:
-    """Of each field that is written: its name, its key, its default, and what writes it."""
-    return tuple(
-        (name, key, each.default, _write_of(metadata))
-        for name, key, each, metadata in _fields(kind)
-    )
-
-
-def _write_of(metadata: Mapping[str, Any]) -> Callable[[Any], Any]:
-    if metadata.get("time"):
-        return rfc3339.to_text
-    return _before if metadata.get("ago") else _plain
-
-
-def decode(kind: type[_T], data: object, where: str = "") -> _T:
-    """The dataclass of a JSON object; raises `ObjectError`, which names the place."""
-    try:
-        return typing.cast("_T", _object(kind, data))
-    except WrongValue as error:
-        error = error.inside(where) if where else error
-        raise ObjectError(f"{error.place or 'the object'}: {error.text}") from None
-
-
-def _object(kind: type, data: object) -> object:
-    if not isinstance(data, Mapping):
-        raise wrong("an object", data)
-    values: dict[str, Any] = {}
-    for name, key, is_needed, read in _readers(kind):
-        raw = data.get(key)
-        if raw is None:
-            if is_needed:
-                raise WrongValue("missing").inside(key)
-            continue
-        try:
-            values[name] = read(raw)
-        except WrongValue as error:
-            raise error.inside(key) from None
-    return kind(**values)
-
-
-@cache
-def _readers(kind: Hashable) -> tuple[tuple[str, str, bool, Read], ...]:
-    """Of each field: its name, its key, whether it must be there, and what reads it."""
-    hints = typing.get_type_hints(kind)
-    return tuple(
-        (
-            name,
-            key,
-            each.default is MISSING and each.default_factory is MISSING,
-            _read_of(metadata, hints[name]),
-        )
-        for name, key, each, metadata in _fields(kind)
-    )
-
-
-def _fields(kind: Hashable) -> Iterator[tuple[str, str, Field[Any], Mapping[str, Any]]]:
-    """Of each field that is written: its name, its key, itself and its metadata."""
-    declared = _DECLARED.get(typing.cast("type[Any]", kind), {})
-    for each in fields(typing.cast("type[Any]", kind)):
-        metadata = declared.get(each.name, each.metadata)
-        key = metadata.get("key", camel(each.name))
-        if key is not None:
-            yield each.name, key, each, metadata
-
-
-def _read_of(metadata: Mapping[str, Any], hint: Any) -> Read:
-    if metadata.get("time"):
-        return _time
-    if metadata.get("ago"):
-        return _ago
-    if metadata.get("lenient"):
-        return partial(_sequence, _reader(typing.get_args(hint)[0]), lenient=True)
-    return _reader(hint)
-
-
-def _reader(hint: Any) -> Read:
-    hint = getattr(hint, "__supertype__", hint)
-    origin = typing.get_origin(hint)
-    if origin in (types.UnionType, typing.Union):
-        return _reader(next(each for each in typing.get_args(hint) if each is not types.NoneType))
-    if origin is tuple:
-        return partial(_sequence, _reader(typing.get_args(hint)[0]))
-    if origin is Mapping or hint is Mapping:
-        return words
-    if hint is Endpoint:
-        return _endpoint
-    if is_dataclass(hint):
-        return partial(_object, typing.cast("type[Any]", hint))
-    if isinstance(hint, type) and issubclass(hint, Enum):
-        unknown = hint.__members__.get("UNKNOWN")
-        return partial(_enum, {each.value: each for each in hint}, unknown)
-    return SCALARS[hint]
+def _optional(do: Read | Write, raw: object) -> object:
+    return None if raw is None else do(raw)
 
 
 def _time(raw: object) -> float:
@@ -200,28 +300,55 @@ def _ago(raw: object) -> float:
     return 0.0 - number(raw)
 
 
-def _sequence(read: Read, raw: object, *, lenient: bool = False) -> tuple[Any, ...]:
+def _list(raw: object) -> Sequence[Any]:
     if not isinstance(raw, Sequence) or isinstance(raw, str | bytes):
         raise wrong("a list", raw)
+    return raw
+
+
+def _sequence(
+    collection: Callable[[Any], Any], read: Read, raw: object, *, lenient: bool = False
+) -> Any:
     found = []
-    for index, each in enumerate(raw):
+    for index, part in enumerate(_list(raw)):
         try:
-            found.append(read(each))
+            found.append(read(part))
         except UnknownWord as error:
             if not lenient:
                 raise error.inside(f"[{index}]") from None
         except WrongValue as error:
             raise error.inside(f"[{index}]") from None
-    return tuple(found)
+    return collection(found)
 
 
-def _enum(known: Mapping[object, Enum], unknown: Enum | None, raw: object) -> Enum:
-    found = known.get(raw, unknown) if isinstance(raw, str) else None
+def _fixed(reads: tuple[Read, ...], raw: object) -> tuple[Any, ...]:
+    items = _list(raw)
+    if len(items) != len(reads):
+        raise WrongValue(f"expected {len(reads)} values, got {len(items)}")
+    return tuple(read(part) for read, part in zip(reads, items, strict=True))
+
+
+def _enum(
+    known: Mapping[object, Enum], kinds: frozenset[type], unknown: Enum | None, raw: object
+) -> Enum:
+    if type(raw) not in kinds:
+        raise wrong(f"one of {', '.join(map(str, known))}", raw)
+    found = known.get(raw, unknown)
     if found is None:
-        error = wrong(f"one of {', '.join(str(each) for each in known)}", raw)
-        raise UnknownWord(error.text) if isinstance(raw, str) else error
+        raise UnknownWord(wrong(f"one of {', '.join(map(str, known))}", raw).text)
     return found
 
 
 def _endpoint(raw: object) -> Endpoint:
     return Endpoint.parse(string(raw))
+
+
+def _bytes(raw: object) -> bytes:
+    try:
+        return bytes.fromhex(string(raw))
+    except ValueError:
+        raise WrongValue("expected hexadecimal digits") from None
+
+
+_OBJECTS = Codec()
+encode, decode = _OBJECTS.encode, _OBJECTS.decode

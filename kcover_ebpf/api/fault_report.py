@@ -12,12 +12,13 @@ from enum import Enum
 from typing import Any
 
 from kcover_ebpf.api import rfc3339
-from kcover_ebpf.api.codec import declare, decode, encode, wire
+from kcover_ebpf.api.codec import Codec, wire
 from kcover_ebpf.api.log_report import ContainerLog
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.recorders import Recordings
+from kcover_ebpf.diagnosis.silences import SilenceSummary
 from kcover_ebpf.diagnosis.verdict import Verdict
 from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.facts.python_stacks import PythonFrame
@@ -44,17 +45,20 @@ class PodRef:
     """PCI addresses of the devices it holds."""
 
 
-declare(
-    Verdict,
+REPORT = Codec(
     {
-        "kind": wire("verdict"),
-        "since_s": wire("ageS", ago=True),
-        "evidence": wire("evidence", lenient=True),
+        Verdict: {
+            "kind": wire("verdict"),
+            "since_s": wire("ageS", ago=True),
+            "acts_at_s": wire("actsInS"),
+            "evidence": wire("evidence", lenient=True),
+        }
+        | dict.fromkeys(("job", "incident", "time_s", "victims", "waits"), wire(None)),
+        RankSnapshot: {"thread_read": wire("inspected")},
+        PythonFrame: {"is_library": wire("library")},
     }
-    | dict.fromkeys(("job", "incident", "time_s", "victims", "waits"), wire(None)),
 )
-declare(RankSnapshot, {"thread_read": wire("inspected")})
-declare(PythonFrame, {"is_library": wire("library")})
+"""The form of a report, wherever it goes: the judge's own types know nothing of JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +141,8 @@ class FaultReport:
     """Waits were seen to end while the ranks here trained, so that one that never was is new."""
     knows_cadence: bool = False
     """The thresholds of the ranks here rest on steps that were seen."""
+    silences: SilenceSummary | None = None
+    """What the ranks here recovered from by themselves; None from agents that keep no record."""
     lossy: bool = False
     """A link between ranks here loses packets, and others get through."""
     collectives: CollectiveCounts | None = None
@@ -161,7 +167,7 @@ def report_of(api: Mapping[str, Any]) -> FaultReport:
     metadata = api.get("metadata")
     name = metadata.get("name", "?") if isinstance(metadata, Mapping) else "?"
     try:
-        return decode(FaultReport, api.get("spec"), "spec")
+        return REPORT.decode(FaultReport, api.get("spec"), "spec")
     except ObjectError as error:
         raise ObjectError(f"FaultReport {name}: {error}") from error
 
@@ -191,5 +197,5 @@ def object_of(
         "apiVersion": API_VERSION,
         "kind": "FaultReport",
         "metadata": metadata,
-        "spec": encode(report),
+        "spec": REPORT.encode(report),
     }

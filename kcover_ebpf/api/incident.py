@@ -16,7 +16,7 @@ from kcover_ebpf.api.codec import decode, encode, wire
 from kcover_ebpf.api.fault_report import API_VERSION
 from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.order import Order
-from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, VerdictKind
+from kcover_ebpf.diagnosis.verdict import Cause, Certainty, Culprit, Evidence, VerdictKind
 from kcover_ebpf.errors import ObjectError
 
 FINALIZER = "kcover.io/resume-job"
@@ -158,6 +158,11 @@ class Status:
     """None before anything was described."""
     since_s: float | None = field(default=None, metadata=wire("since", time=True))
     deadline_s: float | None = field(default=None, metadata=wire("deadline", time=True))
+    certainty: Certainty | None = None
+    acts_at_s: float | None = field(default=None, metadata=wire("actsAt", time=True))
+    """When an armed job is ended if nothing moves until then; None: never for what is known."""
+    acts_why: str = ""
+    graph: tuple[str, ...] = ()
     culprit: Culprit | None = None
     evidence: tuple[Evidence, ...] = field(default=(), metadata=wire("evidence", lenient=True))
     victims: tuple[int, ...] = ()

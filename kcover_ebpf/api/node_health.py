@@ -34,6 +34,9 @@ class PartHealth:
     evidence: tuple[str, ...] = ()
     """Worst first."""
     advice: str | None = None
+    devices: tuple[str, ...] = ()
+    """Of a check that failed: PCI addresses of the devices that explain it. Empty where anything else failed, too, and
+    where an older agent does not say."""
     failed_s: float | None = field(default=None, metadata=wire("lastFailure", time=True))
     unmended: bool = False
     """It failed, and has neither passed nor warned since."""

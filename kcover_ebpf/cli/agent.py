@@ -23,12 +23,11 @@ from kcover_ebpf.cli.options import (
 from kcover_ebpf.tunables.host import LEAST_PERIOD_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from kcover_ebpf.api.fault_report import PodRef
     from kcover_ebpf.hardware.telemetry.watch import TelemetryOptions
     from kcover_ebpf.inspection.round import RoundOptions
-    from kcover_ebpf.logs.rules import LogRule
     from kcover_ebpf.settings import Settings
 
 _EXAMPLES = """
@@ -235,7 +234,7 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
         believes_bandwidth=believe_bandwidth,
         inspect=replace(inspect, log_rules=str(log_rules or "")),
         pod_logs=pod_logs,
-        log_rules=_rules(log_rules),
+        log_rules=_checked(log_rules),
     )
     return run_agent(
         replace(plan, pod=_pod(namespace), settings=_settings(nccl_probes, longest_phase))
@@ -271,11 +270,13 @@ def _known(node: str | None) -> str:
     return node
 
 
-def _rules(own: Path | None) -> Sequence[LogRule]:
-    """The rules for lines of logs; a mistake in a file of an operator is reported now."""
-    from kcover_ebpf.logs import rules
+def _checked(own: Path | None) -> Path | None:
+    """A file of rules for lines of logs; a mistake in it is reported now, not by the process that reads logs."""
+    if own is not None:
+        from kcover_ebpf.logs import rules
 
-    return rules.load(own)
+        rules.load(own)
+    return own
 
 
 def _telemetry(every: str, source: str) -> TelemetryOptions | None:

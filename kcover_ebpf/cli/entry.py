@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Sequence
 
 import click
 
-from kcover_ebpf.errors import KcoverError
+from kcover_ebpf.errors import CannotObserve, KcoverError
 
 _EXIT_INTERNAL = 70
 _EXIT_INTERRUPTED = 130
+# glibc's dlopen, as Python's ImportError has it
+_LIBRARY = re.compile(r"(\S+\.so[.\d]*): cannot open shared object file")
 
 
 def call(
@@ -33,6 +36,9 @@ def call(
     except (KeyboardInterrupt, click.Abort):
         return _EXIT_INTERRUPTED
     except Exception as error:  # noqa: BLE001 - a traceback helps no user
+        if isinstance(error, ImportError) and (missing := _LIBRARY.search(str(error))):
+            text = f"{missing[1]} is missing on this system: install the package that has it"
+            return _fail(name, text, CannotObserve.exit_code)
         from kcover_ebpf.output.internal_error import blame
 
         return _fail(name, f"internal error, please report it: {blame(error)}", _EXIT_INTERNAL)

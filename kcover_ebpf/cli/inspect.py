@@ -85,12 +85,12 @@ def inspect(  # noqa: PLR0913 - one option each
         found = runner.inspect(chosen, options)
     except OSError as error:
         raise CannotObserve(f"cannot start a check: {error.strerror}") from error
-    result = worst(each.result for each in found)
+    result = worst(check.part.result for check in found)
     if output == "json":
         click.echo(_as_json(found, result))
     else:
         click.echo("\n".join(_as_text(found, result)))
-    if all(each.result is Result.UNKNOWN for each in found):
+    if all(check.part.result is Result.UNKNOWN for check in found):
         raise CannotObserve("no check could observe anything; the advice of each says why")
     return int(result is Result.FAIL)
 
@@ -118,14 +118,14 @@ def _as_json(found: Sequence[CheckResult], result: Result) -> str:
         "result": result.value,
         "checks": [
             {
-                "name": each.name,
-                "result": each.result.value,
-                "cost": each.cost.value,
-                "seconds": each.seconds,
-                "evidence": list(each.evidence),
-                "advice": each.advice,
+                "name": check.name,
+                "result": part.result.value,
+                "cost": check.cost.value,
+                "seconds": check.seconds,
+                "evidence": list(part.evidence),
+                "advice": part.advice,
             }
-            for each in found
+            for check, part in ((check, check.part) for check in found)
         ],
     }
     return json.dumps(answer, ensure_ascii=True)
@@ -135,11 +135,12 @@ def _as_text(found: Sequence[CheckResult], result: Result) -> list[str]:
     from kcover_ebpf.output.formatting import aligned, printable
 
     rows = [("CHECK", "RESULT", "SECONDS", "EVIDENCE")]
-    for each in found:
-        first, *others = each.evidence or ("",)
-        rows.append((each.name, each.result.value, f"{each.seconds:.1f}", first))
+    parts = [(check, check.part) for check in found]
+    for check, part in parts:
+        first, *others = part.evidence
+        rows.append((check.name, part.result.value, f"{check.seconds:.1f}", first))
         rows += [("", "", "", other) for other in others]
-    advice = [f"{each.name}: {printable(each.advice)}" for each in found if each.advice]
+    advice = [f"{check.name}: {printable(part.advice)}" for check, part in parts if part.advice]
     lines = [*aligned(rows), ""]
     if advice:
         lines += ["what to do:", *(f"  {line}" for line in advice), ""]

@@ -101,5 +101,5 @@ def _health(node: str, kubeconfig: str | None) -> ReceivedHealth:
     from kcover_ebpf.kube.client import connect
     from kcover_ebpf.kube.paths import segment
 
-    api = connect(kubeconfig, None).hurried(PREFLIGHT_REQUEST_S)
+    api = connect(kubeconfig, None, is_small=True).hurried(PREFLIGHT_REQUEST_S)
     return health_of(api.get(f"{HEALTHS}/{segment(node)}"))

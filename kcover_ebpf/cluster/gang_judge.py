@@ -12,9 +12,10 @@ from dataclasses import replace
 from kcover_ebpf.cluster import gang_pace, log_evidence, missing, unwatched
 from kcover_ebpf.cluster.gang_input import GangInput, GangVerdict
 from kcover_ebpf.cluster.gang_snapshot import GangSnapshot, ReceivedReport, gather
-from kcover_ebpf.diagnosis import nccl, wait_chain
+from kcover_ebpf.diagnosis import certainty, control_group, nccl, silences, wait_chain
 from kcover_ebpf.diagnosis.judge import judge
 from kcover_ebpf.diagnosis.process_state import State
+from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.snapshot import Finding
 from kcover_ebpf.diagnosis.verdict import (
     Cause,
@@ -43,7 +44,17 @@ _STRENGTH = {
 
 def merge(case: GangInput) -> GangVerdict:
     """The verdict; WORKING where no node has anything to say against it."""
-    return _explained(case, _with_history(case, _merged(case)))
+    return _explained(case, _with_history(case, _certain(case, *_merged(case))))
+
+
+def _certain(case: GangInput, merged: GangVerdict, silent_since_s: float | None) -> GangVerdict:
+    """The verdict with when a job may be ended for it, by what all nodes know of its past."""
+    seen = (each.report.silences for each in case.fresh)
+    past = silences.joined(each for each in seen if each is not None)
+    patience = past.patience(case.policy)
+    return replace(
+        merged, verdict=certainty.completed(merged.verdict, case.policy, patience, silent_since_s)
+    )
 
 
 def _with_history(case: GangInput, merged: GangVerdict) -> GangVerdict:
@@ -57,7 +68,7 @@ def _with_history(case: GangInput, merged: GangVerdict) -> GangVerdict:
 def _explained(case: GangInput, merged: GangVerdict) -> GangVerdict:
     """The verdict with what the logs of the pods say about it."""
     verdict = merged.verdict
-    if not verdict.kind.opens_incident:
+    if not verdict.opens_incident:
         return merged
     fault = log_evidence.Fault(verdict.kind, verdict.cause, verdict.since_s, verdict.culprit)
     nodes = {pod.uid: pod.node for pod in case.pods}
@@ -65,24 +76,37 @@ def _explained(case: GangInput, merged: GangVerdict) -> GangVerdict:
     return replace(merged, verdict=replace(verdict, evidence=(*verdict.evidence, *lines)))
 
 
-def _merged(case: GangInput) -> GangVerdict:
+def _merged(case: GangInput) -> tuple[GangVerdict, float | None]:
+    """The verdict, and since when no rank has moved (unix seconds; None where that is not known)."""
     found = _announced(case) or missing.lost_node(case) or _alone(case)
     if found is not None:
-        return found
+        return found, _silent_since_s(case)
     with_snapshots = case.with_snapshots
     if not any(each.report.is_urgent for each in with_snapshots):
-        return _slow(case) or _working(case)
+        return _slow(case) or _working(case), None
     gathered = gather(with_snapshots, case.now_s, case.policy)
     finding = missing.missing_rank(case, gathered) or judge(gathered.job)
     if case.unwatched:
         finding = unwatched.refined(case, gathered.job, finding)
     if _others_go_on(case, gathered, finding) or _is_refuted(case, gathered, finding):
-        return _working(case)
+        return _working(case), None
     if _is_unordered(gathered, finding):
         text = "ranks on several nodes stopped at about the same time; which was first cannot be determined"
         evidence = (*finding.evidence, Evidence(EvidenceKind.SINK, text))
         finding = replace(finding, culprit=None, evidence=evidence)
-    return _report(case, gathered, finding)
+    silent_ns = finding.silent_since_ns
+    silent_s = None if silent_ns is None else case.now_s - (gathered.job.now_ns - silent_ns) / NS
+    return _report(case, gathered, finding), silent_s
+
+
+def _silent_since_s(case: GangInput) -> float | None:
+    ranks = [
+        case.now_s - each.since_made_s(case.now_s) - rank.age_s
+        for each in case.with_snapshots
+        for rank in each.report.ranks
+        if rank.role is Role.RANK and rank.exit is None and not rank.rests
+    ]
+    return max(ranks, default=None)
 
 
 def _announced(case: GangInput) -> GangVerdict | None:
@@ -113,7 +137,7 @@ def _announced(case: GangInput) -> GangVerdict | None:
 
 
 def _is_announced(verdict: Verdict) -> bool:
-    return verdict.is_announced and (
+    return any(each.kind is EvidenceKind.EVENT for each in verdict.evidence) and (
         verdict.kind in (VerdictKind.CRASHED, VerdictKind.DEVICE_FAULT)
         or verdict.cause is Cause.LEFT_EARLY
     )
@@ -176,7 +200,7 @@ def _made_s(case: GangInput, seen: ReceivedReport) -> float:
 
 def _is_unordered(gathered: GangSnapshot, finding: Finding) -> bool:
     """True if another rank on another node stopped making progress so soon after that neither is first."""
-    snapshot, culprit = gathered.job, finding.pid
+    snapshot, culprit = control_group.compared(gathered.job), finding.pid
     if culprit is None or culprit not in snapshot.processes or finding.kind is not VerdictKind.HUNG:
         return False
     if any(each.kind is EvidenceKind.COLLECTIVE for each in finding.evidence):
@@ -253,6 +277,8 @@ def _report(case: GangInput, gathered: GangSnapshot, finding: Finding) -> GangVe
         victims=tuple(sorted(victims)),
         deadline_s=min(deadlines, default=None),
         unobserved=(*silent, *sorted(_own(local)), *_uncounted(gathered)),
+        certainty=finding.certainty,
+        graph=finding.graph,
     )
     depends = bool(silent) and unseen is None and not _is_stopped(finding)
     return GangVerdict(verdict, depends)

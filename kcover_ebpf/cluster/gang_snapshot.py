@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from kcover_ebpf.api.agent_lease import AgentLease
 from kcover_ebpf.api.fault_report import FaultReport
 from kcover_ebpf.cluster import collective_answers
-from kcover_ebpf.diagnosis.endpoints import EndpointIndex
+from kcover_ebpf.diagnosis.endpoints import EndpointIndex, is_loopback
+from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.rank_pace import RankPace
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.recorders import Recordings
@@ -108,6 +109,9 @@ def gather(seen: Sequence[ReceivedReport], now_s: float, policy: Policy) -> Gang
     size = max((each.world_size or 0 for each in everyone), default=0)
     ends = EndpointIndex(processes.values(), elsewhere=size > len(everyone))
     processes = {pid: _between_ranks(each, ends) for pid, each in processes.items()}
+    if not ends.elsewhere:
+        hosts = {socket.local[0] for each in everyone for socket in each.sockets}
+        processes = {pid: _placed(each, hosts) for pid, each in processes.items()}
     nodes = {pid: report.node for pid, (report, _) in who.items()}
     trained = any(each.report.trained for each in seen)
     snapshot = JobSnapshot(
@@ -208,6 +212,16 @@ def _between_ranks(rank: RankSnapshot, ends: EndpointIndex) -> RankSnapshot:
     ]
     # a node with very many connections reports only when the last byte was sent over any of them
     return replace(rank, sockets=sockets, sent_age_s=min(ages, default=rank.sent_age_s))
+
+
+def _placed(rank: RankSnapshot, hosts: Collection[str]) -> RankSnapshot:
+    """A wait for an address is one for peers where a rank of any node has that address, and leads outside elsewhere."""
+    if rank.awaits is None or rank.state not in (State.PEERS, State.OUTSIDE):
+        return rank
+    address = rank.awaits[0]
+    if not hosts or is_loopback(address):
+        return rank
+    return replace(rank, state=State.PEERS if address in hosts else State.OUTSIDE)
 
 
 def _unordered(

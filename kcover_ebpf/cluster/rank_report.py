@@ -43,7 +43,7 @@ _MOST_GROUPS, _MOST_MEMBERS, _MOST_CALLS = 8, 256, 2
 
 def with_snapshots(report: FaultReport, job: Job, pods: Mapping[Pid, str]) -> FaultReport:
     """The report with all that a judge of the whole gang needs of these ranks; `pods`: process to uid of its pod."""
-    return carrying(report, job.snapshot(), pods)
+    return replace(carrying(report, job.snapshot(), pods), silences=job.silences.summary)
 
 
 def carrying(report: FaultReport, snapshot: JobSnapshot, pods: Mapping[Pid, str]) -> FaultReport:
@@ -116,6 +116,7 @@ def _fitted(rank: RankSnapshot) -> RankSnapshot:
         age_s=_rounded(rank.age_s) or 0.0,
         sent_age_s=_rounded(rank.sent_age_s),
         received_age_s=_rounded(rank.received_age_s),
+        inert_s=_rounded(rank.inert_s),
         waits_for=rank.waits_for[:_MOST_WAITED_FOR],
         stack=tuple(each[:_FRAME_TEXT] for each in rank.stack[:_MOST_FRAMES]),
         sockets=_most_relevant(rank.sockets) if rank.exit is None else (),
@@ -167,6 +168,10 @@ def verdict_of(
         unobserved=_cut(verdict.unobserved),
         deadline_s=None if verdict.deadline_s is None else round(verdict.deadline_s - now_s, 1),
         factor=verdict.factor,
+        certainty=verdict.certainty,
+        graph=_cut(verdict.graph)[:16],
+        acts_at_s=None if verdict.acts_at_s is None else round(verdict.acts_at_s - now_s, 1),
+        acts_why=verdict.acts_why[:_TEXT],
     )
 
 

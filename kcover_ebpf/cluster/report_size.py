@@ -9,8 +9,7 @@ import json
 from collections.abc import Callable, Sized
 from dataclasses import replace
 
-from kcover_ebpf.api.codec import encode
-from kcover_ebpf.api.fault_report import FaultReport
+from kcover_ebpf.api.fault_report import REPORT, FaultReport
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 
 MOST_BYTES = 900_000
@@ -32,7 +31,7 @@ def fitted(report: FaultReport, most_bytes: int = MOST_BYTES) -> FaultReport:
     sizes = [_bytes_of(each) for each in report.ranks]
     if sum(sizes) <= most_bytes // 8:
         return report  # nearly all: the rest of a report has its own bounds
-    left_bytes = most_bytes - len(json.dumps(encode(replace(report, ranks=()))))
+    left_bytes = most_bytes - len(json.dumps(REPORT.encode(replace(report, ranks=()))))
     ranks = report.ranks
     for sockets, frames in _STEPS:
         if sum(sizes) <= left_bytes:

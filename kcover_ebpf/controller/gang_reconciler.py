@@ -176,7 +176,7 @@ class GangReconciler:
     ) -> Incident | None:
         """The incident of what is said now: the one that is there already, a new one, or None."""
         merged, top = world.merged, world.top
-        if merged is None or top is None or not merged.verdict.kind.opens_incident:
+        if merged is None or top is None or not merged.verdict.opens_incident:
             return None
         if not merged.verdict.is_announced and self.wall() - memory.since_s < VERDICT_STABLE_S:
             return None
@@ -262,7 +262,7 @@ class GangReconciler:
     ) -> RestartContext | None:
         status = live.status
         if status is None:
-            if world.merged is None or not world.merged.verdict.kind.opens_incident:
+            if world.merged is None or not world.merged.verdict.opens_incident:
                 # the controller that made it died before it could say why, and the fault is over
                 status = Status(Phase.OPEN).enter(Phase.OPEN, live.created_s, "seen")
             else:

@@ -70,7 +70,9 @@ class IncidentCollector:
             what(about)
         except KcoverError as error:
             # it was written meanwhile, or the server is away: it is tried again
-            _LOG.info("incident %s/%s is kept as it is: %s", about.namespace, about.name, error)
+            _LOG.info(
+                "cannot close or delete incident %s/%s: %s", about.namespace, about.name, error
+            )
 
     def _close(self, known: Incident) -> None:
         status = known.status

@@ -53,7 +53,7 @@ class KcoverEvents:
             where, name = (segment(str(about.get(key))) for key in ("namespace", "name"))
             pod = pod_of(self._session.get(f"/api/v1/namespaces/{where}/pods/{name}"))
         except (ApiError, ObjectError) as error:
-            _LOG.info("an event requests recovery of a pod that cannot be read: %s", error)
+            _LOG.info("cannot read the pod whose recovery an event requests: %s", error)
             return
         if about.get("uid") not in (None, "", pod.uid):
             return

@@ -22,6 +22,8 @@ from kcover_ebpf.recovery.node_health import (
     CORDONED_FOR,
     MOST_NAMED,
     OFFENCES,
+    FailedCheck,
+    NodeFault,
     counted,
     inspected,
     noted,
@@ -113,10 +115,11 @@ class NodeReconciler:
                 self._forget(name)
             return
         node, policy = view_of(raw), self._policy()
-        faults: tuple[ReportedDeviceFault, ...] = ()
+        faults: tuple[NodeFault, ...] = ()
         report_s = now_s
         if seen is not None and not seen.is_stale(now_s):
-            faults, report_s = seen.report.devices, seen.arrived_s
+            faults = tuple(fault for fault in seen.report.devices if fault.unfit)
+            report_s = seen.arrived_s
         faults += inspected(health, now_s, report_s, policy)
         if self._report_inspection(node, health, now_s):
             node = self._newest(node)
@@ -126,7 +129,7 @@ class NodeReconciler:
         if health is not None and not self._limits.dry_run:
             self._untaint_mended(node, health, now_s, policy)
         touched = node.ours or node.condition == "True" or CLEARED in node.annotations
-        if not any(each.unfit for each in faults) and not touched:
+        if not faults and not touched:
             return
         dra = self.devices.by_address(name, now_s) if policy.device_taint and faults else {}
         with self._lock:
@@ -252,10 +255,10 @@ class NodeReconciler:
                 counts = {OFFENCES: counted(node.annotations, self._store.wall())}
                 self._remember(_annotate(self._writes(), node, counts))
 
-    def _noted(self, node: NodeView, faults: Sequence[ReportedDeviceFault]) -> str:
+    def _noted(self, node: NodeView, faults: Sequence[NodeFault]) -> str:
         return noted(faults, node.boot_id, self._store.healths.get(node.name))
 
-    def _note_more(self, node: NodeView, faults: Sequence[ReportedDeviceFault]) -> None:
+    def _note_more(self, node: NodeView, faults: Sequence[NodeFault]) -> None:
         """What failed since the node was cordoned must be mended, too."""
         cordon = noted_cordon(
             node.annotations.get(CORDONED_FOR), node.since_s, node.annotations, 0.0
@@ -263,7 +266,7 @@ class NodeReconciler:
         if cordon is None:
             return  # cordoned by an older version: uncordoning it is left to a person
         known = {*cordon.checks, *cordon.devices}
-        new = [each for each in faults if each.device not in known]
+        new = [fault for fault in faults if _name(fault) not in known]
         if not node.ours or not new or len(known) >= MOST_NAMED:
             return
         note = noted_more(cordon, new, node.boot_id, self._store.healths.get(node.name))
@@ -344,6 +347,10 @@ class NodeReconciler:
         _LOG.info("node %s: %s: %s", node.name, reason, text)
         about = {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid}
         self._notify(about, reason, text, warning)
+
+
+def _name(fault: NodeFault) -> str:
+    return fault.name if isinstance(fault, FailedCheck) else fault.device
 
 
 def release(session: ApiClient, node: NodeView) -> dict[str, Any]:

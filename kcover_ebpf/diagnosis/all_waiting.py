@@ -9,8 +9,14 @@ from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot, blame
 from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
-from kcover_ebpf.ids import Pid
-from kcover_ebpf.tunables.diagnosis import CYCLE_FACTOR, CYCLE_FLOOR_S
+from kcover_ebpf.ids import NS, Pid
+from kcover_ebpf.tunables.diagnosis import (
+    CYCLE_FACTOR,
+    CYCLE_FLOOR_S,
+    KILLED_PATIENCE_S,
+    LATE_FLOOR_S,
+    LEFT_SINCE_S,
+)
 
 
 def standstill(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding | None:
@@ -24,35 +30,81 @@ def standstill(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding 
     needed = max(snapshot.threshold_s(pid) for pid in silent)
     if min(silent.values()) < max(1.0, needed / 2) or max(silent.values()) < needed:
         return None
-    since_ns = snapshot.oldest_ns
-    gone = max(snapshot.left.values(), key=lambda each: each.age_s, default=None)
+    gone = _left_for_it(snapshot, ranks)
     if gone is not None and gone.state is State.GONE:
         return _ended(snapshot, gone, ranks)
     if gone is not None:
         text = f"{evidence.name(gone)} exited with code 0 while the others still wait for it"
         found = [Evidence(EvidenceKind.EVENT, text), *evidence.time(ranks[0])]
         return blame(snapshot, VerdictKind.HUNG, Cause.LEFT_EARLY, gone, found)
-    if snapshot.starting or _may_read_yet(snapshot):
+    if snapshot.starting or _may_read_yet(snapshot) or _is_planned_end(snapshot, ranks):
         return None
     if any(each.state is State.ON_DEVICE for each in ranks):
         # what was sent last, and when, shows nothing about which rank waits for a device
         return device_wait.all_wait(snapshot, ranks)
+    return _in_waits(snapshot, ranks, needed)
+
+
+def _in_waits(
+    snapshot: JobSnapshot, ranks: Sequence[RankSnapshot], needed_s: float
+) -> Finding | None:
+    """Who is elsewhere than the others, or nobody."""
     apart = stacks.groups({each.pid: each.stack for each in ranks if each.stack})
     lag = tcp_links.oldest_sender(snapshot.ranks, snapshot.ends)
     left_unread = [each for each in ranks if evidence.unread(snapshot, each)]
+    silent_s = min(each.age_s for each in ranks)
+    is_late = silent_s >= max(LATE_FLOOR_S, CYCLE_FACTOR * needed_s)
     if len(left_unread) == 1:
-        return _does_not_read(snapshot, left_unread[0], ranks)
-    if len(apart) > 1 or lag is not None:
-        return _mismatch(snapshot, ranks, apart, lag)
-    if min(silent.values()) < max(CYCLE_FLOOR_S, CYCLE_FACTOR * needed) or len(ranks) < 2:
+        return _does_not_read(snapshot, left_unread[0], ranks, is_late=is_late)
+    odd = [snapshot.ranks[pid] for pid in stacks.minority(apart)]
+    # a wait that was seen to end, in the input or at a lock, may end again
+    new = [each for each in odd if not each.known_wait]
+    if new:
+        return _apart(snapshot, ranks, apart, new, lag)
+    if odd or lag is not None:
+        late = odd[0] if len(odd) == 1 else None
+        return _late(snapshot, ranks, late, lag, is_late=is_late)
+    lasts = silent_s >= max(CYCLE_FLOOR_S, CYCLE_FACTOR * needed_s)
+    return _cycle(snapshot, ranks) if is_late or (lasts and len(apart) < 2) else None
+
+
+def _cycle(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding | None:
+    # programs that were never seen to exchange anything wait for nothing of each other
+    if len(ranks) < 2 or not any(each.joined or each.rank is not None for each in ranks):
         return None
     found = [
-        Evidence(EvidenceKind.TIME, f"no rank has made progress for {min(silent.values()):.1f} s"),
+        *_silence(ranks),
         Evidence(EvidenceKind.PEERS, "every rank waits for the others and no data is in flight"),
         *evidence.gpus(ranks),
     ]
     victims = tuple(each.pid for each in ranks)
+    since_ns = snapshot.oldest_ns
     return Finding(VerdictKind.HUNG, Cause.WAIT_CYCLE, since_ns, None, tuple(found), victims)
+
+
+def _left_for_it(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> RankSnapshot | None:
+    """The rank whose leaving explains that the others wait: it left at most a step before they stopped.
+
+    And they wait where ranks wait for each other: who joins its own uploader at the end waits for none that left.
+    """
+    if not all(_in_collective(each) for each in ranks) or _is_planned_end(snapshot, ranks):
+        return None
+    step_s = max(snapshot.threshold_s(each.pid) for each in ranks)
+    stopped_s = max(each.age_s for each in ranks)
+    recent = [
+        each for each in snapshot.left.values() if each.age_s <= stopped_s + step_s + LEFT_SINCE_S
+    ]
+    return max(recent, key=lambda each: each.age_s, default=None)
+
+
+def _is_planned_end(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> bool:
+    """True where most ranks have left: the job is over, and who is still there saves, uploads or hangs at its exit."""
+    left = sum(each.state is State.LEFT for each in snapshot.left.values())
+    return left > len(ranks)
+
+
+def _in_collective(each: RankSnapshot) -> bool:
+    return each.state in (State.PEERS, State.ON_DEVICE, State.SPINNING) or each.known_wait
 
 
 def _may_read_yet(snapshot: JobSnapshot) -> bool:
@@ -65,57 +117,78 @@ def _may_read_yet(snapshot: JobSnapshot) -> bool:
 
 
 def _does_not_read(
-    snapshot: JobSnapshot, each: RankSnapshot, ranks: Sequence[RankSnapshot]
+    snapshot: JobSnapshot, each: RankSnapshot, ranks: Sequence[RankSnapshot], *, is_late: bool
 ) -> Finding:
-    # what it waits for is there: a thread of it that should read does not
+    # what it waits for is there: a thread of it that should read does not; or it is not there yet, as so often
     found = [*evidence.unread(snapshot, each), *evidence.time(each)]
     found += evidence.peers(each, ranks)
-    return blame(snapshot, VerdictKind.HUNG, Cause.BLOCKED_READ, each, found)
+    kind = VerdictKind.HUNG if is_late or not each.known_wait else VerdictKind.UNKNOWN
+    return blame(snapshot, kind, Cause.BLOCKED_READ, each, found)
 
 
 def _ended(snapshot: JobSnapshot, gone: RankSnapshot, ranks: Sequence[RankSnapshot]) -> Finding:
     # its own launcher ended it, and may well start it again: that is announced only once it took too long
     text = f"{evidence.name(gone)} was ended by its own job and has not been restarted"
     kind = EvidenceKind.SINK
-    if gone.age_s >= snapshot.policy.storage_patience_s:
+    if snapshot.now_ns - snapshot.silent_since_ns >= KILLED_PATIENCE_S * NS:
         kind = EvidenceKind.EVENT
     found = [Evidence(kind, f"{text}, {evidence.ago(gone)}")]
     found += [*evidence.time(ranks[0]), *evidence.peers(gone, ranks)]
     return blame(snapshot, VerdictKind.HUNG, Cause.KILLED, gone, found)
 
 
-def _mismatch(
+def _apart(
     snapshot: JobSnapshot,
     ranks: Sequence[RankSnapshot],
     apart: Sequence[list[Pid]],
+    odd: Sequence[RankSnapshot],
     lag: tuple[Pid, float] | None,
 ) -> Finding:
-    by_pid = {each.pid: each for each in ranks}
-    odd = stacks.minority(apart)
-    quiet_s = min(each.age_s for each in ranks)
-    found = [Evidence(EvidenceKind.TIME, f"no rank has made progress for {quiet_s:.1f} s")]
-    culprit: RankSnapshot | None = None
-    if lag is not None:
-        text = f"{evidence.name(by_pid[lag[0]])}'s last send was {lag[1]:.2f} s before any other rank's"
-        found.append(Evidence(EvidenceKind.EDGE, text))
-        culprit = by_pid[lag[0]]
-    if len(apart) > 1:
-        sides = " | ".join(
-            ", ".join(evidence.name(by_pid[pid]) for pid in group) for group in apart
-        )
-        found.append(
-            Evidence(EvidenceKind.STACK, f"the ranks wait in {len(apart)} places: {sides}")
-        )
-        if len(odd) == 1:
-            culprit = by_pid[odd[0]]
+    """The ranks wait in several places, and some of them where no healthy rank did."""
+    sides = " | ".join(
+        ", ".join(evidence.name(snapshot.ranks[pid]) for pid in group) for group in apart
+    )
+    said = f"the ranks wait in {len(apart)} places: {sides}"
+    found = [*_silence(ranks), *_order(snapshot, lag), Evidence(EvidenceKind.STACK, said)]
+    culprit = snapshot.ranks[lag[0]] if lag is not None else None
+    culprit = odd[0] if len(odd) == 1 else culprit
     found += [Evidence(EvidenceKind.PEERS, "every rank waits"), *evidence.gpus(ranks, culprit)]
-    since_ns = snapshot.oldest_ns
-    if len(apart) > 1:
-        cause = Cause.COLLECTIVE_MISMATCH
-        kind = VerdictKind.DEADLOCK
-    else:
-        cause, kind = Cause.BLOCKED_UNKNOWN, VerdictKind.HUNG
+    kind, cause = VerdictKind.DEADLOCK, Cause.COLLECTIVE_MISMATCH
+    if culprit is not None:
+        return blame(snapshot, kind, cause, culprit, found)
+    victims = tuple(each.pid for each in ranks)
+    return Finding(kind, cause, snapshot.oldest_ns, None, tuple(found), victims)
+
+
+def _late(
+    snapshot: JobSnapshot,
+    ranks: Sequence[RankSnapshot],
+    late: RankSnapshot | None,
+    lag: tuple[Pid, float] | None,
+    *,
+    is_late: bool,
+) -> Finding | None:
+    """One rank is elsewhere in a wait that often ends, or sent before all others did: it may well come."""
+    culprit = snapshot.ranks[lag[0]] if late is None and lag is not None else late
     if culprit is None:
-        victims = tuple(by_pid)
-        return Finding(kind, cause, since_ns, None, tuple(found), victims)
-    return blame(snapshot, kind, cause, culprit, found)
+        return None
+    found = [*_silence(ranks), *_order(snapshot, lag), *evidence.gpus(ranks, culprit)]
+    found.append(Evidence(EvidenceKind.PEERS, "every rank waits"))
+    kind, cause = VerdictKind.HUNG, Cause.BLOCKED_UNKNOWN
+    others = {stacks.waits_in(each.stack) for each in ranks if each.pid != culprit.pid}
+    if late is not None and stacks.waits_in(late.stack) in others - {None}:
+        kind, cause = VerdictKind.DEADLOCK, Cause.COLLECTIVE_MISMATCH
+    return blame(snapshot, kind if is_late else VerdictKind.UNKNOWN, cause, culprit, found)
+
+
+def _silence(ranks: Sequence[RankSnapshot]) -> list[Evidence]:
+    quiet_s = min(each.age_s for each in ranks)
+    return [Evidence(EvidenceKind.TIME, f"no rank has made progress for {quiet_s:.1f} s")]
+
+
+def _order(snapshot: JobSnapshot, lag: tuple[Pid, float] | None) -> list[Evidence]:
+    if lag is None:
+        return []
+    name = evidence.name(snapshot.ranks[lag[0]])
+    text = f"{name}'s last send was {lag[1]:.2f} s before any other rank's"
+    return [Evidence(EvidenceKind.EDGE, text)]

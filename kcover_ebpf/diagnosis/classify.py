@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kcover_ebpf.diagnosis import describe_call
+from kcover_ebpf.diagnosis import describe_call, helpers
+from kcover_ebpf.diagnosis.background import Effort
 from kcover_ebpf.diagnosis.classify_context import ClassifyContext
 from kcover_ebpf.diagnosis.classify_wait import (
     Wait,
@@ -13,7 +14,7 @@ from kcover_ebpf.diagnosis.classify_wait import (
     judge_wait,
 )
 from kcover_ebpf.diagnosis.code_map import Code
-from kcover_ebpf.diagnosis.process import Effort, ProcessHistory
+from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.process_state import STOPPED, State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot, exit_text
 from kcover_ebpf.diagnosis.roles import Role
@@ -34,7 +35,7 @@ _STOPPED_STATE = {
     TaskState.FROZEN: State.FROZEN,
     TaskState.TRACED: State.TRACED,
 }
-_EFFORT_STATE = {
+EFFORT_STATE = {
     Effort.COMPUTE: State.COMPUTING,
     Effort.STORAGE: State.STORING,
     Effort.CHILDREN: State.CHILDREN,
@@ -44,8 +45,10 @@ _WAITS_IN = {
     Code.COLLECTIVE: State.PEERS,
     Code.MESSAGES: State.PEERS,
 }
+CERTAIN_RATE = 1e6
+"""Of an effort that needs no comparison: it is what the lead waits for itself."""
 _MAY_WAIT_FOR_CHILDREN = frozenset(
-    {State.CHILD, State.FUTEX, State.HELPED, State.PEERS, State.READ, State.OTHER}
+    {State.CHILD, State.FUTEX, State.HELPED, State.PEERS, State.READ, State.OTHER, State.SPINNING}
 )
 
 
@@ -68,8 +71,8 @@ def classify(view: ProcessHistory, context: ClassifyContext) -> RankSnapshot:
     if readings and readings[0].boottime_ns < lead.progress_ns:
         readings = [reading for reading in readings if reading.boottime_ns >= lead.progress_ns]
     wait = _state(view, lead, readings, context)
-    effort = _effort(view, lead, wait.state, readings, context)
-    state = wait.state if effort is None else _EFFORT_STATE[effort]
+    effort, rate = _effort(view, lead, wait, readings, context)
+    state = wait.state if effort is None else EFFORT_STATE[effort]
     last = readings[-1] if readings else None
     return RankSnapshot(
         pid=view.pid,
@@ -85,6 +88,11 @@ def classify(view: ProcessHistory, context: ClassifyContext) -> RankSnapshot:
         proven=wait.proven and effort is None,
         waits_for=wait.waits_for,
         effort=effort,
+        effort_rate=round(rate, 2),
+        wait=None if effort is None else wait.state,
+        awaits=wait.awaits,
+        sides_read=view.sides_read_ns >= lead.sample.idle_since_ns,
+        beside=wait.beside or helpers.beside(view, lead.sample.idle_since_ns, context),
     )
 
 
@@ -180,24 +188,33 @@ def _may_be_on_device(view: ProcessHistory, lead: ThreadHistory) -> bool:
 def _effort(
     view: ProcessHistory,
     lead: ThreadHistory,
-    state: State,
+    wait: Wait,
     readings: Sequence[ThreadReading],
     context: ClassifyContext,
-) -> Effort | None:
-    if state in STOPPED or state in (State.MOVING, State.SPINNING, State.COMPUTING):
-        return None
+) -> tuple[Effort | None, float]:
+    """The effort that is made beside a wait, and how much, in the smallest one that counts."""
+    state = wait.state
+    if state in STOPPED or state in (State.MOVING, State.COMPUTING):
+        return None, 0.0
     if state is State.STORAGE:
         # one long call: its bytes are charged when it begins, so they are remembered for longer
         quiet_ns = context.now_ns - view.storage_moved_ns
         moved = view.storage_moved_ns and quiet_ns <= STORAGE_WINDOW_NS
-        return Effort.STORAGE if moved or is_completing(readings) else None
+        # the call itself is what it waits for, so there is nothing to compare it with
+        return (Effort.STORAGE, CERTAIN_RATE) if moved or is_completing(readings) else (None, 0.0)
     # only what was done during the wait can explain it
     since_ns = _since(lead, view)
     own = _own_effort(view, since_ns, context)
-    if own is not None or state not in _MAY_WAIT_FOR_CHILDREN:
-        return own
-    at_work = any(_works(child, since_ns, context) for child in context.children(view.pid))
-    return Effort.CHILDREN if at_work else None
+    if own is not None:
+        return own, view.effort_rates.get(own, CERTAIN_RATE)
+    if state not in _MAY_WAIT_FOR_CHILDREN:
+        return None, 0.0
+    working = [child for child in context.children(view.pid) if _works(child, since_ns, context)]
+    if not working:
+        return None, 0.0
+    # where it is not known to wait for them, children that always move explain nothing that peers' do not
+    awaited = any(child.pid in wait.waits_for for child in working)
+    return Effort.CHILDREN, CERTAIN_RATE if awaited else float(len(working))
 
 
 def _own_effort(view: ProcessHistory, since_ns: int, context: ClassifyContext) -> Effort | None:
@@ -205,6 +222,7 @@ def _own_effort(view: ProcessHistory, since_ns: int, context: ClassifyContext) -
     found = view.latest_effort(since_ns, recent_ns)
     if found is None and any(
         view.traffic.transfer_ns(sample) >= max(since_ns, recent_ns)
+        and not view.traffic.is_stream(sample)
         for sample in context.ends.outside(view)
     ):
         # a checkpoint that is uploaded, a shard that is fetched: a store reached by the network

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from kcover_ebpf.diagnosis import helpers
 from kcover_ebpf.diagnosis.classify_context import ClassifyContext
 from kcover_ebpf.diagnosis.code_map import Code, of_stack
 from kcover_ebpf.diagnosis.process import ProcessHistory
@@ -12,15 +13,12 @@ from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.thread import poll_timeout_ms, waits_in_frame
 from kcover_ebpf.facts.host import ThreadReading, WaitedFile
-from kcover_ebpf.facts.kernel import NO_SYSCALL, SocketSample, TaskState, ThreadSample
+from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallFamily
-from kcover_ebpf.ids import NS, Pid
+from kcover_ebpf.ids import NS, Endpoint, Pid
 from kcover_ebpf.tunables.diagnosis import (
     FREEZE_PATIENCE_NS,
-    LOST_BACKOFF,
-    OPEN_QUESTION_NS,
     SLEEP_CAP_S,
-    SOCKET_TICK_NS,
     STORAGE_ANSWER_NS,
 )
 
@@ -33,6 +31,10 @@ class Wait(NamedTuple):
     state: State
     proven: bool = False
     waits_for: tuple[Pid, ...] = ()
+    awaits: Endpoint | None = None
+    """The far end of the TCP connection it waits for, where no process here has it."""
+    beside: tuple[str, ...] = ()
+    """What side threads of it wait for, that may release it."""
 
 
 def judge_wait(
@@ -97,41 +99,10 @@ def _at_futex(
 ) -> Wait:
     if is_semaphore_of_driver(sample, reading, context):
         return Wait(State.ON_DEVICE)
-    if _is_helped(view, sample, context):
-        return Wait(State.HELPED)
+    found = helpers.beside(view, sample.idle_since_ns, context)
+    if found:
+        return Wait(State.HELPED, beside=found)
     return Wait(State.FUTEX, _is_forsaken(view))
-
-
-def _is_helped(view: ProcessHistory, sample: ThreadSample, context: ClassifyContext) -> bool:
-    # What may release the lead: another thread that entered storage after the lead began to wait,
-    # or an answer from outside the job to what the process has sent there since.
-    began_ns = sample.idle_since_ns - NS
-    in_storage = any(
-        other.sample.state is TaskState.UNINTERRUPTIBLE and other.sample.idle_since_ns >= began_ns
-        for other in view.threads.values()
-    )
-    return in_storage or _is_helped_from_outside(view, began_ns, context)
-
-
-def _is_helped_from_outside(view: ProcessHistory, began_ns: int, context: ClassifyContext) -> bool:
-    if _is_rank(view) and not context.all_here:
-        return False
-    return any(
-        sample.last_send_ns >= began_ns
-        and (not view.traffic.is_habit(sample) or _owes_answer(sample, context.now_ns))
-        for sample in context.ends.outside(view)
-    )
-
-
-def _owes_answer(sample: SocketSample, now_ns: int) -> bool:
-    # Telemetry is answered at once, sent again and again without an answer, or not even acknowledged. Where a
-    # question is open for a while, the process may wait for its answer, whatever else goes to that address.
-    if sample.backoff >= LOST_BACKOFF:
-        return False
-    asked_ns = sample.last_send_ns
-    return (
-        asked_ns > sample.last_receive_ns + SOCKET_TICK_NS and now_ns - asked_ns >= OPEN_QUESTION_NS
-    )
 
 
 def _is_rank(view: ProcessHistory) -> bool:
@@ -168,10 +139,7 @@ def _on_files(
     if "file" in kinds and family in (SyscallFamily.READ, SyscallFamily.WRITE, SyscallFamily.FILE):
         return Wait(State.STORAGE, _storage_proven(readings, context))
     if "tcp" in kinds:
-        peers = _holders(view, files, context)
-        # a loader has nothing to say to other ranks: who is unknown to it is outside, wherever they are
-        outside = not peers and (context.all_here or not _is_rank(view))
-        return Wait(State.OUTSIDE if outside else State.PEERS, waits_for=peers)
+        return _on_tcp(view, files, context)
     if "socket" in kinds and not _is_rank(view):
         # none of TCP's, or not sampled yet
         return Wait(State.OUTSIDE)
@@ -190,13 +158,30 @@ def _on_files(
     return Wait(State.PEERS) if family is SyscallFamily.NETWORK else None
 
 
+def _on_tcp(view: ProcessHistory, files: Sequence[WaitedFile], context: ClassifyContext) -> Wait:
+    peers = _holders(view, files, context)
+    if peers:
+        return Wait(State.PEERS, waits_for=peers)
+    found = (view.sockets.get(file.fd) for file in files)
+    sockets = [socket for socket in found if socket is not None and socket.remote[1]]
+    # a loader has nothing to say to other ranks: who is unknown to it is outside, wherever they are
+    outside = not _is_rank(view) or context.all_here
+    outside = outside or (
+        bool(sockets) and all(context.ends.leads_outside(view.pid, each) for each in sockets)
+    )
+    far = {Endpoint(*socket.remote) for socket in sockets}
+    awaits = far.pop() if len(far) == 1 else None
+    return Wait(State.OUTSIDE if outside else State.PEERS, awaits=awaits)
+
+
 def _on_stream(view: ProcessHistory, files: Sequence[WaitedFile], context: ClassifyContext) -> Wait:
     holders = _holders(view, files, context)
     offspring = tuple(child.pid for child in context.children(view.pid))
     own = tuple(pid for pid in offspring if pid in holders)
     if own or (offspring and not holders):
         return Wait(State.CHILD, waits_for=own or offspring)
-    return Wait(State.READ, waits_for=holders)
+    # a stream whose other end is nowhere has ended; one that lasts leads to a program outside the job
+    return Wait(State.READ, waits_for=holders) if holders else Wait(State.OUTSIDE)
 
 
 def _holders(

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kcover_ebpf.diagnosis.verdict import (
-    EvidenceKind,
-    Verdict,
-    VerdictKind,
-    independent_kinds,
-    suffices,
-)
+from kcover_ebpf.diagnosis.verdict import Verdict
 from kcover_ebpf.settings import Act
 
 
@@ -23,30 +17,22 @@ class Decision:
     verdict: Verdict
 
 
-def decide(
-    verdict: Verdict,
-    allowed: Act,
-    hard_limit_s: float | None = None,
-    link_patience_s: float = 0.0,
-) -> Decision:
-    """The action for a new verdict, no further than `allowed`.
+def decide(verdict: Verdict, allowed: Act) -> Decision:
+    """The action for a verdict as of now, no further than `allowed`.
 
-    A job is ended only on an announced fault, or on two independent kinds of evidence (one of them
-    says more than that time has passed); or when the policy's own hard limit has passed. A
-    lost link is reported at once, and ends a job only after `link_patience_s` without a byte.
+    A verdict says itself how certain it is, and so when a job may be ended for it (`certainty.acts_at`).
     """
     if not verdict.kind.is_fault or allowed is Act.OBSERVE:
         return Decision(Act.OBSERVE, "", verdict)
     if allowed is Act.SNAPSHOT:
         return Decision(Act.SNAPSHOT, "the policy allows a snapshot only", verdict)
-    if verdict.kind is VerdictKind.LOST_LINK and verdict.time_s - verdict.since_s < link_patience_s:
-        return Decision(Act.SNAPSHOT, "a flapping link recovers on its own", verdict)
-    kinds = {each.kind for each in verdict.evidence}
-    if verdict.kind is VerdictKind.CRASHED or EvidenceKind.EVENT in kinds:
-        return Decision(allowed, "fault announced by the kernel", verdict)
-    if suffices(kinds):
-        names = " and ".join(sorted(each.value for each in independent_kinds(kinds)))
-        return Decision(allowed, f"independent evidence: {names}", verdict)
-    if hard_limit_s is not None and verdict.time_s - verdict.since_s >= hard_limit_s:
-        return Decision(allowed, "hard limit of the policy", verdict)
-    return Decision(Act.SNAPSHOT, "one kind of evidence is not enough to shut a job down", verdict)
+    certainty = "" if verdict.certainty is None else verdict.certainty.value
+    reason = f"{certainty}: {verdict.acts_why}"
+    if verdict.acts_at_s is None:
+        return Decision(Act.SNAPSHOT, reason, verdict)
+    left_s = verdict.acts_at_s - verdict.time_s
+    if left_s > 0:
+        return Decision(
+            Act.SNAPSHOT, f"{reason}; it is ended in {left_s:.0f} s if nothing moves", verdict
+        )
+    return Decision(allowed, reason, verdict)

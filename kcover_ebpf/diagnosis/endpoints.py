@@ -7,6 +7,7 @@ what leads out of the job is none of its links.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Protocol
 
 from kcover_ebpf.diagnosis.process import ProcessHistory
@@ -59,6 +60,12 @@ class EndpointIndex:
         self._ranks: set[Pid] = set()
         self.elsewhere = elsewhere
         self._payload: dict[Pid, list[int]] = {}
+        processes = list(processes)
+        self._views = [
+            each
+            for each in processes
+            if isinstance(each, ProcessHistory) and each.role is Role.RANK
+        ]
         # a child inherits the connections of its rank: they are the rank's
         for process in sorted(processes, key=lambda each: each.role is not Role.RANK):
             if process.role is Role.RANK:
@@ -103,13 +110,32 @@ class EndpointIndex:
         return [
             sample
             for sample in view.sockets.values()
-            if sample.state in ("ESTABLISHED", "SYN_SENT") and self._is_outside(view.pid, sample)
+            if sample.state in ("ESTABLISHED", "SYN_SENT")
+            and self._owner.get((sample.local, sample.remote)) == view.pid
+            and self.leads_outside(view.pid, sample)
         ]
 
-    def _is_outside(self, pid: Pid, sample: SocketSample) -> bool:
+    def leads_outside(self, pid: Pid, sample: Connection) -> bool:
+        """True where the far end is no process of the job: neither here, nor where ranks elsewhere are known to be.
+
+        While no rank elsewhere is known by its data, each address that may be one's is taken for one.
+        """
         pair = sample.remote, sample.local
-        own = self._owner.get((sample.local, sample.remote)) == pid
-        return own and pair not in self._owner and pair not in self._launchers
+        if pair in self._owner or pair in self._launchers:
+            return False
+        hosts = self._far_hosts
+        known = not hosts or sample.remote[0] in hosts
+        return not (known and self.joins_ranks(pid, sample))
+
+    @cached_property
+    def _far_hosts(self) -> frozenset[str]:
+        """Addresses of other hosts to which ranks here have sent data of the training."""
+        return frozenset(
+            view.sockets[fd].remote[0]
+            for view in self._views
+            for fd in self.payload_fds(view)
+            if self.peer(view.sockets[fd]) is None
+        )
 
 
 def is_loopback(address: str) -> bool:

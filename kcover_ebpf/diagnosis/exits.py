@@ -7,7 +7,7 @@ collective, or that all others waited for in vain makes an innocent peer fail. T
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kcover_ebpf.diagnosis import endpoints, gave_up, stacks
@@ -30,6 +30,7 @@ from kcover_ebpf.tunables.diagnosis import (
     GAVE_UP_SEEN_NS,
     LEFT_BEFORE_NS,
     LEFT_BEFORE_STEPS,
+    LOADER_MISSED_NS,
     RECOVERED_NS,
 )
 
@@ -42,7 +43,9 @@ class Announcements:
     """What was announced about one job so far."""
 
     failures: list[ProcessExit] = field(default_factory=list)
-    """Failed exits of ranks and of their loaders, in order."""
+    """Failed exits of ranks, and of their loaders whose ranks could not continue, in order."""
+    lost: dict[Pid, ProcessExit] = field(default_factory=dict)
+    """Loaders that died, by their rank: a fault only if that makes no progress without it."""
     oom: set[Pid] = field(default_factory=set)
     signals: dict[Pid, SignalSent] = field(default_factory=dict)
     """The last fatal signal sent to a process."""
@@ -93,8 +96,26 @@ class Announcements:
         }
         if not concerns.get(member.role, False):
             return False
+        if member.role is Role.LOADER and member.owner is not None:
+            # a sandbox that ends as it should, a saver that the memory limit took: the rank may do without
+            self.lost.setdefault(member.owner, leaving)
+            return False
+        loader = self.lost.pop(leaving.pid, None)
+        if loader is not None:
+            self.failures.append(loader)
         self.failures.append(leaving)
         return True
+
+    def follow(self, ranks: Mapping[Pid, ProcessHistory], stalled: Collection[Pid]) -> None:
+        """Once a pass: a lost loader is a failure where its rank has stalled since, and none where it continued."""
+        for owner, leaving in list(self.lost.items()):
+            rank = ranks.get(owner)
+            if rank is None:
+                del self.lost[owner]
+            elif owner in stalled:
+                self.failures.append(self.lost.pop(owner))
+            elif _moved_ns(rank) > leaving.boottime_ns + LOADER_MISSED_NS:
+                del self.lost[owner]
 
     def _ended_inside(self, leaving: ProcessExit, members: Members) -> bool:
         # a launcher or a rank ends its own processes; that is management, not a fault
@@ -197,7 +218,13 @@ def _first(failures: Sequence[ProcessExit], views: Mapping[Pid, ProcessHistory])
     first = failures[0]
     member = views[first.pid].member
     owner = member.owner if member is not None else None
-    return next((each for each in failures if each.pid == owner), first)
+    # a rank that raises for the lack of its loader is its victim; one that was killed with it is not
+    return next((each for each in failures if each.pid == owner and each.signal), first)
+
+
+def _moved_ns(rank: ProcessHistory) -> int:
+    lead = rank.lead
+    return max(rank.data_ns, lead.progress_ns if lead is not None else 0)
 
 
 def _ended_before(

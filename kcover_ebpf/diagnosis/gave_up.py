@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kcover_ebpf.diagnosis import evidence, wait_chain
+from kcover_ebpf.diagnosis import control_group, evidence, wait_chain
 from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.snapshot import JobSnapshot
@@ -49,6 +49,7 @@ def is_due(ranks: Iterable[ProcessHistory], now_ns: int) -> bool:
 
 def awaited(snapshot: JobSnapshot) -> Awaited | None:
     """The one rank that all others have waited for, for longer than a step ever took; None unless there is just one."""
+    snapshot = control_group.compared(snapshot)
     ranks = list(snapshot.ranks.values())
     if snapshot.starting or not snapshot.all_seen:
         return None

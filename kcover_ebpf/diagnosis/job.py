@@ -7,7 +7,7 @@ The caller feeds `observe` with every fact, carries out the readings it `wants`,
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from kcover_ebpf.diagnosis import exits, gave_up, startup
 from kcover_ebpf.diagnosis.blindness import Sight, unseen
@@ -18,6 +18,7 @@ from kcover_ebpf.diagnosis.device_faults import DeviceFaults
 from kcover_ebpf.diagnosis.endpoints import EndpointIndex
 from kcover_ebpf.diagnosis.file_holders import FileHolders
 from kcover_ebpf.diagnosis.hard_limit import at_hard_limit
+from kcover_ebpf.diagnosis.job_memory import JobMemory
 from kcover_ebpf.diagnosis.judge import judge
 from kcover_ebpf.diagnosis.members import Members
 from kcover_ebpf.diagnosis.packet_loss import LossWatch
@@ -27,6 +28,8 @@ from kcover_ebpf.diagnosis.rank_view import Habits, completed
 from kcover_ebpf.diagnosis.recorders import recordings_of
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.sampling import connected, in_detail, requests
+from kcover_ebpf.diagnosis.senders import Senders
+from kcover_ebpf.diagnosis.silences import Patience, Silences
 from kcover_ebpf.diagnosis.slow_job import slowness
 from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot
 from kcover_ebpf.diagnosis.stacks import KnownWaits
@@ -41,6 +44,7 @@ from kcover_ebpf.facts.host import (
 )
 from kcover_ebpf.facts.kernel import (
     DescriptorSample,
+    Detail,
     Fact,
     OomKill,
     ProcessExec,
@@ -69,7 +73,7 @@ class Job:
     """One job as seen from this host; `whole`: every rank of it should be here, where no launcher says otherwise."""
 
     def __init__(self, policy: Policy, table: SyscallTable, *, whole: bool = True) -> None:
-        self._policy, self._whole = policy, whole
+        self.policy, self._whole = policy, whole
         self.table = table
         self.members = Members()
         self.attention = Suspicion(table)
@@ -79,10 +83,15 @@ class Job:
         self.loss = LossWatch()
         self.now_ns = 0
         self._moved_bytes: dict[Pid, int] = defaultdict(int)
+        self.silences = Silences()
+        """The silences that ended by themselves; given by whoever kept them, where the job was seen before."""
+        self.senders = Senders()
         self.sight = Sight()
         self._unseen = ""
         self._floor_ns = 0
         self._alarm = self._examined = False
+        self._silent_s, self._place = 0.0, ""
+        """Of the present suspicion: the longest silence, and what the last finding said of it."""
 
     def observe(self, fact: Fact) -> None:
         """Take one fact, in the order of its kind's arrival."""
@@ -91,7 +100,7 @@ class Job:
             case ThreadSample():
                 self._on_thread(fact)
             case ProcessTotals():
-                self._view(fact).on_totals(fact)
+                self._view(fact).on_totals(fact, learns=self._is_healthy)
             case SocketSample():
                 self._moved_bytes[fact.pid] += self._view(fact).on_socket(fact)
             case DescriptorSample():
@@ -175,44 +184,87 @@ class Job:
             moved_ns = lead.progress_ns if lead is not None else 0
             self.attention.on_progress(pid, now_ns, moved_ns, self.pace.longest_of_s(pid))
 
+    @property
+    def _is_healthy(self) -> bool:
+        return self.pace.trained and not self.attention.suspicious
+
+    def remember(self, memory: JobMemory) -> None:
+        """Go on with what an earlier incarnation of the job, or an earlier agent, learned."""
+        self.silences = memory.silences
+        self.attention.known = memory.waits
+
+    @property
+    def patience(self) -> Patience:
+        """For how long a silence may last before an inferred fault ends the job."""
+        return self.silences.summary.patience(self.policy)
+
     def _on_tick(self, tick: Tick) -> None:
         now_ns = tick.boottime_ns
         self.members.meet()
         self._classify()
         ranks = self.members.ranks
+        self._count_payload(ranks, tick)
+        self._end_pass(ranks, tick)
+        self.announced.settle(self.members)
+        if self.announced.lost:
+            stalled = {pid for pid, view in ranks.items() if self.pace.has_stalled(view, now_ns)}
+            self.announced.follow(ranks, stalled)
+        expected = self.members.expected if self._whole else None
+        self.pace.watch_training(ranks, expected, now_ns)
+        self._check_blindness(tick)
+        active = {pid: view for pid, view in ranks.items() if not view.rests} or ranks
+        stopped = sum(view.is_stopped for view in ranks.values())
+        if self._all_here and stopped and stopped == len(ranks):
+            self._restart_clocks(now_ns)
+        elif not self.attention.suspicious:
+            self.pace.observe_shares(active, now_ns, elsewhere=self.has_parts_elsewhere)
+        self._suspect(active, stopped, now_ns)
+        self._alarm = False
+
+    def _count_payload(self, ranks: Mapping[Pid, ProcessHistory], tick: Tick) -> None:
         for pid, moved in self._moved_bytes.items():
             view = self.members.views.get(pid)
-            if view is not None and view.on_peer_bytes(moved, now_ns):
-                self._progress(pid, now_ns)
+            if view is not None and view.on_peer_bytes(moved, tick.boottime_ns):
+                self._progress(pid, tick.boottime_ns)
         if not self.attention.suspicious:
             self.pace.note_payload(sum(self._moved_bytes[pid] for pid in ranks), tick.period_ns)
         self._moved_bytes.clear()
-        healthy = self.pace.trained and not self.attention.suspicious
+
+    def _end_pass(self, ranks: Mapping[Pid, ProcessHistory], tick: Tick) -> None:
+        """Learn from the pass what holds in healthy times."""
+        now_ns, healthy = tick.boottime_ns, self._is_healthy
+        if healthy:
+            self.silences.observe(tick.period_ns / NS)
+            self.senders.observe(ranks.values())
+        if self.pace.trained and self.attention.stall is Stall.NONE:
+            # one rank may be silent all along, and the others train on
+            for view in ranks.values():
+                view.note_healthy(now_ns, self.table)
         for view in self.members.views.values():
             view.passes_without_totals += 1
             if view.sockets:
                 view.traffic.end_pass(now_ns, tick.period_ns, healthy=healthy)
             if view.gpus.seen is not None and view.lose_clock(now_ns):
                 self.pace.relearn(view.pid, now_ns)
-        self.announced.settle(self.members)
-        expected = self.members.expected if self._whole else None
-        self.pace.watch_training(ranks, expected, now_ns)
-        self._check_blindness(tick)
-        stopped = sum(view.is_stopped for view in ranks.values())
-        if self._all_here and stopped and stopped == len(ranks):
-            self._restart_clocks(now_ns)
-        elif not self.attention.suspicious:
-            self.pace.observe_shares(ranks, now_ns, elsewhere=self.has_parts_elsewhere)
-        silent = any(self.pace.is_silent(view, now_ns) for view in ranks.values())
+
+    def _suspect(self, active: Mapping[Pid, ProcessHistory], stopped: int, now_ns: int) -> None:
+        """Say whether something may be wrong, and remember a silence that ended by itself."""
+        silent = any(self.pace.is_silent(view, now_ns) for view in active.values())
         stopped += sum(view.is_stopped for view in self.members.roster.loaders.values())
-        known = stopped > 0 or self._alarm or bool(self.announced.failures)
+        failed = bool(self.announced.failures)
+        known = stopped > 0 or self._alarm or failed or bool(self.announced.lost)
         # a rank that is stopped or has died keeps all others from continuing, though it may take them a while to notice
-        blocked = stopped > 0 or bool(self.announced.failures)
-        stall = Stall.CERTAIN if blocked else self.pace.stall(ranks, now_ns)
+        blocked = stopped > 0 or failed
+        stall = Stall.CERTAIN if blocked else self.pace.stall(active, now_ns)
+        silent_s = self.pace.silence_s(active, now_ns)
         if self.attention.suspect(silent or known, stall, now_ns, only_silent=not known):
             self.members.forget_descriptors()
+            if self._is_healthy:
+                self.silences.learn(self._place, self._silent_s)
+            self._silent_s, self._place = 0.0, ""
+        elif self.attention.suspicious:
+            self._silent_s = max(self._silent_s, silent_s)
         self.faults.outlive(now_ns, silent, self.attention.stalled)
-        self._alarm = False
 
     def _check_blindness(self, tick: Tick) -> None:
         before_ns, now_ns = tick.boottime_ns - tick.period_ns, tick.boottime_ns
@@ -266,6 +318,11 @@ class Job:
         now_ns, trained = self.now_ns, self.pace.trained
         closely = in_detail(self.attention, now_ns, trained=trained, examined=self._examined)
         rests = trained and not self.pace.compares(now_ns)
+        # what goes on beside the steps is learned soon: a fault may come before the twentieth pass
+        rests = rests and all(view.background.is_known for view in self.members.ranks.values())
+        if closely.detail is Detail.ALL:
+            for view in self.members.ranks.values():
+                view.sides_asked_ns = now_ns if view.sides_asked_ns is None else view.sides_asked_ns
         return requests(self.members.views, self.detailed, closely, now_ns, rests=rests)
 
     @property
@@ -308,17 +365,18 @@ class Job:
             return Finding(VerdictKind.WORKING, cause, self.now_ns)
         missing = None
         if self._whole:
-            missing = startup.missing_rank(self.members, self.pace, self.now_ns, self._policy)
+            missing = startup.missing_rank(self.members, self.pace, self.now_ns, self.policy)
         if not self.attention.suspicious:
             return missing or self._healthy()
         snapshot = self.announced.judged(self.snapshot())
         found = self.faults.located(judge(snapshot), self.members.ranks)
+        self._place = found.cause.value
         if missing is not None and found.cause not in (Cause.STOPPED, Cause.FROZEN):
             return missing
         if found.cause is Cause.TRAINING:
             return self._healthy(judged=True)
         silent_s = self.pace.silence_s(self.members.ranks, self.now_ns)
-        return at_hard_limit(found, silent_s, self._policy, self.now_ns)
+        return at_hard_limit(found, silent_s, self.policy, self.now_ns)
 
     def _failure(self) -> Finding | None:
         failures = self.announced.failures
@@ -356,7 +414,16 @@ class Job:
         known = self.attention.known if self.pace.trained else KnownWaits()
         thresholds_s = {pid: self.pace.threshold_s(pid) for pid in members.ranks}
         stops, python = self.announced.stops, self.attention.python_frames
-        habits = Habits(self.now_ns, ends, known, thresholds_s, stops, members.world_size, python)
+        habits = Habits(
+            self.now_ns,
+            ends,
+            known,
+            thresholds_s,
+            stops,
+            members.world_size,
+            python,
+            self.senders.are_alike,
+        )
         context = self._context(ends)
         # the time before something was not seen cannot be judged
         seen_s = (self.now_ns - self._floor_ns) / NS
@@ -371,7 +438,7 @@ class Job:
         silent_s = self.pace.silence_s(members.ranks, self.now_ns) or min(ages_s, default=0.0)
         return JobSnapshot(
             now_ns=self.now_ns,
-            policy=self._policy,
+            policy=self.policy,
             processes=processes,
             ends=ends,
             lossy=silent_s < LOSSY_SILENCE_S
@@ -388,7 +455,7 @@ class Job:
         members, files = self.members, FileHolders(self.members, ends)
         return ClassifyContext(
             now_ns=self.now_ns,
-            policy=self._policy,
+            policy=self.policy,
             table=self.table,
             children=members.children,
             holders=files.of,

@@ -8,8 +8,10 @@ waits form a cycle, or the link between them is lost.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from kcover_ebpf.diagnosis import (
+    control_group,
     device_wait,
     evidence,
     lone_worker,
@@ -18,20 +20,27 @@ from kcover_ebpf.diagnosis import (
     stacks,
     tcp_links,
     wait_chain,
+    wait_graph,
 )
 from kcover_ebpf.diagnosis.all_waiting import standstill
-from kcover_ebpf.diagnosis.process import Effort
+from kcover_ebpf.diagnosis.background import Effort
 from kcover_ebpf.diagnosis.process_state import EFFORT, STOPPED, State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot, blame
 from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.ids import NS, Pid
-from kcover_ebpf.tunables.diagnosis import LOST_ON_LOSSY_BACKOFF, VICTIM_S
+from kcover_ebpf.tunables.diagnosis import (
+    LOST_ON_LOSSY_BACKOFF,
+    SIDES_READ_S,
+    SUSPECT_STOPPED_S,
+    VICTIM_S,
+)
 
 
 def judge(snapshot: JobSnapshot) -> Finding:
     """One finding for the job as it is now; WORKING(training) when nothing is wrong."""
-    snapshot = odd_stack.levelled(snapshot)
+    seen = odd_stack.levelled(snapshot)
+    snapshot = control_group.compared(seen)
     ranks = list(snapshot.ranks.values())
     if snapshot.whole and ranks and all(each.state in STOPPED for each in ranks):
         return Finding(VerdictKind.WORKING, Cause.SUSPENDED, snapshot.oldest_ns)
@@ -42,7 +51,11 @@ def judge(snapshot: JobSnapshot) -> Finding:
         or _at_the_end_of_the_chain(snapshot, ranks)
         or Finding(VerdictKind.WORKING, Cause.TRAINING, snapshot.now_ns)
     )
-    return odd_stack.explained(snapshot, nccl.refine(snapshot, found, ranks))
+    found = odd_stack.explained(snapshot, nccl.refine(snapshot, found, ranks))
+    if not ranks or found.kind is VerdictKind.WORKING:
+        return found
+    graph = wait_graph.lines(seen, snapshot)
+    return replace(found, silent_since_ns=snapshot.silent_since_ns, graph=graph)
 
 
 def _stopped_alone(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding | None:
@@ -51,8 +64,12 @@ def _stopped_alone(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Find
     for each in sorted(ranks, key=lambda each: -each.age_s):
         if each.state not in (State.STOPPED, State.FROZEN):
             continue
-        if each.age_s < snapshot.policy.stopped_s:
+        if each.age_s < SUSPECT_STOPPED_S:
             continue
+        # where all that are seen are stopped, the others, elsewhere, may be too: the whole job was suspended
+        alone = any(other.state not in STOPPED for other in ranks)
+        is_fault = alone and each.age_s >= snapshot.policy.stopped_s
+        kind = VerdictKind.HUNG if is_fault else VerdictKind.UNKNOWN
         cause = Cause.STOPPED if each.state is State.STOPPED else Cause.FROZEN
         found = [
             Evidence(
@@ -61,7 +78,7 @@ def _stopped_alone(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Find
             )
         ]
         signal = each.stop_signal
-        if signal is not None:
+        if signal is not None and kind is VerdictKind.HUNG:
             sender = (
                 f"{signal.sender or '?'} ({signal.sender_pid})"
                 if signal.sender_pid
@@ -71,7 +88,7 @@ def _stopped_alone(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Find
                 Evidence(EvidenceKind.EVENT, f"signal {signal.signal} was sent by {sender}")
             )
         found += evidence.unread(snapshot, each) + evidence.time(each) + evidence.peers(each, ranks)
-        return blame(snapshot, VerdictKind.HUNG, cause, each, found)
+        return blame(snapshot, kind, cause, each, found)
     return None
 
 
@@ -206,14 +223,20 @@ def _stuck(
     if end.pid == first.pid and _in_another_collective(first, others):
         return blame(snapshot, VerdictKind.DEADLOCK, Cause.COLLECTIVE_MISMATCH, first, found)
     kind = VerdictKind.SLOW if end.state is State.THROTTLED else VerdictKind.HUNG
-    return blame(snapshot, kind, _cause(first, end), first, found, end)
+    blamed = blame(snapshot, kind, _cause(first, end), first, found, end)
+    # storage, a driver or a page may answer after all, and work may end: none of them is known to be stuck
+    is_own = evidence.is_inside(first, end) or end.state is State.SPINNING
+    return replace(blamed, doubtful=not is_own)
 
 
 def _needed_s(snapshot: JobSnapshot, first: RankSnapshot, end: RankSnapshot) -> float:
     needed_s = snapshot.threshold_s(first.pid)
     if end.state in (State.STOPPED, State.FROZEN):
         # its state says that it does not continue, however long this job's steps last
-        return min(needed_s, snapshot.policy.stopped_s)
+        return snapshot.policy.stopped_s
+    if end.state is State.FUTEX and not end.sides_read:
+        # it waits for a thread of its own, and what those wait for is not known yet
+        return needed_s + SIDES_READ_S
     return needed_s
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from enum import Enum
 
+from kcover_ebpf.diagnosis.background import Background, Effort, Used
 from kcover_ebpf.diagnosis.code_map import CodeMap, of_stack
 from kcover_ebpf.diagnosis.progress_clocks import ByteClock, GpuClock
 from kcover_ebpf.diagnosis.roles import Membership, Role
@@ -21,16 +21,18 @@ from kcover_ebpf.facts.kernel import (
     TaskState,
     ThreadSample,
 )
-from kcover_ebpf.facts.syscalls import SyscallTable
+from kcover_ebpf.facts.syscalls import SyscallFamily, SyscallTable
 from kcover_ebpf.ids import NS, Inode, Pid, Tid
 from kcover_ebpf.tunables.diagnosis import (
-    COMPUTE_SHARE,
+    EFFORT_STEP,
     FABRIC_FLOOR,
     LEAD_RESTS_NS,
+    NAPS_KNOWN_PASSES,
     PEER_BYTES_FLOOR,
+    RESTS_PASSES,
+    RESTS_SHARE,
     SLOWED_BY_QUOTA_SHARE,
     STORAGE_CALLS_RATE,
-    STORAGE_RATE,
 )
 
 _MOST_THREADS = 4096
@@ -38,20 +40,6 @@ _STOPPED = (TaskState.STOPPED, TaskState.FROZEN, TaskState.TRACED)
 
 Clock = CodeSeen | FabricMoved | GpuSeen | CollectivesLaunched
 """What shows progress without a sample of a thread or socket."""
-
-
-class Effort(Enum):
-    """Kinds of work that explain why others wait."""
-
-    __hash__ = (
-        object.__hash__
-    )  # members are compared by identity; Enum's own is a call of Python for each look-up
-
-    COMPUTE = "compute"
-    UNKNOWN = COMPUTE
-    """What a newer agent reports of which this version does not know the word."""
-    STORAGE = "storage"
-    CHILDREN = "children"
 
 
 @dataclass(slots=True)
@@ -71,6 +59,9 @@ class ProcessHistory:
     exit: ProcessExit | None = None
     efforts: dict[Effort, tuple[int, int]] = field(default_factory=dict)
     """Last interval (from, to) between two totals with each kind of effort."""
+    effort_rates: dict[Effort, float] = field(default_factory=dict)
+    """How much effort of each kind that was, in the smallest one that counts."""
+    background: Background = field(default_factory=Background)
     storage_moved_ns: int = 0
     """Last time that any byte went to or came from storage."""
     cpu_share: float = 0.0
@@ -95,6 +86,21 @@ class ProcessHistory:
     """Its executable mappings; empty until they were read."""
     code_read_ns: int = 0
     """When they were read last; 0 before."""
+    sides_asked_ns: int | None = None
+    """When all its threads were asked for, also those that sleep, and have not come yet; None while they were not."""
+    sides_read_ns: int = 0
+    """Last pass that sent them; 0 before."""
+    active_ns: int = 0
+    """When it was last seen to do anything that a loop without an end does not: to sleep, to call for bytes, to begin
+    or end a thread, to wait for a page; early by at most a pass. 0 before its first totals."""
+    healthy_passes: int = 0
+    """Passes of a healthy training in which it was seen,"""
+    sleeping_passes: int = 0
+    """in a sleep,"""
+    napping_passes: int = 0
+    """and in naps of milliseconds."""
+    healthy_since_ns: int = 0
+    """The first of them; 0 before."""
     _ppid: Pid | None = None
     _first: Tid = field(init=False)
     _worker: Tid | None = None
@@ -154,6 +160,28 @@ class ProcessHistory:
         """A thread that was found working while the first one slept; None if there is none."""
         return self._worker
 
+    def note_healthy(self, now_ns: int, table: SyscallTable) -> None:
+        """Take one pass of a healthy training."""
+        lead = self.lead
+        if lead is None:
+            return
+        self.healthy_since_ns = self.healthy_since_ns or now_ns
+        self.healthy_passes += 1
+        self.sleeping_passes += table.family(lead.sample.syscall) is SyscallFamily.SLEEP
+        self.napping_passes += lead.naps_since_ns is not None
+
+    @property
+    def rests(self) -> bool:
+        """True if it slept through the healthy training and exchanged nothing: a monitor, for which none waits."""
+        if self.healthy_passes < RESTS_PASSES or self.data_ns >= self.healthy_since_ns:
+            return False
+        return self.sleeping_passes >= RESTS_SHARE * self.healthy_passes
+
+    @property
+    def naps_while_healthy(self) -> bool:
+        """True if it was seen to nap while the job was healthy: its way to wait."""
+        return self.napping_passes >= NAPS_KNOWN_PASSES
+
     def rests_since(self, now_ns: int) -> int | None:
         """Since when its first thread sleeps, where that is so long that another one may train; else None."""
         first = self.threads.get(self._first)
@@ -178,6 +206,8 @@ class ProcessHistory:
         if view is None:
             view = self.threads[sample.tid] = ThreadHistory(sample)
             return False
+        if sample.voluntary_count != view.sample.voluntary_count and self._represents(sample.tid):
+            self.active_ns = sample.boottime_ns
         progressed = view.observe(sample, table, self.code)
         return progressed and self._represents(sample.tid)
 
@@ -236,13 +266,19 @@ class ProcessHistory:
             if not self._represents(each.sample.tid):
                 del self.threads[each.sample.tid]
 
-    def on_totals(self, totals: ProcessTotals) -> None:
-        """Take the sums of one pass and derive the effort made since those before."""
+    def on_totals(self, totals: ProcessTotals, *, learns: bool = False) -> None:
+        """Take the sums of one pass and derive the effort made since those before; `learns`: the job is healthy."""
         before, self.totals, self.passes_without_totals = self.totals, totals, 0
+        if self.sides_asked_ns is not None and totals.boottime_ns > self.sides_asked_ns:
+            self.sides_asked_ns, self.sides_read_ns = None, totals.boottime_ns
         self._choose_worker(totals.boottime_ns)
         if before is None or totals.boottime_ns <= before.boottime_ns:
+            for thread in self.threads.values():
+                thread.take_cpu_ns()
             return
         interval_ns = totals.boottime_ns - before.boottime_ns
+        if _traces(totals) != _traces(before):
+            self.active_ns = totals.boottime_ns
         self.cpu_share = (totals.cpu_ns - before.cpu_ns) / interval_ns
         faults = totals.major_faults - before.major_faults
         self.major_fault_rate = faults * NS / interval_ns
@@ -251,29 +287,39 @@ class ProcessHistory:
             before.boottime_ns if self.throttled_since_ns is None else self.throttled_since_ns
         )
         self.throttled_since_ns = since_ns if throttled else None
-        lead = self.lead
-        share = _side_share(self.cpu_share, lead)
-        if share >= COMPUTE_SHARE and share - self._waiting_share(lead) >= COMPUTE_SHARE:
-            self.efforts[Effort.COMPUTE] = before.boottime_ns, totals.boottime_ns
-        storage = totals.read_bytes + totals.write_bytes - before.read_bytes - before.write_bytes
-        chars = totals.read_chars + totals.write_chars - before.read_chars - before.write_chars
-        if storage > 0 or chars * NS >= STORAGE_CALLS_RATE * interval_ns:
-            self.storage_moved_ns = totals.boottime_ns
-        if (
-            storage * NS >= STORAGE_RATE * interval_ns
-            or chars * NS >= STORAGE_CALLS_RATE * interval_ns
+        used = self._used(before, totals)
+        if learns:
+            self.background.learn(used)
+        rates = self.background.beyond(used)
+        if totals.read_bytes + totals.write_bytes > before.read_bytes + before.write_bytes or (
+            used.call_bytes_s >= STORAGE_CALLS_RATE
         ):
-            self.efforts[Effort.STORAGE] = before.boottime_ns, totals.boottime_ns
+            self.storage_moved_ns = totals.boottime_ns
+        for effort, rate in rates.items():
+            if rate >= EFFORT_STEP:
+                self.efforts[effort] = before.boottime_ns, totals.boottime_ns
+                self.effort_rates[effort] = rate
 
-    def _waiting_share(self, lead: ThreadHistory | None) -> float:
-        # a network thread of NCCL spins on every rank that has joined, an autograd thread waits for its device: a
-        # CPU that is burned in waiting is no work
-        share = 0.0
-        for each in self.threads.values():
-            burns = each.burning_since_ns is not None and each is not lead
-            if burns and (each.waits_in or each.waits_busily):
-                share += each.cpu_share
-        return share
+    def _used(self, before: ProcessTotals, totals: ProcessTotals) -> Used:
+        interval_ns = totals.boottime_ns - before.boottime_ns
+        lead, waiting_ns = self.lead, 0
+        lead_ns = lead.take_cpu_ns() if lead is not None else 0
+        for thread in self.threads.values():
+            if thread is lead:
+                continue
+            used_ns = thread.take_cpu_ns()
+            # a network thread of NCCL spins on every rank that has joined, an autograd thread waits for its device:
+            # a CPU that is burned in waiting is no work
+            if thread.burning_since_ns is not None and (thread.waits_in or thread.waits_busily):
+                waiting_ns += used_ns
+        side_ns = totals.cpu_ns - before.cpu_ns - lead_ns - waiting_ns
+        files = totals.read_bytes + totals.write_bytes - before.read_bytes - before.write_bytes
+        calls = totals.read_chars + totals.write_chars - before.read_chars - before.write_chars
+        return Used(
+            side_cpus=max(0.0, side_ns / interval_ns),
+            file_bytes_s=files * NS / interval_ns,
+            call_bytes_s=calls * NS / interval_ns,
+        )
 
     def on_socket(self, sample: SocketSample) -> int:
         """Take a socket; returns by how many payload bytes it moved (0 for a new one)."""
@@ -310,9 +356,6 @@ class ProcessHistory:
         return max(recent, key=lambda each: each[0])[1] if recent else None
 
 
-def _side_share(cpu_share: float, lead: ThreadHistory | None) -> float:
-    # what the other threads use: a lead thread that burns is judged by itself (it may only be
-    # waiting)
-    if lead is not None and lead.burning_since_ns is not None:
-        return max(0.0, cpu_share - 1.0)
-    return cpu_share
+def _traces(totals: ProcessTotals) -> tuple[int, ...]:
+    calls = totals.read_chars + totals.write_chars
+    return calls, totals.read_bytes, totals.write_bytes, totals.major_faults, totals.thread_count

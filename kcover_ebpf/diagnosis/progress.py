@@ -110,7 +110,7 @@ class JobProgress:
         cadences = [self._cadences[pid] for pid in ranks]
         moved = all(each.sign_count >= TRAINING_SIGNS for each in cadences)
         if len(ranks) >= (expected or 1):
-            self._talked = all(view.peer_bytes_ns for view in ranks.values())
+            self._talked = self._all_talked(ranks, now_ns)
         elif now_ns - self.last_joined_ns < self._policy.start_grace_s * NS:
             return
         else:
@@ -120,6 +120,18 @@ class JobProgress:
             self.trained = True
             for each in cadences:
                 each.restart()
+
+    def _all_talked(self, ranks: Mapping[Pid, ProcessHistory], now_ns: int) -> bool:
+        """True once payload went between the ranks: all of them, or most, who train without the others for a while."""
+        talking = [view for view in ranks.values() if view.peer_bytes_ns]
+        if len(talking) == len(ranks):
+            return True
+        waited = now_ns - self.last_joined_ns >= self._policy.start_grace_s * NS
+        return (
+            waited
+            and 2 * len(talking) > len(ranks)
+            and all(_recent(self._cadences[view.pid], now_ns) for view in talking)
+        )
 
     def restart_clocks(self, now_ns: int) -> None:
         """What is silent now is silent since now: the time before cannot be judged."""
@@ -136,14 +148,14 @@ class JobProgress:
 
     def stall(self, ranks: Mapping[Pid, ProcessHistory], now_ns: int) -> Stall:
         """Whether the ranks continue."""
-        silent = (
-            now_ns / NS - self._last_s(view) >= self.threshold_s(view.pid)
-            for view in ranks.values()
-        )
-        if not ranks or not all(silent):
+        if not ranks or not all(self.has_stalled(view, now_ns) for view in ranks.values()):
             return Stall.NONE
         shows = any(self._would_show(view, now_ns) for view in ranks.values())
         return Stall.CERTAIN if shows else Stall.UNKNOWN
+
+    def has_stalled(self, view: ProcessHistory, now_ns: int) -> bool:
+        """True if a rank is silent for longer than a stall takes."""
+        return now_ns / NS - self._last_s(view) >= self.threshold_s(view.pid)
 
     def _would_show(self, view: ProcessHistory, now_ns: int) -> bool:
         """True if progress of a silent rank would have been seen."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from kcover_ebpf.diagnosis.process import Effort
+from kcover_ebpf.diagnosis.background import Effort
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.facts.devices import GpuUse
@@ -102,7 +102,24 @@ class RankSnapshot:
     proven: bool = False
     """The state itself proves that it will not end (a suspended device, a frozen file system)."""
     effort: Effort | None = None
-    """Work that explains why others wait."""
+    """Work beside its wait that is more than it always does."""
+    effort_rate: float = 0.0
+    """How much, in the smallest effort of its kind."""
+    wait: State | None = None
+    """The wait of its lead thread, where `state` is the effort beside it; None where they are one, and from agents that
+    do not tell them apart."""
+    awaits: Endpoint | None = None
+    """The far end of the one TCP connection that it waits for; None where it is another process of the job."""
+    beside: tuple[str, ...] = ()
+    """What its side threads began to wait for when it did, or since: a timer, storage, a service, another program."""
+    sides_read: bool = False
+    """Its side threads were all seen since it waits, so that it is known for which of them it may."""
+    inert_s: float | None = None
+    """Since it has done nothing but to burn a CPU; None while that is not known."""
+    rests: bool = False
+    """It sleeps as it did while the job was healthy: a monitor, which neither works nor waits for the others."""
+    sends_alike: bool | None = None
+    """While the job was healthy it sent when the other ranks here did; None where that is not known."""
     timed: bool = False
     """Its wait has a time-out."""
     thread_read: bool = False
@@ -146,6 +163,7 @@ class RankSnapshot:
             age_s=max(self.age_s, 0.0) + by_s,
             sent_age_s=_later(self.sent_age_s, by_s),
             received_age_s=_later(self.received_age_s, by_s),
+            inert_s=_later(self.inert_s, by_s),
             sockets=tuple(each.later(by_s) for each in self.sockets),
             gpu=self.gpu and self.gpu.later(by_s),
         )

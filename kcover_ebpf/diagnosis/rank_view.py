@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from kcover_ebpf.diagnosis.endpoints import EndpointIndex, last_send_ns
 from kcover_ebpf.diagnosis.process import ProcessHistory
+from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.rank_snapshot import (
     GpuSnapshot,
     RankSnapshot,
@@ -33,6 +34,8 @@ class Habits:
     world_size: int | None
     python: Mapping[Pid, tuple[PythonFrame, ...]]
     """Where ranks are in their programs, of those that were read."""
+    sends_alike: bool | None = None
+    """As in `RankSnapshot`."""
 
 
 def completed(state: RankSnapshot, view: ProcessHistory, habits: Habits) -> RankSnapshot:
@@ -46,13 +49,22 @@ def completed(state: RankSnapshot, view: ProcessHistory, habits: Habits) -> Rank
         sent_age_s=_age_s(habits, last_send_ns(view, habits.ends) if talks else view.sent_ns),
         received_age_s=_age_s(habits, view.peer_bytes_ns),
         python=habits.python.get(state.pid, ()) if is_rank else (),
-        known_wait=bool(state.stack) and habits.known.knows(state.stack),
+        known_wait=_is_known(state, view, habits),
+        inert_s=_age_s(habits, view.active_ns) if is_rank else None,
+        rests=is_rank and view.rests,
+        sends_alike=habits.sends_alike if is_rank else None,
         joined=is_rank and view.member is not None and view.member.joined,
         stop_signal=_stop_signal(habits.stop_signals.get(state.pid)),
         sockets=_sockets(view, habits) if is_rank and talks else (),
         network_busy=_network_busy(view),
         gpu=_gpu(view, habits.now_ns) if is_rank else None,
     )
+
+
+def _is_known(state: RankSnapshot, view: ProcessHistory, habits: Habits) -> bool:
+    if state.state is State.NAPPING:
+        return view.naps_while_healthy
+    return bool(state.stack) and habits.known.knows(state.stack)
 
 
 def _age_s(habits: Habits, at_ns: int) -> float | None:

@@ -8,6 +8,7 @@ from itertools import islice
 
 from kcover_ebpf.diagnosis.members import Members
 from kcover_ebpf.diagnosis.process import ProcessHistory
+from kcover_ebpf.diagnosis.progress import Stall
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.suspicion import Suspicion
 from kcover_ebpf.facts.kernel import Detail, SampleRequest
@@ -20,6 +21,7 @@ _CLOSE = SampleRequest(Detail.ON, every=1)
 _EASED = SampleRequest(Detail.ON, every=4)
 """What was found while it was watched closely changes slowly."""
 _EXAMINED = SampleRequest(Detail.ALL, every=1)
+"""For people, and while a job has stalled: a side thread that sleeps may be who a rank waits for."""
 _MOST_CHILDREN = 256
 """Children of ranks whose connections are read: each costs us a descriptor, and some 5 us a pass."""
 
@@ -40,9 +42,10 @@ def _may_wait(view: ProcessHistory) -> bool:
 
 def in_detail(attention: Suspicion, now_ns: int, *, trained: bool, examined: bool) -> SampleRequest:
     """What is wanted of a process in detail; `examined`: for people, too."""
-    if examined:
+    urgent = attention.urgent(now_ns, trained)
+    if examined or (urgent and attention.stall is not Stall.NONE):
         return _EXAMINED
-    return _CLOSE if attention.urgent(now_ns, trained) else _EASED
+    return _CLOSE if urgent else _EASED
 
 
 def requests(

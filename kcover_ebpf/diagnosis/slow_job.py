@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from kcover_ebpf.diagnosis.background import Effort
 from kcover_ebpf.diagnosis.packet_loss import LossWatch
-from kcover_ebpf.diagnosis.process import Effort, ProcessHistory
+from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.progress import JobProgress
 from kcover_ebpf.diagnosis.rank_pace import RankPace
 from kcover_ebpf.diagnosis.snapshot import Finding

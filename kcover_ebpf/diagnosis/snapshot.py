@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from kcover_ebpf.diagnosis.certainty import certainty_of
 from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
 from kcover_ebpf.diagnosis.endpoints import EndpointIndex
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.recorders import Recordings
 from kcover_ebpf.diagnosis.roles import Role
-from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, VerdictKind
+from kcover_ebpf.diagnosis.verdict import Cause, Certainty, Culprit, Evidence, VerdictKind
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.settings import Policy
 
@@ -28,6 +29,19 @@ class Finding:
     victims: tuple[Pid, ...] = ()
     factor: float | None = None
     """SLOW only: the culprit's step time over that of its peers; None where it was not measured."""
+    silent_since_ns: int | None = None
+    """When the last rank that waits began to, on the clock of `since_ns`; None where that means nothing."""
+
+    graph: tuple[str, ...] = ()
+    """Who waits for whom, and what does not count as work; lines for people."""
+    doubtful: bool = False
+    """What the culprit waits for may well come from outside the job, or from itself: no inference is drawn."""
+
+    @property
+    def certainty(self) -> Certainty | None:
+        """How sure it is that the job does not continue by itself; None where nothing is wrong."""
+        found = certainty_of(self.kind, self.cause, self.culprit, self.evidence)
+        return Certainty.SUSPECTED if self.doubtful and found is Certainty.INFERRED else found
 
     @property
     def pid(self) -> Pid | None:
@@ -65,7 +79,9 @@ class JobSnapshot:
     recordings: Recordings | None = None
     """What the ranks' flight recorders hold; None while they were not asked, or none has answered."""
     ranks: Mapping[Pid, RankSnapshot] = field(init=False)
-    """Living ranks, by number."""
+    """Living ranks that take part, by number: a monitor is no part."""
+    living_count: int = field(init=False)
+    """Ranks that live, monitors as well."""
     left: Mapping[Pid, RankSnapshot] = field(init=False)
     """Ranks that exited with code 0, or were ended by their own job, and were not restarted."""
 
@@ -74,14 +90,16 @@ class JobSnapshot:
         # by number: of two that came into their states at once every host, and all of them together, take the same
         found = (each for each in self.processes.values() if each.role is Role.RANK)
         everyone = {each.pid: each for each in sorted(found, key=_by_number)}
-        ranks = {pid: each for pid, each in everyone.items() if each.exit is None}
-        again = {each.rank for each in ranks.values()} - {None}
+        living = {pid: each for pid, each in everyone.items() if each.exit is None}
+        ranks = {pid: each for pid, each in living.items() if not each.rests} or living
+        again = {each.rank for each in living.values()} - {None}
         left = {
             pid: each
             for pid, each in everyone.items()
             if each.exit is not None and not (each.has_failed and each.rank in again)
         }
         object.__setattr__(self, "ranks", ranks)
+        object.__setattr__(self, "living_count", len(living))
         object.__setattr__(self, "left", left)
 
     def threshold_s(self, pid: Pid) -> float:
@@ -97,7 +115,12 @@ class JobSnapshot:
     def all_seen(self) -> bool:
         """No rank is on a host that is not observed: such a one may be what the others wait for."""
         size = max((each.world_size or 0 for each in self.ranks.values()), default=0)
-        return size == len(self.ranks) if size else self.whole
+        return size == self.living_count if size else self.whole
+
+    @property
+    def silent_since_ns(self) -> int:
+        """When the last of the living ranks came into its state: since then none has moved."""
+        return max(map(self.since_ns, self.ranks.values()), default=self.now_ns)
 
     @property
     def oldest_ns(self) -> int:

@@ -84,11 +84,14 @@ def groups(stacks: Mapping[Key, Stack]) -> list[list[Key]]:
 def outliers(stacks: Mapping[Key, Stack], known: Collection[Key]) -> list[Key]:
     """Owners whose wait is neither known nor shared by the majority; `known`: those whose wait was seen to end.
 
-    A wait that is known was seen to end, so beside it an unknown one is odd. Among unknown
-    waits only a majority shows which rank differs; among known ones none does.
+    A wait that is known was seen to end, so beside it an unknown one is odd, unless most are in it: they are in a
+    collective that is seldom called. Among unknown waits only a majority shows which rank differs; among known ones
+    none does.
     """
     unknown = [key for key in stacks if key not in known]
-    return unknown if len(unknown) < len(stacks) else minority(groups(stacks))
+    if 2 * len(unknown) < len(stacks):
+        return unknown
+    return [key for key in minority(groups(stacks)) if key not in known]
 
 
 def minority(ordered: Sequence[list[Key]]) -> list[Key]:

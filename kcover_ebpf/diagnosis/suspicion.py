@@ -14,7 +14,7 @@ from itertools import islice
 from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.progress import Stall
 from kcover_ebpf.diagnosis.stacks import KnownWaits, Stack
-from kcover_ebpf.diagnosis.thread import ThreadHistory, waits_in_frame
+from kcover_ebpf.diagnosis.thread import ThreadHistory, is_timed, waits_in_frame
 from kcover_ebpf.facts.host import CollectivesSeen, ReadingRequest, ThreadReading, Unreadable
 from kcover_ebpf.facts.kernel import TaskState
 from kcover_ebpf.facts.python_stacks import PythonFrame, PythonStacksSeen
@@ -30,6 +30,7 @@ from kcover_ebpf.tunables.diagnosis import (
     CALM_AFTER_NS,
     CALM_UNTRAINED_NS,
     CODE_PERIODS_NS,
+    HELPER_SINCE_S,
     READING_EASE_NS,
     READING_LONGEST_NS,
     READING_PERIOD_NS,
@@ -120,6 +121,9 @@ class Suspicion:
         ended = self._suspicious_since_ns is not None
         self._suspicious_since_ns = None
         if ended:
+            # whatever was thought of these waits, they have ended by themselves
+            for readings in self._readings.values():
+                self.known.learn(readings[-1].stack)
             self._readings.clear()
             self.forget_answers()
         return ended
@@ -273,15 +277,19 @@ class Suspicion:
         return readings
 
     def _asleep(self, view: ProcessHistory) -> list[ReadingRequest]:
-        """Threads beside a lead that sleeps which may wait for a device: each wait is read once."""
+        """Threads beside a lead that sleeps which may wait for a device, or for a timer: each wait is read once."""
         lead = view.lead
         if lead is None or self._table.family(lead.sample.syscall) is not SyscallFamily.FUTEX:
             return []
+        since_ns = lead.sample.idle_since_ns - round(HELPER_SINCE_S * NS)
         asleep = (
             each.sample
             for each in view.side_threads
-            if waits_in_frame(each.sample, self._table)
-            and self._last_read_ns(each) < each.sample.idle_since_ns
+            if self._last_read_ns(each) < each.sample.idle_since_ns
+            and (
+                waits_in_frame(each.sample, self._table)
+                or (each.sample.idle_since_ns >= since_ns and is_timed(each.sample, self._table))
+            )
         )
         return [
             ReadingRequest(each.pid, each.tid, each.idle_since_ns, each.syscall)

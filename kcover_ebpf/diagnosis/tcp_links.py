@@ -117,10 +117,12 @@ def oldest_sender(
 ) -> tuple[Pid, float] | None:
     """(the rank that sent last before all others, lead in seconds); None without a clear lead.
 
-    Each rank sends as it enters a collective; the one that never entered has only received. Source:
-    measured, docs/decisions/0003. If that one may be on a host that is not seen, the order of the others says nothing.
+    Each rank sends as it enters a ring or an all-to-all; the one that never entered has only received. Source:
+    measured, docs/decisions/0003. Where ranks were not seen to send alike while the job was healthy (a broadcast, a
+    pipeline), or some may be on a host that is not seen, the order says nothing.
     """
-    if ends.elsewhere:
+    alike = {each.sends_alike for each in ranks.values()} - {None}
+    if ends.elsewhere or alike == {False}:
         return None
     ages = sorted(
         ((each.sent_age_s, -pid) for pid, each in ranks.items() if each.sent_age_s is not None),

@@ -92,6 +92,7 @@ class ThreadHistory:
     """Samples in a row that found it waiting, or working, in its burn."""
     _unplaced: bool = False
     """The last sample found it burning where only its stack shows for which."""
+    _taken_cpu_ns: int | None = None
     _asks_only: bool | None = None
     """`waits_busily` as of this sample; None before it was asked for."""
 
@@ -106,6 +107,12 @@ class ThreadHistory:
         if progressed:
             self.signs.append((sample.boottime_ns, sample.cpu_ns))
         return progressed
+
+    def take_cpu_ns(self) -> int:
+        """CPU time since this was asked last; 0 the first time."""
+        used_ns = 0 if self._taken_cpu_ns is None else self.sample.cpu_ns - self._taken_cpu_ns
+        self._taken_cpu_ns = self.sample.cpu_ns
+        return max(0, used_ns)
 
     def works_since(self, boottime_ns: int) -> bool:
         """True if it made progress again and again since then, and used a CPU for more than a heartbeat."""
@@ -333,6 +340,19 @@ def waits_in_frame(sample: ThreadSample, table: SyscallTable) -> bool:
     in_frame = 0 <= sample.args[0] - sample.user_sp < _FRAME_BYTES
     sleeps = sample.state is TaskState.SLEEPING
     return sleeps and in_frame and table.family(sample.syscall) is SyscallFamily.FUTEX
+
+
+_FUTEX_WAITS = (0, 9)
+"""FUTEX_WAIT and FUTEX_WAIT_BITSET (include/uapi/linux/futex.h), without their flags."""
+
+
+def is_timed(sample: ThreadSample, table: SyscallTable) -> bool:
+    """True in a sleep, and at a futex in a wait with a time-out."""
+    family = table.family(sample.syscall)
+    if family is SyscallFamily.SLEEP:
+        return True
+    waits = sample.args[1] & 0x7F in _FUTEX_WAITS
+    return family is SyscallFamily.FUTEX and waits and sample.args[3] != 0
 
 
 def asks_again(sample: ThreadSample, table: SyscallTable) -> bool:

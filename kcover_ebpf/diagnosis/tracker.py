@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kcover_ebpf.diagnosis.certainty import completed
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.snapshot import Finding
 from kcover_ebpf.diagnosis.verdict import Cause, Culprit, EvidenceKind, Verdict, VerdictKind
@@ -109,7 +110,9 @@ class Tracker:
         victims = tuple(rank for pid in finding.victims if (rank := by_pid.get(pid)) is not None)
         since_s = finding.since_ns / NS + unix_offset_s
         gives_up_s = gives_up_after_s(job) if finding.kind.is_fault else None
-        return Verdict(
+        silent_ns = finding.silent_since_ns
+        silent_s = None if silent_ns is None else silent_ns / NS + unix_offset_s
+        verdict = Verdict(
             job=self._name,
             incident=self._incident,
             kind=finding.kind,
@@ -123,7 +126,10 @@ class Tracker:
             unobserved=unobserved(job),
             waits=wait_rows(job, finding),
             factor=finding.factor,
+            certainty=finding.certainty,
+            graph=finding.graph,
         )
+        return completed(verdict, job.policy, job.patience, silent_s)
 
     def _culprit(self, finding: Finding) -> Culprit | None:
         culprit = finding.culprit
@@ -131,9 +137,8 @@ class Tracker:
 
 
 def _alike(one: Finding, other: Finding) -> bool:
-    return (one.kind, one.cause, one.pid, one.rank) == (
-        other.kind,
-        other.cause,
-        other.pid,
-        other.rank,
-    )
+    return _said(one) == _said(other)
+
+
+def _said(finding: Finding) -> tuple[object, ...]:
+    return finding.kind, finding.cause, finding.pid, finding.rank

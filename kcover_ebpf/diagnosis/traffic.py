@@ -12,7 +12,13 @@ from dataclasses import dataclass
 
 from kcover_ebpf.facts.kernel import SocketSample
 from kcover_ebpf.ids import NS, Inode
-from kcover_ebpf.tunables.diagnosis import HABIT_PASSES, PAYLOAD_RATE, START_UP_BYTES, TRANSFER_RATE
+from kcover_ebpf.tunables.diagnosis import (
+    HABIT_PASSES,
+    PAYLOAD_RATE,
+    START_UP_BYTES,
+    STREAM_RATE,
+    TRANSFER_RATE,
+)
 
 _RTO_MIN_S = 0.2
 """The first repetition comes after this at the earliest (kernel: TCP_RTO_MIN), each later one after twice the pause."""
@@ -42,6 +48,7 @@ class Traffic:
         self._links: dict[int, _Connection] = {}
         self._moved: dict[int, int] = {}
         self._remotes: Counter[tuple[str, int]] = Counter()
+        self._steady: Counter[tuple[str, int]] = Counter()
         self.learned_passes = 0
         """Healthy passes of the training that were seen."""
 
@@ -69,8 +76,14 @@ class Traffic:
         began_ns, period_ns = now_ns - period_ns, max(period_ns, NS)
         for fd, moved in self._moved.items():
             link = self._links[fd]
-            if moved * NS >= TRANSFER_RATE * period_ns:
+            at_work = moved * NS >= TRANSFER_RATE * period_ns
+            if at_work:
                 link.transfer_ns = began_ns
+            is_little = TRANSFER_RATE // 4 * period_ns <= moved * NS <= STREAM_RATE * period_ns
+            if healthy and is_little and len(self._steady) < _MOST_REMOTES:
+                self._steady[link.remote] += 1
+            elif at_work and moved * NS > STREAM_RATE * period_ns:
+                self._steady.pop(link.remote, None)
             if healthy:
                 link.payload_passes += moved * NS >= PAYLOAD_RATE * period_ns
                 self._note_talk(link)
@@ -100,6 +113,11 @@ class Traffic:
     def is_habit(self, sample: SocketSample) -> bool:
         """True if the process talked to this address all along, while it trained: that explains no wait."""
         return self._remotes[sample.remote] >= HABIT_PASSES
+
+    def is_stream(self, sample: SocketSample) -> bool:
+        """True if a little moves to or from this address all the time: telemetry, which explains no wait."""
+        steady = self._steady[sample.remote]
+        return steady >= HABIT_PASSES and 2 * steady >= self.learned_passes
 
     def _link(self, sample: SocketSample) -> _Connection | None:
         link = self._links.get(sample.fd)

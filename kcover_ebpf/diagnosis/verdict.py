@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -30,10 +30,23 @@ class VerdictKind(Enum):
             VerdictKind.CRASHED,
         )
 
-    @property
-    def opens_incident(self) -> bool:
-        """True for the verdicts that are reported as an incident: faults, and a slow rank."""
-        return self.is_fault or self is VerdictKind.SLOW
+
+class Certainty(Enum):
+    """How sure a verdict is that the job does not continue by itself; it decides when an armed job may be ended.
+
+    docs/decisions/0016 says what belongs where.
+    """
+
+    ANNOUNCED = "announced"
+    """The kernel, a driver or the collective library said so: acts at once."""
+    PROVEN = "proven"
+    """No process of the job can end it: acts after a short confirmation."""
+    INFERRED = "inferred"
+    """One rank is the sink of all waits and nothing in its tree makes an effort: acts after the job's own patience."""
+    SUSPECTED = "suspected"
+    """Something else may end it: never acts, unless the policy has a hard limit."""
+    UNKNOWN = SUSPECTED
+    """A word that a newer agent reports and this version does not know."""
 
 
 class Cause(Enum):
@@ -164,7 +177,7 @@ What is UNKNOWN has the cause of what it may be (a process alone, or one of a jo
 
 
 class EvidenceKind(Enum):
-    """Ways of knowing; `suffices` says which of them together may end a job."""
+    """Ways of knowing. How many there are says nothing: one new phase of a healthy job shows most of them at once."""
 
     EVENT = "event"
     """The kernel announced it: exit, signal, out of memory."""
@@ -187,34 +200,9 @@ class EvidenceKind(Enum):
     GPU = "gpu"
     """What the GPUs of the ranks are used for: a GPU that does nothing is silent for as long as its rank."""
     LOG = "log"
-    """What the job's own logs show: it classifies a fault, and never counts as a reason to end a job."""
+    """What the job's own logs show: it classifies a fault."""
     OUTLIER = "outlier"
-    """The one rank whose Python stack differs from that of all others: it explains a fault, and never counts either."""
-
-
-_EXPLAINING = frozenset({EvidenceKind.LOG, EvidenceKind.OUTLIER})
-_ONE_CLOCK = frozenset({EvidenceKind.TIME, EvidenceKind.SINK, EvidenceKind.PEERS, EvidenceKind.GPU})
-
-
-def independent_kinds(kinds: Iterable[EvidenceKind]) -> frozenset[EvidenceKind]:
-    """The kinds that are independent by construction.
-
-    "Longer than ever before", "asleep or busy for so long", "all peers wait" and "its GPU does nothing" read one
-    clock: a healthy long step shows all of them. They count once, as `TIME`. What a program writes about itself does
-    not count: it may have caught the error, and a framework's time-out is one more reading of the same clock. Nor does
-    the position of a rank that is elsewhere than the others: one that evaluates is, in every healthy job.
-    """
-    return frozenset(
-        EvidenceKind.TIME if each in _ONE_CLOCK else each
-        for each in kinds
-        if each not in _EXPLAINING
-    )
-
-
-def suffices(kinds: Iterable[EvidenceKind]) -> bool:
-    """True if evidence of these kinds may end a job: an announcement, or two independent kinds."""
-    independent = independent_kinds(kinds)
-    return EvidenceKind.EVENT in independent or len(independent) > 1
+    """The one rank whose Python stack differs from that of all others: it explains a fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,31 +279,47 @@ class Verdict:
     waits: tuple[WaitRow, ...] = ()
     factor: float | None = None
     """SLOW only: how many times slower than its peers."""
+    graph: tuple[str, ...] = ()
+    """Who waits for whom, and what does not count as work; lines for people."""
+    certainty: Certainty | None = None
+    """None where nothing is wrong, and for SLOW."""
+    acts_at_s: float | None = None
+    """When an armed job is ended if nothing moves until then; None: never for this verdict as it is."""
+    acts_why: str = ""
+    """Why then, and not earlier; a clause for people."""
+
+    @property
+    def opens_incident(self) -> bool:
+        """True for what is reported as an incident: a fault, a slow rank, and a stall with a suspect."""
+        named = self.kind is VerdictKind.UNKNOWN and self.culprit is not None
+        return self.kind.is_fault or self.kind is VerdictKind.SLOW or named
 
     @property
     def is_announced(self) -> bool:
         """The kernel, a driver or the control plane said it, so it need not hold for a while."""
-        return any(each.kind is EvidenceKind.EVENT for each in self.evidence)
+        return self.certainty is Certainty.ANNOUNCED
 
     def shifted(self, by_s: float) -> Verdict:
-        """With its beginning and its deadline so many seconds later: by a clock with another zero."""
+        """With its beginning, its deadline and its end so many seconds later: by a clock with another zero."""
         deadline_s = None if self.deadline_s is None else self.deadline_s + by_s
-        return replace(self, since_s=self.since_s + by_s, deadline_s=deadline_s)
+        acts_at_s = None if self.acts_at_s is None else self.acts_at_s + by_s
+        return replace(
+            self, since_s=self.since_s + by_s, deadline_s=deadline_s, acts_at_s=acts_at_s
+        )
 
     def same_as(self, other: Verdict | None) -> bool:
-        """True when a reader would learn nothing new: verdict, culprit rank, process and cause are equal."""
+        """True when a reader would learn nothing new: verdict, certainty, culprit rank, process and cause are equal."""
         if other is None:
             return False
-        return (self.kind, self.cause, self.incident, _who(self)) == (
-            other.kind,
-            other.cause,
-            other.incident,
-            _who(other),
-        )
+        return _said(self) == _said(other)
 
     def explains_more_than(self, other: Verdict | None) -> bool:
         """True where it names the rank that is elsewhere than the others, and `other`, reported before, does not."""
         return other is not None and _outliers(self) > _outliers(other)
+
+
+def _said(verdict: Verdict) -> tuple[object, ...]:
+    return verdict.kind, verdict.cause, verdict.certainty, verdict.incident, _who(verdict)
 
 
 def _outliers(verdict: Verdict) -> int:

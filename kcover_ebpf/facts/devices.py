@@ -258,9 +258,49 @@ class DeviceFault:
     """It ends the job only once the ranks do not continue: another device may carry what this one did."""
     uuid: str = ""
     """Of a GPU, as NVML and device plug-ins write it; empty for other devices."""
-    device_unfit: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AnnouncedFault:
+    """A device of this node was announced to be broken, whoever holds it; of `DeviceFault` the same for one holder.
+
+    About the node, and no fact about a job: no tape has it.
+    """
+
+    boottime_ns: int
+    device: str
+    code: str
+    text: str
+    ends_job: bool
+    """False: reported as evidence only."""
+    device_unfit: bool
     """True: no job can use the device again before it was reset or replaced. A job may end without it (a contained
     memory error), and a device be unfit while its job continues."""
+    holders: frozenset[Pid] = frozenset()
+    """The watched processes that are concerned."""
+    if_stalled: bool = False
+    """It ends a job only once its ranks do not continue: another device may carry what this one did."""
+    uuid: str = ""
+    """Of a GPU, as NVML and device plug-ins write it; empty for other devices."""
+    port: str = ""
+    """Of a network device: which of its ports; empty for other devices."""
+
+    @property
+    def of_holders(self) -> list[DeviceFault]:
+        """The same for each process, by number."""
+        return [
+            DeviceFault(
+                self.boottime_ns,
+                pid,
+                self.device,
+                self.code,
+                self.text,
+                self.ends_job,
+                self.if_stalled,
+                self.uuid,
+            )
+            for pid in sorted(self.holders)
+        ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,6 +191,59 @@ FIRST_ARGUMENT_IS_FD = frozenset(
 )
 """Calls whose first argument is the descriptor they wait on."""
 
+# name: (x86_64, arm64). What no reader of ours has a use for, and what would be made of one that was taken over.
+_REFUSED: dict[str, tuple[int | None, int | None]] = {
+    "kill": (62, 129),
+    "tkill": (200, 130),
+    "tgkill": (234, 131),
+    "rt_sigqueueinfo": (129, 138),
+    "rt_tgsigqueueinfo": (297, 240),
+    "pidfd_send_signal": (424, 424),
+    "pidfd_getfd": (438, 438),
+    "ptrace": (101, 117),
+    "process_vm_writev": (311, 271),
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "mount_setattr": (442, 442),
+    "chroot": (161, 51),
+    "unshare": (272, 97),
+    "setns": (308, 268),
+    "mknod": (133, None),
+    "mknodat": (259, 33),
+    "open_by_handle_at": (304, 265),
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "userfaultfd": (323, 282),
+    "io_uring_setup": (425, 425),
+    "init_module": (175, 105),
+    "finit_module": (313, 273),
+    "delete_module": (176, 106),
+    "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294),
+    "reboot": (169, 142),
+    "swapon": (167, 224),
+    "swapoff": (168, 225),
+    "settimeofday": (164, 170),
+    "clock_settime": (227, 112),
+    "adjtimex": (159, 171),
+    "clock_adjtime": (305, 266),
+    "sethostname": (170, 161),
+    "setdomainname": (171, 162),
+    "acct": (163, 89),
+    "quotactl": (179, 60),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    "iopl": (172, None),
+    "ioperm": (173, None),
+}
+
 
 class SyscallTable:
     """Names and families of one architecture's numbers.
@@ -220,3 +273,11 @@ class SyscallTable:
             return SyscallFamily.NONE
         known = self._by_number.get(number)
         return known[1] if known else SyscallFamily.OTHER
+
+
+def refused_numbers(machine: str) -> tuple[int, ...]:
+    """Calls that who reads what tenants wrote may not make; empty for another machine than x86_64 and arm64."""
+    column = {"x86_64": 0, "aarch64": 1, "arm64": 1}.get(machine)
+    if column is None:
+        return ()
+    return tuple(number for row in _REFUSED.values() if (number := row[column]) is not None)

@@ -1,114 +1,94 @@
-"""From what a device reported to what it means for the processes that hold it. Pure."""
+"""From what a device reported to what it means, whoever holds the device. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from dataclasses import dataclass
 
 from kcover_ebpf.facts.devices import (
     AerError,
     AerSeverity,
-    DeviceFault,
+    AnnouncedFault,
     DeviceNotice,
     Notice,
     PortChange,
     XidReported,
 )
-from kcover_ebpf.hardware.catalog import Action, Catalog, Entry, Judgement, judge
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.hardware.catalog import FIRST_SXID, Action, Catalog, judge
 
-_LETHAL_NOTICES = frozenset({Notice.GPU_LOST, Notice.GPU_INIT_FAILED, Notice.NIC_FAILED})
+PORT_DOWN, LINK_DOWN = "port down", "link down"
+"""Codes of an RDMA port, and of a network interface, that is down."""
+_LETHAL_NOTICES = frozenset(
+    {Notice.GPU_LOST, Notice.GPU_INIT_FAILED, Notice.NIC_FAILED, Notice.SLOT_DOWN}
+)
 _ONE_PROCESS = frozenset({Action.RESTART_APP, Action.CHECK_APP, Action.CHECK_PEER, Action.NONE})
 """After these only the process that the driver named is concerned, not all that hold the GPU."""
-_MPS = "nvidia-cuda-mps"
 
 
-def of_xid(
-    report: XidReported, holders: Collection[Pid], catalog: Catalog, driver: str | None = None
-) -> list[DeviceFault]:
-    """The faults of the processes concerned by an Xid or SXid; none for what could be forged."""
+@dataclass(frozen=True, slots=True)
+class XidMeaning:
+    """What an Xid or SXid means."""
+
+    fault: AnnouncedFault
+    is_confined: bool
+    """To the process that the driver named, if it named one."""
+
+
+def of_xid(report: XidReported, catalog: Catalog, driver: str | None = None) -> XidMeaning | None:
+    """The meaning of an Xid or SXid; None for what could be forged.
+
+    `driver`: version of the GPU driver that is loaded, on which the meaning of some numbers depends.
+    """
     if not report.confirmed:
-        return []
+        return None
     entry = catalog.find(report.number, driver)
     judged = judge(entry, report.text) if entry is not None else None
-    concerned = set(holders)
-    if report.pid in concerned and (_is_one_process(judged) or report.gpu_instance is not None):
-        concerned = {report.pid}
-    switch = entry is not None and entry.name.startswith("SXid")
     # a switch error of one link ends the jobs on that link's GPU, which then says so itself
     fabric_wide = judged is not None and judged.action is Action.RESET_FABRIC
-    lost = judged is not None and judged.ends_job and (fabric_wide or not switch)
-    unfit = judged is not None and judged.device_unfit
+    lost = judged is not None and judged.ends_job
     code = entry.name if entry is not None else f"Xid {report.number}"
-    text = _xid_text(report, code, entry)
-    return [
-        DeviceFault(report.boottime_ns, pid, report.device, code, text, lost, device_unfit=unfit)
-        for pid in sorted(concerned)
-    ]
+    meaning = f" ({entry.meaning})" if entry is not None else ""
+    fault = AnnouncedFault(
+        report.boottime_ns,
+        report.device,
+        code,
+        f"{code} on {report.device}{meaning}: {report.text or 'no text'}",
+        ends_job=lost and (fabric_wide or report.number < FIRST_SXID),
+        device_unfit=judged is not None and judged.device_unfit,
+    )
+    one_process = judged is None or judged.action in _ONE_PROCESS
+    return XidMeaning(fault, one_process or report.gpu_instance is not None)
 
 
-def concerns_only(report: XidReported, catalog: Catalog, driver: str | None = None) -> Pid | None:
-    """The process to which an Xid is confined; None where all that hold the GPU may be concerned.
-
-    What the server of MPS is named for, its clients did, and all of them end with it.
-    """
-    entry = catalog.find(report.number, driver)
-    judged = judge(entry, report.text) if entry is not None else None
-    confined = _is_one_process(judged) or report.gpu_instance is not None
-    return report.pid if confined and not report.process.startswith(_MPS) else None
-
-
-def of_aer(error: AerError, holders: Collection[Pid], device: str) -> list[DeviceFault]:
-    """The faults of the processes whose device `device` is, or hangs on, the one with the error."""
-    fatal = error.severity is AerSeverity.FATAL
+def of_aer(error: AerError, device: str) -> AnnouncedFault | None:
+    """The fault of `device`, which is, or hangs on, the one with the error; None where it was corrected."""
     if error.severity is AerSeverity.CORRECTED:
-        return []
+        return None
+    fatal = error.severity is AerSeverity.FATAL
     what = ", ".join(error.errors) or "its registers could not be read"
     word = error.severity.name.lower()
     at = "" if error.device == device else f" of port {error.device} above {device}"
     text = f"PCIe {word} error{at or f' of {device}'}: {what}"
-    return [
-        DeviceFault(error.boottime_ns, pid, device, f"AER {word}", text, fatal, device_unfit=fatal)
-        for pid in sorted(holders)
-    ]
+    return AnnouncedFault(error.boottime_ns, device, f"AER {word}", text, fatal, fatal)
 
 
-def of_notice(notice: DeviceNotice, holders: Collection[Pid], device: str) -> list[DeviceFault]:
-    """The faults of the processes that hold a device of which the driver said something."""
+def of_notice(notice: DeviceNotice, device: str) -> AnnouncedFault | None:
+    """The fault of a device of which the driver said something; None where it said that it works again."""
     if notice.notice in (Notice.SLOT_UP, Notice.NIC_RECOVERED):
-        return []
-    lethal = notice.notice in _LETHAL_NOTICES or notice.notice is Notice.SLOT_DOWN
-    return [
-        DeviceFault(
-            notice.boottime_ns,
-            pid,
-            device,
-            notice.notice.value,
-            notice.text,
-            ends_job=lethal,
-            device_unfit=lethal,
-        )
-        for pid in sorted(holders)
-    ]
+        return None
+    lethal = notice.notice in _LETHAL_NOTICES
+    return AnnouncedFault(
+        notice.boottime_ns, device, notice.notice.value, notice.text, lethal, lethal
+    )
 
 
-def of_port(change: PortChange, holders: Collection[Pid], device: str) -> list[DeviceFault]:
-    """The faults of the processes that use a port which went down or counts errors.
+def of_port(change: PortChange, device: str) -> AnnouncedFault:
+    """What a port that went down or up, or counts errors, is to the processes that use it.
 
     Never the job's end by itself: RDMA retries for half a minute, and a link may recover.
     """
     state = "up" if change.up else "down"
     kind, what = ("port", "RDMA port") if change.is_rdma else ("link", "network interface")
     text = f"{what} {change.port} is {state}: {change.text}"
-    return [
-        DeviceFault(change.boottime_ns, pid, device, f"{kind} {state}", text, ends_job=False)
-        for pid in sorted(holders)
-    ]
-
-
-def _is_one_process(judged: Judgement | None) -> bool:
-    return judged is None or judged.action in _ONE_PROCESS
-
-
-def _xid_text(report: XidReported, code: str, entry: Entry | None) -> str:
-    meaning = f" ({entry.meaning})" if entry is not None else ""
-    return f"{code} on {report.device}{meaning}: {report.text or 'no text'}"
+    return AnnouncedFault(
+        change.boottime_ns, device, f"{kind} {state}", text, False, False, port=change.port
+    )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from kcover_ebpf.facts.devices import (
     AerError,
     AerTotal,
+    AnnouncedFault,
     DeviceFact,
     DeviceNotice,
     DriverChange,
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
 SELF_TEST = "kcover-ebpf self-test"
 """Text that is written to the kernel log at start, to learn whether the console rung works."""
 
+Reported = list[DeviceFact | AnnouncedFault]
+"""Facts about devices and jobs, and beside them what is a fault of this node."""
 _Reader = TypeVar("_Reader")
 
 
@@ -117,6 +120,10 @@ class DeviceWatch:
     def rung(self) -> Rung:
         """The best rung of the Xid ladder that works now."""
         return self.ladder.best
+
+    def used(self, device: str) -> Sequence[str]:
+        """What is used of a device: all that hangs on a bridge, else itself."""
+        return self._attribution.used(device)
 
     @property
     def topology(self) -> Topology:
@@ -185,7 +192,7 @@ class DeviceWatch:
 
     # --- facts
 
-    def observe(self, fact: Fact, members: Collection[Pid]) -> list[DeviceFact]:
+    def observe(self, fact: Fact, members: Collection[Pid]) -> Reported:
         """What follows from a fact of the kernel half, for a job with these processes."""
         if not self.users.has_begun:
             self.users.refresh()
@@ -208,7 +215,7 @@ class DeviceWatch:
             case PortChange():
                 if self._ports is not None:
                     self._ports.heard(fact)
-                return list(self._attribution.of_port(fact, members))
+                return [*self._attribution.of_port(fact, members)]
             case DeviceNotice():
                 return self._on_notice(fact, members)[1:]
             case _:
@@ -226,7 +233,7 @@ class DeviceWatch:
         if not self.console_works and self._attached.probe_stored_lines():
             self._say_self_test()
 
-    def tick(self, members: Collection[Pid]) -> list[DeviceFact]:
+    def tick(self, members: Collection[Pid]) -> Reported:
         """What polling finds, and what waited for a better rung; attaches to a new driver."""
         self.hear_lines()
         self.users.refresh()
@@ -239,7 +246,7 @@ class DeviceWatch:
         if self.users.topology.gpus and not self._has_catalog:
             self._has_catalog = True
             self._read_catalog()
-        found = [*self._poll_log(members), *self._read_clocks(members)]
+        found: Reported = [*self._poll_log(members), *self._read_clocks(members)]
         if self._ports is not None:
             found += self._poll_ports(self._ports, members)
         found += self._attribution.of_time(members, _now_ns())
@@ -260,7 +267,7 @@ class DeviceWatch:
             if clock is not None:
                 yield from clock.tick(members)
 
-    def _poll_ports(self, ports: PortWatch, members: Collection[Pid]) -> list[DeviceFact]:
+    def _poll_ports(self, ports: PortWatch, members: Collection[Pid]) -> Reported:
         changes = ports.changes(_now_ns())
         if ports.has_new:
             ports.has_new = False
@@ -269,7 +276,7 @@ class DeviceWatch:
         faults = [each for change in changes for each in self._attribution.of_port(change, members)]
         return [*changes, *faults]
 
-    def _on_line(self, line: DriverLine, members: Collection[Pid]) -> list[DeviceFact]:
+    def _on_line(self, line: DriverLine, members: Collection[Pid]) -> Reported:
         self._line_came = True
         if line.text.startswith(SELF_TEST):
             self.console_works = True
@@ -278,7 +285,7 @@ class DeviceWatch:
         # a notice counts when the log confirms it, which is read next
         return self._on_xid(report, members) if isinstance(report, XidReported) else []
 
-    def _poll_log(self, members: Collection[Pid]) -> list[DeviceFact]:
+    def _poll_log(self, members: Collection[Pid]) -> Reported:
         """Read the log, unless the console would have said that there is something in it."""
         if self._kmsg is not None and self.console_works and not self._line_came:
             self._unread_passes += 1
@@ -289,8 +296,8 @@ class DeviceWatch:
         self._line_came = False
         return self._read_log(members)
 
-    def _read_log(self, members: Collection[Pid]) -> list[DeviceFact]:
-        found: list[DeviceFact] = []
+    def _read_log(self, members: Collection[Pid]) -> Reported:
+        found: Reported = []
         for record in self._kmsg.records() if self._kmsg is not None else ():
             report = read_record(record, _now_ns())
             if isinstance(report, XidReported):
@@ -299,17 +306,17 @@ class DeviceWatch:
                 found += self._on_notice(report, members)
         return found
 
-    def _on_xid(self, report: XidReported, members: Collection[Pid]) -> list[DeviceFact]:
+    def _on_xid(self, report: XidReported, members: Collection[Pid]) -> Reported:
         known = self.ladder.observe(report)
         return [] if known is None else self._concerning(known, members)
 
-    def _concerning(self, report: XidReported, members: Collection[Pid]) -> list[DeviceFact]:
+    def _concerning(self, report: XidReported, members: Collection[Pid]) -> Reported:
         return [report, *self._attribution.of_xid(report, members, _now_ns(), self.driver)]
 
-    def _on_aer(self, error: AerError, members: Collection[Pid]) -> list[DeviceFact]:
+    def _on_aer(self, error: AerError, members: Collection[Pid]) -> Reported:
         return [error, *self._attribution.of_aer(error, members, _now_ns())]
 
-    def _on_notice(self, notice: DeviceNotice, members: Collection[Pid]) -> list[DeviceFact]:
+    def _on_notice(self, notice: DeviceNotice, members: Collection[Pid]) -> Reported:
         return [notice, *self._attribution.of_notice(notice, members, _now_ns())]
 
     def close(self) -> None:

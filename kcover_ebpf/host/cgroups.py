@@ -98,7 +98,7 @@ def make_for_job(prefix: str, pid: int) -> Path | None:
             continue
         for parent in (hierarchy.directory(_own_v2()), hierarchy.mount):
             path = parent / name
-            _sweep(parent, prefix)
+            sweep(parent, prefix)
             try:
                 path.mkdir(exist_ok=True)
                 # Anything but "domain" takes no processes: its parent is threaded.
@@ -110,11 +110,17 @@ def make_for_job(prefix: str, pid: int) -> Path | None:
     return None
 
 
-def _sweep(parent: Path, prefix: str) -> None:
+def sweep(parent: Path, prefix: str) -> None:
+    """Remove the groups PREFIX-PID of processes that are gone."""
     for path in parent.glob(f"{prefix}-*"):
         pid = path.name.removeprefix(f"{prefix}-")
         if pid.isdecimal() and not Path("/proc", pid).exists():
             remove(path)
+
+
+def own_groups() -> tuple[Path, ...]:
+    """Where our own group seems to lie in each mounted v2 hierarchy; in a container it may be another one."""
+    return tuple(each.directory(_own_v2()) for each in _mounted() if each.unified)
 
 
 def _own_v2() -> str:

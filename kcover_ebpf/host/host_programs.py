@@ -1,7 +1,7 @@
 """Programs that are installed on the node, also for a container that has none of them.
 
 They run in the host's files, or in those of its driver container, where their libraries, devices and settings are; and
-in the host's network, where devlink has its devices and DCGM its port.
+in the host's network, where DCGM has its port.
 """
 
 from __future__ import annotations
@@ -79,10 +79,15 @@ def _is_program(root: Path, inside: str) -> bool:
     return False
 
 
-def _into_network(host: Path) -> list[str]:
+def other_network(host: Path) -> Path | None:
+    """The host's network namespace; None where it is ours, or not known. `host`: the host's files."""
     theirs = host / "proc/1/ns/net"
     try:
-        is_ours = theirs.samefile("/proc/self/ns/net")
+        return None if theirs.samefile("/proc/self/ns/net") else theirs
     except OSError:
-        return []
-    return [] if is_ours else ["nsenter", f"--net={theirs}"]
+        return None
+
+
+def _into_network(host: Path) -> list[str]:
+    theirs = other_network(host)
+    return [] if theirs is None else ["nsenter", f"--net={theirs}"]

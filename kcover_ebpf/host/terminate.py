@@ -11,7 +11,7 @@ import errno
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from kcover_ebpf.host import cgroups
@@ -21,18 +21,28 @@ _BATCH = 256
 """Processes pinned by a descriptor at a time, far below any limit of open files."""
 
 Members = Callable[[], set[int]]
+Pinned = Mapping[int, int]
+"""A descriptor of each process (pidfd), by its number."""
 
 
-def send(members: Members, pids: set[int], number: signal.Signals) -> None:
+def send(
+    members: Members,
+    pids: set[int],
+    number: signal.Signals,
+    before: Callable[[Pinned], None] = lambda _: None,
+) -> None:
     """Send a signal to those of `pids` that are members, never to a process with a recycled pid.
 
-    Processes we may not signal, or that are gone, are passed over: the caller checks which are left.
+    Processes we may not signal, or that are gone, are passed over: the caller checks which are left. `before`: is given
+    those that are about to get it; what it raises keeps them from it.
     """
     waiting = sorted(pids)
     for start in range(0, len(waiting), _BATCH):
         with contextlib.ExitStack() as stack:
             pinned = dict(_pin(waiting[start : start + _BATCH], stack))
-            for pid in pinned.keys() & members():
+            those = {pid: pinned[pid] for pid in pinned.keys() & members()}
+            before(those)
+            for pid in those:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     signal.pidfd_send_signal(pinned[pid], number)
 
@@ -76,13 +86,15 @@ def kill_whole(members: Members, group: Path | None, wait_s: float) -> set[int]:
     return members()
 
 
-def stop_all(members: Members, deadline_s: float) -> set[int]:
+def stop_all(
+    members: Members, deadline_s: float, before: Callable[[Pinned], None] = lambda _: None
+) -> set[int]:
     """SIGSTOP to every member, until no new one appears or `deadline_s` (time.monotonic) is over; those it was sent to.
 
-    A process that has not stopped yet may fork.
+    A process that has not stopped yet may fork. `before`: as of `send`.
     """
     stopped: set[int] = set()
     while (fresh := members() - stopped) and time.monotonic() < deadline_s:
-        send(members, fresh, signal.SIGSTOP)
+        send(members, fresh, signal.SIGSTOP, before)
         stopped |= fresh
     return stopped

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 from kcover_ebpf.facts.host import (
     CodeSeen,
@@ -35,68 +36,47 @@ _Key = tuple[Pid, Tid | None]
 """A thread; or the one reading of a process that is under way."""
 
 
-class ThreadReader:
-    """Reads threads in the background; `machine` is what `os.uname().machine` says."""
+class ThreadSource(Protocol):
+    """Who reads one thread. May block, for the memory of a process may be locked; used by several threads."""
+
+    def reading(self, request: ReadingRequest) -> ThreadReading | CodeSeen:
+        """All of a reading."""
+        ...
+
+    def wait(self, request: ReadingRequest) -> ThreadReading:
+        """What it waits for, with the memory of the lock, and without stack, storage and devices, which take longer."""
+        ...
+
+    def forget(self, pid: Pid) -> None:
+        """Drop what was remembered of a process. Never waits."""
+        ...
+
+
+class ThreadReadings:
+    """Reads in this process; `machine` is what `os.uname().machine` says."""
 
     def __init__(self, machine: str) -> None:
         self._table = SyscallTable(machine)
         self._memory = stack_words.ProcessMemory()
-        self._readers: Readers[_Key, ThreadReading | CodeSeen] = Readers("kcover-reader")
-        self._reported: set[Pid] = set()
         self._devices: dict[Pid, tuple[float, frozenset[str] | None]] = {}
 
-    def read(
-        self, requests: Sequence[ReadingRequest], timeout_s: float = 0.1
-    ) -> list[ThreadReading | CodeSeen | Unreadable]:
-        """Ask for readings and take all that are ready, waiting at most `timeout_s` for the new ones.
+    def reading(self, request: ReadingRequest) -> ThreadReading | CodeSeen:
+        """As `ThreadSource` says."""
+        return self._reading(request) if request.burning_sp is None else self._code(request)
 
-        A process whose reading is under way is not asked again, and after a second is reported, once, as
-        `Unreadable`: that is a fact about it.
-        """
-        late = self._readers.take((), 0.0)
-        ask, inspect = self._readers.ask, self._read
-        keys: list[_Key] = [(each.pid, None) for each in requests]
-        asked = [
-            key
-            for key, each in zip(keys, requests, strict=True)
-            if ask(key, partial(inspect, each))
-        ]
-        taken = [*late, *self._readers.take(asked, timeout_s)]
-        done = [each for _, each in taken if each is not None]
-        stuck = {pid: since_s for (pid, _), since_s in self._readers.stuck().items()}
-        fresh, self._reported = stuck.keys() - self._reported, set(stuck)
-        now_ns, now_s = boottime_ns(), time.monotonic()
-        return [
-            *done,
-            *(Unreadable(now_ns, pid, now_ns - int((now_s - stuck[pid]) * NS)) for pid in fresh),
-        ]
-
-    def waits(
-        self, requests: Sequence[ReadingRequest], limit_s: float
-    ) -> dict[tuple[Pid, Tid], ThreadReading]:
-        """What each of many threads waits for, any number of one process; those not read within `limit_s` are missing.
-
-        Without stack, storage and devices, which take longer; with the memory of the lock.
-        """
-        self._readers.take((), 0.0)  # what came too late belongs to an earlier pass
-        keys = [(each.pid, each.tid) for each in requests]
-        for key, each in zip(keys, requests, strict=True):
-            self._readers.ask(key, partial(self._wait, each))
-        taken = self._readers.take(keys, limit_s)
-        for key in keys:
-            self._readers.forget(key)
-        return {
-            (found.pid, found.tid): found for _, found in taken if isinstance(found, ThreadReading)
-        }
+    def wait(self, request: ReadingRequest) -> ThreadReading:
+        """As `ThreadSource` says."""
+        call = self._call(request)
+        found = blocked_call.read_wait(request.pid, request.tid, call, request.since_ns)
+        if call is None or not call.name.startswith("futex"):
+            return found
+        memory = stack_words.read_memory(request.pid, call.args[0], _LOCK_BYTES)
+        return replace(found, lock_memory=memory)
 
     def forget(self, pid: Pid) -> None:
-        """Drop what was remembered about a process that ended or became another program."""
+        """As `ThreadSource` says."""
         self._memory.forget(pid)
-        self._readers.forget((pid, None))
         self._devices.pop(pid, None)
-
-    def _read(self, request: ReadingRequest) -> ThreadReading | CodeSeen:
-        return self._reading(request) if request.burning_sp is None else self._code(request)
 
     def _code(self, request: ReadingRequest) -> CodeSeen:
         modules = self._memory.modules(request.pid) if request.wants_modules else ()
@@ -123,16 +103,67 @@ class ThreadReader:
             devices=self._devices_of(request.pid),
         )
 
-    def _wait(self, request: ReadingRequest) -> ThreadReading:
-        call = self._call(request)
-        found = blocked_call.read_wait(request.pid, request.tid, call, request.since_ns)
-        if call is None or not call.name.startswith("futex"):
-            return found
-        memory = stack_words.read_memory(request.pid, call.args[0], _LOCK_BYTES)
-        return replace(found, lock_memory=memory)
-
     def _call(self, request: ReadingRequest) -> Call | None:
         return blocked_call.read_call(request.pid, request.tid, self._table, request.syscall)
+
+
+class ThreadReader:
+    """Reads threads in the background."""
+
+    def __init__(self, source: ThreadSource) -> None:
+        """`source`: asked by threads of ours."""
+        self._source = source
+        self._readers: Readers[_Key, ThreadReading | CodeSeen] = Readers("kcover-reader")
+        self._reported: set[Pid] = set()
+
+    def read(
+        self, requests: Sequence[ReadingRequest], timeout_s: float = 0.1
+    ) -> list[ThreadReading | CodeSeen | Unreadable]:
+        """Ask for readings and take all that are ready, waiting at most `timeout_s` for the new ones.
+
+        A process whose reading is under way is not asked again, and after a second is reported, once, as
+        `Unreadable`: that is a fact about it.
+        """
+        late = self._readers.take((), 0.0)
+        ask, inspect = self._readers.ask, self._source.reading
+        keys: list[_Key] = [(each.pid, None) for each in requests]
+        asked = [
+            key
+            for key, each in zip(keys, requests, strict=True)
+            if ask(key, partial(inspect, each))
+        ]
+        taken = [*late, *self._readers.take(asked, timeout_s)]
+        done = [each for _, each in taken if each is not None]
+        stuck = {pid: since_s for (pid, _), since_s in self._readers.stuck().items()}
+        fresh, self._reported = stuck.keys() - self._reported, set(stuck)
+        now_ns, now_s = boottime_ns(), time.monotonic()
+        return [
+            *done,
+            *(Unreadable(now_ns, pid, now_ns - int((now_s - stuck[pid]) * NS)) for pid in fresh),
+        ]
+
+    def waits(
+        self, requests: Sequence[ReadingRequest], limit_s: float
+    ) -> dict[tuple[Pid, Tid], ThreadReading]:
+        """What each of many threads waits for, any number of one process; those not read within `limit_s` are missing.
+
+        As of one by a `ThreadSource`.
+        """
+        self._readers.take((), 0.0)  # what came too late belongs to an earlier pass
+        keys = [(each.pid, each.tid) for each in requests]
+        for key, each in zip(keys, requests, strict=True):
+            self._readers.ask(key, partial(self._source.wait, each))
+        taken = self._readers.take(keys, limit_s)
+        for key in keys:
+            self._readers.forget(key)
+        return {
+            (found.pid, found.tid): found for _, found in taken if isinstance(found, ThreadReading)
+        }
+
+    def forget(self, pid: Pid) -> None:
+        """Drop what was remembered about a process that ended or became another program."""
+        self._source.forget(pid)
+        self._readers.forget((pid, None))
 
 
 def thread_numbers(pid: Pid, tids: Iterable[Tid]) -> dict[int, int]:

@@ -50,14 +50,6 @@ def is_installed(name: str, host: Path) -> bool:
     return shutil.which(name) is not None or host_programs.find(host, name) is not None
 
 
-def can_run(name: str, host: Path) -> bool:
-    """Installed, and not out of reach for lack of privileges."""
-    if shutil.which(name) is not None:
-        return True
-    found = host_programs.find(host, name)
-    return found is not None and not _is_out_of_reach(found)
-
-
 def run_tool(argv: Sequence[str], host: Path, get: str) -> Ran | CheckFinding:
     """The same, by the host's program where the PATH has none; unknown where it cannot be run.
 

@@ -1,9 +1,13 @@
-"""What a check finds, and how findings are joined to one result."""
+"""What a check finds, and what its findings come to: for the check, and for each device.
+
+A finding is one sentence; a list of sentences is a tuple wherever it goes. Findings travel by `api.codec`: from the
+process of a check to its runner, and from a round of a schedule to the agent.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from kcover_ebpf.facts.health import SEVERITY, Result
@@ -25,6 +29,7 @@ class CheckFinding:
 
     result: Result
     evidence: str
+    """One sentence."""
     advice: str = ""
     """What a person should do; empty where nothing is to be done."""
     device: str = ""
@@ -32,21 +37,47 @@ class CheckFinding:
 
 
 @dataclass(frozen=True, slots=True)
+class PartResult:
+    """What one round found about a part of the node: what a check examines, or one device."""
+
+    name: str
+    """Of the check, or the PCI address of the device."""
+    result: Result
+    evidence: tuple[str, ...] = ()
+    """A sentence each, worst first; of any length, with any characters."""
+    advice: str = ""
+    kind: str | None = None
+    """Of a device: "gpu" or "nic"."""
+    devices: tuple[str, ...] = ()
+    """Of a check that failed: PCI addresses of the devices that explain it. Empty where anything else failed, too."""
+
+
+@dataclass(frozen=True, slots=True)
 class CheckResult:
     """What one check came to."""
 
     name: str
-    result: Result
     cost: Cost
     seconds: float
-    """From its start to its answer, or to the end of the patience with it (CLOCK_MONOTONIC)."""
-    evidence: tuple[str, ...]
-    """Worst first."""
-    advice: str
-    devices: tuple[CheckFinding, ...] = ()
-    """Of each finding about one device, in the order found."""
+    """From its start to its answer, or to its deadline (CLOCK_MONOTONIC)."""
+    findings: tuple[CheckFinding, ...]
+    """In the order found."""
     left_behind: int | None = None
     """The process that could not be ended, and still waits in the kernel."""
+
+    @property
+    def part(self) -> PartResult:
+        """All findings joined."""
+        part = joined(self.name, self.findings)
+        if self.left_behind is None:
+            return part
+        text = f"process {self.left_behind} cannot be ended, and was left behind"
+        return replace(part, evidence=(*part.evidence, text))
+
+    @property
+    def failing_devices(self) -> frozenset[str]:
+        """PCI addresses of the devices that it failed."""
+        return frozenset(_failing(self.findings)) - {""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +97,25 @@ class Check:
     """True: run after the others of its round, because it is judged by which of them have answered."""
 
 
-def joined(findings: Iterable[CheckFinding]) -> CheckFinding:
-    """The worst result with all evidence, a line each, worst first, and each advice once."""
-    ordered = sorted(findings, key=lambda each: -SEVERITY.index(each.result))
+def joined(name: str, findings: Iterable[CheckFinding], kind: str | None = None) -> PartResult:
+    """The worst result with all evidence, worst first, and each advice once; unknown for no findings."""
+    ordered = sorted(findings, key=lambda finding: -SEVERITY.index(finding.result))
     if not ordered:
-        return CheckFinding(Result.UNKNOWN, "there was nothing to examine")
-    advice = dict.fromkeys(each.advice for each in ordered if each.advice)
-    return CheckFinding(
-        ordered[0].result, "\n".join(each.evidence for each in ordered), "; ".join(advice)
+        return PartResult(name, Result.UNKNOWN, ("there was nothing to examine",), kind=kind)
+    failing = tuple(dict.fromkeys(_failing(ordered)))
+    return PartResult(
+        name,
+        ordered[0].result,
+        tuple(finding.evidence for finding in ordered),
+        "; ".join(dict.fromkeys(finding.advice for finding in ordered if finding.advice)),
+        kind,
+        failing if kind is None and "" not in failing else (),
     )
+
+
+def _failing(findings: Sequence[CheckFinding]) -> list[str]:
+    """The device of each failure; empty for what is about none."""
+    return [finding.device for finding in findings if finding.result is Result.FAIL]
 
 
 def passed(evidence: str, device: str = "") -> CheckFinding:

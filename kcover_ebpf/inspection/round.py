@@ -9,18 +9,17 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
-from typing import Any
 
+from kcover_ebpf.api.codec import decode, encode
 from kcover_ebpf.errors import KcoverError
-from kcover_ebpf.facts.health import Result
 from kcover_ebpf.host.host_programs import host_root
 from kcover_ebpf.inspection import runner
 from kcover_ebpf.inspection.devices import results_by_device
 from kcover_ebpf.inspection.options import InspectionOptions, peer_of
-from kcover_ebpf.inspection.result import Check
+from kcover_ebpf.inspection.result import Check, CheckResult, PartResult
 from kcover_ebpf.inspection.schedule import scheduled
 
 _PATH = "PYTHONPATH"
@@ -45,8 +44,18 @@ class RoundOptions:
 
     def argv(self) -> list[str]:
         """The command, to be run with `environment()`."""
-        words = ["-S", "-m", "kcover_ebpf.inspection.round", json.dumps(asdict(self))]
+        words = ["-S", "-m", "kcover_ebpf.inspection.round", json.dumps(encode(self))]
         return [sys.executable, *words]
+
+
+@dataclass(frozen=True, slots=True)
+class RoundAnswer:
+    """What the round found, as one object of JSON on standard output."""
+
+    checks: tuple[CheckResult, ...] = ()
+    devices: tuple[PartResult, ...] = ()
+    cpu_s: float = 0.0
+    """CPU time of the round and all that it started."""
 
 
 def environment() -> dict[str, str]:
@@ -54,8 +63,8 @@ def environment() -> dict[str, str]:
     return os.environ | {_PATH: os.pathsep.join(filter(None, sys.path))}
 
 
-def answer_of(wanted: RoundOptions) -> dict[str, Any]:
-    """Run the round; the object that is printed. `UsageError` as `scheduled` and `plugins.load` raise it."""
+def answer_of(wanted: RoundOptions) -> RoundAnswer:
+    """Run the round. `UsageError` as `scheduled` and `plugins.load` raise it."""
     root = host_root()
     options = InspectionOptions(
         root=root,
@@ -65,26 +74,12 @@ def answer_of(wanted: RoundOptions) -> dict[str, Any]:
     )
     own = _plugins(Path(wanted.plugins)) if wanted.plugins else ()
     found = runner.inspect(scheduled(wanted.checks, own, options, wanted.left_out), options)
-    return {
-        "checks": [
-            {
-                "name": each.name,
-                "result": each.result.value,
-                "evidence": list(each.evidence),
-                "advice": each.advice,
-                "left_behind": each.left_behind,
-                "failing": [one.device for one in each.devices if one.result is Result.FAIL],
-            }
-            for each in found
-        ],
-        "devices": [
-            asdict(each) | {"result": each.result.value, "evidence": each.evidence.splitlines()}
-            for each in results_by_device(options.root, found)
-        ],
-        "cpu_seconds": sum(
-            used.ru_utime + used.ru_stime for used in map(getrusage, (RUSAGE_SELF, RUSAGE_CHILDREN))
-        ),
-    }
+    usage = [getrusage(who) for who in (RUSAGE_SELF, RUSAGE_CHILDREN)]
+    return RoundAnswer(
+        tuple(found),
+        tuple(results_by_device(options.root, found)),
+        sum(used.ru_utime + used.ru_stime for used in usage),
+    )
 
 
 def _plugins(folder: Path) -> tuple[Check, ...]:
@@ -97,7 +92,8 @@ def main(arguments: list[str]) -> int:
     """Print the answer, or what is wrong; the exit code."""
     os.environ.pop(_PATH, None)  # plug-ins have their own
     try:
-        sys.stdout.write(json.dumps(answer_of(RoundOptions(**json.loads(arguments[0])))))
+        wanted = decode(RoundOptions, json.loads(arguments[0]))
+        sys.stdout.write(json.dumps(encode(answer_of(wanted))))
     except (KcoverError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 2

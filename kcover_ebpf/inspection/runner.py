@@ -17,6 +17,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
+from kcover_ebpf.api.codec import decode, encode
+from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.host import process_tree
 from kcover_ebpf.inspection import busy
@@ -26,14 +28,20 @@ from kcover_ebpf.inspection.result import (
     CheckFinding,
     CheckResult,
     Cost,
-    joined,
     unknown,
 )
 from kcover_ebpf.tunables.inspection import CHECK_REAP_S
 
 _BLOCK_BYTES = 1 << 16
 _ANSWER_BYTES = 1 << 20
-"""An answer that is longer is refused: a node with a thousand devices has 0.1 MB."""
+"""An answer that is longer is refused: a node with a thousand devices has 0.2 MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What the process of a check sends, as one line of JSON."""
+
+    findings: tuple[CheckFinding, ...] = ()
 
 
 @dataclass(slots=True)
@@ -60,7 +68,7 @@ def inspect(checks: Sequence[Check], options: InspectionOptions) -> list[CheckRe
     found: dict[str, CheckResult] = {}
     for group in (light, *([each] for each in heavy), last):
         answered = frozenset(
-            name for name, each in found.items() if each.result is not Result.UNKNOWN
+            name for name, each in found.items() if each.part.result is not Result.UNKNOWN
         )
         done = _run_together(group, replace(options, answered=answered))
         found |= {each.name: each for each in done}
@@ -103,16 +111,11 @@ def _be_child(check: Check, options: InspectionOptions, answer_to: int) -> NoRet
             os.dup2(nowhere, standard)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
-        found = _examine(check, options)
-        fields = [_fields(joined(found)), *(_fields(each) for each in found if each.device)]
+        answer = _Answer(tuple(_examine(check, options)))
         with open(answer_to, "wb", closefd=False) as pipe:
-            pipe.write(json.dumps(fields).encode() + b"\n")
+            pipe.write(json.dumps(encode(answer)).encode() + b"\n")
     finally:
         os._exit(0)
-
-
-def _fields(finding: CheckFinding) -> list[str]:
-    return [finding.result.value, finding.evidence, finding.advice, finding.device]
 
 
 def _examine(check: Check, options: InspectionOptions) -> list[CheckFinding]:
@@ -121,7 +124,8 @@ def _examine(check: Check, options: InspectionOptions) -> list[CheckFinding]:
             return [unknown(reason, "run it again by name when no job uses a GPU of this node")]
         return list(check.find(options))
     except Exception as error:  # noqa: BLE001 - one broken check must not cost the others
-        return [unknown(f"the check itself failed: {type(error).__name__}: {error}")]
+        text = " ".join(f"the check itself failed: {type(error).__name__}: {error}".split())
+        return [unknown(text)]
 
 
 def _read_answers(running: Sequence[_Running]) -> None:
@@ -143,37 +147,26 @@ def _finish(one: _Running) -> CheckResult:
     seconds = time.monotonic() - one.start_s
     left = _end(one.pid)
     os.close(one.pipe)
-    finding, *devices = _parsed(bytes(one.answer), one.check)
-    evidence = tuple(finding.evidence.splitlines())
-    if left is not None:
-        evidence += (f"process {left} cannot be ended, and was left behind",)
     return CheckResult(
         name=one.check.name,
-        result=finding.result,
         cost=one.check.cost,
         seconds=round(seconds, 3),
-        evidence=evidence,
-        advice=finding.advice,
-        devices=tuple(devices),
+        findings=_parsed(bytes(one.answer), one.check),
         left_behind=left,
     )
 
 
-def _parsed(answer: bytes, check: Check) -> list[CheckFinding]:
-    """What was found, joined, and then each finding about one device."""
+def _parsed(answer: bytes, check: Check) -> tuple[CheckFinding, ...]:
     if len(answer) > _ANSWER_BYTES:
-        return [unknown(f"its answer is longer than {_ANSWER_BYTES} bytes")]
+        return (unknown(f"its answer is longer than {_ANSWER_BYTES} bytes"),)
     if not answer.endswith(b"\n"):
         text = f"did not answer within {check.deadline_s:g} s"
-        return [unknown(text, "see what it waits for: kcover-ebpf inspect --checks d_state")]
+        return (unknown(text, "see what it waits for: kcover-ebpf inspect --checks d_state"),)
     try:
-        found = [
-            CheckFinding(Result(result), *map(str, texts)) for result, *texts in json.loads(answer)
-        ]
-    except (ValueError, TypeError, RecursionError):
-        found = []
-    # nothing, or a part, and then the end of the pipe
-    return found or [unknown("its process ended without an answer")]
+        return decode(_Answer, json.loads(answer)).findings
+    except (ValueError, RecursionError, ObjectError):
+        # nothing, or a part, and then the end of the pipe
+        return (unknown("its process ended without an answer"),)
 
 
 def _end(pid: int) -> int | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.hardware import pci
+from kcover_ebpf.host import host_programs
 from kcover_ebpf.inspection.checks import (
     clock,
     d_state,
@@ -27,6 +28,7 @@ from kcover_ebpf.inspection.checks import (
 )
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, Cost
+from kcover_ebpf.kernel import capabilities
 from kcover_ebpf.tunables.inspection import LEAST_PEERS
 
 _HAS_DEVLINK = "mlx5_core"
@@ -46,13 +48,11 @@ def _has_rdma(root: Path) -> bool:
 
 
 def _has_devlink(root: Path) -> bool:
-    """An adapter whose driver reports health, and the tool: without it every round would be unknown."""
+    """An adapter whose driver reports health, in a network that we may enter: else every round would be unknown."""
     if all(each.driver != _HAS_DEVLINK for each in pci.functions(root)):
         return False
-    # only now: most nodes need no tool
-    from kcover_ebpf.inspection import commands
-
-    return commands.can_run(devlink.TOOL, root)
+    is_other = host_programs.other_network(root) is not None
+    return not is_other or capabilities.Capability.SYS_ADMIN in capabilities.effective()
 
 
 _WHERE: tuple[tuple[Check, Callable[[Path], bool]], ...] = (

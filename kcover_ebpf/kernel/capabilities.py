@@ -113,6 +113,13 @@ def renounce(capability: Capability) -> None:
     _set_masks(before.effective & mask, before.permitted & mask)
 
 
+def keep(kept: frozenset[Capability]) -> None:
+    """Give up all others for good, also those in reserve, as `renounce` does; raises `OSError`."""
+    before, mask = _get(), sum(1 << each for each in kept)
+    # what is in reserve has no effect now, and may be what is kept
+    _set_masks(before.permitted & mask, before.permitted & mask)
+
+
 @contextmanager
 def raised(capability: Capability) -> Iterator[None]:
     """Let this thread use a spare capability; no error where it has none: its use will show that."""

@@ -35,6 +35,7 @@ _PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "bpf_program__attach": (c_void_p, (c_void_p,)),
     "bpf_program__attach_kprobe": (c_void_p, (c_void_p, c_bool, c_char_p)),
     "bpf_program__attach_uprobe": (c_void_p, (c_void_p, c_bool, c_int, c_char_p, c_size_t)),
+    "bpf_program__attach_cgroup": (c_void_p, (c_void_p, c_int)),
     "bpf_program__attach_iter": (c_void_p, (c_void_p, c_void_p)),
     "bpf_map__name": (c_char_p, (c_void_p,)),
     "bpf_map__fd": (c_int, (c_void_p,)),

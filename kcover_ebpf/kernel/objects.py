@@ -148,6 +148,13 @@ class BpfObject:
             raise last_error()
         return BpfLink(pointer)
 
+    def attach_group(self, name: str, group: int) -> BpfLink:
+        """Attach a program of a control group to the one that a descriptor is of; raises `OSError`."""
+        pointer = self._lib.bpf_program__attach_cgroup(self._programs[name], group)
+        if not pointer:
+            raise last_error()
+        return BpfLink(pointer)
+
     def attach_task_iterator(self, name: str, *, tid: int = 0, pid: int = 0) -> BpfLink:
         """Attach a task iterator to one thread or one process only; raises `OSError`.
 

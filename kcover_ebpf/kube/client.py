@@ -1,7 +1,7 @@
 """One connection to an API server: requests by path, answers as plain objects, errors by kind.
 
-The official client reads the configuration, keeps tokens fresh and makes TLS; its models, which are
-most of its size and know no custom resource, are not used.
+The official client reads kubeconfigs, keeps tokens fresh and makes TLS; its models, which are
+most of its size and know no custom resource, are not used. A pod whose memory counts does without it (`kube.access`).
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from urllib.parse import urlencode, urlsplit
 
 from kcover_ebpf import __version__
 from kcover_ebpf.errors import ApiError, TooLarge, Unreachable, UsageError
+from kcover_ebpf.kube.access import IN_POD, Access, OfficialAccess, PodAccess
 from kcover_ebpf.kube.api_errors import refusal, said, unreachable
 from kcover_ebpf.tunables.kube import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, STREAM_SLACK_S, TOKEN_S
 
-POOL = 64
-"""Connections that are kept: each watch holds one, and one too many costs a TLS handshake for every request."""
 MOST_PAGE_BYTES = 4 * 1024 * 1024
 """Of a page, or of one event: more than any object (etcd takes 1.5 MiB). As objects it may take ten times as much."""
 
@@ -37,15 +36,10 @@ written it (`_create_temp_file_with_content`)."""
 class ApiClient:
     """Requests to one API server. Thread-safe: urllib3's pool is."""
 
-    def __init__(self, configuration: Any) -> None:
-        """`configuration`: a `kubernetes.client.Configuration`; `connect` makes one."""
-        from kubernetes.client.rest import RESTClientObject
-
-        self._configuration = configuration
-        self._host = str(configuration.host).rstrip("/")
-        # the connections to this one server, without the manager's search for them at each request
-        self._pool = RESTClientObject(configuration).pool_manager.connection_from_url(self._host)
-        self._prefix = urlsplit(self._host).path
+    def __init__(self, access: Access) -> None:
+        """`connect` makes one."""
+        self._access, self._pool = access, access.pool()
+        self._prefix = urlsplit(access.host).path
         self._timeout_s = REQUEST_TIMEOUT_S
         self._header: dict[str, str] = {}
         self._known_until_s = 0.0
@@ -59,12 +53,11 @@ class ApiClient:
     @property
     def host(self) -> str:
         """The server's URL, for people."""
-        return self._host
+        return self._access.host
 
-    @property
     def configuration(self) -> Any:
-        """The client's own, for what is no plain request."""
-        return self._configuration
+        """The official client's, for what is no plain request."""
+        return self._access.configuration()
 
     def get(self, path: str) -> Object:
         """One object."""
@@ -189,22 +182,27 @@ class ApiClient:
         """The header that says who we are; empty with a client certificate."""
         now_s = time.monotonic()
         if now_s >= self._known_until_s:
-            # the client calls its refresh hook here: a token of a ServiceAccount lives for an hour
-            setting = self._configuration.auth_settings().get("BearerToken")
-            self._header = {"Authorization": str(setting["value"])} if setting else {}
+            # a token of a ServiceAccount lives for an hour
+            word = self._access.authorization()
+            self._header = {"Authorization": word} if word else {}
             self._known_until_s = now_s + TOKEN_S
         return self._header
 
 
-def connect(kubeconfig: str | None = None, context: str | None = None) -> ApiClient:
+def connect(
+    kubeconfig: str | None = None, context: str | None = None, *, is_small: bool = False
+) -> ApiClient:
     """A session by a kubeconfig, or as the pod that we run in; raises `UsageError` without either, or the client.
 
     Nothing is sent yet. `kubeconfig` None: KUBECONFIG, else the pod's own token, else ~/.kube/config.
+    `is_small`: the official client is not imported for the pod's own token.
     """
+    in_pod = IN_POD in os.environ
+    named = kubeconfig or os.environ.get("KUBECONFIG")
+    if is_small and named is None and context is None and in_pod:
+        return ApiClient(PodAccess())
     client, config = _modules()
     configuration = client.Configuration()
-    in_pod = "KUBERNETES_SERVICE_HOST" in os.environ
-    named = kubeconfig or os.environ.get("KUBECONFIG")
     try:
         if named is None and context is None and in_pod:
             config.load_incluster_config(client_configuration=configuration)
@@ -221,9 +219,7 @@ def connect(kubeconfig: str | None = None, context: str | None = None) -> ApiCli
             f"cannot use the {'kubeconfig ' + named if named else 'Kubernetes configuration'}: "
             f"{said(error)}; give a valid one with --kubeconfig"
         ) from error
-    configuration.retries = False
-    configuration.connection_pool_maxsize = POOL
-    return ApiClient(configuration)
+    return ApiClient(OfficialAccess(configuration))
 
 
 def namespace_of(kubeconfig: str | None = None, context: str | None = None) -> str:

@@ -118,7 +118,7 @@ def _connect(
     headers = {key.lower(): value for key, value in session.authorization().items()}
     try:
         return ws_client.WSClient(
-            session.configuration, url, headers, capture_all=False, binary=True
+            session.configuration(), url, headers, capture_all=False, binary=True
         )
     except Exception as error:
         status = getattr(error, "status_code", 0)

@@ -125,7 +125,7 @@ class LeaderElector:
             if error_text != reported:
                 reported = error_text
                 if error_text:
-                    _LOG.warning("lease %s is not written: %s", self._name, error_text)
+                    _LOG.warning("cannot write lease %s: %s", self._name, error_text)
             if self.leads is not led:
                 led = not led
                 on_change(led)

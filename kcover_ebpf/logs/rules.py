@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cache, lru_cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -118,7 +117,8 @@ def shipped() -> tuple[LogRule, ...]:
 
 
 def _table(name: str, source: Source) -> tuple[LogRule, ...]:
-    text = (files("kcover_ebpf.logs") / name).read_text(encoding="utf-8")
+    # `importlib.resources` imports tempfile and zipfile
+    text = Path(__file__).with_name(name).read_text(encoding="utf-8")
     return tuple(_rule(row, source) for row in tomllib.loads(text)["rule"])
 
 

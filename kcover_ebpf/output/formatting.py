@@ -83,6 +83,10 @@ def verdict_object(verdict: Verdict) -> dict[str, Any]:
         "deadline": verdict.deadline_s,
         "unobserved": list(verdict.unobserved),
         "factor": verdict.factor,
+        "graph": list(verdict.graph),
+        "certainty": None if verdict.certainty is None else verdict.certainty.value,
+        "acts_at": verdict.acts_at_s,
+        "acts_why": verdict.acts_why,
         "waits": [dataclasses.asdict(row) for row in verdict.waits],
     }
 
@@ -172,6 +176,17 @@ def details(verdict: Verdict) -> list[str]:
     return [*reasons(verdict), *wait_table(verdict.waits)]
 
 
+def certainty_text(verdict: Verdict) -> str:
+    """How sure the verdict is, and when an armed job is ended for it; empty where nothing is wrong."""
+    if verdict.certainty is None:
+        return ""
+    if verdict.acts_at_s is None:
+        return f"{verdict.certainty.value}: {verdict.acts_why}"
+    clock = time.strftime("%H:%M:%S", time.localtime(verdict.acts_at_s))
+    when = f"an armed job is ended at {clock} if nothing moves"
+    return f"{verdict.certainty.value}: {when}: {verdict.acts_why}"
+
+
 def reasons(verdict: Verdict) -> list[str]:
     """Evidence, the framework's own deadline, and what was not seen."""
     lines = [f"- {item.text} [{item.kind.value}]" for item in verdict.evidence]
@@ -179,6 +194,9 @@ def reasons(verdict: Verdict) -> list[str]:
         clock = time.strftime("%H:%M:%S", time.localtime(verdict.deadline_s))
         more = span(verdict.deadline_s - verdict.time_s)
         lines.append(f"the framework would have waited until {clock} ({more} more)")
+    lines += [f"  {line}" for line in verdict.graph]
+    if verdict.certainty is not None:
+        lines.append(certainty_text(verdict))
     if verdict.unobserved:
         lines.append(f"not observed: {'; '.join(verdict.unobserved)}")
     return [printable(line) for line in lines]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 
 from kcover_ebpf.api.incident import Lost, Phase, Status
 from kcover_ebpf.api.job_kinds import must_train
-from kcover_ebpf.diagnosis.verdict import suffices
+from kcover_ebpf.diagnosis.verdict import Certainty
 from kcover_ebpf.recovery import in_place, repeated_crash, replacement
 from kcover_ebpf.recovery.machine import (
     RestartContext,
@@ -125,8 +125,9 @@ def _progress(turn: RestartContext) -> Transition:
         return Transition(_recovered(turn, f"the job is {world.top.ended}"))
     merged = world.merged
     if merged is not None and merged.verdict.kind.is_fault and not merged.depends:
-        certain = suffices(each.kind for each in merged.evidence)
-        if certain and merged.verdict.since_s >= returned_s:
+        certain = merged.verdict.certainty in (Certainty.ANNOUNCED, Certainty.PROVEN)
+        due = merged.verdict.acts_at_s is not None and merged.verdict.acts_at_s <= world.now_s
+        if (certain or due) and merged.verdict.since_s >= returned_s:
             cause = f"{merged.verdict.kind.value} {merged.verdict.cause.value}"
             return Transition(escalate(turn, f"{cause} again before any progress"))
     nodes = {each.pod.node for each in world.live if each.pod.node and must_train(each.pod)}

@@ -54,7 +54,7 @@ def is_suspected(reports: Sequence[ReceivedReport]) -> bool:
 
 def _is_suspect(seen: ReceivedReport) -> bool:
     verdict = seen.report.verdict
-    has_news = seen.report.suspicious or (verdict is not None and verdict.kind.opens_incident)
+    has_news = seen.report.suspicious or (verdict is not None and verdict.opens_incident)
     # a log of which a policy expects more; whether another container printed it is not known here
     return has_news or any(reading.broken for log in seen.report.logs for reading in log.rules)
 

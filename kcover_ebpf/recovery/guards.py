@@ -93,6 +93,10 @@ def describe(status: Status, merged: GangVerdict, nodes: tuple[str, ...]) -> Sta
         cause=verdict.cause,
         since_s=since_s,
         deadline_s=verdict.deadline_s,
+        certainty=verdict.certainty,
+        acts_at_s=verdict.acts_at_s,
+        acts_why=verdict.acts_why[:1024],
+        graph=tuple(line[:1024] for line in verdict.graph[:16]),
         culprit=merged.culprit,
         evidence=tuple(replace(each, text=each.text[:1024]) for each in merged.evidence[:64]),
         victims=verdict.victims[:4096],
@@ -124,7 +128,7 @@ def headline_of(merged: GangVerdict) -> str:
 def decide(ask: RestartRequest) -> Transition:
     """What comes next for an incident that is not acted on yet (Open, Decided, Observed, Refused)."""
     merged = ask.turn.world.merged
-    if merged is None or not merged.verdict.kind.opens_incident:
+    if merged is None or not merged.verdict.opens_incident:
         return _over(ask)
     if not merged.verdict.is_announced and ask.stable_s < VERDICT_STABLE_S:
         return Transition(wake_s=VERDICT_STABLE_S - ask.stable_s)
@@ -167,13 +171,10 @@ def _restart(ask: RestartRequest, turn: RestartContext, merged: GangVerdict) -> 
 
 def _too_little(merged: GangVerdict, turn: RestartContext) -> str | None:
     """Why a restart would be premature; None once there is evidence enough."""
-    verdict, thresholds = merged.verdict, turn.policy.settings()
-    limit_s = thresholds.hard_limit_s
+    verdict, limit_s = merged.verdict, turn.policy.settings().hard_limit_s
     if merged.depends and (limit_s is None or verdict.time_s - verdict.since_s < limit_s):
         return f"waiting: {verdict.unobserved[0]}"
-    decision = decisions.decide(
-        verdict, Act.SHUTDOWN, thresholds.hard_limit_s, thresholds.link_patience_s
-    )
+    decision = decisions.decide(verdict, Act.SHUTDOWN)
     return None if decision.act is Act.SHUTDOWN else decision.reason
 
 

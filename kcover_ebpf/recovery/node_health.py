@@ -50,41 +50,69 @@ class NotedCordon:
     """Those of `devices` that no inspection had examined by then, so that none can show them at work."""
 
 
+@dataclass(frozen=True, slots=True)
+class FailedCheck:
+    """A check that failed in inspections in a row, and that no device explains."""
+
+    name: str
+    text: str
+    age_s: float
+    """Seconds since the first of them."""
+
+
+NodeFault = ReportedDeviceFault | FailedCheck
+"""What a node may be cordoned for."""
+
+
 def inspected(
     seen: ReceivedHealth | None, now_s: float, report_s: float, policy: NodeActions
-) -> tuple[ReportedDeviceFault, ...]:
+) -> tuple[NodeFault, ...]:
     """What the last inspections found for which the policy cordons or taints; ages before `report_s`."""
     if seen is None or seen.is_stale(now_s) or policy.inspection is InspectionAction.REPORT:
         return ()
-    devices = [each for each in seen.health.devices if _fails(each)]
+    devices = [device for device in seen.health.devices if _fails(device)]
+    faults = tuple(
+        ReportedDeviceFault(
+            device.name,
+            INSPECTION,
+            _text(device),
+            unfit=True,
+            age_s=_age_s(device, seen, report_s),
+        )
+        for device in devices
+    )
     if policy.inspection is InspectionAction.DEVICES:
-        return tuple(_fault(each, seen, report_s) for each in devices)
-    failing = [each for each in seen.health.checks if _fails(each)]
-    # a check that failed by its devices alone is named by them, so that DRA can taint the device alone
-    texts = {line for each in devices for line in each.evidence}
-    others = [each for each in failing if not texts.intersection(each.evidence)]
-    return tuple(_fault(each, seen, report_s) for each in (*devices, *others))
+        return faults
+    names = {device.name for device in devices}
+    checks = (
+        FailedCheck(check.name, _text(check), _age_s(check, seen, report_s))
+        for check in seen.health.checks
+        # one that failed by its devices alone is named by them, so that DRA can taint the device alone
+        if _fails(check) and not (check.devices and names.issuperset(check.devices))
+    )
+    return (*faults, *checks)
 
 
 def _fails(part: PartHealth) -> bool:
     return part.result is Result.FAIL and part.rounds >= INSPECTIONS_FAILED
 
 
-def _fault(part: PartHealth, seen: ReceivedHealth, report_s: float) -> ReportedDeviceFault:
-    text = part.evidence[0] if part.evidence else "failed"
-    age_s = report_s - seen.at(part.since_s)
-    return ReportedDeviceFault(part.name, INSPECTION, text, unfit=True, age_s=age_s)
+def _text(part: PartHealth) -> str:
+    return part.evidence[0] if part.evidence else "failed"
 
 
-def noted(faults: Sequence[ReportedDeviceFault], boot_id: str, seen: ReceivedHealth | None) -> str:
+def _age_s(part: PartHealth, seen: ReceivedHealth, report_s: float) -> float:
+    return report_s - seen.at(part.since_s)
+
+
+def noted(faults: Sequence[NodeFault], boot_id: str, seen: ReceivedHealth | None) -> str:
     """The value of `CORDONED_FOR`; without a health it is not known what inspections examine."""
-    checks = {each.name for each in seen.health.checks} if seen is not None else set()
-    examined = {each.name for each in seen.health.devices} if seen is not None else set()
-    names = [each.device for each in faults][:MOST_NAMED]
-    devices = {name for name in names if name not in checks}
+    examined = {device.name for device in seen.health.devices} if seen is not None else set()
+    named = faults[:MOST_NAMED]
+    devices = {fault.device for fault in named if isinstance(fault, ReportedDeviceFault)}
     return json.dumps(
         {
-            "checks": sorted({name for name in names if name in checks}),
+            "checks": sorted({fault.name for fault in named if isinstance(fault, FailedCheck)}),
             "devices": sorted(devices),
             "uninspected": sorted(devices - examined) if seen is not None else [],
             "boot": boot_id,
@@ -94,7 +122,7 @@ def noted(faults: Sequence[ReportedDeviceFault], boot_id: str, seen: ReceivedHea
 
 def noted_more(
     cordon: NotedCordon,
-    faults: Sequence[ReportedDeviceFault],
+    faults: Sequence[NodeFault],
     boot_id: str,
     seen: ReceivedHealth | None,
 ) -> str:

@@ -15,7 +15,14 @@ from kcover_ebpf.api.fault_policy import NodeActions
 from kcover_ebpf.api.fault_report import ReportedDeviceFault
 from kcover_ebpf.api.node_health import PartHealth, ReceivedHealth
 from kcover_ebpf.facts.health import Result
-from kcover_ebpf.recovery.node_health import CORDONED_FOR, noted_cordon, why_cordoned
+from kcover_ebpf.recovery.node_health import (
+    CORDONED_FOR,
+    INSPECTION,
+    FailedCheck,
+    NodeFault,
+    noted_cordon,
+    why_cordoned,
+)
 from kcover_ebpf.recovery.others import seen_on
 from kcover_ebpf.tunables.recovery import SUSPECT_CORDON_S
 
@@ -98,7 +105,7 @@ class NodePlan:
     taint: bool = False
     devices: tuple[ReportedDeviceFault, ...] = ()
     """Devices to be tainted instead of the node."""
-    faults: tuple[ReportedDeviceFault, ...] = ()
+    faults: tuple[NodeFault, ...] = ()
     """Why the node itself is to be cordoned, or is."""
     until_s: float | None = None
     """When the node is uncordoned automatically; None: never."""
@@ -149,7 +156,7 @@ def view_of(raw: Mapping[str, Any]) -> NodeView:
 
 def plan(
     node: NodeView,
-    faults: Sequence[ReportedDeviceFault],
+    faults: Sequence[NodeFault],
     report_s: float,
     policy: NodeActions,
     by_dra: frozenset[str],
@@ -169,13 +176,17 @@ def plan(
         well = node.condition == "True" and (mended or not node.ours)
         condition = (False, "no device fault") if well else None
         return NodePlan(condition=condition, let_go=mended, cleared_s=cleared_s)
-    text = "; ".join(f"{_named(each)} {each.fault}: {each.text}" for each in unfit[:4])[:512]
+    text = "; ".join(f"{_head(fault)}{fault.text}" for fault in unfit[:4])[:512]
     # a second device that fails on a node that is cordoned already has to be found as well
-    heads = [head for each in unfit[:4] if (head := f"{_named(each)} {each.fault}: ") in text]
+    heads = [head for fault in unfit[:4] if (head := _head(fault)) in text]
     is_said = node.condition == "True" and all(head in node.condition_text for head in heads)
     condition = None if is_said else (True, text)
-    alone = tuple(each for each in unfit if each.device in by_dra and policy.device_taint)
-    whole = tuple(each for each in unfit if each not in alone)
+    alone = tuple(
+        fault
+        for fault in unfit
+        if isinstance(fault, ReportedDeviceFault) and fault.device in by_dra and policy.device_taint
+    )
+    whole = tuple(fault for fault in unfit if fault not in alone)
     is_cordoned = node.ours and node.until_s is None
     wants = bool(whole) and (policy.cordon or policy.taint) and not is_cordoned
     # what the node is suspected of ends in time also where the fault leaves the node itself alone
@@ -192,20 +203,24 @@ def _expired(node: NodeView, now_s: float) -> bool:
     return node.until_s is not None and node.until_s <= now_s
 
 
-def _named(fault: ReportedDeviceFault) -> str:
-    """The device, with all that whoever replaces it asks for."""
+def _head(fault: NodeFault) -> str:
+    """What has the fault, and which; of a device with all that whoever replaces it asks for."""
+    if isinstance(fault, FailedCheck):
+        return f"{fault.name} {INSPECTION}: "
     known = {"UUID": fault.uuid, "serial number": fault.serial, "slot": fault.slot}
     words = ", ".join(f"{what} {value}" for what, value in known.items() if value)
-    return f"{fault.device} ({words})" if words else fault.device
+    device = f"{fault.device} ({words})" if words else fault.device
+    return f"{device} {fault.fault}: "
 
 
-def counting(
-    node: NodeView, faults: Sequence[ReportedDeviceFault], report_s: float
-) -> tuple[ReportedDeviceFault, ...]:
-    """The faults by which a device is unfit, and that no person has declared over."""
+def counting(node: NodeView, faults: Sequence[NodeFault], report_s: float) -> tuple[NodeFault, ...]:
+    """The failed checks, and the faults by which a device is unfit, that no person has declared over."""
     cleared_s = _time(node.annotations.get(CLEARED)) or 0.0
     return tuple(
-        each for each in faults if each.unfit and report_s - (each.age_s or 0.0) > cleared_s
+        fault
+        for fault in faults
+        if (isinstance(fault, FailedCheck) or fault.unfit)
+        and report_s - (fault.age_s or 0.0) > cleared_s
     )
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable
-from typing import Any
 
 from kcover_ebpf.diagnosis.verdict import Verdict
 from kcover_ebpf.output import formatting
 from kcover_ebpf.output.bundles import bundle_name
 from kcover_ebpf.trace import tcp_connections
+from kcover_ebpf.trace.records import TracedConnection
 
 
 def name_of(verdict: Verdict) -> str:
@@ -20,9 +20,9 @@ def name_of(verdict: Verdict) -> str:
 
 
 def files(
-    verdict: Verdict, connections: Collection[dict[str, Any]], recent: Iterable[str]
+    verdict: Verdict, connections: Collection[TracedConnection], recent: Iterable[str]
 ) -> dict[str, str]:
-    """File name -> text; `connections` as from `tcp_connections.edges`, `recent` facts as JSON lines."""
+    """File name -> text; `recent`: facts as JSON lines."""
     headline = [formatting.headline(verdict), *formatting.details(verdict)]
     return {
         "verdict.json": json.dumps(formatting.verdict_object(verdict), indent=2) + "\n",

@@ -7,6 +7,7 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from kcover_ebpf.api.codec import Codec, Omit
 from kcover_ebpf.facts.host import ThreadReading
 from kcover_ebpf.facts.kernel import Fact
 from kcover_ebpf.settings import Act, Policy
@@ -14,6 +15,8 @@ from kcover_ebpf.settings import Act, Policy
 SCHEMA = "kcover.io/tape/v1"
 MOST_LINE_BYTES = 1 << 20
 """Of one line, written or read. The longest fact lists the libraries of a process: 60 bytes for each of some 1,000."""
+TAPE = Codec(key=str, omit=Omit.DEFAULTS)
+"""The form of a line: fields keep their names, and those that have their default are left out."""
 NAMELESS = "job"
 """What a job is called whose names were left out."""
 

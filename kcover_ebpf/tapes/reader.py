@@ -13,8 +13,7 @@ from typing import IO, Any, cast
 from kcover_ebpf.api.json_values import UnknownWord, WrongValue
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.facts.syscalls import SyscallTable
-from kcover_ebpf.tapes.codec import decode
-from kcover_ebpf.tapes.entries import FACTS, MARKS, MOST_LINE_BYTES, SCHEMA, Entry, Header
+from kcover_ebpf.tapes.entries import FACTS, MARKS, MOST_LINE_BYTES, SCHEMA, TAPE, Entry, Header
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _ALL_UNKNOWN = "others"
@@ -55,7 +54,7 @@ class TapeReader:
         if content.get("schema") != SCHEMA:
             raise self.refusal(f"this is no tape: its first line has no schema {SCHEMA}")
         try:
-            header = decode(Header, content)
+            header = TAPE.read(Header, content)
             SyscallTable(header.machine)
         except WrongValue as error:
             raise self.refusal(str(error)) from None
@@ -97,7 +96,7 @@ class TapeReader:
             self._skip(word)
             return None
         try:
-            return cast("Entry", decode(known[word], content))
+            return cast("Entry", TAPE.read(known[word], content))
         except UnknownWord:
             self._skip(word)
             return None

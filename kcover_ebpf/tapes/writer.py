@@ -11,9 +11,9 @@ from pathlib import Path
 
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.facts.kernel import Fact
-from kcover_ebpf.tapes.codec import encode
 from kcover_ebpf.tapes.entries import (
     MOST_LINE_BYTES,
+    TAPE,
     Ask,
     End,
     Header,
@@ -53,7 +53,7 @@ class TapeWriter:
         self._left_out_count = 0
         self._is_open = True
         # in full: defaults change, and the tape is to be judged by those of then
-        self._line({**encode(header), "policy": asdict(header.policy)})
+        self._line({**TAPE.encode(header), "policy": asdict(header.policy)})
         self._flush()
 
     def on_fact(self, fact: Fact) -> None:
@@ -61,7 +61,7 @@ class TapeWriter:
         if not self._is_open:
             return
         kept = fact if self._masks is None else self._masks.of(fact)
-        self._line({"fact": kind_of(type(kept)), **encode(kept)})
+        self._line({"fact": kind_of(type(kept)), **TAPE.encode(kept)})
 
     def on_reading(self) -> None:
         """Write it down."""
@@ -100,7 +100,7 @@ class TapeWriter:
 
     def _mark(self, mark: Mark) -> None:
         if self._is_open:
-            self._line({"mark": kind_of(type(mark)), **encode(mark)})
+            self._line({"mark": kind_of(type(mark)), **TAPE.encode(mark)})
 
     def _line(self, content: dict[str, object]) -> None:
         text = json.dumps(content, separators=(",", ":"), allow_nan=False)

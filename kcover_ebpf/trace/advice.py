@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kcover_ebpf.diagnosis.verdict import Cause, Verdict, VerdictKind, suffices
+from kcover_ebpf.diagnosis.verdict import Cause, Certainty, Verdict, VerdictKind
 from kcover_ebpf.output.formatting import culprit_text
 
 _NEXT = {
@@ -74,8 +74,10 @@ def doubt(verdict: Verdict, *, watched: bool = False) -> list[str]:
     `watched`: it comes from agents that saw the job while it was healthy.
     """
     said = []
-    if verdict.kind.is_fault and not suffices(each.kind for each in verdict.evidence):
-        said.append("it rests on one kind of evidence only")
+    if verdict.kind.is_fault and verdict.certainty in (Certainty.INFERRED, Certainty.SUSPECTED):
+        said.append(
+            f"it is {verdict.certainty.value}: a phase that is new to the job looks the same"
+        )
     if verdict.kind.is_fault and verdict.culprit is None:
         said.append("no rank differs from the others, so no culprit is identified")
     if verdict.kind is VerdictKind.WORKING and verdict.cause is not Cause.TRAINING:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from kcover_ebpf.trace.records import Line
+from kcover_ebpf.trace.records import Line, TracedConnection
 
 
 def threads(traces: Sequence[Sequence[Line]]) -> list[Any]:
@@ -24,17 +25,19 @@ def stacks(traces: Sequence[Sequence[Line]]) -> tuple[list[Any], list[str]]:
     return [stack for line in found for stack in line.fields["stacks"]], list(blind)
 
 
-def edges(traces: Sequence[Sequence[Line]]) -> list[dict[str, Any]]:
+def edges(traces: Sequence[Sequence[Line]]) -> list[TracedConnection]:
     """The connections of all nodes; those between two nodes with the rank at the other end."""
     found = [
-        dict(edge)
+        connection
         for trace in traces
         for line in trace
         if line.conclusion is not None
-        for edge in line.conclusion.edges
+        for connection in line.conclusion.edges
     ]
-    owners = {(each.get("local"), each.get("remote")): each.get("from") for each in found}
-    for each in found:
-        if each.get("to") is None:
-            each["to"] = owners.get((each.get("remote"), each.get("local")))
-    return found
+    owners = {(connection.local, connection.remote): connection.owner for connection in found}
+    return [
+        connection
+        if connection.peer is not None
+        else replace(connection, peer=owners.get((connection.remote, connection.local)))
+        for connection in found
+    ]

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kcover_ebpf.api.codec import decode
-from kcover_ebpf.api.fault_report import FaultReport
+from kcover_ebpf.api.fault_report import REPORT, FaultReport
 from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.cluster.gang_input import GangInput, GangVerdict
 from kcover_ebpf.cluster.gang_judge import merge
@@ -35,7 +34,7 @@ class NodeAnswer:
 def report_in(fields: Mapping[str, Any]) -> FaultReport | None:
     """The report in a record `verdict`; None where there is none that can be read."""
     try:
-        return decode(FaultReport, fields.get("report"), "report")
+        return REPORT.decode(FaultReport, fields.get("report"), "report")
     except ObjectError:
         return None
 

@@ -15,7 +15,7 @@ from kcover_ebpf.errors import CannotObserve
 from kcover_ebpf.output import formatting
 from kcover_ebpf.trace import joined_tables, joined_verdict, records, watched
 from kcover_ebpf.trace.joined_verdict import NO_SNAPSHOT, NodeAnswer
-from kcover_ebpf.trace.records import Line, exit_code_of
+from kcover_ebpf.trace.records import TRACE, Line, exit_code_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,10 @@ def _answers(traces: _Traces) -> list[NodeAnswer]:
 def _fields(traces: _Traces, found: GangVerdict, *, watched_before: bool) -> dict[str, Any]:
     # a node is named once, with the reason
     silent = {f"node {traces.places[index].node} did not report" for index in traces.errors}
-    traced = {"edges": joined_tables.edges(traces.lines), "unobserved": _unseen(traces)}
+    traced = {
+        "edges": [TRACE.encode(edge) for edge in joined_tables.edges(traces.lines)],
+        "unobserved": _unseen(traces),
+    }
     fields = watched.conclusion(found, traced, watched=watched_before)
     said = dict.fromkeys((*fields["unobserved"], *joined_tables.stacks(traces.lines)[1]))
     fields["unobserved"] = [each for each in said if each not in silent]

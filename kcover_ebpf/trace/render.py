@@ -220,14 +220,7 @@ def _frames(kind: str, frames: Sequence[str], most: int) -> list[str]:
 
 def connections(found: Conclusion) -> list[str]:
     """The connections on which something is stuck; the others as a number."""
-    stuck = [
-        each
-        for each in found.edges
-        if each.get("unread_bytes")
-        or each.get("unsent_bytes")
-        or each.get("unacked_bytes")
-        or each.get("backoff")
-    ]
+    stuck = [connection for connection in found.edges if connection.is_queued]
     rest = len(found.edges) - min(len(stuck), _MOST_EDGES)
     lines = tcp_connections.table(stuck[:_MOST_EDGES])
     if not found.edges:

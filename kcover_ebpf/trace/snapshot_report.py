@@ -6,8 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from kcover_ebpf.api import codec
-from kcover_ebpf.api.fault_report import FaultReport, PodRef
+from kcover_ebpf.api.fault_report import REPORT, FaultReport, PodRef
 from kcover_ebpf.cluster import rank_report, report_size, unwatched
 from kcover_ebpf.diagnosis import oneshot_waits, wait_chain
 from kcover_ebpf.diagnosis.job import Job
@@ -46,4 +45,4 @@ def made(
         ),
     )
     sent = unwatched.streamed(snapshot, getting_on)
-    return codec.encode(report_size.fitted(rank_report.carrying(report, sent, of_pid)))
+    return REPORT.encode(report_size.fitted(rank_report.carrying(report, sent, of_pid)))

@@ -1,23 +1,41 @@
 """The programs that read stacks beside `trace`: py-spy for Python frames, our own reader for the others.
 
-None of them stops a thread, all of them are confined (`watching.helper_process`), and are killed when their time is up.
+None of them stops a thread, all of them are confined (`confined.helper`), and are killed when their time is up.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from kcover_ebpf.confined import helper
+from kcover_ebpf.confined.helper import Confinement, Helper
+from kcover_ebpf.kernel.capabilities import Capability
 from kcover_ebpf.trace.records import Stack
-from kcover_ebpf.watching import helper_process, py_spy
+from kcover_ebpf.tunables.host import HELPER_CPU_S
+from kcover_ebpf.watching import py_spy
 from kcover_ebpf.watching.py_spy import Spied, SpiedThread, Spies, Thread
 
-_READER_BYTES = 96 * 1024 * 1024
-"""RLIMIT_DATA, which counts what is written to: a library of a gigabyte is mapped, and costs nothing."""
+_READER = Confinement(
+    data_bytes=96 << 20,
+    cpu_s=HELPER_CPU_S,
+    # it gives its privileges up itself, once it has the kernel's stacks
+    kept=frozenset(
+        {
+            Capability.SYS_ADMIN,
+            Capability.SYS_PTRACE,
+            Capability.DAC_READ_SEARCH,
+            Capability.SYSLOG,
+        }
+    ),
+    open_files=1024,
+)
+_OUTPUT_BYTES = 8 << 20
 
 
 @dataclass(slots=True)
@@ -53,17 +71,13 @@ class Helpers:
         self._spies = Spies(pid for pid, _, program in threads if py_spy.is_python(program))
         text = "".join(f"{pid} {tid}\n" for pid, tid in self._threads)
         command = [sys.executable, "-m", "kcover_ebpf.trace.native_frames"]
-        # it gives its privileges up itself, once it has the kernel's stacks
-        self._reader = helper_process.start(
-            command, _READER_BYTES, subprocess.PIPE, keep_admin=True
-        )
-        if self._reader is not None and self._reader.stdin is not None:
-            try:
-                self._reader.stdin.write(text.encode())
-                self._reader.stdin.close()
-            except OSError:
-                pass
-            self._reader.stdin = None
+        self._reader: Helper | None = None
+        try:
+            self._reader = helper.start(command, _READER, stdin=subprocess.PIPE)
+            os.write(self._reader.stdin, text.encode())
+        except OSError:
+            return
+        self._reader.close_stdin()
 
     def collect(self, limit_s: float, numbers: Mapping[int, Mapping[int, int]]) -> Frames:
         """All that is there within `limit_s`; `numbers`: pid -> thread numbers of its namespace -> ours."""
@@ -77,7 +91,7 @@ class Helpers:
     def _take_native(self, found: Frames, end_s: float) -> None:
         out, why = b"", "it did not start"
         if self._reader is not None:
-            out, why = helper_process.output(self._reader, end_s)
+            out, why = self._reader.output(end_s, _OUTPUT_BYTES)
         for key, native, kernel, blind in parse_native(out):
             found.native[key], found.kernel[key] = native, kernel
             if blind and f"native frames ({blind})" not in found.blind:
@@ -94,7 +108,7 @@ class Helpers:
         """End what still runs."""
         self._spies.close()
         if self._reader is not None:
-            helper_process.close(self._reader)
+            self._reader.end()
 
 
 def parse_native(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 from kcover_ebpf.diagnosis.endpoints import EndpointIndex
 from kcover_ebpf.diagnosis.evidence import name
 from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.ids import NS
 from kcover_ebpf.output import formatting
+from kcover_ebpf.trace.records import TracedConnection
 
 _TITLES = (
     "FROM",
@@ -26,8 +26,8 @@ _TITLES = (
 )
 
 
-def edges(views: Collection[ProcessHistory], now_ns: int) -> list[dict[str, Any]]:
-    """One object for each connected socket; ages in seconds before `now_ns`, None for never."""
+def edges(views: Collection[ProcessHistory], now_ns: int) -> list[TracedConnection]:
+    """Each connected socket; ages before `now_ns`."""
     ends = EndpointIndex(views)
     names = {view.pid: name(view) for view in views}
     found = []
@@ -37,45 +37,45 @@ def edges(views: Collection[ProcessHistory], now_ns: int) -> list[dict[str, Any]
                 continue
             peer = ends.peer(sample)
             found.append(
-                {
-                    "from": names[view.pid],
-                    "to": None if peer is None else names[peer],
-                    "pid": view.pid,
-                    "fd": fd,
-                    "peer_pid": peer,
-                    "local": formatting.address(sample.local),
-                    "remote": formatting.address(sample.remote),
-                    "state": sample.state,
-                    "unread_bytes": sample.unread_bytes,
-                    "unsent_bytes": sample.unsent_bytes,
-                    "unacked_bytes": sample.unacked_bytes,
-                    "backoff": sample.backoff,
-                    "send_age_s": _age_s(sample.last_send_ns, now_ns),
-                    "receive_age_s": _age_s(sample.last_receive_ns, now_ns),
-                }
+                TracedConnection(
+                    owner=names[view.pid],
+                    peer=None if peer is None else names[peer],
+                    pid=view.pid,
+                    fd=fd,
+                    peer_pid=peer,
+                    local=formatting.address(sample.local),
+                    remote=formatting.address(sample.remote),
+                    state=sample.state,
+                    unread_bytes=sample.unread_bytes,
+                    unsent_bytes=sample.unsent_bytes,
+                    unacked_bytes=sample.unacked_bytes,
+                    backoff=sample.backoff,
+                    send_age_s=_age_s(sample.last_send_ns, now_ns),
+                    receive_age_s=_age_s(sample.last_receive_ns, now_ns),
+                )
             )
     return found
 
 
-def table(found: Collection[dict[str, Any]]) -> list[str]:
-    """The edges as aligned columns; no lines for no edges."""
-    if not found:
+def table(connections: Collection[TracedConnection]) -> list[str]:
+    """The connections as aligned columns; no lines for none."""
+    if not connections:
         return []
     rows = [
         (
-            each["from"],
-            each["to"] or "elsewhere",
-            each["local"],
-            each["remote"],
-            each["state"],
-            str(each["unread_bytes"]),
-            str(each["unsent_bytes"]),
-            str(each["unacked_bytes"]),
-            str(each["backoff"]),
-            _ago(each["send_age_s"]),
-            _ago(each["receive_age_s"]),
+            connection.owner,
+            connection.peer or "elsewhere",
+            connection.local,
+            connection.remote,
+            connection.state,
+            str(connection.unread_bytes),
+            str(connection.unsent_bytes),
+            str(connection.unacked_bytes),
+            str(connection.backoff),
+            _ago(connection.send_age_s),
+            _ago(connection.receive_age_s),
         )
-        for each in found
+        for connection in connections
     ]
     return formatting.aligned([_TITLES, *rows])
 

@@ -13,7 +13,7 @@ from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
 from kcover_ebpf.diagnosis.verdict import Verdict
 from kcover_ebpf.facts.python_stacks import PythonStack, PythonStacksSeen
 from kcover_ebpf.facts.syscalls import SyscallTable
-from kcover_ebpf.host.thread_reader import ThreadReader
+from kcover_ebpf.host.thread_reader import ThreadReader, ThreadReadings
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.output import formatting
@@ -21,7 +21,15 @@ from kcover_ebpf.settings import Settings
 from kcover_ebpf.trace import advice, passes, snapshot_report, tcp_connections
 from kcover_ebpf.trace.passes import Settling
 from kcover_ebpf.trace.pod_target import PodTarget
-from kcover_ebpf.trace.records import TracedThread, TraceHeader, exit_code_of, plain
+from kcover_ebpf.trace.records import (
+    TRACE,
+    Conclusion,
+    StackTable,
+    ThreadTable,
+    TracedThread,
+    TraceHeader,
+    exit_code_of,
+)
 from kcover_ebpf.trace.stack_helpers import Frames, Helpers
 from kcover_ebpf.trace.thread_table import Table
 from kcover_ebpf.tunables.trace import HELPERS_S, LIVE_S, STALL_S, TABLE_PASSES
@@ -40,7 +48,10 @@ class Tracer:
         self._sensor.job.pace.unlearned_s = STALL_S
         machine = os.uname().machine
         self._table = Table(
-            self._sensor.job, SyscallTable(machine), ThreadReader(machine), self._pods
+            self._sensor.job,
+            SyscallTable(machine),
+            ThreadReader(ThreadReadings(machine)),
+            self._pods,
         )
         self._helpers: Helpers | None = None
         self._history = PassHistory()
@@ -109,12 +120,12 @@ class Tracer:
     def _header(self) -> str:
         pods = tuple(sorted(set(self._pods().values())))
         header = TraceHeader(
-            self._target.name, os.uname().nodename, pods, os.environ.get("NODE_NAME")
+            self._target.name, os.uname().nodename, pods, os.environ.get("NODE_NAME"), __version__
         )
-        return _line("trace", plain(header) | {"version": __version__})
+        return _line("trace", TRACE.encode(header))
 
     def _rows(self, rows: Sequence[TracedThread]) -> str:
-        return _line("threads", {"threads": [plain(each) for each in rows]})
+        return _line("threads", TRACE.encode(ThreadTable(tuple(rows))))
 
     def _stacks(self, rows: Sequence[TracedThread], verdict: Verdict, blind: list[str]) -> str:
         frames = Frames()
@@ -136,22 +147,23 @@ class Tracer:
             # the other half of a deadlock: another Python thread of the same process
             same = [key for key in frames.python if key[0] == verdict.culprit.pid]
             keys |= dict.fromkeys(same[:_MOST_CULPRIT_THREADS])
-        stacks = [frames.stack(pid, tid, ranks.get((pid, tid))) for pid, tid in keys]
+        stacks = tuple(frames.stack(pid, tid, ranks.get((pid, tid))) for pid, tid in keys)
         self._sensor.job.observe(_of_ranks(rows, frames, self._sensor.job.now_ns))
         blind += frames.blind
-        return _line("stacks", {"stacks": [plain(each) for each in stacks], "unobserved": blind})
+        return _line("stacks", TRACE.encode(StackTable(stacks, tuple(blind))))
 
     def _conclusion(self, verdict: Verdict, blind: Sequence[str]) -> Iterator[str]:
         job = self._sensor.job
         fields = formatting.verdict_object(verdict)
         fields["unobserved"] = [*fields["unobserved"], *blind]
-        fields |= {
-            "edges": tcp_connections.edges(job.members.views.values(), job.now_ns),
-            "headline": formatting.headline(verdict),
-            "reasons": formatting.reasons(verdict),
-            "doubt": advice.doubt(verdict),
-            "next_step": advice.next_step(verdict),
-        }
+        conclusion = Conclusion(
+            headline=formatting.headline(verdict),
+            reasons=tuple(formatting.reasons(verdict)),
+            edges=tuple(tcp_connections.edges(job.members.views.values(), job.now_ns)),
+            doubt=tuple(advice.doubt(verdict)),
+            next_step=advice.next_step(verdict),
+        )
+        fields |= TRACE.encode(conclusion)
         if isinstance(self._target, PodTarget):
             node = os.environ.get("NODE_NAME") or os.uname().nodename
             fields["report"] = snapshot_report.made(

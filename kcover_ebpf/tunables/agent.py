@@ -72,10 +72,40 @@ STOP_WAIT_S = 1.0
 """A process that has not stopped by then sits in an uninterruptible call."""
 STOP_POLL_S = 0.002
 """Between two readings of which processes still run."""
+RESUMER_START_S = 5.0
+"""An interpreter without packages takes 20 ms, and a second on a node that is busy. Chosen."""
+RESUMER_TAKES_S = 0.5
+"""It does nothing but take packets: one that does not take them so long is dead or stopped. Chosen."""
+JOURNAL_WRITE_S = 2.0
+"""A disk that has not taken a few kilobytes by then does not answer: an order that must be on disk first is refused."""
 BUNDLE_LIMIT_S = 2.0
 """Time to write the evidence of a gang: its ranks are stopped meanwhile, and released after 10 s."""
 BUNDLES_KEPT = 32
 """Bundles on one node; the oldest is removed."""
+
+# --- Readers of what tenants wrote
+
+READER_AGAIN_S = 0.5
+"""Until a reader that ended is started again; doubled each time that it ends soon,"""
+READER_LONGEST_PAUSE_S = 60.0
+"""up to this. Chosen."""
+READER_STEADY_S = 60.0
+"""A reader that lived longer did not end soon."""
+READER_PING_S = 2.0
+"""A reader that does not answer a question without work in it is stuck as a whole: a parser that keeps the interpreter
+lock. A busy node delays a thread for less. Chosen."""
+READER_CPU_S = 4 * 3600
+"""CPU time of one reader, in its whole life: days of what one may take. A backstop where the agent is stuck. Chosen."""
+READER_PATIENCE_S = 5.0
+"""Whoever waits longer for an answer asks whether the reader lives. Chosen."""
+LOG_TURN_S = 20.0
+"""For one turn over the logs, `LOG_TURN_BUSY_S` of computing on a node that is busy. Chosen."""
+RANK_READ_S = 10.0
+"""For a question to a recorder, which takes milliseconds. Chosen."""
+THREAD_READ_S = 3600.0
+"""For one reading of a process: one that does not return is a fact about it, and is not begun again. Chosen."""
+ELF_READ_S = 60.0
+"""For the symbols of one library: the largest of frameworks have tens of megabytes of names. Chosen."""
 
 # --- Pods and their processes
 
@@ -113,8 +143,6 @@ LOG_POLL_S = 0.5
 """A crash is explained within a second of its last line; to find that a log has not grown costs 10 us."""
 LOG_CORE_SHARE = 0.05
 """Of one core, at most: 5 MB/s of quiet logs, which is 18 GB an hour. What is written faster is skipped."""
-LOG_LINGER_S = 60.0
-"""The log of a pod that is gone may still explain a crash that is being decided on."""
 ROUND_DEADLINE_S = 150.0
 """Of one round: the longest deadline of a light check (dcgmi, 120 s), and some."""
 FIRST_ROUND_S = 30.0
@@ -162,3 +190,10 @@ STACKS_BEFORE_ACTION_S = 2.0
 """An action waits so long for a reading: 16 ranks."""
 STACKS_FRESH_S = 5.0
 """What was read so shortly before an action is not read again."""
+
+# --- What is remembered of jobs
+
+MEMORIES_KEPT = 512
+"""Jobs of one node whose past is remembered, a few KB each; the one that ran longest ago is forgotten first."""
+MEMORY_SAVED_S = 300.0
+"""They are written so often: what is lost with an agent that is killed is minutes of a record of days."""

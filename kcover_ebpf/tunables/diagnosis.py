@@ -146,6 +146,8 @@ CYCLE_FACTOR = 2.0
 """Ranks that all wait are a circle of waits after so many times what they needed while they were healthy,"""
 CYCLE_FLOOR_S = 6.0
 """and no sooner than this: no rank is named by it, so it may take its time."""
+LATE_FLOOR_S = 20.0
+"""A rank in a wait that often ended, or that only sent before the others did, is late for so long, and then hung."""
 DEVICE_WAIT_FACTOR = 2.0
 """Waits for devices last several times what the job needed while it was healthy, as for a circle of waits,"""
 DEVICE_WAIT_FLOOR_S = 6.0
@@ -186,6 +188,8 @@ START_UP_BYTES = 64 * 1024
 """What a start-up exchanges over one connection stays below this."""
 TRANSFER_RATE = 16 * 1024
 """Bytes a second above which a connection is at work: less is a question, or telemetry."""
+STREAM_RATE = 128 * 1024
+"""Bytes a second up to which a connection that is always at work is telemetry."""
 HABIT_PASSES = 2
 """Passes of training in which a process talked to an address, from which on that is what it always does."""
 SEND_LEAD_NS = 60_000_000
@@ -253,8 +257,67 @@ LEFT_BEFORE_NS = 10 * NS
 """How long before a failure a rank may have left to be its reason, at least."""
 LEFT_BEFORE_STEPS = 1.5
 """The same in longest gaps of the job: its peers notice at their next collective."""
+LOADER_MISSED_NS = 10 * NS
+"""A rank that still makes progress so long after its loader died does without it: what was prefetched is used up."""
 RECOVERED_NS = 3 * NS
 """A failed rank that is there again recovered when its successor still exchanges bytes so long after the failure."""
+
+# --- When a job may be ended
+
+PROVEN_CONFIRMED_S = 3.0
+"""What no process of the job can end is confirmed for so long, since it began: a few passes."""
+SILENCE_FLOOR_S = 2.0
+"""No shorter silence is recorded: it is a step."""
+SILENCE_MARGIN = 2.0
+"""A job is given so many times the longest silence that it recovered from. Chosen."""
+SILENCES_KEPT = 16
+"""Longest silences kept of each place."""
+PRIOR_HOURS = 1.0
+"""Hours of training that weigh as much as the prior. Chosen: a job with a day of history is given 30 s."""
+PRIOR_RATE_PER_H = 67.0
+"""Silences longer than L seconds an hour of which nothing is known: this, times L to the power of `-PRIOR_SHAPE`;"""
+PRIOR_SHAPE = 2.32
+"""both fitted to measured phases by tools/tapebench/prior.py."""
+SUSPECT_STOPPED_S = 2.0
+"""A rank that was stopped alone for so long is named as a suspect, before `Policy.stopped_s` makes it a fault."""
+
+# --- The control group
+
+EFFORT_FACTOR = 2.0
+"""An effort explains a wait if it is more than so many times what the rank always does, and than the median of the
+ranks that only wait,"""
+EFFORT_STEP = 1.0
+"""and by so many times the smallest effort (`COMPUTE_SHARE`, `STORAGE_RATE`, `STORAGE_CALLS_RATE`) at least."""
+BACKGROUND_CPUS = 0.4
+"""Never more of a CPU is taken for background: work that lets others wait for seconds burns a good part of one."""
+BACKGROUND_FILE_BYTES_S = 1 << 20
+"""Nor more bytes a second from and to files: logs are fewer, a checkpoint is more."""
+BACKGROUND_INTERVALS = 16
+"""Intervals between two totals whose median is what a process always does."""
+BACKGROUND_NEEDED = 2
+"""Of these, before anything is known of it."""
+HELPER_SINCE_S = 2.0
+"""A side thread that began to wait so long before its lead, or later, may be who the lead waits for."""
+SIDES_READ_S = 1.0
+"""A rank at a lock is blamed so much later while its side threads have not been read: three passes."""
+TIMER_LEFT_NS = 500_000_000
+"""A timed wait that has so long to go is a timer, and no poll."""
+RESTS_SHARE = 0.8
+"""A rank whose lead was found in a sleep in so many of its healthy passes is a monitor: that it sleeps explains
+nothing."""
+RESTS_PASSES = 10
+"""Passes after which that is known."""
+NAPS_KNOWN_PASSES = 8
+"""Healthy passes in which a rank napped, from which on that is its way to wait."""
+SENDS_ALIKE_SHARE = 0.75
+"""Passes in which all ranks had sent within `SEND_LEAD_NS`, from which on the order of sending is evidence: so it is
+in a ring or an all-to-all; a broadcast or a pipeline has other patterns."""
+SENDS_ALIKE_PASSES = 8
+"""Passes after which that is known."""
+KILLED_PATIENCE_S = 60.0
+"""A launcher that ended a rank has started it again before, or does not mean to: torchrun takes 5 to 30 s."""
+LEFT_SINCE_S = 2.0
+"""A clean exit explains a stall that began at most a step and this after it."""
 
 # --- When a verdict is reported
 
@@ -358,6 +421,8 @@ LONE_FACTOR = 2.0
 LONE_FLOOR_S = 60.0
 """And never before: loading, compiling and metrics on one rank are over within a minute in most jobs. Chosen; on tapes
 whose rank 0 computes for 20 to 240 s every 5 to 10 minutes it was named 2 to 4 times an hour."""
+INERT_S = 10.0
+"""Nor before this where that rank did nothing else but to burn a CPU: work of ranks makes calls now and then."""
 GAVE_UP_S = 15.0
 """A rank that fails by itself after it and all others waited so long for one rank, and longer than a stall of this job
 takes, gave up waiting. Chosen: collectives have time-outs of minutes, and few jobs have steps of this length, in which

@@ -49,6 +49,14 @@ LAST_WORD_S = 0.2
 """The supervisor reports the end of a job at most this long after its first process is gone."""
 
 
+# --- Helper processes
+
+HELPER_REAP_S = 1.0
+"""A process that was killed has ended by then, unless a call of the kernel does not return. Chosen."""
+HELPER_CPU_S = 60
+"""Of a helper that answers once, py-spy above all, which takes 0.2 s for a rank. Chosen."""
+
+
 # --- Passes
 
 CALM_SPREAD = 0.05
@@ -84,6 +92,10 @@ the program ends. Chosen."""
 LONGEST_PHASE_S = 3600.0
 """What a program announces for longer (`kcover: phase NAME up to T s`) is refused, unless the operator allows more: it
 would hide a hang for as long. Chosen; an evaluation or a conversion of a checkpoint takes less."""
+LOG_LINGER_S = 60.0
+"""The log of a pod that is gone may still explain a crash that is being decided on."""
+LOG_TURN_BUSY_S = 1.0
+"""CPU time after which a turn over the logs ends, and the next one continues with those that are left. Chosen."""
 SAME_LINE_S = 60.0
 """A line that says the same about the same subject is written again no sooner. Chosen."""
 SCRAPER_SILENT_S = 5.0

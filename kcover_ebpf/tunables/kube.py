@@ -14,7 +14,7 @@ REQUEST_TIMEOUT_S = 30.0
 STREAM_SLACK_S = 15.0
 """A stream that is silent for so long after the server should have ended it is dead."""
 TOKEN_S = 10.0
-"""For so long a token is not asked for again: the client reads its whole configuration anew each time."""
+"""For so long a token is not asked for again: the official client reads its whole configuration anew each time."""
 EXEC_POLL_S = 1.0
 """One read of a connection to a pod waits for so long, then it is seen whether to read on. Chosen."""
 

@@ -26,6 +26,7 @@ from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
 from kcover_ebpf.tunables.agent import JUDGED_PASSES
 from kcover_ebpf.watching.judging import InputRecorder, Judging, ObservationSink
+from kcover_ebpf.watching.rank_sources import RankSources
 from kcover_ebpf.watching.stack_watch import StackWatch
 
 if TYPE_CHECKING:
@@ -53,11 +54,13 @@ class JobWatch:
         recorder: InputRecorder | None = None,
         nccl: NcclProbes | None = None,
         reads_stacks: bool = False,
+        sources: RankSources | None = None,
     ) -> None:
         """`whole`: every rank of the job should be on this host; `environ`: variables that identify ranks.
 
         `identities`: shared by the jobs of a node; None: a separate reader. `recorder`: None to keep no record.
         `nccl`: None to count no operations. `reads_stacks`: the Python stacks of its ranks are read for a verdict.
+        `sources`: who reads what ranks wrote; None: this process.
         """
         self._kernel, self._sinks, self._environ = kernel, sinks, environ
         self._identities = Identities() if identities is None else identities
@@ -71,7 +74,8 @@ class JobWatch:
             recorder=recorder,
             is_ready=self._is_read,
         )
-        self._stacks = StackWatch() if reads_stacks else None
+        self._sources = sources or RankSources()
+        self._stacks = StackWatch(self._sources.spies) if reads_stacks else None
         self.members: set[Pid] = set()
         """Watched processes that live."""
         self._is_part = not whole
@@ -181,7 +185,7 @@ class JobWatch:
             # few jobs ever need it
             from kcover_ebpf.hardware.ras.watch import RasWatch
 
-            self._ras = RasWatch()
+            self._ras = RasWatch(source=self._sources.ras)
         world_size = self.job.members.world_size
         answers = self._ras.tick(asks, ranks, world_size, self._turn_s(ranks, world_size))
         if self._nccl is not None:
@@ -222,7 +226,7 @@ class JobWatch:
                 return
             from kcover_ebpf.hardware.recorder.watch import RecorderWatch
 
-            self._recorders = RecorderWatch()
+            self._recorders = RecorderWatch(self._sources.recorders)
         for fact in self._recorders.tick(self.job.attention.stalled, self.job.members.ranks):
             self._judging.take(fact)
 

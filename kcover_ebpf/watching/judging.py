@@ -199,8 +199,7 @@ class Judging:
         # asked at each pass while a fault lasts: evidence that was missing when it was reported may arrive later
         if fault is None or self._carry_out is None:
             return
-        policy = self._settings.policy
-        decision = decide(fault, self._settings.act, policy.hard_limit_s, policy.link_patience_s)
+        decision = decide(fault, self._settings.act)
         if decision.act is Act.OBSERVE or (fault.incident, decision.act) in self._done:
             return
         if fault.kind in EXPLAINED and not self._is_ready():

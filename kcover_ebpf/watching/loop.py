@@ -15,6 +15,7 @@ from typing import Protocol
 from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.tracker import Tracker
+from kcover_ebpf.facts.devices import AnnouncedFault, DeviceFact
 from kcover_ebpf.facts.kernel import Fact, ProcessExit
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.hardware.watch import DeviceWatch
@@ -27,6 +28,7 @@ from kcover_ebpf.tunables.host import CALM_SPREAD, SUSPICIOUS_SPREAD
 from kcover_ebpf.watching.job_watch import JobWatch
 from kcover_ebpf.watching.judging import InputRecorder, ObservationSink
 from kcover_ebpf.watching.member_search import MemberSearch
+from kcover_ebpf.watching.rank_sources import RankSources
 
 
 class Target(Protocol):
@@ -50,11 +52,17 @@ class SamplingLoop(ABC):
     """The passes over any number of jobs that share one sampler; a subclass knows which jobs there are."""
 
     def __init__(
-        self, kernel: KernelSampler, devices: DeviceWatch | None, settings: Settings
+        self,
+        kernel: KernelSampler,
+        devices: DeviceWatch | None,
+        settings: Settings,
+        sources: RankSources | None = None,
     ) -> None:
-        machine = os.uname().machine
+        """`sources`: who reads what ranks wrote; None: this process."""
         self._kernel, self._devices, self._settings = kernel, devices, settings
-        self._table, self._reader = SyscallTable(machine), ThreadReader(machine)
+        self._sources = sources or RankSources()
+        self._table = SyscallTable(os.uname().machine)
+        self._reader = ThreadReader(self._sources.threads)
         self._search = MemberSearch()
 
     @property
@@ -81,6 +89,10 @@ class SamplingLoop(ABC):
         """Hand a fact to the job that it is about; True if it should be judged at once."""
 
     @abstractmethod
+    def _on_announced(self, fault: AnnouncedFault) -> None:
+        """A device of this node is broken, whoever holds it; jobs get a fact of their own."""
+
+    @abstractmethod
     def _judge(self, due: Sequence[JobWatch]) -> None:
         """Judge these; called once a pass, also where all may rest."""
 
@@ -104,7 +116,7 @@ class SamplingLoop(ABC):
         self._take(self._kernel.sample(connected))
         if self._devices is not None:
             for fact in self._devices.tick(self._members):
-                self._route(fact)
+                self._follow(fact)
         due = [watch for watch in watches if watch.attend()]
         if due:
             self._read_threads(due)
@@ -145,8 +157,15 @@ class SamplingLoop(ABC):
             announced |= self._route(fact)
             if self._devices is not None:
                 for further in self._devices.observe(fact, self._members):
-                    announced |= self._route(further)
+                    announced |= self._follow(further)
         return announced
+
+    def _follow(self, report: DeviceFact | AnnouncedFault) -> bool:
+        """Route what the devices reported; True if a job should be judged at once."""
+        if isinstance(report, AnnouncedFault):
+            self._on_announced(report)
+            return False
+        return self._route(report)
 
     def _forget_process(self, leaving: ProcessExit) -> None:
         """It ended: its number may be used again, by a process that a search must find."""
@@ -234,6 +253,9 @@ class Sensor(SamplingLoop):
         if isinstance(fact, ProcessExit):
             self._forget_process(fact)
         return announced
+
+    def _on_announced(self, fault: AnnouncedFault) -> None:
+        """One job is watched here, not the node."""
 
     def _join_new_members(self) -> None:
         # a search costs more than to hear of forks

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -13,13 +12,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kcover_ebpf.confined import helper
+from kcover_ebpf.confined.helper import Confinement, Helper
 from kcover_ebpf.facts.python_stacks import PythonFrame
-from kcover_ebpf.watching import helper_process
+from kcover_ebpf.kernel.capabilities import Capability
+from kcover_ebpf.tunables.host import HELPER_CPU_S
 
 _MOST_PROCESSES = 64
 _AT_ONCE = 2
 """py-spy takes some 14 MiB and a tenth of a second; they share the agent's memory limit."""
-_SPY_BYTES = 48 * 1024 * 1024
+SPY = Confinement(
+    data_bytes=48 << 20,
+    cpu_s=HELPER_CPU_S,
+    kept=frozenset({Capability.SYS_PTRACE, Capability.DAC_READ_SEARCH}),
+)
+_OUTPUT_BYTES = 1 << 20
+"""A frame takes some 200 bytes; a process with a thousand threads of five frames says as much."""
 _MOST_LINE = (1 << 31) - 1
 _LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python\d[\d.]*/|^<frozen |\.zip/")
 """Files that no user wrote for this job. A program in a string is "<string>"."""
@@ -49,11 +57,12 @@ class Spied:
 class Spies:
     """The py-spy processes of one reading; few run at once."""
 
-    def __init__(self, pids: Iterable[int]) -> None:
-        """`pids`: processes with an interpreter, the most interesting first."""
+    def __init__(self, pids: Iterable[int], confinement: Confinement | None = None) -> None:
+        """`pids`: processes with an interpreter, the most interesting first. `confinement`: None: `SPY`."""
+        self._confinement = confinement or SPY
         self._waiting = list(dict.fromkeys(pids))[:_MOST_PROCESSES]
         self._blind: list[str] = []
-        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._running: dict[int, Helper] = {}
         self._start()
 
     def _start(self) -> None:
@@ -65,24 +74,26 @@ class Spies:
         while found is not None and self._waiting and len(self._running) < _AT_ONCE:
             pid = self._waiting.pop(0)
             command = [found, "dump", "--nonblocking", "--json", "--pid", str(pid)]
-            spy = helper_process.start(command, _SPY_BYTES)
-            if spy is not None:
-                self._running[pid] = spy
+            try:
+                self._running[pid] = helper.start(command, self._confinement)
+            except OSError as error:
+                self._blind.append(f"Python frames (py-spy does not start: {error.strerror})")
+                self._waiting.clear()
 
     def collect(self, limit_s: float, numbers: Mapping[int, Mapping[int, int]]) -> Spied:
         """All that is there within `limit_s`; `numbers`: pid -> thread numbers of its namespace -> ours."""
         end_s = time.monotonic() + limit_s
-        found = Spied(blind=list(self._blind))
+        found = Spied()
         failed: list[str] = []
         while self._running:
             pid = next(iter(self._running))
-            out, why = helper_process.output(self._running[pid], end_s)
-            helper_process.close(self._running.pop(pid))
+            out, why = self._running.pop(pid).output(end_s, _OUTPUT_BYTES)
             self._start()
             try:
                 found.threads |= parse(out, pid, numbers.get(pid, {}))
             except ValueError:
                 failed.append(f"pid {pid}: {why or 'py-spy said nothing'}")
+        found.blind += self._blind
         if failed:
             more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
             found.blind.append(f"Python frames ({failed[0]}{more})")
@@ -92,7 +103,7 @@ class Spies:
         """End what still runs."""
         self._waiting.clear()
         while self._running:
-            helper_process.close(self._running.popitem()[1])
+            self._running.popitem()[1].end()
 
 
 def is_python(name: str) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
+from kcover_ebpf.confined.helper import Confinement
 from kcover_ebpf.diagnosis.odd_stack import LEAST_RANKS, innermost
 from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.facts.python_stacks import PythonStack, PythonStacksSeen
@@ -42,7 +43,9 @@ class _Lead:
 class StackWatch:
     """One job's ranks. No method waits."""
 
-    def __init__(self) -> None:
+    def __init__(self, confinement: Confinement | None = None) -> None:
+        """`confinement`: of py-spy; None: as everywhere."""
+        self._confinement = confinement
         self._done: SimpleQueue[PythonStacksSeen] = SimpleQueue()
         self._reader: threading.Thread | None = None
         self._began_s = self._ended_s = self._next_s = self._stalled_s = float("-inf")
@@ -103,7 +106,7 @@ class StackWatch:
             self._done.put(PythonStacksSeen(procfs.boottime_ns(), unread=(_BUSY,)))
             return
         try:
-            self._done.put(read(leads))
+            self._done.put(read(leads, self._confinement))
         finally:
             _ONE_JOB.release()
 
@@ -128,10 +131,10 @@ def _name(view: ProcessHistory) -> str:
     return " ".join([*names, view.lead.sample.comm if view.lead is not None else ""])
 
 
-def read(leads: list[_Lead]) -> PythonStacksSeen:
+def read(leads: list[_Lead], confinement: Confinement | None = None) -> PythonStacksSeen:
     """The stacks of these threads, within `STACKS_LIMIT_S`; those that could not be read are left out, and said."""
     began_ns = procfs.boottime_ns()
-    spies = Spies(each.pid for each in leads)
+    spies = Spies((each.pid for each in leads), confinement)
     try:
         numbers: dict[int, dict[int, int]] = {
             each.pid: thread_reader.thread_numbers(each.pid, [each.tid]) for each in leads

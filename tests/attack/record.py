@@ -1,7 +1,7 @@
-"""What each attack was measured to do to us: lines of docs/bench/attack.jsonl, and the page made of them.
+"""What each attack was measured to do to us: lines of a file, and the page made of them.
 
-KCOVER_ATTACK_RECORD=docs/bench/attack.jsonl make test-attack
-python -m tests.attack.record docs/bench/attack.jsonl
+KCOVER_ATTACK_RECORD=.bench/data/attack.jsonl make test-attack
+python -m tests.attack.record .bench/data/attack.jsonl > docs/bench/attack.md
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PATIENCE_S = 60.0
 _HEAD = """\
 # Attacks
 
-Written by `python -m tests.attack.record docs/bench/attack.jsonl` from the last run of each test of `make test-attack`:
+Written by `python -m tests.attack.record` from the last run of each test of `make test-attack`:
 the installed chart on the test bed's two nodes, real kubelets, a tenant or a stolen agent's token that attacks, and a
 victim of two ranks that trains beside it. While the attack lasts, a rank of the victim is stopped: `recovered` is from
 then until its incident is `Recovered`. Memory is the most that one process used (VmHWM, set back before each attack),
@@ -102,11 +102,10 @@ def _most(line: Mapping[str, Any], part: str) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the page beside the data."""
+    """Print the page."""
     (name,) = arguments
-    data = Path(name)
-    page = page_of(json.loads(line) for line in data.read_text().splitlines())
-    data.with_suffix(".md").write_text(page)
+    lines = Path(name).read_text().splitlines()
+    sys.stdout.write(page_of(json.loads(line) for line in lines))
     return 0
 
 

@@ -11,6 +11,7 @@ import yaml
 
 from tests.chart.control_plane import ControlPlane, User
 from tests.chart.release import CHART, FULLNAME, Helm
+from tools.release import chart
 
 MATRIX = {
     "defaults": [],
@@ -130,7 +131,11 @@ def test_monitoring_is_there_where_the_api_is_or_when_forced(
     """The API server of the test has no Prometheus operator."""
     wanted = {f"PodMonitor/{FULLNAME}-agent", f"PrometheusRule/{FULLNAME}"}
     assert not wanted & names(render(helm, ["fullnameOverride=" + FULLNAME]))
-    forced = ["podMonitor.enabled=true", "prometheusRule.enabled=true"]
+    forced = [
+        "podMonitor.enabled=true",
+        "prometheusRule.enabled=true",
+        "prometheusRule.runbookBase=",
+    ]
     values = sets([*forced, "fullnameOverride=" + FULLNAME])
     text = helm("template", "kcover", str(CHART), *OFFLINE, *values)
     objects = [each for each in yaml.safe_load_all(text) if each]
@@ -183,16 +188,18 @@ def inventory(root: User) -> set[tuple[str, str, str]]:
     return found
 
 
-def test_install_upgrade_uninstall_leave_the_crds_and_nothing_else(
-    fresh_plane: ControlPlane, fresh_helm: Helm
+def test_install_upgrade_uninstall_of_the_packed_chart_leave_the_crds_and_nothing_else(
+    fresh_plane: ControlPlane, fresh_helm: Helm, tmp_path: Path
 ) -> None:
+    packed = tmp_path / "kcover-ebpf.tgz"
+    chart.pack(CHART, packed, 0)
     root = fresh_plane.admin()
     place = ("--namespace=kcover", "--create-namespace")
     before = inventory(root)
-    fresh_helm("install", "kcover", str(CHART), *place)
+    fresh_helm("install", "kcover", str(packed), *place)
     installed = inventory(root)
     assert len(installed - before) > 20
-    fresh_helm("upgrade", "kcover", str(CHART), *place, "--set", "agent.privileged=false")
+    fresh_helm("upgrade", "kcover", str(packed), *place, "--set", "agent.privileged=false")
     history = json.loads(fresh_helm("history", "kcover", *place[:1], "--output=json"))
     assert [each["status"] for each in history] == ["superseded", "deployed"]
     fresh_helm("uninstall", "kcover", *place[:1])

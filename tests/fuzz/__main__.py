@@ -1,7 +1,7 @@
 """Fuzzes the targets one after the other: `python -m tests.fuzz --seconds 60 [NAME]...`.
 
 Inputs that reached something new are kept in build/fuzz, and so is what made a target crash. `--keep` adds the smallest
-of them to tests/fuzz/corpus, `--report` writes docs/bench/fuzz.json and fuzz.md from the last run of each target.
+of them to tests/fuzz/corpus, `--report` writes docs/bench/fuzz.md from the last run of each target.
 Exits with 1 after a crash.
 """
 
@@ -21,7 +21,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="targets; all without one")
     parser.add_argument("--seconds", type=int, default=60, help="for each target (default 60)")
     parser.add_argument("--keep", action="store_true", help="add small inputs to the corpus")
-    parser.add_argument("--report", action="store_true", help="write docs/bench/fuzz.*")
+    parser.add_argument("--report", action="store_true", help="write docs/bench/fuzz.md")
     options = parser.parse_args(arguments)
     if unknown := [name for name in options.names if name not in TARGETS]:
         parser.error(f"no target {unknown[0]}; there are {', '.join(sorted(TARGETS))}")

@@ -18,7 +18,6 @@ from kcover_ebpf.hardware.ras.netns import _endpoint
 from kcover_ebpf.host import blocked_call, cgroups, nfs_servers, proc_text, procfs, stack_frames
 from kcover_ebpf.host.blocked_call import parse_locks
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.inspection import route
 from kcover_ebpf.inspection.mounts import find_mounts
 from kcover_ebpf.kernel.symbols import variants
 from kcover_ebpf.records import decode
@@ -109,7 +108,6 @@ TARGETS = (
     Target("record_stream", _stream, 65536),
     Target("record", _record, 1024, (DecodeError,)),
     Target("netlink", lambda data: consumed(ports.parse_links(data)), 65536),
-    Target("route", route.parsed, 65536),
     Target("kmsg", _kmsg, 8192),
     Target("console", _console, 1024),
     Target("proc_stat", _stat, 32),

@@ -9,7 +9,7 @@ from unittest.mock import patch
 from kcover_ebpf.errors import PolicyError, UsageError
 from kcover_ebpf.hardware.catalog import files as catalog
 from kcover_ebpf.inspection import commands, echo, plugins
-from kcover_ebpf.inspection.checks import dcgmi, devlink, nccl_tests, nvidia_smi
+from kcover_ebpf.inspection.checks import dcgmi, nccl_tests, nvidia_smi
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, joined
 from kcover_ebpf.inspection.runner import _ANSWER_BYTES, _BLOCK_BYTES, _parsed
@@ -47,7 +47,7 @@ def _tool(check: Check) -> Parser:
     def parsed(data: bytes) -> object:
         ran = commands.Ran(data[0] if data else 0, text(data[1:]))
         with patch.object(commands, "run", lambda _, **__: ran):
-            return joined(check.find(InspectionOptions(root=folder())))
+            return joined(check.name, check.find(InspectionOptions(root=folder())))
 
     return parsed
 
@@ -74,7 +74,6 @@ TARGETS = (
     Target("replay", _replay, _FILE, (UsageError,)),
     Target("trace", _trace, _FILE, (UsageError,)),
     Target("dcgmi", _tool(dcgmi.CHECK), _OUTPUT),
-    Target("devlink", _tool(devlink.CHECK), _OUTPUT),
     Target("echo", lambda data: echo.is_reply(socket.AF_INET, data, 7, 1), 65_535),
     Target("nccl_tests", _tool(nccl_tests.CHECK), _OUTPUT),
     Target("nvidia_smi", _tool(nvidia_smi.CHECK), _OUTPUT),

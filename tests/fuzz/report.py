@@ -1,4 +1,4 @@
-"""Writes docs/bench/fuzz.json and fuzz.md."""
+"""Writes docs/bench/fuzz.md, and .bench/data/fuzz.json, of which it is made."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from importlib import metadata
 from tests.fuzz.campaign import INPUT_S, MEMORY_MB, ROOT, Result
 from tests.fuzz.one import TARGETS
 
-_FOLDER = ROOT / "docs/bench"
+_TABLE, _RAW = ROOT / "docs/bench/fuzz.md", ROOT / ".bench/data/fuzz.json"
 _PAGE = """\
 # Fuzzing
 
@@ -38,7 +38,8 @@ def write(results: Sequence[Result]) -> None:
         "atheris": metadata.version("atheris"),
     }
     table = {**about, "targets": [asdict(each) for each in results]}
-    (_FOLDER / "fuzz.json").write_text(json.dumps(table, indent=1) + "\n")
+    _RAW.parent.mkdir(parents=True, exist_ok=True)
+    _RAW.write_text(json.dumps(table, indent=1) + "\n")
     head = _PAGE.format(
         **about,
         count=len(results),
@@ -50,7 +51,7 @@ def write(results: Sequence[Result]) -> None:
         memory_mb=MEMORY_MB,
         peak_mb=max(each.peak_mb for each in results),
     )
-    (_FOLDER / "fuzz.md").write_text(head + "".join(map(_row, results)))
+    _TABLE.write_text(head + "".join(map(_row, results)))
 
 
 def _row(each: Result) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.fuzz import of_cluster, of_devices, of_jobs, of_kernel, of_operator
+from tests.fuzz import of_cluster, of_devices, of_jobs, of_kernel, of_operator, of_readers
 
 TARGETS = {
     each.name: each
@@ -12,5 +12,6 @@ TARGETS = {
         *of_devices.TARGETS,
         *of_cluster.TARGETS,
         *of_operator.TARGETS,
+        *of_readers.TARGETS,
     )
 }

@@ -35,6 +35,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     with kubelet_root() as root:
         made = Bench(root, tmp_path)
         yield made
+        made.resumer.close()
         for pod in made.pods:
             for leader in pod.leaders:
                 leader.kill()

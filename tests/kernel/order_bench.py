@@ -8,9 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kcover_ebpf.agent.containers import Containers, RunningContainer
-from kcover_ebpf.agent.order_executor import BundleWriter, Listeners, OrderExecutor
+from kcover_ebpf.agent.evidence_thread import BundleWriter
+from kcover_ebpf.agent.order_executor import OrderExecutor
 from kcover_ebpf.agent.order_journal import OrderJournal
+from kcover_ebpf.agent.order_listeners import Listeners
 from kcover_ebpf.agent.pod_registry import PodRegistry
+from kcover_ebpf.agent.resumer import Resumer
 from kcover_ebpf.api.fault_report import Ack
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.api.order import Order, OrderedIncident, Verb
@@ -35,6 +38,7 @@ class Bench:
     pods: list[FakePod] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.resumer = Resumer()
         self.registry = PodRegistry(NODE)
         self.executor = self.new_executor()
 
@@ -56,6 +60,7 @@ class Bench:
             Containers([self.root]),
             OrderJournal(self.folder / "orders.json"),
             listeners,
+            self.resumer,
             lambda: self.now_s,
         )
 

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from kcover_ebpf.agent.order_executor import BundleWriter
+from kcover_ebpf.agent.evidence_thread import BundleWriter
 from kcover_ebpf.api.fault_report import AckResult
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.api.rfc3339 import from_text
 from kcover_ebpf.host import cgroups
+from kcover_ebpf.tunables.agent import BUNDLE_LIMIT_S
 
 from .helpers import state_of
 from .order_bench import Bench, wait_until
@@ -36,6 +37,7 @@ def test_stop_stops_every_process_of_the_gang_and_no_other(bench: Bench) -> None
     assert (one.states(), two.states()) == ("TTTTTT", "TTT")
     assert "T" not in other.states()
     # the evidence is taken when all processes are stopped
+    wait_until(lambda: bool(bench.evidence))
     assert bench.evidence[0].count("T") == 9
 
 
@@ -265,17 +267,39 @@ def test_an_agent_that_ends_while_it_keeps_evidence_leaves_no_process_stopped(be
     bench.executor._listeners = replace(
         bench.executor._listeners, evidence=lambda _gang, _found: BundleWriter("/bundle", write)
     )
-    thread = threading.Thread(target=bench.order, args=(Verb.STOP,), daemon=True)
-    thread.start()
+    bench.order(Verb.STOP)
     assert begun.wait(10)
     assert pod.states() == "TTT"
     bench.folder.joinpath("orders.draft").mkdir()
     bench.executor.close()
     wait_until(lambda: "T" not in pod.states())
-    assert thread.is_alive()
     done.set()
-    thread.join()
-    assert "T" not in pod.states()
+
+
+def test_a_kill_waits_for_the_evidence_until_its_time_is_up_and_for_no_disk(
+    bench: Bench,
+) -> None:
+    pod = bench.pod("a")
+    begun, done = threading.Event(), threading.Event()
+
+    def write() -> None:
+        begun.set()
+        done.wait(60)
+
+    bench.executor._listeners = replace(
+        bench.executor._listeners, evidence=lambda _gang, _found: BundleWriter("/bundle", write)
+    )
+    bench.order(Verb.STOP)
+    assert begun.wait(10)
+    bench.folder.joinpath("orders.draft").mkdir()
+    began_s = time.monotonic()
+    ack = bench.order(Verb.KILL, "2")
+    assert time.monotonic() - began_s >= BUNDLE_LIMIT_S / 2
+    assert ack is not None
+    assert (ack.result, ack.processes) == (AckResult.DONE, 1)
+    wait_until(lambda: not pod.pids())
+    assert not done.is_set()
+    done.set()
 
 
 def test_a_process_that_cannot_be_pinned_for_another_reason_stops_no_process(

@@ -10,7 +10,7 @@ import pytest
 
 from kcover_ebpf.facts.host import ReadingRequest
 from kcover_ebpf.host.procfs import open_devices
-from kcover_ebpf.host.thread_reader import ThreadReader
+from kcover_ebpf.host.thread_reader import ThreadReader, ThreadReadings
 from kcover_ebpf.ids import Pid, Tid
 
 # /dev as in its own container: names as in one that was given a GPU and an RDMA port
@@ -37,10 +37,10 @@ def holder() -> Iterator[Pid]:
 
 def test_reading__names_the_devices_that_a_process_has_open(holder: Pid) -> None:
     asked = ReadingRequest(holder, Tid(holder), since_ns=0)
-    (found,) = ThreadReader(os.uname().machine).read([asked], timeout_s=10.0)
+    (found,) = ThreadReader(ThreadReadings(os.uname().machine)).read([asked], timeout_s=10.0)
     assert getattr(found, "devices", None) == OPENED
     burning = ReadingRequest(holder, Tid(holder), since_ns=0, burning_sp=4096)
-    (found,) = ThreadReader(os.uname().machine).read([burning], timeout_s=10.0)
+    (found,) = ThreadReader(ThreadReadings(os.uname().machine)).read([burning], timeout_s=10.0)
     assert getattr(found, "devices", None) == OPENED
 
 

@@ -14,11 +14,11 @@ SCRIPT = r"""
 import json, os, time
 from kcover_ebpf.host.identities import Identities
 from kcover_ebpf.facts.host import ThreadReading, ReadingRequest, Unreadable
-from kcover_ebpf.host.thread_reader import ThreadReader
+from kcover_ebpf.host.thread_reader import ThreadReader, ThreadReadings
 from tests.faults.memory_lock import started
 
 rank, device = started()
-identities, reader = Identities(), ThreadReader(os.uname().machine)
+identities, reader = Identities(), ThreadReader(ThreadReadings(os.uname().machine))
 me, longest, known_of_me, read = os.getpid(), 0.0, 0, 0
 unreadable = {"identity": 0, "reading": 0}
 for _ in range(24):

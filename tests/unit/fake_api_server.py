@@ -1,6 +1,7 @@
 """A tiny HTTP server that answers as an API server would: for the transport, never for its behaviour."""
 
 import json
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -35,9 +36,29 @@ class FakeApiServer:
 
 
 @contextmanager
-def serving(answer: Callable[[Request], Answer]) -> Iterator[FakeApiServer]:
+def serving(
+    answer: Callable[[Request], Answer], tls: ssl.SSLContext | None = None
+) -> Iterator[FakeApiServer]:
     requests: list[Request] = []
 
+    handler = _handler(requests, answer)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        scheme = "http" if tls is None else "https"
+        yield FakeApiServer(f"{scheme}://127.0.0.1:{server.server_port}", requests)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def _handler(
+    requests: list[Request], answer: Callable[[Request], Answer]
+) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def handle_one(self) -> None:
             parts = urlsplit(self.path)
@@ -64,12 +85,4 @@ def serving(answer: Callable[[Request], Answer]) -> Iterator[FakeApiServer]:
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield FakeApiServer(f"http://127.0.0.1:{server.server_port}", requests)
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    return Handler

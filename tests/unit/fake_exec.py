@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
-from kcover_ebpf.api.codec import encode
-from kcover_ebpf.api.fault_report import PodRef
+from kcover_ebpf.api.fault_report import REPORT, PodRef
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.errors import NotFound
 from kcover_ebpf.output.formatting import event_line
-from kcover_ebpf.trace.records import TraceHeader, plain
+from kcover_ebpf.trace.records import TRACE, TraceHeader
 from tests.unit import report_builders
 
 UIDS = {"a": "11111111-1111-1111-1111-111111111111", "b": "22222222-2222-2222-2222-222222222222"}
@@ -45,7 +44,7 @@ def snapshot(node: str, name: str, number: int, state: State = State.FUTEX) -> l
     """The same with the report that is judged with those of other nodes: one rank, in a pod of this name."""
     rank = report_builders.rank(number, state, pod_uid=UIDS[name], world_size=2)
     report = report_builders.report(node, rank, pods=(PodRef(name, UIDS[name]),)).report
-    return traced_lines(node, report=encode(report))
+    return traced_lines(node, report=REPORT.encode(report))
 
 
 class FakeExecServer:
@@ -121,7 +120,7 @@ def traced_lines(node: str, verdict: str = "WORKING", **more: Any) -> list[str]:
         "unobserved": [],
     }
     return [
-        event_line("trace", 1.0, plain(TraceHeader("train", node))),
+        event_line("trace", 1.0, TRACE.encode(TraceHeader("train", node))),
         event_line("threads", 1.0, {"threads": []}),
         event_line("stacks", 1.0, {"stacks": []}),
         event_line("verdict", 1.0, fields),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
+from kcover_ebpf.facts.health import Result
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, joined
 
@@ -36,7 +39,21 @@ def tool(folder: Path, name: str, script: str) -> None:
     file.chmod(0o755)
 
 
-def found(check: Check, root: Path, **fields: object) -> CheckFinding:
+@dataclass(frozen=True)
+class Found:
+    """What findings come to, with their evidence as one text."""
+
+    result: Result
+    evidence: str
+    advice: str
+
+    @classmethod
+    def of(cls, findings: Iterable[CheckFinding]) -> Found:
+        part = joined("it", findings)
+        return cls(part.result, "\n".join(part.evidence), part.advice)
+
+
+def found(check: Check, root: Path, **fields: object) -> Found:
     """What a check finds on a host, in this process and without waiting."""
     options = InspectionOptions(root=root, **{"pause": lambda _: None, **fields})  # type: ignore[arg-type]
-    return joined(check.find(options))
+    return Found.of(check.find(options))

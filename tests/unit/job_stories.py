@@ -262,7 +262,7 @@ STORIES: dict[str, tuple[Callable[[Recorded], None], VerdictKind, Cause, int | N
     ),
     "a thread that should read does not": (
         its_reader_is_stuck,
-        VerdictKind.HUNG,
+        VerdictKind.UNKNOWN,
         Cause.BLOCKED_READ,
         2,
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kcover_ebpf.agent.health_memory import Round, Seen, after_round
+from kcover_ebpf.agent.health_memory import Round, after_round
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.fault_policy import FaultPolicy, InspectionAction, NamedPolicy, NodeActions
 from kcover_ebpf.api.fault_report import FaultReport, ReportedDeviceFault
@@ -14,6 +14,7 @@ from kcover_ebpf.controller.cache import Uid
 from kcover_ebpf.controller.node_reconciler import NodeReconciler
 from kcover_ebpf.errors import Conflict
 from kcover_ebpf.facts.health import Result
+from kcover_ebpf.inspection.result import PartResult
 from kcover_ebpf.kube.reflector import Change, Event
 from tests.unit.node_world import Cluster
 
@@ -60,13 +61,13 @@ class Bed(Cluster):
         rounds: int = 1,
         kind: str = "gpu",
         text: str = "it is broken",
-        more: tuple[Seen, ...] = (),
+        more: tuple[PartResult, ...] = (),
     ) -> None:
         """`gpu`: of the device; None: it is not on the bus. `text`: evidence. `more`: other checks."""
         for _ in range(rounds):
             self.now_s += STEP_S
-            checks = [Seen(PROBE, result, (text,)), *more]
-            devices = [Seen(GPU, gpu, ("ecc",), kind=kind)] if gpu is not None else []
+            checks = [PartResult(PROBE, result, (text,)), *more]
+            devices = [PartResult(GPU, gpu, ("ecc",), kind=kind)] if gpu is not None else []
             done = Round(self.now_s + 3600.0, self.boot, checks, devices)
             self.health = after_round("n0", self.health, done, 1950)
             raw = object_of(self.health)

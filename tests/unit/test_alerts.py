@@ -12,6 +12,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 ALERTS = ROOT / "charts/kcover-ebpf/files/alerts.yaml"
 DASHBOARDS = sorted((ROOT / "charts/kcover-ebpf/files/dashboards").glob("*.json"))
+DASHBOARDS.append(ROOT / "contrib/tour/grafana/host.json")
 RUNBOOKS = ROOT / "docs/runbooks"
 METRIC = re.compile(r"\bkcover_[a-z_]+")
 SUFFIX = re.compile(r"_(bucket|sum|count)$")

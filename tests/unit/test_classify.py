@@ -52,7 +52,7 @@ PIPE = WaitedFile(9, "pipe", "pipe:[77]", Inode(77), "", "")
         ("read", {"files": (FD0,)}, State.USER),
         ("read", {"files": (TTY,)}, State.USER),
         ("read", {"files": (FILE,)}, State.STORAGE),
-        ("read", {"files": (PIPE,)}, State.READ),
+        ("read", {"files": (PIPE,)}, State.OUTSIDE),
         ("poll", {}, State.PEERS),
         ("write", {}, State.STORAGE),
         ("write", {"io_bytes_s": 1_000_000}, State.STORING),

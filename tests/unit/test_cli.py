@@ -125,6 +125,21 @@ def test_main__a_bug_is_one_line_too(
     assert re.search(r"internal error.*ZeroDivisionError: a b at test_cli.py:\d+", err)
 
 
+def test_main__a_library_of_the_system_that_is_missing_is_no_bug(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The words are those of glibc's dlopen, as a compiled module of Python reports them."""
+
+    def fail(plan: RunOptions) -> int:
+        raise ImportError(
+            "libstdc++.so.6: cannot open shared object file: No such file or directory"
+        )
+
+    monkeypatch.setattr(main, "carry_out", fail)
+    text = "libstdc++.so.6 is missing on this system: install the package that has it"
+    assert failure(["run", "--", "true"], capsys) == (3, f"kcover-ebpf: {text}\n")
+
+
 def test_main__the_plan_says_what_was_asked(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

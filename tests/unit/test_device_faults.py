@@ -13,6 +13,7 @@ from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.snapshot import Finding
 from kcover_ebpf.diagnosis.verdict import Cause, Culprit, EvidenceKind, VerdictKind
 from kcover_ebpf.facts.devices import (
+    AnnouncedFault,
     DeviceFault,
     PortChange,
     Rung,
@@ -114,8 +115,10 @@ def test_attribution__an_error_of_a_neighbour_on_the_same_gpu_is_not_ours(
 ) -> None:
     whose = DeviceUsers(tmp_path)
     monkeypatch.setattr(whose, "of", lambda device, members, *_: set(members))
-    named = Attribution(whose, shipped, 0).of_xid(report, {Pid(7), Pid(8)}, 0, None)
-    assert {each.pid for each in named} == concerned
+    fault, *named = Attribution(whose, shipped, 0).of_xid(report, {Pid(7), Pid(8)}, 0, None)
+    assert isinstance(fault, AnnouncedFault), "the node's, whoever is concerned"
+    assert fault.holders == concerned
+    assert named == fault.of_holders
 
 
 @pytest.mark.parametrize(
@@ -167,9 +170,10 @@ def test_topology__an_rdma_port_that_is_down_and(tmp_path, changes, waits_s, los
         members = {Pid(os.getpid())}
         for up in changes:
             reported = concern.of_port(PortChange(0, "mlx5_0/1", NIC, up, "port down"), members)
-            assert [each.ends_job for each in reported] == [False]
+            node = [] if up else [False]
+            assert [each.ends_job for each in reported] == [*node, False]
         found = concern.of_time(members, waits_s * 1_000_000_000)
-        assert [each.ends_job and each.if_stalled for each in found] == lost
+        assert [each.ends_job and each.if_stalled for each in found] == lost * 2
         assert concern.of_time(members, waits_s * 1_000_000_000) == []
 
 
@@ -184,8 +188,10 @@ def test_of_xid__a_gpu_that_falls_off_the_bus_is_named_and_its_rank_if_no_other_
     stage = Stage(world=8)
     stage.add(Proc(206, ppid=106))
     stage.run(30)
-    faults_of_all = fault_rules.of_xid(xid(79, "GPU has fallen off the bus."), holders, shipped())
-    for each in faults_of_all:
+    meaning = fault_rules.of_xid(xid(79, "GPU has fallen off the bus."), shipped())
+    assert meaning is not None
+    fault = replace(meaning.fault, holders=frozenset(map(Pid, holders)))
+    for each in fault.of_holders:
         stage.feed(replace(each, boottime_ns=stage.now_ns))
     stage.run(1)
     verdict = stage.tracker.latest

@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
         "hardware_doc",
         "log_rules_doc",
         "inspection_doc",
+        "values_doc",
     ],
 )
 def test_docs__what_is_written_by_a_tool_is_up_to_date(tool: str) -> None:

@@ -9,11 +9,11 @@ import pytest
 from kcover_ebpf.cluster.gang_judge import merge
 from kcover_ebpf.diagnosis.decisions import decide
 from kcover_ebpf.diagnosis.job import Job
-from kcover_ebpf.diagnosis.verdict import Cause, Verdict, VerdictKind, suffices
+from kcover_ebpf.diagnosis.verdict import Cause, Certainty, Verdict, VerdictKind
 from kcover_ebpf.facts.host import StorageState, WaitedFile
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import NS, Inode, Pid
-from kcover_ebpf.settings import Act
+from kcover_ebpf.settings import Act, Policy
 
 from .report_builders import case, report
 from .report_builders import rank as reported
@@ -25,7 +25,7 @@ SHARD = WaitedFile(9, "file", "/data/shard", Inode(5), "259:0", "xfs")
 
 
 def ends(verdict: Verdict) -> bool:
-    return decide(verdict, Act.SHUTDOWN, None, 8.0).act is Act.SHUTDOWN
+    return decide(verdict, Act.SHUTDOWN).act is Act.SHUTDOWN
 
 
 def faults(stage: Stage, since: int = 0) -> list[Verdict]:
@@ -36,9 +36,11 @@ def shutdowns(stage: Stage, since: int = 0) -> list[Verdict]:
     return [each for each in stage.verdicts[since:] if ends(each)]
 
 
-def burnt(world: int = 8, seconds: float = 300, mode: str = "run") -> Stage:
+def burnt(
+    world: int = 8, seconds: float = 300, mode: str = "run", policy: Policy | None = None
+) -> Stage:
     """A job whose ranks talked at their start and burn a CPU each ever since."""
-    stage = Stage(world=world)
+    stage = Stage(world=world, policy=policy or Policy())
     stage.run(5)
     for rank in range(world):
         stage.become(stage.rank(rank), mode)
@@ -185,10 +187,10 @@ def test_false_shutdowns__a_compilation_beyond_the_cap_is_reported_at_most() -> 
 
 
 def test_false_shutdowns__what_the_cap_reports_is_ended_by_the_hard_limit() -> None:
-    stage = burnt(2, 32 * 60)
+    stage = burnt(2, 32 * 60, policy=Policy(hard_limit_s=1800))
     latest = stage.tracker.latest
     assert latest is not None
-    assert decide(latest, Act.SHUTDOWN, 1800.0, 8.0).act is Act.SHUTDOWN
+    assert decide(latest, Act.SHUTDOWN).act is Act.SHUTDOWN
 
 
 @pytest.mark.parametrize("mode", ["spin", "futex", "yield", "poll"])
@@ -291,7 +293,9 @@ def test_false_shutdowns__a_rank_that_reads_nothing_while_it_stores_is_not_blame
 
 
 @pytest.mark.parametrize("come", [3, 4])
-def test_suffices__ranks_of_two_nodes_that_wait_for_the_last_one_are_no_mismatch(come: int) -> None:
+def test_certainty__ranks_of_two_nodes_that_wait_for_the_last_one_are_no_mismatch(
+    come: int,
+) -> None:
     """Two places in the code, one of them of a single rank: a mismatch, once all have come."""
     ranks = [reported(each, sent_age_s=9.0 - each, known_wait=False) for each in range(come)]
     ranks[1] = replace(ranks[1], stack=LOCK)
@@ -300,10 +304,10 @@ def test_suffices__ranks_of_two_nodes_that_wait_for_the_last_one_are_no_mismatch
         for part, node in enumerate("ab")
     ]
     merged = merge(case(*seen, pods=come))
-    assert suffices(each.kind for each in merged.evidence) == (come == 4)
+    assert (merged.verdict.certainty is Certainty.INFERRED) == (come == 4)
 
 
-def test_suffices__a_rank_whose_pod_still_fetches_its_data_is_reported_at_most() -> None:
+def test_certainty__a_rank_whose_pod_still_fetches_its_data_is_reported_at_most() -> None:
     ranks = [reported(each, age_s=400.0) for each in (0, 1, 2)]
     seen = (
         report("a", ranks[0], ranks[2], trained=False),
@@ -311,4 +315,4 @@ def test_suffices__a_rank_whose_pod_still_fetches_its_data_is_reported_at_most()
     )
     merged = merge(case(*seen))
     assert merged.verdict.cause is Cause.MISSING_RANK
-    assert not suffices(each.kind for each in merged.evidence)
+    assert merged.verdict.certainty not in (Certainty.ANNOUNCED, Certainty.PROVEN)

@@ -90,12 +90,14 @@ def test_policy_of__a_policy_that_means_nothing_is_refused(spec, words):
 
 def test_policy__every_threshold_that_is_taken_means_something_in_a_cluster():
     """`run` alone restarts and ends processes by itself; all that judges, does so in a cluster, too."""
-    known = {each.name.removesuffix("_s") for each in dataclasses.fields(settings.Policy)}
+    names = (each.name for each in dataclasses.fields(settings.Policy))
+    known = {name.removesuffix("_per_h").removesuffix("_s") for name in names}
+    values = {"stall_factor": "2.5", "false_restarts": "1 per 100h"}
     without_effect = {"max_restarts", "backoff", "backoff_max", "grace"}
     assert without_effect <= known
     for key in known - without_effect:
-        value = "2.5" if key == "stall_factor" else "30s"
-        policy_of({"metadata": {"name": "p"}, "spec": {"thresholds": {key: value}}})
+        thresholds = {key: values.get(key, "30s")}
+        policy_of({"metadata": {"name": "p"}, "spec": {"thresholds": thresholds}})
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,8 @@ def test_main__report_from_results_and_again_from_its_data(tmp_path: Path):
         (results / f"{name}.json").write_text(json.dumps(result(name, **marks)))
     absent = {"name": "06-stop.jax.2s.0", "scenario": "06-stop", "framework": "jax", "step_s": 2.0}
     (results / "x.json").write_text(json.dumps(absent | {"not_runnable": "JAX is not installed"}))
-    assert reporting.main(["--results", str(results), "--out", str(out)]) == 0
+    data = ["--out", str(out), "--data", str(tmp_path / "data")]
+    assert reporting.main(["--results", str(results), *data]) == 0
     report = (out / "faultbench.md").read_text()
     assert "| 15-two-locks | blocked_lock, blocked_read, blocked_sleep, blocked_unknown |" in report
     assert "| HUNG storage (1) |" in report
@@ -115,10 +116,11 @@ def test_main__report_from_results_and_again_from_its_data(tmp_path: Path):
     files = {path.name: path.read_bytes() for path in out.iterdir()}
     for name in ("faultbench-latency.svg", "faultbench-curves.svg"):
         ElementTree.fromstring(files[name])
-    assert reporting.main(["--results", str(tmp_path / "none"), "--out", str(out)]) == 0
+    assert reporting.main(["--results", str(tmp_path / "none"), *data]) == 0
     assert {path.name: path.read_bytes() for path in out.iterdir()} == files
 
 
 def test_main__no_data_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert reporting.main(["--results", str(tmp_path / "none"), "--out", str(tmp_path)]) == 2
+    where = ["--out", str(tmp_path), "--data", str(tmp_path)]
+    assert reporting.main(["--results", str(tmp_path / "none"), *where]) == 2
     assert "run tools/faultbench/run" in capsys.readouterr().err

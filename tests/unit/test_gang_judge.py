@@ -8,11 +8,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kcover_ebpf.api.codec import decode, encode
-from kcover_ebpf.api.fault_report import FaultReport
+from kcover_ebpf.api.fault_report import REPORT, FaultReport
 from kcover_ebpf.cluster.gang_input import NodeState
 from kcover_ebpf.cluster.gang_judge import merge
-from kcover_ebpf.diagnosis.process import Effort
+from kcover_ebpf.diagnosis.background import Effort
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
@@ -212,7 +211,7 @@ snapshots = st.builds(
 def test_merge__any_snapshot_gets_a_verdict_and_survives_the_wire(on_a, on_b):
     seen = [report("a", *on_a), report("b", *on_b)]
     for each in seen:
-        assert decode(FaultReport, encode(each.report)) == each.report
+        assert REPORT.decode(FaultReport, REPORT.encode(each.report)) == each.report
     merged = merge(case(*seen))
     assert merged.verdict.since_s <= NOW_S + 1
     assert merged.culprit is None or merged.culprit.node in (None, "a", "b")

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kcover_ebpf.api.codec import decode, encode
-from kcover_ebpf.api.fault_report import FaultReport
+from kcover_ebpf.api.fault_report import REPORT, FaultReport
 from kcover_ebpf.cluster.gang_judge import merge
 from kcover_ebpf.cluster.gang_snapshot import ReceivedReport, gather
 from kcover_ebpf.diagnosis.process_state import State
@@ -25,7 +24,8 @@ def on_two_nodes(*ranks: RankSnapshot, late_s: float = 0.5, **more) -> list[Rece
         for odd, node in enumerate("ab")
     )
     return [
-        ReceivedReport(decode(FaultReport, encode(each.report)), NOW_S - late_s) for each in made
+        ReceivedReport(REPORT.decode(FaultReport, REPORT.encode(each.report)), NOW_S - late_s)
+        for each in made
     ]
 
 
@@ -74,11 +74,11 @@ def ended(number: int, how: str) -> RankSnapshot:
 
 
 def test_merge__a_rank_that_its_own_launcher_ended_and_did_not_start_again_is_named() -> None:
-    waiting = [rank(number, age_s=390.0) for number in range(3)]
+    waiting = [rank(number, age_s=399.0) for number in range(3)]
     gone = [rank(3, State.GONE, 400.0, exit="signal 15", stack=(), known_wait=False)]
     merged = merge(case(*on_two_nodes(*waiting, *gone)))
     assert (merged.verdict.cause, merged.culprit and merged.culprit.rank) == (Cause.KILLED, 3)
-    back = [ended(3, "signal 15"), rank(3, age_s=390.0)]
+    back = [ended(3, "signal 15"), rank(3, age_s=399.0)]
     assert merge(case(*on_two_nodes(*waiting, *back))).verdict.cause is not Cause.KILLED
 
 

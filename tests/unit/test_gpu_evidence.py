@@ -6,13 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from kcover_ebpf.api.codec import decode, encode
-from kcover_ebpf.api.fault_report import FaultReport
+from kcover_ebpf.api.fault_report import REPORT, FaultReport
 from kcover_ebpf.cluster.rank_report import carrying
 from kcover_ebpf.diagnosis import evidence
+from kcover_ebpf.diagnosis.certainty import certainty_of
 from kcover_ebpf.diagnosis.decisions import decide
 from kcover_ebpf.diagnosis.rank_snapshot import GpuSnapshot
-from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind, suffices
+from kcover_ebpf.diagnosis.verdict import (
+    Cause,
+    Certainty,
+    Culprit,
+    Evidence,
+    EvidenceKind,
+    VerdictKind,
+)
 from kcover_ebpf.facts.devices import GpuSeen, GpuUse
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.settings import Act
@@ -34,8 +41,10 @@ WORKING = GpuSnapshot(("0000:5f:00.0",), GpuUse.WORKING, 90.0, 640.0)
         ({EvidenceKind.GPU, EvidenceKind.STATE}, True),  # as time and a state
     ],
 )
-def test_suffices__an_idle_gpu_is_silence(kinds: set[EvidenceKind], enough: bool) -> None:
-    assert suffices(kinds) is enough
+def test_certainty__an_idle_gpu_is_silence(kinds: set[EvidenceKind], enough: bool) -> None:
+    said = [Evidence(kind, "text") for kind in kinds]
+    found = certainty_of(VerdictKind.HUNG, Cause.BLOCKED_LOCK, Culprit(1), said)
+    assert (found is Certainty.PROVEN) is enough
 
 
 def test_gpus__the_gpu_of_the_culprit_is_shown_apart() -> None:
@@ -93,14 +102,14 @@ def test_carrying__a_report_carries_it() -> None:
     read(gpu.stage, GpuUse.MEMORY_HELD, gpu.stage.now_ns)
     pods = {Pid(proc.pid): "uid" for proc in gpu.stage.procs.values()}
     report = carrying(FaultReport("n", NOW_S, 1), gpu.stage.job.snapshot(), pods)
-    again = decode(FaultReport, encode(report))
+    again = REPORT.decode(FaultReport, REPORT.encode(report))
     assert again.ranks[0].gpu is not None
     assert (again.ranks[0].gpu.use, again.ranks[0].gpu.devices) == (
         GpuUse.MEMORY_HELD,
         ("0000:5d:00.0",),
     )
-    newer = encode(report)
+    newer = REPORT.encode(report)
     newer["ranks"][0]["gpu"]["use"] = "of a newer agent"
-    assert decode(FaultReport, newer).ranks[0].gpu == replace(
+    assert REPORT.decode(FaultReport, newer).ranks[0].gpu == replace(
         again.ranks[0].gpu, use=GpuUse.UNKNOWN
     )

@@ -13,7 +13,7 @@ from kcover_ebpf.api.incident import Phase, RestartMethod
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.cluster.gang_input import GangVerdict
 from kcover_ebpf.diagnosis.process_state import State
-from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.diagnosis.verdict import Cause, Certainty, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.recovery.guards import ClusterLimits, RestartRequest, decide
 from kcover_ebpf.settings import RestartBudget
 from tests.unit.guard_inputs import SEEN, ask, top, without_rule, world
@@ -26,7 +26,8 @@ CRASHED = (SEEN[0], report("b", rank(1), rank(3), verdict=CRASH))
 def weak(merged: GangVerdict | None) -> GangVerdict:
     assert merged is not None
     only = (Evidence(EvidenceKind.TIME, "for long"),)
-    return replace(merged, verdict=replace(merged.verdict, evidence=only))
+    said = replace(merged.verdict, evidence=only, certainty=Certainty.SUSPECTED)
+    return replace(merged, verdict=replace(said, acts_at_s=None, acts_why="a suspicion"))
 
 
 AHEAD = (SEEN[0], replace(SEEN[1], report=replace(SEEN[1].report, time_s=NOW_S + 9.5)))
@@ -41,8 +42,8 @@ STOPS = {
     "dry run of the cluster": (ask(world(), gates=ClusterLimits(dry_run=True)), Phase.OBSERVED, "dry run"),
     "the job is over": (ask(world(top=top(ended="Failed"))), Phase.OBSERVED, "the job is Failed"),
     "the job is gone": (ask(world(top=None)), Phase.OBSERVED, "the job is gone"),
-    "one kind of evidence": (
-        ask(world(merged=weak(world().merged))), Phase.OPEN, "one kind of evidence",
+    "a suspicion": (
+        ask(world(merged=weak(world().merged))), Phase.OPEN, "suspected: a suspicion",
     ),
     "a node is silent": (
         ask(world((report("b", rank(1, State.LOCK, 7, stack=LOCK), rank(3)),))),

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcover_ebpf.agent.health_memory import Round, Seen, after_round, mended
+from kcover_ebpf.agent.health_memory import Round, after_round, mended
 from kcover_ebpf.api.codec import decode, encode
 from kcover_ebpf.api.node_health import NodeHealth
 from kcover_ebpf.facts.health import Result
+from kcover_ebpf.inspection.result import PartResult
 
 GPU = "0000:5d:00.0"
 P, U, W, F = Result.PASS, Result.UNKNOWN, Result.WARN, Result.FAIL
@@ -21,7 +22,7 @@ DAY_S = 86400.0
 
 
 def history(
-    *rounds: list[Seen], boots: str = "", devices: list[list[Seen]] | None = None
+    *rounds: list[PartResult], boots: str = "", devices: list[list[PartResult]] | None = None
 ) -> NodeHealth:
     """The health after these rounds, 100 s apart from 1000 on; `boots`: a letter for the boot of each."""
     health = None
@@ -37,8 +38,8 @@ def history(
 T = TypeVar("T")
 
 
-def check(result: Result, text: str = "x", name: str = "plugin/p") -> Seen:
-    return Seen(name, result, (text,), "mend it")
+def check(result: Result, text: str = "x", name: str = "plugin/p") -> PartResult:
+    return PartResult(name, result, (text,), "mend it")
 
 
 def only(parts: Sequence[T]) -> T:
@@ -123,8 +124,8 @@ def test_after_round__the_reason_has_the_worst_first() -> None:
 
 
 def test_mended__a_device_is_mended_once_it_failed_and_works() -> None:
-    def seen(result: Result) -> list[Seen]:
-        return [Seen(GPU, result, ("y",), kind="gpu")]
+    def seen(result: Result) -> list[PartResult]:
+        return [PartResult(GPU, result, ("y",), kind="gpu")]
 
     rounds = [[check(P)]] * 3
     broken = history(*rounds, devices=[seen(P), seen(F), seen(U)])
@@ -138,7 +139,7 @@ def test_mended__a_device_is_mended_once_it_failed_and_works() -> None:
 
 @pytest.mark.parametrize("kind", ["gpu", "nic"])
 def test_after_round__a_device_that_leaves_the_bus_is_unknown_for_a_week(kind: str) -> None:
-    there = [Seen(GPU, P, ("y",), kind=kind)]
+    there = [PartResult(GPU, P, ("y",), kind=kind)]
     gone = history([check(P)], [check(P)], devices=[there, []])
     part = only(gone.devices)
     assert (part.name, part.result, part.kind) == (GPU, U, kind)
@@ -149,9 +150,9 @@ def test_after_round__a_device_that_leaves_the_bus_is_unknown_for_a_week(kind: s
 
 
 def test_after_round__what_a_check_prints_is_cut_and_commands_no_terminal() -> None:
-    lines = ["\x1b[2J" + "a" * 999] * 9
-    checks = [Seen(f"plugin/{i}", F if i == 99 else P, lines, "b" * 999) for i in range(100)]
-    seen = [Seen(f"0000:{i:02x}:00.0", P, lines, kind="nic") for i in range(200)]
+    lines = ("\x1b[2J" + "a" * 999,) * 9
+    checks = [PartResult(f"plugin/{i}", F if i == 99 else P, lines, "b" * 999) for i in range(100)]
+    seen = [PartResult(f"0000:{i:02x}:00.0", P, lines, kind="nic") for i in range(200)]
     health = after_round("n1", None, Round(1.0, "a", checks, seen), 90)
     assert (len(health.checks), len(health.devices)) == (64, 128)
     assert health.checks[0].name == "plugin/99", "the worst is kept"

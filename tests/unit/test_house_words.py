@@ -52,6 +52,7 @@ READ_BY_MACHINES = re.compile(
     r"|(?<=[.\"'`])trouble\b|\btrouble(?=[=:.,])"  # a field of reports and tapes
     r'|"rights"|data that nobody sends'  # a feature of doctor in JSON, a state in reports
     r'|"held by a debugger"'  # a state in reports
+    r"|SCM_RIGHTS"  # a constant of the kernel
 )
 
 # What the product calls a snapshot, an inspection, a sample or a pass; of people and screens the words are plain.

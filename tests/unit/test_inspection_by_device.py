@@ -9,9 +9,9 @@ from kcover_ebpf.facts.health import Result
 from kcover_ebpf.hardware import pci
 from kcover_ebpf.inspection import runner
 from kcover_ebpf.inspection.checks import links, nvml, pcie, rdma
-from kcover_ebpf.inspection.devices import DeviceResult, results_by_device
+from kcover_ebpf.inspection.devices import results_by_device
 from kcover_ebpf.inspection.options import InspectionOptions
-from kcover_ebpf.inspection.result import Check, Cost, failed, passed
+from kcover_ebpf.inspection.result import Check, Cost, PartResult, failed, passed
 from tests.unit.inspection_hosts import GPU, NIC, SWITCH, pci_device, write
 
 GPU_AT, NIC_AT = "0000:5d:00.0", "0000:0a:00.0"
@@ -27,10 +27,10 @@ def link(folder: Path, width: int = 16) -> None:
         write(folder.parent / name, "32.0 GT/s PCIe")
 
 
-def found(root: Path, *checks: Check) -> dict[str, DeviceResult]:
+def found(root: Path, *checks: Check) -> dict[str, PartResult]:
     options = InspectionOptions(root=root, pause=lambda _: None)
     results = runner.inspect(checks, options)
-    return {each.device: each for each in results_by_device(root, results)}
+    return {part.name: part for part in results_by_device(root, results)}
 
 
 def answering(*findings: object) -> Check:
@@ -42,10 +42,10 @@ def test_inspect__a_gpu_is_what_nvml_and_its_link_say(tmp_path: Path) -> None:
     link(pci_device(tmp_path, GPU_AT), width=8)
     seen = found(tmp_path, pcie.CHECK, answering(passed("GPU 0: healthy", GPU_AT)))[GPU_AT]
     assert (seen.kind, seen.result) == ("gpu", Result.FAIL)
-    assert seen.evidence.splitlines() == [
+    assert seen.evidence == (
         f"GPU {GPU_AT}: x8 at 32 GT/s, x16 is possible",
         "GPU 0: healthy",
-    ]
+    )
     assert "reseat" in seen.advice
 
 
@@ -53,7 +53,7 @@ def test_inspect__a_gpu_of_nvidia_that_nvml_says_nothing_about_is_unknown(tmp_pa
     link(pci_device(tmp_path, GPU_AT))
     seen = found(tmp_path, pcie.CHECK)[GPU_AT]
     assert seen.result is Result.UNKNOWN
-    assert seen.evidence.splitlines()[0] == "NVML gave no answer about it"
+    assert seen.evidence[0] == "NVML gave no answer about it"
     other = found(tmp_path, pcie.CHECK, answering(failed("it is lost", "reboot", GPU_AT)))[GPU_AT]
     assert (other.result, other.advice) == (Result.FAIL, "reboot")
 
@@ -81,7 +81,7 @@ def test_inspect__an_adapter_is_what_its_link_its_port_and_its_interface_say(
     (port.parents[1] / "device").symlink_to(folder)
     seen = found(tmp_path, pcie.CHECK, links.CHECK, rdma.CHECK)[NIC_AT]
     assert (seen.kind, seen.result) == ("nic", Result.FAIL)
-    first, *others = seen.evidence.splitlines()
+    first, *others = seen.evidence
     assert first == "mlx5_0/1: DOWN (Polling)"
     assert [line.partition(":")[0] for line in others] == ["NIC 0000", "ens1"]
 
@@ -94,7 +94,7 @@ def test_inspect__what_is_no_device_of_a_job_is_left_out(tmp_path: Path) -> None
     pci_device(tmp_path, "0000:03:00.0", GPU, vendor="0x1002")
     seen = found(tmp_path)
     assert list(seen) == ["0000:03:00.0"]
-    assert seen["0000:03:00.0"].evidence == "no check examined it"
+    assert seen["0000:03:00.0"].evidence == ("no check examined it",)
 
 
 def test_inspect__a_check_that_hangs_leaves_its_gpus_unknown(tmp_path: Path) -> None:

@@ -22,11 +22,11 @@ from kcover_ebpf.inspection.result import (
     CheckFinding,
     Cost,
     failed,
-    joined,
     passed,
     unknown,
 )
 from kcover_ebpf.logs.rules import shipped
+from tests.unit.inspection_hosts import Found
 
 NOW_S = 10_000.0
 UNIX_S = rfc3339.from_text("2026-11-23T13:00:00Z")
@@ -43,8 +43,8 @@ def record(text: str, *, at_s: float = NOW_S - 60, priority: int = 3) -> bytes:
     return f"{priority},7,{int(at_s * 1e6)},-;{text}\n SUBSYSTEM=block\n".encode()
 
 
-def judged(*raw: bytes, own: Path | None = None, answered: Collection[str] = ()) -> CheckFinding:
-    return joined(kernel_log.judged(raw, NOW_S, UNIX_S - NOW_S, own, answered))
+def judged(*raw: bytes, own: Path | None = None, answered: Collection[str] = ()) -> Found:
+    return Found.of(kernel_log.judged(raw, NOW_S, UNIX_S - NOW_S, own, answered))
 
 
 def test_judged__what_lasts_fails_the_node_however_long_ago_it_was() -> None:
@@ -102,7 +102,7 @@ def test_inspect__a_line_is_left_to_its_check_where_that_has_answered(
         checks.insert(0 if is_first else 1, Check("devlink", Cost.LIGHT, 20.0, "", "", find))
     found = runner.inspect(checks, InspectionOptions(root=Path("/nowhere")))
     assert [each.name for each in found] == [each.name for each in checks]
-    by_name = {each.name: each for each in found}
+    by_name = {check.name: check.part for check in found}
     assert (by_name["kernel_log"].result is Result.FAIL) == fails
     if fails:
         assert by_name["kernel_log"].evidence[0].startswith("mlx5_health_failed: ")
@@ -158,7 +158,7 @@ def test_judged__rules_of_node_problem_detector_whatever_the_file_is_called(tmp_
 
 @given(st.lists(st.binary(max_size=80), max_size=6))
 def test_judged__any_bytes_are_read(raw: list[bytes]) -> None:
-    assert joined(kernel_log.judged(raw, NOW_S, 0.0)).result in Result
+    assert Found.of(kernel_log.judged(raw, NOW_S, 0.0)).result in Result
 
 
 def test_find__a_log_that_cannot_be_read_is_unknown(tmp_path: Path) -> None:
@@ -172,5 +172,5 @@ def test_find__the_log_of_this_kernel_is_read_to_its_end() -> None:
     raw = list(kmsg_reader.stored())
     assert all(b";" in each for each in raw)
     assert kernel_log.find(InspectionOptions(root=Path("/"))) is not None
-    found = joined(kernel_log.find(InspectionOptions(root=Path("/"))))
+    found = Found.of(kernel_log.find(InspectionOptions(root=Path("/"))))
     assert found.result is not Result.UNKNOWN

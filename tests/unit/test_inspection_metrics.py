@@ -6,13 +6,14 @@ import time
 
 from prometheus_client import CollectorRegistry
 
-from kcover_ebpf.agent.health_memory import Round, Seen, after_round
+from kcover_ebpf.agent.health_memory import Round, after_round
 from kcover_ebpf.agent.inspection_metrics import InspectionMetrics
 from kcover_ebpf.facts.health import Result
+from kcover_ebpf.inspection.result import PartResult
 
 
 def health(name: str, result: Result):
-    return after_round("n1", None, Round(1.0, "a", [Seen(name, result)]), 90)
+    return after_round("n1", None, Round(1.0, "a", [PartResult(name, result)]), 90)
 
 
 def test_inspection_metrics__the_last_inspection_is_shown_and_no_earlier_one() -> None:

@@ -25,10 +25,10 @@ from kcover_ebpf.inspection.options import InspectionOptions
 check = replace(nvml.CHECK, deadline_s=float(sys.argv[2]))
 options = InspectionOptions(root=Path(sys.argv[1]), pause=lambda _: None)
 (found,) = runner.inspect([check], options)
-try_busy = sys.argv[3] == "busy"
-print(json.dumps([found.result.value, found.evidence, found.advice,
+part, try_busy = found.part, sys.argv[3] == "busy"
+print(json.dumps([part.result.value, part.evidence, part.advice,
                   busy.reason_not_to_run(options.root) if try_busy else "",
-                  [[each.device, each.result.value] for each in found.devices]]))
+                  [[each.device, each.result.value] for each in found.findings if each.device]]))
 """
 
 

@@ -95,13 +95,16 @@ def states(options):
             if state.split()[0] == "D":
                 seen.add(name)
         time.sleep(0.1)
-    yield passed("\\n".join(sorted(seen)) or "none")
+    yield from map(passed, sorted(seen))
 
 end_s = time.monotonic() + deadline_s
 options = InspectionOptions(root=host, pause=lambda _: None)
 checks = [*map(of, scripts), Check("states", Cost.LIGHT, deadline_s + 5, "", "", states)]
 found = runner.inspect(checks, options)
-print(json.dumps({each.name: [each.result.value, each.evidence, each.seconds, each.left_behind] for each in found}))
+print(json.dumps({
+    each.name: [each.part.result.value, each.part.evidence, each.seconds, each.left_behind]
+    for each in found
+}))
 """
 
 
@@ -184,7 +187,7 @@ for line in sys.argv[2:]:
     script.write_text(line)
     runner.time = Clock()
     found += runner.inspect([check], InspectionOptions(root=Path(sys.argv[1])))
-print(json.dumps([[each.result.value, each.evidence, each.left_behind] for each in found]))
+print(json.dumps([[each.part.result.value, each.part.evidence, each.left_behind] for each in found]))
 """
 
 

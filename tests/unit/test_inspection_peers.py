@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import socket
-import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kcover_ebpf.facts.health import Result
-from kcover_ebpf.host import netlink
 from kcover_ebpf.inspection import route
 from kcover_ebpf.inspection.checks import peers
 from tests.unit.inspection_hosts import found
@@ -93,40 +89,6 @@ def test_inspection_peers__names_that_never_resolve_fail_or_warn(
     assert one.result is (FAIL if is_alone else WARN)
     assert one.evidence.count("the name has no address within 0.2 s") == 2
     assert one.advice == "check DNS"
-
-
-def attribute(kind: int, value: bytes) -> bytes:
-    padding = bytes(-len(value) % 4)
-    return netlink.ATTRIBUTE.pack(netlink.ATTRIBUTE.size + len(value), kind) + value + padding
-
-
-def message(kind: int, body: bytes) -> bytes:
-    return netlink.HEADER.pack(netlink.HEADER.size + len(body), kind, 0, 1, 0) + body
-
-
-@pytest.mark.parametrize(
-    ("attributes", "expected"),
-    [
-        (attribute(4, struct.pack("=I", 7)), (7, 0)),
-        (attribute(4, struct.pack("=I", 7)) + attribute(8, attribute(2, b"\xaa\5\0\0")), (7, 1450)),
-        (attribute(8, attribute(3, b"\xaa\5\0\0")), (0, 0)),
-        (attribute(4, b"\7"), (0, 0)),
-        (b"", (0, 0)),
-    ],
-    ids=["a link", "a route with an MTU", "another metric", "too short", "nothing"],
-)
-def test_parsed__the_link_and_the_mtu_of_a_route(
-    attributes: bytes, expected: tuple[int, int]
-) -> None:
-    assert route.parsed(message(24, bytes(12) + attributes)) == expected
-    assert route.parsed(message(2, bytes(12) + attributes)) == (0, 0), "an error"
-
-
-@given(st.binary(max_size=200))
-def test_parsed__any_bytes(raw: bytes) -> None:
-    index, mtu = route.parsed(raw)
-    assert index >= 0
-    assert mtu >= 0
 
 
 def test_mtu_to__the_route_to_ourselves() -> None:

@@ -14,13 +14,13 @@ import pytest
 
 from kcover_ebpf.facts.health import Result, worst
 from kcover_ebpf.inspection import busy, runner
-from kcover_ebpf.inspection.checks import dcgmi, devlink, nccl_tests, nvidia_smi
+from kcover_ebpf.inspection.checks import dcgmi, nccl_tests, nvidia_smi
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import (
     Check,
     CheckFinding,
-    CheckResult,
     Cost,
+    PartResult,
     failed,
     joined,
     passed,
@@ -36,9 +36,9 @@ def check(find: Find, name: str = "it", cost: Cost = Cost.LIGHT, deadline_s: flo
     return Check(name, cost, deadline_s, "", "", find)
 
 
-def run(find: Find, cost: Cost = Cost.LIGHT, deadline_s: float = 20.0) -> CheckResult:
+def run(find: Find, cost: Cost = Cost.LIGHT, deadline_s: float = 20.0) -> PartResult:
     (result,) = runner.inspect([check(find, cost=cost, deadline_s=deadline_s)], OPTIONS)
-    return result
+    return result.part
 
 
 def is_gone(pid: int) -> bool:
@@ -58,13 +58,21 @@ def test_worst__the_worst_counts() -> None:
 
 
 def test_joined__evidence_comes_worst_first_and_advice_once() -> None:
-    one = joined([passed("a"), warned("b", "do"), failed("c", "mend"), warned("d", "do")])
-    assert one == CheckFinding(Result.FAIL, "c\nb\nd\na", "mend; do")
-    assert joined([]).result is Result.UNKNOWN
+    one = joined("x", [passed("a"), warned("b", "do"), failed("c", "mend"), warned("d", "do")])
+    assert one == PartResult("x", Result.FAIL, ("c", "b", "d", "a"), "mend; do")
+    assert joined("x", []).result is Result.UNKNOWN
+
+
+def test_joined__a_check_is_explained_by_devices_where_all_that_failed_is_theirs() -> None:
+    a, b, none = (failed(f"on {device}", "mend", device) for device in ("a", "b", ""))
+    assert joined("x", [a, b, a]).devices == ("a", "b")
+    assert joined("x", [a, warned("elsewhere", "do")]).devices == ("a",)
+    assert joined("x", [a, none]).devices == ()
+    assert joined("a", [a], "gpu").devices == (), "a device explains no other"
 
 
 def test_inspect__an_answer_arrives_whole() -> None:
-    lines = [f"{number} ä" for number in range(20000)]
+    lines = [f"{number} ä" for number in range(10000)]
 
     def find(_: InspectionOptions) -> Iterator[CheckFinding]:
         print("noise of a library")
@@ -111,10 +119,11 @@ def test_inspect__a_check_that_hangs_is_ended_with_all_it_started(tmp_path: Path
         time.sleep(600)
         yield passed("never")
 
+    start_s = time.monotonic()
     result = run(find, deadline_s=1.0)
     assert result.result is Result.UNKNOWN
     assert result.evidence == ("did not answer within 1 s",)
-    assert result.seconds >= 1.0
+    assert time.monotonic() - start_s >= 1.0
     end_s = time.monotonic() + 10
     while not all(is_gone(int(pid)) for pid in pids.read_text().split()):
         assert time.monotonic() < end_s
@@ -155,7 +164,9 @@ def test_inspect__light_checks_run_at_once_and_keep_their_order(tmp_path: Path) 
         yield passed("met")
 
     results = runner.inspect([check(meet, name, deadline_s=60.0) for name in names], OPTIONS)
-    assert [(each.name, each.result) for each in results] == [(name, Result.PASS) for name in names]
+    assert [(each.name, each.part.result) for each in results] == [
+        (name, Result.PASS) for name in names
+    ]
 
 
 def test_inspect__checks_that_hang_cost_no_other_its_result() -> None:
@@ -170,7 +181,7 @@ def test_inspect__checks_that_hang_cost_no_other_its_result() -> None:
     checks = [check(slow, name, deadline_s=1.0) for name in names[:3]] + [check(quick, "d")]
     results = runner.inspect(checks, OPTIONS)
     assert [each.name for each in results] == names
-    assert results[3].result is Result.PASS
+    assert results[3].part.result is Result.PASS
 
 
 def test_inspect__a_heavy_check_is_not_run_on_a_busy_gpu(
@@ -193,7 +204,6 @@ def test_inspect__a_heavy_check_is_not_run_on_a_busy_gpu(
 TOOLS = [
     ("nvidia-smi", nvidia_smi.CHECK),
     ("dcgmi", dcgmi.CHECK),
-    ("devlink", devlink.CHECK),
     ("all_reduce_perf", nccl_tests.CHECK),
 ]
 
@@ -206,8 +216,8 @@ def test_inspect__a_tool_that_hangs_is_ended_and_does_not_hang_the_inspection(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(busy, "reason_not_to_run", lambda _: "")
     (result,) = runner.inspect([replace(asked, deadline_s=0.5)], OPTIONS)
-    assert (result.result, result.left_behind) == (Result.UNKNOWN, None)
-    assert result.evidence == ("did not answer within 0.5 s",)
+    assert (result.part.result, result.left_behind) == (Result.UNKNOWN, None)
+    assert result.part.evidence == ("did not answer within 0.5 s",)
     assert is_gone(int((tmp_path / "pid").read_text()))
 
 
@@ -220,8 +230,8 @@ def test_inspect__a_tool_that_cannot_be_ended_is_left_behind(
     monkeypatch.setattr(runner, "CHECK_REAP_S", 0.2)
     killpg = os.killpg
     monkeypatch.setattr(os, "killpg", lambda pid, number: None if number else killpg(pid, number))
-    result = run(nvidia_smi.find, deadline_s=1.0)
+    (result,) = runner.inspect([check(nvidia_smi.find, deadline_s=1.0)], OPTIONS)
     pid = int((tmp_path / "pid").read_text())
     os.kill(pid, signal.SIGKILL)
     assert result.left_behind == pid
-    assert result.evidence[1] == f"process {pid} cannot be ended, and was left behind"
+    assert result.part.evidence[1] == f"process {pid} cannot be ended, and was left behind"

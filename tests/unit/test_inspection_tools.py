@@ -11,8 +11,7 @@ import pytest
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.inspection import plugins
-from kcover_ebpf.inspection.checks import dcgmi, devlink, nccl_tests, nvidia_smi
-from kcover_ebpf.inspection.options import InspectionOptions
+from kcover_ebpf.inspection.checks import dcgmi, nccl_tests, nvidia_smi
 from kcover_ebpf.inspection.result import Check
 from tests.unit.inspection_hosts import found, pci_device, tool
 
@@ -34,7 +33,6 @@ def tools(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         (nvidia_smi.CHECK, "install NVIDIA's driver"),
         (dcgmi.CHECK, "install datacenter-gpu-manager"),
         (nccl_tests.CHECK, "github.com/NVIDIA/nccl-tests"),
-        (devlink.CHECK, "install iproute2"),
     ],
     ids=lambda each: each.name if isinstance(each, Check) else "",
 )
@@ -146,43 +144,6 @@ def test_inspection_tools__nccl_tests(
 def reporter(state: str, errors: int) -> str:
     one = {"reporter": "fw_fatal", "state": state, "error": errors, "recover": errors}
     return f"echo '{json.dumps({'health': {'pci/0000:40:00.0': [one]}})}'"
-
-
-@pytest.mark.parametrize(
-    ("script", "result", "words"),
-    [
-        (reporter("healthy", 0), PASS, "pci/0000:40:00.0 fw_fatal: healthy"),
-        (reporter("healthy", 2), WARN, "healthy again after 2 error(s)"),
-        (reporter("error", 1), FAIL, "fw_fatal: error, 1 error(s)"),
-        ("echo '{\"health\":{}}'", UNKNOWN, "no driver here"),
-        ("echo 'Failed to connect' >&2; exit 1", UNKNOWN, "code 1: Failed to connect"),
-    ],
-)
-def test_inspection_tools__devlink(
-    tools: Path, tmp_path: Path, script: str, result: Result, words: str
-) -> None:
-    tool(tools, "devlink", script)
-    one = found(devlink.CHECK, tmp_path)
-    assert one.result is result
-    assert words in one.evidence
-
-
-@pytest.mark.parametrize(
-    ("handle", "device"),
-    [
-        ("pci/0000:40:00.0", "0000:40:00.0"),
-        ("pci/0000:40:00.0/1", "0000:40:00.0"),
-        ("auxiliary/mlx5_core.sf.2", ""),
-    ],
-)
-@pytest.mark.parametrize(("state", "errors"), [("healthy", 0), ("healthy", 2), ("error", 1)])
-def test_inspection_tools__devlink_names_the_device(
-    tools: Path, tmp_path: Path, handle: str, device: str, state: str, errors: int
-) -> None:
-    """By it a node that was cordoned for an adapter is uncordoned."""
-    tool(tools, "devlink", reporter(state, errors).replace("pci/0000:40:00.0", handle))
-    (one,) = devlink.find(InspectionOptions(root=tmp_path))
-    assert one.device == device
 
 
 @pytest.mark.parametrize(

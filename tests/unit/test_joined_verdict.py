@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from kcover_ebpf.api.codec import encode
-from kcover_ebpf.api.fault_report import FaultReport
+from kcover_ebpf.api.fault_report import REPORT, FaultReport
 from kcover_ebpf.cluster import unwatched
 from kcover_ebpf.cluster.gang_input import GangVerdict
 from kcover_ebpf.cluster.gang_judge import merge
-from kcover_ebpf.diagnosis.process import Effort
+from kcover_ebpf.diagnosis.background import Effort
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
@@ -217,7 +216,7 @@ def test_judged__a_node_speaks_for_its_own_pods_only() -> None:
 
 def test_report_in__a_report_travels_in_the_verdict_of_its_node() -> None:
     sent = report("a", rank(0), rank(2, python=SAVE))
-    assert report_in({"report": encode(sent)}) == sent
+    assert report_in({"report": REPORT.encode(sent)}) == sent
     assert report_in({}) is None
     assert report_in({"report": {"node": 3}}) is None
 
@@ -233,11 +232,11 @@ def test_edges__a_connection_between_nodes_gets_its_other_end() -> None:
     joined = joined_tables.edges(
         [[line("verdict", edges=[there])], [line("verdict", edges=[here, away])]]
     )
-    assert [each["to"] for each in joined] == ["rank 2", "rank 0", None]
+    assert [each.peer for each in joined] == ["rank 2", "rank 0", None]
 
 
 def test_threads__the_last_table_and_all_stacks_of_each_node_are_shown() -> None:
-    row = {"pid": 1, "tid": 1, "comm": "x"}
+    row = {"rank": None, "pid": 1, "tid": 1, "comm": "x", "role": "helper"}
     stack = {"pid": 1, "tid": 1}
     node = [
         line("threads", threads=[]),

@@ -251,7 +251,7 @@ def test_connect__no_thread_reads_a_certificate_that_another_has_not_written_yet
     seen: list[str] = []
 
     def load() -> None:
-        seen.append(Path(connect(str(path))._configuration.ssl_ca_cert).read_text())
+        seen.append(Path(connect(str(path)).configuration().ssl_ca_cert).read_text())
 
     threads = [threading.Thread(target=load) for _ in range(2)]
     threads[0].start()

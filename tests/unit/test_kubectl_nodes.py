@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from kcover_ebpf.agent.health_memory import Round, Seen, after_round
+from kcover_ebpf.agent.health_memory import Round, after_round
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.node_health import HEALTHS, object_of
 from kcover_ebpf.cli import kubectl
 from kcover_ebpf.facts.health import Result
+from kcover_ebpf.inspection.result import PartResult
 from kcover_ebpf.kube import exec as kube_exec
 from kcover_ebpf.recovery.node_health import OFFENCES
 from kcover_ebpf.recovery.node_plan import CORDONED, CORDONED_BY
@@ -42,8 +43,8 @@ def node(
 
 
 def health(name: str, result: Result, written: str = NOW) -> dict[str, Any]:
-    checks = [Seen("plugin/p", result, ("\x1b[2Jit is broken",))]
-    devices = [Seen("0000:5d:00.0", Result.PASS, kind="gpu")]
+    checks = [PartResult("plugin/p", result, ("\x1b[2Jit is broken",))]
+    devices = [PartResult("0000:5d:00.0", Result.PASS, kind="gpu")]
     done = Round(rfc3339.from_text(NOW), "a", checks, devices)
     raw = object_of(after_round(name, None, done, 1950))
     raw["metadata"]["managedFields"] = [{"time": written}]

@@ -121,7 +121,7 @@ def test_leader_elector__why_the_lease_is_not_written_is_logged_once(
     while len(server.asked) < 3 and one.thread is not None and one.thread.is_alive():
         one.thread.join(0.01)
     one.stop()
-    assert caplog.messages == ["lease lease is not written: get: no answer"]
+    assert caplog.messages == ["cannot write lease lease: get: no answer"]
 
 
 def test_leader_elector__one_missed_renewal_makes_no_other_leader(

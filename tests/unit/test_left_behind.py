@@ -9,19 +9,18 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from kcover_ebpf.agent import left_behind
-from kcover_ebpf.agent.health_memory import Seen
 from kcover_ebpf.agent.inspector import Inspector, InspectorOptions
 from kcover_ebpf.agent.left_behind import LeftBehind
 from kcover_ebpf.api.node_health import NodeHealth
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.host import process_tree
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.inspection.round import RoundOptions
+from kcover_ebpf.inspection.result import CheckFinding, CheckResult, Cost, PartResult, failed
+from kcover_ebpf.inspection.round import RoundAnswer, RoundOptions
 from tests.unit.inspection_hosts import tool
 
 GPU, OTHER = "0000:5d:00.0", "0000:5e:00.0"
@@ -124,7 +123,7 @@ def test_inspector__a_round_without_an_answer_ends_no_failure_that_hangs(
 ) -> None:
     rounds.broken.touch()
     rounds.one()
-    monkeypatch.setattr(rounds.inspector, "_ask", lambda _: ({}, "it gave no answer"))
+    monkeypatch.setattr(rounds.inspector, "_ask", lambda _: (RoundAnswer(), "it gave no answer"))
     (check,) = rounds.one().checks
     assert (check.result, check.rounds) == (Result.FAIL, 2)
 
@@ -133,20 +132,19 @@ def test_inspector__a_gpu_fails_for_as_long_as_the_check_that_failed_it_hangs(
     rounds: Rounds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer was there, and the process hangs as it closes the device."""
-    names = {"advice": "reset it", "left_behind": os.getpid(), "failing": [GPU]}
-    nvml = {"name": "nvml", "result": "fail", "evidence": ["GPU 0: lost"], **names}
+    lost = failed("GPU 0: lost", "reset it", GPU)
+    nvml = CheckResult("nvml", Cost.LIGHT, 1.0, (lost,), os.getpid())
 
-    def device(address: str, result: str, text: str) -> dict[str, Any]:
-        return {
-            "device": address, "kind": "gpu", "result": result, "evidence": [text], "advice": ""
-        }  # fmt: skip
+    def device(address: str, result: Result, text: str) -> PartResult:
+        return PartResult(address, result, (text,), kind="gpu")
 
-    def ask(wanted: RoundOptions) -> tuple[dict[str, Any], str]:
+    def ask(wanted: RoundOptions) -> tuple[RoundAnswer, str]:
         if wanted.left_out:
-            silent = [device(each, "unknown", "NVML gave no answer") for each in (GPU, OTHER)]
-            return {"checks": [], "devices": silent}, ""
-        seen = [device(GPU, "fail", "GPU 0: lost"), device(OTHER, "fail", "its link is down")]
-        return {"checks": [nvml], "devices": seen}, ""
+            silent = (device(each, Result.UNKNOWN, "NVML is silent") for each in (GPU, OTHER))
+            return RoundAnswer((), tuple(silent)), ""
+        first = device(GPU, Result.FAIL, "GPU 0: lost")
+        second = device(OTHER, Result.FAIL, "its link is down")
+        return RoundAnswer((nvml,), (first, second)), ""
 
     monkeypatch.setattr(rounds.inspector, "_ask", ask)
     rounds.one()
@@ -156,25 +154,29 @@ def test_inspector__a_gpu_fails_for_as_long_as_the_check_that_failed_it_hangs(
         (OTHER, Result.UNKNOWN, 1),
     ]
     assert health.devices[0].evidence[0] == health.checks[0].evidence[0] == "GPU 0: lost"
+    assert health.checks[0].devices == (GPU,), "and explains the check meanwhile"
 
 
-def test_of_answer__what_did_not_fail_is_not_known_while_it_hangs() -> None:
-    for result in ("pass", "warn", "unknown"):
-        answer = {"name": "nvml", "result": result, "evidence": ["x"], "advice": "do"}
-        left = left_behind.of_answer(answer | {"left_behind": os.getpid()}, (), 1.8e9)
+def checked(result: Result, left_behind: int | None) -> CheckResult:
+    return CheckResult("nvml", Cost.LIGHT, 1.0, (CheckFinding(result, "x", "do"),), left_behind)
+
+
+def test_of_check__what_did_not_fail_is_not_known_while_it_hangs() -> None:
+    for result in (Result.PASS, Result.WARN, Result.UNKNOWN):
+        left = left_behind.of_check(checked(result, os.getpid()), (), 1.8e9)
         assert left is not None
         assert left.check.result is Result.UNKNOWN
         assert left.check.evidence[0].startswith("not run again: ")
-    assert left_behind.of_answer(answer | {"left_behind": None}, (), 1.8e9) is None
-    assert left_behind.of_answer(answer, (), 1.8e9) is None
+        assert left_behind.of_check(checked(result, None), (), 1.8e9) is None
 
 
-def test_joined__what_a_round_saw_fail_itself_counts() -> None:
-    kept = [Seen(GPU, Result.FAIL, ["old"]), Seen(OTHER, Result.UNKNOWN, ["hangs"])]
-    found = [Seen("a", Result.PASS), Seen(GPU, Result.FAIL, ["new"])]
-    assert left_behind.joined(found, kept) == [*found, kept[1]], "its own failure is the newer one"
-    found = [Seen(GPU, Result.WARN), Seen(OTHER, Result.PASS)]
-    assert left_behind.joined(found, kept) == [kept[0], found[1]]
+def test_with_left_behind__what_a_round_saw_fail_itself_counts() -> None:
+    kept = [PartResult(GPU, Result.FAIL, ("old",)), PartResult(OTHER, Result.UNKNOWN, ("hangs",))]
+    found = [PartResult("a", Result.PASS), PartResult(GPU, Result.FAIL, ("new",))]
+    both = left_behind.with_left_behind(found, kept)
+    assert both == [*found, kept[1]], "its own failure is the newer one"
+    found = [PartResult(GPU, Result.WARN), PartResult(OTHER, Result.PASS)]
+    assert left_behind.with_left_behind(found, kept) == [kept[0], found[1]]
 
 
 @pytest.mark.skipif(os.uname().machine not in SYS_EXIT, reason="the number of exit is not known")
@@ -183,8 +185,7 @@ def test_is_there__a_process_whose_first_thread_has_ended() -> None:
     argv = [sys.executable, "-c", WITHOUT_ITS_FIRST, number]
     with subprocess.Popen(argv) as child:
         until(lambda: Path(f"/proc/{child.pid}/stat").read_text().split()[2] == "Z")
-        answer = {"name": "a", "result": "fail", "evidence": [], "advice": ""}
-        left = left_behind.of_answer(answer | {"left_behind": child.pid}, (), 1.8e9)
+        left = left_behind.of_check(checked(Result.FAIL, child.pid), (), 1.8e9)
         assert left is not None, "a thread of it hangs"
         assert left.is_there()
         child.kill()
@@ -192,6 +193,6 @@ def test_is_there__a_process_whose_first_thread_has_ended() -> None:
 
 
 def test_is_there__another_process_of_the_same_number() -> None:
-    check = Seen("a", Result.FAIL)
+    check = PartResult("a", Result.FAIL)
     assert LeftBehind(Pid(os.getpid()), started(), check).is_there()
     assert not LeftBehind(Pid(os.getpid()), started() - 1, check).is_there()

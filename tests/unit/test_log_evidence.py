@@ -11,13 +11,14 @@ from kcover_ebpf.api.log_report import ContainerLog, LogFinding, LoggedTraceback
 from kcover_ebpf.cluster import log_evidence
 from kcover_ebpf.cluster.gang_judge import merge
 from kcover_ebpf.cluster.log_evidence import Fault, LogEvidence
+from kcover_ebpf.diagnosis.certainty import certainty_of
 from kcover_ebpf.diagnosis.verdict import (
     Cause,
+    Certainty,
     Culprit,
     Evidence,
     EvidenceKind,
     VerdictKind,
-    suffices,
 )
 from tests.unit.log_builders import BUG, NODES, log, seen
 from tests.unit.report_builders import NOW_S, case, local, rank, report
@@ -166,6 +167,9 @@ def test_merge__logs_make_no_fault_of_a_job_that_works() -> None:
 
 
 @pytest.mark.parametrize("kind", [each for each in EvidenceKind if each is not EvidenceKind.EVENT])
-def test_suffices__a_log_never_completes_the_evidence_that_ends_a_job(kind: EvidenceKind) -> None:
-    lines = [Evidence(EvidenceKind.LOG, "x"), Evidence(kind, "y")]
-    assert not suffices(each.kind for each in lines)
+def test_certainty__a_log_never_completes_the_evidence_that_ends_a_job(kind: EvidenceKind) -> None:
+    def certainty(*lines: Evidence) -> Certainty | None:
+        return certainty_of(VerdictKind.HUNG, Cause.BLOCKED_LOCK, Culprit(1), lines)
+
+    other = Evidence(kind, "y")
+    assert certainty(Evidence(EvidenceKind.LOG, "x"), other) is certainty(other)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,13 +14,34 @@ from kcover_ebpf.agent import log_watch
 from kcover_ebpf.agent.log_watch import LogWatch
 from kcover_ebpf.api.log_report import ContainerLog
 from kcover_ebpf.api.pods import Container, ContainerKind, Pod
+from kcover_ebpf.errors import ReaderError
 from kcover_ebpf.hardware.catalog.files import shipped as catalog
-from kcover_ebpf.logs import rules
+from kcover_ebpf.logs import log_turns, rules
+from kcover_ebpf.logs.log_turns import LogTurns
+from kcover_ebpf.logs.wanted_logs import LogTurn, WantedLog
 from kcover_ebpf.tunables.agent import LOG_CORE_SHARE
 from tests.unit.report_builders import pod
 
 pytestmark = pytest.mark.needs("root")
 FULL = "2026-11-22T10:00:00.5Z stderr F OSError: [Errno 28] No space left on device\n"
+
+
+class ReadHere:
+    """In the place of a reader: the same turns in this process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.starts = folder, 1
+        self.turns = LogTurns(folder, rules.shipped(), catalog())
+        self.asked: list[Sequence[WantedLog] | None] = []
+        self.ends_over = ""
+
+    def turn(self, wanted: Sequence[WantedLog] | None) -> LogTurn:
+        self.asked.append(wanted)
+        if wanted is not None and any(each.key == self.ends_over for each in wanted):
+            self.starts += 1
+            self.turns = LogTurns(self.folder, rules.shipped(), catalog())
+            raise ReaderError("the reader of logs ended: signal 9", self.ends_over)
+        return self.turns.turn(wanted)
 
 
 class Node:
@@ -28,7 +50,8 @@ class Node:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.refused: list[str] = []
-        self.watch = LogWatch(folder, rules.shipped(), catalog(), self.refused.append)
+        self.source = ReadHere(folder)
+        self.watch = LogWatch(self.source, self.refused.append)
 
     def log(self, member: Pod, start: int = 0, container: str = "main") -> Path:
         name = f"{member.namespace}_{member.name}_{member.uid}"
@@ -77,7 +100,7 @@ def test_log_watch__the_start_that_crashed_is_remembered_beside_the_one_that_run
     node.watch.follow([ours])
     for start in range(3):
         node.write(ours, FULL, start)
-        while node.watch.turn():
+        while node.watch.turn().more:
             pass
         node.watch.turn()
     assert [each.start for each in node.shown(ours)] == [1, 2]
@@ -95,7 +118,7 @@ def test_log_watch__a_pod_that_is_gone_is_forgotten_after_a_while(
     node.watch.turn()
     (found,) = node.shown(ours)
     assert found.findings[0].count == 2, "its last words are read"
-    monkeypatch.setattr(log_watch, "LOG_LINGER_S", 0.0)
+    monkeypatch.setattr(log_turns, "LOG_LINGER_S", 0.0)
     node.watch.turn()
     node.watch.turn()
     assert node.shown(ours) == ()
@@ -125,7 +148,7 @@ def test_log_watch__a_pod_that_writes_without_end_delays_the_others_by_one_block
     node.write(loud, "2026-11-22T10:00:00.5Z stdout F all is well, loss 0.3\n" * 20_000)
     node.write(quiet, FULL)
     node.watch.follow([loud, quiet])
-    assert node.watch.turn(), "more is left of the loud one"
+    assert node.watch.turn().more, "more is left of the loud one"
     assert [each.pod_uid for each in node.shown(loud, quiet)] == ["uid-1"]
 
 
@@ -171,3 +194,50 @@ def test_log_watch__an_error_of_one_turn_does_not_end_the_thread(
     node.watch.close()
     thread.join()
     assert "ZeroDivisionError" in node.refused[0]
+
+
+def test_log_watch__a_log_over_which_the_reader_ended_twice_is_not_read_and_others_are(
+    node: Node,
+) -> None:
+    evil, good = member(0), member(1)
+    node.write(evil, FULL)
+    node.write(good, FULL)
+    node.source.ends_over = "uid-0/main"
+    node.watch.follow([evil, good])
+    for _ in range(4):
+        node.watch.turn()
+    (found,) = node.shown(evil, good)
+    assert found.pod_uid == "uid-1"
+    (reason,) = node.refused
+    assert reason == (
+        "log of ns/j-0 main is not read: the reader of logs ended: signal 9, for the second time"
+    )
+
+
+def test_log_watch__what_is_followed_is_said_when_it_changes_and_to_a_new_reader(
+    node: Node,
+) -> None:
+    node.watch.follow([member(0)])
+    node.watch.turn()
+    node.watch.turn()
+    node.source.starts += 1
+    node.watch.turn()
+    node.watch.follow([member(0), member(1)])
+    node.watch.turn()
+    assert [None if each is None else len(each) for each in node.source.asked] == [1, None, 1, 2]
+
+
+def test_log_turns__a_turn_ends_after_its_time_and_the_next_one_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node(tmp_path)
+    members = [member(number) for number in range(3)]
+    for each in members:
+        node.write(each, FULL)
+    node.watch.follow(members)
+    monkeypatch.setattr(log_turns, "LOG_TURN_BUSY_S", 1e-9)
+    assert node.watch.turn().more
+    assert node.shown(*members) == ()
+    monkeypatch.setattr(log_turns, "LOG_TURN_BUSY_S", 1.0)
+    assert not node.watch.turn().more
+    assert len(node.shown(*members)) == 3

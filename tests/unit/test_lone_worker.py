@@ -10,7 +10,7 @@ from kcover_ebpf.diagnosis.decisions import decide
 from kcover_ebpf.diagnosis.judge import judge
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.snapshot import JobSnapshot
-from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, Verdict, VerdictKind, suffices
+from kcover_ebpf.diagnosis.verdict import Cause, Certainty, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.settings import Act
 
@@ -31,7 +31,7 @@ def reported(stage: Stage) -> list[Verdict]:
     return [each for each in stage.verdicts if each.kind is not VerdictKind.WORKING]
 
 
-def test_suffices__the_rank_that_computes_is_named_after_a_minute_and_nothing_is_ended() -> None:
+def test_certainty__the_rank_that_computes_is_named_after_a_minute_and_nothing_is_ended() -> None:
     stage = alone()
     began_s = stage.now_ns / NS
     stage.run(55)
@@ -44,7 +44,7 @@ def test_suffices__the_rank_that_computes_is_named_after_a_minute_and_nothing_is
     assert 60 < verdict.time_s - began_s < 70
     assert verdict.since_s == pytest.approx(began_s, abs=2)
     assert decide(verdict, Act.SHUTDOWN).act is Act.OBSERVE
-    assert not suffices(each.kind for each in verdict.evidence)
+    assert verdict.certainty not in (Certainty.ANNOUNCED, Certainty.PROVEN)
 
 
 def test_lone_worker__what_is_not_known_and_what_to_do_is_said() -> None:

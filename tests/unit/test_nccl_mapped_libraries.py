@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import shutil
+import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -41,35 +44,36 @@ def test_candidates__libraries_are_found_among_the_mappings_of_code() -> None:
 
 
 @pytest.fixture
-def ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder like /proc/PID of the process 7, which has mapped a library."""
-    root = tmp_path / "7/root"
-    (root / "lib").mkdir(parents=True)
-    library = root / "lib/libnccl.so.2"
+def ours(tmp_path: Path) -> Iterator[Path]:
+    """A library that this process has mapped as code."""
+    library = tmp_path / "libnccl.so.2"
     shutil.move(built(tmp_path), library)
-    line = f"7f10-7f20 r-xp 00001000 08:01 {library.stat().st_ino} /lib/libnccl.so.2\n"
-    (tmp_path / "7/maps").write_text(line)
-    monkeypatch.setattr("kcover_ebpf.host.procfs.PROC", tmp_path)
-    return library
+    with library.open("rb") as file:
+        mapping = mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC)
+    yield library
+    mapping.close()
 
 
+ME = Pid(os.getpid())
 FINDER_NAMES = ("ncclAllReduce", "ncclGather")
 
 
-@pytest.mark.needs("gcc")
+@pytest.mark.needs("gcc", "root")
 def test_libraries__the_functions_of_a_process_are_found_in_its_own_files(ours: Path) -> None:
-    with Libraries(FINDER_NAMES).of(Pid(7)) as found:
+    with Libraries(FINDER_NAMES).of(ME) as found:
         assert found.name == "libnccl.so.2"
         assert list(found.offsets) == ["ncclAllReduce"]
         assert Path(found.path).stat().st_ino == ours.stat().st_ino
     assert not Path(found.path).exists()
 
 
-@pytest.mark.needs("gcc")
-@pytest.mark.parametrize("replacement", ["file", "link", "fifo", "nothing"])
+@pytest.mark.needs("gcc", "root")
+@pytest.mark.parametrize("replacement", ["file", "link", "fifo", "device", "nothing"])
 def test_libraries__what_was_put_in_its_place_is_not_opened(ours: Path, replacement: str) -> None:
+    mapped = ours.stat().st_ino
     aside = ours.with_name("aside")
-    ours.rename(aside)
+    shutil.copy(ours, aside)
+    ours.unlink()
     match replacement:
         case "file":
             shutil.copy(aside, ours)
@@ -77,13 +81,27 @@ def test_libraries__what_was_put_in_its_place_is_not_opened(ours: Path, replacem
             ours.symlink_to(aside)
         case "fifo":
             os.mkfifo(ours)
+        case "device":
+            os.mknod(ours, stat.S_IFCHR | 0o600, os.makedev(1, 7))
         case _:
             pass
+    with Libraries(FINDER_NAMES).of(ME) as found:
+        assert Path(found.path).stat().st_ino == mapped
+
+
+@pytest.mark.needs("root")
+def test_libraries__a_device_that_is_mapped_is_not_opened(tmp_path: Path) -> None:
+    node = tmp_path / "libnccl.so.9"
+    os.mknod(node, stat.S_IFCHR | 0o600, os.makedev(1, 5))
+    file = os.open(node, os.O_RDONLY)
+    mapping = mmap.mmap(file, 4096, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC)
+    os.close(file)
     with (
-        pytest.raises(NoLibrary, match=r"libnccl\.so\.2: "),
-        Libraries(FINDER_NAMES).of(Pid(7)),
+        pytest.raises(NoLibrary, match=r"libnccl\.so\.9: "),
+        Libraries(FINDER_NAMES).of(ME),
     ):
         pass
+    mapping.close()
 
 
 def test_libraries__a_process_without_nccl_has_none(

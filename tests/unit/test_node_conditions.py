@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kcover_ebpf.agent.health_memory import Seen
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.fault_policy import InspectionAction
+from kcover_ebpf.inspection.result import PartResult
 from tests.unit.node_bed import STEP_S, XID, Bed, F, P
 
 
@@ -44,13 +44,13 @@ def test_node_conditions__an_event_is_about_a_new_status_or_another_check_that_f
         bed.inspect(F, text=text)
     failed = ("n0", "KcoverInspectionFailed")
     assert bed.events == [failed]
-    bed.inspect(F, text="94 C", more=(Seen("memory", F, ("1 MiB",)),))
+    bed.inspect(F, text="94 C", more=(PartResult("memory", F, ("1 MiB",)),))
     assert bed.events == [failed, failed]
-    bed.inspect(F, text="95 C", more=(Seen("memory", F, ("2 MiB",)),))
+    bed.inspect(F, text="95 C", more=(PartResult("memory", F, ("2 MiB",)),))
     bed.inspect(F, text="96 C")
     assert bed.events == [failed, failed]
     bed.inspect(P)
     assert bed.events[2:] == [("n0", "KcoverInspectionPassed")]
-    bed.inspect(F, text="x" * 600, more=(Seen("memory", F, ("2 MiB",)),))
-    bed.inspect(F, text="y" * 600, more=(Seen("memory", F, ("2 MiB",)),))
+    bed.inspect(F, text="x" * 600, more=(PartResult("memory", F, ("2 MiB",)),))
+    bed.inspect(F, text="y" * 600, more=(PartResult("memory", F, ("2 MiB",)),))
     assert bed.events[3:] == [failed], "what the text has no room for is not new each time"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,13 +12,15 @@ from kcover_ebpf.agent.device_faults import NodeDeviceFaults, devices_of
 from kcover_ebpf.facts.devices import (
     AerError,
     AerSeverity,
-    DeviceFault,
+    AnnouncedFault,
     DeviceNotice,
     Notice,
     PortChange,
     Rung,
     XidReported,
 )
+from kcover_ebpf.facts.kernel import Fact
+from kcover_ebpf.hardware.attribution import Attributed, Attribution
 from kcover_ebpf.hardware.catalog.files import shipped
 from kcover_ebpf.hardware.identity import DeviceIdentities, slot_of
 from kcover_ebpf.hardware.topology import Gpu, Port, Topology
@@ -28,15 +31,64 @@ BELOW = {PORT: {GPU, OTHER}, GPU: {GPU}}
 S = 1_000_000_000
 
 
-def board(driver: str | None = None) -> NodeDeviceFaults:
-    functions = {"mlx5_0/1": NIC, "mlx5_0/2": NIC}
-    return NodeDeviceFaults(
-        shipped,
-        lambda: driver,
-        lambda device: BELOW.get(device, set()),
-        lambda name: functions.get(name, ""),
-        8 * S,
-    )
+class FakeUsers:
+    """The devices of a host, and who holds them."""
+
+    topology = Topology()
+
+    def __init__(self) -> None:
+        self.held: dict[str, set[Pid]] = {}
+
+    def below(self, device: str) -> set[str]:
+        return BELOW.get(device, set())
+
+    def function_of(self, port: str) -> str:
+        return {"mlx5_0/1": NIC, "mlx5_0/2": NIC}.get(port, "")
+
+    def uuid(self, device: str) -> str:
+        return ""
+
+    def of(self, device: str, members: Collection[Pid], *_: object) -> set[Pid]:
+        return self.held.get(device, set()) & set(members)
+
+
+class Board(NodeDeviceFaults):
+    """Faults of a node, as `DeviceWatch` and the loop have it learn of them."""
+
+    def __init__(self, driver: str | None = None) -> None:
+        self.users, self.driver = FakeUsers(), driver
+        self.attribution = Attribution(self.users, shipped, 8 * S)  # type: ignore[arg-type]
+        super().__init__(self.attribution.used)
+
+    def observe(self, fact: Fact, pods: frozenset[str] = frozenset()) -> None:
+        """With the pods that are concerned."""
+        super().observe(fact)
+        self._add(self._of(fact), pods)
+
+    def on_pass(self, now_ns: int) -> None:
+        self._add(self.attribution.of_time((), now_ns), frozenset())
+        super().on_pass(now_ns)
+
+    def _add(self, found: Attributed, pods: frozenset[str]) -> None:
+        for fault in found:
+            if isinstance(fault, AnnouncedFault):
+                self.add(fault, pods)
+
+    def _of(self, fact: Fact) -> Attributed:
+        match fact:
+            case XidReported():
+                return self.attribution.of_xid(fact, (), fact.boottime_ns, self.driver)
+            case AerError():
+                return self.attribution.of_aer(fact, (), fact.boottime_ns)
+            case DeviceNotice():
+                return self.attribution.of_notice(fact, (), fact.boottime_ns)
+            case PortChange():
+                return self.attribution.of_port(fact, ())
+            case _:
+                return []
+
+
+board = Board
 
 
 def xid(number: int, text: str = "", *, confirmed: bool = True) -> XidReported:
@@ -124,10 +176,8 @@ def test_node_device_faults__two_ports_of_one_card():
     known.observe(port(up=False))
     known.observe(port(up=False, name="mlx5_0/2"))
     known.observe(port(up=True, name="mlx5_0/2"))
-    known.hold(DeviceFault(3 * S, Pid(7), NIC, "port down", "x", ends_job=False), "uid-a")
     (fault,) = known.reported(5 * S)
     assert "mlx5_0/1" in fault.text
-    assert fault.pods == ("uid-a",)
 
 
 def test_node_device_faults__a_port_that_stays_down_is_fatal_to_its_node():
@@ -151,11 +201,18 @@ def test_node_device_faults__a_port_that_stays_down_is_fatal_to_its_node():
 
 
 def test_node_device_faults__the_pods_that_hold_a_device():
+    """Of each device that hangs on a port its own; and of a fault that is reported again, those of both times."""
     known = board()
-    known.observe(aer(PORT, AerSeverity.FATAL))
-    fault = DeviceFault(3 * S, Pid(7), GPU, "AER fatal", "x", ends_job=True)
-    for pod in ("uid-b", "uid-a", "uid-a", ""):
-        known.hold(fault, pod)
+    known.users.held = {GPU: {Pid(7)}}
+    gpu, other = (
+        fault
+        for fault in known.attribution.of_aer(aer(PORT, AerSeverity.FATAL), (Pid(7), Pid(8)), 0)
+        if isinstance(fault, AnnouncedFault)
+    )
+    assert (gpu.holders, other.holders) == (frozenset({Pid(7)}), frozenset())
+    known.add(gpu, frozenset({"uid-b"}))
+    known.add(other, frozenset())
+    known.add(gpu, frozenset({"uid-a", "uid-b"}))
     by_device = {each.device: each for each in known.reported(5 * S)}
     assert by_device[GPU].pods == ("uid-a", "uid-b")
     assert by_device[OTHER].pods == ()
@@ -165,8 +222,7 @@ def test_node_device_faults__the_pods_that_hold_a_device():
 
 def test_node_device_faults__a_later_word_on_the_same_fault_keeps_its_pods_and_a_flood_has_an_end():
     known = board()
-    known.observe(xid(79, "first"))
-    known.hold(DeviceFault(3 * S, Pid(7), GPU, "Xid 79", "x", ends_job=True), "uid-a")
+    known.observe(xid(79, "first"), frozenset({"uid-a"}))
     known.observe(xid(79, "second"))
     (fault,) = known.reported(5 * S)
     assert "second" in fault.text
@@ -312,8 +368,8 @@ def test_node_device_faults__a_fault_names_what_whoever_replaces_the_device_asks
     devices.mkdir()
     (devices / GPU).symlink_to(f"../../../devices/pci0000:5c/{PORT}/{GPU}")
     known = DeviceIdentities(tmp_path, lambda _: "GPU-0", {GPU: "165"}.get)  # type: ignore[arg-type]
-    faults = NodeDeviceFaults(shipped, lambda: None, set, str, 8 * S, known.of)
-    faults.observe(xid(79))
+    faults = NodeDeviceFaults(lambda device: [device], known.of)
+    faults.add(AnnouncedFault(3 * S, GPU, "Xid 79", "fell off", True, True), frozenset())
     (found,) = faults.reported(5 * S)
     assert (found.uuid, found.serial, found.slot) == ("GPU-0", "165", "4")
     assert slot_of(tmp_path, OTHER) == ""

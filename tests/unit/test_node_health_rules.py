@@ -17,6 +17,7 @@ from kcover_ebpf.facts.health import Result
 from kcover_ebpf.recovery.node_health import (
     CORDONED_FOR,
     OFFENCES,
+    FailedCheck,
     NotedCordon,
     counted,
     inspected,
@@ -42,9 +43,16 @@ POLICY = NodeActions()
 ALL = NodeActions(inspection=InspectionAction.ALL)
 
 
-def part(name: str, result: Result, rounds: int = 5, failed_s: float | None = None) -> PartHealth:
-    kind = None if name == CHECK else "gpu"
-    return PartHealth(name, result, NOW_S - 300, rounds, kind, ("it is broken",), None, failed_s)
+def part(
+    name: str,
+    result: Result,
+    rounds: int = 5,
+    failed_s: float | None = None,
+    devices: tuple[str, ...] = (),
+) -> PartHealth:
+    kind, since_s = None if name == CHECK else "gpu", NOW_S - 300
+    broken = ("it is broken",)
+    return PartHealth(name, result, since_s, rounds, kind, broken, None, devices, failed_s)
 
 
 def seen(
@@ -199,7 +207,7 @@ def test_noted_cordon__what_is_noted_is_read_again() -> None:
     faults = inspected(health, NOW_S, NOW_S, ALL)
     note = noted(faults, "boot", health)
     found = noted_cordon(note, 5.0, {OFFENCES: f"2 {rfc3339.to_text(NOW_S)}"}, NOW_S)
-    assert found == NotedCordon(5.0, (), (GPU,), "boot", 2), "its line is that of the device"
+    assert found == NotedCordon(5.0, (CHECK,), (GPU,), "boot", 2)
     for broken in (None, "", "[]", "{", '{"checks": 5}', "{}", '"x"'):
         assert noted_cordon(broken, 5.0, {}, NOW_S) is None
     assert noted_cordon(note, None, {}, NOW_S) is None
@@ -227,11 +235,10 @@ def test_inspected__only_the_policy_lets_a_failed_inspection_cordon_a_node() -> 
     only = seen(check=F)
     devices = NodeActions(inspection=InspectionAction.DEVICES)
     assert inspected(both, NOW_S, NOW_S, POLICY) == ()
-    assert [each.device for each in inspected(both, NOW_S, NOW_S, devices)] == [GPU]
+    unfit = ReportedDeviceFault(GPU, "inspection", "it is broken", unfit=True, age_s=300.0)
+    assert inspected(both, NOW_S, NOW_S, devices) == (unfit,)
     assert inspected(only, NOW_S, NOW_S, devices) == ()
-    (fault,) = inspected(only, NOW_S, NOW_S, ALL)
-    assert (fault.device, fault.unfit, fault.text) == (CHECK, True, "it is broken")
-    assert fault.age_s == pytest.approx(300.0)
+    assert inspected(only, NOW_S, NOW_S, ALL) == (FailedCheck(CHECK, "it is broken", 300.0),)
     assert inspected(None, NOW_S, NOW_S, ALL) == ()
     assert inspected(seen(check=F, written_s=NOW_S - 1951), NOW_S, NOW_S, ALL) == ()
 
@@ -240,6 +247,26 @@ def test_inspected__one_bad_moment_cordons_no_node() -> None:
     health = seen(check=F)
     once = replace(health.health, checks=(part(CHECK, F, rounds=1),))
     assert inspected(replace(health, health=once), NOW_S, NOW_S, ALL) == ()
+
+
+@pytest.mark.parametrize(
+    ("devices", "rounds", "is_named"),
+    [((GPU,), 5, False), ((), 5, True), ((GPU, "0000:5e:00.0"), 5, True), ((GPU,), 1, True)],
+    ids=[
+        "its devices are named instead",
+        "more failed than devices, or an older agent does not say",
+        "a device that explains it works by now",
+        "a device that explains it failed once only",
+    ],
+)
+def test_inspected__a_check_is_named_unless_devices_that_explain_it_are(
+    devices: tuple[str, ...], rounds: int, *, is_named: bool
+) -> None:
+    checks = (part(CHECK, F, devices=devices),)
+    health = seen()
+    failing = replace(health.health, checks=checks, devices=(part(GPU, F, rounds=rounds),))
+    found = inspected(replace(health, health=failing), NOW_S, NOW_S, ALL)
+    assert any(isinstance(fault, FailedCheck) for fault in found) == is_named
 
 
 OURS = {

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from kcover_ebpf.agent import node_loop
 from kcover_ebpf.agent.containers import Containers, RunningContainer
+from kcover_ebpf.agent.job_memories import JobMemories
 from kcover_ebpf.agent.node_loop import GangWatch, NodeLoop
 from kcover_ebpf.agent.pod_registry import PodRegistry
 from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.api.pods import Pod
-from kcover_ebpf.facts.devices import DeviceFact, PortChange
+from kcover_ebpf.facts.devices import AnnouncedFault, DeviceFact, PortChange
 from kcover_ebpf.facts.host import ProcessSeen
 from kcover_ebpf.facts.kernel import Fact, ProcessExit, ProcessFork, ProcessTotals, SampleRequest
 from kcover_ebpf.hardware.watch import DeviceWatch
@@ -54,8 +56,12 @@ class FakeNodeSampler:
 class FakeDeviceWatch:
     nccl = None
 
-    def tick(self, members: Collection[Pid]) -> list[DeviceFact]:
-        return []
+    def __init__(self) -> None:
+        self.polled: list[DeviceFact | AnnouncedFault] = []
+
+    def tick(self, members: Collection[Pid]) -> list[DeviceFact | AnnouncedFault]:
+        polled, self.polled = self.polled, []
+        return polled
 
     def observe(self, fact: Fact, members: Collection[Pid]) -> list[DeviceFact]:
         return []
@@ -65,12 +71,16 @@ class FakeNodeListener:
     def __init__(self) -> None:
         self.passes = 0
         self.node_facts: list[Fact] = []
+        self.announced: list[tuple[AnnouncedFault, frozenset[str]]] = []
 
     def on_pass(self, gangs: Iterable[GangWatch]) -> None:
         self.passes += 1
 
     def on_node_fact(self, fact: Fact) -> None:
         self.node_facts.append(fact)
+
+    def on_announced(self, fault: AnnouncedFault, pods: frozenset[str]) -> None:
+        self.announced.append((fault, pods))
 
 
 class Bench:
@@ -81,6 +91,7 @@ class Bench:
             PodRegistry("n1"),
             FakeNodeListener(),
         )
+        self.devices = FakeDeviceWatch()
         self.running: dict[str, set[int]] = {}
         self.held: set[str] = set()
         self.environ = {"WORLD_SIZE": "8"}
@@ -93,12 +104,13 @@ class Bench:
         patch.setattr(node_loop, "processes", self._processes)
         self.loop = NodeLoop(
             cast("KernelSampler", self.kernel),
-            cast("DeviceWatch", FakeDeviceWatch()),
+            cast("DeviceWatch", self.devices),
             self.registry,
             cast("Containers", self),
             Settings(),
             self.ears,
             is_stopped_by_us=lambda gang: gang.name in self.held,
+            memories=JobMemories(Path("/nowhere/jobs.json")),
         )
 
     def _read(self, pid: int, variables: Collection[str]) -> ProcessSeen:
@@ -206,6 +218,22 @@ def test_port_change__what_concerns_no_watched_process_is_reported_as_a_fact_of_
     bench.step(fact, bench.ended(99))
     assert fact in bench.ears.node_facts
     assert failures(bench.gang("a")) == []
+
+
+def test_node_loop__a_fault_of_a_device_is_the_nodes_once_and_each_holders(bench: Bench) -> None:
+    bench.pod("a-0", "a", 10)
+    bench.pod("b-0", "b", 20)
+    bench.step()
+    holders = frozenset({Pid(10), Pid(20)})
+    fault = AnnouncedFault(
+        bench.now_ns, "0000:5d:00.0", "Xid 79", "it fell off", True, True, holders
+    )
+    bench.devices.polled = [fault, *fault.of_holders]
+    bench.step()
+    assert bench.ears.announced == [(fault, frozenset({"u-a-0", "u-b-0"}))]
+    for gang, pid in (("a", 10), ("b", 20)):
+        (of_job,) = bench.gang(gang).watch.job.faults.reported
+        assert (of_job.pid, of_job.code, of_job.ends_job) == (pid, "Xid 79", True)
 
 
 def test_node_loop__a_gang_that_is_gone_is_not_watched_any_more(bench: Bench) -> None:

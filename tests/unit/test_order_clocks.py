@@ -9,6 +9,7 @@ import pytest
 
 from kcover_ebpf.agent.order_executor import OrderExecutor
 from kcover_ebpf.agent.order_journal import StopRecord
+from tests.unit.fake_holder import FakeHolder
 
 
 class FakeJournal:
@@ -42,7 +43,13 @@ def test_expire__a_clock_that_is_set_back_keeps_nothing_stopped(
     listeners: Any = SimpleNamespace(passed_over=lambda _: None)
     nothing: Any = SimpleNamespace()
     executor = OrderExecutor(
-        nothing, nothing, journal, listeners, lambda: now["wall"], lambda: now["steady"]
+        nothing,
+        nothing,
+        journal,
+        listeners,
+        FakeHolder(),
+        lambda: now["wall"],
+        lambda: now["steady"],
     )
     now.update(wall=wall_s, steady=steady_s)
     executor.expire()

@@ -16,8 +16,10 @@ import pytest
 
 from kcover_ebpf.agent import stop_and_kill
 from kcover_ebpf.agent.containers import Containers
-from kcover_ebpf.agent.order_executor import BundleWriter, Listeners, OrderExecutor
+from kcover_ebpf.agent.evidence_thread import BundleWriter
+from kcover_ebpf.agent.order_executor import OrderExecutor
 from kcover_ebpf.agent.order_journal import ContainerRef, OrderJournal, StopRecord
+from kcover_ebpf.agent.order_listeners import Listeners
 from kcover_ebpf.agent.pod_registry import PodRegistry
 from kcover_ebpf.agent.report_names import key_of
 from kcover_ebpf.api.fault_report import Ack, AckResult
@@ -26,6 +28,7 @@ from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.api.order import Order, OrderedIncident, Verb
 from kcover_ebpf.errors import ActionError
 from kcover_ebpf.host import terminate
+from tests.unit.fake_holder import FakeHolder
 
 NOW_S = 1000.0
 GANG = Gang(GangId.of("team", {"job": "train"}), "train", "PyTorchJob")
@@ -43,7 +46,9 @@ def executor(journal: OrderJournal, folder: Path, said: list[str] | None = None)
         evidence=lambda _gang, _found: BundleWriter("/bundle", lambda: None),
         passed_over=reported.append,
     )
-    return OrderExecutor(PodRegistry("n"), Containers([folder]), journal, listeners, lambda: NOW_S)
+    return OrderExecutor(
+        PodRegistry("n"), Containers([folder]), journal, listeners, FakeHolder(), lambda: NOW_S
+    )
 
 
 def test_order_executor__a_restarted_agent_reports_no_more_acks_than_the_schema_admits(
@@ -177,7 +182,7 @@ def test_order_executor__a_resume_does_not_depend_on_the_disk(
 def test_order_executor__nothing_is_stopped_once_the_agent_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stop_and_kill, "stop", lambda _: pytest.fail("stopped"))
+    monkeypatch.setattr(stop_and_kill, "stop", lambda *_: pytest.fail("stopped"))
     made = executor(OrderJournal(tmp_path / "orders.json"), tmp_path)
     made.close()
     stop = order("1")

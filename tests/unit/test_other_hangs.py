@@ -11,6 +11,7 @@ from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, Verdict, VerdictK
 from kcover_ebpf.facts.kernel import SignalSent
 from kcover_ebpf.ids import NS, Pid, Tid
 from kcover_ebpf.settings import Act, Policy
+from kcover_ebpf.tunables.diagnosis import KILLED_PATIENCE_S
 from tests.unit.outside_waits import passes
 from tests.unit.seen_verdicts import faults
 from tests.unit.wired_stage import Wired, all_become
@@ -96,7 +97,7 @@ def launched() -> Stage:
 def test_other_hangs__a_rank_that_its_launcher_killed_is_named_and_no_innocent_one() -> None:
     stage = launched()
     killed_by_its_launcher(stage)
-    stage.run(_PATIENCE_S - 5)
+    stage.run(KILLED_PATIENCE_S - 5)
     (verdict,) = faults(stage)
     assert verdict.culprit is not None
     assert (verdict.kind, verdict.cause, verdict.culprit.rank) == (
@@ -109,7 +110,7 @@ def test_other_hangs__a_rank_that_its_launcher_killed_is_named_and_no_innocent_o
     stage.run(10)
     latest = stage.tracker.latest
     assert latest is not None
-    assert decide(latest, Act.SHUTDOWN).reason == "fault announced by the kernel"
+    assert decide(latest, Act.SHUTDOWN).reason.startswith("announced")
 
 
 def test_other_hangs__a_rank_that_its_launcher_started_again_is_not_missed() -> None:
@@ -128,6 +129,11 @@ def test_other_hangs__a_rank_whose_thread_does_not_read_any_more_is_named() -> N
     stage.run(0.2)
     stage.unread[102, 21] = 8192
     stage.run(8)
+    assert faults(stage) == []
+    suspect = stage.tracker.current
+    assert suspect is not None
+    assert (suspect.kind, suspect.cause) == (VerdictKind.UNKNOWN, Cause.BLOCKED_READ)
+    stage.run(14)
     (verdict,) = faults(stage)
     assert verdict.culprit is not None
     assert (verdict.cause, verdict.culprit.rank) == (Cause.BLOCKED_READ, 2)

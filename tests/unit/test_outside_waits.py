@@ -106,7 +106,7 @@ def test_outside_waits__a_loader_that_cannot_continue_is_named_soon(
         for proc in (stage.rank(2), found[0]):
             outside(stage, proc, last_send_ns=stage.now_ns)
 
-    passes(stage, 5, each)
+    passes(stage, 8, each)
     (verdict,) = faults(stage)
     assert verdict.culprit is not None
     assert (verdict.cause, verdict.culprit.rank, verdict.culprit.tid) == (cause, 2, 500)

@@ -11,7 +11,7 @@ from kcover_ebpf.diagnosis.decisions import decide
 from kcover_ebpf.diagnosis.traffic import Traffic
 from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
 from kcover_ebpf.ids import NS, Inode, Pid
-from kcover_ebpf.settings import Act
+from kcover_ebpf.settings import Act, Policy
 from kcover_ebpf.tunables.diagnosis import PAYLOAD_RATE
 from tests.unit.seen_verdicts import faults
 from tests.unit.wired_stage import NOTHING, Wired, all_become, outside, unanswered
@@ -85,7 +85,7 @@ def test_payload_edges__a_link_to_a_rank_that_is_not_seen_is_lost_if_it_carried_
 
 def test_payload_edges__a_link_is_lost_since_it_broke_and_not_since_a_rank_moved() -> None:
     # three ranks have been computing for a minute when the connection between two of them dies
-    stage = Wired(world=4)
+    stage = Wired(world=4, policy=Policy(link_patience_s=8))
     stage.run(30)
     all_become(stage, "run")
     stage.run(60)
@@ -94,12 +94,12 @@ def test_payload_edges__a_link_is_lost_since_it_broke_and_not_since_a_rank_moved
     assert reported is not None
     assert reported.kind is VerdictKind.LOST_LINK
     assert reported.since_s == pytest.approx(stage.cut_ns / NS, abs=1.1)
-    assert decide(reported, Act.SHUTDOWN, None, 8.0).act is Act.SNAPSHOT
+    assert decide(reported, Act.SHUTDOWN).act is Act.SNAPSHOT
     stage.run(8)
     latest = stage.tracker.latest
     assert latest is not None
     assert latest.since_s == pytest.approx(stage.cut_ns / NS, abs=1.1)
-    assert decide(latest, Act.SHUTDOWN, None, 8.0).act is Act.SHUTDOWN
+    assert decide(latest, Act.SHUTDOWN).act is Act.SHUTDOWN
 
 
 def test_lost_edges__a_lost_heartbeat_is_no_lost_link() -> None:
@@ -184,7 +184,7 @@ def test_payload_edges__who_never_entered_the_collective_is_named_in_spite_of_he
         stage.become(stage.rank(rank), "futex")
         if rank != 3:
             stage.rank(rank).last_send_ns = stage.now_ns + NS // 5
-    stage.run(20)
+    stage.run(30)
     (verdict,) = faults(stage)
     assert verdict.culprit is not None
     assert (verdict.cause, verdict.culprit.rank) == (Cause.BLOCKED_UNKNOWN, 3)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tools import pages
 from tools.peerbench import report
 from tools.peerbench.daemons import problems, unhealthy
 from tools.peerbench.figures import figures, trains_again_s, typical
@@ -142,19 +143,19 @@ def test_write__the_tables_say_who_is_better(
     ended = record("py-spy", fault="checkpoint", ended_healthy=True)
     daemon = {"way": "gpud", "hours": 1.0, "problem": "", "cores": 0.02, "resident_bytes": 9e7}
     found = [record("kcover-ebpf"), wrong, ended, daemon | {"reported": ["os: zombies"]}]
-    results, docs = tmp_path / "results", tmp_path / "docs"
+    results = tmp_path / "results"
     results.mkdir()
-    docs.mkdir()
     for number, each in enumerate(found):
         (results / f"{number}.json").write_text(json.dumps(each))
-    monkeypatch.setattr(report, "DOCS", docs)
+    monkeypatch.setattr(report, "SVG", tmp_path / "peers.svg")
+    monkeypatch.setattr(pages, "DATA", tmp_path / "data")
     assert report.write(results) == 0
     printed = capsys.readouterr().out
     assert "| a rank is stopped | 75.0 / wrong 1 of 1 / 81.0 | - | 2.0 / 2.5 / 9.0 |" in printed
     assert "**ended 1 of 1**" in printed
     assert "- gpud, 1.0 hours: os: zombies" in printed
-    assert len((docs / "peers.jsonl").read_text().splitlines()) == 4
-    assert "kcover-ebpf: 9 s" in (docs / "peers.svg").read_text()
+    assert len((tmp_path / "data/peers.jsonl").read_text().splitlines()) == 4
+    assert "kcover-ebpf: 9 s" in (tmp_path / "peers.svg").read_text()
 
 
 def test_write__a_report_without_results_is_wrong_usage(

@@ -138,7 +138,9 @@ def test_port_watch__what_the_kernel_reported_an_rdma_port_is_not_reported_again
 
 def test_of_port__whom_a_port_concerns():
     change = PortChange(5, "mlx5_0/1", "", False, "port down")
-    assert of_port(change, {Pid(7)}, "0000:9a:00.0") == [
+    fault = replace(of_port(change, "0000:9a:00.0"), holders=frozenset({Pid(7)}))
+    assert (fault.port, fault.device_unfit) == ("mlx5_0/1", False)
+    assert fault.of_holders == [
         DeviceFault(
             5, Pid(7), "0000:9a:00.0", "port down", "RDMA port mlx5_0/1 is down: port down", False
         )

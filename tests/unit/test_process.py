@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kcover_ebpf.diagnosis.process import Effort, ProcessHistory
+from kcover_ebpf.diagnosis.background import Effort
+from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.facts.kernel import ProcessTotals
 from kcover_ebpf.ids import NS, Pid
 

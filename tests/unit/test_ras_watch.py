@@ -191,7 +191,7 @@ def test_inquiry__two_answers_after_a_movement_are_enough(
     last = [7, 6]
     nccl.place(1, LATE, {})
     monkeypatch.setattr(threading.Thread, "start", lambda _: None)
-    watched = watch._Inquiry(nccl.places, (), RasPatience())
+    watched = watch._Inquiry(client.RasHere(), nccl.places, (), RasPatience())
     monkeypatch.setattr(client, "ask", lambda *_: parse(json_report(next(steps, last))))
     answers: list[tuple[int, RasReport]] = []
     reported: list[CollectivesSeen] = []

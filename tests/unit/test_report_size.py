@@ -14,7 +14,7 @@ from kcover_ebpf.api.fault_report import (
     object_of,
 )
 from kcover_ebpf.cluster.report_size import MOST_BYTES, fitted
-from kcover_ebpf.diagnosis.process import Effort
+from kcover_ebpf.diagnosis.background import Effort
 from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot, SocketSnapshot
 from kcover_ebpf.diagnosis.roles import Role

@@ -175,7 +175,7 @@ def test_table__edges_name_both_ends() -> None:
         pid=Pid(8), fd=5, local=("10.0.0.2", 40000), remote=("10.0.0.1", 29500)
     )
     found = tcp_connections.edges([two, one], now_ns=5_000_000_000)
-    assert [(each["pid"], each["peer_pid"], each["fd"]) for each in found] == [(7, 8, 3), (8, 7, 5)]
+    assert [(each.pid, each.peer_pid, each.fd) for each in found] == [(7, 8, 3), (8, 7, 5)]
     table = tcp_connections.table(found)
     assert table[1].split()[:6] == [
         "process",

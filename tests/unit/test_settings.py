@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kcover_ebpf.errors import KcoverError, PolicyError
 from kcover_ebpf.settings import Policy, parse_duration
 
-KEYS = [field.name.removesuffix("_s") for field in fields(Policy)]
+KEYS = [field.name.removesuffix("_per_h").removesuffix("_s") for field in fields(Policy)]
 VALUES = st.one_of(
     st.floats().map(str),
     st.integers().map(str),
@@ -80,6 +80,7 @@ def test_policy__a_policy_keeps_the_defaults_it_does_not_name(tmp_path: Path) ->
 
 def test_policy__every_default_can_be_written_in_a_file(tmp_path: Path) -> None:
     plain = {"stall_factor": "1.5", "max_restarts": "3", "hard_limit": '"never"'}
+    plain |= {"false_restarts": '"1 per 1000h"'}
     lines = [
         f"{key} = {plain[key]}" if key in plain else f'{key} = "{getattr(Policy(), key + "_s")}s"'
         for key in KEYS

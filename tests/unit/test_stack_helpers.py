@@ -1,16 +1,17 @@
 """What py-spy says becomes frames by thread; what it cannot see is said."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from kcover_ebpf.confined import helper
+from kcover_ebpf.confined.helper import Helper
 from kcover_ebpf.trace.native_frames import shown
 from kcover_ebpf.trace.stack_helpers import Frames, Helpers, python_lines
-from kcover_ebpf.watching import helper_process, py_spy
+from kcover_ebpf.watching import py_spy
 from kcover_ebpf.watching.py_spy import is_python, parse
 
 FRAME = {"name": "acquire", "short_filename": "train.py", "filename": "/x/train.py", "line": 8}
@@ -85,7 +86,11 @@ def test_helpers__without_py_spy_the_missing_frames_are_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(py_spy, "program", lambda: None)
-    monkeypatch.setattr(helper_process, "start", lambda *_, **__: None)
+
+    def refused(*_: object, **__: object) -> Helper:
+        raise OSError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(helper, "start", refused)
     found = Helpers([(1, 1, "python3"), (1, 2, "python3")]).collect(1.0, {})
     assert found.blind[0] == "Python frames (py-spy is not installed)"
     assert found.blind[1] == "native frames of 2 threads (it did not start)"
@@ -112,25 +117,6 @@ def test_shown__the_interpreters_own_frames_are_put_together() -> None:
     ]
 
 
-SHOW = """
-import json, resource
-text = open("/proc/self/status").read()
-caps = {line.split()[0]: int(line.split()[1], 16) for line in text.splitlines() if line[:3] == "Cap"}
-data = resource.getrlimit(resource.RLIMIT_DATA)
-print(json.dumps([bool((caps["CapPrm:"] | caps["CapEff:"]) >> 21 & 1), data[0]]))
-"""
-
-
-@pytest.mark.needs("root")
-def test_start__a_helper_has_little_memory_and_no_right_to_administer(tmp_path: Path) -> None:
-    python = tmp_path / "python"
-    python.symlink_to(sys.executable)
-    process = helper_process.start([str(python), "-c", SHOW], 48 << 20)
-    assert process is not None
-    out, _ = process.communicate(timeout=20)
-    assert json.loads(out) == [False, 48 << 20]
-
-
 def test_helpers__few_run_at_once_and_all_in_the_end(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -144,6 +130,7 @@ def test_helpers__few_run_at_once_and_all_in_the_end(
     )
     spy.chmod(0o755)
     monkeypatch.setattr(py_spy, "program", lambda: str(spy))
+    monkeypatch.setattr(helper, "_FILE_BYTES", 4096)
     pids = range(9_000_001, 9_000_008)
     found = Helpers([(pid, pid, "python3") for pid in pids]).collect(20.0, {})
     assert set(found.python) == {(pid, pid) for pid in pids}

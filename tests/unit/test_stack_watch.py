@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from kcover_ebpf.confined import helper
 from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.tracker import Tracker
@@ -46,6 +47,7 @@ def spy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], Path
         program.write_text(f"#!/bin/sh\necho $5 >> {log}\n{script}\n")
         program.chmod(0o755)
         monkeypatch.setattr(py_spy, "program", lambda: str(program))
+        monkeypatch.setattr(helper, "_FILE_BYTES", 4096)
         return log
 
     return make

@@ -67,7 +67,7 @@ def known(*stacks: Stack) -> KnownWaits:
     ("stacks", "waits", "odd"),
     [
         ({0: A, 1: A, 2: B}, known(A), [2]),
-        ({0: A, 1: B, 2: B}, known(A), [1, 2]),
+        ({0: A, 1: B, 2: B}, known(A), []),
         ({0: A, 1: B}, known(A, B), []),
         ({0: A, 1: A, 2: B}, known(), [2]),
         ({0: A, 1: B}, known(), []),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -187,7 +188,7 @@ def test_of_port__a_port_that_is_back_ends_no_job():
     stage.run(30)
     stage.feed(down(stage))
     back = PortChange(stage.now_ns, "mlx5_0/1", NIC, True, "port ACTIVE")
-    for fault in of_port(back, {Pid(100)}, NIC):
+    for fault in replace(of_port(back, NIC), holders=frozenset({Pid(100)})).of_holders:
         stage.feed(fault)
     all_become(stage, "futex")
     stage.run(10)

@@ -18,9 +18,9 @@ from kcover_ebpf.facts.devices import AerTotal, CudaContext
 from kcover_ebpf.facts.host import Module, ProcessSeen, ThreadReading
 from kcover_ebpf.facts.kernel import ProcessExit, SocketSample, Tick
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.tapes.codec import decode, encode
-from kcover_ebpf.tapes.entries import FACTS, MARKS, Header, Judge
+from kcover_ebpf.tapes.entries import FACTS, MARKS, TAPE, Header, Judge
 
+encode, decode = TAPE.encode, TAPE.read
 ENTRIES = {**FACTS, **MARKS, "header": Header}
 
 
@@ -115,7 +115,7 @@ TICK = {"boottime_ns": 1, "period_ns": 1, "lost_count": 0, "late": False}
             {"boottime_ns": 1, "pid": 1, "fd": 1, "inode": 1, "state": "", "local": ["a"]},
             "local: expected 2 values, got 1",
         ),
-        (AerTotal, {"boottime_ns": 1, "device": "", "severity": [1]}, "severity: expected a word"),
+        (AerTotal, {"boottime_ns": 1, "device": "", "severity": [1]}, "severity: expected one of"),
         (ThreadReading, {**READING, "lock_memory": "0g"}, "lock_memory: expected hexadecimal"),
         (ProcessExit, {"boottime_ns": "\x1b[2J"}, r"'\\x1b\[2J'"),
     ],

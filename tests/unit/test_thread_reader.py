@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from kcover_ebpf.facts.host import CodeSeen, ReadingRequest, ThreadReading, Unreadable
 from kcover_ebpf.host.blocked_call import kind_of, parse_locks
 from kcover_ebpf.host.procfs import boottime_ns
-from kcover_ebpf.host.thread_reader import ThreadReader
+from kcover_ebpf.host.thread_reader import ThreadReader, ThreadReadings
 from kcover_ebpf.ids import Inode, Pid, Tid
 from tests.unit.patience import soon
 
@@ -30,7 +30,7 @@ NEAR_NS = 300_000_000
 
 
 def reading_of(request: ReadingRequest) -> ThreadReading:
-    (found,) = ThreadReader(platform.machine()).read([request], timeout_s=5)
+    (found,) = ThreadReader(ThreadReadings(platform.machine())).read([request], timeout_s=5)
     assert isinstance(found, ThreadReading)
     assert (found.pid, found.tid) == (request.pid, request.tid)
     return found
@@ -191,7 +191,7 @@ def test_thread_reader__who_holds_the_file_lock_is_reported(tmp_path: Path, call
 
 
 def test_thread_reader__a_thread_that_runs_or_is_gone_says_nothing_and_delays_no_other() -> None:
-    reader = ThreadReader(platform.machine())
+    reader = ThreadReader(ThreadReadings(platform.machine()))
     with subprocess.Popen(["true"]) as child:
         pass
     gone = ReadingRequest(Pid(child.pid), Tid(child.pid), 0)
@@ -206,12 +206,13 @@ class Stuck:
     """A reader at whose first processes no reading ends until `over` is set."""
 
     def __init__(self, patch: pytest.MonkeyPatch, count: int) -> None:
-        self.reader = ThreadReader(platform.machine())
+        readings = ThreadReadings(platform.machine())
+        self.reader = ThreadReader(readings)
         self.over = threading.Event()
         self.bad = [ReadingRequest(Pid(number), Tid(number), 0) for number in range(1, count + 1)]
         self.good = [ReadingRequest(Pid(number), Tid(number), 0) for number in range(1001, 1004)]
         self.begun: list[Pid] = []
-        real = self.reader._read
+        real = readings.reading
 
         def slow(request: ReadingRequest) -> ThreadReading | CodeSeen:
             self.begun.append(request.pid)
@@ -219,7 +220,7 @@ class Stuck:
                 self.over.wait()
             return real(request)
 
-        patch.setattr(self.reader, "_read", slow)
+        patch.setattr(readings, "reading", slow)
         patch.setattr("kcover_ebpf.host.read_workers.READ_STUCK_S", 0.1)
 
     def turn(self, timeout_s: float = 0.2) -> tuple[set[int], set[int]]:
@@ -358,7 +359,7 @@ def test_kind_of__any_link_has_a_kind_that_it_names_or_one_of_ours(target: str) 
 def test_thread_reader__of_a_thread_that_burns_the_mappings_and_the_words_at_its_own_stack_pointer_are_read() -> (
     None
 ):
-    reader = ThreadReader(platform.machine())
+    reader = ThreadReader(ThreadReadings(platform.machine()))
     address = ctypes.cast(ctypes.CDLL(None).getpid, ctypes.c_void_p).value or 0
     stack = (ctypes.c_uint64 * 256)(address)
     me = Pid(os.getpid())

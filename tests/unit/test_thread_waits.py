@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from kcover_ebpf.facts.host import ReadingRequest
-from kcover_ebpf.host.thread_reader import ThreadReader
+from kcover_ebpf.host.thread_reader import ThreadReader, ThreadReadings
 from kcover_ebpf.ids import Pid, Tid
 
 from .children import child_in
@@ -18,7 +18,7 @@ LOCK = "lock = threading.Lock(); lock.acquire(); ready(); lock.acquire()"
 
 
 def test_waits__the_file_that_a_child_reads_at_each_pass() -> None:
-    reader = ThreadReader(platform.machine())
+    reader = ThreadReader(ThreadReadings(platform.machine()))
     with child_in(READS, stdin=subprocess.PIPE) as asked:
         found = [reader.waits([asked], 20.0) for _ in range(2)]
     assert len(found) == 2
@@ -30,13 +30,13 @@ def test_waits__the_file_that_a_child_reads_at_each_pass() -> None:
 
 def test_waits__with_the_memory_of_the_lock_and_without_what_takes_longer() -> None:
     with child_in(LOCK) as asked:
-        (seen,) = ThreadReader(platform.machine()).waits([asked], 20.0).values()
+        (seen,) = ThreadReader(ThreadReadings(platform.machine())).waits([asked], 20.0).values()
     assert len(seen.lock_memory) == 24
     assert (seen.stack, seen.storage, seen.devices) == ((), None, None)
 
 
 def test_waits__what_is_not_read_in_time_is_missing_and_does_not_come_later() -> None:
-    reader = ThreadReader(platform.machine())
+    reader = ThreadReader(ThreadReadings(platform.machine()))
     absent = ReadingRequest(Pid(2**22 - 1), Tid(2**22 - 1), 0)
     with child_in(READS, stdin=subprocess.PIPE) as asked:
         first = reader.waits([asked], 0.0)

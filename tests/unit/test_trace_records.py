@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kcover_ebpf.diagnosis.describe_call import WaitTarget
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.output.formatting import SCHEMA, event_line
-from kcover_ebpf.trace.records import EVENTS, Stack, TracedThread, TraceHeader, parse, plain
+from kcover_ebpf.trace.records import EVENTS, TRACE, Stack, TracedThread, TraceHeader, parse
 
 NUMBERS = st.integers(0, 2**31)
 SPANS = st.none() | st.floats(0, 1e9)
@@ -54,29 +54,29 @@ STACKS = st.builds(
 
 
 @given(st.lists(ROWS, max_size=4))
-def test_plain__rows_survive(rows: list[TracedThread]) -> None:
-    line = parse(event_line("threads", 5.0, {"threads": [plain(row) for row in rows]}))
+def test_trace_records__rows_survive(rows: list[TracedThread]) -> None:
+    line = parse(event_line("threads", 5.0, {"threads": [TRACE.encode(row) for row in rows]}))
     assert (line.event, line.time_s, line.rows) == ("threads", 5.0, tuple(rows))
 
 
 @given(st.lists(STACKS, max_size=4), FRAMES)
-def test_plain__stacks_survive(stacks: list[Stack], blind: tuple[str, ...]) -> None:
-    fields = {"stacks": [plain(each) for each in stacks], "unobserved": list(blind)}
+def test_trace_records__stacks_survive(stacks: list[Stack], blind: tuple[str, ...]) -> None:
+    fields = {"stacks": [TRACE.encode(each) for each in stacks], "unobserved": list(blind)}
     line = parse(event_line("stacks", 5.0, fields))
     assert (line.stacks, line.blind) == (tuple(stacks), blind)
 
 
-def test_plain__the_first_record_survives() -> None:
+def test_trace_records__the_first_record_survives() -> None:
     header = TraceHeader("job", "host", ("a", "b"), "node-1", "1.2")
-    assert parse(event_line("trace", 1.0, plain(header))).header == header
+    assert parse(event_line("trace", 1.0, TRACE.encode(header))).header == header
 
 
 def test_parse__the_exit_code_is_given_by_the_last_record() -> None:
     assert parse(event_line("end", 1.0, {"exit_code": 1})).exit_code == 1
 
 
-def test_plain__fields_of_a_later_version_are_passed_over() -> None:
-    row = plain(TracedThread(None, 1, 1, "a", "helper")) | {"novel": 5}
+def test_trace_records__fields_of_a_later_version_are_passed_over() -> None:
+    row = TRACE.encode(TracedThread(None, 1, 1, "a", "helper")) | {"novel": 5}
     assert parse(event_line("threads", 1.0, {"threads": [row]})).rows == (
         TracedThread(None, 1, 1, "a", "helper"),
     )
@@ -136,4 +136,4 @@ def test_parse__an_edge_is_read_with_blanks_or_refused(edge: object, shown: int 
         return
     conclusion = parse(line).conclusion
     assert conclusion is not None
-    assert (conclusion.edges[0]["unread_bytes"], conclusion.edges[0]["local"]) == (shown, "")
+    assert (conclusion.edges[0].unread_bytes, conclusion.edges[0].local) == (shown, "")

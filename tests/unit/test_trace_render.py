@@ -19,7 +19,7 @@ from kcover_ebpf.diagnosis.verdict import (
 from kcover_ebpf.output import formatting
 from kcover_ebpf.output.formatting import event_line
 from kcover_ebpf.trace import advice, grouping, render
-from kcover_ebpf.trace.records import Line, Stack, TracedThread, TraceHeader, parse, plain
+from kcover_ebpf.trace.records import TRACE, Line, Stack, TracedThread, TraceHeader, parse
 
 HUNG = Verdict(
     job="train",
@@ -119,10 +119,10 @@ def trace() -> list[Line]:
         "next_step": advice.next_step(HUNG),
     }
     return [
-        record("trace", plain(TraceHeader("train", "host", ("pod-a",), "node-1", "1"))),
-        record("threads", {"threads": [plain(row) for row in ROWS]}),
-        record("threads", {"threads": [plain(row) for row in ROWS]}),
-        record("stacks", {"stacks": [plain(each) for each in STACKS], "unobserved": []}),
+        record("trace", TRACE.encode(TraceHeader("train", "host", ("pod-a",), "node-1", "1"))),
+        record("threads", {"threads": [TRACE.encode(row) for row in ROWS]}),
+        record("threads", {"threads": [TRACE.encode(row) for row in ROWS]}),
+        record("stacks", {"stacks": [TRACE.encode(each) for each in STACKS], "unobserved": []}),
         record("verdict", fields),
         record("end", {"exit_code": 1}),
     ]

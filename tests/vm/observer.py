@@ -14,6 +14,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, TextIO
 
+from kcover_ebpf.facts.devices import AnnouncedFault
 from kcover_ebpf.facts.kernel import Fact
 from kcover_ebpf.hardware.catalog.files import shipped
 from kcover_ebpf.hardware.watch import DeviceWatch
@@ -24,6 +25,12 @@ from kcover_ebpf.settings import Settings
 PERIOD_S = 0.25
 SELF_TEST_S = 10.0
 """On every kernel one of the probes reports the self-test's line, after a second at most where the host is idle."""
+
+
+def write_fact(out: TextIO, fact: Fact | AnnouncedFault) -> None:
+    # what is announced of this node has a fact of its own for each process
+    if not isinstance(fact, AnnouncedFault):
+        write(out, as_json(fact))
 
 
 def as_json(fact: Fact) -> dict[str, Any]:
@@ -58,11 +65,10 @@ def main() -> None:
         write(out, {"ready": watch.rung.value, "console": watch.console_works, "probes": probes})
         while True:
             for fact in kernel.wait(PERIOD_S):
-                further = [as_json(each) for each in watch.observe(fact, pids)]
-                for line in (as_json(fact), *further):
-                    write(out, line)
+                for each in (fact, *watch.observe(fact, pids)):
+                    write_fact(out, each)
             for each in watch.tick(pids):
-                write(out, as_json(each))
+                write_fact(out, each)
             write(out, {"cpu_s": time.process_time(), "rung": watch.rung.value})
 
 

@@ -143,8 +143,8 @@ def pause(seconds):
     subprocess.run(meanwhile, shell=True, check=True)
     time.sleep(seconds)
 (check,) = chosen([name], (), has_peers=False)
-found = joined(check.find(InspectionOptions(pause=pause)))
-print(json.dumps({"result": found.result.value, "evidence": found.evidence.splitlines(), "advice": found.advice}))
+found = joined(name, check.find(InspectionOptions(pause=pause)))
+print(json.dumps({"result": found.result.value, "evidence": found.evidence, "advice": found.advice}))
 """
 
 

@@ -149,7 +149,7 @@ checks = [Check("stuck", Cost.LIGHT, 5.0, "", "", hangs),
 stuck, other = runner.inspect(checks, InspectionOptions())
 with open(f"/proc/{{stuck.left_behind}}/stat") as file:
     state = split_stat(file.read())[1][0]
-print(json.dumps([stuck.result.value, stuck.evidence[0], state, other.result.value]))
+print(json.dumps([stuck.part.result.value, stuck.part.evidence[0], state, other.part.result.value]))
 """
 
 

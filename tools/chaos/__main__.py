@@ -32,6 +32,7 @@ from tools.chaos.jobs import JOB, Trained
 from tools.chaos.observe import Observer
 from tools.chaos.plan import FAULTS, Act, Kind, plan
 from tools.cluster.layout import DEFAULT_NAME, Bed
+from tools.pages import DATA
 
 _FAULTY = 2
 _VALUES = (
@@ -161,7 +162,7 @@ def main() -> int:
         "--name", default=DEFAULT_NAME, help=f"which test bed (default: {DEFAULT_NAME})"
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("docs/bench/chaos"), help="report, without its suffix"
+        "--out", type=Path, default=DATA / "chaos", help="report, without its suffix"
     )
     parser.add_argument("--plan", action="store_true", help="print what would happen, and end")
     chosen = parser.parse_args()

@@ -34,6 +34,7 @@ def write(
         "unanswered_rounds": misses,
         **asdict(outcome),
     }
+    out.parent.mkdir(parents=True, exist_ok=True)
     out.with_suffix(".json").write_text(json.dumps(body, indent=1) + "\n")
     page = page_of(seed, minutes, done, outcome, broken)
     out.with_suffix(".md").write_text(page)

@@ -37,7 +37,6 @@ from tools.clusterbench.meter import Meter
 from tools.clusterbench.needs import AGENT, ON_CLUSTER, SLOW, WAYS, lack, programs
 from tools.clusterbench.plane import (
     NAMESPACE,
-    ROOT,
     Controller,
     cluster,
     in_parallel,
@@ -48,6 +47,7 @@ from tools.clusterbench.plane import (
 )
 from tools.clusterbench.restart import restart
 from tools.clusterbench.slow import slow
+from tools.pages import DATA
 
 _REPORTS = f"/apis/kcover.io/v1alpha1/namespaces/{NAMESPACE}/faultreports"
 _INCIDENTS = f"/apis/kcover.io/v1alpha1/namespaces/{NAMESPACE}/incidents"
@@ -305,7 +305,7 @@ def main() -> None:
     parser.add_argument("--commit", default="HEAD~1", help="rates: the package to compare with")
     parser.add_argument("--span", type=int, default=60, help="load: seconds of each measurement")
     parser.add_argument("--bin", type=Path, default=programs())
-    parser.add_argument("--record", type=Path, default=ROOT / "docs/bench/clusterbench.jsonl")
+    parser.add_argument("--record", type=Path, default=DATA / "clusterbench.jsonl")
     asked = parser.parse_args()
     lacking = lack(asked.scenario, asked.bin)
     if lacking is not None:
@@ -323,6 +323,7 @@ def main() -> None:
         found["load_after"] = round(os.getloadavg()[0], 1)
         found["time"] = rfc3339.to_text(time.time())[:19] + "Z"
         print(json.dumps(found, indent=2), flush=True)
+        asked.record.parent.mkdir(parents=True, exist_ok=True)
         with asked.record.open("a", encoding="utf-8") as record:
             record.write(json.dumps(found) + "\n")
 

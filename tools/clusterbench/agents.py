@@ -83,7 +83,7 @@ class Agents:
 def _settings(
     session: ApiClient, agents: Sequence[dict[str, Any]], listening: bool
 ) -> dict[str, Any]:
-    known = session.configuration
+    known = session.configuration()
     version = session.list(_INCIDENTS, {"limit": "1"})["metadata"]["resourceVersion"]
     query = {"watch": "1", "resourceVersion": version, "timeoutSeconds": "900"}
     return {

@@ -33,7 +33,7 @@ class Meter:
 def _requests(session: ApiClient) -> Counter[str]:
     from kubernetes import client
 
-    with client.ApiClient(session.configuration) as api:
+    with client.ApiClient(session.configuration()) as api:
         asked = api.param_serialize("GET", "/metrics", auth_settings=["BearerToken"])
         text = api.call_api(*asked).read().decode()
     served: Counter[str] = Counter()

@@ -20,10 +20,12 @@ from tools.costbench.statistics import (
     trimmed_mean,
 )
 from tools.machine import kernel_series
+from tools.pages import DATA, ROOT
 
 Raw = Mapping[str, Any]
 Rows = Sequence[Sequence[str]]
 
+PAGE, RAW_NAME = ROOT / "docs/bench/costbench.md", "costbench.json"
 BASELINE = "absent"
 GOAL_THREADS = 2_500
 LARGE_THREADS = 8_000
@@ -34,7 +36,7 @@ _HEAD = """\
 # Cost bench
 
 Made by `tools/costbench/run`{quick}; do not edit. `tools/costbench/report` makes it again from the
-raw numbers in [costbench.json](costbench.json). What is measured and how:
+raw numbers. What is measured and how:
 [tools/costbench/README.md](../../tools/costbench/README.md).
 
 {machine}
@@ -292,13 +294,12 @@ def text(raw: Raw) -> str:
 
 def main() -> None:
     """Write the report again from the raw numbers."""
-    default = Path(__file__).resolve().parents[2] / "docs" / "bench" / "costbench.json"
-    path = Path(sys.argv[1]) if len(sys.argv) > 1 else default
+    path = Path(sys.argv[1]) if len(sys.argv) > 1 else DATA / RAW_NAME
     try:
         raw = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         sys.exit(f"cannot read {path} ({error}); run tools/costbench/run first")
-    path.with_suffix(".md").write_text(text(raw))
+    PAGE.write_text(text(raw))
 
 
 if __name__ == "__main__":

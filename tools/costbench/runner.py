@@ -1,4 +1,4 @@
-"""Measures what the sensor costs and writes docs/bench/costbench.json and costbench.md.
+"""Measures what the sensor costs and writes docs/bench/costbench.md, and the raw numbers.
 
 See README.md here for what is measured and how. Needs root and a machine that does nothing else:
 the report states the load average, and what it says about small numbers.
@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from tools.costbench import agent_cost, passes, report, training_cost
-from tools.costbench.processes import ROOT, SENSOR, build_load
+from tools.costbench.processes import SENSOR, build_load
 from tools.costbench.statistics import interleave
 from tools.machine import cpu_model
+from tools.pages import data_file
 
 SEED = 3
 CROWDS = ((200, 4), (2_500, 20), (8_000, 64))
@@ -50,7 +51,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--quick", action="store_true", help="8 minutes instead of 20: a smoke test"
     )
-    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "bench" / "costbench")
+    parser.add_argument("--page", type=Path, default=report.PAGE, help="the report")
+    parser.add_argument("--raw", type=Path, help="the raw numbers (.bench/data/costbench.json)")
     return parser.parse_args()
 
 
@@ -112,10 +114,10 @@ def main() -> None:
     before = machine()
     raw = {"quick": args.quick, "machine": before, **measure(QUICK if args.quick else WHOLE)}
     raw["machine"]["load_average_end"] = os.getloadavg()[0]
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.with_suffix(".json").write_text(json.dumps(raw, separators=(",", ":")) + "\n")
-    args.output.with_suffix(".md").write_text(report.text(raw))
-    _say(f"written: {args.output.with_suffix('.md')}")
+    file = args.raw or data_file(report.RAW_NAME)
+    file.write_text(json.dumps(raw, separators=(",", ":")) + "\n")
+    args.page.write_text(report.text(raw))
+    _say(f"written: {args.page}")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 python -m tools.docs.links     one line for each link that leads nowhere; exits 1 if there is one
 
-The pages are those of the site, SECURITY.md and the README of each tool. A link to a file must lead
+The pages are those of the site, and those that are read in the repository only. A link to a file must lead
 to a file of the repository, one to a heading to a heading, and the navigation in mkdocs.yml must
 list each page of the site once, by itself or with its folder. `make docs` builds the site.
 """
@@ -21,7 +21,9 @@ OUTSIDE = {
     "CHANGELOG.md": "changelog.md",
 }
 # Read in the repository only.
-NOT_IN_SITE = ("SECURITY.md", "tools/*/README.md")
+NOT_IN_SITE = (
+    "SECURITY.md", "CODE_OF_CONDUCT.md", "tools/*/README.md", "charts/*/README.md", "contrib/*/README.md",
+)  # fmt: skip
 # Written while the site is built.
 GENERATED = {"commands.md"}
 LINK = re.compile(r"(?<=\]\()([^)\s]+)(?=\))")

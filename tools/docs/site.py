@@ -1,8 +1,8 @@
 """What mkdocs does to our pages beyond its own work; mkdocs.yml names this file under `hooks`.
 
 Adds the pages outside docs/ and the generated page of commands, lists the pages of the folders in
-the navigation, and points links at what the site has: a link to a file that is no page becomes the
-file's name, or a link into the repository where the environment's KCOVER_REPOSITORY gives its URL.
+the navigation, and points links at what the site has. A link to a file that is no page leads into the
+repository. The environment's KCOVER_REPOSITORY may replace its URL; if it is empty, the link becomes the file's name.
 """
 
 import os
@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # mkdocs loads a hook by its path
 
 from tools.docs import commands, links  # noqa: E402
+from tools.pages import REPOSITORY  # noqa: E402
 
 LABELLED = re.compile(r"\[([^]]*)\]\(([^)\s]+)\)")
 
@@ -49,7 +50,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """Point the links of a page at pages of the site."""
     name = page.file.src_uri
     source = next((key for key, value in links.OUTSIDE.items() if value == name), f"docs/{name}")
-    return relinked(markdown, source, os.environ.get("KCOVER_REPOSITORY"))
+    return relinked(
+        markdown, source, os.environ.get("KCOVER_REPOSITORY", f"{REPOSITORY}/blob/main")
+    )
 
 
 def relinked(text: str, source: str, repository: str | None) -> str:

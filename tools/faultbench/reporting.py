@@ -1,4 +1,4 @@
-"""`tools/faultbench/report`: results -> docs/bench/faultbench.jsonl -> report and plots.
+"""`tools/faultbench/report`: results -> .bench/data/faultbench.jsonl -> report and plots in docs/bench.
 
 The report is made from the data file alone, so that it can be made again.
 """
@@ -22,11 +22,11 @@ from tools.faultbench.figures import (
     quantile,
     valid_faults,
 )
-from tools.faultbench.job import ROOT
 from tools.faultbench.judge import fault_verdicts, named_rank
 from tools.faultbench.plan import SCENARIOS
 from tools.faultbench.runner import RESULTS
 from tools.faultbench.scenario import CUDA, NOT_HERE, NOT_HERE_OF_DEVICES
+from tools.pages import DATA, ROOT
 
 OUT = ROOT / "docs/bench"
 KEPT = (
@@ -235,9 +235,10 @@ def markdown(records: Sequence[Record], name: str = "faultbench") -> str:
     """The whole report; `name` is that of the files it belongs to."""
     loads = sorted(r["load"] for r in records if "load" in r)
     frameworks = ", ".join(sorted({r["framework"] for r in records}))
-    return f"""# Fault bench
+    kind = "" if name == "faultbench" else f": {name.removeprefix('faultbench-')}"
+    return f"""# Fault bench{kind}
 
-Made by `tools/faultbench/report` from [{name}.jsonl]({name}.jsonl): {len(records)} runs on
+Made by `tools/faultbench/report` from {len(records)} runs on
 {frameworks}, beside a load of {number(quantile(loads, 0.5))} (median; from {number(quantile(loads, 0.0))} to \
 {number(quantile(loads, 1.0))}). What happened and when was written down by the injector and the training, never by the
 detector. Latency runs from the onset: when the fault began, or the last step that the culprit still
@@ -275,12 +276,14 @@ def main(argv: list[str] | None = None) -> int:
     """Write the data file (if there are results), the report and the plots; 2 without any data."""
     parser = argparse.ArgumentParser(prog="tools/faultbench/report", description=__doc__)
     parser.add_argument("--results", type=Path, default=RESULTS / "sensor")
-    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--out", type=Path, default=OUT, help="folder of report and plots")
+    parser.add_argument("--data", type=Path, default=DATA, help="folder of the raw lines")
     parser.add_argument("--name", default="faultbench", help="what the files are called")
     args = parser.parse_args(argv)
-    data = args.out / f"{args.name}.jsonl"
+    data = args.data / f"{args.name}.jsonl"
+    args.out.mkdir(parents=True, exist_ok=True)
     if args.results.is_dir() and (fresh := gather(args.results)):
-        args.out.mkdir(parents=True, exist_ok=True)
+        data.parent.mkdir(parents=True, exist_ok=True)
         data.write_text("".join(json.dumps(record) + "\n" for record in fresh))
     if not data.exists():
         print(f"report: no results in {args.results}; run tools/faultbench/run", file=sys.stderr)

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tools.faultbench.job import ROOT
 from tools.faultbench.plots import frame, text, x_of
+from tools.pages import ROOT, data_file
 from tools.peerbench.attempt import FAULTS
 from tools.peerbench.figures import Record, typical
 from tools.peerbench.ways import WAYS
 
-DOCS = ROOT / "docs/bench"
+SVG = ROOT / "docs/bench/peers.svg"
 ROW, TOP = 18, 50
 COLOURS = dict(zip(WAYS, ("#8a8a8a", "#c46210", "#4b8b3b", "#8e2a5b", "#1b6ca8"), strict=True))
 
@@ -108,7 +108,7 @@ def words_of(daemons: Sequence[Record]) -> str:
 
 
 def write(results: Path) -> int:
-    """Write docs/bench/peers.{jsonl,svg}, and print the tables for peers.md; 2 without results."""
+    """Write the lines and docs/bench/peers.svg, and print the tables for peers.md; 2 without results."""
     found: list[dict[str, Any]] = [
         json.loads(path.read_text()) for path in sorted(results.glob("*.json"))
     ]
@@ -118,7 +118,7 @@ def write(results: Path) -> int:
         return 2
     daemons = [each for each in found if "fault" not in each]
     lines = "".join(json.dumps(each) + "\n" for each in found)
-    (DOCS / "peers.jsonl").write_text(lines)
-    (DOCS / "peers.svg").write_text(chart(records))
+    data_file("peers.jsonl").write_text(lines)
+    SVG.write_text(chart(records))
     print(table(records), costs(records, daemons), words_of(daemons), sep="\n\n")
     return 0

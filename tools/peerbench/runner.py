@@ -130,7 +130,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the results")
     parser.add_argument("--fresh", action="store_true", help="do attempts again")
     parser.add_argument(
-        "--report", action="store_true", help="write docs/bench/peers.* from the results"
+        "--report", action="store_true", help="write docs/bench/peers.svg from the results"
     )
     args = parser.parse_args(argv)
     if args.report:

@@ -1,33 +1,58 @@
 """Packs a Helm chart as `helm package` does, but the same files always give the same bytes."""
 
-import gzip
-import io
-import tarfile
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
+from tools.release import archive
 
-def pack(chart: Path, target: Path, epoch_s: int) -> None:
-    """Write the chart in the folder `chart` to `target` (.tgz), all times being `epoch_s` (seconds since 1970)."""
+
+@dataclass(frozen=True)
+class Image:
+    """Where the image is published: `repository` without a tag, `digest` as sha256:..."""
+
+    repository: str
+    digest: str
+
+
+def pack(chart: Path, target: Path, epoch_s: int, image: Image | None = None) -> None:
+    """Write the chart in the folder `chart` to `target` (.tgz), all times being `epoch_s` (seconds since 1970).
+
+    With an image, the packed values name it by its digest.
+    """
     patterns = [line.strip("/") for line in (chart / ".helmignore").read_text().split()]
-    raw = io.BytesIO()
-    with tarfile.open(fileobj=raw, mode="w", format=tarfile.USTAR_FORMAT) as archive:
-        for path in wanted(chart, patterns):
-            entry = tarfile.TarInfo(f"{chart.name}/{path.relative_to(chart)}")
-            entry.size, entry.mtime, entry.mode = path.stat().st_size, epoch_s, 0o644
-            with open(path, "rb") as content:
-                archive.addfile(entry, content)
-    target.write_bytes(gzip.compress(raw.getvalue(), mtime=epoch_s))
+    entries = [
+        archive.entry(f"{chart.name}/{path.relative_to(chart)}", path)
+        for path in wanted(chart, patterns)
+    ]
+    if image is not None:
+        values = f"{chart.name}/values.yaml"
+        entries = [
+            archive.Entry(values, pinned(each.content.decode(), image).encode())
+            if each.name == values
+            else each
+            for each in entries
+        ]
+    archive.write(target, entries, epoch_s)
+
+
+def pinned(values: str, image: Image) -> str:
+    """The text of values.yaml with the image's repository and digest; raises ValueError where it has no such lines."""
+    for key, value in (("repository", image.repository), ("digest", image.digest)):
+        values, count = re.subn(rf"^  {key}: .*$", f"  {key}: {value}", values, flags=re.MULTILINE)
+        if count != 1:
+            raise ValueError(f"values.yaml has {count} lines with image.{key}, expected one")
+    return values
 
 
 def wanted(chart: Path, patterns: Sequence[str]) -> list[Path]:
     """The files that belong into the package, Chart.yaml first."""
 
     def is_ignored(path: Path) -> bool:
-        return any(
-            fnmatch(part, each) for part in path.relative_to(chart).parts for each in patterns
-        )
+        parts = path.relative_to(chart).parts
+        return any(fnmatch(part, pattern) for part in parts for pattern in patterns)
 
     files = (path for path in chart.rglob("*") if path.is_file() and not is_ignored(path))
     return sorted(files, key=lambda path: (path.name != "Chart.yaml" or path.parent != chart, path))

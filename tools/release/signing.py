@@ -1,8 +1,4 @@
-"""Checksums, and their signature by an SSH key.
-
-ssh-keygen is on every Debian and most other machines, so neither the one who signs nor the one who
-verifies needs another program.
-"""
+"""Checksums, and their signatures: by an SSH key, which needs no program that is not there, and by minisign."""
 
 import hashlib
 import subprocess
@@ -32,8 +28,8 @@ def sign(file: Path, key: Path) -> Path:
     """Sign a file with a private SSH key, and verify that; the signature's path. Raises `SigningFailed`."""
     signature = file.with_name(f"{file.name}.sig")
     signature.unlink(missing_ok=True)
-    run("-Y", "sign", "-f", str(key), "-n", NAMESPACE, str(file))
-    public = run("-y", "-f", str(key))
+    _run("ssh-keygen", "-Y", "sign", "-f", str(key), "-n", NAMESPACE, str(file))
+    public = _run("ssh-keygen", "-y", "-f", str(key))
     with tempfile.NamedTemporaryFile("w") as signers:
         signers.write(f'release namespaces="{NAMESPACE}" {public}')
         signers.flush()
@@ -41,20 +37,34 @@ def sign(file: Path, key: Path) -> Path:
     return signature
 
 
+def sign_by_minisign(file: Path, key: Path, comment: str) -> Path:
+    """Sign a file with a minisign key that has no password, and verify that; the signature's path.
+
+    `comment` is signed too. minisign's own comment would hold the time, and each signature would differ. Raises
+    `SigningFailed`.
+    """
+    signature = file.with_name(f"{file.name}.minisig")
+    _run("minisign", "-S", "-s", str(key), "-m", str(file), "-x", str(signature), "-t", comment)
+    with tempfile.TemporaryDirectory() as folder:
+        public = Path(folder, "minisign.pub")
+        _run("minisign", "-R", "-s", str(key), "-p", str(public))
+        _run("minisign", "-V", "-q", "-p", str(public), "-m", str(file), "-x", str(signature))
+    return signature
+
+
 def verify(file: Path, signature: Path, signers: Path) -> None:
     """Raise `SigningFailed` unless "release" of the file `signers` has signed `file`."""
     options = ["-Y", "verify", "-f", str(signers), "-I", "release", "-n", NAMESPACE]
-    run(*options, "-s", str(signature), stdin=file.read_bytes())
+    _run("ssh-keygen", *options, "-s", str(signature), stdin=file.read_bytes())
 
 
-def run(*arguments: str, stdin: bytes = b"") -> str:
-    """What ssh-keygen prints; raises `SigningFailed`."""
+def _run(*command: str, stdin: bytes = b"") -> str:
+    """What a command prints; raises `SigningFailed`."""
     try:
-        done = subprocess.run(
-            ["ssh-keygen", *arguments], input=stdin, capture_output=True, check=False
-        )
+        done = subprocess.run(command, input=stdin, capture_output=True, check=False)
     except FileNotFoundError:
-        raise SigningFailed("ssh-keygen is missing: install openssh-client") from None
+        package = {"ssh-keygen": "openssh-client"}.get(command[0], command[0])
+        raise SigningFailed(f"{command[0]} is missing: install {package}") from None
     if done.returncode != 0:
         raise SigningFailed(" ".join((done.stderr or done.stdout).decode().split()))
     return done.stdout.decode()

@@ -1,10 +1,11 @@
-"""Installs the wheel on a clean Debian, in a chroot, and runs it: `make test-wheel`, as root.
+"""Installs what is in dist/ on clean systems, in chroots, and runs it: `make test-wheel`, `make test-install`, as root.
 
 PYTHONPATH=. python3 -m tools.release.userland [SUITE...]    bookworm and trixie, if none is named
 
-Each system has Debian's minimal packages, Python with venv and libbpf, and nothing else; what the
-wheel needs beside it comes from pip. The apt and pip settings of this machine (environment,
-files that it names, pip.conf) are those inside; nothing of them is kept.
+Each system has its distribution's minimal packages, Python with venv and libbpf, and nothing else. What the wheel needs
+beside it comes from pip; the kubectl plug-in needs nothing. Inside, apt and pip have the settings of this machine
+(environment, files that it names, pip.conf), none of which is kept. Ubuntu's packages are checked against
+KCOVER_UBUNTU_KEYRING (/usr/share/keyrings/ubuntu-archive-keyring.gpg, of the package ubuntu-keyring).
 """
 
 import os
@@ -13,11 +14,37 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SUITES = ("bookworm", "trixie")
-PACKAGES = "python3,python3-venv,libbpf1,ca-certificates"
+
+
+@dataclass(frozen=True)
+class System:
+    """A distribution as mmdebstrap makes it; `source` are its arguments after the folder."""
+
+    title: str
+    more_packages: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    source: tuple[str, ...] = ()
+
+
+_UBUNTU_KEYRING = os.environ.get(
+    "KCOVER_UBUNTU_KEYRING", "/usr/share/keyrings/ubuntu-archive-keyring.gpg"
+)
+SYSTEMS = {
+    "bookworm": System("Debian 12"),
+    "trixie": System("Debian 13"),
+    "noble": System(
+        "Ubuntu 24.04",
+        ("libstdc++6",),  # google-re2 needs it; Debian's minimal system has it
+        (f"--keyring={_UBUNTU_KEYRING}", "--components=main,universe"),
+        ("http://archive.ubuntu.com/ubuntu",),
+    ),
+}
+DEFAULT = ("bookworm", "trixie")
+PACKAGES = ("python3", "python3-venv", "libbpf1", "ca-certificates")
 SETTINGS = ("PIP_", "SSL_CERT", "REQUESTS_CA_BUNDLE", "http_proxy", "https_proxy", "no_proxy")
 PIP_FILES = (
     Path("/etc/pip.conf"),
@@ -30,11 +57,13 @@ NETWORK = ("/etc/resolv.conf", "/etc/hosts")
 # In the chroot; the last command's failure, or any other's, is ours.
 SCRIPT = r"""
 set -eu
+command -v clang gcc make && { echo "a compiler is installed: this system is not clean" >&2; exit 1; }
+cd /dist
+test ! -e SHA256SUMS || sha256sum --quiet --check SHA256SUMS
 cd /root
 python3 -m venv env
-env/bin/pip install --quiet --no-cache-dir /wheel/*.whl
+env/bin/pip install --quiet --no-cache-dir /dist/*.whl
 export PATH=/root/env/bin:$PATH
-command -v clang gcc make && { echo "a compiler is installed: this system is not clean" >&2; exit 1; }
 kcover-ebpf --version
 kcover-ebpf run -- true
 kcover-ebpf run -- sh -c 'exit 7' >/dev/null 2>&1 || code=$?
@@ -44,6 +73,21 @@ grep attached doctor.txt | head -n 3
 kcover-ebpf xid 79
 echo 'NVRM: Xid (PCI:0000:41:00): 79, GPU has fallen off the bus.' | kcover-ebpf logs -
 test -f env/share/man/man1/kcover-ebpf-run.1
+kcover-ebpf completion bash | grep -q complete
+for archive in /dist/kubectl-kcover-*.tar.gz; do
+	test -e "$archive" || continue
+	mkdir -p /opt/kubectl-kcover
+	tar -xzf "$archive" -C /opt/kubectl-kcover
+	ln -sf /opt/kubectl-kcover/kubectl-kcover /opt/kubectl-kcover/kubectl_complete-kcover /usr/bin/
+	PATH=/usr/bin:/bin kubectl-kcover --version
+	PATH=/usr/bin:/bin kubectl_complete-kcover expl | grep -q explain
+	PATH=/usr/bin:/bin kubectl-kcover --help | grep -q uncordon
+	# without a cluster its error is one line, which the client's whole import precedes
+	PATH=/usr/bin:/bin kubectl-kcover list >list.txt 2>&1 || code=$?
+	test "$code" != 7
+	test "$(wc -l <list.txt)" = 1
+	cat list.txt
+done
 """
 
 
@@ -67,24 +111,25 @@ def shown(environment: dict[str, str]) -> Iterator[tuple[Path, Path]]:
 
 
 def make_system(suite: str, folder: Path) -> None:
-    """A minimal Debian in `folder`."""
+    """A minimal system in `folder`."""
+    system = SYSTEMS[suite]
+    packages = [*PACKAGES, *system.more_packages]
     command = [
         *PRIVATE,
         "mmdebstrap",
         "--variant=minbase",
         "--quiet",
-        f"--include={PACKAGES}",
-        suite,
-        str(folder),
+        f"--include={','.join(packages)}",
     ]
+    command += [*system.options, suite, str(folder), *system.source]
     subprocess.run(command, check=True, env={**os.environ, "TMPDIR": str(folder.parent)})
 
 
-def try_wheel(folder: Path, system: Path) -> int:
-    """Install the wheel in `folder` in `system`, and run it; the exit code."""
+def try_files(folder: Path, system: Path) -> int:
+    """Install the files in `folder` in `system`, and run them; the exit code."""
     environment = settings()
     lines = ["set -eu"]
-    for source, target in [*shown(environment), (folder, Path("/wheel"))]:
+    for source, target in [*shown(environment), (folder, Path("/dist"))]:
         inside = f"{system}{target}"
         make = (
             f"mkdir -p '{inside}'"
@@ -100,25 +145,35 @@ def try_wheel(folder: Path, system: Path) -> int:
 
 def main(suites: Sequence[str]) -> int:
     """Try each suite; 1 if one failed, 2 if it could not be tried."""
-    wheels = sorted((ROOT / "dist").glob("*.whl"))
-    if os.geteuid() != 0 or shutil.which("mmdebstrap") is None or len(wheels) != 1:
-        text = (
-            "run as root, with mmdebstrap (tools/setup image) and one wheel in dist/ (make wheel)"
-        )
-        print(f"userland: {text}", file=sys.stderr)
+    dist = ROOT / "dist"
+    if problem := _lacking(suites, len(list(dist.glob("*.whl")))):
+        print(f"userland: {problem}", file=sys.stderr)
         return 2
     failed = []
-    for suite in suites or SUITES:
+    for suite in suites or DEFAULT:
+        title = SYSTEMS[suite].title
         with tempfile.TemporaryDirectory(prefix="kcover-userland-") as folder:
-            print(f"=== {suite}: {wheels[0].name} on a clean system", flush=True)
+            print(f"=== {title}: what is in dist/ on a clean system", flush=True)
             make_system(suite, Path(folder, suite))
-            code = try_wheel(wheels[0].parent, Path(folder, suite))
-        print(
-            f"=== {suite}: {'works' if code == 0 else f'FAILED with exit code {code}'}", flush=True
-        )
+            code = try_files(dist, Path(folder, suite))
+        result = "works" if code == 0 else f"FAILED with exit code {code}"
+        print(f"=== {title}: {result}", flush=True)
         if code != 0:
             failed.append(suite)
     return 1 if failed else 0
+
+
+def _lacking(suites: Sequence[str], wheels: int) -> str | None:
+    """What is missing before any system can be tried."""
+    if unknown := [suite for suite in suites if suite not in SYSTEMS]:
+        return f"no suite {unknown[0]}; there are {', '.join(SYSTEMS)}"
+    if os.geteuid() != 0 or shutil.which("mmdebstrap") is None:
+        return "run as root, with mmdebstrap (tools/setup image)"
+    if wheels != 1:
+        return "dist/ must have one wheel: run make wheel or make release"
+    if "noble" in suites and not Path(_UBUNTU_KEYRING).exists():
+        return f"{_UBUNTU_KEYRING} is missing: set KCOVER_UBUNTU_KEYRING"
+    return None
 
 
 if __name__ == "__main__":

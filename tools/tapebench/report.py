@@ -27,7 +27,7 @@ def _summary(healthy: Sequence[Line]) -> Iterable[str]:
     yield "Scripted threads, connections and ports of 2, 4 or 8 ranks were fed to the judge that ships, with the"
     yield "default policy and `--act shutdown`."
     yield "It shows what the code does with such facts, not how often real jobs make them."
-    yield "Made by `tools/tapebench/run`; the lines are in `tapes.jsonl`."
+    yield "Made by `tools/tapebench/run`."
     yield ""
     yield f"**{hours:.1f} healthy job-hours, {len(ended)} false shutdowns.**"
     yield (

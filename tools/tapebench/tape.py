@@ -244,8 +244,8 @@ class Tape:
         self._outcome.text = f"{reported.kind.value} {reported.cause.value}"
 
     def _decide(self, latest: Verdict) -> None:
-        policy, outcome = Policy(), self._outcome
-        decision = decide(latest, Act.SHUTDOWN, policy.hard_limit_s, policy.link_patience_s)
+        outcome = self._outcome
+        decision = decide(latest, Act.SHUTDOWN)
         if decision.act is not Act.SHUTDOWN:
             return
         since_ns = self._began_ns if self._began_ns < FOREVER_NS else 1000 * NS

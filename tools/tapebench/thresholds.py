@@ -94,7 +94,7 @@ def markdown(lines: Sequence[Line]) -> str:
         "# Thresholds that were chosen",
         "",
         "The tapes of one seed, judged with each threshold halved and doubled",
-        "(`python -m tools.tapebench.thresholds`; the lines are in `thresholds.jsonl`). Synthetic.",
+        "(`python -m tools.tapebench.thresholds`). Synthetic.",
         "Tapes differ in a reported verdict, or only in the number of passes, from what ships; where none",
         "differs in either, no tape came near the threshold.",
         "",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from posixpath import basename
@@ -17,6 +17,7 @@ from kcover_ebpf.host import procfs
 from kcover_ebpf.host.elf_functions import ElfError, function_offsets
 from kcover_ebpf.host.proc_text import code_mappings
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.kernel.capabilities import Capability, raised
 
 LIBRARIES = ("libnccl.so", "librccl.so")
 HOSTS = ("libtorch_cuda", "libtorch_hip", "libtensorflow", "xla_cuda_plugin", "pjrt_c_api_gpu")
@@ -35,6 +36,9 @@ class MappedFile:
     inode: int
     path: str
     """In the process's own mount namespace."""
+    start: int = field(default=0, compare=False)
+    end: int = field(default=0, compare=False)
+    """Of one of its mappings: addresses."""
 
 
 def candidates(lines: Iterable[str], names: tuple[str, ...]) -> list[MappedFile]:
@@ -42,7 +46,7 @@ def candidates(lines: Iterable[str], names: tuple[str, ...]) -> list[MappedFile]
     found: dict[MappedFile, None] = {}
     for each in code_mappings(lines):
         if each.path.startswith("/") and basename(each.path).startswith(names):
-            found[MappedFile(each.inode, each.path)] = None
+            found.setdefault(MappedFile(each.inode, each.path, each.start, each.end))
     return list(found)
 
 
@@ -73,6 +77,8 @@ class Libraries:
 
     names: Collection[str]
     """The functions that are wanted."""
+    read: Callable[[int, Collection[str]], Mapping[str, int]] = function_offsets
+    """Who reads an open file; raises `ElfError`, `OSError`."""
     _known: dict[tuple[int, ...], Mapping[str, int]] = field(default_factory=dict)
 
     @contextmanager
@@ -109,19 +115,24 @@ class Libraries:
         if key not in self._known:
             if len(self._known) >= _KNOWN_COUNT:
                 self._known.clear()
-            self._known[key] = function_offsets(descriptor, self.names)
+            self._known[key] = self.read(descriptor, self.names)
         return self._known[key]
 
 
 def _open(pid: Pid, wanted: MappedFile) -> int:
-    """The file that is mapped, not one that was put in its place since; raises `OSError`.
+    """The file that is mapped, by its mapping and by no name: a name may lead to a device by now.
 
-    Inode numbers alone: a file of an overlay has another device in the mappings than where it is opened.
+    It is opened only once it is known to be a regular file, for opening a device does things. Needs CAP_SYS_ADMIN or
+    CAP_CHECKPOINT_RESTORE (kernel: proc_map_files_get_link); raises `OSError`. Inode numbers alone: a file of an
+    overlay has another device in the mappings than where it is opened.
     """
-    path = procfs.PROC / str(pid) / "root" / wanted.path.lstrip("/")
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
-    info = os.fstat(descriptor)
-    if info.st_ino == wanted.inode and stat.S_ISREG(info.st_mode):
-        return descriptor
-    os.close(descriptor)
-    raise OSError(0, "the file was replaced since it was loaded")
+    link = procfs.PROC / str(pid) / "map_files" / f"{wanted.start:x}-{wanted.end:x}"
+    with raised(Capability.SYS_ADMIN):
+        found = os.open(link, os.O_PATH | os.O_CLOEXEC)
+    try:
+        info = os.fstat(found)
+        if info.st_ino != wanted.inode or not stat.S_ISREG(info.st_mode):
+            raise OSError(0, "the file was replaced since it was loaded")
+        return os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    finally:
+        os.close(found)

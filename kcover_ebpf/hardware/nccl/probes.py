@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -81,6 +81,10 @@ class NcclProbes:
         with _privileged():
             offset = offsets["bpf_object__unpin_maps"]
             loaded.attach_user(program, pid=ours, path=library, offset=offset).destroy()
+
+    def read_by(self, read: Callable[[int, Collection[str]], Mapping[str, int]]) -> None:
+        """Have the libraries of ranks read by this, as `function_offsets` does, from now on."""
+        self._libraries.read = read
 
     # --- processes
 

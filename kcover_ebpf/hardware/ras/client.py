@@ -13,10 +13,12 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from kcover_ebpf.hardware.ras import RasError, RasReport
 from kcover_ebpf.hardware.ras.answer import parse
@@ -67,16 +69,56 @@ def port_of(environ_value: str | None) -> int:
     return number if 0 < number < 65536 else DEFAULT_PORT
 
 
-def ask(place: RasPlace, patience: RasPatience) -> RasReport:
-    """A report of this job; raises `RasError` when no try gives one.
+class RasSource(Protocol):
+    """Who asks. Its calls take as long as `patience` says, so they are none for the sensor's own loop."""
 
-    Takes up to `tries` times the time-outs, so it is no call for the sensor's own loop.
-    """
+    def ask(self, place: RasPlace, patience: RasPatience) -> RasReport:
+        """A report of this job; raises `RasError` when no try gives one."""
+        ...
+
+    def dead(self, place: RasPlace, patience: RasPatience, seconds: float) -> list[tuple[str, int]]:
+        """(host, pid there) of each process that a server of 2.29 or later calls dead within so many seconds.
+
+        Returns at once with nothing where the server knows no such thing.
+        """
+        ...
+
+
+class RasHere:
+    """Asks in this process."""
+
+    def ask(self, place: RasPlace, patience: RasPatience) -> RasReport:
+        """As `RasSource` says."""
+        return ask(place, patience)
+
+    def dead(self, place: RasPlace, patience: RasPatience, seconds: float) -> list[tuple[str, int]]:
+        """As `RasSource` says."""
+        return dead_peers(listen(place, patience, seconds))
+
+
+def ask(place: RasPlace, patience: RasPatience) -> RasReport:
+    """As a `RasSource` does."""
+    return tried(place, patience, partial(report_over, place=place, patience=patience))
+
+
+def listen(place: RasPlace, patience: RasPatience, seconds: float) -> list[str]:
+    """As `listen_over`, over a new connection."""
+    try:
+        with connect(place.address, patience.connect_s, place.pid) as connection:
+            return listen_over(connection, place, patience, seconds)
+    except OSError:
+        return []
+
+
+def tried(
+    place: RasPlace, patience: RasPatience, read: Callable[[socket.socket], RasReport]
+) -> RasReport:
+    """A report of this job by `read`, over a new connection each time; raises `RasError` when no try gives one."""
     failure = "no answer"
     for _ in range(patience.tries):
         try:
-            with _talk(place, patience) as stream, _reader(patience):
-                report = parse(_report(stream, patience))
+            with connect(place.address, patience.connect_s, place.pid) as connection:
+                report = read(connection)
         except (OSError, RasError) as error:
             failure = str(error) or type(error).__name__
             continue
@@ -86,24 +128,30 @@ def ask(place: RasPlace, patience: RasPatience) -> RasReport:
     raise RasError(failure)
 
 
-def listen(place: RasPlace, patience: RasPatience, seconds: float) -> list[str]:
-    """What a server of 2.29 or later sends within so many seconds, one JSON object each.
+def report_over(connection: socket.socket, place: RasPlace, patience: RasPatience) -> RasReport:
+    """What the server at the other end says; raises `RasError`, `OSError`."""
+    stream = _greeted(connection, place, patience)
+    with _reader(patience):
+        return parse(_report(stream, patience))
 
-    Returns at once with nothing where the server knows no such thing.
-    """
+
+def listen_over(
+    connection: socket.socket, place: RasPlace, patience: RasPatience, seconds: float
+) -> list[str]:
+    """What a server sends within so many seconds, one JSON object each."""
     end_s = time.monotonic() + seconds
     reported: list[str] = []
     size = 0
     try:
-        with _talk(place, patience) as stream:
-            if _say(stream, "MONITOR lifecycle", patience) != "OK":
-                return []
-            while len(reported) < _EVENTS and size < _EVENTS_BYTES:
-                line = stream.line(end_s)
-                if not line:
-                    break
-                reported.append(line)
-                size += len(line)
+        stream = _greeted(connection, place, patience)
+        if _say(stream, "MONITOR lifecycle", patience) != "OK":
+            return []
+        while len(reported) < _EVENTS and size < _EVENTS_BYTES:
+            line = stream.line(end_s)
+            if not line:
+                break
+            reported.append(line)
+            size += len(line)
     except (OSError, RasError):
         pass
     return reported
@@ -163,21 +211,19 @@ class _Stream:
         return self._connection.recv(_LINE_BYTES)
 
 
-@contextmanager
-def _talk(place: RasPlace, patience: RasPatience) -> Iterator[_Stream]:
+def _greeted(connection: socket.socket, place: RasPlace, patience: RasPatience) -> _Stream:
     """A conversation with one of our own processes, in JSON where it knows that."""
-    with connect(place.address, patience.connect_s, place.pid) as connection:
-        stream = _Stream(connection)
-        greeting = _say(stream, f"CLIENT PROTOCOL {_PROTOCOL}", patience)
-        if not greeting.startswith("SERVER PROTOCOL "):
-            raise RasError(f"not a RAS server: {greeting[:80]!r}")
-        # before the greeting the connection may not have been accepted, and belongs to no process
-        if not _is_ours(connection, place):
-            raise RasError("another job answered")
-        _say(stream, f"TIMEOUT {int(patience.collect_s)}", patience)
-        # older versions answer with an error, and then report in text
-        _say(stream, "SET FORMAT json", patience)
-        yield stream
+    stream = _Stream(connection)
+    greeting = _say(stream, f"CLIENT PROTOCOL {_PROTOCOL}", patience)
+    if not greeting.startswith("SERVER PROTOCOL "):
+        raise RasError(f"not a RAS server: {greeting[:80]!r}")
+    # before the greeting the connection may not have been accepted, and belongs to no process
+    if not _is_ours(connection, place):
+        raise RasError("another job answered")
+    _say(stream, f"TIMEOUT {int(patience.collect_s)}", patience)
+    # older versions answer with an error, and then report in text
+    _say(stream, "SET FORMAT json", patience)
+    return stream
 
 
 def _say(stream: _Stream, line: str, patience: RasPatience) -> str:

@@ -25,7 +25,7 @@ from kcover_ebpf.hardware.ras import (
     client,
     said,
 )
-from kcover_ebpf.hardware.ras.client import RasPatience, RasPlace
+from kcover_ebpf.hardware.ras.client import RasHere, RasPatience, RasPlace, RasSource
 from kcover_ebpf.hardware.ras.netns import namespace_of, pid_inside
 from kcover_ebpf.host import procfs
 from kcover_ebpf.ids import NS, Pid
@@ -40,8 +40,11 @@ _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 class RasWatch:
     """One job's questions. `tick` never waits."""
 
-    def __init__(self, patience: RasPatience | None = None) -> None:
-        self._patience = patience or RasPatience()
+    def __init__(
+        self, patience: RasPatience | None = None, source: RasSource | None = None
+    ) -> None:
+        """`source`: who asks; None: this process."""
+        self._patience, self._source = patience or RasPatience(), source or RasHere()
         self._inquiry: _Inquiry | None = None
         self._last: _Inquiry | None = None
         self._since_ns: int | None = None
@@ -70,7 +73,9 @@ class RasWatch:
                 return []
             places = find_places(ranks)
             if places:
-                self._inquiry = _Inquiry(places, _hosts(ranks), self._patience, world_size)
+                self._inquiry = _Inquiry(
+                    self._source, places, _hosts(ranks), self._patience, world_size
+                )
             return []
         return self._inquiry.take()
 
@@ -124,11 +129,13 @@ class _Inquiry:
 
     def __init__(
         self,
+        source: RasSource,
         places: Sequence[RasPlace],
         hosts: Collection[str],
         patience: RasPatience,
         world_size: int | None = None,
     ) -> None:
+        self._source = source
         self._places, self._hosts, self._patience = places, hosts, patience
         self._world_size, self._unseen = world_size, ""
         self._reported: queue.SimpleQueue[CollectivesSeen] = queue.SimpleQueue()
@@ -173,7 +180,7 @@ class _Inquiry:
     def _round(
         self, answers: list[tuple[int, RasReport]], begun_ns: int
     ) -> list[tuple[int, RasReport]]:
-        report = _joined([client.ask(place, self._patience) for place in self._places])
+        report = _joined([self._source.ask(place, self._patience) for place in self._places])
         self._unseen = _uncovered(report, self._world_size)
         answers = [*answers[-(_KEPT - 1) :], (begun_ns, report)]
         reading = ras.read([report for _, report in answers])
@@ -192,7 +199,7 @@ class _Inquiry:
         """Wait; a server that sends events shortens the wait where it announces a dead process."""
         begun_ns = procfs.boottime_ns()
         if answers and pause_s <= RAS_FIRST_PAUSES_S[-1]:
-            dead = client.dead_peers(client.listen(self._places[0], self._patience, pause_s))
+            dead = self._source.dead(self._places[0], self._patience, pause_s)
             if dead:
                 ranks = _ranks_of(dead, answers[-1][1])
                 reading = Reading(moving=False, missing=tuple(ranks), equal=False)

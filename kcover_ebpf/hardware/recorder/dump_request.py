@@ -11,6 +11,7 @@ import errno
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from kcover_ebpf.diagnosis.rank_numbers import RECORDER_FILES, RECORDER_PIPE
 from kcover_ebpf.facts.recorders import RankRecord
@@ -21,7 +22,7 @@ from kcover_ebpf.records import recorder_dump
 from kcover_ebpf.records.pickle_machine import MOST_BYTES
 from kcover_ebpf.records.recorder_dump import DumpError
 
-_Mark = tuple[int, int, int, int] | None
+Mark = tuple[int, int, int, int] | None
 """What distinguishes one version of a file from the next; None while there is none."""
 
 
@@ -55,8 +56,35 @@ def recorder_of(
     )
 
 
-def request(recorder: RankRecorder) -> _Mark:
-    """Ask by one byte; the mark of the file that was there before. Raises `RequestError`."""
+class RecorderSource(Protocol):
+    """Who asks and reads. May block; used by several threads."""
+
+    def request(self, recorder: RankRecorder) -> Mark:
+        """Ask by one byte; the mark of the file that was there before. Raises `RequestError`."""
+        ...
+
+    def fetch(self, recorder: RankRecorder, before: Mark) -> tuple[Mark, RankRecord | str]:
+        """The record in a file newer than `before`, or what is wrong with that file as yet; the mark of what was read.
+
+        An empty text: there is no newer file. Raises `RequestError` where waiting is of no use.
+        """
+        ...
+
+
+class RecordersHere:
+    """Reads in this process."""
+
+    def request(self, recorder: RankRecorder) -> Mark:
+        """As `RecorderSource` says."""
+        return request(recorder)
+
+    def fetch(self, recorder: RankRecorder, before: Mark) -> tuple[Mark, RankRecord | str]:
+        """As `RecorderSource` says."""
+        return fetch(recorder, before)
+
+
+def request(recorder: RankRecorder) -> Mark:
+    """As a `RecorderSource` does."""
     if recorder.file is None:
         raise RequestError(f"{RECORDER_FILES[0]} is not set, so where it writes is not known")
     _check(recorder)
@@ -78,11 +106,8 @@ def request(recorder: RankRecorder) -> _Mark:
     return before
 
 
-def fetch(recorder: RankRecorder, before: _Mark) -> tuple[_Mark, RankRecord | str]:
-    """The record in a file newer than `before`, or what is wrong with that file as yet; the mark of what was read.
-
-    An empty text: there is no newer file. Raises `RequestError` where waiting is of no use.
-    """
+def fetch(recorder: RankRecorder, before: Mark) -> tuple[Mark, RankRecord | str]:
+    """As a `RecorderSource` does."""
     if recorder.file is None:
         raise RequestError("where it writes is not known")
     _check(recorder)
@@ -110,7 +135,7 @@ def _check(recorder: RankRecorder) -> None:
         raise RequestError("the rank has ended")
 
 
-def _mark(recorder: RankRecorder) -> _Mark:
+def _mark(recorder: RankRecorder) -> Mark:
     try:
         file = rank_files.opened(recorder.pid, recorder.file or "", os.O_RDONLY, pipe=False)
     except FileNotFoundError:

@@ -14,21 +14,26 @@ from functools import partial
 from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.facts.recorders import RankRecord, RecordersSeen, UnreadRecorder
 from kcover_ebpf.hardware.recorder import dump_request
-from kcover_ebpf.hardware.recorder.dump_request import RankRecorder, RequestError
+from kcover_ebpf.hardware.recorder.dump_request import (
+    Mark,
+    RankRecorder,
+    RecordersHere,
+    RecorderSource,
+    RequestError,
+)
 from kcover_ebpf.host import procfs
 from kcover_ebpf.host.read_workers import Readers
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.tunables.hardware import RECORDER_ANSWER_S, RECORDER_PAUSE_S, RECORDER_RETRY_S
 
 _UNREADABLE = "reading its files does not return"
-_Mark = tuple[int, int, int, int] | None
 
 
 @dataclass(slots=True)
 class _Question:
     recorder: RankRecorder
     asked: bool = False
-    mark: _Mark = None
+    mark: Mark = None
     """Of the file that was read last, or was there before."""
     reason: str = "it has not answered"
     next_s: float = 0.0
@@ -36,13 +41,15 @@ class _Question:
     is_over: bool = False
 
 
-_Reply = tuple[_Mark, RankRecord | str] | RequestError
+_Reply = tuple[Mark, RankRecord | str] | RequestError
 
 
 class RecorderWatch:
     """One job's recorders. `tick` never waits."""
 
-    def __init__(self) -> None:
+    def __init__(self, source: RecorderSource | None = None) -> None:
+        """`source`: who asks and reads; None: this process."""
+        self._source = source or RecordersHere()
         self._readers: Readers[Pid, _Reply] | None = None
         self._questions: dict[Pid, _Question] = {}
         self._asked_ns = 0
@@ -67,7 +74,7 @@ class RecorderWatch:
         for each in self._questions.values():
             each.is_over |= is_late
             if not each.is_over and now_s >= each.next_s:
-                _step(self._readers, each, now_s)
+                _step(self._source, self._readers, each, now_s)
         return self._news(self._readers.stuck())
 
     @property
@@ -126,21 +133,23 @@ class RecorderWatch:
         return [RecordersSeen(self._asked_ns, records, unread)]
 
 
-def _step(readers: Readers[Pid, _Reply], each: _Question, now_s: float) -> None:
+def _step(
+    source: RecorderSource, readers: Readers[Pid, _Reply], each: _Question, now_s: float
+) -> None:
     call = (
-        partial(dump_request.fetch, each.recorder, each.mark)
+        partial(source.fetch, each.recorder, each.mark)
         if each.asked
-        else partial(_request, each.recorder)
+        else partial(_request, source, each.recorder)
     )
     if readers.ask(each.recorder.pid, partial(_reply, call)):
         each.next_s = now_s + RECORDER_RETRY_S
 
 
-def _request(recorder: RankRecorder) -> tuple[_Mark, RankRecord | str]:
-    return dump_request.request(recorder), ""
+def _request(source: RecorderSource, recorder: RankRecorder) -> tuple[Mark, RankRecord | str]:
+    return source.request(recorder), ""
 
 
-def _reply(call: partial[tuple[_Mark, RankRecord | str]]) -> _Reply:
+def _reply(call: partial[tuple[Mark, RankRecord | str]]) -> _Reply:
     try:
         return call()
     except RequestError as error:

@@ -10,8 +10,6 @@ import contextlib
 import json
 import os
 import select
-import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -21,6 +19,8 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from kcover_ebpf.api.codec import decode
+from kcover_ebpf.confined import helper
+from kcover_ebpf.confined.helper import Helper
 from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.facts.devices import GpuSeen
 from kcover_ebpf.hardware.telemetry import use
@@ -85,7 +85,7 @@ class GpuTelemetry:
         self._members: Collection[Pid] = ()
         self._found: SimpleQueue[GpuSeen] = SimpleQueue()
         self._over = threading.Event()
-        self._left: subprocess.Popen[bytes] | None = None
+        self._left: Helper | None = None
         self._states: dict[str, GpuState] = {}
         self._cpu_before_s = 0.0
         self._serials: dict[str, str] = {}
@@ -121,7 +121,7 @@ class GpuTelemetry:
             self._over.wait(self._again_s)
 
     def _why_not(self) -> str:
-        if self._left is not None and self._left.poll() is None:
+        if self._left is not None and self._left.exit_code is None:
             return f"process {self._left.pid} hangs in the driver"
         self._left = None
         is_there = self._options.dcgm or (self._root / _DRIVER).exists()
@@ -137,25 +137,20 @@ class GpuTelemetry:
         options = self._options
         wanted = HelperOptions(self._period_s, options.dcgm, str(options.root))
         try:
-            process = subprocess.Popen(
-                wanted.argv(),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-            )
+            # it reads no byte that a tenant wrote, and needs the devices
+            running = helper.start(wanted.argv(), None, session=True)
         except OSError as error:
             return f"the helper cannot be started: {error.strerror}"
         self._cpu_before_s = self.latest.cpu_s
         try:
-            reason = self._follow(process)
+            reason = self._follow(running)
         finally:
-            self._end(process)
+            if not running.end(TELEMETRY_REAP_S):
+                self._left = running
         return reason
 
-    def _follow(self, process: subprocess.Popen[bytes]) -> str:
-        assert process.stdout is not None
-        pipe, rest = process.stdout.fileno(), b""
+    def _follow(self, running: Helper) -> str:
+        pipe, rest = running.stdout, b""
         due_s = time.monotonic() + TELEMETRY_FIRST_S
         while not self._over.is_set():
             ready, _, _ = select.select([pipe], [], [], 0.5)
@@ -166,22 +161,13 @@ class GpuTelemetry:
             block = os.read(pipe, _MOST_BYTES)
             *lines, rest = (rest + block).split(b"\n")
             if not block or len(rest) > _MOST_BYTES:
-                return self._last_words(process)
+                return running.last_words() or "the helper ended"
             for line in lines:
                 self._take(line)
                 due_s = time.monotonic() + max(
                     TELEMETRY_SILENT_S, TELEMETRY_SILENT_PERIODS * self._period_s
                 )
         return "ended"
-
-    @staticmethod
-    def _last_words(process: subprocess.Popen[bytes]) -> str:
-        assert process.stderr is not None
-        words = b""
-        if select.select([process.stderr], [], [], TELEMETRY_REAP_S)[0]:
-            words = os.read(process.stderr.fileno(), 4096)
-        text = words.decode(errors="replace").strip().rpartition("\n")[2]
-        return text or "the helper ended"
 
     def _take(self, line: bytes) -> None:
         try:
@@ -214,14 +200,3 @@ class GpuTelemetry:
         used = self._holders.of(self._members, states, time.monotonic())
         for pid, gpus in used.items():
             self._found.put(seen_by(pid, gpus))
-
-    def _end(self, process: subprocess.Popen[bytes]) -> None:
-        for pipe in (process.stdout, process.stderr):
-            if pipe is not None:
-                pipe.close()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        try:
-            process.wait(TELEMETRY_REAP_S)
-        except subprocess.TimeoutExpired:
-            self._left = process

@@ -1,61 +1,100 @@
-"""What the drivers of network adapters think of their devices' health."""
+"""What the drivers of network adapters think of their devices' health: devlink's health reporters, by netlink."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from kcover_ebpf.host import host_programs
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown, warned
 
-TOOL = "devlink"
-_GET = "install iproute2 on the node: it has the tool devlink"
+_HEALTHY = 0
+"""DEVLINK_HEALTH_REPORTER_STATE_HEALTHY (include/uapi/linux/devlink.h)."""
+_NO_KERNEL = "right where no adapter is by mlx5 or alike; else use a kernel with CONFIG_NET_DEVLINK"
+_MAY = "set agent.privileged: true, or run kcover-ebpf inspect as root on the node itself"
+
+
+@dataclass(frozen=True, slots=True)
+class Reporter:
+    """One health reporter of a driver."""
+
+    handle: str
+    """Of its device, "pci/0000:5d:00.0", or of a port of that, "pci/0000:5d:00.0/1"."""
+    name: str
+    is_healthy: bool
+    error_count: int
+    """Since the driver was loaded, as the recoveries."""
+    recovery_count: int
+
+    @property
+    def device(self) -> str:
+        """PCI address; empty for a device of another bus."""
+        bus, _, rest = self.handle.partition("/")
+        return rest.partition("/")[0] if bus == "pci" else ""
 
 
 def find(options: InspectionOptions) -> Iterator[CheckFinding]:
     """A finding for each reporter of each device."""
-    # only now: it takes 5 ms, and every round imports this file
-    from kcover_ebpf.inspection import commands
+    # only now: it takes some 0.1 s, and every round imports this file
+    from pyroute2.netlink.exceptions import NetlinkError
 
-    ran = commands.run_tool([TOOL, "-j", "health", "show"], options.root, _GET)
-    if isinstance(ran, CheckFinding):
-        yield ran
-        return
     try:
-        devices = json.loads(ran.output)["health"]
-        reporters = [(name, dict(each)) for name, found in devices.items() for each in found]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        yield unknown(
-            f"devlink ended with code {ran.exit_code}: {ran.first_line}",
-            "run it as root, on a kernel with devlink (CONFIG_NET_DEVLINK)",
-        )
+        reporters = read(host_programs.other_network(options.root))
+    except PermissionError as error:
+        yield unknown(f"the host's network cannot be entered: {error.strerror}", _MAY)
         return
-    for name, reporter in reporters:
-        yield _of_one(name, reporter)
+    except (NetlinkError, OSError) as error:
+        yield unknown(f"devlink cannot be asked: {error}", _NO_KERNEL)
+        return
+    for reporter in reporters:
+        yield _of_one(reporter)
     if not reporters:
-        yield unknown(
-            "no driver here reports health by devlink", "right where no adapter is by mlx5 or alike"
-        )
+        yield unknown("no driver here reports health by devlink", _NO_KERNEL)
 
 
-def _of_one(handle: str, reporter: dict[str, Any]) -> CheckFinding:
-    name, device = f"{handle} {reporter.get('reporter')}", _address(handle)
-    errors, recoveries = reporter.get("error", 0), reporter.get("recover", 0)
-    if reporter.get("state") != "healthy":
-        text = f"{name}: {reporter.get('state')}, {errors} error(s), {recoveries} recoveries"
-        advice = f"devlink health diagnose {handle} reporter {reporter.get('reporter')}"
-        return failed(text, advice, device)
-    if errors:
-        text = f"{name}: healthy again after {errors} error(s), {recoveries} recoveries"
-        return warned(text, "see dmesg; update the firmware of the adapter", device)
-    return passed(f"{name}: healthy", device)
+def read(network: Path | None) -> list[Reporter]:
+    """All reporters of a network namespace, None: of ours. Raises OSError, and `NetlinkError` as the kernel says it."""
+    from pyroute2.netlink import NLM_F_DUMP, NLM_F_REQUEST
+    from pyroute2.netlink.devlink import DEVLINK_NAMES, DevlinkSocket, devlinkcmd
+
+    request = devlinkcmd()
+    request["cmd"] = DEVLINK_NAMES["DEVLINK_CMD_HEALTH_REPORTER_GET"]
+    with DevlinkSocket(netns=None if network is None else str(network)) as devlink:
+        devlink.bind()
+        flags = NLM_F_REQUEST | NLM_F_DUMP
+        answers = devlink.nlm_request(request, msg_type=devlink.prid, msg_flags=flags)
+        return [_reporter(answer) for answer in answers]
 
 
-def _address(handle: str) -> str:
-    """Of "pci/0000:5d:00.0", or of its port "pci/0000:5d:00.0/1"; empty for a device of another bus."""
-    bus, _, rest = handle.partition("/")
-    return rest.partition("/")[0] if bus == "pci" else ""
+def _reporter(answer: Any) -> Reporter:
+    """From a message, whose attributes the library has taken apart."""
+    handle = [answer.get_attr("DEVLINK_ATTR_BUS_NAME"), answer.get_attr("DEVLINK_ATTR_DEV_NAME")]
+    port = answer.get_attr("DEVLINK_ATTR_PORT_INDEX")
+    if port is not None:
+        handle.append(str(port))
+    found = answer.get_attr("DEVLINK_ATTR_HEALTH_REPORTER")
+    return Reporter(
+        "/".join(handle),
+        found.get_attr("DEVLINK_ATTR_HEALTH_REPORTER_NAME"),
+        found.get_attr("DEVLINK_ATTR_HEALTH_REPORTER_STATE") == _HEALTHY,
+        found.get_attr("DEVLINK_ATTR_HEALTH_REPORTER_ERR_COUNT") or 0,
+        found.get_attr("DEVLINK_ATTR_HEALTH_REPORTER_RECOVER_COUNT") or 0,
+    )
+
+
+def _of_one(reporter: Reporter) -> CheckFinding:
+    name = f"{reporter.handle} {reporter.name}"
+    counts = f"{reporter.error_count} error(s), {reporter.recovery_count} recoveries"
+    if not reporter.is_healthy:
+        advice = f"devlink health diagnose {reporter.handle} reporter {reporter.name}"
+        return failed(f"{name}: error, {counts}", advice, reporter.device)
+    if reporter.error_count:
+        text = f"{name}: healthy again after {counts}"
+        return warned(text, "see dmesg; update the firmware of the adapter", reporter.device)
+    return passed(f"{name}: healthy", reporter.device)
 
 
 CHECK = Check(
@@ -63,6 +102,6 @@ CHECK = Check(
     Cost.LIGHT,
     10.0,
     "each health reporter of a driver is healthy, and had no error since the driver was loaded",
-    "`devlink -j health show`",
+    "devlink (DEVLINK_CMD_HEALTH_REPORTER_GET), in the host's network",
     find,
 )

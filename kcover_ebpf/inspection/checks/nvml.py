@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kcover_ebpf.hardware import pci
 from kcover_ebpf.hardware.nvml_library import address_of, initialise
 from kcover_ebpf.inspection.options import InspectionOptions
-from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, joined, passed, unknown
+from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown
 
 if TYPE_CHECKING:
     from kcover_ebpf.inspection.checks import nvml_gpu
@@ -71,16 +72,17 @@ def _examine(nvml: Any, options: InspectionOptions) -> Iterator[CheckFinding]:
     options.pause(_PAUSE_S)
     most_links = max(len(gpu.links()) for gpu in gpus)
     for gpu, counters in zip(gpus, before, strict=True):
-        yield _of_one(gpu, counters, most_links)
+        yield from _of_one(gpu, counters, most_links)
 
 
-def _of_one(gpu: nvml_gpu.CheckedGpu, before: nvml_gpu.Counters, most_links: int) -> CheckFinding:
-    found = [*gpu.findings(), *gpu.growth(before), *gpu.missing_links(most_links)]
-    if not found:
-        return passed(f"{gpu.name}: healthy, {gpu.summary()}", gpu.address)
-    one = joined(found)
-    evidence = "; ".join(one.evidence.splitlines())
-    return CheckFinding(one.result, f"{gpu.name}: {evidence}", one.advice, gpu.address)
+def _of_one(
+    gpu: nvml_gpu.CheckedGpu, before: nvml_gpu.Counters, most_links: int
+) -> Iterator[CheckFinding]:
+    findings = [*gpu.findings(), *gpu.growth(before), *gpu.missing_links(most_links)]
+    if not findings:
+        yield passed(f"{gpu.name}: healthy, {gpu.summary()}", gpu.address)
+    for finding in findings:
+        yield replace(finding, evidence=f"{gpu.name}: {finding.evidence}", device=gpu.address)
 
 
 CHECK = Check(

@@ -1,0 +1,56 @@
+"""What the agent remembers of each job of its node, in its state folder: it outlives agent, pods and restarts."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+from kcover_ebpf.agent.state_file import write_text
+from kcover_ebpf.api.job_kinds import Gang
+from kcover_ebpf.diagnosis.job_memory import JobMemory, memory_of
+from kcover_ebpf.tunables.agent import MEMORIES_KEPT, MEMORY_SAVED_S
+
+_LOG = logging.getLogger(__name__)
+_MOST_BYTES = 4 << 20
+
+
+class JobMemories:
+    """Used by the thread of the loop alone."""
+
+    def __init__(self, file: Path) -> None:
+        """Read what an earlier agent kept; a file that cannot be read is as good as none."""
+        self._file = file
+        self._memories = _load(file)
+        self._saved_s = 0.0
+
+    def of(self, gang: Gang) -> JobMemory:
+        """The memory of a job, which its watch writes to; the oldest are forgotten when there are many."""
+        key = f"{gang.namespace}/{gang.name}"
+        memory = self._memories.pop(key, None) or JobMemory()
+        self._memories[key] = memory
+        while len(self._memories) > MEMORIES_KEPT:
+            del self._memories[next(iter(self._memories))]
+        return memory
+
+    def save(self, now_s: float, *, at_once: bool = False) -> None:
+        """Write them down now and then; `now_s`: seconds of any steady clock. A full disk costs the memory alone."""
+        if not at_once and now_s - self._saved_s < MEMORY_SAVED_S:
+            return
+        self._saved_s = now_s
+        words = {key: memory.to_words() for key, memory in self._memories.items()}
+        try:
+            write_text(self._file, json.dumps(words))
+        except OSError as error:
+            _LOG.warning("cannot keep what was learned of jobs: %s", error.strerror)
+
+
+def _load(file: Path) -> dict[str, JobMemory]:
+    try:
+        with file.open("rb") as opened:
+            words = json.loads(opened.read(_MOST_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    if not isinstance(words, dict):
+        return {}
+    return {str(key): memory_of(value) for key, value in list(words.items())[-MEMORIES_KEPT:]}

@@ -1,0 +1,313 @@
+"""The agent's side of a reader: starts it, asks it, and starts another one where it crashed or does not answer.
+
+    asked     {"id": 7, "do": "logs", "with": {...}}        descriptors may come with it (SCM_RIGHTS)
+    answered  {"id": 7, "is": ...} or {"id": 7, "no": "why"}, after any number of {"id": 7, "at": "..."}
+
+`at` is what it works on now: should it end, that is what ended it.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import itertools
+import queue
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import kcover_ebpf
+from kcover_ebpf.confined import helper
+from kcover_ebpf.confined.frames import FrameError, FrameReader, pack
+from kcover_ebpf.confined.helper import Confinement, Helper
+from kcover_ebpf.errors import ReaderError
+from kcover_ebpf.tunables.agent import (
+    READER_AGAIN_S,
+    READER_LONGEST_PAUSE_S,
+    READER_PATIENCE_S,
+    READER_PING_S,
+    READER_STEADY_S,
+)
+
+_MOST_STUCK = 8
+"""Questions that were given up and are not answered yet: each is a thread of the reader's that does not return."""
+_DEAD, _FULL = "it gave no sign of life", "too many files do not let it go"
+_MOST_LEFT = 4
+"""Helpers that were killed and have not ended: beyond them no other reader is started, for they would become many."""
+_BLOCK_BYTES = 256 << 10
+
+
+@dataclass(slots=True)
+class _Question:
+    answers: queue.SimpleQueue[dict[str, Any] | None] = field(default_factory=queue.SimpleQueue)
+    """None: the reader has ended."""
+    at: str = ""
+
+
+class ConfinedReader:
+    """One reader process at a time. `ask` may be called by any thread, and waits no longer than it says."""
+
+    def __init__(
+        self,
+        name: str,
+        confinement: Confinement,
+        on_end: Callable[[str, str], None],
+        program: str = "kcover_ebpf.agent.reader.program",
+    ) -> None:
+        """`name`: which operations it has. `on_end`: it ended, its name and why; called by a thread of this object.
+
+        `program`: the module that is run.
+        """
+        self._program = program
+        self.name = self._name = name
+        self._confinement, self._on_end = confinement, on_end
+        self._lock = threading.Lock()
+        self._numbers = itertools.count(1)
+        self._questions: dict[int, _Question] = {}
+        self._stuck: set[int] = set()
+        self._connection: socket.socket | None = None
+        self._helper: Helper | None = None
+        self._up = threading.Event()
+        self._closing = threading.Event()
+        self._why = "it has not been started"
+        self._thread = threading.Thread(target=self._run, name=f"kcover-{name}", daemon=True)
+        self.starts = 0
+        """How often one was started."""
+
+    def start(self) -> None:
+        """Have it run; returns at once. The first question does so as well."""
+        with self._lock:
+            if self._thread.ident is None and not self._closing.is_set():
+                self._thread.start()
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process; None where there is none now."""
+        running = self._helper
+        return None if running is None else running.pid
+
+    def ask(
+        self,
+        operation: str,
+        arguments: Mapping[str, Any],
+        deadline_s: float,
+        descriptors: Sequence[int] = (),
+        *,
+        start_s: float | None = None,
+    ) -> Any:
+        """Its answer, plain JSON; `deadline_s`: how long to wait at most. Raises `ReaderError`.
+
+        `start_s`: how long to wait for a reader that is being started; None: the same.
+        """
+        end_s = time.monotonic() + deadline_s
+        self.start()
+        if not self._up.wait(deadline_s if start_s is None else start_s):
+            raise ReaderError(f"the reader of {self._name} is not there: {self._why}")
+        number, question = self._send(operation, arguments, descriptors, end_s)
+        try:
+            while True:
+                left_s = max(0.0, end_s - time.monotonic())
+                try:
+                    answer = question.answers.get(timeout=min(left_s, READER_PATIENCE_S))
+                except queue.Empty:
+                    if left_s > READER_PATIENCE_S:
+                        self._end_if_dead()
+                        continue
+                    self._give_up(number)
+                    text = f"no answer to {operation} within {deadline_s:g} s"
+                    raise ReaderError(text, question.at) from None
+                if answer is None:
+                    text = f"the reader of {self._name} ended: {self._why}"
+                    raise ReaderError(text, question.at)
+                if "at" in answer:
+                    question.at = str(answer["at"])[:256]
+                elif "no" in answer:
+                    raise ReaderError(str(answer["no"])[:256])
+                else:
+                    return answer.get("is")
+        finally:
+            with self._lock:
+                self._questions.pop(number, None)
+
+    def close(self) -> None:
+        """End it."""
+        self._closing.set()
+        self._shut()
+        if self._thread.ident is not None:
+            self._thread.join(2.0)
+
+    def _send(
+        self, operation: str, arguments: Mapping[str, Any], descriptors: Sequence[int], end_s: float
+    ) -> tuple[int, _Question]:
+        number, question = next(self._numbers), _Question()
+        try:
+            frame = pack({"id": number, "do": operation, "with": arguments})
+        except FrameError as error:
+            raise ReaderError(f"too much is asked at once: {error}") from error
+        attached = []
+        if descriptors:
+            attached = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
+        with self._lock:
+            connection = self._connection
+            if connection is None:
+                raise ReaderError(f"the reader of {self._name} is not there: {self._why}")
+            self._questions[number] = question
+            try:
+                connection.settimeout(max(0.001, end_s - time.monotonic()))
+                sent = connection.sendmsg([frame], attached)
+                connection.sendall(frame[sent:])
+            except OSError as error:
+                # part of a frame may be sent: nothing after it would be understood
+                del self._questions[number]
+                self._shut()
+                raise ReaderError(f"the reader of {self._name} takes no question") from error
+        return number, question
+
+    def _give_up(self, number: int) -> None:
+        """A question was not answered in time: end the reader if all of it is stuck, and not one of its threads."""
+        with self._lock:
+            self._stuck.add(number)
+            is_full = len(self._stuck) >= _MOST_STUCK
+        if is_full:
+            self._why = _FULL
+            self._shut()
+        else:
+            self._end_if_dead()
+
+    def _end_if_dead(self) -> None:
+        if not self._is_alive():
+            self._why = _DEAD
+            self._shut()
+
+    def _is_alive(self) -> bool:
+        try:
+            number, question = self._send("ping", {}, (), time.monotonic() + READER_PING_S)
+        except ReaderError:
+            return False
+        try:
+            return question.answers.get(timeout=READER_PING_S) is not None
+        except queue.Empty:
+            return False
+        finally:
+            with self._lock:
+                self._questions.pop(number, None)
+
+    def _shut(self) -> None:
+        connection = self._connection
+        if connection is not None:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    # --- the thread that starts and hears it: the reader is killed when this thread ends
+
+    def _run(self) -> None:
+        pause_s = READER_AGAIN_S
+        while not self._closing.is_set():
+            began_s = time.monotonic()
+            self._why = self._live()
+            if self._closing.is_set():
+                return
+            self._on_end(self._name, self._why)
+            is_steady = time.monotonic() - began_s > READER_STEADY_S
+            pause_s = READER_AGAIN_S if is_steady else min(2 * pause_s, READER_LONGEST_PAUSE_S)
+            self._closing.wait(pause_s)
+            while helper.left_behind.count() >= _MOST_LEFT and not self._closing.wait(pause_s):
+                self._why = f"{_MOST_LEFT} processes before it hang in the kernel"
+
+    def _live(self) -> str:
+        """One reader from its start to its end; why it ended."""
+        ours, theirs = socket.socketpair()
+        command = [*_command(self._program), self._name, str(theirs.fileno())]
+        # time-outs belong to an object: who sends has another one than who hears
+        with ours, ours.dup() as sender:
+            try:
+                with theirs:
+                    running = helper.start(
+                        command,
+                        self._confinement,
+                        stdout=subprocess.DEVNULL,
+                        passed=(theirs.fileno(),),
+                        session=True,
+                    )
+            except OSError as error:
+                return f"it cannot be started: {error.strerror or error}"
+            self._why, self.starts = "it is being started", self.starts + 1
+            with self._lock:
+                self._helper, self._connection = running, sender
+            self._up.set()
+            broken = self._hear(ours)
+        self._up.clear()
+        with self._lock:
+            self._helper = self._connection = None
+            self._stuck.clear()
+            waiting, self._questions = list(self._questions.values()), {}
+        why = self._reason_of(running, broken)
+        self._why = why
+        for each in waiting:
+            each.answers.put(None)
+        return why
+
+    def _reason_of(self, running: Helper, broken: str) -> str:
+        forced = broken or (self._why if self._why in (_DEAD, _FULL) else "")
+        if not forced and not running.wait(time.monotonic() + 0.2):
+            forced = "it closed its connection"
+        words = "" if forced else running.last_words()
+        if not running.end():
+            forced = f"{forced or 'it was killed'}; process {running.pid} is left behind"
+        return forced or words or _exit_of(running.exit_code)
+
+    def _hear(self, connection: socket.socket) -> str:
+        """Until it ends; why it is not heard any more, empty where it ended itself."""
+        frames = FrameReader()
+        while True:
+            try:
+                block = connection.recv(_BLOCK_BYTES)
+            except (
+                BlockingIOError
+            ):  # a time-out of the sender's makes both ends of the copy non-blocking
+                poll = select.poll()
+                poll.register(connection.fileno(), select.POLLIN)
+                poll.poll()
+                continue
+            except OSError:
+                return ""
+            if not block:
+                return ""
+            try:
+                for answer in frames.feed(block):
+                    self._take(answer)
+            except FrameError as error:
+                return f"it answered {error}"
+
+    def _take(self, answer: dict[str, Any]) -> None:
+        number = answer.get("id")
+        if not isinstance(number, int):
+            return
+        with self._lock:
+            question = self._questions.get(number)
+            if "at" not in answer:
+                self._stuck.discard(number)
+        if question is not None:
+            question.answers.put(answer)
+
+
+def _command(program: str) -> list[str]:
+    """An interpreter that imports no more than it is asked to: without `site` it takes 4 MB less."""
+    start = f"import sys; sys.path[:0] = sys.argv.pop(1).split(chr(10)); from {program} import main; main()"
+    package = str(Path(kcover_ebpf.__file__).parent.parent)
+    # our own interpreter's path; an editable installation is not on it
+    places = [package, *(str(Path(each).absolute()) for each in sys.path)]
+    return [sys.executable, "-I", "-S", "-B", "-c", start, "\n".join(places)]
+
+
+def _exit_of(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"signal {-code}"
+    return f"exit code {code}"

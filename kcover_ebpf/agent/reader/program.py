@@ -1,0 +1,127 @@
+"""A process that reads what tenants wrote; its arguments are NAME and DESCRIPTOR.
+
+It is confined before it runs (`confined.helper`). Each question is answered by a separate thread, since a file may not
+let it go; a thread that is stuck costs nothing but itself. It ends when its connection does.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import os
+import queue
+import socket
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+from kcover_ebpf.confined.frames import FrameError, FrameReader, pack
+
+_BLOCK_BYTES = 256 << 10
+_MOST_DESCRIPTORS = 16
+_STACK_BYTES = 512 << 10
+"""Of a thread: the usual 8 MiB count as memory that may be written to."""
+
+Note = Callable[[str], None]
+"""Says what is worked on now."""
+Operation = Callable[[Mapping[str, Any], list[int], Note], Any]
+"""Arguments, descriptors that came with them (which it closes), and who is informed; returns plain JSON."""
+
+
+def operations_of(name: str) -> Mapping[str, Operation]:
+    """What a reader of this name can do; imports no more than that takes."""
+    if name == "logs":
+        from kcover_ebpf.agent.reader import logs
+
+        return logs.operations()
+    from kcover_ebpf.agent.reader import ranks
+
+    return ranks.operations_on_threads() if name == "threads" else ranks.operations_on_answers()
+
+
+_Task = tuple[int, Operation | None, Mapping[str, Any], list[int]]
+
+
+class Server:
+    """One connection."""
+
+    def __init__(self, connection: socket.socket, operations: Mapping[str, Operation]) -> None:
+        self._connection, self._operations = connection, operations
+        self._sending = threading.Lock()
+        self._asked: queue.SimpleQueue[_Task] = queue.SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        """One for each thread that waits for a question: to start one costs more than most answers."""
+
+    def serve(self) -> None:
+        """Until the other end is closed; raises `FrameError`."""
+        frames, descriptors = FrameReader(), array.array("i")
+        room = socket.CMSG_SPACE(_MOST_DESCRIPTORS * descriptors.itemsize)
+        while True:
+            block, attached, _, _ = self._connection.recvmsg(_BLOCK_BYTES, room)
+            if not block:
+                return
+            for level, kind, data in attached:
+                if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                    descriptors.frombytes(data[: len(data) // 4 * 4])
+            for question in frames.feed(block):
+                # a question with descriptors is the last that a packet of the kernel's holds
+                taken, descriptors = list(descriptors), array.array("i")
+                self._begin(question, taken)
+
+    def _begin(self, question: dict[str, Any], descriptors: list[int]) -> None:
+        number, name = question["id"], question["do"]
+        if name == "ping":
+            self._say({"id": number, "is": True})
+            return
+        self._asked.put((number, self._operations.get(name), question["with"], descriptors))
+        if self._idle.acquire(blocking=False):
+            return
+        try:
+            threading.Thread(target=self._work, daemon=True).start()
+        except RuntimeError:
+            self._say({"id": number, "no": "no thread can be started"})
+
+    def _work(self) -> None:
+        while True:
+            self._answer(*self._asked.get())
+            self._idle.release()
+
+    def _answer(
+        self,
+        number: int,
+        operation: Operation | None,
+        arguments: Mapping[str, Any],
+        descriptors: list[int],
+    ) -> None:
+        try:
+            if operation is None:
+                raise ValueError("there is no such operation")
+            found = operation(
+                arguments, descriptors, lambda text: self._say({"id": number, "at": text})
+            )
+            self._say({"id": number, "is": found})
+        except (Exception, FrameError) as error:  # noqa: BLE001 - whatever a tenant's bytes do is an answer
+            self._say({"id": number, "no": f"{type(error).__name__}: {error}"[:256]})
+        finally:
+            for each in descriptors:
+                with contextlib.suppress(OSError):
+                    os.close(each)
+
+    def _say(self, answer: Mapping[str, Any]) -> None:
+        frame = pack(answer)
+        with self._sending, contextlib.suppress(OSError):
+            self._connection.sendall(frame)
+
+
+def run(operations: Mapping[str, Operation], descriptor: int) -> NoReturn:
+    """Serve until the connection ends, and then end."""
+    threading.stack_size(_STACK_BYTES)
+    Server(socket.socket(fileno=descriptor), operations).serve()
+    # threads may be stuck, and an orderly end would wait for them
+    os._exit(0)
+
+
+def main() -> NoReturn:
+    """Of this process: NAME and DESCRIPTOR are its arguments."""
+    run(operations_of(sys.argv[1]), int(sys.argv[2]))

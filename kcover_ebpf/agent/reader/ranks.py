@@ -1,0 +1,281 @@
+"""The readers of ranks: of threads as /proc shows them; and of answers: flight recorders, NCCL, ELF files.
+
+They are two, because an answer may take seconds of computing, and a thread whose reading does not return in a second is
+taken for one that cannot be read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from kcover_ebpf.agent.reader.form import decode, encode
+from kcover_ebpf.agent.reader.program import Note, Operation
+from kcover_ebpf.api.json_values import WrongValue
+from kcover_ebpf.confined.helper import Confinement
+from kcover_ebpf.errors import ReaderError
+from kcover_ebpf.facts.host import CodeSeen, ReadingRequest, ThreadReading
+from kcover_ebpf.facts.recorders import RankRecord
+from kcover_ebpf.hardware.ras import RasError, RasReport, client
+from kcover_ebpf.hardware.ras.client import RasPatience, RasPlace
+from kcover_ebpf.hardware.ras.netns import connect
+from kcover_ebpf.hardware.recorder import dump_request
+from kcover_ebpf.hardware.recorder.dump_request import Mark, RankRecorder, RequestError
+from kcover_ebpf.host.elf_functions import ElfError, function_offsets
+from kcover_ebpf.host.thread_reader import ThreadReadings
+from kcover_ebpf.ids import Pid
+from kcover_ebpf.kernel.capabilities import Capability
+from kcover_ebpf.tunables.agent import ELF_READ_S, RANK_READ_S, READER_CPU_S, THREAD_READ_S
+
+if TYPE_CHECKING:
+    from kcover_ebpf.agent.reader.client import ConfinedReader
+
+_T = TypeVar("_T")
+THREADS = Confinement(
+    data_bytes=48 << 20,
+    cpu_s=READER_CPU_S,
+    # memory and descriptors of ranks of any user
+    kept=frozenset({Capability.SYS_PTRACE, Capability.DAC_READ_SEARCH}),
+    address_bytes=2 << 30,
+)
+ANSWERS = Confinement(
+    data_bytes=80 << 20,
+    cpu_s=READER_CPU_S,
+    # what ranks of any user have written, their memory, and a byte into the pipe of a recorder
+    kept=frozenset({Capability.SYS_PTRACE, Capability.DAC_READ_SEARCH, Capability.DAC_OVERRIDE}),
+    address_bytes=2 << 30,
+)
+
+
+class ReadRanks:
+    """The agent's side. Every method may be called by any thread; what cannot be read is an error, never a wait."""
+
+    def __init__(self, threads: ConfinedReader, answers: ConfinedReader) -> None:
+        self._threads, self._answers = threads, answers
+        self._lock = threading.Lock()
+        self._forgotten: set[Pid] = set()
+
+    # --- threads (`ThreadSource`)
+
+    def reading(self, request: ReadingRequest) -> ThreadReading | CodeSeen:
+        """Raises `ReaderError`, at once where there is no reader now: the thread is then not read in this pass."""
+        with self._lock:
+            forgotten, self._forgotten = self._forgotten, set()
+        found = self._thread("thread", request=encode(request), forget=sorted(forgotten))
+        if request.burning_sp is not None:
+            return _decoded(CodeSeen, found)
+        return _decoded(ThreadReading, found)
+
+    def wait(self, request: ReadingRequest) -> ThreadReading:
+        """Raises `ReaderError`."""
+        return _decoded(ThreadReading, self._thread("wait", request=encode(request)))
+
+    def _thread(self, operation: str, **arguments: Any) -> Mapping[str, Any]:
+        return _object(self._threads.ask(operation, arguments, THREAD_READ_S, start_s=0.0))
+
+    def forget(self, pid: Pid) -> None:
+        """With the next question."""
+        with self._lock:
+            self._forgotten.add(pid)
+
+    # --- recorders (`RecorderSource`)
+
+    def request(self, recorder: RankRecorder) -> Mark:
+        """Raises `RequestError`."""
+        return self._recorder("record_request", recorder, None)[0]
+
+    def fetch(self, recorder: RankRecorder, before: Mark) -> tuple[Mark, RankRecord | str]:
+        """Raises `RequestError`."""
+        return self._recorder("record_fetch", recorder, before)
+
+    def _recorder(
+        self, operation: str, recorder: RankRecorder, before: Mark
+    ) -> tuple[Mark, RankRecord | str]:
+        try:
+            found = self._ask(operation, RANK_READ_S, recorder=encode(recorder), before=before)
+            if "refused" in found:
+                raise RequestError(str(found["refused"])[:256])
+            mark, record = found["mark"], found.get("record")
+            if mark is not None and not (
+                len(mark) == 4 and all(type(each) is int for each in mark)
+            ):
+                raise ReaderError("it answered what makes no sense")
+            answer = str(found.get("text", "")) if record is None else _decoded(RankRecord, record)
+            return None if mark is None else tuple(mark), answer
+        except ReaderError as error:
+            raise RequestError(str(error)) from error
+
+    # --- NCCL (`RasSource`): entering a network namespace is ours, what comes out of it is not
+
+    def ask(self, place: RasPlace, patience: RasPatience) -> RasReport:
+        """Raises `RasError`."""
+        return client.tried(place, patience, partial(self._report, place=place, patience=patience))
+
+    def _report(
+        self, connection: socket.socket, place: RasPlace, patience: RasPatience
+    ) -> RasReport:
+        limit_s = 4 * patience.connect_s + 4 * patience.collect_s + 2
+        try:
+            found = self._over(connection, "ras_report", limit_s, place, patience)
+            if "refused" in found:
+                raise RasError(str(found["refused"])[:256])
+            return _decoded(RasReport, found["report"])
+        except ReaderError as error:
+            raise RasError(str(error)) from error
+
+    def dead(self, place: RasPlace, patience: RasPatience, seconds: float) -> list[tuple[str, int]]:
+        """Empty also where it could not be read."""
+        limit_s = 4 * patience.connect_s + seconds + 2
+        try:
+            with connect(place.address, patience.connect_s, place.pid) as connection:
+                found = self._over(
+                    connection, "ras_dead", limit_s, place, patience, seconds=seconds
+                )
+            return [(str(host), int(pid)) for host, pid in found["dead"]]
+        except (OSError, ReaderError, KeyError, TypeError, ValueError):
+            return []
+
+    def _over(
+        self,
+        connection: socket.socket,
+        operation: str,
+        limit_s: float,
+        place: RasPlace,
+        patience: RasPatience,
+        **more: Any,
+    ) -> Mapping[str, Any]:
+        about = {
+            "pid": place.pid,
+            "pids": [[inside, here] for inside, here in place.pids.items()],
+            "patience": encode(patience),
+        }
+        return self._ask(operation, limit_s, (connection.fileno(),), **about, **more)
+
+    # --- files that ranks have mapped
+
+    def functions(self, file: int, names: Collection[str]) -> Mapping[str, int]:
+        """Offsets of functions in an open ELF file, as `elf_functions`; raises `ElfError`."""
+        try:
+            found = self._ask("functions", ELF_READ_S, (file,), names=sorted(names))
+            if "refused" in found:
+                raise ElfError(str(found["refused"])[:256])
+            return {name: int(found["offsets"][name]) for name in names if name in found["offsets"]}
+        except (ReaderError, KeyError, TypeError, ValueError) as error:
+            raise ElfError(str(error)) from error
+
+    def _ask(
+        self, operation: str, limit_s: float, descriptors: Sequence[int] = (), **arguments: Any
+    ) -> Mapping[str, Any]:
+        return _object(self._answers.ask(operation, arguments, limit_s, descriptors))
+
+
+def _object(raw: Any) -> Mapping[str, Any]:
+    if not isinstance(raw, dict):
+        raise ReaderError("it answered what makes no sense")
+    return raw
+
+
+def _decoded(kind: type[_T], raw: object) -> _T:
+    try:
+        return decode(kind, raw)
+    except WrongValue as error:
+        raise ReaderError(f"it answered what makes no sense: {error.place} {error.text}") from error
+
+
+# --- the reader's side
+
+
+def operations_on_threads() -> Mapping[str, Operation]:
+    """By name."""
+    readings = ThreadReadings(os.uname().machine)
+    return {"thread": partial(_thread, readings), "wait": partial(_wait, readings)}
+
+
+def operations_on_answers() -> Mapping[str, Operation]:
+    """By name."""
+    return {
+        "record_request": _record_request,
+        "record_fetch": _record_fetch,
+        "ras_report": _ras_report,
+        "ras_dead": _ras_dead,
+        "functions": _functions,
+    }
+
+
+def _thread(readings: ThreadReadings, given: Mapping[str, Any], _: list[int], note: Note) -> Any:
+    for pid in given["forget"]:
+        readings.forget(Pid(pid))
+    request = decode(ReadingRequest, given["request"])
+    note(f"pid {request.pid}")
+    return encode(readings.reading(request))
+
+
+def _wait(readings: ThreadReadings, given: Mapping[str, Any], _: list[int], note: Note) -> Any:
+    request = decode(ReadingRequest, given["request"])
+    note(f"pid {request.pid}")
+    return encode(readings.wait(request))
+
+
+def _record_request(given: Mapping[str, Any], _: list[int], note: Note) -> Any:
+    recorder = decode(RankRecorder, given["recorder"])
+    note(f"recorder of pid {recorder.pid}")
+    try:
+        return {"mark": dump_request.request(recorder)}
+    except RequestError as error:
+        return {"refused": str(error)}
+
+
+def _record_fetch(given: Mapping[str, Any], _: list[int], note: Note) -> Any:
+    recorder = decode(RankRecorder, given["recorder"])
+    note(f"recorder of pid {recorder.pid}")
+    before = given["before"]
+    try:
+        mark, found = dump_request.fetch(recorder, None if before is None else tuple(before))
+    except RequestError as error:
+        return {"refused": str(error)}
+    if isinstance(found, str):
+        return {"mark": mark, "text": found}
+    return {"mark": mark, "record": encode(found)}
+
+
+def _place(given: Mapping[str, Any]) -> tuple[RasPlace, RasPatience]:
+    pids = {inside: Pid(here) for inside, here in given["pids"]}
+    # the address is that of the connection
+    return RasPlace(("", 0), Pid(given["pid"]), pids), decode(RasPatience, given["patience"])
+
+
+def _ras_report(given: Mapping[str, Any], descriptors: list[int], note: Note) -> Any:
+    place, patience = _place(given)
+    note(f"NCCL of pid {place.pid}")
+    with _connection(descriptors) as connection:
+        try:
+            return {"report": encode(client.report_over(connection, place, patience))}
+        except (OSError, RasError) as error:
+            return {"refused": str(error) or type(error).__name__}
+
+
+def _ras_dead(given: Mapping[str, Any], descriptors: list[int], note: Note) -> Any:
+    place, patience = _place(given)
+    note(f"NCCL of pid {place.pid}")
+    with _connection(descriptors) as connection:
+        lines = client.listen_over(connection, place, patience, float(given["seconds"]))
+    return {"dead": client.dead_peers(lines)}
+
+
+def _connection(descriptors: list[int]) -> socket.socket:
+    return socket.socket(fileno=descriptors.pop())
+
+
+def _functions(given: Mapping[str, Any], descriptors: list[int], note: Note) -> Any:
+    file = descriptors[0]
+    with contextlib.suppress(OSError):
+        note(f"file {os.fstat(file).st_ino}")
+    try:
+        return {"offsets": function_offsets(file, given["names"])}
+    except (ElfError, OSError) as error:
+        return {"refused": str(error)}

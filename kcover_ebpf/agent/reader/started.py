@@ -1,0 +1,90 @@
+"""The readers of an agent: what they may do here, and what is said where that is not all that it should be."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kcover_ebpf.agent.reader import logs, ranks
+from kcover_ebpf.agent.reader.client import ConfinedReader
+from kcover_ebpf.agent.reader.logs import LogPlan, ReadLogs
+from kcover_ebpf.agent.reader.ranks import ReadRanks
+from kcover_ebpf.confined import device_group
+from kcover_ebpf.errors import LoadError
+from kcover_ebpf.watching import py_spy
+from kcover_ebpf.watching.rank_sources import RankSources
+
+if TYPE_CHECKING:
+    from kcover_ebpf.hardware.nccl.probes import NcclProbes
+
+
+class ConfinedReaders:
+    """Made while all privileges are there, started once they are given up."""
+
+    def __init__(
+        self, plan: LogPlan | None, groups: Iterable[Path], on_error: Callable[[str], None]
+    ) -> None:
+        """`plan`: None: no logs are read. `groups`: where our own control group may lie."""
+        self._on_error = on_error
+        self.ends: Counter[str] = Counter()
+        """How often each reader ended."""
+        self._group = None
+        try:
+            self._group = device_group.make(groups)
+        except LoadError as error:
+            text = "device nodes in containers are not refused to what reads them"
+            on_error(f"{text}: {error}")
+        entrance = None if self._group is None else self._group.entrance
+        threads = ConfinedReader("threads", replace(ranks.THREADS, group=entrance), self._note_end)
+        answers = ConfinedReader("answers", replace(ranks.ANSWERS, group=entrance), self._note_end)
+        self._readers = [threads, answers]
+        # few nodes ever need the one of answers: the first question starts it
+        self._first = [threads]
+        self.ranks = ReadRanks(threads, answers)
+        self.spies = replace(py_spy.SPY, group=entrance)
+        self.logs: ReadLogs | None = None
+        if plan is not None:
+            reader = ConfinedReader(
+                "logs", replace(logs.CONFINEMENT, group=entrance), self._note_end
+            )
+            self._readers.append(reader)
+            self._first.append(reader)
+            self.logs = ReadLogs(reader, plan)
+
+    @property
+    def sources(self) -> RankSources:
+        """What reads ranks."""
+        return RankSources(self.ranks, self.ranks, self.ranks, self.spies)
+
+    @property
+    def refuses_devices(self) -> bool:
+        """The kernel refuses device nodes to all of them."""
+        return self._group is not None
+
+    @property
+    def names(self) -> list[str]:
+        """Of the readers."""
+        return [each.name for each in self._readers]
+
+    def start(self, nccl: NcclProbes | None = None) -> None:
+        """Returns at once. `nccl`: probes that have their libraries read by a reader from now on."""
+        for each in self._first:
+            each.start()
+        if nccl is not None:
+            nccl.read_by(self.ranks.functions)
+
+    def close(self) -> None:
+        """End them."""
+        for each in self._readers:
+            each.close()
+        if self._group is not None:
+            with contextlib.suppress(OSError):
+                self._group.close()
+
+    def _note_end(self, name: str, why: str) -> None:
+        self.ends[name] += 1
+        self._on_error(f"the reader of {name} ended, and is started again: {why}")

@@ -1,0 +1,1 @@
+"""Starts, limits and ends helper processes; the frames that they speak in."""

@@ -1,0 +1,277 @@
+"""Starts a helper process, bounds what it may do and use, and ends it without waiting for ever.
+
+Whatever may hang, crash, or be made to by what a tenant wrote is such a process: readers of logs and of ranks, py-spy,
+the reader of GPUs, an inspection, a vendor's script. One that was killed and does not end, for it is in a call of the
+kernel that does not return (state D), is left behind, and counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import select
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from kcover_ebpf.confined.seccomp import SyscallFilter
+from kcover_ebpf.kernel import capabilities
+from kcover_ebpf.kernel.capabilities import Capability
+from kcover_ebpf.tunables.host import HELPER_REAP_S
+
+_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_BLOCK_BYTES = 64 << 10
+_SHOWN = 160
+"""Of what a program said last: the end is the error."""
+_ERROR_BYTES = 4096
+_FILTER = SyscallFilter()
+_FILE_BYTES = 0
+"""RLIMIT_FSIZE: none of them writes a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Confinement:
+    """What a helper may use and do."""
+
+    data_bytes: int
+    """RLIMIT_DATA, which counts what is written to: a library of a gigabyte is mapped, and costs nothing."""
+    cpu_s: int
+    """RLIMIT_CPU, of its whole life."""
+    kept: frozenset[Capability] = frozenset()
+    """Capabilities; all others are gone for good."""
+    address_bytes: int | None = None
+    """RLIMIT_AS; None for a program that maps what it reads."""
+    open_files: int = 256
+    filtered: bool = True
+    """System calls that no reader needs are refused (`seccomp`)."""
+    group: int | None = field(default=None, compare=False)
+    """Where to write to enter the control group that refuses devices; None: there is none."""
+    with_parent: bool = True
+    """It is killed when the thread that started it ends."""
+    out_of_memory_score: int = 1000
+    """Whom the kernel kills first where memory is short (proc_pid_oom_score_adj(5)); -1000: never. Below 0 it needs
+    CAP_SYS_RESOURCE, and is left as it is without."""
+
+
+class Helper:
+    """One running helper. Its streams are descriptors of ours, closed by `end`."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], *, is_leader: bool, grace_s: float = 0.0
+    ) -> None:
+        """`is_leader`: of a session, so that what it starts is ended with it. `grace_s`: SIGTERM to SIGKILL."""
+        self._process, self._is_leader, self._grace_s = process, is_leader, grace_s
+        self._ended = False
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        return self._process.pid
+
+    @property
+    def stdin(self) -> int:
+        """Of a helper that was started with it."""
+        assert self._process.stdin is not None
+        return self._process.stdin.fileno()
+
+    @property
+    def stdout(self) -> int:
+        """What it writes."""
+        assert self._process.stdout is not None
+        return self._process.stdout.fileno()
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; negative: the signal that ended it."""
+        return self._process.poll()
+
+    def close_stdin(self) -> None:
+        """It reads no more."""
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+
+    def output(
+        self, end_s: float, most_bytes: int, stops: Callable[[], bool] = lambda: False
+    ) -> tuple[bytes, str]:
+        """(what it wrote, why that may be too little), once it ends.
+
+        It is ended at `end_s` (monotonic), beyond `most_bytes`, and when `stops`, asked once a second, is true.
+        """
+        blocks: dict[int, bytearray] = {}
+        streams = (self._process.stdout, self._process.stderr)
+        poll = select.poll()
+        for stream in streams:
+            if stream is not None and not stream.closed:
+                blocks[stream.fileno()] = bytearray()
+                poll.register(stream.fileno(), select.POLLIN)
+        out = bytearray() if self._process.stdout is None else blocks[self.stdout]
+        said = next((block for block in blocks.values() if block is not out), bytearray())
+        waiting, why = set(blocks), ""
+        while waiting and not why:
+            left_s = end_s - time.monotonic()
+            for descriptor, _ in poll.poll(min(max(0.0, left_s), 1.0) * 1000):
+                block = os.read(descriptor, _BLOCK_BYTES)
+                blocks[descriptor] += block
+                if not block:
+                    poll.unregister(descriptor)
+                    waiting.discard(descriptor)
+            del said[:-_ERROR_BYTES]
+            if len(out) > most_bytes:
+                why = f"it wrote more than {most_bytes} bytes"
+            elif waiting and (time.monotonic() >= end_s or stops()):
+                why = "no time was left"
+        # who has closed its streams is about to end by itself
+        if not why and not self.wait(min(end_s, time.monotonic() + HELPER_REAP_S)):
+            why = "no time was left"
+        self.end()
+        return bytes(out[:most_bytes]), why or _shown(bytes(said))
+
+    def wait(self, end_s: float) -> bool:
+        """True once it has ended by itself, before `end_s` (monotonic)."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(max(0.0, end_s - time.monotonic()))
+            return True
+        return False
+
+    def last_words(self) -> str:
+        """The last line of what it wrote as errors; empty where there is none."""
+        stream = self._process.stderr
+        if stream is None or stream.closed or not select.select([stream], [], [], 0.2)[0]:
+            return ""
+        return (
+            os.read(stream.fileno(), _ERROR_BYTES)
+            .decode(errors="replace")
+            .strip()
+            .rpartition("\n")[2]
+        )
+
+    def end(self, reap_s: float = HELPER_REAP_S) -> bool:
+        """Kill it, if it still runs; False where it has not ended `reap_s` later, and is left behind."""
+        if self._ended:
+            return self._process.poll() is not None
+        self._ended = True
+        if self._grace_s and self._process.poll() is None:
+            self._signal(signal.SIGTERM)
+            self.wait(time.monotonic() + self._grace_s)
+        self._signal(signal.SIGKILL)
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+        if self.wait(time.monotonic() + reap_s):
+            return True
+        left_behind.add(self._process)
+        return False
+
+    def _signal(self, number: signal.Signals) -> None:
+        # its group may outlive it; its number alone may be another's once it was reaped
+        if self._is_leader or self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                (os.killpg if self._is_leader else os.kill)(self._process.pid, number)
+
+
+class HelpersLeftBehind:
+    """Helpers that were killed and have not ended; may be used by any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self.total = 0
+        """Ever."""
+
+    def add(self, process: subprocess.Popen[bytes]) -> None:
+        """It does not end."""
+        with self._lock:
+            self._processes.append(process)
+            self.total += 1
+
+    def count(self) -> int:
+        """Those that have not ended yet."""
+        with self._lock:
+            self._processes = [each for each in self._processes if each.poll() is None]
+            return len(self._processes)
+
+
+left_behind = HelpersLeftBehind()
+"""Of this process."""
+
+
+def start(  # noqa: PLR0913 - the streams and the surroundings of a program
+    command: Sequence[str],
+    confinement: Confinement | None,
+    *,
+    stdin: int = subprocess.DEVNULL,
+    stdout: int = subprocess.PIPE,
+    stderr: int = subprocess.PIPE,
+    passed: Sequence[int] = (),
+    session: bool = False,
+    grace_s: float = 0.0,
+    niceness: int = 0,
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Helper:
+    """Raises `OSError` where it cannot be started. `passed`: descriptors that it inherits under their numbers.
+
+    `confinement`: None for a program that needs all that we may do, because it touches devices: it reads nothing that
+    a tenant wrote. `session`: it leads one, and what it starts is ended with it. `grace_s`: SIGTERM comes first, so
+    long before SIGKILL.
+    """
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            pass_fds=tuple(passed),
+            start_new_session=session,
+            cwd=folder,
+            env=environment,
+            # some system calls, and no lock
+            preexec_fn=partial(_confine, confinement) if confinement is not None else None,  # noqa: PLW1509
+        )
+    except subprocess.SubprocessError as error:
+        raise OSError(0, str(error)) from error
+    if niceness:
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, process.pid, niceness)
+    return Helper(process, is_leader=session, grace_s=grace_s)
+
+
+def _confine(wanted: Confinement) -> None:
+    """In the child, before the program is executed."""
+    if wanted.group is not None:
+        os.write(wanted.group, b"0")
+    with contextlib.suppress(PermissionError):
+        Path("/proc/self/oom_score_adj").write_bytes(b"%d" % wanted.out_of_memory_score)
+    limits = {
+        resource.RLIMIT_DATA: wanted.data_bytes,
+        resource.RLIMIT_CPU: wanted.cpu_s,
+        resource.RLIMIT_FSIZE: _FILE_BYTES,
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_NOFILE: wanted.open_files,
+        **({} if wanted.address_bytes is None else {resource.RLIMIT_AS: wanted.address_bytes}),
+    }
+    for name, value in limits.items():
+        _, hard = resource.getrlimit(name)
+        most = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(name, (most, most))
+    capabilities.keep(wanted.kept)
+    # without new privileges, because gaining any would take the death signal back (kernel: commit_creds)
+    _LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    if wanted.with_parent:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if wanted.filtered:
+        _FILTER.install()
+
+
+def _shown(said: bytes) -> str:
+    return " ".join(said.decode("utf-8", "replace").split())[-_SHOWN:]

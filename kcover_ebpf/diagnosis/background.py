@@ -1,0 +1,83 @@
+"""What a process does beside the wait of its lead thread, and how much of that is more than it always does. Pure.
+
+Threads that wake for nothing, log lines and telemetry go on while a job hangs, so they explain no wait. What a process
+does in healthy times is learned here, what its peers do meanwhile is compared by `control_group`. Neither discounts
+work that burns a good part of a CPU, or moves files: that is what a step, an evaluation or a checkpoint looks like.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from statistics import median
+
+from kcover_ebpf.tunables.diagnosis import (
+    BACKGROUND_CPUS,
+    BACKGROUND_FILE_BYTES_S,
+    BACKGROUND_INTERVALS,
+    BACKGROUND_NEEDED,
+    COMPUTE_SHARE,
+    EFFORT_FACTOR,
+    STORAGE_CALLS_RATE,
+    STORAGE_RATE,
+)
+
+
+class Effort(Enum):
+    """Kinds of work that explain why others wait."""
+
+    __hash__ = (
+        object.__hash__
+    )  # members are compared by identity; Enum's own is a call of Python for each look-up
+
+    COMPUTE = "compute"
+    UNKNOWN = COMPUTE
+    """What a newer agent reports of which this version does not know the word."""
+    STORAGE = "storage"
+    CHILDREN = "children"
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """What one process used between two totals."""
+
+    side_cpus: float = 0.0
+    """CPUs of all threads but the lead, and but those that burn a CPU in waiting."""
+    file_bytes_s: float = 0.0
+    """From and to storage."""
+    call_bytes_s: float = 0.0
+    """In read and write calls of any kind of file."""
+
+
+@dataclass(slots=True)
+class Background:
+    """What one process used in healthy times."""
+
+    _healthy: deque[Used] = field(default_factory=lambda: deque(maxlen=BACKGROUND_INTERVALS))
+
+    @property
+    def is_known(self) -> bool:
+        """True once enough healthy intervals were seen."""
+        return len(self._healthy) >= BACKGROUND_NEEDED
+
+    def learn(self, used: Used) -> None:
+        """Take what was used in a healthy interval."""
+        self._healthy.append(used)
+
+    def beyond(self, used: Used) -> Mapping[Effort, float]:
+        """How much more was used than in healthy times: by kind of effort, in the smallest one that counts."""
+        cpus = used.side_cpus - self._usual(
+            [past.side_cpus for past in self._healthy], BACKGROUND_CPUS
+        )
+        files = self._usual([past.file_bytes_s for past in self._healthy], BACKGROUND_FILE_BYTES_S)
+        calls = self._usual([past.call_bytes_s for past in self._healthy], BACKGROUND_FILE_BYTES_S)
+        storage = max(
+            (used.file_bytes_s - files) / STORAGE_RATE,
+            (used.call_bytes_s - calls) / STORAGE_CALLS_RATE,
+        )
+        return {Effort.COMPUTE: cpus / COMPUTE_SHARE, Effort.STORAGE: storage}
+
+    def _usual(self, past: list[float], most: float) -> float:
+        return min(EFFORT_FACTOR * median(past), most) if self.is_known else 0.0

@@ -1,0 +1,106 @@
+"""How sure a finding is, and when an armed job may be ended for it. Pure; one screen each (docs/decisions/0016).
+
+Independent by cause, not by sensor: a phase that is new to a job produces a long silence, a lone rank, a new stack and
+unread bytes at once. All of these together are one kind, novelty, and only time weighs it. Independent of it are an
+announcement, a state that no process of the job can end, and a contradiction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from kcover_ebpf.diagnosis.silences import Patience
+from kcover_ebpf.diagnosis.verdict import (
+    Cause,
+    Certainty,
+    Culprit,
+    Evidence,
+    EvidenceKind,
+    Verdict,
+    VerdictKind,
+)
+from kcover_ebpf.settings import Policy
+from kcover_ebpf.tunables.diagnosis import PROVEN_CONFIRMED_S
+
+_CONTRADICTED = frozenset({Cause.COLLECTIVE_MISMATCH, Cause.COLLECTIVE_FAILED})
+"""What counts or recordings of the ranks' own collective library show that exclude each other."""
+
+
+_HARD_LIMIT = "the policy's hard limit"
+_STOPPED = "whoever stopped it may resume it"
+
+
+@dataclass(frozen=True, slots=True)
+class ActsAt:
+    """When a job is ended, counted from a moment that the certainty names; and why then."""
+
+    after_s: float | None
+    """None: never."""
+    why: str
+    of_silence: bool = False
+    """Counted from when the job fell silent; else from when the fault began."""
+
+    def time_s(self, since_s: float, silent_since_s: float | None) -> float | None:
+        """The moment, from those two on one clock; None: never."""
+        if self.after_s is None:
+            return None
+        silent_s = since_s if silent_since_s is None else silent_since_s
+        return (silent_s if self.of_silence else since_s) + self.after_s
+
+
+def certainty_of(
+    kind: VerdictKind, cause: Cause, culprit: Culprit | None, evidence: Iterable[Evidence]
+) -> Certainty | None:
+    """By what the evidence is independent of; None where nothing is wrong."""
+    kinds = {each.kind for each in evidence}
+    if kind in (VerdictKind.WORKING, VerdictKind.SLOW):
+        return None
+    if kind is VerdictKind.UNKNOWN:
+        return Certainty.SUSPECTED
+    if EvidenceKind.EVENT in kinds or kind is VerdictKind.CRASHED:
+        return Certainty.ANNOUNCED
+    contradiction = EvidenceKind.COLLECTIVE in kinds and cause in _CONTRADICTED
+    if EvidenceKind.STATE in kinds or contradiction or kind is VerdictKind.LOST_LINK:
+        return Certainty.PROVEN
+    return Certainty.SUSPECTED if culprit is None else Certainty.INFERRED
+
+
+def acts_at(
+    certainty: Certainty, kind: VerdictKind, cause: Cause, policy: Policy, patience: Patience
+) -> ActsAt:
+    """When to act. Announced and proven: since the fault began; inferred and suspected: since the job fell silent."""
+    limit_s = policy.hard_limit_s
+    if certainty is Certainty.ANNOUNCED:
+        return ActsAt(0.0, "the fault was announced")
+    if certainty is Certainty.PROVEN:
+        if kind is VerdictKind.LOST_LINK:
+            return ActsAt(policy.link_patience_s, "a flapping link recovers by itself")
+        if cause in (Cause.STOPPED, Cause.FROZEN):
+            return ActsAt(policy.stopped_s, _STOPPED)
+        return ActsAt(PROVEN_CONFIRMED_S, "no process of the job can end it")
+    if certainty is Certainty.INFERRED:
+        if limit_s is not None and limit_s < patience.seconds:
+            return ActsAt(limit_s, _HARD_LIMIT, of_silence=True)
+        return ActsAt(patience.seconds, patience.why, of_silence=True)
+    if cause in (Cause.STOPPED, Cause.FROZEN):
+        return ActsAt(policy.stopped_s, _STOPPED)
+    return ActsAt(
+        limit_s,
+        _HARD_LIMIT if limit_s is not None else "a suspicion never ends a job",
+        of_silence=True,
+    )
+
+
+def completed(
+    verdict: Verdict, policy: Policy, patience: Patience, silent_since_s: float | None = None
+) -> Verdict:
+    """The verdict with its certainty, where it has none yet, and when and why an armed job is ended for it."""
+    certainty = verdict.certainty or certainty_of(
+        verdict.kind, verdict.cause, verdict.culprit, verdict.evidence
+    )
+    if certainty is None:
+        return verdict
+    acts = acts_at(certainty, verdict.kind, verdict.cause, policy, patience)
+    moment_s = acts.time_s(verdict.since_s, silent_since_s)
+    return replace(verdict, certainty=certainty, acts_at_s=moment_s, acts_why=acts.why)

@@ -1,0 +1,148 @@
+"""The silences of a job that ended by themselves, over days, and the patience that follows from them. Pure.
+
+A job that was silent for a minute at each evaluation is given more than a minute; how much more follows from how often
+the policy accepts a needless restart. While the record is short a prior stands in, which is made from measured phases
+(`kcover_ebpf/data/silence_prior.json`, tools/tapebench/prior.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from kcover_ebpf.settings import Policy
+from kcover_ebpf.tunables.diagnosis import (
+    PRIOR_HOURS,
+    PRIOR_RATE_PER_H,
+    PRIOR_SHAPE,
+    SILENCE_FLOOR_S,
+    SILENCE_MARGIN,
+    SILENCES_KEPT,
+)
+
+_HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """One silence that ended by itself."""
+
+    place: str
+    """What the rank that the others waited for did: the cause of the finding that it led to, such as "blocked_lock"."""
+    length_s: float
+    at_s: float
+    """Seconds of training observed before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """For how long a silence may last before an inferred fault ends the job."""
+
+    seconds: float
+    why: str
+    """A clause for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class SilenceSummary:
+    """What patience follows from: as much of a record as a node reports."""
+
+    observed_s: float = 0.0
+    """Training that was observed, all incarnations together."""
+    count: int = 0
+    """Silences that ended by themselves, of those that are remembered."""
+    longest_s: float = 0.0
+
+    def patience(self, policy: Policy) -> Patience:
+        """The length beyond which fewer silences are expected than the policy accepts restarts.
+
+        Expected: those that the prior foresees, weighed down by the hours that were observed, and none of this job's
+        own, so that the longest of them is exceeded by `SILENCE_MARGIN`.
+        """
+        weight = PRIOR_HOURS / (PRIOR_HOURS + self._hours)
+        foreseen_s = (PRIOR_RATE_PER_H * weight / policy.false_restarts_per_h) ** (1 / PRIOR_SHAPE)
+        own_s = SILENCE_MARGIN * self.longest_s
+        seconds = min(max(foreseen_s, own_s, policy.act_floor_s), policy.act_cap_s)
+        # a job that was silent for long and continued must not be ended sooner, whatever the cap
+        return Patience(round(max(seconds, own_s), 1), self._why(by_own=own_s >= foreseen_s))
+
+    @property
+    def _hours(self) -> float:
+        return self.observed_s / _HOUR_S
+
+    def _why(self, *, by_own: bool) -> str:
+        if not self.count:
+            return f"no silence was seen to end by itself in {self._hours:.1f} h: little is known of this job"
+        times = "once" if self.count == 1 else f"{self.count} times"
+        text = f"{times} in {self._hours:.1f} h it continued by itself, after at most {self.longest_s:.0f} s"
+        return text if by_own else f"{text}; a job like it may be silent for longer"
+
+
+@dataclass(slots=True)
+class Silences:
+    """The record of one job; it outlives the agent and the job's restarts."""
+
+    observed_s: float = 0.0
+    """Training that was observed, all incarnations together."""
+    kept: list[Silence] = field(default_factory=list)
+    """The longest of each place, `SILENCES_KEPT` at most."""
+
+    def observe(self, seconds: float) -> None:
+        """The job was seen to train for so long."""
+        self.observed_s += max(0.0, seconds)
+
+    def learn(self, place: str, length_s: float) -> None:
+        """A silence ended by itself; one shorter than `SILENCE_FLOOR_S` is a step."""
+        if length_s < SILENCE_FLOOR_S:
+            return
+        self.kept.append(Silence(place, length_s, self.observed_s))
+        self.kept.sort(key=lambda silence: -silence.length_s)
+        places: dict[str, int] = {}
+        fitting = []
+        for silence in self.kept:
+            places[silence.place] = places.get(silence.place, 0) + 1
+            if places[silence.place] <= SILENCES_KEPT:
+                fitting.append(silence)
+        self.kept = fitting[: 4 * SILENCES_KEPT]
+
+    @property
+    def summary(self) -> SilenceSummary:
+        """What patience follows from."""
+        longest_s = max((silence.length_s for silence in self.kept), default=0.0)
+        return SilenceSummary(round(self.observed_s), len(self.kept), round(longest_s, 1))
+
+
+def to_words(record: Silences) -> dict[str, object]:
+    """The record as JSON values."""
+    rows = [[each.place, round(each.length_s, 1), round(each.at_s)] for each in record.kept]
+    return {"observedS": round(record.observed_s), "silences": rows}
+
+
+def of_words(words: Mapping[str, object]) -> Silences:
+    """The record in JSON values; what does not fit is passed over, so that a damaged one teaches nothing."""
+    observed = words.get("observedS")
+    record = Silences(
+        float(observed) if isinstance(observed, int | float) and observed >= 0 else 0.0
+    )
+    rows = words.get("silences")
+    for row in rows if isinstance(rows, list) else ():
+        if isinstance(row, list) and len(row) == 3 and isinstance(row[0], str):
+            length_s, at_s = row[1], row[2]
+            if (
+                isinstance(length_s, int | float)
+                and isinstance(at_s, int | float)
+                and 0 < length_s < 1e6
+            ):
+                record.kept.append(Silence(row[0][:64], float(length_s), float(at_s)))
+    record.kept = record.kept[: 4 * SILENCES_KEPT]
+    return record
+
+
+def joined(summaries: Iterable[SilenceSummary]) -> SilenceSummary:
+    """What several nodes saw of one job: each sees the same silences, some for longer than others."""
+    seen = list(summaries) or [SilenceSummary()]
+    return SilenceSummary(
+        max(each.observed_s for each in seen),
+        max(each.count for each in seen),
+        max(each.longest_s for each in seen),
+    )

@@ -1,0 +1,139 @@
+"""Reads the logs of some containers in turns: a block of each, so that one that is written without end delays no other.
+
+It runs in a separate process, for a log is a tenant's: what it is asked and what it answers are small dataclasses.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kcover_ebpf.api.log_report import ContainerLog
+from kcover_ebpf.hardware.catalog import Catalog
+from kcover_ebpf.logs.container_log import ContainerLogReader
+from kcover_ebpf.logs.lines import Source
+from kcover_ebpf.logs.log_files import KEPT_BYTES, LogFiles, UnsafeLogError
+from kcover_ebpf.logs.rules import LogRule
+from kcover_ebpf.logs.wanted_logs import LogTurn, RefusedLog, WantedLog
+from kcover_ebpf.tunables.host import LOG_LINGER_S, LOG_TURN_BUSY_S
+
+_BLOCK_BYTES = 128 << 10
+"""0.15 s of work where every line matches a rule, 1 ms for a quiet log."""
+_MOST_KEPT = 2
+"""Starts of one container whose log is remembered: the one that runs, and the one that crashed."""
+
+
+@dataclass(slots=True)
+class _Followed:
+    wanted: WantedLog
+    files: LogFiles
+    reader: ContainerLogReader
+    ended: list[ContainerLog] = field(default_factory=list)
+    """What starts before the one that is being read showed, with ages as of `ended_s`."""
+    ended_s: float = 0.0
+    gone_s: float | None = None
+    """When its pod left (monotonic); None while it is there."""
+
+
+class LogTurns:
+    """Used by one thread."""
+
+    def __init__(self, folder: Path, rules: Iterable[LogRule], catalog: Catalog) -> None:
+        """`folder`: /var/log/pods of the node."""
+        self._folder, self._catalog = folder, catalog
+        self._rules = tuple(each for each in rules if each.source is Source.CONTAINER)
+        self._wanted: dict[str, WantedLog] = {}
+        self._followed: dict[str, _Followed] = {}
+        self._refused: set[str] = set()
+        self._next = 0
+
+    def close(self) -> None:
+        """Let go of the files."""
+        for each in self._followed.values():
+            each.files.close()
+
+    def turn(
+        self, wanted: Sequence[WantedLog] | None, note: Callable[[str], None] = lambda _: None
+    ) -> LogTurn:
+        """Read a block of each log. `wanted`: these, and no others; None: as before.
+
+        `note`: is given the key of each log before it is read.
+        """
+        if wanted is not None:
+            self._wanted = {each.key: each for each in wanted}
+        began_s, read, skipped, more = time.thread_time(), 0, 0, False
+        self._follow()
+        refused: list[RefusedLog] = []
+        keys = list(self._followed)
+        start = self._next % len(keys) if keys else 0
+        self._next = 0
+        for index, key in enumerate((*keys[start:], *keys[:start])):
+            if time.thread_time() - began_s > LOG_TURN_BUSY_S:
+                self._next, more = start + index, True
+                break
+            read_bytes, skipped_bytes = self._read(key, note, refused)
+            read, skipped = read + read_bytes, skipped + skipped_bytes
+            more |= read_bytes >= _BLOCK_BYTES
+        now_s = time.time()
+        logs = tuple(one for each in self._followed.values() for one in _shown(each, now_s))
+        busy_s = time.thread_time() - began_s
+        return LogTurn(more, logs, tuple(refused), now_s, busy_s, read, skipped)
+
+    def _follow(self) -> None:
+        now_s = time.monotonic()
+        for key in self._followed.keys() - self._wanted.keys():
+            each = self._followed[key]
+            each.gone_s = each.gone_s or now_s
+            if now_s - each.gone_s > LOG_LINGER_S:
+                each.files.close()
+                del self._followed[key]
+        self._refused &= self._wanted.keys()
+        for key, wanted in self._wanted.items():
+            if key in self._followed:
+                self._followed[key].reader.expect(wanted.job_rules)
+            if key in self._followed or key in self._refused:
+                continue
+            name = f"{wanted.namespace}_{wanted.pod}_{wanted.pod_uid}"
+            files = LogFiles(self._folder, name, wanted.container, tail_bytes=KEPT_BYTES)
+            reader = ContainerLogReader(
+                wanted.pod_uid,
+                wanted.container,
+                self._rules,
+                self._catalog,
+                job_rules=wanted.job_rules,
+                longest_phase_s=wanted.longest_phase_s,
+            )
+            self._followed[key] = _Followed(wanted, files, reader)
+
+    def _read(
+        self, key: str, note: Callable[[str], None], refused: list[RefusedLog]
+    ) -> tuple[int, int]:
+        """Bytes that were read and skipped of one log."""
+        each = self._followed[key]
+        try:
+            chunk = each.files.read(_BLOCK_BYTES)
+        except FileNotFoundError:
+            return 0, 0  # its container has not been started yet, or the pod is gone
+        except (UnsafeLogError, OSError) as error:
+            each.files.close()
+            del self._followed[key]
+            self._refused.add(key)
+            refused.append(RefusedLog(key, str(error)[:200]))
+            return 0, 0
+        if chunk is None:
+            return 0, 0
+        note(key)
+        now_s = time.time()
+        if chunk.start != each.reader.start and (last := each.reader.summary(now_s)) is not None:
+            each.ended, each.ended_s = [last], now_s
+        each.reader.feed(chunk, now_s)
+        return len(chunk.data), chunk.skipped_bytes
+
+
+def _shown(followed: _Followed, now_s: float) -> list[ContainerLog]:
+    kept = [each.later(now_s - followed.ended_s) for each in followed.ended]
+    if (current := followed.reader.summary(now_s)) is not None:
+        kept.append(current)
+    return kept[-_MOST_KEPT:]

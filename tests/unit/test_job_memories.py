@@ -1,0 +1,82 @@
+"""What the agent keeps of each job: over its own restarts, and over those of the job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kcover_ebpf.agent.job_memories import JobMemories
+from kcover_ebpf.api.gang_id import GangId
+from kcover_ebpf.api.job_kinds import Gang
+from kcover_ebpf.settings import Policy
+from kcover_ebpf.tunables.agent import MEMORIES_KEPT
+from tests.unit.scripted_job import BARRIER, LOCK, all_wait, trained
+
+
+def gang(name: str = "train") -> Gang:
+    return Gang(GangId.of("ns", {"job": name}), name, "Job")
+
+
+def test_job_memories__a_restarted_agent_goes_on_with_what_was_learned(tmp_path: Path) -> None:
+    first = JobMemories(tmp_path / "jobs.json")
+    memory = first.of(gang())
+    memory.silences.observe(24 * 3600)
+    memory.silences.learn("blocked_lock", 12.0)
+    memory.waits.learn(BARRIER)
+    first.save(1e6)
+    again = JobMemories(tmp_path / "jobs.json").of(gang())
+    assert again.silences.summary == memory.silences.summary
+    assert again.waits.knows(BARRIER)
+    assert not again.waits.knows(LOCK)
+    seconds = again.silences.summary.patience(Policy()).seconds
+    assert 24 <= seconds < 40
+
+
+def test_job_memories__another_incarnation_of_the_job_has_the_same_memory(tmp_path: Path) -> None:
+    memories = JobMemories(tmp_path / "jobs.json")
+    assert memories.of(gang()) is memories.of(gang())
+    assert memories.of(gang("other")) is not memories.of(gang())
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"ns/train": 7}', '{"ns/train": {"waits": [1]}}'])
+def test_job_memories__a_damaged_file_is_as_good_as_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "jobs.json").write_text(text)
+    memory = JobMemories(tmp_path / "jobs.json").of(gang())
+    assert memory.silences.summary.count == 0
+    assert memory.waits.count == 0
+
+
+def test_job_memories__the_job_that_ran_longest_ago_is_forgotten_first(tmp_path: Path) -> None:
+    memories = JobMemories(tmp_path / "jobs.json")
+    oldest = memories.of(gang("oldest"))
+    for number in range(MEMORIES_KEPT):
+        memories.of(gang(str(number)))
+    assert memories.of(gang("oldest")) is not oldest
+
+
+def test_job_memories__a_full_disk_costs_the_memory_alone(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    memories = JobMemories(tmp_path / "file" / "jobs.json")
+    memories.of(gang())
+    memories.save(1e6, at_once=True)
+
+
+def test_silences__a_stall_that_ended_by_itself_is_remembered_and_lengthens_the_patience() -> None:
+    stage = trained(seconds=60)
+    before = stage.job.patience.seconds
+    stage.job.silences.observe(7 * 24 * 3600)
+    calm = stage.job.patience.seconds
+    assert calm < before
+    for _ in range(2):
+        stage.become(stage.rank(2), "futex", stack=LOCK)
+        all_wait(stage, 2)
+        stage.run(15)
+        for proc in stage.procs.values():
+            stage.become(proc, "train", stack=BARRIER)
+        stage.run(30)
+    summary = stage.job.silences.summary
+    # the second is known by then, and late at most
+    assert summary.count >= 1
+    assert 12 <= summary.longest_s <= 17
+    assert stage.job.patience.seconds >= 24

@@ -1,0 +1,132 @@
+"""The kubectl plug-in as one archive that needs only Python: for krew, and for a machine without pip.
+
+The Kubernetes client needs a compiled module (pydantic-core). Its builds for several versions of Python and both
+architectures lie side by side, for their names differ.
+"""
+
+import hashlib
+import io
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from tools.pages import ROOT
+from tools.release import archive
+
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+"""krew's name of an architecture -> that of a wheel."""
+COMPILED = "pydantic-core"
+LEFT_OUT = {"google-re2", "nvidia-ml-py", "prometheus-client", "py-spy"}
+"""Of the image's packages, those that the plug-in does not import."""
+UNUSED = re.compile(r"kubernetes/(aio|e2e_test|test)/|kcover_ebpf/objects/|\.data/|__pycache__/")
+REQUIREMENTS = ROOT / "tools/image-requirements.txt"
+SCRIPT = """\
+#!/usr/bin/env python3
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "lib"))
+if sys.version_info < (3, 11):
+    sys.exit("kubectl-kcover needs Python 3.11 or newer")
+from kcover_ebpf.cli.kubectl import {function}  # noqa: E402
+
+sys.exit({function}())
+"""
+MANIFEST = """\
+apiVersion: krew.googlecontainertools.github.com/v1alpha2
+kind: Plugin
+metadata:
+  name: kcover
+spec:
+  version: v{version}
+  homepage: {repository}
+  shortDescription: Explain and approve incidents of AI training jobs
+  description: |
+    Lists and explains the incidents that kcover-ebpf records when a training job hangs or fails,
+    approves or tries out what would be done, and lists, inspects and uncordons nodes.
+  caveats: |
+    Needs Python 3.11 to 3.14, and kcover-ebpf in the cluster.
+  platforms:
+{platforms}"""
+PLATFORM = """\
+    - selector:
+        matchLabels:
+          os: linux
+          arch: {arch}
+      uri: {repository}/releases/download/v{version}/{file}
+      sha256: {digest}
+      bin: kubectl-kcover
+"""
+
+
+class PluginFailed(Exception):
+    """The text says why, in one line."""
+
+
+def requirements(text: str) -> dict[str, str]:
+    """Name -> entry (version and hashes) of a requirements file, without what the plug-in does not import."""
+    lines = re.sub(r"\\\n\s*", " ", text).splitlines()
+    entries = {line.partition("==")[0]: line for line in lines if "==" in line}
+    return {name: entry for name, entry in entries.items() if name not in LEFT_OUT}
+
+
+def download(entries: list[str], folder: Path, *options: str) -> None:
+    """Have pip fetch wheels, each checked against its hash; raises `PluginFailed`."""
+    listed = folder / "requirements.txt"
+    listed.write_text("\n".join(entries) + "\n")
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet"]
+    command += ["--no-deps", "--only-binary", ":all:", "--require-hashes"]
+    command += ["--dest", str(folder), "--requirement", str(listed), *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise PluginFailed(f"pip download: {' '.join(done.stderr.split())[-300:]}")
+
+
+def modules(wheel: bytes) -> Iterator[archive.Entry]:
+    """What a wheel installs, below lib/."""
+    with zipfile.ZipFile(io.BytesIO(wheel)) as opened:
+        for name in opened.namelist():
+            if not name.endswith("/") and not UNUSED.search(name):
+                yield archive.Entry(f"lib/{name}", opened.read(name))
+
+
+def build(wheel: Path, target: Path, epoch_s: int) -> None:
+    """Write the archive of the plug-in, made of our own `wheel` and of what the image has; raises `PluginFailed`."""
+    found = {each.name: each for each in modules(wheel.read_bytes())}
+    entries = requirements(REQUIREMENTS.read_text())
+    compiled = entries.pop(COMPILED)
+    with tempfile.TemporaryDirectory(prefix="kcover-plugin-") as name:
+        folder = Path(name)
+        download(list(entries.values()), folder)
+        for machine in MACHINES.values():
+            for version in PYTHONS:
+                platform = ("--platform", f"manylinux_2_17_{machine}", "--python-version", version)
+                download([compiled], folder, *platform)
+        for path in sorted(folder.glob("*.whl")):
+            found |= {each.name: each for each in modules(path.read_bytes())}
+    # what PyYAML and charset-normalizer compile for one version of Python, they also have as Python
+    kept = [
+        each for each in found.values() if not each.name.endswith(".so") or "pydantic" in each.name
+    ]
+    programs = [
+        archive.Entry("kubectl-kcover", SCRIPT.format(function="main").encode(), is_program=True),
+        archive.Entry(
+            "kubectl_complete-kcover", SCRIPT.format(function="complete").encode(), is_program=True
+        ),
+        archive.entry("LICENSE", ROOT / "LICENSE"),
+        archive.entry("NOTICE", ROOT / "NOTICE"),
+    ]
+    archive.write(target, [*programs, *sorted(kept, key=lambda each: each.name)], epoch_s)
+
+
+def manifest(file: Path, version: str, repository: str) -> str:
+    """Krew's description of the archive `file`, as it is published."""
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    about = {"version": version, "repository": repository, "file": file.name, "digest": digest}
+    platforms = "".join(PLATFORM.format(arch=arch, **about) for arch in MACHINES)
+    return MANIFEST.format(platforms=platforms, **about)
