@@ -8,15 +8,17 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from kcover_ebpf.api.job_kinds import with_ranks
+from kcover_ebpf.api.job_rules import JobRule
 from kcover_ebpf.api.log_report import ContainerLog
 from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.errors import ReaderError
 from kcover_ebpf.logs.wanted_logs import LogTurn, WantedLog
 from kcover_ebpf.tunables.agent import LOG_CORE_SHARE, LOG_POLL_S
+from kcover_ebpf.tunables.host import LONGEST_PHASE_S
 
 _MOST_LOGS = 256
 """Containers of one node: twice the pods that a kubelet runs by default."""
@@ -41,12 +43,22 @@ class LogSource(Protocol):
 class LogWatch:
     """A thread of the agent; `follow` and `of_pods` may be called from any other."""
 
-    def __init__(self, source: LogSource, on_error: Callable[[str], None]) -> None:
-        """`on_error`: why a log is not read, once for each."""
+    def __init__(
+        self,
+        source: LogSource,
+        on_error: Callable[[str], None],
+        *,
+        longest_phase_s: float = LONGEST_PHASE_S,
+    ) -> None:
+        """`on_error`: why a log is not read, once for each.
+
+        `longest_phase_s`: what a program announces for longer is refused.
+        """
+        self._longest_phase_s = longest_phase_s
         self._source, self._on_error = source, on_error
         self._lock = threading.Lock()
         self._wanted: dict[str, WantedLog] = {}
-        self._sent: tuple[int, frozenset[str]] | None = None
+        self._sent: tuple[int, frozenset[WantedLog]] | None = None
         """What the source was asked to follow, and which one."""
         self._ended_over: Counter[str] = Counter()
         self._shown: dict[str, list[ContainerLog]] = {}
@@ -57,10 +69,20 @@ class LogWatch:
         self.read_bytes = 0
         self.skipped_bytes = 0
 
-    def follow(self, pods: Iterable[Pod]) -> None:
-        """These pods are watched now, and no others."""
+    def follow(
+        self, pods: Iterable[Pod], job_rules: Mapping[str, tuple[JobRule, ...]] | None = None
+    ) -> None:
+        """These pods are watched now, and no others; `job_rules`: what is expected of their logs, by the pods' uids."""
+        rules = job_rules or {}
         wanted = [
-            WantedLog(pod.namespace, pod.name, pod.uid, container.name)
+            WantedLog(
+                pod.namespace,
+                pod.name,
+                pod.uid,
+                container.name,
+                rules.get(pod.uid, ()),
+                self._longest_phase_s,
+            )
             for pod in pods
             for container in with_ranks(pod)
             if container.id
@@ -97,7 +119,7 @@ class LogWatch:
             wanted = {
                 key: each for key, each in self._wanted.items() if self._ended_over[key] < _ENDS
             }
-        asked = (self._source.starts, frozenset(wanted))
+        asked = (self._source.starts, frozenset(wanted.values()))
         try:
             turn = self._source.turn(None if asked == self._sent else tuple(wanted.values()))
         except ReaderError as error:

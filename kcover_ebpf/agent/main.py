@@ -249,7 +249,7 @@ class _Agent:
             return
         from kcover_ebpf.agent.log_watch import LogWatch
 
-        logs = LogWatch(source, _warn)
+        logs = LogWatch(source, _warn, longest_phase_s=self._plan.settings.longest_phase_s)
         self._outputs.logs, self._builder.logs = logs, logs.of_pods
         self._log_thread = self._start(logs)
 

@@ -91,12 +91,19 @@ class LogTurns:
                 del self._followed[key]
         self._refused &= self._wanted.keys()
         for key, wanted in self._wanted.items():
+            if key in self._followed:
+                self._followed[key].reader.expect(wanted.job_rules)
             if key in self._followed or key in self._refused:
                 continue
             name = f"{wanted.namespace}_{wanted.pod}_{wanted.pod_uid}"
             files = LogFiles(self._folder, name, wanted.container, tail_bytes=KEPT_BYTES)
             reader = ContainerLogReader(
-                wanted.pod_uid, wanted.container, self._rules, self._catalog
+                wanted.pod_uid,
+                wanted.container,
+                self._rules,
+                self._catalog,
+                job_rules=wanted.job_rules,
+                longest_phase_s=wanted.longest_phase_s,
             )
             self._followed[key] = _Followed(wanted, files, reader)
 

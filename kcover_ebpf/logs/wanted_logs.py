@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kcover_ebpf.api.job_rules import JobRule
 from kcover_ebpf.api.log_report import ContainerLog
+from kcover_ebpf.tunables.host import LONGEST_PHASE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +17,10 @@ class WantedLog:
     pod: str
     pod_uid: str
     container: str
+    job_rules: tuple[JobRule, ...] = ()
+    """What its job's policy expects of it."""
+    longest_phase_s: float = LONGEST_PHASE_S
+    """What the program announces for longer is refused."""
 
     @property
     def key(self) -> str:

@@ -89,6 +89,9 @@ FINDING_RECENT_S = 600.0
 LATE_LINE_S = 3.0
 """What a program printed before it raised is in its log so long after the traceback at the latest: it is flushed when
 the program ends. Chosen."""
+LONGEST_PHASE_S = 3600.0
+"""What a program announces for longer (`kcover: phase NAME up to T s`) is refused, unless the operator allows more: it
+would hide a hang for as long. Chosen; an evaluation or a conversion of a checkpoint takes less."""
 LOG_LINGER_S = 60.0
 """The log of a pod that is gone may still explain a crash that is being decided on."""
 LOG_TURN_BUSY_S = 1.0

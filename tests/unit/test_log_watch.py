@@ -145,7 +145,7 @@ def test_log_watch__a_pod_that_writes_without_end_delays_the_others_by_one_block
     node: Node,
 ) -> None:
     loud, quiet = member(0), member(1)
-    node.write(loud, "2026-11-22T10:00:00.5Z stdout F step 1 loss 0.3\n" * 20_000)
+    node.write(loud, "2026-11-22T10:00:00.5Z stdout F all is well, loss 0.3\n" * 20_000)
     node.write(quiet, FULL)
     node.watch.follow([loud, quiet])
     assert node.watch.turn().more, "more is left of the loud one"
