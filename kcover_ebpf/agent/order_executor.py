@@ -43,8 +43,6 @@ _ACKS_REPORTED = 8
 """As many as the schema admits (crds/faultreports.yaml, spec.acks)."""
 
 
-
-
 class OrderExecutor:
     """Obeys. `hear`, `pods_changed` and `is_stopped_by_us` may be called from any thread."""
 
