@@ -15,6 +15,7 @@ from kcover_ebpf.cluster.gang_input import GangInput, GangVerdict
 from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
 from kcover_ebpf.diagnosis.verdict import (
     Cause,
+    Certainty,
     Culprit,
     Evidence,
     EvidenceKind,
@@ -82,8 +83,8 @@ def broken(
 def verdict_of(case: GangInput, rules: Sequence[JobRule]) -> GangVerdict | None:
     """What broken rules mean for a job in which nothing else is wrong; None where none is broken.
 
-    A rule with the action Restart was written by whoever owns the job: it counts as an announcement. Of others the log
-    is the only evidence, which never ends a job.
+    A rule with the action Restart was written by whoever owns the job: it counts as an announcement. Others are
+    observed: no job is ended for them.
     """
     nodes = {pod.uid: pod.node for pod in case.pods if not pod.ended and pod.deleted_s is None}
     found = broken(rules, case.fresh, nodes, case.now_s)
@@ -103,6 +104,9 @@ def verdict_of(case: GangInput, rules: Sequence[JobRule]) -> GangVerdict | None:
         since_s=first.since_s,
         culprit=None if pod is None else Culprit(pod=pod.name, pod_uid=pod.uid, node=pod.node),
         evidence=tuple(Evidence(kind, each.text) for each in ends or found),
+        certainty=Certainty.ANNOUNCED if ends else Certainty.SUSPECTED,
+        acts_at_s=first.since_s if ends else None,
+        acts_why="the policy restarts the job for it" if ends else "the policy observes the rule",
     )
     return GangVerdict(verdict)
 

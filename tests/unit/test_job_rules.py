@@ -28,7 +28,7 @@ from kcover_ebpf.cli import entry
 from kcover_ebpf.cli.logs import logs
 from kcover_ebpf.cluster import job_rules
 from kcover_ebpf.cluster.job_rules import BrokenRule
-from kcover_ebpf.diagnosis.verdict import Verdict, VerdictKind, suffices
+from kcover_ebpf.diagnosis.verdict import Certainty, Verdict, VerdictKind
 from kcover_ebpf.errors import ObjectError, PolicyError
 from kcover_ebpf.hardware.catalog import Catalog
 from kcover_ebpf.logs.container_log import ContainerLogReader
@@ -375,13 +375,15 @@ def test_verdict_of__a_rule_that_restarts_counts_as_an_announcement() -> None:
     assert found is not None
     assert (found.kind, found.culprit) == (VerdictKind.HUNG, None)
     assert found.since_s == pytest.approx(START_S + 50, abs=0.1)
-    assert suffices(each.kind for each in found.evidence)
+    assert found.certainty is Certainty.ANNOUNCED
+    assert found.acts_at_s == found.since_s
 
 
 def test_verdict_of__a_rule_that_is_observed_ends_no_job() -> None:
     found = verdict(replace(LOSS, action=RuleAction.OBSERVE))
     assert found is not None
-    assert not suffices(each.kind for each in found.evidence)
+    assert found.certainty is Certainty.SUSPECTED
+    assert found.acts_at_s is None
 
 
 def test_verdict_of__a_job_that_prints_is_well() -> None:
