@@ -14,6 +14,7 @@ from enum import Enum
 from pathlib import Path
 
 from kcover_ebpf.errors import PolicyError
+from kcover_ebpf.tunables.host import LONGEST_PHASE_S
 
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _MOST = 1e9
@@ -213,5 +214,7 @@ class Settings:
     """Use the GPU driver's own tracepoint, although the driver cannot be unloaded meanwhile."""
     nccl_probes: bool = False
     """Count the operations of ranks by probes on their NCCL: each call then takes microseconds longer."""
+    longest_phase_s: float = LONGEST_PHASE_S
+    """What a program announces in its log for longer is refused."""
     act: Act = Act.OBSERVE
     policy: Policy = field(default_factory=Policy)

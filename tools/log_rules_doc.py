@@ -26,9 +26,24 @@ kubectl logs trainer-3 | kcover-ebpf logs - --source container -o json
 
 `logs` prints each line that matches a rule, with its meaning and what to do, and omits the others. `-o json` prints one object per
 line: `number` (of the line, from 1), `line` (the message), `rule`, `domain` (`hardware`, `driver`, `network`, `storage`, `memory`,
-`program`), `severity` (`fatal`, `error`, `warning`, `info`), `concerns` (`node` or `job`), `lasting` (until repair or reboot), `check` (of an
-inspection, which shows whether it is still so),
-`meaning`, `advice`, `time` (if a container runtime recorded it). Xid and SXid lines are looked up in the [catalogue](hardware.md).
+`program`, `outside`: a scheduler, a launcher or a person ended the run), `severity` (`fatal`, `error`, `warning`, `info`), `concerns` (`node` or `job`),
+`lasting` (until repair or reboot), `check` (of an inspection, which shows whether it is still so),
+`meaning`, `advice`, `time` (if a container runtime recorded it), `rank` (if a launcher put it in front), `follows` (it says what followed from a failure elsewhere: whoever prints it is a
+victim). Xid and SXid lines are looked up in the [catalogue](hardware.md), and what the message says (the action that Xid 154 names, the severity, sub-code and injection
+of Xid 144 to 150) outranks the number, as it does for the sensor.
+
+## Lines as they arrive
+
+One step makes lines of whatever arrives, before any rule and before tracebacks are searched for:
+
+- **In front of a message**: ranks and hosts (PyTorch `[rank3]: `, torchrun `--tee`, `srun -l`, Open MPI, Horovod, MPICH, pdsh, `kubectl logs --prefix`, Docker Compose), actors of Ray and vLLM,
+  and the records of Python's logging, loguru, glog, absl, c10d, SGLang, DeepSpeed, NeMo, Ascend and shippers. The rank and the level are kept, and lines of one process belong together.
+- **Around it**: pieces of a container runtime, Docker's JSON, JSON of structured loggers (also with a whole traceback in one string), colours, what a progress bar drew before on the same line, the
+  margin of an exception group, UTF-16, bytes that are no text.
+- **The kernel's log** from `dmesg` (`-T`, `-x`, `-r`), `journalctl` (`short-*`, `json`, `export`), `talosctl dmesg`, syslog. The second line of a record is whose the first one is.
+
+**Its own level counts.** A line that its writer calls a warning or less (`WARNING`, `[W`, a class of Python's warnings), or that says that the program tries again or does without, is at most a
+warning, of the job, and lasts not; so an optional import that fails is no error. NCCL's `WARN` is its word for an error.
 
 A kernel rule never applies to a line of a container's log, nor to a line of the kernel's log that user space wrote (`/dev/kmsg` records and
 `dmesg -x` show which side wrote a line): any program can print a line that looks like a fault. The kernel's own lines quote names that a
@@ -36,7 +51,7 @@ program chose (its own, its file's, a mount option), so a rule that concerns the
 to end a running job.
 
 All rules are searched at once by RE2, whose time is linear in the length of the log whatever a line contains: over 100 MB of a quiet training log per
-second of CPU ([measured](bench/logs.md)).
+second of CPU ([measured](bench/logs.md)). What takes heads off a line has bounded patterns.
 
 ## Logs of containers in a cluster
 
@@ -48,7 +63,9 @@ restarts of the container. Once a job has a fault, its Incident includes what th
   Lines of victims (a peer that went away) decide nothing. An error that no rule explains, such as a `RuntimeError` that wraps another, decides only where neither
   another traceback of that crash nor a line near it says more.
 - `status.evidence` with kind `log`: rule, meaning and advice, and where a Python traceback was raised. `kubectl kcover explain`, `trace POD` and the Incident show it.
-  Such a line never constitutes a fault, names no culprit, and **does not count as evidence to end a job**, alone or with others.
+  Such a line never constitutes a fault, names no culprit, and **does not count as evidence to end a job**, alone or with others. Where three or more containers print something, one line names the
+  first cause: by kind, for who says that a peer is gone or was ended by a launcher is a victim, and then by time (between nodes exact to about a second); it says how many others raised the same, and how many followed.
+  Another line says how far the training had come: the last step, steps since the last checkpoint, steps done again after a restart.
 - `status.crashes`: what identifies the crash, to compare the next one with. Of pods that fail together with one traceback at one step, one is recorded, and one on another node.
 
 **A bug that a restart does not fix.** A job whose program fails after a restart with the same traceback at the same step is not restarted again: the Incident
@@ -62,13 +79,50 @@ incidents within the restart window, so a restarted controller knows them.
 What a program prints and what it raises come through two pipes, and the runtime may write the traceback first. So a step counts as printed before a traceback also where its line comes from the other
 pipe up to 3 s later, and a second crash is compared 1 s after the rank ended at the earliest.
 
+**An end from outside is no bug.** Where a log says that the run was ended (SIGTERM, preemption, `scancel`, a time limit) before the program raised, the crash is not counted as one of the program. What a launcher
+prints when it ends the others, after one has failed, changes nothing.
+
 **What leaves the node.** A log may contain secrets. Reports and incidents contain names of rules, counts, ages, a hash of each traceback (without its messages),
-`FILE:LINE` of the program's innermost frame without the folder, step and epoch: no text of a log. Bundles, which stay on the node, contain the ends of logs as before.
+`FILE:LINE` of the program's innermost frame without the folder, step, epoch, rank, the numbers that a policy's rules ask for, and the name of a phase that the program announced: no other text of a log. Bundles, which stay on the node, contain the ends of logs as before.
 
 **What is read.** Only regular files that root owns and that have a single name, below `agent.containerLogs.folder` (the kubelet's `podLogsDir`): no symbolic or hard link is followed, so a pod
 that can write there cannot have other files read. All logs of a node together take at most 5% of a core, one block of each in turn; what a container writes faster is skipped and
 counted (`kcover_log_skipped_bytes_total`), and the end of a log is read first. Up to 256 containers are followed, and lines are read up to 32 KiB. Rotated files are
 read to their end while they are open; compressed ones are not read.
+
+## What a job's log must show
+
+`spec.jobRules` of a [FaultPolicy](policy.md) says what is expected of the logs of its jobs:
+
+```yaml
+spec:
+  jobRules:
+    - {name: trains, line: step, withinSeconds: 1200, everySeconds: 600, action: Restart}
+    - {name: loss, line: loss, below: 12, times: 20}
+    - {name: our own, pattern: 'samples/s: (?P<value>[0-9.]+)', above: 100}
+```
+
+A rule is about a job: the line of any of its containers will do, and a number is off where any container's is. `line` is one that usual trainers print (`step`, `loss`, `gradNorm`, `tflops`, `tokensPerSecond`, `stepSeconds`,
+`checkpoint`: Megatron-LM, DeepSpeed, torchtitan, Lightning, Hugging Face, NeMo, progress bars); `pattern` is your own (RE2). `withinSeconds` counts from the first line of the container that started last, `everySeconds` from the last such line.
+A number that is not finite is outside of any limit. Where a pod is not reported no line is missing, and a log that was not read from its beginning misses no first one.
+
+The logs of a node are searched for at most 64 different rules, and at most 32 of one namespace. The log of the agent
+names each pod whose rules are beyond that; they are not reported, and none of them is broken.
+
+With `action: Restart` a broken rule is a fault of the job (`HUNG`, cause `unknown`), for which an armed job is restarted within the budget of its policy, as for any other; its text is in the evidence. With
+`Observe`, the default, an Incident is written and nothing is done. `kcover-ebpf logs FILE --job-rules RULES.toml` tries rules on a saved log (`[[job_rule]]` tables, keys in snake case) as of its last line.
+
+**Hints.** A program may say what it is about to do, in one line on its standard error; nothing needs it. [`hints/kcover_hint.py`](../hints/kcover_hint.py) is one file without dependencies, `hints/kcover_hint.sh` the same for scripts:
+
+```python
+from kcover_hint import checkpoint_complete, phase
+
+with phase("evaluation", up_to_s=900):
+    evaluate(model)
+checkpoint_complete(step)
+```
+
+A phase that is announced for longer than the operator allows (`agent.containerLogs.longestPhase`, an hour) counts for nothing. The fields `progress` and `phase` of a report's logs carry steps, checkpoints and phases.
 
 ## The kernel's log of a node
 
@@ -94,6 +148,7 @@ concerns = "job"                # the default; or "node"
 lasting = false                 # the default
 check = ""                      # the default; a check of an inspection that shows whether it is still so
 generic = false                 # the default; true: shows that a program failed, but not why
+follows = false                 # the default; true: says what followed from a failure elsewhere
 meaning = "the storage gateway cannot write"
 advice = "call the storage team"
 ```

@@ -8,14 +8,15 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from kcover_ebpf.api.job_kinds import with_ranks
+from kcover_ebpf.api.job_rules import JobRule
 from kcover_ebpf.api.log_report import ContainerLog
 from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.errors import ReaderError
-from kcover_ebpf.logs.wanted_logs import LogTurn, WantedLog
+from kcover_ebpf.logs.wanted_logs import LogTurn, RuleShares, WantedLog
 from kcover_ebpf.tunables.agent import LOG_CORE_SHARE, LOG_POLL_S
 
 _MOST_LOGS = 256
@@ -46,7 +47,9 @@ class LogWatch:
         self._source, self._on_error = source, on_error
         self._lock = threading.Lock()
         self._wanted: dict[str, WantedLog] = {}
-        self._sent: tuple[int, frozenset[str]] | None = None
+        self._without_rules: frozenset[str] = frozenset()
+        """Of these pods too many job rules are already looked for."""
+        self._sent: tuple[int, frozenset[WantedLog]] | None = None
         """What the source was asked to follow, and which one."""
         self._ended_over: Counter[str] = Counter()
         self._shown: dict[str, list[ContainerLog]] = {}
@@ -57,16 +60,27 @@ class LogWatch:
         self.read_bytes = 0
         self.skipped_bytes = 0
 
-    def follow(self, pods: Iterable[Pod]) -> None:
-        """These pods are watched now, and no others."""
-        wanted = [
-            WantedLog(pod.namespace, pod.name, pod.uid, container.name)
-            for pod in pods
-            for container in with_ranks(pod)
-            if container.id
-        ]
+    def follow(
+        self, pods: Iterable[Pod], job_rules: Mapping[str, Sequence[JobRule]] | None = None
+    ) -> None:
+        """These pods are watched now, and no others; `job_rules`: what is expected of their logs, by uid."""
+        expected, shares = job_rules or {}, RuleShares()
+        wanted: list[WantedLog] = []
+        without: dict[str, str] = {}
+        for pod in pods:
+            rules = tuple(expected.get(pod.uid, ()))
+            if not shares.take(pod.namespace, rules):
+                rules, without[pod.uid] = (), f"{pod.namespace}/{pod.name}"
+            wanted += (
+                WantedLog(pod.namespace, pod.name, pod.uid, container.name, rules)
+                for container in with_ranks(pod)
+                if container.id
+            )
         with self._lock:
             self._wanted = {each.key: each for each in wanted[:_MOST_LOGS]}
+            known, self._without_rules = self._without_rules, frozenset(without)
+        for uid in without.keys() - known:
+            self._on_error(f"job rules of {without[uid]} are not read: {shares.words}")
 
     def of_pods(self, uids: Iterable[str], now_s: float) -> tuple[ContainerLog, ...]:
         """What the logs of these pods show; ages before `now_s` (unix seconds)."""
@@ -97,7 +111,7 @@ class LogWatch:
             wanted = {
                 key: each for key, each in self._wanted.items() if self._ended_over[key] < _ENDS
             }
-        asked = (self._source.starts, frozenset(wanted))
+        asked = (self._source.starts, frozenset(wanted.values()))
         try:
             turn = self._source.turn(None if asked == self._sent else tuple(wanted.values()))
         except ReaderError as error:

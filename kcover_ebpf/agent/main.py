@@ -237,7 +237,10 @@ class _Agent:
 
     def _make_readers(self, containers: Containers) -> ConfinedReaders:
         plan = self._plan
-        logs = LogPlan(plan.pod_logs, plan.log_rules, plan.catalog) if plan.pod_logs else None
+        logs = None
+        if plan.pod_logs:
+            longest_s = plan.settings.longest_phase_s
+            logs = LogPlan(plan.pod_logs, plan.log_rules, plan.catalog, longest_s)
         own = [each.path for each in containers.of_pod(plan.pod.uid)] if plan.pod else []
         readers = ConfinedReaders(logs, (*cgroups.own_groups(), *own), _warn)
         self._stack.callback(readers.close)

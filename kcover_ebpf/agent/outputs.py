@@ -94,7 +94,10 @@ class NodeOutputs:
         if self.bug_reports is not None:
             self.bug_reports.want(faults)
         if self.logs is not None:
-            self.logs.follow(pod for each in watched for pod in each.here.pods)
+            self.logs.follow(
+                (pod for each in watched for pod in each.here.pods),
+                {pod.uid: each.here.job_rules for each in watched for pod in each.here.pods},
+            )
         self._builder.make(watched, faults)
         self._follow_gpus()
         if self.metrics is None:

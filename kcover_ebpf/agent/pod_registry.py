@@ -12,6 +12,7 @@ from typing import Any
 
 from kcover_ebpf.api.fault_policy import Level, NamedPolicy, holding
 from kcover_ebpf.api.job_kinds import ARMING_LABEL, Gang, gang_of, is_job_pod
+from kcover_ebpf.api.job_rules import JobRule
 from kcover_ebpf.api.pods import Pod, about_pod, kept_bytes, pod_of
 from kcover_ebpf.api.policy_store import PolicyStore
 from kcover_ebpf.api.shares import Shares
@@ -32,6 +33,8 @@ class LocalGang:
     gang: Gang
     pods: tuple[Pod, ...]
     policy: Policy
+    job_rules: tuple[JobRule, ...] = ()
+    """What its policy expects of its logs."""
 
     @property
     def live(self) -> tuple[Pod, ...]:
@@ -123,7 +126,7 @@ class PodRegistry:
 
     def _gather(self) -> dict[Gang, LocalGang]:
         found: dict[Gang, list[Pod]] = {}
-        policies: dict[Gang, Policy] = {}
+        policies: dict[Gang, NamedPolicy] = {}
         for pod in sorted(self._pods.values(), key=lambda each: each.name):
             policy = holding(self._policies.of(pod.namespace), pod.namespace, pod.labels)
             if not _is_watched(pod, policy, self.node):
@@ -131,12 +134,15 @@ class PodRegistry:
             gang = gang_of(pod)
             found.setdefault(gang, []).append(pod)
             if policy is not None:
-                policies.setdefault(gang, policy.policy.settings())
+                policies.setdefault(gang, policy)
         default = Policy()
-        return {
-            gang: LocalGang(gang, _without_copies(pods), policies.get(gang, default))
-            for gang, pods in found.items()
-        }
+        made = {}
+        for gang, pods in found.items():
+            named = policies.get(gang)
+            settings = default if named is None else named.policy.settings()
+            rules = () if named is None else named.policy.job_rules
+            made[gang] = LocalGang(gang, _without_copies(pods), settings, rules)
+        return made
 
     @property
     def pod_count(self) -> int:

@@ -152,7 +152,8 @@ class ReportBuilder:
             suspicious=stall is Stall.CERTAIN,
             trained=job.pace.trained,
             verdict=verdict,
-            logs=self.logs(names, now_s) if explained else (),
+            # what a policy expects of a log is reported whether or not something is wrong
+            logs=self.logs(names, now_s) if explained or each.here.job_rules else (),
         )
         if stall is Stall.NONE and not is_fault:
             return replace(report, collectives=_movement(job))

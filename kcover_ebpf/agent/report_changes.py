@@ -42,6 +42,7 @@ def news_of(report: FaultReport) -> object:
                 each.start,
                 tuple(found.rule for found in each.findings),
                 tuple((found.fingerprint, found.step) for found in each.tracebacks),
+                tuple((reading.rule, reading.broken) for reading in each.rules),
             )
             for each in report.logs
         ),

@@ -11,6 +11,7 @@ from typing import Any
 from kcover_ebpf import settings
 from kcover_ebpf.api.codec import decode
 from kcover_ebpf.api.incident import RestartMethod
+from kcover_ebpf.api.job_rules import JobRule, checked
 from kcover_ebpf.errors import ObjectError, PolicyError
 from kcover_ebpf.settings import RestartBudget
 
@@ -105,6 +106,8 @@ class NodeActions:
     inspection: InspectionAction = InspectionAction.REPORT
     clean_rounds: int = 3
     """Clean inspections in a row after which it is uncordoned automatically; 0: that is left to a person."""
+    most_cordons: int = 5
+    """Cordoned so often within a month it is no longer uncordoned automatically; 0: there is no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,8 @@ class FaultPolicy:
     force_delete: bool = False
     node: NodeActions = field(default_factory=NodeActions)
     thresholds: Mapping[str, str] = field(default_factory=dict)
+    job_rules: tuple[JobRule, ...] = ()
+    """What is expected of the logs of the job."""
 
     def settings(self) -> settings.Policy:
         """The thresholds, beside their defaults; raises `PolicyError` for a key without effect or a wrong unit."""
@@ -184,6 +189,7 @@ def policy_of(api: Mapping[str, Any]) -> NamedPolicy:
             raise ObjectError(f"its spec is larger than {MOST_BYTES >> 10} KiB")
         policy = decode(FaultPolicy, api.get("spec") or {}, "spec")
         policy.settings()
+        checked(policy.job_rules)
     except (ObjectError, PolicyError) as error:
         raise ObjectError(f"FaultPolicy {name}: {error}") from error
     return NamedPolicy(str(namespace), str(name), policy)
@@ -207,7 +213,9 @@ def refused(api: Mapping[str, Any]) -> NamedPolicy:
 
 def observed_only(selector: Selector) -> FaultPolicy:
     """A policy by which nothing is done for these pods, nor with their nodes."""
-    nodes = NodeActions(cordon=False, taint=False, device_taint=False, clean_rounds=0)
+    nodes = NodeActions(
+        cordon=False, taint=False, device_taint=False, clean_rounds=0, most_cordons=0
+    )
     return FaultPolicy(selector=selector, action=Level.OBSERVE, node=nodes)
 
 

@@ -26,6 +26,10 @@ class LogFinding:
     advice: str = ""
     generic: bool = False
     """It shows that a program failed, and not why."""
+    follows: bool = False
+    """It says what followed from a failure elsewhere: whoever prints it is a victim."""
+    first_age_s: float | None = None
+    """As `age_s`, of the first of them; None from an agent that does not report it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,59 @@ class LoggedTraceback:
     """It follows from another failure: a launcher's about a rank, or that of an interruption."""
     generic: bool = False
     """Its rule shows that a program failed, and not why."""
+    follows: bool = False
+    """Its rule says what followed from a failure elsewhere."""
+    rank: int | None = None
+    """Of the process that printed it; None where nothing in front of its lines says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRuleReading:
+    """What one container's log shows of one rule of its job."""
+
+    rule: str
+    age_s: float | None = None
+    """Seconds before the report's time of the last line that it matches; None where none came."""
+    started_age_s: float | None = None
+    """The same of the first line of this start; None where the log was not read from its beginning."""
+    value: float | None = None
+    """The last number; None where none is wanted, or it was not finite."""
+    wrong_count: int = 0
+    """Numbers outside of the limits in a row, up to the last."""
+    broken: bool = False
+    """By this log alone; another container of the job may print the line."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrintedProgress:
+    """How far a training has come, as it prints it."""
+
+    step: int | None = None
+    age_s: float | None = None
+    """Seconds before the report's time at which the step changed last; None without one."""
+    redone_steps: int | None = None
+    """Steps of the start before that this one does again; None where that is not known."""
+    checkpoint_step: int | None = None
+    """Of the last checkpoint that was said to be complete."""
+    checkpoint_age_s: float | None = None
+
+    @property
+    def unsaved_steps(self) -> int | None:
+        """Steps that are lost if the training ends now; None where no checkpoint is known."""
+        if self.step is None or self.checkpoint_step is None:
+            return None
+        return max(0, self.step - self.checkpoint_step)
+
+
+@dataclass(frozen=True, slots=True)
+class AnnouncedPhase:
+    """A long phase that a program says it is in."""
+
+    name: str
+    left_s: float
+    """Seconds after the report's time until which it may take."""
+    refused: bool = False
+    """It asks for longer than the operator allows, and counts for nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +122,51 @@ class ContainerLog:
     """The newest last."""
     skipped_bytes: int = 0
     """Not read, because the log was written faster than it may be read."""
+    rules: tuple[JobRuleReading, ...] = ()
+    """Of the rules of its job's policy."""
+    progress: PrintedProgress | None = None
+    """None where it prints no step and no checkpoint."""
+    phase: AnnouncedPhase | None = None
+    """None where its program announced none."""
 
     def later(self, seconds: float) -> ContainerLog:
         """The same as of so many seconds later."""
         late_s = max(0.0, seconds)
+        progress, phase = self.progress, self.phase
+        if progress is not None:
+            progress = replace(
+                progress,
+                age_s=_older(progress.age_s, late_s),
+                checkpoint_age_s=_older(progress.checkpoint_age_s, late_s),
+            )
+        if phase is not None:
+            left_s = round(phase.left_s - late_s, 3)
+            phase = replace(phase, left_s=left_s) if left_s > 0 else None
         return replace(
             self,
             findings=tuple(
-                replace(each, age_s=round(each.age_s + late_s, 3)) for each in self.findings
+                replace(
+                    finding,
+                    age_s=round(finding.age_s + late_s, 3),
+                    first_age_s=_older(finding.first_age_s, late_s),
+                )
+                for finding in self.findings
             ),
             tracebacks=tuple(
-                replace(each, age_s=round(each.age_s + late_s, 3)) for each in self.tracebacks
+                replace(found, age_s=round(found.age_s + late_s, 3)) for found in self.tracebacks
             ),
+            rules=tuple(
+                replace(
+                    reading,
+                    age_s=_older(reading.age_s, late_s),
+                    started_age_s=_older(reading.started_age_s, late_s),
+                )
+                for reading in self.rules
+            ),
+            progress=progress,
+            phase=phase,
         )
+
+
+def _older(age_s: float | None, seconds: float) -> float | None:
+    return None if age_s is None else round(age_s + seconds, 3)

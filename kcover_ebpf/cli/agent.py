@@ -180,6 +180,12 @@ def _round(checks: str, folder: Path | None, peers: tuple[str, ...]) -> RoundOpt
     help="Read the logs of watched pods below this folder, usually /var/log/pods; default: logs are not read.",
 )
 @log_rules_option
+@duration_option(
+    "--longest-phase",
+    "1h",
+    "The longest phase that a program may announce in its log; a longer one is refused.",
+    "KCOVER_LONGEST_PHASE",
+)
 @nccl_probes_option("KCOVER_NCCL_PROBES")
 @click.option(
     "--log-level",
@@ -207,6 +213,7 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
     believe_bandwidth: bool,
     pod_logs: Path | None,
     log_rules: Path | None,
+    longest_phase: float,
     nccl_probes: bool,
 ) -> int:
     """Watch the training pods on this node, report what is observed and execute orders."""
@@ -229,13 +236,15 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
         pod_logs=pod_logs,
         log_rules=_checked(log_rules),
     )
-    return run_agent(replace(plan, pod=_pod(namespace), settings=_settings(nccl_probes)))
+    return run_agent(
+        replace(plan, pod=_pod(namespace), settings=_settings(nccl_probes, longest_phase))
+    )
 
 
-def _settings(nccl_probes: bool) -> Settings:
+def _settings(nccl_probes: bool, longest_phase_s: float) -> Settings:
     from kcover_ebpf.settings import Settings
 
-    return Settings(nccl_probes=nccl_probes)
+    return Settings(nccl_probes=nccl_probes, longest_phase_s=longest_phase_s)
 
 
 def _pod(namespace: str) -> PodRef | None:

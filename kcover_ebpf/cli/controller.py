@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from kcover_ebpf.cli.options import duration_option, metrics_option
+
+if TYPE_CHECKING:
+    from kcover_ebpf.recovery.repair import RepairLimits
 
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
@@ -31,6 +36,12 @@ _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace"
     multiple=True,
     metavar="NAMESPACE",
     help="Only jobs in this namespace; may be repeated.",
+)
+@click.option(
+    "--repairs",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Jobs to repair a cordoned node by, as JSON (docs/node-health.md); default: none.",
 )
 @click.option("--dry-run", is_flag=True, help="Report what would be done without doing it.")
 @click.option(
@@ -94,6 +105,7 @@ def controller(  # noqa: PLR0913, PLR0917 - one argument for each option
     lease: str,
     metrics: str | None,
     only: tuple[str, ...],
+    repairs: Path | None,
     dry_run: bool,
     breaker_jobs: int,
     breaker_nodes: int,
@@ -140,11 +152,29 @@ def controller(  # noqa: PLR0913, PLR0917 - one argument for each option
             incidents=max_incidents,
         ),
         nodes=NodeBreaker(breaker_nodes, breaker_nodes_percent),
+        repairs=_repairs(repairs),
     )
     program = Controller(connect(kubeconfig), settings)
     catch_ending(program.stop)
     program.run()
     return 0
+
+
+def _repairs(path: Path | None) -> RepairLimits:
+    from kcover_ebpf.errors import PolicyError
+    from kcover_ebpf.recovery.repair import RepairLimits, limits_of
+
+    if path is None:
+        return RepairLimits()
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PolicyError(f"cannot read repairs {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise PolicyError(f"repairs {path} cannot be parsed: {error}") from error
+    if not isinstance(table, dict):
+        raise PolicyError(f"repairs {path} are no JSON object")
+    return limits_of(table, f"repairs {path}")
 
 
 def _own_namespace() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -12,11 +13,15 @@ from typing import BinaryIO
 
 import click
 
+from kcover_ebpf.api.job_rules import JobRule, of_table
+from kcover_ebpf.api.log_report import JobRuleReading
 from kcover_ebpf.cli.options import output_option
-from kcover_ebpf.errors import UsageError
+from kcover_ebpf.errors import PolicyError, UsageError
 from kcover_ebpf.hardware.catalog.files import load as load_catalog
-from kcover_ebpf.logs import rules
+from kcover_ebpf.logs import lines, rules
+from kcover_ebpf.logs.job_rule_watch import JobRuleWatch
 from kcover_ebpf.logs.lines import Source
+from kcover_ebpf.logs.normal import NormalLines
 from kcover_ebpf.logs.reader import LogReader, Match
 from kcover_ebpf.output.formatting import printable
 
@@ -35,24 +40,98 @@ _SOURCES = {"auto": Source.UNKNOWN, "kernel": Source.KERNEL, "container": Source
     help="Source of lines without a dmesg, journal or container runtime prefix.",
 )
 @click.option(
+    "--job-rules",
+    "job_rules_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Also print where a container's log breaks rules of a job (TOML), as of the log's last line.",
+)
+@click.option(
     "--rules",
     "rules_file",
     type=click.Path(dir_okay=False, path_type=Path),
     help="Your own rules, tried first: TOML, or a node-problem-detector log monitor (.json).",
 )
-def logs(file: Path, output: str, source: str, rules_file: Path | None) -> None:
+def logs(
+    file: Path, output: str, source: str, job_rules_file: Path | None, rules_file: Path | None
+) -> None:
     """Classify the lines of a kernel or container log FILE (- for standard input).
 
     Prints each line that matches a rule, with its meaning and advice. Lines in a kernel log that
     were written from user space are skipped: they may be forged.
     """
     reader = LogReader(rules.load(rules_file), load_catalog(), bare_lines=_SOURCES[source])
+    expected = _Expected(_job_rules(job_rules_file)) if job_rules_file is not None else None
     show = _as_json if output == "json" else _as_text
-    for match in _matches(reader, file):
+    for match in _matches(reader, file, expected):
         click.echo(show(match))
+    for reading in expected.readings() if expected is not None else ():
+        click.echo(_rule_as_json(reading) if output == "json" else _rule_as_text(reading))
 
 
-def _matches(reader: LogReader, path: Path) -> Iterator[Match]:
+def _job_rules(path: Path) -> tuple[JobRule, ...]:
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PolicyError(f"cannot read job rules {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise PolicyError(f"job rules {path} are not valid TOML: {error}") from error
+    return of_table(table, f"job rules {path}")
+
+
+class _Expected:
+    """What a saved log shows of the rules of a job, as of its last line with a time."""
+
+    def __init__(self, expected: tuple[JobRule, ...]) -> None:
+        self._lines, self._watch = NormalLines(), JobRuleWatch(expected)
+        self._begun = False
+        self._last_s = 0.0
+
+    def feed(self, block: bytes) -> None:
+        """The next bytes of the log."""
+        self._take(self._lines.feed(block))
+
+    def finish(self) -> None:
+        """The log is over."""
+        self._take(self._lines.finish())
+
+    def _take(self, whole: bytes) -> None:
+        for line in whole.splitlines():
+            if (parsed := lines.parse(line[:100].decode("utf-8", "replace"))) is None:
+                continue
+            if (time_s := parsed.time_s) is None:
+                continue
+            if not self._begun:
+                self._begun = True
+                self._watch.begin(time_s)
+            self._last_s = max(self._last_s, time_s)
+        self._watch.feed(whole, self._last_s)
+
+    def readings(self) -> list[JobRuleReading]:
+        """Of the rules that are broken."""
+        if not self._begun:
+            raise UsageError("job rules need a log whose lines have times, as the kubelet keeps it")
+        return [reading for reading in self._watch.readings(self._last_s) if reading.broken]
+
+
+def _rule_as_json(reading: JobRuleReading) -> str:
+    from kcover_ebpf.output.formatting import SCHEMA
+
+    return json.dumps({"schema": SCHEMA, "job_rule": asdict(reading)}, ensure_ascii=True)
+
+
+def _rule_as_text(reading: JobRuleReading) -> str:
+    if reading.wrong_count:
+        value = "no finite number" if reading.value is None else f"{reading.value:g}"
+        return f"job rule {reading.rule}: broken, {reading.wrong_count} numbers in a row are off; the last is {value}"
+    since = (
+        f"the last line came {reading.age_s:.0f} s before the end"
+        if reading.age_s is not None
+        else f"no line within {reading.started_age_s or 0.0:.0f} s"
+    )
+    return f"job rule {reading.rule}: broken, {since}"
+
+
+def _matches(reader: LogReader, path: Path, expected: _Expected | None) -> Iterator[Match]:
     with ExitStack() as stack:
         try:
             stream: BinaryIO = (
@@ -62,7 +141,11 @@ def _matches(reader: LogReader, path: Path) -> Iterator[Match]:
             raise UsageError(f"cannot read the log {path}: {error.strerror}") from error
         while block := stream.read(_BLOCK_BYTES):
             yield from reader.feed(block)
+            if expected is not None:
+                expected.feed(block)
         yield from reader.finish()
+        if expected is not None:
+            expected.finish()
 
 
 def _as_json(match: Match) -> str:

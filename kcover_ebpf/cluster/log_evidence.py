@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 from kcover_ebpf.api.incident import CrashRecord, FailureClass
 from kcover_ebpf.api.log_report import ContainerLog, LogFinding, LoggedTraceback
+from kcover_ebpf.cluster import job_rules
 from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
+from kcover_ebpf.cluster.job_rules import LoggedProgress
 from kcover_ebpf.diagnosis.verdict import (
     RAISED,
     Cause,
@@ -24,6 +26,8 @@ from kcover_ebpf.logs import exit_codes
 from kcover_ebpf.tunables.recovery import LOG_BEFORE_FAULT_S, TRACEBACK_AFTER_S, TRACEBACK_BEFORE_S
 
 _MOST_LINES = 4
+_SEVERAL = 3
+"""Logs that say something from which on one line is shown for all: two are a culprit and a witness."""
 _CERTAIN: Mapping[VerdictKind | Cause, FailureClass] = {
     VerdictKind.DEVICE_FAULT: FailureClass.HARDWARE,
     VerdictKind.LOST_LINK: FailureClass.NETWORK,
@@ -44,24 +48,8 @@ _BY_DOMAIN: Mapping[str, FailureClass] = {
 }
 _OUTSIDE = ("hardware", "driver", "network", "storage")
 """Domains of findings near a crash that make its traceback no proof of a bug of the program."""
-PEER_RULES = frozenset(
-    {
-        "gloo_peer_lost",
-        "jax_peer_lost",
-        "lost_connection",
-        "mpi_fabric_error",
-        "name_resolution",
-        "nccl_remote_gone",
-        "nccl_socket_failed",
-        "nccl_system_error",
-        "nccl_timeout",
-        "store_timeout",
-        "tensorflow_peer_lost",
-        "torch_rendezvous_failed",
-    }
-)
-"""What ranks print about each other: while they start and wait, and once one of them ended for whatever reason. It is
-a cause only where it was raised, and alone or before something else was."""
+_ENDED = "outside"
+"""The domain of lines that say that a scheduler, a launcher or a person ended the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +104,18 @@ class _Log:
             ),
             key=lambda each: -each.age_s,
         )
-        own = [at for at, each in enumerate(all_raised) if each.rule not in PEER_RULES]
+        own = [at for at, each in enumerate(all_raised) if not each.follows]
         return all_raised[: own[-1] + 1] if own else all_raised
+
+    @property
+    def pod_name(self) -> str:
+        """As its report names it; "?" where it does not."""
+        names = {pod.uid: pod.name for pod in self.seen.report.pods}
+        return names.get(self.log.pod_uid, "?")
+
+    def speaks(self, fault: Fault) -> bool:
+        """Whether it shows anything near the fault."""
+        return bool(self.raised(fault) or self.findings(fault))
 
     def findings(self, fault: Fault) -> list[LogFinding]:
         """What lines near the fault show."""
@@ -139,9 +137,12 @@ def read(
     findings = [each for log in blamed for each in log.findings(fault)]
     raised = [log.raised(fault) for log in blamed]
     crashes, no_bugs = _crashes(blamed, fault)
+    first = _first_cause(blamed, logs, fault) or _first_cause(logs, logs, fault)
+    said = [_cause_line(first, logs, fault)] if first is not None else _lines(blamed, fault)
     return LogEvidence(
         failure=_failure(fault, findings, raised, exit_code),
-        evidence=tuple(_lines(blamed, fault, exit_code))[:_MOST_LINES],
+        evidence=(*said, *_exit_line(fault, exit_code))[:_MOST_LINES]
+        + _progress_line(job_rules.progress(seen, nodes, now_s), fault),
         crashes=crashes,
         no_bugs=no_bugs,
     )
@@ -180,8 +181,9 @@ def _failure(
     domains += [each.domain for log in raised for each in log if not each.generic]
     roots = [log[0] for log in raised if log]
     if all(each.generic for each in roots):
-        of_peers = [each for each in relevant if each.rule in PEER_RULES]
-        others = [each for each in relevant if each.rule not in PEER_RULES]
+        # a cause only where it was raised, and alone or before something else was
+        of_peers = [each for each in relevant if each.follows]
+        others = [each for each in relevant if not each.follows]
         domains += [each.domain for each in others]
         # what is said of a peer explains an error of NCCL, and follows from one of the program
         domains += [each.domain for log in raised for each in log if each.domain != "program"]
@@ -193,23 +195,104 @@ def _failure(
     return exit_code.failure if exit_code is not None else FailureClass.UNKNOWN
 
 
-def _lines(
-    logs: Sequence[_Log], fault: Fault, exit_code: exit_codes.ExitCode | None
-) -> Iterator[Evidence]:
+@dataclass(frozen=True, slots=True)
+class _FirstCause:
+    """The earliest sign of one rank that has its own reason."""
+
+    log: _Log
+    time_s: float
+    """Unix seconds by our clock; between nodes as exact as the reports' times, about a second."""
+    reason: LoggedTraceback | LogFinding
+
+
+def _first_cause(
+    logs: Sequence[_Log], all_logs: Sequence[_Log], fault: Fault
+) -> _FirstCause | None:
+    """What was first in `logs`, where several of all logs have something to say; None where none has its own reason.
+
+    Many ranks print when one fails. By kind: who says that a peer is gone, or was ended by a launcher, is a victim,
+    however early. By time: of the others the earliest.
+    """
+    if sum(log.speaks(fault) for log in all_logs) < _SEVERAL:
+        return None
+    signs = [
+        _FirstCause(log, log.made_s - root.age_s, root)
+        for log in logs
+        if (root := log.root(fault)) is not None and not root.follows
+    ]
+    signs += [
+        _FirstCause(log, log.made_s - (finding.first_age_s or finding.age_s), finding)
+        for log in logs
+        for finding in log.findings(fault)
+        if _explains(finding) and not finding.follows
+    ]
+    return min(signs, key=lambda sign: sign.time_s, default=None)
+
+
+def _cause_line(first: _FirstCause, logs: Sequence[_Log], fault: Fault) -> Evidence:
+    """One line for all ranks that printed."""
+    others = [log for log in logs if log is not first.log and log.speaks(fault)]
+    reason = first.reason
+    if isinstance(reason, LoggedTraceback):
+        same = sum(
+            1
+            for log in others
+            if (root := log.root(fault)) is not None and root.fingerprint == reason.fingerprint
+        )
+        rank = f" rank {reason.rank}" if reason.rank is not None else ""
+        what = _raised_text(reason)
+    else:
+        same = sum(
+            1 for log in others if reason.rule in {each.rule for each in log.findings(fault)}
+        )
+        rank, what = "", f"{reason.meaning} ({reason.rule}, {reason.domain}); {reason.advice}"
+    alike = f", as in {same} others" if same else ""
+    after = len(others) - same
+    victims = f"; {after} others followed" if after else ""
+    text = f"log of pod {first.log.pod_name}{rank}: first cause: {what}{alike}{victims}"
+    return Evidence(EvidenceKind.LOG, text[:1024], first.log.seen.report.node)
+
+
+def _raised_text(root: LoggedTraceback) -> str:
+    place = f" at {root.place}" if root.place else ""
+    step = f", step {root.step}" if root.step is not None else ""
+    return f"traceback {root.fingerprint}{place}{step} ({root.rule})"
+
+
+def _lines(logs: Sequence[_Log], fault: Fault) -> Iterator[Evidence]:
     for log in logs:
         node = log.seen.report.node
-        pod = {each.uid: each.name for each in log.seen.report.pods}.get(log.log.pod_uid, "?")
         if (root := log.root(fault)) is not None:
-            place = f" at {root.place}" if root.place else ""
-            step = f", step {root.step}" if root.step is not None else ""
-            text = f"log of pod {pod}: traceback {root.fingerprint}{place}{step} ({root.rule})"
-            yield Evidence(EvidenceKind.LOG, text, node)
+            yield Evidence(
+                EvidenceKind.LOG, f"log of pod {log.pod_name}: {_raised_text(root)}", node
+            )
         for each in log.findings(fault)[:2]:
-            text = f"log of pod {pod}: {each.meaning} ({each.rule}, {each.domain}); {each.advice}"
+            text = f"log of pod {log.pod_name}: {each.meaning} ({each.rule}, {each.domain}); {each.advice}"
             yield Evidence(EvidenceKind.LOG, text[:1024], node)
-    if exit_code is not None and fault.kind is VerdictKind.CRASHED:
-        text = f"exit code {exit_code.code}: {exit_code.meaning}; {exit_code.advice}"
-        yield Evidence(EvidenceKind.LOG, text, fault.culprit.node if fault.culprit else None)
+
+
+def _exit_line(fault: Fault, exit_code: exit_codes.ExitCode | None) -> tuple[Evidence, ...]:
+    if exit_code is None or fault.kind is not VerdictKind.CRASHED:
+        return ()
+    text = f"exit code {exit_code.code}: {exit_code.meaning}; {exit_code.advice}"
+    return (Evidence(EvidenceKind.LOG, text, fault.culprit.node if fault.culprit else None),)
+
+
+def _progress_line(found: LoggedProgress, fault: Fault) -> tuple[Evidence, ...]:
+    """How far the training had come: what a restart costs."""
+    if not fault.kind.is_fault or found.step is None:
+        return ()
+    words = [f"the last step that was printed is {found.step}"]
+    if found.moved_s is not None:
+        words.append(f"{max(0.0, fault.since_s - found.moved_s):.0f} s before the fault")
+    if found.unsaved_steps is not None:
+        words.append(f"{found.unsaved_steps} steps since the last checkpoint")
+    if found.redone_steps:
+        words.append(f"{found.redone_steps} of them were done again after a restart")
+    if found.phase_until_s is not None and found.phase_until_s > fault.since_s:
+        left_s = found.phase_until_s - fault.since_s
+        words.append(f"a phase that the program announced had {left_s:.0f} s left")
+    return (Evidence(EvidenceKind.LOG, f"logs: {', '.join(words)}"),)
 
 
 def _crashes(
@@ -238,9 +321,14 @@ def _has_cause_outside(log: _Log, fault: Fault) -> bool:
     """
     if any(each.domain != "program" for each in _raised(log, fault)):
         return True
-    return any(
-        _explains(each) and each.domain in _OUTSIDE and each.rule not in PEER_RULES
-        for each in log.findings(fault)
+    findings = log.findings(fault)
+    if any(_explains(each) and each.domain in _OUTSIDE and not each.follows for each in findings):
+        return True
+    root = log.root(fault)
+    # a launcher ends the others once one rank has failed: what ended a run came before what it raised
+    return root is not None and any(
+        each.domain == _ENDED and (each.first_age_s or each.age_s) >= root.age_s
+        for each in findings
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from kcover_ebpf.api.fault_policy import FaultPolicy, NamedPolicy, holding
 from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Incident
+from kcover_ebpf.cluster import job_rules
 from kcover_ebpf.cluster.gang_input import GangInput, GangVerdict
 from kcover_ebpf.cluster.gang_judge import merge
 from kcover_ebpf.controller.cache import ObjectCache
@@ -85,6 +86,8 @@ class ContextBuilder:
             strays=found.strays if found is not None else frozenset(),
         )
         merged = merge(case)
+        if policy.job_rules and not merged.verdict.kind.is_fault:
+            merged = job_rules.verdict_of(case, policy.job_rules) or merged
         trigger = self._store.triggers.get(key)
         if trigger is not None and not merged.verdict.kind.is_fault:
             if now_s - trigger[0] < TRIGGER_S:

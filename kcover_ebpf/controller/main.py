@@ -22,6 +22,7 @@ from kcover_ebpf.controller.kcover_events import FIELDS, KcoverEvents
 from kcover_ebpf.controller.node_reconciler import NodeLimits, NodeReconciler
 from kcover_ebpf.controller.owners import Owners
 from kcover_ebpf.controller.pod_cache import PodCache
+from kcover_ebpf.controller.repairs import Repairs
 from kcover_ebpf.controller.telemetry import ControllerTelemetry
 from kcover_ebpf.controller.workqueue import WorkQueue
 from kcover_ebpf.errors import ApiError, KcoverError, OverBound
@@ -31,6 +32,7 @@ from kcover_ebpf.kube.leader_election import LeaderElector
 from kcover_ebpf.kube.reflector import Event, Reflector
 from kcover_ebpf.output.metrics import MetricsServer
 from kcover_ebpf.recovery.node_plan import NodeBreaker
+from kcover_ebpf.recovery.repair import RepairLimits
 from kcover_ebpf.tunables.controller import (
     LONGEST_REST_S,
     LONGEST_RETRY_S,
@@ -55,6 +57,7 @@ class ControllerOptions:
     metrics: tuple[str, int] | None = None
     limits: Limits = field(default_factory=Limits)
     nodes: NodeBreaker = field(default_factory=NodeBreaker)
+    repairs: RepairLimits = field(default_factory=RepairLimits)
     workers: int = 16
 
     @property
@@ -82,6 +85,14 @@ class Controller:
         self._jobs = GangReconciler(store, self._gangs, owners, self._writer, self._story, limits)
         self._nodes = NodeReconciler(
             session, lambda: self._writer.api, store, settings.about_nodes, self._story.event
+        )
+        self._repairs = Repairs(
+            session,
+            lambda: self._writer.api,
+            store,
+            settings.about_nodes,
+            settings.repairs,
+            self._story.event,
         )
         self._idle = IdleEvents(session, store, self._story.event)
         self._elector = LeaderElector(
@@ -194,6 +205,7 @@ class Controller:
         try:
             if isinstance(key, str):
                 self._nodes.reconcile(key)
+                self._repairs.reconcile(key)
                 self._idle.reconcile(key)
                 again_s = None
             else:

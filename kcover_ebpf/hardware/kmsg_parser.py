@@ -81,8 +81,12 @@ _XID = re.compile(
 
 # In logs that others wrote the device's address has more forms than the driver's, and nothing is read of it.
 # No bracket, and at least four characters: else the name of a process that crashed could begin one.
-XID_IN_LOG = r"^NVRM: (?:[^\[]*NVRM: )?Xid \([^)\[]{4,40}\): (?P<number>\d{1,4})\b"
-SXID_IN_LOG = r"^nvidia-nvswitch\d+: SXid \([^)\[]{4,40}\): (?P<number>\d{1,6})\b"
+XID_IN_LOG = (
+    r"^NVRM: (?:[^\[]*NVRM: )?Xid \([^)\[]{4,40}\): (?P<number>\d{1,4})\b(?:, (?P<rest>.*))?"
+)
+SXID_IN_LOG = (
+    r"^nvidia-nvswitch\d+: SXid \([^)\[]{4,40}\): (?P<number>\d{1,6})\b(?:, (?P<rest>.*))?"
+)
 BEGINS_IN_LOG = r"NVRM: Xid \(|nvidia-nvswitch\d+: SXid \("
 """Every line that one of the two may match has this."""
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from kcover_ebpf.api.job_rules import JobRule
 from kcover_ebpf.api.log_report import ContainerLog, LogFinding, LoggedTraceback
 from kcover_ebpf.hardware.catalog import Catalog
 from kcover_ebpf.logs import lines, printed_steps
-from kcover_ebpf.logs.lines import Source
+from kcover_ebpf.logs.job_rule_watch import JobRuleWatch
+from kcover_ebpf.logs.lines import LogLine, Source
 from kcover_ebpf.logs.log_files import Chunk
-from kcover_ebpf.logs.partial_lines import PartialLines
+from kcover_ebpf.logs.normal import NormalLines
 from kcover_ebpf.logs.printed_steps import PrintedStep
-from kcover_ebpf.logs.reader import LogReader, Match, first_rule
+from kcover_ebpf.logs.progress_watch import ProgressWatch
+from kcover_ebpf.logs.reader import LogReader, Match
+from kcover_ebpf.logs.rule_set import RuleSet
 from kcover_ebpf.logs.rules import LogDomain, LogRule, Severity
 from kcover_ebpf.logs.tracebacks import FoundTraceback, TracebackFinder
-from kcover_ebpf.tunables.host import CRASH_S, FINDING_RECENT_S, LATE_LINE_S
+from kcover_ebpf.tunables.host import CRASH_S, FINDING_RECENT_S, LATE_LINE_S, LONGEST_PHASE_S
 
 _MOST_FINDINGS = 8
 _MOST_TRACEBACKS = 4
@@ -45,22 +49,36 @@ class ContainerLogReader:
     """Takes the chunks of one container's log. What it keeps is bounded by the number of rules."""
 
     def __init__(
-        self, pod_uid: str, container: str, rules: Sequence[LogRule], catalog: Catalog
+        self,
+        pod_uid: str,
+        container: str,
+        rules: Sequence[LogRule],
+        catalog: Catalog,
+        *,
+        job_rules: Sequence[JobRule] = (),
+        longest_phase_s: float = LONGEST_PHASE_S,
     ) -> None:
-        """`rules`: those of containers, first match first."""
+        """`rules`: those of containers, first match first. `job_rules`: what its job's policy expects of the log.
+
+        `longest_phase_s`: what the program announces for longer is refused.
+        """
+        self._job_rules = tuple(job_rules)
+        self._progress = ProgressWatch(longest_phase_s)
         self._pod_uid, self._container = pod_uid, container
         self._rules, self._catalog = rules, catalog
+        self._rule_set = RuleSet(rules)
         self._generic = frozenset(each.name for each in rules if each.generic)
         self._start = -1
         self._begin()
 
     def _begin(self) -> None:
-        self._lines, self._tracebacks = PartialLines(), TracebackFinder()
+        self._lines, self._tracebacks = NormalLines(), TracebackFinder()
         self._reader = LogReader(self._rules, self._catalog, bare_lines=Source.CONTAINER)
-        self._counts: dict[str, _Count] = {}
+        self._counts: dict[tuple[str, Severity], _Count] = {}
         self._seen: list[_Seen] = []
         self._skipped_bytes = 0
         self._first_s: float | None = None
+        self._watch = JobRuleWatch(self._job_rules)
 
     @property
     def start(self) -> int:
@@ -75,10 +93,14 @@ class ContainerLogReader:
         if chunk.skipped_bytes:
             self._skipped_bytes += chunk.skipped_bytes
             self._lines.skip()
-        whole = self._lines.whole(chunk.data)
+        whole = self._lines.feed(chunk.data)
         if chunk.is_first:
             self._first_s = _first_time(chunk.data)
-        for match in self._reader.feed(whole):
+            self._watch.begin(now_s if self._first_s is None else self._first_s)
+            self._progress.begin()
+        self._watch.feed(whole, now_s)
+        self._progress.feed(whole, now_s)
+        for match in self._reader.read(whole):
             self._count(match, _seconds(match.time, now_s))
         for found in self._tracebacks.feed(whole):
             self._note(found, _seconds(found.time, now_s))
@@ -86,16 +108,18 @@ class ContainerLogReader:
             _add_late_steps(unsettled, whole)
 
     def _count(self, match: Match, time_s: float) -> None:
-        known = self._counts.get(match.rule)
+        key = match.rule, match.severity
+        known = self._counts.get(key)
         if known is None:
             # the line itself is not kept
-            self._counts[match.rule] = _Count(replace(match, line=""), time_s, time_s)
+            self._counts[key] = _Count(replace(match, line=""), time_s, time_s)
         else:
             known.count += 1
             known.last_s = max(known.last_s, time_s)
 
     def _note(self, found: FoundTraceback, time_s: float) -> None:
-        rule = first_rule(self._rules, found.error, Source.CONTAINER)
+        line = LogLine(Source.CONTAINER, found.error, written=found.error)
+        rule = self._rule_set.first(line, Source.CONTAINER)
         logged = LoggedTraceback(
             fingerprint=found.fingerprint,
             rule=rule.name if rule is not None else _FALLBACK,
@@ -107,6 +131,8 @@ class ContainerLogReader:
             after_s=None if self._first_s is None else round(time_s - self._first_s, 1),
             secondary=found.secondary,
             generic=rule is None or rule.generic,
+            follows=rule is not None and rule.follows,
+            rank=found.rank,
         )
         self._seen = [each for each in self._seen if time_s - each.time_s <= CRASH_S]
         known = {(each.found.fingerprint, each.found.step) for each in self._seen}
@@ -116,7 +142,10 @@ class ContainerLogReader:
     def summary(self, now_s: float) -> ContainerLog | None:
         """What this start's log showed so far, ages before `now_s` (unix seconds); None if that is nothing."""
         recent = [each for each in self._counts.values() if now_s - each.last_s <= FINDING_RECENT_S]
-        if not recent and not self._seen:
+        progress = self._progress.progress(now_s)
+        phase = self._progress.phase(now_s)
+        readings = self._watch.readings(now_s) if self._start >= 0 else ()
+        if not (recent or self._seen or readings or progress or phase):
             return None
         counts = sorted(
             recent,
@@ -135,7 +164,17 @@ class ContainerLogReader:
                 replace(each.found, age_s=_age(each.time_s, now_s)) for each in self._seen
             ),
             skipped_bytes=self._skipped_bytes,
+            rules=readings,
+            progress=progress,
+            phase=phase,
         )
+
+    def expect(self, job_rules: Sequence[JobRule]) -> None:
+        """The job's policy has these rules now; what was seen of others is forgotten."""
+        if tuple(job_rules) == self._job_rules:
+            return
+        self._job_rules = tuple(job_rules)
+        self._watch = JobRuleWatch(self._job_rules)
 
     def _finding(self, each: _Count, now_s: float) -> LogFinding:
         rule = each.rule
@@ -148,6 +187,8 @@ class ContainerLogReader:
             meaning=rule.meaning[:256],
             advice=rule.advice[:256],
             generic=rule.rule in self._generic,
+            follows=rule.follows,
+            first_age_s=_age(each.first_s, now_s),
         )
 
 

@@ -1,8 +1,8 @@
-"""One line of a log without what the log itself put in front, and where the line came from. Pure.
+"""One line of a log without what was put in front of it, and where the line came from. Pure.
 
-Formats: /dev/kmsg records (Documentation/ABI/testing/dev-kmsg), `dmesg` with and without `-T` or
-`-x`, journal and syslog lines, and the CRI's container log files (kubernetes/enhancements, "CRI
-container log format": time, stream, P or F, text).
+Formats: /dev/kmsg records (Documentation/ABI/testing/dev-kmsg), `dmesg` with and without `-T`, `-x` or `-r`, `talosctl
+dmesg`, journal and syslog lines (RFC 3164, RFC 5424), and the CRI's container log files (kubernetes/enhancements, "CRI
+container log format": time, stream, P or F, text). What launchers and loggers add is in `heads`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from enum import StrEnum
 
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.hardware import kmsg_parser
+from kcover_ebpf.logs import heads, json_records
+from kcover_ebpf.logs.levels import LogLevel
 
 
 class Source(StrEnum):
@@ -30,10 +32,19 @@ class LogLine:
 
     source: Source
     text: str
+    """The message, without what launchers and loggers put in front of it."""
     stream: str = ""
     """`stdout` or `stderr` of a CRI line, else empty."""
     time: str = ""
     """When a container runtime read it (RFC 3339), else empty."""
+    written: str = ""
+    """What the program wrote, launchers' and loggers' heads included; of the kernel the same as `text`."""
+    process: str = ""
+    """What launchers put in front to name the process; empty where nothing names it."""
+    rank: int | None = None
+    """The process's number in the training's world; None where nothing states it."""
+    level: LogLevel | None = None
+    """As the line's logger states it; None where none does."""
 
     @property
     def time_s(self) -> float | None:
@@ -49,44 +60,100 @@ def unix_s(time: str) -> float | None:
         return None
 
 
+_KERNEL_FACILITY_BELOW = 8
+"""A syslog priority is facility * 8 + level; facility 0 is the kernel."""
 _CRI = re.compile(
-    r"(?P<time>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d))"
+    r"(?P<time>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d))"
     r" (?P<stream>stdout|stderr)"
-    r" [PF][^ ]* "
+    r" [PF][^ ]{0,16} "
 )
+_PRIORITY = re.compile(r"<(?P<priority>\d{1,3})>")
+_RFC5424 = re.compile(
+    r"1 (?:-|\d{4}-\d\d-\d\dT[\d:.]{8,18}(?:Z|[+-]\d\d:\d\d)) \S{1,255} \S{1,48} \S{1,128} \S{1,32}"
+    r" (?:-|\[[^\]]{0,500}\]) ?"
+)
+# `dmesg -x`; talosctl puts the node's address in front and the time in brackets behind
 _DECODED = re.compile(
-    r"(?P<facility>kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local\d)\s*"
-    r":\s*\w+\s*:\s*"
+    r"(?:[\w.:-]{1,100}: )?"
+    r"(?P<facility>kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local\d)\s{0,8}"
+    r":\s{0,8}(?:emerg|alert|crit|err|error|warn|warning|notice|info|debug)\s{0,8}:\s{0,8}"
 )
+_ISO = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.,\d]{0,10}(?:Z|[+-]\d\d:?\d\d)?"
 _BRACKET_TIME = re.compile(
-    r"\[(?: *\d+\.\d+(?: <[ .\d]+>)?| *\+\d+\.\d+"
-    r"|\w{3} \w{3} +\d+ \d\d:\d\d:\d\d \d{4}|\w{3} ?[ \d]\d \d\d:\d\d)\](?:\[ *[TC]\d+\])? ?"
+    r"\[(?: {0,12}\d{1,12}\.\d{1,9}(?: <[ .\d]{1,30}>)?| {0,12}\+\d{1,9}\.\d{1,9}"
+    r"|\w{3} \w{3} {1,3}\d{1,2} \d\d:\d\d:\d\d \d{4}|\w{3} ?[ \d]\d \d\d:\d\d)\](?:\[ {0,12}[TC]\d{1,10}\])? ?"
 )
-_ISO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.,\d]*(?:Z|[+-]\d\d:?\d\d)? ")
+_ISO_TIME = re.compile(rf"(?:{_ISO} |\[{_ISO}\]: ?)")
 _DMESG_ISO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{6}[+-]\d\d:\d\d ")
 _SYSLOG = re.compile(
-    r"(?:\w{3} [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)? |(?:\w{3} )?\d{4}-\d\d-\d\d[T ]\S+ (?:[A-Z]{3,5} )?)?"
-    r"(?:\S+ )?kernel: (?:\[ *\d+\.\d+\] )?(?:message repeated \d+ times: \[ ?)?"
+    r"(?:\w{3} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,9})? |\d{9,11}\.\d{3,6} "
+    r"|(?:\w{3} )?\d{4}-\d\d-\d\d[T ]\S{1,40} (?:[A-Z]{3,5} )?)?"
+    r"(?:[^\s\[\]]{1,255} )?kernel: (?:\[ {0,12}\d{1,12}\.\d{1,9}\] )?(?:message repeated \d{1,9} times: \[ ?)?"
 )
+_OF_UNIT = re.compile(r"[^\s\[\]]{1,255} [\w.@/:-]{1,128}\[\d{1,10}\]: ")
+"""Host, program and its number: what the journal has for a line that user space wrote."""
+_MOST_NESTED = 2
 
 
 def parse(line: str) -> LogLine | None:
     """The line's message; None for one in the kernel's log that user space wrote: it may be forged."""
+    return _parsed(line, _MOST_NESTED)
+
+
+def _parsed(line: str, nested: int) -> LogLine | None:
     if (record := kmsg_parser.split_record(line)) is not None:
-        return LogLine(Source.KERNEL, record.text) if record.from_kernel else None
+        return _of_kernel(record.text) if record.from_kernel else None
     if match := _CRI.match(line):
-        return LogLine(Source.CONTAINER, line[match.end() :], match["stream"], match["time"])
-    rest, source = line, Source.UNKNOWN
+        return _of_program(line[match.end() :], match["stream"], match["time"], nested)
+    if line.startswith('{"') and nested and (found := json_records.plain(line)) is not None:
+        return _parsed(" ".join(found), nested - 1) if found else None
+    behind = _of_kernel_log(line)
+    if behind is None:
+        return None
+    rest, is_of_kernel = behind
+    return _of_kernel(rest) if is_of_kernel else _of_program(rest, "", "", nested)
+
+
+def _of_kernel_log(line: str) -> tuple[str, bool] | None:
+    """What is behind the head that a log of the kernel has, and whether it has one; None for what user space wrote."""
+    rest, is_of_kernel = line, False
+    if match := _PRIORITY.match(rest):
+        if int(match["priority"]) >= _KERNEL_FACILITY_BELOW:
+            return None
+        rest, is_of_kernel = _without(_RFC5424, rest[match.end() :]), True
     if match := _DECODED.match(rest):
         if match["facility"] != "kern":
             return None
-        rest, source = rest[match.end() :], Source.KERNEL
-        if match := _ISO_TIME.match(rest):
-            rest = rest[match.end() :]
-    if match := _DMESG_ISO_TIME.match(rest):
-        rest = rest[match.end() :]
-    if match := _BRACKET_TIME.match(rest):
-        rest, source = rest[match.end() :], Source.KERNEL
-    if match := _SYSLOG.match(rest):
-        rest, source = rest[match.end() :], Source.KERNEL
-    return LogLine(source, rest)
+        rest, is_of_kernel = _without(_ISO_TIME, rest[match.end() :]), True
+    rest = _without(_DMESG_ISO_TIME, rest)
+    behind_time = _without(_BRACKET_TIME, rest)
+    behind_name = _without(_SYSLOG, behind_time)
+    is_of_kernel = is_of_kernel or behind_name != rest
+    if behind_name == behind_time and is_of_kernel and _OF_UNIT.match(behind_time):
+        return None
+    return behind_name, is_of_kernel
+
+
+def _without(head: re.Pattern[str], text: str) -> str:
+    match = head.match(text)
+    return text if match is None else text[match.end() :]
+
+
+def _of_kernel(text: str) -> LogLine:
+    return LogLine(Source.KERNEL, text, written=text)
+
+
+def _of_program(written: str, stream: str, time: str, nested: int) -> LogLine:
+    """A line of a program, or of unknown origin where there is no stream."""
+    head = heads.split(written)
+    found = json_records.plain(head.text) if nested and head.text.startswith('{"') else None
+    if found:
+        inner = heads.split(" ".join(found))
+        head = heads.Head(
+            inner.text,
+            head.process or inner.process,
+            head.rank if inner.rank is None else inner.rank,
+            inner.level or head.level,
+        )
+    source = Source.CONTAINER if stream else Source.UNKNOWN
+    return LogLine(source, head.text, stream, time, written, head.process, head.rank, head.level)

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kcover_ebpf.hardware import kmsg_parser
 from kcover_ebpf.hardware.catalog import Catalog, Entry, judge
 from kcover_ebpf.hardware.catalog import Domain as XidDomain
-from kcover_ebpf.logs import lines, scanner
+from kcover_ebpf.logs import levels, lines, scanner
+from kcover_ebpf.logs.levels import LogLevel
 from kcover_ebpf.logs.lines import LogLine, Source
+from kcover_ebpf.logs.normal import NormalLines
+from kcover_ebpf.logs.rule_set import RuleSet
 from kcover_ebpf.logs.rules import Concerns, LogDomain, LogRule, Severity, compiled, scanner_for
 
 _LONGEST_LINE = 64 << 10
 """Bytes; what a line has beyond them is not read. The CRI cuts at 16 KiB."""
+_MOST_CONTINUED = 64
+"""Lines of one record of the kernel: a stack has as many."""
+_HEAD_BYTES = 200
+"""Longer than whatever a log puts in front of a message."""
 
 _XID, _SXID = compiled(kmsg_parser.XID_IN_LOG), compiled(kmsg_parser.SXID_IN_LOG)
 _XID_DOMAIN = {
@@ -43,12 +50,17 @@ class Match:
     """The check of an inspection that shows whether it is still so; empty: none does."""
     time: str = ""
     """When a container runtime read the line (RFC 3339); empty in other logs."""
+    rank: int | None = None
+    """Of the process that wrote it, where what a launcher put in front says so."""
+    follows: bool = False
+    """It says what followed from a failure elsewhere: whoever prints it is a victim."""
 
 
 class LogReader:
-    """Takes a log block by block, in order. Keeps at most one unfinished line, and of that its beginning.
+    """Takes a log block by block, in order. What it keeps is bounded: the beginnings of a few unfinished lines.
 
-    The pieces that a container runtime makes of a long line (16 KiB each) count as lines.
+    The pieces that a container runtime makes of a long line (16 KiB each) count as lines; what they say is found at the
+    last of them.
     """
 
     def __init__(
@@ -59,98 +71,130 @@ class LogReader:
         bare_lines: Source = Source.UNKNOWN,
     ) -> None:
         """`bare_lines`: who wrote lines that have nothing in front of them; UNKNOWN tries both."""
-        self._rules = tuple(rules)
+        self._rules = RuleSet(rules)
         self._catalog = catalog
         self._bare = bare_lines
-        self._scan = scanner_for(self._rules)
-        self._rest = b""
-        self._in_long_line = False
+        self._scan = scanner_for(rules)
+        self._lines = NormalLines()
         self._line_count = 0
 
     def feed(self, block: bytes) -> Iterator[Match]:
         """The known lines that end in this block."""
-        if self._in_long_line:
-            _, newline, block = block.partition(b"\n")
-            if not newline:
-                return
-            self._in_long_line = False
-            block = newline + block  # ends the line whose beginning is kept
-        whole, newline, rest = (self._rest + block).rpartition(b"\n")
-        self._rest = rest[:_LONGEST_LINE]
-        self._in_long_line = len(rest) > _LONGEST_LINE
-        if newline:
-            yield from self._read(whole + newline)
+        return self.read(self._lines.feed(block))
 
     def finish(self) -> Iterator[Match]:
         """What is left when the log ends: a last line without its newline."""
-        if self._rest:
-            rest, self._rest = self._rest + b"\n", b""
-            yield from self._read(rest)
+        return self.read(self._lines.finish())
 
-    def _read(self, block: bytes) -> Iterator[Match]:
+    def read(self, block: bytes) -> Iterator[Match]:
+        """The known lines of a block that `NormalLines` made."""
         start, block = 0, scanner.whole_utf8(block)
-        for line_start, line_end in self._candidates(block):
-            self._line_count += block.count(b"\n", start, line_start)
-            start = line_start
-            raw = block[line_start : min(line_end, line_start + _LONGEST_LINE)]
-            found = self._classify(raw.decode("utf-8", "replace").rstrip("\r"))
+        for part_start, part_end in self._candidates(block):
+            self._line_count += block.count(b"\n", start, part_start)
+            start = part_start
+            raw = block[part_start : min(part_end, part_start + _LONGEST_LINE)]
+            found = self._classify(raw.decode("utf-8", "replace"), block, part_start)
             if found is not None:
                 yield found
         self._line_count += block.count(b"\n", start)
 
     def _candidates(self, block: bytes) -> Iterator[tuple[int, int]]:
-        """Start and end of the lines that may match, each once."""
+        """Start and end of the parts of lines that may match, each once."""
         position = 0
+        has_parts = b"\r" in block
         while (match := self._scan.search(block, position)) is not None:
             if match.start() == len(block):  # empty, behind the last newline: there is no line
                 return
             start = block.rfind(b"\n", 0, match.start()) + 1
             end = block.find(b"\n", match.start())
+            if has_parts:
+                start = max(start, block.rfind(b"\r", start, match.start()) + 1)
+                drawn = block.find(b"\r", match.start(), end if end >= 0 else len(block))
+                end = drawn if drawn >= 0 else end
+            if end < 0:
+                end = len(block)
             yield start, end
             position = end + 1
 
-    def _classify(self, raw: str) -> Match | None:
+    def _classify(self, raw: str, block: bytes, start: int) -> Match | None:
+        if (head := _continued(raw, block, start)) is not None:
+            # what a record of the kernel has behind its first line has no time; whoever wrote that wrote this
+            first = lines.parse(head)
+            if first is None:
+                return None
+            if first.source is Source.KERNEL:
+                text = raw.strip()
+                return self._match(LogLine(Source.KERNEL, text, written=text))
         line = lines.parse(raw)
         return None if line is None else self._match(line)
 
     def _match(self, line: LogLine) -> Match | None:
         source = self._bare if line.source is Source.UNKNOWN else line.source
         number = self._line_count + 1
-        if source is not Source.CONTAINER and (entry := self._xid(line.text)) is not None:
-            return _of_xid(number, line.text, entry)
-        rule = first_rule(self._rules, line.text, source)
+        if source is not Source.CONTAINER and (found := self._xid(line.written)) is not None:
+            return _of_xid(number, line.written, *found)
+        rule = self._rules.first(line, source)
         if rule is None:
             return None
+        severity = said_severity(rule, line)
+        is_mild = severity is not rule.severity
         return Match(
             number,
             line.text,
             rule.name,
             rule.domain,
-            rule.severity,
-            rule.concerns,
-            rule.lasting,
+            severity,
+            # what its writer calls harmless takes no node out
+            Concerns.JOB if is_mild else rule.concerns,
+            rule.lasting and not is_mild,
             rule.meaning,
             rule.advice,
             rule.check,
             line.time,
+            line.rank,
+            rule.follows,
         )
 
-    def _xid(self, text: str) -> Entry | None:
-        match = _XID.search(text) or _SXID.search(text)
-        number = match.groupdict()["number"] if match else None
-        return self._catalog.find(int(number)) if number else None
+    def _xid(self, text: str) -> tuple[Entry, str] | None:
+        """The catalogue's entry, and what follows its number."""
+        for pattern in (_XID, _SXID):
+            if (match := pattern.search(text)) is not None:
+                found = match.groupdict()
+                entry = self._catalog.find(int(found["number"] or 0))
+                return None if entry is None else (entry, found["rest"] or "")
+        return None
 
 
-def first_rule(rules: Iterable[LogRule], text: str, source: Source) -> LogRule | None:
-    """The first rule that knows a line of this log; UNKNOWN tries those of all logs."""
-    for rule in rules:
-        if source in (Source.UNKNOWN, rule.source) and rule.regex.search(text):
-            return rule
+def said_severity(rule: LogRule, line: LogLine) -> Severity:
+    """The rule's severity, or less where the line's own level is less or its program continues."""
+    if rule.source is Source.KERNEL or rule.severity not in (Severity.FATAL, Severity.ERROR):
+        return rule.severity
+    if line.level is not None and line.level <= LogLevel.INFO:
+        return Severity.INFO
+    is_mild = line.level is LogLevel.WARNING or levels.continues(line.text)
+    return Severity.WARNING if is_mild else rule.severity
+
+
+def _continued(raw: str, block: bytes, start: int) -> str | None:
+    """The beginning of the record that a part of a line, or an indented line, continues; None for any other."""
+    end = start
+    if block[start - 1 : start] == b"\r":
+        begin = block.rfind(b"\n", 0, start) + 1
+        return block[begin : begin + _HEAD_BYTES].partition(b"\r")[0].decode("utf-8", "replace")
+    if raw[:1] not in (" ", "\t"):
+        return None
+    for _ in range(_MOST_CONTINUED):
+        if end <= 0:
+            return None
+        begin = block.rfind(b"\n", 0, end - 1) + 1
+        if block[begin : begin + 1] not in (b" ", b"\t"):
+            return block[begin : end - 1][:_HEAD_BYTES].decode("utf-8", "replace")
+        end = begin
     return None
 
 
-def _of_xid(number: int, text: str, entry: Entry) -> Match:
-    verdict = judge(entry)
+def _of_xid(number: int, text: str, entry: Entry, rest: str) -> Match:
+    verdict = judge(entry, kmsg_parser.message_parts(rest)[2])
     severity = (
         Severity.FATAL
         if verdict.device_unfit
@@ -158,6 +202,7 @@ def _of_xid(number: int, text: str, entry: Entry) -> Match:
         if verdict.ends_job
         else Severity.WARNING
     )
+    advice = entry.advice if verdict.action is entry.action else verdict.reason
     return Match(
         number,
         text,
@@ -167,5 +212,5 @@ def _of_xid(number: int, text: str, entry: Entry) -> Match:
         Concerns.NODE if verdict.device_unfit else Concerns.JOB,
         verdict.device_unfit,
         entry.meaning,
-        f"{entry.action.value}: {entry.advice}".removesuffix(": "),
+        f"{verdict.action.value}: {advice}".removesuffix(": "),
     )

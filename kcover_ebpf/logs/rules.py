@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -42,6 +43,8 @@ class LogDomain(StrEnum):
     STORAGE = "storage"
     MEMORY = "memory"
     PROGRAM = "program"
+    OUTSIDE = "outside"
+    """A scheduler, a launcher or a person ended the run: nothing of it is at fault."""
 
 
 class Severity(StrEnum):
@@ -82,6 +85,22 @@ class LogRule:
     """The check of an inspection that shows whether it is still so; empty: none does."""
     generic: bool = False
     """It shows that a program failed, and not why: any other rule explains more."""
+
+    follows: bool = False
+    """It says what followed from a failure elsewhere: who prints it is a victim."""
+
+    @property
+    def anchored(self) -> bool:
+        """Whether it may match a message and not the same behind something else."""
+        return _is_anchored(self.pattern)
+
+
+_ANCHOR = re.compile(r"\^|\\[AbB]")
+
+
+@lru_cache(maxsize=4096)
+def _is_anchored(pattern: str) -> bool:
+    return _ANCHOR.search(pattern) is not None
 
 
 _MOST_PATTERN_CHARS = 2_000
@@ -189,9 +208,9 @@ def _rule(row: Mapping[str, Any], source: Source) -> LogRule:
     words = {key: row.get(key, "") for key in ("name", "pattern", "meaning", "advice", "check")}
     if not all(isinstance(value, str) for value in words.values()):
         raise TypeError("name, pattern, meaning, advice and check are texts")
-    generic = row.get("generic", False)
-    if not all(isinstance(value, bool) for value in (row["lasting"], generic)):
-        raise TypeError("lasting and generic are true or false")
+    flags = {key: row.get(key, False) for key in ("lasting", "generic", "follows")}
+    if not all(isinstance(value, bool) for value in flags.values()):
+        raise TypeError("lasting, generic and follows are true or false")
     if len(words["pattern"]) > _MOST_PATTERN_CHARS:
         raise ValueError(f"pattern is longer than {_MOST_PATTERN_CHARS} characters")
     return LogRule(
@@ -202,11 +221,12 @@ def _rule(row: Mapping[str, Any], source: Source) -> LogRule:
         domain=_choice(LogDomain, "domain", row),
         severity=_choice(Severity, "severity", row),
         concerns=_choice(Concerns, "concerns", row),
-        lasting=row["lasting"],
+        lasting=flags["lasting"],
         meaning=words["meaning"],
         advice=words["advice"],
         check=words["check"],
-        generic=generic,
+        generic=flags["generic"],
+        follows=flags["follows"],
     )
 
 

@@ -13,15 +13,17 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from kcover_ebpf.logs import lines, printed_steps
+from kcover_ebpf.logs.levels import LogLevel
 from kcover_ebpf.logs.printed_steps import PrintedStep
 
 _MARK = b"Traceback (most recent call last):"
-_FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d{1,9})(?:, in (?P<name>.*))?$')
-_ERROR = re.compile(r"(?P<error>[A-Za-z_][\w.]{0,200})(?::|$)")
-_PREFIX = re.compile(
-    r"\[(?:default|rank)?\d+\]: ?|\[\d+,\d+\]<std(?:err|out)>: ?|\([\w.:-]+ pid=\d[^)]*\) ?"
+_FRAME = re.compile(
+    r' {1,80}File "(?P<file>[^"]{1,4096})", line (?P<line>\d{1,9})(?:, in (?P<name>.*))?$'
 )
-"""What launchers put in front of a line of one rank: torchrun and PyTorch, Open MPI, Ray."""
+_ERROR = re.compile(r" {0,80}(?P<error>[A-Za-z_][\w.]{0,200})(?::|$)")
+_ALONE = re.compile(r" {0,80}(?:(?:Exception Group|Original) )?Traceback ")
+_IGNORED = re.compile(rb"Exception ignored (?:in|on)[^\r\n]{1,400}[\r\n]{1,2}[^\r\n]{0,200}$")
+"""Python continues after an error in a finaliser, and says so in the line before (`sys.unraisablehook`)."""
 _PACKAGES = re.compile(r"/(?:site|dist)-packages/|/lib/python3[.\d]*/|^<")
 _PLAIN_NAME = re.compile(r"[\w.+@-]{1,100}")
 _SECONDARY = re.compile(
@@ -52,6 +54,8 @@ class FoundTraceback:
     """In the lines before it, and in those amid it that were printed before."""
     secondary: bool
     """It follows from another failure: a launcher's, or that of an interruption."""
+    rank: int | None = None
+    """Of the process that printed it, where what a launcher put in front says so."""
 
 
 @dataclass(slots=True)
@@ -59,6 +63,9 @@ class _Open:
     time: str
     stream: str
     printed: PrintedStep
+    rank: int | None
+    indent: int
+    """Blanks before its first line, whatever put them there; frames have more, and its last line as many."""
     frames: list[str] = field(default_factory=list)
     place: str | None = None
     own_place: str | None = None
@@ -74,7 +81,8 @@ class TracebackFinder:
         self._open: dict[tuple[str, str], _Open] = {}
 
     def feed(self, block: bytes) -> Iterator[FoundTraceback]:
-        """The tracebacks that end in this block, which ends with a line."""
+        """The tracebacks that end in this block of whole lines, as `NormalLines` makes them."""
+        block = block.replace(b"\r", b"\n") if b"\r" in block else block
         position = 0
         while position < len(block):
             if not self._open:
@@ -121,25 +129,31 @@ class TracebackFinder:
 
     def _take(self, line: lines.LogLine, context: Callable[[], bytes]) -> Iterator[FoundTraceback]:
         self._add_late_step(line)
-        prefix = _PREFIX.match(line.text)
-        text = line.text[prefix.end() :] if prefix is not None else line.text
-        key = line.stream, prefix[0] if prefix is not None else ""
+        text, key = line.text, (line.stream, line.process)
         if text.rstrip().endswith(_MARK.decode()):
-            if len(self._open) < _MOST_OPEN:
-                self._open[key] = _Open(line.time, line.stream, printed_steps.last(context()))
+            before = context()
+            is_handled = line.level is not None and line.level < LogLevel.ERROR
+            if len(self._open) < _MOST_OPEN and not is_handled and not _IGNORED.search(before):
+                # behind a message or a progress bar it says nothing about the lines that follow
+                is_alone = _ALONE.match(text) is not None
+                indent = len(text) - len(text.lstrip(" ")) if is_alone else 0
+                self._open[key] = _Open(
+                    line.time, line.stream, printed_steps.last(before), line.rank, indent
+                )
             return
         found = self._open.get(key)
         if found is None:
             return
         found.line_count += 1
-        if frame := _FRAME.match(text):
+        indent = len(text) - len(text.lstrip(" "))
+        if (frame := _FRAME.match(text)) and indent > found.indent:
             _add(found, frame)
         elif found.line_count > _MOST_LINES:
             del self._open[key]
-        elif text.strip() and not text.startswith(" "):
+        elif text.strip() and indent <= found.indent:
             del self._open[key]
             if found.frames and (error := _ERROR.match(text)):
-                yield _finished(found, text, error["error"])
+                yield _finished(found, text.strip(), error["error"])
 
     def _add_late_step(self, line: lines.LogLine) -> None:
         others = [each for each in self._open.values() if each.stream != line.stream]
@@ -173,4 +187,5 @@ def _finished(found: _Open, text: str, error: str) -> FoundTraceback:
         place=found.own_place or found.place,
         printed=found.printed,
         secondary=_SECONDARY.match(error) is not None,
+        rank=found.rank,
     )

@@ -54,7 +54,9 @@ def is_suspected(reports: Sequence[ReceivedReport]) -> bool:
 
 def _is_suspect(seen: ReceivedReport) -> bool:
     verdict = seen.report.verdict
-    return seen.report.suspicious or (verdict is not None and verdict.opens_incident)
+    has_news = seen.report.suspicious or (verdict is not None and verdict.opens_incident)
+    # a log of which a policy expects more; whether another container printed it is not known here
+    return has_news or any(reading.broken for log in seen.report.logs for reading in log.rules)
 
 
 def close(status: Status, why: str, now_s: float) -> Status:

@@ -184,6 +184,9 @@ def why_cordoned(
         return "the policy requires a person to uncordon it"
     if cordon is None:
         return "the node does not record why it was cordoned"
+    if policy.most_cordons and cordon.offences >= policy.most_cordons:
+        # the first of them may be a month ago, and each is at most a month after the one before
+        return f"it was cordoned {cordon.offences} times, each within a month of the one before: replace it"
     if seen is None or seen.is_stale(now_s):
         return "its health is unknown: no inspection is reported"
     health = seen.health

@@ -140,6 +140,11 @@ INSPECTIONS_FAILED = 2
 """Inspections in a row that must fail: one may have met a moment that was bad."""
 OFFENDER_REMEMBERED_S = 30 * 86400.0
 """A node that was cordoned is a repeat offender for so long: failing hardware fails again within weeks."""
+REPAIR_SETTLE_S = 1800.0
+"""After a repair was begun the next one on that node waits so long: a reboot of a GPU node takes ten minutes, and
+inspections that show whether it helped come every ten. Chosen."""
+REPAIR_DAY_S = 86400.0
+"""Over which repairs of all nodes are counted against the operator's limit."""
 CORDON_DOUBLINGS = 6
 """64 times: at three inspections of ten minutes a day and a half. Beyond, a person has been busy with it."""
 FAULT_CONFIRMED_S = 120.0

@@ -18,7 +18,7 @@ from kcover_ebpf.ids import Pid
 from kcover_ebpf.logs import container_log, lines, rules
 from kcover_ebpf.logs.lines import Source
 from kcover_ebpf.logs.log_files import Chunk
-from kcover_ebpf.logs.partial_lines import PartialLines
+from kcover_ebpf.logs.normal import NormalLines, normal
 from kcover_ebpf.logs.reader import LogReader
 from kcover_ebpf.logs.tracebacks import TracebackFinder
 from kcover_ebpf.records import recorder_dump
@@ -91,13 +91,22 @@ def _log(data: bytes) -> None:
     assert len(found) <= data.count(b"\n") + 1
 
 
+def _normal(data: bytes) -> None:
+    """In blocks, as `_log`: the same as at once, and no more than a runtime's head for each part of a line."""
+    size = data[0] + 1 if data else 1
+    pieces, data = NormalLines(), data[1:]
+    made = b"".join(pieces.feed(data[at : at + size]) for at in range(0, len(data), size))
+    assert made + pieces.finish() == normal(data)
+    assert len(made) <= 64 * (len(data) + 64)
+
+
 def _container_log(data: bytes) -> None:
     """In blocks, as `_log`: joined lines, tracebacks in them, and no text of them in what is reported."""
     size = data[0] + 1 if data else 1
-    pieces, finder = PartialLines(), TracebackFinder()
+    pieces, finder = NormalLines(), TracebackFinder()
     for at in range(1, len(data), size):
-        whole = pieces.whole(data[at : at + size])
-        assert not whole or whole.endswith(b"\n")
+        whole = pieces.feed(data[at : at + size])
+        assert not whole or whole.endswith((b"\n", b"\r"))
         for found in finder.feed(whole):
             assert len(found.fingerprint) == 16
             assert found.place is None or len(found.place) <= 128
@@ -132,6 +141,7 @@ TARGETS = (
     Target("descriptor", _call, 4096),
     Target("log_line", lambda data: lines.parse(text(data)), 65536),
     Target("log", _log, 65536),
+    Target("log_normal", _normal, 65536),
     Target("container_log", _container_log, 65536),
     Target("log_summary", _summary, 65536),
     Target("recorder_dump", _dump, _DUMP_BYTES, (DumpError,)),

@@ -12,6 +12,7 @@ from kcover_ebpf.cli.xid import xid
 from kcover_ebpf.errors import PolicyError, UsageError
 from kcover_ebpf.hardware.catalog import FIRST_SXID, Action, Domain, Survival, judge
 from kcover_ebpf.hardware.catalog.files import load, shipped
+from kcover_ebpf.hardware.catalog.nvlink5 import Origin, fault
 
 CATALOG = shipped()
 ALL = [entry for variants in CATALOG.entries.values() for entry in variants]
@@ -123,7 +124,14 @@ def test_catalog__disagreements_are_kept(number):
         (154, "{R}0x1 (GPU Reset Required) to 0x4 (Drain and Reset)", False, False),
         (154, "{R}0x0 (None) to 0x5 (Recover IMEX Domain)", False, False),
         (154, "{R}0x0 (None) to 0x63 (?)", False, False),
+        (154, "{R}0x0 (None) to 0x1 (PF FLR)", True, True),
+        (154, "{R}0x0 (None) to 0x2 (OS Reboot)", True, True),
+        (154, "{R}0x0 (None) to 0x7 (Bus Reset)", True, True),
         (154, "words the driver never said", False, False),
+        (149, "NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x026001c6 0x0 0x0)", True, True),
+        (149, "NETIR_LINK_EVT Fatal XC 1 i 2 Link 01 [0x0000000a]", False, False),
+        (149, "NETIR Fatal XC0 i0 Link -1 (0x000fe406 0x0)", True, True),
+        (150, "MSE_WDT Fatal XC0 i1 Link 03 (0x1)", False, False),
         (145, "RLW_REMAP Nonfatal XC0 i0 Link 03 (0x1 0x2)", False, False),
         (145, "RLW_REMAP  Fatal XC1 i0 Link 03 (0x1 0x40)", True, True),
         (12028, "Non-fatal, Link 32 egress non-posted PRIV error (First)", False, False),
@@ -138,6 +146,26 @@ def test_judge__the_message_outranks_the_table(number, text, ends_job, unfit):
     judgement = judge(entry, text.replace("{R}", "GPU recovery action changed from "))
     assert (judgement.ends_job, judgement.device_unfit) == (ends_job, unfit)
     assert judgement.reason
+
+
+@pytest.mark.parametrize(
+    ("info", "origin"),
+    [
+        ("0x02a001c6", Origin.SIGNAL),
+        ("0x025001c6", Origin.PEER),
+        ("0x026001c6", Origin.SOFTWARE),
+        ("0x028001c6", Origin.HOST),
+        ("0x000001c6", Origin.UNKNOWN),
+    ],
+)
+def test_nvlink5__the_sub_code_says_whose_part_it_is(info, origin):
+    found = fault(f"NETIR_LINK_EVT  Fatal   XC0 i0 Link 09 ({info} 0x00000000 0x00000000)")
+    assert found is not None
+    assert (found.link, found.is_fatal, found.origin) == (9, True, origin)
+    entry = CATALOG.find(149)
+    assert entry is not None
+    judgement = judge(entry, f"NETIR_LINK_EVT Fatal XC0 i0 Link 09 ({info} 0x0)")
+    assert origin.value in judgement.reason
 
 
 def test_load__operator_overrides(tmp_path):

@@ -64,6 +64,13 @@ def tracebacks(text: bytes) -> list[FoundTraceback]:
 # --- partial lines
 
 
+def whole(log: bytes) -> bytes:
+    """What is made of it, less the empty lines in the place of pieces."""
+    made = PartialLines().whole(log)
+    assert made.count(b"\n") == log.count(b"\n")
+    return made.lstrip(b"\n").replace(b"\n\n", b"\n")
+
+
 def test_container_logs__pieces_of_two_streams_are_joined_each() -> None:
     block = (
         cri("first ", tag="P")
@@ -72,14 +79,16 @@ def test_container_logs__pieces_of_two_streams_are_joined_each() -> None:
         + cri(" end", stream="stdout", tag="F")
         + cri("alone")
     )
-    assert PartialLines().whole(block) == (
-        cri("first second") + cri("other end", stream="stdout") + cri("alone")
+    assert whole(block) == (cri("first second") + cri("other end", stream="stdout") + cri("alone"))
+
+
+def test_container_logs__what_a_progress_bar_drew_are_parts_of_one_line() -> None:
+    bar = cri("10%\r2", tag="P") + cri("x", stream="stdout") + cri("0%\r30%\r", tag="F")
+    parts = [cri(text).replace(b"\n", b"\r") for text in ("10%", "20%", "30%")]
+    other = cri("x", stream="stdout")
+    assert PartialLines().whole(bar) == b"".join(
+        (parts[0], b"\n", other, parts[1], parts[2], cri(""))
     )
-
-
-def test_container_logs__a_progress_bar_that_the_runtime_cut_is_one_line() -> None:
-    bar = cri("10%\r20%\r", tag="P") + cri("x", stream="stdout") + cri("30%\r", tag="F")
-    assert PartialLines().whole(bar) == cri("x", stream="stdout") + cri("10%\r20%\r30%\r")
 
 
 def test_container_logs__a_message_that_the_runtime_cut_in_the_middle_is_recognised() -> None:
@@ -92,7 +101,7 @@ def test_container_logs__a_line_without_end_takes_bounded_memory() -> None:
     pieces, piece = PartialLines(), cri("y" * 16_000, tag="P")
     tracemalloc.start()
     for _ in range(400):
-        assert pieces.whole(piece) == b""
+        assert pieces.whole(piece) == b"\n"
     for _ in range(400):
         assert pieces.whole(b"z" * 16_000) == b""
     _, peak = tracemalloc.get_traced_memory()

@@ -6,11 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.incident import FailureClass, Phase, Status
 from kcover_ebpf.api.log_report import ContainerLog
 from kcover_ebpf.cluster import log_evidence
-from kcover_ebpf.cluster.log_evidence import PEER_RULES, Fault, LogEvidence
+from kcover_ebpf.cluster.log_evidence import Fault, LogEvidence
 from kcover_ebpf.diagnosis.verdict import Cause, Culprit, VerdictKind
+from kcover_ebpf.hardware.catalog.files import shipped as catalog
+from kcover_ebpf.logs.container_log import ContainerLogReader
+from kcover_ebpf.logs.log_files import Chunk
 from kcover_ebpf.logs.rules import LogDomain
 from kcover_ebpf.recovery import repeated_crash
 from kcover_ebpf.recovery.repeated_crash import why_hopeless
@@ -91,9 +95,36 @@ def test_crash_cause__what_ranks_say_about_each_other_is_the_cause_where_it_come
     assert hopeless(text) is None
 
 
-def test_peer_rules__each_is_a_rule_about_the_network() -> None:
-    found = {each.name: each.domain for each in crash_logs.RULES if each.name in PEER_RULES}
-    assert found == dict.fromkeys(PEER_RULES, LogDomain.NETWORK)
+def test_rules__what_follows_from_a_failure_elsewhere_is_no_rule_about_a_part_of_the_node() -> None:
+    domains = {rule.domain for rule in crash_logs.RULES if rule.follows}
+    assert domains == {LogDomain.NETWORK, LogDomain.OUTSIDE, LogDomain.PROGRAM}
+    assert [
+        rule.name
+        for rule in crash_logs.RULES
+        if rule.follows and rule.domain is LogDomain.PROGRAM and not rule.generic
+    ] == []
+
+
+PREEMPTED = "INFO: received SIGTERM, saving a checkpoint\n" + crash_logs.raised(
+    "RuntimeError: the run was stopped"
+)
+
+
+def test_crash_cause__an_end_from_outside_is_no_bug() -> None:
+    assert hopeless(PREEMPTED) is None
+    assert "a bug of the program" in (hopeless(crash_logs.BUG) or "")
+
+
+def test_crash_cause__that_a_launcher_ends_the_others_afterwards_changes_nothing() -> None:
+    at_s = NOW_S - 2.1
+    closing = "W1130 12:13:49.388 1 torch/distributed/elastic/api.py:900] Sending process 7 closing signal SIGTERM"
+    reader = ContainerLogReader("uid-1", "main", crash_logs.RULES, catalog())
+    texts = [(at_s, each) for each in crash_logs.BUG.splitlines()] + [(at_s + 0.5, closing)]
+    block = "".join(f"{rfc3339.to_text(time_s)} stderr F {each}\n" for time_s, each in texts)
+    reader.feed(Chunk(0, block.encode(), is_first=True), NOW_S)
+    shown = reader.summary(NOW_S)
+    assert shown is not None
+    assert len(read(shown).crashes) == 1
 
 
 def test_with_logs__a_crash_is_forgotten_once_its_log_shows_another_cause() -> None:

@@ -1,9 +1,6 @@
 """Each shipped log rule on lines that real programs print, and on lines that quote what a tenant chose."""
 
-import tomllib
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,13 +9,8 @@ from kcover_ebpf.logs import rules
 from kcover_ebpf.logs.lines import Source
 from kcover_ebpf.logs.reader import LogReader, Match
 from kcover_ebpf.logs.rules import Concerns
+from tests.unit.log_corpus import CORPUS, ROWS
 
-CORPUS: dict[str, Any] = tomllib.loads((Path(__file__).parent / "log_corpus.toml").read_text())
-ROWS = [
-    (Source(log), row["text"], row["rule"])
-    for log in ("kernel", "container")
-    for row in CORPUS[log]
-]
 NEAR_MISSES = [(Source(row["log"]), row["text"], row.get("rule")) for row in CORPUS["near_misses"]]
 XIDS = ("xid_", "sxid_")
 """How the names begin that the catalogue gives."""

@@ -13,8 +13,10 @@ from kcover_ebpf.cli.logs import logs
 from kcover_ebpf.errors import PolicyError
 from kcover_ebpf.hardware.catalog import Catalog
 from kcover_ebpf.logs import lines, rules
-from kcover_ebpf.logs.lines import Source
-from kcover_ebpf.logs.reader import LogReader, first_rule
+from kcover_ebpf.logs.lines import LogLine, Source
+from kcover_ebpf.logs.normal import normal
+from kcover_ebpf.logs.reader import LogReader
+from kcover_ebpf.logs.rule_set import first_rule
 from kcover_ebpf.logs.rules import LogRule, compiled
 
 CRI = "2026-11-22T10:00:00.123456789Z stderr F "
@@ -36,14 +38,26 @@ def found(own: tuple[LogRule, ...], block: bytes) -> list[int]:
     return [match.number for match in (*reader.feed(block), *reader.finish())]
 
 
+def parsed_part(parts: list[bytes], index: int) -> LogLine | None:
+    """A part of a line of the kernel's log is whose the line is."""
+    head, text = (parts[number].decode("utf-8", "replace") for number in (0, index))
+    line = lines.parse(head)
+    if index == 0 or (line is not None and line.source is not Source.KERNEL):
+        return lines.parse(text)
+    return line and LogLine(Source.KERNEL, text.strip(), written=text.strip())
+
+
 def wanted(own: tuple[LogRule, ...], block: bytes) -> list[int]:
-    """Each line by itself, and no search before."""
-    all_lines = block.removesuffix(b"\n").split(b"\n") if block else []
-    parsed = [lines.parse(raw.decode("utf-8", "replace").rstrip("\r")) for raw in all_lines]
+    """Each line, and each part of one, by itself, and no search before."""
+    made = normal(block)
+    all_lines = made.removesuffix(b"\n").split(b"\n") if made else []
+    parsed = [
+        (number, parsed_part(raw.split(b"\r"), index))
+        for number, raw in enumerate(all_lines, start=1)
+        for index in range(raw.count(b"\r") + 1)
+    ]
     return [
-        number
-        for number, line in enumerate(parsed, start=1)
-        if line is not None and first_rule(own, line.text, line.source)
+        number for number, line in parsed if line is not None and first_rule(own, line, line.source)
     ]
 
 

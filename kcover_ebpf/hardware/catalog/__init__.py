@@ -15,6 +15,8 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
+from kcover_ebpf.hardware.catalog import nvlink5
+
 FIRST_SXID = 10000
 """Numbers from here on are SXids (driver: ctrl_dev_nvswitch.h, so that they differ from Xids)."""
 
@@ -158,7 +160,15 @@ _RECOVERY_ACTION = {
     5: (Action.RECOVER_IMEX, Survival.DEPENDS),
 }
 _RESET_FLAG = re.compile(r"(?<!D-)RST: (Yes|No)")
-_NVLINK5 = re.compile(r"\b(Nonfatal|Fatal) XC\d")
+_RECOVERY_WORDS = (
+    (re.compile(r"(?i)reboot"), Action.REBOOT_NODE, Survival.NO),
+    (re.compile(r"(?i)drain and reset"), Action.RESET_WHEN_IDLE, Survival.YES),
+    (re.compile(r"(?i)drain"), Action.DRAIN_P2P, Survival.DEPENDS),
+    (re.compile(r"(?i)imex"), Action.RECOVER_IMEX, Survival.DEPENDS),
+    (re.compile(r"(?i)reset|flr"), Action.RESET_GPU, Survival.NO),
+)
+"""For a number that a newer driver has and the table has not: what its words ask for."""
+_NVLINK5 = range(144, 151)
 _SXID_SEVERITY = re.compile(r"^(Fatal|Non-fatal|Correctable)\b")
 
 
@@ -176,17 +186,18 @@ def judge(entry: Entry, text: str = "") -> Judgement:
 
 def _from_message(entry: Entry, text: str) -> tuple[Action, Survival, str] | None:
     if entry.action is Action.FOLLOW_TEXT and (match := _RECOVERY.search(text)):
-        stated = _RECOVERY_ACTION.get(int(match[1], 16))
+        stated = _RECOVERY_ACTION.get(int(match[1], 16)) or next(
+            ((what, how) for words, what, how in _RECOVERY_WORDS if words.search(match[2])), None
+        )
         return (*stated, match[2]) if stated else None
     if (match := _RESET_FLAG.search(text)) and match[1] == "Yes":
         return Action.RESET_GPU, Survival.NO, match[0]
-    if entry.action is Action.DECODE and (match := _NVLINK5.search(text)):
-        fatal = match[1] == "Fatal"
-        return (
-            (Action.RESET_GPU, Survival.NO, match[0])
-            if fatal
-            else (Action.CHECK_LINK, Survival.YES, match[0])
-        )
+    if entry.number in _NVLINK5 and (found := nvlink5.fault(text)) is not None:
+        if found.is_injected:
+            return Action.NONE, Survival.YES, found.text
+        if entry.action is Action.DECODE:
+            action = Action.RESET_GPU if found.is_fatal else Action.CHECK_LINK
+            return action, Survival.NO if found.is_fatal else Survival.YES, found.text
     if entry.number >= FIRST_SXID and (match := _SXID_SEVERITY.search(text)):
         if match[1] != "Fatal":
             return (

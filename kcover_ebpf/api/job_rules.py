@@ -1,0 +1,224 @@
+"""What a user expects of a job's log: a line in time, a line again and again, a number within limits. Pure.
+
+`FaultPolicy.spec.jobRules`, and the same as TOML for `kcover-ebpf logs --job-rules FILE`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from enum import Enum
+from functools import lru_cache
+from typing import Any
+
+import re2
+
+from kcover_ebpf.errors import PolicyError
+
+MOST_RULES = 8
+"""Of one job: each is searched in each line."""
+_MOST_PATTERN_CHARS = 500
+_MEMORY = 256 << 10
+"""Bytes that RE2 may take for one pattern."""
+_VALUE = b"value"
+
+
+class RuleAction(Enum):
+    """What follows where a rule is broken."""
+
+    OBSERVE = "Observe"
+    """It is reported."""
+    RESTART = "Restart"
+    """It is a fault of the job, for which a policy may have it restarted."""
+
+
+class KnownLine(Enum):
+    """Lines that usual trainers print; the pattern of each is in `PATTERNS`."""
+
+    STEP = "step"
+    LOSS = "loss"
+    GRAD_NORM = "gradNorm"
+    TFLOPS = "tflops"
+    TOKENS_PER_SECOND = "tokensPerSecond"
+    STEP_SECONDS = "stepSeconds"
+    CHECKPOINT = "checkpoint"
+
+
+_NUMBER = r"(?P<value>[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|nan|inf(?:inity)?))"
+_SEPARATED = r"""["']?\s{0,4}[:=]\s{0,4}["']?"""
+_OR_BLANK = r"""["']?\s{0,4}[:=#]?\s{0,4}["']?"""
+PATTERNS: Mapping[KnownLine, str] = {
+    KnownLine.STEP: rf"(?i)\b(?:global_?step|train_?step|step|iteration|iter)\b{_OR_BLANK}(?P<value>\d+)|\b\d+/\d+ \[",
+    KnownLine.LOSS: rf"(?i)\b(?:train_|lm |lm_|train/|global_avg_)?loss\b{_SEPARATED}{_NUMBER}",
+    KnownLine.GRAD_NORM: rf"(?i)\b(?:grad[_ ]?norm|gnorm)\b{_SEPARATED}{_NUMBER}",
+    KnownLine.TFLOPS: rf"(?i)\bt(?:era)?flop/?s?\b[^:=\n]{{0,20}}{_SEPARATED}{_NUMBER}",
+    KnownLine.TOKENS_PER_SECOND: (
+        rf"(?i)\b(?:tokens?[_/ ](?:per[_ ])?s(?:ec(?:ond)?)?(?:/gpu)?|tps|tgs)\b{_SEPARATED}{_NUMBER}"
+    ),
+    KnownLine.STEP_SECONDS: (
+        r"(?i)\b(?:step[_ ]time(?: \(s\))?|time[_ /]per[_ ](?:step|iteration)(?: \(s\))?|s/it)\b"
+        rf"{_SEPARATED}{_NUMBER}"
+    ),
+    KnownLine.CHECKPOINT: (
+        r"(?i)\b(?:successfully )?saved? (?:a |the |model )?checkpoint"
+        r"|checkpoint\b[^\n]{0,120}\b(?:saved|written|complete)|kcover: checkpoint \d+ is complete"
+    ),
+}
+"""Of Megatron-LM, DeepSpeed, torchtitan, Lightning, Hugging Face's trainer, NeMo, nanotron and progress bars."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRule:
+    """One expectation; times in seconds."""
+
+    name: str
+    line: KnownLine | None = None
+    """A line that is known; else `pattern`."""
+    pattern: str = ""
+    """RE2, searched in each message; a number is its group `value`."""
+    within_seconds: float | None = None
+    """The first such line must come so long after the start of the job at the latest."""
+    every_seconds: float | None = None
+    """After one the next must come so soon."""
+    above: float | None = None
+    """The number must be larger; what is no number is not."""
+    below: float | None = None
+    """The number must be smaller."""
+    times: int = 3
+    """Numbers outside of the limits in a row from which on the rule is broken."""
+    action: RuleAction = RuleAction.OBSERVE
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether it is about a number."""
+        return self.above is not None or self.below is not None
+
+    def is_wrong(self, value: float) -> bool:
+        """Whether a number is outside of the limits; what is not finite is."""
+        # chains that are also false for nan
+        is_high = self.above is None or value > self.above
+        is_low = self.below is None or value < self.below
+        return not (is_high and is_low) or value in (float("inf"), float("-inf"))
+
+    def is_late(self, age_s: float | None, started_age_s: float | None) -> bool:
+        """Whether a line is missing.
+
+        `age_s`: of the last one; None where none came. `started_age_s`: of the start; None where that is not known.
+        """
+        if age_s is not None:
+            return self.every_seconds is not None and age_s > self.every_seconds
+        # before the first one only its own time counts
+        limit_s = self.within_seconds
+        return limit_s is not None and started_age_s is not None and started_age_s > limit_s
+
+    def is_off(self, wrong_count: int) -> bool:
+        """Whether so many numbers in a row outside of the limits are too many."""
+        return self.has_limits and wrong_count >= self.times
+
+    @property
+    def expression(self) -> str:
+        """The pattern that is searched."""
+        return PATTERNS[self.line] if self.line is not None else self.pattern
+
+
+def checked(rules: Iterable[JobRule]) -> tuple[JobRule, ...]:
+    """The same rules; raises `PolicyError`, in one line, for any that says nothing or cannot be searched."""
+    found = tuple(rules)
+    if len(found) > MOST_RULES:
+        raise PolicyError(f"jobRules: at most {MOST_RULES} of them")
+    if len({rule.name for rule in found}) < len(found):
+        raise PolicyError("jobRules: two have the same name")
+    for rule in found:
+        if reason := _wrong(rule):
+            raise PolicyError(f"jobRules: {rule.name or '?'}: {reason}")
+    return found
+
+
+def _wrong(rule: JobRule) -> str:
+    if not 0 < len(rule.name) <= 63:
+        return "needs a name of at most 63 characters"
+    if (rule.line is None) == (not rule.pattern):
+        return "needs either line or pattern"
+    if len(rule.pattern) > _MOST_PATTERN_CHARS:
+        return f"its pattern is longer than {_MOST_PATTERN_CHARS} characters"
+    times = (rule.within_seconds, rule.every_seconds)
+    if all(seconds is None for seconds in times) and not rule.has_limits:
+        return "needs withinSeconds, everySeconds, above or below"
+    if any(seconds is not None and not 1 <= seconds <= 1e7 for seconds in times):
+        return "withinSeconds and everySeconds are from 1 to 10000000"
+    if not 1 <= rule.times <= 1000:
+        return "times is from 1 to 1000"
+    try:
+        number = number_group(rule.expression)
+    except ValueError as error:
+        return str(error)
+    if rule.has_limits and number is None:
+        return "above and below need a group (?P<value>...) in the pattern"
+    return ""
+
+
+@lru_cache(maxsize=256)
+def compiled(expression: str) -> re2._Regexp[bytes]:
+    """A rule's pattern, for lines in UTF-8; raises `ValueError` with RE2's own words."""
+    options = re2.Options()
+    options.log_errors = False
+    options.max_mem = _MEMORY
+    options.never_nl = True
+    try:
+        return re2.compile(expression.encode(), options=options)
+    except re2.error as error:
+        words = error.args[0]
+        text = words.decode("utf-8", "replace") if isinstance(words, bytes) else str(words)
+        raise ValueError(f"pattern {expression[:80]!r}: {text}") from error
+
+
+def number_group(expression: str) -> int | None:
+    """Which group of a rule's pattern is its number; None where none is. Raises as `compiled` does."""
+    # of a pattern in bytes RE2 names the groups in bytes
+    names: Mapping[Any, int] = compiled(expression).groupindex
+    return names.get(_VALUE)
+
+
+def of_table(table: Mapping[str, Any], where: str) -> tuple[JobRule, ...]:
+    """The rules of a TOML file, `[[job_rule]]` tables; raises `PolicyError`, which begins with `where`."""
+    rows = table.get("job_rule")
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise PolicyError(f"{where} has no rules: use [[job_rule]] tables")
+    try:
+        return checked(_of_row(row) for row in rows)
+    except PolicyError as error:
+        raise PolicyError(f"{where}: {error}") from error
+
+
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "name": (str,),
+    "line": (str,),
+    "pattern": (str,),
+    "within_seconds": (int, float),
+    "every_seconds": (int, float),
+    "above": (int, float),
+    "below": (int, float),
+    "times": (int,),
+    "action": (str,),
+}
+
+
+def _of_row(row: Mapping[str, Any]) -> JobRule:
+    name = str(row.get("name", "?"))
+    known = {field.name for field in fields(JobRule)}
+    if unknown := set(row) - known:
+        raise PolicyError(
+            f"{name}: unknown key {min(unknown)!r}; keys are {', '.join(sorted(known))}"
+        )
+    for key, value in row.items():
+        if isinstance(value, bool) or not isinstance(value, _KINDS[key]):
+            raise PolicyError(f"{name}: {key} has the wrong type")
+    values = dict(row)
+    try:
+        if "line" in values:
+            values["line"] = KnownLine(values["line"])
+        if "action" in values:
+            values["action"] = RuleAction(values["action"])
+        return JobRule(**values)
+    except (ValueError, TypeError) as error:
+        raise PolicyError(f"{name}: {error}") from error

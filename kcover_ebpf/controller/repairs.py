@@ -1,0 +1,168 @@
+"""Runs an operator's Jobs on nodes that were cordoned for a device: the hook for a repair. Off without `--repairs`."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kcover_ebpf.api.fault_policy import FaultPolicy, NodeActions, holding
+from kcover_ebpf.controller.cache import ObjectCache
+from kcover_ebpf.controller.node_reconciler import NodeLimits
+from kcover_ebpf.errors import ApiError, Conflict
+from kcover_ebpf.kube.client import ApiClient
+from kcover_ebpf.kube.paths import segment
+from kcover_ebpf.recovery import repair
+from kcover_ebpf.recovery.node_plan import NodeView, view_of
+from kcover_ebpf.recovery.repair import RepairAttempt, RepairLimits, RepairPlan, RepairStep
+
+_LOG = logging.getLogger(__name__)
+REASON = "KcoverRepair"
+Publish = Callable[[dict[str, str], str, str, bool], None]
+
+
+class Repairs:
+    """Reconciles one node after the other; each node by one thread at a time."""
+
+    def __init__(
+        self,
+        session: ApiClient,
+        writes: Callable[[], ApiClient],
+        store: ObjectCache,
+        about: NodeLimits,
+        limits: RepairLimits,
+        publish: Publish,
+    ) -> None:
+        """The Jobs are made in the namespace of `about`, ours. `writes`: raises `ActionError` unless we lead."""
+        self._session, self._writes, self._store = session, writes, store
+        self._namespace, self._dry_run = about.namespace, about.dry_run
+        self._limits, self._publish = limits, publish
+        self._said: dict[str, str] = {}
+
+    def reconcile(self, name: str) -> None:
+        """Begin the next step for a node, if there is one; raises `ApiError`."""
+        raw = self._store.raw_nodes.get(name)
+        if raw is None or not self._limits.repairs:
+            return
+        node = view_of(raw)
+        if not node.ours:
+            self._said.pop(name, None)
+            return
+        nodes = [view_of(each) for each in list(self._store.raw_nodes.values())]
+        todo = repair.plan(node, nodes, self._limits, self._policy(), self._store.wall())
+        if todo.repair is None:
+            self._say(node, f"no repair: {todo.reason}")
+            return
+        if users := self._users(node, todo):
+            self._say(node, f"{todo.repair.step.value} waits for {users} pods that use it to end")
+            return
+        if self._dry_run:
+            self._say(node, f"would repair by {todo.repair.step.value}")
+            return
+        self._begin(node, todo)
+
+    def _policy(self) -> NodeActions:
+        found = holding(self._store.policies.of(self._namespace), self._namespace, {})
+        return (found.policy if found is not None else FaultPolicy()).node
+
+    def _users(self, node: NodeView, todo: RepairPlan) -> int:
+        """Pods that a step would end: those that have the devices, or all of jobs on the node."""
+        seen = self._store.host_reports.get(node.name)
+        assert todo.repair is not None
+        if todo.repair.step is RepairStep.RESET_GPU and seen is not None:
+            holders = {
+                uid
+                for fault in seen.report.devices
+                if fault.device in todo.devices
+                for uid in fault.pods
+            }
+            return len(holders & self._living(node))
+        return len(self._living(node))
+
+    def _living(self, node: NodeView) -> set[str]:
+        """Uids of the pods on the node that have not ended, but for those that every node runs."""
+        listed = self._session.list("/api/v1/pods", {"fieldSelector": f"spec.nodeName={node.name}"})
+        return {
+            str(pod["metadata"].get("uid"))
+            for pod in listed.get("items", ())
+            if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
+            and pod["metadata"].get("namespace") != self._namespace
+            and not any(
+                owner.get("kind") in ("DaemonSet", "Node")
+                for owner in pod["metadata"].get("ownerReferences") or ()
+            )
+        }
+
+    def _begin(self, node: NodeView, todo: RepairPlan) -> None:
+        assert todo.repair is not None
+        attempt = RepairAttempt(todo.repair.step, self._store.wall())
+        note = repair.noted_attempts((*repair.attempts_of(node), attempt))
+        # first the note: what is begun twice may be worse than what is not begun
+        patch = {
+            "metadata": {
+                "resourceVersion": node.resource_version,
+                "annotations": {repair.REPAIRS: note},
+            }
+        }
+        writes = self._writes()
+        raw = writes.merge_patch(f"/api/v1/nodes/{segment(node.name)}", patch)
+        self._store.raw_nodes[node.name] = raw
+        body = job_of(node, todo, self._namespace)
+        try:
+            writes.create(f"/apis/batch/v1/namespaces/{segment(self._namespace)}/jobs", body)
+        except Conflict:
+            pass  # begun by the controller before us
+        except ApiError as error:
+            self._say(node, f"the Job of {todo.repair.step.value} was refused: {error}")
+            return
+        devices = f" of {', '.join(todo.devices)}" if todo.devices else ""
+        self._say(node, f"{todo.repair.step.value}{devices} by Job {body['metadata']['name']}")
+
+    def _say(self, node: NodeView, text: str) -> None:
+        if self._said.get(node.name) == text:
+            return
+        self._said[node.name] = text
+        about = {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid}
+        _LOG.info("node %s: %s", node.name, text)
+        self._publish(about, REASON, text, False)
+
+
+def job_of(node: NodeView, todo: RepairPlan, namespace: str) -> dict[str, Any]:
+    """The operator's Job for one attempt; its name is the same each time, so that it is made once."""
+    assert todo.repair is not None
+    spec: dict[str, Any] = copy.deepcopy(dict(todo.repair.job))
+    pod = spec["template"]["spec"]
+    if todo.repair.on_node:
+        # past the scheduler, which passes over cordoned nodes
+        pod["nodeName"] = node.name
+        pod.setdefault("tolerations", [{"operator": "Exists"}])
+    pod.setdefault("restartPolicy", "Never")
+    for container in pod["containers"]:
+        _add_env(
+            container,
+            {
+                "KCOVER_NODE": node.name,
+                "KCOVER_STEP": todo.repair.step.value,
+                "KCOVER_DEVICES": " ".join(todo.devices),
+            },
+        )
+    spec.setdefault("backoffLimit", 0)
+    key = f"{node.uid} {node.since_s} {todo.number}"
+    name = f"kcover-repair-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+    labels = {
+        "app.kubernetes.io/managed-by": "kcover-ebpf",
+        "kcover.io/repair": todo.repair.step.value,
+    }
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": namespace, "labels": labels},
+        "spec": spec,
+    }
+
+
+def _add_env(container: dict[str, Any], values: Mapping[str, str]) -> None:
+    known = [each for each in container.get("env") or () if each.get("name") not in values]
+    container["env"] = [*known, *({"name": name, "value": value} for name, value in values.items())]

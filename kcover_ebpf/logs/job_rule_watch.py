@@ -1,0 +1,88 @@
+"""What the log of one container shows of the rules of its job: when a line came last, and its number. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kcover_ebpf.api.job_rules import JobRule, compiled, number_group
+from kcover_ebpf.api.log_report import JobRuleReading
+from kcover_ebpf.logs import lines, scanner
+
+_TIME_BYTES = 100
+"""Longer than what the CRI puts in front of a line."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    last_s: float | None = None
+    value: float | None = None
+    wrong_count: int = 0
+    """Numbers outside of the limits in a row, up to the last."""
+
+
+class JobRuleWatch:
+    """Takes the lines of one start of a container, as `NormalLines` makes them."""
+
+    def __init__(self, rules: Sequence[JobRule]) -> None:
+        self._rules = tuple(rules)
+        self._seen = {rule.name: _Seen() for rule in self._rules}
+        self._started_s: float | None = None
+
+    def begin(self, started_s: float) -> None:
+        """The log is read from its beginning, at this time (unix seconds); else no line is missing at the start."""
+        self._started_s = started_s
+
+    def feed(self, block: bytes, now_s: float) -> None:
+        """Lines in order; `now_s` is the time of those without one."""
+        if not self._rules:
+            return
+        block = scanner.whole_utf8(block)
+        for rule in self._rules:
+            seen, pattern = self._seen[rule.name], compiled(rule.expression)
+            last_at, number = -1, number_group(rule.expression)
+            for match in pattern.finditer(block):
+                last_at = match.start()
+                if rule.has_limits and number is not None:
+                    _note(rule, seen, match.group(number))
+            if last_at >= 0:
+                seen.last_s = _time_s(block, last_at, now_s)
+
+    def readings(self, now_s: float) -> tuple[JobRuleReading, ...]:
+        """Of each rule, ages before `now_s`."""
+        return tuple(self._reading(rule, now_s) for rule in self._rules)
+
+    def _reading(self, rule: JobRule, now_s: float) -> JobRuleReading:
+        seen = self._seen[rule.name]
+        age_s, started_age_s = _age(now_s, seen.last_s), _age(now_s, self._started_s)
+        return JobRuleReading(
+            rule=rule.name,
+            age_s=age_s,
+            started_age_s=started_age_s,
+            value=seen.value,
+            wrong_count=seen.wrong_count,
+            broken=rule.is_late(age_s, started_age_s) or rule.is_off(seen.wrong_count),
+        )
+
+
+def _age(now_s: float, time_s: float | None) -> float | None:
+    return None if time_s is None else max(0.0, round(now_s - time_s, 3))
+
+
+def _note(rule: JobRule, seen: _Seen, text: bytes | None) -> None:
+    if text is None:
+        return
+    try:
+        value = float(text)
+    except ValueError:
+        return
+    # what JSON has no number for shows in the count
+    seen.value = value if value - value == 0 else None
+    seen.wrong_count = seen.wrong_count + 1 if rule.is_wrong(value) else 0
+
+
+def _time_s(block: bytes, at: int, now_s: float) -> float:
+    start = max(block.rfind(b"\n", 0, at), block.rfind(b"\r", 0, at)) + 1
+    line = lines.parse(block[start : start + _TIME_BYTES].decode("utf-8", "replace"))
+    found = None if line is None else line.time_s
+    return now_s if found is None else found

@@ -1,0 +1,140 @@
+"""Lines that are one JSON object: structured loggers', Docker's and the journal's. As the lines they stand for. Pure.
+
+Docker's json-file driver: `{"log": TEXT, "stream": NAME, "time": RFC3339}`. `journalctl -o json`: MESSAGE,
+_TRANSPORT, SYSLOG_IDENTIFIER (systemd.journal-fields(7)). Loggers: the names that python-json-logger, structlog,
+loguru, zap, zerolog, pino, Logstash and Google Cloud use for message, level and exception.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from kcover_ebpf.logs import levels
+from kcover_ebpf.logs.levels import LogLevel
+
+MOST_BYTES = 64 << 10
+"""Longer than any line that is read."""
+_MOST_LINES = 400
+_MESSAGES = ("message", "msg", "log", "text", "event", "body", "short_message", "@m", "MESSAGE")
+_LEVELS = ("level", "levelname", "severity", "lvl", "log.level", "loglevel", "@l", "level_name")
+_ERRORS = ("error", "err", "error.message")
+_TRACES = [
+    "exception",
+    "exc_info",
+    "exc_text",
+    "stack",
+    "stack_trace",
+    "stacktrace",
+    "stackTrace",
+    "traceback",
+    "stack_info",
+    "error.stack_trace",
+    "@x",
+]
+_RANKS = ("rank", "global_rank", "RANK", "process_index")
+_KERNEL = "kernel"
+
+
+def plain(text: str) -> list[str] | None:
+    """The lines of a record; None for a text that is no JSON object with a message.
+
+    Each begins with `[rankN]: ` and the level's name where the record states them, as plain loggers write them. A
+    record of the journal becomes a line as `journalctl` prints it without time and host.
+    """
+    if len(text) > MOST_BYTES or not text.endswith("}"):
+        return None
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    if "MESSAGE" in found and ("_TRANSPORT" in found or "__CURSOR" in found):
+        return journal(found)
+    return _logger(found)
+
+
+def docker(text: str) -> tuple[str, str, str] | None:
+    """Time, stream and text, which ends with its newline if it is whole; None for what is no record of Docker's."""
+    if len(text) > MOST_BYTES:
+        return None
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    words = tuple(found.get(key) for key in ("time", "stream", "log"))
+    if not all(isinstance(word, str) for word in words) or words[1] not in ("stdout", "stderr"):
+        return None
+    return words  # type: ignore[return-value]
+
+
+def journal(fields: Mapping[str, Any]) -> list[str]:
+    """A record of the journal as lines; empty where it is not the kernel's and says that it is."""
+    message = _journal_text(fields.get("MESSAGE"))
+    transport = fields.get("_TRANSPORT")
+    if transport == _KERNEL:
+        head = f"{_KERNEL}: "
+    else:
+        name = str(fields.get("SYSLOG_IDENTIFIER") or fields.get("_COMM") or "unknown")[:64]
+        if name.split("[")[0].strip().rstrip(":") == _KERNEL:
+            return []
+        pid = fields.get("_PID") or fields.get("SYSLOG_PID")
+        head = f"{name}[{pid}]: " if pid else f"{name}: "
+    return [f"{head}{line}" for line in message.splitlines()[:_MOST_LINES]]
+
+
+def _journal_text(value: object) -> str:
+    # what is not printable is a list of bytes
+    if isinstance(value, list):
+        numbers = [number for number in value if isinstance(number, int) and 0 <= number < 256]
+        return bytes(numbers).decode("utf-8", "replace")
+    return value if isinstance(value, str) else ""
+
+
+def _logger(found: Mapping[str, Any]) -> list[str] | None:
+    message = _first_text(found, _MESSAGES)
+    if message is None and isinstance(found.get("record"), dict):
+        message = _first_text(found["record"], _MESSAGES)
+    if message is None:
+        return None
+    texts = [message]
+    texts += [
+        word for key in _ERRORS if isinstance(word := found.get(key), str) and word not in message
+    ]
+    texts += [
+        word
+        for key in _TRACES
+        if isinstance(word := found.get(key), str) and word.strip() and word not in message
+    ]
+    all_lines = [line for text in texts for line in text.splitlines() if line.strip()]
+    level = _level(found)
+    head = f"{level.name}: " if level is not None else ""
+    rank = next((found[key] for key in _RANKS if _is_rank(found.get(key))), None)
+    head = f"[rank{rank}]: {head}" if rank is not None else head
+    return [f"{head}{line}" for line in all_lines[:_MOST_LINES]]
+
+
+def _is_rank(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10_000_000
+
+
+def _first_text(found: Mapping[str, Any], keys: tuple[str, ...]) -> str | None:
+    return next((word for key in keys if isinstance(word := found.get(key), str)), None)
+
+
+def _level(found: Mapping[str, Any]) -> LogLevel | None:
+    for key in _LEVELS:
+        value = found.get(key)
+        if isinstance(value, str):
+            return levels.of_word(value)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return levels.of_number(value)
+    record = found.get("record")
+    if isinstance(record, dict) and isinstance(record.get("level"), dict):
+        name = record["level"].get("name")
+        return levels.of_word(name) if isinstance(name, str) else None
+    return None

@@ -1,0 +1,116 @@
+"""How serious a line is by its own words: the level that its logger wrote, and whether the program continues. Pure.
+
+Who writes a line knows best how serious it is: an optional import that failed, a retry, an address that did not resolve
+at once are no errors of a job, whatever class of error they quote.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+
+
+class LogLevel(IntEnum):
+    """As Python's logging numbers them, and most other loggers name them."""
+
+    DEBUG = 10
+    INFO = 20
+    WARNING = 30
+    ERROR = 40
+    FATAL = 50
+
+
+_WORDS = {
+    "trace": LogLevel.DEBUG,
+    "debug": LogLevel.DEBUG,
+    "verbose": LogLevel.DEBUG,
+    "diag": LogLevel.DEBUG,
+    "info": LogLevel.INFO,
+    "information": LogLevel.INFO,
+    "informational": LogLevel.INFO,
+    "notice": LogLevel.INFO,
+    "default": LogLevel.INFO,
+    "success": LogLevel.INFO,
+    "warn": LogLevel.WARNING,
+    "warning": LogLevel.WARNING,
+    "err": LogLevel.ERROR,
+    "error": LogLevel.ERROR,
+    "severe": LogLevel.ERROR,
+    "exception": LogLevel.ERROR,
+    "fatal": LogLevel.FATAL,
+    "critical": LogLevel.FATAL,
+    "crit": LogLevel.FATAL,
+    "alert": LogLevel.FATAL,
+    "emerg": LogLevel.FATAL,
+    "emergency": LogLevel.FATAL,
+    "panic": LogLevel.FATAL,
+    "dpanic": LogLevel.FATAL,
+}
+_LETTERS = {
+    "V": LogLevel.DEBUG,
+    "D": LogLevel.DEBUG,
+    "I": LogLevel.INFO,
+    "W": LogLevel.WARNING,
+    "E": LogLevel.ERROR,
+    "C": LogLevel.FATAL,
+    "F": LogLevel.FATAL,
+}
+_HEAD_CHARS = 300
+"""Where a library puts its level; what is behind it is the message."""
+# NCCL's WARN is its word for an error. A class of Python's warnings is printed as an error's is.
+_IN_TEXT = re.compile(
+    r"\bNCCL (?P<nccl>INFO|TRACE|VERSION)\b|<(?P<libfabric>warn|info|debug|trace)> "
+    r"|\bUCX  ?(?P<ucx>WARN|DIAG|INFO|DEBUG|TRACE)\b"
+    r"|^(?:\S{1,200}:\d{1,7}: )?(?P<python>[A-Za-z_.]{0,80}Warning): "
+)
+_ATTEMPT = re.compile(
+    r"(?i:\b(?:attempt|try|retry|retries)) {0,2}#?\(?(\d{1,4}) ?(?:/|of|out of) ?(\d{1,4})\b"
+)
+_CONTINUES = re.compile(
+    r"(?i:\b(?:retrying|will (?:be )?(?:retr(?:y|ied)|reconnect|try again)|trying again|reconnecting"
+    r"|falling back|fall(?:s|ing)? ?back to|continuing without|will be (?:skipped|ignored)"
+    r"|(?:skipping|ignoring) (?:it|this|the)\b|this is (?:harmless|expected)|safely ignored?"
+    r"|can be (?:safely )?ignored|using .{1,60} instead)\b)"
+    r"|\bException ignored in\b|\bretry in \d|\bretries left\b(?<!\b0 retries left)"
+)
+
+
+def of_word(word: str) -> LogLevel | None:
+    """The level that a logger's word names; None for any other word."""
+    return _WORDS.get(word.strip().lower())
+
+
+def of_letter(letter: str) -> LogLevel | None:
+    """The level of the letter that glog, absl and Ray put in front; None for any other."""
+    return _LETTERS.get(letter)
+
+
+def of_number(number: float) -> LogLevel | None:
+    """The level of a number as Python's logging or pino count; None for any other."""
+    # pino and bunyan: 30 info, 40 warn, 50 error, 60 fatal; Python has the words beside it
+    if number < 10 or number > 60:
+        return None
+    return {
+        1: LogLevel.DEBUG,
+        2: LogLevel.DEBUG,
+        3: LogLevel.INFO,
+        4: LogLevel.WARNING,
+        5: LogLevel.ERROR,
+    }.get(int(number // 10), LogLevel.FATAL)
+
+
+def in_text(text: str) -> LogLevel | None:
+    """The level that a message states itself; None where it states none."""
+    match = _IN_TEXT.search(text, 0, _HEAD_CHARS)
+    if match is None:
+        return None
+    if match["python"] is not None:
+        return LogLevel.WARNING
+    return of_word(match["nccl"] or match["libfabric"] or match["ucx"])
+
+
+def continues(text: str) -> bool:
+    """True if a message says that the program does without, or tries again."""
+    if any(int(number) < int(of) for number, of in _ATTEMPT.findall(text)):
+        return True
+    return _CONTINUES.search(text) is not None

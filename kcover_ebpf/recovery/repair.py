@@ -1,0 +1,173 @@
+"""What is to be tried with a node that was cordoned for a device, one step after the other, and when no more. Pure.
+
+The steps are an operator's: reset the GPU, reboot, replace the machine; each is a Job of theirs. Without one nothing is
+tried. Whether a step helped is not asked of the Job: a node returns by its inspections, as after a repair by hand.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from kcover_ebpf.api import rfc3339
+from kcover_ebpf.api.fault_policy import NodeActions
+from kcover_ebpf.errors import PolicyError
+from kcover_ebpf.recovery.node_health import CORDONED_FOR, noted_cordon
+from kcover_ebpf.recovery.node_plan import NodeView
+from kcover_ebpf.tunables.recovery import REPAIR_DAY_S, REPAIR_SETTLE_S
+
+REPAIRS = "kcover.io/repairs"
+"""Annotation of a node that we cordoned: what was tried since, as JSON."""
+_MOST_STEPS = 4
+_MOST_AT_ONCE = 100
+
+
+class RepairStep(Enum):
+    """What is done."""
+
+    RESET_GPU = "ResetGPU"
+    """The devices alone, once no pod has them; the node stays up."""
+    REBOOT = "Reboot"
+    REPLACE = "Replace"
+    """The machine: by its provider, or a ticket."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """One step, and the Job that does it."""
+
+    step: RepairStep
+    job: Mapping[str, Any]
+    """`spec` of a batch/v1 Job."""
+    on_node: bool = True
+    """The Job's pod runs on the node itself, although it is cordoned."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepairLimits:
+    """What the operator allows; the default is nothing."""
+
+    repairs: tuple[Repair, ...] = ()
+    """In the order in which they are tried, each once for a cordon."""
+    at_once: int = 1
+    """Nodes that are repaired at the same time."""
+    most_per_day: int = 5
+    """Steps on all nodes together within a day: more faults than that have a common cause."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepairAttempt:
+    """A step that was begun."""
+
+    step: RepairStep
+    time_s: float
+    """Unix seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepairPlan:
+    """What to do now; without a repair the reason why nothing."""
+
+    repair: Repair | None
+    reason: str
+    devices: tuple[str, ...] = ()
+    number: int = 0
+    """Of the attempt since the cordon, from 0."""
+
+
+def limits_of(table: Mapping[str, Any], where: str) -> RepairLimits:
+    """An operator's file; raises `PolicyError`, which begins with `where`."""
+    known = {"atOnce", "mostPerDay", "steps"}
+    if unknown := set(table) - known:
+        raise PolicyError(
+            f"{where}: unknown key {min(unknown)!r}; keys are {', '.join(sorted(known))}"
+        )
+    rows = table.get("steps")
+    if not isinstance(rows, list) or not 0 < len(rows) <= _MOST_STEPS:
+        raise PolicyError(f"{where}: steps is a list of 1 to {_MOST_STEPS}")
+    numbers = {key: table.get(key, default) for key, default in (("atOnce", 1), ("mostPerDay", 5))}
+    for key, value in numbers.items():
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST_AT_ONCE:
+            raise PolicyError(f"{where}: {key} is from 1 to {_MOST_AT_ONCE}")
+    repairs = tuple(_repair_of(row, where) for row in rows)
+    if len({repair.step for repair in repairs}) < len(repairs):
+        raise PolicyError(f"{where}: a step is there twice")
+    return RepairLimits(repairs, numbers["atOnce"], numbers["mostPerDay"])
+
+
+def _repair_of(row: object, where: str) -> Repair:
+    if not isinstance(row, Mapping) or not isinstance(row.get("job"), Mapping):
+        raise PolicyError(f"{where}: each step has a step and a job, the spec of a Job")
+    on_node = row.get("onNode", True)
+    if set(row) - {"step", "job", "onNode"} or not isinstance(on_node, bool):
+        raise PolicyError(
+            f"{where}: keys of a step are step, job and onNode, which is true or false"
+        )
+    containers = row["job"].get("template", {}).get("spec", {}).get("containers")
+    if not isinstance(containers, list) or not containers:
+        raise PolicyError(f"{where}: the job of step {row.get('step')} has no containers")
+    try:
+        return Repair(RepairStep(row.get("step")), row["job"], on_node)
+    except ValueError as error:
+        words = ", ".join(step.value for step in RepairStep)
+        raise PolicyError(f"{where}: step {row.get('step')!r} is not one of {words}") from error
+
+
+def attempts_of(node: NodeView) -> tuple[RepairAttempt, ...]:
+    """What was tried since the node was cordoned, in order; what cannot be read counts as nothing."""
+    try:
+        rows = json.loads(node.annotations.get(REPAIRS, "[]"))
+        found = [
+            RepairAttempt(RepairStep(row["step"]), rfc3339.from_text(row["time"])) for row in rows
+        ]
+    except (ValueError, TypeError, KeyError):
+        return ()
+    return tuple(each for each in found if each.time_s >= (node.since_s or 0.0))
+
+
+def noted_attempts(attempts: Iterable[RepairAttempt]) -> str:
+    """The value of `REPAIRS`."""
+    rows = [{"step": each.step.value, "time": rfc3339.to_text(each.time_s)} for each in attempts]
+    return json.dumps(rows)
+
+
+def plan(
+    node: NodeView,
+    nodes: Sequence[NodeView],
+    limits: RepairLimits,
+    policy: NodeActions,
+    now_s: float,
+) -> RepairPlan:
+    """The next step for a node; `nodes`: all of them, this one included."""
+    if not limits.repairs:
+        return RepairPlan(None, "no repair is configured")
+    if not node.ours or node.until_s is not None or node.since_s is None:
+        return RepairPlan(None, "it is not cordoned for a fault")
+    if not policy.cordon or node.cordoned_by_others:
+        return RepairPlan(None, "it was cordoned by a person or another program")
+    cordon = noted_cordon(node.annotations.get(CORDONED_FOR), node.since_s, node.annotations, now_s)
+    devices = cordon.devices if cordon is not None else ()
+    made = attempts_of(node)
+    if made and now_s - made[-1].time_s < REPAIR_SETTLE_S:
+        return RepairPlan(
+            None, f"{made[-1].step.value} was begun, and inspections may take it back"
+        )
+    tried = {each.step for each in made}
+    left = [
+        repair
+        for repair in limits.repairs
+        if repair.step not in tried and (devices or repair.step is not RepairStep.RESET_GPU)
+    ]
+    if not left:
+        words = ", ".join(each.step.value for each in made) or "nothing"
+        return RepairPlan(None, f"tried {words}: it stays cordoned for a person")
+    others = [each for other in nodes if other.name != node.name for each in attempts_of(other)]
+    if sum(now_s - each.time_s < REPAIR_SETTLE_S for each in others) >= limits.at_once:
+        return RepairPlan(None, "as many nodes as may be are being repaired")
+    recent = sum(now_s - each.time_s < REPAIR_DAY_S for each in (*others, *made))
+    if recent >= limits.most_per_day:
+        return RepairPlan(None, f"{recent} repairs within a day: the cause may be common")
+    return RepairPlan(left[0], "", devices, len(made))
