@@ -15,6 +15,7 @@ from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.event_recorder import NEED_RECOVERY
 from kcover_ebpf.diagnosis.verdict import (
     Cause,
+    Certainty,
     Culprit,
     Evidence,
     EvidenceKind,
@@ -104,6 +105,9 @@ class KcoverEvents:
             since_s=now_s - age_s,
             culprit=Culprit(pod=pod.name, pod_uid=pod.uid, node=pod.node or None),
             evidence=(Evidence(EvidenceKind.EVENT, text),),
+            certainty=Certainty.ANNOUNCED,
+            acts_at_s=now_s - age_s,
+            acts_why="an Event requests it",
         )
         return GangVerdict(verdict)
 

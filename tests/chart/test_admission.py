@@ -39,13 +39,13 @@ def incident(name: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def of_n1(installed: Installed, root: User) -> str:
     """The path of a report that the agent of n1 wrote."""
-    written = installed.agent("n1").apply(f"{REPORTS}/llm.n1", report("llm.n1", "n1"))
+    written = installed.agent("n1").apply(f"{REPORTS}/llm-0a1b2c.n1", report("llm-0a1b2c.n1", "n1"))
     assert written.code == 201, written.message
-    return f"{REPORTS}/llm.n1"
+    return f"{REPORTS}/llm-0a1b2c.n1"
 
 
 def test_an_agent_writes_about_its_own_node(installed: Installed, of_n1: str) -> None:
-    again = installed.agent("n1").apply(of_n1, report("llm.n1", "n1", 2))
+    again = installed.agent("n1").apply(of_n1, report("llm-0a1b2c.n1", "n1", 2))
     assert (again.code, again.body["spec"]["sequence"]) == (200, 2)
 
 
@@ -54,7 +54,7 @@ def test_the_report_of_a_node_about_itself_has_its_name(installed: Installed) ->
     assert written.code == 201, written.message
 
 
-@pytest.mark.parametrize("name", ["llm.n2", "n2", "llm"])
+@pytest.mark.parametrize("name", ["llm-0a1b2c.n2", "n2", "llm"])
 def test_an_agent_cannot_write_about_another_node(installed: Installed, name: str) -> None:
     refused = installed.agent("n1").apply(f"{REPORTS}/{name}", report(name, "n2"))
     assert refused.code == 403
@@ -62,7 +62,16 @@ def test_an_agent_cannot_write_about_another_node(installed: Installed, name: st
 
 
 def test_an_agent_cannot_take_the_name_of_another_nodes_report(installed: Installed) -> None:
-    refused = installed.agent("n1").apply(f"{REPORTS}/llm.n2", report("llm.n2", "n1"))
+    refused = installed.agent("n1").apply(f"{REPORTS}/llm-0a1b2c.n2", report("llm-0a1b2c.n2", "n1"))
+    assert refused.code == 403
+    assert "the name of a FaultReport ends in the name of its node" in refused.message
+
+
+@pytest.mark.parametrize("name", ["llm-0a1b2c.a.n1", "llm.n1", "llm-0a1b2c.x-0a1b2c.n1"])
+def test_an_agent_cannot_take_the_name_of_a_report_of_a_node_whose_name_ends_in_its_own(
+    installed: Installed, name: str
+) -> None:
+    refused = installed.agent("n1").apply(f"{REPORTS}/{name}", report(name, "n1"))
     assert refused.code == 403
     assert "the name of a FaultReport ends in the name of its node" in refused.message
 
@@ -71,20 +80,20 @@ def test_an_agent_cannot_take_the_name_of_another_nodes_report(installed: Instal
 def test_an_agent_cannot_change_another_nodes_report(
     installed: Installed, of_n1: str, node: str
 ) -> None:
-    refused = installed.agent("n2").apply(of_n1, report("llm.n1", node))
+    refused = installed.agent("n2").apply(of_n1, report("llm-0a1b2c.n1", node))
     assert refused.code == 403
     assert "the agent of node n2 reports about itself only" in refused.message
 
 
 def test_a_report_is_all_that_its_agent_says(installed: Installed) -> None:
-    agent, path = installed.agent("n1"), f"{REPORTS}/acked.n1"
-    said = report("acked.n1", "n1")
+    agent, path = installed.agent("n1"), f"{REPORTS}/acked-0a1b2c.n1"
+    said = report("acked-0a1b2c.n1", "n1")
     said["spec"]["verdict"] = {"verdict": "HUNG", "cause": "stopped"}
     assert agent.apply(path, said).code == 201
     assert installed.agent("n2").merge(path, ACK).code == 403
     answered = agent.merge(path, ACK)
     assert (answered.code, answered.body["spec"]["verdict"]["cause"]) == (200, "stopped")
-    again = agent.apply(path, report("acked.n1", "n1", 3))
+    again = agent.apply(path, report("acked-0a1b2c.n1", "n1", 3))
     # the acks were another manager's to the API server, for they came in a patch
     assert (again.code, again.body["spec"].keys() & {"verdict", "acks"}) == (200, set())
 
@@ -95,7 +104,9 @@ def test_an_agent_cannot_delete_another_nodes_report(installed: Installed, of_n1
 
 
 def test_a_token_without_a_node_writes_nothing(installed: Installed) -> None:
-    refused = installed.unbound_agent().apply(f"{REPORTS}/llm.n1", report("llm.n1", "n1"))
+    refused = installed.unbound_agent().apply(
+        f"{REPORTS}/llm-0a1b2c.n1", report("llm-0a1b2c.n1", "n1")
+    )
     assert refused.code == 403
     assert "(its token names none)" in refused.message
 

@@ -8,7 +8,9 @@ from kcover_ebpf.api import rfc3339
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.event_recorder import NEED_RECOVERY
 from kcover_ebpf.controller.kcover_events import KcoverEvents
+from kcover_ebpf.diagnosis import decisions
 from kcover_ebpf.kube.reflector import Change, Event
+from kcover_ebpf.settings import Act
 from kcover_ebpf.tunables.controller import TRIGGER_S, TRIGGERS_OF_ONE
 
 LABELS = {"training.kubeflow.org/job-name": "j"}
@@ -56,3 +58,12 @@ def test_kcover_events__one_namespace_has_a_share_of_the_requests() -> None:
     events.on_event(asks("evil", "q", now_s[0]))
     assert len(server.asked) == TRIGGERS_OF_ONE + 2
     assert {key.namespace for key in store.triggers} == {"evil"}, "of the others nothing is left"
+
+
+def test_kcover_events__what_an_event_asks_for_is_announced_and_may_be_acted_on() -> None:
+    now_s = 1_000_000.0
+    store = ObjectCache(lambda _: None, wall=lambda: now_s)
+    KcoverEvents(FakePods(), store).on_event(asks("ns", "p", now_s - 5.0))  # type: ignore[arg-type]
+    ((_, found),) = store.triggers.values()
+    assert found.verdict.is_announced
+    assert decisions.decide(found.verdict, Act.SHUTDOWN).act is Act.SHUTDOWN
