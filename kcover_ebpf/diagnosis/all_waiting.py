@@ -10,13 +10,8 @@ from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot, blame
 from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.ids import NS, Pid
-from kcover_ebpf.tunables.diagnosis import (
-    CYCLE_FACTOR,
-    CYCLE_FLOOR_S,
-    KILLED_PATIENCE_S,
-    LATE_FLOOR_S,
-    LEFT_SINCE_S,
-)
+from kcover_ebpf.tunables.certainty import KILLED_PATIENCE_S, LEFT_SINCE_S
+from kcover_ebpf.tunables.diagnosis import CYCLE_FACTOR, CYCLE_FLOOR_S, LATE_FLOOR_S
 
 
 def standstill(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding | None:
@@ -48,7 +43,7 @@ def standstill(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding 
 def _in_waits(
     snapshot: JobSnapshot, ranks: Sequence[RankSnapshot], needed_s: float
 ) -> Finding | None:
-    """Who is elsewhere than the others, or nobody."""
+    """Who is elsewhere than the others; a circle of waits where none is."""
     apart = stacks.groups({each.pid: each.stack for each in ranks if each.stack})
     lag = tcp_links.oldest_sender(snapshot.ranks, snapshot.ends)
     left_unread = [each for each in ranks if evidence.unread(snapshot, each)]

@@ -17,11 +17,10 @@ from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.snapshot import JobSnapshot
 from kcover_ebpf.facts.kernel import OomKill, ProcessExit, SignalSent
 from kcover_ebpf.ids import NS, Pid
+from kcover_ebpf.tunables.certainty import KILLED_PATIENCE_S, LEFT_SINCE_S
 from kcover_ebpf.tunables.diagnosis import (
-    KILLED_PATIENCE_S,
     LEFT_BEFORE_NS,
     LEFT_BEFORE_STEPS,
-    LEFT_SINCE_S,
     LOADER_MISSED_NS,
     RECOVERED_NS,
 )

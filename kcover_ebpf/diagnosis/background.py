@@ -13,16 +13,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 from statistics import median
 
-from kcover_ebpf.tunables.diagnosis import (
+from kcover_ebpf.tunables.certainty import (
     BACKGROUND_CPUS,
     BACKGROUND_FILE_BYTES_S,
     BACKGROUND_INTERVALS,
     BACKGROUND_NEEDED,
-    COMPUTE_SHARE,
     EFFORT_FACTOR,
-    STORAGE_CALLS_RATE,
-    STORAGE_RATE,
 )
+from kcover_ebpf.tunables.diagnosis import COMPUTE_SHARE, STORAGE_CALLS_RATE, STORAGE_RATE
 
 
 class Effort(Enum):

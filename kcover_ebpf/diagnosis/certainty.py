@@ -21,7 +21,7 @@ from kcover_ebpf.diagnosis.verdict import (
     VerdictKind,
 )
 from kcover_ebpf.settings import Policy
-from kcover_ebpf.tunables.diagnosis import KILLED_PATIENCE_S, PROVEN_CONFIRMED_S
+from kcover_ebpf.tunables.certainty import KILLED_PATIENCE_S, PROVEN_CONFIRMED_S
 
 _CONTRADICTED = frozenset({Cause.COLLECTIVE_MISMATCH, Cause.COLLECTIVE_FAILED})
 """What counts or recordings of the ranks' own collective library show that exclude each other."""

@@ -22,6 +22,7 @@ from kcover_ebpf.diagnosis.thread import ThreadHistory
 from kcover_ebpf.facts.host import ThreadReading
 from kcover_ebpf.facts.kernel import ProcessExit, TaskState, ThreadSample
 from kcover_ebpf.ids import NS
+from kcover_ebpf.tunables.certainty import CERTAIN_RATE
 from kcover_ebpf.tunables.diagnosis import (
     BUSY_SHARE,
     EFFORT_WINDOW_NS,
@@ -45,8 +46,6 @@ _WAITS_IN = {
     Code.COLLECTIVE: State.PEERS,
     Code.MESSAGES: State.PEERS,
 }
-CERTAIN_RATE = 1e6
-"""Of an effort that needs no comparison: it is what the lead waits for itself."""
 _MAY_WAIT_FOR_CHILDREN = frozenset(
     {State.CHILD, State.FUTEX, State.HELPED, State.PEERS, State.READ, State.OTHER, State.SPINNING}
 )
@@ -58,15 +57,7 @@ def classify(view: ProcessHistory, context: ClassifyContext) -> RankSnapshot:
     if view.exit is not None:
         return _ended(view, view.exit, context)
     if lead is None:
-        return RankSnapshot(
-            pid=view.pid,
-            role=view.role or Role.HELPER,
-            state=State.MOVING,
-            tid=view.pid,
-            rank=view.rank,
-            text="not sampled yet",
-            age_s=(context.now_ns - view.first_seen_ns) / NS,
-        )
+        return _unsampled(view, context)
     readings: Sequence[ThreadReading] = context.readings(view.pid, lead.sample.tid)
     if readings and readings[0].boottime_ns < lead.progress_ns:
         readings = [reading for reading in readings if reading.boottime_ns >= lead.progress_ns]
@@ -93,6 +84,18 @@ def classify(view: ProcessHistory, context: ClassifyContext) -> RankSnapshot:
         awaits=wait.awaits,
         sides_read=view.sides_read_ns >= lead.sample.idle_since_ns,
         beside=wait.beside or helpers.beside(view, lead.sample.idle_since_ns, context),
+    )
+
+
+def _unsampled(view: ProcessHistory, context: ClassifyContext) -> RankSnapshot:
+    return RankSnapshot(
+        pid=view.pid,
+        role=view.role or Role.HELPER,
+        state=State.MOVING,
+        tid=view.pid,
+        rank=view.rank,
+        text="not sampled yet",
+        age_s=(context.now_ns - view.first_seen_ns) / NS,
     )
 
 

@@ -17,7 +17,7 @@ from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.snapshot import JobSnapshot
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.tunables.diagnosis import EFFORT_FACTOR, EFFORT_STEP
+from kcover_ebpf.tunables.certainty import EFFORT_FACTOR, EFFORT_STEP
 
 _ASKING = frozenset({State.PEERS, State.ON_DEVICE})
 
@@ -59,7 +59,7 @@ def _wait(rank: RankSnapshot) -> State:
 
 def _as_victim(rank: RankSnapshot) -> RankSnapshot:
     plain = rank if rank.wait is None else _without_effort(rank)
-    # whoever waits where all others wait is not kept there by a thread of its own
+    # whoever waits where all others wait is not kept there by one of its threads
     return replace(plain, state=State.FUTEX) if plain.state is State.HELPED else plain
 
 

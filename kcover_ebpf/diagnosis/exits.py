@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from kcover_ebpf.diagnosis import endpoints, gave_up, stacks
 from kcover_ebpf.diagnosis.announcements import (
@@ -32,9 +33,27 @@ from kcover_ebpf.diagnosis.verdict import (
 )
 from kcover_ebpf.facts.kernel import ProcessExit
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.tunables.diagnosis import GAVE_UP_SEEN_NS
+from kcover_ebpf.tunables.diagnosis import FAILURE_SETTLE_NS, GAVE_UP_SEEN_NS
+
+if TYPE_CHECKING:
+    from kcover_ebpf.diagnosis.job import Job
 
 _CRASH_SIGNALS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
+
+
+def failure_of(job: Job) -> Finding | None:
+    """The finding for what failed first in a job, once the others were seen after it; None while there is none."""
+    failures, members = job.announced.failures, job.members
+    waits = bool(members.ranks) or not job.whole
+    if not failures or (waits and job.now_ns - failures[0].boottime_ns < FAILURE_SETTLE_NS):
+        return None
+    first = members.views.get(failures[0].pid)
+    launcher = None if first is None else members.launcher_of(first)
+    survivors, longest_s = job.attention.stacks_of(job.waiting), job.pace.longest_s
+    found = judge_failure(
+        job.announced, members.views, survivors, longest_s, launcher, whole=job.whole
+    )
+    return found and job.faults.explained(found)
 
 
 def judge_failure(
@@ -73,10 +92,7 @@ def judge_failure(
         return crashed(cause, first.boottime_ns, there, evidence, victims)
     odd = _skipped(first, ranks, survivor_stacks)
     if odd is not None and view.member is not None and view.member.role is Role.RANK:
-        other = [pid for pid in survivor_stacks if pid != odd]
-        names = ", ".join(name(ranks[pid]) for pid in other)
-        text = f"{name(ranks[odd])} waits in a different collective from {names}"
-        evidence.append(Evidence(EvidenceKind.STACK, text))
+        evidence.append(_apart(odd, survivor_stacks, ranks))
         return crashed(Cause.COLLECTIVE_MISMATCH, first.boottime_ns, ranks[odd], evidence, victims)
     late = _awaited(announced, first, views)
     if late is not None:
@@ -84,6 +100,14 @@ def judge_failure(
         there = views[late.rank.pid]
         return crashed(Cause.TIMED_OUT, first.boottime_ns, there, evidence, victims)
     return crashed(cause_of(view, first, announced), first.boottime_ns, view, evidence, victims)
+
+
+def _apart(
+    odd: Pid, survivors: Mapping[Pid, stacks.Stack], ranks: Mapping[Pid, ProcessHistory]
+) -> Evidence:
+    names = ", ".join(name(ranks[pid]) for pid in survivors if pid != odd)
+    text = f"{name(ranks[odd])} waits in a different collective from {names}"
+    return Evidence(EvidenceKind.STACK, text)
 
 
 def _awaited(

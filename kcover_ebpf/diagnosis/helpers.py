@@ -1,7 +1,7 @@
 """Who of its own process a lead thread at a lock may be waiting for: a side thread that waits for something that ends.
 
 A futex is an edge to "a thread of mine". If one is seen that began to wait for a timer, a file, a service or another
-program when the lead did, or since, the edge goes on to that. A thread that has slept there for long, or that sleeps
+program when the lead did, or since, the edge leads to that. A thread that has slept there for long, or that sleeps
 again and again as it always does, does not release the lead.
 """
 
@@ -15,13 +15,8 @@ from kcover_ebpf.diagnosis.thread import ThreadHistory, is_timed
 from kcover_ebpf.facts.kernel import SocketSample, TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallFamily
 from kcover_ebpf.ids import NS
-from kcover_ebpf.tunables.diagnosis import (
-    HELPER_SINCE_S,
-    LOST_BACKOFF,
-    OPEN_QUESTION_NS,
-    SOCKET_TICK_NS,
-    TIMER_LEFT_NS,
-)
+from kcover_ebpf.tunables.certainty import HELPER_SINCE_S, TIMER_LEFT_NS
+from kcover_ebpf.tunables.diagnosis import LOST_BACKOFF, OPEN_QUESTION_NS, SOCKET_TICK_NS
 
 TIMER, STORAGE, SERVICE, STREAM = "timer", "storage", "service", "another program"
 _WORDS = {SyscallFamily.READ: STREAM, SyscallFamily.NETWORK: STREAM}

@@ -12,28 +12,22 @@ from collections.abc import Iterable, Mapping
 from kcover_ebpf.diagnosis import exits, gave_up, losses, startup
 from kcover_ebpf.diagnosis.announcements import Announcements
 from kcover_ebpf.diagnosis.blindness import Sight, unseen
-from kcover_ebpf.diagnosis.classify import classify
-from kcover_ebpf.diagnosis.classify_context import ClassifyContext
-from kcover_ebpf.diagnosis.collective_counts import counts_of
 from kcover_ebpf.diagnosis.device_faults import DeviceFaults
-from kcover_ebpf.diagnosis.endpoints import EndpointIndex
-from kcover_ebpf.diagnosis.file_holders import FileHolders
 from kcover_ebpf.diagnosis.hard_limit import at_hard_limit
+from kcover_ebpf.diagnosis.job_learning import end_pass
 from kcover_ebpf.diagnosis.job_memory import JobMemory
+from kcover_ebpf.diagnosis.job_snapshot import snapshot_of
 from kcover_ebpf.diagnosis.judge import judge
 from kcover_ebpf.diagnosis.members import Members
 from kcover_ebpf.diagnosis.packet_loss import LossWatch
 from kcover_ebpf.diagnosis.process import Clock, ProcessHistory
 from kcover_ebpf.diagnosis.progress import JobProgress, Stall
-from kcover_ebpf.diagnosis.rank_view import Habits, completed
-from kcover_ebpf.diagnosis.recorders import recordings_of
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.sampling import connected, in_detail, requests
 from kcover_ebpf.diagnosis.senders import Senders
 from kcover_ebpf.diagnosis.silences import Patience, Silences
 from kcover_ebpf.diagnosis.slow_job import slowness
 from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot
-from kcover_ebpf.diagnosis.stacks import KnownWaits
 from kcover_ebpf.diagnosis.suspicion import Suspicion
 from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
 from kcover_ebpf.facts.host import (
@@ -65,7 +59,7 @@ from kcover_ebpf.facts.recorders import RecordersSeen
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.settings import Policy
-from kcover_ebpf.tunables.diagnosis import FAILURE_SETTLE_NS, LONGEST_BURN_NS, LOSSY_SILENCE_S
+from kcover_ebpf.tunables.diagnosis import LONGEST_BURN_NS
 
 _Sample = ThreadSample | ProcessTotals | SocketSample | DescriptorSample | ProcessSeen
 _OfProcess = _Sample | Clock | ProcessExec | ProcessExit
@@ -75,7 +69,7 @@ class Job:
     """One job as seen from this host; `whole`: every rank of it should be here, where no launcher says otherwise."""
 
     def __init__(self, policy: Policy, table: SyscallTable, *, whole: bool = True) -> None:
-        self.policy, self._whole = policy, whole
+        self.policy, self.whole = policy, whole
         self.table = table
         self.members = Members()
         self.attention = Suspicion(table)
@@ -84,13 +78,13 @@ class Job:
         self.faults = DeviceFaults()
         self.loss = LossWatch()
         self.now_ns = 0
-        self._moved_bytes: dict[Pid, int] = defaultdict(int)
+        self.moved_bytes: dict[Pid, int] = defaultdict(int)
         self.silences = Silences()
         """The silences that ended by themselves; given by whoever kept them, where the job was seen before."""
         self.senders = Senders()
         self.sight = Sight()
         self._unseen = ""
-        self._floor_ns = 0
+        self.floor_ns = 0
         self._alarm = self._examined = False
         self._silent_s, self._place = 0.0, ""
         """Of the present suspicion: the longest silence, and what the last finding said of it."""
@@ -102,9 +96,9 @@ class Job:
             case ThreadSample():
                 self._on_thread(fact)
             case ProcessTotals():
-                self._view(fact).on_totals(fact, learns=self._is_healthy)
+                self._view(fact).on_totals(fact, learns=self.is_healthy)
             case SocketSample():
-                self._moved_bytes[fact.pid] += self._view(fact).on_socket(fact)
+                self.moved_bytes[fact.pid] += self._view(fact).on_socket(fact)
             case DescriptorSample():
                 self._view(fact).descriptors[fact.fd, fact.inode] = fact
             case ThreadReading():
@@ -153,7 +147,7 @@ class Job:
         elif not isinstance(fact, Clock):
             self.faults.observe(fact)
         elif self._view(fact).on_clock(fact):
-            self._progress(fact.pid, fact.boottime_ns)
+            self.progress(fact.pid, fact.boottime_ns)
 
     def _view(self, fact: _OfProcess) -> ProcessHistory:
         return self.members.view(fact.pid, fact.boottime_ns)
@@ -165,7 +159,7 @@ class Job:
             return
         if burned_ns is not None and sample.boottime_ns - burned_ns > LONGEST_BURN_NS:
             self.pace.forget_current(sample.pid, sample.boottime_ns)
-        self._progress(sample.pid, sample.boottime_ns)
+        self.progress(sample.pid, sample.boottime_ns)
 
     def _on_fatal(self, fact: FatalSignal) -> None:
         # of a rank or its loader that is as good as its exit, which may take as long as a core dump
@@ -204,14 +198,16 @@ class Job:
             self.attention.forget(pid)
         self.announced.keep(self.members)
 
-    def _progress(self, pid: Pid, now_ns: int) -> None:
+    def progress(self, pid: Pid, now_ns: int) -> None:
+        """A process showed a sign of progress at this boottime."""
         if self.pace.progress(pid, now_ns):
             lead = self.members.views[pid].lead
             moved_ns = lead.progress_ns if lead is not None else 0
             self.attention.on_progress(pid, now_ns, moved_ns, self.pace.longest_of_s(pid))
 
     @property
-    def _is_healthy(self) -> bool:
+    def is_healthy(self) -> bool:
+        """It trains, and nothing is suspicious: what is seen now is learned."""
         return self.pace.trained and not self.attention.suspicious
 
     def remember(self, memory: JobMemory) -> None:
@@ -229,47 +225,20 @@ class Job:
         self.members.meet()
         self._classify()
         ranks = self.members.ranks
-        self._count_payload(ranks, tick)
-        self._end_pass(ranks, tick)
+        end_pass(self, ranks, tick)
         self.announced.settle(self.members)
         self.announced.outlive(ranks, now_ns, self.pace.longest_s)
-        expected = self.members.expected if self._whole else None
+        expected = self.members.expected if self.whole else None
         self.pace.watch_training(ranks, expected, now_ns)
         self._check_blindness(tick)
         active = {pid: view for pid, view in ranks.items() if not view.rests} or ranks
         stopped = sum(view.is_stopped for view in ranks.values())
-        if self._all_here and stopped and stopped == len(ranks):
+        if self.all_here and stopped and stopped == len(ranks):
             self._restart_clocks(now_ns)
         elif not self.attention.suspicious:
             self.pace.observe_shares(active, now_ns, elsewhere=self.has_parts_elsewhere)
         self._suspect(active, stopped, now_ns)
         self._alarm = False
-
-    def _count_payload(self, ranks: Mapping[Pid, ProcessHistory], tick: Tick) -> None:
-        for pid, moved in self._moved_bytes.items():
-            view = self.members.views.get(pid)
-            if view is not None and view.on_peer_bytes(moved, tick.boottime_ns):
-                self._progress(pid, tick.boottime_ns)
-        if not self.attention.suspicious:
-            self.pace.note_payload(sum(self._moved_bytes[pid] for pid in ranks), tick.period_ns)
-        self._moved_bytes.clear()
-
-    def _end_pass(self, ranks: Mapping[Pid, ProcessHistory], tick: Tick) -> None:
-        """Learn from the pass what holds in healthy times."""
-        now_ns, healthy = tick.boottime_ns, self._is_healthy
-        if healthy:
-            self.silences.observe(tick.period_ns / NS)
-            self.senders.observe(ranks.values())
-        if self.pace.trained and self.attention.stall is Stall.NONE:
-            # one rank may be silent all along, and the others train on
-            for view in ranks.values():
-                view.note_healthy(now_ns, self.table)
-        for view in self.members.views.values():
-            view.passes_without_totals += 1
-            if view.sockets:
-                view.traffic.end_pass(now_ns, tick.period_ns, healthy=healthy)
-            if view.gpus.seen is not None and view.lose_clock(now_ns):
-                self.pace.relearn(view.pid, now_ns)
 
     def _suspect(self, active: Mapping[Pid, ProcessHistory], stopped: int, now_ns: int) -> None:
         """Say whether something may be wrong, and remember a silence that ended by itself."""
@@ -283,7 +252,7 @@ class Job:
         silent_s = self.pace.silence_s(active, now_ns)
         if self.attention.suspect(silent or known, stall, now_ns, only_silent=not known):
             self.members.forget_descriptors()
-            if self._is_healthy:
+            if self.is_healthy:
                 self.silences.learn(self._place, self._silent_s)
             self._silent_s, self._place = 0.0, ""
         elif self.attention.suspicious:
@@ -304,7 +273,7 @@ class Job:
             self._restart_clocks(now_ns)
 
     def _restart_clocks(self, now_ns: int) -> None:
-        self._floor_ns = now_ns
+        self.floor_ns = now_ns
         self.pace.restart_clocks(now_ns)
 
     def _classify(self) -> None:
@@ -345,7 +314,7 @@ class Job:
         now_ns, trained = self.now_ns, self.pace.trained
         closely = in_detail(self.attention, now_ns, trained=trained, examined=self._examined)
         rests = trained and not self.pace.compares(now_ns)
-        # what goes on beside the steps is learned soon: a fault may come before the twentieth pass
+        # what runs beside the steps is learned soon: a fault may come before the twentieth pass
         rests = rests and all(view.background.is_known for view in self.members.ranks.values())
         if closely.detail is Detail.ALL:
             for view in self.members.ranks.values():
@@ -364,10 +333,11 @@ class Job:
     def wants(self) -> list[ReadingRequest]:
         """Threads to read now."""
         owned, trained = self.members.owned.values(), self.pace.trained
-        return self.attention.wants(owned, self._waiting, self.now_ns, trained=trained)
+        return self.attention.wants(owned, self.waiting, self.now_ns, trained=trained)
 
     @property
-    def _waiting(self) -> Iterable[ProcessHistory]:
+    def waiting(self) -> Iterable[ProcessHistory]:
+        """Ranks whose lead thread waits for others."""
         return (view for view in self.members.ranks.values() if self.pace.waits(view))
 
     def finding(self) -> Finding | None:
@@ -376,7 +346,7 @@ class Job:
         What was announced is judged whatever was missed: it is certain.
         """
         has_stalled = self.attention.stalled and self.pace.trained
-        failed = self.faults.judge(self.members.views, has_stalled) or self._failure()
+        failed = self.faults.judge(self.members.views, has_stalled) or exits.failure_of(self)
         if failed is not None:
             return failed
         if (unsampled := startup.unsampled_rank(self.members, self.now_ns)) is not None:
@@ -391,7 +361,7 @@ class Job:
             cause = Cause.ENDING if ended else Cause.STARTING
             return Finding(VerdictKind.WORKING, cause, self.now_ns)
         missing = None
-        if self._whole:
+        if self.whole:
             missing = startup.missing_rank(self.members, self.pace, self.now_ns, self.policy)
         if not self.attention.suspicious:
             return missing or self._healthy()
@@ -406,18 +376,6 @@ class Job:
         silent_s = self.pace.silence_s(self.members.ranks, self.now_ns)
         return at_hard_limit(found, silent_s, self.policy, self.now_ns)
 
-    def _failure(self) -> Finding | None:
-        failures = self.announced.failures
-        waits = bool(self.members.ranks) or not self._whole
-        if not failures or (waits and self.now_ns - failures[0].boottime_ns < FAILURE_SETTLE_NS):
-            return None
-        stacks, views = self.attention.stacks_of(self._waiting), self.members.views
-        first = views.get(failures[0].pid)
-        launcher = None if first is None else self.members.launcher_of(first)
-        longest_s, whole = self.pace.longest_s, self._whole
-        found = exits.judge_failure(self.announced, views, stacks, longest_s, launcher, whole=whole)
-        return found and self.faults.explained(found)
-
     def _healthy(self, *, judged: bool = False) -> Finding:
         if not judged and gave_up.is_due(self.members.ranks.values(), self.now_ns):
             self.announced.judged(self.snapshot())
@@ -429,68 +387,14 @@ class Job:
     @property
     def has_parts_elsewhere(self) -> bool:
         """False only where all ranks are known to be on this host."""
-        return self.members.others_elsewhere(whole=self._whole) is not False
+        return self.members.others_elsewhere(whole=self.whole) is not False
 
     @property
-    def _all_here(self) -> bool:
+    def all_here(self) -> bool:
         """Every rank of the job should be on this host, and no launcher says otherwise."""
         size = self.members.world_size
-        return self._whole and (size is None or self.members.expected == size)
+        return self.whole and (size is None or self.members.expected == size)
 
     def snapshot(self) -> JobSnapshot:
         """Everything a judgement needs, as of now."""
-        members, views = self.members, self.members.views
-        ends = EndpointIndex(views.values(), elsewhere=members.others_elsewhere(whole=self._whole))
-        known = self.attention.known if self.pace.trained else KnownWaits()
-        thresholds_s = {pid: self.pace.threshold_s(pid) for pid in members.ranks}
-        stops, python = self.announced.stops, self.attention.python_frames
-        habits = Habits(
-            self.now_ns,
-            ends,
-            known,
-            thresholds_s,
-            stops,
-            members.world_size,
-            python,
-            self.senders.are_alike,
-        )
-        context = self._context(ends)
-        # the time before something was not seen cannot be judged
-        seen_s = (self.now_ns - self._floor_ns) / NS
-        processes = {
-            pid: completed(classify(view, context).capped(seen_s), view, habits)
-            for pid, view in views.items()
-            if view.member is not None and view.member.owner is not None
-        }
-        reported = self.attention.collectives
-        # a lost link shows retransmissions as well, but nothing gets through; silence unseen is the kernel's word
-        ages_s = (processes[pid].age_s for pid in members.ranks)
-        silent_s = self.pace.silence_s(members.ranks, self.now_ns) or min(ages_s, default=0.0)
-        return JobSnapshot(
-            now_ns=self.now_ns,
-            policy=self.policy,
-            processes=processes,
-            ends=ends,
-            lossy=silent_s < LOSSY_SILENCE_S
-            and bool(self.loss.lossy(self.now_ns, self.pace.slowed)),
-            knows_waits=known.count > 0,
-            whole=self._all_here,
-            cadence_known=self.pace.learned(members.ranks),
-            starting=startup.awaits_missing_rank(members, self.pace),
-            collectives=None if reported is None else counts_of(reported, self.now_ns),
-            recordings=recordings_of(self.attention.recorders, self.now_ns),
-        )
-
-    def _context(self, ends: EndpointIndex) -> ClassifyContext:
-        members, files = self.members, FileHolders(self.members, ends)
-        return ClassifyContext(
-            now_ns=self.now_ns,
-            policy=self.policy,
-            table=self.table,
-            children=members.children,
-            holders=files.of,
-            readings=self.attention.readings,
-            kind=members.kind,
-            ends=ends,
-            all_here=members.world_size == len(members.all_ranks),
-        )
+        return snapshot_of(self)

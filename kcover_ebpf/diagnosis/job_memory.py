@@ -19,7 +19,7 @@ _MOST_WORD = 128
 
 @dataclass(slots=True)
 class JobMemory:
-    """The record of one job, by its name: each of its incarnations goes on with it."""
+    """The record of one job, by its name: each of its incarnations continues it."""
 
     silences: Silences = field(default_factory=Silences)
     waits: KnownWaits = field(default_factory=KnownWaits)

@@ -29,12 +29,8 @@ from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot, blame
 from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.ids import NS, Pid
-from kcover_ebpf.tunables.diagnosis import (
-    LOST_ON_LOSSY_BACKOFF,
-    SIDES_READ_S,
-    SUSPECT_STOPPED_S,
-    VICTIM_S,
-)
+from kcover_ebpf.tunables.certainty import SIDES_READ_S, SUSPECT_STOPPED_S
+from kcover_ebpf.tunables.diagnosis import LOST_ON_LOSSY_BACKOFF, VICTIM_S
 
 
 def judge(snapshot: JobSnapshot) -> Finding:
@@ -211,15 +207,7 @@ def _stuck(
         return _alone(snapshot, first, end, found)
     in_storage = sum(last.state is State.STORAGE for last in ends.values())
     if end.state is State.STORAGE and in_storage > 1:
-        # many ranks in the same resource: it is the resource, not a rank
-        found.append(Evidence(EvidenceKind.PEERS, f"{in_storage} ranks wait for storage"))
-        return Finding(
-            VerdictKind.HUNG,
-            Cause.STORAGE,
-            snapshot.since_ns(first),
-            evidence=tuple(found),
-            victims=_pids(ranks),
-        )
+        return _in_storage(snapshot, first, ranks, found, in_storage)
     if end.pid == first.pid and _in_another_collective(first, others):
         return blame(snapshot, VerdictKind.DEADLOCK, Cause.COLLECTIVE_MISMATCH, first, found)
     kind = VerdictKind.SLOW if end.state is State.THROTTLED else VerdictKind.HUNG
@@ -229,13 +217,26 @@ def _stuck(
     return replace(blamed, doubtful=not is_own)
 
 
+def _in_storage(
+    snapshot: JobSnapshot,
+    first: RankSnapshot,
+    ranks: Sequence[RankSnapshot],
+    found: Sequence[Evidence],
+    count: int,
+) -> Finding:
+    # many ranks in the same resource: it is the resource, not a rank
+    said = *found, Evidence(EvidenceKind.PEERS, f"{count} ranks wait for storage")
+    since_ns, victims = snapshot.since_ns(first), _pids(ranks)
+    return Finding(VerdictKind.HUNG, Cause.STORAGE, since_ns, evidence=said, victims=victims)
+
+
 def _needed_s(snapshot: JobSnapshot, first: RankSnapshot, end: RankSnapshot) -> float:
     needed_s = snapshot.threshold_s(first.pid)
     if end.state in (State.STOPPED, State.FROZEN):
         # its state says that it does not continue, however long this job's steps last
         return snapshot.policy.stopped_s
     if end.state is State.FUTEX and not end.sides_read:
-        # it waits for a thread of its own, and what those wait for is not known yet
+        # it waits for another thread, and what those wait for is not known yet
         return needed_s + SIDES_READ_S
     return needed_s
 

@@ -24,14 +24,11 @@ from kcover_ebpf.facts.kernel import (
 )
 from kcover_ebpf.facts.syscalls import SyscallFamily, SyscallTable
 from kcover_ebpf.ids import NS, Inode, Pid, Tid
+from kcover_ebpf.tunables.certainty import EFFORT_STEP, NAPS_KNOWN_PASSES, RESTS_PASSES, RESTS_SHARE
 from kcover_ebpf.tunables.diagnosis import (
-    EFFORT_STEP,
     FABRIC_FLOOR,
     LEAD_RESTS_NS,
-    NAPS_KNOWN_PASSES,
     PEER_BYTES_FLOOR,
-    RESTS_PASSES,
-    RESTS_SHARE,
     SLOWED_BY_QUOTA_SHARE,
     STORAGE_CALLS_RATE,
 )

@@ -10,16 +10,10 @@ from collections import deque
 from collections.abc import Iterable
 
 from kcover_ebpf.diagnosis.process import ProcessHistory
-from kcover_ebpf.tunables.diagnosis import (
-    PAYLOAD_PASSES,
-    SEND_LEAD_NS,
-    SENDS_ALIKE_PASSES,
-    SENDS_ALIKE_SHARE,
-)
+from kcover_ebpf.tunables.certainty import SENDERS_EVERY, SENDS_ALIKE_PASSES, SENDS_ALIKE_SHARE
+from kcover_ebpf.tunables.diagnosis import PAYLOAD_PASSES, SEND_LEAD_NS
 
 _PASSES_KEPT = 64
-_EVERY = 3
-"""Passes of which one is looked at: the pattern of a job does not change from second to second."""
 
 
 class Senders:
@@ -32,7 +26,7 @@ class Senders:
     def observe(self, ranks: Iterable[ProcessHistory]) -> None:
         """Take one pass of a healthy training."""
         self._passes += 1
-        if self._passes % _EVERY and len(self._alike) >= SENDS_ALIKE_PASSES:
+        if self._passes % SENDERS_EVERY and len(self._alike) >= SENDS_ALIKE_PASSES:
             return
         sent = [_sent_ns(rank) for rank in ranks]
         if len(sent) > 1 and any(sent):

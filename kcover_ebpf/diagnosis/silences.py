@@ -1,7 +1,7 @@
 """The silences of a job that ended by themselves, over days, and the patience that follows from them. Pure.
 
 A job that was silent for a minute at each evaluation is given more than a minute; how much more follows from how often
-the policy accepts a needless restart. While the record is short a prior stands in, which is made from measured phases
+the policy accepts a needless restart. While the record is short a prior is used, which is made from measured phases
 (`kcover_ebpf/data/silence_prior.json`, tools/tapebench/prior.py).
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kcover_ebpf.settings import Policy
-from kcover_ebpf.tunables.diagnosis import (
+from kcover_ebpf.tunables.certainty import (
     PRIOR_HOURS,
     PRIOR_RATE_PER_H,
     PRIOR_SHAPE,
@@ -19,8 +19,6 @@ from kcover_ebpf.tunables.diagnosis import (
     SILENCE_MARGIN,
     SILENCES_KEPT,
 )
-
-_HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +66,7 @@ class SilenceSummary:
 
     @property
     def _hours(self) -> float:
-        return self.observed_s / _HOUR_S
+        return self.observed_s / 3600
 
     def _why(self, *, by_own: bool) -> str:
         if not self.count:

@@ -21,6 +21,7 @@ from kcover_ebpf.facts.python_stacks import PythonFrame, PythonStacksSeen
 from kcover_ebpf.facts.recorders import RecordersSeen
 from kcover_ebpf.facts.syscalls import SyscallFamily, SyscallTable
 from kcover_ebpf.ids import NS, Pid, Tid
+from kcover_ebpf.tunables.certainty import HELPER_SINCE_S
 from kcover_ebpf.tunables.diagnosis import (
     BASELINE_EAGER_NS,
     BASELINE_EAGER_WAITS,
@@ -30,7 +31,6 @@ from kcover_ebpf.tunables.diagnosis import (
     CALM_AFTER_NS,
     CALM_UNTRAINED_NS,
     CODE_PERIODS_NS,
-    HELPER_SINCE_S,
     READING_EASE_NS,
     READING_LONGEST_NS,
     READING_PERIOD_NS,

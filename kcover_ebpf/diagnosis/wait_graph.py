@@ -12,7 +12,7 @@ from kcover_ebpf.diagnosis.snapshot import JobSnapshot
 
 _SHOWN = 8
 _ENDS = {
-    State.FUTEX: "a thread of its own -> none known",
+    State.FUTEX: "another thread of it -> none known",
     State.STORAGE: "storage",
     State.DEVICE: "a driver",
     State.ON_DEVICE: "its device",

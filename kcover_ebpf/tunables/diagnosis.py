@@ -262,63 +262,6 @@ LOADER_MISSED_NS = 10 * NS
 RECOVERED_NS = 3 * NS
 """A failed rank that is there again recovered when its successor still exchanges bytes so long after the failure."""
 
-# --- When a job may be ended
-
-PROVEN_CONFIRMED_S = 3.0
-"""What no process of the job can end is confirmed for so long, since it began: a few passes."""
-SILENCE_FLOOR_S = 2.0
-"""No shorter silence is recorded: it is a step."""
-SILENCE_MARGIN = 2.0
-"""A job is given so many times the longest silence that it recovered from. Chosen."""
-SILENCES_KEPT = 16
-"""Longest silences kept of each place."""
-PRIOR_HOURS = 1.0
-"""Hours of training that weigh as much as the prior. Chosen: a job with a day of history is given 30 s."""
-PRIOR_RATE_PER_H = 67.0
-"""Silences longer than L seconds an hour of which nothing is known: this, times L to the power of `-PRIOR_SHAPE`;"""
-PRIOR_SHAPE = 2.32
-"""both fitted to measured phases by tools/tapebench/prior.py."""
-SUSPECT_STOPPED_S = 2.0
-"""A rank that was stopped alone for so long is named as a suspect, before `Policy.stopped_s` makes it a fault."""
-
-# --- The control group
-
-EFFORT_FACTOR = 2.0
-"""An effort explains a wait if it is more than so many times what the rank always does, and than the median of the
-ranks that only wait,"""
-EFFORT_STEP = 1.0
-"""and by so many times the smallest effort (`COMPUTE_SHARE`, `STORAGE_RATE`, `STORAGE_CALLS_RATE`) at least."""
-BACKGROUND_CPUS = 0.4
-"""Never more of a CPU is taken for background: work that lets others wait for seconds burns a good part of one."""
-BACKGROUND_FILE_BYTES_S = 1 << 20
-"""Nor more bytes a second from and to files: logs are fewer, a checkpoint is more."""
-BACKGROUND_INTERVALS = 16
-"""Intervals between two totals whose median is what a process always does."""
-BACKGROUND_NEEDED = 2
-"""Of these, before anything is known of it."""
-HELPER_SINCE_S = 2.0
-"""A side thread that began to wait so long before its lead, or later, may be who the lead waits for."""
-SIDES_READ_S = 1.0
-"""A rank at a lock is blamed so much later while its side threads have not been read: three passes."""
-TIMER_LEFT_NS = 500_000_000
-"""A timed wait that has so long to go is a timer, and no poll."""
-RESTS_SHARE = 0.8
-"""A rank whose lead was found in a sleep in so many of its healthy passes is a monitor: that it sleeps explains
-nothing."""
-RESTS_PASSES = 10
-"""Passes after which that is known."""
-NAPS_KNOWN_PASSES = 8
-"""Healthy passes in which a rank napped, from which on that is its way to wait."""
-SENDS_ALIKE_SHARE = 0.75
-"""Passes in which all ranks had sent within `SEND_LEAD_NS`, from which on the order of sending is evidence: so it is
-in a ring or an all-to-all; a broadcast or a pipeline has other patterns."""
-SENDS_ALIKE_PASSES = 8
-"""Passes after which that is known."""
-KILLED_PATIENCE_S = 60.0
-"""A launcher that ended a rank has started it again before, or does not mean to: torchrun takes 5 to 30 s."""
-LEFT_SINCE_S = 2.0
-"""A clean exit explains a stall that began at most a step and this after it."""
-
 # --- When a verdict is reported
 
 VERDICT_STABLE_NS = 200_000_000

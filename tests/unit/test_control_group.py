@@ -49,7 +49,7 @@ BACKGROUND: dict[str, Callable[[Stage], None]] = {
 
 
 @pytest.mark.parametrize("name", BACKGROUND)
-def test_compared__what_runs_in_healthy_times_too_hides_no_hang(name: str) -> None:
+def test_control_group__what_runs_in_healthy_times_too_hides_no_hang(name: str) -> None:
     stage = Stage(world=4)
     BACKGROUND[name](stage)
     stage.run(120)
@@ -74,7 +74,7 @@ def test_compared__what_runs_in_healthy_times_too_hides_no_hang(name: str) -> No
     ids=["a saver that compresses", "one that writes", "a slow one"],
 )
 @pytest.mark.parametrize("background", ["none", "6% of a CPU in each rank"])
-def test_compared__work_that_only_the_odd_rank_does_explains_the_wait(
+def test_control_group__work_that_only_the_odd_rank_does_explains_the_wait(
     background: str, changes: dict[str, object], cause: Cause
 ) -> None:
     stage = Stage(world=4)
@@ -90,7 +90,7 @@ def test_compared__work_that_only_the_odd_rank_does_explains_the_wait(
     assert (finding.kind, finding.cause) == (VerdictKind.WORKING, cause)
 
 
-def test_compared__a_checkpoint_of_all_ranks_is_one() -> None:
+def test_control_group__a_checkpoint_of_all_ranks_is_one() -> None:
     stage = trained(seconds=60)
     for rank in range(4):
         stage.become(stage.rank(rank), "futex", stack=LOCK, io_bytes_s=50_000_000)
@@ -98,7 +98,7 @@ def test_compared__a_checkpoint_of_all_ranks_is_one() -> None:
     assert faults(stage) == []
 
 
-def test_lines__the_graph_says_who_waits_for_whom_and_what_does_not_count() -> None:
+def test_control_group__the_graph_says_who_waits_for_whom_and_what_does_not_count() -> None:
     stage = Stage(world=5)
     stage.become(stage.rank(4), "sleep")
     stage.run(60)
@@ -111,7 +111,7 @@ def test_lines__the_graph_says_who_waits_for_whom_and_what_does_not_count() -> N
     verdict = stage.tracker.latest
     assert verdict is not None
     assert verdict.graph == (
-        "ranks 0, 1, 3 -> collective -> rank 2 -> a thread of its own -> none known",
+        "ranks 0, 1, 3 -> collective -> rank 2 -> another thread of it -> none known",
         "no work: side threads that compute of ranks 0, 1, 2, 3, as beside the waits of the others",
         "no work: rank 4 sleeps as it always did",
     )

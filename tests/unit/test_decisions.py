@@ -112,11 +112,11 @@ def test_decide__a_job_is_ended_only_once_its_printed_moment_has_come(
     kind: VerdictKind, kinds: list[EvidenceKind], allowed: Act, lasted_s: float
 ) -> None:
     reported = verdict(kind, *kinds, lasted_s=lasted_s)
-    if decide(reported, allowed).act in ENDING:
-        assert reported.certainty not in (None, Certainty.SUSPECTED)
-        assert reported.acts_at_s is not None
-        assert reported.acts_at_s <= reported.time_s
-        assert reported.acts_why
+    ends = decide(reported, allowed).act in ENDING
+    is_due = reported.acts_at_s is not None and reported.acts_at_s <= reported.time_s
+    assert ends == (is_due and reported.kind.is_fault)
+    assert not ends or reported.certainty not in (None, Certainty.SUSPECTED)
+    assert not ends or reported.acts_why
 
 
 @pytest.mark.parametrize(

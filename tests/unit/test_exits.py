@@ -365,37 +365,6 @@ def test_exits__what_a_shell_around_a_rank_runs_first_may_fail() -> None:
     assert [verdict.culprit and verdict.culprit.rank for verdict in not_working(stage)] == [3]
 
 
-def unnumbered() -> tuple[Stage, Proc]:
-    """A job without rank numbers: a shell."""
-    stage = Stage(world=0)
-    return stage, stage.add(Proc(800, rank=None, argv=("bash", "run.sh")))
-
-
-@pytest.mark.parametrize("words", [("ls", "x"), ("sh", "-c", "false")])
-def test_exits__what_a_shell_runs_before_there_are_numbers_may_fail(words: tuple[str, ...]) -> None:
-    stage, shell = unnumbered()
-    first = stage.add(Proc(801, ppid=800, rank=None, argv=words))
-    stage.run(1)
-    stage.exit(first, 2)
-    stage.run(3)
-    assert not_working(stage) == []
-    stage.exit(shell, 1)
-    stage.run(1)
-    assert [verdict.culprit and verdict.culprit.pid for verdict in not_working(stage)] == [800]
-
-
-def test_exits__a_failure_before_the_numbers_came_is_no_failure_of_a_rank() -> None:
-    stage, _ = unnumbered()
-    first = stage.add(Proc(801, ppid=800, rank=None))
-    stage.run(10)
-    stage.exit(first, 2)
-    stage.one_pass(1)
-    assert stage.job.announced.failures != []
-    stage.add(Proc(802, ppid=800, rank=0))
-    stage.run(3)
-    assert stage.job.announced.failures == []
-
-
 def test_exits__a_failure_that_the_job_got_over_is_forgotten() -> None:
     stage = trained()
     stage.exit(stage.rank(2), 1)

@@ -29,6 +29,8 @@ EXEMPT: dict[str, str] = {
     "kcover_ebpf/cli/controller.py:controller": "one argument for each option, handed on by its name",
     "kcover_ebpf/cli/run.py:run": "one argument for each option, handed on by its name",
     "tools/clusterbench/__main__.py:decide": "one measurement from its beginning to its end",
+    "tests/unit/test_confined_readers.py": "one set of readers, which take a second to start, for all its tests",
+    "tests/unit/test_kinship.py": "one builder of process trees for all its tests",
 }
 
 

@@ -58,8 +58,9 @@ def test_job_memories__the_job_that_ran_longest_ago_is_forgotten_first(tmp_path:
 def test_job_memories__a_full_disk_costs_the_memory_alone(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     memories = JobMemories(tmp_path / "file" / "jobs.json")
-    memories.of(gang())
+    memory = memories.of(gang())
     memories.save(1e6, at_once=True)
+    assert memories.of(gang()) is memory
 
 
 def test_silences__a_stall_that_ended_by_itself_is_remembered_and_lengthens_the_patience() -> None:

@@ -11,7 +11,7 @@ from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, Verdict, VerdictK
 from kcover_ebpf.facts.kernel import SignalSent
 from kcover_ebpf.ids import NS, Pid, Tid
 from kcover_ebpf.settings import Act, Policy
-from kcover_ebpf.tunables.diagnosis import KILLED_PATIENCE_S
+from kcover_ebpf.tunables.certainty import KILLED_PATIENCE_S
 from tests.unit.outside_waits import passes
 from tests.unit.seen_verdicts import faults
 from tests.unit.wired_stage import Wired, all_become

@@ -1,0 +1,43 @@
+"""What a job learns at the end of each pass: bytes that moved, and what holds while it is healthy. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from kcover_ebpf.diagnosis.process import ProcessHistory
+from kcover_ebpf.diagnosis.progress import Stall
+from kcover_ebpf.facts.kernel import Tick
+from kcover_ebpf.ids import NS, Pid
+
+if TYPE_CHECKING:
+    from kcover_ebpf.diagnosis.job import Job
+
+
+def end_pass(job: Job, ranks: Mapping[Pid, ProcessHistory], tick: Tick) -> None:
+    """Take what was seen in the pass that ends with this tick."""
+    _count_payload(job, ranks, tick)
+    now_ns, healthy = tick.boottime_ns, job.is_healthy
+    if healthy:
+        job.silences.observe(tick.period_ns / NS)
+        job.senders.observe(ranks.values())
+    if job.pace.trained and job.attention.stall is Stall.NONE:
+        # one rank may be silent all along, and the others train on
+        for view in ranks.values():
+            view.note_healthy(now_ns, job.table)
+    for view in job.members.views.values():
+        view.passes_without_totals += 1
+        if view.sockets:
+            view.traffic.end_pass(now_ns, tick.period_ns, healthy=healthy)
+        if view.gpus.seen is not None and view.lose_clock(now_ns):
+            job.pace.relearn(view.pid, now_ns)
+
+
+def _count_payload(job: Job, ranks: Mapping[Pid, ProcessHistory], tick: Tick) -> None:
+    for pid, moved in job.moved_bytes.items():
+        view = job.members.views.get(pid)
+        if view is not None and view.on_peer_bytes(moved, tick.boottime_ns):
+            job.progress(pid, tick.boottime_ns)
+    if not job.attention.suspicious:
+        job.pace.note_payload(sum(job.moved_bytes[pid] for pid in ranks), tick.period_ns)
+    job.moved_bytes.clear()
