@@ -2,10 +2,9 @@
 
 import pytest
 
-from kcover_ebpf.facts.devices import DeviceFault, DeviceNotice, Rung, XidReported
+from kcover_ebpf.facts.devices import AnnouncedFault, DeviceNotice, Rung, XidReported
 from kcover_ebpf.hardware import fault_rules, kmsg_parser
 from kcover_ebpf.hardware.catalog.files import shipped as catalog
-from kcover_ebpf.ids import Pid
 from kcover_ebpf.logs import rules
 from kcover_ebpf.logs.lines import Source
 from kcover_ebpf.logs.reader import LogReader, Match
@@ -25,19 +24,18 @@ XIDS = [
     "nvidia-nvswitch0: SXid (PCI:0000:a9:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error (First)",
 ]
 LINES = [*XIDS, *(text for log, text, _ in ROWS if log is Source.KERNEL)]
-HOLDER = Pid(7)
 
 
-def live(text: str) -> DeviceFault | None:
-    """What the sensor makes of it for a process that holds the device; None where it is not a line of a device."""
+def live(text: str) -> AnnouncedFault | None:
+    """What the sensor makes of it; None where it is not a line of a device, or no fault."""
     match kmsg_parser.read_line(text, 1, Rung.KMSG):
         case XidReported() as report:
-            faults = fault_rules.of_xid(report, {HOLDER}, catalog())
+            meaning = fault_rules.of_xid(report, catalog())
+            return None if meaning is None else meaning.fault
         case DeviceNotice() as notice:
-            faults = fault_rules.of_notice(notice, {HOLDER}, notice.device)
+            return fault_rules.of_notice(notice, notice.device)
         case None:
             return None
-    return faults[0] if faults else None
 
 
 def saved(text: str) -> Match | None:
