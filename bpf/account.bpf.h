@@ -13,26 +13,68 @@ static __always_inline __u64 cgroup_id(struct task_struct *task)
 	return BPF_CORE_READ(task, cgroups, dfl_cgrp, kn, id);
 }
 
-static __always_inline struct cgroup_value *cgroup_of(struct task_struct *task)
+static __always_inline __u64 owner_id(struct process_value *process, struct task_struct *task)
 {
-	__u64 id = cgroup_id(task);
-
-	return bpf_map_lookup_elem(&cgroups, &id);
+	return process->owner_id ?: cgroup_id(task);
 }
 
-/* Whether the control group of `task` fills its share of `kind` (process or thread); counts one
- * more if not. */
-#define IS_SHARE_FULL(task, kind, share)                                           \
-	({                                                                         \
-		struct cgroup_value *group_ = cgroup_of(task);                     \
-		bool full_ = group_ && (group_->whole_##kind##_count >= (share) || \
-					group_->kind##_count >= (share));          \
-		if (group_ && !full_) {                                            \
-			__sync_fetch_and_add(&group_->whole_##kind##_count, 1);    \
-			__sync_fetch_and_add(&group_->kind##_count, 1);            \
-		}                                                                  \
-		full_;                                                             \
+static __always_inline struct owner_value *owner_of(__u64 id)
+{
+	struct owner_value *owner = bpf_map_lookup_elem(&owners, &id), fresh = {};
+
+	if (owner)
+		return owner;
+	bpf_map_update_elem(&owners, &id, &fresh, BPF_NOEXIST);
+	return bpf_map_lookup_elem(&owners, &id);
+}
+
+#define SHARE_OF(process, KIND) ((process)->owner_id ? OWNER_##KIND : CGROUP_##KIND)
+
+/* Whether the owner of `process` fills its share of `kind` (process or thread); counts one more if
+ * not. */
+#define IS_SHARE_FULL(process_, task, kind, KIND)                                 \
+	({                                                                        \
+		struct owner_value *owner_ = owner_of(owner_id(process_, task));  \
+		__u64 share_ = SHARE_OF(process_, KIND);                          \
+		bool full_ = owner_ && (owner_->whole_##kind##_count >= share_ || \
+					owner_->kind##_count >= share_);          \
+		if (owner_ && !full_) {                                           \
+			__sync_fetch_and_add(&owner_->whole_##kind##_count, 1);   \
+			__sync_fetch_and_add(&owner_->kind##_count, 1);           \
+		}                                                                 \
+		full_;                                                            \
 	})
+
+/*
+ * Takes room for one more socket of a process for `sample`; false where its owner fills its share,
+ * which is counted as lost once: what has no room is not sent anew in each pass.
+ */
+static __always_inline bool take_socket(struct process_value *process, struct task_struct *task,
+					struct socket_sample *sample)
+{
+	struct owner_value *owner;
+
+	sample->owner_id = owner_id(process, task);
+	owner = owner_of(sample->owner_id);
+	if (!owner || owner->socket_count < SHARE_OF(process, SOCKETS)) {
+		if (owner)
+			__sync_fetch_and_add(&owner->socket_count, 1);
+		return true;
+	}
+	if (!process->socket_refused) {
+		process->socket_refused = 1;
+		COUNT_LOST(socket_count);
+	}
+	return false;
+}
+
+static __always_inline void drop_socket(struct socket_sample *known)
+{
+	struct owner_value *owner = bpf_map_lookup_elem(&owners, &known->owner_id);
+
+	if (owner && owner->socket_count)
+		__sync_fetch_and_add(&owner->socket_count, -1);
+}
 
 /* A counter that went back belongs to a thread that took over the tid (exec): it starts anew. */
 #define ADD_SINCE(total, was, now_value)                                           \

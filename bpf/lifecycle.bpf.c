@@ -68,15 +68,19 @@ struct {
 SEC("tp_btf/sched_process_fork")
 int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 {
-	struct process_value process = {};
+	struct process_value process = {}, *maker;
 	struct fork_event *event;
 	__u32 pid = parent->tgid, child_pid = child->tgid;
 
-	if (child->pid != child->tgid || !watched(pid))
+	if (child->pid != child->tgid)
+		return 0;
+	maker = watched(pid);
+	if (!maker)
 		return 0;
 	process.watched_ns = child->start_boottime;
+	process.owner_id = maker->owner_id;
 	bpf_map_delete_elem(&unsent_exits, &child_pid);
-	if (IS_SHARE_FULL(parent, process, CGROUP_PROCESSES) ||
+	if (IS_SHARE_FULL(&process, parent, process, PROCESSES) ||
 	    bpf_map_update_elem(&processes, &child_pid, &process, BPF_ANY))
 		COUNT_LOST(process_count);
 	event = reserve_frequent(EVENT_FORK, sizeof(*event), pid);

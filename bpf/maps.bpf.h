@@ -49,7 +49,8 @@ struct sample_buffer {
 };
 
 struct socket_sample {
-	__u64 pass_id; /* first, as above */
+	__u64 pass_id;  /* first, as above */
+	__u64 owner_id; /* second: user space counts what each has */
 	__u64 inode;
 	__u64 acked_bytes;
 	__u64 received_bytes;
@@ -64,21 +65,43 @@ struct socket_sample {
 };
 
 /*
- * Shares of the tables that the processes of one control group may fill, so that a container that
- * forks without end leaves room for the ranks of others.
+ * Shares of the tables, so that who forks or connects without end leaves room for the ranks of
+ * others: an eighth for each pod, which user space names (where cgroup v2 is not the hierarchy, all
+ * have the root's group). A job without pods has the share of its control group.
  */
 #define MAX_PROCESSES    16384
+#define MAX_THREADS      131072
+#define MAX_SOCKETS      131072
+#define OWNER_PROCESSES  (MAX_PROCESSES / 8)
+#define OWNER_THREADS    (MAX_THREADS / 8)
+#define OWNER_SOCKETS    (MAX_SOCKETS / 8)
 #define CGROUP_PROCESSES 4096
 #define CGROUP_THREADS   32768
+#define CGROUP_SOCKETS   65536
 
-/* What the processes of one control group use. Counted anew at each pass, so that no error stays.
+/*
+ * What the processes of one pod, or of one control group, use. Processes and threads are counted
+ * anew at each pass, sockets whenever user space sweeps their table, so that no error stays.
  */
-struct cgroup_value {
+struct owner_value {
 	__u64 pass_id;
 	__u64 process_count; /* so far in this pass, with what was forked since */
 	__u64 thread_count;
 	__u64 whole_process_count; /* of the pass before, with what came since */
 	__u64 whole_thread_count;
+	__u64 socket_count;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u64); /* owner id, or cgroup id */
+	__type(value, struct owner_value);
+} owners SEC(".maps");
+
+/* Control groups of watched processes. */
+struct cgroup_value {
+	__u64 pass_id; /* the last that saw one */
 };
 
 struct {
@@ -107,7 +130,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 65536);
+	__uint(max_entries, MAX_THREADS);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, __u32); /* tid */
 	__type(value, struct thread_sample);
@@ -115,7 +138,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 65536);
+	__uint(max_entries, MAX_SOCKETS);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, __u64); /* address of the struct sock */
 	__type(value, struct socket_sample);

@@ -64,28 +64,35 @@ static __always_inline void begin_pass(struct pass_value *pass, bool in_turns)
 			     pass->id % CALM_EVERY && pass->id % pass->least_every;
 }
 
-/* The first process of a control group in a pass closes the count of the pass before. */
-static __always_inline void count_in_cgroup(struct process_value *process, struct pass_value *pass,
-					    struct task_struct *task)
+static __always_inline void see_cgroup(struct pass_value *pass, struct task_struct *task)
 {
-	struct cgroup_value *group = cgroup_of(task), fresh = {};
+	struct cgroup_value seen = { .pass_id = pass->id }, *group;
 	__u64 id = cgroup_id(task);
 
-	if (!group) {
-		bpf_map_update_elem(&cgroups, &id, &fresh, BPF_NOEXIST);
-		group = cgroup_of(task);
-	}
-	if (!group)
-		return;
-	if (group->pass_id != pass->id) {
+	group = bpf_map_lookup_elem(&cgroups, &id);
+	if (group)
 		group->pass_id = pass->id;
-		group->whole_process_count = group->process_count;
-		group->whole_thread_count = group->thread_count;
-		group->process_count = 0;
-		group->thread_count = 0;
+	else
+		bpf_map_update_elem(&cgroups, &id, &seen, BPF_NOEXIST);
+}
+
+/* The first process of an owner in a pass closes the count of the pass before. */
+static __always_inline void count_in_owner(struct process_value *process, struct pass_value *pass,
+					   struct task_struct *task)
+{
+	struct owner_value *owner = owner_of(owner_id(process, task));
+
+	if (!owner)
+		return;
+	if (owner->pass_id != pass->id) {
+		owner->pass_id = pass->id;
+		owner->whole_process_count = owner->process_count;
+		owner->whole_thread_count = owner->thread_count;
+		owner->process_count = 0;
+		owner->thread_count = 0;
 	}
-	group->process_count++;
-	group->thread_count += process->totals.thread_count;
+	owner->process_count++;
+	owner->thread_count += process->totals.thread_count;
 }
 
 /*
@@ -144,7 +151,8 @@ static __always_inline void begin_process(struct process_value *process, struct 
 	struct detail_value *wanted = bpf_map_lookup_elem(&details, &pid);
 	__u32 every = wanted ? wanted->every : CALM_EVERY;
 
-	count_in_cgroup(process, pass, task);
+	see_cgroup(pass, task);
+	count_in_owner(process, pass, task);
 	pass->process_count++;
 	pass->pid_sum += pid;
 	set_detail(process, wanted ? wanted->detail : DETAIL_OFF);

@@ -199,7 +199,7 @@ static __always_inline void first_sample(struct pass_value *pass, struct process
 		set_baseline(&sample, task);
 	else
 		account(&process->totals, &sample, task);
-	if (IS_SHARE_FULL(task, thread, CGROUP_THREADS) ||
+	if (IS_SHARE_FULL(process, task, thread, THREADS) ||
 	    bpf_map_update_elem(&threads, &tid, &sample, BPF_ANY)) {
 		/* Later in this pass it would look like a new one: it must not be sent. */
 		count_unseen(process, pass);

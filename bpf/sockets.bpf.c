@@ -9,6 +9,7 @@
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
+#include "account.bpf.h"
 #include "emit.bpf.h"
 #include "tcp.bpf.h"
 
@@ -20,6 +21,9 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 #define S_IFSOCK       0140000
 #define PIPEFS_MAGIC   0x50495045
 #define SOCK_DONE_FLAG (1UL << 1)
+
+/* Passes of which one tries again to find room for sockets that had none. */
+#define REFUSED_EVERY 16
 
 static __always_inline __u32 clamp(__u32 difference)
 {
@@ -110,34 +114,44 @@ static __always_inline void remember(struct socket_sample *sample, struct socket
 	sample->losses = losses_of(sk);
 }
 
-static __always_inline int first_sample(struct seq_file *seq, struct pass_value *pass,
+static __always_inline int first_sample(struct seq_file *seq, struct task_struct *task,
+					struct pass_value *pass, struct process_value *process,
 					struct socket_event *event, struct sock *sk)
 {
 	struct socket_sample sample = {};
 	__u64 key = (__u64)sk;
 
-	if (bpf_seq_write(seq, event, sizeof(*event)))
+	if (!take_socket(process, task, &sample))
 		return 0;
+	if (bpf_seq_write(seq, event, sizeof(*event))) {
+		drop_socket(&sample);
+		return 0;
+	}
 	remember(&sample, event, sk);
 	sample.changed_ns = pass->boottime_ns;
 	sample.pid = event->header.pid;
 	sample.pass_id = pass->id;
-	if (bpf_map_update_elem(&sockets, &key, &sample, BPF_ANY))
+	if (bpf_map_update_elem(&sockets, &key, &sample, BPF_ANY)) {
+		drop_socket(&sample);
 		COUNT_LOST(socket_count);
+	}
 	return 0;
 }
 
 /* A socket may be held more than once: what moved in this pass is sent for each holder. */
-static __always_inline int send_socket(struct bpf_iter__task_file *ctx, struct pass_value *pass,
-				       struct process_value *process, struct socket_event *event,
-				       struct sock *sk)
+static __always_inline int send_socket(struct bpf_iter__task_file *ctx, struct task_struct *task,
+				       struct pass_value *pass, struct process_value *process,
+				       struct socket_event *event, struct sock *sk)
 {
 	__u64 key = (__u64)sk;
 	struct socket_sample *sample = bpf_map_lookup_elem(&sockets, &key);
 	bool news;
 
-	if (!sample || sample->inode != event->inode)
-		return first_sample(ctx->meta->seq, pass, event, sk);
+	if (!sample || sample->inode != event->inode) {
+		if (sample)
+			drop_socket(sample); /* another socket had this place */
+		return first_sample(ctx->meta->seq, task, pass, process, event, sk);
+	}
 	news = has_moved(sample, event) || sample->changed_ns == pass->boottime_ns ||
 	       sample->state != event->state || sample->losses != losses_of(sk);
 	if (news || process->detail || process->socket_pass_id == ctx->meta->session_id) {
@@ -189,6 +203,16 @@ static __always_inline struct sock *socket_of(struct file *file)
 	return BPF_CORE_READ(socket, sk);
 }
 
+/* A socket without room costs its owner: it is tried again in some passes only. */
+static __always_inline bool is_passed_over(struct process_value *process, struct pass_value *pass,
+					   struct sock *sk)
+{
+	__u64 key = (__u64)sk;
+
+	return process->socket_refused && pass->id % REFUSED_EVERY &&
+	       !bpf_map_lookup_elem(&sockets, &key);
+}
+
 SEC("iter/task_file")
 int sample_sockets(struct bpf_iter__task_file *ctx)
 {
@@ -216,10 +240,10 @@ int sample_sockets(struct bpf_iter__task_file *ctx)
 	sk = socket_of(file);
 	if (process->detail && BPF_CORE_READ(sk, __sk_common.skc_family) == AF_UNIX)
 		return send_descriptor(ctx, file, &event.header, sk);
-	if (!is_tcp(sk))
+	if (!is_tcp(sk) || is_passed_over(process, pass, sk))
 		return 0;
 	event.fd = ctx->fd;
 	event.inode = file->f_inode->i_ino;
 	read_socket(&event, sk, pass);
-	return send_socket(ctx, pass, process, &event, sk);
+	return send_socket(ctx, task, pass, process, &event, sk);
 }

@@ -7,6 +7,7 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_tracing.h>
+#include "account.bpf.h"
 #include "emit.bpf.h"
 #include "tcp.bpf.h"
 
@@ -45,15 +46,23 @@ int BPF_PROG(on_retransmit, struct sock *sk)
  * from listen(2) on. */
 static __always_inline struct socket_sample *connecting_socket(struct sock *sk)
 {
-	struct socket_sample sample = {};
+	struct socket_sample sample = {}, *before = known_socket(sk);
+	struct process_value *process;
 	__u64 key = (__u64)sk;
 
 	sample.pid = bpf_get_current_pid_tgid() >> 32;
-	if (!watched(sample.pid))
+	process = watched(sample.pid);
+	if (!process)
 		return NULL;
 	sample.inode = socket_inode(sk);
-	if (bpf_map_update_elem(&sockets, &key, &sample, BPF_ANY))
+	if (before)
+		drop_socket(before);
+	if (!take_socket(process, (void *)bpf_get_current_task(), &sample))
+		return NULL;
+	if (bpf_map_update_elem(&sockets, &key, &sample, BPF_ANY)) {
+		drop_socket(&sample);
 		COUNT_LOST(socket_count);
+	}
 	return known_socket(sk);
 }
 
@@ -77,7 +86,9 @@ int BPF_PROG(on_tcp_state, struct sock *sk, int old_state, int new_state)
 	event = reserve_message(EVENT_TCP_STATE, sizeof(*event), known->pid);
 	if (event)
 		bpf_ringbuf_submit(event, 0);
-	if (new_state == TCP_CLOSE)
+	if (new_state == TCP_CLOSE) {
+		drop_socket(known);
 		bpf_map_delete_elem(&sockets, &key);
+	}
 	return 0;
 }

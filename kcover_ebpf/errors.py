@@ -7,6 +7,7 @@
     │   └── LoadError       a BPF object was refused                           exit code 3
     ├── DecodeError         a record has not the bytes its type demands        counted, dropped
     ├── ObjectError         an object of the API has not the shape it should   counted, dropped
+    │   └── OverBound       it is larger than what is kept of one, or of all   counted, dropped, an Event
     ├── ApiError            the API server refused, or did not answer          retried
     │   ├── Conflict        another client was first                            409
     │   ├── Forbidden       this ServiceAccount may not                        401, 403
@@ -57,6 +58,15 @@ class DecodeError(KcoverError):
 
 class ObjectError(KcoverError):
     """An object of the Kubernetes API has not the shape that its kind demands."""
+
+
+class OverBound(ObjectError):
+    """An object is larger than what is kept of one, or more than what is kept of its namespace."""
+
+    def __init__(self, what: str, about: dict[str, str], detail: str) -> None:
+        """`what`: one of a closed list (a metric label); `about`: apiVersion, kind, namespace, name, uid."""
+        super().__init__(f"{about['kind']} {about['namespace']}/{about['name']}: {detail}")
+        self.what, self.about, self.detail = what, about, detail
 
 
 class ApiError(KcoverError):

@@ -204,7 +204,7 @@ class Settings:
     """Sampling period while some job is suspicious."""
     ring_bytes: int = 256 * 1024
     """Size of the event ring buffer; a power of two."""
-    max_threads: int = 65536
+    max_threads: int = 131072
     """Threads the sampler can remember; more are counted as lost."""
     gpu_period_s: float = 2.0
     """Between two readings of each GPU by NVML: its own averages are over a second or less."""

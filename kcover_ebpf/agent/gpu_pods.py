@@ -13,6 +13,7 @@ from kcover_ebpf.agent.pod_registry import PodRegistry
 from kcover_ebpf.api.container_cgroup import containers_of_process
 from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.hardware.telemetry.reading import GpuReading
+from kcover_ebpf.host.bounded import read_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class GpuPods:
         memory: dict[str, int | None] = {}
         for each in gpu.processes:
             try:
-                text = (self._proc / str(each.pid) / "cgroup").read_text(encoding="utf-8")
+                text = read_bytes(self._proc / str(each.pid) / "cgroup").decode()
             except (OSError, ValueError):
                 continue
             for uid in {container.pod_uid for container in containers_of_process(text)[:1]}:

@@ -19,6 +19,7 @@ from kcover_ebpf.errors import ApiError, Unreachable
 from kcover_ebpf.facts.devices import AerError, PortChange, XidReported
 from kcover_ebpf.facts.kernel import Fact
 from kcover_ebpf.output.metrics import MetricsSink
+from kcover_ebpf.output.over_bounds_metric import OverBounds
 
 if TYPE_CHECKING:
     from kcover_ebpf.kernel.probes import ProbeStatus
@@ -78,6 +79,7 @@ class AgentMetrics(MetricsSink):
         self.inspection = InspectionMetrics(self.registry)
         self.gpus = GpuMetrics()
         self.registry.register(self.gpus)
+        self.registry.register(OverBounds())
         self.logs = LogMetrics(self.registry)
         self.readers = ReaderMetrics(self.registry)
 

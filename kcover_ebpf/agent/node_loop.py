@@ -17,6 +17,7 @@ from kcover_ebpf.hardware.watch import DeviceWatch
 from kcover_ebpf.host import procfs
 from kcover_ebpf.host.identities import Identities
 from kcover_ebpf.ids import NS, Pid
+from kcover_ebpf.kernel import owners
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
 from kcover_ebpf.tunables.agent import NEXT_START_NS
@@ -253,7 +254,7 @@ class NodeLoop(SamplingLoop):
                 fresh = self._search.living(pids) - self._owners.keys()
                 for pid in fresh:
                     self._own(pid, each, uid)
-                each.watch.join(fresh)
+                each.watch.join(fresh, owners.of_pod(uid))
         self._search.listed(now_ns, found=waits or len(self._owners) > known)
 
     def _listed(self, here: LocalGang) -> Mapping[str, set[int]]:

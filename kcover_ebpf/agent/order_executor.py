@@ -12,13 +12,14 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from kcover_ebpf.agent import stop_and_kill
 from kcover_ebpf.agent.containers import Containers, RunningContainer, start_ticks
 from kcover_ebpf.agent.evidence_thread import EvidenceThread
+from kcover_ebpf.agent.open_kill import OpenKill
 from kcover_ebpf.agent.order_journal import (
     ContainerRef,
     OrderJournal,
@@ -40,16 +41,6 @@ from kcover_ebpf.tunables.agent import LONGEST_STOP_S, ORDERS_TURN_S, STOP_WAIT_
 
 _ACKS_REPORTED = 8
 """As many as the schema admits (crds/faultreports.yaml, spec.acks)."""
-
-
-@dataclass(slots=True)
-class _OpenStop:
-    """A KillTerminating that stays in force until it expires: pods may be marked after it was heard."""
-
-    order: Order
-    gang: Gang
-    killed: set[str]
-    reported: Ack | None = None
 
 
 class OrderExecutor:
@@ -74,7 +65,7 @@ class OrderExecutor:
         """Incident to when what is stopped for it is let go, by the steady clock."""
         self._inbox: queue.SimpleQueue[OrderedIncident | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
-        self._open_stops: list[_OpenStop] = []
+        self._open_kills: list[OpenKill] = []
         self._acks: dict[str, tuple[Ack, ...]] = {}
         self._stopped: frozenset[str] = frozenset(each.gang for each in journal.stops.values())
         self._stops_lock = threading.Lock()
@@ -88,7 +79,7 @@ class OrderExecutor:
 
     def pods_changed(self) -> None:
         """A pod came, changed or went."""
-        if self._open_stops:
+        if self._open_kills:
             self._inbox.put(None)
 
     def acks(self, gang: Gang) -> tuple[Ack, ...]:
@@ -201,7 +192,7 @@ class OrderExecutor:
     def _is_done(self, order: Order) -> bool:
         # killing what is being deleted is the one order that stays in force, also after a restart of ours
         if order.verb is Verb.KILL_TERMINATING:
-            return any(each.order.id == order.id for each in self._open_stops)
+            return any(each.order.id == order.id for each in self._open_kills)
         return self._journal.knows(order.id)
 
     def _addressed(self, namespace: str, order: Order) -> LocalGang | None:
@@ -226,9 +217,10 @@ class OrderExecutor:
             case Verb.SNAPSHOT:
                 self._snapshot(incident, order, gang, pods)
             case Verb.KILL_TERMINATING:
+                self._open_kills.append(OpenKill(order, gang, self._ended_before(order)))
+                self.repeat()
                 if not self._journal.knows(order.id):
                     self._remember(order, gang)
-                self._open_stops.append(_OpenStop(order, gang, set()))
 
     def _stop(
         self, incident: OrderedIncident, order: Order, gang: Gang, pods: Sequence[Pod]
@@ -323,7 +315,7 @@ class OrderExecutor:
         for incident, record in list(self._journal.stops.items()):
             if self._left_s(incident, record) <= 0:
                 self._try(f"cannot resume {record.gang}", partial(self._expired, incident, record))
-        self._open_stops = [each for each in self._open_stops if each.order.expires_s > now_s]
+        self._open_kills = [each for each in self._open_kills if each.order.expires_s > now_s]
 
     def _expired(self, incident: str, record: StopRecord) -> None:
         self._release(incident)
@@ -331,34 +323,23 @@ class OrderExecutor:
 
     def repeat(self) -> None:
         """Kill what has been marked for deletion since a KillTerminating was heard."""
-        for each in self._open_stops:
+        for each in self._open_kills:
             self._try(f"cannot carry out order {each.order.id}", partial(self._kill_marked, each))
 
-    def _kill_marked(self, each: _OpenStop) -> None:
+    def _kill_marked(self, each: OpenKill) -> None:
         here = self._registry.gangs().get(each.gang)
         pods = [pod for pod in (here.pods if here else ()) if _is_meant(pod, each.order)]
-        fresh = [pod for pod in pods if pod.deleted_s is not None and pod.uid not in each.killed]
-        if fresh:
+        if each.is_fresh(pods):
             self._listeners.killed(each.gang)
-        count = 0
-        for pod in fresh:
-            count += stop_and_kill.kill(self._containers.of_work(pod)).count
-            each.killed.add(pod.uid)
-        self._acknowledge_open_stop(each, pods, count)
-
-    def _acknowledge_open_stop(self, each: _OpenStop, pods: Iterable[Pod], count: int) -> None:
-        waiting = sum(pod.deleted_s is None for pod in pods)
-        before = each.reported.processes or 0 if each.reported else 0
-        ack = Ack(
-            order=each.order.id,
-            verb=each.order.verb,
-            result=AckResult.PARTIAL if waiting else AckResult.DONE,
-            processes=before + count,
-            text=f"{waiting} pods are not marked for deletion yet" if waiting else None,
-        )
+        ack = each.carry_out(pods, self._containers.of_work)
         if ack != each.reported:
             each.reported = ack
             self._ack(each.gang, ack)
+
+    def _ended_before(self, order: Order) -> set[str]:
+        """Of a KillTerminating that an agent before this one carried out."""
+        acks = [done.ack for done in self._journal.done if done.id == order.id]
+        return {uid for ack in acks if ack is not None for uid in ack.pods}
 
     def _finish(
         self,

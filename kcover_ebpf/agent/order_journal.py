@@ -7,19 +7,17 @@ it in time. The file is small (the last orders, the stops in force) and is repla
 from __future__ import annotations
 
 import json
-import queue
-import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kcover_ebpf.agent.state_file import write_json
+from kcover_ebpf.agent.late_writer import LateWriter
 from kcover_ebpf.api.codec import decode, wire
 from kcover_ebpf.api.fault_report import Ack, AckResult
 from kcover_ebpf.api.order import Order, Verb
-from kcover_ebpf.errors import ActionError, ObjectError, UsageError
-from kcover_ebpf.tunables.agent import JOURNAL_WRITE_S
+from kcover_ebpf.errors import ObjectError, UsageError
+from kcover_ebpf.tunables.agent import JOURNAL_WAIT_S
 
 _KEPT = 64
 
@@ -72,14 +70,18 @@ class OrderJournal:
     """The book, in memory and in `path`. Used by the order thread, and by the main thread when it ends.
 
     What must not be done twice is on disk before it is done. What is over is remembered at once, and written
-    if that is possible: letting go of processes depends on no disk. A thread writes, for a disk may not answer.
+    if that is possible: letting go of processes depends on no disk, and waits `JOURNAL_WAIT_S` for one at most.
     """
 
     def __init__(self, path: Path) -> None:
         """Read what is there; raises `UsageError` if it cannot be read; what makes no sense is put aside."""
-        self._path = path
+        self._file = LateWriter(path, JOURNAL_WAIT_S)
         self._book = _read(path)
-        self._writer = _Writer(path)
+
+    @property
+    def done(self) -> tuple[DoneRecord, ...]:
+        """The last orders that were begun, the newest last."""
+        return self._book.done
 
     def knows(self, order_id: str) -> bool:
         """True once this order was begun, whatever came of it."""
@@ -88,13 +90,13 @@ class OrderJournal:
     def begin(self, order: Order, gang: str, stop: StopRecord | None = None) -> None:
         """Write down that this order is being carried out; raises `ActionError` if that is not possible."""
         book = self._begun(order, gang, stop)
-        self._write(book)
+        self._file.write(book)
         self._book = book
 
     def note(self, order: Order, gang: str) -> None:
         """As `begin`, of an order that does no harm twice: remembered also where `ActionError` is raised."""
         self._book = self._begun(order, gang, None)
-        self._write(self._book)
+        self._file.write(self._book)
 
     def _begun(self, order: Order, gang: str, stop: StopRecord | None) -> _Book:
         done = (*self._book.done, DoneRecord(order.id, order.verb, gang))[-_KEPT:]
@@ -109,14 +111,14 @@ class OrderJournal:
             replace(each, ack=ack) if each.id == ack.order else each for each in self._book.done
         )
         self._book = replace(self._book, done=done)
-        self._write(self._book)
+        self._file.write(self._book)
 
     def drop_stops(self, incidents: Collection[str]) -> None:
         """The containers of these are not stopped any more; remembered also where `ActionError` is raised."""
         stops = tuple(each for each in self._book.stops if each.incident not in incidents)
         if len(stops) != len(self._book.stops):
             self._book = replace(self._book, stops=stops)
-            self._write(self._book)
+            self._file.write(self._book)
 
     @property
     def stops(self) -> Mapping[str, StopRecord]:
@@ -132,48 +134,6 @@ class OrderJournal:
         """What a gang's report contains about orders, the newest last."""
         found = [each.ack for each in self._book.done if each.gang == gang and each.ack is not None]
         return tuple(found)
-
-    def _write(self, book: _Book) -> None:
-        self._writer.write(book)
-
-
-class _Writer:
-    """Writes books one after the other, in a thread that may be left behind."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._books: queue.SimpleQueue[tuple[_Book, queue.SimpleQueue[OSError | None]]] = (
-            queue.SimpleQueue()
-        )
-        self._starting = threading.Lock()
-        self._thread: threading.Thread | None = None
-
-    def write(self, book: _Book) -> None:
-        """Returns once it is on disk; raises `ActionError` where it cannot be, or is not in `JOURNAL_WRITE_S`."""
-        with self._starting:
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._work, name="kcover-journal", daemon=True
-                )
-                self._thread.start()
-        done: queue.SimpleQueue[OSError | None] = queue.SimpleQueue()
-        self._books.put((book, done))
-        try:
-            error = done.get(timeout=JOURNAL_WRITE_S)
-        except queue.Empty:
-            raise ActionError(f"cannot write {self._path}: the disk does not answer") from None
-        if error is not None:
-            raise ActionError(f"cannot write {self._path}: {error.strerror}") from error
-
-    def _work(self) -> None:
-        while True:
-            book, done = self._books.get()
-            try:
-                write_json(self._path, book, durable=True)
-            except OSError as error:
-                done.put(error)
-            else:
-                done.put(None)
 
 
 def _read(path: Path) -> _Book:

@@ -8,14 +8,22 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from kcover_ebpf.api.fault_policy import Level, NamedPolicy, holding, policy_of
+from kcover_ebpf.api.fault_policy import Level, NamedPolicy, holding
 from kcover_ebpf.api.job_kinds import ARMING_LABEL, Gang, gang_of, is_job_pod
 from kcover_ebpf.api.job_rules import JobRule
-from kcover_ebpf.api.pods import Pod, pod_of
-from kcover_ebpf.errors import ObjectError
+from kcover_ebpf.api.pods import Pod, about_pod, kept_bytes, pod_of
+from kcover_ebpf.api.policy_store import PolicyStore
+from kcover_ebpf.api.shares import Shares
+from kcover_ebpf.errors import ObjectError, OverBound
+from kcover_ebpf.host import over_bounds
 from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.settings import Policy
+
+_MOST_PODS_BYTES, _MOST_OF_ONE_BYTES = 32 << 20, 8 << 20
+"""Of the pods of all namespaces, and of one: 2,000 pods. A pod whose node is set by its author comes here whatever the
+kubelet admits, and stays as an object when it is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +43,7 @@ class LocalGang:
 
 
 class PodRegistry:
-    """Pods and policies as last heard. Thread-safe; `version` grows with every change."""
+    """Pods and policies as last heard. Thread-safe; `version` grows with every change that concerns pods here."""
 
     def __init__(self, node: str, on_bad: Callable[[str], None] = lambda _: None) -> None:
         """`on_bad` receives what was wrong with an object that is passed over."""
@@ -43,7 +51,8 @@ class PodRegistry:
         self._on_bad = on_bad
         self._lock = threading.Lock()
         self._pods: dict[str, Pod] = {}
-        self._policies: dict[tuple[str, str], NamedPolicy] = {}
+        self._shares = Shares(_MOST_PODS_BYTES, _MOST_OF_ONE_BYTES)
+        self._policies = PolicyStore(on_bad, self._say_over)
         self._gangs: Mapping[Gang, LocalGang] | None = None
         self.version = 0
 
@@ -51,36 +60,43 @@ class PodRegistry:
         """Take a change of a pod of this node."""
         if event.change is Change.SYNCED:
             return
-        try:
-            pod = pod_of(event.object)
-        except ObjectError as error:
-            # what is gone is reported by its identity alone, and that is enough
-            self._on_bad(str(error))
-            return
+        uid = str((event.object.get("metadata") or {}).get("uid", ""))
+        pod = None if event.change is Change.GONE else self._read(event.object)
         with self._lock:
-            if event.change is Change.GONE:
-                self._pods.pop(pod.uid, None)
+            if pod is not None and not self._shares.take(uid, pod.namespace, kept_bytes(pod)):
+                self._say_over(_over_share(pod))
+                pod = None
+            if pod is not None:
+                self._pods[uid] = pod
+            elif self._pods.pop(uid, None) is not None:
+                self._shares.drop(uid)
             else:
-                self._pods[pod.uid] = pod
+                return
             self._changed()
+
+    def _read(self, api: Mapping[str, Any]) -> Pod | None:
+        try:
+            return pod_of(api)
+        except OverBound as error:
+            self._say_over(error)
+        except ObjectError as error:
+            self._on_bad(str(error))
+        return None
+
+    def _say_over(self, error: OverBound) -> None:
+        over_bounds.count(error.what)
+        self._on_bad(str(error))
 
     def on_policy(self, event: Event) -> None:
         """Take a change of a FaultPolicy; one that is wrong does not hold, nor does what it was before."""
         if event.change is Change.SYNCED:
             return
-        metadata = event.object.get("metadata") or {}
-        key = str(metadata.get("namespace", "")), str(metadata.get("name", ""))
-        found: NamedPolicy | None = None
-        if event.change is Change.SET:
-            try:
-                found = policy_of(event.object)
-            except ObjectError as error:
-                self._on_bad(str(error))
         with self._lock:
-            self._policies.pop(key, None)
-            if found is not None:
-                self._policies[key] = found
-            self._changed()
+            take = self._policies.set if event.change is Change.SET else self._policies.remove
+            namespace = take(event.object)
+            # what is written in other namespaces, or changes nothing, must not cost a pass
+            if any(pod.namespace == namespace for pod in self._pods.values()):
+                self._changed()
 
     def _changed(self) -> None:
         self._gangs = None
@@ -112,7 +128,7 @@ class PodRegistry:
         found: dict[Gang, list[Pod]] = {}
         policies: dict[Gang, NamedPolicy] = {}
         for pod in sorted(self._pods.values(), key=lambda each: each.name):
-            policy = holding(self._policies.values(), pod.namespace, pod.labels)
+            policy = holding(self._policies.of(pod.namespace), pod.namespace, pod.labels)
             if not _is_watched(pod, policy, self.node):
                 continue
             gang = gang_of(pod)
@@ -132,6 +148,11 @@ class PodRegistry:
     def pod_count(self) -> int:
         """Watched pods."""
         return sum(len(each.pods) for each in self.gangs().values())
+
+
+def _over_share(pod: Pod) -> OverBound:
+    detail = f"its namespace has more than {_MOST_OF_ONE_BYTES >> 20} MiB of pods on this node: it is not watched"
+    return OverBound("pods", about_pod(pod.namespace, pod.name, pod.uid), detail)
 
 
 def _without_copies(pods: Sequence[Pod]) -> tuple[Pod, ...]:

@@ -19,9 +19,12 @@ def key_of(gang: Gang) -> str:
 
 
 def report_name(gang: Gang, node: str) -> str:
-    """The name of a gang's report: a DNS subdomain, `JOB-HASH.NODE`."""
+    """The name of a gang's report: a DNS subdomain, `JOB-HASH.NODE`.
+
+    No dot before the node's name: else the agent of node b could take names of reports of node a.b.
+    """
     name = key_of(gang).partition("/")[2]
     job, _, digest = name.rpartition("-")
-    plain = re.sub(r"[^a-z0-9.-]", "-", job.lower()).strip(".-") or "job"
+    plain = re.sub(r"[^a-z0-9-]", "-", job.lower()).strip("-") or "job"
     room = _LONGEST - len(node) - len(digest) - 2
-    return f"{plain[:room].rstrip('.-')}-{digest}.{node}"
+    return f"{plain[:room].rstrip('-')}-{digest}.{node}"

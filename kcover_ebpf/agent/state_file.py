@@ -30,9 +30,16 @@ def write_text(path: Path, text: str, *, durable: bool = False) -> None:
     """Replace the file by a text; otherwise as `write_json`."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     draft = path.with_suffix(".draft")
-    with draft.open("w", encoding="utf-8") as file:
+    # the kubelet makes the folder of a hostPath, and lets everybody read it
+    with open(draft, "w", encoding="utf-8", opener=_only_root) as file:
         file.write(text)
         if durable:
             file.flush()
             os.fsync(file.fileno())
     draft.replace(path)
+
+
+def _only_root(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags, 0o600)
+    os.fchmod(descriptor, 0o600)
+    return descriptor

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from kcover_ebpf.agent import containers
 from kcover_ebpf.agent.containers import RunningContainer
-from kcover_ebpf.host import terminate
-from kcover_ebpf.tunables.agent import STOP_POLL_S, STOP_WAIT_S
+from kcover_ebpf.host import procfs, terminate
+from kcover_ebpf.ids import Pid
+from kcover_ebpf.tunables.agent import KILL_WAIT_S, STOP_POLL_S, STOP_WAIT_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,25 @@ def resume(found: Sequence[RunningContainer], keep: Collection[int] = ()) -> Sto
     pids = containers.processes(found) - set(keep)
     terminate.send(lambda: containers.processes(found), pids, signal.SIGCONT)
     return StopOutcome(len(pids))
+
+
+def kill_all(found: Sequence[RunningContainer]) -> StopOutcome:
+    """The same, and to every process that is not ended by that; `left` after half a second still computes.
+
+    PID 1 of a container ends the others when it ends, and one in an uninterruptible call does not.
+    """
+    first = kill(found)
+    deadline_s = time.monotonic() + KILL_WAIT_S
+    while (left := _computing(containers.processes(found))) and time.monotonic() < deadline_s:
+        time.sleep(STOP_POLL_S)
+    if left:
+        terminate.send(lambda: containers.processes(found), left, signal.SIGKILL)
+        left = _computing(left)
+    return StopOutcome(first.count, tuple(sorted(left)))
+
+
+def _computing(pids: Collection[int]) -> set[int]:
+    return {pid for pid in pids if not procfs.is_dying(Pid(pid))}
 
 
 def kill(found: Sequence[RunningContainer]) -> StopOutcome:

@@ -15,8 +15,8 @@ from kcover_ebpf.api.job_rules import JobRule, checked
 from kcover_ebpf.errors import ObjectError, PolicyError
 from kcover_ebpf.settings import RestartBudget
 
-_MOST_BYTES = 8 * 1024
-"""Every agent of a cluster keeps every policy; a selector of a dozen expressions takes one KiB."""
+MOST_BYTES = 8 * 1024
+"""Of a specification: every agent of a cluster keeps every policy; a selector of a dozen expressions takes one KiB."""
 
 
 _OF_RUN = {
@@ -185,8 +185,8 @@ def policy_of(api: Mapping[str, Any]) -> NamedPolicy:
     name = metadata.get("name", "?") if isinstance(metadata, Mapping) else "?"
     namespace = metadata.get("namespace", "") if isinstance(metadata, Mapping) else ""
     try:
-        if len(json.dumps(api.get("spec"))) > _MOST_BYTES:
-            raise ObjectError(f"its spec is larger than {_MOST_BYTES >> 10} KiB")
+        if len(json.dumps(api.get("spec"))) > MOST_BYTES:
+            raise ObjectError(f"its spec is larger than {MOST_BYTES >> 10} KiB")
         policy = decode(FaultPolicy, api.get("spec") or {}, "spec")
         policy.settings()
         checked(policy.job_rules)
@@ -207,11 +207,16 @@ def refused(api: Mapping[str, Any]) -> NamedPolicy:
         selector = decode(Selector, raw or {}, "spec.selector")
     except ObjectError:
         selector = Selector()
+    namespace, name = str(metadata.get("namespace", "")), str(metadata.get("name", "?"))
+    return NamedPolicy(namespace, name, observed_only(selector))
+
+
+def observed_only(selector: Selector) -> FaultPolicy:
+    """A policy by which nothing is done for these pods, nor with their nodes."""
     nodes = NodeActions(
         cordon=False, taint=False, device_taint=False, clean_rounds=0, most_cordons=0
     )
-    policy = FaultPolicy(selector=selector, action=Level.OBSERVE, node=nodes)
-    return NamedPolicy(str(metadata.get("namespace", "")), str(metadata.get("name", "?")), policy)
+    return FaultPolicy(selector=selector, action=Level.OBSERVE, node=nodes)
 
 
 def holding(

@@ -116,6 +116,9 @@ class Ack:
     text: str | None = None
     bundle: str | None = None
     """Path on the node of the evidence that was kept."""
+    pods: tuple[str, ...] = ()
+    """Of a KillTerminating: uids of the pods whose containers ran here and of which no process computes any more: each
+    is gone, or a SIGKILL is pending for it, which it sees before its next instruction."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,9 +36,12 @@ class ApiWriter:
     """Writes; raises `ApiError` where the server refuses."""
 
     def __init__(
-        self, session: ApiClient, cordon: Callable[[str, str], None], leads: Callable[[], bool]
+        self, session: ApiClient, cordon: Callable[[str, str, str], None], leads: Callable[[], bool]
     ) -> None:
-        """`cordon(node, reason)`: cordons a node, within the breaker; `leads`: whether we may write."""
+        """`cordon(node, reason, namespace)`: cordons a node as a job of the namespace asks, within the breaker.
+
+        `leads`: whether we may write.
+        """
         self._session, self._cordon, self._leads = session, cordon, leads
 
     @property
@@ -91,7 +94,7 @@ class ApiWriter:
                 self._command(namespace, call)
             case Cordon():
                 for node in call.nodes:
-                    self._cordon(node, call.reason)
+                    self._cordon(node, call.reason, namespace)
 
     def _suspend(self, namespace: str, call: Suspension, mark: str) -> None:
         target = call.target

@@ -51,7 +51,16 @@ class Breaker:
         }
         acting.pop(uid, None)
         here = sum(each == namespace for each in acting.values())
-        return ClusterLimits(limits.dry_run, len(acting), limits.jobs, here, limits.jobs_here)
+        bounds = limits.bounds
+        return ClusterLimits(
+            limits.dry_run,
+            len(acting),
+            limits.jobs,
+            here,
+            limits.jobs_here,
+            bounds.max_restarts,
+            bounds.backoff_seconds,
+        )
 
     def reserve(self, uid: str, namespace: str) -> None:
         """A job is about to be restarted."""

@@ -9,17 +9,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NewType
 
-from kcover_ebpf.api import agent_lease, fault_policy, fault_report, incident, node_health, rfc3339
+from kcover_ebpf.api import agent_lease, fault_report, incident, node_health, rfc3339
 from kcover_ebpf.api.agent_lease import AgentLease
-from kcover_ebpf.api.fault_policy import NamedPolicy
 from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Incident, Phase
 from kcover_ebpf.api.node_health import ReceivedHealth
 from kcover_ebpf.api.nodes import is_ready
+from kcover_ebpf.api.policy_store import PolicyStore
 from kcover_ebpf.cluster.gang_input import GangVerdict, NodeState
 from kcover_ebpf.cluster.gang_snapshot import ReceivedReport, confirmed
 from kcover_ebpf.cluster.report_delays import Delays
-from kcover_ebpf.errors import ObjectError
+from kcover_ebpf.errors import ObjectError, OverBound
 from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.recovery.others import device_counts
 from kcover_ebpf.tunables.controller import REPORT_LATE_S
@@ -52,11 +52,13 @@ class ObjectCache:
     node_changed: Callable[[str], None] = lambda _: None
     bad: Callable[[str], None] = lambda _: None
     """Receives a line about each object that cannot be read."""
+    over: Callable[[OverBound], None] = lambda _: None
+    """Receives what is not kept, because it or all of its namespace is too large."""
     wall: Callable[[], float] = time.time
     nodes: dict[str, NodeState] = field(default_factory=dict)
     raw_nodes: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     """Of each node what the node reconciler needs of metadata, spec, conditions and status."""
-    policies: dict[Uid, NamedPolicy] = field(default_factory=dict)
+    policies: PolicyStore = field(init=False)
     incidents: dict[tuple[str, str], Incident] = field(default_factory=dict)
     healths: dict[str, ReceivedHealth] = field(default_factory=dict)
     """By node."""
@@ -82,6 +84,16 @@ class ObjectCache:
     _clock: _Clock = field(default_factory=_Clock)
     _delays: Delays = field(default_factory=Delays)
     _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def __post_init__(self) -> None:
+        """The policies report through the same callbacks."""
+        self.policies = PolicyStore(self._is_bad, self._is_over, observes_unread=True)
+
+    def _is_bad(self, text: str) -> None:
+        self.bad(text)
+
+    def _is_over(self, error: OverBound) -> None:
+        self.over(error)
 
     # ---- what came
 
@@ -265,17 +277,11 @@ class ObjectCache:
 
     def on_policy(self, event: Event) -> None:
         """A FaultPolicy was written or deleted."""
-        uid = _uid(event)
-        if uid is None:
+        if event.change is Change.SYNCED:
             return
         with self._lock:
-            self.policies.pop(uid, None)
-            if event.change is Change.SET:
-                try:
-                    self.policies[uid] = fault_policy.policy_of(event.object)
-                except ObjectError as error:
-                    self.bad(f"{error}; its pods are observed only")
-                    self.policies[uid] = fault_policy.refused(event.object)
+            take = self.policies.set if event.change is Change.SET else self.policies.remove
+            take(event.object)
 
     def on_node(self, event: Event) -> None:
         """A node changed."""

@@ -65,13 +65,11 @@ class ContextBuilder:
     ) -> NamedPolicy | None:
         """The policy that holds; None: the defaults."""
         if pods:
-            return holding(list(self._store.policies.values()), key.namespace, pods[0].pod.labels)
+            return holding(
+                self._store.policies.of(key.namespace), key.namespace, pods[0].pod.labels
+            )
         named = live.policy if live is not None else None
-        policies = list(self._store.policies.values())
-        return next(
-            (each for each in policies if (each.namespace, each.name) == (key.namespace, named)),
-            None,
-        )
+        return self._store.policies.named(key.namespace, named) if named is not None else None
 
     def world(
         self, key: GangId, found: FoundOwner | None, pods: tuple[GangPod, ...], policy: FaultPolicy

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 
 from kcover_ebpf.api.fault_report import IdlePod
-from kcover_ebpf.api.pods import pod_of
+from kcover_ebpf.api.pods import about_pod, pod_of
 from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.errors import NotFound, ObjectError
@@ -54,13 +54,7 @@ class IdleEvents:
         if (pod.uid, pod.node) != (idle.uid, seen.report.node):
             _LOG.warning("node %s reports pod %s/%s of another node", seen.report.node, where, name)
             return
-        about = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "namespace": pod.namespace,
-            "name": pod.name,
-            "uid": pod.uid,
-        }
+        about = about_pod(pod.namespace, pod.name, pod.uid)
         text = text_of(idle, idle.age_s + seen.since_made_s(now_s))
         _LOG.info("pod %s/%s: %s", pod.namespace, pod.name, text)
         self._publish(about, REASON, text, False)

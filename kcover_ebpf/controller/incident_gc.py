@@ -13,7 +13,6 @@ from kcover_ebpf.controller.owners import Owners
 from kcover_ebpf.controller.quota import close
 from kcover_ebpf.errors import KcoverError
 from kcover_ebpf.recovery import closing
-from kcover_ebpf.settings import RestartBudget
 from kcover_ebpf.tunables.controller import GC_PERIOD_S
 
 _LOG = logging.getLogger(__name__)
@@ -53,9 +52,7 @@ class IncidentCollector:
         known = list(self._store.incidents.values())
         for each in known:
             self._try(self._close, each)
-        policies = [each.policy for each in list(self._store.policies.values())]
-        windows = [each.restarts.window_seconds for each in policies]
-        window_s = max([RestartBudget().window_seconds, *windows])
+        window_s = self._store.policies.longest_window_s
         old = closing.outdated(known, self._store.wall(), window_s)
         # some may be kept by another finalizer, or by a webhook: the others are not to wait for them
         left = [each for each in old if not each.is_leaving]

@@ -25,7 +25,7 @@ from kcover_ebpf.errors import ApiError, ObjectError
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.kube.paths import segment
 from kcover_ebpf.kube.reflector import Change, Event
-from kcover_ebpf.tunables.controller import TRIGGER_S
+from kcover_ebpf.tunables.controller import TRIGGER_S, TRIGGERS_OF_ONE
 
 _LOG = logging.getLogger(__name__)
 FIELDS = "involvedObject.kind=Pod,type=Warning"
@@ -37,6 +37,8 @@ class KcoverEvents:
 
     def __init__(self, session: ApiClient, store: ObjectCache) -> None:
         self._session, self._store = session, store
+        self._asked: dict[str, list[float]] = {}
+        """By namespace, when one of its pods was asked for (unix seconds)."""
 
     def on_event(self, event: Event) -> None:
         """An Event was written."""
@@ -49,6 +51,8 @@ class KcoverEvents:
         if age_s >= TRIGGER_S:
             return
         about = event.object.get("involvedObject") or {}
+        if not self._has_turn(str(about.get("namespace"))):
+            return
         try:
             where, name = (segment(str(about.get(key))) for key in ("namespace", "name"))
             pod = pod_of(self._session.get(f"/api/v1/namespaces/{where}/pods/{name}"))
@@ -64,6 +68,26 @@ class KcoverEvents:
                 self._verdict(event.object, pod, age_s),
             )
             self._store.changed(key)
+
+    def _has_turn(self, namespace: str) -> bool:
+        """Each Event costs a request, and whoever may write Events writes any number."""
+        now_s = self._store.wall()
+        for key in [
+            key
+            for key, (at_s, _) in list(self._store.triggers.items())
+            if now_s - at_s >= TRIGGER_S
+        ]:
+            self._store.triggers.pop(key, None)
+        self._asked = {
+            each: kept
+            for each, times in self._asked.items()
+            if (kept := [at_s for at_s in times if now_s - at_s < TRIGGER_S])
+        }
+        times = self._asked.setdefault(namespace, [])
+        if len(times) >= TRIGGERS_OF_ONE:
+            return False
+        times.append(now_s)
+        return True
 
     def _verdict(self, event: Mapping[str, Any], pod: Pod, age_s: float) -> GangVerdict:
         who = (event.get("source") or {}).get("component") or event.get("reportingComponent") or "?"

@@ -25,7 +25,8 @@ from kcover_ebpf.controller.pod_cache import PodCache
 from kcover_ebpf.controller.repairs import Repairs
 from kcover_ebpf.controller.telemetry import ControllerTelemetry
 from kcover_ebpf.controller.workqueue import WorkQueue
-from kcover_ebpf.errors import ApiError, KcoverError
+from kcover_ebpf.errors import ApiError, KcoverError, OverBound
+from kcover_ebpf.host import over_bounds
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.kube.leader_election import LeaderElector
 from kcover_ebpf.kube.reflector import Event, Reflector
@@ -35,6 +36,7 @@ from kcover_ebpf.recovery.repair import RepairLimits
 from kcover_ebpf.tunables.controller import (
     LONGEST_REST_S,
     LONGEST_RETRY_S,
+    OWNER_REQUEST_S,
     REST_FACTOR,
     RESYNC_S,
     RETRY_S,
@@ -70,14 +72,16 @@ class Controller:
 
     def __init__(self, session: ApiClient, settings: ControllerOptions) -> None:
         self._settings = settings
-        self._queue: WorkQueue[GangId | str] = WorkQueue()
+        self._queue: WorkQueue[GangId | str] = WorkQueue(
+            share=max(1, settings.workers // 4), owner_of=_namespace_of
+        )
         self._failures: dict[GangId | str, int] = {}
         self._stop = threading.Event()
-        store = self._store = ObjectCache(self._queue.add, self._queue.add, self._bad)
+        store = self._store = ObjectCache(self._queue.add, self._queue.add, self._bad, self._over)
         self._writer = ApiWriter(session, self._suspect, lambda: self._elector.leads)
         self._story = ControllerTelemetry(store, self._writer, time.time)
-        self._gangs = PodCache(session, self._queue.add, self._watch_failed)
-        owners, limits = Owners(session), settings.limits
+        self._gangs = PodCache(session, self._queue.add, self._watch_failed, self._over)
+        owners, limits = Owners(session.hurried(OWNER_REQUEST_S)), settings.limits
         self._jobs = GangReconciler(store, self._gangs, owners, self._writer, self._story, limits)
         self._nodes = NodeReconciler(
             session, lambda: self._writer.api, store, settings.about_nodes, self._story.event
@@ -225,8 +229,8 @@ class Controller:
                 self._queue.add(key, again_s)
         return 0.0
 
-    def _suspect(self, node: str, reason: str) -> None:
-        self._nodes.suspect(node, reason)
+    def _suspect(self, node: str, reason: str, namespace: str) -> None:
+        self._nodes.suspect(node, reason, namespace)
 
     def _breakers(self) -> dict[str, bool]:
         limits = self._settings.limits
@@ -236,6 +240,10 @@ class Controller:
     def _bad(self, text: str) -> None:
         self._story.failed("read", "objects")
         _LOG.warning("%s", text)
+
+    def _over(self, error: OverBound) -> None:
+        over_bounds.count(error.what)
+        self._story.over(error)
 
     def _watch_failed(self, error: ApiError) -> None:
         self._story.failed("watch", "objects")
@@ -258,3 +266,8 @@ class Controller:
 
     def _ready(self) -> str:
         return "" if self._synced() else "not synced with the API server yet"
+
+
+def _namespace_of(key: GangId | str) -> str | None:
+    """Whose share of the workers a key takes; None for a node."""
+    return None if isinstance(key, str) else key.namespace

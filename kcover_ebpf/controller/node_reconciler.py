@@ -15,7 +15,9 @@ from kcover_ebpf.api.fault_report import ReportedDeviceFault
 from kcover_ebpf.api.node_health import HEALTHS, ReceivedHealth
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.device_taints import DeviceTaints
+from kcover_ebpf.controller.suspicions import Suspicions
 from kcover_ebpf.errors import ApiError, NotFound
+from kcover_ebpf.facts.health import Result
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.recovery.node_health import (
@@ -87,6 +89,7 @@ class NodeReconciler:
         self._store, self._limits, self._notify = store, limits, notify
         self._lock = threading.Lock()
         self._said: dict[str, str] = {}
+        self._suspicions = Suspicions()
         self.devices = DeviceTaints(session, writes, self._say)
         self._lifted: dict[str, float] = {}
         """Node -> the clearance after which the taints of its devices were taken back."""
@@ -181,18 +184,31 @@ class NodeReconciler:
             if not self.devices.by_others(node.name):
                 self.devices.untaint(node, rule)
 
-    def suspect(self, name: str, reason: str) -> None:
-        """Cordon a node for another reason than a device; within the breaker. Raises `ApiError`."""
+    def suspect(self, name: str, reason: str, namespace: str) -> None:
+        """Cordon a node for another reason than a device, on the word of a namespace; within the breaker.
+
+        Raises `ApiError`.
+        """
         raw = self._store.raw_nodes.get(name)
         if raw is None:
             return
         node = view_of(raw)
+        now_s, health = self._store.wall(), self._store.healths.get(name)
+        is_clean = (
+            health is not None
+            and not health.is_stale(now_s)
+            and health.health.result is Result.PASS
+        )
         with self._lock:
+            why_not = self._suspicions.why_not(name, namespace, now_s, is_clean=is_clean)
+            if why_not is not None:
+                self._say(node, "KcoverNotCordoned", f"not cordoned: {reason}, but {why_not}", True)
+                return
             room = self._room(suspects=True)
             self._do(node, suspect(node, reason, self._store.wall(), self._policy(), room), {})
 
     def _policy(self) -> NodeActions:
-        found = holding(list(self._store.policies.values()), self._limits.namespace, {})
+        found = holding(self._store.policies.of(self._limits.namespace), self._limits.namespace, {})
         return (found.policy if found is not None else FaultPolicy()).node
 
     def _room(self, suspects: bool) -> bool:

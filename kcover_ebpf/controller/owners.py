@@ -12,12 +12,12 @@ from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.incident import JobRef
 from kcover_ebpf.api.job_kinds import gang_of, is_armed
 from kcover_ebpf.api.pods import Owner, owner_of
-from kcover_ebpf.errors import NotFound
+from kcover_ebpf.errors import NotFound, Unreachable
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.kube.paths import segment
 from kcover_ebpf.recovery.context import SUSPENDED_BY, GangPod, SuspendSwitch, TopOwner
 from kcover_ebpf.recovery.methods import KindMethod, ReplaceMethod, at, group_of, path, restarts
-from kcover_ebpf.tunables.controller import OWNERS_KEPT_S
+from kcover_ebpf.tunables.controller import KIND_SILENT_S, OWNER_SLOW_S, OWNERS_KEPT_S
 
 _MOST_STEPS = 6
 _MOST_BRANCHES = 16
@@ -83,9 +83,24 @@ class Owners:
 
     def __init__(self, session: ApiClient, clock: Callable[[], float] = time.monotonic) -> None:
         self._session, self._clock = session, clock
-        self._links: dict[tuple[str, str], tuple[float, _OwnerLink]] = {}
-        """By namespace and uid: any account may write the uid of a foreign object into an ownerReference."""
+        self._links: dict[tuple[str, str], tuple[float, _OwnerLink | None]] = {}
+        """By namespace and uid: any account may write the uid of a foreign object into an ownerReference. None: there
+        was no such object, and a tenant may name as many as it likes."""
         self._queue_version: str | None = None
+        self._silent_until_s: dict[tuple[str, str], float] = {}
+        """Kinds that did not answer in time are not asked again before."""
+
+    def _read(self, api_version: str, plural: str, namespace: str, name: str) -> dict[str, Any]:
+        """One object; `Unreachable` at once while its kind does not answer: a conversion webhook may hang."""
+        kind, began_s = (api_version, plural), self._clock()
+        if began_s < self._silent_until_s.get(kind, 0.0):
+            raise Unreachable(f"{plural} of {api_version} did not answer a moment ago")
+        try:
+            return self._session.get(_path(api_version, plural, namespace, name))
+        except Unreachable:
+            if self._clock() - began_s > OWNER_SLOW_S:
+                self._silent_until_s[kind] = self._clock() + KIND_SILENT_S
+            raise
 
     def of_pods(
         self, namespace: str, pods: Sequence[GangPod], job: JobRef | None = None
@@ -139,7 +154,7 @@ class Owners:
             return FoundOwner(TopOwner(ref, None))
         if raw is None:
             try:
-                raw = self._session.get(_path(ref.api_version, row.plural, namespace, ref.name))
+                raw = self._read(ref.api_version, row.plural, namespace, ref.name)
             except NotFound:
                 return None
         metadata = raw.get("metadata") or {}
@@ -191,19 +206,23 @@ class Owners:
             return None, None
         plural = "pods" if row is None else row.plural
         try:
-            raw = self._session.get(_path(owner.api_version, plural, namespace, owner.name))
+            raw = self._read(owner.api_version, plural, namespace, owner.name)
         except NotFound:
-            return None, None
+            raw = {}
         metadata = raw.get("metadata") or {}
         if metadata.get("uid") != owner.uid:
+            self._keep(key, None)
             return None, None
         above = [owner_of(each) for each in metadata.get("ownerReferences") or ()]
         armed = is_armed(metadata.get("labels") or {})
         link = _OwnerLink(armed, next((each for each in above if each.controller), None))
+        self._keep(key, link)
+        return link, raw
+
+    def _keep(self, key: tuple[str, str], link: _OwnerLink | None) -> None:
         if len(self._links) > 10_000:
             self._links.clear()
         self._links[key] = self._clock(), link
-        return link, raw
 
     def _target(
         self, namespace: str, ref: JobRef, row: KindMethod, raw: Mapping[str, Any]

@@ -14,19 +14,28 @@ from typing import Any
 
 from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.job_kinds import OWNER_UID, POD_UID, gang_of, job_kinds, selects
-from kcover_ebpf.api.pods import Owner, Pod, pod_of
-from kcover_ebpf.errors import ApiError, ObjectError
+from kcover_ebpf.api.pods import Owner, Pod, about_pod, kept_bytes, pod_of
+from kcover_ebpf.api.shares import Shares
+from kcover_ebpf.errors import ApiError, ObjectError, OverBound
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.kube.reflector import Change, Event, Reflector
 from kcover_ebpf.recovery.context import GangPod
+
+_MOST_BYTES, _MOST_OF_ONE_BYTES = 160 << 20, 64 << 20
+"""Of the pods of one watch, in all namespaces and in one: 20,000 pods of a job take 50 MiB."""
 
 
 class Pods:
     """The pods that one watch shows, by gang. Thread-safe."""
 
-    def __init__(self, key_of: Callable[[Pod], GangId | None]) -> None:
-        """`key_of`: the gang of a pod; None where it is not meant."""
-        self._key_of = key_of
+    def __init__(
+        self,
+        key_of: Callable[[Pod], GangId | None],
+        over: Callable[[OverBound], None] = lambda _: None,
+    ) -> None:
+        """`key_of`: the gang of a pod; None where it is not meant. `over` receives pods that are not kept."""
+        self._key_of, self._over = key_of, over
+        self._shares = Shares(_MOST_BYTES, _MOST_OF_ONE_BYTES)
         self._gangs: dict[GangId, dict[str, GangPod]] = {}
         self._keys: dict[str, GangId] = {}
         """Gang of each pod, by uid."""
@@ -54,16 +63,23 @@ class Pods:
             return self._drop(str((event.object.get("metadata") or {}).get("uid")))
         try:
             found = gang_pod(event.object)
+        except OverBound as error:
+            self._over(error)
+            return self._drop(error.about["uid"])
         except ObjectError:
             return None
         key = self._key_of(found.pod)
         if key is None:
             return self._drop(found.pod.uid)
         with self._lock:
+            if not self._shares.take(found.pod.uid, key.namespace, kept_bytes(found.pod)):
+                self._over(_over_share(found.pod))
+                return self._remove(found.pod.uid)
             before = self._keys.get(found.pod.uid)
             if before is not None and before != key:
                 # labels of a pod may be changed by hand
                 self._remove(found.pod.uid)
+                self._shares.take(found.pod.uid, key.namespace, kept_bytes(found.pod))
             self._keys[found.pod.uid] = key
             self._gangs.setdefault(key, {})[found.pod.uid] = found
             self._sorted.pop(key, None)
@@ -77,6 +93,7 @@ class Pods:
         key = self._keys.pop(uid, None)
         if key is None:
             return None
+        self._shares.drop(uid)
         gang = self._gangs[key]
         del gang[uid]
         if not gang:
@@ -95,8 +112,9 @@ class _Informer:
         key_of: Callable[[Pod], GangId | None],
         changed: Callable[[GangId | None], None],
         failed: Callable[[ApiError], None],
+        over: Callable[[OverBound], None],
     ) -> None:
-        self.pods = Pods(key_of)
+        self.pods = Pods(key_of, over)
         self._changed = changed
         path, query = asked
         self.watch = Reflector(session, path, query, self._on_event, failed)
@@ -114,14 +132,17 @@ class PodCache:
         session: ApiClient,
         changed: Callable[[GangId], None],
         failed: Callable[[ApiError], None],
+        over: Callable[[OverBound], None] = lambda _: None,
     ) -> None:
-        """`changed` receives gangs that were asked for, until they are forgotten."""
-        self._session, self._notify, self._failed = session, changed, failed
+        """`changed` receives gangs that were asked for, until they are forgotten; `over` pods that are not kept."""
+        self._session, self._notify, self._failed, self._over = session, changed, failed, over
         self._wanted: set[GangId] = set()
         self._own: dict[GangId, _Informer] = {}
         self._lock = threading.Lock()
         self._shared = {
-            labels: _Informer(session, ("/api/v1/pods", query), _key_of, self._changed, failed)
+            labels: _Informer(
+                session, ("/api/v1/pods", query), _key_of, self._changed, failed, over
+            )
             for labels, query in _watched()
         }
 
@@ -176,6 +197,7 @@ class PodCache:
             lambda pod: key if selects(key.labels, pod) else None,
             lambda _: self._changed(key),
             self._failed,
+            self._over,
         )
         made.watch.start()
         return made
@@ -192,6 +214,11 @@ def _watched() -> Iterator[tuple[tuple[str, ...], dict[str, str]]]:
         wanted = [*labels, *(f"!{label}" for label in earlier)]
         yield tuple(sorted(labels)), {"labelSelector": ",".join(wanted)}
         earlier.append(labels[0])
+
+
+def _over_share(pod: Pod) -> OverBound:
+    detail = f"its namespace has more than {_MOST_OF_ONE_BYTES >> 20} MiB of pods of jobs: it is not watched"
+    return OverBound("pods", about_pod(pod.namespace, pod.name, pod.uid), detail)
 
 
 def _key_of(pod: Pod) -> GangId:

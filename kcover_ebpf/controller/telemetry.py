@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator
 from threading import Thread
@@ -20,9 +21,13 @@ from kcover_ebpf.api.incident import FailureClass, Incident, Phase, RestartMetho
 from kcover_ebpf.controller.api_writer import ApiWriter
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.event_recorder import EventRecorder
+from kcover_ebpf.errors import OverBound
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.output.metrics import DETECTION_BUCKETS_S
+from kcover_ebpf.output.over_bounds_metric import OverBounds
+from kcover_ebpf.tunables.controller import OVER_SAID_S
 
+_LOG = logging.getLogger(__name__)
 _LOST = ("detect", "decide", "shut_down", "reschedule", "first_progress")
 _REQUESTS = (
     ("watch", "objects"),
@@ -41,6 +46,8 @@ _REASONS = {
     Phase.REFUSED: "KcoverRefused",
     Phase.FAILED: "KcoverFailed",
 }
+_OVER = "KcoverOverBound"
+_MOST_OVER = 1000
 _WARNINGS = (Phase.OPEN, Phase.DECIDED, Phase.SHUTTING_DOWN, Phase.REFUSED, Phase.FAILED)
 
 
@@ -53,12 +60,14 @@ class ControllerTelemetry:
         self.leads: Callable[[], bool] = lambda: False
         self.breakers: Callable[[], dict[str, bool]] = dict
         self.cordoned: Callable[[], int] = lambda: 0
+        self._said_over_s: dict[tuple[str, str], float] = {}
         self.created_s: dict[str, float] = {}
         """Creation of each job with an incident, by its uid; unix seconds."""
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self.registry.register(self)
+        self.registry.register(OverBounds())
         self._detection = self._histogram(
             "kcover_detection_seconds", "Time from fault onset to verdict."
         )
@@ -126,6 +135,19 @@ class ControllerTelemetry:
     def event(self, about: dict[str, str], reason: str, text: str, warning: bool) -> None:
         """Publish about an object that is in no incident; each reason is its own series."""
         self._events.publish(reason, about, reason, text, warning)
+
+    def over(self, error: OverBound) -> None:
+        """Say that an object of a tenant is not kept: of each namespace once in a while, at the first that is not."""
+        key, now_s = (error.what, error.about["namespace"]), self._wall()
+        if (
+            now_s - self._said_over_s.get(key, 0.0) < OVER_SAID_S
+            or len(self._said_over_s) >= _MOST_OVER
+        ):
+            return
+        self._said_over_s[key] = now_s
+        _LOG.warning("%s", error)
+        if self.leads():
+            self._events.publish("over", error.about, _OVER, error.detail, True)
 
     def _count(self, before: Status | None, now: Status) -> None:
         if before is None and now.since_s is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -17,8 +18,17 @@ _MOST_RESTS = 1000
 class WorkQueue(Generic[_Key]):
     """Thread-safe; times are monotonic seconds."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        share: int | None = None,
+        owner_of: Callable[[_Key], str | None] = lambda _: None,
+    ) -> None:
+        """`share`: how many keys of one owner are handled at a time, None: any number; `owner_of` None: of no owner."""
+        self._clock, self._share, self._owner_of = clock, share, owner_of
+        self._running: Counter[str] = Counter()
+        self._parked: dict[str, dict[_Key, None]] = {}
+        """Came due while their owner had its share, in order."""
         self._heap: list[tuple[float, int, _Key]] = []
         self._due: dict[_Key, float] = {}
         self._busy: set[_Key] = set()
@@ -50,13 +60,40 @@ class WorkQueue(Generic[_Key]):
                 if wait_s is not None and wait_s <= 0:
                     _, _, key = heapq.heappop(self._heap)
                     del self._due[key]
-                    if key not in self._busy:
+                    if key in self._busy:
+                        self._again.add(key)
+                    elif self._has_room(key):
                         self._busy.add(key)
                         return key
-                    self._again.add(key)
                     continue
                 self._ready.wait(wait_s)
             return None
+
+    def _has_room(self, key: _Key) -> bool:
+        owner = self._owner_of(key)
+        if owner is None or self._share is None:
+            return True
+        if self._running[owner] >= self._share:
+            self._parked.setdefault(owner, {})[key] = None
+            return False
+        self._running[owner] += 1
+        return True
+
+    def _leave(self, key: _Key) -> _Key | None:
+        """A key was handled; the one of its owner that waited longest."""
+        owner = self._owner_of(key)
+        if owner is None or self._share is None:
+            return None
+        self._running[owner] -= 1
+        if self._running[owner] <= 0:
+            del self._running[owner]
+        parked = self._parked.get(owner, {})
+        first = next(iter(parked), None)
+        if first is not None:
+            del parked[first]
+        if not parked:
+            self._parked.pop(owner, None)
+        return first
 
     def _next_s(self) -> float | None:
         # entries that an earlier one replaced are passed over
@@ -68,12 +105,15 @@ class WorkQueue(Generic[_Key]):
         """The pass is over; what came meanwhile may be taken `rest_s` from now."""
         with self._ready:
             self._busy.discard(key)
+            waited = self._leave(key)
             if rest_s > 0:
                 self._rest(key, rest_s)
             again = key in self._again
             self._again.discard(key)
         if again:
             self.add(key)
+        if waited is not None:
+            self.add(waited, 0.0)
 
     def _rest(self, key: _Key, rest_s: float) -> None:
         now_s = self._clock()

@@ -16,6 +16,7 @@ from kcover_ebpf.facts.host import ThreadReading, WaitedFile
 from kcover_ebpf.facts.kernel import NO_SYSCALL
 from kcover_ebpf.facts.syscalls import FIRST_ARGUMENT_IS_FD, SyscallTable
 from kcover_ebpf.host import proc_text, stack_words
+from kcover_ebpf.host.bounded import read_text
 from kcover_ebpf.host.procfs import boottime_ns
 from kcover_ebpf.ids import NS, Inode, Pid, Tid
 
@@ -70,18 +71,6 @@ def read_call(pid: Pid, tid: Tid, table: SyscallTable, known: int = NO_SYSCALL) 
     if name == "restart_syscall" and known != NO_SYSCALL:
         name = table.name(known)
     return Call(name, line.args, line.sp)
-
-
-def read_text(path: str) -> str:
-    """A file of /proc; empty where it cannot be read.
-
-    Lines end with a newline alone: names of programs and files hold other ends of lines (`str.splitlines`).
-    """
-    try:
-        with open(path, encoding="utf-8", errors="replace", newline="\n") as file:
-            return file.read()
-    except OSError:
-        return ""
 
 
 def deadline(pid: Pid, call: Call, since_ns: int) -> tuple[bool, int | None]:

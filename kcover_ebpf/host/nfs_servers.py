@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from kcover_ebpf.facts.host import StorageState
 from kcover_ebpf.host import proc_text
-from kcover_ebpf.host.blocked_call import read_text
+from kcover_ebpf.host.bounded import read_text
 from kcover_ebpf.ids import Pid
 
 # net/sunrpc/xprtsock.c and xprtrdma/transport.c, *_print_stats: columns of sends and of answers

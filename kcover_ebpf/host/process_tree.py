@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kcover_ebpf.errors import UsageError
+from kcover_ebpf.host.bounded import read_bytes
 from kcover_ebpf.host.proc_text import split_stat, status_numbers, status_words
 from kcover_ebpf.host.procfs import every_process
 
@@ -30,8 +31,7 @@ class Stat(NamedTuple):
 def read_stat(pid: int) -> Stat | None:
     """Parent, start and liveness of a process; None if there is none."""
     try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            _, words = split_stat(file.read())
+        _, words = split_stat(read_bytes(f"/proc/{pid}/stat").decode("utf-8", "replace"))
     except OSError:
         return None
     alive = words[0] not in ("Z", "X") or int(words[17]) > 1
@@ -59,8 +59,7 @@ def check_pid(pid: int) -> None:
     if stat is None or not stat.alive:
         raise UsageError(f"no process {pid}; `ps -ef` lists them")
     try:
-        with open(f"/proc/{pid}/status", "rb") as file:
-            status = file.read()
+        status = read_bytes(f"/proc/{pid}/status")
     except OSError as error:
         raise UsageError(f"no process {pid}; it has just exited") from error
     (owner,) = status_numbers(status, b"Tgid")

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+import signal
 import time
 from collections.abc import Collection
 from pathlib import Path
 
 from kcover_ebpf.facts.host import ProcessSeen
-from kcover_ebpf.host.proc_text import split_stat, status_numbers
+from kcover_ebpf.host import bounded, over_bounds
+from kcover_ebpf.host.proc_text import split_stat, status_numbers, status_words
 from kcover_ebpf.ids import NS, Pid
 
 PROC = Path("/proc")
+_SIGKILL_BIT = 1 << (signal.SIGKILL - 1)
 _TICK_NS = NS // os.sysconf("SC_CLK_TCK")
 _WORDS = 16
 _ENVIRON_BYTES = 256 * 1024
@@ -42,7 +44,7 @@ def read_process(pid: Pid, variables: Collection[str]) -> ProcessSeen | None:
     """
     folder = PROC / str(pid)
     try:
-        stat = (folder / "stat").read_text(encoding="utf-8", errors="replace")
+        stat = bounded.read_bytes(folder / "stat").decode("utf-8", "replace")
         argv = _read(folder / "cmdline", 8192)
         environ = _read(folder / "environ", _ENVIRON_BYTES)
     except (FileNotFoundError, ProcessLookupError):
@@ -67,36 +69,38 @@ def read_process(pid: Pid, variables: Collection[str]) -> ProcessSeen | None:
 
 
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel/", "/dev/infiniband/uverbs")
-_MOST_FILES = 65536
-"""Descriptors that are read of one process: some 2 us each."""
-
-
-def open_paths(pid: Pid, proc: Path = PROC) -> frozenset[str] | None:
-    """Where the descriptors of a process lead, as /proc words it; None where they cannot be read."""
-    folder = proc / str(pid) / "fd"
-    try:
-        names = os.listdir(folder)[:_MOST_FILES]  # noqa: PTH208 - a path object each costs more
-    except OSError:
-        return None
-    found = set()
-    for name in names:
-        with contextlib.suppress(OSError):  # closed meanwhile
-            found.add(os.readlink(folder / name))  # noqa: PTH115
-    return frozenset(found)
+_MOST_FILES = 16384
+"""Descriptors that are read of one process: some 2 us each. The kernel lists them by number, and devices are opened
+early."""
+_MOST_DEVICES, _MOST_NAME = 256, 256
+"""Of one process, and of the name of one: a container may give any file such a name."""
 
 
 def open_among(pid: Pid, paths: Collection[str], proc: Path = PROC) -> frozenset[str]:
-    """Those of `paths` that a process has open; none where its descriptors cannot be read."""
-    found = open_paths(pid, proc)
-    return frozenset() if found is None else found.intersection(paths)
+    """Those of `paths` that a process has open among its first descriptors; none where these cannot be read."""
+    try:
+        found, _ = bounded.links(proc / str(pid) / "fd", _MOST_FILES)
+    except OSError:
+        return frozenset()
+    return frozenset(each for each in found if each in paths)
 
 
 def open_devices(pid: Pid) -> frozenset[str] | None:
-    """Files of GPUs, accelerators and RDMA devices that a process has open, as it named them; None if it is gone."""
-    paths = open_paths(pid)
-    return (
-        paths if paths is None else frozenset(each for each in paths if each.startswith(_DEVICES))
-    )
+    """Files of GPUs, accelerators and RDMA devices that a process has open, as it named them.
+
+    None if it is gone, or has more descriptors than are read and none of these is one: then it is not known.
+    """
+    try:
+        links, is_cut = bounded.links(PROC / str(pid) / "fd", _MOST_FILES)
+    except OSError:
+        return None
+    found: set[str] = set()
+    for each in links:
+        if each.startswith(_DEVICES) and len(found) < _MOST_DEVICES:
+            found.add(each[:_MOST_NAME])
+    if is_cut:
+        over_bounds.count("descriptors")
+    return None if is_cut and not found else frozenset(found)
 
 
 def start_ns(pid: Pid) -> int | None:
@@ -104,9 +108,8 @@ def start_ns(pid: Pid) -> int | None:
 
     Reads a file that takes no lock of the process's memory, so it never blocks.
     """
-    try:
-        text = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
+    text = bounded.read_text(PROC / str(pid) / "stat")
+    if not text:
         return None
     # with a zombie leader the other threads may live, and then the sampler sees them
     return None if split_stat(text)[1][0] in "ZX" else parse_stat(text)[2]
@@ -121,7 +124,7 @@ def parse_stat(text: str) -> tuple[str, Pid, int]:
 def comm(pid: int, proc: Path = PROC) -> str:
     """The name of a process; empty if it is gone or unreadable. It may hold whatever ends a line."""
     try:
-        raw = (proc / str(pid) / "comm").read_bytes()
+        raw = bounded.read_bytes(proc / str(pid) / "comm")
     except OSError:
         return ""
     return raw.removesuffix(b"\n").decode(errors="replace")
@@ -135,18 +138,33 @@ def boot_id() -> str:
 def task_state(pid: int, tid: int | None = None) -> str:
     """The letter of a process's first thread, or of one of its threads; empty for one that is gone."""
     task = f"{pid}" if tid is None else f"{pid}/task/{tid}"
+    text = bounded.read_text(PROC / task / "stat")
+    return split_stat(text)[1][0] if text else ""
+
+
+def is_dying(pid: Pid) -> bool:
+    """True for a process that runs no more user code: it is gone, a zombie, or SIGKILL is pending for it.
+
+    What is in an uninterruptible call still ends that call (proc_pid_status(5): SigPnd of its first thread, ShdPnd).
+    """
     try:
-        text = (PROC / task / "stat").read_text(encoding="utf-8", errors="replace")
+        status = bounded.read_bytes(PROC / str(pid) / "status")
     except OSError:
-        return ""
-    return split_stat(text)[1][0]
+        return True
+    # a first thread that has ended leaves the others running
+    if status_words(status, b"State")[:1] in ([b"Z"], [b"X"]) and status_numbers(
+        status, b"Threads"
+    ) in ((), (0,), (1,)):
+        return True
+    pending = [word for field in (b"SigPnd", b"ShdPnd") for word in status_words(status, field)]
+    return any(int(word, 16) & _SIGKILL_BIT for word in pending)
 
 
 def namespace_numbers(pid: int, tid: int | None = None) -> tuple[int, ...]:
     """Its numbers in nested pid namespaces, ours first; empty once it is gone, or where it cannot be read."""
     task = f"{pid}" if tid is None else f"{pid}/task/{tid}"
     try:
-        return status_numbers((PROC / task / "status").read_bytes(), b"NSpid")
+        return status_numbers(bounded.read_bytes(PROC / task / "status"), b"NSpid")
     except OSError:
         return ()
 

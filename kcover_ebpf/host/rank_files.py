@@ -12,7 +12,7 @@ import os
 import stat
 from pathlib import PurePosixPath
 
-from kcover_ebpf.host import procfs
+from kcover_ebpf.host import bounded, file_systems, procfs
 from kcover_ebpf.host.proc_text import status_numbers
 from kcover_ebpf.ids import Pid
 
@@ -32,6 +32,8 @@ def opened(pid: Pid, path: str, flags: int, *, pipe: bool) -> int:
             raise RankFileError(f"{path} is not a {'named pipe' if pipe else 'regular file'}")
         if status.st_uid != _user(pid):
             raise RankFileError(f"{path} belongs to another user")
+        if (kind := file_systems.magic_of(found)) in file_systems.OF_THE_KERNEL:
+            raise RankFileError(f"{path} is on {file_systems.OF_THE_KERNEL[kind]}")
         # the same file, whatever the path leads to by now
         return os.open(f"/proc/self/fd/{found}", flags | os.O_NONBLOCK | os.O_CLOEXEC)
     finally:
@@ -59,4 +61,4 @@ def _found(pid: Pid, path: str) -> int:
 
 def _user(pid: Pid) -> int:
     """The user as whom the process creates files (the fourth number in /proc/PID/status)."""
-    return status_numbers((procfs.PROC / str(pid) / "status").read_bytes(), b"Uid")[3]
+    return status_numbers(bounded.read_bytes(procfs.PROC / str(pid) / "status"), b"Uid")[3]

@@ -12,7 +12,7 @@ import struct
 from bisect import bisect_right
 
 from kcover_ebpf.host import proc_text, stack_words
-from kcover_ebpf.host.blocked_call import read_text
+from kcover_ebpf.host.bounded import read_text
 from kcover_ebpf.host.proc_text import code_mappings
 from kcover_ebpf.ids import Pid, Tid
 

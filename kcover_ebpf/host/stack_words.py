@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import os
 import struct
+import threading
 import time
+from array import array
 from bisect import bisect_right
+from collections import OrderedDict
 from dataclasses import dataclass
 from posixpath import basename
 
 from kcover_ebpf.facts.host import Module
+from kcover_ebpf.host import bounded, over_bounds
 from kcover_ebpf.host.proc_text import code_mappings
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.tunables.host import MAPS_AGE_S
@@ -23,24 +27,36 @@ from kcover_ebpf.tunables.host import MAPS_AGE_S
 _STACK_BYTES = 2048
 _SIGNED = frozenset({"aarch64", "arm64"})
 _ADDRESS_MASK = (1 << 48) - 1
+_U64 = (1 << 64) - 1
+
+
+_MOST_MAPPINGS = 2048
+"""Executable ones of a process, joined where they follow each other: an interpreter with PyTorch has 300 to 900."""
+_MOST_MAPS_BYTES = 8 << 20
+"""Of one maps file: some 80,000 mappings."""
+_MOST_KEPT = 262_144
+"""Mappings of all processes: 10 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Maps:
     read_s: float
-    starts: list[int]
-    ends: list[int]
+    starts: array[int]
+    ends: array[int]
     names: list[str]
-    bases: list[int]
+    bases: array[int]
 
 
 class ProcessMemory:
-    """Reads the stacks of other processes; remembers their executable mappings for some seconds."""
+    """Reads the stacks of other processes; remembers their executable mappings for some seconds. Thread-safe."""
 
     def __init__(self, machine: str | None = None) -> None:
         """`machine` is what `os.uname().machine` says; None: this one."""
         self._machine = machine or os.uname().machine
-        self._maps: dict[Pid, _Maps] = {}
+        self._maps: OrderedDict[Pid, _Maps] = OrderedDict()
+        """The one read last at the end."""
+        self._kept_count = 0
+        self._lock = threading.Lock()
 
     def words(self, pid: Pid, stack_pointer: int) -> tuple[str, ...]:
         """Code words on the stack, innermost first; empty if the memory cannot be read."""
@@ -54,18 +70,33 @@ class ProcessMemory:
 
     def modules(self, pid: Pid) -> tuple[Module, ...]:
         """The executable mappings, read anew; empty if they cannot be read."""
-        maps = self._maps[pid] = _read_maps(pid)
+        maps = self._keep(pid)
         found = zip(maps.starts, maps.ends, maps.names, strict=True)
         return tuple(Module(*each) for each in found)
 
     def forget(self, pid: Pid) -> None:
         """Drop what was remembered about a process."""
-        self._maps.pop(pid, None)
+        with self._lock:
+            self._drop(pid)
+
+    def _drop(self, pid: Pid) -> None:
+        gone = self._maps.pop(pid, None)
+        self._kept_count -= len(gone.starts) if gone is not None else 0
 
     def _executable(self, pid: Pid) -> _Maps:
         maps = self._maps.get(pid)
         if maps is None or time.monotonic() - maps.read_s > MAPS_AGE_S:
-            maps = self._maps[pid] = _read_maps(pid)
+            maps = self._keep(pid)
+        return maps
+
+    def _keep(self, pid: Pid) -> _Maps:
+        maps = _read_maps(pid)
+        with self._lock:
+            self._drop(pid)
+            self._maps[pid] = maps
+            self._kept_count += len(maps.starts)
+            while self._kept_count > _MOST_KEPT:
+                self._drop(next(iter(self._maps)))
         return maps
 
 
@@ -96,18 +127,32 @@ def _word(maps: _Maps, value: int) -> str | None:
     index = bisect_right(maps.starts, value) - 1
     if index < 0 or value >= maps.ends[index]:
         return None
-    return f"{maps.names[index]}+{value - maps.bases[index]:x}"
+    return f"{maps.names[index]}+{(value - maps.bases[index]) & _U64:x}"
 
 
 def _read_maps(pid: Pid) -> _Maps:
-    maps = _Maps(time.monotonic(), [], [], [], [])
+    maps = _Maps(time.monotonic(), array("Q"), array("Q"), [], array("Q"))
+    names: dict[str, str] = {}
     try:
-        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace", newline="\n") as file:
-            for each in code_mappings(file):
-                maps.starts.append(each.start)
-                maps.ends.append(each.end)
-                maps.names.append(basename(each.path)[:32])
-                maps.bases.append(each.start - each.offset)
+        for each in code_mappings(bounded.lines(f"/proc/{pid}/maps", _MOST_MAPS_BYTES)):
+            name = basename(each.path)[:32]
+            # what lies before the mapping of a file's beginning is another mapping's: modulo, as addresses are
+            base = (each.start - each.offset) & _U64
+            last = len(maps.starts) - 1
+            if last >= 0 and (maps.ends[last], maps.names[last], maps.bases[last]) == (
+                each.start,
+                name,
+                base,
+            ):
+                maps.ends[last] = each.end
+                continue
+            if len(maps.starts) >= _MOST_MAPPINGS:
+                over_bounds.count("mappings")
+                break
+            maps.starts.append(each.start)
+            maps.ends.append(each.end)
+            maps.names.append(names.setdefault(name, name))
+            maps.bases.append(base)
     except OSError:
         pass
     return maps

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from kcover_ebpf.host.bounded import read_text
+
 
 def text(path: Path) -> str:
     """A file of sysfs without its newline; empty if it cannot be read."""
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""
+    return read_text(path).strip()
 
 
 def number(path: Path) -> int | None:

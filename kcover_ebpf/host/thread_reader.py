@@ -24,7 +24,8 @@ from kcover_ebpf.facts.host import (
 )
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.host import blocked_call, stack_words
-from kcover_ebpf.host.blocked_call import Call, read_text
+from kcover_ebpf.host.blocked_call import Call
+from kcover_ebpf.host.bounded import read_text
 from kcover_ebpf.host.nfs_servers import nfs_state
 from kcover_ebpf.host.procfs import boottime_ns, namespace_numbers, open_devices
 from kcover_ebpf.host.read_workers import Readers

@@ -30,7 +30,7 @@ from kcover_ebpf.facts.kernel import (
     Tick,
 )
 from kcover_ebpf.ids import NS, Pid, Tid
-from kcover_ebpf.kernel import features
+from kcover_ebpf.kernel import features, owners
 from kcover_ebpf.kernel.clock import tick_ns, tick_ns_between
 from kcover_ebpf.kernel.libbpf import kept_memory
 from kcover_ebpf.kernel.maps import BpfMap, RingBuffer
@@ -41,7 +41,12 @@ from kcover_ebpf.kernel.threads import ThreadSampler
 from kcover_ebpf.records import wire
 from kcover_ebpf.records.decode import decode, decode_stream
 from kcover_ebpf.settings import Settings
-from kcover_ebpf.tunables.host import LATE_PASS_PERIODS, LATE_SUSPENDED_NS, TICK_MEASURE_S
+from kcover_ebpf.tunables.host import (
+    LATE_PASS_PERIODS,
+    LATE_SUSPENDED_NS,
+    SWEEP_PAUSE_NS,
+    TICK_MEASURE_S,
+)
 
 _CALM = SampleRequest()
 _TOTALS_BYTES = ctypes.sizeof(wire.TotalsEvent)
@@ -78,6 +83,8 @@ class KernelSampler:
         self._roster = WatchedProcesses()
         self._lost_count = self._unsent_count = 0
         self._refused: set[Pid] = set()
+        self._owner_ids: dict[Pid, int] = {}
+        self._next_sweep_ns = 0
         self._refused_count = 0
         self._requests: dict[Pid, SampleRequest] = {}
         self._has_stale = self._has_new = False
@@ -109,18 +116,20 @@ class KernelSampler:
         """The maps of the base family, for further families to share."""
         return self._maps
 
-    def watch(self, pid: Pid) -> None:
+    def watch(self, pid: Pid, owner_id: int = 0) -> None:
         """Watch a process with all its threads; children it makes from now on follow by themselves.
 
-        A process beyond the capacity of 16,384 is not watched, and counted as lost.
+        `owner_id`: whose share of the tables it takes, and its children, 64 bits (`owners.of_pod`); 0: that of its
+        control group. A process beyond the capacity of 16,384 is not watched, and counted as lost.
         """
         now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         self._roster.add(pid, now_ns)
+        self._owner_ids[pid] = owner_id
         self._enter(pid, now_ns)
         self._has_new = True
 
     def _enter(self, pid: Pid, now_ns: int) -> None:
-        value = wire.ProcessValue(watched_ns=now_ns)
+        value = wire.ProcessValue(watched_ns=now_ns, owner_id=self._owner_ids.get(pid, 0))
         try:
             self._maps["processes"].add(_key(pid), bytes(value))
         except OSError as error:
@@ -140,6 +149,7 @@ class KernelSampler:
         self._sockets.forget(pid)
         self._roster.discard(pid)
         self._refused.discard(pid)
+        self._owner_ids.pop(pid, None)
         self._requests.pop(pid, None)
 
     @property
@@ -179,7 +189,9 @@ class KernelSampler:
         Descriptors are read for `socket_pids` only. All facts of a pass carry the same time.
         """
         # what is stale, and who is missing, only shows where every process is due
-        sweeps, doubts = self._has_stale, self._roster.in_doubt
+        now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        sweeps = self._has_stale and now_ns >= self._next_sweep_ns
+        doubts = self._roster.in_doubt
         is_whole = sweeps or doubts or (self._has_new and self._threads.visits_all)
         self._has_new = False
         facts: list[Fact] = []
@@ -195,6 +207,8 @@ class KernelSampler:
             facts += self._missed_exits(seen, state.boottime_ns)
         self._roster.compare(state.process_count, state.pid_sum)
         if sweeps:
+            # who fills a table has it walked, and others must not wait for that in each pass
+            self._next_sweep_ns = now_ns + SWEEP_PAUSE_NS
             self._forget_stale(state.id)
         facts.append(self._tick(state))
         self._previous = state
@@ -354,10 +368,17 @@ class KernelSampler:
     def _forget_stale(self, pass_id: int) -> None:
         """Make room: drop samples of threads and sockets that this pass did not see."""
         mark = pass_id.to_bytes(8, sys.byteorder)
+        kept: Counter[bytes] = Counter()
         for name in ("threads", "sockets"):
-            stale = [key for key, value in self._maps[name].items() if not value.startswith(mark)]
+            stale = []
+            for key, value in self._maps[name].items():
+                if not value.startswith(mark):
+                    stale.append(key)
+                elif name == "sockets":
+                    kept[value[owners.IN_SOCKET]] += 1
             for key in stale:
                 self._maps[name].delete(key)
+        owners.count_sockets(self._maps["owners"], kept)
         self._has_stale = False
 
 

@@ -21,7 +21,7 @@ from kcover_ebpf import __version__
 from kcover_ebpf.errors import ApiError, TooLarge, Unreachable, UsageError
 from kcover_ebpf.kube.access import IN_POD, Access, OfficialAccess, PodAccess
 from kcover_ebpf.kube.api_errors import refusal, said, unreachable
-from kcover_ebpf.tunables.kube import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, STREAM_SLACK_S, TOKEN_S
+from kcover_ebpf.tunables.kube import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, STREAM_SILENT_S, TOKEN_S
 
 MOST_PAGE_BYTES = 4 * 1024 * 1024
 """Of a page, or of one event: more than any object (etcd takes 1.5 MiB). As objects it may take ten times as much."""
@@ -115,7 +115,7 @@ class ApiClient:
     def stream(self, path: str, query: Mapping[str, str], timeout_s: int) -> Iterator[Object]:
         """Events of a watch, until the server ends it after `timeout_s`; close the iterator to leave early."""
         asked = {**query, "watch": "1", "timeoutSeconds": str(timeout_s)}
-        response = self._send("GET", path, asked, None, "", timeout_s + STREAM_SLACK_S)
+        response = self._send("GET", path, asked, None, "", STREAM_SILENT_S)
         try:
             yield from _lines(response)
         finally:

@@ -192,6 +192,8 @@ class Reflector:
         self._on_event, self._on_error = on_event, on_error
         self._plan = ListWatchState()
         self._page = PAGE
+        self._cached = True
+        """The first list may be asked for as the server has it in memory."""
         self._stop = threading.Event()
         self.thread = threading.Thread(target=self._run, name=f"watch {path}", daemon=True)
         """For who asks whether it lives."""
@@ -249,11 +251,17 @@ class Reflector:
 
     def _list(self) -> None:
         query = dict(self._query)
+        if not self.synced.is_set() and self._cached:
+            # from the server's memory, not from etcd: all agents begin at once. It may come as one page
+            query["resourceVersion"] = "0"
         self._plan.begin()
         while True:
             try:
                 page = self._transport.list(self._path, {**query, "limit": str(self._page)})
             except TooLarge:
+                if query.pop("resourceVersion", None):
+                    self._cached = False
+                    continue
                 if self._page == 1:
                     raise
                 # objects of a tenant may be a hundred times as large as others
@@ -264,6 +272,7 @@ class Reflector:
             if not metadata.get("continue"):
                 break
             query["continue"] = str(metadata["continue"])
+            query.pop("resourceVersion", None)  # a token says of which version it is
         self._notify(self._plan.listed(str(metadata.get("resourceVersion") or "")))
         self._plan.worked()
 

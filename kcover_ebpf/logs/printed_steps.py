@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,15 +12,30 @@ import re2
 from kcover_ebpf.logs import lines
 from kcover_ebpf.tunables.host import LATE_LINE_S
 
-_STEP = re.compile(
-    rb"(?i)\b(?:(?:global|train|training)[ _-]?)?(?:step|iteration|iter|batch)[\"']?\s*[:=#]?\s*\[?\s*"
-    rb"(\d{1,15})(?![.\d])|\b(\d{1,15})/\d{1,15} \["
+_BLANKS = rb"[\t\n\v\f\r ]*"
+_ASSIGNED = rb"[\"']?" + _BLANKS + rb"[:=#]?" + _BLANKS + rb"\[?" + _BLANKS
+_ENDS = rb"(?:[^.\d]|$)"
+
+
+def _compiled(pattern: bytes) -> re2._Regexp[bytes]:
+    """For bytes of any encoding. RE2, for whoever prints a line decides what is searched, and it takes linear time."""
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    return re2.compile(pattern, options=options)
+
+
+_STEP = _compiled(
+    rb"(?i)\b(?:(?:global|train|training)[ _-]?)?(?:step|iteration|iter|batch)"
+    + _ASSIGNED
+    + rb"(\d{1,15})"
+    + _ENDS
+    + rb"|\b(\d{1,15})/\d{1,15} \["
 )
-_EPOCH = re.compile(rb"(?i)\bepoch[\"']?\s*[:=#]?\s*\[?\s*(\d{1,9})(?![.\d])")
-_ASSIGNED = rb"[\"']?[\t\v\f\r ]*[:=#]?[\t\v\f\r ]*\[?[\t\v\f\r ]*\d+(?:[^.\d]|$)"
-# Whatever the two above match in a line, these do: RE2 searches a block ten times as fast as `re`.
-_STEP_SIGN = rb"(?:step|iteration|iter|batch)" + _ASSIGNED + rb"|\d/\d{1,15} \["
-_EPOCH_SIGN = rb"epoch" + _ASSIGNED
+_EPOCH = _compiled(rb"(?i)\bepoch" + _ASSIGNED + rb"(\d{1,9})" + _ENDS)
+_NUMBER_IN_LINE = _ASSIGNED.replace(rb"\n", b"") + rb"\d+" + _ENDS
+# Whatever the two above match in a line, these do.
+_STEP_SIGN = rb"(?:step|iteration|iter|batch)" + _NUMBER_IN_LINE + rb"|\d/\d{1,15} \["
+_EPOCH_SIGN = rb"epoch" + _NUMBER_IN_LINE
 _OTHER = {"stdout": b"stderr", "stderr": b"stdout"}
 _TIME_BYTES = 100
 """Longer than what the CRI puts in front of a line."""
@@ -91,7 +105,11 @@ def _time_s(raw: bytes) -> float:
 
 
 def _last_late(
-    pattern: re.Pattern[bytes], sign: re2._Regexp[bytes], block: bytes, stream: str, raised_s: float
+    pattern: re2._Regexp[bytes],
+    sign: re2._Regexp[bytes],
+    block: bytes,
+    stream: str,
+    raised_s: float,
 ) -> int | None:
     for raw in _backwards(block, sign):
         line = lines.parse(raw.decode("utf-8", "replace"))
@@ -116,7 +134,7 @@ def _backwards(block: bytes, sign: re2._Regexp[bytes]) -> Iterator[bytes]:
         end, size = start, 2 * size
 
 
-def _last(pattern: re.Pattern[bytes], text: bytes) -> int | None:
+def _last(pattern: re2._Regexp[bytes], text: bytes) -> int | None:
     number = None
     for match in pattern.finditer(text):
         number = int(next(group for group in match.groups() if group is not None))
@@ -124,12 +142,8 @@ def _last(pattern: re.Pattern[bytes], text: bytes) -> int | None:
 
 
 def _sign(stream: bytes, text: bytes) -> re2._Regexp[bytes]:
-    """Finds lines of a stream (CRI) that may have such a text, at the speed of RE2."""
-    options = re2.Options()
-    options.encoding = re2.Options.Encoding.LATIN1
-    return re2.compile(
-        rb"(?im)^[^ \n]+ " + stream + rb" [^\n]*?(?:" + text + rb")", options=options
-    )
+    """Finds lines of a stream (CRI) that may have such a text."""
+    return _compiled(rb"(?im)^[^ \n]+ " + stream + rb" [^\n]*?(?:" + text + rb")")
 
 
 _SIGNS = {

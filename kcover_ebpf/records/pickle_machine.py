@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
-MOST_BYTES = 8 << 20
+MOST_BYTES = 4 << 20
 """Of a pickle. A recorder of 2,000 calls, PyTorch's default, dumps 0.4 MB."""
 _MOST_STEPS = 600_000
 """Instructions: 2,000 calls with 25 frames each take 145,000, and 0.2 s to read."""

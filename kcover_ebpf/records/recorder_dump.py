@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,8 +19,15 @@ from kcover_ebpf.ids import Pid
 from kcover_ebpf.records import pickle_machine
 from kcover_ebpf.records.pickle_machine import PickleError
 
-_MOST_CALLS = 20_000
+_MOST_CALLS = 2_100
+"""The last ones; PyTorch's own ring has 2,000 by default. A stall is about the newest."""
 _MOST_GROUPS = 512
+_MOST_JSON_BYTES = 2 << 20
+_MOST_JSON_CONTAINERS = 60_000
+_MOST_JSON_COMMAS = 300_000
+"""Counted before anything is built: a byte of JSON can become thirty in memory. 2,000 calls have 20,000 and 60,000."""
+_MOST_RANKS_TEXT = 12 * 1024
+"""Of a list of `_MOST_MEMBERS`; one that is longer is of a larger group, whose members are not kept."""
 _MOST_MEMBERS = 1024
 """Of a group whose members are listed; a report carries the list once for each rank."""
 _MOST_TENSORS = 256
@@ -35,8 +42,7 @@ _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 """Of a number of PyTorch, and of the schema that a report must keep to."""
 _COMPLETED = "completed"
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "<")
-_Frames = dict[int, str]
-"""Texts of the frames of one dump by their identity: all its calls share them."""
+
 _ENDS = re.compile(r"(send|recv) (\d{1,9})(?:->|<-)(\d{1,9})")
 
 
@@ -84,32 +90,43 @@ def read(data: bytes) -> Dump:
     if not data:
         raise DumpError("the dump is empty")
     try:
-        raw = json.loads(data) if data[:1] == b"{" else pickle_machine.load(data)
+        raw = _json(data) if data[:1] == b"{" else pickle_machine.load(data)
     except PickleError as error:
         raise DumpError(f"the dump is not plain data: {error}") from None
     except (ValueError, RecursionError):
         raise DumpError("the dump is neither a pickle nor JSON") from None
     if not isinstance(raw, dict) or not isinstance(raw.get("version"), str):
         raise DumpError("the dump has no version: it is not one of a flight recorder")
-    entries = raw.get("entries")
-    frames: _Frames = {}
+    shared = _Shared()
     return Dump(
         _text(raw["version"], _NAME),
         _groups(raw.get("pg_config")),
         _status(raw.get("pg_status")),
         tuple(
             call
-            for each in _list(entries)[-_MOST_CALLS:]
-            if isinstance(each, dict) and (call := _call(each, frames)) is not None
+            for each in _list(raw.get("entries"))[-_MOST_CALLS:]
+            if (call := shared.call(each)) is not None
         ),
     )
+
+
+def _json(data: bytes) -> object:
+    containers = data.count(b"[") + data.count(b"{")
+    if (
+        len(data) > _MOST_JSON_BYTES
+        or containers > _MOST_JSON_CONTAINERS
+        or data.count(b",") > _MOST_JSON_COMMAS
+    ):
+        raise ValueError("more parts than a recorder has")
+    return json.loads(data)
 
 
 def _groups(raw: object) -> dict[str, tuple[str, tuple[int, ...]]]:
     found = {}
     for name, each in list(_dict(raw).items())[:_MOST_GROUPS]:
         ranks = _dict(each).get("ranks")
-        members = re.findall(r"\d{1,9}", ranks) if isinstance(ranks, str) else ()
+        text = ranks if isinstance(ranks, str) and len(ranks) <= _MOST_RANKS_TEXT else ""
+        members = re.findall(r"\d{1,9}", text)
         # a list that is cut would make strangers of members
         kept = tuple(map(int, members)) if len(members) <= _MOST_MEMBERS else ()
         found[_text(name, _NAME)] = _purpose(_dict(each).get("desc")), kept
@@ -130,36 +147,72 @@ def _status(raw: object) -> dict[int, DumpedStatus]:
     return found
 
 
-def _call(raw: Mapping[Any, Any], known: _Frames) -> DumpedCall | None:
-    """None for an entry without what makes it one."""
-    sequence, title = _whole(raw.get("collective_seq_id")), raw.get("profiling_name")
-    group = _list(raw.get("process_group"))
-    if sequence is None or not isinstance(title, str) or not group:
-        return None
-    message = raw.get("is_p2p") is True
-    if message:
-        sequence = _whole(raw.get("p2p_seq_id")) or 0
-    shapes = _shapes(raw.get("input_sizes"))
-    types = [_text(each, _NAME) for each in _list(raw.get("input_dtypes"))[:_MOST_TENSORS]]
-    backend, _, operation = title.rpartition(":")
-    # only NCCL says which are complete; of another backend they leave the list of work at their end
-    ended = raw.get("retired") is True and backend != "nccl"
-    call = RecordedCall(
-        sequence,
-        _text(operation, _NAME),
-        _text(group[0], _NAME),
-        _COMPLETED if ended else _text(raw.get("state"), _NAME),
-        sum(math.prod(each) for each in shapes) & _MOST,
-        _shape_text(shapes, types),
-        _place(tuple(_frames(raw.get("frames"), known))),
-    )
-    return DumpedCall(
-        _whole(raw.get("record_id")) or 0,
-        _whole(raw.get("pg_id")) or 0,
-        _purpose(group[1]) if len(group) > 1 else "",
-        call,
-        message,
-    )
+class _Shared:
+    """What calls of one dump have in common, read once.
+
+    A pickle may refer to one object from everywhere, so that 44 KiB of it are 2,000 calls of 256 tensors each. What was
+    read is known by the identity of the object, which lives as long as the dump.
+    """
+
+    def __init__(self) -> None:
+        self._calls: dict[int, DumpedCall | None] = {}
+        self._shapes: dict[int, tuple[int, str]] = {}
+        self._places: dict[int, str] = {}
+        self._frames: dict[int, str] = {}
+
+    def call(self, raw: object) -> DumpedCall | None:
+        """None for an entry without what makes it one."""
+        if id(raw) not in self._calls:
+            self._calls[id(raw)] = self._read(raw) if isinstance(raw, dict) else None
+        return self._calls[id(raw)]
+
+    def _read(self, raw: Mapping[Any, Any]) -> DumpedCall | None:
+        sequence, title = _whole(raw.get("collective_seq_id")), raw.get("profiling_name")
+        group = _list(raw.get("process_group"))
+        if sequence is None or not isinstance(title, str) or not group:
+            return None
+        message = raw.get("is_p2p") is True
+        if message:
+            sequence = _whole(raw.get("p2p_seq_id")) or 0
+        elements, sizes = self._sizes(raw.get("input_sizes"))
+        backend, _, operation = title.rpartition(":")
+        # only NCCL says which are complete; of another backend they leave the list of work at their end
+        ended = raw.get("retired") is True and backend != "nccl"
+        call = RecordedCall(
+            sequence,
+            _text(operation, _NAME),
+            _text(group[0], _NAME),
+            _COMPLETED if ended else _text(raw.get("state"), _NAME),
+            elements,
+            _text(" ".join([sizes, *_first_type(raw.get("input_dtypes"))]).strip(), _NAME),
+            self._place(raw.get("frames")),
+        )
+        return DumpedCall(
+            _whole(raw.get("record_id")) or 0,
+            _whole(raw.get("pg_id")) or 0,
+            _purpose(group[1]) if len(group) > 1 else "",
+            call,
+            message,
+        )
+
+    def _sizes(self, raw: object) -> tuple[int, str]:
+        """How many elements the tensors have, and their sizes as text."""
+        if id(raw) not in self._shapes:
+            shapes = _shapes(raw)
+            count = sum(math.prod(each) for each in shapes) & _MOST
+            self._shapes[id(raw)] = count, _shape_text(shapes)
+        return self._shapes[id(raw)]
+
+    def _place(self, raw: object) -> str:
+        if id(raw) not in self._places:
+            texts = (self._frame(each) for each in _list(raw)[:_MOST_FRAMES])
+            self._places[id(raw)] = _place([text for text in texts if text])
+        return self._places[id(raw)]
+
+    def _frame(self, raw: object) -> str:
+        if id(raw) not in self._frames:
+            self._frames[id(raw)] = _frame(_dict(raw))
+        return self._frames[id(raw)]
 
 
 def _shapes(raw: object) -> list[list[int]]:
@@ -173,19 +226,15 @@ def _shapes(raw: object) -> list[list[int]]:
     ]
 
 
-def _shape_text(shapes: Sequence[Sequence[int]], types: Sequence[str]) -> str:
+def _shape_text(shapes: Sequence[Sequence[int]]) -> str:
     shown = ["x".join(map(str, each)) or "scalar" for each in shapes[:_SHOWN_TENSORS]]
     if len(shapes) > _SHOWN_TENSORS:
         shown.append(f"and {len(shapes) - _SHOWN_TENSORS} more")
-    return _text(" ".join([", ".join(shown), *types[:1]]).strip(), _NAME)
+    return ", ".join(shown)
 
 
-def _frames(raw: object, known: _Frames) -> Iterable[str]:
-    for each in _list(raw)[:_MOST_FRAMES]:
-        if id(each) not in known:
-            known[id(each)] = _frame(_dict(each))
-        if text := known[id(each)]:
-            yield text
+def _first_type(raw: object) -> list[str]:
+    return [_text(each, _NAME) for each in _list(raw)[:1]]
 
 
 def _frame(frame: Mapping[Any, Any]) -> str:
@@ -237,10 +286,12 @@ def _whole(raw: object) -> int | None:
 
 def record_of(dump: Dump, pid: Pid, rank: int) -> RankRecord:
     """What is worth comparing with the other ranks' recordings."""
-    names = dict.fromkeys(dump.groups) | dict.fromkeys(each.call.group for each in dump.calls)
+    calls: dict[str, list[DumpedCall]] = {name: [] for name in dump.groups}
+    for each in dump.calls:
+        calls.setdefault(each.call.group, []).append(each)
     whole = not dump.calls or dump.calls[0].record == 0
     used = {each.call.group: each.record for each in dump.calls}
-    groups = [_group(dump, name, whole) for name in names]
+    groups = [_group(dump, name, made, whole) for name, made in calls.items()]
     groups.sort(key=lambda each: (not (each.pending or each.messages), -used.get(each.name, -1)))
     last = dump.calls[-1] if dump.calls else None
     return RankRecord(
@@ -251,9 +302,8 @@ def record_of(dump: Dump, pid: Pid, rank: int) -> RankRecord:
     )
 
 
-def _group(dump: Dump, name: str, whole: bool) -> RecordedGroup:
+def _group(dump: Dump, name: str, calls: Sequence[DumpedCall], whole: bool) -> RecordedGroup:
     """`whole`: the ring holds every call that the rank ever made."""
-    calls = [each for each in dump.calls if each.call.group == name]
     # other backends than NCCL list members under another name
     purpose, ranks = dump.groups.get(name, (calls[-1].purpose if calls else "", ()))
     collectives = [each for each in calls if not each.message]

@@ -225,7 +225,8 @@ class ProcessValue(ctypes.Structure):
         ("lead_tid", c_uint32),
         ("next_tid", c_uint32),
         ("unseen_reported", c_uint32),
-        ("pad", c_uint32),
+        ("socket_refused", c_uint32),
+        ("owner_id", c_uint64),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from kcover_ebpf.api.fault_policy import Approval, Level
+from kcover_ebpf.api.fault_policy import Approval, Bounds, Level
 from kcover_ebpf.api.incident import FailureClass, Lost, Phase, RestartAction, RestartMethod, Status
 from kcover_ebpf.api.job_kinds import ARMING_LABEL
 from kcover_ebpf.api.order import Order, Verb
@@ -50,6 +50,10 @@ class ClusterLimits:
     """Those of the job's own namespace among them."""
     most_here: int = 20
     """No more of one namespace: a tenant whose jobs crash all the time leaves room for the others."""
+    most_restarts: int = Bounds().max_restarts
+    """Of one job within its window, also where a user approves more: the operator's."""
+    shortest_pause_s: float = Bounds().backoff_seconds
+    """Before a second restart, likewise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +162,9 @@ def _restart(ask: RestartRequest, turn: RestartContext, merged: GangVerdict) -> 
     method, why = method_of(turn)
     if method is RestartMethod.NONE:
         return _settle(ask, turn, Phase.REFUSED, _no_method(turn, why))
-    if turn.restarts_left <= 0 and not ask.approved:
-        spent = f"the budget of {turn.policy.restarts.max} restarts is used up"
+    if _is_spent(ask, turn):
+        most = ask.gates.most_restarts if ask.approved else turn.policy.restarts.max
+        spent = f"the budget of {most} restarts is used up"
         if _loops(turn):
             return Transition(final_stop(turn, spent))
         return _settle(ask, turn, Phase.REFUSED, spent)
@@ -167,6 +172,13 @@ def _restart(ask: RestartRequest, turn: RestartContext, merged: GangVerdict) -> 
     if waits is not None:
         return _settle(ask, turn, Phase.DECIDED, waits[0], waits[1])
     return Transition(_act(turn, merged, method, _pause_left_s(ask, turn) > 0))
+
+
+def _is_spent(ask: RestartRequest, turn: RestartContext) -> bool:
+    """True if no restart is left. Who approves may go beyond the policy, and not beyond the operator's bound."""
+    if not ask.approved:
+        return turn.restarts_left <= 0
+    return turn.restarts_left + ask.gates.most_restarts - turn.policy.restarts.max <= 0
 
 
 def _too_little(merged: GangVerdict, turn: RestartContext) -> str | None:
@@ -235,10 +247,11 @@ def _why_wait(ask: RestartRequest, turn: RestartContext) -> tuple[str, float] | 
 
 
 def _pause_left_s(ask: RestartRequest, turn: RestartContext) -> float:
-    """What is left of the pause after the last restart; a person who approves need not wait."""
-    if ask.last_restart_s is None or ask.approved:
+    """What is left of the pause after the last restart; who approves waits for the operator's shortest only."""
+    if ask.last_restart_s is None:
         return 0.0
-    return max(0.0, ask.last_restart_s + turn.pause_s - turn.world.now_s)
+    pause_s = min(turn.pause_s, ask.gates.shortest_pause_s) if ask.approved else turn.pause_s
+    return max(0.0, ask.last_restart_s + pause_s - turn.world.now_s)
 
 
 def _loops(turn: RestartContext) -> bool:

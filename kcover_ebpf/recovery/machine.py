@@ -113,8 +113,13 @@ class RestartContext:
         return replace(status, order=order)
 
     def order_id(self, verb: Verb) -> str:
-        """What the ids of all orders of this kind begin with, while this method is tried."""
+        """The id of the first order of this kind while this method is tried; in later ones a "-" and more follow."""
         return f"{self.name}-{self.action.attempt}-{verb.value.lower()}"
+
+    def is_of(self, order: str, verb: Verb) -> bool:
+        """True for the id of an order of this kind, given while this method is tried."""
+        wanted = self.order_id(verb)
+        return order == wanted or order.startswith(f"{wanted}-")
 
     @property
     def before_s(self) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from kcover_ebpf.api.fault_report import AckResult
 from kcover_ebpf.api.incident import Phase
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.diagnosis.verdict import Cause
@@ -195,12 +196,15 @@ def _unkillable(turn: RestartContext, left: Sequence[GangPod]) -> list[GangPod]:
 def _is_fenced(turn: RestartContext, each: GangPod) -> bool:
     """True if no rank of the pod can continue computing beside the one that takes its place.
 
-    Its kubelet answers and the agent there has sent SIGKILL (what is in state D does nothing), or the node is marked to
-    be out of service. A node that is only out of reach may run the rank for hours.
+    Its kubelet answers and the agent there reports of this pod that none of its processes computes any more (what is in
+    state D with a SIGKILL pending does nothing), or the node is marked to be out of service. A node that is only out of
+    reach may run the rank for hours, and an order that was refused has killed nothing.
     """
-    node, killed = each.pod.node, turn.order_id(Verb.KILL_TERMINATING)
+    node, uid = each.pod.node, each.pod.uid
     acked = any(
-        ack.order.startswith(killed)
+        ack.result is AckResult.DONE
+        and uid in ack.pods
+        and turn.is_of(ack.order, Verb.KILL_TERMINATING)
         for seen in turn.world.reports
         for ack in seen.report.acks
         if seen.report.node == node

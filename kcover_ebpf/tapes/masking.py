@@ -26,7 +26,7 @@ _PLAIN_TARGET = re.compile(
     r"|/dev/(null|zero|full|tty\d*|u?random|fuse|kfd|accel/\w+|dri/\w+|infiniband/\w+|pts/\d+"
     r"|nvidia[\w-]*(/[\w-]+)*)"
 )
-_VERSION = re.compile(r"(_(cpu|cuda|hip|python))?[-.\d]*(so)?[-.\d]*")
+_VERSION = re.compile(r"(_(cpu|cuda|hip|python))?[-.\d]*(so[-.\d]*)?")
 _LIBRARIES = tuple(
     dict.fromkeys((*code_map.PREFIXES, *stacks.PLUMBING, *wait_table.FRAMEWORKS, *nccl.LIBRARIES))
 )

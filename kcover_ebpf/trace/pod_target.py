@@ -11,6 +11,7 @@ from pathlib import Path
 
 from kcover_ebpf.api.container_cgroup import containers_of_process
 from kcover_ebpf.host import procfs
+from kcover_ebpf.host.bounded import read_bytes
 from kcover_ebpf.tunables.trace import BEAT_MISSED_S
 
 _PAUSE = "pause"
@@ -47,7 +48,7 @@ class PodTarget:
 
     def _pod_of(self, pid: int) -> str | None:
         try:
-            text = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8", errors="replace")
+            text = read_bytes(f"/proc/{pid}/cgroup").decode("utf-8", "replace")
         except OSError:
             return None
         for found in containers_of_process(text):

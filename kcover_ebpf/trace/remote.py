@@ -6,15 +6,24 @@ its nodes.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from kcover_ebpf.api.job_kinds import gang_of
 from kcover_ebpf.api.pods import ContainerKind, Pod, pod_of
 from kcover_ebpf.cluster.gang_input import GangVerdict
-from kcover_ebpf.errors import ApiError, CannotObserve, Forbidden, NotFound, UsageError
+from kcover_ebpf.errors import (
+    ApiError,
+    CannotObserve,
+    Forbidden,
+    NotFound,
+    ObjectError,
+    UsageError,
+)
 from kcover_ebpf.kube.client import ApiClient, connect, namespace_of
 from kcover_ebpf.kube.exec import Exec
 from kcover_ebpf.output import formatting
@@ -98,7 +107,7 @@ def _running(pod: Pod) -> Pod:
 
 def _pods_of_job(session: ApiClient, options: TraceOptions) -> list[Pod]:
     found = session.list(f"/api/v1/namespaces/{options.namespace}/pods")
-    pods = [pod_of(each) for each in found.get("items", [])]
+    pods = _readable(found.get("items", []))
     gangs = [(pod, gang_of(pod)) for pod in pods]
     mine = [pod for pod, gang in gangs if gang.name == options.job]
     if not mine:
@@ -140,7 +149,10 @@ def _containers(pod: Pod, name: str | None) -> list[str]:
 def agent_on(session: ApiClient, node: str, namespace: str | None) -> tuple[str, str]:
     """Namespace and name of the agent's pod on a node; `CannotObserve` with what to do where there is none.
 
-    `namespace`: where to search; None: everywhere.
+    `namespace`: where to search; None: everywhere. Whoever may create pods may give one the labels of an agent, and
+    would learn what is asked and answer in its place. So an agent is what a DaemonSet made that sees all processes of
+    the node, which no tenant's pod may (Pod Security Standards, baseline); where several namespaces have one, none is
+    believed.
     """
     path = f"/api/v1/namespaces/{namespace}/pods" if namespace else "/api/v1/pods"
     query = {"labelSelector": _SELECTOR, "fieldSelector": f"spec.nodeName={node}"}
@@ -152,7 +164,13 @@ def agent_on(session: ApiClient, node: str, namespace: str | None) -> tuple[str,
         raise CannotObserve(
             "not allowed to list agents in all namespaces; name theirs with --agent-namespace"
         ) from error
-    agents = [pod_of(each) for each in found.get("items", [])]
+    agents = _readable(each for each in found.get("items", []) if _is_of_daemon_set(each))
+    places = sorted({pod.namespace for pod in agents})
+    if len(places) > 1:
+        raise CannotObserve(
+            f"pods in several namespaces say that they are the agent on node {node} ({', '.join(places[:8])}); "
+            "name the agents' one with --agent-namespace"
+        )
     ready = [pod for pod in agents if pod.phase == "Running" and pod.deleted_s is None]
     if not ready:
         where = f" in namespace {namespace}" if namespace else ""
@@ -162,6 +180,21 @@ def agent_on(session: ApiClient, node: str, namespace: str | None) -> tuple[str,
             "or run `kcover-ebpf` on the node itself"
         )
     return ready[0].namespace, ready[0].name
+
+
+def _is_of_daemon_set(raw: Mapping[str, Any]) -> bool:
+    owners = (raw.get("metadata") or {}).get("ownerReferences") or ()
+    kinds = {each.get("kind") for each in owners if each.get("controller") is True}
+    return kinds == {"DaemonSet"} and (raw.get("spec") or {}).get("hostPID") is True
+
+
+def _readable(raw: Iterable[Mapping[str, Any]]) -> list[Pod]:
+    """The pods among objects of the API; one that makes no sense, or is too large, keeps no other from being found."""
+    pods = []
+    for each in raw:
+        with contextlib.suppress(ObjectError):
+            pods.append(pod_of(each))
+    return pods
 
 
 def _command(place: TracedNode, *, live: bool, brief: bool) -> list[str]:

@@ -70,14 +70,16 @@ LONGEST_STOP_S = 15.0
 controller's, from which ours may differ by a few."""
 STOP_WAIT_S = 1.0
 """A process that has not stopped by then sits in an uninterruptible call."""
+KILL_WAIT_S = 0.5
+"""A container's other processes are killed by the kernel once its first has ended, which takes milliseconds."""
+JOURNAL_WAIT_S = 2.0
+"""A disk that has not taken the journal by then does not answer: what need not be on it is done without."""
 STOP_POLL_S = 0.002
 """Between two readings of which processes still run."""
 RESUMER_START_S = 5.0
 """An interpreter without packages takes 20 ms, and a second on a node that is busy. Chosen."""
 RESUMER_TAKES_S = 0.5
 """It does nothing but take packets: one that does not take them so long is dead or stopped. Chosen."""
-JOURNAL_WRITE_S = 2.0
-"""A disk that has not taken a few kilobytes by then does not answer: an order that must be on disk first is refused."""
 BUNDLE_LIMIT_S = 2.0
 """Time to write the evidence of a gang: its ranks are stopped meanwhile, and released after 10 s."""
 BUNDLES_KEPT = 32

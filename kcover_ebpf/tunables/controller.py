@@ -29,12 +29,20 @@ UNREADABLE_S = 30.0
 """A gang with an incident that a newer version wrote is left to that version."""
 IDLE_WATCHED_S = 30.0
 """A gang without a fault is watched for so long after its last one."""
+OWNER_REQUEST_S = 5.0
+"""A request for an owner is given up: a kind may be served by a webhook that hangs."""
+OWNER_SLOW_S = 2.0
+"""An owner that cannot be read after so long did not answer; a refusal comes at once."""
+KIND_SILENT_S = 15.0
+"""A kind that did not answer is not asked for so long, so that it takes one worker at a time and not all. Chosen."""
 OWNERS_KEPT_S = 60.0
 """What lies between a pod and its top owner hardly ever changes."""
 REPORT_LATE_S = 2.0
 """A report is taken to be older than its arrival when it comes so much later than others of its node."""
 TRIGGER_S = 180.0
 """An Event that asks for a recovery is not acted on when it is older."""
+TRIGGERS_OF_ONE = 60
+"""Events of one namespace that are looked up within `TRIGGER_S`: one every three seconds. Chosen."""
 RESERVED_S = 30.0
 """What was decided is in the store by then."""
 EVENT_SETTLE_S = 1.5
@@ -45,6 +53,8 @@ GC_PERIOD_S = 15.0
 """Between two searches for incidents that need not be kept."""
 QUOTA_LOGGED_S = 60.0
 """That a namespace is full is logged no more often."""
+OVER_SAID_S = 3600.0
+"""That a namespace has more than what is kept of one is said no more often: an Event lives for an hour by default."""
 IDLE_EVENT_AGAIN_S = 86400.0
 """Events live for an hour by default; a person who sees a pod once a day finds one in what keeps them."""
 TAINTS_LISTED_S = 30.0

@@ -118,3 +118,6 @@ PREFLIGHT_AGAIN_S = 10.0
 """Between two questions of a preflight that waits until its node passes. Chosen."""
 PREFLIGHT_PASSES_S = 20.0
 """A preflight that lets its job start ends sooner: `PREFLIGHT_REQUEST_S`, and Python's start on a tenth of a core."""
+
+SWEEP_PAUSE_NS = 10_000_000_000
+"""Between two sweeps of the tables of threads and sockets: a full one takes 0.3 s."""

@@ -11,8 +11,8 @@ CONNECT_TIMEOUT_S = 5.0
 """Two lost packets of a handshake (1 + 2 s) are forgiven."""
 REQUEST_TIMEOUT_S = 30.0
 """Half of what the API server itself allows a request by default (--request-timeout, 60 s)."""
-STREAM_SLACK_S = 15.0
-"""A stream that is silent for so long after the server should have ended it is dead."""
+STREAM_SILENT_S = 90.0
+"""A watch that is silent for so long is dead, though its connection is open: a server sends bookmarks each minute."""
 TOKEN_S = 10.0
 """For so long a token is not asked for again: the official client reads its whole configuration anew each time."""
 EXEC_POLL_S = 1.0

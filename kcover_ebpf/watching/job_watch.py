@@ -99,11 +99,11 @@ class JobWatch:
     def tracker(self, tracker: Tracker) -> None:
         self._judging.tracker = tracker
 
-    def join(self, pids: Iterable[int]) -> None:
-        """Watch those that are not watched yet."""
+    def join(self, pids: Iterable[int], owner_id: int = 0) -> None:
+        """Watch those that are not watched yet; `owner_id` as in `KernelSampler.watch`."""
         fresh = {Pid(pid) for pid in pids} - self.members
         for pid in fresh:
-            self._kernel.watch(pid)
+            self._kernel.watch(pid, owner_id)
             self.members.add(pid)
         self._introduce(fresh)
 

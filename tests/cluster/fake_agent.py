@@ -129,7 +129,11 @@ class FakeAgent:
                 if node in self.deaf or any(ack.order == wanted.id for ack in acks):
                     continue
                 count = sum(self._carry_out(wanted.verb, pod) for pod in pods)
-                acks.append(Ack(wanted.id, wanted.verb, AckResult.DONE, count))
+                going = [
+                    pod["metadata"]["uid"] for pod in pods if "deletionTimestamp" in pod["metadata"]
+                ]
+                killed = tuple(going) if wanted.verb is Verb.KILL_TERMINATING else ()
+                acks.append(Ack(wanted.id, wanted.verb, AckResult.DONE, count, pods=killed))
                 any_new = True
         return any_new
 

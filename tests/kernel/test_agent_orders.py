@@ -138,12 +138,14 @@ def test_only_pods_that_are_being_deleted_are_killed_and_later_ones_when_they_ar
     ack = bench.order(Verb.KILL_TERMINATING)
     assert ack is not None
     assert (ack.result, ack.processes) == (AckResult.PARTIAL, 2)
+    assert ack.pods == (going.uid,)
     wait_until(lambda: not going.pids())
     assert len(staying.pids()) == 3
     staying.deleting = True
     bench.registry.on_pod(staying.event())
     bench.executor.repeat()
     assert (bench.acks[-1].result, bench.acks[-1].processes) == (AckResult.DONE, 3)
+    assert bench.acks[-1].pods == tuple(sorted((going.uid, staying.uid)))
     wait_until(lambda: not staying.pids())
 
 
@@ -207,6 +209,26 @@ def test_without_a_disk_nothing_is_done(bench: Bench) -> None:
     assert ack.result is AckResult.REFUSED
     assert "cannot write" in (ack.text or "")
     assert "T" not in pod.states()
+
+
+def test_what_is_being_deleted_is_killed_without_a_disk(bench: Bench) -> None:
+    pod = bench.pod("a")
+    bench.folder.joinpath("orders.draft").mkdir()
+    pod.deleting = True
+    bench.registry.on_pod(pod.event())
+    ack = bench.order(Verb.KILL_TERMINATING)
+    assert ack is not None
+    assert (ack.result, ack.pods) == (AckResult.DONE, (pod.uid,))
+    wait_until(lambda: not pod.pids())
+
+
+def test_a_pod_without_processes_here_is_not_reported_as_killed(bench: Bench) -> None:
+    pod = bench.pod("a", containers=())
+    pod.deleting = True
+    bench.registry.on_pod(pod.event())
+    ack = bench.order(Verb.KILL_TERMINATING)
+    assert ack is not None
+    assert ack.pods == ()
 
 
 def test_the_thread_lets_go_without_being_asked(bench: Bench) -> None:

@@ -4,6 +4,7 @@ import os
 import signal
 import struct
 import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 
@@ -12,11 +13,13 @@ from kcover_ebpf.facts.kernel import (
     ProcessExit,
     ProcessFork,
     ProcessTotals,
+    SocketSample,
     ThreadSample,
     Tick,
 )
 from kcover_ebpf.hardware import families
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.kernel.owners import of_pod
 from kcover_ebpf.kernel.probes import FAMILIES, load_family
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
@@ -142,12 +145,14 @@ def test_a_process_without_room_is_watched_when_there_is_room_again() -> None:
 
 
 def fill_shares(kernel: KernelSampler, **counts: int) -> None:
-    """Have every control group appear to hold so many processes or threads, until the next pass."""
-    groups = kernel.maps["cgroups"]
-    for key, value in list(groups.items()):
-        pass_id, processes, threads, *_ = struct.unpack("=5Q", value)
+    """Have every owner appear to have so many processes, threads or sockets, until they are counted anew."""
+    owners = kernel.maps["owners"]
+    for key, value in list(owners.items()):
+        pass_id, processes, threads, _, _, sockets = struct.unpack("=6Q", value)
         processes, threads = counts.get("processes", processes), counts.get("threads", threads)
-        groups.update(key, struct.pack("=5Q", pass_id, processes, threads, processes, threads))
+        sockets = counts.get("sockets", sockets)
+        full = pass_id, processes, threads, processes, threads, sockets
+        owners.update(key, struct.pack("=6Q", *full))
 
 
 def test_a_control_group_that_forks_without_end_leaves_room_for_others() -> None:
@@ -187,3 +192,59 @@ def test_the_share_of_a_control_group_is_counted_anew_at_each_pass() -> None:
             unseen.append(totals[crowded.pid].unseen_count)
     # the pass that finds it full closes the count: what was there is visited again
     assert unseen[-1] == 0
+
+
+POD, OTHER = of_pod("11111111-1111-1111-1111-111111111111"), of_pod("2")
+
+
+def test_the_children_of_a_pod_take_its_share_whatever_their_control_group() -> None:
+    with (
+        KernelSampler.open(Settings()) as kernel,
+        running(program("repeat"), str(FIRINGS), program("exits"), "7") as parent,
+    ):
+        assert parent.line() == "ready"
+        kernel.watch(parent.pid, POD)
+        kernel.sample([])
+        fill_shares(kernel, processes=2_048 - 3)
+        parent.say()
+        parent.rest()
+        parent.wait()
+        lost = of_kind(kernel.sample([]), Tick)[0].lost_count
+    assert lost == FIRINGS - 3
+
+
+CONNECTS = """
+import socket, sys
+print("ready", flush=True)
+sys.stdin.readline()
+l = socket.socket(); l.bind(("127.0.0.1", 0)); l.listen(1)
+c = socket.create_connection(l.getsockname()); a, _ = l.accept(); c.sendall(b"x")
+print("done", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_pod_that_fills_its_share_of_sockets_leaves_room_for_others() -> None:
+    with (
+        KernelSampler.open(Settings()) as kernel,
+        running(sys.executable, "-c", CONNECTS) as full,
+        running(sys.executable, "-c", CONNECTS) as other,
+    ):
+        for each, owner in ((full, POD), (other, OTHER)):
+            assert each.line() == "ready"
+            kernel.watch(each.pid, owner)
+        kernel.sample([full.pid, other.pid])
+        fill_shares(kernel, sockets=16_384)
+        owners = kernel.maps["owners"]
+        key = OTHER.to_bytes(8, sys.byteorder)
+        owners.update(key, bytes(48))
+        for each in (full, other):
+            each.say()
+            assert each.line() == "done"
+        passes = [[*drained(kernel), *kernel.sample([full.pid, other.pid])] for _ in range(3)]
+        seen = {one.pid for each in passes for one in of_kind(each, SocketSample)}
+        lost = [of_kind(each, Tick)[0].lost_count for each in passes]
+        counts = struct.unpack("=6Q", dict(owners.items())[key])
+    assert seen == {other.pid}
+    assert lost == [1, 0, 0], "once for each process"
+    assert counts[-1] == 3

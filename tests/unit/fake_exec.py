@@ -40,6 +40,15 @@ def pod(
     }
 
 
+def agent_pod(name: str, node: str = "node1", phase: str = "Running") -> dict[str, Any]:
+    """A pod as the chart's DaemonSet makes it."""
+    made = pod(name, node, phase)
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d"}
+    made["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
+    made["spec"]["hostPID"] = True
+    return made
+
+
 def snapshot(node: str, name: str, number: int, state: State = State.FUTEX) -> list[str]:
     """The same with the report that is judged with those of other nodes: one rank, in a pod of this name."""
     rank = report_builders.rank(number, state, pod_uid=UIDS[name], world_size=2)
@@ -55,8 +64,8 @@ class FakeExecServer:
     def __init__(self) -> None:
         self.pods = [pod("a"), pod("b", "node2")]
         self.agents: dict[str, list[dict[str, Any]]] = {
-            "node1": [pod("agent-1")],
-            "node2": [pod("agent-2", "node2")],
+            "node1": [agent_pod("agent-1")],
+            "node2": [agent_pod("agent-2", "node2")],
         }
         self.refuse: dict[str, Exception] = {}
         self.commands: list[tuple[str, list[str]]] = []

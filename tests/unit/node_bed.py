@@ -6,16 +6,16 @@ from typing import Any
 
 from kcover_ebpf.agent.health_memory import Round, after_round
 from kcover_ebpf.api import rfc3339
-from kcover_ebpf.api.fault_policy import FaultPolicy, InspectionAction, NamedPolicy, NodeActions
+from kcover_ebpf.api.fault_policy import FaultPolicy, InspectionAction, NodeActions
 from kcover_ebpf.api.fault_report import FaultReport, ReportedDeviceFault
 from kcover_ebpf.api.node_health import NodeHealth, object_of
 from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
-from kcover_ebpf.controller.cache import Uid
 from kcover_ebpf.controller.node_reconciler import NodeReconciler
 from kcover_ebpf.errors import Conflict
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.inspection.result import PartResult
 from kcover_ebpf.kube.reflector import Change, Event
+from tests.unit.kept_policies import put_policy
 from tests.unit.node_world import Cluster
 
 PROBE, GPU = "plugin/probe", "0000:5d:00.0"
@@ -34,7 +34,7 @@ class Bed(Cluster):
         self.health: NodeHealth | None = None
         self.conditions: list[tuple[str, str]] = []
         made = FaultPolicy(node=NodeActions(inspection=action))
-        self.store.policies[Uid("p")] = NamedPolicy("kcover", "p", made)
+        put_policy(self.store, "kcover", "p", made)
 
     def _put(self, raw: dict[str, Any]) -> None:
         conditions = list(self.written.values()) if raw["metadata"]["name"] == "n0" else []

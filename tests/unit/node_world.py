@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
-from kcover_ebpf.api.fault_policy import FaultPolicy, NamedPolicy, NodeActions
+from kcover_ebpf.api.fault_policy import FaultPolicy, NodeActions
 from kcover_ebpf.api.fault_report import FaultReport, ReportedDeviceFault
 from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
-from kcover_ebpf.controller.cache import ObjectCache, Uid
+from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.node_reconciler import NodeLimits, NodeReconciler
 from kcover_ebpf.errors import ActionError
 from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.recovery.node_plan import NodeBreaker
+from tests.unit.kept_policies import put_policy
 
 OLD = {
     "name": "rule",
@@ -88,7 +89,7 @@ class Cluster:
 
     def policy(self, namespace: str, node: NodeActions) -> None:
         made = FaultPolicy(node=node)
-        self.store.policies[Uid(namespace)] = NamedPolicy(namespace, "p", made)
+        put_policy(self.store, namespace, "p", made)
 
     def list(self, *_: Any) -> dict[str, Any]:
         return {"items": [{"metadata": OLD}]}

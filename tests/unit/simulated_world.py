@@ -7,6 +7,7 @@ the job is not suspended, and a job resumed while old pods are there. Time conti
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,6 +77,8 @@ class World:
     status: dict[str, Any] | None = None
     pods: list[SimPod] = field(default_factory=list)
     acked: dict[str, list[Ack]] = field(default_factory=dict)
+    refuses: Mapping[str, AckResult] = field(default_factory=dict)
+    """Agents that answer so, and do nothing."""
     resume_at: dict[str, float] = field(default_factory=dict)
     points: int = 0
     log: list[str] = field(default_factory=list)
@@ -197,7 +200,15 @@ class World:
                 continue
             self._obey(node, order)
             bundle = f"/state/{order.id}" if order.verb is Verb.STOP else None
-            ack = Ack(order.id, order.verb, AckResult.DONE, bundle=bundle)
+            killed = order.verb is Verb.KILL_TERMINATING
+            gone = [pod.uid for pod in self.pods if pod.node == node and pod.deleted_s is not None]
+            ack = Ack(
+                order.id,
+                order.verb,
+                self.refuses.get(node, AckResult.DONE),
+                bundle=bundle,
+                pods=tuple(gone) if killed and node not in self.refuses else (),
+            )
             self.acked.setdefault(node, []).append(ack)
 
     def _obey(self, node: str, order) -> None:

@@ -187,3 +187,16 @@ def test_object_cache__the_breaker_counts_jobs_that_go_down_and_those_of_the_las
     store.on_incident(incident("2", "Recovered", "2026-01-01T00:01:00Z"))
     assert store.acting(300) == {"ju": "ns"}
     assert store.acting(30) == {}
+
+
+def test_work_queue__keys_of_one_owner_leave_workers_to_others() -> None:
+    queue: WorkQueue[str] = WorkQueue(FakeClock(100.0), share=2, owner_of=lambda key: key[0])
+    for key in ("a1", "a2", "a3", "a4", "b1"):
+        queue.add(key, 0.0)
+    assert [queue.take() for _ in range(3)] == ["a1", "a2", "b1"]
+    queue.done("a2")
+    assert queue.take() == "a3"
+    queue.done("a1")
+    queue.done("a3")
+    assert queue.take() == "a4"
+    assert queue._parked == {}

@@ -10,6 +10,7 @@ from kcover_ebpf.api.fault_policy import InspectionAction, NodeActions
 from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.recovery.node_health import OFFENCES
 from kcover_ebpf.recovery.node_plan import CORDONED, CORDONED_BY
+from tests.unit.kept_policies import clear_policies
 from tests.unit.node_bed import Bed, F, P
 
 
@@ -27,7 +28,7 @@ def test_cordons_of_others__a_cordon_of_a_person_stays_also_where_the_node_fails
     taint: bool,
 ) -> None:
     bed = Bed()
-    bed.store.policies.clear()
+    clear_policies(bed.store)
     bed.policy("kcover", NodeActions(inspection=InspectionAction.ALL, taint=taint))
     bed.by_hand("n0", True)
     bed.inspect(F, rounds=2)
@@ -46,7 +47,7 @@ def test_cordons_of_others__a_cordon_of_a_person_stays_where_we_only_tainted_the
     None
 ):
     bed = Bed()
-    bed.store.policies.clear()
+    clear_policies(bed.store)
     bed.policy("kcover", NodeActions(inspection=InspectionAction.ALL, cordon=False))
     bed.inspect(F, rounds=2)
     assert bed.cordoned() == []

@@ -7,6 +7,7 @@ from dataclasses import replace
 from kcover_ebpf.api.fault_policy import NodeActions
 from kcover_ebpf.recovery.node_plan import CORDONED, NodeBreaker
 from kcover_ebpf.tunables.recovery import SUSPECT_CORDON_S
+from tests.unit.kept_policies import clear_policies
 from tests.unit.node_bed import XID, Bed, F, Tainted
 
 OPEN = "KcoverBreakerOpen"
@@ -38,7 +39,7 @@ def test_node_breaker__nodes_whose_devices_are_tainted_count_also_for_another_co
     bed.started_anew()
     bed.breaks("n3")
     assert len(bed.rules) == 3
-    bed.nodes.suspect("n4", "stuck")
+    bed.nodes.suspect("n4", "stuck", "team")
     assert bed.cordoned() == [], "on suspicion neither"
     bed.now_s += 301.0
     bed.breaks("n3")
@@ -79,7 +80,7 @@ def test_node_breaker__rules_of_a_node_that_is_gone_count_no_more() -> None:
 
 def test_suspect__a_cordon_on_suspicion_ends_while_a_device_is_tainted_alone() -> None:
     bed = Tainted()
-    bed.nodes.suspect("n0", "preflight")
+    bed.nodes.suspect("n0", "preflight", "team")
     bed.inspect(F, gpu=F)
     bed.report(XID)
     assert bed.rules
@@ -94,8 +95,8 @@ def test_suspect__a_cordon_on_suspicion_ends_while_a_device_is_tainted_alone() -
 
 def test_suspect__a_cordon_on_suspicion_ends_where_the_policy_cordons_for_no_device() -> None:
     bed = Bed()
-    bed.nodes.suspect("n0", "stuck")
-    bed.store.policies.clear()
+    bed.nodes.suspect("n0", "stuck", "team")
+    clear_policies(bed.store)
     bed.policy("kcover", NodeActions(cordon=False, taint=False))
     bed.now_s += SUSPECT_CORDON_S + 1.0
     bed.report(XID)
@@ -109,7 +110,7 @@ def test_suspect__it_does_not_end_where_the_breaker_alone_keeps_an_unfit_node_fr
     with_breaker(bed, 1)
     bed.breaks("n1")
     bed.now_s += 301.0
-    bed.nodes.suspect("n0", "stuck")
+    bed.nodes.suspect("n0", "stuck", "team")
     bed.now_s += SUSPECT_CORDON_S + 1.0
     bed.breaks("n2")
     bed.report(XID)

@@ -124,7 +124,7 @@ def test_policy__one_that_cannot_be_read_lets_nothing_be_done(spec, labels, acti
     store.bad = said.append
     raw = {"metadata": {"name": "p", "namespace": "ns", "uid": "u"}, "spec": spec}
     store.on_policy(Event(Change.SET, raw))
-    found = holding(store.policies.values(), "ns", labels)
+    found = holding(store.policies.of("ns"), "ns", labels)
     assert (found.policy.action if found is not None else None) is action
     assert "observed only" in said[0]
 

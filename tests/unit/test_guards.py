@@ -103,6 +103,7 @@ METHODS = {
     ),
     "the last crash is the end": (ask(world(CRASHED), earlier=3), RestartMethod.NONE, "FinalStop"),
     "a person may go beyond the budget": (ask(world(), earlier=3, approved=True), RestartMethod.IN_PLACE, "Stop"),
+    "up to the operator's bound": (ask(world(), earlier=9, approved=True), RestartMethod.IN_PLACE, "Stop"),
     "after the pause": (ask(world(), earlier=1, last_restart_s=NOW_S - 11), RestartMethod.IN_PLACE, "Stop"),
 }  # fmt: skip
 
@@ -193,3 +194,21 @@ def test_decide__nothing_is_kept_where_nothing_is_to_be_done(asked: RestartReque
     found = decide(asked).status
     assert found is not None
     assert (found.phase, found.order) == (Phase.OBSERVED, None)
+
+
+@pytest.mark.parametrize("earlier", [10, 50])
+def test_decide__who_approves_goes_no_further_than_the_operator(earlier: int) -> None:
+    status = decide(ask(world(), earlier=earlier, approved=True)).status
+    assert status is not None
+    assert status.phase is Phase.REFUSED
+    assert "the budget of 10 restarts is used up" in status.message
+
+
+def test_decide__who_approves_waits_for_the_operators_shortest_pause() -> None:
+    asked = ask(world(), earlier=5, approved=True, last_restart_s=NOW_S - 1)
+    asked = replace(asked, gates=replace(asked.gates, shortest_pause_s=10.0))
+    assert decide(asked).wake_s == pytest.approx(9.0)
+    again = replace(asked, last_restart_s=NOW_S - 11)
+    status = decide(again).status
+    assert status is not None
+    assert status.phase is Phase.SHUTTING_DOWN

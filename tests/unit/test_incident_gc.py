@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kcover_ebpf.api.fault_policy import FaultPolicy, NamedPolicy
+from kcover_ebpf.api.fault_policy import FaultPolicy
 from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import (
     Incident,
@@ -18,12 +18,13 @@ from kcover_ebpf.api.incident import (
     object_of,
 )
 from kcover_ebpf.api.incident import status_of as written
-from kcover_ebpf.controller.cache import ObjectCache, Uid
+from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.incident_gc import IncidentCollector
 from kcover_ebpf.controller.owners import FoundOwner
 from kcover_ebpf.errors import Conflict, Unreachable
 from kcover_ebpf.recovery.context import TopOwner
 from kcover_ebpf.settings import RestartBudget
+from tests.unit.kept_policies import clear_policies, put_policy
 from tests.unit.report_builders import report
 
 NOW_S = 1_000_000.0
@@ -135,11 +136,11 @@ def test_incident_collector__incidents_are_kept_as_long_as_the_longest_budget_co
     assert kept.status is not None
     store.put(replace(kept, status=kept.status.begin(RestartMethod.IN_PLACE, NOW_S - 8 * DAY_S)))
     longest = FaultPolicy(restarts=RestartBudget(window_seconds=int(30 * DAY_S)))
-    store.policies[Uid("p")] = NamedPolicy("ns", "p", longest)
+    put_policy(store, "ns", "p", longest)
     writer = FakeIncidentWriter()
     collect(store, FakeOwners(None), writer)
     assert writer.deleted == []
-    store.policies.clear()
+    clear_policies(store)
     collect(store, FakeOwners(None), writer)
     assert writer.deleted == ["old"]
 
@@ -173,7 +174,7 @@ def test_archive__no_window_of_a_policy_keeps_incidents_for_ever(store) -> None:
     assert kept.status is not None
     store.put(replace(kept, status=kept.status.begin(RestartMethod.IN_PLACE, NOW_S - 31 * DAY_S)))
     endless = FaultPolicy(restarts=RestartBudget(window_seconds=10**9))
-    store.policies[Uid("p")] = NamedPolicy("ns", "p", endless)
+    put_policy(store, "ns", "p", endless)
     writer = FakeIncidentWriter()
     collect(store, FakeOwners(None), writer)
     assert writer.deleted == ["old"]

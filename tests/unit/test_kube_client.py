@@ -262,3 +262,18 @@ def test_connect__no_thread_reads_a_certificate_that_another_has_not_written_yet
     for each in threads:
         each.join()
     assert seen == ["of this test"] * 2
+
+
+def test_stream__a_watch_that_is_silent_for_a_minute_and_a_half_is_given_up(
+    session: ApiClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+
+    def send(*args: Any) -> Any:
+        waits.append(args[-1])
+        raise Unreachable("no")
+
+    monkeypatch.setattr(session, "_send", send)
+    with pytest.raises(Unreachable):
+        list(session.stream("/x", {}, 290))
+    assert waits == [90.0]

@@ -21,7 +21,7 @@ from kcover_ebpf.kube import exec as kube_exec
 from kcover_ebpf.recovery.node_health import OFFENCES
 from kcover_ebpf.recovery.node_plan import CORDONED, CORDONED_BY
 from tests.unit.fake_api_server import Answer, Request, serving
-from tests.unit.fake_exec import FakeExec, pod
+from tests.unit.fake_exec import FakeExec, agent_pod
 from tests.unit.kubeconfigs import kubeconfig
 
 NOW = rfc3339.to_text(time.time())
@@ -68,7 +68,7 @@ class FakeNodeObjects:
             health("silent", Result.PASS, "2026-01-01T00:00:00Z"),
             health("well", Result.PASS),
         ]
-        self.agents = [pod("agent-1")]
+        self.agents = [agent_pod("agent-1")]
         taint = {"key": "gpu.nvidia.com/xid", "effect": "NoSchedule"}
         devices = [{"name": "gpu-0", "taints": [taint]}]
         spec = {"driver": "d", "nodeName": "well", "pool": {"name": "p"}, "devices": devices}

@@ -37,7 +37,7 @@ class FakeNodeSampler:
         self.asked: list[set[int]] = []
         self.passes: list[list[Fact]] = []
 
-    def watch(self, pid: Pid) -> None:
+    def watch(self, pid: Pid, owner_id: int = 0) -> None:
         self.watched.add(pid)
 
     def unwatch(self, pid: Pid) -> None:

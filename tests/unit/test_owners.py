@@ -10,7 +10,7 @@ from kcover_ebpf.api.incident import JobRef
 from kcover_ebpf.api.job_kinds import gang_of
 from kcover_ebpf.api.pods import Owner, Pod
 from kcover_ebpf.controller.owners import Owners
-from kcover_ebpf.errors import NotFound
+from kcover_ebpf.errors import NotFound, Unreachable
 from kcover_ebpf.recovery.context import GangPod
 
 ARM = {"kcover.io/cascading-recovery": "true"}
@@ -218,3 +218,43 @@ def test_owners__what_an_owner_reference_says_stays_one_segment_of_the_path(
     paths: list[str] = []
     Owners(FakeNoObjects(), lambda: 0.0).of_pods("ml", [owned("ml", "x", job(name, "u"))])  # type: ignore[arg-type]
     assert set(paths) == {f"/apis/batch/v1/namespaces/ml/jobs/{asked}"}
+
+
+def test_owners__an_owner_that_is_not_there_is_asked_for_once_a_minute() -> None:
+    class FakeNoOwners(FakeObjects):
+        def get(self, path: str) -> dict[str, Any]:
+            paths.append(path)
+            raise NotFound("404", 404)
+
+    paths: list[str] = []
+    clock = [0.0]
+    owners = Owners(FakeNoOwners(), lambda: clock[0])  # type: ignore[arg-type]
+    pods = [owned("ml", f"p{number}", job(f"j{number}", f"u{number}")) for number in range(30)]
+    owners.of_pods("ml", pods)
+    first = [path for path in paths if path.endswith(tuple(f"/j{number}" for number in range(30)))]
+    for _ in range(5):
+        owners.of_pods("ml", pods)
+    assert len(paths) <= len(first) + 5, "but for the one that is chosen"
+    clock[0] += 61.0
+    owners.of_pods("ml", pods)
+    assert len(paths) > len(first) + 10
+
+
+def test_owners__a_kind_that_does_not_answer_takes_one_request_at_a_time() -> None:
+    class FakeSilentKind(FakeObjects):
+        def get(self, path: str) -> dict[str, Any]:
+            paths.append(path)
+            clock[0] += 5.0
+            raise Unreachable("no answer")
+
+    paths: list[str] = []
+    clock = [0.0]
+    owners = Owners(FakeSilentKind(), lambda: clock[0])  # type: ignore[arg-type]
+    for number in range(10):
+        with pytest.raises(Unreachable):
+            owners.of_pods("ml", [owned("ml", "p", job(f"j{number}", f"u{number}"))])
+    assert len(paths) == 1
+    clock[0] += 20.0
+    with pytest.raises(Unreachable):
+        owners.of_pods("ml", [owned("ml", "p", job("j", "u"))])
+    assert len(paths) == 2

@@ -113,6 +113,13 @@ def gang(name: str, value: str = "x") -> Gang:
     return Gang(GangId.of("team", {JOB: value}), name, "Job")
 
 
+def test_report_name__has_no_dot_but_before_its_node() -> None:
+    made = Gang(GangId.of("team", {JOB: "a.b-123456"}), "a.b-123456", "PyTorchJob")
+    job, _, node = report_name(made, "n.example").partition(".")
+    assert node == "n.example"
+    assert job.startswith("a-b-123456-")
+
+
 def test_report_name__gangs_of_one_name_have_reports_of_their_own() -> None:
     assert report_name(gang("j", "a"), "n1") != report_name(gang("j", "b"), "n1")
     assert key_of(gang("j", "a")) != key_of(gang("j", "b"))

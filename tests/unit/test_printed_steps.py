@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,3 +56,10 @@ def test_printed_steps__of_many_the_last_ones_are_found_however_long_ago_they_we
     raised_s = rfc3339.from_text("2026-11-22T10:00:00Z")
     assert printed_steps.written_late(block, "stderr", raised_s) == PrintedStep(2, 3)
     assert printed_steps.written_late(block, "stdout", raised_s) == PrintedStep(None, None)
+
+
+def test_last__a_line_of_blanks_takes_linear_time() -> None:
+    began_s = time.process_time()
+    for name in (b"step", b"epoch"):
+        assert printed_steps.last(name + b" " * (32 << 10)) == PrintedStep(None, None)
+    assert time.process_time() - began_s < 0.1, "2,000 blanks took 24 s"

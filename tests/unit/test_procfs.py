@@ -164,3 +164,9 @@ def test_every_process__ours_and_the_first_in_order() -> None:
     found = procfs.every_process()
     assert {1, os.getpid(), os.getppid()} <= set(found)
     assert found == sorted(found)
+
+
+def test_opened__a_file_of_the_kernel_is_not_read_for_a_rank() -> None:
+    path = f"/proc/{os.getpid()}/status"
+    with pytest.raises(rank_files.RankFileError, match="is on proc"):
+        rank_files.opened(Pid(os.getpid()), path, os.O_RDONLY, pipe=False)

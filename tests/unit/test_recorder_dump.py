@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kcover_ebpf.diagnosis.recorders import compare
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.records import recorder_dump
 from kcover_ebpf.records.recorder_dump import DumpError, read, record_of
 
 from .recorder_dumps import call, dump, pickled, steps
@@ -144,3 +145,65 @@ def test_read__a_list_that_holds_itself_is_no_endless_walk() -> None:
     sizes.append(sizes)
     entry["input_sizes"] = entry["frames"] = sizes
     assert read(pickled(dump([entry]))).calls[0].call.place == ""
+
+
+BOMBS = {
+    "lists": b"[],",
+    "dictionaries": b"{},",
+    "nested lists": b"[[]],",
+    "numbers": b"1,",
+}
+
+
+@pytest.mark.parametrize("part", BOMBS.values(), ids=BOMBS)
+def test_read__json_of_more_parts_than_a_recorder_has_is_refused_before_it_is_parsed(
+    part: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = b'{"version":"2.10","x":['
+    data = head + part * ((2 << 20) // len(part) - 20) + b"0]}"
+    monkeypatch.setattr(json, "loads", lambda _: pytest.fail("it was parsed"))
+    with pytest.raises(DumpError, match="neither a pickle nor JSON"):
+        read(data)
+
+
+def test_read__what_all_calls_share_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = [[(1 << 62) + 3] * 16] * 256
+    frames = [{"filename": "/a.py", "line": 1, "name": "f"}] * 128
+    entries = [
+        {
+            "collective_seq_id": number,
+            "state": "scheduled",
+            "profiling_name": "nccl:x",
+            "process_group": ["0", ""],
+            "input_sizes": tensors,
+            "input_dtypes": ["t" * 100] * 256,
+            "frames": frames,
+        }
+        for number in range(1000)
+    ]
+    read_texts: list[object] = []
+    text = recorder_dump._text
+
+    def counted(raw: object, limit: int) -> str:
+        read_texts.append(raw)
+        return text(raw, limit)
+
+    monkeypatch.setattr(recorder_dump, "_text", counted)
+    found = recorder_dump.read(pickled(dump(entries * 20)))
+    assert len(found.calls) == 2100
+    assert len(read_texts) < 10 * 1000
+
+
+def test_record_of__many_groups_take_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = [call(1, group=str(number)) for number in range(2000)]
+    found = read(pickled(dump(calls)))
+    compared: list[str] = []
+    whole = recorder_dump._group
+
+    def group(dump: Any, name: str, made: Any, whole_ring: bool) -> Any:
+        compared.extend(name for _ in made)
+        return whole(dump, name, made, whole_ring)
+
+    monkeypatch.setattr(recorder_dump, "_group", group)
+    record_of(found, Pid(1), 0)
+    assert len(compared) == 2000

@@ -190,7 +190,7 @@ def test_reflector__a_whole_life() -> None:
     assert all(each["fieldSelector"] == "spec.nodeName=n" for each in transport.asked)
     assert [each.get("continue") for each in transport.asked[:2]] == [None, "x"]
     watched = [each["resourceVersion"] for each in transport.asked if "resourceVersion" in each]
-    assert watched == ["3", "5", "20"]
+    assert watched == ["0", "3", "5", "20"], "the first list is of any version"
     watch.stop()
     transport.over.set()
 
@@ -235,6 +235,7 @@ def test_reflector__no_error_ends_a_watch(monkeypatch: pytest.MonkeyPatch) -> No
 def test_reflector__a_page_that_is_too_large_is_asked_for_in_smaller_ones() -> None:
     transport = FakeTransport(
         [
+            TooLarge("all of them, from memory"),
             TooLarge("4 MiB"),
             page("3", item("a"), more="x"),
             TooLarge("4 MiB"),
@@ -255,7 +256,35 @@ def test_reflector__a_page_that_is_too_large_is_asked_for_in_smaller_ones() -> N
     assert transport.done.wait(30)
     assert reported == ["a", "b", ""]
     assert errors == []
-    pages = [(each["limit"], each.get("continue")) for each in transport.asked[:4]]
-    assert pages == [("500", None), ("62", None), ("62", "x"), ("7", "x")]
+    pages = [(each["limit"], each.get("continue")) for each in transport.asked[:5]]
+    assert pages == [("500", None), ("500", None), ("62", None), ("62", "x"), ("7", "x")]
     watch.stop()
     transport.over.set()
+
+
+def test_reflector__a_first_list_comes_from_memory_and_a_later_one_does_not() -> None:
+    asked: list[dict[str, str]] = []
+
+    class FakeLists:
+        large = False
+
+        def list(self, _path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
+            asked.append(dict(query or {}))
+            if self.large and "resourceVersion" in asked[-1]:
+                raise TooLarge("a page")
+            return {"items": [], "metadata": {"resourceVersion": "7"}}
+
+        def stream(self, *_: object) -> Iterator[dict[str, Any]]:
+            return iter(())
+
+    made = Reflector(FakeLists(), "/pods", {}, lambda _: None)
+    made._list()
+    made._list()
+    assert [each.get("resourceVersion") for each in asked] == ["0", None]
+    server, asked[:] = FakeLists(), []
+    server.large = True
+    Reflector(server, "/pods", {}, lambda _: None)._list()
+    assert [(each.get("resourceVersion"), each["limit"]) for each in asked] == [
+        ("0", "500"),
+        (None, "500"),
+    ]

@@ -47,7 +47,7 @@ class FakeJobSampler:
         self.events: list[list[Fact]] = []
         self.waited_s: list[float] = []
 
-    def watch(self, pid: Pid) -> None:
+    def watch(self, pid: Pid, owner_id: int = 0) -> None:
         self.watched.append(pid)
 
     strangers = 0, 0

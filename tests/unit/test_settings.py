@@ -151,6 +151,7 @@ def test_settings__the_exit_codes_of_all_errors() -> None:
         "LoadError": 3,
         "DecodeError": 1,
         "ObjectError": 1,
+        "OverBound": 1,
         "ApiError": 1,
         "Conflict": 1,
         "Forbidden": 1,

@@ -4,6 +4,7 @@ import ctypes
 import mmap
 import os
 import struct
+from array import array
 from pathlib import Path
 
 import pytest
@@ -70,7 +71,13 @@ def test_read_memory__a_process_that_is_gone_has_no_memory_and_no_words() -> Non
     assert ProcessMemory().words(GONE, 4096) == ()
 
 
-MAPS = stack_words._Maps(0.0, [0x1000, 0x5000], [0x2000, 0x6000], ["a", "b"], [0x800, 0x5000])
+MAPS = stack_words._Maps(
+    0.0,
+    array("Q", [0x1000, 0x5000]),
+    array("Q", [0x2000, 0x6000]),
+    ["a", "b"],
+    array("Q", [0x800, 0x5000]),
+)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ def test_write_json__a_file_in_a_folder_that_only_its_owner_may_enter(tmp_path: 
     write_json(path, _State(2))
     assert json.loads(path.read_text()) == {"count": 2}
     assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert path.stat().st_mode & 0o777 == 0o600
     assert [each.name for each in path.parent.iterdir()] == ["a.json"]
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kcover_ebpf.api.fault_policy import FaultPolicy, NodeActions
+from kcover_ebpf.api.fault_report import AckResult
 from kcover_ebpf.api.incident import Phase, RestartMethod, RestartRecord
 from kcover_ebpf.diagnosis.verdict import Cause, Culprit
 from kcover_ebpf.recovery import machine
@@ -51,6 +52,9 @@ FORCE = FaultPolicy(force_delete=True)
         (Sim(stuck_index=1, policy=FORCE, unreachable=frozenset({"n1"})), False),
         (Sim(stuck_index=1, policy=FORCE, deaf=frozenset({"n1"})), False),
         (Sim(stuck_index=1, policy=FORCE, agents=frozenset({"n0"})), False),
+        (Sim(stuck_index=1, policy=FORCE, refuses={"n1": AckResult.REFUSED}), False),
+        (Sim(stuck_index=1, policy=FORCE, refuses={"n1": AckResult.PARTIAL}), False),
+        (Sim(stuck_index=1, policy=FORCE, refuses={"n1": AckResult.DONE}), False),
         (
             Sim(
                 stuck_index=1,
@@ -61,7 +65,16 @@ FORCE = FaultPolicy(force_delete=True)
             True,
         ),
     ],
-    ids=["killed by its agent", "out of reach", "no order carried out", "no agent", "fenced"],
+    ids=[
+        "killed by its agent",
+        "out of reach",
+        "no order carried out",
+        "no agent",
+        "refused",
+        "in part",
+        "of no pod",
+        "fenced",
+    ],
 )
 def test_stuck_pods__a_pod_is_deleted_by_force_only_where_its_rank_cannot_continue(
     sim: Sim, deleted: bool

@@ -10,6 +10,7 @@ from kcover_ebpf.controller.node_reconciler import release
 from kcover_ebpf.errors import ActionError
 from kcover_ebpf.recovery.node_plan import CORDONED, CORDONED_BY, UNTIL, NodeBreaker, view_of
 from kcover_ebpf.tunables.recovery import SUSPECT_CORDON_S
+from tests.unit.node_bed import Bed, P
 from tests.unit.node_world import Cluster
 
 
@@ -21,7 +22,7 @@ def test_suspect__only_a_policy_of_the_operator_forbids_it(
 ) -> None:
     cluster = Cluster()
     cluster.policy(namespace, NodeActions(cordon=False))
-    cluster.nodes.suspect("n0", "stuck")
+    cluster.nodes.suspect("n0", "stuck", "team")
     assert cluster.cordoned() == cordoned
 
 
@@ -34,7 +35,7 @@ def test_suspect__policies_of_tenants_say_nothing_about_devices_of_nodes() -> No
 
 def test_suspect__a_node_is_uncordoned_by_itself() -> None:
     cluster = Cluster()
-    cluster.nodes.suspect("n0", "stuck")
+    cluster.nodes.suspect("n0", "stuck", "team")
     assert UNTIL in cluster.notes("n0")
     cluster.now_s += SUSPECT_CORDON_S - 1.0
     cluster.nodes.reconcile("n0")
@@ -49,7 +50,7 @@ def test_suspect__a_node_is_uncordoned_by_itself() -> None:
 
 def test_suspect__an_unfit_device_keeps_a_suspected_node_cordoned() -> None:
     cluster = Cluster()
-    cluster.nodes.suspect("n0", "stuck")
+    cluster.nodes.suspect("n0", "stuck", "team")
     cluster.breaks("n0")
     assert CORDONED in cluster.notes("n0")
     assert UNTIL not in cluster.notes("n0")
@@ -57,7 +58,7 @@ def test_suspect__an_unfit_device_keeps_a_suspected_node_cordoned() -> None:
 
 def test_suspect__a_cordon_on_suspicion_stays_ours_when_a_device_fails() -> None:
     cluster = Cluster()
-    cluster.nodes.suspect("n0", "stuck")
+    cluster.nodes.suspect("n0", "stuck", "team")
     cluster.breaks("n0")
     assert cluster.notes("n0")[CORDONED_BY] == "kcover"
     release(cluster, view_of(cluster.store.raw_nodes["n0"]))  # type: ignore[arg-type]
@@ -67,7 +68,7 @@ def test_suspect__a_cordon_on_suspicion_stays_ours_when_a_device_fails() -> None
 def test_suspect__suspicion_takes_half_of_the_breaker_and_none_of_the_devices_room() -> None:
     cluster = Cluster(100, NodeBreaker(most=4, most_percent=4.0))
     for index in range(6):
-        cluster.nodes.suspect(f"n{index}", "stuck")
+        cluster.nodes.suspect(f"n{index}", "stuck", f"team-{index}")
     assert len(cluster.cordoned()) == 2
     assert not cluster.nodes.is_full
     for index in range(10, 16):
@@ -78,10 +79,10 @@ def test_suspect__suspicion_takes_half_of_the_breaker_and_none_of_the_devices_ro
 
 def test_nodes__nothing_is_written_by_a_controller_that_does_not_lead() -> None:
     cluster = Cluster(100)
-    cluster.nodes.suspect("n0", "stuck")
+    cluster.nodes.suspect("n0", "stuck", "team")
     cluster.leads = False
     with pytest.raises(ActionError):
-        cluster.nodes.suspect("n1", "stuck")
+        cluster.nodes.suspect("n1", "stuck", "another")
     with pytest.raises(ActionError):
         cluster.breaks("n1")
     cluster.now_s += SUSPECT_CORDON_S + 1.0
@@ -100,3 +101,15 @@ def test_nodes__a_controller_that_does_not_lead_taints_and_frees_no_device() -> 
     (rule,) = cluster.nodes.devices.of_node("n0", cluster.now_s)
     with pytest.raises(ActionError):
         cluster.nodes.devices.untaint(node, rule)
+
+
+def test_suspect__a_node_that_passes_its_inspection_is_not_cordoned_on_the_word_of_one_tenant() -> (
+    None
+):
+    bed = Bed()
+    bed.inspect(P)
+    bed.nodes.suspect("n0", "stuck", "evil")
+    assert bed.cordoned() == []
+    assert bed.events[-1] == ("n0", "KcoverNotCordoned")
+    bed.nodes.suspect("n0", "stuck", "another")
+    assert bed.cordoned() == ["n0"]

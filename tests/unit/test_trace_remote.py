@@ -15,7 +15,15 @@ from kcover_ebpf.errors import CannotObserve, Forbidden, Unreachable, UsageError
 from kcover_ebpf.trace import remote, show
 from kcover_ebpf.trace.options import TraceOptions
 from kcover_ebpf.trace.records import parse
-from tests.unit.fake_exec import UIDS, FakeExec, FakeExecServer, pod, snapshot, traced_lines
+from tests.unit.fake_exec import (
+    UIDS,
+    FakeExec,
+    FakeExecServer,
+    agent_pod,
+    pod,
+    snapshot,
+    traced_lines,
+)
 
 
 @pytest.fixture
@@ -129,7 +137,7 @@ def no_agent(server: FakeExecServer) -> None:
 
 
 def starting_agent(server: FakeExecServer) -> None:
-    server.agents["node1"] = [pod("agent-1", phase="Pending")]
+    server.agents["node1"] = [agent_pod("agent-1", phase="Pending")]
 
 
 def no_exec(server: FakeExecServer) -> None:
@@ -200,3 +208,23 @@ def test_lines__a_job_that_is_not_there_is_reported_with_those_that_are(
 def test_lines__live_follows_one_node(server: FakeExecServer) -> None:
     with pytest.raises(UsageError, match="name one pod"):
         lines(job="train", live=True)
+
+
+def test_agent_on__a_pod_of_a_tenant_that_carries_the_labels_is_no_agent(
+    server: FakeExecServer,
+) -> None:
+    mine = pod("mine")
+    mine["metadata"]["namespace"] = "aaa-evil"
+    server.agents["node1"].insert(0, mine)
+    assert remote.agent_on(server, "node1", None) == ("research", "agent-1")  # type: ignore[arg-type]
+    server.agents["node1"] = [mine]
+    with pytest.raises(CannotObserve, match="no agent of kcover-ebpf runs"):
+        remote.agent_on(server, "node1", None)  # type: ignore[arg-type]
+
+
+def test_agent_on__where_two_namespaces_have_one_none_is_believed(server: FakeExecServer) -> None:
+    other = agent_pod("mine")
+    other["metadata"]["namespace"] = "aaa-evil"
+    server.agents["node1"].append(other)
+    with pytest.raises(CannotObserve, match=r"aaa-evil, research.*--agent-namespace"):
+        remote.agent_on(server, "node1", None)  # type: ignore[arg-type]

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from kcover_ebpf.api.fault_policy import FaultPolicy, Level, NamedPolicy
+from kcover_ebpf.api.fault_policy import FaultPolicy, Level
 from kcover_ebpf.api.incident import Phase
 from kcover_ebpf.api.pods import Container, ContainerEnd, ContainerKind, Pod
 from kcover_ebpf.cluster.unreported import Span, unreported
-from kcover_ebpf.controller.cache import Uid
 from kcover_ebpf.diagnosis.verdict import (
     Cause,
     Culprit,
@@ -21,6 +20,7 @@ from kcover_ebpf.diagnosis.verdict import (
     VerdictKind,
 )
 from tests.unit.kept_incidents import KEY, LABELS, NOW_S, World
+from tests.unit.kept_policies import put_policy
 
 
 def pod(index: int, end: ContainerEnd | None = None, **more: Any) -> Pod:
@@ -167,7 +167,7 @@ def test_unreported__a_stray_pod_and_a_job_that_is_ignored_are_not_recorded() ->
     stray = World(pod(0, KILLED), pod(1), strays=frozenset({"u0"}))
     ignored = World(pod(0, KILLED), pod(1))
     policy = FaultPolicy(action=Level.IGNORE)
-    ignored.store.policies[Uid("p")] = NamedPolicy("ns", "all", policy)
+    put_policy(ignored.store, "ns", "all", policy)
     for world in (stray, ignored):
         world.jobs.reconcile(KEY)
         assert world.statuses == []

@@ -9,7 +9,6 @@ report counts only when one of our own processes holds the other end of the conn
 from __future__ import annotations
 
 import json
-import os
 import socket
 import threading
 import time
@@ -23,8 +22,11 @@ from typing import Protocol
 from kcover_ebpf.hardware.ras import RasError, RasReport
 from kcover_ebpf.hardware.ras.answer import parse
 from kcover_ebpf.hardware.ras.netns import connect, holder_inode
-from kcover_ebpf.host import procfs
+from kcover_ebpf.host import bounded, procfs
 from kcover_ebpf.ids import Pid
+
+_MOST_FILES = 16384
+"""Descriptors that are read of one process of a job, to see whether it listens where it is asked."""
 
 DEFAULT_PORT = 28028
 _PROTOCOL = 2
@@ -257,14 +259,7 @@ def _is_ours(connection: socket.socket, place: RasPlace) -> bool:
 
 def _holds(folder: Path, target: str) -> bool:
     try:
-        with os.scandir(folder) as entries:
-            return any(_link(entry.path) == target for entry in entries)
+        found, _ = bounded.links(folder, _MOST_FILES)
+        return target in found
     except OSError:
         return False
-
-
-def _link(path: str) -> str:
-    try:
-        return os.readlink(path)  # noqa: PTH115 - a path object for each descriptor costs more
-    except OSError:
-        return ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -22,6 +23,8 @@ from kcover_ebpf.records import recorder_dump
 from kcover_ebpf.records.pickle_machine import MOST_BYTES
 from kcover_ebpf.records.recorder_dump import DumpError
 
+_PARSING = threading.Lock()
+"""One dump at a time: what is built of one may take 50 MiB, and each rank of the node may have one."""
 Mark = tuple[int, int, int, int] | None
 """What distinguishes one version of a file from the next; None while there is none."""
 
@@ -122,12 +125,13 @@ def fetch(recorder: RankRecorder, before: Mark) -> tuple[Mark, RankRecord | str]
         raise RequestError(str(error)) from None
     except OSError as error:
         return before, f"{recorder.file}: {error.strerror}"
-    try:
-        dump = recorder_dump.read(data)
-    except DumpError as error:
-        # it may be half written
-        return mark, str(error)
-    return mark, recorder_dump.record_of(dump, recorder.pid, recorder.rank)
+    with _PARSING:
+        try:
+            dump = recorder_dump.read(data)
+        except DumpError as error:
+            # it may be half written
+            return mark, str(error)
+        return mark, recorder_dump.record_of(dump, recorder.pid, recorder.rank)
 
 
 def _check(recorder: RankRecorder) -> None:

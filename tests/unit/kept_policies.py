@@ -1,0 +1,21 @@
+"""Policies in the store of a controller, as the API server would send them."""
+
+from typing import Any
+
+from kcover_ebpf.api.codec import encode
+from kcover_ebpf.api.fault_policy import FaultPolicy
+from kcover_ebpf.api.policy_store import PolicyStore
+from kcover_ebpf.controller.cache import ObjectCache
+
+
+def policy_object(namespace: str, name: str, policy: FaultPolicy | None = None) -> dict[str, Any]:
+    spec = encode(policy) if policy is not None else {}
+    return {"metadata": {"namespace": namespace, "name": name, "uid": f"u-{name}"}, "spec": spec}
+
+
+def put_policy(store: ObjectCache, namespace: str, name: str, policy: FaultPolicy) -> None:
+    store.policies.set(policy_object(namespace, name, policy))
+
+
+def clear_policies(store: ObjectCache) -> None:
+    store.policies = PolicyStore(observes_unread=True)

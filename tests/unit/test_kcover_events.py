@@ -1,0 +1,58 @@
+"""Events that ask for a recovery: what one namespace can have the controller ask the API server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kcover_ebpf.api import rfc3339
+from kcover_ebpf.controller.cache import ObjectCache
+from kcover_ebpf.controller.event_recorder import NEED_RECOVERY
+from kcover_ebpf.controller.kcover_events import KcoverEvents
+from kcover_ebpf.kube.reflector import Change, Event
+from kcover_ebpf.tunables.controller import TRIGGER_S, TRIGGERS_OF_ONE
+
+LABELS = {"training.kubeflow.org/job-name": "j"}
+
+
+class FakePods:
+    """Any pod that is asked for is there."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def get(self, path: str) -> dict[str, Any]:
+        self.asked.append(path)
+        parts = path.split("/")
+        name, namespace = parts[-1], parts[-3]
+        return {
+            "metadata": {"name": name, "namespace": namespace, "uid": name, "labels": LABELS},
+            "spec": {"nodeName": "n"},
+        }
+
+
+def asks(namespace: str, pod: str, at_s: float) -> Event:
+    return Event(
+        Change.SET,
+        {
+            "metadata": {"annotations": {NEED_RECOVERY: "true"}},
+            "involvedObject": {"namespace": namespace, "name": pod},
+            "lastTimestamp": rfc3339.to_text(at_s),
+        },
+    )
+
+
+def test_kcover_events__one_namespace_has_a_share_of_the_requests() -> None:
+    now_s = [1_000_000.0]
+    server = FakePods()
+    store = ObjectCache(lambda _: None, wall=lambda: now_s[0])
+    events = KcoverEvents(server, store)  # type: ignore[arg-type]
+    for number in range(500):
+        events.on_event(asks("evil", f"p{number}", now_s[0]))
+    assert len(server.asked) == TRIGGERS_OF_ONE
+    events.on_event(asks("victim", "p", now_s[0]))
+    assert len(server.asked) == TRIGGERS_OF_ONE + 1
+    assert {key.namespace for key in store.triggers} == {"evil", "victim"}
+    now_s[0] += TRIGGER_S + 1.0
+    events.on_event(asks("evil", "q", now_s[0]))
+    assert len(server.asked) == TRIGGERS_OF_ONE + 2
+    assert {key.namespace for key in store.triggers} == {"evil"}, "of the others nothing is left"
