@@ -64,7 +64,7 @@ class Repairs:
         self._begin(node, todo)
 
     def _policy(self) -> NodeActions:
-        found = holding(list(self._store.policies.values()), self._namespace, {})
+        found = holding(self._store.policies.of(self._namespace), self._namespace, {})
         return (found.policy if found is not None else FaultPolicy()).node
 
     def _users(self, node: NodeView, todo: RepairPlan) -> int:
