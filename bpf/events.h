@@ -30,6 +30,7 @@ enum event_type {
 	EVENT_SIGNAL = 9,
 	EVENT_RETRANSMIT = 10,
 	EVENT_TCP_STATE = 11,
+	EVENT_FATAL = 12,
 };
 
 /* The letters of facts.TaskState. */
@@ -160,6 +161,13 @@ struct signal_event {
 	__u8 sender_comm[COMM_BYTES];
 };
 
+struct fatal_event {
+	struct event_header header;
+	__u32 signal; /* that ends the process */
+	__u32 pad;
+	__u8 comm[COMM_BYTES];
+};
+
 struct retransmit_event {
 	struct event_header header;
 	struct tcp_endpoints ends;
@@ -184,6 +192,8 @@ struct process_value {
 	__u32 unseen_reported; /* threads without room that were counted as lost */
 	__u32 socket_refused;  /* a socket of it had no room: counted as lost once */
 	__u64 owner_id; /* whose share it takes, as its parent; 0: that of its control group */
+	__u32 ending_signal; /* that was delivered and ends it; 0: none */
+	__u32 end_pad;
 };
 
 /* How closely user space wants a process sampled; one without this value is sampled as in calm. */

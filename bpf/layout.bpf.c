@@ -14,6 +14,7 @@ struct exec_event exec_event;
 struct exit_event exit_event;
 struct oom_event oom_event;
 struct signal_event signal_event;
+struct fatal_event fatal_event;
 struct retransmit_event retransmit_event;
 struct tcp_state_event tcp_state_event;
 struct process_value process_value;

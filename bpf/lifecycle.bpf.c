@@ -15,6 +15,7 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 /* include/linux/sched/signal.h */
 #define SIGNAL_GROUP_EXIT 0x00000004
+#define SIGNAL_UNKILLABLE 0x00000040
 /* include/linux/sched/signal.h: SEND_SIG_NOINFO means the caller, SEND_SIG_PRIV the kernel
  */
 #define SEND_SIG_NOINFO 0UL
@@ -52,7 +53,12 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 	 BIT(SIGSYS))
 /* What the processor raises in the thread that caused it. */
 #define FAULT_SIGNALS (BIT(SIGILL) | BIT(SIGTRAP) | BIT(SIGBUS) | BIT(SIGFPE) | BIT(SIGSEGV))
+/* include/linux/signal.h, SIG_KERNEL_COREDUMP_MASK: those whose default action writes a core */
+#define CORE_SIGNALS                                                                            \
+	(BIT(SIGQUIT) | BIT(SIGILL) | BIT(SIGTRAP) | BIT(SIGABRT) | BIT(SIGBUS) | BIT(SIGFPE) | \
+	 BIT(SIGSEGV) | BIT(SIGXCPU) | BIT(SIGXFSZ) | BIT(SIGSYS))
 /* include/uapi/asm-generic/signal-defs.h: 0 is the default action */
+#define SIG_DFL ((void *)0)
 #define SIG_IGN ((void *)1)
 
 /* Exits that found no room in the ring buffer, for the reader to take at its next pass. */
@@ -274,6 +280,52 @@ int BPF_PROG(on_signal, int signal, struct kernel_siginfo *info, struct task_str
 		event->sender_pid = bpf_get_current_pid_tgid() >> 32;
 		bpf_get_current_comm(event->sender_comm, sizeof(event->sender_comm));
 	}
+	bpf_ringbuf_submit(event, 0);
+	return 0;
+}
+
+/*
+ * The signal that ends the process of a thread to which one is being delivered, or 0. Once the
+ * whole group exits, each of its threads gets a SIGKILL, and the code of the group says why; a core
+ * is dumped before that. The first process of a pid namespace survives what others send to it.
+ */
+static __always_inline __u32 ending_signal(int signal, struct k_sigaction *action,
+					   struct task_struct *task)
+{
+	__u32 flags = BPF_CORE_READ(task, signal, flags);
+
+	if (flags & SIGNAL_GROUP_EXIT)
+		return BPF_CORE_READ(task, signal, group_exit_code) & 0x7f;
+	if (signal < 1 || signal > 31 || !(CORE_SIGNALS & BIT(signal)) || flags & SIGNAL_UNKILLABLE)
+		return 0;
+	return action->sa.sa_handler == SIG_DFL ? signal : 0;
+}
+
+/*
+ * include/trace/events/signal.h, called by get_signal() in kernel/signal.c before the signal takes
+ * effect: long before the exit, where a core is written or much memory freed.
+ */
+SEC("tp_btf/signal_deliver")
+int BPF_PROG(on_delivery, int signal, struct kernel_siginfo *info, struct k_sigaction *action)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+	__u32 ending = ending_signal(signal, action, task);
+	__u32 pid = bpf_get_current_pid_tgid() >> 32;
+	struct process_value *process;
+	struct fatal_event *event;
+
+	if (!ending)
+		return 0;
+	process = watched(pid);
+	if (!process || process->ending_signal)
+		return 0;
+	process->ending_signal = ending;
+	event = reserve_frequent(EVENT_FATAL, sizeof(*event), pid);
+	if (!event)
+		return 0;
+	event->signal = ending;
+	event->pad = 0;
+	copy_comm(event->comm, BPF_CORE_READ(task, group_leader));
 	bpf_ringbuf_submit(event, 0);
 	return 0;
 }

@@ -79,6 +79,8 @@ class Policy:
     """Time for a lost link to recover before a job is ended for it; it is reported at once. After an outage of
     40 s, a switch that restarts, TCP's next retransmission leaves 51 s after the link broke.
     """
+    core_dump_patience_s: float = 60.0
+    """Time for a rank that crashed to write its core before the job is ended, which would truncate it."""
     port_patience_s: float = 60.0
     """Time for an RDMA port that is down to recover before it is a fatal fault: retries of the transport
     last about 30 s, and a switch that starts anew is away for most of a minute.

@@ -106,6 +106,9 @@ A rule is about a job: the line of any of its containers will do, and a number i
 `checkpoint`: Megatron-LM, DeepSpeed, torchtitan, Lightning, Hugging Face, NeMo, progress bars); `pattern` is your own (RE2). `withinSeconds` counts from the first line of the container that started last, `everySeconds` from the last such line.
 A number that is not finite is outside of any limit. Where a pod is not reported no line is missing, and a log that was not read from its beginning misses no first one.
 
+The logs of a node are searched for at most 64 different rules, and at most 32 of one namespace. The log of the agent
+names each pod whose rules are beyond that; they are not reported, and none of them is broken.
+
 With `action: Restart` a broken rule is a fault of the job (`HUNG`, cause `unknown`), for which an armed job is restarted within the budget of its policy, as for any other; its text is in the evidence. With
 `Observe`, the default, an Incident is written and nothing is done. `kcover-ebpf logs FILE --job-rules RULES.toml` tries rules on a saved log (`[[job_rule]]` tables, keys in snake case) as of its last line.
 

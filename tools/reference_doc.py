@@ -66,8 +66,8 @@ Defined in `charts/kcover-ebpf/files/alerts.yaml`, tested by `promtool test rule
 """
 ALERTS_END = """
 `KcoverJobHung` has no `for`, because the verdict has already waited: it follows a silence
-longer than any the job had while healthy. An incident that stays `Open` with "one kind of evidence" rests on that
-silence alone, and is left to the operator.
+longer than any the job had while healthy. An incident that stays `Open` as "suspected" may end by itself, and is left
+to the operator; one that is "inferred" says when the job is restarted (`status.actsAt`).
 With a scrape and an evaluation every 5 s the alert fires within 10 s of the verdict.
 """
 

@@ -16,9 +16,8 @@ from kcover_ebpf.api.job_rules import JobRule
 from kcover_ebpf.api.log_report import ContainerLog
 from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.errors import ReaderError
-from kcover_ebpf.logs.wanted_logs import LogTurn, WantedLog
+from kcover_ebpf.logs.wanted_logs import LogTurn, RuleShares, WantedLog
 from kcover_ebpf.tunables.agent import LOG_CORE_SHARE, LOG_POLL_S
-from kcover_ebpf.tunables.host import LONGEST_PHASE_S
 
 _MOST_LOGS = 256
 """Containers of one node: twice the pods that a kubelet runs by default."""
@@ -43,21 +42,13 @@ class LogSource(Protocol):
 class LogWatch:
     """A thread of the agent; `follow` and `of_pods` may be called from any other."""
 
-    def __init__(
-        self,
-        source: LogSource,
-        on_error: Callable[[str], None],
-        *,
-        longest_phase_s: float = LONGEST_PHASE_S,
-    ) -> None:
-        """`on_error`: why a log is not read, once for each.
-
-        `longest_phase_s`: what a program announces for longer is refused.
-        """
-        self._longest_phase_s = longest_phase_s
+    def __init__(self, source: LogSource, on_error: Callable[[str], None]) -> None:
+        """`on_error`: why a log is not read, once for each."""
         self._source, self._on_error = source, on_error
         self._lock = threading.Lock()
         self._wanted: dict[str, WantedLog] = {}
+        self._without_rules: frozenset[str] = frozenset()
+        """Of these pods too many job rules are already looked for."""
         self._sent: tuple[int, frozenset[WantedLog]] | None = None
         """What the source was asked to follow, and which one."""
         self._ended_over: Counter[str] = Counter()
@@ -70,25 +61,26 @@ class LogWatch:
         self.skipped_bytes = 0
 
     def follow(
-        self, pods: Iterable[Pod], job_rules: Mapping[str, tuple[JobRule, ...]] | None = None
+        self, pods: Iterable[Pod], job_rules: Mapping[str, Sequence[JobRule]] | None = None
     ) -> None:
-        """These pods are watched now, and no others; `job_rules`: what is expected of their logs, by the pods' uids."""
-        rules = job_rules or {}
-        wanted = [
-            WantedLog(
-                pod.namespace,
-                pod.name,
-                pod.uid,
-                container.name,
-                rules.get(pod.uid, ()),
-                self._longest_phase_s,
+        """These pods are watched now, and no others; `job_rules`: what is expected of their logs, by uid."""
+        expected, shares = job_rules or {}, RuleShares()
+        wanted: list[WantedLog] = []
+        without: dict[str, str] = {}
+        for pod in pods:
+            rules = tuple(expected.get(pod.uid, ()))
+            if not shares.take(pod.namespace, rules):
+                rules, without[pod.uid] = (), f"{pod.namespace}/{pod.name}"
+            wanted += (
+                WantedLog(pod.namespace, pod.name, pod.uid, container.name, rules)
+                for container in with_ranks(pod)
+                if container.id
             )
-            for pod in pods
-            for container in with_ranks(pod)
-            if container.id
-        ]
         with self._lock:
             self._wanted = {each.key: each for each in wanted[:_MOST_LOGS]}
+            known, self._without_rules = self._without_rules, frozenset(without)
+        for uid in without.keys() - known:
+            self._on_error(f"job rules of {without[uid]} are not read: {shares.words}")
 
     def of_pods(self, uids: Iterable[str], now_s: float) -> tuple[ContainerLog, ...]:
         """What the logs of these pods show; ages before `now_s` (unix seconds)."""

@@ -237,7 +237,10 @@ class _Agent:
 
     def _make_readers(self, containers: Containers) -> ConfinedReaders:
         plan = self._plan
-        logs = LogPlan(plan.pod_logs, plan.log_rules, plan.catalog) if plan.pod_logs else None
+        logs = None
+        if plan.pod_logs:
+            longest_s = plan.settings.longest_phase_s
+            logs = LogPlan(plan.pod_logs, plan.log_rules, plan.catalog, longest_s)
         own = [each.path for each in containers.of_pod(plan.pod.uid)] if plan.pod else []
         readers = ConfinedReaders(logs, (*cgroups.own_groups(), *own), _warn)
         self._stack.callback(readers.close)
@@ -249,7 +252,7 @@ class _Agent:
             return
         from kcover_ebpf.agent.log_watch import LogWatch
 
-        logs = LogWatch(source, _warn, longest_phase_s=self._plan.settings.longest_phase_s)
+        logs = LogWatch(source, _warn)
         self._outputs.logs, self._builder.logs = logs, logs.of_pods
         self._log_thread = self._start(logs)
 

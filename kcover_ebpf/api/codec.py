@@ -230,7 +230,11 @@ class Codec:
         if origin is tuple or origin is frozenset:
             return partial(_sequence, origin, self._reader(inner[0]))
         if origin is Mapping or origin is dict or hint is Mapping:
-            return words
+            return (
+                partial(_mapping, self._reader(inner[1]))
+                if inner and inner[1] is not str
+                else words
+            )
         if hint is Endpoint:
             return _endpoint
         if hint is bytes:
@@ -341,6 +345,12 @@ def _enum(
 
 def _endpoint(raw: object) -> Endpoint:
     return Endpoint.parse(string(raw))
+
+
+def _mapping(read: Read, raw: object) -> dict[str, Any]:
+    if not isinstance(raw, Mapping):
+        raise wrong("an object", raw)
+    return {string(key): read(value) for key, value in raw.items()}
 
 
 def _bytes(raw: object) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import re2
@@ -18,7 +18,7 @@ from kcover_ebpf.errors import PolicyError
 MOST_RULES = 8
 """Of one job: each is searched in each line."""
 _MOST_PATTERN_CHARS = 500
-_MEMORY = 1 << 20
+_MEMORY = 256 << 10
 """Bytes that RE2 may take for one pattern."""
 _VALUE = b"value"
 
@@ -157,7 +157,7 @@ def _wrong(rule: JobRule) -> str:
     return ""
 
 
-@cache
+@lru_cache(maxsize=256)
 def compiled(expression: str) -> re2._Regexp[bytes]:
     """A rule's pattern, for lines in UTF-8; raises `ValueError` with RE2's own words."""
     options = re2.Options()

@@ -127,7 +127,8 @@ def _announced(case: GangInput) -> GangVerdict | None:
         Evidence(each.kind, each.text, other.report.node)
         for _, other, said in reporting
         if other is not seen
-        for each in said.evidence[:1]
+        for place, each in enumerate(said.evidence)
+        if place == 0 or each.kind is EvidenceKind.STATE
     ]
     verdict = replace(merged.verdict, evidence=(*merged.evidence, *others[:8]))
     if len({each.report.node for _, each, _ in chosen}) > 1:

@@ -7,7 +7,7 @@ announcement, a state that no process of the job can end, and a contradiction.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from kcover_ebpf.diagnosis.silences import Patience
@@ -21,7 +21,7 @@ from kcover_ebpf.diagnosis.verdict import (
     VerdictKind,
 )
 from kcover_ebpf.settings import Policy
-from kcover_ebpf.tunables.diagnosis import PROVEN_CONFIRMED_S
+from kcover_ebpf.tunables.diagnosis import KILLED_PATIENCE_S, PROVEN_CONFIRMED_S
 
 _CONTRADICTED = frozenset({Cause.COLLECTIVE_MISMATCH, Cause.COLLECTIVE_FAILED})
 """What counts or recordings of the ranks' own collective library show that exclude each other."""
@@ -67,12 +67,20 @@ def certainty_of(
 
 
 def acts_at(
-    certainty: Certainty, kind: VerdictKind, cause: Cause, policy: Policy, patience: Patience
+    certainty: Certainty,
+    kind: VerdictKind,
+    cause: Cause,
+    policy: Policy,
+    patience: Patience,
+    kinds: Collection[EvidenceKind] = (),
 ) -> ActsAt:
-    """When to act. Announced and proven: since the fault began; inferred and suspected: since the job fell silent."""
+    """When to act. Announced and proven: since the fault began; inferred and suspected: since the job fell silent.
+
+    `kinds`: of the evidence.
+    """
     limit_s = policy.hard_limit_s
     if certainty is Certainty.ANNOUNCED:
-        return ActsAt(0.0, "the fault was announced")
+        return _acts_on_announced(kind, cause, policy, kinds)
     if certainty is Certainty.PROVEN:
         if kind is VerdictKind.LOST_LINK:
             return ActsAt(policy.link_patience_s, "a flapping link recovers by itself")
@@ -92,6 +100,19 @@ def acts_at(
     )
 
 
+def _acts_on_announced(
+    kind: VerdictKind, cause: Cause, policy: Policy, kinds: Collection[EvidenceKind]
+) -> ActsAt:
+    # a crash is evident; what it has besides, the job is given time for
+    if kind is VerdictKind.CRASHED and EvidenceKind.STATE in kinds:
+        return ActsAt(policy.core_dump_patience_s, "a core is being dumped")
+    if kind is VerdictKind.CRASHED and EvidenceKind.SINK in kinds:
+        return ActsAt(KILLED_PATIENCE_S, "its launcher starts failed ranks again")
+    if kind is VerdictKind.CRASHED and cause is Cause.KILLED and EvidenceKind.PEERS in kinds:
+        return ActsAt(policy.act_floor_s, "the launcher that ended it may start it again")
+    return ActsAt(0.0, "the fault was announced")
+
+
 def completed(
     verdict: Verdict, policy: Policy, patience: Patience, silent_since_s: float | None = None
 ) -> Verdict:
@@ -101,6 +122,7 @@ def completed(
     )
     if certainty is None:
         return verdict
-    acts = acts_at(certainty, verdict.kind, verdict.cause, policy, patience)
+    kinds = {each.kind for each in verdict.evidence}
+    acts = acts_at(certainty, verdict.kind, verdict.cause, policy, patience, kinds)
     moment_s = acts.time_s(verdict.since_s, silent_since_s)
     return replace(verdict, certainty=certainty, acts_at_s=moment_s, acts_why=acts.why)

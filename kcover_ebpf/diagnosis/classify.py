@@ -98,14 +98,15 @@ def classify(view: ProcessHistory, context: ClassifyContext) -> RankSnapshot:
 
 def _ended(view: ProcessHistory, leaving: ProcessExit, context: ClassifyContext) -> RankSnapshot:
     clean = leaving.known and not (leaving.signal or leaving.exit_code)
+    state = State.DUMPING if view.is_dumping else State.LEFT if clean else State.GONE
     return RankSnapshot(
         pid=view.pid,
         role=view.role or Role.HELPER,
-        state=State.LEFT if clean else State.GONE,
+        state=state,
         tid=view.pid,
         rank=view.rank,
         age_s=(context.now_ns - leaving.boottime_ns) / NS,
-        text="exited",
+        text=state.text if view.is_dumping else "exited",
         exit=exit_text(leaving.signal, leaving.exit_code, known=leaving.known),
     )
 

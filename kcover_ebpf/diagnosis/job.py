@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from kcover_ebpf.diagnosis import exits, gave_up, startup
+from kcover_ebpf.diagnosis import exits, gave_up, losses, startup
+from kcover_ebpf.diagnosis.announcements import Announcements
 from kcover_ebpf.diagnosis.blindness import Sight, unseen
 from kcover_ebpf.diagnosis.classify import classify
 from kcover_ebpf.diagnosis.classify_context import ClassifyContext
@@ -46,6 +47,7 @@ from kcover_ebpf.facts.kernel import (
     DescriptorSample,
     Detail,
     Fact,
+    FatalSignal,
     OomKill,
     ProcessExec,
     ProcessExit,
@@ -78,7 +80,7 @@ class Job:
         self.members = Members()
         self.attention = Suspicion(table)
         self.pace = JobProgress(policy, table)
-        self.announced = exits.Announcements()
+        self.announced = Announcements()
         self.faults = DeviceFaults()
         self.loss = LossWatch()
         self.now_ns = 0
@@ -130,8 +132,8 @@ class Job:
                 self.members.on_exec(self._view(fact))
             case ProcessExit():
                 self._on_exit(fact)
-            case OomKill():
-                self.announced.on_oom(fact)
+            case FatalSignal():
+                self._on_fatal(fact)
             case SignalSent():
                 self.announced.on_signal(fact)
                 self._alarm = True
@@ -146,6 +148,8 @@ class Job:
     def _on_rest(self, fact: Fact) -> None:
         if isinstance(fact, RecordersSeen | PythonStacksSeen):
             self.attention.on_answer(fact)
+        elif isinstance(fact, OomKill):
+            self.announced.on_oom(fact)
         elif not isinstance(fact, Clock):
             self.faults.observe(fact)
         elif self._view(fact).on_clock(fact):
@@ -163,20 +167,42 @@ class Job:
             self.pace.forget_current(sample.pid, sample.boottime_ns)
         self._progress(sample.pid, sample.boottime_ns)
 
+    def _on_fatal(self, fact: FatalSignal) -> None:
+        # of a rank or its loader that is as good as its exit, which may take as long as a core dump
+        view = self.members.views.get(fact.pid)
+        self._classify()
+        if view is None or view.exit is not None or view.role not in (Role.RANK, Role.LOADER):
+            return
+        view.is_dying = True
+        number, comm = fact.signal, fact.comm
+        self._leave(
+            view, ProcessExit(fact.boottime_ns, fact.pid, 0, number, core_dumped=False, comm=comm)
+        )
+
     def _on_exit(self, fact: ProcessExit) -> None:
         view = self._view(fact)
+        if view.is_dying:
+            view.is_dying, view.exit = False, self.announced.on_gone(fact)
+            self._alarm = True
+        else:
+            self._leave(view, fact)
+
+    def _leave(self, view: ProcessHistory, fact: ProcessExit) -> None:
         self.attention.unreadable.pop(fact.pid, None)
         self._classify()
         if self.announced.on_exit(view, fact, self.members, self.pace.longest_s):
-            for pid in self.members.supersede(view):
-                self.pace.leave(pid)
-                self.attention.forget(pid)
-                self.announced.keep(self.members)
+            self._forget(self.members.supersede(view))
         self.members.leave(fact.pid, fact)
         if view.member is not None and view.member.role in (Role.RANK, Role.LOADER):
             self._alarm = True
         else:
             self.attention.forget(fact.pid)
+
+    def _forget(self, superseded: Iterable[Pid]) -> None:
+        for pid in superseded:
+            self.pace.leave(pid)
+            self.attention.forget(pid)
+        self.announced.keep(self.members)
 
     def _progress(self, pid: Pid, now_ns: int) -> None:
         if self.pace.progress(pid, now_ns):
@@ -206,9 +232,7 @@ class Job:
         self._count_payload(ranks, tick)
         self._end_pass(ranks, tick)
         self.announced.settle(self.members)
-        if self.announced.lost:
-            stalled = {pid for pid, view in ranks.items() if self.pace.has_stalled(view, now_ns)}
-            self.announced.follow(ranks, stalled)
+        self.announced.outlive(ranks, now_ns, self.pace.longest_s)
         expected = self.members.expected if self._whole else None
         self.pace.watch_training(ranks, expected, now_ns)
         self._check_blindness(tick)
@@ -252,7 +276,7 @@ class Job:
         silent = any(self.pace.is_silent(view, now_ns) for view in active.values())
         stopped += sum(view.is_stopped for view in self.members.roster.loaders.values())
         failed = bool(self.announced.failures)
-        known = stopped > 0 or self._alarm or failed or bool(self.announced.lost)
+        known = stopped > 0 or self._alarm or failed or self.announced.misses_rank
         # a rank that is stopped or has died keeps all others from continuing, though it may take them a while to notice
         blocked = stopped > 0 or failed
         stall = Stall.CERTAIN if blocked else self.pace.stall(active, now_ns)
@@ -286,7 +310,10 @@ class Job:
     def _classify(self) -> None:
         if not self.members.classify():
             return
-        self.announced.keep(self.members)
+        former = self.members.supersede_former()
+        self._forget(former)
+        if former and not self.members.has_ended:
+            self.pace.begin_again()
         ranks = self.members.all_ranks
         for pid, view in self.members.views.items():
             if pid in ranks:
@@ -369,7 +396,8 @@ class Job:
         if not self.attention.suspicious:
             return missing or self._healthy()
         snapshot = self.announced.judged(self.snapshot())
-        found = self.faults.located(judge(snapshot), self.members.ranks)
+        missed = losses.missed(snapshot, self.announced, self.members.views)
+        found = missed or self.faults.located(judge(snapshot), self.members.ranks)
         self._place = found.cause.value
         if missing is not None and found.cause not in (Cause.STOPPED, Cause.FROZEN):
             return missing
@@ -384,8 +412,10 @@ class Job:
         if not failures or (waits and self.now_ns - failures[0].boottime_ns < FAILURE_SETTLE_NS):
             return None
         stacks, views = self.attention.stacks_of(self._waiting), self.members.views
+        first = views.get(failures[0].pid)
+        launcher = None if first is None else self.members.launcher_of(first)
         longest_s, whole = self.pace.longest_s, self._whole
-        found = exits.judge_failure(self.announced, views, stacks, longest_s, whole=whole)
+        found = exits.judge_failure(self.announced, views, stacks, longest_s, launcher, whole=whole)
         return found and self.faults.explained(found)
 
     def _healthy(self, *, judged: bool = False) -> Finding:

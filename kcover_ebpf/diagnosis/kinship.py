@@ -5,7 +5,7 @@ But data loaders and helpers have no connections to each other, and ranks have s
 form a process group. Once seen, they are ranks for as long as they live.
 
 A rank that is connected to another rank is one for certain: what it starts belongs to it, also if that is connected
-to each other.
+to each other. One that is connected to none may only watch what it forked (`monitors`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from functools import lru_cache
 from posixpath import basename
 
 from kcover_ebpf.diagnosis.endpoints import SERVICE_PORTS, is_loopback
+from kcover_ebpf.diagnosis.monitors import forked_once
 from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.rank_numbers import is_one_process
 from kcover_ebpf.diagnosis.roles import SPAWNED, Role
@@ -70,8 +71,12 @@ class Kinship:
             may_be = member.role in (Role.LOADER, Role.HELPER)
             if pid in self.joined or (may_be and not self._is_certain(view, views)):
                 siblings[seen.ppid, name.comm][pid] = name
-        found = (pid for group in siblings.values() for pid in _alike(group))
-        return [pid for pid in found if pid not in self.joined]
+        found = [pid for group in siblings.values() for pid in _alike(group)]
+        found += self._forked_once(views)
+        return [pid for pid in dict.fromkeys(found) if pid not in self.joined]
+
+    def _forked_once(self, views: _Views) -> Mapping[Pid, Pid]:
+        return forked_once(views, self._settled | self.joined)
 
     def unclear(self, views: _Views, now_ns: int) -> list[Pid]:
         """Processes that work while the rank that started them only waits, and that are not known to be ranks."""
@@ -102,18 +107,30 @@ class Kinship:
         if not asked and not unsettled:
             return False
         known, settled = len(self.joined), len(self._settled)
-        ends = _ends(views)
+        ends, watched = _ends(views), self._forked_once(views)
         for pid in dict.fromkeys([*unsettled, *asked]):
             for sample in views[pid].sockets.values():
                 peer = ends.get((sample.remote, sample.local))
-                if peer is None and _leads_to_ranks(views[pid], sample):
-                    self._settled.add(pid)
                 inherited = ends[sample.local, sample.remote] != pid
+                if peer is None and _leads_to_ranks(views[pid], sample, watched):
+                    self._settled.add(pid)
+                    if pid in watched and not inherited:
+                        self.joined.add(pid)
                 if peer is not None and not inherited and sample.state == "ESTABLISHED":
+                    self._join_watched(views[pid], views[peer], watched)
                     self._meet(views[pid], views[peer], sample, views)
         if (len(self.joined), len(self._settled)) != (known, settled):
             self.forget_candidates()
         return len(self.joined) > known
+
+    def _join_watched(
+        self, one: ProcessHistory, other: ProcessHistory, watched: Mapping[Pid, Pid]
+    ) -> None:
+        # a fork that is connected to a rank, or to the fork of another one, does the work of the rank that forked it
+        owners = {watched.get(one.pid, one.pid), watched.get(other.pid, other.pid)}
+        ranks = all(each.pid in watched or each.role is Role.RANK for each in (one, other))
+        if len(owners) == 2 and ranks:
+            self.joined |= {one.pid, other.pid} & watched.keys()
 
     def _is_open(self, view: ProcessHistory, starters: Collection[Pid]) -> bool:
         if view.exit is not None or view.member is None or view.pid in self._settled:
@@ -140,10 +157,12 @@ class Kinship:
             self.joined |= {one.pid} if trained else set()
 
 
-def _leads_to_ranks(view: ProcessHistory, sample: SocketSample) -> bool:
-    """True for what connects a numbered rank to ranks on other hosts: a connection to their store, or with payload."""
+def _leads_to_ranks(view: ProcessHistory, sample: SocketSample, watched: Collection[Pid]) -> bool:
+    """True for what connects a numbered rank, or its fork, to ranks on other hosts: to their store, or with payload."""
     member, seen = view.member, view.seen
-    if member is None or seen is None or member.role is not Role.RANK or member.rank is None:
+    if member is None or seen is None or member.rank is None:
+        return False
+    if member.role is not Role.RANK and view.pid not in watched:
         return False
     ports = str(sample.local[1]), str(sample.remote[1])
     if sample.state != "ESTABLISHED" or min(sample.local[1], sample.remote[1]) < SERVICE_PORTS:

@@ -8,6 +8,7 @@ from kcover_ebpf.diagnosis.kinship import Kinship
 from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.roles import Membership, Role, classify
 from kcover_ebpf.diagnosis.roster import Roster, roster_of
+from kcover_ebpf.diagnosis.together import is_apart
 from kcover_ebpf.facts.host import WaitedFile
 from kcover_ebpf.facts.kernel import ProcessExit
 from kcover_ebpf.ids import Pid
@@ -87,7 +88,8 @@ class Members:
         self._changed()
         for view in [view for view in self.views.values() if self._is_replaced(view)]:
             self._forget(view.pid)
-        self._learn_world_size(found.values())
+        living = [member for pid, member in found.items() if pid not in gone]
+        self._learn_world_size(living or found.values())
 
     def _is_replaced(self, view: ProcessHistory) -> bool:
         if view.exit is None or view.member is None:
@@ -133,14 +135,19 @@ class Members:
     def leave(self, pid: Pid, leaving: ProcessExit) -> None:
         """A process ended. Those with a rank stay known, so that who waits for them can be explained."""
         view = self.views[pid]
+        apart = self.is_apart(view)
         view.exit = leaving
         self._changed()
         member = view.member
         # what a script runs before the training ends when it likes: no rank will wait for it
         prepared = not (leaving.signal or leaving.exit_code or established(view, leaving))
         known = member is not None and (member.role in (Role.RANK, Role.LOADER) or member.wraps)
-        if not known or (prepared and self.is_wrapped(view)):
+        if not known or apart or (prepared and self.is_wrapped(view)):
             self._forget(pid)
+
+    def is_apart(self, view: ProcessHistory) -> bool:
+        """True for a rank that shares nothing with the other living ones: another job, such as a trial of a sweep."""
+        return view.role is Role.RANK and is_apart(view, self.ranks.values())
 
     def is_wrapped(self, view: ProcessHistory) -> bool:
         """True while a shell around this rank, or around another shell, lives: it decides what an early exit means.
@@ -192,6 +199,39 @@ class Members:
             self._forget(pid)
         return found
 
+    def launcher_of(self, view: ProcessHistory) -> ProcessHistory | None:
+        """The living launcher that started it; None where there is none."""
+        above = self.views.get(view.ppid) if view.ppid is not None else None
+        for _ in range(_DEEPEST):
+            if above is None or above.exit is not None:
+                return None
+            if above.role is Role.LAUNCHER:
+                return above
+            above = self.views.get(above.ppid) if above.ppid is not None else None
+        return None
+
+    def supersede_former(self) -> list[Pid]:
+        """Forget the ranks of an earlier incarnation: their launcher has started all of its living ones since.
+
+        Returns them. An elastic job that forms again has other numbers, and maybe fewer of them.
+        """
+        first_ns: dict[Pid, int] = {}
+        for view in self.ranks.values():
+            launcher = self.launcher_of(view)
+            if launcher is not None:
+                first_ns[launcher.pid] = min(
+                    view.first_seen_ns, first_ns.get(launcher.pid, view.first_seen_ns)
+                )
+        found = []
+        for pid, view in self.all_ranks.items():
+            launcher = self.launcher_of(view) if view.exit is not None else None
+            if launcher is not None and view.exit is not None:
+                began_ns = first_ns.get(launcher.pid, 0)
+                found += [pid] if began_ns > view.exit.boottime_ns else []
+        for pid in found:
+            self._forget(pid)
+        return found
+
     @property
     def all_ranks(self) -> Mapping[Pid, ProcessHistory]:
         """Ranks, living or not."""
@@ -201,6 +241,11 @@ class Members:
     def ranks(self) -> Mapping[Pid, ProcessHistory]:
         """Living ranks."""
         return self.roster.ranks
+
+    @property
+    def has_ended(self) -> bool:
+        """True if a rank has ended and none has taken its place, as far as that is known."""
+        return len(self.all_ranks) > len(self.ranks)
 
     @property
     def local_size(self) -> int | None:

@@ -14,6 +14,7 @@ from kcover_ebpf.diagnosis.traffic import Traffic
 from kcover_ebpf.facts.devices import FabricMoved, GpuSeen
 from kcover_ebpf.facts.host import CodeSeen, CollectivesLaunched, ProcessSeen, ThreadReading
 from kcover_ebpf.facts.kernel import (
+    CORE_SIGNALS,
     DescriptorSample,
     ProcessExit,
     ProcessTotals,
@@ -57,6 +58,8 @@ class ProcessHistory:
     """What each of `sockets` carried."""
     descriptors: dict[tuple[int, Inode], DescriptorSample] = field(default_factory=dict)
     exit: ProcessExit | None = None
+    is_dying: bool = False
+    """`exit` was announced by the signal that ends it, and has not come yet."""
     efforts: dict[Effort, tuple[int, int]] = field(default_factory=dict)
     """Last interval (from, to) between two totals with each kind of effort."""
     effort_rates: dict[Effort, float] = field(default_factory=dict)
@@ -131,6 +134,11 @@ class ProcessHistory:
         """Its name now, which it may have changed since it was read from /proc."""
         first = self.threads.get(self._first)
         return self.comm if first is None else first.sample.comm
+
+    @property
+    def is_dumping(self) -> bool:
+        """True while it may be writing a core: it is dying by a signal whose default action is that."""
+        return self.is_dying and self.exit is not None and self.exit.signal in CORE_SIGNALS
 
     @property
     def connections(self) -> Iterable[SocketSample]:

@@ -35,6 +35,7 @@ class State(Enum):
     OUTSIDE = "waiting for a service outside the job"
     LEFT = "left"
     GONE = "gone"
+    DUMPING = "dumping core"
     STOPPED = "stopped"
     FROZEN = "frozen"
     THROTTLED = "without a CPU"

@@ -78,6 +78,10 @@ class JobProgress:
         """A process is no rank after all."""
         self._cadences.pop(pid, None)
 
+    def begin_again(self) -> None:
+        """All ranks are new: what is silent now starts."""
+        self.trained = self._talked = False
+
     def progress(self, pid: Pid, now_ns: int) -> bool:
         """Note a sign of progress; False if the process is no rank."""
         cadence = self._cadences.get(pid)

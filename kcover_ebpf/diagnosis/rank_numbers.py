@@ -32,13 +32,15 @@ _NODE = "NODE_RANK"
 RECORDER_PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 RECORDER_FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 """Where PyTorch's flight recorder listens and writes, as beginnings of paths; the first that is set counts."""
+_RESTARTS = "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"
+"""What torchrun sets: how often it has started its ranks again, and how often it will."""
 RANK_ENVIRON = frozenset(
     {name for pair in _RANK_VARIABLES for name in pair}
     | set(_POD_VARIABLES)
     | set(_LOCAL_SIZES)
     | set(_LOCAL_RANKS)
     | {_NODE, "MASTER_ADDR", "MASTER_PORT", "JAX_COORDINATOR_ADDRESS", "NCCL_RAS_ADDR"}
-    | {RECORDER_PIPE, *RECORDER_FILES}
+    | {RECORDER_PIPE, *RECORDER_FILES, *_RESTARTS}
 )
 """The only environment variables ever read from a watched process."""
 _IDENTITY = (*(name for pair in _RANK_VARIABLES for name in pair), *_LOCAL_RANKS)
@@ -68,6 +70,12 @@ def local_rank_of(environ: Mapping[str, str]) -> int | None:
     """The number among the ranks of this host, set by an environment; None where it is not."""
     numbers = (_number(environ.get(name)) for name in _LOCAL_RANKS)
     return next((number for number in numbers if number is not None), None)
+
+
+def restarts_left(environ: Mapping[str, str]) -> int:
+    """How often its launcher will start a rank again that fails; 0 where it will not, or says nothing."""
+    done, most = (_number(environ.get(name)) for name in _RESTARTS)
+    return max(0, most - done) if done is not None and most is not None else 0
 
 
 def place_of(environ: Mapping[str, str]) -> int | None:

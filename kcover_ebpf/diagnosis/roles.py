@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from posixpath import basename
 
@@ -12,6 +13,7 @@ from kcover_ebpf.diagnosis.started_ranks import (
     ancestors,
     heirs,
     numbers_of,
+    program,
     shared_numbers,
     started_ranks,
 )
@@ -144,7 +146,20 @@ def classify(
         if member.role is Role.RANK and pid not in gone
     }
     again = shared_numbers(living, by_pid)
-    return _assign(by_pid, numbers | again) if again else roles
+    known = _assign(by_pid, numbers | again) if again else roles
+    return known | {
+        pid: replace(known[pid], rank=None, world_size=None)
+        for pid in _worlds_of_one({pid: known[pid] for pid in living}, by_pid)
+    }
+
+
+def _worlds_of_one(ranks: Mapping[Pid, Membership], by_pid: Mapping[Pid, ProcessSeen]) -> list[Pid]:
+    """Trials of a sweep: programs alike, each rank 0 of 1, which numbers none of them among the others."""
+    alone: dict[tuple[str, ...], list[Pid]] = defaultdict(list)
+    for pid, member in ranks.items():
+        if member.world_size == 1 and not member.by_pod:
+            alone[program(by_pid[pid])].append(pid)
+    return [pid for group in alone.values() if len(group) > 1 for pid in group]
 
 
 def _starts_others(process: ProcessSeen) -> bool:

@@ -131,13 +131,20 @@ def numbers_of(
         # whoever started ranks and is one itself belongs to those that it started
         outer = [each for each in group if each.pid not in groups]
         first = by_pid[starter] if starter in chosen else None
-        numbers = _by_environ(outer, first, by_pid) or _by_commands(outer, first)
+        numbers = _numbers(outer, first, by_pid)
         if not _are_unique(numbers):
             living = [each for each in outer if each.pid not in gone]
-            again = _by_environ(living, first, by_pid) or _by_commands(living, first)
+            again = _numbers(living, first, by_pid)
             numbers |= again if _are_unique(again) else {}
         found |= numbers
     return found
+
+
+def _numbers(
+    group: Sequence[ProcessSeen], first: ProcessSeen | None, by_pid: _Tree
+) -> dict[Pid, Number]:
+    by_environ = _by_environ(group, first, by_pid) or _by_monitor(group, by_pid)
+    return by_environ or _by_commands(group, first)
 
 
 def _by_environ(
@@ -159,6 +166,24 @@ def _by_environ(
     if first is not None:
         numbers[first.pid] = by_node(next(iter(environs.values())), 0, size)
     return numbers if len(numbers) == size and _are_unique(numbers) else {}
+
+
+def _by_monitor(group: Sequence[ProcessSeen], by_pid: _Tree) -> dict[Pid, Number]:
+    """The number of a program that forked a single rank, and watches it."""
+    parent = by_pid.get(group[0].ppid) if len(group) == 1 else None
+    if parent is None or not is_numbered_fork(group[0], parent):
+        return {}
+    return {group[0].pid: rank_of(parent.rank_environ)}
+
+
+def is_numbered_fork(child: ProcessSeen, parent: ProcessSeen) -> bool:
+    """True for a process that runs its parent's program under its parent's number."""
+    return (
+        bool(child.argv)
+        and child.argv == parent.argv
+        and rank_of(child.rank_environ)[0] is not None
+        and identity_of(child.rank_environ) == identity_of(parent.rank_environ)
+    )
 
 
 def _has_own_identity(process: ProcessSeen, by_pid: _Tree) -> bool:

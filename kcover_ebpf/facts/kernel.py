@@ -8,6 +8,7 @@ meaning begins in `incidents`.
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 from enum import Enum
 
@@ -28,6 +29,13 @@ NO_SYSCALL = -1
 """`ThreadSample.syscall` of a thread that is not in a system call (it runs in user space or
 faults).
 """
+
+
+CORE_SIGNALS = frozenset(
+    {signal.SIGQUIT, signal.SIGILL, signal.SIGTRAP, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE}
+    | {signal.SIGSEGV, signal.SIGXCPU, signal.SIGXFSZ, signal.SIGSYS}
+)
+"""Those whose default action is to dump core (kernel: include/linux/signal.h, SIG_KERNEL_COREDUMP_MASK)."""
 
 
 class TaskState(Enum):
@@ -253,6 +261,20 @@ class SignalSent:
 
 
 @dataclass(frozen=True, slots=True)
+class FatalSignal:
+    """A signal that ends a watched process was delivered to it: it runs no code of its own from now on.
+
+    `ProcessExit` follows once its core is written and its memory is free, which takes as long as there is of it.
+    """
+
+    boottime_ns: int
+    pid: Pid
+    signal: int
+    """What it dies of, the same as `ProcessExit` reports later."""
+    comm: str
+
+
+@dataclass(frozen=True, slots=True)
 class TcpRetransmit:
     """A known socket of a watched process sent a segment again."""
 
@@ -298,6 +320,7 @@ Fact = (
     | ProcessExit
     | OomKill
     | SignalSent
+    | FatalSignal
     | TcpRetransmit
     | TcpStateChange
     | ProcessSeen

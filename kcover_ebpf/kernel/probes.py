@@ -97,6 +97,10 @@ FAMILIES = (
             Probe("on_exec", "when a process executes another program"),
             Probe("on_oom", "victims of the out-of-memory killer"),
             Probe("on_signal", "which process sent a signal"),
+            Probe(
+                "on_delivery",
+                "a process that dies before its core is written or its memory is free",
+            ),
         ),
     ),
     Family(

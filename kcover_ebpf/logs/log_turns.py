@@ -17,7 +17,7 @@ from kcover_ebpf.logs.lines import Source
 from kcover_ebpf.logs.log_files import KEPT_BYTES, LogFiles, UnsafeLogError
 from kcover_ebpf.logs.rules import LogRule
 from kcover_ebpf.logs.wanted_logs import LogTurn, RefusedLog, WantedLog
-from kcover_ebpf.tunables.host import LOG_LINGER_S, LOG_TURN_BUSY_S
+from kcover_ebpf.tunables.host import LOG_LINGER_S, LOG_TURN_BUSY_S, LONGEST_PHASE_S
 
 _BLOCK_BYTES = 128 << 10
 """0.15 s of work where every line matches a rule, 1 ms for a quiet log."""
@@ -40,8 +40,16 @@ class _Followed:
 class LogTurns:
     """Used by one thread."""
 
-    def __init__(self, folder: Path, rules: Iterable[LogRule], catalog: Catalog) -> None:
-        """`folder`: /var/log/pods of the node."""
+    def __init__(
+        self,
+        folder: Path,
+        rules: Iterable[LogRule],
+        catalog: Catalog,
+        *,
+        longest_phase_s: float = LONGEST_PHASE_S,
+    ) -> None:
+        """`folder`: /var/log/pods of the node. `longest_phase_s`: what a program announces for longer is refused."""
+        self._longest_phase_s = longest_phase_s
         self._folder, self._catalog = folder, catalog
         self._rules = tuple(each for each in rules if each.source is Source.CONTAINER)
         self._wanted: dict[str, WantedLog] = {}
@@ -91,9 +99,10 @@ class LogTurns:
                 del self._followed[key]
         self._refused &= self._wanted.keys()
         for key, wanted in self._wanted.items():
-            if key in self._followed:
-                self._followed[key].reader.expect(wanted.job_rules)
-            if key in self._followed or key in self._refused:
+            if (known := self._followed.get(key)) is not None:
+                known.reader.expect(wanted.job_rules)
+                continue
+            if key in self._refused:
                 continue
             name = f"{wanted.namespace}_{wanted.pod}_{wanted.pod_uid}"
             files = LogFiles(self._folder, name, wanted.container, tail_bytes=KEPT_BYTES)
@@ -103,7 +112,7 @@ class LogTurns:
                 self._rules,
                 self._catalog,
                 job_rules=wanted.job_rules,
-                longest_phase_s=wanted.longest_phase_s,
+                longest_phase_s=self._longest_phase_s,
             )
             self._followed[key] = _Followed(wanted, files, reader)
 

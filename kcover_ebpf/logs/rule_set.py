@@ -14,8 +14,8 @@ import re2
 from kcover_ebpf.logs.lines import LogLine, Source
 from kcover_ebpf.logs.rules import LogRule
 
-_MEMORY = 32 << 20
-"""Bytes that RE2 may take for the automaton of all patterns; that of the shipped rules takes less than one MiB."""
+_MEMORY = 8 << 20
+"""Bytes that RE2 may take for the automaton of all patterns: the confined reader of logs has 48 MiB in all."""
 
 
 class RuleSet:

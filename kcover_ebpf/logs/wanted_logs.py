@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kcover_ebpf.api.job_rules import JobRule
 from kcover_ebpf.api.log_report import ContainerLog
-from kcover_ebpf.tunables.host import LONGEST_PHASE_S
+from kcover_ebpf.tunables.host import NAMESPACE_JOB_RULES, NODE_JOB_RULES
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +20,6 @@ class WantedLog:
     container: str
     job_rules: tuple[JobRule, ...] = ()
     """What its job's policy expects of it."""
-    longest_phase_s: float = LONGEST_PHASE_S
-    """What the program announces for longer is refused."""
 
     @property
     def key(self) -> str:
@@ -52,3 +51,25 @@ class LogTurn:
     """CPU time that it took."""
     read_bytes: int = 0
     skipped_bytes: int = 0
+
+
+class RuleShares:
+    """Counts the different job rules of a node: each takes memory of the reader, and tenants write them."""
+
+    words = (
+        f"at most {NODE_JOB_RULES} different ones of a node, {NAMESPACE_JOB_RULES} of a namespace"
+    )
+    """What the bound is."""
+
+    def __init__(self) -> None:
+        self._all: set[JobRule] = set()
+        self._of: dict[str, set[JobRule]] = {}
+
+    def take(self, namespace: str, rules: Sequence[JobRule]) -> bool:
+        """Whether all of these may be looked for, beside those that were taken before."""
+        both = self._all.union(rules)
+        own = self._of.get(namespace, set()).union(rules)
+        if len(both) > NODE_JOB_RULES or len(own) > NAMESPACE_JOB_RULES:
+            return False
+        self._all, self._of[namespace] = both, own
+        return True

@@ -247,6 +247,8 @@ def fact_text(fact: kernel.Fact) -> str:
     match fact:
         case kernel.ProcessExit():
             text = _exit_text(fact)
+        case kernel.FatalSignal():
+            text = f"pid {fact.pid} ({fact.comm}) is dying of {signal_name(fact.signal)}"
         case kernel.OomKill():
             text = f"pid {fact.pid} ({fact.comm}) was chosen by the out-of-memory killer"
         case kernel.SignalSent(sender_pid=0):

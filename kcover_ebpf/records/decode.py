@@ -17,6 +17,7 @@ from kcover_ebpf.errors import DecodeError
 from kcover_ebpf.facts.kernel import (
     DescriptorSample,
     Fact,
+    FatalSignal,
     OomKill,
     ProcessExec,
     ProcessExit,
@@ -191,6 +192,11 @@ def _signal_sent(fields: _Fields) -> SignalSent:
     return SignalSent(boottime_ns, Pid(pid), Tid(tid), signal, Pid(sender_pid), _text(sender_comm))
 
 
+def _fatal_signal(fields: _Fields) -> FatalSignal:
+    _, _, pid, boottime_ns, signal, _, comm = fields
+    return FatalSignal(boottime_ns, Pid(pid), signal, _text(comm))
+
+
 def _tcp_retransmit(fields: _Fields) -> TcpRetransmit:
     _, _, pid, boottime_ns, local, remote, local_port, remote_port, _ = fields
     return TcpRetransmit(
@@ -217,6 +223,7 @@ _DECODERS: dict[int, tuple[struct.Struct | MirrorLayout, Callable[..., Fact]]] =
     wire.EventType.EXIT: (wire.unpacker(wire.ExitEvent), _process_exit),
     wire.EventType.OOM: (wire.unpacker(wire.OomEvent), _oom_kill),
     wire.EventType.SIGNAL: (wire.unpacker(wire.SignalEvent), _signal_sent),
+    wire.EventType.FATAL: (wire.unpacker(wire.FatalEvent), _fatal_signal),
     wire.EventType.RETRANSMIT: (wire.unpacker(wire.RetransmitEvent), _tcp_retransmit),
     wire.EventType.TCP_STATE: (wire.unpacker(wire.TcpStateEvent), _tcp_state_change),
 }

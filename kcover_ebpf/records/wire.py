@@ -27,6 +27,7 @@ class EventType(IntEnum):
     SIGNAL = 9
     RETRANSMIT = 10
     TCP_STATE = 11
+    FATAL = 12
 
 
 class ThreadState(IntEnum):
@@ -195,6 +196,12 @@ class SignalEvent(ctypes.Structure):
     )
 
 
+class FatalEvent(ctypes.Structure):
+    """A signal that ends a watched process was delivered to it."""
+
+    _fields_ = (("header", EventHeader), ("signal", c_uint32), ("pad", c_uint32), ("comm", Comm))
+
+
 class RetransmitEvent(ctypes.Structure):
     """A known socket sent a segment again."""
 
@@ -227,6 +234,8 @@ class ProcessValue(ctypes.Structure):
         ("unseen_reported", c_uint32),
         ("socket_refused", c_uint32),
         ("owner_id", c_uint64),
+        ("ending_signal", c_uint32),
+        ("end_pad", c_uint32),
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.diagnosis.verdict import Verdict, VerdictKind, WaitRow
-from kcover_ebpf.facts.kernel import Fact, ProcessExit
+from kcover_ebpf.facts.kernel import Fact, FatalSignal, ProcessExit
 from kcover_ebpf.output import formatting
 
 _RECENT_FACTS = 200
@@ -124,7 +124,12 @@ class TextSink(Sink):
         self._write(fields["text"])
 
     def on_fact(self, fact: Fact) -> None:
-        """Say what the kernel announced, but for the many processes that end as they should."""
+        """Say what the kernel announced, but for the many processes that end as they should.
+
+        The exit of who is dying follows.
+        """
+        if isinstance(fact, FatalSignal):
+            return
         if not isinstance(fact, ProcessExit) or fact.signal or fact.exit_code or not fact.known:
             self._write(formatting.fact_text(fact))
 

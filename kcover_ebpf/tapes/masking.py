@@ -81,6 +81,7 @@ class Masks:
             kernel.ProcessExit: {"comm": comm},
             kernel.OomKill: {"comm": comm},
             kernel.SignalSent: {"sender_comm": comm},
+            kernel.FatalSignal: {"comm": comm},
         }
 
     def _of_host(self) -> _Rules:

@@ -89,13 +89,18 @@ FINDING_RECENT_S = 600.0
 LATE_LINE_S = 3.0
 """What a program printed before it raised is in its log so long after the traceback at the latest: it is flushed when
 the program ends. Chosen."""
-LONGEST_PHASE_S = 3600.0
-"""What a program announces for longer (`kcover: phase NAME up to T s`) is refused, unless the operator allows more: it
-would hide a hang for as long. Chosen; an evaluation or a conversion of a checkpoint takes less."""
 LOG_LINGER_S = 60.0
 """The log of a pod that is gone may still explain a crash that is being decided on."""
 LOG_TURN_BUSY_S = 1.0
 """CPU time after which a turn over the logs ends, and the next one continues with those that are left. Chosen."""
+NODE_JOB_RULES = 64
+"""Different job rules that the logs of one node are searched for: each pattern may take 256 KiB of the reader, which
+has 48 MiB. Chosen."""
+NAMESPACE_JOB_RULES = 32
+"""Of those, the rules of one namespace: four policies with eight each, and room for another namespace. Chosen."""
+LONGEST_PHASE_S = 3600.0
+"""What a program announces for longer (`kcover: phase NAME up to T s`) is refused, unless the operator allows more: it
+would hide a hang for as long. Chosen; an evaluation or a conversion of a checkpoint takes less."""
 SAME_LINE_S = 60.0
 """A line that says the same about the same subject is written again no sooner. Chosen."""
 SCRAPER_SILENT_S = 5.0

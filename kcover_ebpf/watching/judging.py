@@ -24,7 +24,7 @@ from kcover_ebpf.facts.devices import (
     XidReported,
 )
 from kcover_ebpf.facts.host import CollectivesSeen, ReadingRequest
-from kcover_ebpf.facts.kernel import Fact, OomKill, ProcessExit, SignalSent, Tick
+from kcover_ebpf.facts.kernel import Fact, FatalSignal, OomKill, ProcessExit, SignalSent, Tick
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.settings import Act, Settings
 from kcover_ebpf.tunables.agent import BLINDNESS_AGAIN_NS
@@ -33,6 +33,7 @@ ANNOUNCED = (
     ProcessExit,
     OomKill,
     SignalSent,
+    FatalSignal,
     XidReported,
     DeviceNotice,
     AerError,

@@ -92,7 +92,11 @@ class Run:
         """The same for a verdict of this cause."""
         self._await("cause", cause)
 
-    def _await(self, field: str, value: str) -> None:
+    def await_restart(self, number: int) -> None:
+        """The same for the start of the job after its restart of this number."""
+        self._await("restart", number)
+
+    def _await(self, field: str, value: str | int) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.out += line

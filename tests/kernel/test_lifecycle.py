@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from kcover_ebpf.facts.kernel import OomKill, ProcessExec, ProcessExit, ProcessFork, SignalSent
+from kcover_ebpf.facts.kernel import (
+    FatalSignal,
+    OomKill,
+    ProcessExec,
+    ProcessExit,
+    ProcessFork,
+    SignalSent,
+)
 from kcover_ebpf.kernel.sampler import KernelSampler
 from tests.kernel.helpers import FIRINGS, Running, events, of_kind, program, running, until
 
@@ -125,6 +132,77 @@ def test_a_fatal_signal_is_reported_with_its_sender(
         sent = events(kernel, FIRINGS, SignalSent)
     assert [(fact.pid, fact.signal) for fact in sent] == [(pid, number) for pid in pids]
     assert [fact.sender_pid for fact in sent] == [0 if from_kernel else pid for pid in pids]
+
+
+@pytest.mark.parametrize(
+    ("how", "number"),
+    [("abort", signal.SIGABRT), ("segfault", signal.SIGSEGV), ("kill", signal.SIGKILL)],
+)
+def test_a_signal_that_ends_a_process_is_reported_when_it_is_delivered(
+    kernel: KernelSampler, how: str, number: int
+) -> None:
+    with nursery(FIRINGS, program("exits"), how) as parent:
+        kernel.watch(parent.pid)
+        parent.say()
+        pids = [int(pid) for pid in parent.rest()]
+        facts = events(kernel, 2 * FIRINGS + 1, FatalSignal, ProcessExit)
+    fatal = of_kind(facts, FatalSignal)
+    assert [(fact.pid, fact.signal, fact.comm) for fact in fatal] == [
+        (pid, number, "exits") for pid in pids
+    ]
+    ended = {fact.pid: fact.boottime_ns for fact in of_kind(facts, ProcessExit)}
+    assert all(fact.boottime_ns < ended[fact.pid] for fact in fatal)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGXCPU])
+def test_one_delivery_is_reported_of_a_process_with_many_threads(
+    kernel: KernelSampler, number: int
+) -> None:
+    """By what it dies of, not by the SIGKILL with which the kernel ends the other threads."""
+    with running(program("crowd"), "threads", "23") as target:
+        assert target.line() == "23"
+        kernel.watch(target.pid)
+        os.kill(target.pid, number)
+        facts = events(kernel, 2, FatalSignal, ProcessExit)
+    assert [type(fact) for fact in facts] == [FatalSignal, ProcessExit]
+    (fatal,), (leaving,) = of_kind(facts, FatalSignal), of_kind(facts, ProcessExit)
+    assert (fatal.pid, fatal.signal) == (leaving.pid, leaving.signal) == (target.pid, number)
+
+
+def test_a_core_dump_is_announced_before_it_is_written(
+    kernel: KernelSampler, tmp_path: Path
+) -> None:
+    code = (
+        "import ctypes, os, resource; resource.setrlimit(resource.RLIMIT_CORE, (-1, -1));"
+        f"os.chdir({str(tmp_path)!r}); b = bytearray(os.urandom(1 << 20)) * 512;"
+        "print(); input(); ctypes.string_at(0)"
+    )
+    with running(sys.executable, "-uc", code) as target:
+        target.line()
+        kernel.watch(target.pid)
+        target.say()
+        facts = events(kernel, 2, FatalSignal, ProcessExit)
+    (fatal,), (leaving,) = of_kind(facts, FatalSignal), of_kind(facts, ProcessExit)
+    assert (fatal.signal, leaving.signal) == (signal.SIGSEGV, signal.SIGSEGV)
+    if leaving.core_dumped:
+        assert leaving.boottime_ns - fatal.boottime_ns > 50_000_000
+
+
+def test_a_signal_that_a_process_handles_or_ignores_is_not_announced_as_its_end(
+    kernel: KernelSampler,
+) -> None:
+    code = (
+        "import os, signal; signal.signal(signal.SIGABRT, lambda *_: None);"
+        "signal.signal(signal.SIGQUIT, signal.SIG_IGN); print(); input();"
+        "[os.kill(os.getpid(), number) for _ in range(23) for number in (6, 3)]"
+    )
+    with running(sys.executable, "-uc", code) as target:
+        target.line()
+        kernel.watch(target.pid)
+        target.say()
+        facts = events(kernel, 1, FatalSignal, ProcessExit)
+    assert [type(fact) for fact in facts] == [ProcessExit]
+    assert [fact.signal for fact in of_kind(facts, ProcessExit)] == [0]
 
 
 @pytest.fixture

@@ -121,7 +121,7 @@ def test_a_resumer_has_one_capability_and_no_files_but_its_socket(bench: Bench) 
     assert sorted({each.partition(":")[0] for each in links}) == ["/dev/null", "socket"]
     score = int(Path(f"/proc/{pid}/oom_score_adj").read_text())
     assert score == (-1000 if _SYS_RESOURCE in capabilities.effective() else 0)
-    assert procfs.task_state(pid or 0) == "S"
+    wait_until(lambda: procfs.task_state(pid or 0) == "S")
 
 
 def test_hold__a_process_that_is_gone_keeps_no_other_stopped() -> None:

@@ -26,12 +26,9 @@ def test_tour__the_deadlocked_rank_is_named_and_the_job_is_restarted(
     monkeypatch.setenv("HANG_AT_STEP", "40")
     monkeypatch.setenv("MARK", str(tmp_path / "mark"))
     with run("-o", "json", *arguments, folder=tmp_path) as one:
-        one.await_verdict("blocked_lock")
+        one.await_restart(1)
         one.await_verdict("training")
         one.send(signal.SIGTERM)
         one.reap()
-        verdicts = [event for event in one.events() if event["event"] == "verdict"]
-    hung = next(event for event in verdicts if event["cause"] == "blocked_lock")
-    assert (hung["verdict"], hung["culprit"]["rank"]) == ("HUNG", 2)
-    acts = [event["act"] for event in one.events() if event["event"] == "action"]
-    assert "restart" in acts
+    hung = [event for event in one.events() if event.get("verdict") == "HUNG"]
+    assert {event["culprit"]["rank"] for event in hung} == {2}

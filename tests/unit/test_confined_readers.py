@@ -14,12 +14,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kcover_ebpf.agent.reader.logs import LogPlan
 from kcover_ebpf.agent.reader.started import ConfinedReaders
+from kcover_ebpf.api.job_rules import JobRule, KnownLine
 from kcover_ebpf.confined.helper import Confinement
 from kcover_ebpf.errors import ReaderError
 from kcover_ebpf.facts.host import CodeSeen, ReadingRequest, ThreadReading
@@ -48,7 +50,8 @@ class Node:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.said = folder, list[str]()
-        self.readers = ConfinedReaders(LogPlan(folder), cgroups.own_groups(), self.said.append)
+        plan = LogPlan(folder, longest_phase_s=600)
+        self.readers = ConfinedReaders(plan, cgroups.own_groups(), self.said.append)
         self.readers.start()
         assert self.readers.logs is not None
         self.logs, self.ranks = self.readers.logs, self.readers.ranks
@@ -88,6 +91,30 @@ def test_logs__what_a_log_shows_is_answered_and_its_end_for_a_bundle(node: Node)
     tails = node.logs.tails("ns", ["uid-0"])
     assert list(tails) == ["j-0.main.log"]
     assert "No space left" in tails["j-0.main.log"]
+
+
+def test_logs__rules_of_a_job_and_hints_of_its_program_are_read(node: Node) -> None:
+    node.log("loss: 3.5\nkcover: phase evaluation up to 900 s\n", "rules")
+    loss = JobRule("loss", KnownLine.LOSS, below=3.0, times=1)
+    asked = WantedLog("ns", "j-0", "uid-0", "rules", (loss,))
+    (log,) = [each for each in node.logs.turn((asked,)).logs if each.container == "rules"]
+    (reading,) = log.rules
+    assert (reading.rule, reading.value, reading.broken) == ("loss", 3.5, True)
+    assert log.phase is not None
+    assert (log.phase.name, log.phase.refused) == ("evaluation", True), "600 s are allowed"
+    more = (loss, JobRule("x", pattern="µ", every_seconds=9))
+    turn = node.logs.turn((replace(asked, job_rules=more),))
+    (log,) = [each for each in turn.logs if each.container == "rules"]
+    assert [each.rule for each in log.rules] == ["loss", "x"]
+
+
+def test_logs__as_many_logs_and_rules_as_a_node_may_have_are_asked_for_at_once(node: Node) -> None:
+    rules = [JobRule(f"r{n}", pattern=f"{n}" + "µ" * 490, every_seconds=9) for n in range(64)]
+    wanted = [
+        WantedLog("ns", "j-9", f"uid-{n}", "main", tuple(rules[n % 8 * 8 : n % 8 * 8 + 8]))
+        for n in range(256)
+    ]
+    assert node.logs.turn(wanted).read_bytes == 0
 
 
 @pytest.mark.parametrize("kind", ["link", "fifo", "device"])

@@ -13,6 +13,7 @@ from kcover_ebpf.facts.kernel import (
     NO_SYSCALL,
     DescriptorSample,
     Fact,
+    FatalSignal,
     OomKill,
     ProcessExec,
     ProcessExit,
@@ -49,6 +50,7 @@ MIRRORS: dict[wire.EventType, type[ctypes.Structure]] = {
     wire.EventType.EXIT: wire.ExitEvent,
     wire.EventType.OOM: wire.OomEvent,
     wire.EventType.SIGNAL: wire.SignalEvent,
+    wire.EventType.FATAL: wire.FatalEvent,
     wire.EventType.RETRANSMIT: wire.RetransmitEvent,
     wire.EventType.TCP_STATE: wire.TcpStateEvent,
 }
@@ -208,6 +210,11 @@ def test_decode__signal() -> None:
         wire.EventType.SIGNAL, tid=71, signal=19, sender_pid=1, sender_comm=_comm(b"bash")
     )
     assert decode(record) == SignalSent(1000, Pid(7), 71, 19, Pid(1), "bash")  # type: ignore[arg-type]
+
+
+def test_decode__fatal_signal() -> None:
+    record = _record(wire.EventType.FATAL, signal=11, comm=_comm(b"python3"))
+    assert decode(record) == FatalSignal(1000, Pid(7), 11, "python3")
 
 
 def test_decode__tcp_state_change() -> None:

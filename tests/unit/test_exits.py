@@ -11,9 +11,9 @@ from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
 from kcover_ebpf.facts.kernel import OomKill, ProcessExec, SignalSent
 from kcover_ebpf.ids import NS, Pid, Tid
 from kcover_ebpf.settings import Act
-from tests.unit.seen_verdicts import faults, not_working, only_fault
+from tests.unit.seen_verdicts import not_working, only_fault
 
-from .scripted_job import Proc, Stage, all_wait, trained
+from .scripted_job import LOCK, Proc, Stage, all_wait, trained
 
 STRANGER = 9
 
@@ -31,6 +31,12 @@ def with_loader(rank: int = 1) -> tuple[Stage, Proc]:
     return stage, loader
 
 
+def wait_for_loader(stage: Stage, rank: int = 1) -> None:
+    """The others wait for a rank that waits for what its loader should bring."""
+    all_wait(stage, rank)
+    stage.become(stage.rank(rank), "futex", stack=LOCK)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_exits__a_loader_ended_by_its_own_parent_is_no_failure(number: int) -> None:
     stage, loader = with_loader()
@@ -45,7 +51,7 @@ def test_exits__a_loader_ended_by_a_stranger_is_a_fault_of_its_rank(number: int)
     stage, loader = with_loader()
     send(stage, loader, number)
     stage.exit(loader, signal=number)
-    all_wait(stage, -1)
+    wait_for_loader(stage)
     stage.run(4)
     verdict = only_fault(stage)
     assert (verdict.kind, verdict.cause) == (VerdictKind.CRASHED, Cause.LOADER_DIED)
@@ -59,18 +65,9 @@ def test_exits__a_loader_that_crashes_is_a_fault_even_if_it_raised_the_signal_it
     stage, loader = with_loader()
     send(stage, loader, signal.SIGABRT, sender=loader.pid)
     stage.exit(loader, signal=signal.SIGABRT)
-    all_wait(stage, -1)
+    wait_for_loader(stage)
     stage.run(4)
     assert only_fault(stage).cause is Cause.LOADER_DIED
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGXCPU])
-def test_exits__a_child_whose_rank_trains_on_is_no_fault(number: int) -> None:
-    """A sandbox that reaches its limit, a saver that the memory limit takes."""
-    stage, loader = with_loader()
-    stage.exit(loader, signal=number)
-    stage.run(60)
-    assert faults(stage) == []
 
 
 def test_exits__a_rank_that_raises_for_the_lack_of_its_loader_is_its_victim() -> None:

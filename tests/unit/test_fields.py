@@ -33,7 +33,6 @@ UNREAD: dict[str, str] = {
     "api.fault_report.FaultReport.agent": _DOCUMENT,
     "api.node_health.NodeHealth.agent": _DOCUMENT,
     "cli.kubectl_nodes._Row.inspected": _DOCUMENT,
-    "facts.kernel.ProcessExit.core_dumped": _DOCUMENT,
     "inspection.result.Check.examines": "printed by tools/inspection_doc.py",
     "inspection.checks.d_state._Sleeper.switches": "compared with the same of a moment later",
     "tapes.entries.End.left_out_count": _DOCUMENT,

@@ -266,6 +266,10 @@ LOCAL, REMOTE = ("10.0.0.1", 29500), ("::1", 4711)
             "pid 7 (python3) was chosen by the out-of-memory killer",
         ),
         (
+            kernel.FatalSignal(1, Pid(7), 11, "python3"),
+            "pid 7 (python3) is dying of SIGSEGV",
+        ),
+        (
             kernel.SignalSent(1, Pid(7), Tid(7), 19, Pid(0), ""),
             "the kernel sent SIGSTOP to pid 7",
         ),

@@ -309,3 +309,99 @@ def test_kinship__a_store_for_the_ranks_in_the_program_that_starts_them_makes_it
     host.connect(12, 13)
     host.end_pass()
     assert set(host.members.ranks) == {11, 12, 13}
+
+
+MONITORED = 4
+TRAINING = "python3 train.py"
+
+
+def monitored(*, argv: str = TRAINING, children: int = 1) -> Host:
+    """Ranks by number, each of which has forked its training and waits."""
+    host = Host()
+    for rank in range(MONITORED):
+        environ = {"RANK": str(rank), "WORLD_SIZE": str(MONITORED), "LOCAL_RANK": str(rank)}
+        environ |= {"MASTER_PORT": "29500"}
+        host.start(100 + rank, 1, TRAINING, **environ)
+        for child in range(children):
+            host.start(200 + rank + 10 * child, 100 + rank, argv, **environ)
+    host.end_pass()
+    return host
+
+
+def connect_all(host: Host, first: int) -> None:
+    for one in range(first, first + MONITORED):
+        for other in range(one + 1, first + MONITORED):
+            host.connect(one, other)
+    host.end_pass()
+
+
+def test_kinship__what_a_monitor_with_a_rank_forked_is_the_rank() -> None:
+    host = monitored()
+    assert set(range(200, 204)) <= set(host.members.connected)
+    connect_all(host, 200)
+    assert {pid: view.rank for pid, view in host.members.ranks.items()} == {
+        200: 0,
+        201: 1,
+        202: 2,
+        203: 3,
+    }
+    assert {host.roles()[pid] for pid in range(100, 104)} == {"launcher"}
+    assert host.members.world_size == MONITORED
+
+
+def test_kinship__a_monitored_rank_is_known_by_its_store_on_another_host() -> None:
+    host = monitored()
+    host.socket(200, ("10.0.0.1", 45000), ("10.0.0.2", 29500))
+    host.end_pass()
+    assert host.members.ranks.keys() & {100, 200} == {200}
+
+
+def test_kinship__the_training_that_a_monitor_forks_again_is_the_rank() -> None:
+    host = monitored()
+    connect_all(host, 200)
+    for rank in range(MONITORED):
+        pid = Pid(200 + rank)
+        gone = ProcessExit(host.now_ns, pid, 1, 0, core_dumped=False, comm="python3")
+        host.members.leave(pid, gone)
+    host.end_pass()
+    for rank in range(MONITORED):
+        environ = dict(host.members.views[Pid(100 + rank)].seen.rank_environ)  # type: ignore[union-attr]
+        host.start(300 + rank, 100 + rank, TRAINING, **environ)
+    host.end_pass()
+    connect_all(host, 300)
+    assert {pid: view.rank for pid, view in host.members.ranks.items()} == {
+        300: 0,
+        301: 1,
+        302: 2,
+        303: 3,
+    }
+    assert sorted(host.members.supersede_former()) == [200, 201, 202, 203]
+
+
+@pytest.mark.parametrize(
+    ("argv", "children"),
+    [("python3 serve.py", 1), (TRAINING, 2)],
+    ids=["another program", "two loaders"],
+)
+def test_kinship__children_of_a_rank_that_are_connected_are_no_ranks(
+    argv: str, children: int
+) -> None:
+    host = monitored(argv=argv, children=children)
+    connect_all(host, 200)
+    assert set(host.members.ranks) == {100, 101, 102, 103}
+
+
+def test_kinship__the_loader_of_a_rank_that_is_connected_itself_is_no_rank() -> None:
+    host = monitored()
+    connect_all(host, 100)
+    connect_all(host, 200)
+    assert set(host.members.ranks) == {100, 101, 102, 103}
+
+
+def test_kinship__what_a_fork_inherited_makes_it_no_rank() -> None:
+    host = monitored()
+    for one in range(100, 104):
+        for other in range(one + 1, 104):
+            host.connect(one, other, heirs={one + 100: 0})
+    host.end_pass()
+    assert set(host.members.ranks) == {100, 101, 102, 103}

@@ -12,6 +12,7 @@ import pytest
 
 from kcover_ebpf.agent import log_watch
 from kcover_ebpf.agent.log_watch import LogWatch
+from kcover_ebpf.api.job_rules import JobRule, KnownLine
 from kcover_ebpf.api.log_report import ContainerLog
 from kcover_ebpf.api.pods import Container, ContainerKind, Pod
 from kcover_ebpf.errors import ReaderError
@@ -225,6 +226,49 @@ def test_log_watch__what_is_followed_is_said_when_it_changes_and_to_a_new_reader
     node.watch.follow([member(0), member(1)])
     node.watch.turn()
     assert [None if each is None else len(each) for each in node.source.asked] == [1, None, 1, 2]
+
+
+STEPS = JobRule("trains", KnownLine.STEP, every_seconds=600)
+
+
+def test_log_watch__rules_of_a_policy_that_changed_are_said_to_the_reader(node: Node) -> None:
+    node.write(member(0), "2026-11-22T10:00:00.5Z stdout F step 7\n")
+    node.watch.follow([member(0)])
+    node.watch.turn()
+    node.watch.follow([member(0)], {"uid-0": (STEPS,)})
+    node.write(member(0), "2026-11-22T10:00:00.5Z stdout F step 8\n")
+    node.watch.turn()
+    (found,) = node.shown(member(0))
+    assert [each.rule for each in found.rules] == ["trains"]
+    assert [each is None for each in node.source.asked] == [False, False]
+
+
+def test_log_watch__rules_beyond_what_a_namespace_may_have_are_left_out_and_it_is_said_once(
+    node: Node,
+) -> None:
+    members = [member(number) for number in range(6)]
+    other = replace(member(6), namespace="other")
+    rules = {
+        each.uid: tuple(replace(STEPS, name=f"{each.uid} {n}") for n in range(8))
+        for each in (*members, other)
+    }
+    for _ in range(2):
+        node.watch.follow((*members, other), rules)
+        node.watch.turn()
+    asked = node.source.asked[0]
+    assert asked is not None
+    assert [len(each.job_rules) for each in asked] == [8, 8, 8, 8, 0, 0, 8]
+    assert sorted(node.refused) == [
+        f"job rules of ns/j-{n} are not read: at most 64 different ones of a node, 32 of a namespace"
+        for n in (4, 5)
+    ]
+
+
+def test_log_watch__pods_with_the_same_rules_share_them(node: Node) -> None:
+    members = [member(number) for number in range(100)]
+    node.watch.follow(members, {each.uid: (STEPS,) for each in members})
+    node.watch.turn()
+    assert node.refused == []
 
 
 def test_log_turns__a_turn_ends_after_its_time_and_the_next_one_continues(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import types
 import typing
-from dataclasses import fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kcover_ebpf.api.codec import Codec, Omit
 from kcover_ebpf.api.json_values import UnknownWord, WrongValue
 from kcover_ebpf.facts.devices import AerTotal, CudaContext
 from kcover_ebpf.facts.host import Module, ProcessSeen, ThreadReading
@@ -130,3 +132,15 @@ def test_decode__what_has_another_shape_is_refused_with_its_place(
 def test_decode__a_word_of_a_newer_writer_is_not_taken_for_nonsense() -> None:
     with pytest.raises(UnknownWord, match="severity"):
         decode(AerTotal, {"boottime_ns": 1, "device": "", "severity": 9})
+
+
+@dataclass(frozen=True)
+class Counted:
+    counts: Mapping[str, int]
+
+
+def test_codec__numbers_by_text_are_read_as_numbers() -> None:
+    form = Codec(key=str, omit=Omit.DEFAULTS)
+    assert form.read(Counted, form.encode(Counted({"AllReduce": 4}))) == Counted({"AllReduce": 4})
+    with pytest.raises(WrongValue):
+        form.read(Counted, {"counts": {"AllReduce": "4"}})

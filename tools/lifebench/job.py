@@ -80,6 +80,8 @@ class RunningPhase:
         self._events.touch()
         (folder / "work").mkdir()
         self._cleanup = ExitStack()
+        self._beside: subprocess.Popen[bytes] | None = None
+        self._beside_code: int | None = None
         self._files = [folder / f"lines-{host}.jsonl" for host in range(phase.hosts)]
 
     def carry_out(self, run: int) -> Row:
@@ -92,8 +94,9 @@ class RunningPhase:
                 network.create(self._tag, self._phase.hosts)
             jobs = self._start()
             codes = self._wait(jobs)
+            self._beside_code = self._beside.poll() if self._beside else None
         hosts = [(code, lines_of(path)) for code, path in zip(codes, self._files, strict=True)]
-        return row_of(self._phase, run, lines_of(self._events), hosts)
+        return row_of(self._phase, run, lines_of(self._events), hosts, self._beside_code)
 
     def _start(self) -> list[subprocess.Popen[bytes]]:
         phase, several = self._phase, self._phase.hosts > 1
@@ -144,7 +147,7 @@ class RunningPhase:
             variables["LIFE_ANSWERS_FD"] = str(answers)
         command = program(self._phases, self._phase.beside, self._folder)
         with self._log() as log:
-            self._popen(
+            self._beside = self._popen(
                 command,
                 variables,
                 stdin=subprocess.DEVNULL,

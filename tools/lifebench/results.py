@@ -36,9 +36,10 @@ class Row:
     """One run of one phase.
 
     `ended` is whether a sensor ended it; `completed` whether the job ended by itself, with code 0. A run that did
-    neither, or never began its phase, has a `problem` and counts nowhere; `skipped` says why it was not started.
-    `exit_codes` has one for each host. `trained_s` is how long it trained before the phase, `phase_s` how long the
-    phase was, both in seconds and None if unknown. `steps` are those of the rank that did most.
+    neither, never began its phase, or beside which a program failed, has a `problem` and counts nowhere; `skipped`
+    says why it was not started. `exit_codes` has one for each host. `trained_s` is how long it trained before the
+    phase, `phase_s` how long the phase was, both in seconds and None if unknown. `steps` are those of the rank that
+    did most.
     """
 
     phase: str
@@ -70,8 +71,12 @@ def row_of(
     run: int,
     events: Sequence[Line],
     hosts: Sequence[tuple[int | None, Sequence[Line]]],
+    beside_code: int | None = None,
 ) -> Row:
-    """The row of a run; of each host the exit code, None if it had to be killed, and the sensor's lines."""
+    """The row of a run; of each host the exit code, None if it had to be killed, and the sensor's lines.
+
+    `beside_code` is the exit code of what ran beside the job, None where nothing did, or where it still ran.
+    """
     codes = tuple(code for code, _ in hosts)
     begin_s = min(times_s(events, "phase_begin"), default=None)
     end_s = max(times_s(events, "phase_end"), default=None)
@@ -92,11 +97,15 @@ def row_of(
         trained_s=_apart(first_s, begin_s),
         phase_s=_apart(begin_s, end_s),
         steps=max(counts.values(), default=0),
-        problem="" if ended else _problem(codes, begin_s),
+        problem=_problem(codes, begin_s, beside_code),
     )
 
 
-def _problem(codes: Sequence[int | None], begin_s: float | None) -> str:
+def _problem(codes: Sequence[int | None], begin_s: float | None, beside_code: int | None) -> str:
+    if beside_code:
+        return f"what ran beside it failed with code {beside_code}"
+    if ENDED_CODE in codes:
+        return ""
     if None in codes:
         return "took too long and was killed"
     if failed := [code for code in codes if code]:

@@ -6,18 +6,20 @@ import json
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kcover_ebpf.agent.reader.form import decode, encode
 from kcover_ebpf.agent.reader.program import Note, Operation
+from kcover_ebpf.api.job_rules import JobRule
 from kcover_ebpf.api.json_values import WrongValue
 from kcover_ebpf.confined.helper import Confinement
 from kcover_ebpf.errors import ReaderError
 from kcover_ebpf.kernel.capabilities import Capability
 from kcover_ebpf.logs.wanted_logs import LogTurn, WantedLog
 from kcover_ebpf.tunables.agent import BUNDLE_LIMIT_S, LOG_TURN_S, READER_CPU_S
+from kcover_ebpf.tunables.host import LONGEST_PHASE_S
 
 if TYPE_CHECKING:
     from kcover_ebpf.agent.reader.client import ConfinedReader
@@ -43,6 +45,8 @@ class LogPlan:
     folder: Path
     rules: Path | None = None
     catalog: Path | None = None
+    longest_phase_s: float = LONGEST_PHASE_S
+    """What a program announces for longer is refused."""
 
 
 class ReadLogs:
@@ -55,6 +59,7 @@ class ReadLogs:
             "rules": os.fspath(plan.rules) if plan.rules else "",
             "catalog": os.fspath(plan.catalog) if plan.catalog else "",
         }
+        self._longest_phase_s = plan.longest_phase_s
 
     @property
     def starts(self) -> int:
@@ -65,7 +70,8 @@ class ReadLogs:
         """As `LogSource` says."""
         arguments = {
             "plan": self._plan,
-            "wanted": None if wanted is None else [encode(each) for each in wanted],
+            "longest_phase_s": self._longest_phase_s,
+            "asked": None if wanted is None else _packed(wanted),
         }
         try:
             return decode(LogTurn, self._reader.ask("turn", arguments, LOG_TURN_S))
@@ -79,6 +85,26 @@ class ReadLogs:
         if not isinstance(found, dict):
             raise ReaderError("it answered what makes no sense")
         return {_plain(name): str(text) for name, text in found.items()}
+
+
+def _packed(wanted: Sequence[WantedLog]) -> Mapping[str, Any]:
+    """Each rule once: a frame has an end, and the containers of a job have the same rules."""
+    places: dict[JobRule, int] = {}
+    logs = []
+    for each in wanted:
+        rules = [places.setdefault(rule, len(places)) for rule in each.job_rules]
+        logs.append({"log": encode(replace(each, job_rules=())), "rules": rules})
+    return {"rules": [encode(rule) for rule in places], "logs": logs}
+
+
+def _unpacked(asked: Mapping[str, Any]) -> list[WantedLog]:
+    rules = [decode(JobRule, each) for each in asked["rules"]]
+    return [
+        replace(
+            decode(WantedLog, each["log"]), job_rules=tuple(rules[place] for place in each["rules"])
+        )
+        for each in asked["logs"]
+    ]
 
 
 def _plain(name: str) -> str:
@@ -112,10 +138,13 @@ class _Turns:
                 }
                 rules = self._load_rules(plan["rules"])
                 self._turns = self._make(
-                    plan["folder"] or Path("/"), rules, self._load_catalog(plan["catalog"])
+                    plan["folder"] or Path("/"),
+                    rules,
+                    self._load_catalog(plan["catalog"]),
+                    longest_phase_s=arguments["longest_phase_s"],
                 )
-            raw = arguments["wanted"]
-            wanted = None if raw is None else [decode(WantedLog, each) for each in raw]
+            asked = arguments["asked"]
+            wanted = None if asked is None else _unpacked(asked)
             return encode(self._turns.turn(wanted, note))
 
 

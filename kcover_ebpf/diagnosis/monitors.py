@@ -1,0 +1,37 @@
+"""Programs with the number of a rank that only watch the one program that they forked: that one is the rank. Pure.
+
+In-process restart (as of NVRx) and some supervisors are started as a rank is, fork, and wait. The fork inherits the
+number and forms the process group; its parent is connected to no rank.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+
+from kcover_ebpf.diagnosis.process import ProcessHistory
+from kcover_ebpf.diagnosis.roles import Role
+from kcover_ebpf.diagnosis.started_ranks import is_numbered_fork
+from kcover_ebpf.ids import Pid
+
+
+def forked_once(views: Mapping[Pid, ProcessHistory], certain: Collection[Pid]) -> Mapping[Pid, Pid]:
+    """By living child, the parent that may only watch it: it has the number of a rank, and no other child like it.
+
+    `certain`: those that are connected to a rank, and so are one themselves.
+    """
+    found: dict[Pid, list[Pid]] = defaultdict(list)
+    for pid, view in views.items():
+        parent = None if view.ppid is None else views.get(view.ppid)
+        if parent is None or parent.pid in certain or pid in certain:
+            continue
+        if view.exit is None and parent.exit is None and _is_fork(view, parent):
+            found[parent.pid].append(pid)
+    return {children[0]: parent for parent, children in found.items() if len(children) == 1}
+
+
+def _is_fork(view: ProcessHistory, parent: ProcessHistory) -> bool:
+    roles = view.role in (Role.LOADER, Role.HELPER) and parent.role in (Role.RANK, Role.LAUNCHER)
+    if not roles or view.seen is None or parent.seen is None:
+        return False
+    return is_numbered_fork(view.seen, parent.seen)
