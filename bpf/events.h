@@ -191,7 +191,7 @@ struct process_value {
 	__u32 next_tid;        /* where the walk over its threads had to stop; 0: nowhere */
 	__u32 unseen_reported; /* threads without room that were counted as lost */
 	__u32 socket_refused;  /* a socket of it had no room: counted as lost once */
-	__u64 owner_id; /* whose share it takes, as its parent; 0: that of its control group */
+	__u64 owner_id;      /* whose share it takes, as its parent; 0: that of its control group */
 	__u32 ending_signal; /* that was delivered and ends it; 0: none */
 	__u32 end_pad;
 };
