@@ -21,7 +21,7 @@ from kcover_ebpf.diagnosis.recorders import Recordings
 from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.snapshot import JobSnapshot
 from kcover_ebpf.diagnosis.stacks import KnownWaits
-from kcover_ebpf.ids import NS, Pid
+from kcover_ebpf.ids import NS, Endpoint, Pid
 from kcover_ebpf.settings import Policy
 from kcover_ebpf.tunables.recovery import REPORTS_APART_S, REPORTS_VAGUE_S
 
@@ -110,8 +110,8 @@ def gather(seen: Sequence[ReceivedReport], now_s: float, policy: Policy) -> Gang
     ends = EndpointIndex(processes.values(), elsewhere=size > len(everyone))
     processes = {pid: _between_ranks(each, ends) for pid, each in processes.items()}
     if not ends.elsewhere:
-        hosts = {socket.local[0] for each in everyone for socket in each.sockets}
-        processes = {pid: _placed(each, hosts) for pid, each in processes.items()}
+        held = {Endpoint(*socket.local) for each in everyone for socket in each.sockets}
+        processes = {pid: _placed(each, held) for pid, each in processes.items()}
     nodes = {pid: report.node for pid, (report, _) in who.items()}
     trained = any(each.report.trained for each in seen)
     snapshot = JobSnapshot(
@@ -214,14 +214,16 @@ def _between_ranks(rank: RankSnapshot, ends: EndpointIndex) -> RankSnapshot:
     return replace(rank, sockets=sockets, sent_age_s=min(ages, default=rank.sent_age_s))
 
 
-def _placed(rank: RankSnapshot, hosts: Collection[str]) -> RankSnapshot:
+def _placed(rank: RankSnapshot, held: Collection[Endpoint]) -> RankSnapshot:
     """A wait for an address is one for peers where a rank of any node has that address, and leads outside elsewhere."""
-    if rank.awaits is None or rank.state not in (State.PEERS, State.OUTSIDE):
+    if rank.awaits is None or rank.state not in (State.PEERS, State.OUTSIDE) or not held:
         return rank
-    address = rank.awaits[0]
-    if not hosts or is_loopback(address):
+    if rank.awaits in held:
+        return replace(rank, state=State.PEERS)
+    if is_loopback(rank.awaits.address):
         return rank
-    return replace(rank, state=State.PEERS if address in hosts else State.OUTSIDE)
+    is_peer = any(rank.awaits.address == end.address for end in held)
+    return replace(rank, state=State.PEERS if is_peer else State.OUTSIDE)
 
 
 def _unordered(

@@ -45,6 +45,7 @@ from kcover_ebpf.tunables.host import (
     LATE_PASS_PERIODS,
     LATE_SUSPENDED_NS,
     SWEEP_PAUSE_NS,
+    SWEEP_PAUSES,
     TICK_MEASURE_S,
 )
 
@@ -207,9 +208,7 @@ class KernelSampler:
             facts += self._missed_exits(seen, state.boottime_ns)
         self._roster.compare(state.process_count, state.pid_sum)
         if sweeps:
-            # who fills a table has it walked, and others must not wait for that in each pass
-            self._next_sweep_ns = now_ns + SWEEP_PAUSE_NS
-            self._forget_stale(state.id)
+            self._sweep(state.id)
         facts.append(self._tick(state))
         self._previous = state
         return facts
@@ -364,6 +363,14 @@ class KernelSampler:
         total = sum(counts.values()) - counts["messages"]
         self._has_stale |= total > self._lost_count
         return total
+
+    def _sweep(self, pass_id: int) -> None:
+        # who fills a table has it walked, and others must not wait for that in each pass
+        began_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        self._forget_stale(pass_id)
+        ended_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        pause_ns = min(SWEEP_PAUSE_NS, SWEEP_PAUSES * (ended_ns - began_ns))
+        self._next_sweep_ns = ended_ns + pause_ns
 
     def _forget_stale(self, pass_id: int) -> None:
         """Make room: drop samples of threads and sockets that this pass did not see."""

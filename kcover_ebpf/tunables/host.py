@@ -126,3 +126,6 @@ PREFLIGHT_PASSES_S = 20.0
 
 SWEEP_PAUSE_NS = 10_000_000_000
 """Between two sweeps of the tables of threads and sockets: a full one takes 0.3 s."""
+SWEEP_PAUSES = 10
+"""After a sweep that took less than a second the next one may come so many times as long later: sweeps of small tables
+cost little."""
