@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Sequence
 
@@ -13,7 +12,7 @@ from kcover_ebpf.errors import CannotObserve, KcoverError
 _EXIT_INTERNAL = 70
 _EXIT_INTERRUPTED = 130
 # glibc's dlopen, as Python's ImportError has it
-_LIBRARY = re.compile(r"(\S+\.so[.\d]*): cannot open shared object file")
+_NO_LIBRARY = ": cannot open shared object file"
 
 
 def call(
@@ -36,8 +35,10 @@ def call(
     except (KeyboardInterrupt, click.Abort):
         return _EXIT_INTERRUPTED
     except Exception as error:  # noqa: BLE001 - a traceback helps no user
-        if isinstance(error, ImportError) and (missing := _LIBRARY.search(str(error))):
-            text = f"{missing[1]} is missing on this system: install the package that has it"
+        library, missing, _ = str(error).partition(_NO_LIBRARY)
+        if isinstance(error, ImportError) and missing:
+            name_of_it = library.rpartition(" ")[2]
+            text = f"{name_of_it} is missing on this system: install the package that has it"
             return _fail(name, text, CannotObserve.exit_code)
         from kcover_ebpf.output.internal_error import blame
 

@@ -63,6 +63,8 @@ class Suspicion:
         """Processes that could not be read when it was tried last."""
         self._readings: dict[tuple[Pid, Tid], deque[ThreadReading]] = {}
         self._pending: dict[Pid, ThreadReading] = {}
+        self._doubted: dict[Pid, ThreadReading] = {}
+        """The last reading of each first thread that was made while something seemed wrong."""
         self.stall = Stall.NONE
         """Whether the ranks here continue; they do not while one of them is stopped."""
         self._suspicious_since_ns: int | None = None
@@ -121,9 +123,6 @@ class Suspicion:
         ended = self._suspicious_since_ns is not None
         self._suspicious_since_ns = None
         if ended:
-            # whatever was thought of these waits, they have ended by themselves
-            for readings in self._readings.values():
-                self.known.learn(readings[-1].stack)
             self._readings.clear()
             self.forget_answers()
         return ended
@@ -150,6 +149,8 @@ class Suspicion:
         self._readings.setdefault((seen.pid, seen.tid), deque(maxlen=_READINGS_KEPT)).append(seen)
         if seen.stack and not self.suspicious:
             self._pending[seen.pid] = seen
+        elif seen.stack and int(seen.tid) == int(seen.pid):
+            self._doubted[seen.pid] = seen
 
     def on_progress(self, pid: Pid, now_ns: int, moved_ns: int, longest_s: float) -> None:
         """A process made progress: a wait that it has left since its reading is one that ends by itself.
@@ -157,6 +158,10 @@ class Suspicion:
         `moved_ns`: when its thread last did something else. Data that arrives meanwhile shows nothing: a rank that is
         stuck still receives the rest of the step. Only once the longest healthy silence has passed has the wait ended.
         """
+        doubted = self._doubted.get(pid)
+        if doubted is not None and moved_ns > doubted.boottime_ns:
+            # whatever was thought of this wait, it has ended by itself
+            self.known.learn(self._doubted.pop(pid).stack)
         seen = self._pending.get(pid)
         if seen is None:
             return
@@ -168,6 +173,7 @@ class Suspicion:
     def forget(self, pid: Pid) -> None:
         """A process is gone."""
         self._pending.pop(pid, None)
+        self._doubted.pop(pid, None)
         for key in [key for key in self._readings if key[0] == pid]:
             del self._readings[key]
 

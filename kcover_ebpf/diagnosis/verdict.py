@@ -297,6 +297,9 @@ class Verdict:
     @property
     def is_announced(self) -> bool:
         """The kernel, a driver or the control plane said it, so it need not hold for a while."""
+        if self.certainty is None:
+            # from an agent that does not say
+            return any(each.kind is EvidenceKind.EVENT for each in self.evidence)
         return self.certainty is Certainty.ANNOUNCED
 
     def shifted(self, by_s: float) -> Verdict:

@@ -157,3 +157,10 @@ def shell(script: str) -> list[str]:
 
 def environment(**values: str) -> dict[str, str]:
     return {**os.environ, **values}
+
+
+def impatient(folder: Path) -> tuple[str, str]:
+    """Options of a policy that gives an inferred fault two seconds; its file is put into the folder."""
+    policy = folder / "impatient.toml"
+    policy.write_text('act_floor = "1s"\nact_cap = "2s"\n')
+    return "--policy", str(policy)

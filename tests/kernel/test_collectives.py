@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kcover_ebpf.kernel import capabilities
-from tests.kernel.command import PYTHON, run
+from tests.kernel.command import PYTHON, impatient, run
 from tests.skips import ROOT
 
 STEPS, WORLD = 40, 3
@@ -42,7 +42,7 @@ def job(enter: str, late: int, way: str) -> list[str]:
 
 @pytest.mark.alone  # its ranks need a core each
 def test_the_rank_that_never_joined_is_named_in_its_own_network(tmp_path: Path, netns: str) -> None:
-    options = ("-o", "json", "--act", "shutdown", "--for", "90s")
+    options = (*impatient(tmp_path), "-o", "json", "--act", "shutdown", "--for", "90s")
     with run(*options, *job(f"ip netns exec {netns}", 1, "spin"), folder=tmp_path) as one:
         assert one.finish(100) == 75, one.err
     faults = [each for each in one.events() if each.get("verdict") in {"HUNG", "DEADLOCK"}]
@@ -58,7 +58,7 @@ def test_the_rank_that_never_joined_is_named_in_its_own_network(tmp_path: Path, 
 @pytest.mark.long
 def test_ranks_that_have_all_joined_are_reported_and_not_ended(tmp_path: Path) -> None:
     """Equal counts are no second kind of evidence: a long step looks the same."""
-    options = ("-o", "json", "--act", "shutdown", "--for", "90s")
+    options = (*impatient(tmp_path), "-o", "json", "--act", "shutdown", "--for", "90s")
     with run(*options, *job("", -1, "yield"), folder=tmp_path) as one:
         assert one.finish(100) != 75, one.err
     last = [each for each in one.events() if each.get("verdict") == "HUNG"][-1]

@@ -18,7 +18,7 @@ from kcover_ebpf.hardware.nccl.probes import NcclProbes
 from kcover_ebpf.hardware.nccl.tables import Tables
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel import capabilities
-from tests.kernel.command import PYTHON, run, until
+from tests.kernel.command import PYTHON, impatient, run, until
 from tests.kernel.helpers import FIRINGS, Running
 from tests.skips import ROOT
 
@@ -323,7 +323,16 @@ def job(library: Path, fault: str) -> list[str]:
 
 @pytest.mark.needs("cgroup2")
 def test_a_mismatch_is_called_a_mismatch(tmp_path: Path, library: Path) -> None:
-    options = ("-o", "json", "--nccl-probes", "--act", "shutdown", "--for", IN_SECONDS)
+    options = (
+        *impatient(tmp_path),
+        "-o",
+        "json",
+        "--nccl-probes",
+        "--act",
+        "shutdown",
+        "--for",
+        IN_SECONDS,
+    )
     with run(*options, *job(library, "other"), folder=tmp_path) as one:
         assert one.finish(120) == 75, one.err
     last = [each for each in one.events() if each.get("verdict") in {"HUNG", "DEADLOCK"}][-1]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernel.command import PYTHON, run
+from tests.kernel.command import PYTHON, impatient, run
 from tests.kernel.helpers import free_ports
 from tests.skips import ROOT
 
@@ -30,7 +30,17 @@ def test_the_line_of_the_rank_that_is_elsewhere_is_reported_before_the_job_is_en
         steps=STEPS,
         odd=ODD,
     )
-    options = ("-o", "json", "--act", "shutdown", "--for", "120s", "--snapshot-dir", "kept")
+    options = (
+        *impatient(tmp_path),
+        "-o",
+        "json",
+        "--act",
+        "shutdown",
+        "--for",
+        "120s",
+        "--snapshot-dir",
+        "kept",
+    )
     with run(*options, "--", "sh", "-c", script, folder=tmp_path) as one:
         assert one.finish(150) == 75, one.err
     events = one.events()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.kernel.command import PYTHON, Run, run
+from tests.kernel.command import PYTHON, Run, impatient, run
 from tests.skips import ROOT
 
 STEPS, WORLD = 40, 3
@@ -40,7 +40,7 @@ def asked(folder: Path) -> list[str]:
 
 
 def test_the_rank_that_skipped_a_collective_is_named_with_its_line(tmp_path: Path) -> None:
-    options = ("-o", "json", "--act", "shutdown", "--for", IN_SECONDS)
+    options = (*impatient(tmp_path), "-o", "json", "--act", "shutdown", "--for", IN_SECONDS)
     with run(*options, *job(tmp_path, 1, "skipped"), folder=tmp_path) as one:
         assert one.finish(240) == 75, one.out[-4000:]
     fault = last_fault(one)
@@ -58,7 +58,7 @@ def test_the_rank_that_skipped_a_collective_is_named_with_its_line(tmp_path: Pat
 def test_the_rank_that_never_called_a_collective_is_named_with_its_last_line(
     tmp_path: Path,
 ) -> None:
-    options = ("-o", "json", "--act", "shutdown", "--for", IN_SECONDS)
+    options = (*impatient(tmp_path), "-o", "json", "--act", "shutdown", "--for", IN_SECONDS)
     with run(*options, *job(tmp_path, 2, "behind"), folder=tmp_path) as one:
         assert one.finish(240) == 75, one.out[-4000:]
     fault = last_fault(one)

@@ -227,7 +227,7 @@ STORIES: dict[str, tuple[Callable[[Recorded], None], VerdictKind, Cause, int | N
     "a rank is killed": (is_killed, VerdictKind.CRASHED, Cause.KILLED, 2),
     "a rank is killed by its launcher": (
         is_killed_by_its_launcher,
-        VerdictKind.HUNG,
+        VerdictKind.CRASHED,
         Cause.KILLED,
         2,
     ),

@@ -119,6 +119,7 @@ UNBOUNDED = {
     "agent/idle_pods.py": OUR_OWN,
     "agent/inspector.py": OUR_OWN,
     "agent/order_journal.py": OUR_OWN,
+    "agent/reader/logs.py": "folders of the kubelet, whose names are of pods of the node",
     "agent/report_cache.py": OUR_OWN,
     "hardware/catalog/files.py": OUR_OWN,
     "hardware/identity.py": KERNELS,

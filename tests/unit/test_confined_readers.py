@@ -159,7 +159,7 @@ def test_ranks__a_thread_that_waits_is_read_as_here(node: Node) -> None:
 def test_ranks__where_a_burning_thread_is_comes_with_the_files_that_are_mapped(node: Node) -> None:
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
         pid = Pid(child.pid)
-        until(lambda: "python" in procfs.comm(pid))
+        until(lambda: "python" in procfs.comm(pid) and _has_started(pid))
         asked = ReadingRequest(pid, Tid(pid), 0, burning_sp=_stack_end(pid), wants_modules=True)
         until(node.readers._readers[0]._up.is_set)
         here = ThreadReadings(os.uname().machine).reading(asked)
@@ -169,6 +169,11 @@ def test_ranks__where_a_burning_thread_is_comes_with_the_files_that_are_mapped(n
     assert isinstance(here, CodeSeen)
     assert found.modules == here.modules
     assert any(each.name.startswith("libc") for each in found.modules)
+
+
+def _has_started(pid: int) -> bool:
+    """Its libraries are mapped: it has burned a CPU for a while."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11] not in "0123456789"
 
 
 def _stack_end(pid: int) -> int:

@@ -22,7 +22,7 @@ def last(stage: Stage) -> tuple[VerdictKind, Cause]:
     ("world", "here", "expected"),
     [
         (1, None, (VerdictKind.WORKING, Cause.SUSPENDED)),
-        (4, 1, (VerdictKind.HUNG, Cause.STOPPED)),
+        (4, 1, (VerdictKind.UNKNOWN, Cause.STOPPED)),
     ],
     ids=["the whole job was suspended", "the rest may continue"],
 )

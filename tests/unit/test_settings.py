@@ -160,4 +160,5 @@ def test_settings__the_exit_codes_of_all_errors() -> None:
         "TooLarge": 1,
         "Unreachable": 3,
         "ActionError": 1,
+        "ReaderError": 1,
     }

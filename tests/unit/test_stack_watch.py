@@ -233,7 +233,7 @@ def test_judging__a_job_is_ended_once_the_stacks_are_read_and_they_are_in_the_de
     answers = [False]
     notes = FakeTape()
     stage, made = judging(lambda: answers[0], done, notes)
-    for _ in range(5):
+    for _ in range(8):
         stage.run(1)
         made.judge(0.0)
     assert made.tracker.latest is not None

@@ -218,6 +218,9 @@ def test_job_watch__nccl_is_asked_about_a_stall_and_not_about_ranks_that_burn_a_
     asked = []
 
     class FakeRasWatch:
+        def __init__(self, source: object = None) -> None:
+            """The source is not asked."""
+
         def tick(self, asks: bool, *_: object) -> list[object]:
             asked.append(asks)
             return []

@@ -151,7 +151,7 @@ rank 0  rank 2  a:1    b:2     ESTABLISHED  0       0       96       0        1.
 HUNG  rank 2 (pid 42, thread 43) blocked_lock: waits for a lock that is not released, for 1m 40s; ranks 0, 1 wait
   - rank 2: futex, for 100.0 s [sink]
   not observable: Python frames (py-spy is not installed)
-  doubt: it rests on one kind of evidence only; the job was not observed while healthy: nothing to compare with
+  doubt: the job was not observed while healthy: nothing to compare with
   next: read the frames of rank 2 (pid 42, thread 43): the line that takes the lock, and which thread owns it"""
 
 
