@@ -1,8 +1,7 @@
 """The silences of a job that ended by themselves, over days, and the patience that follows from them. Pure.
 
 A job that was silent for a minute at each evaluation is given more than a minute; how much more follows from how often
-the policy accepts a needless restart. While the record is short a prior is used, which is made from measured phases
-(`kcover_ebpf/data/silence_prior.json`, tools/tapebench/prior.py).
+the policy accepts a needless restart. While the record is short a prior is used (`PRIOR_RATE_PER_H`, `PRIOR_SHAPE`).
 """
 
 from __future__ import annotations

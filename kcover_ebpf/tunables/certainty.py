@@ -20,7 +20,7 @@ PRIOR_HOURS = 1.0
 PRIOR_RATE_PER_H = 67.0
 """Silences longer than L seconds an hour of which nothing is known: this, times L to the power of `-PRIOR_SHAPE`;"""
 PRIOR_SHAPE = 2.32
-"""both fitted to measured phases by tools/tapebench/prior.py."""
+"""both chosen by hand: no program fits them to measured phases yet."""
 SUSPECT_STOPPED_S = 2.0
 """A rank that was stopped alone for so long is named as a suspect, before `Policy.stopped_s` makes it a fault."""
 

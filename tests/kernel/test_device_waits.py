@@ -51,9 +51,9 @@ def began_s(one: Run) -> float:
 def test_the_rank_that_took_a_lock_is_named_among_those_that_wait_for_their_devices(
     tmp_path: Path, library: Path
 ) -> None:
-    options = ("-o", "json", "--act", "snapshot", "--for", "19s")
+    options = ("-o", "json", "--act", "snapshot", "--for", "40s")
     with run(*options, *job(library, tmp_path, "lock"), folder=tmp_path) as one:
-        one.finish()
+        one.finish(90)
     faults = [each for each in verdicts(one) if each["verdict"] not in ("WORKING", "UNKNOWN")]
     assert faults, one.out
     assert {(each["cause"], each["culprit"]["rank"]) for each in faults} == {("blocked_lock", 1)}
