@@ -1,8 +1,9 @@
 """What a process does beside the wait of its lead thread, and how much of that is more than it always does. Pure.
 
-Threads that wake for nothing, log lines and telemetry go on while a job hangs, so they explain no wait. What a process
-does in healthy times is learned here, what its peers do meanwhile is compared by `control_group`. Neither discounts
-work that burns a good part of a CPU, or moves files: that is what a step, an evaluation or a checkpoint looks like.
+Threads that wake for nothing, log lines and telemetry continue while a job hangs, so they explain no wait. What a
+process does in healthy times is learned here, what its peers do meanwhile is compared by `control_group`. Neither
+discounts work that burns a good part of a CPU, or moves files: that is what a step, an evaluation or a checkpoint looks
+like.
 """
 
 from __future__ import annotations
@@ -26,9 +27,8 @@ from kcover_ebpf.tunables.diagnosis import COMPUTE_SHARE, STORAGE_CALLS_RATE, ST
 class Effort(Enum):
     """Kinds of work that explain why others wait."""
 
-    __hash__ = (
-        object.__hash__
-    )  # members are compared by identity; Enum's own is a call of Python for each look-up
+    # members are compared by identity; Enum's own is a call of Python for each look-up
+    __hash__ = object.__hash__
 
     COMPUTE = "compute"
     UNKNOWN = COMPUTE

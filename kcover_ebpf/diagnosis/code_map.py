@@ -18,9 +18,8 @@ from kcover_ebpf.facts.host import Module
 class Code(Enum):
     """What a thread does in a module; the value is the text for people."""
 
-    __hash__ = (
-        object.__hash__
-    )  # members are compared by identity; Enum's own is a call of Python for each look-up
+    # members are compared by identity; Enum's own is a call of Python for each look-up
+    __hash__ = object.__hash__
 
     DEVICE = "waits for a device"
     COLLECTIVE = "waits in the collective library"

@@ -211,7 +211,7 @@ class Job:
         return self.pace.trained and not self.attention.suspicious
 
     def remember(self, memory: JobMemory) -> None:
-        """Go on with what an earlier incarnation of the job, or an earlier agent, learned."""
+        """Continue with what an earlier incarnation of the job, or an earlier agent, learned."""
         self.silences = memory.silences
         self.attention.known = memory.waits
 

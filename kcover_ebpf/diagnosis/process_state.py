@@ -15,9 +15,8 @@ from kcover_ebpf.tunables.diagnosis import DEVICE_BELIEVED_S, FAULTING_BELIEVED_
 class State(Enum):
     """The state of the lead thread of a process; the value is what reports carry, `text` is for people."""
 
-    __hash__ = (
-        object.__hash__
-    )  # members are compared by identity; Enum's own is a call of Python for each look-up
+    # members are compared by identity; Enum's own is a call of Python for each look-up
+    __hash__ = object.__hash__
 
     MOVING = "moving"
     COMPUTING = "computing"

@@ -41,9 +41,8 @@ CORE_SIGNALS = frozenset(
 class TaskState(Enum):
     """State of a thread, reduced to what a verdict can use (kernel: include/linux/sched.h, TASK_*)."""
 
-    __hash__ = (
-        object.__hash__
-    )  # members are compared by identity; Enum's own is a call of Python for each look-up
+    # members are compared by identity; Enum's own is a call of Python for each look-up
+    __hash__ = object.__hash__
 
     RUNNING = "R"
     SLEEPING = "S"

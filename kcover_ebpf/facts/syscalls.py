@@ -15,9 +15,8 @@ from kcover_ebpf.facts.kernel import NO_SYSCALL
 class SyscallFamily(Enum):
     """What a thread in a call of this family waits for."""
 
-    __hash__ = (
-        object.__hash__
-    )  # members are compared by identity; Enum's own is a call of Python for each look-up
+    # members are compared by identity; Enum's own is a call of Python for each look-up
+    __hash__ = object.__hash__
 
     NONE = "none"
     FUTEX = "futex"

@@ -277,18 +277,24 @@ def test_a_resume_is_obeyed_without_a_disk(bench: Bench) -> None:
     wait_until(lambda: "T" not in pod.states())
 
 
-def test_an_agent_that_ends_while_it_keeps_evidence_leaves_no_process_stopped(bench: Bench) -> None:
-    """The order thread is not waited for: what follows is done by the thread that ends the agent."""
-    pod = bench.pod("a")
+def keep_evidence_for(bench: Bench, seconds: float) -> tuple[threading.Event, threading.Event]:
+    """Evidence takes so long to write: the event that it was begun, and one that ends it early."""
     begun, done = threading.Event(), threading.Event()
 
     def write() -> None:
         begun.set()
-        done.wait(20)
+        done.wait(seconds)
 
     bench.executor._listeners = replace(
         bench.executor._listeners, evidence=lambda _gang, _found: BundleWriter("/bundle", write)
     )
+    return begun, done
+
+
+def test_an_agent_that_ends_while_it_keeps_evidence_leaves_no_process_stopped(bench: Bench) -> None:
+    """The order thread is not waited for: what follows is done by the thread that ends the agent."""
+    pod = bench.pod("a")
+    begun, done = keep_evidence_for(bench, 20)
     bench.order(Verb.STOP)
     assert begun.wait(10)
     assert pod.states() == "TTT"
@@ -302,15 +308,7 @@ def test_a_kill_waits_for_the_evidence_until_its_time_is_up_and_for_no_disk(
     bench: Bench,
 ) -> None:
     pod = bench.pod("a")
-    begun, done = threading.Event(), threading.Event()
-
-    def write() -> None:
-        begun.set()
-        done.wait(60)
-
-    bench.executor._listeners = replace(
-        bench.executor._listeners, evidence=lambda _gang, _found: BundleWriter("/bundle", write)
-    )
+    begun, done = keep_evidence_for(bench, 60)
     bench.order(Verb.STOP)
     assert begun.wait(10)
     bench.folder.joinpath("orders.draft").mkdir()
