@@ -37,19 +37,25 @@ _RANKS = ("rank", "global_rank", "RANK", "process_index")
 _KERNEL = "kernel"
 
 
+def _parsed(text: str) -> dict[str, Any] | None:
+    """None for what is too long, or no JSON object."""
+    if len(text) > MOST_BYTES:
+        return None
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
 def plain(text: str) -> list[str] | None:
     """The lines of a record; None for a text that is no JSON object with a message.
 
     Each begins with `[rankN]: ` and the level's name where the record states them, as plain loggers write them. A
     record of the journal becomes a line as `journalctl` prints it without time and host.
     """
-    if len(text) > MOST_BYTES or not text.endswith("}"):
-        return None
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(found, dict):
+    found = _parsed(text) if text.endswith("}") else None
+    if found is None:
         return None
     if "MESSAGE" in found and ("_TRANSPORT" in found or "__CURSOR" in found):
         return journal(found)
@@ -58,13 +64,8 @@ def plain(text: str) -> list[str] | None:
 
 def docker(text: str) -> tuple[str, str, str] | None:
     """Time, stream and text, which ends with its newline if it is whole; None for what is no record of Docker's."""
-    if len(text) > MOST_BYTES:
-        return None
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(found, dict):
+    found = _parsed(text)
+    if found is None:
         return None
     words = tuple(found.get(key) for key in ("time", "stream", "log"))
     if not all(isinstance(word, str) for word in words) or words[1] not in ("stdout", "stderr"):
