@@ -57,11 +57,11 @@ setup-build setup-demo setup-test setup-vm setup-vm-arm64 setup-image setup-clus
 .PHONY: demo
 export FAULT ?= stop
 demo: setup-demo build ## train 4 ranks, inject FAULT=stop|kill|lock|loop|skip|blackhole|loader|storage
-	@tools/demo/run
+	@bench/demo/run
 
 .PHONY: demo-cluster
 demo-cluster: setup-cluster build ## a real Kubernetes, a hung PyTorchJob: restarted in place, then replaced
-	@PYTHONPATH=$(CURDIR) /usr/bin/python3 -m tools.demo.cluster
+	@PYTHONPATH=$(CURDIR) /usr/bin/python3 -m bench.demo.cluster
 
 .PHONY: test test-unit test-kernel test-long test-chart test-vm test-vm-matrix test-drivers test-cluster test-attack test-chaos test-old test-all
 test: setup-cluster build ## set up, check, run the tests; builds a Kubernetes the first time
@@ -104,7 +104,7 @@ MINUTES ?= 5
 test-chaos: setup-cluster build ## faults while all else fails too: SEED=1 MINUTES=5, on a test bed that is removed
 	mkdir -p build/chaos
 	tools/testbed up --name chaos --controllers none
-	tools/chaos/run --name chaos --seed $(SEED) --minutes $(MINUTES) --out build/chaos/seed-$(SEED); \
+	bench/chaos/run --name chaos --seed $(SEED) --minutes $(MINUTES) --out build/chaos/seed-$(SEED); \
 		status=$$?; tools/testbed down --name chaos; exit $$status
 
 OLD := 1.34

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Records of the kernel half about devices; kcover_ebpf/records/device_wire.py mirrors them. The
- * rules are those of events.h. A device is the kernel's name of a PCI function, "0000:5d:00.0",
+ * Records of the kernel half about devices; kcover_ebpf/kernel/records/device_wire.py mirrors them.
+ * The rules are those of events.h. A device is the kernel's name of a PCI function, "0000:5d:00.0",
  * ended by a zero.
  */
 #ifndef KCOVER_DEVICES_H

@@ -3,9 +3,9 @@
  * Records from the kernel half to user space: the one header both sides share.
  *
  * Records (`*_event`) travel through the ring buffer or an iterator's file; values (`*_value`) live
- * in maps that user space reads or writes. kcover_ebpf/records/wire.py mirrors every one of them; a
- * test compares the two through BTF. All fields have a fixed width, padding is explicit, and every
- * byte is written. `pid` is the process (the kernel's tgid), `tid` the thread; `*_ns` is
+ * in maps that user space reads or writes. kcover_ebpf/kernel/records/wire.py mirrors every one of
+ * them; a test compares the two through BTF. All fields have a fixed width, padding is explicit,
+ * and every byte is written. `pid` is the process (the kernel's tgid), `tid` the thread; `*_ns` is
  * CLOCK_BOOTTIME unless the name says otherwise.
  */
 #ifndef KCOVER_EVENTS_H

@@ -103,7 +103,7 @@ int on_xid_tracepoint(struct bpf_raw_tracepoint_args *ctx)
 	return 0;
 }
 
-static __always_inline void tell_open(struct inode *inode, struct file *file, __u32 opened)
+static __always_inline void emit_open(struct inode *inode, struct file *file, __u32 opened)
 {
 	struct inode___device *node = (void *)inode;
 	__u32 pid = bpf_get_current_pid_tgid() >> 32;
@@ -121,7 +121,7 @@ static __always_inline void tell_open(struct inode *inode, struct file *file, __
 SEC("kprobe/nvidia_open")
 int on_open(struct pt_regs___kprobe *regs)
 {
-	tell_open(KPROBE_ARG0(regs), KPROBE_ARG1(regs), 1);
+	emit_open(KPROBE_ARG0(regs), KPROBE_ARG1(regs), 1);
 	return 0;
 }
 
@@ -129,7 +129,7 @@ int on_open(struct pt_regs___kprobe *regs)
 SEC("kprobe/nvidia_close")
 int on_close(struct pt_regs___kprobe *regs)
 {
-	tell_open(KPROBE_ARG0(regs), KPROBE_ARG1(regs), 0);
+	emit_open(KPROBE_ARG0(regs), KPROBE_ARG1(regs), 0);
 	return 0;
 }
 
@@ -138,7 +138,7 @@ struct register_params {
 	__u8 uuid[UUID_BYTES];
 };
 
-static __always_inline void tell_uvm(const struct register_params *params, __u32 registered)
+static __always_inline void emit_uvm(const struct register_params *params, __u32 registered)
 {
 	__u32 pid = bpf_get_current_pid_tgid() >> 32;
 	struct uvm_event *event = reserve_message(EVENT_UVM, sizeof(*event), pid);
@@ -156,13 +156,13 @@ static __always_inline void tell_uvm(const struct register_params *params, __u32
 SEC("kprobe/uvm_api_register_gpu")
 int on_register(struct pt_regs___kprobe *regs)
 {
-	tell_uvm(KPROBE_ARG0(regs), 1);
+	emit_uvm(KPROBE_ARG0(regs), 1);
 	return 0;
 }
 
 SEC("kprobe/uvm_api_unregister_gpu")
 int on_unregister(struct pt_regs___kprobe *regs)
 {
-	tell_uvm(KPROBE_ARG0(regs), 0);
+	emit_uvm(KPROBE_ARG0(regs), 0);
 	return 0;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
  * Never loaded: one global per shared type keeps its layout in this object's BTF, which the test
- * of kcover_ebpf/records/wire.py compares with the mirrors.
+ * of kcover_ebpf/kernel/records/wire.py compares with the mirrors.
  */
 #include "events.h"
 

@@ -193,7 +193,7 @@ int BPF_PROG(on_exit, struct task_struct *task)
 	return 0;
 }
 
-static __always_inline void tell_oom(__u32 pid, struct task_struct *task)
+static __always_inline void emit_oom(__u32 pid, struct task_struct *task)
 {
 	struct oom_event *event;
 
@@ -219,11 +219,11 @@ int on_oom(__u64 *ctx)
 	struct task_struct *victim;
 
 	if (!mark_victim_passes_task()) {
-		tell_oom(ctx[0], NULL);
+		emit_oom(ctx[0], NULL);
 		return 0;
 	}
 	victim = (void *)ctx[0];
-	tell_oom(victim->tgid, victim);
+	emit_oom(victim->tgid, victim);
 	return 0;
 }
 

@@ -106,7 +106,7 @@ static __always_inline int stamp_bytes(const char *head)
 	return 0;
 }
 
-static __always_inline int tell_line(const char *text, __u64 length)
+static __always_inline int emit_line(const char *text, __u64 length)
 {
 	char head[PREFIX_BYTES] = {};
 	struct log_event *event;

@@ -19,7 +19,7 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 SEC("tp_btf/console")
 int BPF_PROG(on_console, const char *text, __u64 length)
 {
-	return tell_line(text, length);
+	return emit_line(text, length);
 }
 
 /*
@@ -27,7 +27,7 @@ int BPF_PROG(on_console, const char *text, __u64 length)
  * kernel/printk/printk_ringbuffer.c finds it: behind the number of its descriptor, and at the
  * beginning of the ring where it would cross its end.
  */
-static __always_inline int tell_record(struct prb_reserved_entry *entry)
+static __always_inline int emit_record(struct prb_reserved_entry *entry)
 {
 	struct printk_ringbuffer *ring = BPF_CORE_READ(entry, rb);
 	__u32 size_bits = BPF_CORE_READ(ring, text_data_ring.size_bits) & 63;
@@ -47,14 +47,14 @@ static __always_inline int tell_record(struct prb_reserved_entry *entry)
 		return 0;
 	if (begin >> size_bits != next >> size_bits)
 		offset = 0;
-	return tell_line(BPF_CORE_READ(ring, text_data_ring.data) + offset + sizeof(long), length);
+	return emit_line(BPF_CORE_READ(ring, text_data_ring.data) + offset + sizeof(long), length);
 }
 
 /* Called by vprintk_store() for a record that is whole. */
 SEC("kprobe/prb_final_commit")
 int on_stored(struct pt_regs___kprobe *regs)
 {
-	return tell_record(KPROBE_ARG0(regs));
+	return emit_record(KPROBE_ARG0(regs));
 }
 
 /* The same for one that may be continued, as what is printed with KERN_CONT or without a newline.
@@ -62,10 +62,10 @@ int on_stored(struct pt_regs___kprobe *regs)
 SEC("kprobe/prb_commit")
 int on_continued(struct pt_regs___kprobe *regs)
 {
-	return tell_record(KPROBE_ARG0(regs));
+	return emit_record(KPROBE_ARG0(regs));
 }
 
-static __always_inline void tell_module(struct module *module, __u32 loaded)
+static __always_inline void emit_module(struct module *module, __u32 loaded)
 {
 	struct module_event *event = reserve_message(EVENT_MODULE, sizeof(*event), 0);
 
@@ -81,13 +81,13 @@ static __always_inline void tell_module(struct module *module, __u32 loaded)
 SEC("tp_btf/module_load")
 int BPF_PROG(on_module_load, struct module *module)
 {
-	tell_module(module, 1);
+	emit_module(module, 1);
 	return 0;
 }
 
 SEC("tp_btf/module_free")
 int BPF_PROG(on_module_free, struct module *module)
 {
-	tell_module(module, 0);
+	emit_module(module, 0);
 	return 0;
 }

@@ -42,7 +42,7 @@ static __always_inline void count_bits(struct aer_value *value, __u32 status)
 			__sync_fetch_and_add(&value->bit_count[bit], 1);
 }
 
-static __always_inline void tell_aer(const struct aer_key *key, __u32 status, __u64 total)
+static __always_inline void emit_aer(const struct aer_key *key, __u32 status, __u64 total)
 {
 	struct aer_event *event = reserve_event(EVENT_AER, sizeof(*event), 0);
 
@@ -70,7 +70,7 @@ int BPF_PROG(on_aer, const char *device, __u32 status, __u8 severity)
 	value = entry_of(&key);
 	if (!value) {
 		/* more devices than room: reported one by one, uncounted */
-		tell_aer(&key, status, 0);
+		emit_aer(&key, status, 0);
 		return 0;
 	}
 	count_bits(value, status);
@@ -80,6 +80,6 @@ int BPF_PROG(on_aer, const char *device, __u32 status, __u8 severity)
 	if (severity == CORRECTED && now - value->reported_ns < corrected_interval_ns && total > 1)
 		return 0;
 	value->reported_ns = now;
-	tell_aer(&key, status, total);
+	emit_aer(&key, status, total);
 	return 0;
 }

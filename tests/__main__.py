@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.cluster.layout import cache_folder
+from testbed.cluster.layout import cache_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build/tests"
@@ -133,22 +133,26 @@ def run(parts: Sequence[Part], more: Sequence[str]) -> list[Running]:
                 begun.append(Running(part, more))
                 under_way.append(begun[-1])
             time.sleep(POLL_S)
-            for each in [one for one in under_way if one.process.poll() is not None]:
-                under_way.remove(each)
-                took_s = time.monotonic() - each.began_s
-                print(f"tests: {each.part.name} ended after {took_s:.0f} s", flush=True)
-                print("\n".join(_end_of(each.lines())), flush=True)
+            for running in [one for one in under_way if one.process.poll() is not None]:
+                under_way.remove(running)
+                took_s = time.monotonic() - running.began_s
+                print(f"tests: {running.part.name} ended after {took_s:.0f} s", flush=True)
+                print("\n".join(_end_of(running.lines())), flush=True)
     finally:
-        for each in begun:
-            if each.process.poll() is None:  # we are being ended; a test bed is to be taken down
-                each.process.send_signal(signal.SIGINT)
-                each.process.wait()
+        for running in begun:
+            if running.process.poll() is None:  # we are being ended; a test bed is to be taken down
+                running.process.send_signal(signal.SIGINT)
+                running.process.wait()
     return begun
 
 
 def again(part: Part) -> Part:
     """Those of its tests that failed, one after the other."""
-    alone = [each for each in part.arguments if not each.startswith(("--numprocesses", "--dist"))]
+    alone = [
+        argument
+        for argument in part.arguments
+        if not argument.startswith(("--numprocesses", "--dist"))
+    ]
     return Part(part.name + AGAIN, (*alone, "--last-failed", "--last-failed-no-failures=none"))
 
 
@@ -174,22 +178,22 @@ def main(more: Sequence[str]) -> int:
     began_s = time.monotonic()
     os.environ.setdefault("KCOVER_IMAGE_CACHE", str(cache_folder() / "project-image"))
     is_elsewhere = "KUBECONFIG" in os.environ  # the tests use that cluster, and none is to be built
-    parts = [each for each in PARTS if each.name not in (PROGRAMS, IMAGE) or not is_elsewhere]
+    parts = [part for part in PARTS if part.name not in (PROGRAMS, IMAGE) or not is_elsewhere]
     ended = run(parts, more)
-    counts = sum((each.counts() for each in ended), Counter[str]())
-    failed = [each for each in ended if each.has_failed]
-    for each in failed:
-        print(f"\ntests: {each.part.name} failed\n" + "\n".join(each.lines()), flush=True)
-    for each in [each for each in failed if each.may_be_flaky]:
-        (once_more,) = run([again(each.part)], more)
-        flaky = each.counts()["failed"]
+    counts = sum((other_running.counts() for other_running in ended), Counter[str]())
+    failed = [other_running for other_running in ended if other_running.has_failed]
+    for running in failed:
+        print(f"\ntests: {running.part.name} failed\n" + "\n".join(running.lines()), flush=True)
+    for running in [other_running for other_running in failed if other_running.may_be_flaky]:
+        (once_more,) = run([again(running.part)], more)
+        flaky = running.counts()["failed"]
         if once_more.process.returncode == 0 and once_more.counts()["passed"] == flaky:
             print(
-                f"tests: {each.part.name}: passes by itself, so chance: mend what is printed above"
+                f"tests: {running.part.name}: passes by itself, so chance: mend what is printed above"
             )
             counts += Counter({"passed": flaky, "flaky": flaky})
             counts["failed"] -= flaky
-            failed.remove(each)
+            failed.remove(running)
     print(summary(counts, time.monotonic() - began_s))
     return 1 if failed else 0
 

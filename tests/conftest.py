@@ -1,4 +1,4 @@
-"""Applies the skip policy of tests/skips.py, and marks the tests by their folder."""
+"""Applies the skip policy of testbed/skips.py, and marks the tests by their folder."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from typing import TypeVar
 import hypothesis
 import pytest
 
-from tests import skips
+from testbed import skips
 
 # how long an example takes says something about the machine only
 hypothesis.settings.register_profile("thorough", deadline=None, max_examples=100)

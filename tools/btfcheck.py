@@ -17,8 +17,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.vm.images import unpacked
-from tests.vm.packages import STORE, Kernel, Missing, apt, locked, run
+from testbed.machines.images import unpacked
+from testbed.machines.packages import STORE, Kernel, Missing, apt, locked, run
 
 ROOT = Path(__file__).resolve().parents[1]
 OBJECTS = ROOT / "kcover_ebpf" / "objects"

@@ -200,14 +200,16 @@ def render(dashboard: Dashboard) -> str:
         "editable": True,
         "refresh": "10s",
         "time": {"from": "now-1h", "to": "now"},
-        "templating": {"list": [source, *(_variable(*each) for each in dashboard.variables)]},
+        "templating": {
+            "list": [source, *(_variable(*variable) for variable in dashboard.variables)]
+        },
         "panels": _panels(dashboard.panels),
     }
     return json.dumps(page, indent=1) + "\n"
 
 
 def main(arguments: list[str]) -> int:
-    files = {FOLDER / f"{each.name}.json": render(each) for each in DASHBOARDS}
+    files = {FOLDER / f"{dashboard.name}.json": render(dashboard) for dashboard in DASHBOARDS}
     files[TOUR / "host.json"] = render(HOST)
     return keep(files, arguments, "tools/dashboards.py")
 

@@ -19,10 +19,10 @@ def table() -> Iterator[str]:
     """One row for each check."""
     yield "| check | cost | deadline | examines | source |"
     yield "|---|---|---|---|---|"
-    for each in CHECKS:
+    for check in CHECKS:
         yield (
-            f"| `{each.name}` | {each.cost.value} | {each.deadline_s:g} s | {each.examines} "
-            f"| {each.source} |"
+            f"| `{check.name}` | {check.cost.value} | {check.deadline_s:g} s | {check.examines} "
+            f"| {check.source} |"
         )
 
 

@@ -15,7 +15,7 @@ import yaml
 from tools.pages import ROOT, keep
 
 CRD = ROOT / "charts/kcover-ebpf/crds/faultpolicies.yaml"
-KINDS = ROOT / "kcover_ebpf/recovery/methods.toml"
+KINDS = ROOT / "kcover_ebpf/recovery/restart/methods.toml"
 PAGE = ROOT / "docs/policy.md"
 Schema = Mapping[str, Any]
 

@@ -59,7 +59,8 @@ ALERTS_HEAD = """# Alerts
 
 <!-- Written by tools/reference_doc.py from charts/kcover-ebpf/files/alerts.yaml and the runbooks: change those. -->
 
-Defined in `charts/kcover-ebpf/files/alerts.yaml`, tested by `promtool test rules tests/unit/alerts.test.yaml`.
+Defined in `charts/kcover-ebpf/files/alerts.yaml`, tested by `promtool test rules
+tests/unit/repository/alerts.test.yaml`.
 
 | alert | severity | after | when |
 |---|---|---|---|
@@ -87,12 +88,12 @@ def served(registry: CollectorRegistry) -> dict[str, Metric]:
     # the registry shows labels only of series that exist
     collectors = list(registry._collector_to_names)
     families: list[Any] = []
-    for each in collectors:
-        if isinstance(each, MetricWrapperBase):
-            (family,) = each.describe()
-            families.append((family, each._labelnames))
-        elif not isinstance(each, ProcessCollector):
-            families += [(family, family._labelnames) for family in each.collect()]  # type: ignore[attr-defined]
+    for collector in collectors:
+        if isinstance(collector, MetricWrapperBase):
+            (family,) = collector.describe()
+            families.append((family, collector._labelnames))
+        elif not isinstance(collector, ProcessCollector):
+            families += [(family, family._labelnames) for family in collector.collect()]  # type: ignore[attr-defined]
     found = {}
     for family, labels in families:
         name = family.name + ("_total" if family.type == "counter" else "")
@@ -107,10 +108,14 @@ def names(labels: tuple[str, ...]) -> str:
 
 def rows(metrics: dict[str, Metric], beside: dict[str, Metric]) -> Iterator[str]:
     """Rows of a table; `beside`: the agent's, where they have more labels."""
-    for each in metrics.values():
-        also = set(beside[each.name].labels) - set(each.labels) if each.name in beside else set()
-        labels = names(each.labels) + (f"; agent also {names(tuple(sorted(also)))}" if also else "")
-        yield f"| `{each.name}` | {each.kind} | {labels} | {each.text} |\n"
+    for metric in metrics.values():
+        also = (
+            set(beside[metric.name].labels) - set(metric.labels) if metric.name in beside else set()
+        )
+        labels = names(metric.labels) + (
+            f"; agent also {names(tuple(sorted(also)))}" if also else ""
+        )
+        yield f"| `{metric.name}` | {metric.kind} | {labels} | {metric.text} |\n"
 
 
 def metrics_page() -> str:
@@ -122,7 +127,7 @@ def metrics_page() -> str:
     controller = served(ControllerTelemetry(ObjectCache(print), writer, lambda: 0.0).registry)
     parts = [METRICS_HEAD + TABLE, *rows(sensor, agent)]
     for title, of_program in (("`kcover-ebpf run` only", run), ("Agent only", agent)):
-        own = {name: each for name, each in of_program.items() if name not in sensor}
+        own = {name: metric for name, metric in of_program.items() if name not in sensor}
         parts += [f"\n## {title}\n{TABLE}", *rows(own, {})]
     return "".join([*parts, CONTROLLER_HEAD + TABLE, *rows(controller, {})])
 

@@ -92,7 +92,9 @@ def document(packages: list[Package], epoch_s: int) -> dict[str, object]:
             "creators": [f"Tool: {NAME}-tools-sbom"],
         },
         "packages": packages,
-        "relationships": [{"spdxElementId": "SPDXRef-DOCUMENT", **each} for each in described],
+        "relationships": [
+            {"spdxElementId": "SPDXRef-DOCUMENT", **other_entry} for other_entry in described
+        ],
     }
 
 
@@ -115,7 +117,7 @@ def listing() -> str:
 def differences(root: Path) -> Iterator[str]:
     """What an unpacked image has beside its document, and the reverse; a line each."""
     table = json.loads((root / DOCUMENT).read_text())
-    listed = {(each["name"], each["versionInfo"]) for each in table["packages"]}
+    listed = {(package["name"], package["versionInfo"]) for package in table["packages"]}
     present = installed(root)
     for name, version in sorted(present - listed):
         yield f"{name} {version} is in the image, and not in the bill of materials"
@@ -128,19 +130,21 @@ def differences(root: Path) -> Iterator[str]:
 def installed(root: Path) -> set[tuple[str, str]]:
     """(name, version) of each package by dpkg's and Python's own lists."""
     status = (root / "var/lib/dpkg/status").read_text().split("\n\n")
-    fields = [dict(re.findall(r"^([A-Z][\w-]*): (.*)$", each, re.MULTILINE)) for each in status]
+    fields = [dict(re.findall(r"^([A-Z][\w-]*): (.*)$", text, re.MULTILINE)) for text in status]
     found = {
-        (each["Package"], each["Version"])
-        for each in fields
-        if each.get("Status", "").endswith(" installed")
+        (field["Package"], field["Version"])
+        for field in fields
+        if field.get("Status", "").endswith(" installed")
     }
     python = metadata.distributions(path=[str(root / FOLDER)])
-    found |= {(each.metadata["Name"], each.version) for each in python}
+    found |= {(item.metadata["Name"], item.version) for item in python}
     # the symbolizer of bcc is taken out of its package, whose version is nowhere else in the image
     partial = {"libbpfcc"} if any(root.glob("usr/lib/*/libbcc_bpf.so.*")) else set()
     table = json.loads((root / DOCUMENT).read_text())
     return found | {
-        (each["name"], each["versionInfo"]) for each in table["packages"] if each["name"] in partial
+        (package["name"], package["versionInfo"])
+        for package in table["packages"]
+        if package["name"] in partial
     }
 
 
@@ -148,11 +152,11 @@ def unowned(folder: Path) -> set[str]:
     """Python's files that no distribution lists as its own, compiled ones left out."""
     owned = {
         str(file)
-        for each in metadata.distributions(path=[str(folder)])
-        for file in each.files or ()
+        for distribution in metadata.distributions(path=[str(folder)])
+        for file in distribution.files or ()
     }
     present = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-    return {each for each in present - owned if not each.endswith(".pyc")}
+    return {text for text in present - owned if not text.endswith(".pyc")}
 
 
 def main(arguments: list[str]) -> int:

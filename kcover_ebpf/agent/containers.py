@@ -69,7 +69,7 @@ class Containers:
             for folder in _pod_folders(root, uid):
                 found = list(_containers_in(folder, uid))
                 # with several hierarchies the first that knows its processes is as good as any
-                if any(cgroups.processes(each.path) for each in found):
+                if any(cgroups.processes(container.path) for container in found):
                     return found
         return []
 
@@ -79,36 +79,42 @@ class Containers:
         root = host_root()
         process = Path("/proc/1" if root != Path("/") else "/proc/self")
         text = (process / "mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
-        return [root / each.mount.relative_to("/") for each in cgroups.hierarchies(text)]
+        return [root / hierarchy.mount.relative_to("/") for hierarchy in cgroups.hierarchies(text)]
 
     def of_ranks(self, pod: Pod) -> list[RunningContainer]:
         """Those that may hold ranks, as far as they run."""
-        ranks = {each.id for each in with_ranks(pod) if each.id}
-        return [each for each in self.of_pod(pod.uid) if each.id in ranks] if ranks else []
+        ranks = {container.id for container in with_ranks(pod) if container.id}
+        return (
+            [container for container in self.of_pod(pod.uid) if container.id in ranks]
+            if ranks
+            else []
+        )
 
     def of_work(self, pod: Pod) -> list[RunningContainer]:
         """All containers but the sandbox, also one that is so new that the API server has not heard of it."""
-        known = {each.id for each in pod.containers}
+        known = {container.id for container in pod.containers}
         found = self.of_pod(pod.uid)
         sandbox = _sandbox(found)
-        return [each for each in found if each.id in known or each is not sandbox]
+        return [
+            container for container in found if container.id in known or container is not sandbox
+        ]
 
     def at_work(self, pod: Pod) -> list[RunningContainer]:
         """Those of `of_work` that may be stopped: a container that is disturbed while it is made has failed.
 
         And so has, with it, a pod that is never restarted (seen with kubelet 1.36, containerd 1.6).
         """
-        return [each for each in self.of_work(pod) if not _is_being_made(each)]
+        return [container for container in self.of_work(pod) if not _is_being_made(container)]
 
 
 def processes(found: Iterable[RunningContainer]) -> set[int]:
     """Pids in these containers now, without zombies."""
-    return {pid for each in found for pid in cgroups.processes(each.path)}
+    return {pid for container in found for pid in cgroups.processes(container.path)}
 
 
-def inits(found: RunningContainer) -> set[int]:
+def inits(container: RunningContainer) -> set[int]:
     """Those whose death ends the container: PID 1 of its pid namespace; all, where it shares one."""
-    pids = cgroups.processes(found.path)
+    pids = cgroups.processes(container.path)
     first = {pid for pid in pids if _number_inside(pid) == 1}
     return first or pids
 
@@ -116,9 +122,9 @@ def inits(found: RunningContainer) -> set[int]:
 def cpu_seconds(found: Iterable[RunningContainer]) -> float | None:
     """CPU time of these containers so far; None where their groups do not say (cgroup v1)."""
     used_s = []
-    for each in found:
+    for container in found:
         try:
-            text = (each.path / "cpu.stat").read_text(encoding="ascii")
+            text = (container.path / "cpu.stat").read_text(encoding="ascii")
         except (OSError, ValueError):
             continue
         used_s += [
@@ -129,9 +135,9 @@ def cpu_seconds(found: Iterable[RunningContainer]) -> float | None:
     return sum(used_s) if used_s else None
 
 
-def _is_being_made(found: RunningContainer) -> bool:
+def _is_being_made(container: RunningContainer) -> bool:
     """True until its program runs: so long all its processes are the runtime's own, and none is old."""
-    pids = cgroups.processes(found.path)
+    pids = cgroups.processes(container.path)
     return bool(pids) and all(map(_is_of_runtime, pids))
 
 
@@ -193,14 +199,16 @@ def _folders(folder: Path) -> list[Path]:
 
 def _sandbox(found: Sequence[RunningContainer]) -> RunningContainer | None:
     """A pod's sandbox is started before all its containers, and lives as long as the pod."""
-    begun = {each.id: start for each in found if (start := _begun(each)) is not None}
+    begun = {container.id: start for container in found if (start := _begun(container)) is not None}
     return min(
-        (each for each in found if each.id in begun), key=lambda each: begun[each.id], default=None
+        (container for container in found if container.id in begun),
+        key=lambda container: begun[container.id],
+        default=None,
     )
 
 
-def _begun(found: RunningContainer) -> int | None:
-    starts = [start_ticks(pid) for pid in cgroups.processes(found.path)]
+def _begun(container: RunningContainer) -> int | None:
+    starts = [start_ticks(pid) for pid in cgroups.processes(container.path)]
     return min((start for start in starts if start is not None), default=None)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kcover_ebpf.agent.order_executor import OrderExecutor
+from kcover_ebpf.agent.orders.order_executor import OrderExecutor
 from kcover_ebpf.agent.pod_registry import PodRegistry
 from kcover_ebpf.api.fault_report import API_VERSION
 from kcover_ebpf.api.incident import Phase
@@ -44,13 +44,15 @@ class Informers:
 
     def start(self) -> None:
         """Begin to listen."""
-        for each in (self._pods, self._policies, self._incidents):
-            each.start()
+        for reflector in (self._pods, self._policies, self._incidents):
+            reflector.start()
 
     @property
     def is_alive(self) -> bool:
         """True while all three live. How long they wait says nothing: a quiet watch is silent for minutes."""
-        return all(each.is_alive for each in (self._pods, self._policies, self._incidents))
+        return all(
+            reflector.is_alive for reflector in (self._pods, self._policies, self._incidents)
+        )
 
     def has_pods(self) -> bool:
         """True once the pods of this node are known."""

@@ -41,7 +41,7 @@ class InspectionMetrics:
             registry=registry,
         )
         self._cpu_s = 0.0
-        self._shown: NodeHealth | None = None
+        self._health: NodeHealth | None = None
         self._age.set(-1.0)
 
     def update(self, health: NodeHealth | None, ended_s: float | None, cpu_s: float) -> None:
@@ -51,12 +51,12 @@ class InspectionMetrics:
         self._age.set(time.monotonic() - ended_s)
         self._cpu.inc(cpu_s - self._cpu_s)
         self._cpu_s = cpu_s
-        if health is None or health is self._shown:
+        if health is None or health is self._health:
             return
-        self._shown = health
+        self._health = health
         self._results.clear()
-        for each in health.checks:
+        for check in health.checks:
             for result in Result:
-                self._results.labels(each.name, result.value).set(each.result is result)
+                self._results.labels(check.name, result.value).set(check.result is result)
         self._expiry.set(health.expires_after_s)
         self._clean_rounds.set(health.clean_rounds)

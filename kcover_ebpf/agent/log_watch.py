@@ -77,7 +77,7 @@ class LogWatch:
                 if container.id
             )
         with self._lock:
-            self._wanted = {each.key: each for each in wanted[:_MOST_LOGS]}
+            self._wanted = {wanted_log.key: wanted_log for wanted_log in wanted[:_MOST_LOGS]}
             known, self._without_rules = self._without_rules, frozenset(without)
         for uid in without.keys() - known:
             self._on_error(f"job rules of {without[uid]} are not read: {shares.words}")
@@ -85,9 +85,9 @@ class LogWatch:
     def of_pods(self, uids: Iterable[str], now_s: float) -> tuple[ContainerLog, ...]:
         """What the logs of these pods show; ages before `now_s` (unix seconds)."""
         with self._lock:
-            found = [each for uid in uids for each in self._shown.get(uid, ())]
+            found = [container_log for uid in uids for container_log in self._shown.get(uid, ())]
             late_s = now_s - self._shown_s
-        return tuple(each.later(late_s) for each in found[:_MOST_REPORTED])
+        return tuple(container_log.later(late_s) for container_log in found[:_MOST_REPORTED])
 
     def close(self) -> None:
         """End `run` soon."""
@@ -109,7 +109,9 @@ class LogWatch:
         """Have a block of each log read."""
         with self._lock:
             wanted = {
-                key: each for key, each in self._wanted.items() if self._ended_over[key] < _ENDS
+                key: wanted_log
+                for key, wanted_log in self._wanted.items()
+                if self._ended_over[key] < _ENDS
             }
         asked = (self._source.starts, frozenset(wanted.values()))
         try:
@@ -124,8 +126,8 @@ class LogWatch:
         self.read_bytes += turn.read_bytes
         self.skipped_bytes += turn.skipped_bytes
         shown: dict[str, list[ContainerLog]] = {}
-        for each in turn.logs:
-            shown.setdefault(each.pod_uid, []).append(each)
+        for log in turn.logs:
+            shown.setdefault(log.pod_uid, []).append(log)
         with self._lock:
             self._shown, self._shown_s = shown, turn.time_s
         return turn

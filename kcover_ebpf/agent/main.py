@@ -17,34 +17,35 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kcover_ebpf import __version__
-from kcover_ebpf.agent import health, order_executor
-from kcover_ebpf.agent.bug_report import BugReportOptions, BugReports
-from kcover_ebpf.agent.bundles import Bundles
+from kcover_ebpf.agent import health
 from kcover_ebpf.agent.containers import Containers, cpu_seconds
-from kcover_ebpf.agent.device_faults import NodeDeviceFaults
-from kcover_ebpf.agent.idle_pods import IdlePods
 from kcover_ebpf.agent.informers import Informers
-from kcover_ebpf.agent.inspector import Inspector, InspectorOptions
 from kcover_ebpf.agent.job_memories import JobMemories
-from kcover_ebpf.agent.lease_writer import LeaseWriter
+from kcover_ebpf.agent.node_health.bug_report import BugReportOptions, BugReports
+from kcover_ebpf.agent.node_health.device_faults import NodeDeviceFaults
+from kcover_ebpf.agent.node_health.idle_pods import IdlePods
+from kcover_ebpf.agent.node_health.inspector import Inspector, InspectorOptions
 from kcover_ebpf.agent.node_loop import NodeLoop
-from kcover_ebpf.agent.order_journal import OrderJournal
-from kcover_ebpf.agent.order_listeners import Listeners
+from kcover_ebpf.agent.orders import order_executor
+from kcover_ebpf.agent.orders.bundles import Bundles
+from kcover_ebpf.agent.orders.order_journal import OrderJournal
+from kcover_ebpf.agent.orders.order_listeners import Listeners
+from kcover_ebpf.agent.orders.resumer import Resumer
 from kcover_ebpf.agent.outputs import NodeOutputs
 from kcover_ebpf.agent.pod_registry import PodRegistry
 from kcover_ebpf.agent.reader.logs import LogPlan
 from kcover_ebpf.agent.reader.started import ConfinedReaders
-from kcover_ebpf.agent.report_builder import Identity, ReportBuilder
-from kcover_ebpf.agent.report_cache import ReportCache
-from kcover_ebpf.agent.report_names import report_name
-from kcover_ebpf.agent.report_sender import ReportSender
-from kcover_ebpf.agent.resumer import Resumer
+from kcover_ebpf.agent.reports.lease_writer import LeaseWriter
+from kcover_ebpf.agent.reports.report_builder import Identity, ReportBuilder
+from kcover_ebpf.agent.reports.report_cache import ReportCache
+from kcover_ebpf.agent.reports.report_names import report_name
+from kcover_ebpf.agent.reports.report_sender import ReportSender
 from kcover_ebpf.api.fault_report import Ack, FaultReport, PodRef
-from kcover_ebpf.host import cgroups
+from kcover_ebpf.host import capabilities, cgroups
+from kcover_ebpf.host.capabilities import Capability
 from kcover_ebpf.host.host_programs import host_root
 from kcover_ebpf.inspection.round import RoundOptions
-from kcover_ebpf.kernel import capabilities, features
-from kcover_ebpf.kernel.capabilities import Capability
+from kcover_ebpf.kernel import features
 from kcover_ebpf.kube.client import connect
 from kcover_ebpf.output.log_lines import about
 from kcover_ebpf.settings import Settings
@@ -59,7 +60,7 @@ from kcover_ebpf.watching.start import FactSources
 
 if TYPE_CHECKING:
     from kcover_ebpf.api.job_kinds import Gang
-    from kcover_ebpf.hardware.telemetry.watch import TelemetryOptions
+    from kcover_ebpf.devices.telemetry.watch import TelemetryOptions
     from kcover_ebpf.kernel.sampler import KernelSampler
     from kcover_ebpf.kube.client import ApiClient
     from kcover_ebpf.output.metrics import MetricsServer
@@ -105,16 +106,16 @@ def _warn(text: str) -> None:
     _LOG.warning(text, extra=about(text))
 
 
-def run_agent(plan: AgentOptions) -> int:
+def run_agent(options: AgentOptions) -> int:
     """Run until SIGTERM or SIGINT; returns the exit code."""
     features.require_privileges()
     with contextlib.ExitStack() as stack:
-        return _Agent(plan, stack).run()
+        return _Agent(options, stack).run()
 
 
 class _Agent:
-    def __init__(self, plan: AgentOptions, stack: contextlib.ExitStack) -> None:
-        self._plan, self._stack = plan, stack
+    def __init__(self, options: AgentOptions, stack: contextlib.ExitStack) -> None:
+        self._plan, self._stack = options, stack
         self._ending = threading.Event()
         self._inspection_thread: threading.Thread | None = None
         self._log_thread: threading.Thread | None = None
@@ -211,21 +212,21 @@ class _Agent:
         self._device_faults = NodeDeviceFaults(devices.used, devices.identities.of)
         return sources
 
-    def _make_reporter(self, session: ApiClient) -> ReportSender:
+    def _make_reporter(self, client: ApiClient) -> ReportSender:
         late_s = LATE_PERIODS * self._plan.settings.period_s
         plan = self._plan
-        lease = LeaseWriter(session, plan.namespace, plan.node, self._on_error, plan.pod)
-        return ReportSender(session, lease, self._acks, self._on_error, late_s)
+        lease = LeaseWriter(client, plan.namespace, plan.node, self._on_error, plan.pod)
+        return ReportSender(client, lease, self._acks, self._on_error, late_s)
 
-    def _inspect(self, session: ApiClient) -> None:
+    def _inspect(self, client: ApiClient) -> None:
         plan = self._plan
         if plan.inspect_every_s <= 0:
             return
         options = InspectorOptions(
             plan.node, plan.inspect_every_s, plan.state_dir / "health.json", plan.inspect
         )
-        inspector = self._outputs.inspector = Inspector(session, options, self._on_error)
-        self._builder.health = lambda: inspector.latest
+        inspector = self._outputs.inspector = Inspector(client, options, self._on_error)
+        self._builder.health = lambda: inspector.latest_health
         self._inspection_thread = self._start(inspector)
 
     def _start_resumer(self) -> Resumer:
@@ -241,7 +242,7 @@ class _Agent:
         if plan.pod_logs:
             longest_s = plan.settings.longest_phase_s
             logs = LogPlan(plan.pod_logs, plan.log_rules, plan.catalog, longest_s)
-        own = [each.path for each in containers.of_pod(plan.pod.uid)] if plan.pod else []
+        own = [container.path for container in containers.of_pod(plan.pod.uid)] if plan.pod else []
         readers = ConfinedReaders(logs, (*cgroups.own_groups(), *own), _warn)
         self._stack.callback(readers.close)
         return readers
@@ -256,12 +257,12 @@ class _Agent:
         self._outputs.logs, self._builder.logs = logs, logs.of_pods
         self._log_thread = self._start(logs)
 
-    def _make_builder(self, reporter: ReportSender, informers: Informers) -> ReportBuilder:
+    def _make_builder(self, sender: ReportSender, informers: Informers) -> ReportBuilder:
         identity = Identity(self._plan.node, self._plan.namespace)
         reports = ReportCache(self._plan.state_dir / "reports")
         believes = self._plan.believes_bandwidth
         return ReportBuilder(
-            identity, reporter, reports, informers.has_pods, believes_bandwidth=believes
+            identity, sender, reports, informers.has_pods, believes_bandwidth=believes
         )
 
     def _make_executor(
@@ -350,7 +351,8 @@ class _Agent:
         from kcover_ebpf.kernel.probes import costly
 
         refused = "; ".join(
-            f"not observed: {each.blind_to} ({each.reason})" for each in costly(kernel.statuses)
+            f"not observed: {status.blind_to} ({status.reason})"
+            for status in costly(kernel.statuses)
         )
         what = f"kcover-ebpf {__version__} watching node {self._plan.node} of {host}"
         return f"{what}; {refused}" if refused else what

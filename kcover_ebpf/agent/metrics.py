@@ -7,17 +7,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
 from typing import TYPE_CHECKING
 
+from prometheus_client import CollectorRegistry, Counter
+
 from kcover_ebpf.agent.gpu_metrics import GpuMetrics
 from kcover_ebpf.agent.inspection_metrics import InspectionMetrics
-from kcover_ebpf.agent.log_metrics import LogMetrics
 from kcover_ebpf.agent.reader_metrics import ReaderMetrics
 from kcover_ebpf.api.fault_report import Ack, AckResult, FaultReport, ReportedDeviceFault
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.api.order import Verb
-from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.errors import ApiError, Unreachable
 from kcover_ebpf.facts.devices import AerError, PortChange, XidReported
 from kcover_ebpf.facts.kernel import Fact
+from kcover_ebpf.model.roles import Role
 from kcover_ebpf.output.metrics import MetricsSink
 from kcover_ebpf.output.over_bounds_metric import OverBounds
 
@@ -99,15 +100,15 @@ class AgentMetrics(MetricsSink):
         for gang, report in gangs.items():
             for labels, age_s in _ages_of(gang, report):
                 ages[labels] = max(age_s, ages.get(labels, 0.0))
-        for labels in sorted(ages, key=lambda each: -ages[each])[:_MOST_AGES]:
+        for labels in sorted(ages, key=lambda age: -ages[age])[:_MOST_AGES]:
             self._ages.labels(*labels).set(ages[labels])
 
     def on_devices(self, faults: Iterable[ReportedDeviceFault]) -> None:
         """The faults that are not cleared."""
         self._faults.clear()
-        for each in faults:
-            lasting = each.fatal or each.unfit
-            self._faults.labels(each.device, each.fault, str(lasting).lower()).set(1)
+        for fault in faults:
+            lasting = fault.fatal or fault.unfit
+            self._faults.labels(fault.device, fault.fault, str(lasting).lower()).set(1)
 
     def on_node_fact(self, fact: Fact) -> None:
         """Count what devices say."""
@@ -135,8 +136,32 @@ class AgentMetrics(MetricsSink):
 
 def _ages_of(gang: Gang, report: FaultReport) -> Iterator[tuple[tuple[str, ...], float]]:
     names = {pod.uid: pod.name for pod in report.pods}
-    for each in report.ranks:
-        if each.role is Role.RANK and each.exit is None:
+    for rank_snapshot in report.ranks:
+        if rank_snapshot.role is Role.RANK and rank_snapshot.exit is None:
             # a pid would be another series with each start
-            rank = "" if each.rank is None else str(each.rank)
-            yield (gang.namespace, gang.name, rank, names.get(each.pod_uid, "")), each.age_s
+            rank = "" if rank_snapshot.rank is None else str(rank_snapshot.rank)
+            yield (
+                (gang.namespace, gang.name, rank, names.get(rank_snapshot.pod_uid, "")),
+                rank_snapshot.age_s,
+            )
+
+
+class LogMetrics:
+    """What was read, and what was not."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._read = Counter(
+            "kcover_log_read_bytes", "Bytes of containers' logs that were read.", registry=registry
+        )
+        self._skipped = Counter(
+            "kcover_log_skipped_bytes",
+            "Bytes of containers' logs that were skipped because the log grew faster than the read limit.",
+            registry=registry,
+        )
+        self._before = (0, 0)
+
+    def update(self, read_bytes: int, skipped_bytes: int) -> None:
+        """The sums now."""
+        self._read.inc(read_bytes - self._before[0])
+        self._skipped.inc(skipped_bytes - self._before[1])
+        self._before = (read_bytes, skipped_bytes)

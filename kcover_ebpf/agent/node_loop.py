@@ -9,11 +9,11 @@ from kcover_ebpf.agent.containers import Containers, processes
 from kcover_ebpf.agent.job_memories import JobMemories
 from kcover_ebpf.agent.pod_registry import LocalGang, PodRegistry
 from kcover_ebpf.api.job_kinds import Gang, counts_whole_gang
+from kcover_ebpf.devices.watch import DeviceWatch
 from kcover_ebpf.diagnosis.rank_numbers import INDEX, RANK_ENVIRON
 from kcover_ebpf.diagnosis.tracker import Tracker
 from kcover_ebpf.facts.devices import AnnouncedFault
 from kcover_ebpf.facts.kernel import Fact, ProcessExit, ProcessFork, ProcessTotals, Tick
-from kcover_ebpf.hardware.watch import DeviceWatch
 from kcover_ebpf.host import procfs
 from kcover_ebpf.host.identities import Identities
 from kcover_ebpf.ids import NS, Pid
@@ -30,8 +30,8 @@ from kcover_ebpf.watching.rank_sources import RankSources
 class GangWatch:
     """One gang under watch."""
 
-    def __init__(self, here: LocalGang, watch: JobWatch) -> None:
-        self.here = here
+    def __init__(self, local_gang: LocalGang, watch: JobWatch) -> None:
+        self.here = local_gang
         self.watch = watch
         self.pods: dict[Pid, str] = {}
         """Process -> uid of its pod; also of processes that ended."""
@@ -90,7 +90,6 @@ class NodeLoop(SamplingLoop):
 
     @property
     def gangs(self) -> Iterable[GangWatch]:
-        """Those under watch."""
         return self._gangs.values()
 
     def forget(self, gang: Gang) -> None:
@@ -99,7 +98,7 @@ class NodeLoop(SamplingLoop):
 
     @property
     def _watches(self) -> Sequence[JobWatch]:
-        return [each.watch for each in self._gangs.values()]
+        return [gang.watch for gang in self._gangs.values()]
 
     @property
     def _members(self) -> Collection[Pid]:
@@ -116,13 +115,13 @@ class NodeLoop(SamplingLoop):
         super().step()
 
     def _judge(self, due: Sequence[JobWatch]) -> None:
-        for each in self._gangs.values():
-            if each.watch not in due:
+        for gang in self._gangs.values():
+            if gang.watch not in due:
                 continue
-            each.stopped_by_us = self._is_stopped_by_us(each.here.gang)
-            if not each.stopped_by_us and each.here.gang not in self._forgotten:
-                each.watch.judge()
-                each.watch.publish_table()
+            gang.stopped_by_us = self._is_stopped_by_us(gang.here.gang)
+            if not gang.stopped_by_us and gang.here.gang not in self._forgotten:
+                gang.watch.judge()
+                gang.watch.publish_table()
         self._listener.on_pass(self._gangs.values())
         self._memories.save(procfs.boottime_ns() / NS)
 
@@ -134,8 +133,8 @@ class NodeLoop(SamplingLoop):
 
     def _route(self, fact: Fact) -> bool:
         if isinstance(fact, Tick):
-            for each in self._gangs.values():
-                each.watch.take(fact)
+            for gang in self._gangs.values():
+                gang.watch.take(fact)
             return False
         pid = getattr(fact, "pid", None)
         owner = self._owners.get(pid) if pid is not None else None
@@ -168,9 +167,9 @@ class NodeLoop(SamplingLoop):
             owner.watch.members.add(totals.pid)
         return owner
 
-    def _own(self, pid: Pid, owner: GangWatch, pod_uid: str) -> None:
-        self._owners[pid] = owner
-        owner.pods[pid] = pod_uid
+    def _own(self, pid: Pid, owner_watch: GangWatch, pod_uid: str) -> None:
+        self._owners[pid] = owner_watch
+        owner_watch.pods[pid] = pod_uid
 
     # --- who is watched
 
@@ -187,24 +186,24 @@ class NodeLoop(SamplingLoop):
         now = self._registry.gangs()
         for gang in self._gangs.keys() - now.keys():
             self._drop(gang)
-        for gang, here in now.items():
-            known = self._gangs.get(gang)
-            if known is not None and known.here.policy != here.policy:
+        for gang, local_gang in now.items():
+            known_watch = self._gangs.get(gang)
+            if known_watch is not None and known_watch.here.policy != local_gang.policy:
                 self._drop(gang)
-                known = None
-            if known is None:
-                known = self._gangs[gang] = GangWatch(here, self._new_watch(here))
-            known.here = here
-            self._leave(known)
+                known_watch = None
+            if known_watch is None:
+                known_watch = self._gangs[gang] = GangWatch(local_gang, self._new_watch(local_gang))
+            known_watch.here = local_gang
+            self._leave(known_watch)
         self._search.hurry()
 
-    def _new_watch(self, here: LocalGang) -> JobWatch:
-        gang, counted = here.gang, all(map(counts_whole_gang, here.pods))
+    def _new_watch(self, local_gang: LocalGang) -> JobWatch:
+        gang, counted = local_gang.gang, all(map(counts_whole_gang, local_gang.pods))
         tracker = Tracker(f"{gang.namespace}/{gang.name}", self._registry.node)
         settings = Settings(
             period_s=self._settings.period_s,
             suspicious_period_s=self._settings.suspicious_period_s,
-            policy=here.policy,
+            policy=local_gang.policy,
         )
         watch = JobWatch(
             self._kernel,
@@ -222,19 +221,21 @@ class NodeLoop(SamplingLoop):
         watch.job.remember(self._memories.of(gang))
         return watch
 
-    def _leave(self, known: GangWatch) -> None:
+    def _leave(self, known_watch: GangWatch) -> None:
         """Let go of processes whose pod is being deleted: how they end is no fault."""
-        going = {pod.uid for pod in known.here.pods if pod.deleted_s is not None}
-        if going and going & set(known.pods.values()):
-            self._drop(known.here.gang)
-            self._gangs[known.here.gang] = GangWatch(known.here, self._new_watch(known.here))
+        going = {pod.uid for pod in known_watch.here.pods if pod.deleted_s is not None}
+        if going and going & set(known_watch.pods.values()):
+            self._drop(known_watch.here.gang)
+            self._gangs[known_watch.here.gang] = GangWatch(
+                known_watch.here, self._new_watch(known_watch.here)
+            )
 
     def _drop(self, gang: Gang) -> None:
-        known = self._gangs.pop(gang, None)
-        if known is None:
+        known_watch = self._gangs.pop(gang, None)
+        if known_watch is None:
             return
-        known.watch.close()
-        for pid in [pid for pid, owner in self._owners.items() if owner is known]:
+        known_watch.watch.close()
+        for pid in [pid for pid, owner in self._owners.items() if owner is known_watch]:
             del self._owners[pid]
             self._kernel.unwatch(pid)
             self._reader.forget(pid)
@@ -246,16 +247,16 @@ class NodeLoop(SamplingLoop):
         if now_ns < self._calm_until_ns or not self._search.is_due(now_ns, self._kernel.strangers):
             return
         known, waits = len(self._owners), False
-        for each in self._gangs.values():
-            if self._is_stopped_by_us(each.here.gang):
+        for gang in self._gangs.values():
+            if self._is_stopped_by_us(gang.here.gang):
                 waits = True
                 continue
-            for uid, pids in self._listed(each.here).items():
+            for uid, pids in self._listed(gang.here).items():
                 fresh = self._search.living(pids) - self._owners.keys()
                 for pid in fresh:
-                    self._own(pid, each, uid)
-                each.watch.join(fresh, owners.of_pod(uid))
+                    self._own(pid, gang, uid)
+                gang.watch.join(fresh, owners.of_pod(uid))
         self._search.listed(now_ns, found=waits or len(self._owners) > known)
 
-    def _listed(self, here: LocalGang) -> Mapping[str, set[int]]:
-        return {pod.uid: processes(self._containers.of_ranks(pod)) for pod in here.live}
+    def _listed(self, local_gang: LocalGang) -> Mapping[str, set[int]]:
+        return {pod.uid: processes(self._containers.of_ranks(pod)) for pod in local_gang.live}

@@ -7,35 +7,35 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from kcover_ebpf.agent.device_faults import NodeDeviceFaults, devices_of
-from kcover_ebpf.agent.gpu_pods import GpuPods
+from kcover_ebpf.agent.node_health.device_faults import NodeDeviceFaults, devices_of
+from kcover_ebpf.agent.node_health.gpu_pods import GpuPods
 from kcover_ebpf.agent.node_loop import GangWatch
 from kcover_ebpf.agent.pod_registry import PodRegistry
-from kcover_ebpf.agent.report_builder import ReportBuilder
+from kcover_ebpf.agent.reports.report_builder import ReportBuilder
 from kcover_ebpf.api.fault_report import Ack
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.confined.helper import left_behind
 from kcover_ebpf.diagnosis.decisions import Decision
-from kcover_ebpf.diagnosis.verdict import Verdict, WaitRow
 from kcover_ebpf.errors import ApiError
 from kcover_ebpf.facts.devices import AnnouncedFault
 from kcover_ebpf.facts.kernel import Fact
 from kcover_ebpf.host import procfs
 from kcover_ebpf.ids import NS
+from kcover_ebpf.model.verdict import Verdict, WaitRow
 from kcover_ebpf.output.formatting import headline
 from kcover_ebpf.output.log_lines import about
 from kcover_ebpf.tunables.agent import DEVICES_READ_NS
 from kcover_ebpf.watching.judging import ObservationSink
 
 if TYPE_CHECKING:
-    from kcover_ebpf.agent.bug_report import BugReports
-    from kcover_ebpf.agent.idle_pods import IdlePods
-    from kcover_ebpf.agent.inspector import Inspector
     from kcover_ebpf.agent.log_watch import LogWatch
     from kcover_ebpf.agent.metrics import AgentMetrics
+    from kcover_ebpf.agent.node_health.bug_report import BugReports
+    from kcover_ebpf.agent.node_health.idle_pods import IdlePods
+    from kcover_ebpf.agent.node_health.inspector import Inspector
     from kcover_ebpf.agent.reader.started import ConfinedReaders
-    from kcover_ebpf.hardware.telemetry.watch import Telemetry
-    from kcover_ebpf.hardware.watch import DeviceWatch
+    from kcover_ebpf.devices.telemetry.watch import Telemetry
+    from kcover_ebpf.devices.watch import DeviceWatch
 
 _LOG = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class NodeOutputs:
         self._builder, self._registry, self._device_faults = builder, registry, device_faults
         self._devices = devices
         self._gpu_pods = GpuPods(registry)
-        self._gpus: Telemetry | None = None
+        self._telemetry: Telemetry | None = None
         self.metrics: AgentMetrics | None = None
         """Set before the loop begins, where they are wanted."""
         self.inspector: Inspector | None = None
@@ -95,8 +95,8 @@ class NodeOutputs:
             self.bug_reports.want(faults)
         if self.logs is not None:
             self.logs.follow(
-                (pod for each in watched for pod in each.here.pods),
-                {pod.uid: each.here.job_rules for each in watched for pod in each.here.pods},
+                (pod for watch in watched for pod in watch.here.pods),
+                {pod.uid: watch.here.job_rules for watch in watched for pod in watch.here.pods},
             )
         self._builder.make(watched, faults)
         self._follow_gpus()
@@ -108,7 +108,9 @@ class NodeOutputs:
         )
         if self.inspector is not None:
             inspector = self.inspector
-            self.metrics.inspection.update(inspector.latest, inspector.ended_s, inspector.cpu_s)
+            self.metrics.inspection.update(
+                inspector.latest_health, inspector.ended_s, inspector.cpu_s
+            )
         if self.readers is not None:
             self.metrics.readers.update(self.readers.ends, left_behind.count())
         if self.logs is not None:
@@ -119,14 +121,14 @@ class NodeOutputs:
 
     def _follow_gpus(self) -> None:
         telemetry = self._devices.telemetry
-        if telemetry is None or telemetry.latest is self._gpus:
+        if telemetry is None or telemetry.latest is self._telemetry:
             return
-        self._gpus = telemetry.latest
-        readings = [each.reading for each in self._gpus.gpus]
+        self._telemetry = telemetry.latest
+        readings = [gpu.reading for gpu in self._telemetry.gpus]
         pods = self._gpu_pods.of(readings, self._builder.devices)
         if self.idle is not None:
             now_s = time.time()
-            self.idle.update(self._gpus.gpus, pods, now_s)
+            self.idle.update(self._telemetry.gpus, pods, now_s)
             self._builder.idle = self.idle.reported(now_s)
         if self.metrics is not None:
             self.metrics.gpus.latest = lambda: telemetry.latest
@@ -146,7 +148,7 @@ class NodeOutputs:
         if now_ns < self._next_devices_ns:
             return
         self._next_devices_ns = now_ns + DEVICES_READ_NS
-        living = {pid: each.pods[pid] for each in watched for pid in each.watch.members}
+        living = {pid: watch.pods[pid] for watch in watched for pid in watch.watch.members}
         self._builder.devices = devices_of(self._devices.topology, living)
 
     def on_order(self, gang: Gang, ack: Ack) -> None:

@@ -115,7 +115,7 @@ class PodRegistry:
                 for pod in self._pods.values()
                 if (pod.namespace, pod.name) == (namespace, name) and pod.node == self.node
             ]
-        return min(found, key=lambda each: each.ended, default=None)
+        return min(found, key=lambda pod: pod.ended, default=None)
 
     def gangs(self) -> Mapping[Gang, LocalGang]:
         """The watched gangs that have pods here."""
@@ -127,7 +127,7 @@ class PodRegistry:
     def _gather(self) -> dict[Gang, LocalGang]:
         found: dict[Gang, list[Pod]] = {}
         policies: dict[Gang, NamedPolicy] = {}
-        for pod in sorted(self._pods.values(), key=lambda each: each.name):
+        for pod in sorted(self._pods.values(), key=lambda other_pod: other_pod.name):
             policy = holding(self._policies.of(pod.namespace), pod.namespace, pod.labels)
             if not _is_watched(pod, policy, self.node):
                 continue
@@ -147,7 +147,7 @@ class PodRegistry:
     @property
     def pod_count(self) -> int:
         """Watched pods."""
-        return sum(len(each.pods) for each in self.gangs().values())
+        return sum(len(gang.pods) for gang in self.gangs().values())
 
 
 def _over_share(pod: Pod) -> OverBound:
@@ -160,7 +160,7 @@ def _without_copies(pods: Sequence[Pod]) -> tuple[Pod, ...]:
 
     A debug copy of a pod has its labels and its environment, and one that sleeps looks like a rank that hangs.
     """
-    controlled = tuple(each for each in pods if each.controller is not None)
+    controlled = tuple(pod for pod in pods if pod.controller is not None)
     return controlled if 2 * len(controlled) >= len(pods) else tuple(pods)
 
 

@@ -12,15 +12,8 @@ from collections.abc import Iterable
 from kcover_ebpf.api import preflight
 from kcover_ebpf.api.node_health import NodeHealth
 from kcover_ebpf.api.pods import Pod
-from kcover_ebpf.diagnosis.verdict import (
-    Cause,
-    Culprit,
-    Evidence,
-    EvidenceKind,
-    Verdict,
-    VerdictKind,
-)
 from kcover_ebpf.facts.health import Result
+from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, Verdict, VerdictKind
 
 _MOST_REASON = 512
 _SLOW = (

@@ -14,8 +14,8 @@ from typing import Any
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.codec import decode, encode, wire
 from kcover_ebpf.api.fault_report import Ack, PodRef
-from kcover_ebpf.diagnosis.rank_pace import RankPace
 from kcover_ebpf.errors import ObjectError
+from kcover_ebpf.model.rank_snapshot import RankPace
 
 API_VERSION = "coordination.k8s.io/v1"
 _PREFIX = "agent."
@@ -69,7 +69,7 @@ def name_of(node: str) -> str:
     return _PREFIX + node
 
 
-def object_of(lease: AgentLease, owner: PodRef | None = None) -> dict[str, Any]:
+def object_of(lease: AgentLease, owner_pod: PodRef | None = None) -> dict[str, Any]:
     """The Lease object; it is owned by the agent's pod, so it goes with it. None: the agent runs in none."""
     current = tuple(sorted(lease.current))
     said = encode(_Said(current, lease.acks[-MOST_ACKS:], tuple(_bounded(lease.paces))))
@@ -77,8 +77,8 @@ def object_of(lease: AgentLease, owner: PodRef | None = None) -> dict[str, Any]:
         "name": name_of(lease.node),
         "annotations": {_SAID: json.dumps(said)},
     }
-    if owner is not None:
-        pod = {"apiVersion": "v1", "kind": "Pod", "name": owner.name, "uid": owner.uid}
+    if owner_pod is not None:
+        pod = {"apiVersion": "v1", "kind": "Pod", "name": owner_pod.name, "uid": owner_pod.uid}
         metadata["ownerReferences"] = [pod]
     return {
         "apiVersion": API_VERSION,
@@ -126,5 +126,5 @@ def lease_of(api: Mapping[str, Any]) -> AgentLease | None:
     if not isinstance(valid_s, int) or not is_whole or not 0 < valid_s <= _MOST_VALID_S:
         text = f"expected 1 to {_MOST_VALID_S}"
         raise ObjectError(f"Lease {metadata.get('name')}: spec.leaseDurationSeconds: {text}")
-    paces = {each.report: each.ranks for each in said.paces}
+    paces = {pace.report: pace.ranks for pace in said.paces}
     return AgentLease(node, renewed_s, valid_s, frozenset(said.current), said.acks, paces)

@@ -52,7 +52,7 @@ def _pod_uid(above: list[str], part: str) -> str | None:
     if match := _POD_SYSTEMD.fullmatch(part):
         return match[1].replace("_", "-").lower()
     # a bare "podUID" counts only below the kubelet's own groups
-    is_kubelet = any(each in ("kubepods", "..") or each.startswith("kubepods") for each in above)
+    is_kubelet = any(text in ("kubepods", "..") or text.startswith("kubepods") for text in above)
     match = _POD_CGROUPFS.fullmatch(part) if is_kubelet else None
     return match[1].lower() if match else None
 
@@ -71,9 +71,9 @@ def containers_of_process(proc_cgroup: str) -> tuple[ContainerPath, ...]:
         controllers, colon, path = rest.partition(":")
         if colon and number.isdecimal():
             found.append((number != "0" or controllers != "", containers_of(path)))
-    found.sort(key=lambda each: (-_depth(each[1]), each[0]))
+    found.sort(key=lambda pair: (-_depth(pair[1]), pair[0]))
     return found[0][1] if found else ()
 
 
 def _depth(containers: tuple[ContainerPath, ...]) -> int:
-    return sum(1 if each.container_id is None else 2 for each in containers)
+    return sum(1 if container.container_id is None else 2 for container in containers)

@@ -64,7 +64,7 @@ def devices_of(raw: Mapping[str, Any]) -> tuple[DraDevice, ...]:
         return ()
     pool = str((spec.get("pool") or {}).get("name", ""))
     driver = str(spec.get("driver", ""))
-    return tuple(_device(node, driver, pool, each) for each in spec.get("devices") or ())
+    return tuple(_device(node, driver, pool, device) for device in spec.get("devices") or ())
 
 
 def _device(node: str, driver: str, pool: str, raw: Mapping[str, Any]) -> DraDevice:

@@ -82,7 +82,9 @@ class Selector:
     def holds(self, labels: Mapping[str, str]) -> bool:
         """True if all of it fits."""
         exact = all(labels.get(key) == value for key, value in self.match_labels.items())
-        return exact and all(each.holds(labels) for each in self.match_expressions)
+        return exact and all(
+            match_expression.holds(labels) for match_expression in self.match_expressions
+        )
 
 
 class InspectionAction(Enum):
@@ -223,6 +225,6 @@ def holding(
     policies: Iterable[NamedPolicy], namespace: str, labels: Mapping[str, str]
 ) -> NamedPolicy | None:
     """The first policy by name that selects a pod with these labels; None: the defaults hold."""
-    ours = (each for each in policies if each.namespace == namespace)
-    fitting = [each for each in ours if each.policy.selector.holds(labels)]
-    return min(fitting, key=lambda each: each.name, default=None)
+    ours = (policy for policy in policies if policy.namespace == namespace)
+    fitting = [policy for policy in ours if policy.policy.selector.holds(labels)]
+    return min(fitting, key=lambda policy: policy.name, default=None)

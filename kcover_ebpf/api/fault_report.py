@@ -15,13 +15,12 @@ from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.codec import Codec, wire
 from kcover_ebpf.api.log_report import ContainerLog
 from kcover_ebpf.api.order import Verb
-from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
-from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
-from kcover_ebpf.diagnosis.recorders import Recordings
-from kcover_ebpf.diagnosis.silences import SilenceSummary
-from kcover_ebpf.diagnosis.verdict import Verdict
 from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.facts.python_stacks import PythonFrame
+from kcover_ebpf.model.collective_counts import CollectiveCounts, Recordings
+from kcover_ebpf.model.rank_snapshot import RankSnapshot
+from kcover_ebpf.model.silence_summary import SilenceSummary
+from kcover_ebpf.model.verdict import Verdict
 
 API_VERSION = "kcover.io/v1alpha1"
 
@@ -179,9 +178,9 @@ def written_s(metadata: Mapping[str, Any]) -> float | None:
     """When the object was written last, by the API server's clock, to the second; None if it does not say."""
     found = []
     writers = metadata.get("managedFields")
-    for each in writers if isinstance(writers, list) else ():
+    for writer in writers if isinstance(writers, list) else ():
         try:
-            found.append(rfc3339.from_text(str(each["time"])))
+            found.append(rfc3339.from_text(str(writer["time"])))
         except (ValueError, KeyError, TypeError):
             continue
     return max(found, default=None)

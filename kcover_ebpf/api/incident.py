@@ -16,8 +16,8 @@ from kcover_ebpf.api.codec import decode, encode, wire
 from kcover_ebpf.api.fault_report import API_VERSION
 from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.order import Order
-from kcover_ebpf.diagnosis.verdict import Cause, Certainty, Culprit, Evidence, VerdictKind
 from kcover_ebpf.errors import ObjectError
+from kcover_ebpf.model.verdict import Cause, Certainty, Culprit, Evidence, VerdictKind
 
 FINALIZER = "kcover.io/resume-job"
 """On an incident while its job is being restarted: who deletes it leaves no job suspended."""
@@ -86,7 +86,7 @@ class RestartRecord:
 
 @dataclass(frozen=True, slots=True)
 class RestartAction:
-    """What is being done. `detail` belongs to the restart machine (`recovery.machine`)."""
+    """What is being done. `detail` belongs to the restart machine (`recovery.restart.machine`)."""
 
     way: RestartMethod
     step: str
@@ -111,7 +111,7 @@ class Lost:
     def total_s(self) -> float:
         """All of it, as far as it is known."""
         parts = (self.detect_s, self.decide_s, self.shut_down_s)
-        return sum(each or 0.0 for each in (*parts, self.reschedule_s, self.first_progress_s))
+        return sum(part or 0.0 for part in (*parts, self.reschedule_s, self.first_progress_s))
 
 
 class FailureClass(Enum):
@@ -186,7 +186,9 @@ class Status:
 
     def at(self, phase: Phase) -> float | None:
         """When a phase was entered first; None if it never was."""
-        return next((each.time_s for each in self.timeline if each.phase == phase.value), None)
+        return next(
+            (moment.time_s for moment in self.timeline if moment.phase == phase.value), None
+        )
 
     @property
     def last_s(self) -> float:
@@ -233,7 +235,6 @@ class Incident:
 
     @property
     def gang(self) -> GangId:
-        """Whose incident it is."""
         return GangId.of(self.namespace, self.selector)
 
     @property

@@ -56,7 +56,6 @@ class Gang:
 
     @property
     def namespace(self) -> str:
-        """Of its pods."""
         return self.id.namespace
 
 
@@ -134,9 +133,11 @@ def must_train(pod: Pod) -> bool:
 
 def with_ranks(pod: Pod) -> tuple[Container, ...]:
     """The containers of a pod that may hold ranks: what runs before or beside them does not."""
-    main = tuple(each for each in pod.containers if each.kind is ContainerKind.MAIN)
+    main = tuple(container for container in pod.containers if container.kind is ContainerKind.MAIN)
     kind = kind_of(pod)
-    named = tuple(each for each in main if kind is not None and each.name == kind.container)
+    named = tuple(
+        container for container in main if kind is not None and container.name == kind.container
+    )
     return named or main
 
 

@@ -9,4 +9,7 @@ from typing import Any
 def is_ready(api: Mapping[str, Any]) -> bool:
     """True if the kubelet of the node answers."""
     conditions = (api.get("status") or {}).get("conditions") or ()
-    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
+    return any(
+        condition.get("type") == "Ready" and condition.get("status") == "True"
+        for condition in conditions
+    )

@@ -113,8 +113,8 @@ class Pod:
     @property
     def restarts_in_place(self) -> bool:
         """True if a killed main container makes the kubelet run the whole pod again."""
-        main = [each for each in self.containers if each.kind is ContainerKind.MAIN]
-        return bool(main) and all(each.restarts_pod for each in main)
+        main = [container for container in self.containers if container.kind is ContainerKind.MAIN]
+        return bool(main) and all(container.restarts_pod for container in main)
 
 
 def pod_of(api: Mapping[str, Any]) -> Pod:
@@ -134,7 +134,7 @@ def pod_of(api: Mapping[str, Any]) -> Pod:
             f"{MOST_POD_BYTES >> 10}: it is not watched"
         )
         raise OverBound("pod", about, detail)
-    conditions = [_map(each) for each in _list(status.get("conditions"))]
+    conditions = [_map(condition) for condition in _list(status.get("conditions"))]
     return Pod(
         namespace=_text(metadata.get("namespace")),
         name=name,
@@ -145,13 +145,17 @@ def pod_of(api: Mapping[str, Any]) -> Pod:
         deleted_s=_time(metadata.get("deletionTimestamp")),
         labels=_strings(metadata.get("labels")),
         annotations=_ours(_strings(metadata.get("annotations"))),
-        owners=tuple(owner_of(_map(each)) for each in _list(metadata.get("ownerReferences"))),
+        owners=tuple(
+            owner_of(_map(owner_reference))
+            for owner_reference in _list(metadata.get("ownerReferences"))
+        ),
         containers=tuple(_containers(spec, status)),
         ready=any(
-            each.get("type") == "Ready" and each.get("status") == "True" for each in conditions
+            condition.get("type") == "Ready" and condition.get("status") == "True"
+            for condition in conditions
         ),
         resource_version=_text(metadata.get("resourceVersion")),
-        finalizers=tuple(_text(each) for each in _list(metadata.get("finalizers"))),
+        finalizers=tuple(_text(finalizer) for finalizer in _list(metadata.get("finalizers"))),
         address=_text(status.get("podIP")),
     )
 
@@ -164,7 +168,7 @@ def about_pod(namespace: str, name: str, uid: str) -> dict[str, str]:
 def kept_bytes(pod: Pod) -> int:
     """About what a pod takes in memory, at most; its owners are not counted, which many pods share."""
     texts = _texts_bytes(pod.labels) + _texts_bytes(pod.annotations)
-    finalizers = sum(_TEXT_BYTES + len(each) for each in pod.finalizers)
+    finalizers = sum(_TEXT_BYTES + len(finalizer) for finalizer in pod.finalizers)
     return _POD_BYTES + texts + finalizers + _CONTAINER_BYTES * len(pod.containers)
 
 
@@ -172,9 +176,11 @@ def _size_bytes(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> int:
     """The same of an object of the API, before anything of it is kept."""
     containers = sum(len(_list(spec.get(key))) for key, _, _ in _LISTS)
     owners = [
-        text for each in _list(metadata.get("ownerReferences")) for text in _map(each).items()
+        text
+        for owner_reference in _list(metadata.get("ownerReferences"))
+        for text in _map(owner_reference).items()
     ]
-    texts = (*owners, *((each, "") for each in _list(metadata.get("finalizers"))))
+    texts = (*owners, *((finalizer, "") for finalizer in _list(metadata.get("finalizers"))))
     return (
         _POD_BYTES
         + _CONTAINER_BYTES * containers
@@ -214,11 +220,11 @@ def _containers(spec: Mapping[str, Any], status: Mapping[str, Any]) -> list[Cont
     found: list[Container] = []
     for spec_key, status_key, kind in _LISTS:
         by_name = {
-            _text(_map(each).get("name")): _map(each) for each in _list(status.get(status_key))
+            _text(_map(item).get("name")): _map(item) for item in _list(status.get(status_key))
         }
         found += [
-            _container(each, by_name.get(_text(each.get("name")), {}), kind)
-            for each in (_map(raw) for raw in _list(spec.get(spec_key)))
+            _container(entry, by_name.get(_text(entry.get("name")), {}), kind)
+            for entry in (_map(raw) for raw in _list(spec.get(spec_key)))
         ]
     return found
 
@@ -228,14 +234,16 @@ def _container(raw: Mapping[str, Any], status: Mapping[str, Any], kind: Containe
         kind = ContainerKind.SIDECAR
     state, last = _map(status.get("state")), _map(status.get("lastState"))
     ended = state.get("terminated") or last.get("terminated")
-    rules = [_map(each) for each in _list(raw.get("restartPolicyRules"))]
+    rules = [
+        _map(restart_policy_rule) for restart_policy_rule in _list(raw.get("restartPolicyRules"))
+    ]
     count = status.get("restartCount")
     return Container(
         name=_text(raw.get("name")),
         kind=kind,
         id=_text(status.get("containerID")).rpartition("://")[2],
         restart_count=count if isinstance(count, int) else 0,
-        restarts_pod=any(each.get("action") == "RestartAllContainers" for each in rules),
+        restarts_pod=any(rule.get("action") == "RestartAllContainers" for rule in rules),
         started_s=_time(_map(state.get("running")).get("startedAt")),
         last_end=_end(_map(ended)),
     )

@@ -168,12 +168,14 @@ class PolicyStore:
 
     def named(self, namespace: str, name: str) -> NamedPolicy | None:
         """The policy of that name; None where it is not kept."""
-        return next((each for each in self.of(namespace) if each.name == name), None)
+        return next((policy for policy in self.of(namespace) if policy.name == name), None)
 
     @property
     def longest_window_s(self) -> int:
         """Of the restart budgets of all policies; that of a policy without any where there is none."""
-        windows_s = (max(each.windows_s.values(), default=0) for each in self._namespaces.values())
+        windows_s = (
+            max(namespace.windows_s.values(), default=0) for namespace in self._namespaces.values()
+        )
         return max([FaultPolicy().restarts.window_seconds, *windows_s])
 
 

@@ -16,16 +16,18 @@ FAILED = 81
 def is_kept_waiting(pod: Pod, now_s: float) -> bool:
     """True if the preflight has run for longer than it takes to let a job start. `now_s`: unix seconds."""
     return pod.deleted_s is None and any(
-        each.started_s is not None and now_s - each.started_s > PREFLIGHT_PASSES_S
-        for each in pod.containers
-        if (each.name, each.kind) == (CONTAINER, ContainerKind.INIT)
+        container.started_s is not None and now_s - container.started_s > PREFLIGHT_PASSES_S
+        for container in pod.containers
+        if (container.name, container.kind) == (CONTAINER, ContainerKind.INIT)
     )
 
 
 def is_slow(pod: Pod) -> bool:
     """True while the bandwidth check that ended last with `FAILED` has not been started again."""
     return pod.deleted_s is None and any(
-        each.started_s is None and each.last_end is not None and each.last_end.code == FAILED
-        for each in pod.containers
-        if (each.name, each.kind) == (BANDWIDTH, ContainerKind.INIT)
+        container.started_s is None
+        and container.last_end is not None
+        and container.last_end.code == FAILED
+        for container in pod.containers
+        if (container.name, container.kind) == (BANDWIDTH, ContainerKind.INIT)
     )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kcover_ebpf.api.fault_report import PodRef
-    from kcover_ebpf.hardware.telemetry.watch import TelemetryOptions
+    from kcover_ebpf.devices.telemetry.watch import TelemetryOptions
     from kcover_ebpf.inspection.round import RoundOptions
     from kcover_ebpf.settings import Settings
 
@@ -78,8 +78,10 @@ def _round_options(command: Callable[..., int]) -> Callable[..., int]:
         inspect_write_to: tuple[str, ...],
         **others: object,
     ) -> int:
-        wanted = _round(inspect_checks, plugins, peers)
-        return command(inspect=replace(wanted, write_to=_folders(inspect_write_to)), **others)
+        wanted_options = _round(inspect_checks, plugins, peers)
+        return command(
+            inspect=replace(wanted_options, write_to=_folders(inspect_write_to)), **others
+        )
 
     return with_round
 
@@ -87,7 +89,7 @@ def _round_options(command: Callable[..., int]) -> Callable[..., int]:
 def _folders(names: tuple[str, ...]) -> tuple[str, ...]:
     from kcover_ebpf.errors import UsageError
 
-    if wrong := [each for each in names if not each.startswith("/")]:
+    if wrong := [name for name in names if not name.startswith("/")]:
         raise UsageError(f"--inspect-write-to {wrong[0]!r}: give the whole path, from / on")
     return names
 
@@ -280,9 +282,9 @@ def _checked(own: Path | None) -> Path | None:
 
 
 def _telemetry(every: str, source: str) -> TelemetryOptions | None:
+    from kcover_ebpf.devices.telemetry.dcgm_source import checked
+    from kcover_ebpf.devices.telemetry.watch import TelemetryOptions
     from kcover_ebpf.errors import UsageError
-    from kcover_ebpf.hardware.telemetry.dcgm_source import checked
-    from kcover_ebpf.hardware.telemetry.watch import TelemetryOptions
     from kcover_ebpf.host.host_programs import host_root
 
     period_s = seconds_of("--telemetry-every", every)

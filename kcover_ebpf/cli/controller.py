@@ -128,7 +128,7 @@ def controller(  # noqa: PLR0913, PLR0917 - one argument for each option
     from kcover_ebpf.kube.client import connect
     from kcover_ebpf.output import log_lines
     from kcover_ebpf.output.metrics import parse_address
-    from kcover_ebpf.recovery.node_plan import NodeBreaker
+    from kcover_ebpf.recovery.nodes.node_plan import NodeBreaker
     from kcover_ebpf.watching.start import catch_ending
 
     log_lines.configure(log_level)

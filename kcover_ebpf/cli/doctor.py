@@ -14,14 +14,14 @@ import click
 from kcover_ebpf import __version__
 from kcover_ebpf.cli.options import output_option
 from kcover_ebpf.errors import CannotObserve
-from kcover_ebpf.host import cgroups
-from kcover_ebpf.kernel import capabilities, features
+from kcover_ebpf.host import capabilities, cgroups
+from kcover_ebpf.kernel import features
 from kcover_ebpf.kernel.probes import ProbeStatus, Refusal, costly
 from kcover_ebpf.output import formatting
 from kcover_ebpf.tunables.host import DOCTOR_NVML_S, DOCTOR_SELF_TEST_S
 
 if TYPE_CHECKING:
-    from kcover_ebpf.hardware.event_sources import Active
+    from kcover_ebpf.devices.xid.event_sources import Active
 
 _EXAMPLES = """
 \b
@@ -79,10 +79,10 @@ def doctor(output: str) -> int:
 
 def _try_probes() -> tuple[tuple[ProbeStatus, ...], Sequence[Active]]:
     features.require_privileges()
-    from kcover_ebpf.hardware import event_sources
-    from kcover_ebpf.hardware.catalog.files import load
-    from kcover_ebpf.hardware.nvml import Nvml
-    from kcover_ebpf.hardware.watch import DeviceWatch
+    from kcover_ebpf.devices.catalog.files import load
+    from kcover_ebpf.devices.nvml import Nvml
+    from kcover_ebpf.devices.watch import DeviceWatch
+    from kcover_ebpf.devices.xid import event_sources
     from kcover_ebpf.host.host_programs import host_root
     from kcover_ebpf.kernel.sampler import KernelSampler
     from kcover_ebpf.settings import Settings
@@ -100,7 +100,7 @@ def _try_probes() -> tuple[tuple[ProbeStatus, ...], Sequence[Active]]:
                     devices.observe(fact, ())
             devices.hear_lines()
         statuses, found = devices.statuses, event_sources.active(devices.sources)
-        if not any(each.probe == "nvml" for each in statuses):
+        if not any(status.probe == "nvml" for status in statuses):
             nvml = Nvml(host_root())
             statuses = (*statuses, nvml.status(DOCTOR_NVML_S))
             nvml.close()
@@ -177,27 +177,27 @@ def _as_text(
 ) -> list[str]:
     lines = [f"kcover-ebpf {__version__}, Linux {platform.release()}, {platform.machine()}", ""]
     feature_rows = [
-        (_TITLES.get(each.name, each.name), "yes" if each.found else "no", each.detail)
-        for each in found
+        (_TITLES.get(feature.name, feature.name), "yes" if feature.found else "no", feature.detail)
+        for feature in found
     ]
     lines += formatting.aligned([("FEATURE", "FOUND", "DETAIL"), *feature_rows])
     if statuses:
         rows = [
             (
-                each.family,
-                each.probe,
-                _STATES[each.refusal],
-                each.blind_to,
-                each.reason,
+                status.family,
+                status.probe,
+                _STATES[status.refusal],
+                status.blind_to,
+                status.reason,
             )
-            for each in statuses
+            for status in statuses
         ]
         titles = ("FAMILY", "PROBE", "STATE", "SEES", "WHY NOT")
         lines += ["", *formatting.aligned([titles, *rows])]
     if rungs:
-        sources = [(each.family, each.rung) for each in rungs]
+        sources = [(active.family, active.rung) for active in rungs]
         lines += ["", *formatting.aligned([("EVENTS", "DETECTED BY"), *sources])]
-    lost = [each.blind_to for each in costly(statuses)]
+    lost = [status.blind_to for status in costly(statuses)]
     if lost:
         lines += ["", "not observable on this host: " + "; ".join(lost)]
     elif statuses:
@@ -217,9 +217,9 @@ def _as_json(
         "machine": platform.machine(),
         "ok": failure is None,
         "trouble": None if failure is None else str(failure),
-        "features": [asdict(each) for each in found],
-        "probes": [asdict(each) for each in statuses],
-        "rungs": [asdict(each) for each in rungs],
-        "unobserved": [each.blind_to for each in costly(statuses)],
+        "features": [asdict(feature) for feature in found],
+        "probes": [asdict(status) for status in statuses],
+        "rungs": [asdict(active) for active in rungs],
+        "unobserved": [status.blind_to for status in costly(statuses)],
     }
     return formatting.event_line("doctor", time.time(), fields)

@@ -40,7 +40,7 @@ def call(
             name_of_it = library.rpartition(" ")[2]
             text = f"{name_of_it} is missing on this system: install the package that has it"
             return _fail(name, text, CannotObserve.exit_code)
-        from kcover_ebpf.output.internal_error import blame
+        from kcover_ebpf.output.log_lines import blame
 
         return _fail(name, f"internal error, please report it: {blame(error)}", _EXIT_INTERNAL)
     return code if isinstance(code, int) else 0

@@ -46,14 +46,14 @@ kubectl.add_command(inspect)
 @kubectl.command("list")
 @click.option("-A", "--all-namespaces", is_flag=True, help="In all namespaces.")
 @common
-def list_incidents(session: ApiClient, namespace: str, as_json: bool, all_namespaces: bool) -> int:
+def list_incidents(client: ApiClient, namespace: str, as_json: bool, all_namespaces: bool) -> int:
     """List incidents, newest last."""
     where = "" if all_namespaces else f"/namespaces/{namespace}"
     try:
-        items = session.list(f"{_GROUP}{where}/incidents").get("items") or []
+        items = client.list(f"{_GROUP}{where}/incidents").get("items") or []
     except NotFound:
         raise CannotObserve("this cluster has no incidents; is kcover-ebpf installed?") from None
-    items.sort(key=lambda each: str(each["metadata"].get("creationTimestamp")))
+    items.sort(key=lambda item: str(item["metadata"].get("creationTimestamp")))
     if as_json:
         print(json.dumps({"items": items}, indent=2))
         return 0
@@ -61,7 +61,7 @@ def list_incidents(session: ApiClient, namespace: str, as_json: bool, all_namesp
         print(f"no incidents{'' if all_namespaces else f' in namespace {namespace}'}")
         return 0
     head = (("NAMESPACE",) if all_namespaces else ()) + _COLUMNS
-    rows = [_row(each, all_namespaces) for each in items]
+    rows = [_row(item, all_namespaces) for item in items]
     show_table([head, *rows])
     return 0
 
@@ -86,18 +86,18 @@ def _row(raw: dict[str, Any], with_namespace: bool) -> tuple[str, ...]:
 @kubectl.command()
 @click.argument("incident", callback=object_name)
 @common
-def explain(session: ApiClient, namespace: str, as_json: bool, incident: str) -> int:
+def explain(client: ApiClient, namespace: str, as_json: bool, incident: str) -> int:
     """Explain an incident: culprit, cause, actions taken, and time lost."""
-    raw = _get(session, namespace, incident)
+    raw = _get(client, namespace, incident)
     if as_json:
         print(json.dumps(raw, indent=2))
         return 0
-    found = incident_of(raw)
-    show(f"{found.job.kind} {found.namespace}/{found.job.name}")
-    if found.status is None:
+    found_incident = incident_of(raw)
+    show(f"{found_incident.job.kind} {found_incident.namespace}/{found_incident.job.name}")
+    if found_incident.status is None:
         print("no decision yet")
         return 0
-    _explain(found.status)
+    _explain(found_incident.status)
     return 0
 
 
@@ -113,7 +113,7 @@ def _explain(status: Status) -> None:
     if status.deadline_s is not None:
         show(f"  the framework would have given up at {rfc3339.to_text(status.deadline_s)[:19]}Z")
     for title, lines in (
-        ("why", [f"[{each.kind.value}] {each.text}" for each in status.evidence]),
+        ("why", [f"[{evidence.kind.value}] {evidence.text}" for evidence in status.evidence]),
         ("not observed", list(status.unobserved)),
         ("what happened", _timeline(status)),
         ("evidence on nodes", list(status.bundles)),
@@ -129,19 +129,19 @@ def _explain(status: Status) -> None:
 def _timeline(status: Status) -> list[str]:
     start_s = status.timeline[0].time_s if status.timeline else 0.0
     return [
-        f"{each.time_s - start_s:+8.1f} s  {each.phase:13} {each.text or ''}"
-        for each in status.timeline
+        f"{moment.time_s - start_s:+8.1f} s  {moment.phase:13} {moment.text or ''}"
+        for moment in status.timeline
     ]
 
 
 @kubectl.command()
 @click.argument("incident", callback=object_name)
 @common
-def approve(session: ApiClient, namespace: str, as_json: bool, incident: str) -> int:
+def approve(client: ApiClient, namespace: str, as_json: bool, incident: str) -> int:
     """Approve action on an incident: where its policy requires approval, or once beyond a used-up budget."""
-    _get(session, namespace, incident)
+    _get(client, namespace, incident)
     path = f"{_GROUP}/namespaces/{namespace}/incidents/{incident}"
-    raw = session.merge_patch(path, {"spec": {"approved": True}})
+    raw = client.merge_patch(path, {"spec": {"approved": True}})
     print(json.dumps(raw, indent=2) if as_json else f"incident {incident} approved")
     return 0
 
@@ -150,12 +150,12 @@ def approve(session: ApiClient, namespace: str, as_json: bool, incident: str) ->
 @click.argument("policy", callback=object_name)
 @click.argument("switch", type=click.Choice(["on", "off"]))
 @common
-def dry_run(session: ApiClient, namespace: str, as_json: bool, policy: str, switch: str) -> int:
+def dry_run(client: ApiClient, namespace: str, as_json: bool, policy: str, switch: str) -> int:
     """Switch the dry run of a FaultPolicy on or off; if it does not exist, `on` creates one for all pods."""
     wanted = switch == "on"
     collection = f"{_GROUP}/namespaces/{namespace}/faultpolicies"
     try:
-        raw = session.merge_patch(f"{collection}/{policy}", {"spec": {"dryRun": wanted}})
+        raw = client.merge_patch(f"{collection}/{policy}", {"spec": {"dryRun": wanted}})
     except NotFound:
         if not wanted:
             raise UsageError(f"no FaultPolicy {policy} in namespace {namespace}") from None
@@ -165,7 +165,7 @@ def dry_run(session: ApiClient, namespace: str, as_json: bool, policy: str, swit
             "metadata": {"name": policy, "namespace": namespace},
             "spec": {"dryRun": True},
         }
-        raw = session.create(collection, made)
+        raw = client.create(collection, made)
     print(json.dumps(raw, indent=2) if as_json else f"FaultPolicy {policy}: dry run {switch}")
     return 0
 
@@ -173,13 +173,13 @@ def dry_run(session: ApiClient, namespace: str, as_json: bool, policy: str, swit
 @kubectl.command()
 @click.argument("node", callback=object_name)
 @common
-def uncordon(session: ApiClient, namespace: str, as_json: bool, node: str) -> int:  # noqa: ARG001
+def uncordon(client: ApiClient, namespace: str, as_json: bool, node: str) -> int:  # noqa: ARG001
     """Mark a node healthy: ignore faults reported before now, and undo our cordon and taints, not those of others."""
-    from kcover_ebpf.recovery.node_plan import CLEARED, view_of
+    from kcover_ebpf.recovery.nodes.node_plan import CLEARED, view_of
 
     now = rfc3339.to_text(time.time())
     try:
-        raw = session.merge_patch(
+        raw = client.merge_patch(
             f"/api/v1/nodes/{node}", {"metadata": {"annotations": {CLEARED: now}}}
         )
     except NotFound:
@@ -192,9 +192,9 @@ def uncordon(session: ApiClient, namespace: str, as_json: bool, node: str) -> in
     return 0
 
 
-def _get(session: ApiClient, namespace: str, name: str) -> dict[str, Any]:
+def _get(client: ApiClient, namespace: str, name: str) -> dict[str, Any]:
     try:
-        return session.get(f"{_GROUP}/namespaces/{namespace}/incidents/{name}")
+        return client.get(f"{_GROUP}/namespaces/{namespace}/incidents/{name}")
     except NotFound:
         hint = "see kubectl kcover list -A"
         raise UsageError(f"no incident {name} in namespace {namespace}; {hint}") from None
@@ -212,8 +212,8 @@ def complete() -> int:
     Source: kubernetes, kubectl/pkg/cmd/plugin/plugin_completion.go.
     """
     *words, unfinished = sys.argv[1:] or [""]
-    for each in ShellComplete(kubectl, {}, "", "").get_completions(words, unfinished):
-        print(each.value, *filter(None, [each.help]), sep="\t")
+    for completion in ShellComplete(kubectl, {}, "", "").get_completions(words, unfinished):
+        print(completion.value, *filter(None, [completion.help]), sep="\t")
     print(":4")
     return 0
 

@@ -1,4 +1,4 @@
-"""What the verbs of `kubectl kcover` share: a session, a namespace, a format, and tables."""
+"""What the verbs of `kubectl kcover` share: a client, a namespace, a format, and tables."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def object_name(
 
 
 def common(command: _Command) -> _Command:
-    """The options that every verb has, as one session, namespace and format."""
+    """The options that every verb has, as one client, namespace and format."""
 
     @click.option(
         "-n",
@@ -44,9 +44,9 @@ def common(command: _Command) -> _Command:
     def run(
         namespace: str | None, kubeconfig: str | None, context: str | None, output: str, **more: Any
     ) -> int:
-        session = connect(kubeconfig, context)
+        client = connect(kubeconfig, context)
         chosen = namespace or namespace_of(kubeconfig, context)
-        return command(session=session, namespace=chosen, as_json=output == "json", **more)
+        return command(client=client, namespace=chosen, as_json=output == "json", **more)
 
     return run
 

@@ -50,30 +50,30 @@ class _Row:
 
 @click.command()
 @common
-def nodes(session: ApiClient, namespace: str, as_json: bool) -> int:  # noqa: ARG001
+def nodes(client: ApiClient, namespace: str, as_json: bool) -> int:  # noqa: ARG001
     """List nodes: health, reason, who cordoned them, consecutive clean inspections."""
-    items = session.list("/api/v1/nodes").get("items") or []
+    items = client.list("/api/v1/nodes").get("items") or []
     try:
-        found = session.list(HEALTHS).get("items") or []
+        found = client.list(HEALTHS).get("items") or []
     except NotFound:
         raise CannotObserve("this cluster has no node health; is kcover-ebpf installed?") from None
-    healths = {each["metadata"]["name"]: each for each in found}
-    devices, now_s = _on_devices(session), time.time()
-    rows = [_row(each, healths, devices, now_s) for each in items]
+    healths = {item["metadata"]["name"]: item for item in found}
+    devices, now_s = _on_devices(client), time.time()
+    rows = [_row(item, healths, devices, now_s) for item in items]
     if as_json:
-        print(json.dumps({"items": [asdict(each) for each in rows]}, indent=2))
+        print(json.dumps({"items": [asdict(row) for row in rows]}, indent=2))
         return 0
     show_table([_COLUMNS, *map(_cells, rows)])
     return 0
 
 
-def _on_devices(session: ApiClient) -> dict[str, tuple[str, ...]]:
+def _on_devices(client: ApiClient) -> dict[str, tuple[str, ...]]:
     """By node the taints of others on single devices; said so where they may not be read."""
-    from kcover_ebpf.recovery.others import tainted
+    from kcover_ebpf.recovery.nodes.others import tainted
 
     try:
-        devices = dra.devices(session)
-        rules = dra.taint_rules(session)[1] if devices else []
+        devices = dra.devices(client)
+        rules = dra.taint_rules(client)[1] if devices else []
     except Forbidden as error:
         click.echo(f"taints on single devices are unknown: {printable(str(error))}", err=True)
         return {}
@@ -86,17 +86,17 @@ def _row(
     devices: Mapping[str, tuple[str, ...]],
     now_s: float,
 ) -> _Row:
-    from kcover_ebpf.recovery.node_health import offences
-    from kcover_ebpf.recovery.node_plan import CORDONED, view_of
+    from kcover_ebpf.recovery.nodes.node_health import offences
+    from kcover_ebpf.recovery.nodes.node_plan import CORDONED, view_of
 
     conditions = (raw.get("status") or {}).get("conditions") or ()
     node = view_of({**raw, "conditions": conditions})
     since, _, reason = node.annotations.get(CORDONED, "").partition(" ")
-    seen, wrong = _seen(healths.get(node.name))
-    is_known = seen is not None and not seen.is_stale(now_s)
-    if seen is not None and not is_known:
-        wrong = f"last inspected {age(rfc3339.to_text(seen.written_s))} ago"
-    health = seen.health if seen is not None and is_known else None
+    received, wrong = _seen(healths.get(node.name))
+    is_known = received is not None and not received.is_stale(now_s)
+    if received is not None and not is_known:
+        wrong = f"last inspected {age(rfc3339.to_text(received.written_s))} ago"
+    health = received.health if received is not None and is_known else None
     by = "kcover" if node.ours else "operator" if node.cordoned else ""
     others = (*node.others, *devices.get(node.name, ()))
     return _Row(
@@ -109,7 +109,7 @@ def _row(
         kept_out_count=offences(node.annotations, now_s),
         clean_rounds=health.clean_rounds if health else 0,
         gpus=health.gpus if health else None,
-        inspected=rfc3339.to_text(seen.written_s) if seen is not None else None,
+        inspected=rfc3339.to_text(received.written_s) if received is not None else None,
         others=others,
         cordoned_by_operator=node.cordoned_by_others,
     )
@@ -150,7 +150,7 @@ def _cells(row: _Row) -> tuple[str, ...]:
 @common
 def inspect(  # noqa: PLR0913 - one for each option
     *,
-    session: ApiClient,
+    client: ApiClient,
     namespace: str,  # noqa: ARG001 - a node has none
     as_json: bool,
     node: str,
@@ -160,15 +160,15 @@ def inspect(  # noqa: PLR0913 - one for each option
 ) -> int:
     """Have the agent on a node inspect it now; exit codes are those of `kcover-ebpf inspect`."""
     from kcover_ebpf.kube.exec import Exec
-    from kcover_ebpf.trace.remote import AGENT_CONTAINER, agent_on
+    from kcover_ebpf.trace.gang.remote import AGENT_CONTAINER, agent_on
     from kcover_ebpf.tunables.trace import BEAT_S
 
     command = ["kcover-ebpf", "inspect", "-o", "json" if as_json else "text"]
     command += ["--checks", checks] if checks else []
     command += ["--nccl-floor", str(nccl_floor)] if nccl_floor is not None else []
-    place, agent = agent_on(session, node, agent_namespace)
+    place, agent = agent_on(client, node, agent_namespace)
     try:
-        with Exec(session, place, agent, AGENT_CONTAINER, command) as running:
+        with Exec(client, place, agent, AGENT_CONTAINER, command) as running:
             for line in running.lines(BEAT_S):
                 show(line)
             code, said = running.exit_code, running.said or running.refusal

@@ -16,8 +16,8 @@ import click
 from kcover_ebpf.api.job_rules import JobRule, of_table
 from kcover_ebpf.api.log_report import JobRuleReading
 from kcover_ebpf.cli.options import output_option
+from kcover_ebpf.devices.catalog.files import load as load_catalog
 from kcover_ebpf.errors import PolicyError, UsageError
-from kcover_ebpf.hardware.catalog.files import load as load_catalog
 from kcover_ebpf.logs import lines, rules
 from kcover_ebpf.logs.job_rule_watch import JobRuleWatch
 from kcover_ebpf.logs.lines import Source
@@ -59,7 +59,7 @@ def logs(
     Prints each line that matches a rule, with its meaning and advice. Lines in a kernel log that
     were written from user space are skipped: they may be forged.
     """
-    reader = LogReader(rules.load(rules_file), load_catalog(), bare_lines=_SOURCES[source])
+    reader = LogReader(rules.load(rules_file), load_catalog(), source=_SOURCES[source])
     expected = _Expected(_job_rules(job_rules_file)) if job_rules_file is not None else None
     show = _as_json if output == "json" else _as_text
     for match in _matches(reader, file, expected):

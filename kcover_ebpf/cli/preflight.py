@@ -77,12 +77,12 @@ def _ask(node: str, kubeconfig: str | None) -> tuple[bool, str]:
     from kcover_ebpf.facts.health import Result
 
     try:
-        seen = _health(node, kubeconfig)
+        received = _health(node, kubeconfig)
     except KcoverError as error:
         return False, f"unknown: {error}"
-    if seen.is_stale(time.time()):
+    if received.is_stale(time.time()):
         return False, "unknown: its agent has not reported an inspection recently"
-    health = seen.health
+    health = received.health
     text = f"{health.result.value}: {health.reason or 'nothing to report'}"
     return health.result is Result.FAIL, text
 

@@ -67,24 +67,24 @@ def trace(**options: Any) -> int:
     """
     from kcover_ebpf.trace import show
 
-    chosen = TraceOptions(**options)
-    chosen.check()
-    if chosen.replay is not None:
-        return show.replay(chosen.replay, chosen)
-    if chosen.pod or chosen.job:
-        from kcover_ebpf.trace import remote
+    chosen_options = TraceOptions(**options)
+    chosen_options.check()
+    if chosen_options.replay is not None:
+        return show.replay(chosen_options.replay, chosen_options)
+    if chosen_options.pod or chosen_options.job:
+        from kcover_ebpf.trace.gang import remote
 
-        return show.show(remote.lines(chosen), chosen)
-    if chosen.with_asker:
+        return show.show(remote.lines(chosen_options), chosen_options)
+    if chosen_options.with_asker:
         end_with_asker(lambda: os.kill(os.getpid(), signal.SIGTERM))
-    return show.here(_target(chosen), chosen)
+    return show.here(_target(chosen_options), chosen_options)
 
 
 def _target(options: TraceOptions) -> CgroupTarget | PidTarget | PodTarget:
     ours = frozenset({os.getpid()})
     target: CgroupTarget | PidTarget | PodTarget
     if options.pod_uid:
-        pods = dict(_named(each) for each in options.pod_uid)
+        pods = dict(_named(text) for text in options.pod_uid)
         target = PodTarget(options.name or next(iter(pods.values())), pods, options.container_id)
     elif options.pid is not None:
         planning.check_pid(options.pid, Act.OBSERVE)

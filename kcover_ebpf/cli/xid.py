@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 
 from kcover_ebpf.cli.options import output_option
+from kcover_ebpf.devices.catalog import Entry, judge, version_key
+from kcover_ebpf.devices.catalog.files import load
 from kcover_ebpf.errors import UsageError
-from kcover_ebpf.hardware.catalog import Entry, judge, version_key
-from kcover_ebpf.hardware.catalog.files import load
 
 
 @click.command(name="xid")
@@ -28,13 +28,13 @@ def xid(number: int, output: str, driver: str | None, catalog: Path | None) -> N
     """Explain an Xid (GPU) or SXid (NVSwitch) NUMBER: whose fault it is and what to do."""
     if driver is not None and not version_key(driver):
         raise UsageError(f"--driver {driver!r} is not a version; give one like 570.86.15")
-    known = load(catalog)
-    entry = known.find(number, driver)
+    known_catalog = load(catalog)
+    entry = known_catalog.find(number, driver)
     if entry is None:
         raise UsageError(
             f"{number} is not a documented Xid or SXid; in a log line it follows the parenthesis"
         )
-    others = tuple(other for other in known.variants(number) if other is not entry)
+    others = tuple(other for other in known_catalog.variants(number) if other is not entry)
     click.echo(
         json.dumps(as_json(entry, others), ensure_ascii=False)
         if output == "json"

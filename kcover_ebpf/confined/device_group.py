@@ -40,7 +40,7 @@ def make(parents: Iterable[Path]) -> DeviceGroup:
     Raises `LoadError`, which says why devices cannot be refused: no such group can be written to, the kernel is
     older than 4.15, or CAP_SYS_ADMIN (or CAP_BPF with CAP_NET_ADMIN) is missing.
     """
-    parent = next((each for each in parents if _is_ours(each)), None)
+    parent = next((other_path for other_path in parents if _is_ours(other_path)), None)
     if parent is None:
         raise LoadError("our own control group (version 2) is not to be found")
     path = parent / f"{_PREFIX}-{os.getpid()}"
@@ -64,12 +64,12 @@ def _is_ours(group: Path) -> bool:
 
 
 def _attached(path: Path) -> BpfLink:
-    loaded: BpfObject = open_object("confine")
+    bpf_object: BpfObject = open_object("confine")
     group = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        loaded.load()
-        return loaded.attach_group("may_open", group)
+        bpf_object.load()
+        return bpf_object.attach_group("may_open", group)
     finally:
         os.close(group)
         # an attached program lives as long as its link
-        loaded.close()
+        bpf_object.close()

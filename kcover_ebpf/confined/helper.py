@@ -22,8 +22,8 @@ from functools import partial
 from pathlib import Path
 
 from kcover_ebpf.confined.seccomp import SyscallFilter
-from kcover_ebpf.kernel import capabilities
-from kcover_ebpf.kernel.capabilities import Capability
+from kcover_ebpf.host import capabilities
+from kcover_ebpf.host.capabilities import Capability
 from kcover_ebpf.tunables.host import HELPER_REAP_S
 
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
@@ -73,7 +73,6 @@ class Helper:
 
     @property
     def pid(self) -> int:
-        """Its number."""
         return self._process.pid
 
     @property
@@ -197,7 +196,7 @@ class HelpersLeftBehind:
     def count(self) -> int:
         """Those that have not ended yet."""
         with self._lock:
-            self._processes = [each for each in self._processes if each.poll() is None]
+            self._processes = [process for process in self._processes if process.poll() is None]
             return len(self._processes)
 
 
@@ -246,30 +245,34 @@ def start(  # noqa: PLR0913 - the streams and the surroundings of a program
     return Helper(process, is_leader=session, grace_s=grace_s)
 
 
-def _confine(wanted: Confinement) -> None:
+def _confine(wanted_confinement: Confinement) -> None:
     """In the child, before the program is executed."""
-    if wanted.group is not None:
-        os.write(wanted.group, b"0")
+    if wanted_confinement.group is not None:
+        os.write(wanted_confinement.group, b"0")
     with contextlib.suppress(PermissionError):
-        Path("/proc/self/oom_score_adj").write_bytes(b"%d" % wanted.out_of_memory_score)
+        Path("/proc/self/oom_score_adj").write_bytes(b"%d" % wanted_confinement.out_of_memory_score)
     limits = {
-        resource.RLIMIT_DATA: wanted.data_bytes,
-        resource.RLIMIT_CPU: wanted.cpu_s,
+        resource.RLIMIT_DATA: wanted_confinement.data_bytes,
+        resource.RLIMIT_CPU: wanted_confinement.cpu_s,
         resource.RLIMIT_FSIZE: _FILE_BYTES,
         resource.RLIMIT_CORE: 0,
-        resource.RLIMIT_NOFILE: wanted.open_files,
-        **({} if wanted.address_bytes is None else {resource.RLIMIT_AS: wanted.address_bytes}),
+        resource.RLIMIT_NOFILE: wanted_confinement.open_files,
+        **(
+            {}
+            if wanted_confinement.address_bytes is None
+            else {resource.RLIMIT_AS: wanted_confinement.address_bytes}
+        ),
     }
     for name, value in limits.items():
         _, hard = resource.getrlimit(name)
         most = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(name, (most, most))
-    capabilities.keep(wanted.kept)
+    capabilities.keep(wanted_confinement.kept)
     # without new privileges, because gaining any would take the death signal back (kernel: commit_creds)
     _LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    if wanted.with_parent:
+    if wanted_confinement.with_parent:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if wanted.filtered:
+    if wanted_confinement.filtered:
         _FILTER.install()
 
 

@@ -18,7 +18,7 @@ from kcover_ebpf.api.job_kinds import OWNER_UID, POD_UID
 from kcover_ebpf.controller.event_recorder import NEED_RECOVERY, PendingEvent
 from kcover_ebpf.errors import ActionError, Conflict, NotFound
 from kcover_ebpf.kube.client import ApiClient
-from kcover_ebpf.recovery.context import (
+from kcover_ebpf.recovery.restart.context import (
     SUSPENDED_BY,
     Call,
     Command,
@@ -27,7 +27,7 @@ from kcover_ebpf.recovery.context import (
     DeleteAll,
     Suspension,
 )
-from kcover_ebpf.recovery.methods import group_of
+from kcover_ebpf.recovery.restart.methods import group_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -36,13 +36,13 @@ class ApiWriter:
     """Writes; raises `ApiError` where the server refuses."""
 
     def __init__(
-        self, session: ApiClient, cordon: Callable[[str, str, str], None], leads: Callable[[], bool]
+        self, client: ApiClient, cordon: Callable[[str, str, str], None], leads: Callable[[], bool]
     ) -> None:
         """`cordon(node, reason, namespace)`: cordons a node as a job of the namespace asks, within the breaker.
 
         `leads`: whether we may write.
         """
-        self._session, self._cordon, self._leads = session, cordon, leads
+        self._session, self._cordon, self._leads = client, cordon, leads
 
     @property
     def api(self) -> ApiClient:
@@ -52,32 +52,45 @@ class ApiWriter:
             raise ActionError("not writing: another controller may be the leader by now")
         return self._session
 
-    def create(self, made: Incident) -> dict[str, Any]:
+    def create(self, made_incident: Incident) -> dict[str, Any]:
         """Make an incident."""
-        return self.api.create(_incidents(made.namespace), incident.object_of(made))
+        return self.api.create(
+            _incidents(made_incident.namespace), incident.object_of(made_incident)
+        )
 
-    def status(self, known: Incident, status: Status) -> dict[str, Any]:
+    def status(self, known_incident: Incident, status: Status) -> dict[str, Any]:
         """Write a status; `Conflict` if another client wrote the incident since we read it."""
-        body = incident.object_of(known)
-        body["metadata"] |= {"resourceVersion": known.resource_version, "uid": known.uid}
+        body = incident.object_of(known_incident)
+        body["metadata"] |= {
+            "resourceVersion": known_incident.resource_version,
+            "uid": known_incident.uid,
+        }
         body["status"] = incident.status_of(status)
-        return self.api.replace(f"{_incidents(known.namespace)}/{known.name}/status", body)
+        return self.api.replace(
+            f"{_incidents(known_incident.namespace)}/{known_incident.name}/status", body
+        )
 
-    def guard(self, known: Incident, wanted: bool) -> dict[str, Any] | None:
+    def guard(self, known_incident: Incident, wanted: bool) -> dict[str, Any] | None:
         """Put our finalizer on an incident, or take it off; None if it is gone. `Conflict` as for `status`."""
-        others = [each for each in known.finalizers if each != incident.FINALIZER]
+        others = [
+            finalizer for finalizer in known_incident.finalizers if finalizer != incident.FINALIZER
+        ]
         finalizers = [*others, incident.FINALIZER] if wanted else others
-        metadata = {"resourceVersion": known.resource_version, "uid": known.uid}
+        metadata = {"resourceVersion": known_incident.resource_version, "uid": known_incident.uid}
         body = {"metadata": {**metadata, "finalizers": finalizers}}
         try:
-            return self.api.merge_patch(f"{_incidents(known.namespace)}/{known.name}", body)
+            return self.api.merge_patch(
+                f"{_incidents(known_incident.namespace)}/{known_incident.name}", body
+            )
         except NotFound:
             return None
 
-    def delete_incident(self, known: Incident) -> None:
+    def delete_incident(self, known_incident: Incident) -> None:
         """Delete an incident, unless another one has its name by now."""
         try:
-            self.api.delete(f"{_incidents(known.namespace)}/{known.name}", known.uid)
+            self.api.delete(
+                f"{_incidents(known_incident.namespace)}/{known_incident.name}", known_incident.uid
+            )
         except (NotFound, Conflict):
             return
 
@@ -96,13 +109,13 @@ class ApiWriter:
                 for node in call.nodes:
                     self._cordon(node, call.reason, namespace)
 
-    def _suspend(self, namespace: str, call: Suspension, mark: str) -> None:
-        target = call.target
-        value = target.suspended_value if call.suspended else not target.suspended_value
+    def _suspend(self, namespace: str, suspension: Suspension, mark: str) -> None:
+        target = suspension.target
+        value = target.suspended_value if suspension.suspended else not target.suspended_value
         body: dict[str, Any] = {
             "metadata": {
                 "resourceVersion": target.resource_version,
-                "annotations": {SUSPENDED_BY: mark if call.suspended else None},
+                "annotations": {SUSPENDED_BY: mark if suspension.suspended else None},
             }
         }
         nested = body
@@ -112,91 +125,91 @@ class ApiWriter:
         path = f"/apis/{target.api_version}/namespaces/{namespace}/{target.plural}/{target.name}"
         _LOG.info(
             "%s %s/%s/%s",
-            "suspend" if call.suspended else "resume",
+            "suspend" if suspension.suspended else "resume",
             namespace,
             target.plural,
             target.name,
         )
         self.api.merge_patch(path, body)
 
-    def _delete(self, namespace: str, call: Delete) -> None:
-        propagation = "Foreground" if call.foreground else None
-        for name, uid in call.pods:
-            _LOG.info("delete pod %s/%s (grace %d s)", namespace, name, call.grace_s)
+    def _delete(self, namespace: str, delete: Delete) -> None:
+        propagation = "Foreground" if delete.foreground else None
+        for name, uid in delete.pods:
+            _LOG.info("delete pod %s/%s (grace %d s)", namespace, name, delete.grace_s)
             try:
                 self.api.delete(
-                    f"/api/v1/namespaces/{namespace}/pods/{name}", uid, call.grace_s, propagation
+                    f"/api/v1/namespaces/{namespace}/pods/{name}", uid, delete.grace_s, propagation
                 )
             except (NotFound, Conflict):
                 continue  # it went by itself, or another one has its name already
 
-    def _delete_all(self, namespace: str, call: DeleteAll) -> None:
-        if not call.selector or {OWNER_UID, POD_UID} & set(call.selector):
+    def _delete_all(self, namespace: str, delete_all: DeleteAll) -> None:
+        if not delete_all.selector or {OWNER_UID, POD_UID} & set(delete_all.selector):
             raise ActionError("a collection of pods cannot be deleted without labels")
-        selector = ",".join(f"{key}={value}" for key, value in call.selector.items())
+        selector = ",".join(f"{key}={value}" for key, value in delete_all.selector.items())
         _LOG.info("delete all pods of %s in %s", selector, namespace)
         path = f"/api/v1/namespaces/{namespace}/pods"
-        parts = [f"{selector},{key} in ({','.join(values)})" for key, values in call.shares]
+        parts = [f"{selector},{key} in ({','.join(values)})" for key, values in delete_all.shares]
         with ThreadPoolExecutor(max(len(parts), 1)) as pool:
             list(pool.map(lambda part: self.api.delete_collection(path, part), parts or [selector]))
 
-    def _command(self, namespace: str, call: Command) -> None:
-        group = group_of(call.target.api_version)
+    def _command(self, namespace: str, command: Command) -> None:
+        group = group_of(command.target.api_version)
         body = {
             "apiVersion": "bus.volcano.sh/v1alpha1",
             "kind": "Command",
-            "metadata": {"name": call.name, "namespace": namespace},
-            "action": call.action,
+            "metadata": {"name": command.name, "namespace": namespace},
+            "action": command.action,
             "reason": "kcover",
             "target": {
-                "apiVersion": call.target.api_version,
-                "kind": call.target.kind,
-                "name": call.target.name,
-                "uid": call.target.uid,
+                "apiVersion": command.target.api_version,
+                "kind": command.target.kind,
+                "name": command.target.name,
+                "uid": command.target.uid,
                 "controller": True,
             },
         }
-        _LOG.info("command %s for %s %s/%s", call.action, group, namespace, call.target.name)
+        _LOG.info("command %s for %s %s/%s", command.action, group, namespace, command.target.name)
         try:
             self.api.create(f"/apis/bus.volcano.sh/v1alpha1/namespaces/{namespace}/commands", body)
         except Conflict:
             return  # it is there already, and was not carried out yet
 
-    def event(self, said: PendingEvent) -> None:
+    def event(self, event: PendingEvent) -> None:
         """Write an Event, or what became of it; compatible with kcover's."""
-        namespace = said.about.get("namespace") or "default"
+        namespace = event.about.get("namespace") or "default"
         events = f"/api/v1/namespaces/{namespace}/events"
         body: dict[str, Any] = {
-            "reason": said.reason,
-            "message": said.text[:1024],
-            "type": "Warning" if said.warning else "Normal",
-            "lastTimestamp": _seconds(said.last_s),
-            "count": said.count,
+            "reason": event.reason,
+            "message": event.text[:1024],
+            "type": "Warning" if event.warning else "Normal",
+            "lastTimestamp": _seconds(event.last_s),
+            "count": event.count,
         }
-        if said.is_known:
+        if event.is_known:
             try:
-                self.api.merge_patch(f"{events}/{said.name}", body)
+                self.api.merge_patch(f"{events}/{event.name}", body)
             except NotFound:
                 pass  # Events live for an hour, by default
             else:
                 return
-        metadata: dict[str, Any] = {"name": said.name, "namespace": namespace}
-        if said.warning and said.about.get("kind") == "Pod":
+        metadata: dict[str, Any] = {"name": event.name, "namespace": namespace}
+        if event.warning and event.about.get("kind") == "Pod":
             metadata["annotations"] = {NEED_RECOVERY: "true"}
         new = {
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": metadata,
-            "involvedObject": dict(said.about),
+            "involvedObject": dict(event.about),
             "source": {"component": "kcover-ebpf"},
             "reportingComponent": "kcover-ebpf",
-            "firstTimestamp": _seconds(said.first_s),
+            "firstTimestamp": _seconds(event.first_s),
         }
         try:
             self.api.create(events, new | body)
         except Conflict:
             # reported by the controller that led before us
-            self.api.merge_patch(f"{events}/{said.name}", body)
+            self.api.merge_patch(f"{events}/{event.name}", body)
 
 
 def _seconds(time_s: float) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from kcover_ebpf.api.fault_policy import Bounds
 from kcover_ebpf.controller.cache import ObjectCache
-from kcover_ebpf.recovery.guards import ClusterLimits
+from kcover_ebpf.recovery.restart.guards import ClusterLimits
 from kcover_ebpf.tunables.controller import RESERVED_S
 
 
@@ -35,8 +35,8 @@ class Limits:
 class Breaker:
     """Counts jobs that are acted on; whoever asks and reserves holds a lock meanwhile."""
 
-    def __init__(self, store: ObjectCache, limits: Limits) -> None:
-        self._store, self._limits = store, limits
+    def __init__(self, cache: ObjectCache, limits: Limits) -> None:
+        self._store, self._limits = cache, limits
         self._reserved: dict[str, tuple[float, str]] = {}
         """Job (uid) to when, and in which namespace, it was decided on and is not in the store yet."""
 
@@ -44,13 +44,13 @@ class Breaker:
         """What others leave to this job."""
         limits, now_s = self._limits, self._store.wall()
         self._reserved = {
-            each: at for each, at in self._reserved.items() if now_s - at[0] < RESERVED_S
+            text: at for text, at in self._reserved.items() if now_s - at[0] < RESERVED_S
         }
         acting = self._store.acting(limits.window_s) | {
-            each: where for each, (_, where) in self._reserved.items()
+            text: where for text, (_, where) in self._reserved.items()
         }
         acting.pop(uid, None)
-        here = sum(each == namespace for each in acting.values())
+        here = sum(text == namespace for text in acting.values())
         bounds = limits.bounds
         return ClusterLimits(
             limits.dry_run,

@@ -16,12 +16,12 @@ from kcover_ebpf.api.incident import Incident, Phase
 from kcover_ebpf.api.node_health import ReceivedHealth
 from kcover_ebpf.api.nodes import is_ready
 from kcover_ebpf.api.policy_store import PolicyStore
-from kcover_ebpf.cluster.gang_input import GangVerdict, NodeState
-from kcover_ebpf.cluster.gang_snapshot import ReceivedReport, confirmed
-from kcover_ebpf.cluster.report_delays import Delays
 from kcover_ebpf.errors import ObjectError, OverBound
+from kcover_ebpf.gang.gang_input import GangVerdict, NodeState
+from kcover_ebpf.gang.gang_snapshot import ReceivedReport, confirmed
+from kcover_ebpf.gang.report_delays import Delays
 from kcover_ebpf.kube.reflector import Change, Event
-from kcover_ebpf.recovery.others import device_counts
+from kcover_ebpf.recovery.nodes.others import device_counts
 from kcover_ebpf.tunables.controller import REPORT_LATE_S
 
 Uid = NewType("Uid", str)
@@ -107,7 +107,7 @@ class ObjectCache:
             self._forget_report(uid)
             return
         try:
-            said = fault_report.report_of(event.object)
+            report = fault_report.report_of(event.object)
         except ObjectError as error:
             self.bad(str(error))
             return
@@ -118,20 +118,20 @@ class ObjectCache:
             if self._listed is not None and written_s is not None:
                 self._listed[uid] = written_s
             arrived_s = self._clock.arrived_s(written_s, now_s)
-            delay_s = self._delays.delay_s(said.node, said.time_s, arrived_s)
-            seen = ReceivedReport(said, arrived_s, delay_s)
-            if said.node in self.leases:
-                seen = confirmed(seen, *self.leases[said.node])
-            if said.job is None:
-                self._where[uid] = None, said.node
-                self.host_reports[said.node] = seen
+            delay_s = self._delays.delay_s(report.node, report.time_s, arrived_s)
+            received = ReceivedReport(report, arrived_s, delay_s)
+            if report.node in self.leases:
+                received = confirmed(received, *self.leases[report.node])
+            if report.job is None:
+                self._where[uid] = None, report.node
+                self.host_reports[report.node] = received
             else:
-                key = GangId.of(str(metadata.get("namespace", "")), said.job.selector)
-                self._where[uid] = key, said.node
-                self._reports[key][said.node] = seen
+                key = GangId.of(str(metadata.get("namespace", "")), report.job.selector)
+                self._where[uid] = key, report.node
+                self._reports[key][report.node] = received
                 self.changed(key)
-        if said.devices or said.job is None:
-            self.node_changed(said.node)
+        if report.devices or report.job is None:
+            self.node_changed(report.node)
 
     def _forget_report(self, uid: Uid) -> None:
         with self._lock:
@@ -218,7 +218,7 @@ class ObjectCache:
                 self.unreadable.pop(key, None)
                 gone = self.incidents.pop(key, None)
                 if gone is not None:
-                    self._untell(gone)
+                    self._withdraw(gone)
             if gone is not None and gone.status is not None and gone.status.phase.is_acting:
                 gang = gone.gang
                 self.orphans[gang] = gone
@@ -226,14 +226,19 @@ class ObjectCache:
             return
         if self._is_known(event.object.get("metadata") or {}):
             return  # we wrote it
-        found = self.read_incident(event.object)
-        if found is not None:
-            self.put(found)
-            self.changed(found.gang)
+        found_incident = self.read_incident(event.object)
+        if found_incident is not None:
+            self.put(found_incident)
+            self.changed(found_incident.gang)
 
     def _is_known(self, metadata: Mapping[str, Any]) -> bool:
-        known = self.incidents.get((metadata.get("namespace", ""), metadata.get("name", "")))
-        return known is not None and (known.uid, known.resource_version) == (
+        known_incident = self.incidents.get(
+            (metadata.get("namespace", ""), metadata.get("name", ""))
+        )
+        return known_incident is not None and (
+            known_incident.uid,
+            known_incident.resource_version,
+        ) == (
             metadata.get("uid"),
             metadata.get("resourceVersion"),
         )
@@ -256,22 +261,24 @@ class ObjectCache:
             name = str(metadata.get("name", ""))
             self.unreadable[namespace, name] = GangId.of(namespace, selector)
 
-    def put(self, found: Incident) -> None:
+    def put(self, found_incident: Incident) -> None:
         """Remember an incident, unless a newer version is known."""
         with self._lock:
-            self.unreadable.pop(found.key, None)
-            old = self.incidents.get(found.key)
+            self.unreadable.pop(found_incident.key, None)
+            old = self.incidents.get(found_incident.key)
             if old is not None:
-                same = old.uid == found.uid
-                if same and _number(found.resource_version) < _number(old.resource_version):
+                same = old.uid == found_incident.uid
+                if same and _number(found_incident.resource_version) < _number(
+                    old.resource_version
+                ):
                     return
-                self._untell(old)
-            self.incidents[found.key] = found
-            self._reported[found.gang][found.key] = found
+                self._withdraw(old)
+            self.incidents[found_incident.key] = found_incident
+            self._reported[found_incident.gang][found_incident.key] = found_incident
 
-    def _untell(self, old: Incident) -> None:
-        key = old.gang
-        del self._reported[key][old.key]
+    def _withdraw(self, old_incident: Incident) -> None:
+        key = old_incident.gang
+        del self._reported[key][old_incident.key]
         if not self._reported[key]:
             del self._reported[key]
 
@@ -301,7 +308,8 @@ class ObjectCache:
         slim = {key: metadata[key] for key in kept if key in metadata}
         slim["bootID"] = str((status.get("nodeInfo") or {}).get("bootID", ""))
         shown = [
-            {key: each.get(key) for key in ("type", "status", "message")} for each in conditions
+            {key: condition.get(key) for key in ("type", "status", "message")}
+            for condition in conditions
         ]
         kept_spec = {key: spec.get(key) for key in ("taints", "unschedulable")}
         counts = device_counts(status)
@@ -317,10 +325,10 @@ class ObjectCache:
 
     # ---- what is known
 
-    def seen(self, key: GangId) -> tuple[ReceivedReport, ...]:
+    def seen(self, gang_id: GangId) -> tuple[ReceivedReport, ...]:
         """The latest report of each node about a gang."""
         with self._lock:
-            return tuple(self._reports.get(key, {}).values())
+            return tuple(self._reports.get(gang_id, {}).values())
 
     def is_ready(self, node: str) -> bool:
         """True if the kubelet of a node answers."""
@@ -330,35 +338,41 @@ class ObjectCache:
     def is_out_of_service(self, node: str) -> bool:
         """True if a node was marked so that nothing runs there any more; Kubernetes fences by the same taint."""
         spec = (self.raw_nodes.get(node) or {}).get("spec") or {}
-        return any(each.get("key") == _OUT_OF_SERVICE for each in spec.get("taints") or ())
+        return any(taint.get("key") == _OUT_OF_SERVICE for taint in spec.get("taints") or ())
 
     @property
     def gangs(self) -> list[GangId]:
         """All gangs about which there is a report, or an incident that is not over or was deleted before it was."""
         with self._lock:
             reported = {*self._reports, *self.orphans}
-            for each in self.incidents.values():
-                if each.is_guarded or each.status is None or not each.status.phase.is_over:
-                    reported.add(each.gang)
+            for other_incident in self.incidents.values():
+                if (
+                    other_incident.is_guarded
+                    or other_incident.status is None
+                    or not other_incident.status.phase.is_over
+                ):
+                    reported.add(other_incident.gang)
             return list(reported)
 
-    def of_gang(self, key: GangId) -> list[Incident]:
+    def of_gang(self, gang_id: GangId) -> list[Incident]:
         """Incidents of a gang, oldest first."""
         with self._lock:
-            ours = list(self._reported.get(key, {}).values())
-        return sorted(ours, key=lambda each: (each.created_s, each.name))
+            ours = list(self._reported.get(gang_id, {}).values())
+        return sorted(
+            ours, key=lambda other_incident: (other_incident.created_s, other_incident.name)
+        )
 
     def acting(self, window_s: float) -> dict[str, str]:
         """Jobs that are being shut down, or were restarted within the window: uid to namespace."""
         since_s = self.wall() - window_s
         with self._lock:
             return {
-                each.job.uid: each.namespace
-                for each in self.incidents.values()
-                if each.status is not None
+                other_incident.job.uid: other_incident.namespace
+                for other_incident in self.incidents.values()
+                if other_incident.status is not None
                 and (
-                    each.status.phase is Phase.SHUTTING_DOWN
-                    or any(one.time_s >= since_s for one in each.status.restarts)
+                    other_incident.status.phase is Phase.SHUTTING_DOWN
+                    or any(one.time_s >= since_s for one in other_incident.status.restarts)
                 )
             }
 

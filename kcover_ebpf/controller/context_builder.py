@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from kcover_ebpf.api.fault_policy import FaultPolicy, NamedPolicy, holding
 from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Incident
-from kcover_ebpf.cluster import job_rules
-from kcover_ebpf.cluster.gang_input import GangInput, GangVerdict
-from kcover_ebpf.cluster.gang_judge import merge
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.owners import FoundOwner, Owners
-from kcover_ebpf.diagnosis.verdict import VerdictKind
+from kcover_ebpf.gang import job_rules
+from kcover_ebpf.gang.gang_input import GangInput, GangVerdict
+from kcover_ebpf.gang.gang_judge import merge
+from kcover_ebpf.model.verdict import VerdictKind
 from kcover_ebpf.recovery.closing import is_suspected
-from kcover_ebpf.recovery.context import GangPod, RestartInput
+from kcover_ebpf.recovery.restart.context import GangPod, RestartInput
 from kcover_ebpf.tunables.controller import TRIGGER_S
 
 
@@ -30,13 +30,13 @@ class GangMemo:
     found: tuple[float, FoundOwner | None] | None = None
     """The top owner as it was a moment ago; nodes of a silent job report every second."""
 
-    def remember(self, merged: GangVerdict | None, now_s: float) -> None:
+    def remember(self, gang_verdict: GangVerdict | None, now_s: float) -> None:
         """Note what is said now; the clock runs on while it is the same."""
         signature: tuple[object, ...] = ()
-        if merged is not None and merged.verdict.kind is not VerdictKind.WORKING:
-            culprit = merged.culprit
+        if gang_verdict is not None and gang_verdict.verdict.kind is not VerdictKind.WORKING:
+            culprit = gang_verdict.culprit
             who = (culprit.node, culprit.pod, culprit.pid) if culprit is not None else None
-            signature = (merged.verdict.kind, merged.verdict.cause, who)
+            signature = (gang_verdict.verdict.kind, gang_verdict.verdict.cause, who)
         if signature != self.signature:
             self.signature, self.since_s = signature, now_s
 
@@ -44,65 +44,75 @@ class GangMemo:
 class ContextBuilder:
     """Looks things up; writes nothing."""
 
-    def __init__(self, store: ObjectCache, owners: Owners) -> None:
-        self._store, self._owners = store, owners
+    def __init__(self, cache: ObjectCache, owners: Owners) -> None:
+        self._store, self._owners = cache, owners
 
-    def is_suspected(self, key: GangId) -> bool:
+    def is_suspected(self, gang_id: GangId) -> bool:
         """True if a report or an Event speaks of a fault of the gang."""
-        if key in self._store.triggers:
+        if gang_id in self._store.triggers:
             return True
         now_s = self._store.wall()
-        return is_suspected([each for each in self._store.seen(key) if not each.is_stale(now_s)])
+        return is_suspected(
+            [received for received in self._store.seen(gang_id) if not received.is_stale(now_s)]
+        )
 
     def found(
-        self, key: GangId, live: Incident | None, pods: tuple[GangPod, ...]
+        self, gang_id: GangId, live_incident: Incident | None, pods: tuple[GangPod, ...]
     ) -> FoundOwner | None:
         """The top owner; that of the incident, if there is one."""
-        return self._owners.of_pods(key.namespace, pods, live.job if live is not None else None)
+        return self._owners.of_pods(
+            gang_id.namespace, pods, live_incident.job if live_incident is not None else None
+        )
 
     def policy(
-        self, key: GangId, pods: tuple[GangPod, ...], live: Incident | None
+        self, gang_id: GangId, pods: tuple[GangPod, ...], live_incident: Incident | None
     ) -> NamedPolicy | None:
         """The policy that holds; None: the defaults."""
         if pods:
             return holding(
-                self._store.policies.of(key.namespace), key.namespace, pods[0].pod.labels
+                self._store.policies.of(gang_id.namespace), gang_id.namespace, pods[0].pod.labels
             )
-        named = live.policy if live is not None else None
-        return self._store.policies.named(key.namespace, named) if named is not None else None
+        named = live_incident.policy if live_incident is not None else None
+        return self._store.policies.named(gang_id.namespace, named) if named is not None else None
 
     def world(
-        self, key: GangId, found: FoundOwner | None, pods: tuple[GangPod, ...], policy: FaultPolicy
+        self,
+        gang_id: GangId,
+        found: FoundOwner | None,
+        pods: tuple[GangPod, ...],
+        policy: FaultPolicy,
     ) -> RestartInput:
         """What is known now."""
-        now_s, seen = self._store.wall(), self._store.seen(key)
-        case = GangInput(
-            name=str(key),
+        now_s, seen = self._store.wall(), self._store.seen(gang_id)
+        gang_input = GangInput(
+            name=str(gang_id),
             seen=seen,
-            pods=[each.pod for each in pods],
+            pods=[pod.pod for pod in pods],
             nodes=self._store.nodes,
             policy=policy.settings(),
             now_s=now_s,
             strays=found.strays if found is not None else frozenset(),
         )
-        merged = merge(case)
-        if policy.job_rules and not merged.verdict.kind.is_fault:
-            merged = job_rules.verdict_of(case, policy.job_rules) or merged
-        trigger = self._store.triggers.get(key)
-        if trigger is not None and not merged.verdict.kind.is_fault:
+        gang_verdict = merge(gang_input)
+        if policy.job_rules and not gang_verdict.verdict.kind.is_fault:
+            gang_verdict = job_rules.verdict_of(gang_input, policy.job_rules) or gang_verdict
+        trigger = self._store.triggers.get(gang_id)
+        if trigger is not None and not gang_verdict.verdict.kind.is_fault:
             if now_s - trigger[0] < TRIGGER_S:
-                merged = trigger[1]
+                gang_verdict = trigger[1]
             else:
-                self._store.triggers.pop(key, None)
-        agents = frozenset(each.report.node for each in seen if not each.is_stale(now_s))
-        nodes = {each.pod.node for each in pods}
+                self._store.triggers.pop(gang_id, None)
+        agents = frozenset(
+            received.report.node for received in seen if not received.is_stale(now_s)
+        )
+        nodes = {pod.pod.node for pod in pods}
         return RestartInput(
             now_s=now_s,
             top=found.top if found else None,
             pods=pods,
             reports=seen,
-            merged=merged,
+            gang_verdict=gang_verdict,
             agents=agents,
-            ready=frozenset(each for each in nodes if self._store.is_ready(each)),
-            fenced=frozenset(each for each in nodes if self._store.is_out_of_service(each)),
+            ready=frozenset(node for node in nodes if self._store.is_ready(node)),
+            fenced=frozenset(node for node in nodes if self._store.is_out_of_service(node)),
         )

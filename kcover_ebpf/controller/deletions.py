@@ -10,42 +10,42 @@ from kcover_ebpf.api.incident import Incident
 from kcover_ebpf.controller.api_writer import ApiWriter
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.context_builder import ContextBuilder
-from kcover_ebpf.recovery.context import Suspension
+from kcover_ebpf.recovery.restart.context import Suspension
 
 
 class Deletions:
     """Thread-safe as long as no gang is worked on twice at a time."""
 
-    def __init__(self, store: ObjectCache, contexts: ContextBuilder, writer: ApiWriter) -> None:
-        self._store, self._contexts, self._writer = store, contexts, writer
+    def __init__(self, cache: ObjectCache, contexts: ContextBuilder, writer: ApiWriter) -> None:
+        self._store, self._contexts, self._writer = cache, contexts, writer
 
-    def guard(self, known: Incident, wanted: bool) -> Incident:
+    def guard(self, known_incident: Incident, wanted: bool) -> Incident:
         """The incident with our finalizer, or without it."""
-        if known.is_guarded is wanted:
-            return known
-        raw = self._writer.guard(known, wanted)
-        found = self._store.read_incident(raw) if raw else None
-        if found is not None:
-            self._store.put(found)
-        return found or known
+        if known_incident.is_guarded is wanted:
+            return known_incident
+        raw = self._writer.guard(known_incident, wanted)
+        incident = self._store.read_incident(raw) if raw else None
+        if incident is not None:
+            self._store.put(incident)
+        return incident or known_incident
 
-    def finish(self, key: GangId) -> None:
+    def finish(self, gang_id: GangId) -> None:
         """Resume the job of each incident of a gang that was deleted under way."""
-        for each in self._store.of_gang(key):
-            if each.is_leaving and each.is_guarded:
+        for incident in self._store.of_gang(gang_id):
+            if incident.is_leaving and incident.is_guarded:
                 # a job that was suspended for good stays so: its incident says that, and is over
-                if each.status is not None and each.status.phase.is_acting:
-                    self._resume(key, each)
-                self.guard(each, wanted=False)
+                if incident.status is not None and incident.status.phase.is_acting:
+                    self._resume(gang_id, incident)
+                self.guard(incident, wanted=False)
         # gone without that: the finalizer was removed
-        orphan = self._store.orphans.get(key)
+        orphan = self._store.orphans.get(gang_id)
         if orphan is not None:
-            self._resume(key, orphan)
-            self._store.orphans.pop(key, None)
+            self._resume(gang_id, orphan)
+            self._store.orphans.pop(gang_id, None)
 
-    def _resume(self, key: GangId, orphan: Incident) -> None:
-        found = self._contexts.found(key, orphan, ())
+    def _resume(self, gang_id: GangId, orphan_incident: Incident) -> None:
+        found = self._contexts.found(gang_id, orphan_incident, ())
         target = found.top.target if found is not None else None
-        mark = f"{orphan.namespace}/{orphan.name}"
+        mark = f"{orphan_incident.namespace}/{orphan_incident.name}"
         if target is not None and target.suspended_by == mark:
-            self._writer.perform(key.namespace, Suspension(target, suspended=False), mark)
+            self._writer.perform(gang_id.namespace, Suspension(target, suspended=False), mark)

@@ -14,9 +14,9 @@ from kcover_ebpf.api.fault_report import ReportedDeviceFault
 from kcover_ebpf.errors import ApiError, Conflict, NotFound
 from kcover_ebpf.kube import dra
 from kcover_ebpf.kube.client import ApiClient
-from kcover_ebpf.recovery.node_health import CORDONED_FOR
-from kcover_ebpf.recovery.node_plan import TAINT, NodeView
-from kcover_ebpf.recovery.others import tainted
+from kcover_ebpf.recovery.nodes.node_health import CORDONED_FOR
+from kcover_ebpf.recovery.nodes.node_plan import TAINT, NodeView
+from kcover_ebpf.recovery.nodes.others import tainted
 from kcover_ebpf.tunables.controller import TAINTS_LISTED_S
 
 _NODE = "kcover.io/node"
@@ -37,9 +37,9 @@ class DeviceTaintRule:
 class DeviceTaints:
     """Writes rules; `list_` reads them for all nodes at once."""
 
-    def __init__(self, session: ApiClient, writes: Callable[[], ApiClient], say: Say) -> None:
+    def __init__(self, client: ApiClient, writes: Callable[[], ApiClient], say: Say) -> None:
         """`writes`: the session for one write; `say`: makes an Event about a node."""
-        self._session, self._writes, self._say = session, writes, say
+        self._session, self._writes, self._say = client, writes, say
         self._lock = threading.Lock()
         """Of the list: one that was begun before a rule was made is not taken for a newer one."""
         self._rules: dict[str, list[DeviceTaintRule]] = {}
@@ -57,7 +57,7 @@ class DeviceTaints:
             return {}
         if not self._is_served:
             return {}
-        return {each.address: each.selector for each in found if each.address}
+        return {device.address: device.selector for device in found if device.address}
 
     def by_others(self, node: str) -> tuple[str, ...]:
         """Taints of others on devices of a node, a sentence each, as of now; raises `ApiError`."""
@@ -103,7 +103,7 @@ class DeviceTaints:
 
     def since_s(self, node: str) -> float | None:
         """When the first of our rules of a node was made, as they were last listed; None without one."""
-        return min((each.created_s for each in self._rules.get(node, ())), default=None)
+        return min((rule.created_s for rule in self._rules.get(node, ())), default=None)
 
     def refresh(self, now_s: float) -> None:
         """List our rules, unless that was done half a minute ago and no rule was made since; raises `ApiError`."""
@@ -120,8 +120,8 @@ class DeviceTaints:
         path, found = dra.taint_rules(self._session, {"labelSelector": _NODE})
         self._is_served = bool(path)
         rules: dict[str, list[DeviceTaintRule]] = {}
-        for each in found:
-            metadata = each["metadata"]
+        for entry in found:
+            metadata = entry["metadata"]
             created_s = rfc3339.from_text(metadata["creationTimestamp"])
             note = str((metadata.get("annotations") or {}).get(CORDONED_FOR, ""))
             rule = DeviceTaintRule(path, str(metadata["name"]), created_s, note)

@@ -74,14 +74,14 @@ class EventRecorder:
         name = name_of(series, about)
         with self._lock:
             before = self._waiting.pop(name, None) or self._known.get(name)
-            said = PendingEvent(about, name, reason, text, warning, now_s, now_s)
+            event = PendingEvent(about, name, reason, text, warning, now_s, now_s)
             if before is not None:
                 count, is_known = before.count + 1, name in self._known
-                said = replace(said, first_s=before.first_s, count=count, is_known=is_known)
+                event = replace(event, first_s=before.first_s, count=count, is_known=is_known)
             if len(self._waiting) >= _MOST_WAITING:
                 self._waiting.popitem(last=False)
                 self.lost_count += 1
-            self._waiting[name] = said
+            self._waiting[name] = event
         self._added.set()
 
     def due(self) -> tuple[PendingEvent | None, float | None]:
@@ -89,16 +89,16 @@ class EventRecorder:
         with self._lock:
             if not self._waiting:
                 return None, None
-            name, said = next(iter(self._waiting.items()))
-            wait_s = said.last_s + EVENT_SETTLE_S - self._wall()
+            name, event = next(iter(self._waiting.items()))
+            wait_s = event.last_s + EVENT_SETTLE_S - self._wall()
             if 0.0 < wait_s <= EVENT_SETTLE_S and not self._closing:
                 return None, wait_s
             del self._waiting[name]
             self._known.pop(name, None)
-            self._known[name] = said
+            self._known[name] = event
             if len(self._known) > _MOST_KNOWN:
                 self._known.popitem(last=False)
-            return said, None
+            return event, None
 
     def close(self, within_s: float) -> None:
         """Send what waits, without waiting any longer, and no later than `within_s` from now."""
@@ -108,9 +108,9 @@ class EventRecorder:
 
     def _run(self) -> None:
         while True:
-            said, wait_s = self.due()
-            if said is not None:
-                self._try(said)
+            event, wait_s = self.due()
+            if event is not None:
+                self._try(event)
                 time.sleep(EVENT_PAUSE_S)
             elif self._closing:
                 return
@@ -118,9 +118,9 @@ class EventRecorder:
                 self._added.wait() if wait_s is None else time.sleep(wait_s)
                 self._added.clear()
 
-    def _try(self, said: PendingEvent) -> None:
+    def _try(self, event: PendingEvent) -> None:
         try:
-            self._send(said)
+            self._send(event)
         except KcoverError as error:
             self.lost_count += 1
             _LOG.debug("event: %s", error)

@@ -12,8 +12,6 @@ from dataclasses import replace
 from kcover_ebpf.api.fault_policy import FaultPolicy, Level, NamedPolicy
 from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Incident, Phase, Status
-from kcover_ebpf.cluster.gang_input import GangVerdict
-from kcover_ebpf.cluster.unreported import unreported
 from kcover_ebpf.controller.api_writer import ApiWriter
 from kcover_ebpf.controller.breaker import Breaker, Limits
 from kcover_ebpf.controller.cache import ObjectCache
@@ -23,11 +21,13 @@ from kcover_ebpf.controller.owners import FoundOwner, Owners
 from kcover_ebpf.controller.pod_cache import PodCache
 from kcover_ebpf.controller.quota import Quota
 from kcover_ebpf.controller.telemetry import ControllerTelemetry
-from kcover_ebpf.diagnosis.verdict import VerdictKind
-from kcover_ebpf.recovery import advance, guards
-from kcover_ebpf.recovery.context import GangPod, RestartInput, TopOwner
-from kcover_ebpf.recovery.machine import RestartContext, Transition
-from kcover_ebpf.recovery.steps import step_of
+from kcover_ebpf.gang.gang_input import GangVerdict
+from kcover_ebpf.gang.unreported import unreported
+from kcover_ebpf.model.verdict import VerdictKind
+from kcover_ebpf.recovery.restart import advance, guards
+from kcover_ebpf.recovery.restart.context import GangPod, RestartInput, TopOwner
+from kcover_ebpf.recovery.restart.machine import RestartContext, Transition
+from kcover_ebpf.recovery.restart.steps import step_of
 from kcover_ebpf.tunables.controller import (
     CALL_AGAIN_S,
     IDLE_WATCHED_S,
@@ -47,91 +47,98 @@ class GangReconciler:
 
     def __init__(
         self,
-        store: ObjectCache,
-        gangs: PodCache,
+        cache: ObjectCache,
+        pods: PodCache,
         owners: Owners,
         writer: ApiWriter,
-        story: ControllerTelemetry,
+        telemetry: ControllerTelemetry,
         limits: Limits,
     ) -> None:
-        self._store, self._gangs, self._contexts = store, gangs, ContextBuilder(store, owners)
-        self._writer, self._story, self._limits = writer, story, limits
+        self._store, self._gangs, self._contexts = cache, pods, ContextBuilder(cache, owners)
+        self._writer, self._story, self._limits = writer, telemetry, limits
         self._memory: dict[GangId, GangMemo] = {}
-        self._breaker = Breaker(store, limits)
-        self._deletions = Deletions(store, self._contexts, writer)
-        self._quota = Quota(store, writer, limits.incidents)
+        self._breaker = Breaker(cache, limits)
+        self._deletions = Deletions(cache, self._contexts, writer)
+        self._quota = Quota(cache, writer, limits.incidents)
         self._gate = threading.Lock()
         self._deciding: set[GangId] = set()
         self.wall: Callable[[], float] = time.time
 
-    def reconcile(self, key: GangId) -> float | None:
+    def reconcile(self, gang_id: GangId) -> float | None:
         """Reconcile a gang; seconds until it should be again, None if an event will say so."""
-        if self._limits.only and key.namespace not in self._limits.only:
+        if self._limits.only and gang_id.namespace not in self._limits.only:
             return None
-        if key in list(self._store.unreadable.values()):
+        if gang_id in list(self._store.unreadable.values()):
             return UNREADABLE_S
-        self._deletions.finish(key)
-        known = self._store.of_gang(key)
-        live = next(
+        self._deletions.finish(gang_id)
+        known = self._store.of_gang(gang_id)
+        live_incident = next(
             (
-                each
-                for each in known
-                if not each.is_leaving and (each.status is None or not each.status.phase.is_over)
+                incident
+                for incident in known
+                if not incident.is_leaving
+                and (incident.status is None or not incident.status.phase.is_over)
             ),
             None,
         )
-        memory = self._memory.setdefault(key, GangMemo())
-        if live is None and not self._contexts.is_suspected(key):
-            self._record_unreported(key, known)
+        memory = self._memory.setdefault(gang_id, GangMemo())
+        if live_incident is None and not self._contexts.is_suspected(gang_id):
+            self._record_unreported(gang_id, known)
             if memory.calm_s and self.wall() - memory.calm_s < IDLE_WATCHED_S:
                 return IDLE_WATCHED_S
-            self._gangs.forget(key)
-            self._memory.pop(key, None)
+            self._gangs.forget(gang_id)
+            self._memory.pop(gang_id, None)
             return None
         memory.calm_s = self.wall()
-        pods = self._gangs.pods(key)
+        pods = self._gangs.pods(gang_id)
         if pods is None:
             return 1.0
-        if live is not None and self._yields(live):
+        if live_incident is not None and self._yields(live_incident):
             return YIELD_S / 10
-        if live is None or live.status is None or not live.status.phase.is_acting:
-            self._deciding.add(key)
+        if (
+            live_incident is None
+            or live_incident.status is None
+            or not live_incident.status.phase.is_acting
+        ):
+            self._deciding.add(gang_id)
         try:
-            return self._go_on(key, live, known, pods, memory)
+            return self._go_on(gang_id, live_incident, known, pods, memory)
         finally:
-            self._deciding.discard(key)
+            self._deciding.discard(gang_id)
 
-    def _record_unreported(self, key: GangId, known: list[Incident]) -> None:
+    def _record_unreported(self, gang_id: GangId, known: list[Incident]) -> None:
         """Make an incident of a crash that no report speaks of any more; nothing is done about it."""
-        pods, now_s = self._gangs.shown(key), self.wall()
+        pods, now_s = self._gangs.shown(gang_id), self.wall()
         spans = [
             (
-                each.created_s if each.status.since_s is None else each.status.since_s,
-                max(each.created_s, each.status.last_s),
+                other_incident.created_s
+                if other_incident.status.since_s is None
+                else other_incident.status.since_s,
+                max(other_incident.created_s, other_incident.status.last_s),
             )
-            for each in known
-            if each.status is not None
+            for other_incident in known
+            if other_incident.status is not None
         ]
-        if unreported(str(key), [each.pod for each in pods], spans, now_s) is None:
+        if unreported(str(gang_id), [pod.pod for pod in pods], spans, now_s) is None:
             return
         # whose pods these are is asked of the API server, so only where there is something to record
-        found = self._contexts.found(key, None, pods)
+        found = self._contexts.found(gang_id, None, pods)
         if found is None or found.top is None:
             return
-        own = tuple(each for each in pods if each.pod.uid not in found.strays)
-        verdict = unreported(str(key), [each.pod for each in own], spans, now_s)
-        named = self._contexts.policy(key, own, None)
+        own = tuple(pod for pod in pods if pod.pod.uid not in found.strays)
+        verdict = unreported(str(gang_id), [pod.pod for pod in own], spans, now_s)
+        named = self._contexts.policy(gang_id, own, None)
         action = self._limits.bounds.of(named.policy if named is not None else FaultPolicy()).action
         if verdict is None or action is Level.IGNORE:
             return
-        made = self._make(key, known, found.top, named)
-        if made is not None:
-            nodes = tuple(sorted({each.pod.node for each in own if each.pod.node}))
-            self._write(made, guards.recorded(GangVerdict(verdict), nodes))
+        incident = self._make(gang_id, known, found.top, named)
+        if incident is not None:
+            nodes = tuple(sorted({pod.pod.node for pod in own if pod.pod.node}))
+            self._write(incident, guards.recorded(GangVerdict(verdict), nodes))
 
-    def _yields(self, live: Incident) -> bool:
+    def _yields(self, live_incident: Incident) -> bool:
         """Where many jobs break at once, all are decided before one is ended; but none waits for long."""
-        status = live.status
+        status = live_incident.status
         if not self._deciding or status is None or status.order is not None:
             return False
         began_s = status.at(Phase.SHUTTING_DOWN)
@@ -139,71 +146,79 @@ class GangReconciler:
 
     def _go_on(
         self,
-        key: GangId,
-        live: Incident | None,
+        gang_id: GangId,
+        live_incident: Incident | None,
         known: list[Incident],
         pods: tuple[GangPod, ...],
-        memory: GangMemo,
+        memo: GangMemo,
     ) -> float | None:
-        found = self._found(key, live, pods, memory)
-        if live is None and found is None:
+        found = self._found(gang_id, live_incident, pods, memo)
+        if live_incident is None and found is None:
             return 1.0 if pods else None
         if found is not None:
-            pods = tuple(each for each in pods if each.pod.uid not in found.strays)
-        named = self._contexts.policy(key, pods, live)
+            pods = tuple(pod for pod in pods if pod.pod.uid not in found.strays)
+        named = self._contexts.policy(gang_id, pods, live_incident)
         policy = self._limits.bounds.of(named.policy if named is not None else FaultPolicy())
-        if policy.action is Level.IGNORE and live is None:
+        if policy.action is Level.IGNORE and live_incident is None:
             return None
-        world = self._contexts.world(key, found, pods, policy)
-        memory.remember(world.merged, self.wall())
-        if live is None:
-            live = self._opened(key, known, world, named, memory)
-            if live is None:
+        restart_input = self._contexts.world(gang_id, found, pods, policy)
+        memo.remember(restart_input.gang_verdict, self.wall())
+        if live_incident is None:
+            live_incident = self._opened(gang_id, known, restart_input, named, memo)
+            if live_incident is None:
                 return (
-                    0.3 if world.merged is not None and world.merged.verdict.kind.is_fault else 2.0
+                    0.3
+                    if restart_input.gang_verdict is not None
+                    and restart_input.gang_verdict.verdict.kind.is_fault
+                    else 2.0
                 )
         if found is not None and found.created_s is not None:
-            self._story.created_s[live.job.uid] = found.created_s
-        return self._move(key, live, known, policy, world, memory)
+            self._story.created_s[live_incident.job.uid] = found.created_s
+        return self._move(gang_id, live_incident, known, policy, restart_input, memo)
 
     def _opened(
         self,
-        key: GangId,
+        gang_id: GangId,
         known: list[Incident],
-        world: RestartInput,
+        restart_input: RestartInput,
         named: NamedPolicy | None,
-        memory: GangMemo,
+        memo: GangMemo,
     ) -> Incident | None:
         """The incident of what is said now: the one that is there already, a new one, or None."""
-        merged, top = world.merged, world.top
-        if merged is None or top is None or not merged.verdict.opens_incident:
+        gang_verdict, top = restart_input.gang_verdict, restart_input.top
+        if gang_verdict is None or top is None or not gang_verdict.verdict.opens_incident:
             return None
-        if not merged.verdict.is_announced and self.wall() - memory.since_s < VERDICT_STABLE_S:
+        if not gang_verdict.verdict.is_announced and self.wall() - memo.since_s < VERDICT_STABLE_S:
             return None
-        ours = [each for each in known if each.job.uid == top.ref.uid and each.status is not None]
+        ours = [
+            incident
+            for incident in known
+            if incident.job.uid == top.ref.uid and incident.status is not None
+        ]
         last = ours[-1] if ours else None
         if (
             last is not None
             and last.status is not None
             and (
-                merged.verdict.since_s <= last.status.last_s or _is_still_slow(last.status, merged)
+                gang_verdict.verdict.since_s <= last.status.last_s
+                or _is_still_slow(last.status, gang_verdict)
             )
         ):
             again = last.status.phase in (Phase.OBSERVED, Phase.REFUSED)
             return last if again and self._quota.may_reopen(last) else None
-        return self._make(key, known, top, named)
+        return self._make(gang_id, known, top, named)
 
     def _make(
-        self, key: GangId, known: list[Incident], top: TopOwner, named: NamedPolicy | None
+        self, gang_id: GangId, known: list[Incident], top: TopOwner, named: NamedPolicy | None
     ) -> Incident | None:
         """A new incident without a status, in place of those that are over; None where there is no room for it."""
         name = f"{top.ref.name[:40].rstrip('-.')}-{uuid.uuid4().hex[:8]}"
         policy = named.name if named is not None else None
-        made = Incident(key.namespace, name, top.ref, key.labels, policy)
-        with self._quota.place(key) as has_place:
+        incident = Incident(gang_id.namespace, name, top.ref, gang_id.labels, policy)
+        with self._quota.place(gang_id) as has_place:
             if not has_place:
                 return None
-            created = self._store.read_incident(self._writer.create(made))
+            created = self._store.read_incident(self._writer.create(incident))
             if created is None:
                 return None
             self._store.put(created)
@@ -212,132 +227,170 @@ class GangReconciler:
 
     def _move(
         self,
-        key: GangId,
-        live: Incident,
+        gang_id: GangId,
+        live_incident: Incident,
         known: list[Incident],
         policy: FaultPolicy,
-        world: RestartInput,
-        memory: GangMemo,
+        restart_input: RestartInput,
+        memo: GangMemo,
     ) -> float | None:
         for _ in range(_MOST_MOVES):
-            found = self._found(key, live, world.pods, memory)
-            world = replace(world, now_s=self.wall(), top=found.top if found is not None else None)
-            turn = self._turn(live, known, policy, world)
-            if turn is None:
+            found = self._found(gang_id, live_incident, restart_input.pods, memo)
+            restart_input = replace(
+                restart_input, now_s=self.wall(), top=found.top if found is not None else None
+            )
+            context = self._turn(live_incident, known, policy, restart_input)
+            if context is None:
                 return None
-            move = self._next(live, turn, known, memory)
-            if move.status is not None:
-                began = move.status.phase.is_acting and not turn.status.phase.is_acting
-                live = self._write(live, move.status)
-                if began and move.status.order is None:
+            transition = self._next(live_incident, context, known, memo)
+            if transition.status is not None:
+                began = transition.status.phase.is_acting and not context.status.phase.is_acting
+                live_incident = self._write(live_incident, transition.status)
+                if began and transition.status.order is None:
                     return 0.0  # others first
-                if move.status.phase.is_over:
-                    self._deletions.guard(live, wanted=False)
-                    return move.wake_s or 5.0
+                if transition.status.phase.is_over:
+                    self._deletions.guard(live_incident, wanted=False)
+                    return transition.wake_s or 5.0
                 continue
-            if move.calls and turn.status.phase.is_acting:
-                live = self._deletions.guard(live, wanted=True)
-            if not self._perform(key, live, move, memory):
-                return move.wake_s
-            memory.found = None
+            if transition.calls and context.status.phase.is_acting:
+                live_incident = self._deletions.guard(live_incident, wanted=True)
+            if not self._perform(gang_id, live_incident, transition, memo):
+                return transition.wake_s
+            memo.found = None
         return 0.2
 
     def _found(
-        self, key: GangId, live: Incident | None, pods: tuple[GangPod, ...], memory: GangMemo
+        self,
+        gang_id: GangId,
+        live_incident: Incident | None,
+        pods: tuple[GangPod, ...],
+        memo: GangMemo,
     ) -> FoundOwner | None:
         """The top owner as it was a moment ago; as it is now, where the next step may hold it or let it go."""
-        action = live.status.action if live is not None and live.status is not None else None
+        action = (
+            live_incident.status.action
+            if live_incident is not None and live_incident.status is not None
+            else None
+        )
         keep_s = (
             OWNER_FRESH_S
             if action is not None and step_of(action.step) in advance.HOLDS
             else OWNER_READ_S
         )
-        kept = memory.found
+        kept = memo.found
         if kept is None or kept[1] is None or self.wall() - kept[0] > keep_s:
-            memory.found = kept = self.wall(), self._contexts.found(key, live, pods)
+            memo.found = kept = self.wall(), self._contexts.found(gang_id, live_incident, pods)
         return kept[1]
 
     def _turn(
-        self, live: Incident, known: list[Incident], policy: FaultPolicy, world: RestartInput
+        self,
+        live_incident: Incident,
+        known: list[Incident],
+        policy: FaultPolicy,
+        restart_input: RestartInput,
     ) -> RestartContext | None:
-        status = live.status
+        status = live_incident.status
         if status is None:
-            if world.merged is None or not world.merged.verdict.opens_incident:
+            if (
+                restart_input.gang_verdict is None
+                or not restart_input.gang_verdict.verdict.opens_incident
+            ):
                 # the controller that made it died before it could say why, and the fault is over
-                status = Status(Phase.OPEN).enter(Phase.OPEN, live.created_s, "seen")
+                status = Status(Phase.OPEN).enter(Phase.OPEN, live_incident.created_s, "seen")
             else:
-                status = guards.first_status(world.merged, world.nodes)
+                status = guards.first_status(restart_input.gang_verdict, restart_input.nodes)
         window_s = policy.restarts.window_seconds
-        since_s = world.now_s - window_s
-        others = _others(live, known)
-        earlier = sum(one.time_s >= since_s for each in others for one in each.restarts)
+        since_s = restart_input.now_s - window_s
+        others = _others(live_incident, known)
+        earlier = sum(
+            one.time_s >= since_s for other_status in others for one in other_status.restarts
+        )
         return RestartContext(
             status=status,
-            world=world,
+            world=restart_input,
             policy=policy,
-            name=live.name,
-            mark=f"{live.namespace}/{live.name}",
-            selector=live.selector,
+            name=live_incident.name,
+            mark=f"{live_incident.namespace}/{live_incident.name}",
+            selector=live_incident.selector,
             earlier=earlier,
             crashes=tuple(
                 sorted(
-                    (one for each in others for one in each.crashes if one.time_s >= since_s),
-                    key=lambda one: one.time_s,
+                    (
+                        one
+                        for other_status in others
+                        for one in other_status.crashes
+                        if one.time_s >= since_s
+                    ),
+                    key=lambda record: record.time_s,
                 )
             ),
         )
 
     def _next(
-        self, live: Incident, turn: RestartContext, known: list[Incident], memory: GangMemo
+        self,
+        live_incident: Incident,
+        context: RestartContext,
+        known: list[Incident],
+        memo: GangMemo,
     ) -> Transition:
-        if turn.status.phase.is_acting:
-            return advance.advance(turn)
-        ended = [each.last_s for each in _others(live, known) if each.restarts]
+        if context.status.phase.is_acting:
+            return advance.advance(context)
+        ended = [status.last_s for status in _others(live_incident, known) if status.restarts]
         with self._gate:
-            top: TopOwner | None = turn.world.top
-            ask = guards.RestartRequest(
-                turn=turn,
+            top: TopOwner | None = context.world.top
+            request = guards.RestartRequest(
+                turn=context,
                 armed=top is not None and top.armed,
-                approved=live.approved,
-                gates=self._breaker.gates(live.job.uid, live.namespace),
-                stable_s=self.wall() - memory.since_s,
+                approved=live_incident.approved,
+                gates=self._breaker.gates(live_incident.job.uid, live_incident.namespace),
+                stable_s=self.wall() - memo.since_s,
                 last_restart_s=max(ended, default=None),
             )
-            move = guards.decide(ask)
-            if move.status is not None and move.status.phase is Phase.SHUTTING_DOWN:
-                self._breaker.reserve(live.job.uid, live.namespace)
-        if move.status is None and live.status is None:
-            return Transition(turn.status)
-        return move
+            transition = guards.decide(request)
+            if transition.status is not None and transition.status.phase is Phase.SHUTTING_DOWN:
+                self._breaker.reserve(live_incident.job.uid, live_incident.namespace)
+        if transition.status is None and live_incident.status is None:
+            return Transition(context.status)
+        return transition
 
-    def _write(self, live: Incident, status: Status) -> Incident:
-        before = live.status
-        written = self._store.read_incident(self._writer.status(live, status))
-        found = written if written is not None else replace(live, status=status)
-        self._store.put(found)
-        _LOG.info("%s/%s %s: %s", found.namespace, found.name, status.phase.value, status.message)
-        self._story.publish(found, before, status)
-        return found
+    def _write(self, live_incident: Incident, status: Status) -> Incident:
+        before = live_incident.status
+        written = self._store.read_incident(self._writer.status(live_incident, status))
+        incident = written if written is not None else replace(live_incident, status=status)
+        self._store.put(incident)
+        _LOG.info(
+            "%s/%s %s: %s", incident.namespace, incident.name, status.phase.value, status.message
+        )
+        self._story.publish(incident, before, status)
+        return incident
 
-    def _perform(self, key: GangId, live: Incident, move: Transition, memory: GangMemo) -> bool:
+    def _perform(
+        self, gang_id: GangId, live_incident: Incident, transition: Transition, memo: GangMemo
+    ) -> bool:
         """Make the calls of a move; True if the gang should be reconciled again at once."""
         done, since_s = False, self.wall() - CALL_AGAIN_S
-        memory.called = {call: at_s for call, at_s in memory.called.items() if at_s > since_s}
-        for call in move.calls:
+        memo.called = {call: at_s for call, at_s in memo.called.items() if at_s > since_s}
+        for call in transition.calls:
             name = repr(call)
-            if name in memory.called:
+            if name in memo.called:
                 continue
-            self._writer.perform(key.namespace, call, f"{live.namespace}/{live.name}")
+            self._writer.perform(
+                gang_id.namespace, call, f"{live_incident.namespace}/{live_incident.name}"
+            )
             # it may have taken seconds, and the pods that we know are those from before
-            memory.called[name] = self.wall()
+            memo.called[name] = self.wall()
             done = True
         return done
 
 
-def _is_still_slow(status: Status, merged: GangVerdict) -> bool:
+def _is_still_slow(status: Status, gang_verdict: GangVerdict) -> bool:
     """True if the rank that is named has been slow since: shares of waiting do not show since when."""
-    was, culprit = status.culprit, merged.culprit
-    if merged.verdict.kind is not VerdictKind.SLOW or status.is_closed or not (was and culprit):
+    was, culprit = status.culprit, gang_verdict.culprit
+    if (
+        gang_verdict.verdict.kind is not VerdictKind.SLOW
+        or status.is_closed
+        or not (was and culprit)
+    ):
         return False
     return (status.verdict, was.pod_uid, was.pid) == (
         VerdictKind.SLOW,
@@ -346,7 +399,11 @@ def _is_still_slow(status: Status, merged: GangVerdict) -> bool:
     )
 
 
-def _others(live: Incident, known: list[Incident]) -> list[Status]:
+def _others(live_incident: Incident, known: list[Incident]) -> list[Status]:
     """What is said of other incidents of the same job."""
-    ours = (each for each in known if each.name != live.name and each.job.uid == live.job.uid)
-    return [each.status for each in ours if each.status is not None]
+    ours = (
+        incident
+        for incident in known
+        if incident.name != live_incident.name and incident.job.uid == live_incident.job.uid
+    )
+    return [incident.status for incident in ours if incident.status is not None]

@@ -24,10 +24,10 @@ class IncidentCollector:
     """Goes through all incidents from time to time, in its own thread."""
 
     def __init__(
-        self, store: ObjectCache, owners: Owners, writer: ApiWriter, leads: Callable[[], bool]
+        self, cache: ObjectCache, owners: Owners, writer: ApiWriter, leads: Callable[[], bool]
     ) -> None:
         """`leads`: whether we may write."""
-        self._store, self._owners, self._writer, self._leads = store, owners, writer, leads
+        self._store, self._owners, self._writer, self._leads = cache, owners, writer, leads
         self._stop = threading.Event()
         self.thread = threading.Thread(target=self._run, name="archive", daemon=True)
         """For who asks whether it lives."""
@@ -50,42 +50,48 @@ class IncidentCollector:
     def collect(self) -> None:
         """Close what is over, delete what is old."""
         known = list(self._store.incidents.values())
-        for each in known:
-            self._try(self._close, each)
+        for incident in known:
+            self._try(self._close, incident)
         window_s = self._store.policies.longest_window_s
         old = closing.outdated(known, self._store.wall(), window_s)
         # some may be kept by another finalizer, or by a webhook: the others are not to wait for them
-        left = [each for each in old if not each.is_leaving]
-        left.sort(key=lambda each: self._tried_s.get(each.key, 0.0))
-        self._tried_s = {each.key: self._tried_s.get(each.key, 0.0) for each in left}
-        for each in left[:_MOST_DELETED]:
-            self._tried_s[each.key] = self._store.wall()
-            self._try(self._writer.delete_incident, each)
+        left = [other_incident for other_incident in old if not other_incident.is_leaving]
+        left.sort(key=lambda other_incident: self._tried_s.get(other_incident.key, 0.0))
+        self._tried_s = {
+            other_incident.key: self._tried_s.get(other_incident.key, 0.0)
+            for other_incident in left
+        }
+        for incident in left[:_MOST_DELETED]:
+            self._tried_s[incident.key] = self._store.wall()
+            self._try(self._writer.delete_incident, incident)
 
-    def _try(self, what: Callable[[Incident], None], about: Incident) -> None:
+    def _try(self, what: Callable[[Incident], None], incident: Incident) -> None:
         try:
-            what(about)
+            what(incident)
         except KcoverError as error:
             # it was written meanwhile, or the server is away: it is tried again
             _LOG.info(
-                "cannot close or delete incident %s/%s: %s", about.namespace, about.name, error
+                "cannot close or delete incident %s/%s: %s",
+                incident.namespace,
+                incident.name,
+                error,
             )
 
-    def _close(self, known: Incident) -> None:
-        status = known.status
+    def _close(self, known_incident: Incident) -> None:
+        status = known_incident.status
         if status is None or not status.phase.is_over or status.is_closed:
             return
-        why = self._why_over(known, status)
+        why = self._why_over(known_incident, status)
         if why is None:
             return
-        close(self._store, self._writer, known, why)
+        close(self._store, self._writer, known_incident, why)
 
-    def _why_over(self, known: Incident, status: Status) -> str | None:
+    def _why_over(self, known_incident: Incident, status: Status) -> str | None:
         now_s = self._store.wall()
-        seen = self._store.seen(known.gang)
-        reported = [each for each in seen if not each.is_stale(now_s)]
+        seen = self._store.seen(known_incident.gang)
+        reported = [received for received in seen if not received.is_stale(now_s)]
         if reported:
             return closing.why_calm(status, reported)
         # agents report about every job that is there: only one that is not there is asked for
-        found = self._owners.of_ref(known.namespace, known.job)
+        found = self._owners.of_ref(known_incident.namespace, known_incident.job)
         return closing.why_gone(status, found.top if found is not None else None, now_s)

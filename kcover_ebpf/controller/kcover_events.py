@@ -10,10 +10,14 @@ from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.job_kinds import POD_UID, gang_of
 from kcover_ebpf.api.pods import Pod, pod_of
-from kcover_ebpf.cluster.gang_input import GangVerdict
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.event_recorder import NEED_RECOVERY
-from kcover_ebpf.diagnosis.verdict import (
+from kcover_ebpf.errors import ApiError, ObjectError
+from kcover_ebpf.gang.gang_input import GangVerdict
+from kcover_ebpf.kube.client import ApiClient
+from kcover_ebpf.kube.paths import segment
+from kcover_ebpf.kube.reflector import Change, Event
+from kcover_ebpf.model.verdict import (
     Cause,
     Certainty,
     Culprit,
@@ -22,10 +26,6 @@ from kcover_ebpf.diagnosis.verdict import (
     Verdict,
     VerdictKind,
 )
-from kcover_ebpf.errors import ApiError, ObjectError
-from kcover_ebpf.kube.client import ApiClient
-from kcover_ebpf.kube.paths import segment
-from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.tunables.controller import TRIGGER_S, TRIGGERS_OF_ONE
 
 _LOG = logging.getLogger(__name__)
@@ -36,8 +36,8 @@ FIELDS = "involvedObject.kind=Pod,type=Warning"
 class KcoverEvents:
     """Takes Events, and remembers those that ask for a recovery."""
 
-    def __init__(self, session: ApiClient, store: ObjectCache) -> None:
-        self._session, self._store = session, store
+    def __init__(self, client: ApiClient, cache: ObjectCache) -> None:
+        self._session, self._store = client, cache
         self._asked: dict[str, list[float]] = {}
         """By namespace, when one of its pods was asked for (unix seconds)."""
 
@@ -80,8 +80,8 @@ class KcoverEvents:
         ]:
             self._store.triggers.pop(key, None)
         self._asked = {
-            each: kept
-            for each, times in self._asked.items()
+            text: kept
+            for text, times in self._asked.items()
             if (kept := [at_s for at_s in times if now_s - at_s < TRIGGER_S])
         }
         times = self._asked.setdefault(namespace, [])
@@ -114,8 +114,8 @@ class KcoverEvents:
 
 def key_of(pod: Pod) -> GangId | None:
     """The gang of a pod; None for a bare pod."""
-    found = gang_of(pod).id
-    return None if POD_UID in found.labels else found
+    gang_id = gang_of(pod).id
+    return None if POD_UID in gang_id.labels else gang_id
 
 
 def _at_s(event: Mapping[str, Any], now_s: float) -> float:

@@ -31,7 +31,7 @@ from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.kube.leader_election import LeaderElector
 from kcover_ebpf.kube.reflector import Event, Reflector
 from kcover_ebpf.output.metrics import MetricsServer
-from kcover_ebpf.recovery.node_plan import NodeBreaker
+from kcover_ebpf.recovery.nodes.node_plan import NodeBreaker
 from kcover_ebpf.recovery.repair import RepairLimits
 from kcover_ebpf.tunables.controller import (
     LONGEST_REST_S,
@@ -70,69 +70,69 @@ class ControllerOptions:
 class Controller:
     """One replica."""
 
-    def __init__(self, session: ApiClient, settings: ControllerOptions) -> None:
-        self._settings = settings
+    def __init__(self, client: ApiClient, options: ControllerOptions) -> None:
+        self._settings = options
         self._queue: WorkQueue[GangId | str] = WorkQueue(
-            share=max(1, settings.workers // 4), owner_of=_namespace_of
+            share=max(1, options.workers // 4), owner_of=_namespace_of
         )
         self._failures: dict[GangId | str, int] = {}
         self._stop = threading.Event()
         store = self._store = ObjectCache(self._queue.add, self._queue.add, self._bad, self._over)
-        self._writer = ApiWriter(session, self._suspect, lambda: self._elector.leads)
+        self._writer = ApiWriter(client, self._suspect, lambda: self._elector.leads)
         self._story = ControllerTelemetry(store, self._writer, time.time)
-        self._gangs = PodCache(session, self._queue.add, self._watch_failed, self._over)
-        owners, limits = Owners(session.hurried(OWNER_REQUEST_S)), settings.limits
+        self._gangs = PodCache(client, self._queue.add, self._watch_failed, self._over)
+        owners, limits = Owners(client.hurried(OWNER_REQUEST_S)), options.limits
         self._jobs = GangReconciler(store, self._gangs, owners, self._writer, self._story, limits)
         self._nodes = NodeReconciler(
-            session, lambda: self._writer.api, store, settings.about_nodes, self._story.event
+            client, lambda: self._writer.api, store, options.about_nodes, self._story.event
         )
         self._repairs = Repairs(
-            session,
+            client,
             lambda: self._writer.api,
             store,
-            settings.about_nodes,
-            settings.repairs,
+            options.about_nodes,
+            options.repairs,
             self._story.event,
         )
-        self._idle = IdleEvents(session, store, self._story.event)
+        self._idle = IdleEvents(client, store, self._story.event)
         self._elector = LeaderElector(
-            session,
-            settings.namespace,
-            settings.lease,
-            settings.identity,
+            client,
+            options.namespace,
+            options.lease,
+            options.identity,
             time.monotonic,
-            settings.pod_uid,
+            options.pod_uid,
         )
         self._story.leads = lambda: self._elector.leads
         self._archive = IncidentCollector(store, owners, self._writer, self._may_work)
         self._story.cordoned = lambda: self._nodes.cordoned_count
         self._story.breakers = self._breakers
-        self._workers = self._make_workers(settings.workers)
-        self._watches = self._make_watches(session, store)
+        self._workers = self._make_workers(options.workers)
+        self._watches = self._make_watches(client, store)
 
-    def _make_watches(self, session: ApiClient, store: ObjectCache) -> list[Reflector]:
-        triggers = KcoverEvents(session, store)
+    def _make_watches(self, client: ApiClient, cache: ObjectCache) -> list[Reflector]:
+        triggers = KcoverEvents(client, cache)
         ours = f"/apis/{API_VERSION}"
         watched: tuple[tuple[str, dict[str, str], Callable[[Event], None]], ...] = (
-            (f"{ours}/faultpolicies", {}, store.on_policy),
-            (f"{ours}/incidents", {}, store.on_incident),
-            ("/api/v1/nodes", {}, store.on_node),
-            (f"{ours}/faultreports", {}, store.on_report),
+            (f"{ours}/faultpolicies", {}, cache.on_policy),
+            (f"{ours}/incidents", {}, cache.on_incident),
+            ("/api/v1/nodes", {}, cache.on_node),
+            (f"{ours}/faultreports", {}, cache.on_report),
             ("/api/v1/events", {"fieldSelector": FIELDS}, triggers.on_event),
             # these are not waited for: without them no node is uncordoned automatically, agents are heard by
             # their reports alone, and all else is done
-            (HEALTHS, {}, store.on_health),
-            (leases(self._settings.namespace), {}, store.on_lease),
+            (HEALTHS, {}, cache.on_health),
+            (leases(self._settings.namespace), {}, cache.on_lease),
         )
         return [
-            Reflector(session, path, query, on_event, self._watch_failed)
+            Reflector(client, path, query, on_event, self._watch_failed)
             for path, query, on_event in watched
         ]
 
     def _make_workers(self, count: int) -> list[threading.Thread]:
         return [
-            threading.Thread(target=self._work, name=f"worker {each}", daemon=True)
-            for each in range(count)
+            threading.Thread(target=self._work, name=f"worker {number}", daemon=True)
+            for number in range(count)
         ]
 
     def run(self) -> None:
@@ -195,38 +195,38 @@ class Controller:
                 took_s = time.thread_time() - began_s
                 self._queue.done(key, max(rest_s, min(took_s * REST_FACTOR, LONGEST_REST_S)))
 
-    def _reconcile(self, key: GangId | str) -> float:
+    def _reconcile(self, gang_id: GangId | str) -> float:
         """Reconcile a gang or a node; how many seconds it must be left alone then, whatever happens to it."""
         if not self._elector.leads:
             return 0.0
         if not self._synced():
-            self._queue.add(key, 0.2)
+            self._queue.add(gang_id, 0.2)
             return 0.0
         try:
-            if isinstance(key, str):
-                self._nodes.reconcile(key)
-                self._repairs.reconcile(key)
-                self._idle.reconcile(key)
+            if isinstance(gang_id, str):
+                self._nodes.reconcile(gang_id)
+                self._repairs.reconcile(gang_id)
+                self._idle.reconcile(gang_id)
                 again_s = None
             else:
-                again_s = self._jobs.reconcile(key)
+                again_s = self._jobs.reconcile(gang_id)
         except KcoverError as error:
-            count = self._failures[key] = self._failures.get(key, 0) + 1
+            count = self._failures[gang_id] = self._failures.get(gang_id, 0) + 1
             wait_s = min(RETRY_S * 2.0 ** (count - 1), LONGEST_RETRY_S)
-            self._story.failed("reconcile", "nodes" if isinstance(key, str) else "incidents")
-            _LOG.warning("%s: %s; retrying in %.0f s", key, error, wait_s)
-            self._queue.add(key, wait_s)
+            self._story.failed("reconcile", "nodes" if isinstance(gang_id, str) else "incidents")
+            _LOG.warning("%s: %s; retrying in %.0f s", gang_id, error, wait_s)
+            self._queue.add(gang_id, wait_s)
             # a first failure, such as a conflict, may be over with the next event
             return wait_s - RETRY_S
         except Exception:  # noqa: BLE001
             # one gang that we do not understand must not end the work on all others
             self._story.failed("reconcile", "internal")
-            _LOG.exception("%s: internal error, please report it", key)
-            self._queue.add(key, LONGEST_RETRY_S)
+            _LOG.exception("%s: internal error, please report it", gang_id)
+            self._queue.add(gang_id, LONGEST_RETRY_S)
         else:
-            self._failures.pop(key, None)
+            self._failures.pop(gang_id, None)
             if again_s is not None:
-                self._queue.add(key, again_s)
+                self._queue.add(gang_id, again_s)
         return 0.0
 
     def _suspect(self, node: str, reason: str, namespace: str) -> None:
@@ -253,13 +253,15 @@ class Controller:
         if self._stop.is_set():
             return "stopping"
         dead = [
-            each.name for each in self._threads if each.ident is not None and not each.is_alive()
+            thread.name
+            for thread in self._threads
+            if thread.ident is not None and not thread.is_alive()
         ]
         return f"these threads are dead: {', '.join(dead)}" if dead else ""
 
     @property
     def _threads(self) -> list[threading.Thread]:
-        watches = [each.thread for each in self._watches]
+        watches = [watch.thread for watch in self._watches]
         elector = [self._elector.thread] if self._elector.thread is not None else []
         others = [self._archive.thread, self._story.thread, *elector]
         return [*watches, *self._gangs.threads, *self._workers, *others]
@@ -268,6 +270,6 @@ class Controller:
         return "" if self._synced() else "not synced with the API server yet"
 
 
-def _namespace_of(key: GangId | str) -> str | None:
+def _namespace_of(gang_id: GangId | str) -> str | None:
     """Whose share of the workers a key takes; None for a node."""
-    return None if isinstance(key, str) else key.namespace
+    return None if isinstance(gang_id, str) else gang_id.namespace

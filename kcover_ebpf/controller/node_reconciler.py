@@ -20,7 +20,7 @@ from kcover_ebpf.errors import ApiError, NotFound
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.kube.reflector import Change, Event
-from kcover_ebpf.recovery.node_health import (
+from kcover_ebpf.recovery.nodes.node_health import (
     CORDONED_FOR,
     MOST_NAMED,
     OFFENCES,
@@ -33,7 +33,7 @@ from kcover_ebpf.recovery.node_health import (
     noted_more,
     why_cordoned,
 )
-from kcover_ebpf.recovery.node_plan import (
+from kcover_ebpf.recovery.nodes.node_plan import (
     BY_OTHERS,
     BY_US,
     CLEARED,
@@ -78,19 +78,19 @@ class NodeReconciler:
 
     def __init__(
         self,
-        session: ApiClient,
+        client: ApiClient,
         writes: Callable[[], ApiClient],
-        store: ObjectCache,
+        cache: ObjectCache,
         limits: NodeLimits,
         notify: Notify,
     ) -> None:
-        """`session`: reads; `writes`: the session for one write, raises `ActionError` unless we lead."""
+        """`client`: reads; `writes`: the session for one write, raises `ActionError` unless we lead."""
         self._writes = writes
-        self._store, self._limits, self._notify = store, limits, notify
+        self._store, self._limits, self._notify = cache, limits, notify
         self._lock = threading.Lock()
         self._said: dict[str, str] = {}
         self._suspicions = Suspicions()
-        self.devices = DeviceTaints(session, writes, self._say)
+        self.devices = DeviceTaints(client, writes, self._say)
         self._lifted: dict[str, float] = {}
         """Node -> the clearance after which the taints of its devices were taken back."""
 
@@ -111,7 +111,7 @@ class NodeReconciler:
 
     def reconcile(self, name: str) -> None:
         """Do what is to be done about a node; raises `ApiError`."""
-        raw, seen = self._store.raw_nodes.get(name), self._store.host_reports.get(name)
+        raw, received = self._store.raw_nodes.get(name), self._store.host_reports.get(name)
         health, now_s = self._store.healths.get(name), self._store.wall()
         if raw is None:
             if health is not None and name not in self._store.nodes:
@@ -120,9 +120,9 @@ class NodeReconciler:
         node, policy = view_of(raw), self._policy()
         faults: tuple[NodeFault, ...] = ()
         report_s = now_s
-        if seen is not None and not seen.is_stale(now_s):
-            faults = tuple(fault for fault in seen.report.devices if fault.unfit)
-            report_s = seen.arrived_s
+        if received is not None and not received.is_stale(now_s):
+            faults = tuple(fault for fault in received.report.devices if fault.unfit)
+            report_s = received.arrived_s
         faults += inspected(health, now_s, report_s, policy)
         if self._report_inspection(node, health, now_s):
             node = self._newest(node)
@@ -172,14 +172,14 @@ class NodeReconciler:
         return True
 
     def _untaint_mended(
-        self, node: NodeView, health: ReceivedHealth, now_s: float, policy: NodeActions
+        self, node: NodeView, health: ReceivedHealth, now_s: float, actions: NodeActions
     ) -> None:
         """Devices that were tainted alone, and are mended."""
         if health.is_stale(now_s) or not health.health.clean_rounds or node.others:
             return
         for rule in self.devices.of_node(node.name, now_s):
             cordon = noted_cordon(rule.note, rule.created_s, node.annotations, now_s)
-            if why_cordoned(cordon, health, now_s, policy):
+            if why_cordoned(cordon, health, now_s, actions):
                 continue
             if not self.devices.by_others(node.name):
                 self.devices.untaint(node, rule)
@@ -208,15 +208,17 @@ class NodeReconciler:
             self._do(node, suspect(node, reason, self._store.wall(), self._policy(), room), {})
 
     def _policy(self) -> NodeActions:
-        found = holding(self._store.policies.of(self._limits.namespace), self._limits.namespace, {})
-        return (found.policy if found is not None else FaultPolicy()).node
+        policy = holding(
+            self._store.policies.of(self._limits.namespace), self._limits.namespace, {}
+        )
+        return (policy.policy if policy is not None else FaultPolicy()).node
 
     def _room(self, suspects: bool) -> bool:
         """True if one more node may be cordoned: on suspicion, or for a device."""
         now_s, window_s = self._store.wall(), self._limits.window_s
         nodes = (view_of(raw) for raw in list(self._store.raw_nodes.values()))
         times = [found for node in nodes if (found := self._counted(node, suspects))]
-        recent = sum(any(now_s - each < window_s for each in found) for found in times)
+        recent = sum(any(now_s - value < window_s for value in found) for found in times)
         breaker = self._limits.breaker.for_suspects if suspects else self._limits.breaker
         return breaker.room(len(times), len(self._store.nodes), recent)
 
@@ -225,29 +227,31 @@ class NodeReconciler:
         is_ours = node.ours and (suspects or node.until_s is None)
         cordoned_s = (node.since_s or 0.0) if is_ours else None
         times = (cordoned_s, self.devices.since_s(node.name))
-        return [each for each in times if each is not None]
+        return [time for time in times if time is not None]
 
-    def _do(self, node: NodeView, todo: NodePlan, dra: Mapping[str, Mapping[str, Any]]) -> None:
-        if todo.refused:
-            self._say(node, "KcoverBreakerOpen", f"not cordoned: {todo.refused}", True)
+    def _do(
+        self, node: NodeView, node_plan: NodePlan, dra: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        if node_plan.refused:
+            self._say(node, "KcoverBreakerOpen", f"not cordoned: {node_plan.refused}", True)
         if self._limits.dry_run:
-            if todo.reason:
-                self._say(node, "KcoverDryRun", f"would cordon: {todo.reason}", True)
+            if node_plan.reason:
+                self._say(node, "KcoverDryRun", f"would cordon: {node_plan.reason}", True)
             return
-        if todo.condition is not None:
-            self._report_fault(node, *todo.condition)
+        if node_plan.condition is not None:
+            self._report_fault(node, *node_plan.condition)
             node = self._newest(node)
-        self._taint_devices(node, todo.devices, dra)
+        self._taint_devices(node, node_plan.devices, dra)
         node = self._newest(node)
-        if todo.reason:
-            self._cordon(node, todo)
-        elif todo.faults:
-            self._note_more(node, todo.faults)
-        if todo.let_go:
+        if node_plan.reason:
+            self._cordon(node, node_plan)
+        elif node_plan.faults:
+            self._note_more(node, node_plan.faults)
+        if node_plan.let_go:
             self.let_go(node)
-        if todo.cleared_s is not None and self._lifted.get(node.name) != todo.cleared_s:
-            self._untaint_cleared(node, todo.cleared_s)
-            self._lifted[node.name] = todo.cleared_s
+        if node_plan.cleared_s is not None and self._lifted.get(node.name) != node_plan.cleared_s:
+            self._untaint_cleared(node, node_plan.cleared_s)
+            self._lifted[node.name] = node_plan.cleared_s
 
     def _untaint_cleared(self, node: NodeView, cleared_s: float) -> None:
         for rule in self.devices.of_node(node.name, self._store.wall()):
@@ -265,9 +269,9 @@ class NodeReconciler:
         faults: Sequence[ReportedDeviceFault],
         dra: Mapping[str, Mapping[str, Any]],
     ) -> None:
-        for each in faults:
-            note = self._noted(node, (each,))
-            if self.devices.taint(node, each, dra[each.device], note):
+        for fault in faults:
+            note = self._noted(node, (fault,))
+            if self.devices.taint(node, fault, dra[fault.device], note):
                 counts = {OFFENCES: counted(node.annotations, self._store.wall())}
                 self._remember(_annotate(self._writes(), node, counts))
 
@@ -322,25 +326,25 @@ class NodeReconciler:
             self._writes().strategic_patch(path, {"status": {"conditions": [condition]}})
         )
 
-    def _cordon(self, node: NodeView, todo: NodePlan) -> None:
+    def _cordon(self, node: NodeView, node_plan: NodePlan) -> None:
         now = rfc3339.to_text(self._store.wall())
         spec: dict[str, Any] = {}
-        notes: dict[str, str | None] = {CORDONED: f"{now} {todo.reason}", UNTIL: None}
-        if todo.cordon and not node.cordoned:
+        notes: dict[str, str | None] = {CORDONED: f"{now} {node_plan.reason}", UNTIL: None}
+        if node_plan.cordon and not node.cordoned:
             spec["unschedulable"] = True
             notes[CORDONED_BY] = BY_US
         elif not node.ours:
             notes[CORDONED_BY] = BY_OTHERS
-        if todo.taint:
+        if node_plan.taint:
             ours = {"key": TAINT, "value": "fatal", "effect": "NoSchedule"}
             spec["taints"] = [*_others(node), ours]
-        if todo.until_s is not None:
-            notes[UNTIL] = rfc3339.to_text(todo.until_s)
+        if node_plan.until_s is not None:
+            notes[UNTIL] = rfc3339.to_text(node_plan.until_s)
         else:
-            notes[CORDONED_FOR] = self._noted(node, todo.faults)
+            notes[CORDONED_FOR] = self._noted(node, node_plan.faults)
             notes[OFFENCES] = counted(node.annotations, self._store.wall())
         self._remember(_change(self._writes(), node, notes, spec))
-        self._say(node, "KcoverCordoned", todo.reason, True)
+        self._say(node, "KcoverCordoned", node_plan.reason, True)
 
     def let_go(self, node: NodeView) -> None:
         """Take away what we did to a node, and nothing else."""
@@ -369,28 +373,28 @@ def _name(fault: NodeFault) -> str:
     return fault.name if isinstance(fault, FailedCheck) else fault.device
 
 
-def release(session: ApiClient, node: NodeView) -> dict[str, Any]:
+def release(client: ApiClient, node: NodeView) -> dict[str, Any]:
     """Undo our cordon and our taint of a node; a cordon of others stays. Raises `ApiError`."""
     notes = dict.fromkeys((CORDONED, CORDONED_BY, UNTIL, CORDONED_FOR))
     spec: dict[str, Any] = {"taints": _others(node)}
     if not node.cordoned_by_others:
         spec["unschedulable"] = None
-    return _change(session, node, notes, spec)
+    return _change(client, node, notes, spec)
 
 
 def _others(node: NodeView) -> list[Mapping[str, Any]]:
-    return [each for each in node.taints if each.get("key") != TAINT]
+    return [taint for taint in node.taints if taint.get("key") != TAINT]
 
 
-def _annotate(session: ApiClient, node: NodeView, notes: Mapping[str, str]) -> dict[str, Any]:
-    return session.merge_patch(f"/api/v1/nodes/{node.name}", {"metadata": {"annotations": notes}})
+def _annotate(client: ApiClient, node: NodeView, notes: Mapping[str, str]) -> dict[str, Any]:
+    return client.merge_patch(f"/api/v1/nodes/{node.name}", {"metadata": {"annotations": notes}})
 
 
 def _change(
-    session: ApiClient, node: NodeView, notes: Mapping[str, str | None], spec: Mapping[str, Any]
+    client: ApiClient, node: NodeView, notes: Mapping[str, str | None], spec: Mapping[str, Any]
 ) -> dict[str, Any]:
     # a list of taints is replaced whole: refused if another client changed the node since
     metadata = {"resourceVersion": node.resource_version, "annotations": dict(notes)}
-    return session.merge_patch(
+    return client.merge_patch(
         f"/api/v1/nodes/{node.name}", {"metadata": metadata, "spec": dict(spec)}
     )

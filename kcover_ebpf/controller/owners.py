@@ -15,8 +15,15 @@ from kcover_ebpf.api.pods import Owner, owner_of
 from kcover_ebpf.errors import NotFound, Unreachable
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.kube.paths import segment
-from kcover_ebpf.recovery.context import SUSPENDED_BY, GangPod, SuspendSwitch, TopOwner
-from kcover_ebpf.recovery.methods import KindMethod, ReplaceMethod, at, group_of, path, restarts
+from kcover_ebpf.recovery.restart.context import SUSPENDED_BY, GangPod, SuspendSwitch, TopOwner
+from kcover_ebpf.recovery.restart.methods import (
+    KindMethod,
+    ReplaceMethod,
+    at,
+    group_of,
+    path,
+    restarts,
+)
 from kcover_ebpf.tunables.controller import KIND_SILENT_S, OWNER_SLOW_S, OWNERS_KEPT_S
 
 _MOST_STEPS = 6
@@ -61,28 +68,28 @@ class _Branch:
 
 def _weight(pods: Sequence[GangPod]) -> tuple[int, float]:
     # by number, and of as many the older ones: whoever copies labels comes later
-    live = [each for each in pods if each.is_live]
-    return len(live), -min(each.pod.created_s for each in pods)
+    live = [pod for pod in pods if pod.is_live]
+    return len(live), -min(pod.pod.created_s for pod in pods)
 
 
 def _bare(pods: Sequence[GangPod]) -> FoundOwner | None:
     if not pods:
         return None
-    first = min(pods, key=lambda each: (not each.is_live, each.pod.name)).pod
+    first = min(pods, key=lambda pod: (not pod.is_live, pod.pod.name)).pod
     ref = JobRef("Pod", first.name, first.uid, "v1")
     return FoundOwner(TopOwner(ref, None, armed=_most_are_armed(pods)), first.created_s)
 
 
 def _most_are_armed(pods: Sequence[GangPod]) -> bool:
     """True if most carry the label: one that is added to a gang does not arm it."""
-    return sum(is_armed(each.pod.labels) for each in pods) * 2 > len(pods)
+    return sum(is_armed(pod.pod.labels) for pod in pods) * 2 > len(pods)
 
 
 class Owners:
     """Walks up; asks the API server for each object between, once in a while."""
 
-    def __init__(self, session: ApiClient, clock: Callable[[], float] = time.monotonic) -> None:
-        self._session, self._clock = session, clock
+    def __init__(self, client: ApiClient, clock: Callable[[], float] = time.monotonic) -> None:
+        self._session, self._clock = client, clock
         self._links: dict[tuple[str, str], tuple[float, _OwnerLink | None]] = {}
         """By namespace and uid: any account may write the uid of a foreign object into an ownerReference. None: there
         was no such object, and a tenant may name as many as it likes."""
@@ -114,25 +121,25 @@ class Owners:
         branches = self._branches(namespace, pods) if pods else []
         if job is None and not branches:
             return _bare(pods)
-        ref = job or max(branches, key=lambda each: (each.named, *_weight(each.pods))).ref
-        ours = [each for each in branches if each.ref.uid == ref.uid]
-        raw = next((each.raw for each in ours if each.raw is not None), None)
+        ref = job or max(branches, key=lambda branch: (branch.named, *_weight(branch.pods))).ref
+        ours = [branch for branch in branches if branch.ref.uid == ref.uid]
+        raw = next((branch.raw for branch in ours if branch.raw is not None), None)
         found = self.of_ref(namespace, ref, pods, raw)
         if found is None or ref.kind == "Pod":
             return found
-        elsewhere = {each.owner for each in branches if each.complete and each not in ours}
-        strays = [each.pod.uid for each in pods if each.pod.controller in {None, *elsewhere}]
-        members = [pod for each in ours for pod in each.pods]
-        armed = found.top.armed or any(each.armed for each in ours) or _most_are_armed(members)
+        elsewhere = {branch.owner for branch in branches if branch.complete and branch not in ours}
+        strays = [pod.pod.uid for pod in pods if pod.pod.controller in {None, *elsewhere}]
+        members = [pod for branch in ours for pod in branch.pods]
+        armed = found.top.armed or any(branch.armed for branch in ours) or _most_are_armed(members)
         return replace(found, top=replace(found.top, armed=armed), strays=frozenset(strays))
 
     def _branches(self, namespace: str, pods: Sequence[GangPod]) -> list[_Branch]:
         """Pods by their controllers, the largest and oldest first; without pods that have none."""
         by_owner: defaultdict[Owner, list[GangPod]] = defaultdict(list)
-        for each in pods:
-            if each.pod.controller is not None:
-                by_owner[each.pod.controller].append(each)
-        groups = sorted(by_owner.items(), key=lambda each: _weight(each[1]), reverse=True)
+        for pod in pods:
+            if pod.pod.controller is not None:
+                by_owner[pod.pod.controller].append(pod)
+        groups = sorted(by_owner.items(), key=lambda item: _weight(item[1]), reverse=True)
         names = {value for _, value in gang_of(pods[0].pod).id.selector}
         return [
             self._climb(namespace, owner, group, names) for owner, group in groups[:_MOST_BRANCHES]
@@ -162,7 +169,7 @@ class Owners:
             return None
         top = TopOwner(
             ref=ref,
-            row=row,
+            method=row,
             target=self._target(namespace, ref, row, raw),
             armed=is_armed(metadata.get("labels") or {}),
             ended=_ended(raw),
@@ -172,9 +179,11 @@ class Owners:
         )
         return FoundOwner(top, rfc3339.from_text(str(metadata["creationTimestamp"])))
 
-    def _climb(self, namespace: str, first: Owner, pods: list[GangPod], names: set[str]) -> _Branch:
+    def _climb(
+        self, namespace: str, first_owner: Owner, pods: list[GangPod], names: set[str]
+    ) -> _Branch:
         """From one controller to the top; `names`: what the labels of the pods say."""
-        owner, armed, named, complete = first, False, False, False
+        owner, armed, named, complete = first_owner, False, False, False
         raw: Mapping[str, Any] | None = None
         for _ in range(_MOST_STEPS):
             link, raw = self._link(namespace, owner)
@@ -187,7 +196,7 @@ class Owners:
                 break
             owner = link.owner
         ref = JobRef(owner.kind, owner.name, owner.uid, owner.api_version)
-        return _Branch(first, tuple(pods), ref, raw, armed, named, complete)
+        return _Branch(first_owner, tuple(pods), ref, raw, armed, named, complete)
 
     def _link(
         self, namespace: str, owner: Owner
@@ -213,9 +222,13 @@ class Owners:
         if metadata.get("uid") != owner.uid:
             self._keep(key, None)
             return None, None
-        above = [owner_of(each) for each in metadata.get("ownerReferences") or ()]
+        above = [
+            owner_of(owner_reference) for owner_reference in metadata.get("ownerReferences") or ()
+        ]
         armed = is_armed(metadata.get("labels") or {})
-        link = _OwnerLink(armed, next((each for each in above if each.controller), None))
+        link = _OwnerLink(
+            armed, next((other_owner for other_owner in above if other_owner.controller), None)
+        )
         self._keep(key, link)
         return link, raw
 
@@ -225,15 +238,15 @@ class Owners:
         self._links[key] = self._clock(), link
 
     def _target(
-        self, namespace: str, ref: JobRef, row: KindMethod, raw: Mapping[str, Any]
+        self, namespace: str, ref: JobRef, method: KindMethod, raw: Mapping[str, Any]
     ) -> SuspendSwitch | None:
-        if row.method is not ReplaceMethod.SUSPEND:
+        if method.method is not ReplaceMethod.SUSPEND:
             return None
         metadata = raw["metadata"]
         queue = restarts().queue
         if (metadata.get("labels") or {}).get(queue.label):
             return self._workload(namespace, ref)
-        return _hold(raw, ref.api_version, row.plural, row.suspend, suspended_value=True)
+        return _hold(raw, ref.api_version, method.plural, method.suspend, suspended_value=True)
 
     def _workload(self, namespace: str, ref: JobRef) -> SuspendSwitch | None:
         queue = restarts().queue
@@ -279,16 +292,16 @@ def _path(api_version: str, plural: str, namespace: str, name: str) -> str:
 
 
 def _ended(raw: Mapping[str, Any]) -> str | None:
-    for each in _maps(at(raw, path("status.conditions"))):
-        if each.get("status") == "True" and each.get("type") in _ENDS:
-            return str(each["type"])
+    for map_ in _maps(at(raw, path("status.conditions"))):
+        if map_.get("status") == "True" and map_.get("type") in _ENDS:
+            return str(map_["type"])
     phases = (at(raw, path("status.state.phase")), at(raw, path("status.jobDeploymentStatus")))
-    return next((each for each in phases if isinstance(each, str) and each in _ENDS), None)
+    return next((phase for phase in phases if isinstance(phase, str) and phase in _ENDS), None)
 
 
-def _costs(row: KindMethod, raw: Mapping[str, Any], pods: Sequence[GangPod]) -> bool:
-    counted = any(each.restart_policy != "Never" for each in pods)
-    return counted and bool(row.in_place_costs) and at(raw, row.in_place_costs) is not None
+def _costs(method: KindMethod, raw: Mapping[str, Any], pods: Sequence[GangPod]) -> bool:
+    counted = any(pod.restart_policy != "Never" for pod in pods)
+    return counted and bool(method.in_place_costs) and at(raw, method.in_place_costs) is not None
 
 
 def _deletion_means(raw: Mapping[str, Any]) -> bool:
@@ -299,14 +312,14 @@ def _deletion_means(raw: Mapping[str, Any]) -> bool:
     for rule in rules:
         several = rule.get("events")
         events += several if isinstance(several, list) else []
-    return any(each in ("PodEvicted", "*", "AnyEvent") for each in events)
+    return any(event in ("PodEvicted", "*", "AnyEvent") for event in events)
 
 
 def _version(raw: Mapping[str, Any]) -> int:
     counts = (at(raw, path("status.version")), at(raw, path("status.retryCount")))
-    return sum(each for each in counts if isinstance(each, int))
+    return sum(count for count in counts if isinstance(count, int))
 
 
 def _maps(raw: object) -> list[Mapping[str, Any]]:
     """The objects of a list, whatever else a job's author put into it."""
-    return [each for each in raw if isinstance(each, Mapping)] if isinstance(raw, list) else []
+    return [entry for entry in raw if isinstance(entry, Mapping)] if isinstance(raw, list) else []

@@ -19,7 +19,7 @@ from kcover_ebpf.api.shares import Shares
 from kcover_ebpf.errors import ApiError, ObjectError, OverBound
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.kube.reflector import Change, Event, Reflector
-from kcover_ebpf.recovery.context import GangPod
+from kcover_ebpf.recovery.restart.context import GangPod
 
 _MOST_BYTES, _MOST_OF_ONE_BYTES = 160 << 20, 64 << 20
 """Of the pods of one watch, in all namespaces and in one: 20,000 pods of a job take 50 MiB."""
@@ -42,46 +42,46 @@ class Pods:
         self._sorted: dict[GangId, tuple[GangPod, ...]] = {}
         self._lock = threading.Lock()
 
-    def of(self, key: GangId) -> tuple[GangPod, ...]:
+    def of(self, gang_id: GangId) -> tuple[GangPod, ...]:
         """The pods of a gang, by name."""
         with self._lock:
-            kept = self._sorted.get(key)
+            kept = self._sorted.get(gang_id)
             if kept is None:
-                found = self._gangs.get(key, {}).values()
-                kept = tuple(sorted(found, key=lambda each: each.pod.name))
-                self._sorted[key] = kept
+                found = self._gangs.get(gang_id, {}).values()
+                kept = tuple(sorted(found, key=lambda pod: pod.pod.name))
+                self._sorted[gang_id] = kept
             return kept
 
-    def forget(self, key: GangId) -> None:
+    def forget(self, gang_id: GangId) -> None:
         """A gang is not asked for any more."""
         with self._lock:
-            self._sorted.pop(key, None)
+            self._sorted.pop(gang_id, None)
 
     def take(self, event: Event) -> GangId | None:
         """A pod changed; its gang, None if it is of no gang that is meant."""
         if event.change is Change.GONE:
             return self._drop(str((event.object.get("metadata") or {}).get("uid")))
         try:
-            found = gang_pod(event.object)
+            pod = gang_pod(event.object)
         except OverBound as error:
             self._over(error)
             return self._drop(error.about["uid"])
         except ObjectError:
             return None
-        key = self._key_of(found.pod)
+        key = self._key_of(pod.pod)
         if key is None:
-            return self._drop(found.pod.uid)
+            return self._drop(pod.pod.uid)
         with self._lock:
-            if not self._shares.take(found.pod.uid, key.namespace, kept_bytes(found.pod)):
-                self._over(_over_share(found.pod))
-                return self._remove(found.pod.uid)
-            before = self._keys.get(found.pod.uid)
+            if not self._shares.take(pod.pod.uid, key.namespace, kept_bytes(pod.pod)):
+                self._over(_over_share(pod.pod))
+                return self._remove(pod.pod.uid)
+            before = self._keys.get(pod.pod.uid)
             if before is not None and before != key:
                 # labels of a pod may be changed by hand
-                self._remove(found.pod.uid)
-                self._shares.take(found.pod.uid, key.namespace, kept_bytes(found.pod))
-            self._keys[found.pod.uid] = key
-            self._gangs.setdefault(key, {})[found.pod.uid] = found
+                self._remove(pod.pod.uid)
+                self._shares.take(pod.pod.uid, key.namespace, kept_bytes(pod.pod))
+            self._keys[pod.pod.uid] = key
+            self._gangs.setdefault(key, {})[pod.pod.uid] = pod
             self._sorted.pop(key, None)
         return key
 
@@ -107,7 +107,7 @@ class _Informer:
 
     def __init__(
         self,
-        session: ApiClient,
+        client: ApiClient,
         asked: tuple[str, dict[str, str]],
         key_of: Callable[[Pod], GangId | None],
         changed: Callable[[GangId | None], None],
@@ -117,7 +117,7 @@ class _Informer:
         self.pods = Pods(key_of, over)
         self._changed = changed
         path, query = asked
-        self.watch = Reflector(session, path, query, self._on_event, failed)
+        self.watch = Reflector(client, path, query, self._on_event, failed)
 
     def _on_event(self, event: Event) -> None:
         key = None if event.change is Change.SYNCED else self.pods.take(event)
@@ -129,82 +129,84 @@ class PodCache:
 
     def __init__(
         self,
-        session: ApiClient,
+        client: ApiClient,
         changed: Callable[[GangId], None],
         failed: Callable[[ApiError], None],
         over: Callable[[OverBound], None] = lambda _: None,
     ) -> None:
         """`changed` receives gangs that were asked for, until they are forgotten; `over` pods that are not kept."""
-        self._session, self._notify, self._failed, self._over = session, changed, failed, over
+        self._session, self._notify, self._failed, self._over = client, changed, failed, over
         self._wanted: set[GangId] = set()
         self._own: dict[GangId, _Informer] = {}
         self._lock = threading.Lock()
         self._shared = {
-            labels: _Informer(
-                session, ("/api/v1/pods", query), _key_of, self._changed, failed, over
-            )
+            labels: _Informer(client, ("/api/v1/pods", query), _key_of, self._changed, failed, over)
             for labels, query in _watched()
         }
 
     def start(self) -> None:
         """Begin to watch."""
-        for each in self._shared.values():
-            each.watch.start()
+        for informer in self._shared.values():
+            informer.watch.start()
 
     @property
     def threads(self) -> list[threading.Thread]:
         """What watches, for who asks whether it lives."""
         with self._lock:
-            return [each.watch.thread for each in (*self._shared.values(), *self._own.values())]
+            return [
+                informer.watch.thread for informer in (*self._shared.values(), *self._own.values())
+            ]
 
     @property
     def synced(self) -> bool:
         """True once the first lists are complete."""
-        return all(each.watch.synced.is_set() for each in self._shared.values())
+        return all(informer.watch.synced.is_set() for informer in self._shared.values())
 
-    def pods(self, key: GangId) -> tuple[GangPod, ...] | None:
+    def pods(self, gang_id: GangId) -> tuple[GangPod, ...] | None:
         """The pods of a gang, by name; None while they are not known yet."""
-        shared = self._shared.get(tuple(name for name, _ in key.selector))
+        shared = self._shared.get(tuple(name for name, _ in gang_id.selector))
         with self._lock:
-            self._wanted.add(key)
-            if shared is None and key not in self._own:
-                self._own[key] = self._watch(key)
-            found = shared or self._own[key]
-        return found.pods.of(key) if found.watch.synced.is_set() else None
+            self._wanted.add(gang_id)
+            if shared is None and gang_id not in self._own:
+                self._own[gang_id] = self._watch(gang_id)
+            informer = shared or self._own[gang_id]
+        return informer.pods.of(gang_id) if informer.watch.synced.is_set() else None
 
-    def shown(self, key: GangId) -> tuple[GangPod, ...]:
+    def shown(self, gang_id: GangId) -> tuple[GangPod, ...]:
         """The pods of a gang as far as they are watched already; nothing is asked for."""
-        shared = self._shared.get(tuple(name for name, _ in key.selector))
-        return shared.pods.of(key) if shared is not None else ()
+        shared = self._shared.get(tuple(name for name, _ in gang_id.selector))
+        return shared.pods.of(gang_id) if shared is not None else ()
 
-    def forget(self, key: GangId) -> None:
+    def forget(self, gang_id: GangId) -> None:
         """A gang is well again."""
         with self._lock:
-            self._wanted.discard(key)
-            own = self._own.pop(key, None)
+            self._wanted.discard(gang_id)
+            own = self._own.pop(gang_id, None)
         if own is not None:
             own.watch.stop()
-        for each in self._shared.values():
-            each.pods.forget(key)
+        for informer in self._shared.values():
+            informer.pods.forget(gang_id)
 
-    def _watch(self, key: GangId) -> _Informer:
-        labels = {name: value for name, value in key.selector if name not in (OWNER_UID, POD_UID)}
+    def _watch(self, gang_id: GangId) -> _Informer:
+        labels = {
+            name: value for name, value in gang_id.selector if name not in (OWNER_UID, POD_UID)
+        }
         selector = ",".join(f"{name}={value}" for name, value in labels.items())
-        path = f"/api/v1/namespaces/{key.namespace}/pods"
-        made = _Informer(
+        path = f"/api/v1/namespaces/{gang_id.namespace}/pods"
+        informer = _Informer(
             self._session,
             (path, {"labelSelector": selector} if labels else {}),
-            lambda pod: key if selects(key.labels, pod) else None,
-            lambda _: self._changed(key),
+            lambda pod: gang_id if selects(gang_id.labels, pod) else None,
+            lambda _: self._changed(gang_id),
             self._failed,
             self._over,
         )
-        made.watch.start()
-        return made
+        informer.watch.start()
+        return informer
 
-    def _changed(self, key: GangId | None) -> None:
-        if key is not None and key in self._wanted:
-            self._notify(key)
+    def _changed(self, gang_id: GangId | None) -> None:
+        if gang_id is not None and gang_id in self._wanted:
+            self._notify(gang_id)
 
 
 def _watched() -> Iterator[tuple[tuple[str, ...], dict[str, str]]]:
@@ -234,8 +236,8 @@ def gang_pod(raw: Mapping[str, Any]) -> GangPod:
     slim = replace(
         pod,
         annotations={},
-        owners=tuple(_shared_owner(each) for each in pod.owners if each.controller),
-        containers=tuple(replace(each, id="") for each in pod.containers),
+        owners=tuple(_shared_owner(owner) for owner in pod.owners if owner.controller),
+        containers=tuple(replace(container, id="") for container in pod.containers),
     )
     return GangPod(
         pod=slim,

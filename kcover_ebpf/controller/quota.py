@@ -22,9 +22,9 @@ _LOG = logging.getLogger(__name__)
 class Quota:
     """Makes room by closing what is over; thread-safe as far as `ObjectCache` is."""
 
-    def __init__(self, store: ObjectCache, writer: ApiWriter, most: int) -> None:
+    def __init__(self, cache: ObjectCache, writer: ApiWriter, most: int) -> None:
         """`most`: incidents of a namespace that are not closed."""
-        self._store, self._writer, self._most = store, writer, most
+        self._store, self._writer, self._most = cache, writer, most
         self._logged_s: dict[str, float] = {}
         self._lock = threading.Lock()
         self._kept: Counter[str] = Counter()
@@ -32,22 +32,24 @@ class Quota:
         self._closing: set[str] = set()
         """Incidents that are being closed, by uid."""
 
-    def may_reopen(self, known: Incident) -> bool:
+    def may_reopen(self, known_incident: Incident) -> bool:
         """True if there is room for an incident without closing another: two that are reported would alternate.
 
         What was just closed is no room: the place is kept for the incident that it was closed for.
         """
         with self._lock:
-            taken = len(self._opened(known.namespace)) + self._kept[known.namespace]
-        return not _is_closed(known) or taken < self._most
+            taken = (
+                len(self._opened(known_incident.namespace)) + self._kept[known_incident.namespace]
+            )
+        return not _is_closed(known_incident) or taken < self._most
 
     @contextmanager
-    def place(self, key: GangId) -> Iterator[bool]:
+    def place(self, gang_id: GangId) -> Iterator[bool]:
         """True if an incident of this gang may be made in the block: its place is kept meanwhile.
 
         Closes the oldest that are over, if that is needed for it; raises `ApiError` where that fails.
         """
-        chosen = self._take(key)
+        chosen = self._take(gang_id)
         if chosen is None:
             yield False
             return
@@ -57,55 +59,63 @@ class Quota:
             yield True
         finally:
             with self._lock:
-                self._kept[key.namespace] -= 1
-                self._closing.difference_update(each.uid for each in chosen)
+                self._kept[gang_id.namespace] -= 1
+                self._closing.difference_update(incident.uid for incident in chosen)
 
-    def _take(self, key: GangId) -> list[Incident] | None:
+    def _take(self, gang_id: GangId) -> list[Incident] | None:
         """Keep a place: what is to be closed for it; None if there is none."""
         with self._lock:
-            opened = [e for e in self._opened(key.namespace) if e.uid not in self._closing]
-            excess = max(0, len(opened) + self._kept[key.namespace] - self._most + 1)
-            over = [each for each in opened if each.status and each.status.phase.is_over]
-            over.sort(key=lambda each: each.created_s)
+            opened = [e for e in self._opened(gang_id.namespace) if e.uid not in self._closing]
+            excess = max(0, len(opened) + self._kept[gang_id.namespace] - self._most + 1)
+            over = [
+                incident for incident in opened if incident.status and incident.status.phase.is_over
+            ]
+            over.sort(key=lambda incident: incident.created_s)
             if len(over) >= excess:
-                self._kept[key.namespace] += 1
-                self._closing.update(each.uid for each in over[:excess])
+                self._kept[gang_id.namespace] += 1
+                self._closing.update(incident.uid for incident in over[:excess])
                 return over[:excess]
         now_s = self._store.wall()
-        if now_s - self._logged_s.get(key.namespace, 0.0) >= QUOTA_LOGGED_S:
-            self._logged_s[key.namespace] = now_s
+        if now_s - self._logged_s.get(gang_id.namespace, 0.0) >= QUOTA_LOGGED_S:
+            self._logged_s[gang_id.namespace] = now_s
             _LOG.warning(
-                "no incident opened for %s: its namespace already has %d open", key, len(opened)
+                "no incident opened for %s: its namespace already has %d open", gang_id, len(opened)
             )
         return None
 
     def _opened(self, namespace: str) -> list[Incident]:
         return [
-            each
-            for each in list(self._store.incidents.values())
-            if each.namespace == namespace and not _is_closed(each)
+            incident
+            for incident in list(self._store.incidents.values())
+            if incident.namespace == namespace and not _is_closed(incident)
         ]
 
     def supersede(self, known: Iterable[Incident], by: str) -> None:
         """Close what is over among the incidents of a gang: a newer one says what is so now."""
-        for each in known:
-            if each.status is not None and each.status.phase.is_over and not _is_closed(each):
+        for incident in known:
+            if (
+                incident.status is not None
+                and incident.status.phase.is_over
+                and not _is_closed(incident)
+            ):
                 try:
-                    close(self._store, self._writer, each, f"{by} is newer")
+                    close(self._store, self._writer, incident, f"{by} is newer")
                 except KcoverError as error:
                     # the archive closes it some time
-                    _LOG.info("incident %s/%s stays open: %s", each.namespace, each.name, error)
+                    _LOG.info(
+                        "incident %s/%s stays open: %s", incident.namespace, incident.name, error
+                    )
 
 
-def close(store: ObjectCache, writer: ApiWriter, known: Incident, why: str) -> None:
+def close(cache: ObjectCache, writer: ApiWriter, known_incident: Incident, why: str) -> None:
     """Write that an incident is over for good; raises `ApiError`."""
-    assert known.status is not None
-    closed = closing.close(known.status, why, store.wall())
-    written = store.read_incident(writer.status(known, closed))
+    assert known_incident.status is not None
+    closed = closing.close(known_incident.status, why, cache.wall())
+    written = cache.read_incident(writer.status(known_incident, closed))
     if written is not None:
-        store.put(written)
-    _LOG.info("%s/%s closed: %s", known.namespace, known.name, why)
+        cache.put(written)
+    _LOG.info("%s/%s closed: %s", known_incident.namespace, known_incident.name, why)
 
 
-def _is_closed(each: Incident) -> bool:
-    return each.status is not None and each.status.is_closed
+def _is_closed(incident: Incident) -> bool:
+    return incident.status is not None and incident.status.is_closed

@@ -15,7 +15,7 @@ from kcover_ebpf.errors import ApiError, Conflict
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.kube.paths import segment
 from kcover_ebpf.recovery import repair
-from kcover_ebpf.recovery.node_plan import NodeView, view_of
+from kcover_ebpf.recovery.nodes.node_plan import NodeView, view_of
 from kcover_ebpf.recovery.repair import RepairAttempt, RepairLimits, RepairPlan, RepairStep
 
 _LOG = logging.getLogger(__name__)
@@ -28,16 +28,16 @@ class Repairs:
 
     def __init__(
         self,
-        session: ApiClient,
+        client: ApiClient,
         writes: Callable[[], ApiClient],
-        store: ObjectCache,
-        about: NodeLimits,
+        cache: ObjectCache,
+        about_limits: NodeLimits,
         limits: RepairLimits,
         publish: Publish,
     ) -> None:
-        """The Jobs are made in the namespace of `about`, ours. `writes`: raises `ActionError` unless we lead."""
-        self._session, self._writes, self._store = session, writes, store
-        self._namespace, self._dry_run = about.namespace, about.dry_run
+        """The Jobs are made in the namespace of `about_limits`, ours. `writes`: raises `ActionError` unless we lead."""
+        self._session, self._writes, self._store = client, writes, cache
+        self._namespace, self._dry_run = about_limits.namespace, about_limits.dry_run
         self._limits, self._publish = limits, publish
         self._said: dict[str, str] = {}
 
@@ -50,7 +50,7 @@ class Repairs:
         if not node.ours:
             self._said.pop(name, None)
             return
-        nodes = [view_of(each) for each in list(self._store.raw_nodes.values())]
+        nodes = [view_of(raw_node) for raw_node in list(self._store.raw_nodes.values())]
         todo = repair.plan(node, nodes, self._limits, self._policy(), self._store.wall())
         if todo.repair is None:
             self._say(node, f"no repair: {todo.reason}")
@@ -64,18 +64,18 @@ class Repairs:
         self._begin(node, todo)
 
     def _policy(self) -> NodeActions:
-        found = holding(self._store.policies.of(self._namespace), self._namespace, {})
-        return (found.policy if found is not None else FaultPolicy()).node
+        policy = holding(self._store.policies.of(self._namespace), self._namespace, {})
+        return (policy.policy if policy is not None else FaultPolicy()).node
 
-    def _users(self, node: NodeView, todo: RepairPlan) -> int:
+    def _users(self, node: NodeView, plan: RepairPlan) -> int:
         """Pods that a step would end: those that have the devices, or all of jobs on the node."""
-        seen = self._store.host_reports.get(node.name)
-        assert todo.repair is not None
-        if todo.repair.step is RepairStep.RESET_GPU and seen is not None:
+        received = self._store.host_reports.get(node.name)
+        assert plan.repair is not None
+        if plan.repair.step is RepairStep.RESET_GPU and received is not None:
             holders = {
                 uid
-                for fault in seen.report.devices
-                if fault.device in todo.devices
+                for fault in received.report.devices
+                if fault.device in plan.devices
                 for uid in fault.pods
             }
             return len(holders & self._living(node))
@@ -95,9 +95,9 @@ class Repairs:
             )
         }
 
-    def _begin(self, node: NodeView, todo: RepairPlan) -> None:
-        assert todo.repair is not None
-        attempt = RepairAttempt(todo.repair.step, self._store.wall())
+    def _begin(self, node: NodeView, plan: RepairPlan) -> None:
+        assert plan.repair is not None
+        attempt = RepairAttempt(plan.repair.step, self._store.wall())
         note = repair.noted_attempts((*repair.attempts_of(node), attempt))
         # first the note: what is begun twice may be worse than what is not begun
         patch = {
@@ -109,16 +109,16 @@ class Repairs:
         writes = self._writes()
         raw = writes.merge_patch(f"/api/v1/nodes/{segment(node.name)}", patch)
         self._store.raw_nodes[node.name] = raw
-        body = job_of(node, todo, self._namespace)
+        body = job_of(node, plan, self._namespace)
         try:
             writes.create(f"/apis/batch/v1/namespaces/{segment(self._namespace)}/jobs", body)
         except Conflict:
             pass  # begun by the controller before us
         except ApiError as error:
-            self._say(node, f"the Job of {todo.repair.step.value} was refused: {error}")
+            self._say(node, f"the Job of {plan.repair.step.value} was refused: {error}")
             return
-        devices = f" of {', '.join(todo.devices)}" if todo.devices else ""
-        self._say(node, f"{todo.repair.step.value}{devices} by Job {body['metadata']['name']}")
+        devices = f" of {', '.join(plan.devices)}" if plan.devices else ""
+        self._say(node, f"{plan.repair.step.value}{devices} by Job {body['metadata']['name']}")
 
     def _say(self, node: NodeView, text: str) -> None:
         if self._said.get(node.name) == text:
@@ -129,12 +129,12 @@ class Repairs:
         self._publish(about, REASON, text, False)
 
 
-def job_of(node: NodeView, todo: RepairPlan, namespace: str) -> dict[str, Any]:
+def job_of(node: NodeView, plan: RepairPlan, namespace: str) -> dict[str, Any]:
     """The operator's Job for one attempt; its name is the same each time, so that it is made once."""
-    assert todo.repair is not None
-    spec: dict[str, Any] = copy.deepcopy(dict(todo.repair.job))
+    assert plan.repair is not None
+    spec: dict[str, Any] = copy.deepcopy(dict(plan.repair.job))
     pod = spec["template"]["spec"]
-    if todo.repair.on_node:
+    if plan.repair.on_node:
         # past the scheduler, which passes over cordoned nodes
         pod["nodeName"] = node.name
         pod.setdefault("tolerations", [{"operator": "Exists"}])
@@ -144,16 +144,16 @@ def job_of(node: NodeView, todo: RepairPlan, namespace: str) -> dict[str, Any]:
             container,
             {
                 "KCOVER_NODE": node.name,
-                "KCOVER_STEP": todo.repair.step.value,
-                "KCOVER_DEVICES": " ".join(todo.devices),
+                "KCOVER_STEP": plan.repair.step.value,
+                "KCOVER_DEVICES": " ".join(plan.devices),
             },
         )
     spec.setdefault("backoffLimit", 0)
-    key = f"{node.uid} {node.since_s} {todo.number}"
+    key = f"{node.uid} {node.since_s} {plan.number}"
     name = f"kcover-repair-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
     labels = {
         "app.kubernetes.io/managed-by": "kcover-ebpf",
-        "kcover.io/repair": todo.repair.step.value,
+        "kcover.io/repair": plan.repair.step.value,
     }
     return {
         "apiVersion": "batch/v1",
@@ -164,5 +164,5 @@ def job_of(node: NodeView, todo: RepairPlan, namespace: str) -> dict[str, Any]:
 
 
 def _add_env(container: dict[str, Any], values: Mapping[str, str]) -> None:
-    known = [each for each in container.get("env") or () if each.get("name") not in values]
+    known = [item for item in container.get("env") or () if item.get("name") not in values]
     container["env"] = [*known, *({"name": name, "value": value} for name, value in values.items())]

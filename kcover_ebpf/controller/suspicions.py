@@ -27,7 +27,7 @@ class Suspicions:
         """
         since_s = now_s - SUSPECT_CORDON_S
         self._said = {
-            name: {each: at_s for each, at_s in said.items() if at_s > since_s}
+            name: {text: at_s for text, at_s in said.items() if at_s > since_s}
             for name, said in list(self._said.items())[-_MOST_NODES:]
         }
         said = self._said.setdefault(node, {})

@@ -54,8 +54,8 @@ _WARNINGS = (Phase.OPEN, Phase.DECIDED, Phase.SHUTTING_DOWN, Phase.REFUSED, Phas
 class ControllerTelemetry:
     """Never in the way of what it reports."""
 
-    def __init__(self, store: ObjectCache, writer: ApiWriter, wall: Callable[[], float]) -> None:
-        self._store, self._wall = store, wall
+    def __init__(self, cache: ObjectCache, writer: ApiWriter, wall: Callable[[], float]) -> None:
+        self._store, self._wall = cache, wall
         self._events = EventRecorder(writer.event, wall)
         self.leads: Callable[[], bool] = lambda: False
         self.breakers: Callable[[], dict[str, bool]] = dict
@@ -109,28 +109,32 @@ class ControllerTelemetry:
         """Count a request that failed."""
         self._errors.labels(verb, resource).inc()
 
-    def publish(self, about: Incident, before: Status | None, now: Status) -> None:
+    def publish(self, incident: Incident, previous_status: Status | None, status: Status) -> None:
         """The status of an incident was written."""
-        if before is not None and before.phase is now.phase:
+        if previous_status is not None and previous_status.phase is status.phase:
             return
-        self._count(before, now)
-        reason, warning = _REASONS[now.phase], now.phase in _WARNINGS
+        self._count(previous_status, status)
+        reason, warning = _REASONS[status.phase], status.phase in _WARNINGS
         job = {
-            "apiVersion": about.job.api_version,
-            "kind": about.job.kind,
-            "name": about.job.name,
-            "uid": about.job.uid,
-            "namespace": about.namespace,
+            "apiVersion": incident.job.api_version,
+            "kind": incident.job.kind,
+            "name": incident.job.name,
+            "uid": incident.job.uid,
+            "namespace": incident.namespace,
         }
-        text = _text_of(now)
-        self._events.publish(about.name, job, reason, f"{about.name}: {text}", warning)
-        culprit = now.culprit
-        if culprit is None or now.phase not in (Phase.SHUTTING_DOWN, Phase.OBSERVED, Phase.REFUSED):
+        text = _text_of(status)
+        self._events.publish(incident.name, job, reason, f"{incident.name}: {text}", warning)
+        culprit = status.culprit
+        if culprit is None or status.phase not in (
+            Phase.SHUTTING_DOWN,
+            Phase.OBSERVED,
+            Phase.REFUSED,
+        ):
             return
         if culprit.pod and culprit.pod_uid:
             pod = {"apiVersion": "v1", "kind": "Pod", "name": culprit.pod, "uid": culprit.pod_uid}
-            pod["namespace"] = about.namespace
-            self._events.publish(about.name, pod, reason, text, warning)
+            pod["namespace"] = incident.namespace
+            self._events.publish(incident.name, pod, reason, text, warning)
 
     def event(self, about: dict[str, str], reason: str, text: str, warning: bool) -> None:
         """Publish about an object that is in no incident; each reason is its own series."""
@@ -149,15 +153,15 @@ class ControllerTelemetry:
         if self.leads():
             self._events.publish("over", error.about, _OVER, error.detail, True)
 
-    def _count(self, before: Status | None, now: Status) -> None:
-        if before is None and now.since_s is not None:
-            self._detection.observe(max(self._wall() - now.since_s, 0.0))
-        if now.phase is Phase.RECOVERED and now.action is not None:
-            opened_s = now.at(Phase.OPEN) or now.at(Phase.SHUTTING_DOWN) or self._wall()
-            self._recovery.labels(now.action.way.value).observe(self._wall() - opened_s)
-        if now.phase in (Phase.RECOVERED, Phase.FAILED) and now.lost is not None:
+    def _count(self, previous_status: Status | None, status: Status) -> None:
+        if previous_status is None and status.since_s is not None:
+            self._detection.observe(max(self._wall() - status.since_s, 0.0))
+        if status.phase is Phase.RECOVERED and status.action is not None:
+            opened_s = status.at(Phase.OPEN) or status.at(Phase.SHUTTING_DOWN) or self._wall()
+            self._recovery.labels(status.action.way.value).observe(self._wall() - opened_s)
+        if status.phase in (Phase.RECOVERED, Phase.FAILED) and status.lost is not None:
             for phase in _LOST:
-                self._lost.labels(phase).inc(max(getattr(now.lost, f"{phase}_s") or 0.0, 0.0))
+                self._lost.labels(phase).inc(max(getattr(status.lost, f"{phase}_s") or 0.0, 0.0))
 
     # ---- what is read from the store when it is asked for
 
@@ -192,7 +196,8 @@ class ControllerTelemetry:
         now_s = self._wall()
         known = list(self._store.healths.values()) if leads else []
         tally = Tally(
-            (Result.UNKNOWN if each.is_stale(now_s) else each.health.result).value for each in known
+            (Result.UNKNOWN if received.is_stale(now_s) else received.health.result).value
+            for received in known
         )
         values = {(result.value,): float(tally[result.value]) for result in Result}
         text = "Nodes by the result of their last inspection; unknown includes nodes whose agent no longer reports."
@@ -200,7 +205,7 @@ class ControllerTelemetry:
 
     def _incidents(self, leads: bool) -> list[tuple[Incident, Status]]:
         known = list(self._store.incidents.values()) if leads else []
-        return [(each, each.status) for each in known if each.status is not None]
+        return [(incident, incident.status) for incident in known if incident.status is not None]
 
     def _phases(self, leads: bool) -> Any:
         tally = Tally(status.phase.value for _, status in self._incidents(leads))
@@ -209,7 +214,7 @@ class ControllerTelemetry:
 
     def _infos(self, leads: bool) -> Any:
         values = {}
-        for each, status in self._incidents(leads):
+        for incident, status in self._incidents(leads):
             if status.is_closed:
                 continue
             culprit = status.culprit
@@ -219,7 +224,14 @@ class ControllerTelemetry:
                 status.cause.value if status.cause else "",
                 status.phase.value,
             )
-            values[each.namespace, each.job.name, each.job.kind, each.name, *said, *where] = 1.0
+            values[
+                incident.namespace,
+                incident.job.name,
+                incident.job.kind,
+                incident.name,
+                *said,
+                *where,
+            ] = 1.0
         labels = "namespace training_job kind incident verdict cause phase pod node".split()  # noqa: SIM905
         text = (
             "1 for each open incident: neither recovered nor, where no action was taken, resolved on its "
@@ -229,9 +241,9 @@ class ControllerTelemetry:
 
     def _ettr(self, leads: bool) -> Any:
         lost: Tally[tuple[str, str, str]] = Tally()
-        for each, status in self._incidents(leads):
+        for incident, status in self._incidents(leads):
             if status.lost is not None:
-                lost[each.namespace, each.job.name, each.job.uid] += status.lost.total_s  # type: ignore[assignment]
+                lost[incident.namespace, incident.job.name, incident.job.uid] += status.lost.total_s  # type: ignore[assignment]
         values = {}
         for (namespace, name, uid), lost_s in lost.items():
             age_s = self._wall() - self.created_s.get(uid, self._wall())

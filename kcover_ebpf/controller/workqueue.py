@@ -118,7 +118,7 @@ class WorkQueue(Generic[_Key]):
     def _rest(self, key: _Key, rest_s: float) -> None:
         now_s = self._clock()
         if len(self._rests) > _MOST_RESTS:
-            self._rests = {each: at_s for each, at_s in self._rests.items() if at_s > now_s}
+            self._rests = {rest: at_s for rest, at_s in self._rests.items() if at_s > now_s}
         self._rests[key] = now_s + rest_s
 
     def close(self) -> None:

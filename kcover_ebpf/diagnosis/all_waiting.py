@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kcover_ebpf.diagnosis import device_wait, evidence, stacks, tcp_links
-from kcover_ebpf.diagnosis.process_state import State
-from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot, blame
-from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.ids import NS, Pid
+from kcover_ebpf.model.process_state import State
+from kcover_ebpf.model.rank_snapshot import RankSnapshot
+from kcover_ebpf.model.verdict import Cause, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.tunables.certainty import KILLED_PATIENCE_S, LEFT_SINCE_S
 from kcover_ebpf.tunables.diagnosis import CYCLE_FACTOR, CYCLE_FLOOR_S, LATE_FLOOR_S
 
@@ -21,7 +21,7 @@ def standstill(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding 
     """
     if not ranks:
         return None
-    silent = {each.pid: each.age_s for each in ranks}
+    silent = {rank.pid: rank.age_s for rank in ranks}
     needed = max(snapshot.threshold_s(pid) for pid in silent)
     if min(silent.values()) < max(1.0, needed / 2) or max(silent.values()) < needed:
         return None
@@ -34,7 +34,7 @@ def standstill(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding 
         return blame(snapshot, VerdictKind.HUNG, Cause.LEFT_EARLY, gone, found)
     if snapshot.starting or _may_read_yet(snapshot) or _is_planned_end(snapshot, ranks):
         return None
-    if any(each.state is State.ON_DEVICE for each in ranks):
+    if any(rank.state is State.ON_DEVICE for rank in ranks):
         # what was sent last, and when, shows nothing about which rank waits for a device
         return device_wait.all_wait(snapshot, ranks)
     return _in_waits(snapshot, ranks, needed)
@@ -44,16 +44,16 @@ def _in_waits(
     snapshot: JobSnapshot, ranks: Sequence[RankSnapshot], needed_s: float
 ) -> Finding | None:
     """Who is elsewhere than the others; a circle of waits where none is."""
-    apart = stacks.groups({each.pid: each.stack for each in ranks if each.stack})
+    apart = stacks.groups({rank.pid: rank.stack for rank in ranks if rank.stack})
     lag = tcp_links.oldest_sender(snapshot.ranks, snapshot.ends)
-    left_unread = [each for each in ranks if evidence.unread(snapshot, each)]
-    silent_s = min(each.age_s for each in ranks)
+    left_unread = [rank for rank in ranks if evidence.unread(snapshot, rank)]
+    silent_s = min(rank.age_s for rank in ranks)
     is_late = silent_s >= max(LATE_FLOOR_S, CYCLE_FACTOR * needed_s)
     if len(left_unread) == 1:
         return _does_not_read(snapshot, left_unread[0], ranks, is_late=is_late)
     odd = [snapshot.ranks[pid] for pid in stacks.minority(apart)]
     # a wait that was seen to end, in the input or at a lock, may end again
-    new = [each for each in odd if not each.known_wait]
+    new = [rank for rank in odd if not rank.known_wait]
     if new:
         return _apart(snapshot, ranks, apart, new, lag)
     if odd or lag is not None:
@@ -65,14 +65,14 @@ def _in_waits(
 
 def _cycle(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding | None:
     # programs that were never seen to exchange anything wait for nothing of each other
-    if len(ranks) < 2 or not any(each.joined or each.rank is not None for each in ranks):
+    if len(ranks) < 2 or not any(rank.joined or rank.rank is not None for rank in ranks):
         return None
     found = [
         *_silence(ranks),
         Evidence(EvidenceKind.PEERS, "every rank waits for the others and no data is in flight"),
         *evidence.gpus(ranks),
     ]
-    victims = tuple(each.pid for each in ranks)
+    victims = tuple(rank.pid for rank in ranks)
     since_ns = snapshot.oldest_ns
     return Finding(VerdictKind.HUNG, Cause.WAIT_CYCLE, since_ns, None, tuple(found), victims)
 
@@ -82,24 +82,24 @@ def _left_for_it(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> RankSn
 
     And they wait where ranks wait for each other: who joins its own uploader at the end waits for none that left.
     """
-    if not all(_in_collective(each) for each in ranks) or _is_planned_end(snapshot, ranks):
+    if not all(_in_collective(rank) for rank in ranks) or _is_planned_end(snapshot, ranks):
         return None
-    step_s = max(snapshot.threshold_s(each.pid) for each in ranks)
-    stopped_s = max(each.age_s for each in ranks)
+    step_s = max(snapshot.threshold_s(rank.pid) for rank in ranks)
+    stopped_s = max(rank.age_s for rank in ranks)
     recent = [
-        each for each in snapshot.left.values() if each.age_s <= stopped_s + step_s + LEFT_SINCE_S
+        rank for rank in snapshot.left.values() if rank.age_s <= stopped_s + step_s + LEFT_SINCE_S
     ]
-    return max(recent, key=lambda each: each.age_s, default=None)
+    return max(recent, key=lambda rank: rank.age_s, default=None)
 
 
 def _is_planned_end(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> bool:
     """True where most ranks have left: the job is over, and who is still there saves, uploads or hangs at its exit."""
-    left = sum(each.state is State.LEFT for each in snapshot.left.values())
+    left = sum(rank.state is State.LEFT for rank in snapshot.left.values())
     return left > len(ranks)
 
 
-def _in_collective(each: RankSnapshot) -> bool:
-    return each.state in (State.PEERS, State.ON_DEVICE, State.SPINNING) or each.known_wait
+def _in_collective(rank: RankSnapshot) -> bool:
+    return rank.state in (State.PEERS, State.ON_DEVICE, State.SPINNING) or rank.known_wait
 
 
 def _may_read_yet(snapshot: JobSnapshot) -> bool:
@@ -112,24 +112,26 @@ def _may_read_yet(snapshot: JobSnapshot) -> bool:
 
 
 def _does_not_read(
-    snapshot: JobSnapshot, each: RankSnapshot, ranks: Sequence[RankSnapshot], *, is_late: bool
+    snapshot: JobSnapshot, rank: RankSnapshot, ranks: Sequence[RankSnapshot], *, is_late: bool
 ) -> Finding:
     # what it waits for is there: a thread of it that should read does not; or it is not there yet, as so often
-    found = [*evidence.unread(snapshot, each), *evidence.time(each)]
-    found += evidence.peers(each, ranks)
-    kind = VerdictKind.HUNG if is_late or not each.known_wait else VerdictKind.UNKNOWN
-    return blame(snapshot, kind, Cause.BLOCKED_READ, each, found)
+    found = [*evidence.unread(snapshot, rank), *evidence.time(rank)]
+    found += evidence.peers(rank, ranks)
+    kind = VerdictKind.HUNG if is_late or not rank.known_wait else VerdictKind.UNKNOWN
+    return blame(snapshot, kind, Cause.BLOCKED_READ, rank, found)
 
 
-def _ended(snapshot: JobSnapshot, gone: RankSnapshot, ranks: Sequence[RankSnapshot]) -> Finding:
+def _ended(
+    snapshot: JobSnapshot, lost_rank: RankSnapshot, ranks: Sequence[RankSnapshot]
+) -> Finding:
     # its own launcher ended it, and may well start it again: that is announced only once it took too long
-    text = f"{evidence.name(gone)} was ended by its own job and has not been restarted"
+    text = f"{evidence.name(lost_rank)} was ended by its own job and has not been restarted"
     kind = EvidenceKind.SINK
     if snapshot.now_ns - snapshot.silent_since_ns >= KILLED_PATIENCE_S * NS:
         kind = EvidenceKind.EVENT
-    found = [Evidence(kind, f"{text}, {evidence.ago(gone)}")]
-    found += [*evidence.time(ranks[0]), *evidence.peers(gone, ranks)]
-    return blame(snapshot, VerdictKind.HUNG, Cause.KILLED, gone, found)
+    found = [Evidence(kind, f"{text}, {evidence.ago(lost_rank)}")]
+    found += [*evidence.time(ranks[0]), *evidence.peers(lost_rank, ranks)]
+    return blame(snapshot, VerdictKind.HUNG, Cause.KILLED, lost_rank, found)
 
 
 def _apart(
@@ -151,33 +153,37 @@ def _apart(
     kind, cause = VerdictKind.DEADLOCK, Cause.COLLECTIVE_MISMATCH
     if culprit is not None:
         return blame(snapshot, kind, cause, culprit, found)
-    victims = tuple(each.pid for each in ranks)
+    victims = tuple(rank.pid for rank in ranks)
     return Finding(kind, cause, snapshot.oldest_ns, None, tuple(found), victims)
 
 
 def _late(
     snapshot: JobSnapshot,
     ranks: Sequence[RankSnapshot],
-    late: RankSnapshot | None,
+    rank: RankSnapshot | None,
     lag: tuple[Pid, float] | None,
     *,
     is_late: bool,
 ) -> Finding | None:
     """One rank is elsewhere in a wait that often ends, or sent before all others did: it may well come."""
-    culprit = snapshot.ranks[lag[0]] if late is None and lag is not None else late
+    culprit = snapshot.ranks[lag[0]] if rank is None and lag is not None else rank
     if culprit is None:
         return None
     found = [*_silence(ranks), *_order(snapshot, lag), *evidence.gpus(ranks, culprit)]
     found.append(Evidence(EvidenceKind.PEERS, "every rank waits"))
     kind, cause = VerdictKind.HUNG, Cause.BLOCKED_UNKNOWN
-    others = {stacks.waits_in(each.stack) for each in ranks if each.pid != culprit.pid}
-    if late is not None and stacks.waits_in(late.stack) in others - {None}:
+    others = {
+        stacks.waits_in(rank_snapshot.stack)
+        for rank_snapshot in ranks
+        if rank_snapshot.pid != culprit.pid
+    }
+    if rank is not None and stacks.waits_in(rank.stack) in others - {None}:
         kind, cause = VerdictKind.DEADLOCK, Cause.COLLECTIVE_MISMATCH
     return blame(snapshot, kind if is_late else VerdictKind.UNKNOWN, cause, culprit, found)
 
 
 def _silence(ranks: Sequence[RankSnapshot]) -> list[Evidence]:
-    quiet_s = min(each.age_s for each in ranks)
+    quiet_s = min(rank.age_s for rank in ranks)
     return [Evidence(EvidenceKind.TIME, f"no rank has made progress for {quiet_s:.1f} s")]
 
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from kcover_ebpf.diagnosis import gave_up
 from kcover_ebpf.diagnosis.members import Members, established
 from kcover_ebpf.diagnosis.process import ProcessHistory
-from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.snapshot import JobSnapshot
 from kcover_ebpf.facts.kernel import OomKill, ProcessExit, SignalSent
 from kcover_ebpf.ids import NS, Pid
+from kcover_ebpf.model.roles import Role
 from kcover_ebpf.tunables.certainty import KILLED_PATIENCE_S, LEFT_SINCE_S
 from kcover_ebpf.tunables.diagnosis import (
     LEFT_BEFORE_NS,
@@ -33,7 +33,7 @@ ENDING_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal
 class Loss:
     """An exit that is a fault only if those who need the process make no progress without it."""
 
-    leaving: ProcessExit
+    process_exit: ProcessExit
     owner: Pid | None = None
     """The rank whose loader it was; None: it was a rank itself, ended by its own launcher."""
 
@@ -43,7 +43,7 @@ class Loss:
         What was prefetched, and the collective under way, are used up by then.
         """
         least_ns = LOADER_MISSED_NS if self.owner is not None else round(LEFT_SINCE_S * NS)
-        return self.leaving.boottime_ns + least_ns + round(LEFT_BEFORE_STEPS * longest_s * NS)
+        return self.process_exit.boottime_ns + least_ns + round(LEFT_BEFORE_STEPS * longest_s * NS)
 
 
 @dataclass(slots=True)
@@ -87,56 +87,58 @@ class Announcements:
         self.oom.add(kill.pid)
 
     def on_exit(
-        self, view: ProcessHistory, leaving: ProcessExit, members: Members, longest_s: float
+        self, process: ProcessHistory, process_exit: ProcessExit, members: Members, longest_s: float
     ) -> bool:
         """Note an exit if it concerns the job; True if it is a failure already.
 
         `longest_s`: the longest step so far; after that the others notice that a rank has left.
         """
-        member, by_signal = view.member, leaving.signal != 0
-        if member is None or not (by_signal or leaving.exit_code) or members.is_apart(view):
+        member, by_signal = process.membership, process_exit.signal != 0
+        if member is None or not (by_signal or process_exit.exit_code) or members.is_apart(process):
             return False
-        if leaving.signal in ENDING_SIGNALS and self._ended_inside(leaving, members):
-            if member.role is Role.RANK and is_by_launcher(leaving, self, members.views):
-                self.losses[leaving.pid] = Loss(leaving)
-            if not self._ended_for_another(view, leaving, members, longest_s):
+        if process_exit.signal in ENDING_SIGNALS and self._ended_inside(process_exit, members):
+            if member.role is Role.RANK and is_by_launcher(process_exit, self, members.views):
+                self.losses[process_exit.pid] = Loss(process_exit)
+            if not self._ended_for_another(process, process_exit, members, longest_s):
                 return False
         concerns = {
             # what a wrapper runs before the training may fail without harm; the wrapper reports it
-            Role.RANK: by_signal or established(view, leaving) or not members.is_wrapped(view),
+            Role.RANK: by_signal
+            or established(process, process_exit)
+            or not members.is_wrapped(process),
             Role.LOADER: by_signal,
             Role.HELPER: member.wraps
-            and not members.is_wrapped(view)
+            and not members.is_wrapped(process)
             and not self._failed(member.rank, members),
         }
         if not concerns.get(member.role, False):
             return False
         if member.role is Role.LOADER and member.owner is not None:
             # a sandbox that ends as it should, a saver that the memory limit took: the rank may do without
-            self.losses[leaving.pid] = Loss(leaving, member.owner)
+            self.losses[process_exit.pid] = Loss(process_exit, member.owner)
             return False
-        self.failures += [loss.leaving for loss in self._of(leaving.pid)]
-        self.failures.append(leaving)
+        self.failures += [loss.process_exit for loss in self._of(process_exit.pid)]
+        self.failures.append(process_exit)
         return True
 
     def _of(self, rank: Pid) -> list[Loss]:
         """The loaders that a rank has lost, taken out: it died of that."""
         found = [loss for loss in self.losses.values() if loss.owner == rank]
         for loss in found:
-            del self.losses[loss.leaving.pid]
+            del self.losses[loss.process_exit.pid]
         return found
 
-    def on_gone(self, leaving: ProcessExit) -> ProcessExit:
+    def on_gone(self, process_exit: ProcessExit) -> ProcessExit:
         """What was known to be dying has ended; returns its exit with the time at which it began to."""
         for place, failure in enumerate(self.failures):
-            if failure.pid == leaving.pid:
-                leaving = replace(leaving, boottime_ns=failure.boottime_ns)
-                self.failures[place] = leaving
-        if leaving.pid in self.losses:
-            loss = self.losses[leaving.pid]
-            leaving = replace(leaving, boottime_ns=loss.leaving.boottime_ns)
-            self.losses[leaving.pid] = replace(loss, leaving=leaving)
-        return leaving
+            if failure.pid == process_exit.pid:
+                process_exit = replace(process_exit, boottime_ns=failure.boottime_ns)
+                self.failures[place] = process_exit
+        if process_exit.pid in self.losses:
+            loss = self.losses[process_exit.pid]
+            process_exit = replace(process_exit, boottime_ns=loss.process_exit.boottime_ns)
+            self.losses[process_exit.pid] = replace(loss, process_exit=process_exit)
+        return process_exit
 
     def outlive(self, ranks: Mapping[Pid, ProcessHistory], now_ns: int, longest_s: float) -> None:
         """Once a pass: forget the losses after which those who needed the process continued, or ended.
@@ -149,70 +151,83 @@ class Announcements:
             moved = all(_moved_ns(rank) > ends_ns for rank in needed)
             # who fails for lack of a rank moves as well, for seconds; who trains on exchanges data
             fails = loss.owner is None and any(0 < rank.data_ns <= ends_ns for rank in needed)
-            is_old = now_ns - loss.leaving.boottime_ns > KILLED_PATIENCE_S * NS
+            is_old = now_ns - loss.process_exit.boottime_ns > KILLED_PATIENCE_S * NS
             if moved and (is_old or not fails):
                 del self.losses[pid]
 
-    def _ended_inside(self, leaving: ProcessExit, members: Members) -> bool:
+    def _ended_inside(self, process_exit: ProcessExit, members: Members) -> bool:
         # a launcher or a rank ends its own processes; that is management, not a fault
-        sent = self.signals.get(leaving.pid)
+        sent = self.signals.get(process_exit.pid)
         return (
-            sent is not None and sent.sender_pid != leaving.pid and sent.sender_pid in members.views
+            sent is not None
+            and sent.sender_pid != process_exit.pid
+            and sent.sender_pid in members.views
         )
 
     def _ended_for_another(
-        self, view: ProcessHistory, leaving: ProcessExit, members: Members, longest_s: float
+        self, process: ProcessHistory, process_exit: ProcessExit, members: Members, longest_s: float
     ) -> bool:
         # a launcher that ends the others after a rank left with code 0, without a signal to itself, gives no other hint
-        reported = self.signals[leaving.pid].sender_pid in self.signals
-        is_rank = view.member is not None and view.member.role is Role.RANK
-        left = left_before(gone_before(leaving, members.all_ranks, longest_s))
+        reported = self.signals[process_exit.pid].sender_pid in self.signals
+        is_rank = process.membership is not None and process.membership.role is Role.RANK
+        left = left_before(gone_before(process_exit, members.all_ranks, longest_s))
         return is_rank and not reported and left is not None
 
     def _failed(self, rank: int | None, members: Members) -> bool:
         views = [members.views.get(failure.pid) for failure in self.failures]
-        return any(view is not None and view.member and view.member.rank == rank for view in views)
+        return any(
+            view is not None and view.membership and view.membership.rank == rank for view in views
+        )
 
     def keep(self, members: Members) -> None:
         """Forget the exits of what was no part of the job after all."""
-        self.failures = [each for each in self.failures if each.pid in members.views]
+        self.failures = [failure for failure in self.failures if failure.pid in members.views]
         self.losses = {pid: loss for pid, loss in self.losses.items() if pid in members.views}
 
     def settle(self, members: Members) -> None:
         """Forget the failures once the job got over them: each rank is there again and continues."""
         for failure in self.failures:
-            view = members.views.get(failure.pid)
-            again = members.successor(view) if view is not None else None
+            process = members.views.get(failure.pid)
+            again = members.successor(process) if process is not None else None
             if again is None or again.peer_bytes_ns < failure.boottime_ns + RECOVERED_NS:
                 return
         self.failures.clear()
 
 
 def is_by_launcher(
-    leaving: ProcessExit, announced: Announcements, views: Mapping[Pid, ProcessHistory]
+    process_exit: ProcessExit, announcements: Announcements, views: Mapping[Pid, ProcessHistory]
 ) -> bool:
     """Whether its own launcher killed it, which was not itself ordered to end."""
-    sent = announced.signals.get(leaving.pid)
-    if sent is None or sent.signal != leaving.signal or sent.sender_pid == leaving.pid:
+    sent = announcements.signals.get(process_exit.pid)
+    if sent is None or sent.signal != process_exit.signal or sent.sender_pid == process_exit.pid:
         return False
-    return sent.sender_pid in views and sent.sender_pid not in announced.signals
+    return sent.sender_pid in views and sent.sender_pid not in announcements.signals
 
 
 def left_before(gone: Sequence[ProcessExit]) -> Pid | None:
     """The rank among these that ended with code 0."""
-    return next((each.pid for each in gone if not each.signal and not each.exit_code), None)
+    return next(
+        (
+            process_exit.pid
+            for process_exit in gone
+            if not process_exit.signal and not process_exit.exit_code
+        ),
+        None,
+    )
 
 
 def gone_before(
-    first: ProcessExit, ranks: Mapping[Pid, ProcessHistory], longest_s: float
+    first_exit: ProcessExit, ranks: Mapping[Pid, ProcessHistory], longest_s: float
 ) -> list[ProcessExit]:
     """The exits of ranks shortly enough before a failure to be its reason."""
     window_ns = max(LEFT_BEFORE_NS, int(LEFT_BEFORE_STEPS * longest_s * NS))
-    exits = [view.exit for pid, view in ranks.items() if pid != first.pid and view.exit is not None]
+    exits = [
+        view.exit for pid, view in ranks.items() if pid != first_exit.pid and view.exit is not None
+    ]
     return [
-        each
-        for each in exits
-        if each.known and 0 <= first.boottime_ns - each.boottime_ns <= window_ns
+        exit_
+        for exit_ in exits
+        if exit_.known and 0 <= first_exit.boottime_ns - exit_.boottime_ns <= window_ns
     ]
 
 
@@ -220,6 +235,6 @@ def _known(ranks: Mapping[Pid, ProcessHistory], pid: Pid) -> list[ProcessHistory
     return [ranks[pid]] if pid in ranks else []
 
 
-def _moved_ns(rank: ProcessHistory) -> int:
-    lead = rank.lead
-    return max(rank.data_ns, lead.progress_ns if lead is not None else 0)
+def _moved_ns(process: ProcessHistory) -> int:
+    lead = process.lead
+    return max(process.data_ns, lead.progress_ns if lead is not None else 0)

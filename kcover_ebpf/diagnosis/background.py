@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from statistics import median
 
+from kcover_ebpf.model.process_state import Effort
 from kcover_ebpf.tunables.certainty import (
     BACKGROUND_CPUS,
     BACKGROUND_FILE_BYTES_S,
@@ -22,19 +22,6 @@ from kcover_ebpf.tunables.certainty import (
     EFFORT_FACTOR,
 )
 from kcover_ebpf.tunables.diagnosis import COMPUTE_SHARE, STORAGE_CALLS_RATE, STORAGE_RATE
-
-
-class Effort(Enum):
-    """Kinds of work that explain why others wait."""
-
-    # members are compared by identity; Enum's own is a call of Python for each look-up
-    __hash__ = object.__hash__
-
-    COMPUTE = "compute"
-    UNKNOWN = COMPUTE
-    """What a newer agent reports of which this version does not know the word."""
-    STORAGE = "storage"
-    CHILDREN = "children"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.snapshot import Finding
-from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.facts.kernel import CALM_EVERY
 from kcover_ebpf.ids import NS
+from kcover_ebpf.model.verdict import Cause, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.tunables.diagnosis import (
     BLINDNESS_REPORTED_NS,
     MISSED_REST_NS,
@@ -50,11 +50,11 @@ class Sight:
 
 def unseen(views: Iterable[ProcessHistory], now_ns: int) -> str:
     """What the sampler misses of these living processes, in words; empty if nothing."""
-    for view in views:
-        totals = view.totals
+    for process in views:
+        totals = process.totals
         if totals is not None and totals.unseen_count:
-            return f"no room to sample {totals.unseen_count} threads of process {view.pid}"
-        is_new = totals is None and now_ns - view.first_seen_ns <= PROCESS_SAMPLED_WITHIN_NS
-        if not is_new and (totals is None or view.passes_without_totals > _MOST_WITHOUT_TOTALS):
-            return f"process {view.pid} is not sampled"
+            return f"no room to sample {totals.unseen_count} threads of process {process.pid}"
+        is_new = totals is None and now_ns - process.first_seen_ns <= PROCESS_SAMPLED_WITHIN_NS
+        if not is_new and (totals is None or process.passes_without_totals > _MOST_WITHOUT_TOTALS):
+            return f"process {process.pid} is not sampled"
     return ""

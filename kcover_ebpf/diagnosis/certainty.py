@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
-from kcover_ebpf.diagnosis.silences import Patience
-from kcover_ebpf.diagnosis.verdict import (
+from kcover_ebpf.model.silence_summary import Patience
+from kcover_ebpf.model.verdict import (
     Cause,
     Certainty,
     Culprit,
@@ -53,7 +53,7 @@ def certainty_of(
     kind: VerdictKind, cause: Cause, culprit: Culprit | None, evidence: Iterable[Evidence]
 ) -> Certainty | None:
     """By what the evidence is independent of; None where nothing is wrong."""
-    kinds = {each.kind for each in evidence}
+    kinds = {other_evidence.kind for other_evidence in evidence}
     if kind in (VerdictKind.WORKING, VerdictKind.SLOW):
         return None
     if kind is VerdictKind.UNKNOWN:
@@ -122,7 +122,7 @@ def completed(
     )
     if certainty is None:
         return verdict
-    kinds = {each.kind for each in verdict.evidence}
+    kinds = {evidence.kind for evidence in verdict.evidence}
     acts = acts_at(certainty, verdict.kind, verdict.cause, policy, patience, kinds)
     moment_s = acts.time_s(verdict.since_s, silent_since_s)
     return replace(verdict, certainty=certainty, acts_at_s=moment_s, acts_why=acts.why)

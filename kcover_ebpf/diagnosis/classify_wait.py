@@ -9,13 +9,13 @@ from kcover_ebpf.diagnosis import helpers
 from kcover_ebpf.diagnosis.classify_context import ClassifyContext
 from kcover_ebpf.diagnosis.code_map import Code, of_stack
 from kcover_ebpf.diagnosis.process import ProcessHistory
-from kcover_ebpf.diagnosis.process_state import State
-from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.thread import poll_timeout_ms, waits_in_frame
 from kcover_ebpf.facts.host import ThreadReading, WaitedFile
 from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallFamily
 from kcover_ebpf.ids import NS, Endpoint, Pid
+from kcover_ebpf.model.process_state import State
+from kcover_ebpf.model.roles import Role
 from kcover_ebpf.tunables.diagnosis import (
     FREEZE_PATIENCE_NS,
     SLEEP_CAP_S,
@@ -31,14 +31,14 @@ class Wait(NamedTuple):
     state: State
     proven: bool = False
     waits_for: tuple[Pid, ...] = ()
-    awaits: Endpoint | None = None
+    endpoint: Endpoint | None = None
     """The far end of the TCP connection it waits for, where no process here has it."""
     beside: tuple[str, ...] = ()
     """What side threads of it wait for, that may release it."""
 
 
 def judge_wait(
-    view: ProcessHistory,
+    process: ProcessHistory,
     sample: ThreadSample,
     readings: Sequence[ThreadReading],
     context: ClassifyContext,
@@ -51,15 +51,15 @@ def judge_wait(
     if family is SyscallFamily.IOCTL:
         return Wait(State.ON_DEVICE if _awaits_device(sample, reading) else State.DEVICE)
     if family is SyscallFamily.FUTEX:
-        return _at_futex(view, sample, reading, context)
+        return _at_futex(process, sample, reading, context)
     if family is SyscallFamily.SLEEP:
         return Wait(_sleeping(reading, context))
     if family is SyscallFamily.CHILD:
-        children = tuple(child.pid for child in context.children(view.pid))
+        children = tuple(child.pid for child in context.children(process.pid))
         return Wait(State.CHILD, waits_for=children)
     if reading is not None and reading.lock_holders:
         return Wait(State.LOCK, waits_for=reading.lock_holders)
-    on_files = _on_files(view, sample, family, readings, context)
+    on_files = _on_files(process, sample, family, readings, context)
     if on_files is not None:
         return on_files
     if _is_storage(sample, family, reading):
@@ -88,31 +88,31 @@ def _awaits_device(sample: ThreadSample, reading: ThreadReading | None) -> bool:
     # in state D it waits for the driver itself
     if reading is None or sample.state is not TaskState.SLEEPING:
         return False
-    return any(each.target.startswith(_DEVICE_WAITS) for each in reading.files)
+    return any(file.target.startswith(_DEVICE_WAITS) for file in reading.files)
 
 
 def _at_futex(
-    view: ProcessHistory,
+    process: ProcessHistory,
     sample: ThreadSample,
     reading: ThreadReading | None,
     context: ClassifyContext,
 ) -> Wait:
     if is_semaphore_of_driver(sample, reading, context):
         return Wait(State.ON_DEVICE)
-    found = helpers.beside(view, sample.idle_since_ns, context)
+    found = helpers.beside(process, sample.idle_since_ns, context)
     if found:
         return Wait(State.HELPED, beside=found)
-    return Wait(State.FUTEX, _is_forsaken(view))
+    return Wait(State.FUTEX, _is_forsaken(process))
 
 
-def _is_rank(view: ProcessHistory) -> bool:
-    return view.member is not None and view.member.role is Role.RANK
+def _is_rank(process: ProcessHistory) -> bool:
+    return process.membership is not None and process.membership.role is Role.RANK
 
 
-def _is_forsaken(view: ProcessHistory) -> bool:
+def _is_forsaken(process: ProcessHistory) -> bool:
     # All its threads sleep at futexes that no other process can reach, without a time-out: none is left to wake one.
     # A process that was forked beside a lock that is owned comes to this.
-    totals = view.totals
+    totals = process.totals
     return totals is not None and 0 < totals.thread_count == totals.forsaken_count
 
 
@@ -124,7 +124,7 @@ def _sleeping(reading: ThreadReading | None, context: ClassifyContext) -> State:
 
 
 def _on_files(
-    view: ProcessHistory,
+    process: ProcessHistory,
     sample: ThreadSample,
     family: SyscallFamily,
     readings: Sequence[ThreadReading],
@@ -132,51 +132,53 @@ def _on_files(
 ) -> Wait | None:
     reading = readings[-1] if readings else None
     files = reading.files if reading is not None else ()
-    kinds = {context.kind(view.pid, each) for each in files}
+    kinds = {context.kind(process.pid, file) for file in files}
     opening = reading is not None and reading.wait_channel in _FIFO_CHANNELS
     if opening or "fifo" in kinds:
-        return Wait(State.READ, opening, _holders(view, files, context))
+        return Wait(State.READ, opening, _holders(process, files, context))
     if "file" in kinds and family in (SyscallFamily.READ, SyscallFamily.WRITE, SyscallFamily.FILE):
         return Wait(State.STORAGE, _storage_proven(readings, context))
     if "tcp" in kinds:
-        return _on_tcp(view, files, context)
-    if "socket" in kinds and not _is_rank(view):
+        return _on_tcp(process, files, context)
+    if "socket" in kinds and not _is_rank(process):
         # none of TCP's, or not sampled yet
         return Wait(State.OUTSIDE)
-    if "tty" in kinds or any(each.fd == 0 for each in files):
+    if "tty" in kinds or any(file.fd == 0 for file in files):
         return Wait(State.USER)
     if kinds & _STREAM_KINDS:
-        return _on_stream(view, files, context)
+        return _on_stream(process, files, context)
     if family is SyscallFamily.POLL and any(
-        each.target.startswith(_POLLED_DEVICES) for each in files
+        file.target.startswith(_POLLED_DEVICES) for file in files
     ):
         return Wait(State.ON_DEVICE)
     if family is SyscallFamily.POLL:
-        offspring = tuple(child.pid for child in context.children(view.pid))
+        offspring = tuple(child.pid for child in context.children(process.pid))
         timed = poll_timeout_ms(sample, context.table) not in (None, 0)
         return Wait(State.CHILD, waits_for=offspring) if offspring and timed else Wait(State.PEERS)
     return Wait(State.PEERS) if family is SyscallFamily.NETWORK else None
 
 
-def _on_tcp(view: ProcessHistory, files: Sequence[WaitedFile], context: ClassifyContext) -> Wait:
-    peers = _holders(view, files, context)
+def _on_tcp(process: ProcessHistory, files: Sequence[WaitedFile], context: ClassifyContext) -> Wait:
+    peers = _holders(process, files, context)
     if peers:
         return Wait(State.PEERS, waits_for=peers)
-    found = (view.sockets.get(file.fd) for file in files)
+    found = (process.sockets.get(file.fd) for file in files)
     sockets = [socket for socket in found if socket is not None and socket.remote[1]]
     # a loader has nothing to say to other ranks: who is unknown to it is outside, wherever they are
-    outside = not _is_rank(view) or context.all_here
+    outside = not _is_rank(process) or context.all_here
     outside = outside or (
-        bool(sockets) and all(context.ends.leads_outside(view.pid, each) for each in sockets)
+        bool(sockets) and all(context.ends.leads_outside(process.pid, socket) for socket in sockets)
     )
     far = {Endpoint(*socket.remote) for socket in sockets}
     awaits = far.pop() if len(far) == 1 else None
-    return Wait(State.OUTSIDE if outside else State.PEERS, awaits=awaits)
+    return Wait(State.OUTSIDE if outside else State.PEERS, endpoint=awaits)
 
 
-def _on_stream(view: ProcessHistory, files: Sequence[WaitedFile], context: ClassifyContext) -> Wait:
-    holders = _holders(view, files, context)
-    offspring = tuple(child.pid for child in context.children(view.pid))
+def _on_stream(
+    process: ProcessHistory, files: Sequence[WaitedFile], context: ClassifyContext
+) -> Wait:
+    holders = _holders(process, files, context)
+    offspring = tuple(child.pid for child in context.children(process.pid))
     own = tuple(pid for pid in offspring if pid in holders)
     if own or (offspring and not holders):
         return Wait(State.CHILD, waits_for=own or offspring)
@@ -185,11 +187,11 @@ def _on_stream(view: ProcessHistory, files: Sequence[WaitedFile], context: Class
 
 
 def _holders(
-    view: ProcessHistory, files: Sequence[WaitedFile], context: ClassifyContext
+    process: ProcessHistory, files: Sequence[WaitedFile], context: ClassifyContext
 ) -> tuple[Pid, ...]:
     found: set[Pid] = set()
-    for each in files:
-        found.update(context.holders(view.pid, each))
+    for file in files:
+        found.update(context.holders(process.pid, file))
     return tuple(sorted(found))
 
 

@@ -101,10 +101,10 @@ class CodeMap:
     """Where the executable mappings of one process lie."""
 
     def __init__(self, modules: Sequence[Module] = ()) -> None:
-        ordered = sorted(modules, key=lambda each: each.start)
-        self._starts = [each.start for each in ordered]
-        self._ends = [each.end for each in ordered]
-        self._codes = [of_module(each.name) for each in ordered]
+        ordered = sorted(modules, key=lambda module: module.start)
+        self._starts = [module.start for module in ordered]
+        self._ends = [module.end for module in ordered]
+        self._codes = [of_module(module.name) for module in ordered]
         self.drives_device = Code.DEVICE in self._codes
         """True if the process has loaded the library of a device's driver or runtime."""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
-from kcover_ebpf.diagnosis.recorders import RecorderComparison, Recordings, compare
+from kcover_ebpf.diagnosis.recorders import RecorderComparison, compare
 from kcover_ebpf.diagnosis.snapshot import JobSnapshot
 from kcover_ebpf.facts.host import CollectiveRank
 from kcover_ebpf.facts.recorders import RecordersSeen
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.model.collective_counts import CollectiveCounts, Recordings
 
 _SHOWN_UNREAD = 4
 
@@ -44,36 +44,42 @@ def account(snapshot: JobSnapshot) -> CollectiveAccount | None:
 
 
 def _named(counts: CollectiveCounts) -> set[Pid | None]:
-    return {each.pid for each in (*counts.behind, *counts.odd)} - {None}
+    return {rank.pid for rank in (*counts.behind, *counts.odd)} - {None}
 
 
 def _recorded(snapshot: JobSnapshot) -> CollectiveAccount | None:
-    seen = snapshot.recordings
+    recordings = snapshot.recordings
     # what a rank has done since it was asked is not in its recording
-    if seen is None or any(each.age_s < seen.age_s for each in snapshot.ranks.values()):
+    if recordings is None or any(rank.age_s < recordings.age_s for rank in snapshot.ranks.values()):
         return None
-    found = compare(seen.records, _world_size(snapshot))
-    counts = _counts(found, seen, len(snapshot.ranks))
-    if found.named or found.mismatch or found.joined:
-        return CollectiveAccount(counts, found.texts, is_recorded=True, is_mismatch=found.mismatch)
-    if not found.texts:
+    comparison = compare(recordings.records, _world_size(snapshot))
+    counts = _counts(comparison, recordings, len(snapshot.ranks))
+    if comparison.named or comparison.mismatch or comparison.joined:
+        return CollectiveAccount(
+            counts, comparison.texts, is_recorded=True, is_mismatch=comparison.mismatch
+        )
+    if not comparison.texts:
         return None
-    return CollectiveAccount(counts, crossed=found.texts, is_recorded=True)
+    return CollectiveAccount(counts, crossed=comparison.texts, is_recorded=True)
 
 
 def _world_size(snapshot: JobSnapshot) -> int | None:
-    sizes = {each.world_size for each in snapshot.ranks.values()} - {None}
+    sizes = {rank.world_size for rank in snapshot.ranks.values()} - {None}
     return sizes.pop() if len(sizes) == 1 else None
 
 
-def _counts(found: RecorderComparison, seen: Recordings, here_count: int) -> CollectiveCounts:
-    named = tuple(CollectiveRank(each.rank, here_count, "", each.pid) for each in found.named)
+def _counts(
+    comparison: RecorderComparison, recordings: Recordings, here_count: int
+) -> CollectiveCounts:
+    named = tuple(
+        CollectiveRank(record.rank, here_count, "", record.pid) for record in comparison.named
+    )
     return CollectiveCounts(
-        seen.age_s,
+        recordings.age_s,
         answers=1,
-        behind=() if found.mismatch else named,
-        odd=named if found.mismatch else (),
-        equal=found.joined,
+        behind=() if comparison.mismatch else named,
+        odd=named if comparison.mismatch else (),
+        equal=comparison.joined,
     )
 
 
@@ -82,8 +88,8 @@ def unread(seen: RecordersSeen | None) -> list[str]:
     if seen is None:
         return []
     texts = [
-        f"the flight recorder of rank {each.rank}: {each.reason}"
-        for each in seen.unread[:_SHOWN_UNREAD]
+        f"the flight recorder of rank {recorder.rank}: {recorder.reason}"
+        for recorder in seen.unread[:_SHOWN_UNREAD]
     ]
     more = len(seen.unread) - _SHOWN_UNREAD
     return [*texts, f"the flight recorders of {more} more ranks"] if more > 0 else texts

@@ -12,11 +12,10 @@ from dataclasses import replace
 from statistics import median
 
 from kcover_ebpf.diagnosis import stacks
-from kcover_ebpf.diagnosis.background import Effort
-from kcover_ebpf.diagnosis.process_state import State
-from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.snapshot import JobSnapshot
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.model.process_state import Effort, State
+from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.tunables.certainty import EFFORT_FACTOR, EFFORT_STEP
 
 _ASKING = frozenset({State.PEERS, State.ON_DEVICE})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kcover_ebpf.diagnosis.verdict import Verdict
+from kcover_ebpf.model.verdict import Verdict
 from kcover_ebpf.settings import Act
 
 
@@ -17,14 +17,14 @@ class Decision:
     verdict: Verdict
 
 
-def decide(verdict: Verdict, allowed: Act) -> Decision:
-    """The action for a verdict as of now, no further than `allowed`.
+def decide(verdict: Verdict, act: Act) -> Decision:
+    """The action for a verdict as of now, no further than `act`.
 
     A verdict says itself how certain it is, and so when a job may be ended for it (`certainty.acts_at`).
     """
-    if not verdict.kind.is_fault or allowed is Act.OBSERVE:
+    if not verdict.kind.is_fault or act is Act.OBSERVE:
         return Decision(Act.OBSERVE, "", verdict)
-    if allowed is Act.SNAPSHOT:
+    if act is Act.SNAPSHOT:
         return Decision(Act.SNAPSHOT, "the policy allows a snapshot only", verdict)
     certainty = "" if verdict.certainty is None else verdict.certainty.value
     reason = f"{certainty}: {verdict.acts_why}"
@@ -35,4 +35,4 @@ def decide(verdict: Verdict, allowed: Act) -> Decision:
         return Decision(
             Act.SNAPSHOT, f"{reason}; it is ended in {left_s:.0f} s if nothing moves", verdict
         )
-    return Decision(allowed, reason, verdict)
+    return Decision(act, reason, verdict)

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kcover_ebpf.diagnosis.futex import Lock
-from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.facts.host import ThreadReading, WaitedFile
 from kcover_ebpf.facts.kernel import TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import NS
+from kcover_ebpf.model.process_state import State
 
 _SHOWN = 4
 _WAIT_ANY = -1
@@ -69,36 +69,40 @@ class CallDetails:
 
 
 def in_short(
-    sample: ThreadSample, seen: ThreadReading | None, table: SyscallTable, state: State
+    sample: ThreadSample, reading: ThreadReading | None, table: SyscallTable, state: State
 ) -> str:
     """The call with the first file it waits on, its kernel function and its end; `state` may add a note."""
     if sample.state in _STOPPED:
         return _STOPPED[sample.state]
     parts = [table.name(sample.syscall) or _outside_calls(sample.state)]
-    if seen is not None:
-        parts += [f"fd {each.fd} {each.kind} {each.target}" for each in seen.files[:1]]
-        parts += [f"[{seen.wait_channel}]"] if seen.wait_channel else []
-        if seen.timed and seen.deadline_ns is not None:
-            left_s = max(0.0, (seen.deadline_ns - seen.boottime_ns) / NS)
+    if reading is not None:
+        parts += [f"fd {file.fd} {file.kind} {file.target}" for file in reading.files[:1]]
+        parts += [f"[{reading.wait_channel}]"] if reading.wait_channel else []
+        if reading.timed and reading.deadline_ns is not None:
+            left_s = max(0.0, (reading.deadline_ns - reading.boottime_ns) / NS)
             parts.append(f"(ends in {left_s:.0f} s)")
     parts += [f"({_NOTES[state]})"] if state in _NOTES else []
     return " ".join(parts) + _interruptible(sample.state)
 
 
 def in_detail(
-    state: TaskState, name: str, args: Sequence[int], known: CallDetails
+    state: TaskState, name: str, args: Sequence[int], known_details: CallDetails
 ) -> tuple[str, tuple[WaitTarget, ...]]:
     """(the call with all that it waits for, the same as a list); `name` is empty outside any call."""
     if state in _STOPPED:
         return _STOPPED[state], ()
     if not name:
         return _outside_calls(state), ()
-    text, targets = _subject(name, args, known)
+    text, targets = _subject(name, args, known_details)
     parts = [text]
-    if known.wait_channel and not known.wait_channel.startswith(_PLAIN):
-        parts.append(f"[{known.wait_channel}]")
-    if known.timed:
-        left = f"ends in {known.left}" if known.left else "timed, its end cannot be read"
+    if known_details.wait_channel and not known_details.wait_channel.startswith(_PLAIN):
+        parts.append(f"[{known_details.wait_channel}]")
+    if known_details.timed:
+        left = (
+            f"ends in {known_details.left}"
+            if known_details.left
+            else "timed, its end cannot be read"
+        )
         parts.append(f"({left})")
     return " ".join(parts) + _interruptible(state), targets
 
@@ -125,34 +129,34 @@ _PLAIN = (
 
 
 def _subject(
-    name: str, args: Sequence[int], known: CallDetails
+    name: str, args: Sequence[int], known_details: CallDetails
 ) -> tuple[str, tuple[WaitTarget, ...]]:
     if name.startswith("futex"):
-        return _on_lock(name, args, known)
+        return _on_lock(name, args, known_details)
     if name in ("wait4", "waitid"):
-        return _on_child(name, args, known)
-    if name in ("flock", "fcntl") and known.lock_holders:
-        holders = tuple(known.lock_holders)
-        file = known.files[0].target if known.files else "?"
+        return _on_child(name, args, known_details)
+    if name in ("flock", "fcntl") and known_details.lock_holders:
+        holders = tuple(known_details.lock_holders)
+        file = known_details.files[0].target if known_details.files else "?"
         return f"{name}: lock on {file}, owned by {_names(holders)}", holders
     if "sleep" in name:
         return name, (WaitTarget("timer", "a timer"),)
     if name == "ioctl":
-        return _on_device(args, known)
-    if known.files:
-        return _on_files(name, known)
+        return _on_device(args, known_details)
+    if known_details.files:
+        return _on_files(name, known_details)
     return name, ()
 
 
 def _on_lock(
-    name: str, args: Sequence[int], known: CallDetails
+    name: str, args: Sequence[int], known_details: CallDetails
 ) -> tuple[str, tuple[WaitTarget, ...]]:
     address = f"{args[0]:#x}"
-    lock = known.lock
+    lock = known_details.lock
     if lock is None:
         return f"{name} {address}", (WaitTarget("lock", f"futex {address}", address=address),)
     sharing = "" if lock.private else ", shared between processes"
-    holder = known.names.get(lock.holder or 0, "")
+    holder = known_details.names.get(lock.holder or 0, "")
     if lock.kind == "thread":
         who = f"thread {lock.holder}" + (f" ({holder})" if holder else "")
         return f"joins {who}", (WaitTarget("thread", who, tid=lock.holder),)
@@ -168,17 +172,21 @@ def _on_lock(
 
 
 def _on_child(
-    name: str, args: Sequence[int], known: CallDetails
+    name: str, args: Sequence[int], known_details: CallDetails
 ) -> tuple[str, tuple[WaitTarget, ...]]:
     wanted = _signed(args[0]) if name == "wait4" else _signed(args[1])
-    children = tuple(each for each in known.children if wanted in (_WAIT_ANY, 0, each.pid))
+    children = tuple(
+        child for child in known_details.children if wanted in (_WAIT_ANY, 0, child.pid)
+    )
     if not children:
         return f"{name}: for a child", ()
     return f"{name}: for {_names(children)}", children
 
 
-def _on_device(args: Sequence[int], known: CallDetails) -> tuple[str, tuple[WaitTarget, ...]]:
-    file = known.files[0] if known.files else None
+def _on_device(
+    args: Sequence[int], known_details: CallDetails
+) -> tuple[str, tuple[WaitTarget, ...]]:
+    file = known_details.files[0] if known_details.files else None
     path = "?" if file is None else file.target
     number = args[1] & 0xFFFFFFFF
     kind = (number >> 8) & 0xFF
@@ -187,17 +195,19 @@ def _on_device(args: Sequence[int], known: CallDetails) -> tuple[str, tuple[Wait
     return f"ioctl {number:#x} on {path}{driver}", (target,)
 
 
-def _on_files(name: str, known: CallDetails) -> tuple[str, tuple[WaitTarget, ...]]:
-    targets = tuple(target for each in known.files for target in _ends_of(each, known))
-    shown = [_file(each, known) for each in known.files[:_SHOWN]]
-    more = len(known.files) - len(shown)
+def _on_files(name: str, known_details: CallDetails) -> tuple[str, tuple[WaitTarget, ...]]:
+    targets = tuple(
+        target for file in known_details.files for target in _ends_of(file, known_details)
+    )
+    shown = [_file(file, known_details) for file in known_details.files[:_SHOWN]]
+    more = len(known_details.files) - len(shown)
     if more > 0:
         shown.append(f"and {more} more")
     return f"{name} {', '.join(shown)}", targets
 
 
-def _ends_of(file: WaitedFile, known: CallDetails) -> Sequence[WaitTarget]:
-    ends = known.ends.get(file.fd)
+def _ends_of(file: WaitedFile, known_details: CallDetails) -> Sequence[WaitTarget]:
+    ends = known_details.ends.get(file.fd)
     if ends:
         return ends
     kind = {"fifo": "pipe", "tty": "user", "null": "file", "other": "file"}.get(
@@ -206,9 +216,9 @@ def _ends_of(file: WaitedFile, known: CallDetails) -> Sequence[WaitTarget]:
     return (WaitTarget(kind, file.target, fd=file.fd),)
 
 
-def _file(file: WaitedFile, known: CallDetails) -> str:
+def _file(file: WaitedFile, known_details: CallDetails) -> str:
     where = f"fd {file.fd} " if file.fd >= 0 else ""
-    ends = known.ends.get(file.fd, ())
+    ends = known_details.ends.get(file.fd, ())
     if ends:
         return f"{where}{ends[0].kind} with {_names(ends)}"
     if file.kind == "file":
@@ -218,7 +228,7 @@ def _file(file: WaitedFile, known: CallDetails) -> str:
 
 
 def _names(targets: Sequence[WaitTarget]) -> str:
-    shown = [each.text for each in targets[:_SHOWN]]
+    shown = [target.text for target in targets[:_SHOWN]]
     more = len(targets) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
 

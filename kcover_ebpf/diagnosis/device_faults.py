@@ -8,14 +8,14 @@ from itertools import islice
 
 from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.snapshot import Finding
-from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.facts.devices import DeviceFault, DriverCall, PortChange
 from kcover_ebpf.facts.kernel import Fact
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.tunables.diagnosis import HARMLESS_NS, RELATED_FAULTS_NS
 
 PORT_UP = "port up"
-"""Code of the word that an RDMA port is back (`hardware.fault_rules.of_port`)."""
+"""Code of the word that an RDMA port is back (`devices.fault_rules.of_port`)."""
 _MOST_EXPLAINING = 3
 """Drivers log a line for each of the parts of a GPU that met the same error."""
 
@@ -43,37 +43,37 @@ class DeviceFaults:
         if fault.code == PORT_UP:
             same = (fault.pid, fault.device)
             self._faults = [
-                each
-                for each in self._faults
-                if not each.if_stalled or (each.pid, each.device) != same
+                device_fault
+                for device_fault in self._faults
+                if not device_fault.if_stalled or (device_fault.pid, device_fault.device) != same
             ]
         self._faults.append(fault)
 
-    def located(self, found: Finding, ranks: Mapping[Pid, ProcessHistory]) -> Finding:
+    def located(self, finding: Finding, ranks: Mapping[Pid, ProcessHistory]) -> Finding:
         """The finding with its device, where it is a driver call that hangs or a link that is down."""
-        if found.kind is VerdictKind.LOST_LINK:
-            return self._with_port(found, ranks)
-        call = None if found.pid is None else self._calls.get(found.pid)
-        if found.cause is not Cause.DRIVER_STUCK or call is None:
-            return found
+        if finding.kind is VerdictKind.LOST_LINK:
+            return self._with_port(finding, ranks)
+        call = None if finding.pid is None else self._calls.get(finding.pid)
+        if finding.cause is not Cause.DRIVER_STUCK or call is None:
+            return finding
         where = f" at {call.device}" if call.device else ""
         text = (
             f"thread {call.tid} is in a call of {call.node}{where} that no signal can interrupt (state D, "
             f"{call.wait_channel or 'unknown function'})"
         )
-        said = Evidence(EvidenceKind.SINK, text)
-        culprit = replace(found.culprit or Culprit(), device=call.device or None)
-        return replace(found, culprit=culprit, evidence=(*found.evidence, said))
+        evidence = Evidence(EvidenceKind.SINK, text)
+        culprit = replace(finding.culprit or Culprit(), device=call.device or None)
+        return replace(finding, culprit=culprit, evidence=(*finding.evidence, evidence))
 
-    def _with_port(self, found: Finding, ranks: Mapping[Pid, ProcessHistory]) -> Finding:
-        local = {each.local[0] for view in ranks.values() for each in view.sockets.values()}
+    def _with_port(self, finding: Finding, ranks: Mapping[Pid, ProcessHistory]) -> Finding:
+        local = {socket.local[0] for view in ranks.values() for socket in view.sockets.values()}
         for port in self._ports_down.values():
             if local.intersection(port.addresses):
                 text = f"port {port.port} of the job's connections is down: {port.text}"
-                said = Evidence(EvidenceKind.EVENT, text)
-                culprit = replace(found.culprit or Culprit(), device=port.device or port.port)
-                return replace(found, culprit=culprit, evidence=(said, *found.evidence))
-        return found
+                evidence = Evidence(EvidenceKind.EVENT, text)
+                culprit = replace(finding.culprit or Culprit(), device=port.device or port.port)
+                return replace(finding, culprit=culprit, evidence=(evidence, *finding.evidence))
+        return finding
 
     @property
     def reported(self) -> tuple[DeviceFault, ...]:
@@ -88,20 +88,20 @@ class DeviceFaults:
             if (stalled if fault.if_stalled else silent) or now_ns - fault.boottime_ns < HARMLESS_NS
         ]
 
-    def explained(self, failed: Finding) -> Finding:
+    def explained(self, failed_finding: Finding) -> Finding:
         """A failure with what the devices of the process that failed announced shortly before it.
 
         An error of the program on its GPU (Xid 13, 31) ends no other process, but says more than its exit code.
         """
-        where = failed.culprit or Culprit()
+        where = failed_finding.culprit or Culprit()
         texts = dict.fromkeys(
             fault.text
             for fault in self._faults
             if fault.pid in (where.pid, where.tid)
-            and 0 <= failed.since_ns - fault.boottime_ns < HARMLESS_NS
+            and 0 <= failed_finding.since_ns - fault.boottime_ns < HARMLESS_NS
         )
         said = [Evidence(EvidenceKind.EVENT, text) for text in islice(texts, _MOST_EXPLAINING)]
-        return replace(failed, evidence=(*failed.evidence, *said))
+        return replace(failed_finding, evidence=(*failed_finding.evidence, *said))
 
     def judge(self, views: Mapping[Pid, ProcessHistory], stalled: bool) -> Finding | None:
         """The finding for the first fault that ends the job; None if there is none.
@@ -123,7 +123,7 @@ class DeviceFaults:
             if abs(fault.boottime_ns - first.boottime_ns) <= RELATED_FAULTS_NS
         ]
         texts = dict.fromkeys((first.text, *(fault.text for fault in related)))
-        owners = {_owner(views, each.pid) for each in lethal if each.device == first.device}
+        owners = {_owner(views, fault.pid) for fault in lethal if fault.device == first.device}
         owner = _owner(views, first.pid) if len(owners) == 1 else None
         if owner is None:
             text = f"{len(owners)} processes of the job have {first.device} open: no culprit identified"
@@ -143,5 +143,5 @@ class DeviceFaults:
 
 def _owner(views: Mapping[Pid, ProcessHistory], pid: Pid) -> Pid:
     """The rank that a process belongs to, or itself."""
-    member = views[pid].member
+    member = views[pid].membership
     return member.owner if member and member.owner is not None else pid

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from kcover_ebpf.diagnosis import stacks, tcp_links
 from kcover_ebpf.diagnosis.process import ProcessHistory
-from kcover_ebpf.diagnosis.process_state import EFFORT, State
-from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.snapshot import JobSnapshot
-from kcover_ebpf.diagnosis.verdict import Evidence, EvidenceKind
 from kcover_ebpf.facts.devices import GpuUse
+from kcover_ebpf.model.process_state import EFFORT, State
+from kcover_ebpf.model.rank_snapshot import RankSnapshot
+from kcover_ebpf.model.verdict import Evidence, EvidenceKind
 
 _ENDLESS = {
     State.STOPPED: "only an external signal can resume it",
@@ -29,100 +29,105 @@ _INSIDE = frozenset(
 page fault or a call to a service is alone there in every healthy checkpoint and evaluation, too."""
 
 
-def time(each: RankSnapshot) -> list[Evidence]:
+def time(rank: RankSnapshot) -> list[Evidence]:
     """Its silence, if it is longer than this rank ever was silent while healthy."""
-    threshold = each.threshold_s
-    if threshold is None or each.age_s < threshold:
+    threshold = rank.threshold_s
+    if threshold is None or rank.age_s < threshold:
         return []
     text = (
-        f"{name(each)} has made no progress for {each.age_s:.1f} s "
+        f"{name(rank)} has made no progress for {rank.age_s:.1f} s "
         f"(learned stall threshold {threshold:.1f} s)"
     )
     return [Evidence(EvidenceKind.TIME, text)]
 
 
-def peers(culprit: RankSnapshot, ranks: Sequence[RankSnapshot]) -> list[Evidence]:
+def peers(culprit_rank: RankSnapshot, ranks: Sequence[RankSnapshot]) -> list[Evidence]:
     """The others, if every one of them waits."""
-    others = [each for each in ranks if each.pid != culprit.pid]
-    if not others or any(each.state in EFFORT for each in others):
+    others = [rank for rank in ranks if rank.pid != culprit_rank.pid]
+    if not others or any(rank.state in EFFORT for rank in others):
         return []
-    shortest = min(each.age_s for each in others)
+    shortest = min(rank.age_s for rank in others)
     text = f"all {len(others)} other ranks have waited for at least {shortest:.1f} s"
     return [Evidence(EvidenceKind.PEERS, text)]
 
 
-def unread(snapshot: JobSnapshot, each: RankSnapshot) -> list[Evidence]:
+def unread(snapshot: JobSnapshot, rank: RankSnapshot) -> list[Evidence]:
     """What its peers sent and it did not read."""
-    if each.pid not in snapshot.ranks:
+    if rank.pid not in snapshot.ranks:
         return []
-    size, count = tcp_links.unread(each, snapshot.ends, snapshot.ranks)
+    size, count = tcp_links.unread(rank, snapshot.ends, snapshot.ranks)
     if not count:
         return []
-    text = f"{name(each)} left {size} B from {count} peer connections unread"
+    text = f"{name(rank)} left {size} B from {count} peer connections unread"
     return [Evidence(EvidenceKind.EDGE, text)]
 
 
-def sender(snapshot: JobSnapshot, each: RankSnapshot) -> list[Evidence]:
+def sender(snapshot: JobSnapshot, rank: RankSnapshot) -> list[Evidence]:
     """Its last sending, if that was before those of all other ranks."""
     lag = tcp_links.oldest_sender(snapshot.ranks, snapshot.ends)
-    if lag is None or lag[0] != each.pid:
+    if lag is None or lag[0] != rank.pid:
         return []
     return [
         Evidence(
             EvidenceKind.EDGE,
-            f"{name(each)}'s last send was {lag[1]:.2f} s before any other rank's",
+            f"{name(rank)}'s last send was {lag[1]:.2f} s before any other rank's",
         )
     ]
 
 
-def endless(first: RankSnapshot, end: RankSnapshot) -> list[Evidence]:
+def endless(first_rank: RankSnapshot, end_rank: RankSnapshot) -> list[Evidence]:
     """The state at the end of its chain, if no process of the job can end that."""
-    why = _ENDLESS.get(end.state) or (_PROVEN.get(end.state) if end.proven else None)
-    if why is None and first.state is State.LOCK and end.pid != first.pid and _waits(end):
-        why = f"it owns the lock that {name(first)} waits for, and is itself waiting"
-    return [] if why is None else [Evidence(EvidenceKind.STATE, f"{name(end)}: {why}")]
+    why = _ENDLESS.get(end_rank.state) or (_PROVEN.get(end_rank.state) if end_rank.proven else None)
+    if (
+        why is None
+        and first_rank.state is State.LOCK
+        and end_rank.pid != first_rank.pid
+        and _waits(end_rank)
+    ):
+        why = f"it owns the lock that {name(first_rank)} waits for, and is itself waiting"
+    return [] if why is None else [Evidence(EvidenceKind.STATE, f"{name(end_rank)}: {why}")]
 
 
-def is_inside(first: RankSnapshot, end: RankSnapshot) -> bool:
-    """True if what `first` waits for lies within the job, so that to be elsewhere than its peers is a fault.
+def is_inside(first_rank: RankSnapshot, end_rank: RankSnapshot) -> bool:
+    """True if what `first_rank` waits for lies within the job, so that to be elsewhere than its peers is a fault.
 
     What a loader, a lock's holder or a program it started waits for is not known well enough to say so.
     """
-    if end.pid != first.pid or end.state not in _INSIDE:
+    if end_rank.pid != first_rank.pid or end_rank.state not in _INSIDE:
         return False
-    return end.state is not State.READ or bool(end.waits_for)
+    return end_rank.state is not State.READ or bool(end_rank.waits_for)
 
 
 def place(
-    snapshot: JobSnapshot, each: RankSnapshot, ranks: Sequence[RankSnapshot]
+    snapshot: JobSnapshot, rank: RankSnapshot, ranks: Sequence[RankSnapshot]
 ) -> list[Evidence]:
     """Its place in the code, if it is a loop, one apart from its peers', or one where none waited while healthy."""
-    if each.state is State.SPINNING:
-        text = f"the registers of {name(each)} keep returning to a few values: a tight loop"
+    if rank.state is State.SPINNING:
+        text = f"the registers of {name(rank)} keep returning to a few values: a tight loop"
         return [Evidence(EvidenceKind.STACK, text)]
-    if not each.stack:
+    if not rank.stack:
         return []
-    others = [other for other in ranks if other.pid != each.pid]
-    if each.state is State.FUTEX and others and all(_asks(other) for other in others):
-        text = f"{name(each)} sleeps on a lock, while the {len(others)} others keep polling for their peers"
+    others = [other for other in ranks if other.pid != rank.pid]
+    if rank.state is State.FUTEX and others and all(_asks(other) for other in others):
+        text = f"{name(rank)} sleeps on a lock, while the {len(others)} others keep polling for their peers"
         return [Evidence(EvidenceKind.STACK, text)]
-    if snapshot.knows_waits and not each.known_wait:
-        text = f"{name(each)} waits where no rank of this job waited while it was healthy"
+    if snapshot.knows_waits and not rank.known_wait:
+        text = f"{name(rank)} waits where no rank of this job waited while it was healthy"
         return [Evidence(EvidenceKind.STACK, text)]
     by_pid = {other.pid: other.stack for other in ranks if other.stack}
-    if each.pid not in stacks.minority(stacks.groups(by_pid)):
+    if rank.pid not in stacks.minority(stacks.groups(by_pid)):
         return []
-    text = f"{name(each)} waits at a different place from the {len(by_pid) - 1} other ranks"
+    text = f"{name(rank)} waits at a different place from the {len(by_pid) - 1} other ranks"
     return [Evidence(EvidenceKind.STACK, text)]
 
 
-def _asks(each: RankSnapshot) -> bool:
+def _asks(rank: RankSnapshot) -> bool:
     # a rank that burns a CPU is not read, so it has no stack
-    return each.state in (State.PEERS, State.SPINNING) and not each.thread_read
+    return rank.state in (State.PEERS, State.SPINNING) and not rank.thread_read
 
 
-def _waits(each: RankSnapshot) -> bool:
-    return each.state in (State.PEERS, State.FUTEX, State.LOCK)
+def _waits(rank: RankSnapshot) -> bool:
+    return rank.state in (State.PEERS, State.FUTEX, State.LOCK)
 
 
 _SHOWN_S = 5.0
@@ -134,20 +139,20 @@ _USES = {
 }
 
 
-def gpus(ranks: Sequence[RankSnapshot], culprit: RankSnapshot | None = None) -> list[Evidence]:
+def gpus(ranks: Sequence[RankSnapshot], culprit_rank: RankSnapshot | None = None) -> list[Evidence]:
     """What the GPUs of the ranks are used for, if they do no work; the culprit's apart from the others'."""
-    seen = {each.pid: each.gpu for each in ranks if each.gpu and each.gpu.use_age_s >= _SHOWN_S}
+    seen = {rank.pid: rank.gpu for rank in ranks if rank.gpu and rank.gpu.use_age_s >= _SHOWN_S}
     texts = []
-    own = seen.pop(culprit.pid, None) if culprit is not None else None
-    if own is not None and culprit is not None and own.use in _USES:
+    own = seen.pop(culprit_rank.pid, None) if culprit_rank is not None else None
+    if own is not None and culprit_rank is not None and own.use in _USES:
         power = "" if own.power_w is None else f" ({own.power_w:.0f} W)"
         devices = ", ".join(own.devices)
         texts.append(
-            f"GPU {devices} of {name(culprit)} has been {_USES[own.use]} for {own.use_age_s:.1f} s{power}"
+            f"GPU {devices} of {name(culprit_rank)} has been {_USES[own.use]} for {own.use_age_s:.1f} s{power}"
         )
     for use, text in _USES.items():
-        if count := sum(each.use is use for each in seen.values()):
-            others = "other ranks" if culprit is not None else "ranks"
+        if count := sum(gpu.use is use for gpu in seen.values()):
+            others = "other ranks" if culprit_rank is not None else "ranks"
             texts.append(f"the GPUs of {count} of {len(seen)} {others} are {text}")
     return [Evidence(EvidenceKind.GPU, "; ".join(texts))] if texts else []
 
@@ -157,6 +162,6 @@ def name(each: RankSnapshot | ProcessHistory) -> str:
     return f"rank {each.rank}" if each.rank is not None else f"process {each.pid}"
 
 
-def ago(each: RankSnapshot) -> str:
+def ago(rank: RankSnapshot) -> str:
     """Since when it is in its state, for people."""
-    return f"for {each.age_s:.1f} s"
+    return f"for {rank.age_s:.1f} s"

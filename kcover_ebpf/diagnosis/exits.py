@@ -21,18 +21,11 @@ from kcover_ebpf.diagnosis.announcements import (
 from kcover_ebpf.diagnosis.evidence import name
 from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.rank_numbers import restarts_left
-from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.snapshot import Finding
-from kcover_ebpf.diagnosis.verdict import (
-    RAISED,
-    Cause,
-    Culprit,
-    Evidence,
-    EvidenceKind,
-    VerdictKind,
-)
 from kcover_ebpf.facts.kernel import ProcessExit
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.model.roles import Role
+from kcover_ebpf.model.verdict import RAISED, Cause, Culprit, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.tunables.diagnosis import FAILURE_SETTLE_NS, GAVE_UP_SEEN_NS
 
 if TYPE_CHECKING:
@@ -50,56 +43,68 @@ def failure_of(job: Job) -> Finding | None:
     first = members.views.get(failures[0].pid)
     launcher = None if first is None else members.launcher_of(first)
     survivors, longest_s = job.attention.stacks_of(job.waiting), job.pace.longest_s
-    found = judge_failure(
+    finding = judge_failure(
         job.announced, members.views, survivors, longest_s, launcher, whole=job.whole
     )
-    return found and job.faults.explained(found)
+    return finding and job.faults.explained(finding)
 
 
 def judge_failure(
-    announced: Announcements,
+    announcements: Announcements,
     views: Mapping[Pid, ProcessHistory],
     survivor_stacks: Mapping[Pid, stacks.Stack],
     longest_s: float,
-    launcher: ProcessHistory | None = None,
+    process: ProcessHistory | None = None,
     *,
     whole: bool = True,
 ) -> Finding | None:
     """The finding for the first failure; None if there is none, or if the whole job was ended.
 
-    `longest_s`: the longest step so far. `launcher`: of the one that failed first, if it lives. `whole`: all ranks are
+    `longest_s`: the longest step so far. `process`: of the one that failed first, if it lives. `whole`: all ranks are
     among `views`; else nothing shows that the whole job was ended.
     """
-    if not announced.failures:
+    if not announcements.failures:
         return None
-    first = _first(announced.failures, views)
-    view = views[first.pid]
+    first = _first(announcements.failures, views)
+    process_history = views[first.pid]
     ranks = {
-        pid: each for pid, each in views.items() if each.member and each.member.role is Role.RANK
+        pid: other_process
+        for pid, other_process in views.items()
+        if other_process.membership and other_process.membership.role is Role.RANK
     }
-    alive = [pid for pid, each in ranks.items() if each.exit is None]
-    if whole and not alive and _ended_from_outside(announced, ranks):
+    alive = [pid for pid, rank in ranks.items() if rank.exit is None]
+    if whole and not alive and _ended_from_outside(announcements, ranks):
         return None
     victims = tuple(alive)
-    evidence = [Evidence(EvidenceKind.EVENT, reported(view, first, announced))]
+    evidence = [Evidence(EvidenceKind.EVENT, reported(process_history, first, announcements))]
     evidence += _dumps(ranks.values())
-    evidence += _restarts(view, launcher)
+    evidence += _restarts(process_history, process)
     gone = gone_before(first, ranks, longest_s)
-    earlier = _ended_before(announced, first, gone, views)
+    earlier = _ended_before(announcements, first, gone, views)
     if earlier is not None:
-        cause, there, text = earlier
+        cause, there_process, text = earlier
         evidence.insert(0, Evidence(EvidenceKind.EVENT, text))
-        return crashed(cause, first.boottime_ns, there, evidence, victims)
+        return crashed(cause, first.boottime_ns, there_process, evidence, victims)
     odd = _skipped(first, ranks, survivor_stacks)
-    if odd is not None and view.member is not None and view.member.role is Role.RANK:
+    if (
+        odd is not None
+        and process_history.membership is not None
+        and process_history.membership.role is Role.RANK
+    ):
         evidence.append(_apart(odd, survivor_stacks, ranks))
         return crashed(Cause.COLLECTIVE_MISMATCH, first.boottime_ns, ranks[odd], evidence, victims)
-    late = _awaited(announced, first, views)
+    late = _awaited(announcements, first, views)
     if late is not None:
         evidence.append(Evidence(EvidenceKind.PEERS, late.text))
-        there = views[late.rank.pid]
-        return crashed(Cause.TIMED_OUT, first.boottime_ns, there, evidence, victims)
-    return crashed(cause_of(view, first, announced), first.boottime_ns, view, evidence, victims)
+        there_process = views[late.rank.pid]
+        return crashed(Cause.TIMED_OUT, first.boottime_ns, there_process, evidence, victims)
+    return crashed(
+        cause_of(process_history, first, announcements),
+        first.boottime_ns,
+        process_history,
+        evidence,
+        victims,
+    )
 
 
 def _apart(
@@ -111,17 +116,17 @@ def _apart(
 
 
 def _awaited(
-    announced: Announcements, first: ProcessExit, views: Mapping[Pid, ProcessHistory]
+    announcements: Announcements, first_exit: ProcessExit, views: Mapping[Pid, ProcessHistory]
 ) -> gave_up.Awaited | None:
     """The rank for whose sake another gave up; None where that one died of something else, or was served at last."""
-    late = announced.awaited
-    if late is None or first.pid not in late.waiting or late.rank.pid not in views:
+    late = announcements.awaited
+    if late is None or first_exit.pid not in late.waiting or late.rank.pid not in views:
         return None
-    if cause_of(views[first.pid], first, announced) not in RAISED:
+    if cause_of(views[first_exit.pid], first_exit, announcements) not in RAISED:
         return None
-    there = views[late.rank.pid]
-    was_alive = there.exit is None or there.exit.boottime_ns >= first.boottime_ns
-    is_recent = first.boottime_ns - late.at_ns <= GAVE_UP_SEEN_NS
+    process = views[late.rank.pid]
+    was_alive = process.exit is None or process.exit.boottime_ns >= first_exit.boottime_ns
+    is_recent = first_exit.boottime_ns - late.at_ns <= GAVE_UP_SEEN_NS
     was_served = any(views[pid].data_ns > late.at_ns for pid in late.waiting if pid in views)
     return late if was_alive and is_recent and not was_served else None
 
@@ -129,15 +134,15 @@ def _awaited(
 def _first(failures: Sequence[ProcessExit], views: Mapping[Pid, ProcessHistory]) -> ProcessExit:
     # a rank that dies with its loaders is to be reported, whichever of them was reaped first
     first = failures[0]
-    member = views[first.pid].member
+    member = views[first.pid].membership
     owner = member.owner if member is not None else None
     # a rank that raises for the lack of its loader is its victim; one that was killed with it is not
-    return next((each for each in failures if each.pid == owner and each.signal), first)
+    return next((failure for failure in failures if failure.pid == owner and failure.signal), first)
 
 
 def _ended_before(
-    announced: Announcements,
-    first: ProcessExit,
+    announcements: Announcements,
+    first_exit: ProcessExit,
     gone: Sequence[ProcessExit],
     views: Mapping[Pid, ProcessHistory],
 ) -> tuple[Cause, ProcessHistory, str] | None:
@@ -145,16 +150,20 @@ def _ended_before(
     left = left_before(gone)
     if left is not None:
         return Cause.LEFT_EARLY, views[left], f"{name(views[left])} exited with code 0 before that"
-    killed = [each for each in gone if is_by_launcher(each, announced, views)]
+    killed = [
+        process_exit for process_exit in gone if is_by_launcher(process_exit, announcements, views)
+    ]
     # a launcher that ends several ends the job, and some rank notices before its turn
-    if len(killed) != 1 or cause_of(views[first.pid], first, announced) not in RAISED:
+    if len(killed) != 1 or cause_of(views[first_exit.pid], first_exit, announcements) not in RAISED:
         return None
-    view = views[killed[0].pid]
-    return Cause.KILLED, view, reported(view, killed[0], announced)
+    process = views[killed[0].pid]
+    return Cause.KILLED, process, reported(process, killed[0], announcements)
 
 
 def _skipped(
-    first: ProcessExit, ranks: Mapping[Pid, ProcessHistory], survivors: Mapping[Pid, stacks.Stack]
+    first_exit: ProcessExit,
+    ranks: Mapping[Pid, ProcessHistory],
+    survivors: Mapping[Pid, stacks.Stack],
 ) -> Pid | None:
     """The survivor that waits in another collective than the rest; None unless two signs agree.
 
@@ -162,7 +171,7 @@ def _skipped(
     has sent after the other: it entered its collective last, and what it sent there killed the
     receiver.
     """
-    if first.signal not in (0, signal.SIGABRT) or len(survivors) < 2:
+    if first_exit.signal not in (0, signal.SIGABRT) or len(survivors) < 2:
         return None
     apart = stacks.groups(survivors)
     if len(apart) != 2:
@@ -170,25 +179,27 @@ def _skipped(
     odd = stacks.minority(apart)
     if len(odd) == 1:
         return odd[0]
-    ends = endpoints.EndpointIndex(ranks.values())
-    newest = endpoints.newest_sender({pid: ranks[pid] for pid in survivors}, ends)
+    endpoint_index = endpoints.EndpointIndex(ranks.values())
+    newest = endpoints.newest_sender({pid: ranks[pid] for pid in survivors}, endpoint_index)
     return newest[0] if newest is not None and len(survivors) == 2 else None
 
 
-def _ended_from_outside(announced: Announcements, ranks: Mapping[Pid, ProcessHistory]) -> bool:
+def _ended_from_outside(announcements: Announcements, ranks: Mapping[Pid, ProcessHistory]) -> bool:
     exits = [view.exit for view in ranks.values() if view.exit is not None]
     return bool(exits) and all(
-        each.signal in ENDING_SIGNALS and each.pid not in announced.oom for each in exits
+        exit_.signal in ENDING_SIGNALS and exit_.pid not in announcements.oom for exit_ in exits
     )
 
 
-def cause_of(view: ProcessHistory, leaving: ProcessExit, announced: Announcements) -> Cause:
+def cause_of(
+    process: ProcessHistory, process_exit: ProcessExit, announcements: Announcements
+) -> Cause:
     """Why a rank ended, or the rank of a loader cannot continue."""
-    if leaving.pid in announced.oom:
+    if process_exit.pid in announcements.oom:
         return Cause.OOM_KILLED
-    if view.member is not None and view.member.role is Role.LOADER:
+    if process.membership is not None and process.membership.role is Role.LOADER:
         return Cause.LOADER_DIED
-    return cause_of_signal(leaving.signal) if leaving.signal else Cause.EXITED
+    return cause_of_signal(process_exit.signal) if process_exit.signal else Cause.EXITED
 
 
 def cause_of_signal(number: int) -> Cause:
@@ -198,23 +209,31 @@ def cause_of_signal(number: int) -> Cause:
     return Cause.SEGFAULT if number in _CRASH_SIGNALS else Cause.KILLED
 
 
-def reported(view: ProcessHistory, leaving: ProcessExit, announced: Announcements) -> str:
+def reported(
+    process: ProcessHistory, process_exit: ProcessExit, announcements: Announcements
+) -> str:
     """How a process ended, and who ended it, as a sentence."""
-    if leaving.signal:
-        how = f"{'is dying of' if view.is_dying else 'died by'} {signal_name(leaving.signal)}"
-        sent = announced.signals.get(leaving.pid)
-        if leaving.pid in announced.oom:
+    if process_exit.signal:
+        how = (
+            f"{'is dying of' if process.is_dying else 'died by'} {signal_name(process_exit.signal)}"
+        )
+        sent = announcements.signals.get(process_exit.pid)
+        if process_exit.pid in announcements.oom:
             how += ", chosen by the out-of-memory killer"
-        elif sent is not None and sent.signal == leaving.signal and sent.sender_pid:
-            own = sent.sender_pid == leaving.pid
+        elif sent is not None and sent.signal == process_exit.signal and sent.sender_pid:
+            own = sent.sender_pid == process_exit.pid
             how += (
                 " raised by itself" if own else f" sent by {sent.sender_comm} ({sent.sender_pid})"
             )
-        how += ", and its core was dumped" if leaving.core_dumped else ""
+        how += ", and its core was dumped" if process_exit.core_dumped else ""
     else:
-        how = f"exited with code {leaving.exit_code}"
-    what = "" if view.member is None or view.member.role is Role.RANK else "a data loader of "
-    return f"{what}{name(view)} (pid {leaving.pid}, {leaving.comm}) {how}"
+        how = f"exited with code {process_exit.exit_code}"
+    what = (
+        ""
+        if process.membership is None or process.membership.role is Role.RANK
+        else "a data loader of "
+    )
+    return f"{what}{name(process)} (pid {process_exit.pid}, {process_exit.comm}) {how}"
 
 
 def signal_name(number: int) -> str:
@@ -237,30 +256,30 @@ def _dumps(ranks: Iterable[ProcessHistory]) -> list[Evidence]:
     ]
 
 
-def _restarts(view: ProcessHistory, launcher: ProcessHistory | None) -> list[Evidence]:
+def _restarts(process: ProcessHistory, launcher_process: ProcessHistory | None) -> list[Evidence]:
     """That its launcher is about to start the ranks again, as torchrun does with `--max-restarts`."""
-    left = 0 if view.seen is None else restarts_left(view.seen.rank_environ)
-    if launcher is None or left <= 0:
+    left = 0 if process.seen is None else restarts_left(process.seen.rank_environ)
+    if launcher_process is None or left <= 0:
         return []
-    text = f"{launcher.comm} ({launcher.pid}) starts failed ranks again, {left} more time(s)"
+    text = f"{launcher_process.comm} ({launcher_process.pid}) starts failed ranks again, {left} more time(s)"
     return [Evidence(EvidenceKind.SINK, text)]
 
 
 def crashed(
     cause: Cause,
     since_ns: int,
-    view: ProcessHistory,
+    process: ProcessHistory,
     evidence: list[Evidence],
     victims: tuple[Pid, ...],
 ) -> Finding:
     """A finding that names a process that ended, or the rank that it belonged to."""
-    member = view.member
-    owner = member.owner if member and member.owner is not None else view.pid
+    member = process.membership
+    owner = member.owner if member and member.owner is not None else process.pid
     return Finding(
         VerdictKind.CRASHED,
         cause,
         since_ns,
-        Culprit(view.rank, owner, view.pid),
+        Culprit(process.rank, owner, process.pid),
         tuple(evidence),
         tuple(pid for pid in victims if pid != owner),
     )

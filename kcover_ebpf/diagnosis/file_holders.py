@@ -17,18 +17,18 @@ from kcover_ebpf.ids import Inode, Pid
 class FileHolders:
     """Of the members as they are when it is first asked."""
 
-    def __init__(self, members: Members, ends: EndpointIndex) -> None:
-        self._members, self._ends = members, ends
+    def __init__(self, members: Members, endpoints: EndpointIndex) -> None:
+        self._members, self._ends = members, endpoints
 
     def of(self, pid: Pid, waited: WaitedFile) -> tuple[Pid, ...]:
         """Living processes of the job that hold the other end of a pipe or connection."""
-        view = self._members.views[pid]
-        socket = view.sockets.get(waited.fd)
+        process = self._members.views[pid]
+        socket = process.sockets.get(waited.fd)
         if socket is not None:
             peer = self._ends.peer(socket)
             return () if peer is None else (peer,)
         inodes: set[Inode] = {waited.inode}
-        for descriptor in view.descriptors.values():
+        for descriptor in process.descriptors.values():
             if descriptor.fd == waited.fd:
                 inodes = {descriptor.peer_inode or descriptor.inode}
         found = {other for inode in inodes for other in self._opened_by.get(inode, ())}
@@ -37,8 +37,8 @@ class FileHolders:
     @cached_property
     def _opened_by(self) -> dict[Inode, set[Pid]]:
         found: dict[Inode, set[Pid]] = defaultdict(set)
-        for view in self._members.views.values():
-            if view.exit is None:
-                for descriptor in view.descriptors.values():
-                    found[descriptor.inode].add(view.pid)
+        for process in self._members.views.values():
+            if process.exit is None:
+                for descriptor in process.descriptors.values():
+                    found[descriptor.inode].add(process.pid)
         return found

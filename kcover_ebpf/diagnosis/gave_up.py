@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from kcover_ebpf.diagnosis import control_group, evidence, wait_chain
 from kcover_ebpf.diagnosis.process import ProcessHistory
-from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.snapshot import JobSnapshot
 from kcover_ebpf.ids import NS, Pid
+from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.tunables.diagnosis import GAVE_UP_S
 
 
@@ -43,7 +43,7 @@ def is_due(ranks: Iterable[ProcessHistory], now_ns: int) -> bool:
 
     A rank that computes is found in ever new code: that shows progress, and nothing is suspicious.
     """
-    last_ns = max((each.data_ns for each in ranks), default=0)
+    last_ns = max((rank.data_ns for rank in ranks), default=0)
     return last_ns > 0 and now_ns - last_ns >= GAVE_UP_S * NS
 
 
@@ -54,13 +54,13 @@ def awaited(snapshot: JobSnapshot) -> Awaited | None:
     if snapshot.starting or not snapshot.all_seen:
         return None
     # before the dearer question who waits for whom
-    if sum(each.age_s < GAVE_UP_S for each in ranks) > 1:
+    if sum(rank.age_s < GAVE_UP_S for rank in ranks) > 1:
         return None
     waiting, sinks = wait_chain.split(snapshot, ranks)
     if len(sinks) != 1 or not waiting:
         return None
-    waited_s = min(each.age_s for each in waiting)
+    waited_s = min(rank.age_s for rank in waiting)
     if waited_s < max(GAVE_UP_S, *(snapshot.threshold_s(pid) for pid in snapshot.ranks)):
         return None
-    others = frozenset(each.pid for each in waiting)
+    others = frozenset(rank.pid for rank in waiting)
     return Awaited(sinks[0], others, waited_s, snapshot.now_ns)

@@ -23,26 +23,30 @@ _WORDS = {SyscallFamily.READ: STREAM, SyscallFamily.NETWORK: STREAM}
 _WORDS |= dict.fromkeys((SyscallFamily.FILE, SyscallFamily.ASYNC_IO), STORAGE)
 
 
-def beside(view: ProcessHistory, began_ns: int, context: ClassifyContext) -> tuple[str, ...]:
+def beside(process: ProcessHistory, began_ns: int, context: ClassifyContext) -> tuple[str, ...]:
     """What the side threads of a process wait for since its lead began to wait, each word once, in order."""
     since_ns = began_ns - round(HELPER_SINCE_S * NS)
     found = {
-        word for thread in recent(view, since_ns) if (word := _waits_for(thread, view, context))
+        word
+        for thread in recent(process, since_ns)
+        if (word := _waits_for(thread, process, context))
     }
-    if _asks_outside(view, began_ns - NS, context):
+    if _asks_outside(process, began_ns - NS, context):
         found.add(SERVICE)
     return tuple(sorted(found))
 
 
-def recent(view: ProcessHistory, since_ns: int) -> Iterator[ThreadHistory]:
+def recent(process: ProcessHistory, since_ns: int) -> Iterator[ThreadHistory]:
     """The side threads that came to where they are since then, and do not just nap as before."""
-    for thread in view.side_threads:
+    for thread in process.side_threads:
         naps_ns = thread.naps_since_ns
         if thread.sample.idle_since_ns >= since_ns and (naps_ns is None or naps_ns >= since_ns):
             yield thread
 
 
-def _waits_for(thread: ThreadHistory, view: ProcessHistory, context: ClassifyContext) -> str | None:
+def _waits_for(
+    thread: ThreadHistory, process: ProcessHistory, context: ClassifyContext
+) -> str | None:
     sample = thread.sample
     if sample.state is TaskState.UNINTERRUPTIBLE:
         return STORAGE
@@ -52,10 +56,10 @@ def _waits_for(thread: ThreadHistory, view: ProcessHistory, context: ClassifyCon
     if is_timed(sample, context.table):
         return TIMER if _is_timer(sample, context) else None
     if family in (SyscallFamily.READ, SyscallFamily.NETWORK):
-        socket = view.sockets.get(sample.args[0])
+        socket = process.sockets.get(sample.args[0])
         # one that was not seen since was closed before, and the number is another file's
         if socket is not None and socket.boottime_ns >= sample.idle_since_ns:
-            return SERVICE if context.ends.leads_outside(view.pid, socket) else None
+            return SERVICE if context.ends.leads_outside(process.pid, socket) else None
     return _WORDS.get(family)
 
 
@@ -73,12 +77,12 @@ def _is_timer(sample: ThreadSample, context: ClassifyContext) -> bool:
     return ends_ns > context.now_ns and ends_ns - sample.idle_since_ns >= TIMER_LEFT_NS
 
 
-def _asks_outside(view: ProcessHistory, began_ns: int, context: ClassifyContext) -> bool:
+def _asks_outside(process: ProcessHistory, began_ns: int, context: ClassifyContext) -> bool:
     """True if the process has sent a question out of the job since then, and is not known to do so all the time."""
     return any(
         sample.last_send_ns >= began_ns
-        and (not view.traffic.is_habit(sample) or _owes_answer(sample, context.now_ns))
-        for sample in context.ends.outside(view)
+        and (not process.traffic.is_habit(sample) or _owes_answer(sample, context.now_ns))
+        for sample in context.ends.outside(process)
     )
 
 

@@ -22,14 +22,12 @@ from kcover_ebpf.diagnosis.members import Members
 from kcover_ebpf.diagnosis.packet_loss import LossWatch
 from kcover_ebpf.diagnosis.process import Clock, ProcessHistory
 from kcover_ebpf.diagnosis.progress import JobProgress, Stall
-from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.sampling import connected, in_detail, requests
 from kcover_ebpf.diagnosis.senders import Senders
-from kcover_ebpf.diagnosis.silences import Patience, Silences
+from kcover_ebpf.diagnosis.silences import Silences
 from kcover_ebpf.diagnosis.slow_job import slowness
 from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot
 from kcover_ebpf.diagnosis.suspicion import Suspicion
-from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
 from kcover_ebpf.facts.host import (
     CollectivesSeen,
     ProcessSeen,
@@ -58,6 +56,9 @@ from kcover_ebpf.facts.python_stacks import PythonStacksSeen
 from kcover_ebpf.facts.recorders import RecordersSeen
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import NS, Pid
+from kcover_ebpf.model.roles import Role
+from kcover_ebpf.model.silence_summary import Patience
+from kcover_ebpf.model.verdict import Cause, VerdictKind
 from kcover_ebpf.settings import Policy
 from kcover_ebpf.tunables.diagnosis import LONGEST_BURN_NS
 
@@ -103,8 +104,8 @@ class Job:
                 self._view(fact).descriptors[fact.fd, fact.inode] = fact
             case ThreadReading():
                 self.attention.on_reading(fact)
-                if (view := self.members.views.get(fact.pid)) is not None:
-                    view.on_devices(fact)
+                if (process := self.members.views.get(fact.pid)) is not None:
+                    process.on_devices(fact)
             case TcpRetransmit():
                 self.loss.observe(fact, self.members.ranks)
             case Tick():
@@ -153,44 +154,49 @@ class Job:
         return self.members.view(fact.pid, fact.boottime_ns)
 
     def _on_thread(self, sample: ThreadSample) -> None:
-        view = self._view(sample)
-        burned_ns = view.lead.burns_alike_ns if view.lead is not None else None
-        if not view.on_thread(sample, self.table):
+        process = self._view(sample)
+        burned_ns = process.lead.burns_alike_ns if process.lead is not None else None
+        if not process.on_thread(sample, self.table):
             return
         if burned_ns is not None and sample.boottime_ns - burned_ns > LONGEST_BURN_NS:
             self.pace.forget_current(sample.pid, sample.boottime_ns)
         self.progress(sample.pid, sample.boottime_ns)
 
-    def _on_fatal(self, fact: FatalSignal) -> None:
+    def _on_fatal(self, signal: FatalSignal) -> None:
         # of a rank or its loader that is as good as its exit, which may take as long as a core dump
-        view = self.members.views.get(fact.pid)
+        process = self.members.views.get(signal.pid)
         self._classify()
-        if view is None or view.exit is not None or view.role not in (Role.RANK, Role.LOADER):
+        if (
+            process is None
+            or process.exit is not None
+            or process.role not in (Role.RANK, Role.LOADER)
+        ):
             return
-        view.is_dying = True
-        number, comm = fact.signal, fact.comm
+        process.is_dying = True
+        number, comm = signal.signal, signal.comm
         self._leave(
-            view, ProcessExit(fact.boottime_ns, fact.pid, 0, number, core_dumped=False, comm=comm)
+            process,
+            ProcessExit(signal.boottime_ns, signal.pid, 0, number, core_dumped=False, comm=comm),
         )
 
-    def _on_exit(self, fact: ProcessExit) -> None:
-        view = self._view(fact)
-        if view.is_dying:
-            view.is_dying, view.exit = False, self.announced.on_gone(fact)
+    def _on_exit(self, process_exit: ProcessExit) -> None:
+        process = self._view(process_exit)
+        if process.is_dying:
+            process.is_dying, process.exit = False, self.announced.on_gone(process_exit)
             self._alarm = True
         else:
-            self._leave(view, fact)
+            self._leave(process, process_exit)
 
-    def _leave(self, view: ProcessHistory, fact: ProcessExit) -> None:
-        self.attention.unreadable.pop(fact.pid, None)
+    def _leave(self, process: ProcessHistory, process_exit: ProcessExit) -> None:
+        self.attention.unreadable.pop(process_exit.pid, None)
         self._classify()
-        if self.announced.on_exit(view, fact, self.members, self.pace.longest_s):
-            self._forget(self.members.supersede(view))
-        self.members.leave(fact.pid, fact)
-        if view.member is not None and view.member.role in (Role.RANK, Role.LOADER):
+        if self.announced.on_exit(process, process_exit, self.members, self.pace.longest_s):
+            self._forget(self.members.supersede(process))
+        self.members.leave(process_exit.pid, process_exit)
+        if process.membership is not None and process.membership.role in (Role.RANK, Role.LOADER):
             self._alarm = True
         else:
-            self.attention.forget(fact.pid)
+            self.attention.forget(process_exit.pid)
 
     def _forget(self, superseded: Iterable[Pid]) -> None:
         for pid in superseded:
@@ -284,9 +290,9 @@ class Job:
         if former and not self.members.has_ended:
             self.pace.begin_again()
         ranks = self.members.all_ranks
-        for pid, view in self.members.views.items():
+        for pid, process in self.members.views.items():
             if pid in ranks:
-                self.pace.join(view)
+                self.pace.join(process)
             else:
                 self.pace.leave(pid)
 
@@ -317,8 +323,10 @@ class Job:
         # what runs beside the steps is learned soon: a fault may come before the twentieth pass
         rests = rests and all(view.background.is_known for view in self.members.ranks.values())
         if closely.detail is Detail.ALL:
-            for view in self.members.ranks.values():
-                view.sides_asked_ns = now_ns if view.sides_asked_ns is None else view.sides_asked_ns
+            for process in self.members.ranks.values():
+                process.sides_asked_ns = (
+                    now_ns if process.sides_asked_ns is None else process.sides_asked_ns
+                )
         return requests(self.members.views, self.detailed, closely, now_ns, rests=rests)
 
     @property
@@ -367,14 +375,14 @@ class Job:
             return missing or self._healthy()
         snapshot = self.announced.judged(self.snapshot())
         missed = losses.missed(snapshot, self.announced, self.members.views)
-        found = missed or self.faults.located(judge(snapshot), self.members.ranks)
-        self._place = found.cause.value
-        if missing is not None and found.cause not in (Cause.STOPPED, Cause.FROZEN):
+        finding = missed or self.faults.located(judge(snapshot), self.members.ranks)
+        self._place = finding.cause.value
+        if missing is not None and finding.cause not in (Cause.STOPPED, Cause.FROZEN):
             return missing
-        if found.cause is Cause.TRAINING:
+        if finding.cause is Cause.TRAINING:
             return self._healthy(judged=True)
         silent_s = self.pace.silence_s(self.members.ranks, self.now_ns)
-        return at_hard_limit(found, silent_s, self.policy, self.now_ns)
+        return at_hard_limit(finding, silent_s, self.policy, self.now_ns)
 
     def _healthy(self, *, judged: bool = False) -> Finding:
         if not judged and gave_up.is_due(self.members.ranks.values(), self.now_ns):

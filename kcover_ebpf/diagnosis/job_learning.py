@@ -23,20 +23,20 @@ def end_pass(job: Job, ranks: Mapping[Pid, ProcessHistory], tick: Tick) -> None:
         job.senders.observe(ranks.values())
     if job.pace.trained and job.attention.stall is Stall.NONE:
         # one rank may be silent all along, and the others train on
-        for view in ranks.values():
-            view.note_healthy(now_ns, job.table)
-    for view in job.members.views.values():
-        view.passes_without_totals += 1
-        if view.sockets:
-            view.traffic.end_pass(now_ns, tick.period_ns, healthy=healthy)
-        if view.gpus.seen is not None and view.lose_clock(now_ns):
-            job.pace.relearn(view.pid, now_ns)
+        for process in ranks.values():
+            process.note_healthy(now_ns, job.table)
+    for process in job.members.views.values():
+        process.passes_without_totals += 1
+        if process.sockets:
+            process.traffic.end_pass(now_ns, tick.period_ns, healthy=healthy)
+        if process.gpus.seen is not None and process.lose_clock(now_ns):
+            job.pace.relearn(process.pid, now_ns)
 
 
 def _count_payload(job: Job, ranks: Mapping[Pid, ProcessHistory], tick: Tick) -> None:
     for pid, moved in job.moved_bytes.items():
-        view = job.members.views.get(pid)
-        if view is not None and view.on_peer_bytes(moved, tick.boottime_ns):
+        process = job.members.views.get(pid)
+        if process is not None and process.on_peer_bytes(moved, tick.boottime_ns):
             job.progress(pid, tick.boottime_ns)
     if not job.attention.suspicious:
         job.pace.note_payload(sum(job.moved_bytes[pid] for pid in ranks), tick.period_ns)

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 from kcover_ebpf.diagnosis import startup
 from kcover_ebpf.diagnosis.classify import classify
 from kcover_ebpf.diagnosis.classify_context import ClassifyContext
-from kcover_ebpf.diagnosis.collective_counts import counts_of
 from kcover_ebpf.diagnosis.endpoints import EndpointIndex
 from kcover_ebpf.diagnosis.file_holders import FileHolders
-from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.rank_view import Habits, completed
 from kcover_ebpf.diagnosis.recorders import recordings_of
 from kcover_ebpf.diagnosis.snapshot import JobSnapshot
 from kcover_ebpf.diagnosis.stacks import KnownWaits
 from kcover_ebpf.ids import NS, Pid
+from kcover_ebpf.model.collective_counts import counts_of
+from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.tunables.diagnosis import LOSSY_SILENCE_S
 
 if TYPE_CHECKING:
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 def snapshot_of(job: Job) -> JobSnapshot:
     """Everything a judgement needs of a job, as of its last fact."""
     members = job.members
-    ends = EndpointIndex(
+    endpoints = EndpointIndex(
         members.views.values(), elsewhere=members.others_elsewhere(whole=job.whole)
     )
-    habits = _habits(job, ends)
+    habits = _habits(job, endpoints)
     processes = _processes(job, habits)
     reported = job.attention.collectives
     # a lost link shows retransmissions as well, but nothing gets through; silence unseen is the kernel's word
@@ -40,7 +40,7 @@ def snapshot_of(job: Job) -> JobSnapshot:
         now_ns=job.now_ns,
         policy=job.policy,
         processes=processes,
-        ends=ends,
+        ends=endpoints,
         lossy=silent_s < LOSSY_SILENCE_S and is_lossy,
         knows_waits=habits.known.count > 0,
         whole=job.all_here,
@@ -51,10 +51,10 @@ def snapshot_of(job: Job) -> JobSnapshot:
     )
 
 
-def _habits(job: Job, ends: EndpointIndex) -> Habits:
+def _habits(job: Job, endpoints: EndpointIndex) -> Habits:
     return Habits(
         now_ns=job.now_ns,
-        ends=ends,
+        ends=endpoints,
         known=job.attention.known if job.pace.trained else KnownWaits(),
         thresholds_s={pid: job.pace.threshold_s(pid) for pid in job.members.ranks},
         stop_signals=job.announced.stops,
@@ -71,12 +71,12 @@ def _processes(job: Job, habits: Habits) -> Mapping[Pid, RankSnapshot]:
     return {
         pid: completed(classify(view, context).capped(seen_s), view, habits)
         for pid, view in job.members.views.items()
-        if view.member is not None and view.member.owner is not None
+        if view.membership is not None and view.membership.owner is not None
     }
 
 
-def _context(job: Job, ends: EndpointIndex) -> ClassifyContext:
-    members, files = job.members, FileHolders(job.members, ends)
+def _context(job: Job, endpoints: EndpointIndex) -> ClassifyContext:
+    members, files = job.members, FileHolders(job.members, endpoints)
     return ClassifyContext(
         now_ns=job.now_ns,
         policy=job.policy,
@@ -85,6 +85,6 @@ def _context(job: Job, ends: EndpointIndex) -> ClassifyContext:
         holders=files.of,
         readings=job.attention.readings,
         kind=members.kind,
-        ends=ends,
+        ends=endpoints,
         all_here=members.world_size == len(members.all_ranks),
     )

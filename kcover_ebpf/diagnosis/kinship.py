@@ -20,9 +20,10 @@ from kcover_ebpf.diagnosis.endpoints import SERVICE_PORTS, is_loopback
 from kcover_ebpf.diagnosis.monitors import forked_once
 from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.rank_numbers import is_one_process
-from kcover_ebpf.diagnosis.roles import SPAWNED, Role
+from kcover_ebpf.diagnosis.roles import SPAWNED
 from kcover_ebpf.facts.kernel import SocketSample
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.model.roles import Role
 from kcover_ebpf.tunables.diagnosis import (
     CANDIDATES_PASSES,
     STARTER_LEARNED_PASSES,
@@ -64,12 +65,12 @@ class Kinship:
 
     def _find_candidates(self, views: _Views) -> list[Pid]:
         siblings: dict[tuple[Pid, str], dict[Pid, _Name]] = defaultdict(dict)
-        for pid, view in views.items():
-            member, seen, name = view.member, view.seen, _name(view)
-            if view.exit is not None or member is None or seen is None or name is None:
+        for pid, process in views.items():
+            member, seen, name = process.membership, process.seen, _name(process)
+            if process.exit is not None or member is None or seen is None or name is None:
                 continue
             may_be = member.role in (Role.LOADER, Role.HELPER)
-            if pid in self.joined or (may_be and not self._is_certain(view, views)):
+            if pid in self.joined or (may_be and not self._is_certain(process, views)):
                 siblings[seen.ppid, name.comm][pid] = name
         found = [pid for group in siblings.values() for pid in _alike(group)]
         found += self._forked_once(views)
@@ -82,15 +83,19 @@ class Kinship:
         """Processes that work while the rank that started them only waits, and that are not known to be ranks."""
         found = []
         for pid in self.candidates(views):
-            member = views[pid].member
+            member = views[pid].membership
             owner = views.get(member.owner) if member is not None and member.owner else None
             rests = owner is not None and now_ns - _moved_ns(owner) > STARTER_RESTS_NS
             if rests and now_ns - _moved_ns(views[pid]) <= STARTER_RESTS_NS:
                 found.append(pid)
         return found
 
-    def _is_certain(self, view: ProcessHistory, views: _Views) -> bool:
-        owner = views.get(view.member.owner) if view.member and view.member.owner else None
+    def _is_certain(self, process: ProcessHistory, views: _Views) -> bool:
+        owner = (
+            views.get(process.membership.owner)
+            if process.membership and process.membership.owner
+            else None
+        )
         if owner is None:
             return False
         numbered = owner.seen is not None and is_one_process(owner.seen.rank_environ)
@@ -100,7 +105,9 @@ class Kinship:
         """Once a pass: take who is connected to whom; True if that shows a rank that was none before."""
         self._candidates_passes -= 1
         asked = [pid for pid in self.candidates(views) if views[pid].sockets]
-        starters = {view.seen.ppid for pid in self.joined if (view := views.get(pid)) and view.seen}
+        starters = {
+            process.seen.ppid for pid in self.joined if (process := views.get(pid)) and process.seen
+        }
         unsettled = [
             pid for pid, view in views.items() if view.sockets and self._is_open(view, starters)
         ]
@@ -124,45 +131,59 @@ class Kinship:
         return len(self.joined) > known
 
     def _join_watched(
-        self, one: ProcessHistory, other: ProcessHistory, watched: Mapping[Pid, Pid]
+        self, process: ProcessHistory, other_process: ProcessHistory, watched: Mapping[Pid, Pid]
     ) -> None:
         # a fork that is connected to a rank, or to the fork of another one, does the work of the rank that forked it
-        owners = {watched.get(one.pid, one.pid), watched.get(other.pid, other.pid)}
-        ranks = all(each.pid in watched or each.role is Role.RANK for each in (one, other))
+        owners = {
+            watched.get(process.pid, process.pid),
+            watched.get(other_process.pid, other_process.pid),
+        }
+        ranks = all(
+            process_history.pid in watched or process_history.role is Role.RANK
+            for process_history in (process, other_process)
+        )
         if len(owners) == 2 and ranks:
-            self.joined |= {one.pid, other.pid} & watched.keys()
+            self.joined |= {process.pid, other_process.pid} & watched.keys()
 
-    def _is_open(self, view: ProcessHistory, starters: Collection[Pid]) -> bool:
-        if view.exit is not None or view.member is None or view.pid in self._settled:
+    def _is_open(self, process: ProcessHistory, starters: Collection[Pid]) -> bool:
+        if process.exit is not None or process.membership is None or process.pid in self._settled:
             return False
-        watched = view.traffic.learned_passes < STARTER_LEARNED_PASSES
-        starter = view.pid in starters and view.pid not in self.joined and watched
-        return starter or view.member.role is Role.RANK
+        watched = process.traffic.learned_passes < STARTER_LEARNED_PASSES
+        starter = process.pid in starters and process.pid not in self.joined and watched
+        return starter or process.membership.role is Role.RANK
 
     def _meet(
-        self, one: ProcessHistory, other: ProcessHistory, sample: SocketSample, views: _Views
+        self,
+        process: ProcessHistory,
+        other_process: ProcessHistory,
+        sample: SocketSample,
+        views: _Views,
     ) -> None:
-        if one.member is None or other.member is None:
+        if process.membership is None or other_process.membership is None:
             return
-        if one.member.role is Role.RANK and other.member.role is Role.RANK:
-            pair = {one.pid, other.pid}
+        if process.membership.role is Role.RANK and other_process.membership.role is Role.RANK:
+            pair = {process.pid, other_process.pid}
             self._settled |= pair
-            numbered = one.member.rank is not None or other.member.rank is not None
-            if not numbered and _is_one_program(one, other):
+            numbered = (
+                process.membership.rank is not None or other_process.membership.rank is not None
+            )
+            if not numbered and _is_one_program(process, other_process):
                 self.joined |= pair
-        elif _are_siblings(one, other) and not self._is_certain(one, views):
-            self.joined |= {one.pid, other.pid}
-        elif other.pid in self.joined and _is_same_program(one, other):
-            trained = one.traffic.payload_passes(sample) >= STARTER_PASSES
-            self.joined |= {one.pid} if trained else set()
+        elif _are_siblings(process, other_process) and not self._is_certain(process, views):
+            self.joined |= {process.pid, other_process.pid}
+        elif other_process.pid in self.joined and _is_same_program(process, other_process):
+            trained = process.traffic.payload_passes(sample) >= STARTER_PASSES
+            self.joined |= {process.pid} if trained else set()
 
 
-def _leads_to_ranks(view: ProcessHistory, sample: SocketSample, watched: Collection[Pid]) -> bool:
+def _leads_to_ranks(
+    process: ProcessHistory, sample: SocketSample, watched: Collection[Pid]
+) -> bool:
     """True for what connects a numbered rank, or its fork, to ranks on other hosts: to their store, or with payload."""
-    member, seen = view.member, view.seen
+    member, seen = process.membership, process.seen
     if member is None or seen is None or member.rank is None:
         return False
-    if member.role is not Role.RANK and view.pid not in watched:
+    if member.role is not Role.RANK and process.pid not in watched:
         return False
     ports = str(sample.local[1]), str(sample.remote[1])
     if sample.state != "ESTABLISHED" or min(sample.local[1], sample.remote[1]) < SERVICE_PORTS:
@@ -170,13 +191,14 @@ def _leads_to_ranks(view: ProcessHistory, sample: SocketSample, watched: Collect
     if seen.rank_environ.get("MASTER_PORT") in ports:
         return True
     return (
-        not is_loopback(sample.remote[0]) and view.traffic.payload_passes(sample) >= STARTER_PASSES
+        not is_loopback(sample.remote[0])
+        and process.traffic.payload_passes(sample) >= STARTER_PASSES
     )
 
 
-def _moved_ns(view: ProcessHistory) -> int:
-    lead_ns = view.lead.progress_ns if view.lead is not None else 0
-    return max(lead_ns, view.first_seen_ns, view.data_ns)
+def _moved_ns(process: ProcessHistory) -> int:
+    lead_ns = process.lead.progress_ns if process.lead is not None else 0
+    return max(lead_ns, process.first_seen_ns, process.data_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,17 +212,17 @@ class _Name:
     is_renamed: bool
     """It had arguments when it was read, and has taken its name since."""
 
-    def is_like(self, other: _Name) -> bool:
+    def is_like(self, other_name: _Name) -> bool:
         """True if both may run one program.
 
         Actors of Ray differ in nothing but the titles that they give themselves, after some seconds: those that were
         read before have the arguments of their worker, and those that were read later have none.
         """
-        if self.comm != other.comm:
+        if self.comm != other_name.comm:
             return False
-        if self.words is None or other.words is None:
-            return all(each.words is None or each.is_renamed for each in (self, other))
-        return self.words == other.words
+        if self.words is None or other_name.words is None:
+            return all(name.words is None or name.is_renamed for name in (self, other_name))
+        return self.words == other_name.words
 
 
 def _alike(group: Mapping[Pid, _Name]) -> list[Pid]:
@@ -216,8 +238,12 @@ def _alike(group: Mapping[Pid, _Name]) -> list[Pid]:
     ]
 
 
-def _name(view: ProcessHistory) -> _Name | None:
-    return None if view.seen is None else _name_of(view.seen.argv, view.seen.comm, view.name)
+def _name(process: ProcessHistory) -> _Name | None:
+    return (
+        None
+        if process.seen is None
+        else _name_of(process.seen.argv, process.seen.comm, process.name)
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -233,17 +259,17 @@ def _name_of(argv: tuple[str, ...], before: str, comm: str) -> _Name | None:
     return _Name(called, words, is_renamed=before != comm)
 
 
-def _is_one_program(one: ProcessHistory, other: ProcessHistory) -> bool:
-    name, others = _name(one), _name(other)
+def _is_one_program(process: ProcessHistory, other_process: ProcessHistory) -> bool:
+    name, others = _name(process), _name(other_process)
     return name is not None and others is not None and name.is_like(others)
 
 
-def _are_siblings(one: ProcessHistory, other: ProcessHistory) -> bool:
-    return one.ppid == other.ppid and _is_one_program(one, other)
+def _are_siblings(process: ProcessHistory, other_process: ProcessHistory) -> bool:
+    return process.ppid == other_process.ppid and _is_one_program(process, other_process)
 
 
-def _is_same_program(starter: ProcessHistory, started: ProcessHistory) -> bool:
-    above, below = starter.seen, started.seen
+def _is_same_program(starting_process: ProcessHistory, started_process: ProcessHistory) -> bool:
+    above, below = starting_process.seen, started_process.seen
     if above is None or below is None or below.ppid != above.pid:
         return False
     return above.argv == below.argv or SPAWNED in below.argv
@@ -264,7 +290,7 @@ def _from_the_top(views: _Views) -> Iterable[Pid]:
 
 def _depth(pid: Pid, views: _Views) -> int:
     depth = 0
-    while depth < _DEEPEST and (view := views.get(pid)) is not None and view.seen is not None:
-        pid = view.seen.ppid
+    while depth < _DEEPEST and (process := views.get(pid)) is not None and process.seen is not None:
+        pid = process.seen.ppid
         depth += 1
     return depth

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kcover_ebpf.diagnosis import evidence
-from kcover_ebpf.diagnosis.process_state import State
-from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot, blame
-from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.model.process_state import State
+from kcover_ebpf.model.rank_snapshot import RankSnapshot
+from kcover_ebpf.model.verdict import Cause, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.tunables.diagnosis import INERT_S, LONE_FACTOR, LONE_FLOOR_S
 
 _ADVICE = (
@@ -38,7 +38,7 @@ def report(
         return None
     if not waiting or len(waiting) + 1 < len(ranks):
         return None
-    waited_s = min(each.age_s for each in waiting)
+    waited_s = min(rank.age_s for rank in waiting)
     threshold_s = max(snapshot.threshold_s(pid) for pid in ranks)
     floor_s = INERT_S if inert_s >= INERT_S else LONE_FLOOR_S
     if min(waited_s, first.age_s) < max(floor_s, LONE_FACTOR * threshold_s):
@@ -55,11 +55,11 @@ def report(
     return blame(snapshot, VerdictKind.UNKNOWN, Cause.COMPUTING, first, found)
 
 
-def _inert(first: RankSnapshot) -> list[Evidence]:
-    if first.inert_s is None or first.inert_s < INERT_S:
+def _inert(first_rank: RankSnapshot) -> list[Evidence]:
+    if first_rank.inert_s is None or first_rank.inert_s < INERT_S:
         return []
     text = (
-        f"for {first.inert_s:.0f} s it has not slept, read, written, waited for a page or begun a thread: "
+        f"for {first_rank.inert_s:.0f} s it has not slept, read, written, waited for a page or begun a thread: "
         "one computation, or a loop without an end"
     )
     return [Evidence(EvidenceKind.SINK, text)]

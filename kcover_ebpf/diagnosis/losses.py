@@ -12,28 +12,28 @@ from kcover_ebpf.diagnosis import control_group, evidence, stacks, wait_chain
 from kcover_ebpf.diagnosis.announcements import Announcements, Loss
 from kcover_ebpf.diagnosis.exits import cause_of, crashed, reported
 from kcover_ebpf.diagnosis.process import ProcessHistory
-from kcover_ebpf.diagnosis.process_state import STOPPED
-from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot
-from kcover_ebpf.diagnosis.verdict import Evidence, EvidenceKind
 from kcover_ebpf.ids import NS, Pid
+from kcover_ebpf.model.process_state import STOPPED
+from kcover_ebpf.model.rank_snapshot import RankSnapshot
+from kcover_ebpf.model.verdict import Evidence, EvidenceKind
 
 
 def missed(
-    snapshot: JobSnapshot, announced: Announcements, views: Mapping[Pid, ProcessHistory]
+    snapshot: JobSnapshot, announcements: Announcements, views: Mapping[Pid, ProcessHistory]
 ) -> Finding | None:
     """The finding for what is missed; None while the job does without everything that it lost."""
-    if not announced.losses:
+    if not announcements.losses:
         return None
     snapshot = control_group.compared(snapshot)
-    for loss in announced.losses.values():
+    for loss in announcements.losses.values():
         if loss.owner is not None and _misses_loader(snapshot, loss, loss.owner):
-            return _finding(snapshot, loss, announced, views)
-    ended = [loss for loss in announced.losses.values() if loss.owner is None]
+            return _finding(snapshot, loss, announcements, views)
+    ended = [loss for loss in announcements.losses.values() if loss.owner is None]
     # a launcher that ends several ends the job, or makes it smaller
     if len(ended) != 1 or not _misses_rank(snapshot, ended[0]):
         return None
-    return _finding(snapshot, ended[0], announced, views)
+    return _finding(snapshot, ended[0], announcements, views)
 
 
 def _misses_loader(snapshot: JobSnapshot, loss: Loss, owner: Pid) -> bool:
@@ -42,7 +42,13 @@ def _misses_loader(snapshot: JobSnapshot, loss: Loss, owner: Pid) -> bool:
         return False
     others = [other for other in snapshot.ranks.values() if other.pid != owner]
     # one that waits like most others waits for another rank
-    apart = stacks.groups({each.pid: each.stack for each in [rank, *others] if each.stack})
+    apart = stacks.groups(
+        {
+            rank_snapshot.pid: rank_snapshot.stack
+            for rank_snapshot in [rank, *others]
+            if rank_snapshot.stack
+        }
+    )
     return not any(owner in group and 2 * len(group) > len(snapshot.ranks) > 2 for group in apart)
 
 
@@ -64,7 +70,7 @@ def _has_fallen_silent(snapshot: JobSnapshot, rank: RankSnapshot, loss: Loss) ->
 
 
 def _ended_s(snapshot: JobSnapshot, loss: Loss) -> float:
-    return (snapshot.now_ns - loss.leaving.boottime_ns) / NS
+    return (snapshot.now_ns - loss.process_exit.boottime_ns) / NS
 
 
 def _has_stopped(snapshot: JobSnapshot, rank: RankSnapshot, loss: Loss) -> bool:
@@ -76,11 +82,11 @@ def _has_stopped(snapshot: JobSnapshot, rank: RankSnapshot, loss: Loss) -> bool:
 def _finding(
     snapshot: JobSnapshot,
     loss: Loss,
-    announced: Announcements,
+    announcements: Announcements,
     views: Mapping[Pid, ProcessHistory],
 ) -> Finding:
-    leaving, view = loss.leaving, views[loss.leaving.pid]
-    found = [Evidence(EvidenceKind.EVENT, reported(view, leaving, announced))]
+    process_exit, process = loss.process_exit, views[loss.process_exit.pid]
+    found = [Evidence(EvidenceKind.EVENT, reported(process, process_exit, announcements))]
     waiting = list(snapshot.ranks.values())
     if loss.owner is None:
         silent_s = min(max(rank.age_s, rank.received_age_s or 0.0) for rank in waiting)
@@ -89,4 +95,10 @@ def _finding(
     else:
         found += evidence.time(snapshot.ranks[loss.owner])
     victims = tuple(snapshot.ranks)
-    return crashed(cause_of(view, leaving, announced), leaving.boottime_ns, view, found, victims)
+    return crashed(
+        cause_of(process, process_exit, announcements),
+        process_exit.boottime_ns,
+        process,
+        found,
+        victims,
+    )

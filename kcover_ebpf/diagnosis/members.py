@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from kcover_ebpf.diagnosis.kinship import Kinship
 from kcover_ebpf.diagnosis.process import ProcessHistory
-from kcover_ebpf.diagnosis.roles import Membership, Role, classify
+from kcover_ebpf.diagnosis.roles import classify
 from kcover_ebpf.diagnosis.roster import Roster, roster_of
 from kcover_ebpf.diagnosis.together import is_apart
 from kcover_ebpf.facts.host import WaitedFile
 from kcover_ebpf.facts.kernel import ProcessExit
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.model.roles import Membership, Role
 from kcover_ebpf.tunables.diagnosis import ESTABLISHED_NS
 
 _DEEPEST = 8
@@ -42,26 +43,26 @@ class Members:
 
     def view(self, pid: Pid, now_ns: int) -> ProcessHistory:
         """The process, made known if it is new."""
-        found = self.views.get(pid)
-        if found is None:
-            found = self.views[pid] = ProcessHistory(pid, now_ns)
+        process = self.views.get(pid)
+        if process is None:
+            process = self.views[pid] = ProcessHistory(pid, now_ns)
             self._changed()
-        return found
+        return process
 
     def rename(self) -> None:
         """Something was learned about who a process is: roles are decided anew at the next `classify`."""
         self._stale = True
         self._changed()
 
-    def on_exec(self, view: ProcessHistory) -> None:
+    def on_exec(self, process: ProcessHistory) -> None:
         """It became another program, of which nothing was read yet."""
-        view.on_exec()
+        process.on_exec()
         self._changed()
 
     def forget_descriptors(self) -> None:
         """What was seen open in detail is not kept up to date any more."""
-        for view in self.views.values():
-            view.descriptors.clear()
+        for process in self.views.values():
+            process.descriptors.clear()
 
     def classify(self) -> bool:
         """Determine roles anew if anything changed; True if it did."""
@@ -77,49 +78,56 @@ class Members:
         seen = [view.seen for view in self.views.values() if view.seen is not None]
         joined = self.kinship.joined
         found = classify(seen, joined, gone)
-        numbered = any(each.rank is not None and not each.by_pod for each in found.values())
+        numbered = any(
+            membership.rank is not None and not membership.by_pod for membership in found.values()
+        )
         for pid, member in found.items():
-            view = self.views[pid]
-            if view.exit is None or view.member is None:
-                view.member = member
-            elif (joined or numbered) and self._was_wrapper(view):
+            process = self.views[pid]
+            if process.exit is None or process.membership is None:
+                process.membership = member
+            elif (joined or numbered) and self._was_wrapper(process):
                 # what ran before the ranks had numbers was a wrapper around them
                 self._forget(pid)
         self._changed()
-        for view in [view for view in self.views.values() if self._is_replaced(view)]:
-            self._forget(view.pid)
+        for process in [view for view in self.views.values() if self._is_replaced(view)]:
+            self._forget(process.pid)
         living = [member for pid, member in found.items() if pid not in gone]
         self._learn_world_size(living or found.values())
 
-    def _is_replaced(self, view: ProcessHistory) -> bool:
-        if view.exit is None or view.member is None:
+    def _is_replaced(self, process: ProcessHistory) -> bool:
+        if process.exit is None or process.membership is None:
             return False
-        if view.member.rank is not None:
-            return self._has_prepared(view, view.exit)
-        again = self.successor(view) if view.pid in self.kinship.joined else None
+        if process.membership.rank is not None:
+            return self._has_prepared(process, process.exit)
+        again = self.successor(process) if process.pid in self.kinship.joined else None
         return again is not None and again.pid in self.kinship.joined
 
-    def _has_prepared(self, view: ProcessHistory, leaving: ProcessExit) -> bool:
+    def _has_prepared(self, process: ProcessHistory, process_exit: ProcessExit) -> bool:
         """True if it ended well and the living rank of its number is the script that ran it, or came after it.
 
         One that failed stays: by its number it is known to be there again.
         """
-        again = self.successor(view) if not (leaving.signal or leaving.exit_code) else None
-        if view.role is not Role.RANK or again is None or again.seen is None:
+        again = (
+            self.successor(process) if not (process_exit.signal or process_exit.exit_code) else None
+        )
+        if process.role is not Role.RANK or again is None or again.seen is None:
             return False
-        return not established(view, leaving) or again.seen.boottime_ns > leaving.boottime_ns
+        return (
+            not established(process, process_exit)
+            or again.seen.boottime_ns > process_exit.boottime_ns
+        )
 
-    def _was_wrapper(self, view: ProcessHistory) -> bool:
-        member = view.member
+    def _was_wrapper(self, process: ProcessHistory) -> bool:
+        member = process.membership
         unnumbered = member is not None and (member.rank is None or member.by_pod)
-        return unnumbered and view.pid not in self.kinship.joined
+        return unnumbered and process.pid not in self.kinship.joined
 
     def _learn_world_size(self, found: Iterable[Membership]) -> None:
         # what surrounds ranks without numbers may have that of its node, and the number of nodes
-        ranks = [each for each in found if each.role is Role.RANK]
+        ranks = [membership for membership in found if membership.role is Role.RANK]
         if ranks:
-            known = next((each.world_size for each in ranks if each.world_size), None)
-            unnumbered = any(each.rank is None for each in ranks)
+            known = next((rank.world_size for rank in ranks if rank.world_size), None)
+            unnumbered = any(rank.rank is None for rank in ranks)
             self.world_size = known or (None if unnumbered else self.world_size)
 
     def meet(self) -> None:
@@ -132,64 +140,69 @@ class Members:
         self._changed()
         self.kinship.forget(pid)
 
-    def leave(self, pid: Pid, leaving: ProcessExit) -> None:
+    def leave(self, pid: Pid, process_exit: ProcessExit) -> None:
         """A process ended. Those with a rank stay known, so that who waits for them can be explained."""
-        view = self.views[pid]
-        apart = self.is_apart(view)
-        view.exit = leaving
+        process = self.views[pid]
+        apart = self.is_apart(process)
+        process.exit = process_exit
         self._changed()
-        member = view.member
+        member = process.membership
         # what a script runs before the training ends when it likes: no rank will wait for it
-        prepared = not (leaving.signal or leaving.exit_code or established(view, leaving))
+        prepared = not (
+            process_exit.signal or process_exit.exit_code or established(process, process_exit)
+        )
         known = member is not None and (member.role in (Role.RANK, Role.LOADER) or member.wraps)
-        if not known or apart or (prepared and self.is_wrapped(view)):
+        if not known or apart or (prepared and self.is_wrapped(process)):
             self._forget(pid)
 
-    def is_apart(self, view: ProcessHistory) -> bool:
+    def is_apart(self, process: ProcessHistory) -> bool:
         """True for a rank that shares nothing with the other living ones: another job, such as a trial of a sweep."""
-        return view.role is Role.RANK and is_apart(view, self.ranks.values())
+        return process.role is Role.RANK and is_apart(process, self.ranks.values())
 
-    def is_wrapped(self, view: ProcessHistory) -> bool:
+    def is_wrapped(self, process: ProcessHistory) -> bool:
         """True while a shell around this rank, or around another shell, lives: it decides what an early exit means.
 
         A living parent that was not read yet may be one.
         """
-        rank, ppid = view.rank, view.ppid
+        rank, ppid = process.rank, process.ppid
         for _ in range(_DEEPEST):
             above = self.views.get(ppid) if ppid is not None else None
             if above is None:
                 return False
             if above.exit is None and above.seen is None:
                 return True
-            member = above.member
+            member = above.membership
             if above.exit is None and member and member.wraps and member.rank == rank:
                 return True
             ppid = above.ppid
         return False
 
-    def successor(self, ended: ProcessHistory) -> ProcessHistory | None:
+    def successor(self, ended_process: ProcessHistory) -> ProcessHistory | None:
         """The living rank that took the place of one that ended: by its number, or by its start where it has none."""
-        rank = ended.rank
-        for view in self.ranks.values():
-            member = view.member
-            later = ended.exit is not None and view.first_seen_ns > ended.exit.boottime_ns
+        rank = ended_process.rank
+        for process in self.ranks.values():
+            member = process.membership
+            later = (
+                ended_process.exit is not None
+                and process.first_seen_ns > ended_process.exit.boottime_ns
+            )
             if member is not None and member.rank == rank and (rank is not None or later):
-                return view
+                return process
         return None
 
-    def supersede(self, failed: ProcessHistory) -> list[Pid]:
+    def supersede(self, failed_process: ProcessHistory) -> list[Pid]:
         """Forget the ranks that had ended before this one began and that have a successor, once it fails as well.
 
         Returns them: none where it took no other's place. What is left explains the failure that there is now: a
         container that is started anew without end would leave ranks without end.
         """
-        rank = failed.rank
-        if rank is None or failed.role is not Role.RANK:
+        rank = failed_process.rank
+        if rank is None or failed_process.role is not Role.RANK:
             return []
         before = [
             view
             for view in self.all_ranks.values()
-            if view.exit is not None and view.exit.boottime_ns <= failed.first_seen_ns
+            if view.exit is not None and view.exit.boottime_ns <= failed_process.first_seen_ns
         ]
         if all(view.rank != rank for view in before):
             return []
@@ -199,9 +212,9 @@ class Members:
             self._forget(pid)
         return found
 
-    def launcher_of(self, view: ProcessHistory) -> ProcessHistory | None:
+    def launcher_of(self, process: ProcessHistory) -> ProcessHistory | None:
         """The living launcher that started it; None where there is none."""
-        above = self.views.get(view.ppid) if view.ppid is not None else None
+        above = self.views.get(process.ppid) if process.ppid is not None else None
         for _ in range(_DEEPEST):
             if above is None or above.exit is not None:
                 return None
@@ -216,18 +229,18 @@ class Members:
         Returns them. An elastic job that forms again has other numbers, and maybe fewer of them.
         """
         first_ns: dict[Pid, int] = {}
-        for view in self.ranks.values():
-            launcher = self.launcher_of(view)
+        for process in self.ranks.values():
+            launcher = self.launcher_of(process)
             if launcher is not None:
                 first_ns[launcher.pid] = min(
-                    view.first_seen_ns, first_ns.get(launcher.pid, view.first_seen_ns)
+                    process.first_seen_ns, first_ns.get(launcher.pid, process.first_seen_ns)
                 )
         found = []
-        for pid, view in self.all_ranks.items():
-            launcher = self.launcher_of(view) if view.exit is not None else None
-            if launcher is not None and view.exit is not None:
+        for pid, process in self.all_ranks.items():
+            launcher = self.launcher_of(process) if process.exit is not None else None
+            if launcher is not None and process.exit is not None:
                 began_ns = first_ns.get(launcher.pid, 0)
-                found += [pid] if began_ns > view.exit.boottime_ns else []
+                found += [pid] if began_ns > process.exit.boottime_ns else []
         for pid in found:
             self._forget(pid)
         return found
@@ -280,7 +293,7 @@ class Members:
     def connected(self) -> list[Pid]:
         """Living processes whose connections show something: ranks, launchers, and what may turn out to be a rank."""
         roles = (Role.RANK, Role.LAUNCHER)
-        alive = ((pid, view.member) for pid, view in self.views.items() if view.exit is None)
+        alive = ((pid, view.membership) for pid, view in self.views.items() if view.exit is None)
         known = [pid for pid, member in alive if member is not None and member.role in roles]
         return known + self.kinship.candidates(self.views)[:_MOST_CANDIDATES]
 
@@ -295,13 +308,20 @@ class Members:
 
     def kind(self, pid: Pid, waited: WaitedFile) -> str:
         """What a file really is: the sampler knows what the name of a descriptor does not say."""
-        view = self.views[pid]
-        if waited.fd in view.sockets:
+        process = self.views[pid]
+        if waited.fd in process.sockets:
             return "tcp"
-        known = [each.kind for each in view.descriptors.values() if each.fd == waited.fd]
+        known = [
+            descriptor.kind
+            for descriptor in process.descriptors.values()
+            if descriptor.fd == waited.fd
+        ]
         return known[0] if known else waited.kind
 
 
-def established(view: ProcessHistory, leaving: ProcessExit) -> bool:
+def established(process: ProcessHistory, process_exit: ProcessExit) -> bool:
     """True if a process that ends took part in the job: it had talked to a rank, or was there for seconds."""
-    return view.peer_bytes_ns > 0 or leaving.boottime_ns - view.first_seen_ns >= ESTABLISHED_NS
+    return (
+        process.peer_bytes_ns > 0
+        or process_exit.boottime_ns - process.first_seen_ns >= ESTABLISHED_NS
+    )

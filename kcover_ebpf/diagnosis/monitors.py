@@ -10,9 +10,9 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 
 from kcover_ebpf.diagnosis.process import ProcessHistory
-from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.started_ranks import is_numbered_fork
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.model.roles import Role
 
 
 def forked_once(views: Mapping[Pid, ProcessHistory], certain: Collection[Pid]) -> Mapping[Pid, Pid]:
@@ -21,17 +21,20 @@ def forked_once(views: Mapping[Pid, ProcessHistory], certain: Collection[Pid]) -
     `certain`: those that are connected to a rank, and so are one themselves.
     """
     found: dict[Pid, list[Pid]] = defaultdict(list)
-    for pid, view in views.items():
-        parent = None if view.ppid is None else views.get(view.ppid)
+    for pid, process in views.items():
+        parent = None if process.ppid is None else views.get(process.ppid)
         if parent is None or parent.pid in certain or pid in certain:
             continue
-        if view.exit is None and parent.exit is None and _is_fork(view, parent):
+        if process.exit is None and parent.exit is None and _is_fork(process, parent):
             found[parent.pid].append(pid)
     return {children[0]: parent for parent, children in found.items() if len(children) == 1}
 
 
-def _is_fork(view: ProcessHistory, parent: ProcessHistory) -> bool:
-    roles = view.role in (Role.LOADER, Role.HELPER) and parent.role in (Role.RANK, Role.LAUNCHER)
-    if not roles or view.seen is None or parent.seen is None:
+def _is_fork(process: ProcessHistory, parent_process: ProcessHistory) -> bool:
+    roles = process.role in (Role.LOADER, Role.HELPER) and parent_process.role in (
+        Role.RANK,
+        Role.LAUNCHER,
+    )
+    if not roles or process.seen is None or parent_process.seen is None:
         return False
-    return is_numbered_fork(view.seen, parent.seen)
+    return is_numbered_fork(process.seen, parent_process.seen)

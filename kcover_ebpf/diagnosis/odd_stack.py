@@ -14,8 +14,8 @@ from typing import Generic, TypeVar
 
 from kcover_ebpf.diagnosis import evidence
 from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot
-from kcover_ebpf.diagnosis.verdict import Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.facts.python_stacks import PythonFrame
+from kcover_ebpf.model.verdict import Evidence, EvidenceKind, VerdictKind
 
 EXPLAINED = frozenset({VerdictKind.HUNG, VerdictKind.DEADLOCK, VerdictKind.UNKNOWN})
 """Verdicts that the position of a rank in its program explains."""
@@ -45,10 +45,10 @@ def innermost(frames: _Frames) -> tuple[PythonFrame, ...]:
 
     Where none belongs to the program: its innermost frames. `frames`: innermost first.
     """
-    inside = len(tuple(takewhile(lambda each: each.is_library, frames)))
+    inside = len(tuple(takewhile(lambda frame: frame.is_library, frames)))
     if inside == len(frames):
         return tuple(map(_cut, frames[:_KEPT_FRAMES]))
-    own = [each for each in frames if not each.is_library][:_KEPT_FRAMES]
+    own = [frame for frame in frames if not frame.is_library][:_KEPT_FRAMES]
     entry = frames[inside - 1 : inside] if inside else ()
     return tuple(map(_cut, (*entry, *own)))
 
@@ -80,12 +80,14 @@ def odd_one(stacks: Mapping[_Key, _Frames]) -> OddStack[_Key] | None:
 
 
 def _functions(frames: _Frames) -> tuple[object, ...]:
-    return tuple((each.function, each.file) for each in frames)
+    return tuple((frame.function, frame.file) for frame in frames)
 
 
 def _lines(frames: _Frames) -> tuple[object, ...]:
     # a library may poll, too
-    return tuple((each.file, each.line) for each in frames if not each.is_library) or tuple(frames)
+    return tuple((frame.file, frame.line) for frame in frames if not frame.is_library) or tuple(
+        frames
+    )
 
 
 def _text(frames: _Frames) -> str:
@@ -101,27 +103,29 @@ def levelled(snapshot: JobSnapshot) -> JobSnapshot:
     A wait that is new to a young job is no reason to take one of them for the rank that the others wait for, nor that
     they are found in several places of a library.
     """
-    odd = odd_one({pid: each.python for pid, each in snapshot.ranks.items()})
+    odd = odd_one({pid: rank.python for pid, rank in snapshot.ranks.items()})
     if odd is None:
         return snapshot
-    alike = [each for each in snapshot.ranks.values() if each.pid != odd.key]
-    known = [each for each in alike if each.known_wait]
-    stack = next((each.stack for each in (*known, *alike) if each.stack), ())
-    one = {each.pid: replace(each, known_wait=True, stack=stack) for each in alike}
+    alike = [rank for rank in snapshot.ranks.values() if rank.pid != odd.key]
+    known = [rank for rank in alike if rank.known_wait]
+    stack = next((rank.stack for rank in (*known, *alike) if rank.stack), ())
+    one = {rank.pid: replace(rank, known_wait=True, stack=stack) for rank in alike}
     return replace(snapshot, processes={**snapshot.processes, **one})
 
 
-def explained(snapshot: JobSnapshot, found: Finding) -> Finding:
+def explained(snapshot: JobSnapshot, finding: Finding) -> Finding:
     """The finding with the rank that is elsewhere than all others, where all were read and one is."""
-    is_said = any(each.kind is EvidenceKind.OUTLIER for each in found.evidence)
-    if found.kind not in EXPLAINED or is_said:
-        return found
-    odd = odd_one({pid: each.python for pid, each in snapshot.ranks.items()})
+    is_said = any(
+        other_evidence.kind is EvidenceKind.OUTLIER for other_evidence in finding.evidence
+    )
+    if finding.kind not in EXPLAINED or is_said:
+        return finding
+    odd = odd_one({pid: rank_snapshot.python for pid, rank_snapshot in snapshot.ranks.items()})
     if odd is None:
-        return found
+        return finding
     rank = snapshot.ranks[odd.key]
     text = f"{evidence.name(rank)} is at {odd.own}; the {odd.other_count} other ranks are at {odd.others}"
-    if odd.key != found.pid and (rank.rank is None or rank.rank != found.rank):
+    if odd.key != finding.pid and (rank.rank is None or rank.rank != finding.rank):
         # to be elsewhere is no fault: a rank that evaluates or writes is
         text = f"the odd one out, not necessarily the culprit: {text}"
-    return replace(found, evidence=(*found.evidence, Evidence(EvidenceKind.OUTLIER, text)))
+    return replace(finding, evidence=(*finding.evidence, Evidence(EvidenceKind.OUTLIER, text)))

@@ -13,11 +13,11 @@ from kcover_ebpf.diagnosis.absent_ranks import MOST_RANKS, absent, lost_before_t
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
 from kcover_ebpf.diagnosis.process import ProcessHistory
-from kcover_ebpf.diagnosis.process_state import WAITING, State
-from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot
-from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.ids import NS
+from kcover_ebpf.model.process_state import WAITING, State
+from kcover_ebpf.model.rank_snapshot import RankSnapshot
+from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.tunables.diagnosis import (
     ONESHOT_CONNECTING_S,
     ONESHOT_LONG_WAIT_S,
@@ -35,36 +35,39 @@ QUIET = (Cause.STARTING, Cause.TRAINING)
 
 def finding(job: Job, history: PassHistory) -> Finding | None:
     """The snapshot of the job after these passes; None while what was seen is not complete enough."""
-    found = job.finding()
-    if found is None or found.kind not in (VerdictKind.WORKING, VerdictKind.SLOW):
-        return found
+    current_finding = job.finding()
+    if current_finding is None or current_finding.kind not in (
+        VerdictKind.WORKING,
+        VerdictKind.SLOW,
+    ):
+        return current_finding
     snapshot = oneshot_waits.snapshot_of(job, history)
-    found = oneshot_waits.judge_again(job, snapshot, found)
-    return oneshot_waits.name_who_is_waited_for(job, snapshot, found)
+    current_finding = oneshot_waits.judge_again(job, snapshot, current_finding)
+    return oneshot_waits.name_who_is_waited_for(job, snapshot, current_finding)
 
 
 def conclusion(job: Job, history: PassHistory) -> Finding | None:
     """The result of a run of `trace`: its finding, with what only the absence of a rank shows."""
-    found = finding(job, history)
-    if found is None:
+    current_finding = finding(job, history)
+    if current_finding is None:
         return None
-    if found.kind is VerdictKind.WORKING and (lost := lost_before(job)) is not None:
+    if current_finding.kind is VerdictKind.WORKING and (lost := lost_before(job)) is not None:
         return lost
     if (
-        found.kind is VerdictKind.WORKING
-        and (waits := device_waits(job.snapshot(), found)) is not None
+        current_finding.kind is VerdictKind.WORKING
+        and (waits := device_waits(job.snapshot(), current_finding)) is not None
     ):
         return waits
-    if found.kind is VerdictKind.LOST_LINK:
-        named = name_the_ends(job.snapshot(), name_the_lost(job, found))
+    if current_finding.kind is VerdictKind.LOST_LINK:
+        named = name_the_ends(job.snapshot(), name_the_lost(job, current_finding))
         return since_the_loss(job, named)
-    return stopped_here(job.snapshot(), found, job.members.world_size)
+    return stopped_here(job.snapshot(), current_finding, job.members.world_size)
 
 
 def no_rank_moves(job: Job) -> bool:
     """True while every rank here has waited for others for a moment; False for a job without ranks."""
     ranks = job.snapshot().ranks.values()
-    return bool(ranks) and all(_waits(job, each) for each in ranks)
+    return bool(ranks) and all(_waits(job, rank) for rank in ranks)
 
 
 def a_rank_waits(job: Job, history: PassHistory) -> bool:
@@ -72,8 +75,8 @@ def a_rank_waits(job: Job, history: PassHistory) -> bool:
     snapshot = oneshot_waits.snapshot_of(job, history)
     if oneshot_waits.a_rank_polls(job, snapshot, history):
         return True
-    waits = [each for each in snapshot.ranks.values() if each.state in WAITING]
-    return any(each.age_s >= ONESHOT_LONG_WAIT_S for each in waits)
+    waits = [rank for rank in snapshot.ranks.values() if rank.state in WAITING]
+    return any(wait.age_s >= ONESHOT_LONG_WAIT_S for wait in waits)
 
 
 def undecided(job: Job, history: PassHistory) -> bool:
@@ -83,12 +86,12 @@ def undecided(job: Job, history: PassHistory) -> bool:
     kernel does not remember since when either has been at it: only longer observation shows which.
     """
     snapshot = oneshot_waits.snapshot_of(job, history)
-    for each in snapshot.ranks.values():
-        views = [job.members.views[each.pid]]
-        views += job.members.children(each.pid) if each.state in _FOR_CHILDREN else []
-        burns = each.state in (State.COMPUTING, State.THROTTLED, *_FOR_CHILDREN)
+    for rank in snapshot.ranks.values():
+        views = [job.members.views[rank.pid]]
+        views += job.members.children(rank.pid) if rank.state in _FOR_CHILDREN else []
+        burns = rank.state in (State.COMPUTING, State.THROTTLED, *_FOR_CHILDREN)
         seldom = any(view.lead is not None and view.lead.seen_too_seldom for view in views)
-        if each.state is State.SPINNING or (burns and seldom):
+        if rank.state is State.SPINNING or (burns and seldom):
             return True
     return False
 
@@ -114,7 +117,7 @@ def lost_before(job: Job) -> Finding | None:
         Evidence(
             EvidenceKind.PEERS,
             f"all {len(snapshot.ranks)} ranks present have waited "
-            f"for at least {min(each.age_s for each in snapshot.ranks.values()):.1f} s",
+            f"for at least {min(rank.age_s for rank in snapshot.ranks.values()):.1f} s",
         ),
     ]
     return Finding(
@@ -127,16 +130,21 @@ def lost_before(job: Job) -> Finding | None:
     )
 
 
-def device_waits(snapshot: JobSnapshot, found: Finding) -> Finding | None:
+def device_waits(snapshot: JobSnapshot, current_finding: Finding) -> Finding | None:
     """UNKNOWN, where ranks wait for their devices and none was seen at anything else; None in all other cases.
 
     A healthy job in a long step looks the same.
     """
     ranks = snapshot.ranks.values()
-    waiting = [each for each in ranks if each.state is State.ON_DEVICE]
-    silent_s = min((each.age_s for each in ranks), default=0.0)
-    nothing_else = all(each.state in WAITING for each in ranks)
-    if not waiting or not nothing_else or found.cause not in QUIET or silent_s < ONESHOT_SILENCE_S:
+    waiting = [rank for rank in ranks if rank.state is State.ON_DEVICE]
+    silent_s = min((rank.age_s for rank in ranks), default=0.0)
+    nothing_else = all(rank.state in WAITING for rank in ranks)
+    if (
+        not waiting
+        or not nothing_else
+        or current_finding.cause not in QUIET
+        or silent_s < ONESHOT_SILENCE_S
+    ):
         return None
     text = (
         f"{len(waiting)} of {len(ranks)} ranks have waited for their devices for at least {silent_s:.1f} s, "
@@ -151,65 +159,71 @@ def device_waits(snapshot: JobSnapshot, found: Finding) -> Finding | None:
     )
 
 
-def name_the_lost(job: Job, found: Finding) -> Finding:
+def name_the_lost(job: Job, current_finding: Finding) -> Finding:
     """A lost link that no rank here explains, with the one rank of this host that is not here as its end."""
-    if found.kind is not VerdictKind.LOST_LINK or found.rank is not None:
-        return found
+    if current_finding.kind is not VerdictKind.LOST_LINK or current_finding.rank is not None:
+        return current_finding
     missing = _missing_ranks(job)
     if len(missing) != 1:
-        return found
+        return current_finding
     text = f"rank {missing[0]} is missing, and the lost connections lead to no process on this host"
-    evidence = (*found.evidence, Evidence(EvidenceKind.SINK, text))
-    culprit = replace(found.culprit or Culprit(), rank=missing[0])
-    return replace(found, culprit=culprit, evidence=evidence)
+    evidence = (*current_finding.evidence, Evidence(EvidenceKind.SINK, text))
+    culprit = replace(current_finding.culprit or Culprit(), rank=missing[0])
+    return replace(current_finding, culprit=culprit, evidence=evidence)
 
 
-def name_the_ends(snapshot: JobSnapshot, found: Finding) -> Finding:
+def name_the_ends(snapshot: JobSnapshot, current_finding: Finding) -> Finding:
     """A single lost link between two ranks that are seen, with both as its ends: it may be either."""
-    if found.kind is not VerdictKind.LOST_LINK or found.rank is not None:
-        return found
+    if current_finding.kind is not VerdictKind.LOST_LINK or current_finding.rank is not None:
+        return current_finding
     lost = tcp_links.lost_edges(snapshot.ranks.values(), snapshot.ends)
-    pairs = {(each.rank, each.peer_rank) for each in lost}
+    pairs = {(link.rank, link.peer_rank) for link in lost}
     ends = {frozenset(pair) for pair in pairs}
     if len(ends) != 1:
-        return found
+        return current_finding
     known = sorted(rank for rank in ends.pop() if rank is not None)
     if len(known) != _BOTH:
-        return found
-    victims = (pid for pid in found.victims if snapshot.processes[pid].rank not in known)
-    culprit = replace(found.culprit or Culprit(), rank=known[0], or_rank=known[1])
-    return replace(found, culprit=culprit, victims=tuple(victims))
+        return current_finding
+    victims = (pid for pid in current_finding.victims if snapshot.processes[pid].rank not in known)
+    culprit = replace(current_finding.culprit or Culprit(), rank=known[0], or_rank=known[1])
+    return replace(current_finding, culprit=culprit, victims=tuple(victims))
 
 
-def since_the_loss(job: Job, found: Finding) -> Finding:
+def since_the_loss(job: Job, current_finding: Finding) -> Finding:
     """A lost link, since the last byte that got through: the kernel counts each repetition as sent."""
     lasts = [
-        each.last_receive_ns
+        socket.last_receive_ns
         for view in job.members.ranks.values()
-        for each in view.sockets.values()
-        if each.state == "ESTABLISHED"
+        for socket in view.sockets.values()
+        if socket.state == "ESTABLISHED"
     ]
     last_ns = max(lasts, default=0)
-    if not 0 < last_ns < found.since_ns:
-        return found
+    if not 0 < last_ns < current_finding.since_ns:
+        return current_finding
     text = f"no byte has reached any rank for {(job.now_ns - last_ns) / NS:.1f} s"
-    others = (each for each in found.evidence if each.kind is not EvidenceKind.TIME)
+    others = (
+        other_evidence
+        for other_evidence in current_finding.evidence
+        if other_evidence.kind is not EvidenceKind.TIME
+    )
     evidence = (*others, Evidence(EvidenceKind.TIME, text))
-    return replace(found, since_ns=last_ns, evidence=evidence)
+    return replace(current_finding, since_ns=last_ns, evidence=evidence)
 
 
-def stopped_here(snapshot: JobSnapshot, found: Finding, world_size: int | None) -> Finding:
+def stopped_here(
+    snapshot: JobSnapshot, current_finding: Finding, world_size: int | None
+) -> Finding:
     """A stopped or frozen part of a job as a fault: only a whole job that is stopped was suspended on purpose."""
     ranks = snapshot.ranks.values()
     # who has the number of its pod alone may not know how many there are, but those below it are
-    numbers = (each.rank for each in ranks if each.rank is not None)
+    numbers = (rank.rank for rank in ranks if rank.rank is not None)
     size = world_size or max(numbers, default=0) + 1
-    if found.cause is not Cause.SUSPENDED or len(ranks) >= size:
-        return found
-    first = max(ranks, key=lambda each: each.age_s)
+    if current_finding.cause is not Cause.SUSPENDED or len(ranks) >= size:
+        return current_finding
+    first = max(ranks, key=lambda rank: rank.age_s)
     cause = {State.STOPPED: Cause.STOPPED, State.FROZEN: Cause.FROZEN}.get(first.state)
     if cause is None:
-        return found
+        return current_finding
     text = f"all {len(ranks)} traced ranks are stopped, of {size} or more in the job"
     evidence = (Evidence(EvidenceKind.SINK, f"rank {first.rank} is {first.text}; {text}"),)
     culprit = Culprit(first.rank, first.pid, first.tid)
@@ -217,14 +231,14 @@ def stopped_here(snapshot: JobSnapshot, found: Finding, world_size: int | None) 
 
 
 def _missing_ranks(job: Job) -> list[int]:
-    members = [view.member for view in job.members.ranks.values() if view.member]
-    present = {each.rank for each in members if each.rank is not None}
+    members = [view.membership for view in job.members.ranks.values() if view.membership]
+    present = {member.rank for member in members if member.rank is not None}
     return _missing(present, job.members.world_size, job.members.local_size)
 
 
-def _waits(job: Job, each: RankSnapshot) -> bool:
-    silent = each.age_s >= ONESHOT_SILENCE_S
-    return (each.state in WAITING and silent) or _knocks(job, job.members.views[each.pid])
+def _waits(job: Job, rank: RankSnapshot) -> bool:
+    silent = rank.age_s >= ONESHOT_SILENCE_S
+    return (rank.state in WAITING and silent) or _knocks(job, job.members.views[rank.pid])
 
 
 def _all_quiet(job: Job) -> bool:
@@ -233,15 +247,15 @@ def _all_quiet(job: Job) -> bool:
     quiet_ns = oneshot_waits.quiet_since_ns(job, snapshot)
     if quiet_ns is None or job.now_ns - quiet_ns < UNEXPLAINED_S * NS:
         return False
-    return all(each.state in _NO_WORK for each in snapshot.ranks.values())
+    return all(rank.state in _NO_WORK for rank in snapshot.ranks.values())
 
 
-def _knocks(job: Job, view: ProcessHistory) -> bool:
+def _knocks(job: Job, process: ProcessHistory) -> bool:
     # it has tried to connect for long and has no connection: so those begin whose first rank is missing
-    states = {each.state for each in view.sockets.values() if each.remote[1]}
-    if view.lead is None or "ESTABLISHED" in states or not states & _KNOCKING:
+    states = {socket.state for socket in process.sockets.values() if socket.remote[1]}
+    if process.lead is None or "ESTABLISHED" in states or not states & _KNOCKING:
         return False
-    return job.now_ns - view.lead.sample.start_ns >= ONESHOT_CONNECTING_S * NS
+    return job.now_ns - process.lead.sample.start_ns >= ONESHOT_CONNECTING_S * NS
 
 
 def _missing(present: set[int], world_size: int | None, local_size: int | None) -> list[int]:

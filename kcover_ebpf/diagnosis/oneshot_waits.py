@@ -16,13 +16,13 @@ from kcover_ebpf.diagnosis.classify import with_cpu
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.judge import judge
 from kcover_ebpf.diagnosis.process import ProcessHistory
-from kcover_ebpf.diagnosis.process_state import State
-from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot, blame
 from kcover_ebpf.diagnosis.thread import asks_again
-from kcover_ebpf.diagnosis.verdict import Cause, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState
 from kcover_ebpf.ids import NS, Pid
+from kcover_ebpf.model.process_state import State
+from kcover_ebpf.model.rank_snapshot import RankSnapshot
+from kcover_ebpf.model.verdict import Cause, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.tunables.diagnosis import (
     ASKED_PART,
     ASKED_PASSES_KEPT,
@@ -54,31 +54,35 @@ class PassHistory:
 
     def note(self, job: Job) -> None:
         """To be called after each pass."""
-        for pid, view in job.members.ranks.items():
-            if view.lead is None:
+        for pid, process in job.members.ranks.items():
+            if process.lead is None:
                 continue
-            sample = view.lead.sample
+            sample = process.lead.sample
             asks = asks_again(sample, job.table)
             if asks or (sample.syscall == NO_SYSCALL and sample.state is TaskState.RUNNING):
-                others_ns = (view.totals.cpu_ns if view.totals else 0) - sample.cpu_ns
+                others_ns = (process.totals.cpu_ns if process.totals else 0) - sample.cpu_ns
                 new = _Pass(
                     job.now_ns, deque(maxlen=ASKED_PASSES_KEPT), job.now_ns, others_ns, others_ns
                 )
-                seen = self._seen.setdefault(pid, new)
-                seen.asked.append(asks)
-                seen.now_ns, seen.others_ns = job.now_ns, others_ns
+                seen_pass = self._seen.setdefault(pid, new)
+                seen_pass.asked.append(asks)
+                seen_pass.now_ns, seen_pass.others_ns = job.now_ns, others_ns
             else:
                 self._seen.pop(pid, None)
 
     def asks_since_ns(self, pid: Pid) -> int | None:
         """Boottime since which a rank does nothing but ask, with its own code in between; None if it does more."""
-        seen = self._seen.get(pid)
-        if seen is None or len(seen.asked) < ASKED_PASSES_NEEDED:
+        seen_pass = self._seen.get(pid)
+        if seen_pass is None or len(seen_pass.asked) < ASKED_PASSES_NEEDED:
             return None
         # a thread that only asks may wait for others of its own process, which compute
-        helped_ns = seen.others_ns - seen.others_began_ns
-        alone = helped_ns < HELPED_SHARE * (seen.now_ns - seen.since_ns)
-        return seen.since_ns if alone and sum(seen.asked) * ASKED_PART >= len(seen.asked) else None
+        helped_ns = seen_pass.others_ns - seen_pass.others_began_ns
+        alone = helped_ns < HELPED_SHARE * (seen_pass.now_ns - seen_pass.since_ns)
+        return (
+            seen_pass.since_ns
+            if alone and sum(seen_pass.asked) * ASKED_PART >= len(seen_pass.asked)
+            else None
+        )
 
 
 def quiet_since_ns(job: Job, snapshot: JobSnapshot) -> int | None:
@@ -90,14 +94,14 @@ def quiet_since_ns(job: Job, snapshot: JobSnapshot) -> int | None:
     return max(lasts) if len(lasts) > 1 and any(lasts) else None
 
 
-def _last_sent_ns(view: ProcessHistory, snapshot: JobSnapshot) -> int:
+def _last_sent_ns(process: ProcessHistory, snapshot: JobSnapshot) -> int:
     # a rank that serves the others' store asks it as well
-    others = snapshot.ranks.keys() - {view.pid}
+    others = snapshot.ranks.keys() - {process.pid}
     return max(
         (
-            each.last_send_ns
-            for each in view.sockets.values()
-            if each.state == "ESTABLISHED" and snapshot.ends.peer(each) in others
+            socket.last_send_ns
+            for socket in process.sockets.values()
+            if socket.state == "ESTABLISHED" and snapshot.ends.peer(socket) in others
         ),
         default=0,
     )
@@ -119,21 +123,21 @@ def snapshot_of(job: Job, history: PassHistory) -> JobSnapshot:
         return snapshot
     changed = dict(snapshot.processes)
     starved = any(snapshot.ranks[pid].state is State.THROTTLED for pid in since_ns if since_ns[pid])
-    for pid, each in snapshot.ranks.items():
+    for pid, rank in snapshot.ranks.items():
         began_ns, lead = since_ns[pid], job.members.views[pid].lead
         if began_ns is not None:
             age_s = (job.now_ns - began_ns) / NS
-            changed[pid] = replace(each, state=State.PEERS, age_s=age_s, effort=None)
-        elif each.state is State.THROTTLED and starved and lead is not None:
+            changed[pid] = replace(rank, state=State.PEERS, age_s=age_s, effort=None)
+        elif rank.state is State.THROTTLED and starved and lead is not None:
             # no process gets a CPU here, which says nothing about its own limit
-            changed[pid] = replace(each, state=with_cpu(job.members.views[pid], lead))
+            changed[pid] = replace(rank, state=with_cpu(job.members.views[pid], lead))
     return replace(snapshot, processes=changed)
 
 
-def judge_again(job: Job, snapshot: JobSnapshot, found: Finding) -> Finding:
-    """The finding by that snapshot; `found`, what the job alone says, where that shows nothing."""
+def judge_again(job: Job, snapshot: JobSnapshot, finding: Finding) -> Finding:
+    """The finding by that snapshot; `finding`, what the job alone says, where that shows nothing."""
     again = judge(snapshot)
-    named = None if found.pid is None else snapshot.processes.get(found.pid)
+    named = None if finding.pid is None else snapshot.processes.get(finding.pid)
     if named is not None and named.state is State.PEERS:
         # it gets no CPU, but it would only ask with it
         return again
@@ -141,7 +145,7 @@ def judge_again(job: Job, snapshot: JobSnapshot, found: Finding) -> Finding:
     if again.cause is Cause.TRAINING or (
         cycle and startup.awaits_missing_rank(job.members, job.pace)
     ):
-        return found
+        return finding
     return again
 
 
@@ -150,50 +154,50 @@ def a_rank_polls(job: Job, snapshot: JobSnapshot, history: PassHistory) -> bool:
     return _is_quiet(job, snapshot) and any(history.asks_since_ns(pid) for pid in snapshot.ranks)
 
 
-def name_who_is_waited_for(job: Job, snapshot: JobSnapshot, found: Finding) -> Finding:
+def name_who_is_waited_for(job: Job, snapshot: JobSnapshot, finding: Finding) -> Finding:
     """The one rank that all others have waited for long, though what it does may be work: UNKNOWN, with its name.
 
     What can be seen to get on (bytes from or to storage, a sleep that ends) stays WORKING.
     """
     quiet_ns = quiet_since_ns(job, snapshot)
     quiet_s = None if quiet_ns is None else (job.now_ns - quiet_ns) / NS
-    named = waited_for(snapshot, found, quiet_s)
-    first = snapshot.ranks.get(named.pid) if named is not found and named.pid else None
+    named = waited_for(snapshot, finding, quiet_s)
+    first = snapshot.ranks.get(named.pid) if named is not finding and named.pid else None
     if first is None or gets_on(job, first, wait_chain.follow(snapshot, first)):
-        return found
+        return finding
     return named
 
 
-def waited_for(snapshot: JobSnapshot, found: Finding, quiet_s: float | None) -> Finding:
+def waited_for(snapshot: JobSnapshot, finding: Finding, quiet_s: float | None) -> Finding:
     """The same, whether or not it gets on; `quiet_s`: since any rank sent something to another, None if unknown."""
-    if found.kind is not VerdictKind.WORKING or found.cause not in _AT_WORK:
-        return found
+    if finding.kind is not VerdictKind.WORKING or finding.cause not in _AT_WORK:
+        return finding
     ranks = list(snapshot.ranks.values())
     waiting, sinks = wait_chain.split(snapshot, ranks)
     if len(sinks) != 1 or not waiting or not wait_chain.is_effort(snapshot, sinks[0]):
-        return found
+        return finding
     first, end = sinks[0], wait_chain.follow(snapshot, sinks[0])
-    waited_s = min(each.age_s for each in waiting)
+    waited_s = min(rank.age_s for rank in waiting)
     # waits that begin anew all the time are only as old as the run
     quiet = quiet_s is not None and quiet_s >= UNEXPLAINED_S
     if waited_s < UNEXPLAINED_S and not (waited_s >= QUIET_S and quiet):
-        return found
+        return finding
     text = f"all {len(waiting)} other ranks have waited for at least {waited_s:.1f} s"
-    said = [*found.evidence, Evidence(EvidenceKind.PEERS, text)]
+    said = [*finding.evidence, Evidence(EvidenceKind.PEERS, text)]
     if quiet_s is not None:
         text = f"no rank has sent anything to another rank over TCP for {quiet_s:.1f} s"
         said.append(Evidence(EvidenceKind.EDGE, text))
     said += evidence.sender(snapshot, first)
-    return blame(snapshot, VerdictKind.UNKNOWN, found.cause, first, said, end)
+    return blame(snapshot, VerdictKind.UNKNOWN, finding.cause, first, said, end)
 
 
-def gets_on(job: Job, first: RankSnapshot, end: RankSnapshot) -> bool:
+def gets_on(job: Job, first_rank: RankSnapshot, end_rank: RankSnapshot) -> bool:
     """True where a rank, its children or what it waits for at the end can be seen to get on."""
-    if State.SLEEPING in (first.state, end.state):
+    if State.SLEEPING in (first_rank.state, end_rank.state):
         return True
-    views = [job.members.views[pid] for pid in (first.pid, end.pid)]
-    views += job.members.children(first.pid)
+    views = [job.members.views[pid] for pid in (first_rank.pid, end_rank.pid)]
+    views += job.members.children(first_rank.pid)
     return any(
-        each.storage_moved_ns and job.now_ns - each.storage_moved_ns < UNEXPLAINED_S * NS
-        for each in views
+        process.storage_moved_ns and job.now_ns - process.storage_moved_ns < UNEXPLAINED_S * NS
+        for process in views
     )

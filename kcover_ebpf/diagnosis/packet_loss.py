@@ -33,14 +33,17 @@ class LossWatch:
     def __init__(self) -> None:
         self._seen: deque[tuple[int, frozenset[Pid]]] = deque(maxlen=_MOST)
 
-    def observe(self, fact: TcpRetransmit, ranks: Mapping[Pid, ProcessHistory]) -> None:
+    def observe(self, retransmit: TcpRetransmit, ranks: Mapping[Pid, ProcessHistory]) -> None:
         """Take one retransmission; those on connections to anything but a rank do not count."""
-        if fact.pid not in ranks:
+        if retransmit.pid not in ranks:
             return
-        for pid, view in ranks.items():
-            for sample in view.sockets.values():
-                if pid != fact.pid and (sample.local, sample.remote) == (fact.remote, fact.local):
-                    self._seen.append((fact.boottime_ns, frozenset({fact.pid, pid})))
+        for pid, process in ranks.items():
+            for sample in process.sockets.values():
+                if pid != retransmit.pid and (sample.local, sample.remote) == (
+                    retransmit.remote,
+                    retransmit.local,
+                ):
+                    self._seen.append((retransmit.boottime_ns, frozenset({retransmit.pid, pid})))
                     return
 
     def lossy(self, now_ns: int, slowed: bool) -> LossyLink | None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from kcover_ebpf.diagnosis.background import Background, Effort, Used
+from kcover_ebpf.diagnosis.background import Background, Used
 from kcover_ebpf.diagnosis.code_map import CodeMap, of_stack
 from kcover_ebpf.diagnosis.progress_clocks import ByteClock, GpuClock
-from kcover_ebpf.diagnosis.roles import Membership, Role
 from kcover_ebpf.diagnosis.thread import ThreadHistory
 from kcover_ebpf.diagnosis.traffic import Traffic
 from kcover_ebpf.facts.devices import FabricMoved, GpuSeen
@@ -24,6 +23,8 @@ from kcover_ebpf.facts.kernel import (
 )
 from kcover_ebpf.facts.syscalls import SyscallFamily, SyscallTable
 from kcover_ebpf.ids import NS, Inode, Pid, Tid
+from kcover_ebpf.model.process_state import Effort
+from kcover_ebpf.model.roles import Membership, Role
 from kcover_ebpf.tunables.certainty import EFFORT_STEP, NAPS_KNOWN_PASSES, RESTS_PASSES, RESTS_SHARE
 from kcover_ebpf.tunables.diagnosis import (
     FABRIC_FLOOR,
@@ -47,7 +48,7 @@ class ProcessHistory:
     pid: Pid
     first_seen_ns: int
     seen: ProcessSeen | None = None
-    member: Membership | None = None
+    membership: Membership | None = None
     threads: dict[Tid, ThreadHistory] = field(default_factory=dict)
     totals: ProcessTotals | None = None
     sockets: dict[int, SocketSample] = field(default_factory=dict)
@@ -105,7 +106,7 @@ class ProcessHistory:
     _first: Tid = field(init=False)
     _worker: Tid | None = None
     """A thread that works while the first one sleeps."""
-    _peers: ByteClock = field(default_factory=lambda: ByteClock(PEER_BYTES_FLOOR))
+    _peers_clock: ByteClock = field(default_factory=lambda: ByteClock(PEER_BYTES_FLOOR))
 
     def __post_init__(self) -> None:
         """Its first thread has its own number."""
@@ -114,12 +115,12 @@ class ProcessHistory:
     @property
     def role(self) -> Role | None:
         """What it is for in its job; None while that is not known."""
-        return self.member.role if self.member is not None else None
+        return self.membership.role if self.membership is not None else None
 
     @property
     def rank(self) -> int | None:
         """Its number in the training, or that of the rank it belongs to; None while that is not known."""
-        return self.member.rank if self.member is not None else None
+        return self.membership.rank if self.membership is not None else None
 
     @property
     def comm(self) -> str:
@@ -199,21 +200,21 @@ class ProcessHistory:
         rested_ns = self.rests_since(now_ns)
         if rested_ns is None:
             return
-        working = [each for each in self.threads.values() if each.works_since(rested_ns)]
+        working = [thread for thread in self.threads.values() if thread.works_since(rested_ns)]
         if working:
-            self._worker = max(working, key=lambda each: each.sample.cpu_ns).sample.tid
+            self._worker = max(working, key=lambda thread: thread.sample.cpu_ns).sample.tid
 
     def on_thread(self, sample: ThreadSample, table: SyscallTable) -> bool:
         """Take a sample; True if it shows progress of the lead thread."""
-        view = self.threads.get(sample.tid)
-        if view is None and len(self.threads) >= _MOST_THREADS:
+        thread = self.threads.get(sample.tid)
+        if thread is None and len(self.threads) >= _MOST_THREADS:
             self._forget_threads()
-        if view is None:
-            view = self.threads[sample.tid] = ThreadHistory(sample)
+        if thread is None:
+            thread = self.threads[sample.tid] = ThreadHistory(sample)
             return False
-        if sample.voluntary_count != view.sample.voluntary_count and self._represents(sample.tid):
+        if sample.voluntary_count != thread.sample.voluntary_count and self._represents(sample.tid):
             self.active_ns = sample.boottime_ns
-        progressed = view.observe(sample, table, self.code)
+        progressed = thread.observe(sample, table, self.code)
         return progressed and self._represents(sample.tid)
 
     def _represents(self, tid: Tid) -> bool:
@@ -231,8 +232,8 @@ class ProcessHistory:
         self.on_devices(seen)
         if seen.modules:
             self.code, self.code_read_ns = CodeMap(seen.modules), seen.boottime_ns
-        view = self.threads.get(seen.tid)
-        progressed = view is not None and view.on_stack(of_stack(seen.stack), seen.boottime_ns)
+        thread = self.threads.get(seen.tid)
+        progressed = thread is not None and thread.on_stack(of_stack(seen.stack), seen.boottime_ns)
         return progressed and self._represents(seen.tid)
 
     def lose_clock(self, now_ns: int) -> bool:
@@ -266,10 +267,12 @@ class ProcessHistory:
 
     def _forget_threads(self) -> None:
         # the end of a thread is not reported; in a process that keeps making new ones the oldest samples go
-        oldest = sorted(self.threads.values(), key=lambda each: each.sample.boottime_ns)
-        for each in oldest[: _MOST_THREADS // 2]:
-            if not self._represents(each.sample.tid):
-                del self.threads[each.sample.tid]
+        oldest = sorted(
+            self.threads.values(), key=lambda thread_history: thread_history.sample.boottime_ns
+        )
+        for thread in oldest[: _MOST_THREADS // 2]:
+            if not self._represents(thread.sample.tid):
+                del self.threads[thread.sample.tid]
 
     def on_totals(self, totals: ProcessTotals, *, learns: bool = False) -> None:
         """Take the sums of one pass and derive the effort made since those before; `learns`: the job is healthy."""
@@ -305,8 +308,8 @@ class ProcessHistory:
                 self.efforts[effort] = before.boottime_ns, totals.boottime_ns
                 self.effort_rates[effort] = rate
 
-    def _used(self, before: ProcessTotals, totals: ProcessTotals) -> Used:
-        interval_ns = totals.boottime_ns - before.boottime_ns
+    def _used(self, previous_totals: ProcessTotals, totals: ProcessTotals) -> Used:
+        interval_ns = totals.boottime_ns - previous_totals.boottime_ns
         lead, waiting_ns = self.lead, 0
         lead_ns = lead.take_cpu_ns() if lead is not None else 0
         for thread in self.threads.values():
@@ -317,9 +320,19 @@ class ProcessHistory:
             # a CPU that is burned in waiting is no work
             if thread.burning_since_ns is not None and (thread.waits_in or thread.waits_busily):
                 waiting_ns += used_ns
-        side_ns = totals.cpu_ns - before.cpu_ns - lead_ns - waiting_ns
-        files = totals.read_bytes + totals.write_bytes - before.read_bytes - before.write_bytes
-        calls = totals.read_chars + totals.write_chars - before.read_chars - before.write_chars
+        side_ns = totals.cpu_ns - previous_totals.cpu_ns - lead_ns - waiting_ns
+        files = (
+            totals.read_bytes
+            + totals.write_bytes
+            - previous_totals.read_bytes
+            - previous_totals.write_bytes
+        )
+        calls = (
+            totals.read_chars
+            + totals.write_chars
+            - previous_totals.read_chars
+            - previous_totals.write_chars
+        )
         return Used(
             side_cpus=max(0.0, side_ns / interval_ns),
             file_bytes_s=files * NS / interval_ns,
@@ -334,7 +347,7 @@ class ProcessHistory:
 
     def on_peer_bytes(self, moved: int, now_ns: int) -> bool:
         """Note the bytes of one pass over connections to other ranks; True if they are more than heartbeats."""
-        enough = self._peers.observe(moved, now_ns)
+        enough = self._peers_clock.observe(moved, now_ns)
         if enough:
             self.peer_bytes_ns = now_ns
         return enough
@@ -358,7 +371,7 @@ class ProcessHistory:
             for kind, (begin, to) in self.efforts.items()
             if begin >= since_ns and to >= recent_ns
         ]
-        return max(recent, key=lambda each: each[0])[1] if recent else None
+        return max(recent, key=lambda pair: pair[0])[1] if recent else None
 
 
 def _traces(totals: ProcessTotals) -> tuple[int, ...]:

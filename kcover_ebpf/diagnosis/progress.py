@@ -66,13 +66,13 @@ class JobProgress:
         self.last_joined_ns = 0
         self._talked = False
 
-    def join(self, view: ProcessHistory) -> None:
+    def join(self, process: ProcessHistory) -> None:
         """A rank appeared."""
-        if view.pid not in self._cadences:
+        if process.pid not in self._cadences:
             policy = self._policy
             known = policy.stall_floor_s, policy.stall_factor, self.unlearned_s
-            self._cadences[view.pid] = Cadence(*known)
-            self.last_joined_ns = max(self.last_joined_ns, view.first_seen_ns)
+            self._cadences[process.pid] = Cadence(*known)
+            self.last_joined_ns = max(self.last_joined_ns, process.first_seen_ns)
 
     def leave(self, pid: Pid) -> None:
         """A process is no rank after all."""
@@ -112,18 +112,18 @@ class JobProgress:
         if self._talked or not ranks:
             return
         cadences = [self._cadences[pid] for pid in ranks]
-        moved = all(each.sign_count >= TRAINING_SIGNS for each in cadences)
+        moved = all(other_cadence.sign_count >= TRAINING_SIGNS for other_cadence in cadences)
         if len(ranks) >= (expected or 1):
             self._talked = self._all_talked(ranks, now_ns)
         elif now_ns - self.last_joined_ns < self._policy.start_grace_s * NS:
             return
         else:
-            moved = moved and all(_recent(each, now_ns) for each in cadences)
+            moved = moved and all(_recent(other_cadence, now_ns) for other_cadence in cadences)
         # moves are the weaker sign: ranks that load their libraries move as well, and it is not over before they talk
         if self._talked or (moved and not self.trained):
             self.trained = True
-            for each in cadences:
-                each.restart()
+            for cadence in cadences:
+                cadence.restart()
 
     def _all_talked(self, ranks: Mapping[Pid, ProcessHistory], now_ns: int) -> bool:
         """True once payload went between the ranks: all of them, or most, who train without the others for a while."""
@@ -142,13 +142,13 @@ class JobProgress:
         for cadence in self._cadences.values():
             cadence.forget_current(now_ns / NS)
 
-    def is_silent(self, view: ProcessHistory, now_ns: int) -> bool:
+    def is_silent(self, process: ProcessHistory, now_ns: int) -> bool:
         """True if a rank is silent for longer than it ever was."""
-        return now_ns / NS - self._last_s(view) >= self._cadences[view.pid].alarm_s
+        return now_ns / NS - self._last_s(process) >= self._cadences[process.pid].alarm_s
 
-    def _last_s(self, view: ProcessHistory) -> float:
-        last_s = self._cadences[view.pid].last_s
-        return view.first_seen_ns / NS if last_s is None else last_s
+    def _last_s(self, process: ProcessHistory) -> float:
+        last_s = self._cadences[process.pid].last_s
+        return process.first_seen_ns / NS if last_s is None else last_s
 
     def stall(self, ranks: Mapping[Pid, ProcessHistory], now_ns: int) -> Stall:
         """Whether the ranks continue."""
@@ -157,16 +157,16 @@ class JobProgress:
         shows = any(self._would_show(view, now_ns) for view in ranks.values())
         return Stall.CERTAIN if shows else Stall.UNKNOWN
 
-    def has_stalled(self, view: ProcessHistory, now_ns: int) -> bool:
+    def has_stalled(self, process: ProcessHistory, now_ns: int) -> bool:
         """True if a rank is silent for longer than a stall takes."""
-        return now_ns / NS - self._last_s(view) >= self.threshold_s(view.pid)
+        return now_ns / NS - self._last_s(process) >= self.threshold_s(process.pid)
 
-    def _would_show(self, view: ProcessHistory, now_ns: int) -> bool:
+    def _would_show(self, process: ProcessHistory, now_ns: int) -> bool:
         """True if progress of a silent rank would have been seen."""
-        threshold_s, lead = self.threshold_s(view.pid), view.lead
+        threshold_s, lead = self.threshold_s(process.pid), process.lead
         if lead is None or lead.burning_since_ns is None:
             return True
-        talked = view.data_ns > lead.burning_since_ns + BURN_BEGAN_NS
+        talked = process.data_ns > lead.burning_since_ns + BURN_BEGAN_NS
         # who waits in a library that only waits would be found elsewhere when the wait ends
         if lead.waits_in is not None or lead.waits_busily or lead.spins_in_place or talked:
             return True
@@ -186,7 +186,7 @@ class JobProgress:
     @property
     def longest_s(self) -> float:
         """The longest healthy silence of any rank, in seconds: about a step; 0 before the first."""
-        return max((each.longest_s for each in self._cadences.values()), default=0.0)
+        return max((cadence.longest_s for cadence in self._cadences.values()), default=0.0)
 
     def longest_of_s(self, pid: Pid) -> float:
         """The longest healthy silence of one rank, in seconds; 0 before the first."""
@@ -197,13 +197,13 @@ class JobProgress:
         lasts = [last for pid in ranks if (last := self._cadences[pid].last_s) is not None]
         return now_ns / NS - max(lasts) if lasts else 0.0
 
-    def waits(self, view: ProcessHistory) -> bool:
+    def waits(self, process: ProcessHistory) -> bool:
         """True if the lead thread sits in a call that waits for others."""
-        return view.lead is not None and self._lead_waits(view.lead)
+        return process.lead is not None and self._lead_waits(process.lead)
 
-    def _lead_waits(self, lead: ThreadHistory) -> bool:
-        blocked = lead.sample.state is TaskState.SLEEPING or lead.waits_busily
-        return blocked and self._table.family(lead.sample.syscall) in _WAIT_FAMILIES
+    def _lead_waits(self, lead_thread: ThreadHistory) -> bool:
+        blocked = lead_thread.sample.state is TaskState.SLEEPING or lead_thread.waits_busily
+        return blocked and self._table.family(lead_thread.sample.syscall) in _WAIT_FAMILIES
 
     def observe_shares(
         self, ranks: Mapping[Pid, ProcessHistory], now_ns: int, *, elsewhere: bool
@@ -225,9 +225,9 @@ class JobProgress:
         """True while ranks are to be sampled more often, to confirm that one of them lags."""
         return self._shares.compares(now_ns)
 
-    def _wait(self, view: ProcessHistory) -> int | None:
+    def _wait(self, process: ProcessHistory) -> int | None:
         # a wait is one and the same for as long as the thread was seen to do nothing else
-        lead = view.lead
+        lead = process.lead
         if lead is None or not (self._lead_waits(lead) or lead.asks_peers(self._table)):
             return None
         return lead.progress_ns

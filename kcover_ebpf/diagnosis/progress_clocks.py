@@ -51,8 +51,8 @@ class GpuClock:
 
     seen: GpuSeen | None = None
     """The last reading; None before the first, and once there are no more."""
-    _nvlink: ByteClock = field(default_factory=lambda: ByteClock(NVLINK_FLOOR_BYTES))
-    _pcie: ByteClock = field(default_factory=lambda: ByteClock(PCIE_FLOOR_BYTES, PCIE_SHARE))
+    _nvlink_clock: ByteClock = field(default_factory=lambda: ByteClock(NVLINK_FLOOR_BYTES))
+    _pcie_clock: ByteClock = field(default_factory=lambda: ByteClock(PCIE_FLOOR_BYTES, PCIE_SHARE))
     _moved: bool = False
 
     def observe(self, seen: GpuSeen, *, has_other: bool) -> bool:
@@ -63,8 +63,8 @@ class GpuClock:
         """
         self.seen = seen
         at_ns = seen.boottime_ns
-        by_nvlink = self._nvlink.observe(seen.nvlink_bytes, at_ns)
-        by_pcie = self._pcie.observe(seen.pcie_bytes, at_ns)
+        by_nvlink = self._nvlink_clock.observe(seen.nvlink_bytes, at_ns)
+        by_pcie = self._pcie_clock.observe(seen.pcie_bytes, at_ns)
         moved = by_nvlink or seen.changed or (by_pcie and not has_other and not self.nvlink_ns)
         self._moved = self._moved or moved
         return moved
@@ -72,7 +72,7 @@ class GpuClock:
     @property
     def nvlink_ns(self) -> int:
         """Boottime of the last reading that shows payload on NVLink; 0 before the first."""
-        return self._nvlink.moved_ns
+        return self._nvlink_clock.moved_ns
 
     def is_lost(self, now_ns: int) -> bool:
         """True once a clock that moved is not read any more."""

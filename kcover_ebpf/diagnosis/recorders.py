@@ -16,9 +16,9 @@ from kcover_ebpf.facts.recorders import (
     RecordedCall,
     RecordedGroup,
     RecordersSeen,
-    UnreadRecorder,
 )
 from kcover_ebpf.ids import NS
+from kcover_ebpf.model.collective_counts import Recordings
 
 DEFAULT_GROUP = "default_pg"
 """What PyTorch calls the group of all ranks."""
@@ -37,16 +37,6 @@ _ALIKE = frozenset(
 """Operations whose inputs have the same number of elements on all ranks; of others they may differ."""
 _SHOWN_RANKS = 8
 _SHOWN_SIDES = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Recordings:
-    """What the flight recorders of a job's ranks hold. A pid is that of the reporting node."""
-
-    age_s: float
-    """Since they were asked."""
-    records: tuple[RankRecord, ...] = ()
-    unread: tuple[UnreadRecorder, ...] = ()
 
 
 def recordings_of(seen: RecordersSeen | None, now_ns: int) -> Recordings | None:
@@ -91,20 +81,20 @@ class _Meeting:
 
 def compare(records: Iterable[RankRecord], world_size: int | None) -> RecorderComparison:
     """`world_size`: ranks of the whole job; None where it is not known."""
-    by_rank = {each.rank: each for each in records}
+    by_rank = {record.rank: record for record in records}
     if len(by_rank) < 2:
         return RecorderComparison()
     meetings = _meetings(by_rank, world_size)
-    for each in meetings:
-        sides = _sides(each)
+    for meeting in meetings:
+        sides = _sides(meeting)
         if len(sides) > 1:
-            return _mismatch(by_rank, each, sides)
+            return _mismatch(by_rank, meeting, sides)
     awaits, vague = _waits(by_rank, meetings)
-    targets = {each for found in awaits.values() for each in found}
-    ends = sorted(each for each in targets if each not in awaits and each not in vague)
+    targets = {number for found in awaits.values() for number in found}
+    ends = sorted(target for target in targets if target not in awaits and target not in vague)
     if ends:
         texts = [text for rank in ends[:_SHOWN_SIDES] for text in _late(by_rank[rank], meetings)]
-        return RecorderComparison(tuple(by_rank[each] for each in ends), texts=tuple(texts))
+        return RecorderComparison(tuple(by_rank[end] for end in ends), texts=tuple(texts))
     if targets and not vague:
         return RecorderComparison(texts=tuple(map(_position, meetings[:_SHOWN_SIDES])))
     whole = world_size is not None and len(by_rank) == world_size
@@ -121,11 +111,15 @@ def _meetings(by_rank: Mapping[int, RankRecord], world_size: int | None) -> list
             found[group.name, group.ranks][rank] = group
     meetings = []
     for (name, ranks), positions in found.items():
-        waiting = {rank: each.pending[0] for rank, each in positions.items() if each.pending}
+        waiting = {
+            rank: position.pending[0] for rank, position in positions.items() if position.pending
+        }
         if not waiting:
             continue
-        sequence = min(each.sequence for each in waiting.values())
-        purpose = next((each.purpose for each in positions.values() if each.purpose), "")
+        sequence = min(call.sequence for call in waiting.values())
+        purpose = next(
+            (position.purpose for position in positions.values() if position.purpose), ""
+        )
         members = frozenset(ranks) if ranks else None
         if purpose == DEFAULT_GROUP and world_size is not None:
             members = frozenset(range(world_size))
@@ -135,15 +129,15 @@ def _meetings(by_rank: Mapping[int, RankRecord], world_size: int | None) -> list
                 purpose,
                 sequence,
                 members,
-                {rank: each for rank, each in waiting.items() if each.sequence == sequence},
+                {rank: call for rank, call in waiting.items() if call.sequence == sequence},
                 {
-                    rank: each
-                    for rank, each in positions.items()
-                    if each.enqueued is not None and each.enqueued < sequence
+                    rank: position
+                    for rank, position in positions.items()
+                    if position.enqueued is not None and position.enqueued < sequence
                 },
             )
         )
-    return sorted(meetings, key=lambda each: (-len(each.members or ()), each.name))
+    return sorted(meetings, key=lambda meeting: (-len(meeting.members or ()), meeting.name))
 
 
 def _sides(meeting: _Meeting) -> list[list[int]]:
@@ -167,7 +161,7 @@ def _mismatch(
     most = meeting.members is not None and len(sides[0]) * 2 > len(meeting.members)
     odd = [rank for side in sides[1:] for rank in side] if most else []
     return RecorderComparison(
-        tuple(by_rank[each] for each in odd), mismatch=True, texts=tuple(texts)
+        tuple(by_rank[number] for number in odd), mismatch=True, texts=tuple(texts)
     )
 
 
@@ -177,11 +171,11 @@ def _waits(
     """Who waits for whom, and who waits for a rank whose recording is not known."""
     awaits: dict[int, set[int]] = defaultdict(set)
     vague: set[int] = set()
-    for each in meetings:
-        known = each.callers.keys() | each.absent.keys() | _past(by_rank, each)
-        for rank in each.callers:
-            awaits[rank] |= each.absent.keys() - {rank}
-            if each.members is None or each.members - known:
+    for meeting in meetings:
+        known = meeting.callers.keys() | meeting.absent.keys() | _past(by_rank, meeting)
+        for rank in meeting.callers:
+            awaits[rank] |= meeting.absent.keys() - {rank}
+            if meeting.members is None or meeting.members - known:
                 vague.add(rank)
     for rank, record in by_rank.items():
         for group in record.groups:
@@ -207,18 +201,18 @@ def _past(by_rank: Mapping[int, RankRecord], meeting: _Meeting) -> set[int]:
 
 def _answers(record: RankRecord, rank: int) -> bool:
     """It has a send or receive under way with that rank as well: both have come."""
-    return any(each.peer == rank for group in record.groups for each in group.messages)
+    return any(message.peer == rank for group in record.groups for message in group.messages)
 
 
 def _late(record: RankRecord, meetings: Sequence[_Meeting]) -> Iterable[str]:
-    for each in meetings:
-        position = each.absent.get(record.rank)
-        if position is not None and each.callers:
-            first = each.callers[min(each.callers)]
-            others = sorted(each.callers)
+    for meeting in meetings:
+        position = meeting.absent.get(record.rank)
+        if position is not None and meeting.callers:
+            first = meeting.callers[min(meeting.callers)]
+            others = sorted(meeting.callers)
             yield (
-                f"{_ranks(others)} {'wait' if len(others) > 1 else 'waits'} in collective {each.sequence} of group "
-                f"{each.title}, {_call(first)}{_at(others, each)}, which rank {record.rank} has not called"
+                f"{_ranks(others)} {'wait' if len(others) > 1 else 'waits'} in collective {meeting.sequence} of group "
+                f"{meeting.title}, {_call(first)}{_at(others, meeting)}, which rank {record.rank} has not called"
             )
             break
     last = record.last
@@ -245,7 +239,7 @@ def _call(call: RecordedCall) -> str:
 
 def _at(ranks: Sequence[int], meeting: _Meeting) -> str:
     """The place that most of these called it from."""
-    places = Counter(each for rank in ranks if (each := meeting.callers[rank].place))
+    places = Counter(text for rank in ranks if (text := meeting.callers[rank].place))
     return f" at {places.most_common(1)[0][0]}" if places else ""
 
 

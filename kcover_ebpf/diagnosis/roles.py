@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import replace
 from posixpath import basename
 
 from kcover_ebpf.diagnosis.rank_numbers import place_of, rank_of
@@ -13,12 +12,13 @@ from kcover_ebpf.diagnosis.started_ranks import (
     ancestors,
     heirs,
     numbers_of,
-    program,
     shared_numbers,
     started_ranks,
 )
 from kcover_ebpf.facts.host import ProcessSeen
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.model.program import program
+from kcover_ebpf.model.roles import Membership, Role
 
 _SHELLS = frozenset(
     {"sh", "bash", "dash", "zsh", "tini", "dumb-init", "env", "timeout", "nice", "sudo", "ip"}
@@ -89,41 +89,6 @@ ROLE_PARTS = (*_HELPER_WORDS, _COMPILE_WORKER)
 """Whole words of a command, and parts of words, that show a role as well."""
 
 
-class Role(Enum):
-    """What a process is for in its job."""
-
-    RANK = "rank"
-    LOADER = "loader"
-    """A child of a rank that runs the rank's own program: data loader worker, checkpoint writer."""
-    COMPILER = "compiler"
-    LAUNCHER = "launcher"
-    HELPER = "helper"
-    """Anything else."""
-    UNKNOWN = HELPER
-    """What a newer agent reports of which this version does not know the word."""
-
-
-@dataclass(frozen=True, slots=True)
-class Membership:
-    """The role of one process.
-
-    `rank` is that of the rank it belongs to, or of the one it wraps (a shell around it); None if it belongs to
-    none, or if ranks have no numbers.
-    """
-
-    role: Role
-    rank: int | None
-    world_size: int | None
-    owner: Pid | None
-    """The rank process it belongs to: itself for a rank, None outside any rank."""
-    by_pod: bool = False
-    """`rank` is the place of its pod: no process of the job was given its own number."""
-    wraps: bool = False
-    """It is a shell around a rank, or around what may be one where ranks have no numbers."""
-    joined: bool = False
-    """It is a rank for who started it or for what it does, so it is known as one without a number, too."""
-
-
 def classify(
     processes: Iterable[ProcessSeen],
     joined: Collection[Pid] = frozenset(),
@@ -172,10 +137,10 @@ def _assign(
     numbered = {pid: rank_of(process.rank_environ) for pid, process in by_pid.items()}
     anonymous = not chosen and all(rank is None for rank, _ in numbered.values())
     if anonymous:
-        numbered = {pid: (place_of(each.rank_environ), None) for pid, each in by_pid.items()}
+        numbered = {pid: (place_of(process.rank_environ), None) for pid, process in by_pid.items()}
     above = ancestors(chosen, by_pid) - chosen.keys()
     roles: dict[Pid, Membership] = {}
-    order = sorted(by_pid, key=lambda each: _depth(each, by_pid))
+    order = sorted(by_pid, key=lambda other_pid: _depth(other_pid, by_pid))
     for pid in heirs(above, order, by_pid):
         numbered[pid] = None, None
     for pid in order:
@@ -219,13 +184,13 @@ def _member(
     return Membership(Role.RANK, rank, world, process.pid, by_pod)
 
 
-def _child_role(process: ProcessSeen, owner: ProcessSeen) -> Role:
+def _child_role(process: ProcessSeen, owner_process: ProcessSeen) -> Role:
     if _program(process) in _COMPILERS or any(_COMPILE_WORKER in word for word in process.argv[:6]):
         return Role.COMPILER
     if _is_helper(process) or not process.argv:
         return Role.HELPER
     # a child that multiprocessing spawns is started by the full path of its interpreter
-    same_program = process.argv[:1] == owner.argv[:1] or SPAWNED in process.argv
+    same_program = process.argv[:1] == owner_process.argv[:1] or SPAWNED in process.argv
     return Role.LOADER if same_program else Role.HELPER
 
 

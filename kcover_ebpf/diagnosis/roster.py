@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.rank_numbers import local_size_of
-from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.model.roles import Role
 
 _Views = Mapping[Pid, ProcessHistory]
 
@@ -37,24 +37,24 @@ def roster_of(views: _Views) -> Roster:
     all_ranks = {
         pid: view
         for pid, view in views.items()
-        if view.member is not None and view.member.role is Role.RANK
+        if view.membership is not None and view.membership.role is Role.RANK
     }
     owned, loaders = {}, {}
     children: dict[Pid, list[ProcessHistory]] = defaultdict(list)
-    for pid, view in views.items():
-        member = view.member
-        if view.exit is not None or member is None or member.owner is None:
+    for pid, process in views.items():
+        member = process.membership
+        if process.exit is not None or member is None or member.owner is None:
             continue
-        owned[pid] = view
+        owned[pid] = process
         if member.role is Role.LOADER:
-            loaders[pid] = view
+            loaders[pid] = process
         if member.owner != pid:
-            children[member.owner].append(view)
+            children[member.owner].append(process)
     ranks = {pid: view for pid, view in all_ranks.items() if view.exit is None}
     return Roster(all_ranks, ranks, owned, loaders, children, _local_size(all_ranks))
 
 
 def _local_size(all_ranks: _Views) -> int | None:
     environs = (view.seen.rank_environ for view in all_ranks.values() if view.seen)
-    sizes = {size for each in environs if (size := local_size_of(each)) is not None}
+    sizes = {size for environ in environs if (size := local_size_of(environ)) is not None}
     return sizes.pop() if len(sizes) == 1 else None

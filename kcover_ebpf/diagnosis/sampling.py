@@ -9,10 +9,10 @@ from itertools import islice
 from kcover_ebpf.diagnosis.members import Members
 from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.progress import Stall
-from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.suspicion import Suspicion
 from kcover_ebpf.facts.kernel import Detail, SampleRequest
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.model.roles import Role
 
 _CALM = SampleRequest()
 _UNTRAINED = SampleRequest(every=4)
@@ -34,16 +34,16 @@ def connected(members: Members, *, suspicious: bool) -> list[Pid]:
     return list(dict.fromkeys([*members.connected, *islice(children, _MOST_CHILDREN)]))
 
 
-def _may_wait(view: ProcessHistory) -> bool:
-    role = view.member.role if view.member else Role.HELPER
-    busy = view.lead is not None and view.lead.burning_since_ns is not None
+def _may_wait(process: ProcessHistory) -> bool:
+    role = process.membership.role if process.membership else Role.HELPER
+    busy = process.lead is not None and process.lead.burning_since_ns is not None
     return role in (Role.LOADER, Role.HELPER) and not busy
 
 
-def in_detail(attention: Suspicion, now_ns: int, *, trained: bool, examined: bool) -> SampleRequest:
+def in_detail(suspicion: Suspicion, now_ns: int, *, trained: bool, examined: bool) -> SampleRequest:
     """What is wanted of a process in detail; `examined`: for people, too."""
-    urgent = attention.urgent(now_ns, trained)
-    if examined or (urgent and attention.stall is not Stall.NONE):
+    urgent = suspicion.urgent(now_ns, trained)
+    if examined or (urgent and suspicion.stall is not Stall.NONE):
         return _EXAMINED
     return _CLOSE if urgent else _EASED
 
@@ -51,23 +51,25 @@ def in_detail(attention: Suspicion, now_ns: int, *, trained: bool, examined: boo
 def requests(
     views: Mapping[Pid, ProcessHistory],
     detailed: Collection[Pid],
-    closely: SampleRequest,
+    request: SampleRequest,
     now_ns: int,
     *,
     rests: bool,
 ) -> dict[Pid, SampleRequest]:
-    """What is wanted of each living process: `closely` of those in `detailed`, least of the others if it `rests`."""
+    """What is wanted of each living process: `request` of those in `detailed`, least of the others if it `rests`."""
     rested = _CALM if rests else _UNTRAINED
     return {
-        pid: _with_lead(view, closely if pid in detailed else rested, now_ns)
+        pid: _with_lead(view, request if pid in detailed else rested, now_ns)
         for pid, view in views.items()
         if view.exit is None
     }
 
 
-def _with_lead(view: ProcessHistory, wanted: SampleRequest, now_ns: int) -> SampleRequest:
-    if view.worker is not None:
-        return replace(wanted, lead=view.worker)
+def _with_lead(
+    process: ProcessHistory, wanted_request: SampleRequest, now_ns: int
+) -> SampleRequest:
+    if process.worker is not None:
+        return replace(wanted_request, lead=process.worker)
     # the thread that trains may be another than the first: it is found by sampling all
-    seeks = wanted is _CALM and view.rests_since(now_ns) is not None
-    return _UNTRAINED if seeks else wanted
+    seeks = wanted_request is _CALM and process.rests_since(now_ns) is not None
+    return _UNTRAINED if seeks else wanted_request

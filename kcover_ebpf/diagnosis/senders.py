@@ -40,10 +40,10 @@ class Senders:
         return sum(self._alike) >= SENDS_ALIKE_SHARE * len(self._alike)
 
 
-def _sent_ns(rank: ProcessHistory) -> int:
+def _sent_ns(process: ProcessHistory) -> int:
     times = (
         socket.last_send_ns
-        for socket in rank.sockets.values()
-        if rank.traffic.payload_passes(socket) >= PAYLOAD_PASSES
+        for socket in process.sockets.values()
+        if process.traffic.payload_passes(socket) >= PAYLOAD_PASSES
     )
     return max(times, default=0)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from kcover_ebpf.diagnosis.background import Effort
 from kcover_ebpf.diagnosis.packet_loss import LossWatch
 from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.progress import JobProgress
-from kcover_ebpf.diagnosis.rank_pace import RankPace
 from kcover_ebpf.diagnosis.snapshot import Finding
-from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.ids import NS, Pid
+from kcover_ebpf.model.process_state import Effort
+from kcover_ebpf.model.rank_snapshot import RankPace
+from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.tunables.diagnosis import (
     LOSS_RATE_AT_FULL_SPEED_PER_S,
     STARVED_SHARE,
@@ -22,10 +22,10 @@ from kcover_ebpf.tunables.diagnosis import (
 
 
 def slowness(
-    pace: JobProgress, loss: LossWatch, ranks: Mapping[Pid, ProcessHistory], now_ns: int
+    progress: JobProgress, loss: LossWatch, ranks: Mapping[Pid, ProcessHistory], now_ns: int
 ) -> Finding | None:
     """SLOW with its cause; None while the job is as fast as its ranks let it."""
-    slowed = pace.slowed
+    slowed = progress.slowed
     lossy = loss.lossy(now_ns, slowed)
     if (
         lossy is not None
@@ -35,9 +35,9 @@ def slowness(
         where = f", most of them at rank {_rank(ranks, lossy.pid)}" if lossy.pid else ""
         text = f"{lossy.rate_per_s:.1f} TCP retransmissions a second between ranks{where}"
         return _slow(Cause.LINK, lossy.pid, ranks, Evidence(EvidenceKind.EDGE, text), now_ns)
-    slow = pace.straggler()
+    slow = progress.straggler()
     if slow is None:
-        return _throttled_alone(pace, ranks, now_ns)
+        return _throttled_alone(progress, ranks, now_ns)
     cause = cause_of(ranks[slow.pid])
     text = (
         f"rank {_rank(ranks, slow.pid)} waits {slow.own_wait_share:.0%} of the time, the others "
@@ -47,34 +47,38 @@ def slowness(
         text += "; it is throttled by the CPU quota of its control group"
     elif cause is Cause.SLOW_RANK and _stores_alone(ranks, slow.pid):
         text += "; it reads or writes files, and the others do not"
-    found = _slow(cause, slow.pid, ranks, Evidence(EvidenceKind.PEERS, text), now_ns)
-    return replace(found, factor=slow.factor)
+    finding = _slow(cause, slow.pid, ranks, Evidence(EvidenceKind.PEERS, text), now_ns)
+    return replace(finding, factor=slow.factor)
 
 
-def cause_of(slow: ProcessHistory) -> Cause:
+def cause_of(slow_process: ProcessHistory) -> Cause:
     """Why a rank is slower than the others, as far as that is seen."""
-    if slow.major_fault_rate >= SWAPPING_PER_S:
+    if slow_process.major_fault_rate >= SWAPPING_PER_S:
         return Cause.MEMORY_PRESSURE
-    return Cause.CPU_THROTTLED if _lacks_cpu(slow) else Cause.SLOW_RANK
+    return Cause.CPU_THROTTLED if _lacks_cpu(slow_process) else Cause.SLOW_RANK
 
 
-def paces(pace: JobProgress, ranks: Mapping[Pid, ProcessHistory], now_ns: int) -> list[RankPace]:
+def paces(
+    progress: JobProgress, ranks: Mapping[Pid, ProcessHistory], now_ns: int
+) -> list[RankPace]:
     """How much each rank here waits, to be compared with those of other hosts; none while that of one is unknown."""
-    known = pace.paces(now_ns)
+    known = progress.paces(now_ns)
     if known.keys() != ranks.keys():
         return []
     found = []
-    for pid, view in ranks.items():
-        counted, cause = known[pid], cause_of(view)
-        seen = cause if cause is not Cause.SLOW_RANK else None
+    for pid, process in ranks.items():
+        counted, cause = known[pid], cause_of(process)
+        seen_cause = cause if cause is not Cause.SLOW_RANK else None
         found.append(
-            RankPace(pid, counted.waits, counted.repeated, counted.passes, view.rank, cause=seen)
+            RankPace(
+                pid, counted.waits, counted.repeated, counted.passes, process.rank, cause=seen_cause
+            )
         )
     return found
 
 
 def _throttled_alone(
-    pace: JobProgress, ranks: Mapping[Pid, ProcessHistory], now_ns: int
+    progress: JobProgress, ranks: Mapping[Pid, ProcessHistory], now_ns: int
 ) -> Finding | None:
     """SLOW by a quota that only one rank feels.
 
@@ -84,26 +88,26 @@ def _throttled_alone(
     if len(throttled) != 1 or throttled[0].throttled_since_ns is None:
         return None
     alone, lasts_ns = throttled[0], now_ns - throttled[0].throttled_since_ns
-    if lasts_ns < THROTTLED_ALONE_NS or not pace.others_wait(alone.pid):
+    if lasts_ns < THROTTLED_ALONE_NS or not progress.others_wait(alone.pid):
         return None
     text = (
         f"the CPU quota of its control group has throttled rank {_rank(ranks, alone.pid)} most of the time "
         f"for {lasts_ns / NS:.0f} s, and no other rank"
     )
-    said = Evidence(EvidenceKind.TIME, text)
-    return _slow(Cause.CPU_THROTTLED, alone.pid, ranks, said, now_ns)
+    evidence = Evidence(EvidenceKind.TIME, text)
+    return _slow(Cause.CPU_THROTTLED, alone.pid, ranks, evidence, now_ns)
 
 
 def _is_starved(ranks: Mapping[Pid, ProcessHistory], pid: Pid | None) -> bool:
     # a rank without a CPU answers late, and late answers look like losses
-    view = ranks.get(pid) if pid is not None else None
-    return view is not None and _lacks_cpu(view)
+    process = ranks.get(pid) if pid is not None else None
+    return process is not None and _lacks_cpu(process)
 
 
-def _lacks_cpu(view: ProcessHistory) -> bool:
-    if view.lead is None:
+def _lacks_cpu(process: ProcessHistory) -> bool:
+    if process.lead is None:
         return False
-    return view.throttled_since_ns is not None or view.lead.delay_share >= STARVED_SHARE
+    return process.throttled_since_ns is not None or process.lead.delay_share >= STARVED_SHARE
 
 
 def _stores_alone(ranks: Mapping[Pid, ProcessHistory], pid: Pid) -> bool:
@@ -111,24 +115,32 @@ def _stores_alone(ranks: Mapping[Pid, ProcessHistory], pid: Pid) -> bool:
     return _stores(ranks[pid]) and not any(map(_stores, others))
 
 
-def _stores(view: ProcessHistory) -> bool:
-    effort = view.efforts.get(Effort.STORAGE)
-    return effort is not None and view.totals is not None and effort[1] == view.totals.boottime_ns
+def _stores(process: ProcessHistory) -> bool:
+    effort = process.efforts.get(Effort.STORAGE)
+    return (
+        effort is not None
+        and process.totals is not None
+        and effort[1] == process.totals.boottime_ns
+    )
 
 
 def _slow(
-    cause: Cause, pid: Pid | None, ranks: Mapping[Pid, ProcessHistory], said: Evidence, now_ns: int
+    cause: Cause,
+    pid: Pid | None,
+    ranks: Mapping[Pid, ProcessHistory],
+    evidence: Evidence,
+    now_ns: int,
 ) -> Finding:
     return Finding(
         kind=VerdictKind.SLOW,
         cause=cause,
         since_ns=now_ns,
         culprit=None if pid is None else Culprit(_rank(ranks, pid), pid),
-        evidence=(said,),
+        evidence=(evidence,),
         victims=tuple(other for other in ranks if other != pid),
     )
 
 
 def _rank(ranks: Mapping[Pid, ProcessHistory], pid: Pid | None) -> int | None:
-    view = ranks.get(pid) if pid is not None else None
-    return view.rank if view is not None else None
+    process = ranks.get(pid) if pid is not None else None
+    return process.rank if process is not None else None

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kcover_ebpf.diagnosis.certainty import certainty_of
-from kcover_ebpf.diagnosis.collective_counts import CollectiveCounts
 from kcover_ebpf.diagnosis.endpoints import EndpointIndex
-from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
-from kcover_ebpf.diagnosis.recorders import Recordings
-from kcover_ebpf.diagnosis.roles import Role
-from kcover_ebpf.diagnosis.verdict import Cause, Certainty, Culprit, Evidence, VerdictKind
 from kcover_ebpf.ids import NS, Pid
+from kcover_ebpf.model.collective_counts import CollectiveCounts, Recordings
+from kcover_ebpf.model.rank_snapshot import RankSnapshot
+from kcover_ebpf.model.roles import Role
+from kcover_ebpf.model.verdict import Cause, Certainty, Culprit, Evidence, VerdictKind
 from kcover_ebpf.settings import Policy
 
 
@@ -40,8 +39,10 @@ class Finding:
     @property
     def certainty(self) -> Certainty | None:
         """How sure it is that the job does not continue by itself; None where nothing is wrong."""
-        found = certainty_of(self.kind, self.cause, self.culprit, self.evidence)
-        return Certainty.SUSPECTED if self.doubtful and found is Certainty.INFERRED else found
+        certainty = certainty_of(self.kind, self.cause, self.culprit, self.evidence)
+        return (
+            Certainty.SUSPECTED if self.doubtful and certainty is Certainty.INFERRED else certainty
+        )
 
     @property
     def pid(self) -> Pid | None:
@@ -50,7 +51,6 @@ class Finding:
 
     @property
     def rank(self) -> int | None:
-        """Of the culprit."""
         return None if self.culprit is None else self.culprit.rank
 
 
@@ -88,15 +88,15 @@ class JobSnapshot:
     def __post_init__(self) -> None:
         """Ranks are distinguished from other processes once: the walk along the waits asks at every step."""
         # by number: of two that came into their states at once every host, and all of them together, take the same
-        found = (each for each in self.processes.values() if each.role is Role.RANK)
-        everyone = {each.pid: each for each in sorted(found, key=_by_number)}
-        living = {pid: each for pid, each in everyone.items() if each.exit is None}
-        ranks = {pid: each for pid, each in living.items() if not each.rests} or living
-        again = {each.rank for each in living.values()} - {None}
+        found = (process for process in self.processes.values() if process.role is Role.RANK)
+        everyone = {rank.pid: rank for rank in sorted(found, key=_by_number)}
+        living = {pid: rank for pid, rank in everyone.items() if rank.exit is None}
+        ranks = {pid: rank for pid, rank in living.items() if not rank.rests} or living
+        again = {rank.rank for rank in living.values()} - {None}
         left = {
-            pid: each
-            for pid, each in everyone.items()
-            if each.exit is not None and not (each.has_failed and each.rank in again)
+            pid: rank
+            for pid, rank in everyone.items()
+            if rank.exit is not None and not (rank.has_failed and rank.rank in again)
         }
         object.__setattr__(self, "ranks", ranks)
         object.__setattr__(self, "living_count", len(living))
@@ -107,14 +107,14 @@ class JobSnapshot:
         threshold_s = self.processes[pid].threshold_s
         return self.policy.stall_floor_s if threshold_s is None else threshold_s
 
-    def since_ns(self, each: RankSnapshot) -> int:
+    def since_ns(self, rank: RankSnapshot) -> int:
         """When it came into its state, on the clock of `now_ns`."""
-        return self.now_ns - round(each.age_s * NS)
+        return self.now_ns - round(rank.age_s * NS)
 
     @property
     def all_seen(self) -> bool:
         """No rank is on a host that is not observed: such a one may be what the others wait for."""
-        size = max((each.world_size or 0 for each in self.ranks.values()), default=0)
+        size = max((rank.world_size or 0 for rank in self.ranks.values()), default=0)
         return size == self.living_count if size else self.whole
 
     @property
@@ -128,24 +128,24 @@ class JobSnapshot:
         return min(map(self.since_ns, self.ranks.values()))
 
 
-def _by_number(each: RankSnapshot) -> tuple[bool, int, Pid]:
-    return each.rank is None, each.rank or 0, each.pid
+def _by_number(rank: RankSnapshot) -> tuple[bool, int, Pid]:
+    return rank.rank is None, rank.rank or 0, rank.pid
 
 
 def blame(
     snapshot: JobSnapshot,
     kind: VerdictKind,
     cause: Cause,
-    culprit: RankSnapshot,
+    culprit_rank: RankSnapshot,
     found: Sequence[Evidence],
-    end: RankSnapshot | None = None,
+    end_rank: RankSnapshot | None = None,
 ) -> Finding:
-    """A finding that names a culprit; `end` is the end of its chain, if that is another process."""
+    """A finding that names a culprit; `end_rank` is the end of its chain, if that is another process."""
     return Finding(
         kind=kind,
         cause=cause,
-        since_ns=snapshot.since_ns(culprit),
-        culprit=Culprit(culprit.rank, culprit.pid, (end or culprit).tid),
+        since_ns=snapshot.since_ns(culprit_rank),
+        culprit=Culprit(culprit_rank.rank, culprit_rank.pid, (end_rank or culprit_rank).tid),
         evidence=tuple(found),
-        victims=tuple(pid for pid in snapshot.ranks if pid != culprit.pid),
+        victims=tuple(pid for pid in snapshot.ranks if pid != culprit_rank.pid),
     )

@@ -14,9 +14,9 @@ Key = TypeVar("Key")
 Stack = tuple[str, ...]
 
 
-def similarity(one: Stack, other: Stack) -> float:
+def similarity(stack: Stack, other_stack: Stack) -> float:
     """Share of code words that two stacks have in common, 0 to 1."""
-    left, right = set(one), set(other)
+    left, right = set(stack), set(other_stack)
     return len(left & right) / len(left | right) if left or right else 0.0
 
 
@@ -53,7 +53,7 @@ class KnownWaits:
             if len(self._answers) >= _ANSWERED:
                 self._answers.clear()
             self._answers[stack] = any(
-                similarity(stack, each) >= SAME_STACK_SHARE for each in self._stacks
+                similarity(stack, pair) >= SAME_STACK_SHARE for pair in self._stacks
             )
         return self._answers[stack]
 

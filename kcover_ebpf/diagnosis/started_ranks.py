@@ -22,6 +22,7 @@ from kcover_ebpf.diagnosis.rank_numbers import (
 )
 from kcover_ebpf.facts.host import ProcessSeen
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.model.program import program
 
 Number = tuple[int | None, int | None]
 """(rank, world size)."""
@@ -67,18 +68,19 @@ def started_ranks(by_pid: _Tree, starts_others: Callable[[ProcessSeen], bool]) -
     return found
 
 
-def _numbered(starter: ProcessSeen, below: Sequence[ProcessSeen]) -> set[Pid]:
+def _numbered(starting_process: ProcessSeen, below: Sequence[ProcessSeen]) -> set[Pid]:
     # a sub-job of a rank, such as an evaluation, has its own, smaller world than the rank's
-    rank, world = outer = rank_of(starter.rank_environ)
-    if rank is None or is_one_process(starter.rank_environ):
+    rank, world = outer = rank_of(starting_process.rank_environ)
+    if rank is None or is_one_process(starting_process.rank_environ):
         return set()
     given = {
-        each.pid: number
-        for each in below
-        if is_one_process(each.rank_environ)
+        process.pid: number
+        for process in below
+        if is_one_process(process.rank_environ)
         # the second of a host cannot have the number of the host
         and (
-            (number := rank_of(each.rank_environ)) != outer or not local_rank_of(each.rank_environ)
+            (number := rank_of(process.rank_environ)) != outer
+            or not local_rank_of(process.rank_environ)
         )
     }
     numbers = {number for number, _ in given.values()}
@@ -87,33 +89,27 @@ def _numbered(starter: ProcessSeen, below: Sequence[ProcessSeen]) -> set[Pid]:
     return set(given) if large and 1 < len(numbers) == len(given) else set()
 
 
-def _by_local_rank(starter: ProcessSeen, below: Sequence[ProcessSeen]) -> set[Pid]:
+def _by_local_rank(starting_process: ProcessSeen, below: Sequence[ProcessSeen]) -> set[Pid]:
     # Lightning's first process is rank 0 and starts 1 to n - 1; it was not started with a LOCAL_RANK itself
-    environ = starter.rank_environ
+    environ = starting_process.rank_environ
     if local_rank_of(environ) is not None:
         return set()
-    inherited, script = rank_of(environ)[0], _script(starter)
+    inherited, script = rank_of(environ)[0], _script(starting_process)
     local = {
-        each.pid: number
-        for each in below
-        if (number := local_rank_of(each.rank_environ))
-        and rank_of(each.rank_environ)[0] == inherited
-        and _script(each) == script
+        process.pid: number
+        for process in below
+        if (number := local_rank_of(process.rank_environ))
+        and rank_of(process.rank_environ)[0] == inherited
+        and _script(process) == script
     }
     if not local or sorted(local.values()) != list(range(1, len(local) + 1)):
         return set()
-    return {starter.pid, *local}
+    return {starting_process.pid, *local}
 
 
 def _script(process: ProcessSeen) -> str:
     # the first process may have been started with options of the interpreter
     return next((basename(word) for word in process.argv[1:] if not word.startswith("-")), "")
-
-
-def program(process: ProcessSeen) -> tuple[str, ...]:
-    """What a process runs: interpreter and script, or module."""
-    words = process.argv[:3] if process.argv[1:2] == ("-m",) else process.argv[:2]
-    return tuple(basename(word) for word in words)
 
 
 def numbers_of(
@@ -129,11 +125,11 @@ def numbers_of(
         groups[by_pid[pid].ppid].append(by_pid[pid])
     for starter, group in groups.items():
         # whoever started ranks and is one itself belongs to those that it started
-        outer = [each for each in group if each.pid not in groups]
+        outer = [process for process in group if process.pid not in groups]
         first = by_pid[starter] if starter in chosen else None
         numbers = _numbers(outer, first, by_pid)
         if not _are_unique(numbers):
-            living = [each for each in outer if each.pid not in gone]
+            living = [process for process in outer if process.pid not in gone]
             again = _numbers(living, first, by_pid)
             numbers |= again if _are_unique(again) else {}
         found |= numbers
@@ -141,30 +137,32 @@ def numbers_of(
 
 
 def _numbers(
-    group: Sequence[ProcessSeen], first: ProcessSeen | None, by_pid: _Tree
+    group: Sequence[ProcessSeen], first_process: ProcessSeen | None, by_pid: _Tree
 ) -> dict[Pid, Number]:
-    by_environ = _by_environ(group, first, by_pid) or _by_monitor(group, by_pid)
-    return by_environ or _by_commands(group, first)
+    by_environ = _by_environ(group, first_process, by_pid) or _by_monitor(group, by_pid)
+    return by_environ or _by_commands(group, first_process)
 
 
 def _by_environ(
-    group: Sequence[ProcessSeen], first: ProcessSeen | None, by_pid: _Tree
+    group: Sequence[ProcessSeen], first_process: ProcessSeen | None, by_pid: _Tree
 ) -> dict[Pid, Number]:
-    environs = {each.pid: each.rank_environ for each in group if _has_own_identity(each, by_pid)}
+    environs = {
+        process.pid: process.rank_environ for process in group if _has_own_identity(process, by_pid)
+    }
     if not environs or len(environs) < len(group):
         return {}
-    numbers: dict[Pid, Number] = {pid: rank_of(each) for pid, each in environs.items()}
-    if first is None and _are_unique(numbers):
+    numbers: dict[Pid, Number] = {pid: rank_of(environ) for pid, environ in environs.items()}
+    if first_process is None and _are_unique(numbers):
         return numbers
-    size = len(group) + (first is not None)
+    size = len(group) + (first_process is not None)
     local = {pid: local_rank_of(environ) for pid, environ in environs.items()}
     numbers = {
         pid: by_node(environs[pid], place, size)
         for pid, place in local.items()
         if place is not None
     }
-    if first is not None:
-        numbers[first.pid] = by_node(next(iter(environs.values())), 0, size)
+    if first_process is not None:
+        numbers[first_process.pid] = by_node(next(iter(environs.values())), 0, size)
     return numbers if len(numbers) == size and _are_unique(numbers) else {}
 
 
@@ -176,13 +174,13 @@ def _by_monitor(group: Sequence[ProcessSeen], by_pid: _Tree) -> dict[Pid, Number
     return {group[0].pid: rank_of(parent.rank_environ)}
 
 
-def is_numbered_fork(child: ProcessSeen, parent: ProcessSeen) -> bool:
+def is_numbered_fork(child_process: ProcessSeen, parent_process: ProcessSeen) -> bool:
     """True for a process that runs its parent's program under its parent's number."""
     return (
-        bool(child.argv)
-        and child.argv == parent.argv
-        and rank_of(child.rank_environ)[0] is not None
-        and identity_of(child.rank_environ) == identity_of(parent.rank_environ)
+        bool(child_process.argv)
+        and child_process.argv == parent_process.argv
+        and rank_of(child_process.rank_environ)[0] is not None
+        and identity_of(child_process.rank_environ) == identity_of(parent_process.rank_environ)
     )
 
 
@@ -199,14 +197,16 @@ def _are_unique(numbers: Mapping[Pid, Number]) -> bool:
     return len(known) == len(numbers)
 
 
-def _by_commands(group: Sequence[ProcessSeen], first: ProcessSeen | None) -> dict[Pid, Number]:
-    everyone = [*group, *([first] if first is not None else [])]
-    numbers = by_options([each.argv for each in everyone]) if len(everyone) > 1 else None
-    sizes = [size_by_options(each.argv) for each in everyone]
+def _by_commands(
+    group: Sequence[ProcessSeen], first_process: ProcessSeen | None
+) -> dict[Pid, Number]:
+    everyone = [*group, *([first_process] if first_process is not None else [])]
+    numbers = by_options([process.argv for process in everyone]) if len(everyone) > 1 else None
+    sizes = [size_by_options(process.argv) for process in everyone]
     known: Sequence[int | None] = numbers or [None] * len(everyone)
     return {
-        each.pid: (rank, size if rank is not None else None)
-        for each, rank, size in zip(everyone, known, sizes, strict=True)
+        process.pid: (rank, size if rank is not None else None)
+        for process, rank, size in zip(everyone, known, sizes, strict=True)
     }
 
 

@@ -9,9 +9,9 @@ from kcover_ebpf.diagnosis.members import Members
 from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.progress import JobProgress
 from kcover_ebpf.diagnosis.snapshot import Finding
-from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.facts.host import Unreadable
 from kcover_ebpf.ids import NS, Pid
+from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.settings import Policy
 from kcover_ebpf.tunables.diagnosis import RANK_SAMPLED_WITHIN_NS, START_UP_EFFORT_NS
 
@@ -19,7 +19,7 @@ WHY_UNREADABLE = "a call into a driver or file system holds its memory lock"
 
 
 def missing_rank(
-    members: Members, pace: JobProgress, now_ns: int, policy: Policy
+    members: Members, progress: JobProgress, now_ns: int, policy: Policy
 ) -> Finding | None:
     """The lowest rank that never appeared while those that did only wait; None if none is missing.
 
@@ -27,11 +27,13 @@ def missing_rank(
     job: where no launcher says how many ranks are here, it may be starting on another host.
     """
     ranks, world_size = members.ranks, members.expected
-    if pace.trained or world_size is None or len(members.all_ranks) != len(ranks):
+    if progress.trained or world_size is None or len(members.all_ranks) != len(ranks):
         return None
-    members_here = (view.member for view in ranks.values() if view.member)
-    missing = _missing([each.rank for each in members_here if each.rank is not None], world_size)
-    waited_s = (now_ns - pace.last_joined_ns) / NS
+    members_here = (view.membership for view in ranks.values() if view.membership)
+    missing = _missing(
+        [membership.rank for membership in members_here if membership.rank is not None], world_size
+    )
+    waited_s = (now_ns - progress.last_joined_ns) / NS
     if not missing or waited_s < policy.start_grace_s:
         return None
     if any(_is_at_work(view, now_ns) for view in ranks.values()):
@@ -43,7 +45,7 @@ def missing_rank(
     return Finding(
         kind=VerdictKind.HUNG,
         cause=Cause.MISSING_RANK,
-        since_ns=pace.last_joined_ns,
+        since_ns=progress.last_joined_ns,
         culprit=Culprit(missing[0]),
         evidence=(Evidence(EvidenceKind.TIME, text),),
         victims=tuple(ranks),
@@ -57,27 +59,29 @@ def _missing(present: Sequence[int], count: int) -> list[int]:
     return missing if in_one_run and len(present) < count else []
 
 
-def _is_at_work(view: ProcessHistory, now_ns: int) -> bool:
-    lead = view.lead
+def _is_at_work(process: ProcessHistory, now_ns: int) -> bool:
+    lead = process.lead
     burns = lead is not None and lead.burning_since_ns is not None and not lead.waits_busily
-    return burns or view.latest_effort(0, now_ns - START_UP_EFFORT_NS) is not None
+    return burns or process.latest_effort(0, now_ns - START_UP_EFFORT_NS) is not None
 
 
-def awaits_missing_rank(members: Members, pace: JobProgress) -> bool:
+def awaits_missing_rank(members: Members, progress: JobProgress) -> bool:
     """True while a rank has not come yet and the job never trained: those who came wait for it."""
-    return len(members.all_ranks) < (members.world_size or 0) and not pace.trained
+    return len(members.all_ranks) < (members.world_size or 0) and not progress.trained
 
 
 def unsampled_rank(members: Members, now_ns: int) -> Finding | None:
     """UNKNOWN while a rank lives of which no thread was ever sampled: what is not seen is not healthy."""
-    for view in members.ranks.values():
-        if view.lead is None and now_ns - view.first_seen_ns > RANK_SAMPLED_WITHIN_NS:
-            rank = view.rank
-            who = f"rank {rank} (pid {view.pid})" if rank is not None else f"process {view.pid}"
+    for process in members.ranks.values():
+        if process.lead is None and now_ns - process.first_seen_ns > RANK_SAMPLED_WITHIN_NS:
+            rank = process.rank
+            who = (
+                f"rank {rank} (pid {process.pid})" if rank is not None else f"process {process.pid}"
+            )
             text = f"{who} is running, but the sampler does not see its threads"
             evidence = (Evidence(EvidenceKind.SINK, text),)
             return Finding(
-                VerdictKind.UNKNOWN, Cause.UNKNOWN, view.first_seen_ns, evidence=evidence
+                VerdictKind.UNKNOWN, Cause.UNKNOWN, process.first_seen_ns, evidence=evidence
             )
     return None
 
@@ -85,8 +89,8 @@ def unsampled_rank(members: Members, now_ns: int) -> Finding | None:
 def unreadable_process(members: Members, unreadable: Mapping[Pid, Unreadable]) -> Finding | None:
     """UNKNOWN while a process may be a rank, and it cannot be read whether it is one."""
     for pid, fact in unreadable.items():
-        view = members.views.get(pid)
-        if view is not None and view.seen is None and view.exit is None:
+        process = members.views.get(pid)
+        if process is not None and process.seen is None and process.exit is None:
             text = f"cannot identify pid {pid}: {WHY_UNREADABLE}"
             evidence = (Evidence(EvidenceKind.SINK, text),)
             return Finding(VerdictKind.UNKNOWN, Cause.UNKNOWN, fact.since_ns, evidence=evidence)

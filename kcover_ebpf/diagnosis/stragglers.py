@@ -63,7 +63,7 @@ class Waiting:
     def count(self, window: int) -> int:
         """In how many of the last passes it waited."""
         known = self.counts.get(window)
-        return sum(each is not None for each in self.last(window)) if known is None else known
+        return sum(number is not None for number in self.last(window)) if known is None else known
 
     def last(self, window: int) -> _Waits:
         """The last passes, newest first."""
@@ -89,10 +89,10 @@ class WaitShares:
         for pid in self._seen.keys() - waiting.keys():
             del self._seen[pid]
         for pid, wait in waiting.items():
-            seen = self._seen.get(pid)
-            if seen is None:
-                seen = self._seen[pid] = Waiting()
-            seen.add(wait)
+            seen_waiting = self._seen.get(pid)
+            if seen_waiting is None:
+                seen_waiting = self._seen[pid] = Waiting()
+            seen_waiting.add(wait)
 
         if now_ns >= self._rests_until_ns and self._may_lag(elsewhere=elsewhere):
             self._compares_until_ns = now_ns + STRAGGLER_COMPARED_NS
@@ -125,8 +125,8 @@ class WaitShares:
         before = sum(map(len, ranks)) - recent * len(ranks)
         if before < STRAGGLER_WINDOWS[0] * len(ranks):
             return False
-        now = sum(each.counts[recent] for each in ranks)
-        share = (sum(each.counts[longest] for each in ranks) - now) / before
+        now = sum(rank.counts[recent] for rank in ranks)
+        share = (sum(rank.counts[longest] for rank in ranks) - now) / before
         return now / (recent * len(ranks)) - share >= STRAGGLER_COMPARED_APART
 
     @property
@@ -138,7 +138,16 @@ class WaitShares:
     def windows(self) -> list[int]:
         """Passes over which shares are counted, shortest first; there may be fewer passes."""
         shortest = self._shortest_window()
-        return sorted({shortest, *(each for each in STRAGGLER_WINDOWS if each > shortest)})
+        return sorted(
+            {
+                shortest,
+                *(
+                    straggler_window
+                    for straggler_window in STRAGGLER_WINDOWS
+                    if straggler_window > shortest
+                ),
+            }
+        )
 
     def straggler(self) -> Straggler | None:
         """The one rank that the others wait for; None while too few passes were seen or no rank is apart."""
@@ -146,7 +155,7 @@ class WaitShares:
             return None
         seen = min(map(len, self._seen.values()))
         found = (self._is_apart(window) for window in self.windows if window <= seen)
-        return next((each for each in found if each is not None), None)
+        return next((straggler for straggler in found if straggler is not None), None)
 
     def others_wait(self, pid: Pid) -> bool:
         """True if in the last few passes all other ranks, taken together, waited for a good part of the time."""

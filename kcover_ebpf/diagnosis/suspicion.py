@@ -137,20 +137,24 @@ class Suspicion:
     @property
     def python_frames(self) -> dict[Pid, tuple[PythonFrame, ...]]:
         """Where each rank is in its program, of those that were read."""
-        return {} if self.python is None else {each.pid: each.frames for each in self.python.stacks}
+        return (
+            {} if self.python is None else {stack.pid: stack.frames for stack in self.python.stacks}
+        )
 
     def forget_answers(self) -> None:
         """What was answered in one stall says nothing about the next."""
         self.collectives = self.recorders = self.python = None
 
-    def on_reading(self, seen: ThreadReading) -> None:
+    def on_reading(self, reading: ThreadReading) -> None:
         """Keep a reading; one made in healthy times waits to be seen ending."""
-        self.unreadable.pop(seen.pid, None)
-        self._readings.setdefault((seen.pid, seen.tid), deque(maxlen=_READINGS_KEPT)).append(seen)
-        if seen.stack and not self.suspicious:
-            self._pending[seen.pid] = seen
-        elif seen.stack and int(seen.tid) == int(seen.pid):
-            self._doubted[seen.pid] = seen
+        self.unreadable.pop(reading.pid, None)
+        self._readings.setdefault((reading.pid, reading.tid), deque(maxlen=_READINGS_KEPT)).append(
+            reading
+        )
+        if reading.stack and not self.suspicious:
+            self._pending[reading.pid] = reading
+        elif reading.stack and int(reading.tid) == int(reading.pid):
+            self._doubted[reading.pid] = reading
 
     def on_progress(self, pid: Pid, now_ns: int, moved_ns: int, longest_s: float) -> None:
         """A process made progress: a wait that it has left since its reading is one that ends by itself.
@@ -162,13 +166,13 @@ class Suspicion:
         if doubted is not None and moved_ns > doubted.boottime_ns:
             # whatever was thought of this wait, it has ended by itself
             self.known.learn(self._doubted.pop(pid).stack)
-        seen = self._pending.get(pid)
-        if seen is None:
+        reading = self._pending.get(pid)
+        if reading is None:
             return
-        passed_ns = now_ns - seen.boottime_ns
-        if moved_ns > seen.boottime_ns or passed_ns > longest_s * NS:
+        passed_ns = now_ns - reading.boottime_ns
+        if moved_ns > reading.boottime_ns or passed_ns > longest_s * NS:
             del self._pending[pid]
-            self.known.learn(seen.stack)
+            self.known.learn(reading.stack)
 
     def forget(self, pid: Pid) -> None:
         """A process is gone."""
@@ -188,11 +192,11 @@ class Suspicion:
     def stacks_of(self, waiting: Iterable[ProcessHistory]) -> dict[Pid, Stack]:
         """Where the lead of each of these waits, of those that were read in the wait they are in now."""
         found = {}
-        for view in waiting:
-            lead = view.lead
-            readings = self.readings(view.pid, lead.sample.tid) if lead is not None else ()
+        for process in waiting:
+            lead = process.lead
+            readings = self.readings(process.pid, lead.sample.tid) if lead is not None else ()
             if lead is not None and readings and readings[-1].boottime_ns >= lead.progress_ns:
-                found[view.pid] = readings[-1].stack
+                found[process.pid] = readings[-1].stack
         return found
 
     def wants(
@@ -229,17 +233,17 @@ class Suspicion:
     ) -> list[ReadingRequest]:
         """A first reading of every wait; further ones at a few of those that wait alike, each in its turn."""
         first, again = [], []
-        for view in owned:
-            request = self._request(view, now_ns, shortest_ns)
-            if request is not None and view.lead is not None:
-                read_ns = self._last_read_ns(view.lead)
-                sample, is_new = view.lead.sample, read_ns < view.lead.progress_ns
+        for process in owned:
+            request = self._request(process, now_ns, shortest_ns)
+            if request is not None and process.lead is not None:
+                read_ns = self._last_read_ns(process.lead)
+                sample, is_new = process.lead.sample, read_ns < process.lead.progress_ns
                 if is_new or now_ns - read_ns >= READING_PROOF_NS:
                     first.append(request)
                 else:
                     again.append((read_ns, (sample.state, sample.syscall), request))
         counts: Counter[tuple[TaskState, int]] = Counter()
-        for _, alike, request in sorted(again, key=lambda each: each[0]):
+        for _, alike, request in sorted(again, key=lambda pair: pair[0]):
             counts[alike] += 1
             if counts[alike] <= repeats:
                 first.append(request)
@@ -250,7 +254,7 @@ class Suspicion:
         return readings[-1].boottime_ns if readings else 0
 
     def _burning(
-        self, view: ProcessHistory, now_ns: int, reads_stacks: bool
+        self, process: ProcessHistory, now_ns: int, reads_stacks: bool
     ) -> list[ReadingRequest]:
         """Threads that burn a CPU: in calm times only where the code of a process lies is read, now and then.
 
@@ -258,64 +262,76 @@ class Suspicion:
         asking the clock, may have no other sign of progress.
         """
         burning = [
-            each
-            for each in view.threads.values()
-            if each.burning_since_ns is not None and each.is_unplaced(now_ns)
+            thread_history
+            for thread_history in process.threads.values()
+            if thread_history.burning_since_ns is not None and thread_history.is_unplaced(now_ns)
         ]
         if not burning:
             return []
-        burning.sort(key=lambda each: (each is not view.lead, -each.cpu_share))
+        burning.sort(
+            key=lambda thread_history: (
+                thread_history is not process.lead,
+                -thread_history.cpu_share,
+            )
+        )
         readings = []
-        if self._is_stale(view, now_ns):
-            unknown = (each for each in burning if view.code.at(each.sample.user_ip) is None)
+        if self._is_stale(process, now_ns):
+            unknown = (
+                thread_history
+                for thread_history in burning
+                if process.code.at(thread_history.sample.user_ip) is None
+            )
             # a library that was loaded since is not found on a stack, and code that is known may call it
             first = next(unknown, burning[0] if reads_stacks else None)
             if first is not None:
-                view.code_read_ns = now_ns
-                readings.append(_code_request(view, first, wants_modules=True))
-        if reads_stacks and view.code:
-            for each in burning[:BUSY_THREADS]:
+                process.code_read_ns = now_ns
+                readings.append(_code_request(process, first, wants_modules=True))
+        if reads_stacks and process.code:
+            for thread in burning[:BUSY_THREADS]:
                 # a burn that was not read before is as new as the suspicion, however old it is
-                since_ns = max(self._suspicious_since_ns or 0, each.burns_alike_ns or 0)
-                if now_ns - each.asked_ns >= reading_period_ns(now_ns - since_ns):
-                    each.asked_ns = now_ns
-                    readings.append(_code_request(view, each))
+                since_ns = max(self._suspicious_since_ns or 0, thread.burns_alike_ns or 0)
+                if now_ns - thread.asked_ns >= reading_period_ns(now_ns - since_ns):
+                    thread.asked_ns = now_ns
+                    readings.append(_code_request(process, thread))
         return readings
 
-    def _asleep(self, view: ProcessHistory) -> list[ReadingRequest]:
+    def _asleep(self, process: ProcessHistory) -> list[ReadingRequest]:
         """Threads beside a lead that sleeps which may wait for a device, or for a timer: each wait is read once."""
-        lead = view.lead
+        lead = process.lead
         if lead is None or self._table.family(lead.sample.syscall) is not SyscallFamily.FUTEX:
             return []
         since_ns = lead.sample.idle_since_ns - round(HELPER_SINCE_S * NS)
         asleep = (
-            each.sample
-            for each in view.side_threads
-            if self._last_read_ns(each) < each.sample.idle_since_ns
+            side_thread.sample
+            for side_thread in process.side_threads
+            if self._last_read_ns(side_thread) < side_thread.sample.idle_since_ns
             and (
-                waits_in_frame(each.sample, self._table)
-                or (each.sample.idle_since_ns >= since_ns and is_timed(each.sample, self._table))
+                waits_in_frame(side_thread.sample, self._table)
+                or (
+                    side_thread.sample.idle_since_ns >= since_ns
+                    and is_timed(side_thread.sample, self._table)
+                )
             )
         )
         return [
-            ReadingRequest(each.pid, each.tid, each.idle_since_ns, each.syscall)
-            for each in islice(asleep, BUSY_THREADS)
+            ReadingRequest(sample.pid, sample.tid, sample.idle_since_ns, sample.syscall)
+            for sample in islice(asleep, BUSY_THREADS)
         ]
 
     @staticmethod
-    def _is_stale(view: ProcessHistory, now_ns: int) -> bool:
+    def _is_stale(process: ProcessHistory, now_ns: int) -> bool:
         shortest_ns, longest_ns = CODE_PERIODS_NS
-        age_ns = view.code_read_ns - view.first_seen_ns
+        age_ns = process.code_read_ns - process.first_seen_ns
         period_ns = min(max(shortest_ns, age_ns // 4), longest_ns)
-        return not view.code_read_ns or now_ns - view.code_read_ns >= period_ns
+        return not process.code_read_ns or now_ns - process.code_read_ns >= period_ns
 
     def _request(
-        self, view: ProcessHistory, now_ns: int, shortest_ns: int = 0
+        self, process: ProcessHistory, now_ns: int, shortest_ns: int = 0
     ) -> ReadingRequest | None:
-        lead = view.lead
+        lead = process.lead
         if lead is None or lead.burning_since_ns is not None:
             return None
-        earlier = self._readings.get((view.pid, lead.sample.tid))
+        earlier = self._readings.get((process.pid, lead.sample.tid))
         if earlier:
             last_ns = earlier[-1].boottime_ns
             since_ns = max(earlier[0].boottime_ns, lead.progress_ns)
@@ -325,16 +341,16 @@ class Suspicion:
             if now_ns - last_ns < (period_ns if is_first else max(period_ns, shortest_ns)):
                 return None
         return ReadingRequest(
-            view.pid, lead.sample.tid, lead.sample.idle_since_ns, lead.sample.syscall
+            process.pid, lead.sample.tid, lead.sample.idle_since_ns, lead.sample.syscall
         )
 
 
 def _code_request(
-    view: ProcessHistory, thread: ThreadHistory, *, wants_modules: bool = False
+    process: ProcessHistory, thread: ThreadHistory, *, wants_modules: bool = False
 ) -> ReadingRequest:
     sample = thread.sample
     return ReadingRequest(
-        view.pid,
+        process.pid,
         sample.tid,
         sample.idle_since_ns,
         burning_sp=sample.user_sp,
@@ -342,9 +358,9 @@ def _code_request(
     )
 
 
-def _period_ns(lead: ThreadHistory, age_ns: int) -> int:
+def _period_ns(lead_thread: ThreadHistory, age_ns: int) -> int:
     period_ns = reading_period_ns(age_ns)
-    if lead.sample.state is TaskState.UNINTERRUPTIBLE:
+    if lead_thread.sample.state is TaskState.UNINTERRUPTIBLE:
         return min(period_ns, max(READING_PROOF_NS, age_ns // 10))
     return period_ns
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from kcover_ebpf.diagnosis.endpoints import EndpointIndex
-from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot, SocketSnapshot
 from kcover_ebpf.diagnosis.traffic import pauses_s
 from kcover_ebpf.ids import NS, Endpoint, Pid
+from kcover_ebpf.model.rank_snapshot import RankSnapshot, SocketSnapshot
 from kcover_ebpf.tunables.diagnosis import LOST_BACKOFF, SEND_LEAD_NS
 
 _SEND_LEAD_S = SEND_LEAD_NS / NS
@@ -40,36 +40,36 @@ class LostLink:
         )
 
 
-def _end(rank: int | None, end: Endpoint) -> str:
-    return str(end) if rank is None else f"rank {rank} ({end})"
+def _end(rank: int | None, endpoint: Endpoint) -> str:
+    return str(endpoint) if rank is None else f"rank {rank} ({endpoint})"
 
 
 def _payload(rank: RankSnapshot) -> Iterator[SocketSnapshot]:
-    return (each for each in rank.sockets if each.payload)
+    return (socket for socket in rank.sockets if socket.payload)
 
 
-def lost_edges(ranks: Iterable[RankSnapshot], ends: EndpointIndex) -> list[LostLink]:
+def lost_edges(ranks: Iterable[RankSnapshot], endpoints: EndpointIndex) -> list[LostLink]:
     """Payload connections of the given ranks on which the kernel has backed off at least `LOST_BACKOFF` times."""
     found, ranks = [], list(ranks)
-    numbers = {each.pid: each.rank for each in ranks}
+    numbers = {rank_snapshot.pid: rank_snapshot.rank for rank_snapshot in ranks}
     for rank in ranks:
-        for each in _payload(rank):
-            if each.backoff < LOST_BACKOFF or not (each.unacked or each.unsent):
+        for socket in _payload(rank):
+            if socket.backoff < LOST_BACKOFF or not (socket.unacked or socket.unsent):
                 continue
-            if window_closed(each):
+            if window_closed(socket):
                 continue
-            peer, age_s = ends.peer(each), each.broken_age_s
+            peer, age_s = endpoints.peer(socket), socket.broken_age_s
             found.append(
                 LostLink(
                     rank=rank.rank,
                     pid=rank.pid,
                     peer_pid=peer,
                     peer_rank=None if peer is None else numbers.get(peer),
-                    local=each.local,
-                    remote=each.remote,
-                    backoff=each.backoff,
-                    unacked_bytes=each.unacked or each.unsent,
-                    age_s=pauses_s(each.backoff) if age_s is None else age_s,
+                    local=socket.local,
+                    remote=socket.remote,
+                    backoff=socket.backoff,
+                    unacked_bytes=socket.unacked or socket.unsent,
+                    age_s=pauses_s(socket.backoff) if age_s is None else age_s,
                 )
             )
     return found
@@ -80,14 +80,16 @@ def window_closed(socket: SocketSnapshot) -> bool:
     return socket.unacked == 0 and socket.unsent > socket.window
 
 
-def closed_reader(ranks: Mapping[Pid, RankSnapshot], ends: EndpointIndex) -> tuple[Pid, int] | None:
+def closed_reader(
+    ranks: Mapping[Pid, RankSnapshot], endpoints: EndpointIndex
+) -> tuple[Pid, int] | None:
     """(the rank that does not read, bytes that wait for it); None if no window is closed."""
     waiting: dict[Pid, int] = {}
     for rank in ranks.values():
-        for each in rank.sockets:
-            reader = ends.peer(each)
-            if reader in ranks and reader is not None and window_closed(each):
-                waiting[reader] = waiting.get(reader, 0) + each.unsent
+        for socket in rank.sockets:
+            reader = endpoints.peer(socket)
+            if reader in ranks and reader is not None and window_closed(socket):
+                waiting[reader] = waiting.get(reader, 0) + socket.unsent
     if not waiting:
         return None
     reader = max(waiting, key=lambda pid: waiting[pid])
@@ -104,16 +106,20 @@ def common_end(edges: Iterable[LostLink], rank_count: int) -> Pid | None:
     return everywhere[0] if len(everywhere) == 1 else None
 
 
-def unread(rank: RankSnapshot, ends: EndpointIndex, ranks: Mapping[Pid, object]) -> tuple[int, int]:
+def unread(
+    rank: RankSnapshot, endpoints: EndpointIndex, ranks: Mapping[Pid, object]
+) -> tuple[int, int]:
     """(bytes, connections) of the training's data that peers sent to this rank and that it did not read."""
     waiting = [
-        each.unread for each in _payload(rank) if each.unread > 0 and ends.peer(each) in ranks
+        socket.unread
+        for socket in _payload(rank)
+        if socket.unread > 0 and endpoints.peer(socket) in ranks
     ]
     return sum(waiting), len(waiting)
 
 
 def oldest_sender(
-    ranks: Mapping[Pid, RankSnapshot], ends: EndpointIndex
+    ranks: Mapping[Pid, RankSnapshot], endpoints: EndpointIndex
 ) -> tuple[Pid, float] | None:
     """(the rank that sent last before all others, lead in seconds); None without a clear lead.
 
@@ -121,11 +127,11 @@ def oldest_sender(
     measured, docs/decisions/0003. Where ranks were not seen to send alike while the job was healthy (a broadcast, a
     pipeline), or some may be on a host that is not seen, the order says nothing.
     """
-    alike = {each.sends_alike for each in ranks.values()} - {None}
-    if ends.elsewhere or alike == {False}:
+    alike = {rank.sends_alike for rank in ranks.values()} - {None}
+    if endpoints.elsewhere or alike == {False}:
         return None
     ages = sorted(
-        ((each.sent_age_s, -pid) for pid, each in ranks.items() if each.sent_age_s is not None),
+        ((rank.sent_age_s, -pid) for pid, rank in ranks.items() if rank.sent_age_s is not None),
         reverse=True,
     )
     if len(ages) < 2 or len(ages) < len(ranks):

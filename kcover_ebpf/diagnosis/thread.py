@@ -164,19 +164,19 @@ class ThreadHistory:
         self.naps_since_ns, self._code, self.called_by_own = None, None, False
         self.glimpses.clear()
 
-    def _end_burn(self, before: ThreadSample, sample: ThreadSample) -> None:
+    def _end_burn(self, earlier_sample: ThreadSample, sample: ThreadSample) -> None:
         # it sleeps where it was caught burning, perhaps, and still did something else before
-        self.burnt_until_ns = _left_cpu_ns(before, sample)
+        self.burnt_until_ns = _left_cpu_ns(earlier_sample, sample)
         self.progress_ns = max(self.progress_ns, self.burnt_until_ns)
 
-    def _note_stopped(self, before: ThreadSample, sample: ThreadSample) -> None:
+    def _note_stopped(self, earlier_sample: ThreadSample, sample: ThreadSample) -> None:
         if sample.state not in _STOPPED:
             self.stopped_since_ns = 0
             return
-        if before.state is not sample.state:
+        if earlier_sample.state is not sample.state:
             # a thread that changes is sent at the next pass
             pass_ns = sample.boottime_ns - LONGEST_PASS_NS
-            self.stopped_since_ns = max(before.boottime_ns, sample.idle_since_ns, pass_ns)
+            self.stopped_since_ns = max(earlier_sample.boottime_ns, sample.idle_since_ns, pass_ns)
 
     def on_stack(self, code: Code | None, at_ns: int) -> bool:
         """Take whose code a burning thread was called from; True if that is progress."""
@@ -190,24 +190,30 @@ class ThreadHistory:
         if code is None or code is Code.PLUMBING:
             return False
         self.proxy |= code is Code.COLLECTIVE
-        known = self._code
-        changed = known is not None and known is not code and (code in WAITS) != (known in WAITS)
-        self._in_a_row = 1 if changed or known is None else self._in_a_row + 1
+        known_code = self._code
+        changed = (
+            known_code is not None
+            and known_code is not code
+            and (code in WAITS) != (known_code in WAITS)
+        )
+        self._in_a_row = 1 if changed or known_code is None else self._in_a_row + 1
         self._code = code
         if changed:
             self.progress_ns = self.sample.boottime_ns
         return changed
 
-    def _nap(self, before: ThreadSample, after: ThreadSample, table: SyscallTable) -> bool:
+    def _nap(
+        self, earlier_sample: ThreadSample, later_sample: ThreadSample, table: SyscallTable
+    ) -> bool:
         """Note whether it naps; True if it did before as well, so that it only asks again."""
         was_napping = self.naps_since_ns is not None
-        count = after.voluntary_count - before.voluntary_count
-        often = count * NS >= NAPS_PER_S * (after.boottime_ns - before.boottime_ns)
-        cheap = after.cpu_ns - before.cpu_ns <= count * NAP_CPU_NS
-        if not (often and cheap and _sleeps(before, after, table)):
+        count = later_sample.voluntary_count - earlier_sample.voluntary_count
+        often = count * NS >= NAPS_PER_S * (later_sample.boottime_ns - earlier_sample.boottime_ns)
+        cheap = later_sample.cpu_ns - earlier_sample.cpu_ns <= count * NAP_CPU_NS
+        if not (often and cheap and _sleeps(earlier_sample, later_sample, table)):
             self.naps_since_ns = None
         elif not was_napping:
-            self.naps_since_ns = before.boottime_ns
+            self.naps_since_ns = earlier_sample.boottime_ns
         return was_napping and self.naps_since_ns is not None
 
     @property
@@ -258,8 +264,8 @@ class ThreadHistory:
         for nothing returns to the same few (measured: 3 values in 24 samples against 24,
         docs/decisions/0003).
         """
-        burning = [each for each in self._burning() if each.calls_nothing]
-        values = {each.registers for each in burning}
+        burning = [sample for sample in self._burning() if sample.calls_nothing]
+        values = {sample.registers for sample in burning}
         return len(burning) >= REGISTER_SAMPLES_NEEDED and len(values) <= LOOP_VALUES_SHARE * len(
             burning
         )
@@ -268,49 +274,57 @@ class ThreadHistory:
         since_ns = self.burning_since_ns
         if since_ns is None:
             return []
-        return [each for each in self.glimpses if each.boottime_ns > since_ns]
+        return [sample for sample in self.glimpses if sample.boottime_ns > since_ns]
 
 
 def _ask_only(burning: Sequence[_RegisterSample]) -> bool:
     asked = 0
-    for each in burning:
-        if each.spin_call:
+    for sample in burning:
+        if sample.spin_call:
             asked += 1
-        elif not each.calls_nothing or each.works:
+        elif not sample.calls_nothing or sample.works:
             # work between waits for a device that yield is one burn with them, and no wait for messages
             return False
     return len(burning) >= 3 and asked >= max(POLLS_FOR_SPIN, len(burning) // 5)
 
 
-def _sleeps(before: ThreadSample, after: ThreadSample, table: SyscallTable) -> bool:
+def _sleeps(earlier_sample: ThreadSample, later_sample: ThreadSample, table: SyscallTable) -> bool:
     """It was found in a sleep, and in no other call."""
-    calls = table.family(before.syscall), table.family(after.syscall)
+    calls = table.family(earlier_sample.syscall), table.family(later_sample.syscall)
     return SyscallFamily.SLEEP in calls and all(
-        each in (SyscallFamily.SLEEP, SyscallFamily.NONE) for each in calls
+        call in (SyscallFamily.SLEEP, SyscallFamily.NONE) for call in calls
     )
 
 
-def _shares(before: ThreadSample, after: ThreadSample) -> tuple[float, float]:
+def _shares(earlier_sample: ThreadSample, later_sample: ThreadSample) -> tuple[float, float]:
     """Shares of the time between two samples that it spent on a CPU, and that it spent there or wanted to."""
-    used_ns, delayed_ns = after.cpu_ns - before.cpu_ns, after.run_delay_ns - before.run_delay_ns
+    used_ns, delayed_ns = (
+        later_sample.cpu_ns - earlier_sample.cpu_ns,
+        later_sample.run_delay_ns - earlier_sample.run_delay_ns,
+    )
     # a thread at rest is not sent: what it used, it used since the last pass
-    since_ns = after.previous_ns or after.boottime_ns - LONGEST_PASS_NS
-    interval_ns = max(1, after.boottime_ns - max(before.boottime_ns, since_ns))
+    since_ns = later_sample.previous_ns or later_sample.boottime_ns - LONGEST_PASS_NS
+    interval_ns = max(1, later_sample.boottime_ns - max(earlier_sample.boottime_ns, since_ns))
     share, wanted = used_ns / interval_ns, (used_ns + delayed_ns) / interval_ns
-    ready = before.state is after.state is TaskState.RUNNING
-    if ready and after.voluntary_count == before.voluntary_count:
+    ready = earlier_sample.state is later_sample.state is TaskState.RUNNING
+    if ready and later_sample.voluntary_count == earlier_sample.voluntary_count:
         # It never slept. The kernel adds a wait for a CPU when it ends: what it did not use it waited for one.
         wanted = max(wanted, 1.0)
     return share, wanted
 
 
-def _left_cpu_ns(before: ThreadSample, after: ThreadSample) -> int:
+def _left_cpu_ns(earlier_sample: ThreadSample, later_sample: ThreadSample) -> int:
     # what it used since the pass before, it used at once: it was burning
-    used_ns = after.cpu_ns - before.cpu_ns + after.run_delay_ns - before.run_delay_ns
-    return min(before.boottime_ns + max(0, used_ns), after.boottime_ns)
+    used_ns = (
+        later_sample.cpu_ns
+        - earlier_sample.cpu_ns
+        + later_sample.run_delay_ns
+        - earlier_sample.run_delay_ns
+    )
+    return min(earlier_sample.boottime_ns + max(0, used_ns), later_sample.boottime_ns)
 
 
-def is_tick(before: ThreadSample, after: ThreadSample, share: float) -> bool:
+def is_tick(earlier_sample: ThreadSample, later_sample: ThreadSample, share: float) -> bool:
     """True when the thread only woke from a timed wait to wait again at the same place.
 
     Caught on a CPU in between, or with its arguments at a new address, its site differs; the tiny
@@ -318,8 +332,11 @@ def is_tick(before: ThreadSample, after: ThreadSample, share: float) -> bool:
     """
     if share >= MOVE_SHARE / 4:
         return False
-    same_place = (before.syscall, before.user_sp) == (after.syscall, after.user_sp)
-    return same_place or NO_SYSCALL in (before.syscall, after.syscall)
+    same_place = (earlier_sample.syscall, earlier_sample.user_sp) == (
+        later_sample.syscall,
+        later_sample.user_sp,
+    )
+    return same_place or NO_SYSCALL in (earlier_sample.syscall, later_sample.syscall)
 
 
 def site(sample: ThreadSample) -> tuple[int, int, int]:

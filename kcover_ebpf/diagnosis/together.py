@@ -15,43 +15,45 @@ from kcover_ebpf.tunables.diagnosis import STARTER_PASSES
 _RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT", "JAX_COORDINATOR_ADDRESS")
 
 
-def is_apart(rank: ProcessHistory, others: Iterable[ProcessHistory]) -> bool:
+def is_apart(process: ProcessHistory, others: Iterable[ProcessHistory]) -> bool:
     """True if a rank shares neither a world nor a connection with any of the other ones, of which there are some."""
-    others = [other for other in others if other.pid != rank.pid]
-    if not others or _may_train_elsewhere(rank):
+    others = [other for other in others if other.pid != process.pid]
+    if not others or _may_train_elsewhere(process):
         return False
-    return not any(_share_a_world(rank, other) or _are_connected(rank, other) for other in others)
+    return not any(
+        _share_a_world(process, other) or _are_connected(process, other) for other in others
+    )
 
 
-def _may_train_elsewhere(rank: ProcessHistory) -> bool:
+def _may_train_elsewhere(process: ProcessHistory) -> bool:
     """True for payload to another host, where other ranks of one job may be."""
     return any(
         not is_loopback(sample.remote[0])
         and min(sample.local[1], sample.remote[1]) >= SERVICE_PORTS
-        and rank.traffic.payload_passes(sample) >= STARTER_PASSES
-        for sample in rank.connections
+        and process.traffic.payload_passes(sample) >= STARTER_PASSES
+        for sample in process.connections
     )
 
 
-def _share_a_world(one: ProcessHistory, other: ProcessHistory) -> bool:
-    if one.member is None or other.member is None:
+def _share_a_world(process: ProcessHistory, other_process: ProcessHistory) -> bool:
+    if process.membership is None or other_process.membership is None:
         return False
-    if one.member.by_pod or other.member.by_pod:
+    if process.membership.by_pod or other_process.membership.by_pod:
         # the number of a pod in its gang: there is one gang
         return True
-    if one.member.joined and other.member.joined:
+    if process.membership.joined and other_process.membership.joined:
         return True
-    if one.rank is None or other.rank is None:
+    if process.rank is None or other_process.rank is None:
         return False
-    is_one_size = one.member.world_size == other.member.world_size
-    return is_one_size and _rendezvous(one) == _rendezvous(other)
+    is_one_size = process.membership.world_size == other_process.membership.world_size
+    return is_one_size and _rendezvous(process) == _rendezvous(other_process)
 
 
-def _rendezvous(rank: ProcessHistory) -> tuple[str | None, ...]:
-    environ = {} if rank.seen is None else rank.seen.rank_environ
+def _rendezvous(process: ProcessHistory) -> tuple[str | None, ...]:
+    environ = {} if process.seen is None else process.seen.rank_environ
     return tuple(environ.get(name) for name in _RENDEZVOUS)
 
 
-def _are_connected(one: ProcessHistory, other: ProcessHistory) -> bool:
-    ends = {(sample.local, sample.remote) for sample in one.connections}
-    return any((sample.remote, sample.local) in ends for sample in other.connections)
+def _are_connected(process: ProcessHistory, other_process: ProcessHistory) -> bool:
+    ends = {(sample.local, sample.remote) for sample in process.connections}
+    return any((sample.remote, sample.local) in ends for sample in other_process.connections)

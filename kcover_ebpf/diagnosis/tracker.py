@@ -10,9 +10,9 @@ from dataclasses import replace
 from kcover_ebpf.diagnosis.certainty import completed
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.snapshot import Finding
-from kcover_ebpf.diagnosis.verdict import Cause, Culprit, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.diagnosis.wait_table import gives_up_after_s, unobserved, wait_rows
 from kcover_ebpf.ids import NS
+from kcover_ebpf.model.verdict import Cause, Culprit, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.tunables.diagnosis import ORDINARY_STABLE_NS, RECOVERY_STABLE_NS, VERDICT_STABLE_NS
 
 
@@ -21,42 +21,42 @@ class Tracker:
 
     def __init__(self, name: str, host: str) -> None:
         self._name, self._host = name, host
-        self._reported: Verdict | None = None
-        self._latest: Verdict | None = None
-        self._candidate: Finding | None = None
+        self._reported_verdict: Verdict | None = None
+        self._latest_verdict: Verdict | None = None
+        self._candidate_finding: Finding | None = None
         self._candidate_since_ns = 0
-        self._open: Finding | None = None
+        self._open_finding: Finding | None = None
         self._incident = ""
         self._count = 0
 
     @property
     def current(self) -> Verdict | None:
         """The verdict reported last; None before the first."""
-        return self._reported
+        return self._reported_verdict
 
     @property
     def latest(self) -> Verdict | None:
         """The fault that holds now, with the evidence of the last pass; None while there is none."""
-        return self._latest
+        return self._latest_verdict
 
     @property
     def suspected(self) -> VerdictKind | None:
         """What the last pass found, whether or not it holds; None while the job cannot be judged."""
-        return None if self._candidate is None else self._candidate.kind
+        return None if self._candidate_finding is None else self._candidate_finding.kind
 
     def update(self, job: Job, unix_offset_s: float) -> Verdict | None:
         """The new verdict if it changed; None otherwise. `unix_offset_s`: unix time minus boottime."""
         finding = job.finding()
-        self._latest = None
+        self._latest_verdict = None
         if finding is None:
-            self._candidate = None
+            self._candidate_finding = None
             return None
-        if self._candidate is None or not _alike(self._candidate, finding):
+        if self._candidate_finding is None or not _alike(self._candidate_finding, finding):
             self._candidate_since_ns = job.now_ns
-        self._candidate = finding
+        self._candidate_finding = finding
         if not self._holds(finding, job.now_ns):
             return None
-        reported = self._reported
+        reported = self._reported_verdict
         if (
             reported is not None
             and finding.kind is VerdictKind.WORKING
@@ -66,10 +66,10 @@ class Tracker:
             return None
         verdict = self._verdict(finding, job, unix_offset_s)
         if finding.kind.is_fault:
-            self._latest = verdict
+            self._latest_verdict = verdict
         if verdict.same_as(reported) and not verdict.explains_more_than(reported):
             return None
-        self._reported = verdict
+        self._reported_verdict = verdict
         return verdict
 
     def snapshot(self, job: Job, unix_offset_s: float, finding: Finding | None = None) -> Verdict:
@@ -77,36 +77,40 @@ class Tracker:
 
         `finding` replaces what the job itself would say.
         """
-        found = finding or job.finding() or Finding(VerdictKind.UNKNOWN, Cause.UNKNOWN, job.now_ns)
-        return self._verdict(found, job, unix_offset_s)
+        current_finding = (
+            finding or job.finding() or Finding(VerdictKind.UNKNOWN, Cause.UNKNOWN, job.now_ns)
+        )
+        return self._verdict(current_finding, job, unix_offset_s)
 
     def _holds(self, finding: Finding, now_ns: int) -> bool:
-        if any(each.kind is EvidenceKind.EVENT for each in finding.evidence):
+        if any(evidence.kind is EvidenceKind.EVENT for evidence in finding.evidence):
             return True
         stable_ns = now_ns - self._candidate_since_ns
         if finding.kind is VerdictKind.SLOW:
             return stable_ns >= RECOVERY_STABLE_NS
         if finding.kind is not VerdictKind.WORKING:
             return stable_ns >= VERDICT_STABLE_NS
-        if self._reported is None:
+        if self._reported_verdict is None:
             return True
         # a fault that ends is reported once it is over for good, a start or an end when it stays so for a moment
         ordinary = finding.cause in (Cause.TRAINING, Cause.STARTING, Cause.ENDING)
         return stable_ns >= (
-            ORDINARY_STABLE_NS if ordinary and self._open is None else RECOVERY_STABLE_NS
+            ORDINARY_STABLE_NS if ordinary and self._open_finding is None else RECOVERY_STABLE_NS
         )
 
     def _verdict(self, finding: Finding, job: Job, unix_offset_s: float) -> Verdict:
         if finding.kind is VerdictKind.WORKING:
-            self._open, self._incident = None, ""
-        elif self._open is None or not _alike(self._open, finding):
+            self._open_finding, self._incident = None, ""
+        elif self._open_finding is None or not _alike(self._open_finding, finding):
             # one fault keeps its name while it is reported better: a hang that ends in a crash is one
             # incident
-            if self._open is None:
+            if self._open_finding is None:
                 self._count += 1
                 self._incident = f"{self._name}-{self._count}"
-            self._open = finding
-        by_pid = {pid: view.member.rank for pid, view in job.members.views.items() if view.member}
+            self._open_finding = finding
+        by_pid = {
+            pid: view.membership.rank for pid, view in job.members.views.items() if view.membership
+        }
         victims = tuple(rank for pid in finding.victims if (rank := by_pid.get(pid)) is not None)
         since_s = finding.since_ns / NS + unix_offset_s
         gives_up_s = gives_up_after_s(job) if finding.kind.is_fault else None
@@ -136,8 +140,8 @@ class Tracker:
         return None if culprit is None else replace(culprit, host=culprit.host or self._host)
 
 
-def _alike(one: Finding, other: Finding) -> bool:
-    return _said(one) == _said(other)
+def _alike(finding: Finding, other_finding: Finding) -> bool:
+    return _said(finding) == _said(other_finding)
 
 
 def _said(finding: Finding) -> tuple[object, ...]:

@@ -52,14 +52,17 @@ class Traffic:
         self.learned_passes = 0
         """Healthy passes of the training that were seen."""
 
-    def observe(self, before: SocketSample | None, sample: SocketSample) -> int:
-        """Take a sample; returns the payload bytes moved since `before`: 0 for a new connection, and for heartbeats."""
+    def observe(self, previous_sample: SocketSample | None, sample: SocketSample) -> int:
+        """Take a sample.
+
+        Returns the payload bytes moved since `previous_sample`: 0 for a new connection, and for heartbeats.
+        """
         link = self._links.get(sample.fd)
-        if link is None or before is None or link.inode != sample.inode:
+        if link is None or previous_sample is None or link.inode != sample.inode:
             link = self._links[sample.fd] = _Connection(sample.inode, sample.remote)
-            before = sample
-        sent = sample.acked_bytes - before.acked_bytes
-        moved = max(0, sent + sample.received_bytes - before.received_bytes)
+            previous_sample = sample
+        sent = sample.acked_bytes - previous_sample.acked_bytes
+        moved = max(0, sent + sample.received_bytes - previous_sample.received_bytes)
         if moved > 0:
             link.through_ns, link.broken_ns = sample.boottime_ns, 0
             self._moved[sample.fd] = self._moved.get(sample.fd, 0) + moved
@@ -90,10 +93,10 @@ class Traffic:
         self.learned_passes += healthy
         self._moved.clear()
 
-    def _note_talk(self, link: _Connection) -> None:
-        if link.talk_passes < HABIT_PASSES and len(self._remotes) < _MOST_REMOTES:
-            link.talk_passes += 1
-            self._remotes[link.remote] += 1
+    def _note_talk(self, connection: _Connection) -> None:
+        if connection.talk_passes < HABIT_PASSES and len(self._remotes) < _MOST_REMOTES:
+            connection.talk_passes += 1
+            self._remotes[connection.remote] += 1
 
     def payload_passes(self, sample: SocketSample) -> int:
         """Healthy passes in which this connection carried payload."""

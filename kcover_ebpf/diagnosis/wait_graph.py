@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from kcover_ebpf.diagnosis import wait_chain
-from kcover_ebpf.diagnosis.background import Effort
-from kcover_ebpf.diagnosis.process_state import EFFORT, State
-from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
 from kcover_ebpf.diagnosis.snapshot import JobSnapshot
+from kcover_ebpf.model.process_state import EFFORT, Effort, State
+from kcover_ebpf.model.rank_snapshot import RankSnapshot
 
 _SHOWN = 8
 _ENDS = {
@@ -38,15 +37,17 @@ _WORK = {
 }
 
 
-def lines(seen: JobSnapshot, compared: JobSnapshot) -> tuple[str, ...]:
-    """The graph of a job whose ranks wait: `seen` as it is, `compared` as its control group shows it."""
-    ranks = list(compared.ranks.values())
-    waiting, sinks = wait_chain.split(compared, ranks)
+def lines(snapshot: JobSnapshot, compared_snapshot: JobSnapshot) -> tuple[str, ...]:
+    """The graph of a job whose ranks wait: `snapshot` as it is, `compared_snapshot` as its control group shows it."""
+    ranks = list(compared_snapshot.ranks.values())
+    waiting, sinks = wait_chain.split(compared_snapshot, ranks)
     if not waiting or not sinks:
         ends = [f"{_named([rank])} -> {_end(rank)}" for rank in ranks[:_SHOWN]]
-        return (*ends, *_ignored(seen, compared))
-    chains = [f"{_named(waiting)} -> collective -> {_chain(compared, rank)}" for rank in sinks]
-    return (*chains[:_SHOWN], *_ignored(seen, compared))
+        return (*ends, *_ignored(snapshot, compared_snapshot))
+    chains = [
+        f"{_named(waiting)} -> collective -> {_chain(compared_snapshot, rank)}" for rank in sinks
+    ]
+    return (*chains[:_SHOWN], *_ignored(snapshot, compared_snapshot))
 
 
 def _chain(snapshot: JobSnapshot, rank: RankSnapshot) -> str:
@@ -55,28 +56,30 @@ def _chain(snapshot: JobSnapshot, rank: RankSnapshot) -> str:
     return f"{_named([rank])}{through} -> {_end(end)}"
 
 
-def _end(end: RankSnapshot) -> str:
-    if end.state is State.HELPED:
-        return f"a side thread -> {' or '.join(end.beside)}"
-    if end.state is State.OUTSIDE:
-        return "another program" if end.awaits is None else f"a service at {end.awaits}"
-    if end.state in EFFORT and end.state not in _ENDS:
-        return f"itself: {end.state.text}"
-    return _ENDS.get(end.state, end.state.text)
+def _end(end_rank: RankSnapshot) -> str:
+    if end_rank.state is State.HELPED:
+        return f"a side thread -> {' or '.join(end_rank.beside)}"
+    if end_rank.state is State.OUTSIDE:
+        return "another program" if end_rank.awaits is None else f"a service at {end_rank.awaits}"
+    if end_rank.state in EFFORT and end_rank.state not in _ENDS:
+        return f"itself: {end_rank.state.text}"
+    return _ENDS.get(end_rank.state, end_rank.state.text)
 
 
-def _ignored(seen: JobSnapshot, compared: JobSnapshot) -> list[str]:
+def _ignored(snapshot: JobSnapshot, compared_snapshot: JobSnapshot) -> list[str]:
     found = []
     for effort, text in _WORK.items():
         dropped = [
             rank
-            for pid, rank in seen.ranks.items()
-            if rank.effort is effort and compared.processes[pid].effort is None
+            for pid, rank in snapshot.ranks.items()
+            if rank.effort is effort and compared_snapshot.processes[pid].effort is None
         ]
         if dropped:
             found.append(f"no work: {text} of {_named(dropped)}, as beside the waits of the others")
     monitors = [
-        rank for rank in seen.processes.values() if rank.rests and rank.pid not in seen.ranks
+        rank
+        for rank in snapshot.processes.values()
+        if rank.rests and rank.pid not in snapshot.ranks
     ]
     if monitors:
         found.append(f"no work: {_named(monitors)} sleeps as it always did")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from kcover_ebpf.diagnosis import collective_account, nccl
-from kcover_ebpf.diagnosis.collective_counts import counts_of
 from kcover_ebpf.diagnosis.job import Job
-from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot
-from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.diagnosis.snapshot import Finding
 from kcover_ebpf.diagnosis.startup import WHY_UNREADABLE
-from kcover_ebpf.diagnosis.verdict import VerdictKind, WaitRow
+from kcover_ebpf.model.collective_counts import counts_of
+from kcover_ebpf.model.rank_snapshot import RankSnapshot
+from kcover_ebpf.model.roles import Role
+from kcover_ebpf.model.verdict import VerdictKind, WaitRow
 from kcover_ebpf.tunables.diagnosis import GIVES_UP_S
 
 FRAMEWORKS = tuple(prefix for prefix, _ in GIVES_UP_S)
@@ -26,11 +26,11 @@ def wait_rows(job: Job, finding: Finding) -> tuple[WaitRow, ...]:
     snapshot = job.snapshot()
     rows = []
     for pid, process in snapshot.processes.items():
-        view = job.members.views[pid]
-        member = view.member
+        process_history = job.members.views[pid]
+        member = process_history.membership
         if member is None or member.role not in (Role.RANK, Role.LOADER):
             continue
-        if view.exit is not None and member.rank is None:
+        if process_history.exit is not None and member.rank is None:
             continue
         if member.role is Role.LOADER and pid not in _explaining(finding, job):
             continue
@@ -51,22 +51,22 @@ def _explaining(finding: Finding, job: Job) -> set[int]:
     }
 
 
-def _row(job: Job, process: RankSnapshot, finding: Finding) -> WaitRow:
-    view = job.members.views[process.pid]
-    lead = view.lead
+def _row(job: Job, rank: RankSnapshot, finding: Finding) -> WaitRow:
+    process = job.members.views[rank.pid]
+    lead = process.lead
     note = ""
-    if process.pid == finding.pid:
+    if rank.pid == finding.pid:
         note = _NOTES.get(finding.kind, "culprit")
-    elif process.pid in finding.victims:
+    elif rank.pid in finding.victims:
         note = "victim"
     return WaitRow(
-        rank=process.rank,
-        pid=process.pid,
-        tid=process.tid or process.pid,
-        comm=lead.sample.comm if lead else view.comm,
-        role=(view.role or Role.HELPER).value,
-        wait=process.text,
-        since_s=max(0.0, process.age_s),
+        rank=rank.rank,
+        pid=rank.pid,
+        tid=rank.tid or rank.pid,
+        comm=lead.sample.comm if lead else process.comm,
+        role=(process.role or Role.HELPER).value,
+        wait=rank.text,
+        since_s=max(0.0, rank.age_s),
         note=note,
     )
 
@@ -83,7 +83,7 @@ def gives_up_after_s(job: Job) -> float | None:
 def _modules(job: Job) -> set[str]:
     """Libraries that were seen on stacks of its ranks."""
     stacks = [*job.attention.known.stacks]
-    stacks += [each.stack for each in job.attention.last_readings().values()]
+    stacks += [last_reading.stack for last_reading in job.attention.last_readings().values()]
     return {word.split("+")[0] for stack in stacks for word in stack}
 
 

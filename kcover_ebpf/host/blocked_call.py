@@ -132,7 +132,7 @@ def files(pid: Pid, call: Call) -> tuple[WaitedFile, ...]:
     if call.name in FIRST_ARGUMENT_IS_FD:
         fd = call.args[0] & 0xFFFFFFFF
         if call.name.startswith("epoll"):
-            return tuple(_file(pid, each) for each in _watched_by(pid, fd))
+            return tuple(_file(pid, number) for number in _watched_by(pid, fd))
         return (_file(pid, fd),)
     if call.name in ("poll", "ppoll"):
         count = min(call.args[1], _POLL_FDS)
@@ -200,9 +200,9 @@ def _mount_of(pid: Pid, fd: int) -> tuple[str, str]:
     """(MAJOR:MINOR, type) of the file system a descriptor is on."""
     info = read_text(f"/proc/{pid}/fdinfo/{fd}").split("\n")
     mount = next((line.split()[1] for line in info if line.startswith("mnt_id:")), None)
-    for each in proc_text.mountinfo(read_text(f"/proc/{pid}/mountinfo")):
-        if each.id == mount:
-            return each.device, each.kind
+    for mount_line in proc_text.mountinfo(read_text(f"/proc/{pid}/mountinfo")):
+        if mount_line.id == mount:
+            return mount_line.device, mount_line.kind
     return "", ""
 
 

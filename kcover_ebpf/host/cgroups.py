@@ -43,10 +43,13 @@ class Hierarchy:
 def hierarchies(mountinfo: str) -> tuple[Hierarchy, ...]:
     """The cgroup mounts in the text of /proc/PID/mountinfo, v2 first."""
     found = []
-    for each in proc_text.mountinfo(mountinfo):
-        if each.kind in ("cgroup", "cgroup2"):
-            root, mount = proc_text.unescaped(each.root), proc_text.unescaped(each.place)
-            found.append(Hierarchy(Path(mount), root, each.kind == "cgroup2"))
+    for mount_line in proc_text.mountinfo(mountinfo):
+        if mount_line.kind in ("cgroup", "cgroup2"):
+            root, mount = (
+                proc_text.unescaped(mount_line.root),
+                proc_text.unescaped(mount_line.place),
+            )
+            found.append(Hierarchy(Path(mount), root, mount_line.kind == "cgroup2"))
     return tuple(sorted(found, key=lambda hierarchy: not hierarchy.unified))
 
 
@@ -120,7 +123,7 @@ def sweep(parent: Path, prefix: str) -> None:
 
 def own_groups() -> tuple[Path, ...]:
     """Where our own group seems to lie in each mounted v2 hierarchy; in a container it may be another one."""
-    return tuple(each.directory(_own_v2()) for each in _mounted() if each.unified)
+    return tuple(hierarchy.directory(_own_v2()) for hierarchy in _mounted() if hierarchy.unified)
 
 
 def _own_v2() -> str:

@@ -51,7 +51,7 @@ def function_offsets(fd: int, names: Collection[str]) -> Mapping[str, int]:
     sections, segments = _sections(fd, header), _segments(fd, header)
     found: dict[str, int] = {}
     for kind in (_DYNSYM, _SYMTAB):
-        for table in (each for each in sections if each.kind == kind):
+        for table in (section for section in sections if section.kind == kind):
             missing = set(names) - found.keys()
             if missing and table.link < len(sections):
                 found |= _in_table(fd, table, sections[table.link], missing)
@@ -68,7 +68,7 @@ def _sections(fd: int, header: tuple[int, ...]) -> list[_Section]:
         raise ElfError("no table of sections")
     raw = _read(fd, entry * count, start)
     whole = raw[: len(raw) // entry * entry]
-    return [_Section(each[1], each[4], each[5], each[6]) for each in _SECTION.iter_unpack(whole)]
+    return [_Section(pair[1], pair[4], pair[5], pair[6]) for pair in _SECTION.iter_unpack(whole)]
 
 
 def _segments(fd: int, header: tuple[int, ...]) -> list[tuple[int, int, int]]:
@@ -79,9 +79,9 @@ def _segments(fd: int, header: tuple[int, ...]) -> list[tuple[int, int, int]]:
     raw = _read(fd, entry * count, start)
     whole = raw[: len(raw) // entry * entry]
     return [
-        (each[3], each[2], each[5])
-        for each in _SEGMENT.iter_unpack(whole)
-        if each[0] == _LOAD and each[1] & _EXECUTABLE
+        (pair[3], pair[2], pair[5])
+        for pair in _SEGMENT.iter_unpack(whole)
+        if pair[0] == _LOAD and pair[1] & _EXECUTABLE
     ]
 
 
@@ -92,14 +92,16 @@ def _offset(segments: list[tuple[int, int, int]], address: int) -> int | None:
     return None
 
 
-def _in_table(fd: int, table: _Section, texts: _Section, names: Collection[str]) -> dict[str, int]:
-    if max(table.size, texts.size) > _MOST_BYTES:
+def _in_table(
+    fd: int, table_section: _Section, texts_section: _Section, names: Collection[str]
+) -> dict[str, int]:
+    if max(table_section.size, texts_section.size) > _MOST_BYTES:
         raise ElfError("its symbols have no plausible size")
-    places = _places(fd, texts, names)
+    places = _places(fd, texts_section, names)
     found: dict[str, int] = {}
     if not places:
         return found
-    for _, chunk in _chunks(fd, table, _CHUNK_BYTES // _SYMBOL.size * _SYMBOL.size, 0):
+    for _, chunk in _chunks(fd, table_section, _CHUNK_BYTES // _SYMBOL.size * _SYMBOL.size, 0):
         whole = chunk[: len(chunk) // _SYMBOL.size * _SYMBOL.size]
         for place, info, _, section, value, _ in _SYMBOL.iter_unpack(whole):
             # section 0: used here and defined elsewhere
@@ -108,7 +110,7 @@ def _in_table(fd: int, table: _Section, texts: _Section, names: Collection[str])
     return found
 
 
-def _places(fd: int, texts: _Section, names: Collection[str]) -> dict[int, str]:
+def _places(fd: int, section: _Section, names: Collection[str]) -> dict[int, str]:
     """Where each name may begin in the table of texts.
 
     Also in the middle of another one: linkers let "ncclSend" be the end of "pncclSend".
@@ -116,7 +118,7 @@ def _places(fd: int, texts: _Section, names: Collection[str]) -> dict[int, str]:
     wanted = {name: name.encode() + b"\0" for name in names}
     overlap = max(map(len, wanted.values()))
     places: dict[int, str] = {}
-    for start, chunk in _chunks(fd, texts, _CHUNK_BYTES, overlap):
+    for start, chunk in _chunks(fd, section, _CHUNK_BYTES, overlap):
         for name, text in wanted.items():
             at = chunk.find(text)
             while at >= 0:

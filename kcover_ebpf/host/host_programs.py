@@ -23,7 +23,7 @@ ENVIRONMENT: Mapping[str, str] = {
     "HOME": "/root",
     "LANG": "C.UTF-8",
     "LD_LIBRARY_PATH": f"/{_GKE}/lib64",
-    "PATH": ":".join(f"/{each}" for each in (*_FOLDERS, f"{_GKE}/bin")),
+    "PATH": ":".join(f"/{folder}" for folder in (*_FOLDERS, f"{_GKE}/bin")),
 }
 """Of a program of the host. Ours may have secrets (`extraEnv` of the chart), and names what only the container has."""
 

@@ -24,9 +24,9 @@ def nfs_state(pid: Pid, device: str) -> StorageState | None:
 
 def parse_mount(text: str, device: str) -> str:
     """Where an NFS file system is mounted, as /proc/PID/mountinfo and mountstats write it; empty if it is none."""
-    for each in proc_text.mountinfo(text):
-        if each.device == device:
-            return each.place if each.kind in ("nfs", "nfs4") else ""
+    for mount_line in proc_text.mountinfo(text):
+        if mount_line.device == device:
+            return mount_line.place if mount_line.kind in ("nfs", "nfs4") else ""
     return ""
 
 
@@ -44,7 +44,7 @@ def parse_counters(text: str, mount: str, device: str) -> StorageState | None:
         if not here or columns is None or len(part) <= columns[1] + 1:
             continue
         counts = [part[1 + column] for column in columns]
-        if all(each.isdecimal() for each in counts):
+        if all(count.isdecimal() for count in counts):
             found = True
             sent += int(counts[0])
             answered += int(counts[1])

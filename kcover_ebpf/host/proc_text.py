@@ -51,7 +51,7 @@ def code_mappings(lines: Iterable[str]) -> Iterator[CodeMapping]:
     for line in lines:
         part = line.rstrip("\n").split(maxsplit=5)
         if len(part) == 6 and "x" in part[1]:
-            start, end = (int(each, 16) for each in part[0].split("-"))
+            start, end = (int(text, 16) for text in part[0].split("-"))
             yield CodeMapping(start, end, int(part[2], 16), int(part[4]), part[5])
 
 
@@ -100,5 +100,5 @@ def parse_syscall(text: str) -> SyscallLine | None:
     words = text.split()
     if len(words) < 3:
         return None
-    *args, sp, ip = (int(each, 16) for each in words[1:])
+    *args, sp, ip = (int(word, 16) for word in words[1:])
     return SyscallLine(int(words[0]), tuple(args), sp, ip)

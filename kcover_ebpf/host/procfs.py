@@ -82,7 +82,7 @@ def open_among(pid: Pid, paths: Collection[str], proc: Path = PROC) -> frozenset
         found, _ = bounded.links(proc / str(pid) / "fd", _MOST_FILES)
     except OSError:
         return frozenset()
-    return frozenset(each for each in found if each in paths)
+    return frozenset(text for text in found if text in paths)
 
 
 def open_devices(pid: Pid) -> frozenset[str] | None:
@@ -95,9 +95,9 @@ def open_devices(pid: Pid) -> frozenset[str] | None:
     except OSError:
         return None
     found: set[str] = set()
-    for each in links:
-        if each.startswith(_DEVICES) and len(found) < _MOST_DEVICES:
-            found.add(each[:_MOST_NAME])
+    for link in links:
+        if link.startswith(_DEVICES) and len(found) < _MOST_DEVICES:
+            found.add(link[:_MOST_NAME])
     if is_cut:
         over_bounds.count("descriptors")
     return None if is_cut and not found else frozenset(found)

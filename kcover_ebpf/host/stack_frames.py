@@ -78,7 +78,7 @@ def follows_call(before: bytes, machine: str) -> bool:
 
 def _executable(pid: Pid) -> list[tuple[int, int]]:
     lines = read_text(f"/proc/{pid}/maps").split("\n")
-    return [(each.start, each.end) for each in code_mappings(lines)]
+    return [(code_mapping.start, code_mapping.end) for code_mapping in code_mappings(lines)]
 
 
 def _inside(ranges: list[tuple[int, int]], value: int) -> bool:

@@ -72,7 +72,7 @@ class ProcessMemory:
         """The executable mappings, read anew; empty if they cannot be read."""
         maps = self._keep(pid)
         found = zip(maps.starts, maps.ends, maps.names, strict=True)
-        return tuple(Module(*each) for each in found)
+        return tuple(Module(*pair) for pair in found)
 
     def forget(self, pid: Pid) -> None:
         """Drop what was remembered about a process."""
@@ -134,23 +134,23 @@ def _read_maps(pid: Pid) -> _Maps:
     maps = _Maps(time.monotonic(), array("Q"), array("Q"), [], array("Q"))
     names: dict[str, str] = {}
     try:
-        for each in code_mappings(bounded.lines(f"/proc/{pid}/maps", _MOST_MAPS_BYTES)):
-            name = basename(each.path)[:32]
+        for code_mapping in code_mappings(bounded.lines(f"/proc/{pid}/maps", _MOST_MAPS_BYTES)):
+            name = basename(code_mapping.path)[:32]
             # what lies before the mapping of a file's beginning is another mapping's: modulo, as addresses are
-            base = (each.start - each.offset) & _U64
+            base = (code_mapping.start - code_mapping.offset) & _U64
             last = len(maps.starts) - 1
             if last >= 0 and (maps.ends[last], maps.names[last], maps.bases[last]) == (
-                each.start,
+                code_mapping.start,
                 name,
                 base,
             ):
-                maps.ends[last] = each.end
+                maps.ends[last] = code_mapping.end
                 continue
             if len(maps.starts) >= _MOST_MAPPINGS:
                 over_bounds.count("mappings")
                 break
-            maps.starts.append(each.start)
-            maps.ends.append(each.end)
+            maps.starts.append(code_mapping.start)
+            maps.ends.append(code_mapping.end)
             maps.names.append(names.setdefault(name, name))
             maps.bases.append(base)
     except OSError:

@@ -57,9 +57,9 @@ class Supervisor:
             finally:
                 os._exit(code)
         theirs.close()
-        made = cls(pid, ours)
-        made._await("ready")
-        return made
+        made_supervisor = cls(pid, ours)
+        made_supervisor._await("ready")
+        return made_supervisor
 
     def fileno(self) -> int:
         """Readable when there is news; call `poll` then."""

@@ -68,11 +68,11 @@ class ThreadReadings:
     def wait(self, request: ReadingRequest) -> ThreadReading:
         """As `ThreadSource` says."""
         call = self._call(request)
-        found = blocked_call.read_wait(request.pid, request.tid, call, request.since_ns)
+        reading = blocked_call.read_wait(request.pid, request.tid, call, request.since_ns)
         if call is None or not call.name.startswith("futex"):
-            return found
+            return reading
         memory = stack_words.read_memory(request.pid, call.args[0], _LOCK_BYTES)
-        return replace(found, lock_memory=memory)
+        return replace(reading, lock_memory=memory)
 
     def forget(self, pid: Pid) -> None:
         """As `ThreadSource` says."""
@@ -95,10 +95,10 @@ class ThreadReadings:
 
     def _reading(self, request: ReadingRequest) -> ThreadReading:
         call = self._call(request)
-        found = blocked_call.read_wait(request.pid, request.tid, call, request.since_ns)
-        storages = (_storage(request.pid, each) for each in found.files)
+        reading = blocked_call.read_wait(request.pid, request.tid, call, request.since_ns)
+        storages = (_storage(request.pid, file) for file in reading.files)
         return replace(
-            found,
+            reading,
             stack=() if call is None else self._memory.words(request.pid, call.sp),
             storage=next((state for state in storages if state), None),
             devices=self._devices_of(request.pid),
@@ -127,14 +127,14 @@ class ThreadReader:
         """
         late = self._readers.take((), 0.0)
         ask, inspect = self._readers.ask, self._source.reading
-        keys: list[_Key] = [(each.pid, None) for each in requests]
+        keys: list[_Key] = [(request.pid, None) for request in requests]
         asked = [
             key
-            for key, each in zip(keys, requests, strict=True)
-            if ask(key, partial(inspect, each))
+            for key, request in zip(keys, requests, strict=True)
+            if ask(key, partial(inspect, request))
         ]
         taken = [*late, *self._readers.take(asked, timeout_s)]
-        done = [each for _, each in taken if each is not None]
+        done = [item for _, item in taken if item is not None]
         stuck = {pid: since_s for (pid, _), since_s in self._readers.stuck().items()}
         fresh, self._reported = stuck.keys() - self._reported, set(stuck)
         now_ns, now_s = boottime_ns(), time.monotonic()
@@ -151,9 +151,9 @@ class ThreadReader:
         As of one by a `ThreadSource`.
         """
         self._readers.take((), 0.0)  # what came too late belongs to an earlier pass
-        keys = [(each.pid, each.tid) for each in requests]
-        for key, each in zip(keys, requests, strict=True):
-            self._readers.ask(key, partial(self._source.wait, each))
+        keys = [(reading_request.pid, reading_request.tid) for reading_request in requests]
+        for key, request in zip(keys, requests, strict=True):
+            self._readers.ask(key, partial(self._source.wait, request))
         taken = self._readers.take(keys, limit_s)
         for key in keys:
             self._readers.forget(key)

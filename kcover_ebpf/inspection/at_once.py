@@ -24,9 +24,9 @@ def at_once(
         answers[index] = do(places[index])
 
     threads = [threading.Thread(target=ask, args=(i,), daemon=True) for i in range(len(places))]
-    for each in threads:
-        each.start()
+    for thread in threads:
+        thread.start()
     end_s = time.monotonic() + patience_s
-    for each in threads:
-        each.join(max(0.0, end_s - time.monotonic()))
+    for thread in threads:
+        thread.join(max(0.0, end_s - time.monotonic()))
     return answers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kcover_ebpf.hardware.nvml_library import initialise
+from kcover_ebpf.devices.nvml_library import initialise
 from kcover_ebpf.tunables.inspection import GPU_BUSY_BYTES
 
 

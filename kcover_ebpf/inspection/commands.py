@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kcover_ebpf.host import host_programs
+from kcover_ebpf.host import capabilities, host_programs
 from kcover_ebpf.inspection.result import CheckFinding, unknown
-from kcover_ebpf.kernel import capabilities
 
 _OUTPUT_BYTES = 1 << 20
 """Of what a tool prints: dcgmi prints 0.1 MB for eight GPUs."""
@@ -59,21 +58,21 @@ def run_tool(argv: Sequence[str], host: Path, get: str) -> Ran | CheckFinding:
 
 
 def _run_on_host(name: str, arguments: Sequence[str], host: Path, get: str) -> Ran | CheckFinding:
-    found = host_programs.find(host, name)
-    if found is None:
+    program = host_programs.find(host, name)
+    if program is None:
         where = f"the host's files and those of its driver container (below {host})"
         return unknown(f"{name} is neither on the PATH here, nor in {where}", get)
-    if _is_out_of_reach(found):
-        return unknown(f"{found.path} is on the host, and we lack the privileges to run it", _MAY)
-    ran = _ran(found.argv(*arguments), host_programs.ENVIRONMENT)
+    if _is_out_of_reach(program):
+        return unknown(f"{program.path} is on the host, and we lack the privileges to run it", _MAY)
+    ran = _ran(program.argv(*arguments), host_programs.ENVIRONMENT)
     if ran.first_line.startswith(_ENTERING):
-        return unknown(f"{found.path} is on the host, and does not start: {ran.first_line}", _MAY)
+        return unknown(f"{program.path} is on the host, and does not start: {ran.first_line}", _MAY)
     return ran
 
 
-def _is_out_of_reach(found: host_programs.HostProgram) -> bool:
+def _is_out_of_reach(program: host_programs.HostProgram) -> bool:
     # without it a container also has none of the devices, and a well GPU would fail
-    return found.is_apart and capabilities.Capability.SYS_ADMIN not in capabilities.effective()
+    return program.is_apart and capabilities.Capability.SYS_ADMIN not in capabilities.effective()
 
 
 def _ran(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from kcover_ebpf.hardware import pci
+from kcover_ebpf.devices.inventory import pci
 from kcover_ebpf.inspection.result import CheckFinding, CheckResult, PartResult, joined, unknown
 
 _VGA = 0x0300

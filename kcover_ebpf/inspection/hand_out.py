@@ -15,7 +15,7 @@ def hand_out(folder: Path) -> None:
     shutil.copytree(
         source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
     )
-    for each in target.parents:
-        if each == folder:
+    for parent in target.parents:
+        if parent == folder:
             break
-        (each / "__init__.py").touch()
+        (parent / "__init__.py").touch()

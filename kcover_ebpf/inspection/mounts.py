@@ -50,12 +50,12 @@ class Mount:
         driver = f", CSI driver {self.csi_driver}" if self.csi_driver else ""
         return f"{self.place} ({self.kind}, {self.source}{driver})"
 
-    def judged(self, found: CheckFinding) -> CheckFinding:
+    def judged(self, finding: CheckFinding) -> CheckFinding:
         """A finding about it. A volume of pods makes no node unfit: the next one would mount it, too."""
-        if not self.is_volume or found.result is not Result.FAIL:
-            return found
-        evidence = f"{found.evidence}; a volume of pods, whose jobs alone it concerns"
-        return replace(found, result=Result.WARN, evidence=evidence)
+        if not self.is_volume or finding.result is not Result.FAIL:
+            return finding
+        evidence = f"{finding.evidence}; a volume of pods, whose jobs alone it concerns"
+        return replace(finding, result=Result.WARN, evidence=evidence)
 
 
 def find_mounts(root: Path) -> list[Mount]:
@@ -76,25 +76,28 @@ def find_mounts(root: Path) -> list[Mount]:
 
 def _parsed(text: str, top: Path) -> Iterator[Mount]:
     found: dict[str, Mount] = {}
-    for each in mountinfo(text):
-        kind, source = each.kind, unescaped(each.source)
+    for mount_line in mountinfo(text):
+        kind, source = mount_line.kind, unescaped(mount_line.source)
         is_network = kind in _NETWORK or kind.startswith("fuse.")
         if kind not in _DISK and not is_network:
             continue
-        place = unescaped(each.place)
+        place = unescaped(mount_line.place)
         path = top / place.lstrip("/")
-        writable, super_options = "rw" in each.options.split(","), each.super_options.split(",")
+        writable, super_options = (
+            "rw" in mount_line.options.split(","),
+            mount_line.super_options.split(","),
+        )
         driver = _csi_driver(path.parent / "vol_data.json") if _CSI.search(place) else ""
         broken = writable and not _READ_ONLY.isdisjoint(super_options)
         read_only = not writable or not _READ_ONLY.isdisjoint(super_options)
         is_volume = _VOLUME.search(place) is not None
         mount = Mount(place, path, kind, source, is_network, broken, read_only, is_volume, driver)
-        known = found.get(each.device, mount)
-        shown = mount if driver and not known.csi_driver else known
-        found[each.device] = replace(
+        known_mount = found.get(mount_line.device, mount)
+        shown = mount if driver and not known_mount.csi_driver else known_mount
+        found[mount_line.device] = replace(
             shown,
-            is_read_only=known.is_read_only and read_only,
-            is_volume=known.is_volume and is_volume,
+            is_read_only=known_mount.is_read_only and read_only,
+            is_volume=known_mount.is_volume and is_volume,
         )
     yield from found.values()
 

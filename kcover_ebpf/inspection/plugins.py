@@ -21,7 +21,7 @@ from kcover_ebpf.tunables.inspection import PLUGIN_DEADLINE_S
 def load(folder: Path) -> tuple[Check, ...]:
     """The files of a folder by name, hidden ones left out; `UsageError` if it cannot be read."""
     try:
-        files = sorted(each for each in folder.iterdir() if not each.name.startswith("."))
+        files = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     except OSError as error:
         raise UsageError(f"cannot read the plug-ins in {folder}: {error.strerror}") from error
     return tuple(

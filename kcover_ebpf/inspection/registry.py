@@ -52,10 +52,10 @@ def chosen(names: Sequence[str], plugins: Sequence[Check], *, has_peers: bool) -
 
     The peers are checked where there are some. `UsageError`: no check has such a name.
     """
-    known = {each.name: each for each in (*CHECKS, *plugins)}
+    known = {check.name: check for check in (*CHECKS, *plugins)}
     if not names:
-        light = (each for each in known.values() if each.cost is Cost.LIGHT)
-        return tuple(each for each in light if has_peers or each is not peers.CHECK)
+        light = (check for check in known.values() if check.cost is Cost.LIGHT)
+        return tuple(check for check in light if has_peers or check is not peers.CHECK)
     if wrong := [name for name in names if name not in known]:
         raise UsageError(f"no check is named {wrong[0]!r}; there are: {', '.join(known)}")
     if "peers" in names and not has_peers:

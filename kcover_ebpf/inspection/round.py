@@ -63,17 +63,19 @@ def environment() -> dict[str, str]:
     return os.environ | {_PATH: os.pathsep.join(filter(None, sys.path))}
 
 
-def answer_of(wanted: RoundOptions) -> RoundAnswer:
+def answer_of(wanted_options: RoundOptions) -> RoundAnswer:
     """Run the round. `UsageError` as `scheduled` and `plugins.load` raise it."""
     root = host_root()
     options = InspectionOptions(
         root=root,
-        peers=tuple(map(peer_of, wanted.peers)),
-        write_to=tuple(root / each.lstrip("/") for each in wanted.write_to),
-        log_rules=Path(wanted.log_rules) if wanted.log_rules else None,
+        peers=tuple(map(peer_of, wanted_options.peers)),
+        write_to=tuple(root / text.lstrip("/") for text in wanted_options.write_to),
+        log_rules=Path(wanted_options.log_rules) if wanted_options.log_rules else None,
     )
-    own = _plugins(Path(wanted.plugins)) if wanted.plugins else ()
-    found = runner.inspect(scheduled(wanted.checks, own, options, wanted.left_out), options)
+    own = _plugins(Path(wanted_options.plugins)) if wanted_options.plugins else ()
+    found = runner.inspect(
+        scheduled(wanted_options.checks, own, options, wanted_options.left_out), options
+    )
     usage = [getrusage(who) for who in (RUSAGE_SELF, RUSAGE_CHILDREN)]
     return RoundAnswer(
         tuple(found),
@@ -92,8 +94,8 @@ def main(arguments: list[str]) -> int:
     """Print the answer, or what is wrong; the exit code."""
     os.environ.pop(_PATH, None)  # plug-ins have their own
     try:
-        wanted = decode(RoundOptions, json.loads(arguments[0]))
-        sys.stdout.write(json.dumps(encode(answer_of(wanted))))
+        wanted_options = decode(RoundOptions, json.loads(arguments[0]))
+        sys.stdout.write(json.dumps(encode(answer_of(wanted_options))))
     except (KcoverError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 2

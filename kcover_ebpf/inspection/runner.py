@@ -62,17 +62,17 @@ def inspect(checks: Sequence[Check], options: InspectionOptions) -> list[CheckRe
 
     The light ones run at once, then the heavy ones one by one, then those that depend on what the others observed.
     """
-    last = [each for each in checks if each.by_others]
-    light = [each for each in checks if each.cost is Cost.LIGHT and not each.by_others]
-    heavy = [each for each in checks if each.cost is Cost.HEAVY and not each.by_others]
+    last = [check for check in checks if check.by_others]
+    light = [check for check in checks if check.cost is Cost.LIGHT and not check.by_others]
+    heavy = [check for check in checks if check.cost is Cost.HEAVY and not check.by_others]
     found: dict[str, CheckResult] = {}
-    for group in (light, *([each] for each in heavy), last):
+    for group in (light, *([check] for check in heavy), last):
         answered = frozenset(
-            name for name, each in found.items() if each.part.result is not Result.UNKNOWN
+            name for name, result in found.items() if result.part.result is not Result.UNKNOWN
         )
         done = _run_together(group, replace(options, answered=answered))
-        found |= {each.name: each for each in done}
-    return [found[each.name] for each in checks]
+        found |= {result.name: result for result in done}
+    return [found[check.name] for check in checks]
 
 
 def _run_together(checks: Iterable[Check], options: InspectionOptions) -> list[CheckResult]:
@@ -84,12 +84,12 @@ def _run_together(checks: Iterable[Check], options: InspectionOptions) -> list[C
             running.append(_start(check, options))  # noqa: PERF401
         while running:
             _read_answers(running)
-            for each in [one for one in running if _is_over(one)]:
-                running.remove(each)
-                done.append(_finish(each))
+            for other_running in [one for one in running if _is_over(one)]:
+                running.remove(other_running)
+                done.append(_finish(other_running))
     finally:
-        for each in running:
-            _finish(each)
+        for other_running in running:
+            _finish(other_running)
     return done
 
 
@@ -129,29 +129,29 @@ def _examine(check: Check, options: InspectionOptions) -> list[CheckFinding]:
 
 
 def _read_answers(running: Sequence[_Running]) -> None:
-    patience_s = min(each.end_s for each in running) - time.monotonic()
-    ready, _, _ = select.select([each.pipe for each in running], [], [], max(patience_s, 0))
-    for each in running:
-        if each.pipe in ready:
-            block = os.read(each.pipe, _BLOCK_BYTES)
-            each.answer += block or b"\n"
+    patience_s = min(item.end_s for item in running) - time.monotonic()
+    ready, _, _ = select.select([item.pipe for item in running], [], [], max(patience_s, 0))
+    for other_running in running:
+        if other_running.pipe in ready:
+            block = os.read(other_running.pipe, _BLOCK_BYTES)
+            other_running.answer += block or b"\n"
 
 
-def _is_over(one: _Running) -> bool:
+def _is_over(running: _Running) -> bool:
     # The newline ends an answer, not the end of the pipe: a thread in D keeps its end open.
-    complete = one.answer.endswith(b"\n") or len(one.answer) > _ANSWER_BYTES
-    return complete or time.monotonic() >= one.end_s
+    complete = running.answer.endswith(b"\n") or len(running.answer) > _ANSWER_BYTES
+    return complete or time.monotonic() >= running.end_s
 
 
-def _finish(one: _Running) -> CheckResult:
-    seconds = time.monotonic() - one.start_s
-    left = _end(one.pid)
-    os.close(one.pipe)
+def _finish(running: _Running) -> CheckResult:
+    seconds = time.monotonic() - running.start_s
+    left = _end(running.pid)
+    os.close(running.pipe)
     return CheckResult(
-        name=one.check.name,
-        cost=one.check.cost,
+        name=running.check.name,
+        cost=running.check.cost,
         seconds=round(seconds, 3),
-        findings=_parsed(bytes(one.answer), one.check),
+        findings=_parsed(bytes(running.answer), running.check),
         left_behind=left,
     )
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
+from kcover_ebpf.devices.inventory import pci
 from kcover_ebpf.errors import UsageError
-from kcover_ebpf.hardware import pci
-from kcover_ebpf.host import host_programs
+from kcover_ebpf.host import capabilities, host_programs
 from kcover_ebpf.inspection.checks import (
     clock,
     d_state,
@@ -28,7 +28,6 @@ from kcover_ebpf.inspection.checks import (
 )
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, Cost
-from kcover_ebpf.kernel import capabilities
 from kcover_ebpf.tunables.inspection import LEAST_PEERS
 
 _HAS_DEVLINK = "mlx5_core"
@@ -41,15 +40,15 @@ def _has_gpu(root: Path) -> bool:
 
 def _has_rdma(root: Path) -> bool:
     devices = (root / "sys/class/infiniband").glob("*")
-    return any(not pci.is_virtual(each / "device") for each in devices) or any(
-        each.is_nic and each.vendor == pci.MELLANOX and not each.is_virtual
-        for each in pci.functions(root)
+    return any(not pci.is_virtual(device / "device") for device in devices) or any(
+        function.is_nic and function.vendor == pci.MELLANOX and not function.is_virtual
+        for function in pci.functions(root)
     )
 
 
 def _has_devlink(root: Path) -> bool:
     """An adapter whose driver reports health, in a network that we may enter: else every round would be unknown."""
-    if all(each.driver != _HAS_DEVLINK for each in pci.functions(root)):
+    if all(function.driver != _HAS_DEVLINK for function in pci.functions(root)):
         return False
     is_other = host_programs.other_network(root) is not None
     return not is_other or capabilities.Capability.SYS_ADMIN in capabilities.effective()
@@ -91,16 +90,16 @@ def scheduled(
         fitting.append(peers.CHECK)
     has_peers = bool(options.peers)
     wanted = _named(names, plugins, has_peers=has_peers) if names else (*fitting, *plugins)
-    for each in wanted:
-        if each.cost is Cost.HEAVY:
+    for other_check in wanted:
+        if other_check.cost is Cost.HEAVY:
             raise UsageError(
-                f"the check {each.name!r} computes on the GPUs: run it on demand, not on a schedule"
+                f"the check {other_check.name!r} computes on the GPUs: run it on demand, not on a schedule"
             )
-    return tuple(each for each in wanted if each.name not in left_out)
+    return tuple(check for check in wanted if check.name not in left_out)
 
 
 def _named(names: Sequence[str], plugins: Sequence[Check], *, has_peers: bool) -> tuple[Check, ...]:
-    known = {each.name: each for each in (*(check for check, _ in _WHERE), *plugins)}
+    known = {check.name: check for check in (*(check for check, _ in _WHERE), *plugins)}
     if known.keys() >= set(names):
         return tuple(known[name] for name in dict.fromkeys(names))
     # only now, because it imports all checks

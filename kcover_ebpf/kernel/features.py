@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kcover_ebpf.errors import CannotObserve
-from kcover_ebpf.kernel import capabilities, kprobes
+from kcover_ebpf.host import capabilities
+from kcover_ebpf.kernel import kprobes
 from kcover_ebpf.kernel.libbpf import library
 
 BTF = Path("/sys/kernel/btf/vmlinux")

@@ -32,9 +32,9 @@ class BpfMap:
         """Change the capacity; only before the object is loaded."""
         check(self._lib.bpf_map__set_max_entries(self._pointer, count))
 
-    def reuse(self, other: BpfMap) -> None:
-        """Be the same map as `other`; only before the object is loaded."""
-        check(self._lib.bpf_map__reuse_fd(self._pointer, other.fd))
+    def reuse(self, other_bpf_map: BpfMap) -> None:
+        """Be the same map as `other_bpf_map`; only before the object is loaded."""
+        check(self._lib.bpf_map__reuse_fd(self._pointer, other_bpf_map.fd))
 
     def memory(self) -> mmap.mmap:
         """The values of a mappable array, live and read-only; a system call less for each reading."""
@@ -95,13 +95,13 @@ def _split(packed: bytes, size: int) -> Iterator[bytes]:
 class RingBuffer:
     """The reader of a ring buffer map."""
 
-    def __init__(self, events: BpfMap) -> None:
+    def __init__(self, bpf_map: BpfMap) -> None:
         self._lib = library()
         self._records: list[bytes] = []
         # ctypes does not keep callbacks alive; the attribute does.
         self._callback = SampleCallback(self._take)
         self._pointer: int | None = self._lib.ring_buffer__new(
-            events.fd, self._callback, None, None
+            bpf_map.fd, self._callback, None, None
         )
         if not self._pointer:
             raise last_error()

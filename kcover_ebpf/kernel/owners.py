@@ -19,8 +19,8 @@ def of_pod(uid: str) -> int:
     return int.from_bytes(hashlib.sha256(uid.encode()).digest()[:8], "big") | 1 << 63
 
 
-def count_sockets(owners: BpfMap, kept: Mapping[bytes, int]) -> None:
+def count_sockets(bpf_map: BpfMap, kept: Mapping[bytes, int]) -> None:
     """Write how many sockets each owner has: what the kernel half counts by itself may be off."""
-    for key, value in list(owners.items()):
+    for key, value in list(bpf_map.items()):
         count = kept.get(key, 0).to_bytes(_COUNT_BYTES, sys.byteorder)
-        owners.update(key, value[:-_COUNT_BYTES] + count)
+        bpf_map.update(key, value[:-_COUNT_BYTES] + count)

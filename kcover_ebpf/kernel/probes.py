@@ -139,25 +139,25 @@ def load_family(family: Family, shared: Mapping[str, BpfMap], settings: Settings
     """
     names = frozenset(probe.name for probe in family.probes)
     refused = _find_absent(family)
-    loaded: BpfObject | None = None
+    bpf_object: BpfObject | None = None
     try:
         if names - refused.keys():
-            loaded = _load(family, names - refused.keys(), shared, settings)
+            bpf_object = _load(family, names - refused.keys(), shared, settings)
     except LoadError as error:
         if family.required:
             raise
         rest = names - refused.keys()
         refused |= _find_refused(family, rest, shared, settings) or dict.fromkeys(rest, _no(error))
         if names - refused.keys():
-            loaded = _load(family, names - refused.keys(), shared, settings)
+            bpf_object = _load(family, names - refused.keys(), shared, settings)
     links: dict[str, BpfLink] = {}
     for name in sorted(names - refused.keys()):
-        assert loaded is not None
+        assert bpf_object is not None
         try:
-            links[name] = loaded.attach(name)
+            links[name] = bpf_object.attach(name)
         except LoadError as error:
             refused[name] = _no(error)
-    result = LoadedFamily(loaded, links, _statuses(family, refused))
+    result = LoadedFamily(bpf_object, links, _statuses(family, refused))
     if family.required and refused:
         result.close()
         raise LoadError("; ".join(text for text, _ in refused.values()))
@@ -173,7 +173,7 @@ def _no(error: LoadError) -> _No:
 
 def costly(statuses: Iterable[ProbeStatus]) -> list[ProbeStatus]:
     """The probes without which something cannot be observed, and that are not attached."""
-    return [each for each in statuses if not each.attached and each.blind_to]
+    return [status for status in statuses if not status.attached and status.blind_to]
 
 
 def _statuses(family: Family, refused: Mapping[str, _No]) -> tuple[ProbeStatus, ...]:

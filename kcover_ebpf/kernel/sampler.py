@@ -35,11 +35,11 @@ from kcover_ebpf.kernel.clock import tick_ns, tick_ns_between
 from kcover_ebpf.kernel.libbpf import kept_memory
 from kcover_ebpf.kernel.maps import BpfMap, RingBuffer
 from kcover_ebpf.kernel.probes import FAMILIES, Family, LoadedFamily, ProbeStatus, load_family
+from kcover_ebpf.kernel.records import wire
+from kcover_ebpf.kernel.records.decode import decode, decode_stream
 from kcover_ebpf.kernel.roster import Absence, WatchedProcesses
 from kcover_ebpf.kernel.sockets import SocketSampler
 from kcover_ebpf.kernel.threads import ThreadSampler
-from kcover_ebpf.records import wire
-from kcover_ebpf.records.decode import decode, decode_stream
 from kcover_ebpf.settings import Settings
 from kcover_ebpf.tunables.host import (
     LATE_PASS_PERIODS,
@@ -80,7 +80,7 @@ class KernelSampler:
         self._ring = RingBuffer(self._maps["events"])
         self._lost = self._maps["lost"].memory()
         self._unsent_exits = _find_map(families, "unsent_exits")
-        self._previous: wire.PassValue | None = None
+        self._previous_value: wire.PassValue | None = None
         self._roster = WatchedProcesses()
         self._lost_count = self._unsent_count = 0
         self._refused: set[Pid] = set()
@@ -106,8 +106,8 @@ class KernelSampler:
                     loaded.append(load_family(family, shared, settings))
             kernel = cls(loaded, settings)
         except BaseException:
-            for one in reversed(loaded):
-                one.close()
+            for one_family in reversed(loaded):
+                one_family.close()
             raise
         kernel._calibrate()
         return kernel
@@ -159,29 +159,31 @@ class KernelSampler:
 
         As of the last pass. It changes when one joins.
         """
-        state = self._previous
+        state = self._previous_value
         return (0, 0) if state is None else (state.stranger_count, state.stranger_sum)
 
-    def request(self, pid: Pid, wanted: SampleRequest) -> None:
+    def request(self, pid: Pid, wanted_request: SampleRequest) -> None:
         """How closely a watched process is to be sampled from the next pass on."""
         before = self._requests.get(pid, _CALM)
-        if wanted is before or wanted == before:
+        if wanted_request is before or wanted_request == before:
             return
-        if wanted.detail.value > before.detail.value:
+        if wanted_request.detail.value > before.detail.value:
             self._has_new = True
             self._sockets.wants_descriptors(pid)
-        if wanted == _CALM:
+        if wanted_request == _CALM:
             self._requests.pop(pid)
             self._maps["details"].delete(_key(pid))
             return
-        self._requests[pid] = wanted
-        value = wire.DetailValue(wanted.detail.value, wanted.every, wanted.lead or 0)
+        self._requests[pid] = wanted_request
+        value = wire.DetailValue(
+            wanted_request.detail.value, wanted_request.every, wanted_request.lead or 0
+        )
         self._maps["details"].update(_key(pid), bytes(value))
 
     @property
     def _least_every(self) -> int:
         # a lead thread that is not the first is found only where all threads are sampled
-        wanted = (1 if each.lead else each.every for each in self._requests.values())
+        wanted = (1 if request.lead else request.every for request in self._requests.values())
         return min(wanted, default=CALM_EVERY)
 
     def sample(self, socket_pids: Collection[Pid]) -> list[Fact]:
@@ -210,7 +212,7 @@ class KernelSampler:
         if sweeps:
             self._sweep(state.id)
         facts.append(self._tick(state))
-        self._previous = state
+        self._previous_value = state
         return facts
 
     def expect_pass(self, period_s: float) -> None:
@@ -330,19 +332,19 @@ class KernelSampler:
                     facts.append(fact)
         return facts
 
-    def _tick(self, state: wire.PassValue) -> Tick:
+    def _tick(self, value: wire.PassValue) -> Tick:
         lost_count = self._read_lost()
         new_count, self._lost_count = lost_count - self._lost_count, lost_count
-        previous = self._previous
+        previous = self._previous_value
         if previous is None:
-            return Tick(state.boottime_ns, 0, new_count, late=False)
-        period_ns = state.boottime_ns - previous.boottime_ns
-        suspended_ns = period_ns - (state.monotonic_ns - previous.monotonic_ns)
+            return Tick(value.boottime_ns, 0, new_count, late=False)
+        period_ns = value.boottime_ns - previous.boottime_ns
+        suspended_ns = period_ns - (value.monotonic_ns - previous.monotonic_ns)
         late = (
             period_ns > LATE_PASS_PERIODS * self._expected_s * NS
             or suspended_ns > LATE_SUSPENDED_NS
         )
-        return Tick(state.boottime_ns, period_ns, new_count, late)
+        return Tick(value.boottime_ns, period_ns, new_count, late)
 
     @property
     def lost_counts(self) -> dict[str, int]:
@@ -390,7 +392,7 @@ class KernelSampler:
 
 
 def _find_map(families: Sequence[LoadedFamily], name: str) -> BpfMap | None:
-    return next((found for one in families if (found := _maps_of(one).get(name))), None)
+    return next((bpf_map for one in families if (bpf_map := _maps_of(one).get(name))), None)
 
 
 def _maps_of(family: LoadedFamily) -> dict[str, BpfMap]:

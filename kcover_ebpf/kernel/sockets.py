@@ -21,14 +21,16 @@ class SocketSampler:
     never had a TCP socket now and then only.
     """
 
-    def __init__(self, loaded: BpfObject | None, every: BpfLink | None, *, announced: bool) -> None:
-        """`every` is the link over all processes, None if the family was refused.
+    def __init__(
+        self, bpf_object: BpfObject | None, link: BpfLink | None, *, announced: bool
+    ) -> None:
+        """`link` is the link over all processes, None if the family was refused.
 
         `announced`: `has_connection` is called for every connection that is begun or awaited.
         """
-        self._object = loaded
+        self._object = bpf_object
         self._unconnected_every = UNCONNECTED_PASSES if announced else UNANNOUNCED_PASSES
-        self._every = every
+        self._every = link
         self._links: dict[Pid, BpfLink] = {}
         self._leaderless: set[Pid] = set()
         self._connected: set[Pid] = set()

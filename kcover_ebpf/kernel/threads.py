@@ -9,7 +9,7 @@ from kcover_ebpf.facts.kernel import CALM_EVERY
 from kcover_ebpf.kernel.maps import BpfMap
 from kcover_ebpf.kernel.objects import BpfLink
 from kcover_ebpf.kernel.probes import LoadedFamily
-from kcover_ebpf.records import wire
+from kcover_ebpf.kernel.records import wire
 
 _WALK = "walk_threads"
 _VISITS = "sample_threads"

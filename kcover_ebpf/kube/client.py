@@ -46,9 +46,9 @@ class ApiClient:
 
     def hurried(self, timeout_s: float) -> ApiClient:
         """The same connection, for requests that are given up after `timeout_s` without an answer."""
-        made = copy.copy(self)
-        made._timeout_s = timeout_s
-        return made
+        client = copy.copy(self)
+        client._timeout_s = timeout_s
+        return client
 
     @property
     def host(self) -> str:
@@ -208,7 +208,7 @@ def connect(
             config.load_incluster_config(client_configuration=configuration)
         else:
             path = named or str(Path.home() / ".kube" / "config")
-            if named is not None and not any(Path(each).is_file() for each in path.split(":")):
+            if named is not None and not any(Path(part).is_file() for part in path.split(":")):
                 raise UsageError(f"no kubeconfig {path}; name one with --kubeconfig")
             with _LOADING:
                 config.load_kube_config(path, context, configuration, persist_config=False)
@@ -230,7 +230,9 @@ def namespace_of(kubeconfig: str | None = None, context: str | None = None) -> s
         contexts, active = config.list_kube_config_contexts(named)
     except (config.ConfigException, OSError):
         return "default"
-    chosen = next((each for each in contexts if each["name"] == context), active)
+    chosen = next(
+        (other_context for other_context in contexts if other_context["name"] == context), active
+    )
     return str(chosen["context"].get("namespace") or "default")
 
 

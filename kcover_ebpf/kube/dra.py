@@ -14,27 +14,27 @@ RULE_VERSIONS = ("v1", "v1beta2", "v1alpha3")
 """Of DeviceTaintRule, the newest first: Kubernetes 1.37, 1.36, 1.33."""
 
 
-def devices(session: ApiClient, node: str | None = None) -> tuple[DraDevice, ...]:
+def devices(client: ApiClient, node: str | None = None) -> tuple[DraDevice, ...]:
     """Those of a node, or of all nodes; none where the cluster has no DRA. Raises `ApiError`."""
     query = {"fieldSelector": f"spec.nodeName={node}"} if node is not None else None
     try:
-        preferred = session.get(RESOURCE).get("preferredVersion")
+        preferred = client.get(RESOURCE).get("preferredVersion")
         if not preferred:
             return ()
-        found = session.list(f"/apis/{preferred['groupVersion']}/resourceslices", query)
+        found = client.list(f"/apis/{preferred['groupVersion']}/resourceslices", query)
     except NotFound:
         return ()
-    return tuple(device for each in found.get("items") or () for device in devices_of(each))
+    return tuple(device for item in found.get("items") or () for device in devices_of(item))
 
 
 def taint_rules(
-    session: ApiClient, query: Mapping[str, str] | None = None
+    client: ApiClient, query: Mapping[str, str] | None = None
 ) -> tuple[str, list[dict[str, Any]]]:
     """Path and objects of DeviceTaintRules; none where the cluster has no such resource. Raises `ApiError`."""
     for version in RULE_VERSIONS:
         path = f"{RESOURCE}/{version}/devicetaintrules"
         try:
-            return path, session.list(path, query).get("items") or []
+            return path, client.list(path, query).get("items") or []
         except NotFound:
             continue
     return "", []

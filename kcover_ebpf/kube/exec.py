@@ -25,10 +25,10 @@ class Exec:
     """One command under way. A context manager: leaving it ends the connection, and so its input."""
 
     def __init__(
-        self, session: ApiClient, namespace: str, pod: str, container: str, command: Sequence[str]
+        self, client: ApiClient, namespace: str, pod: str, container: str, command: Sequence[str]
     ) -> None:
         """Connect and start it; raises `Forbidden`, `NotFound`, `Unreachable`."""
-        self._client = _connect(session, namespace, pod, container, command)
+        self._client = _connect(client, namespace, pod, container, command)
         self._errors = b""
         self._status = b""
 
@@ -67,7 +67,7 @@ class Exec:
             if status["status"] == "Success":
                 return 0
             causes = status.get("details", {}).get("causes", [])
-            codes = [each["message"] for each in causes if each.get("reason") == "ExitCode"]
+            codes = [cause["message"] for cause in causes if cause.get("reason") == "ExitCode"]
             return int(codes[0])
         except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
             return None
@@ -107,18 +107,18 @@ class Exec:
 
 
 def _connect(
-    session: ApiClient, namespace: str, pod: str, container: str, command: Sequence[str]
+    client: ApiClient, namespace: str, pod: str, container: str, command: Sequence[str]
 ) -> Any:
     from kubernetes.stream import ws_client
 
     query = [("container", container), ("stdin", "true"), ("stdout", "true"), ("stderr", "true")]
     query += [("tty", "false"), *(("command", word) for word in command)]
     path = f"/api/v1/namespaces/{namespace}/pods/{pod}/exec"
-    url = ws_client.get_websocket_url(session.host + path, query)
-    headers = {key.lower(): value for key, value in session.authorization().items()}
+    url = ws_client.get_websocket_url(client.host + path, query)
+    headers = {key.lower(): value for key, value in client.authorization().items()}
     try:
         return ws_client.WSClient(
-            session.configuration(), url, headers, capture_all=False, binary=True
+            client.configuration(), url, headers, capture_all=False, binary=True
         )
     except Exception as error:
         status = getattr(error, "status_code", 0)

@@ -63,7 +63,7 @@ class LeaderElector:
 
     def __init__(
         self,
-        session: ApiClient,
+        client: ApiClient,
         namespace: str,
         name: str,
         identity: str,
@@ -74,7 +74,7 @@ class LeaderElector:
 
         The lease then belongs to the leader's pod: when all are gone, the cluster collects it.
         """
-        self._session, self._clock = session.hurried(LEASE_REQUEST_S), clock
+        self._session, self._clock = client.hurried(LEASE_REQUEST_S), clock
         pod = {"apiVersion": "v1", "kind": "Pod", "name": identity, "uid": pod_uid}
         self._owners = [pod] if pod_uid else []
         self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"

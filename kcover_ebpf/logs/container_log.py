@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from kcover_ebpf.api.job_rules import JobRule
 from kcover_ebpf.api.log_report import ContainerLog, LogFinding, LoggedTraceback
-from kcover_ebpf.hardware.catalog import Catalog
+from kcover_ebpf.devices.catalog import Catalog
 from kcover_ebpf.logs import lines, printed_steps
 from kcover_ebpf.logs.job_rule_watch import JobRuleWatch
 from kcover_ebpf.logs.lines import LogLine, Source
@@ -38,7 +38,7 @@ class _Count:
 
 @dataclass(slots=True)
 class _Seen:
-    found: LoggedTraceback
+    traceback: LoggedTraceback
     stream: str
     time_s: float
     settled: bool = False
@@ -67,13 +67,13 @@ class ContainerLogReader:
         self._pod_uid, self._container = pod_uid, container
         self._rules, self._catalog = rules, catalog
         self._rule_set = RuleSet(rules)
-        self._generic = frozenset(each.name for each in rules if each.generic)
+        self._generic = frozenset(rule.name for rule in rules if rule.generic)
         self._start = -1
         self._begin()
 
     def _begin(self) -> None:
         self._lines, self._tracebacks = NormalLines(), TracebackFinder()
-        self._reader = LogReader(self._rules, self._catalog, bare_lines=Source.CONTAINER)
+        self._reader = LogReader(self._rules, self._catalog, source=Source.CONTAINER)
         self._counts: dict[tuple[str, Severity], _Count] = {}
         self._seen: list[_Seen] = []
         self._skipped_bytes = 0
@@ -104,18 +104,18 @@ class ContainerLogReader:
             self._count(match, _seconds(match.time, now_s))
         for found in self._tracebacks.feed(whole):
             self._note(found, _seconds(found.time, now_s))
-        if unsettled := [each for each in self._seen if not each.settled]:
+        if unsettled := [seen for seen in self._seen if not seen.settled]:
             _add_late_steps(unsettled, whole)
 
     def _count(self, match: Match, time_s: float) -> None:
         key = match.rule, match.severity
-        known = self._counts.get(key)
-        if known is None:
+        known_count = self._counts.get(key)
+        if known_count is None:
             # the line itself is not kept
             self._counts[key] = _Count(replace(match, line=""), time_s, time_s)
         else:
-            known.count += 1
-            known.last_s = max(known.last_s, time_s)
+            known_count.count += 1
+            known_count.last_s = max(known_count.last_s, time_s)
 
     def _note(self, found: FoundTraceback, time_s: float) -> None:
         line = LogLine(Source.CONTAINER, found.error, written=found.error)
@@ -134,14 +134,16 @@ class ContainerLogReader:
             follows=rule is not None and rule.follows,
             rank=found.rank,
         )
-        self._seen = [each for each in self._seen if time_s - each.time_s <= CRASH_S]
-        known = {(each.found.fingerprint, each.found.step) for each in self._seen}
+        self._seen = [seen for seen in self._seen if time_s - seen.time_s <= CRASH_S]
+        known = {(seen.traceback.fingerprint, seen.traceback.step) for seen in self._seen}
         if (logged.fingerprint, logged.step) not in known and len(self._seen) < _MOST_TRACEBACKS:
             self._seen.append(_Seen(logged, found.stream, time_s))
 
     def summary(self, now_s: float) -> ContainerLog | None:
         """What this start's log showed so far, ages before `now_s` (unix seconds); None if that is nothing."""
-        recent = [each for each in self._counts.values() if now_s - each.last_s <= FINDING_RECENT_S]
+        recent = [
+            count for count in self._counts.values() if now_s - count.last_s <= FINDING_RECENT_S
+        ]
         progress = self._progress.progress(now_s)
         phase = self._progress.phase(now_s)
         readings = self._watch.readings(now_s) if self._start >= 0 else ()
@@ -149,19 +151,19 @@ class ContainerLogReader:
             return None
         counts = sorted(
             recent,
-            key=lambda each: (
-                _SEVERITIES.index(each.rule.severity),
-                each.rule.rule in self._generic,
-                each.first_s,
+            key=lambda count: (
+                _SEVERITIES.index(count.rule.severity),
+                count.rule.rule in self._generic,
+                count.first_s,
             ),
         )
         return ContainerLog(
             pod_uid=self._pod_uid,
             container=self._container,
             start=self._start,
-            findings=tuple(self._finding(each, now_s) for each in counts[:_MOST_FINDINGS]),
+            findings=tuple(self._finding(count, now_s) for count in counts[:_MOST_FINDINGS]),
             tracebacks=tuple(
-                replace(each.found, age_s=_age(each.time_s, now_s)) for each in self._seen
+                replace(seen.traceback, age_s=_age(seen.time_s, now_s)) for seen in self._seen
             ),
             skipped_bytes=self._skipped_bytes,
             rules=readings,
@@ -176,31 +178,31 @@ class ContainerLogReader:
         self._job_rules = tuple(job_rules)
         self._watch = JobRuleWatch(self._job_rules)
 
-    def _finding(self, each: _Count, now_s: float) -> LogFinding:
-        rule = each.rule
+    def _finding(self, count: _Count, now_s: float) -> LogFinding:
+        rule = count.rule
         return LogFinding(
             rule=rule.rule[:64],
             domain=rule.domain.value,
             severity=rule.severity.value,
-            count=each.count,
-            age_s=_age(each.last_s, now_s),
+            count=count.count,
+            age_s=_age(count.last_s, now_s),
             meaning=rule.meaning[:256],
             advice=rule.advice[:256],
             generic=rule.rule in self._generic,
             follows=rule.follows,
-            first_age_s=_age(each.first_s, now_s),
+            first_age_s=_age(count.first_s, now_s),
         )
 
 
 def _add_late_steps(tracebacks: Sequence[_Seen], whole: bytes) -> None:
     """Add to tracebacks that ended what was printed before them and written after them."""
-    for each in tracebacks:
-        late = printed_steps.written_late(whole, each.stream, each.time_s)
-        both = PrintedStep(each.found.step, each.found.epoch).then(late)
-        each.found = replace(each.found, step=both.step, epoch=both.epoch)
+    for traceback in tracebacks:
+        late = printed_steps.written_late(whole, traceback.stream, traceback.time_s)
+        both = PrintedStep(traceback.traceback.step, traceback.traceback.epoch).then(late)
+        traceback.traceback = replace(traceback.traceback, step=both.step, epoch=both.epoch)
     end_s = _first_time(whole[whole.rfind(b"\n", 0, -1) + 1 :])
-    for each in tracebacks:
-        each.settled = end_s is not None and end_s - each.time_s > LATE_LINE_S
+    for traceback in tracebacks:
+        traceback.settled = end_s is not None and end_s - traceback.time_s > LATE_LINE_S
 
 
 def _age(time_s: float, now_s: float) -> float:

@@ -27,12 +27,12 @@ def table() -> Mapping[int, ExitCode]:
     text = (files("kcover_ebpf.logs") / "exit_codes.toml").read_text(encoding="utf-8")
     rows = (
         ExitCode(
-            each["code"],
-            each["meaning"],
-            each["advice"],
-            FailureClass(each.get("class", FailureClass.UNKNOWN.value)),
+            item["code"],
+            item["meaning"],
+            item["advice"],
+            FailureClass(item.get("class", FailureClass.UNKNOWN.value)),
         )
-        for each in tomllib.loads(text)["code"]
+        for item in tomllib.loads(text)["code"]
     )
     return {row.code: row for row in rows}
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kcover_ebpf.api import rfc3339
-from kcover_ebpf.hardware import kmsg_parser
+from kcover_ebpf.devices.xid import kmsg_parser
 from kcover_ebpf.logs import heads, json_records
 from kcover_ebpf.logs.levels import LogLevel
 

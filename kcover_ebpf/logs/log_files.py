@@ -64,9 +64,9 @@ class LogFiles:
 
     def close(self) -> None:
         """Let go of the files."""
-        for each in (self._file, self._folder):
-            if each is not None:
-                os.close(each)
+        for number in (self._file, self._folder):
+            if number is not None:
+                os.close(number)
         self._file = self._folder = None
 
     def read(self, most_bytes: int) -> Chunk | None:
@@ -127,7 +127,7 @@ class LogFiles:
             for name in os.listdir(self._folder)  # noqa: PTH208 - by a descriptor
             if (match := _LOG.fullmatch(name))
         )
-        later = [each for each in numbers if each > self._start]
+        later = [number for number in numbers if number > self._start]
         if self._start < 0:
             return (numbers[-1], True) if numbers else None
         if self._start in numbers and not self._is_current():

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kcover_ebpf.api.log_report import ContainerLog
-from kcover_ebpf.hardware.catalog import Catalog
+from kcover_ebpf.devices.catalog import Catalog
 from kcover_ebpf.logs.container_log import ContainerLogReader
 from kcover_ebpf.logs.lines import Source
 from kcover_ebpf.logs.log_files import KEPT_BYTES, LogFiles, UnsafeLogError
@@ -51,7 +51,7 @@ class LogTurns:
         """`folder`: /var/log/pods of the node. `longest_phase_s`: what a program announces for longer is refused."""
         self._longest_phase_s = longest_phase_s
         self._folder, self._catalog = folder, catalog
-        self._rules = tuple(each for each in rules if each.source is Source.CONTAINER)
+        self._rules = tuple(rule for rule in rules if rule.source is Source.CONTAINER)
         self._wanted: dict[str, WantedLog] = {}
         self._followed: dict[str, _Followed] = {}
         self._refused: set[str] = set()
@@ -59,8 +59,8 @@ class LogTurns:
 
     def close(self) -> None:
         """Let go of the files."""
-        for each in self._followed.values():
-            each.files.close()
+        for followed in self._followed.values():
+            followed.files.close()
 
     def turn(
         self, wanted: Sequence[WantedLog] | None, note: Callable[[str], None] = lambda _: None
@@ -70,7 +70,7 @@ class LogTurns:
         `note`: is given the key of each log before it is read.
         """
         if wanted is not None:
-            self._wanted = {each.key: each for each in wanted}
+            self._wanted = {wanted_log.key: wanted_log for wanted_log in wanted}
         began_s, read, skipped, more = time.thread_time(), 0, 0, False
         self._follow()
         refused: list[RefusedLog] = []
@@ -85,22 +85,22 @@ class LogTurns:
             read, skipped = read + read_bytes, skipped + skipped_bytes
             more |= read_bytes >= _BLOCK_BYTES
         now_s = time.time()
-        logs = tuple(one for each in self._followed.values() for one in _shown(each, now_s))
+        logs = tuple(one for followed in self._followed.values() for one in _shown(followed, now_s))
         busy_s = time.thread_time() - began_s
         return LogTurn(more, logs, tuple(refused), now_s, busy_s, read, skipped)
 
     def _follow(self) -> None:
         now_s = time.monotonic()
         for key in self._followed.keys() - self._wanted.keys():
-            each = self._followed[key]
-            each.gone_s = each.gone_s or now_s
-            if now_s - each.gone_s > LOG_LINGER_S:
-                each.files.close()
+            followed = self._followed[key]
+            followed.gone_s = followed.gone_s or now_s
+            if now_s - followed.gone_s > LOG_LINGER_S:
+                followed.files.close()
                 del self._followed[key]
         self._refused &= self._wanted.keys()
         for key, wanted in self._wanted.items():
-            if (known := self._followed.get(key)) is not None:
-                known.reader.expect(wanted.job_rules)
+            if (known_followed := self._followed.get(key)) is not None:
+                known_followed.reader.expect(wanted.job_rules)
                 continue
             if key in self._refused:
                 continue
@@ -120,13 +120,13 @@ class LogTurns:
         self, key: str, note: Callable[[str], None], refused: list[RefusedLog]
     ) -> tuple[int, int]:
         """Bytes that were read and skipped of one log."""
-        each = self._followed[key]
+        followed = self._followed[key]
         try:
-            chunk = each.files.read(_BLOCK_BYTES)
+            chunk = followed.files.read(_BLOCK_BYTES)
         except FileNotFoundError:
             return 0, 0  # its container has not been started yet, or the pod is gone
         except (UnsafeLogError, OSError) as error:
-            each.files.close()
+            followed.files.close()
             del self._followed[key]
             self._refused.add(key)
             refused.append(RefusedLog(key, str(error)[:200]))
@@ -135,14 +135,17 @@ class LogTurns:
             return 0, 0
         note(key)
         now_s = time.time()
-        if chunk.start != each.reader.start and (last := each.reader.summary(now_s)) is not None:
-            each.ended, each.ended_s = [last], now_s
-        each.reader.feed(chunk, now_s)
+        if (
+            chunk.start != followed.reader.start
+            and (last := followed.reader.summary(now_s)) is not None
+        ):
+            followed.ended, followed.ended_s = [last], now_s
+        followed.reader.feed(chunk, now_s)
         return len(chunk.data), chunk.skipped_bytes
 
 
 def _shown(followed: _Followed, now_s: float) -> list[ContainerLog]:
-    kept = [each.later(now_s - followed.ended_s) for each in followed.ended]
+    kept = [container_log.later(now_s - followed.ended_s) for container_log in followed.ended]
     if (current := followed.reader.summary(now_s)) is not None:
         kept.append(current)
     return kept[-_MOST_KEPT:]

@@ -79,8 +79,8 @@ class PartialLines:
         return made + b"".join(_parts(*self._closed(stream)) for stream in list(self._open))
 
     def _closed(self, stream: bytes) -> tuple[bytes, bytes]:
-        found = self._open.pop(stream)
-        return found.head, bytes(found.text)
+        found_open = self._open.pop(stream)
+        return found_open.head, bytes(found_open.text)
 
     def _joined(self, lines: bytes) -> bytes:
         if _DOCKER in lines:
@@ -112,15 +112,15 @@ class PartialLines:
         return [*made, rest]
 
 
-def _add(line: _Open, piece: bytes) -> bytes:
+def _add(line_open: _Open, piece: bytes) -> bytes:
     """Add a piece to a line; the parts of the line that it completes."""
     drawn, returned, piece = piece.rpartition(b"\r")
     made = b""
     if returned:
-        line.text += drawn
-        made = b"".join(line.head + part + b"\r" for part in _texts(bytes(line.text)))
-        line.text.clear()
-    line.text += piece[: max(0, MOST_LINE_BYTES - len(line.text))]
+        line_open.text += drawn
+        made = b"".join(line_open.head + part + b"\r" for part in _texts(bytes(line_open.text)))
+        line_open.text.clear()
+    line_open.text += piece[: max(0, MOST_LINE_BYTES - len(line_open.text))]
     return made
 
 

@@ -50,11 +50,11 @@ class PrintedStep:
     step: int | None
     epoch: int | None
 
-    def then(self, later: PrintedStep) -> PrintedStep:
-        """What both say, where `later` was printed after this."""
+    def then(self, later_step: PrintedStep) -> PrintedStep:
+        """What both say, where `later_step` was printed after this."""
         return PrintedStep(
-            self.step if later.step is None else later.step,
-            self.epoch if later.epoch is None else later.epoch,
+            self.step if later_step.step is None else later_step.step,
+            self.epoch if later_step.epoch is None else later_step.epoch,
         )
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from kcover_ebpf.hardware import kmsg_parser
-from kcover_ebpf.hardware.catalog import Catalog, Entry, judge
-from kcover_ebpf.hardware.catalog import Domain as XidDomain
+from kcover_ebpf.devices.catalog import Catalog, Entry, judge
+from kcover_ebpf.devices.catalog import Domain as XidDomain
+from kcover_ebpf.devices.xid import kmsg_parser
 from kcover_ebpf.logs import levels, lines, scanner
 from kcover_ebpf.logs.levels import LogLevel
 from kcover_ebpf.logs.lines import LogLine, Source
@@ -68,12 +68,12 @@ class LogReader:
         rules: Sequence[LogRule],
         catalog: Catalog,
         *,
-        bare_lines: Source = Source.UNKNOWN,
+        source: Source = Source.UNKNOWN,
     ) -> None:
-        """`bare_lines`: who wrote lines that have nothing in front of them; UNKNOWN tries both."""
+        """`source`: who wrote lines that have nothing in front of them; UNKNOWN tries both."""
         self._rules = RuleSet(rules)
         self._catalog = catalog
-        self._bare = bare_lines
+        self._bare = source
         self._scan = scanner_for(rules)
         self._lines = NormalLines()
         self._line_count = 0
@@ -93,9 +93,9 @@ class LogReader:
             self._line_count += block.count(b"\n", start, part_start)
             start = part_start
             raw = block[part_start : min(part_end, part_start + _LONGEST_LINE)]
-            found = self._classify(raw.decode("utf-8", "replace"), block, part_start)
-            if found is not None:
-                yield found
+            found_match = self._classify(raw.decode("utf-8", "replace"), block, part_start)
+            if found_match is not None:
+                yield found_match
         self._line_count += block.count(b"\n", start)
 
     def _candidates(self, block: bytes) -> Iterator[tuple[int, int]]:

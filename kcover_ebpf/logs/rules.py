@@ -14,8 +14,8 @@ from typing import Any, Protocol, TypeVar
 
 import re2
 
+from kcover_ebpf.devices.xid import kmsg_parser
 from kcover_ebpf.errors import PolicyError
-from kcover_ebpf.hardware import kmsg_parser
 from kcover_ebpf.logs import scanner
 from kcover_ebpf.logs.lines import Source
 
@@ -107,7 +107,7 @@ _MOST_PATTERN_CHARS = 2_000
 """A pattern longer than this is a mistake, and may take long to compile."""
 _MOST_FILE_BYTES = 1 << 20
 _Choice = TypeVar("_Choice", LogDomain, Severity, Concerns)
-_KEYS = {each.name for each in fields(LogRule)} - {"regex"}
+_KEYS = {field.name for field in fields(LogRule)} - {"regex"}
 
 
 @cache
@@ -200,7 +200,7 @@ def _choice(kind: type[_Choice], key: str, row: Mapping[str, Any]) -> _Choice:
     try:
         return kind(row[key])
     except ValueError as error:
-        words = ", ".join(each.value for each in kind)
+        words = ", ".join(domain.value for domain in kind)
         raise ValueError(f"{key} {row[key]!r} is not one of {words}") from error
 
 

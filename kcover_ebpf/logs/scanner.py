@@ -29,7 +29,7 @@ r"""Of RE2's syntax: only outside of \Q...\E, of \p{^...} and of classes are ^, 
 
 def compiled(patterns: Iterable[str]) -> re2._Regexp[bytes]:
     """The search for any of these patterns, each valid for itself; `ValueError` if RE2 refuses them together."""
-    return _compiled("|".join(f"(?:{_unanchored(each)})" for each in patterns))
+    return _compiled("|".join(f"(?:{_unanchored(pattern)})" for pattern in patterns))
 
 
 @lru_cache(maxsize=8)

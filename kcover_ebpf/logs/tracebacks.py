@@ -117,10 +117,10 @@ class TracebackFinder:
 
     def _add_late_steps(self, others: bytes) -> None:
         """Of lines that are all of the stream that no open traceback has."""
-        for each in self._open.values():
-            if (raised_s := lines.unix_s(each.time)) is not None:
-                late = printed_steps.written_late(others, each.stream, raised_s)
-                each.printed = each.printed.then(late)
+        for other_open in self._open.values():
+            if (raised_s := lines.unix_s(other_open.time)) is not None:
+                late = printed_steps.written_late(others, other_open.stream, raised_s)
+                other_open.printed = other_open.printed.then(late)
 
     def _before(self, block: bytes, position: int) -> bytes:
         return (self._context + block[max(0, position - _CONTEXT_BYTES) : position])[
@@ -141,51 +141,53 @@ class TracebackFinder:
                     line.time, line.stream, printed_steps.last(before), line.rank, indent
                 )
             return
-        found = self._open.get(key)
-        if found is None:
+        found_open = self._open.get(key)
+        if found_open is None:
             return
-        found.line_count += 1
+        found_open.line_count += 1
         indent = len(text) - len(text.lstrip(" "))
-        if (frame := _FRAME.match(text)) and indent > found.indent:
-            _add(found, frame)
-        elif found.line_count > _MOST_LINES:
+        if (frame := _FRAME.match(text)) and indent > found_open.indent:
+            _add(found_open, frame)
+        elif found_open.line_count > _MOST_LINES:
             del self._open[key]
-        elif text.strip() and indent <= found.indent:
+        elif text.strip() and indent <= found_open.indent:
             del self._open[key]
-            if found.frames and (error := _ERROR.match(text)):
-                yield _finished(found, text.strip(), error["error"])
+            if found_open.frames and (error := _ERROR.match(text)):
+                yield _finished(found_open, text.strip(), error["error"])
 
     def _add_late_step(self, line: lines.LogLine) -> None:
-        others = [each for each in self._open.values() if each.stream != line.stream]
+        others = [item for item in self._open.values() if item.stream != line.stream]
         printed = printed_steps.last(line.text.encode()) if others else PrintedStep(None, None)
-        for each in others:
-            raised_s = lines.unix_s(each.time)
-            if raised_s is not None and printed_steps.is_of_before(line, each.stream, raised_s):
-                each.printed = each.printed.then(printed)
+        for other_open in others:
+            raised_s = lines.unix_s(other_open.time)
+            if raised_s is not None and printed_steps.is_of_before(
+                line, other_open.stream, raised_s
+            ):
+                other_open.printed = other_open.printed.then(printed)
 
 
-def _add(found: _Open, frame: re.Match[str]) -> None:
+def _add(found_open: _Open, frame: re.Match[str]) -> None:
     file, number = frame["file"], frame["line"]
-    if len(found.frames) < _MOST_FRAMES:
+    if len(found_open.frames) < _MOST_FRAMES:
         # folders differ from image to image, and may be temporary
-        found.frames.append(f"{'/'.join(file.split('/')[-3:])}:{number}:{frame['name']}")
+        found_open.frames.append(f"{'/'.join(file.split('/')[-3:])}:{number}:{frame['name']}")
     name = file.rpartition("/")[2]
     # a name with other characters may be a text that a program made up
     place = f"{name}:{number}" if _PLAIN_NAME.fullmatch(name) else None
-    found.place = place
+    found_open.place = place
     if not _PACKAGES.search(file):
-        found.own_place = place
+        found_open.own_place = place
 
 
-def _finished(found: _Open, text: str, error: str) -> FoundTraceback:
-    digest = hashlib.sha256("\n".join((*found.frames, error)).encode()).hexdigest()[:16]
+def _finished(found_open: _Open, text: str, error: str) -> FoundTraceback:
+    digest = hashlib.sha256("\n".join((*found_open.frames, error)).encode()).hexdigest()[:16]
     return FoundTraceback(
         fingerprint=digest,
-        time=found.time,
+        time=found_open.time,
         error=text,
-        stream=found.stream,
-        place=found.own_place or found.place,
-        printed=found.printed,
+        stream=found_open.stream,
+        place=found_open.own_place or found_open.place,
+        printed=found_open.printed,
         secondary=_SECONDARY.match(error) is not None,
-        rank=found.rank,
+        rank=found_open.rank,
     )

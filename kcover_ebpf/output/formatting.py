@@ -15,8 +15,8 @@ from enum import Enum
 from typing import Any
 
 from kcover_ebpf.diagnosis.exits import signal_name
-from kcover_ebpf.diagnosis.verdict import Cause, Culprit, Verdict, VerdictKind, WaitRow
 from kcover_ebpf.facts import devices, host, kernel
+from kcover_ebpf.model.verdict import Cause, Culprit, Verdict, VerdictKind, WaitRow
 
 SCHEMA = "kcover.io/v1alpha1"
 
@@ -234,12 +234,12 @@ def aligned(rows: Iterable[Sequence[str]], gap: str = "  ") -> list[str]:
     ]
 
 
-def _exit_text(fact: kernel.ProcessExit) -> str:
-    if not fact.known:
-        return f"pid {fact.pid} is gone; its exit was not observed"
-    if fact.signal:
-        return f"pid {fact.pid} ({fact.comm}) was killed by {signal_name(fact.signal)}"
-    return f"pid {fact.pid} ({fact.comm}) exited with code {fact.exit_code}"
+def _exit_text(process_exit: kernel.ProcessExit) -> str:
+    if not process_exit.known:
+        return f"pid {process_exit.pid} is gone; its exit was not observed"
+    if process_exit.signal:
+        return f"pid {process_exit.pid} ({process_exit.comm}) was killed by {signal_name(process_exit.signal)}"
+    return f"pid {process_exit.pid} ({process_exit.comm}) exited with code {process_exit.exit_code}"
 
 
 def fact_text(fact: kernel.Fact) -> str:
@@ -264,10 +264,10 @@ def fact_text(fact: kernel.Fact) -> str:
 def _device_fact_text(fact: kernel.Fact) -> str:
     match fact:
         case host.CollectivesSeen():
-            late = [f"rank {each.rank} of {each.size} is behind" for each in fact.behind]
-            late += [f"rank {each.rank} of {each.size} does not answer" for each in fact.missing]
-            late += [f"rank {each.rank} of {each.size}: {each.trouble}" for each in fact.failed]
-            late += [f"{each.rank_count} rank(s) launched {each.operations}" for each in fact.sides]
+            late = [f"rank {rank.rank} of {rank.size} is behind" for rank in fact.behind]
+            late += [f"rank {rank.rank} of {rank.size} does not answer" for rank in fact.missing]
+            late += [f"rank {rank.rank} of {rank.size}: {rank.trouble}" for rank in fact.failed]
+            late += [f"{side.rank_count} rank(s) launched {side.operations}" for side in fact.sides]
             return f"NCCL: {', '.join(late) or 'no rank differs from the others'}"
         case devices.DeviceFault():
             return f"pid {fact.pid} has a faulty device open: {fact.text}"
@@ -290,22 +290,22 @@ def _device_fact_text(fact: kernel.Fact) -> str:
 _BY_FIRMWARE = (devices.MemoryKind.ARM_PROCESSOR, devices.MemoryKind.VENDOR_SECTION)
 
 
-def device_text(fact: devices.XidReported | devices.AerError | devices.MemoryFault) -> str:
+def device_text(fault: devices.XidReported | devices.AerError | devices.MemoryFault) -> str:
     """What a device reported, as a sentence."""
-    match fact:
+    match fault:
         case devices.XidReported():
-            doubt = "" if fact.confirmed else " (possibly forged: only the log says so)"
-            kind = "SXid" if fact.number >= 10000 else "Xid"
-            return f"{kind} {fact.number} on {fact.device}{doubt}: {fact.text}"
+            doubt = "" if fault.confirmed else " (possibly forged: only the log says so)"
+            kind = "SXid" if fault.number >= 10000 else "Xid"
+            return f"{kind} {fault.number} on {fault.device}{doubt}: {fault.text}"
         case devices.AerError():
-            errors = ", ".join(fact.errors) or "unknown"
-            severity = fact.severity.name.lower()
-            return f"{fact.count} {severity} PCIe error(s) at {fact.device}: {errors}"
+            errors = ", ".join(fault.errors) or "unknown"
+            severity = fault.severity.name.lower()
+            return f"{fault.count} {severity} PCIe error(s) at {fault.device}: {errors}"
         case devices.MemoryFault():
-            state = "corrected" if fact.corrected else "uncorrected"
-            if fact.kind in _BY_FIRMWARE:
-                return f"{state} hardware error reported by firmware: {fact.text}"
-            return f"{state} {fact.kind.value} memory error at {fact.address:#x}: {fact.text}"
+            state = "corrected" if fault.corrected else "uncorrected"
+            if fault.kind in _BY_FIRMWARE:
+                return f"{state} hardware error reported by firmware: {fault.text}"
+            return f"{state} {fault.kind.value} memory error at {fault.address:#x}: {fault.text}"
 
 
 def address(endpoint: tuple[str, int]) -> str:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from kcover_ebpf.output.formatting import printable
@@ -65,3 +66,13 @@ class Repeats(logging.Filter):
             if len(self._passed) > _SUBJECTS:
                 self._passed.popitem(last=False)
         return True
+
+
+def blame(error: BaseException) -> str:
+    """Kind, message and place of an error, on one line."""
+    import traceback  # rarely needed, and not cheap
+
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    message = " ".join(str(error).split())
+    return f"{type(error).__name__}: {message}{place}"

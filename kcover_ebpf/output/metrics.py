@@ -26,14 +26,14 @@ from prometheus_client import (
 
 from kcover_ebpf import __version__
 from kcover_ebpf.diagnosis.decisions import Decision
-from kcover_ebpf.diagnosis.verdict import CAUSES, Verdict, VerdictKind, WaitRow
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.facts.kernel import Fact
 from kcover_ebpf.ids import host_and_port
+from kcover_ebpf.model.verdict import CAUSES, Verdict, VerdictKind, WaitRow
 from kcover_ebpf.tunables.host import SCRAPER_SILENT_S
 
 if TYPE_CHECKING:
-    from kcover_ebpf.hardware.watch import DeviceWatch
+    from kcover_ebpf.devices.watch import DeviceWatch
     from kcover_ebpf.kernel.probes import ProbeStatus
     from kcover_ebpf.kernel.sampler import KernelSampler
 
@@ -144,10 +144,10 @@ class MetricsSink:
             self._probes_before = probes
             self._attached.clear()
             self._refused.clear()
-            for each in probes:
-                self._attached.labels(each.family, each.probe).set(each.attached)
-                if each.refusal is not None:
-                    self._refused.labels(each.family, each.probe, each.refusal.value).set(1)
+            for probe in probes:
+                self._attached.labels(probe.family, probe.probe).set(probe.attached)
+                if probe.refusal is not None:
+                    self._refused.labels(probe.family, probe.probe, probe.refusal.value).set(1)
         for family, count in self._read_lost().items():
             self._lost.labels(family).inc(count - self._lost_before.get(family, 0))
             self._lost_before[family] = count

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from kcover_ebpf.api.incident import Incident, Status
-from kcover_ebpf.cluster import gang_pace
-from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
-from kcover_ebpf.recovery.context import TopOwner
+from kcover_ebpf.gang import gang_pace
+from kcover_ebpf.gang.gang_snapshot import ReceivedReport
+from kcover_ebpf.recovery.restart.context import TopOwner
 from kcover_ebpf.tunables.recovery import (
     FAULT_SILENT_S,
     INCIDENT_KEPT_S,
@@ -27,8 +27,8 @@ from kcover_ebpf.tunables.recovery import (
 def why_calm(status: Status, reports: Sequence[ReceivedReport]) -> str | None:
     """Why the fault is over, by what the nodes of the job report now; None while it may continue."""
     since_s = status.last_s + RECOVERED_STABLE_S
-    trains = all(each.report.trained for each in reports) and not is_suspected(reports)
-    if trains and all(each.current_s > since_s for each in reports):
+    trains = all(report.report.trained for report in reports) and not is_suspected(reports)
+    if trains and all(report.current_s > since_s for report in reports):
         return "the ranks are making progress again"
     return None
 
@@ -52,11 +52,11 @@ def is_suspected(reports: Sequence[ReceivedReport]) -> bool:
     return any(map(_is_suspect, reports)) or gang_pace.may_lag(reports)
 
 
-def _is_suspect(seen: ReceivedReport) -> bool:
-    verdict = seen.report.verdict
-    has_news = seen.report.suspicious or (verdict is not None and verdict.opens_incident)
+def _is_suspect(received: ReceivedReport) -> bool:
+    verdict = received.report.verdict
+    has_news = received.report.suspicious or (verdict is not None and verdict.opens_incident)
     # a log of which a policy expects more; whether another container printed it is not known here
-    return has_news or any(reading.broken for log in seen.report.logs for reading in log.rules)
+    return has_news or any(reading.broken for log in received.report.logs for reading in log.rules)
 
 
 def close(status: Status, why: str, now_s: float) -> Status:
@@ -70,28 +70,28 @@ def close(status: Status, why: str, now_s: float) -> Status:
 def outdated(incidents: Iterable[Incident], now_s: float, window_s: float) -> list[Incident]:
     """Closed incidents that need not be kept; `window_s`: budgets count restarts for so long."""
     by_job: defaultdict[tuple[str, str, str], list[Incident]] = defaultdict(list)
-    for each in incidents:
-        if each.status is not None and each.status.is_closed:
-            by_job[each.namespace, each.job.kind, each.job.name].append(each)
+    for incident in incidents:
+        if incident.status is not None and incident.status.is_closed:
+            by_job[incident.namespace, incident.job.kind, incident.job.name].append(incident)
     old: list[Incident] = []
     kept: defaultdict[str, list[Incident]] = defaultdict(list)
     for closed in by_job.values():
         closed.sort(key=_closed_s, reverse=True)
-        for index, each in enumerate(closed):
-            is_old = index >= INCIDENTS_PER_JOB or now_s - _closed_s(each) > INCIDENT_KEPT_S
-            (old if is_old else kept[each.namespace]).append(each)
+        for index, incident in enumerate(closed):
+            is_old = index >= INCIDENTS_PER_JOB or now_s - _closed_s(incident) > INCIDENT_KEPT_S
+            (old if is_old else kept[incident.namespace]).append(incident)
     for newest in kept.values():
         newest.sort(key=_closed_s, reverse=True)
         old += newest[INCIDENTS_PER_NAMESPACE:]
     since_s = now_s - min(window_s, RESTART_COUNTED_S)
-    return [each for each in old if not _counts(each, since_s)]
+    return [other_incident for other_incident in old if not _counts(other_incident, since_s)]
 
 
-def _closed_s(each: Incident) -> float:
-    assert each.status is not None
-    return each.status.closed_s or each.status.last_s
+def _closed_s(incident: Incident) -> float:
+    assert incident.status is not None
+    return incident.status.closed_s or incident.status.last_s
 
 
-def _counts(each: Incident, since_s: float) -> bool:
-    assert each.status is not None
-    return any(one.time_s >= since_s for one in each.status.restarts)
+def _counts(incident: Incident, since_s: float) -> bool:
+    assert incident.status is not None
+    return any(one.time_s >= since_s for one in incident.status.restarts)

@@ -15,8 +15,8 @@ from typing import Any
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.fault_policy import NodeActions
 from kcover_ebpf.errors import PolicyError
-from kcover_ebpf.recovery.node_health import CORDONED_FOR, noted_cordon
-from kcover_ebpf.recovery.node_plan import NodeView
+from kcover_ebpf.recovery.nodes.node_health import CORDONED_FOR, noted_cordon
+from kcover_ebpf.recovery.nodes.node_plan import NodeView
 from kcover_ebpf.tunables.recovery import REPAIR_DAY_S, REPAIR_SETTLE_S
 
 REPAIRS = "kcover.io/repairs"
@@ -125,12 +125,15 @@ def attempts_of(node: NodeView) -> tuple[RepairAttempt, ...]:
         ]
     except (ValueError, TypeError, KeyError):
         return ()
-    return tuple(each for each in found if each.time_s >= (node.since_s or 0.0))
+    return tuple(attempt for attempt in found if attempt.time_s >= (node.since_s or 0.0))
 
 
 def noted_attempts(attempts: Iterable[RepairAttempt]) -> str:
     """The value of `REPAIRS`."""
-    rows = [{"step": each.step.value, "time": rfc3339.to_text(each.time_s)} for each in attempts]
+    rows = [
+        {"step": attempt.step.value, "time": rfc3339.to_text(attempt.time_s)}
+        for attempt in attempts
+    ]
     return json.dumps(rows)
 
 
@@ -138,7 +141,7 @@ def plan(
     node: NodeView,
     nodes: Sequence[NodeView],
     limits: RepairLimits,
-    policy: NodeActions,
+    actions: NodeActions,
     now_s: float,
 ) -> RepairPlan:
     """The next step for a node; `nodes`: all of them, this one included."""
@@ -146,7 +149,7 @@ def plan(
         return RepairPlan(None, "no repair is configured")
     if not node.ours or node.until_s is not None or node.since_s is None:
         return RepairPlan(None, "it is not cordoned for a fault")
-    if not policy.cordon or node.cordoned_by_others:
+    if not actions.cordon or node.cordoned_by_others:
         return RepairPlan(None, "it was cordoned by a person or another program")
     cordon = noted_cordon(node.annotations.get(CORDONED_FOR), node.since_s, node.annotations, now_s)
     devices = cordon.devices if cordon is not None else ()
@@ -155,19 +158,21 @@ def plan(
         return RepairPlan(
             None, f"{made[-1].step.value} was begun, and inspections may take it back"
         )
-    tried = {each.step for each in made}
+    tried = {attempt.step for attempt in made}
     left = [
         repair
         for repair in limits.repairs
         if repair.step not in tried and (devices or repair.step is not RepairStep.RESET_GPU)
     ]
     if not left:
-        words = ", ".join(each.step.value for each in made) or "nothing"
+        words = ", ".join(attempt.step.value for attempt in made) or "nothing"
         return RepairPlan(None, f"tried {words}: it stays cordoned for a person")
-    others = [each for other in nodes if other.name != node.name for each in attempts_of(other)]
-    if sum(now_s - each.time_s < REPAIR_SETTLE_S for each in others) >= limits.at_once:
+    others = [
+        attempt for other in nodes if other.name != node.name for attempt in attempts_of(other)
+    ]
+    if sum(now_s - attempt.time_s < REPAIR_SETTLE_S for attempt in others) >= limits.at_once:
         return RepairPlan(None, "as many nodes as may be are being repaired")
-    recent = sum(now_s - each.time_s < REPAIR_DAY_S for each in (*others, *made))
+    recent = sum(now_s - attempt.time_s < REPAIR_DAY_S for attempt in (*others, *made))
     if recent >= limits.most_per_day:
         return RepairPlan(None, f"{recent} repairs within a day: the cause may be common")
     return RepairPlan(left[0], "", devices, len(made))

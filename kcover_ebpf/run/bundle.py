@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Collection, Iterable
 
-from kcover_ebpf.diagnosis.verdict import Verdict
+from kcover_ebpf.model.verdict import Verdict
 from kcover_ebpf.output import formatting
 from kcover_ebpf.output.bundles import bundle_name
 from kcover_ebpf.trace import tcp_connections

@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kcover_ebpf import __version__
-from kcover_ebpf.host import cgroups, process_tree
+from kcover_ebpf.host import capabilities, cgroups, process_tree
+from kcover_ebpf.host.capabilities import Capability
 from kcover_ebpf.host.supervisor import Charge
 from kcover_ebpf.host.supervisor_client import Supervisor
-from kcover_ebpf.kernel import capabilities, features
-from kcover_ebpf.kernel.capabilities import Capability
+from kcover_ebpf.kernel import features
 from kcover_ebpf.run import terminal_table
 from kcover_ebpf.run.options import RunOptions
 from kcover_ebpf.run.outcome import Outcome
@@ -28,7 +28,7 @@ from kcover_ebpf.watching import start
 from kcover_ebpf.watching.start import FactSources
 
 if TYPE_CHECKING:
-    from kcover_ebpf.hardware.watch import DeviceWatch
+    from kcover_ebpf.devices.watch import DeviceWatch
     from kcover_ebpf.kernel.sampler import KernelSampler
     from kcover_ebpf.output.metrics import MetricsServer
     from kcover_ebpf.run.metrics import RunMetrics
@@ -43,21 +43,21 @@ _KEPT = capabilities.KEPT - {
 }
 
 
-def carry_out(plan: RunOptions) -> int:
+def carry_out(options: RunOptions) -> int:
     """Do what the plan says; returns the exit code."""
     features.require_privileges()
     with contextlib.ExitStack() as stack:
-        return _Run(plan, stack).carry_out()
+        return _Run(options, stack).carry_out()
 
 
 class _Run:
     """One run under construction; `stack` takes it apart again."""
 
-    def __init__(self, plan: RunOptions, stack: contextlib.ExitStack) -> None:
-        self._plan, self._stack = plan, stack
+    def __init__(self, options: RunOptions, stack: contextlib.ExitStack) -> None:
+        self._plan, self._stack = options, stack
         self._begin_s = time.monotonic()
         # The table is drawn by escape sequences, so it must be a terminal, and ours to draw on.
-        self._is_live = not plan.json and terminal_table.fits(_STDOUT)
+        self._is_live = not options.json and terminal_table.fits(_STDOUT)
 
     def carry_out(self) -> int:
         plan = self._plan
@@ -102,7 +102,7 @@ class _Run:
         return sink
 
     def _open_sources(self) -> FactSources:
-        from kcover_ebpf.hardware.telemetry.watch import TelemetryOptions
+        from kcover_ebpf.devices.telemetry.watch import TelemetryOptions
 
         settings = self._plan.settings
         telemetry = TelemetryOptions(settings.gpu_period_s)
@@ -166,20 +166,20 @@ class _Run:
             "act": plan.settings.act,
             "world_size": _world_size(os.environ if plan.argv else {}),
             "metrics_port": None if server is None else server.port,
-            "unobserved": [f"{each.blind_to} ({each.reason})" for each in refused],
+            "unobserved": [f"{status.blind_to} ({status.reason})" for status in refused],
             "text": f"watching {plan.name} ({what}), act {plan.settings.act.value}"
-            + "".join(f"; not observed: {each.blind_to}" for each in refused),
+            + "".join(f"; not observed: {status.blind_to}" for status in refused),
         }
 
-    def _end_fields(self, ended: Outcome, restart_count: int) -> dict[str, Any]:
+    def _end_fields(self, ended_outcome: Outcome, restart_count: int) -> dict[str, Any]:
         return {
             "job": self._plan.name,
-            "reason": ended.reason,
-            "exit_code": ended.exit_code,
-            "job_code": ended.job_code,
+            "reason": ended_outcome.reason,
+            "exit_code": ended_outcome.exit_code,
+            "job_code": ended_outcome.job_code,
             "restart_count": restart_count,
             "duration_s": round(time.monotonic() - self._begin_s, 3),
-            "text": ended.text,
+            "text": ended_outcome.text,
         }
 
 

@@ -64,18 +64,18 @@ def find_target(
 
 def make_settings(act: str, policy: Path | None, max_restarts: int | None) -> Settings:
     """Settings from the flags and the policy file; the flag `--max-restarts` wins over the file."""
-    chosen = Policy() if policy is None else Policy.from_file(policy)
+    chosen_policy = Policy() if policy is None else Policy.from_file(policy)
     if max_restarts is not None:
         if act != Act.RESTART.value:
             raise UsageError("--max-restarts needs --act restart")
-        chosen = replace(chosen, max_restarts=max_restarts)
-    return Settings(act=Act(act), policy=chosen)
+        chosen_policy = replace(chosen_policy, max_restarts=max_restarts)
+    return Settings(act=Act(act), policy=chosen_policy)
 
 
 def check_catalog(path: Path | None) -> None:
     """Raise `PolicyError` unless the operator's catalogue can be used."""
     if path is not None:
-        from kcover_ebpf.hardware.catalog.files import load
+        from kcover_ebpf.devices.catalog.files import load
 
         load(path)
 

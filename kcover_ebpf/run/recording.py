@@ -19,17 +19,17 @@ from kcover_ebpf.tapes.writer import TapeWriter
 class Tape(Sink):
     """A tape that is being recorded."""
 
-    def __init__(self, plan: RunOptions, path: Path) -> None:
+    def __init__(self, options: RunOptions, path: Path) -> None:
         """Raises `UsageError` where the file cannot be written."""
-        names = plan.record_names
+        names = options.record_names
         header = Header(
             schema=SCHEMA,
             version=__version__,
             machine=os.uname().machine,
-            policy=plan.settings.policy,
-            act=plan.settings.act,
+            policy=options.settings.policy,
+            act=options.settings.act,
             names=names,
-            job=plan.name if names else NAMELESS,
+            job=options.name if names else NAMELESS,
         )
         self.writer = TapeWriter(path, header, _say_stopped)
 

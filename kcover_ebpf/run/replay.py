@@ -10,7 +10,7 @@ from kcover_ebpf.diagnosis.tracker import Tracker
 from kcover_ebpf.errors import KcoverError
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import NS
-from kcover_ebpf.output.internal_error import blame
+from kcover_ebpf.output.log_lines import blame
 from kcover_ebpf.run.sinks import Announcer
 from kcover_ebpf.settings import Act, Settings
 from kcover_ebpf.tapes.entries import Ask, End, Entry, Hold, Judge, Look, Start

@@ -12,14 +12,14 @@ import signal
 import time
 from types import FrameType
 
+from kcover_ebpf.devices.watch import DeviceWatch
 from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.errors import ActionError, CannotObserve
-from kcover_ebpf.hardware.watch import DeviceWatch
 from kcover_ebpf.host.process_tree import read_stat
 from kcover_ebpf.host.supervisor_client import Supervisor
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.output.bundles import write_bundle
-from kcover_ebpf.output.internal_error import blame
+from kcover_ebpf.output.log_lines import blame
 from kcover_ebpf.run import actions, bundle, outcome
 from kcover_ebpf.run.options import RunOptions
 from kcover_ebpf.run.outcome import Outcome, Reason
@@ -38,7 +38,7 @@ class Session:
 
     def __init__(  # noqa: PLR0913, PLR0917 - one part of the run each
         self,
-        plan: RunOptions,
+        options: RunOptions,
         kernel: KernelSampler,
         target: Target,
         supervisor: Supervisor | None,
@@ -48,17 +48,17 @@ class Session:
         recorder: InputRecorder | None = None,
     ) -> None:
         """`supervisor` is None only where a job that is not ours is merely watched."""
-        self._plan, self._kernel, self._target = plan, kernel, target
+        self._plan, self._kernel, self._target = options, kernel, target
         self._supervisor, self._announcer = supervisor, announcer
         self._devices, self._recorder = devices, recorder
         self._recent = Recent()
         self._sinks: tuple[ObservationSink, ...] = (announcer, self._recent, *extra_sinks)
-        self._owns_job = bool(plan.argv)
-        self._budget = plan.settings.policy.restarts
+        self._owns_job = bool(options.argv)
+        self._budget = options.settings.policy.restarts
         self.restart_count = 0
-        self._end_s = None if plan.for_s is None else time.monotonic() + plan.for_s
+        self._end_s = None if options.for_s is None else time.monotonic() + options.for_s
         self._signal: signal.Signals | None = None
-        self._ended: Outcome | None = None
+        self._outcome: Outcome | None = None
         self._pause_s: float | None = None
         """A restart is due after so many seconds."""
         self._sensor = self._new_sensor()
@@ -101,7 +101,7 @@ class Session:
                 self._wait_for_news(1.0)
 
     def _is_over(self) -> bool:
-        if self._signal or self._ended or self._pause_s is not None:
+        if self._signal or self._outcome or self._pause_s is not None:
             return True
         if self._end_s is not None and time.monotonic() >= self._end_s:
             return True
@@ -132,8 +132,8 @@ class Session:
             self._supervisor.kill()
 
     def _finish(self) -> Outcome:
-        if self._ended is not None:
-            return self._ended
+        if self._outcome is not None:
+            return self._outcome
         if self._signal is not None:
             self._await_end()
             return outcome.signalled(self._signal, ended_job=self._owns_job)
@@ -171,7 +171,7 @@ class Session:
     # ---- acting
 
     def _carry_out(self, decision: Decision) -> None:
-        is_ending = self._signal is not None or self._ended is not None
+        is_ending = self._signal is not None or self._outcome is not None
         if is_ending or self._pause_s is not None or decision.act is Act.OBSERVE:
             return
         self._snapshot(decision)
@@ -207,7 +207,7 @@ class Session:
         if reason is Reason.SHUTDOWN and self._has_ended_by_itself():
             return
         if self._kill(decision):
-            self._ended = outcome.shut_down(reason, text)
+            self._outcome = outcome.shut_down(reason, text)
 
     def _has_ended_by_itself(self) -> bool:
         if not self._owns_job:
@@ -224,7 +224,7 @@ class Session:
             text = actions.end_job(self._supervisor)
         except ActionError as error:
             self._report_action(decision, str(error))
-            self._ended = outcome.shut_down(Reason.SHUTDOWN, str(error))
+            self._outcome = outcome.shut_down(Reason.SHUTDOWN, str(error))
             return False
         self._report_action(decision, text)
         return True
@@ -242,7 +242,7 @@ class Session:
             if self._signal is not None:
                 return False
             if self._end_s is not None and time.monotonic() >= self._end_s:
-                self._ended = self._time_over()
+                self._outcome = self._time_over()
                 return False
             time.sleep(min(left_s, 0.1))
         pid = self._supervisor.start()

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kcover_ebpf.diagnosis.decisions import Decision
-from kcover_ebpf.diagnosis.verdict import Verdict, VerdictKind, WaitRow
 from kcover_ebpf.facts.kernel import Fact, FatalSignal, ProcessExit
+from kcover_ebpf.model.verdict import Verdict, VerdictKind, WaitRow
 from kcover_ebpf.output import formatting
 
 _RECENT_FACTS = 200

@@ -14,8 +14,8 @@ from dataclasses import replace
 from typing import Any
 
 from kcover_ebpf.diagnosis.decisions import Decision
-from kcover_ebpf.diagnosis.verdict import Verdict, VerdictKind, WaitRow
 from kcover_ebpf.facts.kernel import Fact
+from kcover_ebpf.model.verdict import Verdict, VerdictKind, WaitRow
 from kcover_ebpf.output import formatting
 from kcover_ebpf.run.sinks import Out, Sink, TextSink
 

@@ -101,5 +101,5 @@ def kind_of(type_: type) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", type_.__name__).lower()
 
 
-FACTS: Mapping[str, type] = {kind_of(each): each for each in typing.get_args(Fact)}
-MARKS: Mapping[str, type] = {kind_of(each): each for each in typing.get_args(Mark)}
+FACTS: Mapping[str, type] = {kind_of(arg): arg for arg in typing.get_args(Fact)}
+MARKS: Mapping[str, type] = {kind_of(arg): arg for arg in typing.get_args(Mark)}

@@ -156,7 +156,7 @@ class Masks:
         return replace(fact, **changes)  # type: ignore[type-var]
 
     def _each(self, parts: tuple[_T, ...]) -> tuple[_T, ...]:
-        return tuple(self.of(each) for each in parts)
+        return tuple(self.of(part) for part in parts)
 
     def _hash(self, name: str, size: int) -> str:
         data = name.encode("utf-8", "surrogateescape")
@@ -188,7 +188,7 @@ class Masks:
             return word
         if basename(word) in roles.PROGRAMS:
             return basename(word)
-        return next((each for each in roles.ROLE_PARTS if each in word), "_")
+        return next((role_part for role_part in roles.ROLE_PARTS if role_part in word), "_")
 
     def _environ(self, found: dict[str, str]) -> dict[str, str]:
         return {
@@ -205,7 +205,9 @@ class Masks:
     def _module(self, name: str) -> str:
         if not name or re.fullmatch(r"\[[a-z]+\]", name):
             return name
-        prefix = max((each for each in _LIBRARIES if name.startswith(each)), key=len, default="")
+        prefix = max(
+            (library for library in _LIBRARIES if name.startswith(library)), key=len, default=""
+        )
         if prefix and _VERSION.fullmatch(name.removeprefix(prefix)):
             return name
         return prefix + self._name(name)

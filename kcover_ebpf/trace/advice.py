@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kcover_ebpf.diagnosis.verdict import Cause, Certainty, Verdict, VerdictKind
+from kcover_ebpf.model.verdict import Cause, Certainty, Verdict, VerdictKind
 from kcover_ebpf.output.formatting import culprit_text
 
 _NEXT = {

@@ -21,9 +21,15 @@ def together(items: Iterable[T], key: Callable[[T], object]) -> list[list[T]]:
     return sorted(found.values(), key=len)
 
 
-def wait_key(row: TracedThread) -> tuple[object, ...]:
+def wait_key(thread: TracedThread) -> tuple[object, ...]:
     """Equal for threads that wait in the same way, whatever the addresses, ranks and times."""
-    return row.role, row.lead, row.state, row.call, _NUMBERS.sub("N", row.text.partition("(")[0])
+    return (
+        thread.role,
+        thread.lead,
+        thread.state,
+        thread.call,
+        _NUMBERS.sub("N", thread.text.partition("(")[0]),
+    )
 
 
 def stack_key(stack: Stack) -> tuple[object, ...]:
@@ -33,27 +39,30 @@ def stack_key(stack: Stack) -> tuple[object, ...]:
     return "native", *stack.native, *stack.kernel
 
 
-def interesting(row: TracedThread, rows_by_tid: dict[int, TracedThread]) -> bool:
+def interesting(thread: TracedThread, rows_by_tid: dict[int, TracedThread]) -> bool:
     """Whether a thread that is no lead deserves a line: it works, is stopped, or owns what others wait for."""
-    stuck = row.state in ("D", "T", "t")
-    busy = row.cpu_share is not None and row.cpu_share >= SHOWN_BUSY_SHARE
+    stuck = thread.state in ("D", "T", "t")
+    busy = thread.cpu_share is not None and thread.cpu_share >= SHOWN_BUSY_SHARE
     known = any(
-        each.kind in ("lock", "thread") and each.tid in rows_by_tid for each in row.waits_for
+        target.kind in ("lock", "thread") and target.tid in rows_by_tid
+        for target in thread.waits_for
     )
     return stuck or busy or known
 
 
 def lock_holders(rows: Iterable[TracedThread]) -> set[int]:
     """Threads that others wait for."""
-    targets = (each for row in rows for each in row.waits_for)
+    targets = (target for row in rows for target in row.waits_for)
     return {
-        each.tid for each in targets if each.kind in ("lock", "thread") and each.tid is not None
+        target.tid
+        for target in targets
+        if target.kind in ("lock", "thread") and target.tid is not None
     }
 
 
 def ranks_text(ranks: Sequence[int | None]) -> str:
     """Such as "0-2, 5", or "-" where there is none."""
-    numbers = sorted({each for each in ranks if each is not None})
+    numbers = sorted({rank for rank in ranks if rank is not None})
     if not numbers:
         return "-"
     runs: list[list[int]] = []

@@ -12,10 +12,9 @@ import os
 import re
 import sys
 
-from kcover_ebpf.host import stack_frames
+from kcover_ebpf.host import capabilities, stack_frames
+from kcover_ebpf.host.capabilities import Capability
 from kcover_ebpf.ids import Pid, Tid
-from kcover_ebpf.kernel import capabilities
-from kcover_ebpf.kernel.capabilities import Capability
 from kcover_ebpf.trace.symbols import NoSymbolizer, Symbols
 
 _MOST_FRAMES = 24
@@ -43,7 +42,7 @@ def main() -> int:
                 caches[Pid(pid)] = Symbols(pid)
             symbols = caches[Pid(pid)]
             addresses = stack_frames.return_addresses(Pid(pid), Tid(tid), machine)
-            native = [symbols.name(each) for each in addresses]
+            native = [symbols.name(address) for address in addresses]
         except NoSymbolizer as error:
             blind = str(error)
         kernel = stacks[pid, tid]

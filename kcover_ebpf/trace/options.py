@@ -46,7 +46,7 @@ class TraceOptions:
         if self.live and self.output in ("json", "md"):
             raise UsageError(f"--live never ends, so -o {self.output} cannot be written; use jsonl")
         jobs = (self.pod, self.job, self.pid, self.cgroup, self.pod_uid or None, self.replay)
-        if sum(each is not None for each in jobs) != 1:
+        if sum(job is not None for job in jobs) != 1:
             raise UsageError(
                 "name one job: POD, --job NAME, --pid PID or --cgroup PATH, "
                 "or a saved trace: --replay FILE"

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from kcover_ebpf.diagnosis import odd_stack, oneshot
 from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
 from kcover_ebpf.diagnosis.snapshot import Finding
-from kcover_ebpf.diagnosis.verdict import Cause, Verdict, VerdictKind
 from kcover_ebpf.host import procfs
+from kcover_ebpf.model.verdict import Cause, Verdict, VerdictKind
 from kcover_ebpf.tunables.trace import (
     ALIKE_PASSES,
     BUSY_S,
@@ -45,12 +45,12 @@ class Settling:
 
     def is_over(self, sensor: Sensor, number: int) -> bool:
         """To be asked after each pass, with its number."""
-        found = oneshot.finding(sensor.job, self._history)
+        finding = oneshot.finding(sensor.job, self._history)
         seen: tuple[object, ...] = ()
-        if found is not None and found.cause not in oneshot.QUIET:
-            seen = found.kind, found.cause, found.pid, found.rank
+        if finding is not None and finding.cause not in oneshot.QUIET:
+            seen = finding.kind, finding.cause, finding.pid, finding.rank
         self._found.append(seen)
-        if found is not None and found.kind.is_fault:
+        if finding is not None and finding.kind.is_fault:
             self._faults[seen] += 1
         if number < PASSES:
             return False
@@ -60,19 +60,24 @@ class Settling:
         spent_s = time.monotonic() - self._began_s
         if spent_s >= PATIENT_S:
             return True
-        if found is not None and found.cause in _MAY_BE_STORAGE and spent_s < STORAGE_S:
+        if finding is not None and finding.cause in _MAY_BE_STORAGE and spent_s < STORAGE_S:
             return False
-        if spent_s < BUSY_S and (_computes(found) or oneshot.undecided(sensor.job, self._history)):
+        if spent_s < BUSY_S and (
+            _computes(finding) or oneshot.undecided(sensor.job, self._history)
+        ):
             return False
-        silent = found is not None and found.cause in oneshot.QUIET
+        silent = finding is not None and finding.cause in oneshot.QUIET
         if silent and oneshot.a_rank_waits(sensor.job, self._history):
             return False
         return len(set(self._found)) == 1
 
 
-def _computes(found: Finding | None) -> bool:
+def _computes(finding: Finding | None) -> bool:
     # the others may have waited for it longer than has been seen yet
-    return found is not None and (found.kind, found.cause) == (VerdictKind.WORKING, Cause.COMPUTING)
+    return finding is not None and (finding.kind, finding.cause) == (
+        VerdictKind.WORKING,
+        Cause.COMPUTING,
+    )
 
 
 def conclude(sensor: Sensor, history: PassHistory) -> Verdict:

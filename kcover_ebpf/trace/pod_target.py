@@ -51,12 +51,12 @@ class PodTarget:
             text = read_bytes(f"/proc/{pid}/cgroup").decode("utf-8", "replace")
         except OSError:
             return None
-        for found in containers_of_process(text):
-            pod = self._pods.get(_plain(found.pod_uid))
+        for path in containers_of_process(text):
+            pod = self._pods.get(_plain(path.pod_uid))
             if pod is None:
                 continue
             if self._containers:
-                return pod if found.container_id in self._containers else None
+                return pod if path.container_id in self._containers else None
             return None if procfs.comm(pid) == _PAUSE else pod
         return None
 

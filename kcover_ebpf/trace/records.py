@@ -15,8 +15,8 @@ from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.codec import Codec, Omit, wire
 from kcover_ebpf.api.json_values import WrongValue
 from kcover_ebpf.diagnosis.describe_call import WaitTarget
-from kcover_ebpf.diagnosis.verdict import ThreadRow, VerdictKind
 from kcover_ebpf.errors import CannotObserve, UsageError
+from kcover_ebpf.model.verdict import ThreadRow, VerdictKind
 from kcover_ebpf.output.formatting import SCHEMA
 
 UNKNOWN_CODE = CannotObserve.exit_code
@@ -154,7 +154,7 @@ def exit_code_of(verdict: str) -> int:
     """The exit code of a run with this verdict."""
     if verdict == VerdictKind.UNKNOWN.value:
         return UNKNOWN_CODE
-    return int(any(each.is_fault and each.value == verdict for each in VerdictKind))
+    return int(any(kind.is_fault and kind.value == verdict for kind in VerdictKind))
 
 
 def parse(text: str) -> Line:
@@ -187,7 +187,7 @@ def _line(event: str, time_s: float, fields: dict[str, Any]) -> Line:
             table = TRACE.read(StackTable, fields)
             return replace(blank, stacks=table.stacks, blind=table.unobserved)
         case "verdict":
-            found = TRACE.read(Conclusion, fields)
-            return replace(blank, conclusion=replace(found, verdict=fields))
+            conclusion = TRACE.read(Conclusion, fields)
+            return replace(blank, conclusion=replace(conclusion, verdict=fields))
         case _:
             return replace(blank, exit_code=TRACE.read(_End, fields).exit_code)

@@ -66,7 +66,7 @@ class MarkdownView:
 
     def __init__(self, *, every_thread: bool = False) -> None:
         self._every = every_thread
-        self._first: Line | None = None
+        self._first_line: Line | None = None
         self._rows: Sequence[TracedThread] = ()
         self._stacks: Sequence[Stack] = ()
         self._conclusion: Conclusion | None = None
@@ -75,7 +75,7 @@ class MarkdownView:
         """Nothing, until the last record."""
         match line.event:
             case "trace":
-                self._first = line
+                self._first_line = line
             case "threads":
                 self._rows = line.rows
             case "stacks":
@@ -87,17 +87,21 @@ class MarkdownView:
         return []
 
     def _text(self) -> list[str]:
-        found = self._conclusion
+        found_conclusion = self._conclusion
         lines = []
-        if self._first is not None and self._first.header is not None:
-            lines += [f"## {title(self._first.header, self._first.time_s)}", ""]
-        if found is not None:
-            lines += [f"**{found.headline}**", "", *fenced(conclusion(found)[1:])]
+        if self._first_line is not None and self._first_line.header is not None:
+            lines += [f"## {title(self._first_line.header, self._first_line.time_s)}", ""]
+        if found_conclusion is not None:
+            lines += [
+                f"**{found_conclusion.headline}**",
+                "",
+                *fenced(conclusion(found_conclusion)[1:]),
+            ]
         lines += ["### Threads", "", *fenced(table(self._rows, every_thread=self._every))]
         if self._stacks:
             lines += ["### Frames", "", *fenced(stacks(self._stacks))]
-        if found is not None and found.edges:
-            lines += ["### Connections", "", *fenced(tcp_connections.table(found.edges))]
+        if found_conclusion is not None and found_conclusion.edges:
+            lines += ["### Connections", "", *fenced(tcp_connections.table(found_conclusion.edges))]
         return lines
 
 
@@ -197,7 +201,7 @@ def stacks(found: Sequence[Stack]) -> list[str]:
         first = group[0]
         if not (first.python or first.native or first.kernel):
             continue
-        who = grouping.ranks_text([each.rank for each in group])
+        who = grouping.ranks_text([stack.rank for stack in group])
         named = f"rank {who}" if len(group) == 1 else f"ranks {who}"
         where = f"{'' if who == '-' else named + ': '}thread {first.tid}"
         where += f" and {len(group) - 1} more at the same place" if len(group) > 1 else ""
@@ -218,12 +222,12 @@ def _frames(kind: str, frames: Sequence[str], most: int) -> list[str]:
     return lines + ([f"          ... {more} more"] if more > 0 else [])
 
 
-def connections(found: Conclusion) -> list[str]:
+def connections(found_conclusion: Conclusion) -> list[str]:
     """The connections on which something is stuck; the others as a number."""
-    stuck = [connection for connection in found.edges if connection.is_queued]
-    rest = len(found.edges) - min(len(stuck), _MOST_EDGES)
+    stuck = [connection for connection in found_conclusion.edges if connection.is_queued]
+    rest = len(found_conclusion.edges) - min(len(stuck), _MOST_EDGES)
     lines = tcp_connections.table(stuck[:_MOST_EDGES])
-    if not found.edges:
+    if not found_conclusion.edges:
         return []
     if rest:
         what = "other connections" if stuck else "connections, nothing queued on any"
@@ -231,15 +235,22 @@ def connections(found: Conclusion) -> list[str]:
     return [*lines, ""]
 
 
-def conclusion(found: Conclusion) -> list[str]:
+def conclusion(found_conclusion: Conclusion) -> list[str]:
     """The verdict with its evidence, doubt, what was not seen, and what to do next."""
-    lines = [found.headline, *(f"  {each}" for each in found.reasons if each.startswith("- "))]
-    lines += [f"  {each}" for each in found.reasons if not each.startswith(("- ", "not observed"))]
-    blind = found.verdict.get("unobserved", [])
+    lines = [
+        found_conclusion.headline,
+        *(f"  {reason}" for reason in found_conclusion.reasons if reason.startswith("- ")),
+    ]
+    lines += [
+        f"  {reason}"
+        for reason in found_conclusion.reasons
+        if not reason.startswith(("- ", "not observed"))
+    ]
+    blind = found_conclusion.verdict.get("unobserved", [])
     if isinstance(blind, list) and blind:
         lines.append(f"  not observable: {'; '.join(map(str, blind))}")
-    if found.doubt:
-        lines.append(f"  doubt: {'; '.join(found.doubt)}")
-    if found.next_step:
-        lines.append(f"  next: {found.next_step}")
+    if found_conclusion.doubt:
+        lines.append(f"  doubt: {'; '.join(found_conclusion.doubt)}")
+    if found_conclusion.next_step:
+        lines.append(f"  next: {found_conclusion.next_step}")
     return [formatting.printable(line) for line in lines]

@@ -26,7 +26,8 @@ _LONGEST_LINE = 64 * 1024 * 1024
 
 def here(target: CgroupTarget | PidTarget | PodTarget, options: TraceOptions) -> int:
     """Observe a job of this host."""
-    from kcover_ebpf.kernel import capabilities, features
+    from kcover_ebpf.host import capabilities
+    from kcover_ebpf.kernel import features
     from kcover_ebpf.kernel.sampler import KernelSampler
     from kcover_ebpf.settings import Settings
     from kcover_ebpf.trace.tracer import Tracer

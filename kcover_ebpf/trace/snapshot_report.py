@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from kcover_ebpf.api.fault_report import REPORT, FaultReport, PodRef
-from kcover_ebpf.cluster import rank_report, report_size, unwatched
 from kcover_ebpf.diagnosis import oneshot_waits, wait_chain
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
-from kcover_ebpf.diagnosis.verdict import Verdict
+from kcover_ebpf.gang import rank_report, report_size, unwatched
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.model.verdict import Verdict
 
 
 def made(
@@ -29,8 +29,8 @@ def made(
     snapshot = oneshot_waits.snapshot_of(job, history)
     getting_on = {
         pid
-        for pid, each in snapshot.ranks.items()
-        if oneshot_waits.gets_on(job, each, wait_chain.follow(snapshot, each))
+        for pid, rank in snapshot.ranks.items()
+        if oneshot_waits.gets_on(job, rank, wait_chain.follow(snapshot, rank))
     }
     report = FaultReport(
         node=node,

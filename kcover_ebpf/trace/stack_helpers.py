@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from kcover_ebpf.confined import helper
 from kcover_ebpf.confined.helper import Confinement, Helper
-from kcover_ebpf.kernel.capabilities import Capability
+from kcover_ebpf.host.capabilities import Capability
 from kcover_ebpf.trace.records import Stack
 from kcover_ebpf.tunables.host import HELPER_CPU_S
 from kcover_ebpf.watching import py_spy
@@ -59,7 +59,7 @@ class Frames:
 def python_lines(thread: SpiedThread) -> tuple[str, ...]:
     """Its frames for people; first, whether it has the interpreter lock."""
     lock = ("holds the interpreter lock",) if thread.owns_gil else ()
-    return lock + tuple(each.text for each in thread.frames)
+    return lock + tuple(frame.text for frame in thread.frames)
 
 
 class Helpers:
@@ -71,44 +71,44 @@ class Helpers:
         self._spies = Spies(pid for pid, _, program in threads if py_spy.is_python(program))
         text = "".join(f"{pid} {tid}\n" for pid, tid in self._threads)
         command = [sys.executable, "-m", "kcover_ebpf.trace.native_frames"]
-        self._reader: Helper | None = None
+        self._helper: Helper | None = None
         try:
-            self._reader = helper.start(command, _READER, stdin=subprocess.PIPE)
-            os.write(self._reader.stdin, text.encode())
+            self._helper = helper.start(command, _READER, stdin=subprocess.PIPE)
+            os.write(self._helper.stdin, text.encode())
         except OSError:
             return
-        self._reader.close_stdin()
+        self._helper.close_stdin()
 
     def collect(self, limit_s: float, numbers: Mapping[int, Mapping[int, int]]) -> Frames:
         """All that is there within `limit_s`; `numbers`: pid -> thread numbers of its namespace -> ours."""
         end_s = time.monotonic() + limit_s
         spied: Spied = self._spies.collect(limit_s, numbers)
-        found = Frames(python=spied.threads, blind=spied.blind)
-        self._take_native(found, end_s)
+        frames = Frames(python=spied.threads, blind=spied.blind)
+        self._take_native(frames, end_s)
         self.close()
-        return found
+        return frames
 
-    def _take_native(self, found: Frames, end_s: float) -> None:
+    def _take_native(self, frames: Frames, end_s: float) -> None:
         out, why = b"", "it did not start"
-        if self._reader is not None:
-            out, why = self._reader.output(end_s, _OUTPUT_BYTES)
+        if self._helper is not None:
+            out, why = self._helper.output(end_s, _OUTPUT_BYTES)
         for key, native, kernel, blind in parse_native(out):
-            found.native[key], found.kernel[key] = native, kernel
-            if blind and f"native frames ({blind})" not in found.blind:
-                found.blind.append(f"native frames ({blind})")
-        missing = len(self._threads) - len(found.native)
+            frames.native[key], frames.kernel[key] = native, kernel
+            if blind and f"native frames ({blind})" not in frames.blind:
+                frames.blind.append(f"native frames ({blind})")
+        missing = len(self._threads) - len(frames.native)
         if missing > 0:
-            found.blind.append(
+            frames.blind.append(
                 f"native frames of {missing} threads ({why or 'it ran out of time'})"
             )
-        if found.kernel and not any(found.kernel.values()):
-            found.blind.append("kernel frames (they need CAP_SYS_ADMIN)")
+        if frames.kernel and not any(frames.kernel.values()):
+            frames.blind.append("kernel frames (they need CAP_SYS_ADMIN)")
 
     def close(self) -> None:
         """End what still runs."""
         self._spies.close()
-        if self._reader is not None:
-            self._reader.end()
+        if self._helper is not None:
+            self._helper.end()
 
 
 def parse_native(
@@ -119,7 +119,7 @@ def parse_native(
         try:
             answer = json.loads(line)
             key = int(answer["pid"]), int(answer["tid"])
-            native, kernel = (tuple(map(str, answer[each])) for each in ("native", "kernel"))
+            native, kernel = (tuple(map(str, answer[text])) for text in ("native", "kernel"))
             yield key, native, kernel, str(answer["blind"])
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             continue

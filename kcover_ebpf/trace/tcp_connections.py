@@ -28,19 +28,19 @@ _TITLES = (
 
 def edges(views: Collection[ProcessHistory], now_ns: int) -> list[TracedConnection]:
     """Each connected socket; ages before `now_ns`."""
-    ends = EndpointIndex(views)
+    endpoints = EndpointIndex(views)
     names = {view.pid: name(view) for view in views}
     found = []
-    for view in sorted(views, key=lambda each: each.pid):
-        for fd, sample in sorted(view.sockets.items()):
+    for process in sorted(views, key=lambda process_history: process_history.pid):
+        for fd, sample in sorted(process.sockets.items()):
             if sample.state == "LISTEN":
                 continue
-            peer = ends.peer(sample)
+            peer = endpoints.peer(sample)
             found.append(
                 TracedConnection(
-                    owner=names[view.pid],
+                    owner=names[process.pid],
                     peer=None if peer is None else names[peer],
-                    pid=view.pid,
+                    pid=process.pid,
                     fd=fd,
                     peer_pid=peer,
                     local=formatting.address(sample.local),

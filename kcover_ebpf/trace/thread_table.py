@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from kcover_ebpf.diagnosis import describe_call, futex
 from kcover_ebpf.diagnosis.describe_call import CallDetails, WaitTarget
 from kcover_ebpf.diagnosis.endpoints import EndpointIndex
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.process import ProcessHistory
-from kcover_ebpf.diagnosis.roles import Role
 from kcover_ebpf.facts.host import ReadingRequest, ThreadReading
 from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.host import pipe_holders, process_tree, procfs, thread_reader
 from kcover_ebpf.host.thread_reader import ThreadReader
 from kcover_ebpf.ids import NS, Inode, Pid, Tid
+from kcover_ebpf.model.roles import Role
 from kcover_ebpf.output.formatting import address, span
 from kcover_ebpf.trace.records import TracedThread
-from kcover_ebpf.trace.wait_readings import WaitReadings
 from kcover_ebpf.tunables.trace import PIPE_SEARCH_S, READING_S
 
 _MOST_THREADS = 4096
@@ -43,10 +43,10 @@ class Table:
 
     def note(self) -> None:
         """Remember what threads seen for the first time have used so far."""
-        for view in _living(self._job):
-            for tid, thread in view.threads.items():
+        for process in _living(self._job):
+            for tid, thread in process.threads.items():
                 seen = thread.sample.cpu_ns, thread.sample.boottime_ns
-                self._first.setdefault((view.pid, tid), seen)
+                self._first.setdefault((process.pid, tid), seen)
 
     def rows(self) -> list[TracedThread]:
         """All threads of all living processes of the job, leads of ranks first."""
@@ -55,9 +55,11 @@ class Table:
         threads = [
             (view, thread.sample)
             for view in views
-            for thread in sorted(view.threads.values(), key=lambda each: each.sample.tid)
+            for thread in sorted(
+                view.threads.values(), key=lambda thread_history: thread_history.sample.tid
+            )
         ][:_MOST_THREADS]
-        threads.sort(key=lambda each: not _is_lead(*each))
+        threads.sort(key=lambda pair: not _is_lead(*pair))
         waits = self._readings.read(
             [
                 ReadingRequest(view.pid, sample.tid, sample.idle_since_ns, sample.syscall)
@@ -73,70 +75,72 @@ class Table:
         ]
 
     def _read_numbers(self, views: Sequence[ProcessHistory]) -> None:
-        for view in views:
-            known = self.numbers.get(view.pid)
-            if known is None or len(known) < len(view.threads):
-                self.numbers[view.pid] = thread_reader.thread_numbers(view.pid, view.threads)
+        for process in views:
+            known = self.numbers.get(process.pid)
+            if known is None or len(known) < len(process.threads):
+                self.numbers[process.pid] = thread_reader.thread_numbers(
+                    process.pid, process.threads
+                )
 
     def _row(
         self,
-        view: ProcessHistory,
+        process: ProcessHistory,
         sample: ThreadSample,
-        seen: ThreadReading | None,
+        reading: ThreadReading | None,
         people: _People,
     ) -> TracedThread:
-        lead = _is_lead(view, sample)
+        lead = _is_lead(process, sample)
         name = self._syscalls.name(sample.syscall)
-        known = self._known(view, sample, seen, people)
-        text, targets = describe_call.in_detail(sample.state, name, sample.args, known)
+        known_details = self._known(process, sample, reading, people)
+        text, targets = describe_call.in_detail(sample.state, name, sample.args, known_details)
         return TracedThread(
-            rank=view.rank,
-            pid=view.pid,
+            rank=process.rank,
+            pid=process.pid,
             tid=sample.tid,
             comm=sample.comm,
-            role=(view.role or Role.HELPER).value,
-            pod=people.pods.get(view.pid),
+            role=(process.role or Role.HELPER).value,
+            pod=people.pods.get(process.pid),
             state=sample.state.value,
             call=name,
             text=text,
-            since_s=people.since_s(view, sample),
-            cpu_share=self._share(view.pid, sample),
-            ends_in_s=self._left_s(seen),
+            since_s=people.since_s(process, sample),
+            cpu_share=self._share(process.pid, sample),
+            ends_in_s=self._left_s(reading),
             lead=lead,
             waits_for=targets,
         )
 
     def _known(
         self,
-        view: ProcessHistory,
+        process: ProcessHistory,
         sample: ThreadSample,
-        seen: ThreadReading | None,
+        reading: ThreadReading | None,
         people: _People,
     ) -> CallDetails:
-        if seen is None:
-            return CallDetails(children=people.children(view.pid))
-        numbers = self.numbers.get(view.pid, {})
+        if reading is None:
+            return CallDetails(children=people.children(process.pid))
+        numbers = self.numbers.get(process.pid, {})
         lock = None
-        if seen.lock_memory:
+        if reading.lock_memory:
             # a lock that processes share may be owned by any of the job
-            lock = futex.describe(sample.args[1], sample.args[2], seen.lock_memory, numbers)
-        left_s = self._left_s(seen)
+            lock = futex.describe(sample.args[1], sample.args[2], reading.lock_memory, numbers)
+        left_s = self._left_s(reading)
         return CallDetails(
             lock=lock,
-            files=seen.files,
-            ends={each.fd: people.ends(view, each.fd, each.inode) for each in seen.files},
-            names=people.thread_names(view),
-            children=people.children(view.pid),
-            lock_holders=[people.process(pid, "process") for pid in seen.lock_holders],
-            wait_channel=seen.wait_channel,
-            timed=seen.timed,
+            files=reading.files,
+            ends={file.fd: people.ends(process, file.fd, file.inode) for file in reading.files},
+            names=people.thread_names(process),
+            children=people.children(process.pid),
+            lock_holders=[people.process(pid, "process") for pid in reading.lock_holders],
+            wait_channel=reading.wait_channel,
+            timed=reading.timed,
             left="" if left_s is None else span(left_s),
         )
 
-    def _left_s(self, seen: ThreadReading | None) -> float | None:
-        if seen is None or seen.deadline_ns is None:
+    def _left_s(self, reading: ThreadReading | None) -> float | None:
+        if reading is None or reading.deadline_ns is None:
             return None
-        return max(0.0, (seen.deadline_ns - self._job.now_ns) / NS)
+        return max(0.0, (reading.deadline_ns - self._job.now_ns) / NS)
 
     def _share(self, pid: Pid, sample: ThreadSample) -> float | None:
         first_cpu_ns, first_ns = self._first.get((pid, sample.tid), (0, 0))
@@ -160,9 +164,9 @@ class _People:
 
     def _search(self, waits: Mapping[tuple[Pid, Tid], ThreadReading]) -> dict[Inode, list[Pid]]:
         # pipes first among ourselves, then, for what a lead waits on, on the whole host
-        inodes = {file.inode for each in waits.values() for file in each.files}
+        inodes = {file.inode for wait in waits.values() for file in wait.files}
         pipes = frozenset(
-            file.inode for each in waits.values() for file in each.files if file.kind == "pipe"
+            file.inode for wait in waits.values() for file in wait.files if file.kind == "pipe"
         )
         if not pipes & inodes:
             return {}
@@ -179,62 +183,69 @@ class _People:
             found.setdefault(inode, []).extend(pids)
         return found
 
-    def since_s(self, view: ProcessHistory, sample: ThreadSample) -> float | None:
+    def since_s(self, process_history: ProcessHistory, sample: ThreadSample) -> float | None:
         """Seconds in the present wait; None for a thread that runs."""
-        process = self._processes.get(view.pid)
-        is_lead = _is_lead(view, sample)
+        process = self._processes.get(process_history.pid)
+        is_lead = _is_lead(process_history, sample)
         runs = sample.state is TaskState.RUNNING
         if is_lead and process is not None:
-            burning = view.lead is not None and view.lead.burning_since_ns is not None
+            burning = (
+                process_history.lead is not None
+                and process_history.lead.burning_since_ns is not None
+            )
             age_s = None if runs and not burning else process.age_s
         else:
             age_s = None if runs else (self._job.now_ns - sample.idle_since_ns) / NS
         return None if age_s is None else round(max(0.0, age_s), 3)
 
-    def thread_names(self, view: ProcessHistory) -> dict[int, str]:
+    def thread_names(self, process: ProcessHistory) -> dict[int, str]:
         """Threads of one process by number."""
-        return {tid: thread.sample.comm for tid, thread in view.threads.items()}
+        return {tid: thread.sample.comm for tid, thread in process.threads.items()}
 
     def children(self, pid: Pid) -> list[WaitTarget]:
         """Living children of a process of the job."""
         views = self._job.members.views.values()
-        found = [each for each in views if each.seen and each.seen.ppid == pid and not each.exit]
-        return [self.process(each.pid, "child") for each in found]
+        found = [
+            process
+            for process in views
+            if process.seen and process.seen.ppid == pid and not process.exit
+        ]
+        return [self.process(process.pid, "child") for process in found]
 
     def process(self, pid: Pid, kind: str, fd: int | None = None) -> WaitTarget:
         """A process for people, by its rank if it has one."""
-        view = self._job.members.views.get(pid)
-        if view is None:
+        process = self._job.members.views.get(pid)
+        if process is None:
             return WaitTarget(kind, f"pid {pid} (not part of this job)", pid=pid, fd=fd)
-        rank, role = view.rank, view.role
+        rank, role = process.rank, process.role
         if rank is None or role is None:
-            return WaitTarget(kind, f"pid {pid} ({view.comm})", pid=pid, fd=fd)
+            return WaitTarget(kind, f"pid {pid} ({process.comm})", pid=pid, fd=fd)
         text = f"rank {rank}" if role is Role.RANK else f"rank {rank}'s {role.value} {pid}"
         return WaitTarget(kind, text, pid=pid, rank=rank, fd=fd)
 
-    def ends(self, view: ProcessHistory, fd: int, inode: Inode) -> list[WaitTarget]:
+    def ends(self, process: ProcessHistory, fd: int, inode: Inode) -> list[WaitTarget]:
         """Who is at the other end of a descriptor; empty where there is none, or no known process."""
-        sample = view.sockets.get(fd)
+        sample = process.sockets.get(fd)
         if sample is not None:
-            return [] if sample.state == "LISTEN" else [self._socket(view, fd)]
-        for descriptor in view.descriptors.values():
+            return [] if sample.state == "LISTEN" else [self._socket(process, fd)]
+        for descriptor in process.descriptors.values():
             if descriptor.fd == fd and descriptor.kind == "unix":
-                pids = self._unix_peers(view, descriptor.peer_inode)
+                pids = self._unix_peers(process, descriptor.peer_inode)
                 return [self.process(pid, "unix", fd) for pid in pids]
-        pids = [pid for pid in self._holders.get(inode, ()) if pid != view.pid]
+        pids = [pid for pid in self._holders.get(inode, ()) if pid != process.pid]
         return [self.process(pid, "pipe", fd) for pid in pids]
 
-    def _unix_peers(self, view: ProcessHistory, peer: Inode | None) -> list[Pid]:
+    def _unix_peers(self, process: ProcessHistory, peer: Inode | None) -> list[Pid]:
         return [
             other.pid
             for other in self._job.members.views.values()
             if peer is not None
-            and other.pid != view.pid
-            and any(each.inode == peer for each in other.descriptors.values())
+            and other.pid != process.pid
+            and any(descriptor.inode == peer for descriptor in other.descriptors.values())
         ]
 
-    def _socket(self, view: ProcessHistory, fd: int) -> WaitTarget:
-        sample = view.sockets[fd]
+    def _socket(self, process: ProcessHistory, fd: int) -> WaitTarget:
+        sample = process.sockets[fd]
         peer = self._ends.peer(sample)
         remote = address(sample.remote)
         who = remote if peer is None else f"{self.process(peer, '').text} {remote}"
@@ -257,14 +268,50 @@ class _People:
         return WaitTarget("tcp", text, pid=peer, rank=rank, fd=fd, address=remote)
 
 
-def _order(view: ProcessHistory) -> tuple[bool, int, bool, int]:
-    return view.rank is None, view.rank or 0, view.role is not Role.RANK, view.pid
+def _order(process: ProcessHistory) -> tuple[bool, int, bool, int]:
+    return process.rank is None, process.rank or 0, process.role is not Role.RANK, process.pid
 
 
 def _living(job: Job) -> list[ProcessHistory]:
     return [view for view in job.members.views.values() if view.exit is None]
 
 
-def _is_lead(view: ProcessHistory, sample: ThreadSample) -> bool:
-    lead = view.lead
-    return sample.tid == (Tid(view.pid) if lead is None else lead.sample.tid)
+def _is_lead(process: ProcessHistory, sample: ThreadSample) -> bool:
+    lead = process.lead
+    return sample.tid == (Tid(process.pid) if lead is None else lead.sample.tid)
+
+
+class Reader(Protocol):
+    """Reads threads; `host.thread_reader` in the product."""
+
+    def waits(
+        self, requests: Sequence[ReadingRequest], limit_s: float
+    ) -> dict[tuple[Pid, Tid], ThreadReading]:
+        """What each waits for; those not read within `limit_s` are missing."""
+        ...
+
+
+class WaitReadings:
+    """On a busy machine some hundred threads are not all read in time: each table reads more of them."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._known: dict[ReadingRequest, ThreadReading] = {}
+
+    def read(
+        self, requests: Sequence[ReadingRequest], limit_s: float
+    ) -> Mapping[tuple[Pid, Tid], ThreadReading]:
+        """What each waits for; what is not read within `limit_s` has its last reading of the same wait, if any.
+
+        Those without one are read first.
+        """
+        ordered = sorted(requests, key=lambda request: request in self._known)
+        fresh = self._reader.waits(ordered, limit_s)
+        found = {
+            request: fresh.get((request.pid, request.tid), self._known.get(request))
+            for request in requests
+        }
+        self._known = {
+            request: reading for request, reading in found.items() if reading is not None
+        }
+        return {(request.pid, request.tid): reading for request, reading in self._known.items()}

@@ -10,12 +10,12 @@ from dataclasses import replace
 from kcover_ebpf import __version__
 from kcover_ebpf.diagnosis.odd_stack import innermost
 from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
-from kcover_ebpf.diagnosis.verdict import Verdict
 from kcover_ebpf.facts.python_stacks import PythonStack, PythonStacksSeen
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.host.thread_reader import ThreadReader, ThreadReadings
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.sampler import KernelSampler
+from kcover_ebpf.model.verdict import Verdict
 from kcover_ebpf.output import formatting
 from kcover_ebpf.settings import Settings
 from kcover_ebpf.trace import advice, passes, snapshot_report, tcp_connections
@@ -132,7 +132,7 @@ class Tracer:
         if self._helpers is not None:
             frames = self._helpers.collect(HELPERS_S, self._table.numbers)
         seen = set(frames.native)
-        late = [each for each in _worth_a_stack(rows, verdict) if each[:2] not in seen]
+        late = [pair for pair in _worth_a_stack(rows, verdict) if pair[:2] not in seen]
         if late:
             # the thread at the end of the chain was not known when the first were read
             self._helpers = Helpers(late)
@@ -140,9 +140,9 @@ class Tracer:
             frames.python |= more.python
             frames.native |= more.native
             frames.kernel |= more.kernel
-            frames.blind += [each for each in more.blind if each not in frames.blind]
+            frames.blind += [text for text in more.blind if text not in frames.blind]
         ranks = {(row.pid, row.tid): row.rank for row in rows}
-        keys = dict.fromkeys(each[:2] for each in _worth_a_stack(rows, verdict))
+        keys = dict.fromkeys(pair[:2] for pair in _worth_a_stack(rows, verdict))
         if verdict.culprit is not None:
             # the other half of a deadlock: another Python thread of the same process
             same = [key for key in frames.python if key[0] == verdict.culprit.pid]
@@ -184,7 +184,7 @@ def _worth_a_stack(
             if row.tid == culprit.tid or (row.pid == culprit.pid and row.lead):
                 wanted[row.pid, row.tid] = None
     leads = [row for row in rows if row.lead and row.role in ("rank", "loader")]
-    for row in sorted(leads, key=lambda each: each.role != "rank"):
+    for row in sorted(leads, key=lambda lead: lead.role != "rank"):
         wanted[row.pid, row.tid] = None
     by_tid = {row.tid: row for row in rows}
     for row in rows:

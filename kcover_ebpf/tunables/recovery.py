@@ -9,7 +9,7 @@ from __future__ import annotations
 
 SNAPSHOT_FRESH_S = 10.0
 """A snapshot of stalled ranks that was not renewed for so long says nothing about now. An agent with a Lease says
-itself how long: the more nodes there are, the longer (`agent.report_pace`)."""
+itself how long: the more nodes there are, the longer (`agent.reports.report_pace`)."""
 AGENT_SILENT_S = 45.0
 """An agent that has not been heard for so long is not there: it is every 30 s, and at once when its ranks stall."""
 REPORTS_APART_S = 0.5

@@ -14,7 +14,6 @@ from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.process import ProcessHistory
 from kcover_ebpf.diagnosis.rank_numbers import RANK_ENVIRON, RECORDER_PIPE
 from kcover_ebpf.diagnosis.tracker import Tracker
-from kcover_ebpf.diagnosis.verdict import VerdictKind
 from kcover_ebpf.diagnosis.wait_table import wait_rows
 from kcover_ebpf.facts.host import ReadingRequest
 from kcover_ebpf.facts.kernel import Fact, ProcessExec, ProcessExit
@@ -23,6 +22,7 @@ from kcover_ebpf.host import procfs
 from kcover_ebpf.host.identities import Identities
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.sampler import KernelSampler
+from kcover_ebpf.model.verdict import VerdictKind
 from kcover_ebpf.settings import Settings
 from kcover_ebpf.tunables.agent import JUDGED_PASSES
 from kcover_ebpf.watching.judging import InputRecorder, Judging, ObservationSink
@@ -30,10 +30,10 @@ from kcover_ebpf.watching.rank_sources import RankSources
 from kcover_ebpf.watching.stack_watch import StackWatch
 
 if TYPE_CHECKING:
-    from kcover_ebpf.hardware.nccl.probes import NcclProbes
-    from kcover_ebpf.hardware.nccl.watch import NcclWatch
-    from kcover_ebpf.hardware.ras.watch import RasWatch
-    from kcover_ebpf.hardware.recorder.watch import RecorderWatch
+    from kcover_ebpf.collectives.nccl.probes import NcclProbes
+    from kcover_ebpf.collectives.nccl.watch import NcclWatch
+    from kcover_ebpf.collectives.ras.watch import RasWatch
+    from kcover_ebpf.collectives.recorder.watch import RecorderWatch
 
 
 class JobWatch:
@@ -75,7 +75,7 @@ class JobWatch:
             is_ready=self._is_read,
         )
         self._sources = sources or RankSources()
-        self._stacks = StackWatch(self._sources.spies) if reads_stacks else None
+        self._stacks = StackWatch(self._sources.confinement) if reads_stacks else None
         self.members: set[Pid] = set()
         """Watched processes that live."""
         self._is_part = not whole
@@ -112,8 +112,8 @@ class JobWatch:
         self._introduce(self.job.nameless)
         if not self._is_attended:
             return
-        for pid, wanted in self.job.sampling().items():
-            self._kernel.request(pid, wanted)
+        for pid, wanted_request in self.job.sampling().items():
+            self._kernel.request(pid, wanted_request)
 
     @property
     def ease(self) -> float:
@@ -183,7 +183,7 @@ class JobWatch:
             if not asks:
                 return
             # few jobs ever need it
-            from kcover_ebpf.hardware.ras.watch import RasWatch
+            from kcover_ebpf.collectives.ras.watch import RasWatch
 
             self._ras = RasWatch(source=self._sources.ras)
         world_size = self.job.members.world_size
@@ -214,7 +214,7 @@ class JobWatch:
         if not self._is_part:
             # nothing joins what two hosts found, so each asks for itself
             return 0.0
-        from kcover_ebpf.hardware.ras.turns import turn_s
+        from kcover_ebpf.collectives.ras.turns import turn_s
 
         numbers = [view.rank for view in ranks.values()]
         return turn_s(numbers, world_size)
@@ -222,9 +222,11 @@ class JobWatch:
     def _ask_recorders(self) -> None:
         if self._recorders is None:
             seen = (view.seen for view in self.job.members.ranks.values())
-            if not any(each.rank_environ.get(RECORDER_PIPE) for each in seen if each is not None):
+            if not any(
+                process.rank_environ.get(RECORDER_PIPE) for process in seen if process is not None
+            ):
                 return
-            from kcover_ebpf.hardware.recorder.watch import RecorderWatch
+            from kcover_ebpf.collectives.recorder.watch import RecorderWatch
 
             self._recorders = RecorderWatch(self._sources.recorders)
         for fact in self._recorders.tick(self.job.attention.stalled, self.job.members.ranks):
@@ -260,6 +262,6 @@ _NEW_PROGRAM = ProcessExit, ProcessExec
 
 
 def _nccl_watch(probes: NcclProbes) -> NcclWatch:
-    from kcover_ebpf.hardware.nccl.watch import NcclWatch
+    from kcover_ebpf.collectives.nccl.watch import NcclWatch
 
     return NcclWatch(probes)

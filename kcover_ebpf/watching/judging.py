@@ -12,7 +12,6 @@ from kcover_ebpf.diagnosis.decisions import Decision, decide
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.odd_stack import EXPLAINED
 from kcover_ebpf.diagnosis.tracker import Tracker
-from kcover_ebpf.diagnosis.verdict import Verdict, WaitRow
 from kcover_ebpf.facts.devices import (
     AerError,
     BlockError,
@@ -26,6 +25,7 @@ from kcover_ebpf.facts.devices import (
 from kcover_ebpf.facts.host import CollectivesSeen, ReadingRequest
 from kcover_ebpf.facts.kernel import Fact, FatalSignal, OomKill, ProcessExit, SignalSent, Tick
 from kcover_ebpf.facts.syscalls import SyscallTable
+from kcover_ebpf.model.verdict import Verdict, WaitRow
 from kcover_ebpf.settings import Act, Settings
 from kcover_ebpf.tunables.agent import BLINDNESS_AGAIN_NS
 
@@ -140,11 +140,11 @@ class Judging:
         for sink in self._sinks:
             sink.on_fact(fact)
 
-    def _report_stragglers(self, fact: CollectivesSeen) -> None:
-        named = fact.behind, fact.missing, fact.failed, fact.sides
+    def _report_stragglers(self, collectives: CollectivesSeen) -> None:
+        named = collectives.behind, collectives.missing, collectives.failed, collectives.sides
         if any(named) and named != self._stragglers:
             self._stragglers = named
-            self._publish(fact)
+            self._publish(collectives)
 
     def _report_blind(self, tick: Tick) -> None:
         sight, now_ns = self.job.sight, tick.boottime_ns
@@ -196,16 +196,16 @@ class Judging:
                 sink.on_verdict(verdict)
         self._decide(self.tracker.latest)
 
-    def _decide(self, fault: Verdict | None) -> None:
+    def _decide(self, verdict: Verdict | None) -> None:
         # asked at each pass while a fault lasts: evidence that was missing when it was reported may arrive later
-        if fault is None or self._carry_out is None:
+        if verdict is None or self._carry_out is None:
             return
-        decision = decide(fault, self._settings.act)
-        if decision.act is Act.OBSERVE or (fault.incident, decision.act) in self._done:
+        decision = decide(verdict, self._settings.act)
+        if decision.act is Act.OBSERVE or (verdict.incident, decision.act) in self._done:
             return
-        if fault.kind in EXPLAINED and not self._is_ready():
+        if verdict.kind in EXPLAINED and not self._is_ready():
             if self._recorder is not None:
                 self._recorder.on_hold()
             return
-        self._done.add((fault.incident, decision.act))
+        self._done.add((verdict.incident, decision.act))
         self._carry_out(decision)

@@ -12,13 +12,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
+from kcover_ebpf.devices.watch import DeviceWatch
 from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.tracker import Tracker
 from kcover_ebpf.facts.devices import AnnouncedFault, DeviceFact
 from kcover_ebpf.facts.kernel import Fact, ProcessExit
 from kcover_ebpf.facts.syscalls import SyscallTable
-from kcover_ebpf.hardware.watch import DeviceWatch
 from kcover_ebpf.host import procfs
 from kcover_ebpf.host.thread_reader import ThreadReader
 from kcover_ebpf.ids import NS, Pid
@@ -123,7 +123,7 @@ class SamplingLoop(ABC):
         self._judge(due)
 
     def _read_threads(self, due: Sequence[JobWatch]) -> None:
-        self._take(self._reader.read([each for watch in due for each in watch.wants()]))
+        self._take(self._reader.read([want for watch in due for want in watch.wants()]))
         for watch in due:
             watch.ask_collectives()
             watch.read_stacks()
@@ -160,19 +160,19 @@ class SamplingLoop(ABC):
                     announced |= self._follow(further)
         return announced
 
-    def _follow(self, report: DeviceFact | AnnouncedFault) -> bool:
+    def _follow(self, fault: DeviceFact | AnnouncedFault) -> bool:
         """Route what the devices reported; True if a job should be judged at once."""
-        if isinstance(report, AnnouncedFault):
-            self._on_announced(report)
+        if isinstance(fault, AnnouncedFault):
+            self._on_announced(fault)
             return False
-        return self._route(report)
+        return self._route(fault)
 
-    def _forget_process(self, leaving: ProcessExit) -> None:
+    def _forget_process(self, process_exit: ProcessExit) -> None:
         """It ended: its number may be used again, by a process that a search must find."""
         self._search.hurry()
-        if leaving.known:
-            self._search.ended(leaving.pid, leaving.boottime_ns)
-        self._reader.forget(leaving.pid)
+        if process_exit.known:
+            self._search.ended(process_exit.pid, process_exit.boottime_ns)
+        self._reader.forget(process_exit.pid)
 
 
 class Sensor(SamplingLoop):

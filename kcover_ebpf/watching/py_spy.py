@@ -15,7 +15,7 @@ from typing import Any
 from kcover_ebpf.confined import helper
 from kcover_ebpf.confined.helper import Confinement, Helper
 from kcover_ebpf.facts.python_stacks import PythonFrame
-from kcover_ebpf.kernel.capabilities import Capability
+from kcover_ebpf.host.capabilities import Capability
 from kcover_ebpf.tunables.host import HELPER_CPU_S
 
 _MOST_PROCESSES = 64
@@ -83,21 +83,21 @@ class Spies:
     def collect(self, limit_s: float, numbers: Mapping[int, Mapping[int, int]]) -> Spied:
         """All that is there within `limit_s`; `numbers`: pid -> thread numbers of its namespace -> ours."""
         end_s = time.monotonic() + limit_s
-        found = Spied()
+        spied = Spied()
         failed: list[str] = []
         while self._running:
             pid = next(iter(self._running))
             out, why = self._running.pop(pid).output(end_s, _OUTPUT_BYTES)
             self._start()
             try:
-                found.threads |= parse(out, pid, numbers.get(pid, {}))
+                spied.threads |= parse(out, pid, numbers.get(pid, {}))
             except ValueError:
                 failed.append(f"pid {pid}: {why or 'py-spy said nothing'}")
-        found.blind += self._blind
+        spied.blind += self._blind
         if failed:
             more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
-            found.blind.append(f"Python frames ({failed[0]}{more})")
-        return found
+            spied.blind.append(f"Python frames ({failed[0]}{more})")
+        return spied
 
     def close(self) -> None:
         """End what still runs."""

@@ -11,8 +11,8 @@ from kcover_ebpf.host.thread_reader import ThreadReadings, ThreadSource
 from kcover_ebpf.watching import py_spy
 
 if TYPE_CHECKING:
-    from kcover_ebpf.hardware.ras.client import RasSource
-    from kcover_ebpf.hardware.recorder.dump_request import RecorderSource
+    from kcover_ebpf.collectives.ras.client import RasSource
+    from kcover_ebpf.collectives.recorder.dump_request import RecorderSource
 
 
 def _here() -> ThreadSource:
@@ -28,5 +28,5 @@ class RankSources:
     """PyTorch's flight recorders; None: this process."""
     ras: RasSource | None = None
     """NCCL's RAS; None: this process."""
-    spies: Confinement = py_spy.SPY
+    confinement: Confinement = py_spy.SPY
     """Of py-spy."""

@@ -125,29 +125,29 @@ class StackWatch:
         return [seen]
 
 
-def _name(view: ProcessHistory) -> str:
+def _name(process: ProcessHistory) -> str:
     # the first thread of a program may be renamed, as PyTorch's is
-    names = [view.seen.comm] if view.seen is not None else []
-    return " ".join([*names, view.lead.sample.comm if view.lead is not None else ""])
+    names = [process.seen.comm] if process.seen is not None else []
+    return " ".join([*names, process.lead.sample.comm if process.lead is not None else ""])
 
 
 def read(leads: list[_Lead], confinement: Confinement | None = None) -> PythonStacksSeen:
     """The stacks of these threads, within `STACKS_LIMIT_S`; those that could not be read are left out, and said."""
     began_ns = procfs.boottime_ns()
-    spies = Spies((each.pid for each in leads), confinement)
+    spies = Spies((lead.pid for lead in leads), confinement)
     try:
         numbers: dict[int, dict[int, int]] = {
-            each.pid: thread_reader.thread_numbers(each.pid, [each.tid]) for each in leads
+            lead.pid: thread_reader.thread_numbers(lead.pid, [lead.tid]) for lead in leads
         }
-        found = spies.collect(STACKS_LIMIT_S, numbers)
+        spied = spies.collect(STACKS_LIMIT_S, numbers)
     finally:
         spies.close()
     stacks = tuple(
-        PythonStack(each.pid, innermost(thread.frames))
-        for each in leads
-        if (thread := found.threads.get((each.pid, each.tid))) is not None and thread.frames
+        PythonStack(lead.pid, innermost(thread.frames))
+        for lead in leads
+        if (thread := spied.threads.get((lead.pid, lead.tid))) is not None and thread.frames
     )
-    unread = tuple(found.blind)
+    unread = tuple(spied.blind)
     if not unread and len(stacks) < len(leads):
         unread = (_NO_FRAMES.format(len(leads) - len(stacks)),)
     return PythonStacksSeen(began_ns, stacks, unread)

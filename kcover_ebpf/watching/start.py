@@ -10,15 +10,15 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kcover_ebpf.hardware import pci
-from kcover_ebpf.kernel import capabilities
-from kcover_ebpf.kernel.capabilities import Capability
+from kcover_ebpf.devices.inventory import pci
+from kcover_ebpf.host import capabilities
+from kcover_ebpf.host.capabilities import Capability
 from kcover_ebpf.settings import Settings
 
 if TYPE_CHECKING:
-    from kcover_ebpf.hardware.catalog import Catalog
-    from kcover_ebpf.hardware.telemetry.watch import TelemetryOptions
-    from kcover_ebpf.hardware.watch import DeviceWatch
+    from kcover_ebpf.devices.catalog import Catalog
+    from kcover_ebpf.devices.telemetry.watch import TelemetryOptions
+    from kcover_ebpf.devices.watch import DeviceWatch
     from kcover_ebpf.kernel.sampler import KernelSampler
     from kcover_ebpf.output.metrics import MetricsServer
 
@@ -59,8 +59,8 @@ def open_sources(
     None: the GPUs are not read.
     """
     # loaded only now: a supervisor is forked and a port bound before
-    from kcover_ebpf.hardware.catalog.files import load
-    from kcover_ebpf.hardware.watch import DeviceWatch
+    from kcover_ebpf.devices.catalog.files import load
+    from kcover_ebpf.devices.watch import DeviceWatch
     from kcover_ebpf.kernel.sampler import KernelSampler
 
     read_catalog = cache(partial(load, catalog))

@@ -8,13 +8,14 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.attack import meters, record
-from tests.attack.stage import JOB, Condition, Stage, Tenant, Victim, arrive
-from tests.cluster import kinds, nodes
-from tests.cluster.cluster import Cluster, made, titled
+from testbed.attacks import meters
+from testbed.attacks.stage import JOB, Condition, Stage, Tenant, Victim, arrive
+from testbed.driver import kinds, nodes
+from testbed.driver.cluster import Cluster, made, titled
+from testbed.driver.installed import installed, provide_image
+from testbed.driver.restarts import policy
+from tests.attack import record
 from tests.cluster.conftest import cluster, removed_afterwards
-from tests.cluster.installed import installed, provide_image
-from tests.cluster.restarts import policy
 
 __all__ = ["cluster", "removed_afterwards"]
 STATE = "/var/lib/kcover-ebpf"

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.attack.meters import MOST_BYTES, Use
+from testbed.attacks.meters import MOST_BYTES, Use
 
 FILE = "KCOVER_ATTACK_RECORD"
 """The variable that names the file to add to; nothing is written without it."""
@@ -44,10 +44,9 @@ def write(name: str, recovered_s: float, uses: Sequence[Use]) -> None:
         "attack": name,
         "recovered_s": round(recovered_s, 1),
         "peak_bytes": {
-            part: [each.peak_bytes for each in uses if each.component == part]
-            for part in MOST_BYTES
+            part: [use.peak_bytes for use in uses if use.component == part] for part in MOST_BYTES
         },
-        "restarts": sum(each.restarts for each in uses),
+        "restarts": sum(use.restarts for use in uses),
         "load": round(os.getloadavg()[0], 1),
         "commit": _commit(),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -63,7 +62,7 @@ def _commit() -> str:
 
 def page_of(lines: Iterable[Mapping[str, Any]]) -> str:
     """The page; of several lines of one attack the last one counts. Raises ValueError where there is none."""
-    last = {str(each["attack"]): each for each in lines}
+    last = {str(line["attack"]): line for line in lines}
     if not last:
         raise ValueError("no attack was recorded")
     rows = [_row(name, last[name]) for name in sorted(last, key=_order)]
@@ -85,11 +84,11 @@ def _row(name: str, line: Mapping[str, Any]) -> str:
 
 
 def _summary(lines: Sequence[Mapping[str, Any]]) -> list[str]:
-    slowest = max(float(each["recovered_s"]) for each in lines)
+    slowest = max(float(line["recovered_s"]) for line in lines)
     kept = "kept" if slowest <= PATIENCE_S else "missed"
     found = [f"Slowest recovery: {slowest} s (goal {PATIENCE_S:.0f} s: {kept})."]
     for part, most in MOST_BYTES.items():
-        peak = max(_most(each, part) for each in lines)
+        peak = max(_most(line, part) for line in lines)
         kept = "kept" if peak < most else "missed"
         found.append(
             f"Most memory of one {part}: {peak / 1e6:.0f} MB (goal {most / 1e6:.0f} MB: {kept})."

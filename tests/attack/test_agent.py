@@ -14,18 +14,18 @@ from typing import Any
 
 import pytest
 
+from testbed.attacks.hostile import JOB_NAME, container, job, pod
+from testbed.attacks.stage import JOB, Stage, Tenant, Victim
+from testbed.cluster import cgroups
+from testbed.driver import nodes
+from testbed.driver.cluster import JOBS, ROOT, made, titled, until
+from testbed.driver.fake_agent import is_first, processes
+from testbed.driver.installed import NAMESPACE
+from testbed.driver.kinds import KINDS, start, wait_for_training
+from testbed.driver.orders import ByHand, reports_of, without_controllers
+from testbed.driver.restarts import policy, stopped
 from tests.attack import programs
 from tests.attack.conftest import STATE, Peace
-from tests.attack.hostile import JOB_NAME, container, job, pod
-from tests.attack.stage import JOB, Stage, Tenant, Victim
-from tests.cluster import nodes
-from tests.cluster.cluster import JOBS, ROOT, made, titled, until
-from tests.cluster.fake_agent import is_first, processes
-from tests.cluster.installed import NAMESPACE
-from tests.cluster.kinds import KINDS, start, wait_for_training
-from tests.cluster.orders import ByHand, reports_of, without_controllers
-from tests.cluster.restarts import policy, stopped
-from tools.cluster import cgroups
 
 pytestmark = pytest.mark.timeout(900, func_only=True)
 NODES = ("node1", "node2")
@@ -40,7 +40,7 @@ def test_a4_a_rank_that_answers_nccls_questions_with_megabytes(
     tenant.ctl("create", "--filename=-", stdin=text.replace("[python3, /train/train.py]", command))
     wait_for_training(tenant.namespace, KINDS["job"])
     names = tenant.namespace.wait_for_pods(f"{JOB_NAME}=demo", 2)
-    (first,) = [each for each in names if each.startswith("demo-0")]
+    (first,) = [name for name in names if name.startswith("demo-0")]
     tenant.namespace.wait_for_log(first, "^asked", 180)
     peace.assert_kept(15)
     peace.assert_recovers()
@@ -67,8 +67,8 @@ def test_a5_policies_and_pods_of_great_size_and_number(peace: Peace, tenant: Ten
         tenant.create(*part)
         waiting = [pod(f"w-{time.monotonic_ns()}-{number}", labels={JOB_NAME: f"j{number}"}, **ballast)
                    for number in range(10)]  # fmt: skip
-        for each in waiting:
-            each["spec"]["nodeSelector"] = {"example.org/none": "such"}
+        for entry in waiting:
+            entry["spec"]["nodeSelector"] = {"example.org/none": "such"}
         tenant.create(*waiting)
     peace.assert_kept(10)
     peace.assert_recovers()
@@ -102,7 +102,7 @@ def test_a6_a_disk_that_fills_up_during_a_stop_keeps_no_rank_stopped(
 ) -> None:
     """The controllers die after they have had two jobs stopped, and nothing can be written when the stops expire."""
     space, names = tenant.namespace, ("one", "two")
-    pods = [each for name in names for each in tenant.started_on("node1", name)]
+    pods = [entry for name in names for entry in tenant.started_on("node1", name)]
     until(lambda: len(reports_of(space)) == len(names), "the agent reports on both jobs")
     controller = stage.controller()
     with without_controllers(stage.release, space):
@@ -122,10 +122,10 @@ def test_a12_a_gang_of_three_hundred_ranks_on_a_node(peace: Peace, tenant: Tenan
     peace.assert_recovers()
 
     def cut() -> dict[str, Any] | None:
-        for each in tenant.namespace.items("faultreports"):
-            unobserved = each["spec"].get("verdict", {}).get("unobserved", ())
+        for item in tenant.namespace.items("faultreports"):
+            unobserved = item["spec"].get("verdict", {}).get("unobserved", ())
             if any(text.startswith("truncated to fit") for text in unobserved):
-                return each
+                return item
         return None
 
     found = until(cut, "the agent reports what fits")
@@ -147,8 +147,8 @@ def test_a12_a_namespace_that_takes_no_report(peace: Peace, tenant: Tenant) -> N
         *(job(f"unreported-{number}", "import time; time.sleep(999)") for number in range(4))
     )
     names = tenant.namespace.wait_for_pods("", 4)
-    for each in names:
-        tenant.namespace.wait(f"pod/{each}", "condition=Ready")
+    for name in names:
+        tenant.namespace.wait(f"pod/{name}", "condition=Ready")
     peace.assert_kept(15)
     assert tenant.namespace.items("faultreports") == []
     peace.assert_recovers()
@@ -202,7 +202,7 @@ def test_a13_a_rank_whose_memory_cannot_be_read(peace: Peace, tenant: Tenant) ->
     (body,) = tenant.namespace.pods()
     (inside,) = [pid for pid in processes(body["metadata"]["uid"]) if is_first(pid)]
     # it joins before its memory is locked: the kernel would wait for it to move it
-    command = ["unshare", "--mount", sys.executable, "-m", "tests.faults.memory_lock"]
+    command = ["unshare", "--mount", sys.executable, "-m", "testbed.faults.memory_lock"]
     with subprocess.Popen(
         command, cwd=ROOT, text=True, bufsize=1,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "RANK": "1"},
@@ -224,10 +224,10 @@ def join(pid: int, other: int) -> None:
     """Move a process into the control groups of another."""
     path = Path(f"/proc/{other}/cgroup").read_text().splitlines()[-1].split(":", 2)[2]
     files = [top / path.lstrip("/") / "cgroup.procs" for top in cgroups.hierarchies()]
-    there = [each for each in files if each.exists()]
+    there = [file for file in files if file.exists()]
     assert there
-    for each in there:
-        each.write_text(str(pid))
+    for other_path in there:
+        other_path.write_text(str(pid))
 
 
 def test_a14_idle_connections_to_the_metrics_port(

@@ -9,22 +9,13 @@ from typing import Any
 
 import pytest
 
+from testbed.attacks.hostile import ARMED, FINALIZER, JOB_NAME, SLEEPS, claims, job, pod, policy
+from testbed.attacks.stage import JOB, OVER, Stage, Tenant, arrive, faults_of
+from testbed.driver.cluster import Cluster, Namespace, made, titled, until
+from testbed.driver.kinds import rank_pods
+from testbed.driver.restarts import hang, incidents, until_reported, ways
+from testbed.driver.victims import has_trained, observed
 from tests.attack.conftest import Peace
-from tests.attack.hostile import (
-    ARMED,
-    FINALIZER,
-    JOB_NAME,
-    SLEEPS,
-    claims,
-    job,
-    pod,
-    policy,
-)
-from tests.attack.stage import JOB, OVER, Stage, Tenant, arrive, faults_of
-from tests.cluster.cluster import Cluster, Namespace, made, titled, until
-from tests.cluster.kinds import rank_pods
-from tests.cluster.restarts import hang, incidents, until_reported, ways
-from tests.cluster.victims import has_trained, observed
 
 pytestmark = pytest.mark.timeout(900, func_only=True)
 CRASHES = "import sys, time; time.sleep(3); sys.exit(1)"
@@ -54,14 +45,14 @@ def unarmed(cluster: Cluster) -> Iterator[Namespace]:
 
 def over(namespace: Namespace) -> list[dict[str, Any]]:
     """Incidents about a fault for which nothing more is done."""
-    return [each for each in faults_of(namespace) if each["status"].get("phase") in OVER]
+    return [entry for entry in faults_of(namespace) if entry["status"].get("phase") in OVER]
 
 
 def test_a2_a_pod_that_claims_a_foreign_job_arms_nothing(
     peace: Peace, tenant: Tenant, unarmed: Namespace
 ) -> None:
     (target,) = unarmed.get("jobs", "demo")
-    old = {each["metadata"]["uid"] for each in unarmed.pods(JOB.selector)}
+    old = {entry["metadata"]["uid"] for entry in unarmed.pods(JOB.selector)}
     tenant.create(policy(), job("mine", CRASHES))
     with finalizers_removed(tenant.namespace):
         until(lambda: incidents(tenant.namespace), "the attacker's gang has an incident")
@@ -79,8 +70,8 @@ def test_a2_a_pod_that_claims_a_foreign_job_arms_nothing(
         peace.assert_kept(15)
         (still,) = unarmed.get("jobs", "demo")
         assert not still["spec"].get("suspend")
-        assert {each["metadata"]["uid"] for each in unarmed.pods(JOB.selector)} == old
-        assert not any(ways(each) for each in over(unarmed))
+        assert {entry["metadata"]["uid"] for entry in unarmed.pods(JOB.selector)} == old
+        assert not any(ways(entry) for entry in over(unarmed))
         peace.assert_recovers()
 
 
@@ -99,9 +90,9 @@ def test_a3_a_program_that_cannot_be_imported_cordons_no_node(peace: Peace, tena
 
     def failed_again() -> bool:
         """Its log shows the same traceback, which ends its restarts; without the log it is restarted once more."""
-        found = [each.get("status", {}) for each in incidents(tenant.namespace)]
-        restarts = sum(len(each.get("restarts", ())) for each in found)
-        return restarts >= 2 or any("a bug of the program" in str(each) for each in found)
+        found = [incident.get("status", {}) for incident in incidents(tenant.namespace)]
+        restarts = sum(len(item.get("restarts", ())) for item in found)
+        return restarts >= 2 or any("a bug of the program" in str(item) for item in found)
 
     until(failed_again, "it failed twice")
     peace.assert_kept(10)
@@ -115,7 +106,10 @@ def test_a10_crashing_toys_of_one_namespace_leave_room_for_others(
     tenant.create(*(job(f"toy-{number}", CRASHES) for number in range(12)))
 
     def waits() -> bool:
-        texts = [each.get("status", {}).get("message", "") for each in incidents(tenant.namespace)]
+        texts = [
+            incident.get("status", {}).get("message", "")
+            for incident in incidents(tenant.namespace)
+        ]
         return any("are being restarted at once" in text for text in texts)
 
     until(waits, "what the tenant may use of the breaker is used up", 180)
@@ -137,8 +131,8 @@ def test_a16_stray_pods_with_a_jobs_labels_change_nothing_for_it(
     false["metadata"]["ownerReferences"] = claims("Job", "other", other["metadata"]["uid"])
     colleague.create(copy, false)
     try:
-        for each in ("aaa-debug-copy", "aab-captures"):
-            space.wait(f"pod/{each}", "condition=Ready")
+        for text in ("aaa-debug-copy", "aab-captures"):
+            space.wait(f"pod/{text}", "condition=Ready")
         peace.assert_kept(15)
         peace.assert_recovers()
         (still,) = space.get("jobs", "other")
@@ -182,7 +176,7 @@ def test_a17_an_incident_that_is_deleted_in_a_restart_leaves_no_job_suspended(
 def first(namespace: Namespace) -> set[str]:
     """Names of incidents that are being deleted."""
     return {
-        each["metadata"]["name"]
-        for each in incidents(namespace)
-        if "deletionTimestamp" in each["metadata"]
+        incident["metadata"]["name"]
+        for incident in incidents(namespace)
+        if "deletionTimestamp" in incident["metadata"]
     }

@@ -18,25 +18,18 @@ from kcover_ebpf.api.fault_report import (
     ReportedDeviceFault,
     ReportedJob,
 )
-from kcover_ebpf.diagnosis.verdict import (
-    Cause,
-    Culprit,
-    Evidence,
-    EvidenceKind,
-    Verdict,
-    VerdictKind,
-)
 from kcover_ebpf.kube.client import ApiClient
+from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, Verdict, VerdictKind
+from testbed.attacks.hostile import JOB_NAME, pod
+from testbed.attacks.stage import Stage, Tenant, shut
+from testbed.driver import nodes
+from testbed.driver.cluster import Cluster, Namespace, until
+from testbed.driver.fake_agent import processes
+from testbed.driver.installed import NAMESPACE
+from testbed.driver.orders import GROUP, ByHand, reports_of, without_controllers
+from testbed.driver.restarts import incidents
 from tests.attack.conftest import Peace
-from tests.attack.hostile import JOB_NAME, pod
-from tests.attack.stage import Stage, Tenant, shut
-from tests.cluster import nodes
-from tests.cluster.cluster import Cluster, Namespace, until
-from tests.cluster.fake_agent import processes
 from tests.cluster.fake_nodes import fake_node
-from tests.cluster.installed import NAMESPACE
-from tests.cluster.orders import GROUP, ByHand, reports_of, without_controllers
-from tests.cluster.restarts import incidents
 
 pytestmark = pytest.mark.timeout(900, func_only=True)
 
@@ -62,14 +55,14 @@ def crash_of(pods: tuple[PodRef, ...], node: str, by: str, job_name: str) -> Fau
     )
 
 
-def send(agent: ApiClient, namespace: str, name: str, said: FaultReport) -> None:
+def send(client: ApiClient, namespace: str, name: str, report: FaultReport) -> None:
     """Publish it as an agent does; raises ApiError where it is refused."""
-    body = fault_report.object_of(said, namespace, name)
-    agent.apply(f"{GROUP}/{namespace}/faultreports/{name}", body, "kcover-agent")
+    body = fault_report.object_of(report, namespace, name)
+    client.apply(f"{GROUP}/{namespace}/faultreports/{name}", body, "kcover-agent")
 
 
 def refs(pods: list[dict[str, Any]]) -> tuple[PodRef, ...]:
-    return tuple(PodRef(each["metadata"]["name"], each["metadata"]["uid"]) for each in pods)
+    return tuple(PodRef(entry["metadata"]["name"], entry["metadata"]["uid"]) for entry in pods)
 
 
 def test_a1_an_agent_cannot_have_a_job_ended_that_has_no_pod_on_its_node(
@@ -83,7 +76,7 @@ def test_a1_an_agent_cannot_have_a_job_ended_that_has_no_pod_on_its_node(
     for number in range(20):
         send(thief, space.name, f"forged-{number % 2}.node2", forged)
         time.sleep(0.5)
-    assert [each.get("status") for each in incidents(space)] == []
+    assert [incident.get("status") for incident in incidents(space)] == []
     assert refs(space.pods(f"{JOB_NAME}=far")) == mine
     peace.assert_recovers()
     own = crash_of(mine, "node1", "node1", "far")
@@ -134,11 +127,11 @@ def test_a9_forged_lines_in_the_kernel_log_fill_no_board(peace: Peace, stage: St
     peace.assert_kept(10)
     for node in ("node1", "node2"):
         found = [
-            each["spec"].get("devices", [])
-            for each in Namespace(stage.cluster, NAMESPACE).items("faultreports")
-            if each["metadata"]["name"] == node
+            item["spec"].get("devices", [])
+            for item in Namespace(stage.cluster, NAMESPACE).items("faultreports")
+            if item["metadata"]["name"] == node
         ]
-        assert not any(each.get("unfit") or each.get("fatal") for one in found for each in one)
+        assert not any(item.get("unfit") or item.get("fatal") for one in found for item in one)
     peace.assert_recovers()
 
 
@@ -161,17 +154,21 @@ def test_a11_an_agent_that_reports_ever_new_gangs_makes_no_endless_incidents(
     space, most = tenant.namespace, 100
     with ghost(stage, "ghost") as agent:
         gangs = [f"gang-{number}" for number in range(most + 30)]
-        bodies = [pod(each, labels={JOB_NAME: each}) for each in gangs]
-        for each in bodies:
-            each["spec"]["nodeName"] = "ghost"
+        bodies = [pod(gang, labels={JOB_NAME: gang}) for gang in gangs]
+        for body in bodies:
+            body["spec"]["nodeName"] = "ghost"
         tenant.create(*bodies)
-        for each in space.pods():
-            ref = refs([each])
+        for entry in space.pods():
+            ref = refs([entry])
             name = ref[0].name
             send(agent, space.name, f"{name}.ghost", crash_of(ref, "ghost", "ghost", name))
         until(lambda: len(incidents(space)) >= most, "as many incidents as may be", 240)
         peace.assert_kept(10)
-        opened = [each for each in incidents(space) if "closedAt" not in each.get("status", {})]
+        opened = [
+            incident
+            for incident in incidents(space)
+            if "closedAt" not in incident.get("status", {})
+        ]
         assert len(opened) <= most
         peace.assert_recovers()
         space.ctl("delete", "pods", "--all", "--force", "--grace-period=0", "--wait=false")
@@ -195,10 +192,10 @@ def test_a7_a_restarted_agent_with_many_orders_behind_it_still_reports(
     began = report_on(space, "node1")["sequence"]
     until(lambda: report_on(space, "node1")["sequence"] > began + 1, "it reports on the gang")
     assert 0 < len(report_on(space, "node1").get("acks", ())) <= 8
-    assert all(processes(each["metadata"]["uid"]) for each in space.pods())
+    assert all(processes(entry["metadata"]["uid"]) for entry in space.pods())
     peace.assert_recovers()
 
 
 def report_on(namespace: Namespace, node: str) -> dict[str, Any]:
     """What the agent of a node says about the namespace's gang; empty where it says nothing."""
-    return next((each for each in reports_of(namespace) if each["node"] == node), {})
+    return next((entry for entry in reports_of(namespace) if entry["node"] == node), {})

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.chart.control_plane import ControlPlane, User, running
+from testbed.cluster import build, versions
+from testbed.driver.control_plane import ControlPlane, User, running
 from tests.chart.release import CHART, FULLNAME, RELEASE, Helm, Installed
 from tests.shown import shown
-from tools.cluster import build, versions
 
 ROOT = Path(__file__).resolve().parents[2]
 

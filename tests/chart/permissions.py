@@ -12,7 +12,7 @@ class Permission(NamedTuple):
 
 
 def permissions(group: str, resources: str, verbs: str) -> set[Permission]:
-    return {Permission(verb, group, each) for verb in verbs.split() for each in resources.split()}
+    return {Permission(verb, group, part) for verb in verbs.split() for part in resources.split()}
 
 
 AGENT = (

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.chart.control_plane import User
+from testbed.driver.control_plane import User
 from tests.kernel.pods import FakePod
 
 TEAM, NODE, JOB = "ml", "n1", "train"
@@ -82,19 +82,19 @@ class PlayedJob:
             status = pod.api()["status"]
             assert isinstance(status, dict)
             status["conditions"] = [{"type": "Ready", "status": "True"}]
-            for each in status["containerStatuses"]:
+            for container_status in status["containerStatuses"]:
                 now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-                each |= {"ready": True, "restartCount": 0, "image": "x", "imageID": "x"}
-                each["state"] = {"running": {"startedAt": now}}
+                container_status |= {"ready": True, "restartCount": 0, "image": "x", "imageID": "x"}
+                container_status["state"] = {"running": {"startedAt": now}}
             made(self.root.merge(f"{PODS}/{pod.name}/status", {"status": status}))
 
     def reported(self) -> set[str]:
         items = made(self.root.ask("GET", REPORTS))["items"]
-        return {pod["name"] for each in items for pod in each["spec"].get("pods", ())}
+        return {pod["name"] for item in items for pod in item["spec"].get("pods", ())}
 
     def incident(self, job: str = JOB) -> dict[str, Any]:
         items = made(self.root.ask("GET", INCIDENTS))["items"]
-        mine = [each for each in items if each["spec"]["job"]["name"] == job]
+        mine = [item for item in items if item["spec"]["job"]["name"] == job]
         return mine[0] if mine else {}
 
     def phase(self, job: str = JOB) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.chart.control_plane import ControlPlane, User
+from testbed.driver.control_plane import ControlPlane, User
 
 CHART = Path(__file__).resolve().parents[2] / "charts/kcover-ebpf"
 RELEASE = "kcover"

@@ -7,14 +7,14 @@ import yaml
 
 from kcover_ebpf.api import agent_lease
 from kcover_ebpf.api.agent_lease import AgentLease
-from tests.chart.control_plane import User
+from testbed.driver.control_plane import User
 from tests.chart.release import CHART, FULLNAME, RELEASE, Helm, Installed
 
 REPORTS = "/apis/kcover.io/v1alpha1/namespaces/ml/faultreports"
 HEALTHS = "/apis/kcover.io/v1alpha1/nodehealths"
 INCIDENTS = "/apis/kcover.io/v1alpha1/namespaces/ml/incidents"
 ACK = {"spec": {"sequence": 2, "acks": [{"order": "1", "verb": "Stop", "result": "Done"}]}}
-"""As agent/report_sender.py sends it."""
+"""As agent/reports/report_sender.py sends it."""
 
 
 def report(name: str, node: str, sequence: int = 1) -> dict[str, Any]:
@@ -183,8 +183,8 @@ def test_without_the_policy_agents_have_no_lease(helm: Helm) -> None:
     """They could take the one by which the controller leads."""
     unsafe = ("--kube-version=1.36.0", "--set=admission.validating=false")
     text = helm("template", RELEASE, str(CHART), *unsafe)
-    owned = [each for each in yaml.safe_load_all(text) if each and each["kind"] == "Role"]
-    assert {each["metadata"]["name"].rpartition("-")[2] for each in owned} == {
+    owned = [item for item in yaml.safe_load_all(text) if item and item["kind"] == "Role"]
+    assert {item["metadata"]["name"].rpartition("-")[2] for item in owned} == {
         "controller",
         "trace",
     }

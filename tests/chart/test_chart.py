@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.chart.control_plane import ControlPlane, User
+from testbed.driver.control_plane import ControlPlane, User
 from tests.chart.release import CHART, FULLNAME, Helm
 from tools.release import chart
 
@@ -76,7 +76,7 @@ def sets(values: list[str]) -> list[str]:
 def render(helm: Helm, values: list[str], *options: str) -> list[dict[str, Any]]:
     arguments = (*sets(values), "--namespace=matrix", "--validate", *options)
     text = helm("template", "kcover", str(CHART), *arguments)
-    return [each for each in yaml.safe_load_all(text) if each]
+    return [item for item in yaml.safe_load_all(text) if item]
 
 
 @pytest.fixture(scope="module")
@@ -117,12 +117,12 @@ def test_a_value_that_the_schema_does_not_know_is_refused(helm: Helm, value: str
 def test_the_shown_crds_are_one_stream_of_documents(helm: Helm) -> None:
     """The way to upgrade them is to pipe them into kubectl, and helm puts nothing between the files."""
     shown = yaml.safe_load_all(helm("show", "crds", str(CHART)))
-    found = sorted(each["spec"]["names"]["kind"] for each in shown if each)
+    found = sorted(item["spec"]["names"]["kind"] for item in shown if item)
     assert found == ["FaultPolicy", "FaultReport", "Incident", "NodeHealth"]
 
 
 def names(objects: list[dict[str, Any]]) -> set[str]:
-    return {f"{each['kind']}/{each['metadata']['name']}" for each in objects}
+    return {f"{object_['kind']}/{object_['metadata']['name']}" for object_ in objects}
 
 
 def test_monitoring_is_there_where_the_api_is_or_when_forced(
@@ -138,9 +138,9 @@ def test_monitoring_is_there_where_the_api_is_or_when_forced(
     ]
     values = sets([*forced, "fullnameOverride=" + FULLNAME])
     text = helm("template", "kcover", str(CHART), *OFFLINE, *values)
-    objects = [each for each in yaml.safe_load_all(text) if each]
+    objects = [item for item in yaml.safe_load_all(text) if item]
     assert wanted <= names(objects)
-    rule = next(each for each in objects if each["kind"] == "PrometheusRule")
+    rule = next(object_ for object_ in objects if object_["kind"] == "PrometheusRule")
     assert rule["spec"] == yaml.safe_load((CHART / "files/alerts.yaml").read_text())
 
 
@@ -154,7 +154,9 @@ def test_runbooks_of_alerts_become_links(helm: Helm) -> None:
 
 
 def security(objects: list[dict[str, Any]], kind: str) -> dict[str, Any]:
-    pod = next(each for each in objects if each["kind"] == kind)["spec"]["template"]["spec"]
+    pod = next(object_ for object_ in objects if object_["kind"] == kind)["spec"]["template"][
+        "spec"
+    ]
     context: dict[str, Any] = pod["containers"][0]["securityContext"]
     return context
 
@@ -176,15 +178,15 @@ def inventory(root: User) -> set[tuple[str, str, str]]:
     groups = root.ask("GET", "/apis").body["groups"]
     versions = [f"/apis/{group['preferredVersion']['groupVersion']}" for group in groups]
     for base in ["/api/v1", *versions]:
-        for each in root.ask("GET", base).body["resources"]:
+        for resource in root.ask("GET", base).body["resources"]:
             # Events and leases come and go by themselves.
-            if "list" not in each["verbs"] or each["name"] in ("events", "leases"):
+            if "list" not in resource["verbs"] or resource["name"] in ("events", "leases"):
                 continue
-            items = root.ask("GET", f"{base}/{each['name']}").body.get("items") or []
+            items = root.ask("GET", f"{base}/{resource['name']}").body.get("items") or []
             for metadata in (item["metadata"] for item in items):
                 place = metadata.get("namespace", "")
                 if metadata["name"] != OWN_SERVICE:
-                    found.add((f"{base}/{each['name']}", place, metadata["name"]))
+                    found.add((f"{base}/{resource['name']}", place, metadata["name"]))
     return found
 
 
@@ -201,7 +203,7 @@ def test_install_upgrade_uninstall_of_the_packed_chart_leave_the_crds_and_nothin
     assert len(installed - before) > 20
     fresh_helm("upgrade", "kcover", str(packed), *place, "--set", "agent.privileged=false")
     history = json.loads(fresh_helm("history", "kcover", *place[:1], "--output=json"))
-    assert [each["status"] for each in history] == ["superseded", "deployed"]
+    assert [item["status"] for item in history] == ["superseded", "deployed"]
     fresh_helm("uninstall", "kcover", *place[:1])
     left = inventory(root) - before
     assert {name for _, _, name in left} == {
@@ -217,11 +219,11 @@ def test_install_upgrade_uninstall_of_the_packed_chart_leave_the_crds_and_nothin
 def test_two_releases_would_share_no_object(helm: Helm, matrix_namespace: str) -> None:
     def of(release: str, namespace: str) -> set[tuple[str, str, str]]:
         text = helm("template", release, str(CHART), f"--namespace={namespace}", "--validate")
-        objects = [each for each in yaml.safe_load_all(text) if each]
+        objects = [item for item in yaml.safe_load_all(text) if item]
         return {
-            (each["kind"], each["metadata"].get("namespace", ""), each["metadata"]["name"])
-            for each in objects
+            (object_["kind"], object_["metadata"].get("namespace", ""), object_["metadata"]["name"])
+            for object_ in objects
         }
 
-    sides = [of(*each) for each in itertools.product(("a", "b"), ("one", "two"))]
+    sides = [of(*combination) for combination in itertools.product(("a", "b"), ("one", "two"))]
     assert all(not one & other for one, other in itertools.combinations(sides, 2))

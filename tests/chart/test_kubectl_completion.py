@@ -28,5 +28,5 @@ def test_kubectl_completion(kubectl: Path, words: tuple[str, ...], candidates: s
         check=True,
     )
     *offers, directive = done.stdout.splitlines()
-    assert {each.partition("\t")[0] for each in offers} == candidates
+    assert {offer.partition("\t")[0] for offer in offers} == candidates
     assert directive == ":4"

@@ -23,7 +23,7 @@ import pytest
 from kcover_ebpf.api import agent_lease
 from kcover_ebpf.api.agent_lease import AgentLease
 from kcover_ebpf.api.order import Verb
-from tests.chart.control_plane import ControlPlane, User, running
+from testbed.driver.control_plane import ControlPlane, User, running
 from tests.chart.permissions import (
     AGENT,
     AT_HOME,
@@ -58,21 +58,21 @@ NOT_USED: dict[str, dict[Permission, str]] = {
         **dict.fromkeys(OF_OTHER_KINDS, "another kind of job (tests/cluster/test_kinds.py)"),
         **dict.fromkeys(
             OF_NODES,
-            "cordon, taint and condition of a node with a device fault (tests/unit/test_node_plan.py)",
+            "cordon, taint and condition of a node with a device fault (tests/unit/recovery/nodes/test_node_plan.py)",
         ),
         **dict.fromkeys(
             OF_DEVICES - {Permission("list", "resource.k8s.io", "devicetaintrules")},
-            "a device fault where devices come by DRA (tests/unit/test_node_plan.py)",
+            "a device fault where devices come by DRA (tests/unit/recovery/nodes/test_node_plan.py)",
         ),
         Permission(
             "delete", "kcover.io", "nodehealths"
-        ): "of a node that is gone (tests/unit/test_node_lift.py)",
+        ): "of a node that is gone (tests/unit/recovery/nodes/test_node_lift.py)",
         Permission(
             "deletecollection", "", "pods"
-        ): "gangs of more than 20 pods (tools/clusterbench)",
+        ): "gangs of more than 20 pods (bench/clusterbench)",
         Permission(
             "delete", "kcover.io", "incidents"
-        ): "after a week (tests/unit/test_incident_gc.py)",
+        ): "after a week (tests/unit/controller/test_incident_gc.py)",
     },
 }
 
@@ -143,7 +143,7 @@ def answered(root: User) -> bool:
 
 def confirmed(root: User) -> bool:
     listed = root.ask("GET", f"/apis/kcover.io/v1alpha1/namespaces/{TEAM}/faultreports").body
-    sequences = {each["spec"]["sequence"] for each in listed["items"]}
+    sequences = {item["spec"]["sequence"] for item in listed["items"]}
     return bool(sequences) and sequences <= lease(root).current
 
 
@@ -187,8 +187,8 @@ def restart(played: PlayedJob) -> None:
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     ends = ("SuccessCriteriaMet", "Complete")
     conditions = [
-        {"type": each, "status": "True", "lastTransitionTime": now, "reason": "CompletionsReached"}
-        for each in ends
+        {"type": end, "status": "True", "lastTransitionTime": now, "reason": "CompletionsReached"}
+        for end in ends
     ]
     status = {"conditions": conditions, "startTime": now, "completionTime": now}
     made(played.root.merge(f"{JOBS}/{JOB}/status", {"status": status}))
@@ -198,13 +198,13 @@ def restart(played: PlayedJob) -> None:
 def used(plane: ControlPlane, component: str) -> set[Permission]:
     account = f"system:serviceaccount:{HOME}:{FULLNAME}-{component}"
     found = set()
-    for each in plane.audited():
-        if each["user"]["username"] != account:
+    for entry in plane.audited():
+        if entry["user"]["username"] != account:
             continue
-        about = each.get("objectRef")
-        assert about is not None, f"{component} asked for {each['requestURI']}"
+        about = entry.get("objectRef")
+        assert about is not None, f"{component} asked for {entry['requestURI']}"
         sub = f"/{about['subresource']}" if about.get("subresource") else ""
-        found.add(Permission(each["verb"], about.get("apiGroup", ""), about["resource"] + sub))
+        found.add(Permission(entry["verb"], about.get("apiGroup", ""), about["resource"] + sub))
     return found
 
 
@@ -250,9 +250,9 @@ def test_a_whole_restart_uses_every_permission_or_says_why_not(
             print(played.incident())
             raise
     refused = [
-        (each["user"]["username"], each["verb"], each["requestURI"])
-        for each in plane.audited()
-        if each["responseStatus"]["code"] in (401, 403)
+        (entry["user"]["username"], entry["verb"], entry["requestURI"])
+        for entry in plane.audited()
+        if entry["responseStatus"]["code"] in (401, 403)
     ]
     assert refused == []
     for component, granted in (

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import yaml
 
-from tests.chart.control_plane import ControlPlane
+from testbed.cluster import build
+from testbed.cluster.versions import Program
+from testbed.driver.control_plane import ControlPlane
 from tests.chart.release import CHART, Helm
-from tools.cluster import build
-from tools.cluster.versions import Program
 
 OPERATOR = Program(
     "prometheus-operator",
@@ -32,14 +32,14 @@ def test_the_operator_would_take_the_monitors_and_the_rules(
     fresh_plane: ControlPlane, fresh_helm: Helm, kubectl: Path
 ) -> None:
     crds = build.module_folder(OPERATOR) / "example/prometheus-operator-crd"
-    for each in WANTED:
-        path = crds / f"monitoring.coreos.com_{each}.yaml"
+    for other_text in WANTED:
+        path = crds / f"monitoring.coreos.com_{other_text}.yaml"
         kubectl_of(kubectl, fresh_plane, "create", f"--filename={path}")
-        crd = f"crd/{each}.monitoring.coreos.com"
+        crd = f"crd/{other_text}.monitoring.coreos.com"
         kubectl_of(kubectl, fresh_plane, "wait", crd, "--for=condition=Established")
     text = fresh_helm("template", "kcover", str(CHART), "--namespace=default", "--validate")
-    objects = [each for each in yaml.safe_load_all(text) if each]
-    mine = [each for each in objects if each["apiVersion"] == "monitoring.coreos.com/v1"]
-    assert [each["kind"] for each in mine] == ["PodMonitor", "PodMonitor", "PrometheusRule"]
+    objects = [item for item in yaml.safe_load_all(text) if item]
+    mine = [object_ for object_ in objects if object_["apiVersion"] == "monitoring.coreos.com/v1"]
+    assert [item["kind"] for item in mine] == ["PodMonitor", "PodMonitor", "PrometheusRule"]
     strict = ("create", "--dry-run=server", "--validate=strict", "--filename=-")
     kubectl_of(kubectl, fresh_plane, *strict, stdin=yaml.safe_dump_all(mine))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kcover_ebpf.api import preflight
-from tests.chart.control_plane import User
+from testbed.driver.control_plane import User
 from tests.chart.release import CHART, RELEASE, Helm, Installed
 
 PODS = "/api/v1/namespaces/ml/pods"
@@ -18,7 +18,9 @@ FLOOR = "kcover.io/bandwidth-floor"
 
 
 def pod(name: str, containers: list[dict[str, Any]], **spec: object) -> dict[str, Any]:
-    full = [{"name": f"c{i}", "image": "none", **each} for i, each in enumerate(containers)]
+    full = [
+        {"name": f"c{i}", "image": "none", **container} for i, container in enumerate(containers)
+    ]
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -32,7 +34,10 @@ def rules(root: User, body: dict[str, Any]) -> list[object]:
     made = root.ask("POST", f"{PODS}?dryRun=All", body)
     assert made.code == 201, made.message
     containers = made.body["spec"]["containers"]
-    return [(each.get("restartPolicy"), each.get("restartPolicyRules")) for each in containers]
+    return [
+        (container.get("restartPolicy"), container.get("restartPolicyRules"))
+        for container in containers
+    ]
 
 
 ARMED = ("Never", [KILLED])
@@ -85,7 +90,7 @@ def variables(root: User, body: dict[str, Any]) -> list[dict[str, str]]:
     made = root.ask("POST", f"{PODS}?dryRun=All", body)
     assert made.code == 201, made.message
     return [
-        {each["name"]: each["value"] for each in container.get("env", ())}
+        {item["name"]: item["value"] for item in container.get("env", ())}
         for container in made.body["spec"]["containers"]
     ]
 
@@ -139,7 +144,7 @@ def initial(root: User, body: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def names(containers: list[dict[str, Any]]) -> list[str]:
-    return [each["name"] for each in containers]
+    return [container["name"] for container in containers]
 
 
 def test_armed_pods_get_a_preflight_before_all_else(
@@ -207,12 +212,12 @@ def test_a_job_that_asks_for_it_measures_bandwidth_in_its_own_image(
                 if not given
                 else {kind: {"nvidia.com/gpu": "8"} for kind in ("limits", "requests")}
             )
-            variables = {each["name"]: each for each in second["env"]}
+            variables = {item["name"]: item for item in second["env"]}
             assert ("MASTER_ADDR" in variables) == bool(given)
             field = variables["KCOVER_BANDWIDTH_FLOOR"]["valueFrom"]["fieldRef"]["fieldPath"]
             assert field == f"metadata.annotations['{FLOOR}']"
-            for each in found:
-                assert "/kcover" in {mount["mountPath"] for mount in each["volumeMounts"]}
+            for entry in found:
+                assert "/kcover" in {mount["mountPath"] for mount in entry["volumeMounts"]}
         asking["spec"]["restartPolicy"] = "OnFailure"
         assert names(initial(root, asking)) == [preflight.CONTAINER], "a Job counts its restarts"
         body["metadata"]["annotations"] = {}

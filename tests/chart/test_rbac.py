@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from tests.chart.control_plane import ControlPlane, User
+from testbed.driver.control_plane import ControlPlane, User
 from tests.chart.permissions import AGENT, AT_HOME, CONTROLLER, Permission
 from tests.chart.release import Installed, make_pod
 
-RESTART = Path(__file__).resolve().parents[2] / "kcover_ebpf/recovery/methods.toml"
+RESTART = Path(__file__).resolve().parents[2] / "kcover_ebpf/recovery/restart/methods.toml"
 
 
 EVERYWHERE = {"agent": AGENT, "controller": CONTROLLER}
@@ -38,9 +38,9 @@ def reported_rules(user: User, namespace: str) -> set[Permission]:
     assert answer.code == 201, answer.message
     assert not answer.body["status"]["incomplete"]
     return {
-        Permission(*each)
+        Permission(*combination)
         for rule in answer.body["status"]["resourceRules"]
-        for each in itertools.product(rule["verbs"], rule["apiGroups"], rule["resources"])
+        for combination in itertools.product(rule["verbs"], rule["apiGroups"], rule["resources"])
     }
 
 
@@ -55,15 +55,15 @@ def test_the_rules_are_what_is_needed_and_no_more(
     mine = reported_rules(user_of(installed, component), place) - reported_rules(of_default, place)
     expected = EVERYWHERE[component] | (AT_HOME[component] if at_home else set())
     assert mine == expected
-    assert not any("*" in part for each in mine for part in each)
+    assert not any("*" in part for permission in mine for part in permission)
 
 
 def resources(root: User) -> Iterator[tuple[Permission, str, bool]]:
     """Every resource and subresource of the API server: its name, its path, is it namespaced."""
     for name, version in group_versions(root):
         base = f"/apis/{name}/{version}" if name else f"/api/{version}"
-        for each in root.ask("GET", base).body["resources"]:
-            yield Permission("", name, each["name"]), base, each["namespaced"]
+        for resource in root.ask("GET", base).body["resources"]:
+            yield Permission("", name, resource["name"]), base, resource["namespaced"]
 
 
 def group_versions(root: User) -> Iterator[tuple[str, str]]:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import agents as real_agents
-from tests.cluster import nodes
-from tests.cluster.cluster import ROOT, Cluster, ClusterError, Namespace, made, titled
-from tests.cluster.installed import Release, image_build, installed, provide_image
-from tests.cluster.restarts import running
+from testbed.driver import agents as real_agents
+from testbed.driver import nodes
+from testbed.driver.cluster import ROOT, Cluster, ClusterError, Namespace, made, titled
+from testbed.driver.installed import Release, image_build, installed, provide_image
+from testbed.driver.restarts import running
 from tests.shown import shown
 
 TESTBED = ROOT / "tools/testbed"
@@ -40,8 +40,8 @@ def removed_afterwards() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def cluster(pytestconfig: pytest.Config, request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A running cluster with the job controllers that `tools/testbed up` installs; for `core` with none."""
-    tests = [each for each in request.session.items if each.get_closest_marker("cluster")]
-    if any("image" in getattr(each, "fixturenames", ()) for each in tests):
+    tests = [item for item in request.session.items if item.get_closest_marker("cluster")]
+    if any("image" in getattr(test, "fixturenames", ()) for test in tests):
         image_build()  # meanwhile the cluster comes up, and other tests run
     controllers = ["--controllers=none"] if all(map(is_core, tests)) else []
     if chosen := os.environ.get("KUBECONFIG"):

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.cluster import Cluster, Namespace, made, titled
-from tests.cluster.nodes import all_uncordoned
-from tests.cluster.restarts import Program, running
+from testbed.driver.cluster import Cluster, Namespace, made, titled
+from testbed.driver.nodes import all_uncordoned
+from testbed.driver.restarts import Program, running
 
 Body = Callable[[Namespace], None]
 AT_ONCE = 3
@@ -84,7 +84,9 @@ def crowd(
     with ExitStack() as stack:
         stack.enter_context(all_uncordoned(cluster))
         spaces = {name: titled(cluster, name) for name in scenarios}
-        watched = [spaces[name] for name, each in scenarios.items() if not each.brings_controller]
+        watched = [
+            spaces[name] for name, scenario in scenarios.items() if not scenario.brings_controller
+        ]
         program = None
         if watched:
             log = folder / "controller.log"
@@ -93,8 +95,8 @@ def crowd(
         pool = ThreadPoolExecutor(at_once, thread_name_prefix="scenario")
         stack.callback(pool.shutdown, cancel_futures=True)
         futures = {
-            name: pool.submit(_in_namespace, each.body, spaces[name])
-            for name, each in scenarios.items()
+            name: pool.submit(_in_namespace, scenario.body, spaces[name])
+            for name, scenario in scenarios.items()
         }
         yield Crowd(spaces, futures, program)
 

@@ -11,16 +11,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests import skips
-from tests.cluster.cluster import JOBS, Cluster, Namespace, home, until
+from testbed import skips
+from testbed.driver.cluster import JOBS, Cluster, Namespace, home, until
+from testbed.driver.kinds import KINDS, rank_pods, replaced, sized
+from testbed.driver.nodes import cordoned_nodes, events_of
+from testbed.driver.restarts import incidents, wait_for_phase, ways
+from testbed.machines.packages import Missing
 from tests.cluster.guest_node import CARD, CARD_UP, GuestNode
-from tests.cluster.kinds import KINDS, rank_pods, replaced, sized
-from tests.cluster.nodes import cordoned_nodes, events_of
-from tests.cluster.restarts import incidents, wait_for_phase, ways
 from tests.vm import kernels
 from tests.vm.conftest import GPU, insert_driver, teach
 from tests.vm.guest import Guest, gpu_slot
-from tests.vm.packages import Missing
 
 JOB = KINDS["job"]
 DRIVER, OTHER = "gpu.kcover.test", "0000:5e:00.0"
@@ -65,7 +65,7 @@ def gpu_node(
 def report(cluster: Cluster, name: str) -> dict[str, Any]:
     """What the agent of a node says about its devices; empty while it said nothing."""
     found = Namespace(cluster, home(cluster)).items("faultreports")
-    return next((each["spec"] for each in found if each["metadata"]["name"] == name), {})
+    return next((entry["spec"] for entry in found if entry["metadata"]["name"] == name), {})
 
 
 def lose_gpu(guest: Guest) -> None:
@@ -86,9 +86,9 @@ def of_node(cluster: Cluster, node: GuestNode) -> dict[str, Any]:
 
 def condition(cluster: Cluster, node: GuestNode) -> tuple[str, str]:
     """Status and message of the condition that reports a device fault; empty without one."""
-    for each in of_node(cluster, node)["status"]["conditions"]:
-        if each["type"] == "KcoverDeviceFault":
-            return each["status"], each["message"]
+    for other_condition in of_node(cluster, node)["status"]["conditions"]:
+        if other_condition["type"] == "KcoverDeviceFault":
+            return other_condition["status"], other_condition["message"]
     return "", ""
 
 
@@ -110,8 +110,8 @@ def sliced(cluster: Cluster, node: GuestNode) -> Iterator[None]:
     try:
         yield
     finally:
-        for each in objects:
-            cluster.run("delete", each["kind"].lower(), node.name)
+        for object_ in objects:
+            cluster.run("delete", object_["kind"].lower(), node.name)
         cluster.run("delete", "devicetaintrules", f"--selector=kcover.io/node={node.name}")
 
 
@@ -134,8 +134,8 @@ def _slice_of(node: GuestNode) -> list[dict[str, Any]]:
 
 def ask(namespace: Namespace, node: GuestNode, name: str, address: str) -> None:
     """Create a pod that wants one GPU, and its claim, both of this name."""
-    for each in _asking(node, name, address):
-        namespace.apply(json.dumps(each))
+    for entry in _asking(node, name, address):
+        namespace.apply(json.dumps(entry))
 
 
 def _asking(node: GuestNode, name: str, address: str) -> list[dict[str, Any]]:
@@ -161,7 +161,7 @@ def given(namespace: Namespace, claim: str) -> list[str]:
     """The devices that a claim was given; empty while it waits."""
     (found,) = namespace.get("resourceclaims.resource.k8s.io", claim)
     allocation = found.get("status", {}).get("allocation", {})
-    return [each["device"] for each in allocation.get("devices", {}).get("results", ())]
+    return [result["device"] for result in allocation.get("devices", {}).get("results", ())]
 
 
 def rules(cluster: Cluster, node: GuestNode) -> list[dict[str, Any]]:
@@ -193,9 +193,9 @@ def holders(namespace: Namespace, node: GuestNode, device: str) -> set[str]:
     """Pods (uids) on a node that hold a device, as its agent reports."""
     return {
         pod["uid"]
-        for each in namespace.items("faultreports")
-        if each["spec"]["node"] == node.name
-        for pod in each["spec"].get("pods", ())
+        for item in namespace.items("faultreports")
+        if item["spec"]["node"] == node.name
+        for pod in item["spec"].get("pods", ())
         if device in pod.get("devices", ())
     }
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.cluster.cluster import Cluster
+from testbed.driver.cluster import Cluster
 
 LABEL = "kcover.io/test-fake-node"
 TOLERATION = {"key": "kwok.x-k8s.io/node", "operator": "Exists"}

@@ -10,10 +10,10 @@ from typing import Any
 import yaml
 
 from kcover_ebpf.kube.client import connect
-from tests.cluster.cluster import JOBS, Namespace
-from tests.cluster.fake_agent import FakeAgent
-from tests.cluster.kinds import KINDS
-from tests.cluster.restarts import IN_PLACE_RULE, incidents, ways
+from testbed.driver.cluster import JOBS, Namespace
+from testbed.driver.fake_agent import FakeAgent
+from testbed.driver.kinds import KINDS
+from testbed.driver.restarts import IN_PLACE_RULE, incidents, ways
 
 JOB = KINDS["job"]
 _LABEL = "batch.kubernetes.io/job-name"
@@ -41,8 +41,8 @@ def started(
         text = text.replace(_TRAIN, "[sleep, infinity]")
     objects = list(yaml.safe_load_all(text))
     if in_place:
-        for each in objects:
-            _carry(each)
+        for object_ in objects:
+            _carry(object_)
     namespace.apply(yaml.safe_dump_all(objects))
     for name in namespace.wait_for_pods(f"{_LABEL}={job}", JOB.pods):
         namespace.wait(f"pod/{name}", "condition=Ready", 180)
@@ -53,11 +53,11 @@ def _carry(value: object) -> None:
     if isinstance(value, dict):
         for container in value.get("containers") or ():
             container |= {"restartPolicy": "Never", "restartPolicyRules": IN_PLACE_RULE}
-        for each in value.values():
-            _carry(each)
+        for item in value.values():
+            _carry(item)
     elif isinstance(value, list):
-        for each in value:
-            _carry(each)
+        for item in value:
+            _carry(item)
 
 
 def uids(namespace: Namespace, job: str = "demo") -> set[str]:

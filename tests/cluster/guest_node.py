@@ -19,7 +19,7 @@ import yaml
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.errors import ApiError
 from kcover_ebpf.kube.client import connect
-from tests.cluster.cluster import ROOT, Cluster
+from testbed.driver.cluster import ROOT, Cluster
 from tests.vm.guest import Guest, GuestError
 
 HOST = "10.0.2.2"
@@ -167,7 +167,11 @@ def _running(pod: dict[str, Any]) -> dict[str, Any]:
         "started": True,
         "state": {"running": {"startedAt": _now()}},
     }
-    kept = [each for each in pod["status"].get("conditions", ()) if each["type"] == "PodScheduled"]
+    kept = [
+        condition
+        for condition in pod["status"].get("conditions", ())
+        if condition["type"] == "PodScheduled"
+    ]
     ready = [_condition(name) for name in ("Initialized", "ContainersReady", "Ready")]
     return {
         "phase": "Running",

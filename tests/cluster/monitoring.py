@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from tests.cluster.cluster import ROOT, Cluster
+from testbed.driver.cluster import ROOT, Cluster
 
 RULES = ROOT / "charts/kcover-ebpf/files/alerts.yaml"
 NODE = "node1"
@@ -65,8 +65,8 @@ class Monitoring:
     def firing(self, alert: str) -> list[dict[str, str]]:
         """Labels of the alerts of that name that Alertmanager was sent and that are not resolved."""
         known = self._get(ALERTMANAGER, "/api/v2/alerts?active=true")
-        labels = [each["labels"] for each in known or []]
-        return [each for each in labels if each["alertname"] == alert]
+        labels = [item["labels"] for item in known or []]
+        return [label for label in labels if label["alertname"] == alert]
 
     def wait(self, what: Callable[[], object], timeout_s: float) -> float:
         """Ask until it is true; seconds that took. Raises AssertionError when it never was."""
@@ -109,7 +109,7 @@ def _configure(folder: Path) -> None:
         "alerting": {
             "alertmanagers": [{"static_configs": [{"targets": [ALERTMANAGER]}]}],
         },
-        "scrape_configs": [_scrape(each, folder) for each in COMPONENTS],
+        "scrape_configs": [_scrape(component, folder) for component in COMPONENTS],
     }
     (folder / "prometheus.yml").write_text(json.dumps(prometheus))
     route = {"receiver": "nowhere", "group_wait": "0s"}

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.cluster import agents as real_agents
-from tests.cluster.cluster import ROOT, Cluster
+from testbed.driver import agents as real_agents
+from testbed.driver.cluster import ROOT, Cluster
 
 RELEASE = "app.kubernetes.io/name=kcover-ebpf"
 KUBECTL = str(Path(sys.executable).with_name("kubectl-kcover"))
@@ -45,7 +45,7 @@ def inspected(cluster: Cluster, folder: Path) -> Iterator[Path]:
 def health(cluster: Cluster, node: str) -> dict[str, Any]:
     """The status of a node's health; empty while it is not reported."""
     found = cluster.get("nodehealths")
-    return next((each["status"] for each in found if each["metadata"]["name"] == node), {})
+    return next((entry["status"] for entry in found if entry["metadata"]["name"] == node), {})
 
 
 def all_pass(cluster: Cluster, names: Collection[str]) -> bool:
@@ -63,4 +63,4 @@ def listed(cluster: Cluster, node: str) -> dict[str, Any]:
     """What `kubectl kcover nodes` says about a node."""
     command = [KUBECTL, "nodes", "-o", "json", f"--kubeconfig={cluster.kubeconfig}"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return next(each for each in json.loads(done.stdout)["items"] if each["node"] == node)
+    return next(item for item in json.loads(done.stdout)["items"] if item["node"] == node)

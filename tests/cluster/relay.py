@@ -60,9 +60,9 @@ class Relay:
             listener.shutdown(socket.SHUT_RDWR)
             listener.close()
         with self._lock:
-            for each in self._open:
+            for item in self._open:
                 with contextlib.suppress(OSError):
-                    each.shutdown(socket.SHUT_RDWR)
+                    item.shutdown(socket.SHUT_RDWR)
 
     def _accept(self, listener: socket.socket) -> None:
         with contextlib.suppress(OSError):

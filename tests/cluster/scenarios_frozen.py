@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests import skips
-from tests.cluster import nodes
-from tests.cluster.cluster import Namespace, until
-from tests.cluster.crowd import Book
-from tests.cluster.fake_agent import processes
-from tests.cluster.kinds import (
+from testbed import skips
+from testbed.driver import nodes
+from testbed.driver.cluster import Namespace, until
+from testbed.driver.fake_agent import processes
+from testbed.driver.kinds import (
     KINDS,
     rank_pods,
     start,
@@ -18,7 +17,8 @@ from tests.cluster.kinds import (
     wait_until_learned,
     with_checkpoints,
 )
-from tests.cluster.restarts import policy, stopped, until_reported, wait_for_phase
+from testbed.driver.restarts import policy, stopped, until_reported, wait_for_phase
+from tests.cluster.crowd import Book
 
 TWO = KINDS["job"]
 OVER = ("Recovered", "Failed", "Refused", "Observed")

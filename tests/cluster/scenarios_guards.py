@@ -9,7 +9,8 @@ import time
 from functools import partial
 from pathlib import Path
 
-from tests.cluster.cluster import Namespace
+from testbed.driver.cluster import Namespace
+from testbed.driver.restarts import incidents, policy, recover, running, wait_for_phase, ways
 from tests.cluster.crowd import Book, Scenario
 from tests.cluster.faked_job import (
     break_rank,
@@ -18,7 +19,6 @@ from tests.cluster.faked_job import (
     started,
     uids,
 )
-from tests.cluster.restarts import incidents, policy, recover, running, wait_for_phase, ways
 
 LABEL = "kcover.io/cascading-recovery"
 BOOK = Book()
@@ -86,7 +86,7 @@ def a_second_job_waits_for_the_breaker(namespace: Namespace) -> None:
         assert first["spec"]["job"]["name"] == "demo"
         assert uids(namespace, "beside") == old["beside"]
         recover(namespace, other, 2)
-    assert [ways(each) for each in incidents(namespace)] == [["Replace"], ["Replace"]]
+    assert [ways(incident) for incident in incidents(namespace)] == [["Replace"], ["Replace"]]
     assert not uids(namespace, "beside") & old["beside"]
 
 
@@ -103,7 +103,7 @@ def a_restart_that_a_person_approves(namespace: Namespace) -> None:
         plugin(namespace, "approve", name)
         recover(namespace, fake)
     check_acted_once(namespace, old)
-    (line,) = [each for each in plugin(namespace, "list").splitlines() if name in each]
+    (line,) = [text for text in plugin(namespace, "list").splitlines() if name in text]
     assert line.split()[:3] == ["demo", "Job", "HUNG"]
     assert "Recovered" in line
 

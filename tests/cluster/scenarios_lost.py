@@ -6,12 +6,12 @@ import os
 import signal
 from typing import Any
 
-from tests import skips
-from tests.cluster.cluster import Namespace, until
+from testbed import skips
+from testbed.driver.cluster import Namespace, until
+from testbed.driver.fake_agent import is_first, processes
+from testbed.driver.kinds import KINDS, start
+from testbed.driver.restarts import incidents, policy, until_reported, wait_for_phase, ways
 from tests.cluster.crowd import Book
-from tests.cluster.fake_agent import is_first, processes
-from tests.cluster.kinds import KINDS, start
-from tests.cluster.restarts import incidents, policy, until_reported, wait_for_phase, ways
 
 TWO = KINDS["job"]
 BOOK = Book()
@@ -49,7 +49,7 @@ def a_bare_pod_is_reported_and_refused(namespace: Namespace) -> None:
 
 
 def trains(namespace: Namespace) -> bool:
-    return any(each["spec"].get("trained") for each in namespace.items("faultreports"))
+    return any(item["spec"].get("trained") for item in namespace.items("faultreports"))
 
 
 @BOOK.scenario()
@@ -65,7 +65,7 @@ def a_program_that_always_fails_is_stopped_for_good(namespace: Namespace) -> Non
     last = until(lambda: stopped_for_good(namespace), "the last incident is over")
     assert "the job stays suspended until it is resumed by hand" in last["status"]["message"]
     assert incident["metadata"]["uid"] != last["metadata"]["uid"]
-    begun = [way for each in incidents(namespace) for way in ways(each)]
+    begun = [way for entry in incidents(namespace) for way in ways(entry)]
     assert begun == ["InPlace", "Replace"]
     until(lambda: not namespace.pods(), "no pod is left")
     (job,) = namespace.get("jobs", "demo")

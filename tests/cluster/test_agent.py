@@ -23,12 +23,12 @@ from kcover_ebpf.agent.containers import Containers, is_stopped, processes
 from kcover_ebpf.api.job_kinds import ARMING_LABEL
 from kcover_ebpf.api.pods import Pod, pod_of
 from kcover_ebpf.api.rfc3339 import from_text
-from tests.cluster import agents
-from tests.cluster.agents import Agent
-from tests.cluster.cluster import JOBS, ROOT, TRAIN, Cluster, Namespace, home, until
-from tests.cluster.orders import answers
+from testbed.driver import agents
+from testbed.driver.agents import Agent
+from testbed.driver.cluster import JOBS, ROOT, TRAIN, Cluster, Namespace, home, until
+from testbed.driver.orders import answers
+from testbed.driver.restarts import incidents, moment, policy, running, wait_for_phase, ways
 from tests.cluster.relay import Relay
-from tests.cluster.restarts import incidents, moment, policy, running, wait_for_phase, ways
 
 pytestmark = [pytest.mark.needs("root", "bpf"), pytest.mark.timeout(900, func_only=True)]
 
@@ -44,7 +44,7 @@ class WatchedJob:
     agents: dict[str, Agent]
 
     def pods(self) -> list[Pod]:
-        return [pod_of(each) for each in self.namespace.pods(SELECTOR)]
+        return [pod_of(pod) for pod in self.namespace.pods(SELECTOR)]
 
     def pids(self, pod: Pod) -> set[int]:
         return processes(Containers().of_work(pod))
@@ -52,7 +52,7 @@ class WatchedJob:
     def specs(self) -> dict[str, dict[str, Any]]:
         """The reports, by node."""
         found = self.namespace.items("faultreports")
-        return {each["spec"]["node"]: each["spec"] for each in found if "job" in each["spec"]}
+        return {entry["spec"]["node"]: entry["spec"] for entry in found if "job" in entry["spec"]}
 
     def verdict(self, node: str) -> dict[str, Any]:
         found: dict[str, Any] = self.specs().get(node, {}).get("verdict", {})
@@ -128,7 +128,7 @@ def watched(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
 def victim(watched: WatchedJob) -> Iterator[tuple[Pod, int]]:
     """A worker's pod and the pid of its rank, which is let go afterwards."""
     watched.wait_for_training()
-    pod = next(each for each in watched.pods() if "worker" in each.name)
+    pod = next(other_pod for other_pod in watched.pods() if "worker" in other_pod.name)
     pid = min(watched.pids(pod))
     yield pod, pid
     with suppress(ProcessLookupError):
@@ -172,7 +172,7 @@ def test_a_minute_without_an_api_server_delays_and_doubles_nothing(
     namespace = watched.namespace
     policy(namespace, ways=["Replace"])
     namespace.ctl("label", "pytorchjob", "demo", f"{ARMING_LABEL}=true")
-    old = {each.uid for each in watched.pods()}
+    old = {other_pod.uid for other_pod in watched.pods()}
     with running(namespace, tmp_path / "controller.log", watched.relay.kubeconfig) as program:
         until(lambda: "leading" in program.log, "the controller leads")
         watched.relay.cut()
@@ -191,7 +191,7 @@ def test_a_minute_without_an_api_server_delays_and_doubles_nothing(
     assert moment(incident, "Decided") >= cut_s + 60
     assert ways(incident) == ["Replace"]
     assert len(incidents(namespace)) == 1
-    assert not old & {each.uid for each in watched.pods()}
+    assert not old & {other_pod.uid for other_pod in watched.pods()}
     namespace.ctl("label", "pytorchjob", "demo", f"{ARMING_LABEL}-")
 
 
@@ -230,7 +230,7 @@ def test_kill_ends_the_whole_gang_and_reports_go_with_the_pods(watched: WatchedJ
     bundles = [
         path for agent in watched.agents.values() for path in agent.folder.glob("*/bundles/*")
     ]
-    assert {each.name for path in bundles for each in path.iterdir()} >= {
+    assert {other_path.name for path in bundles for other_path in path.iterdir()} >= {
         "report.json",
         "threads.txt",
     }

@@ -16,12 +16,12 @@ from collections.abc import Iterator
 import pytest
 
 from kcover_ebpf.api.rfc3339 import from_text
+from testbed.driver.cluster import ROOT, Namespace
+from testbed.driver.installed import NAMESPACE, Release
+from testbed.driver.restarts import policy, wait_for_phase
+from testbed.driver.victims import has_trained, observed, ranks
 from tests.cluster import monitoring
-from tests.cluster.cluster import ROOT, Namespace
-from tests.cluster.installed import NAMESPACE, Release
 from tests.cluster.monitoring import Monitoring
-from tests.cluster.restarts import policy, wait_for_phase
-from tests.cluster.victims import has_trained, observed, ranks
 
 DASHBOARDS = ROOT / "charts/kcover-ebpf/files/dashboards"
 # No answer here, and why.
@@ -63,7 +63,7 @@ def queries(namespace: str) -> set[str]:
 
 def silent(watching: Monitoring, asked: set[str]) -> set[str]:
     """Those of the queries that answer nothing now."""
-    return {each for each in asked if not watching.query(each)}
+    return {text for text in asked if not watching.query(text)}
 
 
 @pytest.mark.timeout(1800, func_only=True)
@@ -106,10 +106,10 @@ def test_a_hang_fires_reaches_alertmanager_and_resolves(
     while (still := silent(watching, unanswered)) and time.monotonic() < deadline:
         unanswered = still
         time.sleep(2)
-    reasons = {each: name for each in still for name in NEEDS_HARDWARE if name in each}
+    reasons = {text: name for text in still for name in NEEDS_HARDWARE if name in text}
     assert still == set(reasons)
-    for each, name in sorted(reasons.items()):
-        print(f"empty: {each}: {NEEDS_HARDWARE[name]}")
+    for item, name in sorted(reasons.items()):
+        print(f"empty: {item}: {NEEDS_HARDWARE[name]}")
 
 
 def test_the_agents_see_everything_of_the_base_layer(watching: Monitoring) -> None:
@@ -121,7 +121,7 @@ def test_the_agents_see_everything_of_the_base_layer(watching: Monitoring) -> No
 
 def test_each_probe_is_attached_or_says_why_not(watching: Monitoring) -> None:
     why_not = watching.query("kcover_probe_refused")
-    assert {each["metric"]["reason"] for each in why_not} <= {
+    assert {entry["metric"]["reason"] for entry in why_not} <= {
         "no_hook", "no_driver", "no_library", "refused"
     }  # fmt: skip
     unexplained = "kcover_probe_attached == 0 unless on (node, family, probe) kcover_probe_refused"

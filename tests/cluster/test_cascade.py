@@ -12,21 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests import skips
-from tests.cluster import scenarios_guards as guards
-from tests.cluster.cluster import ROOT, Cluster, Namespace, until
-from tests.cluster.crowd import Book, Crowd, Scenario, asked_for, crowd
-from tests.cluster.faked_job import (
-    JOB,
-    ask_for_recovery,
-    break_rank,
-    check_acted_once,
-    faked,
-    started,
-    uids,
-)
-from tests.cluster.relay import Relay
-from tests.cluster.restarts import (
+from testbed import skips
+from testbed.driver.cluster import ROOT, Cluster, Namespace, until
+from testbed.driver.restarts import (
     counters,
     hang,
     incidents,
@@ -38,6 +26,18 @@ from tests.cluster.restarts import (
     wait_for_phase,
     ways,
 )
+from tests.cluster import scenarios_guards as guards
+from tests.cluster.crowd import Book, Crowd, Scenario, asked_for, crowd
+from tests.cluster.faked_job import (
+    JOB,
+    ask_for_recovery,
+    break_rank,
+    check_acted_once,
+    faked,
+    started,
+    uids,
+)
+from tests.cluster.relay import Relay
 
 pytestmark = pytest.mark.timeout(600, func_only=True)
 OVER = ("Recovered", "Failed", "Refused", "Observed")
@@ -152,7 +152,8 @@ def a_report_that_was_not_renewed_is_not_acted_on(namespace: Namespace) -> None:
     with faked(namespace) as fake:
         break_rank(namespace, fake)
         until(
-            lambda: any(each.get("suspicious") for each in reports(namespace)), "a hang is reported"
+            lambda: any(report.get("suspicious") for report in reports(namespace)),
+            "a hang is reported",
         )
     time.sleep(15)
     assert reports(namespace), "they are still there"
@@ -162,12 +163,12 @@ def a_report_that_was_not_renewed_is_not_acted_on(namespace: Namespace) -> None:
     ):
         until(lambda: "leading" in program.log, "the controller leads")
         time.sleep(10)
-        assert [ways(each) for each in incidents(namespace)] in ([], [[]])
+        assert [ways(incident) for incident in incidents(namespace)] in ([], [[]])
     assert uids(namespace) == old
 
 
 def reports(namespace: Namespace) -> list[dict[str, Any]]:
-    return [each["spec"] for each in namespace.items("faultreports")]
+    return [item["spec"] for item in namespace.items("faultreports")]
 
 
 @BOOK.scenario()
@@ -212,7 +213,7 @@ def a_job_is_restarted_in_place_and_the_one_beside_it_is_not(namespace: Namespac
         break_rank(namespace, fake)
         recover(namespace, fake)
     check_acted_once(namespace, old, "InPlace" if namespace.cluster.arms_pods else "Replace")
-    restarts = [each["status"]["containerStatuses"][0]["restartCount"] for each in namespace.pods()]
+    restarts = [pod["status"]["containerStatuses"][0]["restartCount"] for pod in namespace.pods()]
     assert restarts.count(0) == JOB.pods
     assert uids(namespace, "beside") == others
     assert counters(namespace, row, "demo") == before
@@ -222,8 +223,8 @@ def a_job_is_restarted_in_place_and_the_one_beside_it_is_not(namespace: Namespac
 
 def reported_about(namespace: Namespace) -> set[str]:
     """Kinds of what our Events are about."""
-    ours = [each for each in namespace.get("events") if each["reason"].startswith("Kcover")]
-    return {each["involvedObject"]["kind"] for each in ours}
+    ours = [event for event in namespace.get("events") if event["reason"].startswith("Kcover")]
+    return {entry["involvedObject"]["kind"] for entry in ours}
 
 
 @BOOK.scenario()

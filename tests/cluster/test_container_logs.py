@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.cluster import JOBS, Namespace, until
-from tests.cluster.installed import Release
-from tests.cluster.restarts import incidents
+from testbed.driver.cluster import JOBS, Namespace, until
+from testbed.driver.installed import Release
+from testbed.driver.restarts import incidents
 
 pytestmark = pytest.mark.timeout(900, func_only=True)
 SECRET = "hf_9dK2secret"
@@ -38,27 +38,29 @@ def job() -> str:
 
 def known(namespace: Namespace, words: str) -> dict[str, Any] | None:
     """The status of the incident that says so."""
-    found = (each.get("status", {}) for each in incidents(namespace))
-    return next((each for each in found if words in each.get("message", "")), None)
+    found = (incident.get("status", {}) for incident in incidents(namespace))
+    return next((item for item in found if words in item.get("message", "")), None)
 
 
 def test_a_bug_is_classed_and_restarted_once(namespace: Namespace, release: Release) -> None:
     release.wait_until_ready()
     namespace.apply(job())
     ended = until(lambda: known(namespace, "a bug of the program"), "it is given up", 300)
-    print(json.dumps([each.get("status", {}) for each in incidents(namespace)], indent=1))
+    print(json.dumps([incident.get("status", {}) for incident in incidents(namespace)], indent=1))
     assert "the same traceback at train.py:" in ended["message"]
     assert "at step 20 as before the restart" in ended["message"]
     assert ended["class"] == "program"
-    assert "log" in {each["kind"] for each in ended["evidence"]}
+    assert "log" in {item["kind"] for item in ended["evidence"]}
     until(lambda: known(namespace, "stays suspended until it is resumed by hand"), "it is stopped")
     (owner,) = namespace.get("jobs")
     assert owner["spec"]["suspend"] is True
-    restarts = [one for each in incidents(namespace) for one in each["status"].get("restarts", ())]
+    restarts = [
+        one for incident in incidents(namespace) for one in incident["status"].get("restarts", ())
+    ]
     assert len(restarts) == 1, "the first crash was restarted, the second one was not"
     seen = json.dumps([incidents(namespace), namespace.items("faultreports")])
     assert SECRET not in seen
     assert "sample 20" not in seen
     events = namespace.get("events")
-    assert any("[program]" in each.get("message", "") for each in events)
+    assert any("[program]" in event.get("message", "") for event in events)
     assert SECRET not in json.dumps(events)

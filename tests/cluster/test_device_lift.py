@@ -12,10 +12,13 @@ from typing import Any
 
 import pytest
 
-from kcover_ebpf.recovery.node_plan import CLEARED
-from tests import skips
-from tests.cluster.agents import Agent
-from tests.cluster.cluster import Cluster, Namespace, home, until
+from kcover_ebpf.recovery.nodes.node_plan import CLEARED
+from testbed import skips
+from testbed.driver import nvml_stub
+from testbed.driver.agents import Agent
+from testbed.driver.cluster import Cluster, Namespace, home, until
+from testbed.driver.nodes import cordoned_nodes, events_of
+from testbed.driver.restarts import policy
 from tests.cluster.devices import (
     ask,
     bring_up,
@@ -31,9 +34,6 @@ from tests.cluster.devices import (
 )
 from tests.cluster.guest_node import GuestNode
 from tests.cluster.node_health import health
-from tests.cluster.nodes import cordoned_nodes, events_of
-from tests.cluster.restarts import policy
-from tests.unit import nvml_stub
 from tests.vm.conftest import GPU
 from tests.vm.guest import Guest
 
@@ -93,7 +93,7 @@ def passes(cluster: Cluster, node: GuestNode) -> bool:
 def gpu_health(cluster: Cluster, node: GuestNode) -> dict[str, Any]:
     """The health of the first GPU by the last inspection; empty while it is not reported."""
     devices = health(cluster, node.name).get("devices", ())
-    return next((each for each in devices if each["name"] == GPU), {})
+    return next((device for device in devices if device["name"] == GPU), {})
 
 
 def rounds(cluster: Cluster, node: GuestNode) -> int:

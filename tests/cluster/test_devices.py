@@ -11,9 +11,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests import skips
-from tests.cluster.agents import Agent
-from tests.cluster.cluster import Cluster, Namespace, until
+from testbed import skips
+from testbed.driver.agents import Agent
+from testbed.driver.cluster import Cluster, Namespace, until
+from testbed.driver.nodes import cordoned_nodes
+from testbed.driver.restarts import incidents, policy
 from tests.cluster.devices import (
     DRIVER,
     OTHER,
@@ -35,8 +37,6 @@ from tests.cluster.devices import (
     spread,
 )
 from tests.cluster.guest_node import GuestNode
-from tests.cluster.nodes import cordoned_nodes
-from tests.cluster.restarts import incidents, policy
 from tests.vm.conftest import GPU
 from tests.vm.guest import RDMA_UP, Guest, idle_card
 

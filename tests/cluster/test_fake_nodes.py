@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from tests import skips
+from testbed import skips
+from testbed.driver.cluster import Namespace
 from tests.cluster import fake_nodes as fakes
-from tests.cluster.cluster import Namespace
 
 PODS = 40
 

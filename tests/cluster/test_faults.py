@@ -10,12 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests import skips
-from tests.cluster import scenarios_frozen as frozen
-from tests.cluster import scenarios_lost as lost
-from tests.cluster.cluster import JOBS, Cluster, Namespace
-from tests.cluster.crowd import Book, Crowd, asked_for, crowd
-from tests.cluster.kinds import (
+from testbed import skips
+from testbed.driver.cluster import JOBS, Cluster, Namespace
+from testbed.driver.kinds import (
     KINDS,
     process,
     rank_of,
@@ -25,14 +22,10 @@ from tests.cluster.kinds import (
     wait_until_learned,
     with_checkpoints,
 )
-from tests.cluster.restarts import (
-    counters,
-    incidents,
-    policy,
-    row_of,
-    wait_for_phase,
-    ways,
-)
+from testbed.driver.restarts import counters, incidents, policy, row_of, wait_for_phase, ways
+from tests.cluster import scenarios_frozen as frozen
+from tests.cluster import scenarios_lost as lost
+from tests.cluster.crowd import Book, Crowd, asked_for, crowd
 
 pytestmark = [
     pytest.mark.needs("root", "bpf"),
@@ -136,10 +129,10 @@ def two_pods_do_not_reach_each_other(namespace: Namespace) -> None:
     status = incident["status"]
     assert status["phase"] == "Recovered", status["timeline"]
     assert status["verdict"] == "LOST_LINK"
-    ends = {each["metadata"]["name"] for each in (one, other)}
+    ends = {entry["metadata"]["name"] for entry in (one, other)}
     named = status.get("culprit", {}).get("pod")
     assert named is None or named in ends
-    said = " ".join(each["text"] for each in status["evidence"])
+    said = " ".join(item["text"] for item in status["evidence"])
     assert one["status"]["podIP"] in said or other["status"]["podIP"] in said or named in ends
     assert ways(incident) == ["Replace"]
     wait_for_training(namespace, FOUR)

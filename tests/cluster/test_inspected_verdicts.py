@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.cluster.cluster import Cluster, Namespace, until
-from tests.cluster.installed import Release, installed
-from tests.cluster.victims import FAULTS, assert_detected, has_trained, incident_verdict, observed
+from testbed.driver.cluster import Cluster, Namespace, until
+from testbed.driver.installed import Release, installed
+from testbed.driver.victims import FAULTS, assert_detected, has_trained, incident_verdict, observed
 
 pytestmark = pytest.mark.timeout(1800, func_only=True)
 QUIET_S = 60.0
@@ -30,7 +30,7 @@ class Watched:
     def rounds(self) -> dict[str, str]:
         """By node, the time of its last inspection."""
         found = self.release.cluster.get("nodehealths")
-        return {each["metadata"]["name"]: each["status"]["time"] for each in found}
+        return {entry["metadata"]["name"]: entry["status"]["time"] for entry in found}
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["inspects", "never-inspects"])

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.cluster import Cluster, Namespace, until
-from tests.cluster.installed import NAMESPACE, Release, installed
-from tests.cluster.victims import FAULTS, assert_detected, has_trained, hurt, observed
+from testbed.driver.cluster import Cluster, Namespace, until
+from testbed.driver.installed import NAMESPACE, Release, installed
+from testbed.driver.victims import FAULTS, assert_detected, has_trained, hurt, observed
 
 pytestmark = pytest.mark.timeout(1800, func_only=True)
 
@@ -67,9 +67,13 @@ def profile(request: pytest.FixtureRequest, cluster: Cluster, image: str) -> Any
         yield release
         # the kubelet has asked for /healthz every few seconds meanwhile
         pods = json.loads(release.ctl("get", "pods", "--output=json"))["items"]
-        started = [each for pod in pods for each in pod["status"]["containerStatuses"]]
+        started = [
+            container_status
+            for pod in pods
+            for container_status in pod["status"]["containerStatuses"]
+        ]
         assert started
-        assert not [each["name"] for each in started if each["restartCount"]]
+        assert not [item["name"] for item in started if item["restartCount"]]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -96,11 +100,11 @@ def test_a_trace_through_the_pod_has_python_native_and_kernel_frames(
     assert done.returncode == 1, done.stdout + done.stderr
     seen = json.loads(done.stdout)
     assert (seen["cause"], seen["culprit"]["pod"]) == ("stopped", pod)
-    assert {len(each["python"]) > 0 for each in seen["stacks"]} == {True}
-    native = [frame for each in seen["stacks"] for frame in each["native"]]
+    assert {len(stack["python"]) > 0 for stack in seen["stacks"]} == {True}
+    native = [frame for stack in seen["stacks"] for frame in stack["native"]]
     assert any(frame.endswith("(libc.so.6)") for frame in native), native
     assert any("(libtorch" in frame for frame in native), native
-    blind = [each for each in seen["unobserved"] if "native frames" in each]
+    blind = [item for item in seen["unobserved"] if "native frames" in item]
     assert blind == []
-    privileged = any(each["kernel"] for each in seen["stacks"])
-    assert privileged or any("kernel frames" in each for each in seen["unobserved"])
+    privileged = any(stack["kernel"] for stack in seen["stacks"])
+    assert privileged or any("kernel frames" in item for item in seen["unobserved"])

@@ -20,10 +20,9 @@ from typing import Any
 
 import pytest
 
-from kcover_ebpf.recovery.methods import at
-from tests.cluster.cluster import Cluster, Namespace
-from tests.cluster.crowd import AT_ONCE, Crowd, Scenario, asked_for, crowd
-from tests.cluster.kinds import (
+from kcover_ebpf.recovery.restart.methods import at
+from testbed.driver.cluster import Cluster, Namespace
+from testbed.driver.kinds import (
     KINDS,
     Kind,
     process,
@@ -34,7 +33,7 @@ from tests.cluster.kinds import (
     wait_for_training,
     wait_until_learned,
 )
-from tests.cluster.restarts import (
+from testbed.driver.restarts import (
     counters,
     incidents,
     moment,
@@ -44,6 +43,7 @@ from tests.cluster.restarts import (
     wait_for_phase,
     ways,
 )
+from tests.cluster.crowd import AT_ONCE, Crowd, Scenario, asked_for, crowd
 
 pytestmark = [
     pytest.mark.needs("root", "bpf"),
@@ -99,13 +99,13 @@ def restart_whole(name: str, restart_in_place: bool, namespace: Namespace) -> No
         taken.append(times(name, way, incident))
         assert state(namespace, kind) == before
     for way in chosen:
-        of_way = [each for each in taken if each["way"] == way]
+        of_way = [entry for entry in taken if entry["way"] == way]
         print(json.dumps({key: median_of(of_way, key) for key in of_way[0]}))
 
 
 def median_of(taken: list[dict[str, Any]], key: str) -> object:
     """Of the figures of several rounds; what is no figure is the same in all of them."""
-    values = [each[key] for each in taken]
+    values = [entry[key] for entry in taken]
     return values[0] if isinstance(values[0], str) else round(median(values), 2)
 
 
@@ -145,7 +145,10 @@ def times(name: str, way: str, incident: dict[str, Any]) -> dict[str, Any]:
 
 def restarts(pod: dict[str, Any]) -> int:
     """Restarts of a pod's containers."""
-    return sum(each["restartCount"] for each in pod["status"].get("containerStatuses", ()))
+    return sum(
+        container_status["restartCount"]
+        for container_status in pod["status"].get("containerStatuses", ())
+    )
 
 
 def state(namespace: Namespace, kind: Kind) -> dict[str, object]:
@@ -153,15 +156,15 @@ def state(namespace: Namespace, kind: Kind) -> dict[str, object]:
     row = row_of(kind.api_version, kind.kind)
     (top,) = namespace.get(kind.plural, "demo")
     held = [top, *(namespace.get("workloads.kueue.x-k8s.io") if kind.queued else ())]
-    marks = [each["metadata"].get("annotations", {}).get("kcover.io/suspended-by") for each in held]
+    marks = [item["metadata"].get("annotations", {}).get("kcover.io/suspended-by") for item in held]
     # of a list of parts, such as a TrainJob's, what failed counts; who is ready changes by the moment
     counted = {
-        name: [each.get("failed") for each in value] if isinstance(value, list) else value
+        name: [item.get("failed") for item in value] if isinstance(value, list) else value
         for name, value in counters(namespace, row, "demo").items()
     }
     return {
         **counted,
         "suspended": bool(row.suspend and at(top, row.suspend)),
-        "inactive": [at(each, ("spec", "active")) is False for each in held],
+        "inactive": [at(item, ("spec", "active")) is False for item in held],
         "suspended by us": marks,
     }

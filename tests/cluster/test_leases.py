@@ -8,18 +8,12 @@ from pathlib import Path
 import pytest
 
 from kcover_ebpf.api.fault_report import report_of, written_s
-from kcover_ebpf.cluster.gang_snapshot import ReceivedReport, confirmed
-from tests.cluster.cluster import Cluster, Namespace, until
-from tests.cluster.installed import NAMESPACE, Release, installed
-from tests.cluster.orders import (
-    ByHand,
-    leases_of,
-    reports_of,
-    session_of,
-    without_controllers,
-)
-from tests.cluster.restarts import hang, wait_for_phase
-from tests.cluster.victims import JOB, observed
+from kcover_ebpf.gang.gang_snapshot import ReceivedReport, confirmed
+from testbed.driver.cluster import Cluster, Namespace, until
+from testbed.driver.installed import NAMESPACE, Release, installed
+from testbed.driver.orders import ByHand, leases_of, reports_of, session_of, without_controllers
+from testbed.driver.restarts import hang, wait_for_phase
+from testbed.driver.victims import JOB, observed
 
 pytestmark = pytest.mark.timeout(900, func_only=True)
 LABEL, _, NAME = JOB.partition("=")
@@ -28,9 +22,9 @@ LABEL, _, NAME = JOB.partition("=")
 def watched(namespace: Namespace) -> set[str]:
     """Start a job that trains on all nodes, and wait until their agents report it; the nodes."""
     observed(namespace)
-    nodes = {each["spec"]["nodeName"] for each in namespace.pods(JOB)}
+    nodes = {pod["spec"]["nodeName"] for pod in namespace.pods(JOB)}
     until(
-        lambda: {each["node"] for each in reports_of(namespace) if each.get("trained")} == nodes,
+        lambda: {entry["node"] for entry in reports_of(namespace) if entry.get("trained")} == nodes,
         "the agents report that it trains",
     )
     return nodes
@@ -51,7 +45,7 @@ def test_an_answer_to_an_order_comes_in_the_lease(
         order = by_hand(release, namespace, tmp_path).order("leased", "Resume")
         leases = leases_of(namespace.cluster, NAMESPACE)
         assert {
-            node: {each.order: each.result.value for each in leases[node].acks}.get(order)
+            node: {ack.order: ack.result.value for ack in leases[node].acks}.get(order)
             for node in nodes
         } == dict.fromkeys(nodes, "Done")
 
@@ -93,17 +87,17 @@ def test_where_leases_are_refused_reports_say_everything(
     with installed(cluster, image, "admission.validating=false") as release:
         release.wait_until_ready()
         nodes = watched(namespace)
-        before = {each["node"]: each["sequence"] for each in reports_of(namespace)}
+        before = {entry["node"]: entry["sequence"] for entry in reports_of(namespace)}
         with without_controllers(release, namespace):
             order = by_hand(release, namespace, tmp_path).order("plain", "Resume")
         assert leases_of(cluster, NAMESPACE) == {}
-        reports = {each["node"]: each for each in reports_of(namespace)}
+        reports = {entry["node"]: entry for entry in reports_of(namespace)}
         assert reports.keys() == nodes
-        for each in reports.values():
-            assert order in {ack["order"] for ack in each["acks"]}
+        for report in reports.values():
+            assert order in {ack["order"] for ack in report["acks"]}
         until(
             lambda: all(
-                each["sequence"] > before[each["node"]] + 1 for each in reports_of(namespace)
+                entry["sequence"] > before[entry["node"]] + 1 for entry in reports_of(namespace)
             ),
             "reports are repeated though nothing is new",
         )

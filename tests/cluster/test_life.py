@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.cluster import ROOT
-from tools.cluster import cgroups, state
-from tools.cluster.layout import Bed
+from testbed.cluster import cgroups, state
+from testbed.cluster.layout import Bed
+from testbed.driver.cluster import ROOT
 
 NAME = "life"
 TESTBED = str(ROOT / "tools/testbed")

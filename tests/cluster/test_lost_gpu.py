@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.cluster import agents
-from tests.cluster.cluster import ROOT, Cluster, Namespace, until
+from testbed.driver import agents
+from testbed.driver.cluster import ROOT, Cluster, Namespace, until
+from testbed.driver.restarts import policy
 from tests.cluster.devices import (
     check_cordoned,
     check_replaced,
@@ -27,7 +28,6 @@ from tests.cluster.devices import (
     spread,
 )
 from tests.cluster.guest_node import GuestNode
-from tests.cluster.restarts import policy
 from tests.vm.conftest import GPU
 from tests.vm.guest import gpu_slot
 
@@ -72,7 +72,7 @@ def test_a_lost_gpu_that_several_ranks_hold_names_the_node_and_no_rank(
     until(lambda: fatal(cluster, node) == [(GPU, "xid_79", uids)], "the agent reports", 180)
     status = check_replaced(namespace, node, GPU)
     assert not {"rank", "pod", "pid"} & status["culprit"].keys()
-    said = [each["text"] for each in status["evidence"]]
+    said = [item["text"] for item in status["evidence"]]
     assert any("fallen off the bus" in text for text in said), said
     assert any(f"{len(uids)} processes of the job have {GPU} open" in text for text in said), said
     check_cordoned(cluster, node, "xid_79")

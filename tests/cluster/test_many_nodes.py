@@ -19,14 +19,14 @@ from typing import Any
 
 import pytest
 
-from tests import skips
-from tests.cluster.agents import Agent
-from tests.cluster.cluster import JOBS, ROOT, Cluster, Namespace, home, until
-from tests.cluster.kinds import KINDS, replaced, sized, wait_until_learned
+from testbed import skips
+from testbed.driver.agents import Agent
+from testbed.driver.cluster import JOBS, ROOT, Cluster, Namespace, home, until
+from testbed.driver.kinds import KINDS, replaced, sized, wait_until_learned
+from testbed.driver.restarts import incidents, moment, policy, running, wait_for_phase, ways
+from testbed.driver.victims import JOB, incident_verdict, ranks
+from testbed.workloads import gpu_styles
 from tests.cluster.relay import Relay
-from tests.cluster.restarts import incidents, moment, policy, running, wait_for_phase, ways
-from tests.cluster.victims import JOB, incident_verdict, ranks
-from tools.workloads import gpu_styles
 
 pytestmark = [
     pytest.mark.needs("root", "bpf", "gcc"),
@@ -35,7 +35,7 @@ pytestmark = [
 ]
 NODES = 4
 OVER = ("Recovered", "Failed", "Refused", "Observed")
-PROGRAM = "tests/faults/far_rank.py"
+PROGRAM = "testbed/faults/far_rank.py"
 INDEX = "batch.kubernetes.io/job-completion-index"
 APART = f"""      affinity:
         podAntiAffinity:
@@ -75,8 +75,8 @@ class FarJob:
         new.rename(self.folder / "fault")
 
     def _forget_first_steps(self) -> None:
-        for each in self.folder.glob("first-*"):
-            each.unlink()
+        for path in self.folder.glob("first-*"):
+            path.unlink()
 
     def steps(self) -> int:
         """So many steps have all ranks launched."""
@@ -87,7 +87,8 @@ class FarJob:
         """Restarts of each pod, by uid."""
         return {
             pod["metadata"]["uid"]: sum(
-                each["restartCount"] for each in pod["status"].get("containerStatuses", ())
+                container_status["restartCount"]
+                for container_status in pod["status"].get("containerStatuses", ())
             )
             for pod in self.namespace.pods(JOB)
         }
@@ -96,7 +97,7 @@ class FarJob:
         """The whole job trains again, and it was reported."""
         status = incident["status"]
         assert status["phase"] == "Recovered", status["timeline"]
-        firsts = [float(each.read_text()) for each in self.folder.glob("first-*")]
+        firsts = [float(path.read_text()) for path in self.folder.glob("first-*")]
         assert len(firsts) == NODES
         after_s = moment(incident, "Recovered") - max(firsts)
         print(f"rank {rank}: reported as recovered {after_s:.1f} s after the last first step")
@@ -135,9 +136,9 @@ def watched(
 def shared(folder: Path) -> Path:
     """What all ranks see: the program, the stub's library, memory."""
     found = folder / "shared"
-    for each in (PROGRAM, "tests/unit/fake_ras_server.py"):
-        (found / each).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / each, found / each)
+    for text in (PROGRAM, "testbed/driver/fake_ras_server.py"):
+        (found / text).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / text, found / text)
     (found / "memory").write_bytes(bytes(4096))
     gpu_styles.build(gpu_styles.CUDA, found)
     return found
@@ -271,7 +272,7 @@ def test_a_stopped_rank_whose_agent_is_dead_does_not_block_its_gang_for_ever(
         far.agents[node].kill()
         far.stop(0)
         seen = until(lambda: incident_verdict(namespace), "a verdict", 200)
-        assert any(f"node {node} did not report" in each for each in seen["unobserved"]), seen
+        assert any(f"node {node} did not report" in item for item in seen["unobserved"]), seen
         incident = wait_for_phase(namespace, (*OVER, "Recovering"), timeout_s=300)
         assert ways(incident)
         assert not {"rank", "pod", "node"} & incident["status"].get("culprit", {}).keys()

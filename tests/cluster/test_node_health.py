@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from kcover_ebpf.recovery.node_health import OFFENCES
-from tests.cluster.cluster import ROOT, Cluster, Namespace, home, until
-from tests.cluster.installed import NAMESPACE, installed
+from kcover_ebpf.recovery.nodes.node_health import OFFENCES
+from testbed.driver.cluster import ROOT, Cluster, Namespace, home, until
+from testbed.driver.installed import NAMESPACE, installed
+from testbed.driver.nodes import all_uncordoned, cordoned_nodes, events_of, inside
+from testbed.driver.restarts import policy
 from tests.cluster.node_health import (
     CHECK,
     KUBECTL,
@@ -26,8 +28,6 @@ from tests.cluster.node_health import (
     listed,
     of_node,
 )
-from tests.cluster.nodes import all_uncordoned, cordoned_nodes, events_of, inside
-from tests.cluster.restarts import policy
 
 pytestmark = [pytest.mark.needs("root", "bpf"), pytest.mark.timeout(900, func_only=True)]
 CLEAN_ROUNDS = 2
@@ -52,7 +52,11 @@ def operators(cluster: Cluster) -> Iterator[Namespace]:
 
 def condition(cluster: Cluster, node: str) -> str:
     conditions = of_node(cluster, node)["status"]["conditions"]
-    found = [each for each in conditions if each["type"] == "KcoverInspectionFailed"]
+    found = [
+        other_condition
+        for other_condition in conditions
+        if other_condition["type"] == "KcoverInspectionFailed"
+    ]
     return f"{found[0]['status']}: {found[0]['message']}" if found else ""
 
 
@@ -81,7 +85,7 @@ def test_a_node_fails_an_inspection_and_is_back_at_work_by_itself(
     cluster: Cluster, operators: Namespace, broken: Path
 ) -> None:
     policy(operators, node={"inspection": "All", "cleanRounds": CLEAN_ROUNDS})
-    names = sorted(each["metadata"]["name"] for each in cluster.get("nodes"))
+    names = sorted(entry["metadata"]["name"] for entry in cluster.get("nodes"))
     node, other = names[0], names[-1]
     until(lambda: all_pass(cluster, names), "all nodes are inspected, and pass")
     cluster.run("annotate", "node", node, f"{OFFENCES}-")
@@ -115,7 +119,7 @@ def test_the_chart_and_its_permissions_suffice(cluster: Cluster, image: str) -> 
         f"agent.inspection.checks={{{CHECK}}}",
         f"agent.inspection.plugins.probe={PROBE.format(STATE + '/broken')}",
     )
-    node = min(each["metadata"]["name"] for each in cluster.get("nodes"))
+    node = min(entry["metadata"]["name"] for entry in cluster.get("nodes"))
     with all_uncordoned(cluster), installed(cluster, image, *values) as release:
         release.wait_until_ready()
         policy(Namespace(cluster, NAMESPACE), node={"inspection": "All", "cleanRounds": 2})

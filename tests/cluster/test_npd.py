@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.cluster import Cluster, Namespace, home, until
+from bench.peerbench import daemons
+from testbed.driver.cluster import Cluster, Namespace, home, until
+from testbed.driver.nodes import cordoned_nodes
+from testbed.driver.restarts import policy
 from tests.cluster.node_health import all_pass, health, inspected, of_node
-from tests.cluster.nodes import cordoned_nodes
-from tests.cluster.restarts import policy
-from tools.peerbench import daemons
 
 pytestmark = [pytest.mark.needs("root", "bpf", "go"), pytest.mark.timeout(900, func_only=True)]
 THEIRS = "KernelDeadlock"
@@ -64,7 +64,7 @@ def detecting(
 
 def theirs(cluster: Cluster, node: str) -> dict[str, Any]:
     conditions = of_node(cluster, node)["status"]["conditions"]
-    return next((each for each in conditions if each["type"] == THEIRS), {})
+    return next((condition for condition in conditions if condition["type"] == THEIRS), {})
 
 
 def writers(cluster: Cluster, node: str) -> set[str]:
@@ -72,9 +72,9 @@ def writers(cluster: Cluster, node: str) -> set[str]:
     (raw,) = cluster.get("nodes", node, "--show-managed-fields")
     key = f'k:{{"type":"{THEIRS}"}}'
     return {
-        each["manager"]
-        for each in raw["metadata"]["managedFields"]
-        if key in each["fieldsV1"].get("f:status", {}).get("f:conditions", {})
+        managed_field["manager"]
+        for managed_field in raw["metadata"]["managedFields"]
+        if key in managed_field["fieldsV1"].get("f:status", {}).get("f:conditions", {})
     }
 
 
@@ -95,7 +95,7 @@ def taint_holds_it_back(
         rounds = clean_rounds(cluster, node)
         until(lambda: clean_rounds(cluster, node) >= rounds + 8, "as many once more")
         assert cordoned_nodes(cluster) == {node}, "NVIDIA's taint is evidence, too"
-        taints = {each["key"] for each in of_node(cluster, node)["spec"]["taints"]}
+        taints = {taint["key"] for taint in of_node(cluster, node)["spec"]["taints"]}
         assert TAINT in taints
         cluster.ctl("taint", "node", node, f"{TAINT}-")
         until(lambda: not cordoned_nodes(cluster), "the node is at work again")
@@ -109,7 +109,7 @@ def test_a_node_that_it_calls_bad_is_not_uncordoned_and_its_condition_is_its_own
 ) -> None:
     del namespace
     operators = Namespace(cluster, home(cluster))
-    names = sorted(each["metadata"]["name"] for each in cluster.get("nodes"))
+    names = sorted(entry["metadata"]["name"] for entry in cluster.get("nodes"))
     node = names[0]
     try:
         with inspected(cluster, tmp_path) as broken:

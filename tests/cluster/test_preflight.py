@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from kcover_ebpf.api import preflight
-from tests.cluster.cluster import JOBS, ROOT, Cluster, Namespace, until
-from tests.cluster.installed import installed
-from tests.cluster.kinds import sized
-from tests.cluster.nodes import cordoned_nodes, inside
-from tests.cluster.restarts import incidents, wait_for_phase, ways
+from testbed.driver.cluster import JOBS, ROOT, Cluster, Namespace, until
+from testbed.driver.installed import installed
+from testbed.driver.kinds import sized
+from testbed.driver.nodes import cordoned_nodes, inside
+from testbed.driver.restarts import incidents, wait_for_phase, ways
 
 pytestmark = [pytest.mark.timeout(900, func_only=True)]
 CHECK = "plugin/probe"
@@ -45,16 +45,19 @@ if world.rank == 0:
 
 def result(cluster: Cluster, node: str) -> str:
     """Of the node's last inspection."""
-    found = {each["metadata"]["name"]: each["status"] for each in cluster.get("nodehealths")}
+    found = {
+        nodehealth["metadata"]["name"]: nodehealth["status"]
+        for nodehealth in cluster.get("nodehealths")
+    }
     return str(found.get(node, {}).get("result"))
 
 
 def ends(pod: dict[str, Any], container: str = preflight.CONTAINER) -> list[int]:
     """How the preflight of a pod ended so far."""
     statuses = pod.get("status", {}).get("initContainerStatuses", ())
-    (mine,) = [each for each in statuses if each["name"] == container] or [{}]
+    (mine,) = [status for status in statuses if status["name"] == container] or [{}]
     states = (mine.get("state", {}), mine.get("lastState", {}))
-    return [each["terminated"]["exitCode"] for each in states if "terminated" in each]
+    return [state["terminated"]["exitCode"] for state in states if "terminated" in state]
 
 
 @pytest.mark.needs("root")
@@ -64,7 +67,7 @@ def test_a_preflight_that_fails_moves_the_job(
 ) -> None:
     cluster = namespace.cluster
     cluster.ctl("apply", f"--filename={ROOT / 'charts/kcover-ebpf/crds'}")
-    names = sorted(each["metadata"]["name"] for each in cluster.get("nodes"))
+    names = sorted(node["metadata"]["name"] for node in cluster.get("nodes"))
     bad = names[0]
     with installed(cluster, image, *VALUES) as release:
         release.wait_until_ready()
@@ -84,11 +87,11 @@ def test_a_preflight_that_fails_moves_the_job(
             assert "the licence is gone" in status["evidence"][0]["text"]
             assert ways(incident) == ["Replace"]
             pods = [
-                each for each in namespace.pods(JOB) if "deletionTimestamp" not in each["metadata"]
+                pod for pod in namespace.pods(JOB) if "deletionTimestamp" not in pod["metadata"]
             ]
-            assert {each["spec"]["nodeName"] for each in pods} == set(names[1:])
-            assert {each["spec"]["restartPolicy"] for each in pods} == {restart_policy}
-            assert [ends(each) for each in pods] == [[0]] * 2
+            assert {pod["spec"]["nodeName"] for pod in pods} == set(names[1:])
+            assert {pod["spec"]["restartPolicy"] for pod in pods} == {restart_policy}
+            assert [ends(pod) for pod in pods] == [[0]] * 2
             (job,) = namespace.get("jobs")
             assert job["status"].get("failed", 0) == 0, "its back-off, which is 0, is not spent"
             assert cordoned_nodes(cluster) == {bad}
@@ -122,7 +125,7 @@ def said(namespace: Namespace, pod: str) -> str:
 
 def placed(namespace: Namespace) -> list[str]:
     """The node of each pod that has one."""
-    return [each["spec"]["nodeName"] for each in namespace.pods(JOB) if "nodeName" in each["spec"]]
+    return [pod["spec"]["nodeName"] for pod in namespace.pods(JOB) if "nodeName" in pod["spec"]]
 
 
 BANDWIDTH = ("admission.preflight=true", "admission.bandwidth=true")
@@ -134,10 +137,10 @@ def test_a_job_that_finds_a_slow_node_is_moved_before_it_starts(
 ) -> None:
     cluster = namespace.cluster
     cluster.ctl("apply", f"--filename={ROOT / 'charts/kcover-ebpf/crds'}")
-    names = sorted(each["metadata"]["name"] for each in cluster.get("nodes"))
+    names = sorted(node["metadata"]["name"] for node in cluster.get("nodes"))
     with installed(cluster, image, *BANDWIDTH) as release:
         release.wait_until_ready()
-        others = [each for each in names if each != names[1]]
+        others = [name for name in names if name != names[1]]
         try:
             cluster.ctl("cordon", *others)
             namespace.apply(measuring(namespace, names[1]))
@@ -151,11 +154,11 @@ def test_a_job_that_finds_a_slow_node_is_moved_before_it_starts(
         assert status["culprit"]["node"] == names[1]
         assert "the job's own bandwidth check" in status["evidence"][0]["text"]
         assert ways(incident) == ["Replace"]
-        pods = [each for each in namespace.pods(JOB) if "deletionTimestamp" not in each["metadata"]]
+        pods = [pod for pod in namespace.pods(JOB) if "deletionTimestamp" not in pod["metadata"]]
         assert len(pods) == 3
-        assert names[1] not in {each["spec"]["nodeName"] for each in pods}
-        assert [ends(each, preflight.BANDWIDTH) for each in pods] == [[0]] * 3
-        assert {said(namespace, each["metadata"]["name"]) for each in pods} == {
+        assert names[1] not in {pod["spec"]["nodeName"] for pod in pods}
+        assert [ends(pod, preflight.BANDWIDTH) for pod in pods] == [[0]] * 3
+        assert {said(namespace, pod["metadata"]["name"]) for pod in pods} == {
             "bandwidth: pass: 3 pods: 180 GB/s, floor 100\n"
         }
         (job,) = namespace.get("jobs")
@@ -172,7 +175,7 @@ def test_a_measurement_that_hangs_does_not_block_the_job(namespace: Namespace, i
         namespace.apply(measuring(namespace, "", hangs=True))
         namespace.wait_for_steps(JOB, 3, 3, 400)
         pods = namespace.pods(JOB)
-        assert [ends(each, preflight.BANDWIDTH) for each in pods] == [[0]] * 3
+        assert [ends(pod, preflight.BANDWIDTH) for pod in pods] == [[0]] * 3
         assert "all_reduce_perf did not end within 90 s" in said(
             namespace, pods[0]["metadata"]["name"]
         )

@@ -8,10 +8,10 @@ import time
 import pytest
 
 from kcover_ebpf.api.rfc3339 import from_text
-from tests.cluster.agents import Agent
-from tests.cluster.cluster import Namespace, until
-from tests.cluster.kinds import KINDS, rank_pods, start, wait_for_training, wait_until_learned
-from tests.cluster.restarts import incidents, policy, stopped, wait_for_phase, ways
+from testbed.driver.agents import Agent
+from testbed.driver.cluster import Namespace, until
+from testbed.driver.kinds import KINDS, rank_pods, start, wait_for_training, wait_until_learned
+from testbed.driver.restarts import incidents, policy, stopped, wait_for_phase, ways
 
 pytestmark = [pytest.mark.needs("root", "bpf"), pytest.mark.timeout(600, func_only=True)]
 FOUR = KINDS["pytorchjob"]
@@ -27,8 +27,8 @@ def lives(namespace: Namespace) -> dict[str, int]:
 
 def reported(namespace: Namespace, node: str) -> float:
     """When the agent of a node reported the job last; unix seconds, 0 where it never did."""
-    found = [each["spec"] for each in namespace.items("faultreports") if "job" in each["spec"]]
-    return max((from_text(each["time"]) for each in found if each["node"] == node), default=0.0)
+    found = [item["spec"] for item in namespace.items("faultreports") if "job" in item["spec"]]
+    return max((from_text(item["time"]) for item in found if item["node"] == node), default=0.0)
 
 
 @pytest.mark.usefixtures("controller", "restart_in_place")

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from kcover_ebpf.recovery.node_health import OFFENCES
-from tests import skips
-from tests.cluster.cluster import Cluster, Namespace, home, until
+from kcover_ebpf.recovery.nodes.node_health import OFFENCES
+from testbed import skips
+from testbed.driver.cluster import Cluster, Namespace, home, until
+from testbed.driver.nodes import cordoned_nodes, still
+from testbed.driver.restarts import policy
 from tests.cluster.node_health import all_pass, health, inspected, listed
-from tests.cluster.nodes import cordoned_nodes, still
-from tests.cluster.restarts import policy
 
 pytestmark = [pytest.mark.needs("root", "bpf"), pytest.mark.timeout(900, func_only=True)]
 DRIVER, NAME, GPUS = "gpu.example.com", "kcover-test-others", "nvidia.com/gpu"
@@ -45,7 +45,7 @@ def taints(cluster: Cluster) -> list[tuple[str, str]]:
     """On the GPU in the slice."""
     (raw,) = cluster.get("resourceslices", NAME)
     (device,) = raw["spec"]["devices"]
-    return [(each["key"], each["effect"]) for each in device.get("taints", ())]
+    return [(taint["key"], taint["effect"]) for taint in device.get("taints", ())]
 
 
 def count_gpus(cluster: Cluster, node: str, healthy: int | None) -> None:
@@ -76,7 +76,7 @@ def waits_for(cluster: Cluster, node: str, *signals: str) -> None:
 @pytest.fixture
 def node(cluster: Cluster) -> Iterator[str]:
     """A node with a GPU that its driver has tainted."""
-    name = min(each["metadata"]["name"] for each in cluster.get("nodes"))
+    name = min(entry["metadata"]["name"] for entry in cluster.get("nodes"))
     cluster.run(
         "annotate", "node", name, f"{OFFENCES}-"
     )  # each earlier time doubles what is needed
@@ -98,7 +98,7 @@ def test_a_node_waits_for_what_others_say_of_its_gpus(
 ) -> None:
     del namespace
     operators = Namespace(cluster, home(cluster))
-    names = [each["metadata"]["name"] for each in cluster.get("nodes")]
+    names = [entry["metadata"]["name"] for entry in cluster.get("nodes")]
     try:
         with inspected(cluster, tmp_path) as broken:
             until(lambda: all_pass(cluster, names), "all nodes are inspected, and pass")

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from tests.cluster.cluster import Cluster, ClusterError, Namespace, home, until
-from tests.cluster.restarts import ways
-from tests.cluster.slow_rank import LEARNED_S, SlowRank
+from testbed.driver.cluster import Cluster, ClusterError, Namespace, home, until
+from testbed.driver.restarts import ways
+from testbed.driver.slow_rank import LEARNED_S, SlowRank
 
 pytestmark = [
     pytest.mark.needs("root", "bpf"),

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.cluster import Namespace, until
-from tests.cluster.fake_agent import processes
-from tests.cluster.installed import NAMESPACE, Release, installed
-from tests.cluster.orders import ByHand, reports_of, scale, session_of
-from tests.cluster.restarts import stopped
-from tests.cluster.victims import JOB, observed, ranks
+from testbed.driver.cluster import Namespace, until
+from testbed.driver.fake_agent import processes
+from testbed.driver.installed import NAMESPACE, Release, installed
+from testbed.driver.orders import ByHand, reports_of, scale, session_of
+from testbed.driver.restarts import stopped
+from testbed.driver.victims import JOB, observed, ranks
 
 pytestmark = pytest.mark.timeout(900, func_only=True)
 _AGENTS = "--selector=app.kubernetes.io/component=agent"
@@ -21,9 +21,9 @@ _AGENTS = "--selector=app.kubernetes.io/component=agent"
 def stop_all(release: Release, namespace: Namespace, folder: Path) -> set[int]:
     """Have a training stopped on all of its nodes, as before a restart in place; the pids of its ranks."""
     observed(namespace)
-    nodes = {each["spec"]["nodeName"] for each in namespace.pods(JOB)}
+    nodes = {pod["spec"]["nodeName"] for pod in namespace.pods(JOB)}
     until(
-        lambda: {each["node"] for each in reports_of(namespace) if each.get("trained")} == nodes,
+        lambda: {entry["node"] for entry in reports_of(namespace) if entry.get("trained")} == nodes,
         "the agents report that it trains",
     )
     scale(release, 0)
@@ -39,7 +39,7 @@ def stop_all(release: Release, namespace: Namespace, folder: Path) -> set[int]:
 def agents_of(release: Release) -> list[int]:
     """The processes of the agents that run."""
     pods = release.cluster.get("pods", f"--namespace={NAMESPACE}", _AGENTS)
-    return [pid for each in pods for pid in processes(each["metadata"]["uid"])]
+    return [pid for pod in pods for pid in processes(pod["metadata"]["uid"])]
 
 
 def gone(pids: list[int]) -> bool:

@@ -23,10 +23,10 @@ from urllib.parse import urlencode
 
 import pytest
 
-from tests.cluster.cluster import ROOT, Cluster, Namespace, home, until
-from tests.cluster.restarts import running
-from tests.cluster.victims import JOB, observed, ranks
-from tests.unit import nvml_stub
+from testbed.driver import nvml_stub
+from testbed.driver.cluster import ROOT, Cluster, Namespace, home, until
+from testbed.driver.restarts import running
+from testbed.driver.victims import JOB, observed, ranks
 from tests.unit.dcgm_pages import page
 
 pytestmark = [
@@ -134,7 +134,7 @@ def training(namespace: Namespace) -> tuple[str, int, str]:
     cluster.ctl("apply", f"--filename={ROOT / 'charts/kcover-ebpf/crds'}")
     observed(namespace)
     name, pid = min(ranks(namespace).items())
-    nodes = {each["metadata"]["name"]: each["spec"]["nodeName"] for each in namespace.pods(JOB)}
+    nodes = {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in namespace.pods(JOB)}
     return name, pid, nodes[name]
 
 
@@ -169,7 +169,7 @@ def test_series_of_gpus_and_pods_join_those_of_dcgm_exporter(
         assert ask(port, "kcover_gpu_unanswered == 1") == []
         script.write_text(busy + "utilization 0 hang\n")
         stuck = until(lambda: ask(port, "kcover_gpu_unanswered == 1"), "one GPU hangs")
-        assert [each["metric"]["gpu"] for each in stuck] == ["0"]
+        assert [entry["metric"]["gpu"] for entry in stuck] == ["0"]
         (other,) = ask(port, 'kcover_gpu_utilization_ratio{gpu="1"}')
         assert other["value"][1] == "0", "the other one is still read"
 
@@ -181,8 +181,8 @@ def test_the_owner_of_a_pod_that_does_nothing_with_its_gpu_finds_an_event(
     script = tmp_path / "script"
     script.write_text(f"process 0 {pid}\nprocess_mib 0 4096\nutilization 0 0\nmemory_mib 0 4096\n")
     stopped = list(ranks(namespace).values())
-    for each in stopped:
-        os.kill(each, signal.SIGSTOP)  # or they would use CPUs
+    for number in stopped:
+        os.kill(number, signal.SIGSTOP)  # or they would use CPUs
     try:
         with (
             running(namespace, tmp_path / "controller.log"),
@@ -190,12 +190,12 @@ def test_the_owner_of_a_pod_that_does_nothing_with_its_gpu_finds_an_event(
         ):
             (event,) = until(lambda: about_idle_gpus(namespace), "an Event about the pod")
     finally:
-        for each in stopped:
-            os.kill(each, signal.SIGCONT)
+        for number in stopped:
+            os.kill(number, signal.SIGCONT)
     assert event["involvedObject"]["name"] == name
     assert event["type"] == "Normal"
     assert event["message"].startswith(f"no kernel has run on GPU {UUID} of this pod for ")
 
 
 def about_idle_gpus(namespace: Namespace) -> list[dict[str, Any]]:
-    return [each for each in namespace.get("events") if each["reason"] == "KcoverGPUIdle"]
+    return [event for event in namespace.get("events") if event["reason"] == "KcoverGPUIdle"]

@@ -3,7 +3,7 @@
 import base64
 import json
 
-from tests.cluster.cluster import Cluster, Namespace
+from testbed.driver.cluster import Cluster, Namespace
 
 POD = """
 apiVersion: v1

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.cluster import JOBS, ROOT, Cluster, Namespace, home, until
-from tests.cluster.kinds import sized
-from tests.cluster.victims import has_trained
+from testbed.driver.cluster import JOBS, ROOT, Cluster, Namespace, home, until
+from testbed.driver.kinds import sized
+from testbed.driver.victims import has_trained
 
 COMMAND = str(Path(sys.executable).with_name("kcover-ebpf"))
 LABELS = {"app.kubernetes.io/name": "kcover-ebpf", "app.kubernetes.io/component": "agent"}
@@ -205,8 +205,8 @@ def test_of_a_job_that_agents_watch_the_verdict_is_theirs(
 
 
 def is_reported(namespace: Namespace) -> bool:
-    reports = [each["spec"] for each in namespace.items("faultreports")]
-    return any(each.get("verdict", {}).get("verdict") == "HUNG" for each in reports)
+    reports = [item["spec"] for item in namespace.items("faultreports")]
+    return any(report.get("verdict", {}).get("verdict") == "HUNG" for report in reports)
 
 
 def running_traces(pod: str) -> int:

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from kcover_ebpf.api.rfc3339 import from_text
-from tests import skips
-from tests.cluster import agents as real_agents
-from tests.cluster.cluster import ROOT, Namespace
-from tests.cluster.fake_agent import is_first, processes
+from testbed import skips
+from testbed.driver import agents as real_agents
+from testbed.driver.cluster import ROOT, Namespace
+from testbed.driver.fake_agent import is_first, processes
+from testbed.driver.kinds import rank_pods, wait_for_training, wait_until_learned
+from testbed.driver.restarts import incidents, running, wait_for_phase
 from tests.cluster.faked_job import JOB, started, uids
-from tests.cluster.kinds import rank_pods, wait_for_training, wait_until_learned
-from tests.cluster.restarts import incidents, running, wait_for_phase
 
 pytestmark = pytest.mark.timeout(600, func_only=True)
 

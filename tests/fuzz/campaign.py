@@ -94,8 +94,8 @@ def keep(target: Target) -> None:
         before = {path.name for path in ours.iterdir()}
         _one(target, ["-merge=1", f"-max_len={_KEPT_BYTES}", folder, str(WORK / target.name)])
         fresh = [path for path in Path(folder).iterdir() if path.name not in before]
-        small = sorted((each.stat().st_size, each.name) for each in fresh)
-        small = [each for each in small if each[0] <= _KEPT_BYTES]
+        small = sorted((path.stat().st_size, path.name) for path in fresh)
+        small = [pair for pair in small if pair[0] <= _KEPT_BYTES]
         for _, name in small[:: max(1, -(-len(small) // _KEPT_COUNT))]:
             shutil.copy(Path(folder) / name, ours)
 

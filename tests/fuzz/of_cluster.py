@@ -6,8 +6,8 @@ import json
 from typing import Any
 from unittest.mock import Mock
 
-from kcover_ebpf.agent.order_journal import OrderJournal
-from kcover_ebpf.agent.report_cache import ReportCache
+from kcover_ebpf.agent.orders.order_journal import OrderJournal
+from kcover_ebpf.agent.reports.report_cache import ReportCache
 from kcover_ebpf.api import (
     agent_lease,
     codec,
@@ -21,11 +21,11 @@ from kcover_ebpf.api import (
 from kcover_ebpf.api.fault_policy import Bounds, holding, policy_of, refused
 from kcover_ebpf.api.job_kinds import gang_of, is_job_pod, must_train, with_ranks
 from kcover_ebpf.api.pods import pod_of
-from kcover_ebpf.cluster.gang_input import GangInput, NodeState
-from kcover_ebpf.cluster.gang_judge import merge
-from kcover_ebpf.cluster.gang_snapshot import ReceivedReport, confirmed
 from kcover_ebpf.controller import owners
 from kcover_ebpf.errors import ApiError, ObjectError
+from kcover_ebpf.gang.gang_input import GangInput, NodeState
+from kcover_ebpf.gang.gang_judge import merge
+from kcover_ebpf.gang.gang_snapshot import ReceivedReport, confirmed
 from kcover_ebpf.kube import api_errors, client
 from kcover_ebpf.kube.exec import Exec
 from kcover_ebpf.settings import Policy
@@ -42,7 +42,7 @@ def _report(api: Any) -> None:
     written = json.dumps(fault_report.object_of(found, "ns", "x"), allow_nan=False)
     assert fault_report.report_of(json.loads(written)) == found
     received = ReceivedReport(found, NOW_S - 0.5)
-    pods = tuple(pod(each) for each in range(4))
+    pods = tuple(pod(number) for number in range(4))
     nodes = {name: NodeState(name) for name in "ab"}
     merge(GangInput("ns/j", (received,), pods, nodes, Policy(), NOW_S))
 

@@ -6,10 +6,10 @@ import json
 import os
 from unittest.mock import patch
 
-from kcover_ebpf.hardware.nccl import mapped_libraries
-from kcover_ebpf.hardware.telemetry import helper
-from kcover_ebpf.hardware.telemetry.dcgm_source import DcgmSource
-from kcover_ebpf.hardware.telemetry.watch import GpuTelemetry, TelemetryOptions
+from kcover_ebpf.collectives.nccl import mapped_libraries
+from kcover_ebpf.devices.telemetry import helper
+from kcover_ebpf.devices.telemetry.dcgm_source import DcgmSource
+from kcover_ebpf.devices.telemetry.watch import GpuTelemetry, TelemetryOptions
 from kcover_ebpf.host.elf_functions import ElfError, function_offsets
 from tests.fuzz.target import Target, folder, text
 
@@ -50,11 +50,11 @@ def _mapped(data: bytes) -> None:
     """The job chooses the path; the kernel escapes nothing in it but newlines."""
     path = text(data.replace(b"\n", b"\\012").replace(b"\0", b""))
     lines = [f"7f00-7fff r-xp 00001000 08:01 12 /{path}\n", "8000-9000 rw-p 00000000 00:00 0 \n"]
-    for each in mapped_libraries.candidates(
+    for candidate in mapped_libraries.candidates(
         lines, mapped_libraries.LIBRARIES + mapped_libraries.HOSTS
     ):
-        assert each.inode == 12
-        assert each.path.startswith("/")
+        assert candidate.inode == 12
+        assert candidate.path.startswith("/")
 
 
 TARGETS = (

@@ -7,12 +7,15 @@ from copy import copy
 from unittest.mock import patch
 
 from kcover_ebpf.api.codec import encode
+from kcover_ebpf.collectives.ras import RasError
+from kcover_ebpf.collectives.ras.answer import parse
+from kcover_ebpf.collectives.ras.client import _EVENTS_BYTES, REPORT_BYTES, dead_peers, port_of
+from kcover_ebpf.collectives.recorder import recorder_dump
+from kcover_ebpf.collectives.recorder.pickle_machine import MOST_BYTES as _DUMP_BYTES
+from kcover_ebpf.collectives.recorder.recorder_dump import DumpError
+from kcover_ebpf.devices.catalog.files import shipped as catalog
 from kcover_ebpf.diagnosis import futex, rank_numbers
 from kcover_ebpf.facts.syscalls import SyscallTable
-from kcover_ebpf.hardware.catalog.files import shipped as catalog
-from kcover_ebpf.hardware.ras import RasError
-from kcover_ebpf.hardware.ras.answer import parse
-from kcover_ebpf.hardware.ras.client import _EVENTS_BYTES, REPORT_BYTES, dead_peers, port_of
 from kcover_ebpf.host import blocked_call, procfs, stack_frames, stack_words, thread_reader
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.logs import container_log, lines, rules
@@ -21,9 +24,6 @@ from kcover_ebpf.logs.log_files import Chunk
 from kcover_ebpf.logs.normal import NormalLines, normal
 from kcover_ebpf.logs.reader import LogReader
 from kcover_ebpf.logs.tracebacks import TracebackFinder
-from kcover_ebpf.records import recorder_dump
-from kcover_ebpf.records.pickle_machine import MOST_BYTES as _DUMP_BYTES
-from kcover_ebpf.records.recorder_dump import DumpError
 from kcover_ebpf.trace.native_frames import shown
 from kcover_ebpf.trace.stack_helpers import parse_native
 from kcover_ebpf.watching import py_spy
@@ -35,14 +35,14 @@ _WAITS = ("poll", "ppoll", "select", "pselect6", "openat", "epoll_wait", "read")
 _LOG_READER = LogReader(rules.shipped(), catalog())
 """New; what an input is given to is a copy, because to compile the rules takes half a second."""
 _CONTAINER_RULES = rules.shipped()
-_CONTAINER_READER = LogReader(_CONTAINER_RULES, catalog(), bare_lines=Source.CONTAINER)
+_CONTAINER_READER = LogReader(_CONTAINER_RULES, catalog(), source=Source.CONTAINER)
 _WORDS = stack_words.ProcessMemory("aarch64")
 
 
 def _ras(data: bytes) -> None:
     report = parse(data.decode("latin-1"))
     report.concerns({1: Pid(1)})
-    json.dumps([each.counts for found in report.communicators for each in found.ranks])
+    json.dumps([rank.counts for found in report.communicators for rank in found.ranks])
 
 
 def _environment(data: bytes) -> None:

@@ -10,17 +10,18 @@ from collections import Counter
 from unittest.mock import patch
 
 from kcover_ebpf.api.container_cgroup import containers_of_process
+from kcover_ebpf.collectives.ras.netns import _endpoint
+from kcover_ebpf.devices import ports
+from kcover_ebpf.devices.catalog import files, judge
+from kcover_ebpf.devices.xid import kmsg_parser
 from kcover_ebpf.errors import DecodeError
 from kcover_ebpf.facts.devices import XidReported
-from kcover_ebpf.hardware import kmsg_parser, ports
-from kcover_ebpf.hardware.catalog import files, judge
-from kcover_ebpf.hardware.ras.netns import _endpoint
 from kcover_ebpf.host import blocked_call, cgroups, nfs_servers, proc_text, procfs, stack_frames
 from kcover_ebpf.host.blocked_call import parse_locks
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.inspection.mounts import find_mounts
+from kcover_ebpf.kernel.records import decode
 from kcover_ebpf.kernel.symbols import variants
-from kcover_ebpf.records import decode
 from tests.fuzz.target import Target, consumed, folder, text
 
 _LAYOUTS = sorted((kind, layout.size) for kind, (layout, _) in decode._DECODERS.items())

@@ -6,8 +6,8 @@ import socket
 from io import BufferedReader, BytesIO
 from unittest.mock import patch
 
+from kcover_ebpf.devices.catalog import files as catalog
 from kcover_ebpf.errors import PolicyError, UsageError
-from kcover_ebpf.hardware.catalog import files as catalog
 from kcover_ebpf.inspection import commands, echo, plugins
 from kcover_ebpf.inspection.checks import dcgmi, nccl_tests, nvidia_smi
 from kcover_ebpf.inspection.options import InspectionOptions

@@ -6,10 +6,10 @@ from typing import Any
 
 from kcover_ebpf.agent.reader.form import decode, encode
 from kcover_ebpf.api.json_values import WrongValue
+from kcover_ebpf.collectives.ras import RasReport
 from kcover_ebpf.confined.frames import FrameError, FrameReader, pack
 from kcover_ebpf.facts.host import CodeSeen, ThreadReading
 from kcover_ebpf.facts.recorders import RankRecord
-from kcover_ebpf.hardware.ras import RasReport
 from kcover_ebpf.logs.wanted_logs import LogTurn
 from tests.fuzz.target import Target, of_json
 

@@ -30,34 +30,34 @@ One input may take {input_s} s and the process {memory_mb} MB; the largest was {
 
 def write(results: Sequence[Result]) -> None:
     """Both files; the page has one row for each target."""
-    crashed = [each for each in results if each.crash]
+    crashed = [result for result in results if result.crash]
     about = {
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "machine": platform.machine(),
         "python": platform.python_version(),
         "atheris": metadata.version("atheris"),
     }
-    table = {**about, "targets": [asdict(each) for each in results]}
+    table = {**about, "targets": [asdict(result) for result in results]}
     _RAW.parent.mkdir(parents=True, exist_ok=True)
     _RAW.write_text(json.dumps(table, indent=1) + "\n")
     head = _PAGE.format(
         **about,
         count=len(results),
-        minutes=sum(each.seconds for each in results) / 60,
-        cpu=sum(each.cpu_s for each in results) / 60,
-        executions=sum(each.executions for each in results),
+        minutes=sum(result.seconds for result in results) / 60,
+        cpu=sum(result.cpu_s for result in results) / 60,
+        executions=sum(result.executions for result in results),
         crashes=f"{len(crashed)} crashes" if crashed else "no crash",
         input_s=INPUT_S,
         memory_mb=MEMORY_MB,
-        peak_mb=max(each.peak_mb for each in results),
+        peak_mb=max(result.peak_mb for result in results),
     )
     _TABLE.write_text(head + "".join(map(_row, results)))
 
 
-def _row(each: Result) -> str:
-    bound = TARGETS[each.name].most_bytes
-    crash = each.crash.replace("|", "/") or "none"
+def _row(result: Result) -> str:
+    bound = TARGETS[result.name].most_bytes
+    crash = result.crash.replace("|", "/") or "none"
     return (
-        f"| `{each.name}` | {bound:,} | {each.seconds} | {each.cpu_s:.0f} | {each.executions:,} | {each.edges} "
-        f"| {each.corpus_count} | {each.peak_mb} | {crash} |\n"
+        f"| `{result.name}` | {bound:,} | {result.seconds} | {result.cpu_s:.0f} | {result.executions:,} | {result.edges} "  # noqa: E501
+        f"| {result.corpus_count} | {result.peak_mb} | {crash} |\n"
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.fuzz import of_cluster, of_devices, of_jobs, of_kernel, of_operator, of_readers
 
 TARGETS = {
-    each.name: each
-    for each in (
+    target.name: target
+    for target in (
         *of_kernel.TARGETS,
         *of_jobs.TARGETS,
         *of_devices.TARGETS,

@@ -21,9 +21,9 @@ PATIENCE_S = 30.0
 def own_group(pid: int) -> Path:
     """Where the sensor with this pid makes the group of its job."""
     (unified,) = (
-        each
-        for each in cgroups.hierarchies(Path("/proc/self/mountinfo").read_text())
-        if each.unified
+        hierarchy
+        for hierarchy in cgroups.hierarchies(Path("/proc/self/mountinfo").read_text())
+        if hierarchy.unified
     )
     own = next(
         line.removeprefix("0::")

@@ -1,4 +1,4 @@
-"""The tiny fault programs of tests/faults, compiled once, and how tests run and watch them."""
+"""The tiny fault programs of testbed/faults, compiled once, and how tests run and watch them."""
 
 import atexit
 import contextlib
@@ -18,14 +18,14 @@ from typing import TypeVar
 from kcover_ebpf.facts.kernel import Detail, SampleRequest
 from kcover_ebpf.ids import Pid, Tid
 from kcover_ebpf.kernel.sampler import KernelSampler
-from tests.skips import ROOT
+from testbed.skips import ROOT
 
 FIRINGS = 23
 """A prime number of times: a lost or doubled event cannot hide in a round figure."""
 
 DEADLINE_S = 20.0
 AWAKE = ("spin", "yield")
-"""Kinds of tests/faults/waits.c that do not sleep."""
+"""Kinds of testbed/faults/waits.c that do not sleep."""
 T = TypeVar("T")
 
 CLOSELY = SampleRequest(Detail.ALL, every=1)
@@ -43,12 +43,12 @@ def _folder() -> Path:
 
 @cache
 def program(name: str) -> str:
-    """Path of a compiled tests/faults/NAME.c; in a guest without a compiler of one that its host compiled."""
+    """Path of a compiled testbed/faults/NAME.c; in a guest without a compiler of one that its host compiled."""
     if built := os.environ.get("KCOVER_FAULT_PROGRAMS"):
         return f"{built}/{name}"
     compiler = shutil.which("cc") or shutil.which("clang-14") or "cc"
     binary = _folder() / name
-    source = ROOT / "tests" / "faults" / f"{name}.c"
+    source = ROOT / "testbed" / "faults" / f"{name}.c"
     subprocess.run(
         [compiler, "-O1", "-pthread", "-o", str(binary), str(source)], check=True, timeout=60
     )
@@ -78,7 +78,7 @@ class Running:
         self._process.stdin.write(text + "\n")
 
     def work(self) -> None:
-        """One round of tests/faults/works.c."""
+        """One round of testbed/faults/works.c."""
         self.say()
         assert self.line() == "done"
 
@@ -111,7 +111,7 @@ def running(*command: str) -> Iterator[Running]:
 
 @contextmanager
 def waiting(*kinds: str) -> Iterator[tuple[Running, dict[str, Tid]]]:
-    """tests/faults/waits.c with a thread for each kind of wait, and the tid of each; all of them wait by now."""
+    """testbed/faults/waits.c with a thread for each kind of wait, and the tid of each; all of them wait by now."""
     with running(program("waits"), *kinds) as target:
         lines = [target.line().split() for _ in kinds]
         tids = {kind: Tid(int(tid)) for kind, tid in lines}
@@ -134,7 +134,7 @@ def free_ports(count: int) -> int:
 
 def until_asleep(pid: Pid, *tids: int) -> None:
     """Wait until these threads of a process sleep or are gone; without any, all of them."""
-    chosen = tids or [int(each.name) for each in Path(f"/proc/{pid}/task").iterdir()]
+    chosen = tids or [int(path.name) for path in Path(f"/proc/{pid}/task").iterdir()]
     until(lambda: all(state_of(pid, tid) in "SDX" for tid in chosen), "threads that sleep")
 
 
@@ -147,10 +147,10 @@ def state_of(pid: int, tid: int | None = None) -> str:
     return stat.rpartition(")")[2].split()[0]
 
 
-def watch(kernel: KernelSampler, pid: Pid, wanted: SampleRequest = CLOSELY) -> None:
+def watch(kernel: KernelSampler, pid: Pid, wanted_request: SampleRequest = CLOSELY) -> None:
     """Watch a process as closely as wanted."""
     kernel.watch(pid)
-    kernel.request(pid, wanted)
+    kernel.request(pid, wanted_request)
 
 
 def events(kernel: KernelSampler, count: int, *kinds: type[T]) -> list[T]:

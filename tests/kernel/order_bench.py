@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kcover_ebpf.agent.containers import Containers, RunningContainer
-from kcover_ebpf.agent.evidence_thread import BundleWriter
-from kcover_ebpf.agent.order_executor import OrderExecutor
-from kcover_ebpf.agent.order_journal import OrderJournal
-from kcover_ebpf.agent.order_listeners import Listeners
+from kcover_ebpf.agent.orders.evidence_thread import BundleWriter
+from kcover_ebpf.agent.orders.order_executor import OrderExecutor
+from kcover_ebpf.agent.orders.order_journal import OrderJournal
+from kcover_ebpf.agent.orders.order_listeners import Listeners
+from kcover_ebpf.agent.orders.resumer import Resumer
 from kcover_ebpf.agent.pod_registry import PodRegistry
-from kcover_ebpf.agent.resumer import Resumer
 from kcover_ebpf.api.fault_report import Ack
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.api.order import Order, OrderedIncident, Verb
@@ -66,8 +66,8 @@ class Bench:
 
     def pod(self, name: str, job: str = "train", containers: Sequence[str] = ("main",)) -> FakePod:
         pod = FakePod(self.root, name, job)
-        for each in containers:
-            pod.add(each)
+        for container in containers:
+            pod.add(container)
         self.pods.append(pod)
         self.registry.on_pod(pod.event())
         return pod

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kcover_ebpf.agent.evidence_thread import BundleWriter
+from kcover_ebpf.agent.orders.evidence_thread import BundleWriter
 from kcover_ebpf.api.fault_report import AckResult
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.api.rfc3339 import from_text
@@ -52,7 +52,7 @@ def test_a_stopped_gang_stays_stopped_and_its_kill_is_reported_before(bench: Ben
     wait_until(lambda: not pod.pids())
     assert not bench.executor.is_stopped_by_us(gang)
     assert bench.killed == [gang]
-    assert [each.order for each in bench.executor.acks(gang)] == ["1", "2"]
+    assert [other_ack.order for other_ack in bench.executor.acks(gang)] == ["1", "2"]
 
 
 def test_a_kill_without_a_stop_of_the_same_incident_is_refused(bench: Bench) -> None:
@@ -110,7 +110,7 @@ def test_a_restarted_agent_lets_go_in_time_and_does_nothing_twice(bench: Bench) 
     bench.executor = bench.new_executor()
     (gang,) = bench.registry.gangs()
     assert bench.executor.is_stopped_by_us(gang)
-    assert [each.order for each in bench.executor.acks(gang)] == ["1"]
+    assert [ack.order for ack in bench.executor.acks(gang)] == ["1"]
     bench.now_s += 11
     bench.executor.expire()
     wait_until(lambda: "T" not in pod.states())

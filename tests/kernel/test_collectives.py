@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from kcover_ebpf.kernel import capabilities
+from kcover_ebpf.host import capabilities
+from testbed.skips import ROOT
 from tests.kernel.command import PYTHON, impatient, run
-from tests.skips import ROOT
 
 STEPS, WORLD = 40, 3
 RANK = "RANK=$r WORLD_SIZE=3 {enter} {python} {program} {steps} {late} {way}"
@@ -33,7 +33,7 @@ def netns() -> Iterator[str]:
 
 
 def job(enter: str, late: int, way: str) -> list[str]:
-    program = ROOT / "tests/faults/collective.py"
+    program = ROOT / "testbed/faults/collective.py"
     script = JOB.format(
         enter=enter, python=PYTHON, program=program, steps=STEPS, late=late, way=way
     )
@@ -45,14 +45,14 @@ def test_the_rank_that_never_joined_is_named_in_its_own_network(tmp_path: Path, 
     options = (*impatient(tmp_path), "-o", "json", "--act", "shutdown", "--for", "90s")
     with run(*options, *job(f"ip netns exec {netns}", 1, "spin"), folder=tmp_path) as one:
         assert one.finish(100) == 75, one.err
-    faults = [each for each in one.events() if each.get("verdict") in {"HUNG", "DEADLOCK"}]
+    faults = [event for event in one.events() if event.get("verdict") in {"HUNG", "DEADLOCK"}]
     last = faults[-1]
     assert (last["verdict"], last["cause"]) == ("HUNG", "not_in_collective")
     assert last["culprit"]["rank"] == 1
     assert last["victims"] == [0, 2]
-    assert "collective" in {each["kind"] for each in last["evidence"]}
-    reported = [each for each in one.events() if each.get("fact") == "collectives_seen"]
-    assert [each["behind"][0]["rank"] for each in reported] == [1]
+    assert "collective" in {item["kind"] for item in last["evidence"]}
+    reported = [event for event in one.events() if event.get("fact") == "collectives_seen"]
+    assert [entry["behind"][0]["rank"] for entry in reported] == [1]
 
 
 @pytest.mark.long
@@ -61,9 +61,9 @@ def test_ranks_that_have_all_joined_are_reported_and_not_ended(tmp_path: Path) -
     options = (*impatient(tmp_path), "-o", "json", "--act", "shutdown", "--for", "90s")
     with run(*options, *job("", -1, "yield"), folder=tmp_path) as one:
         assert one.finish(100) != 75, one.err
-    last = [each for each in one.events() if each.get("verdict") == "HUNG"][-1]
+    last = [event for event in one.events() if event.get("verdict") == "HUNG"][-1]
     assert (last["cause"], last["culprit"]) == ("collective_stuck", None)
-    actions = [each["act"] for each in one.events() if each["event"] == "action"]
+    actions = [event["act"] for event in one.events() if event["event"] == "action"]
     assert "shutdown" not in actions
 
 

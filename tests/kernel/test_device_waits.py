@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from testbed.skips import ROOT
+from testbed.workloads import gpu_styles
 from tests.kernel.command import PYTHON, Run, run
-from tests.skips import ROOT
-from tools.workloads import gpu_styles
 
 HEALTHY_STEPS = {"lock": 30, "device": 30, "asleep": 80, "beside": 80}
 """Of a quarter of a second: a wait is judged by its length once a job has trained and its steps were learned."""
@@ -30,7 +30,7 @@ def job(library: Path, folder: Path, fault: str) -> list[str]:
     memory.write_bytes(bytes(4096))
     script = JOB.format(
         python=PYTHON,
-        program=ROOT / "tests/faults/gpu.py",
+        program=ROOT / "testbed/faults/gpu.py",
         library=library,
         memory=memory,
         steps=HEALTHY_STEPS[fault],
@@ -40,7 +40,7 @@ def job(library: Path, folder: Path, fault: str) -> list[str]:
 
 
 def verdicts(one: Run) -> list[dict[str, Any]]:
-    return [each for each in one.events() if each["event"] == "verdict"]
+    return [event for event in one.events() if event["event"] == "verdict"]
 
 
 def began_s(one: Run) -> float:
@@ -54,9 +54,11 @@ def test_the_rank_that_took_a_lock_is_named_among_those_that_wait_for_their_devi
     options = ("-o", "json", "--act", "snapshot", "--for", "40s")
     with run(*options, *job(library, tmp_path, "lock"), folder=tmp_path) as one:
         one.finish(90)
-    faults = [each for each in verdicts(one) if each["verdict"] not in ("WORKING", "UNKNOWN")]
+    faults = [
+        verdict for verdict in verdicts(one) if verdict["verdict"] not in ("WORKING", "UNKNOWN")
+    ]
     assert faults, one.out
-    assert {(each["cause"], each["culprit"]["rank"]) for each in faults} == {("blocked_lock", 1)}
+    assert {(fault["cause"], fault["culprit"]["rank"]) for fault in faults} == {("blocked_lock", 1)}
     assert faults[0]["time"] > began_s(one)
 
 
@@ -76,7 +78,7 @@ def test_no_rank_is_named_or_ended_where_all_wait_for_their_devices(
             assert one.reap() != 75
     found = verdicts(one)
     assert found, one.out
-    assert {each["verdict"] for each in found} <= {"WORKING", "HUNG", "UNKNOWN"}, one.out
-    assert [each["culprit"] for each in found] == [None] * len(found), one.out
-    assert {each["cause"] for each in found if each["verdict"] == "HUNG"} <= {"device_wait"}
+    assert {entry["verdict"] for entry in found} <= {"WORKING", "HUNG", "UNKNOWN"}, one.out
+    assert [entry["culprit"] for entry in found] == [None] * len(found), one.out
+    assert {entry["cause"] for entry in found if entry["verdict"] == "HUNG"} <= {"device_wait"}
     assert how == "device" or found[-1]["cause"] == "device_wait", one.out

@@ -57,6 +57,6 @@ def test_doctor_names_a_foreign_pid_namespace(contained: tuple[str, ...], tmp_pa
     assert ended.returncode == 3
     reported = json.loads(ended.stdout)
     assert [
-        each["found"] for each in reported["features"] if each["name"] == "process numbers"
+        feature["found"] for feature in reported["features"] if feature["name"] == "process numbers"
     ] == [False]
     assert "pid namespace" in reported["trouble"]

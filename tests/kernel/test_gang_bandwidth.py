@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.skips import ROOT
+from testbed.skips import ROOT
 
 pytestmark = pytest.mark.needs("root", "netns", "mpi")
 COUNT = 3
@@ -93,8 +93,8 @@ def run(
         pods.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment))
         scratches.append(scratch)
     ended = [pod.communicate(timeout=400)[0] for pod in pods]
-    for each in scratches:
-        shutil.rmtree(each, ignore_errors=True)
+    for path in scratches:
+        shutil.rmtree(path, ignore_errors=True)
     return [(pod.returncode, out) for pod, out in zip(pods, ended, strict=True)]
 
 
@@ -126,5 +126,5 @@ def test_a_node_that_hangs_delays_the_job_and_nothing_is_left_of_it(
     assert [code for code, _ in found] == [0] * COUNT
     assert "unknown: all_reduce_perf did not end within 10 s" in found[1][1]
     listed = [["ip", "netns", "pids", name] for name in networks]
-    left = [subprocess.run(each, capture_output=True, text=True, check=True) for each in listed]
-    assert "".join(each.stdout for each in left) == ""
+    left = [subprocess.run(item, capture_output=True, text=True, check=True) for item in listed]
+    assert "".join(item.stdout for item in left) == ""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.skips import ROOT
+from testbed.skips import ROOT
 from tools.gpucheck.self_test import complaints
 
 TOOL = ROOT / "tools/gpu-check"

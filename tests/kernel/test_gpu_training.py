@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from kcover_ebpf.hardware.ras import client
-from kcover_ebpf.hardware.ras.client import RasPatience, RasPlace
+from kcover_ebpf.collectives.ras import client
+from kcover_ebpf.collectives.ras.client import RasPatience, RasPlace
 from kcover_ebpf.ids import Pid
+from testbed.skips import ROOT
+from testbed.workloads.gpu_styles import STYLES
 from tests.kernel.command import until
-from tests.skips import ROOT
-from tools.workloads.gpu_styles import STYLES
 
 WORLD, STEPS, LAST = 2, 4, 3
 
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.needs("torch", "gcc"), pytest.mark.alone]
 
 
 def job(folder: Path, style: str, *more: str) -> subprocess.Popen[bytes]:
-    command = [str(ROOT / "tools/workloads/launch"), "--framework", style, "--world", str(WORLD)]
+    command = [str(ROOT / "testbed/workloads/launch"), "--framework", style, "--world", str(WORLD)]
     command += ["--events", str(folder / "events"), "--", "--step-s", "0.1", *more]
     return subprocess.Popen(command)
 
@@ -43,7 +43,7 @@ def asleep(folder: Path, style: str) -> Iterator[None]:
     faulty = ("--inject", "sleep", "--inject-rank", "1", "--inject-step", str(LAST))
     started = job(folder, style, "--cpu-share", "0.4", *faulty)
     try:
-        until(lambda: any(each["event"] == "fault" for each in events(folder)), "the fault")
+        until(lambda: any(event["event"] == "fault" for event in events(folder)), "the fault")
         yield
     finally:
         started.terminate()
@@ -54,7 +54,7 @@ def asleep(folder: Path, style: str) -> Iterator[None]:
 def test_ranks_train_to_the_end(tmp_path: Path, style: str) -> None:
     started = job(tmp_path, style, "--steps", str(STEPS), "--cpu-share", "0.4")
     assert started.wait(100) == 0
-    counts = Counter((each["event"], each["rank"]) for each in events(tmp_path))
+    counts = Counter((event["event"], event["rank"]) for event in events(tmp_path))
     assert [counts["step", rank] for rank in range(WORLD)] == [STEPS] * WORLD
     assert [counts["done", rank] for rank in range(WORLD)] == [1] * WORLD
 
@@ -63,22 +63,24 @@ def test_ranks_train_to_the_end(tmp_path: Path, style: str) -> None:
 def test_no_rank_passes_one_that_does_not_launch(tmp_path: Path, style: str) -> None:
     with asleep(tmp_path, style):
         time.sleep(1)
-        steps = Counter(each["rank"] for each in events(tmp_path) if each["event"] == "step")
+        steps = Counter(event["rank"] for event in events(tmp_path) if event["event"] == "step")
         assert steps == {0: LAST, 1: LAST}
 
 
 def test_nccl_answers_for_all_ranks_who_is_behind(tmp_path: Path) -> None:
     with asleep(tmp_path, "cuda-spin"):
         pids = {
-            each["rank"]: int(each["pid"]) for each in events(tmp_path) if each["event"] == "start"
+            event["rank"]: int(event["pid"])
+            for event in events(tmp_path)
+            if event["event"] == "start"
         }
         environ = Path(f"/proc/{pids[0]}/environ").read_bytes().decode().split("\0")
-        address = next(each for each in environ if each.startswith("NCCL_RAS_ADDR="))
+        address = next(text for text in environ if text.startswith("NCCL_RAS_ADDR="))
         members = {pid: Pid(pid) for pid in pids.values()}
         place = RasPlace(("127.0.0.1", client.port_of(address)), Pid(pids[0]), members)
 
         def counts() -> dict[int, int]:
             (communicator,) = client.ask(place, RasPatience()).communicators
-            return {each.rank: each.total for each in communicator.ranks}
+            return {rank.rank: rank.total for rank in communicator.ranks}
 
         until(lambda: counts()[0] == counts()[1] + 1, "rank 0 to launch what rank 1 does not")

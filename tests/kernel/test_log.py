@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from kcover_ebpf.devices import families
 from kcover_ebpf.facts.devices import DriverLine
-from kcover_ebpf.hardware import families
 from kcover_ebpf.kernel.probes import load_family
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings

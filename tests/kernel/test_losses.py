@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from dataclasses import replace
 
+from kcover_ebpf.devices import families
 from kcover_ebpf.facts.kernel import (
     Fact,
     ProcessExit,
@@ -17,7 +18,6 @@ from kcover_ebpf.facts.kernel import (
     ThreadSample,
     Tick,
 )
-from kcover_ebpf.hardware import families
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.owners import of_pod
 from kcover_ebpf.kernel.probes import FAMILIES, load_family
@@ -99,9 +99,9 @@ def test_threads_without_room_are_counted_once_and_name_their_process() -> None:
         kernel.sample([])
         watch(kernel, crowded.pid)
         passes = [kernel.sample([]) for _ in range(5)]
-    assert [of_kind(each, Tick)[0].lost_count for each in passes] == [108, 0, 0, 0, 0]
-    for each in passes:
-        unseen = {one.pid: one.unseen_count for one in of_kind(each, ProcessTotals)}
+    assert [of_kind(other_pass_, Tick)[0].lost_count for other_pass_ in passes] == [108, 0, 0, 0, 0]
+    for pass_ in passes:
+        unseen = {one.pid: one.unseen_count for one in of_kind(pass_, ProcessTotals)}
         assert unseen == {small.pid: 0, crowded.pid: 108}
 
 
@@ -120,8 +120,8 @@ def test_an_end_that_nothing_announced_is_found_by_the_passes() -> None:
         for child in alive:
             child.kill()
             child.wait()
-    assert Counter(one.pid for each in reported for one in each) == {dead.pid: 1}
-    assert not [one for each in reported for one in each if one.known]
+    assert Counter(one.pid for item in reported for one in item) == {dead.pid: 1}
+    assert not [one for item in reported for one in item if one.known]
 
 
 def test_a_process_without_room_is_watched_when_there_is_room_again() -> None:
@@ -139,9 +139,9 @@ def test_a_process_without_room_is_watched_when_there_is_room_again() -> None:
         for pid in fillers:
             kernel.unwatch(pid)
         passes = [kernel.sample([]) for _ in range(4)]
-    assert [of_kind(each, Tick)[0].lost_count for each in passes] == [0, 0, 0, 0]
-    found = [of_kind(each, ProcessTotals) for each in passes]
-    assert {one.pid for each in found for one in each} == {target.pid}
+    assert [of_kind(pass_, Tick)[0].lost_count for pass_ in passes] == [0, 0, 0, 0]
+    found = [of_kind(pass_, ProcessTotals) for pass_ in passes]
+    assert {one.pid for item in found for one in item} == {target.pid}
 
 
 def fill_shares(kernel: KernelSampler, **counts: int) -> None:
@@ -230,20 +230,20 @@ def test_a_pod_that_fills_its_share_of_sockets_leaves_room_for_others() -> None:
         running(sys.executable, "-c", CONNECTS) as full,
         running(sys.executable, "-c", CONNECTS) as other,
     ):
-        for each, owner in ((full, POD), (other, OTHER)):
-            assert each.line() == "ready"
-            kernel.watch(each.pid, owner)
+        for other_running, owner in ((full, POD), (other, OTHER)):
+            assert other_running.line() == "ready"
+            kernel.watch(other_running.pid, owner)
         kernel.sample([full.pid, other.pid])
         fill_shares(kernel, sockets=16_384)
         owners = kernel.maps["owners"]
         key = OTHER.to_bytes(8, sys.byteorder)
         owners.update(key, bytes(48))
-        for each in (full, other):
-            each.say()
-            assert each.line() == "done"
+        for other_running in (full, other):
+            other_running.say()
+            assert other_running.line() == "done"
         passes = [[*drained(kernel), *kernel.sample([full.pid, other.pid])] for _ in range(3)]
-        seen = {one.pid for each in passes for one in of_kind(each, SocketSample)}
-        lost = [of_kind(each, Tick)[0].lost_count for each in passes]
+        seen = {one.pid for pass_ in passes for one in of_kind(pass_, SocketSample)}
+        lost = [of_kind(pass_, Tick)[0].lost_count for pass_ in passes]
         counts = struct.unpack("=6Q", dict(owners.items())[key])
     assert seen == {other.pid}
     assert lost == [1, 0, 0], "once for each process"

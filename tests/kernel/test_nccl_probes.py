@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from kcover_ebpf.hardware.nccl.counts import Counted, Launched
-from kcover_ebpf.hardware.nccl.probes import NcclProbes
-from kcover_ebpf.hardware.nccl.tables import Tables
+from kcover_ebpf.collectives.nccl.counts import Counted, Launched
+from kcover_ebpf.collectives.nccl.probes import NcclProbes
+from kcover_ebpf.collectives.nccl.tables import Tables
+from kcover_ebpf.host import capabilities
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.kernel import capabilities
+from testbed.skips import ROOT
 from tests.kernel.command import PYTHON, impatient, run, until
 from tests.kernel.helpers import FIRINGS, Running
-from tests.skips import ROOT
 
 pytestmark = pytest.mark.needs("root", "bpf", "gcc")
 REAL = ROOT / ".bench/nccl/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2"
@@ -30,7 +30,7 @@ REAL = ROOT / ".bench/nccl/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The stub."""
     path = tmp_path_factory.mktemp("nccl") / "libnccl.so.2"
-    source = ROOT / "tests/faults/nccl.c"
+    source = ROOT / "testbed/faults/nccl.c"
     subprocess.run(
         ["gcc", "-O1", "-shared", "-fPIC", "-o", str(path), str(source)], check=True, timeout=60
     )
@@ -49,7 +49,7 @@ class Caller(Running):
     """A process that calls NCCL's functions as it is asked to."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(PYTHON, str(ROOT / "tests/faults/nccl_calls.py"), str(path))
+        super().__init__(PYTHON, str(ROOT / "testbed/faults/nccl_calls.py"), str(path))
         assert self.line() == "loaded"
 
     def does(self, *lines: str) -> None:
@@ -70,22 +70,22 @@ def start() -> Iterator[Start]:
         return begun[-1]
 
     yield begin
-    for each in begun:
-        each.end()
+    for caller in begun:
+        caller.end()
 
 
 def count(probes: NcclProbes, *callers: Caller) -> None:
     """Begin to count them."""
 
     def have_come() -> bool:
-        for each in callers:
-            probes.attach(each.pid)
+        for other_caller in callers:
+            probes.attach(other_caller.pid)
         probes.collect()
-        return all(probes.attempt(each.pid) for each in callers)
+        return all(probes.attempt(item.pid) for item in callers)
 
     until(have_come, "the probes to be attached")
-    for each in callers:
-        attempt = probes.attempt(each.pid)
+    for caller in callers:
+        attempt = probes.attempt(caller.pid)
         assert attempt is not None
         assert attempt.links, attempt
 
@@ -95,8 +95,8 @@ def open_count() -> int:
 
 
 def launched(probes: NcclProbes, *callers: Caller) -> list[Launched]:
-    found = probes.read([each.pid for each in callers]).launched
-    return sorted(found, key=lambda each: (each.pid, each.birth.size))
+    found = probes.read([caller.pid for caller in callers]).launched
+    return sorted(found, key=lambda other_launched: (other_launched.pid, other_launched.birth.size))
 
 
 def test_every_call_is_counted_once_and_for_its_own_process(
@@ -104,13 +104,15 @@ def test_every_call_is_counted_once_and_for_its_own_process(
 ) -> None:
     one, other, uncounted = start(library), start(library), start(library)
     count(probes, one, other)
-    for rank, each in enumerate((one, other, uncounted)):
-        each.does(f"init world {rank} 3", f"ncclAllReduce {FIRINGS + rank}", "ncclReduce 2")
+    for rank, caller in enumerate((one, other, uncounted)):
+        caller.does(f"init world {rank} 3", f"ncclAllReduce {FIRINGS + rank}", "ncclReduce 2")
     first, second = launched(probes, one, other)
     assert first.counts == {"AllReduce": FIRINGS, "Reduce": 2}
     assert second.counts == {"AllReduce": FIRINGS + 1, "Reduce": 2}
     assert first.birth.identity == second.birth.identity != 0
-    assert [(each.birth.size, each.birth.rank) for each in (first, second)] == [(3, 0), (3, 1)]
+    assert [
+        (other_launched.birth.size, other_launched.birth.rank) for other_launched in (first, second)
+    ] == [(3, 0), (3, 1)]
     assert probes.totals() == {one.pid: FIRINGS + 2, other.pid: FIRINGS + 3}
 
 
@@ -127,7 +129,9 @@ def test_a_communicator_is_known_before_it_is_used(
     assert births == {(8, 5), (4, 2)}
     one.does("ncclAllGather 3")
     found = probes.read([one.pid])
-    assert [(each.birth.size, each.counts) for each in found.launched] == [(4, {"AllGather": 3})]
+    assert [
+        (other_launched.birth.size, other_launched.counts) for other_launched in found.launched
+    ] == [(4, {"AllGather": 3})]
     assert [birth.size for _, birth in found.waiting] == [8]
 
 
@@ -139,7 +143,7 @@ def test_the_ways_to_make_a_communicator_agree_about_its_identity(
     kinds = ("ncclCommInitRank", "ncclCommInitRankConfig", "ncclCommInitRankScalable")
     for rank, (caller, kind) in enumerate(zip(callers, kinds, strict=True)):
         caller.does(f"init alike {rank} 3 {kind}")
-    found = probes.read([each.pid for each in callers]).waiting
+    found = probes.read([other_caller.pid for other_caller in callers]).waiting
     assert len({birth.identity for _, birth in found}) == 1
     assert sorted(birth.rank for _, birth in found) == [0, 1, 2]
 
@@ -152,10 +156,14 @@ def test_a_split_has_an_identity_of_its_own_for_each_colour(
     for rank, caller in enumerate(callers):
         caller.does(f"init world {rank} 4", f"split {rank % 2} {10 - rank}", "ncclAllReduce 1")
     found = launched(probes, *callers)
-    by_rank = {each.birth.rank: each.birth for each in found if each.counts}
+    by_rank = {
+        other_launched.birth.rank: other_launched.birth
+        for other_launched in found
+        if other_launched.counts
+    }
     assert by_rank[0].identity == by_rank[2].identity != by_rank[1].identity
     assert by_rank[1].identity == by_rank[3].identity
-    assert all(each.is_split for each in by_rank.values())
+    assert all(birth.is_split for birth in by_rank.values())
     assert [by_rank[rank].key for rank in range(4)] == [10, 9, 8, 7]
 
 
@@ -164,7 +172,9 @@ def test_messages_are_counted_by_peer(probes: NcclProbes, start: Start, library:
     count(probes, one)
     one.does("init world 1 4", f"ncclSend {FIRINGS} 2", "ncclRecv 5 0", "ncclRecv 1 2")
     found = probes.read([one.pid]).messages
-    assert sorted((each.peer, each.sent_count, each.received_count) for each in found) == [
+    assert sorted(
+        (messages.peer, messages.sent_count, messages.received_count) for messages in found
+    ) == [
         (0, 0, 5),
         (2, FIRINGS, 1),
     ]
@@ -180,7 +190,7 @@ def test_a_communicator_that_was_destroyed_is_forgotten(
         one.does(f"init number{number} 0 1", *["ncclAllReduce 1"] * (number % 2), "destroy")
     one.does("init last 0 1", "ncclAllReduce 4")
     found = probes.read([one.pid])
-    assert [each.counts for each in found.launched] == [{"AllReduce": 4}]
+    assert [other_launched.counts for other_launched in found.launched] == [{"AllReduce": 4}]
     assert found.launched[0].birth.identity
     assert not found.lost
 
@@ -206,7 +216,11 @@ def test_a_process_that_takes_its_share_loses_and_takes_nothing_of_others(
     modest.does("init modest 0 1", "ncclAllReduce 2")
     found = probes.read([greedy.pid, modest.pid])
     assert found.lost == {greedy.pid: 6}
-    assert [each.counts for each in found.launched if each.pid == modest.pid] == [{"AllReduce": 2}]
+    assert [
+        other_launched.counts
+        for other_launched in found.launched
+        if other_launched.pid == modest.pid
+    ] == [{"AllReduce": 2}]
     assert probes.totals()[greedy.pid] == 70
     assert probes.lost_count == 6
 
@@ -219,7 +233,9 @@ def test_nccl_that_is_linked_into_another_library_is_counted(
     one = start(linked)
     count(probes, one)
     one.does("init world 0 1", f"ncclAllReduce {FIRINGS}")
-    assert [each.counts for each in launched(probes, one)] == [{"AllReduce": FIRINGS}]
+    assert [other_launched.counts for other_launched in launched(probes, one)] == [
+        {"AllReduce": FIRINGS}
+    ]
 
 
 def test_who_is_forgotten_is_detached_and_leaves_nothing(
@@ -237,7 +253,7 @@ def test_who_is_forgotten_is_detached_and_leaves_nothing(
     # its number is counted anew
     count(probes, one)
     one.does("ncclAllReduce 2")
-    assert [each.counts for each in launched(probes, one)] == [{"AllReduce": 2}]
+    assert [other_launched.counts for other_launched in launched(probes, one)] == [{"AllReduce": 2}]
 
 
 def test_a_program_is_counted_whose_predecessor_is_still_being_forgotten(
@@ -265,7 +281,7 @@ def test_a_program_is_counted_whose_predecessor_is_still_being_forgotten(
     until(is_counted, "the probes to be attached")
     until(lambda: forgotten == [one.pid], "what was before to be forgotten")
     one.does("init world 0 1", "ncclAllReduce 3")
-    assert [each.counts for each in launched(probes, one)] == [{"AllReduce": 3}]
+    assert [other_launched.counts for other_launched in launched(probes, one)] == [{"AllReduce": 3}]
 
 
 def test_a_process_without_nccl_is_not_counted_and_says_why(probes: NcclProbes) -> None:
@@ -289,7 +305,10 @@ def test_the_real_library_is_counted_at_its_entry(probes: NcclProbes, start: Sta
     one.does("ncclBroadcast 5", "ncclBcast 6", "ncclAlltoAll 7", "ncclGather 8", "ncclScatter 9")
     one.does("ncclSend 10 3", "ncclRecv 11 1")
     found = probes.read([one.pid])
-    assert [(each.birth.size, each.birth.rank, each.counts) for each in found.launched] == [
+    assert [
+        (other_launched.birth.size, other_launched.birth.rank, other_launched.counts)
+        for other_launched in found.launched
+    ] == [
         (
             4,
             2,
@@ -305,7 +324,9 @@ def test_the_real_library_is_counted_at_its_entry(probes: NcclProbes, start: Sta
             },
         )
     ]
-    messages = {each.peer: (each.sent_count, each.received_count) for each in found.messages}
+    messages = {
+        message.peer: (message.sent_count, message.received_count) for message in found.messages
+    }
     assert messages == {3: (10, 0), 1: (0, 11)}
 
 
@@ -316,7 +337,7 @@ IN_SECONDS = "90s"
 
 
 def job(library: Path, fault: str) -> list[str]:
-    program = ROOT / "tests/faults/nccl_rank.py"
+    program = ROOT / "testbed/faults/nccl_rank.py"
     script = JOB.format(python=PYTHON, program=program, library=library, fault=fault)
     return ["--", "sh", "-c", script]
 
@@ -335,11 +356,11 @@ def test_a_mismatch_is_called_a_mismatch(tmp_path: Path, library: Path) -> None:
     )
     with run(*options, *job(library, "other"), folder=tmp_path) as one:
         assert one.finish(120) == 75, one.err
-    last = [each for each in one.events() if each.get("verdict") in {"HUNG", "DEADLOCK"}][-1]
+    last = [event for event in one.events() if event.get("verdict") in {"HUNG", "DEADLOCK"}][-1]
     assert (last["verdict"], last["cause"]) == ("DEADLOCK", "collective_mismatch")
     assert last["culprit"] is not None, last["evidence"]
     assert last["culprit"]["rank"] == 1
-    texts = [each["text"] for each in last["evidence"] if each["kind"] == "collective"]
+    texts = [item["text"] for item in last["evidence"] if item["kind"] == "collective"]
     assert any("AllGather 1, AllReduce 40" in text for text in texts)
 
 
@@ -354,9 +375,9 @@ def test_the_rank_that_never_came_is_named_without_ras(
         one.await_fact("collectives_seen")
         one.send(signal.SIGINT)
         one.reap()
-    reported = [each for each in one.events() if each.get("fact") == "collectives_seen"]
+    reported = [event for event in one.events() if event.get("fact") == "collectives_seen"]
     assert reported
-    assert {each["rank"] for fact in reported for each in fact["behind"]} == {1}
+    assert {item["rank"] for fact in reported for item in fact["behind"]} == {1}
     assert not any(fact["sides"] for fact in reported)
 
 
@@ -364,12 +385,12 @@ def test_privileges_to_attach_are_used_for_a_moment_only(library: Path) -> None:
     """In a child, because a dropped privilege is not regained; attaching works after they were dropped."""
     program = f"""
 import subprocess, sys, time
-from kcover_ebpf.hardware.nccl.probes import NcclProbes
+from kcover_ebpf.collectives.nccl.probes import NcclProbes
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel import capabilities as c
 probes = NcclProbes()
 c.drop(c.KEPT, c.spare(nccl_probes=True))
-rank = subprocess.Popen([{PYTHON!r}, {str(ROOT / "tests/faults/nccl_calls.py")!r}, {str(library)!r}],
+rank = subprocess.Popen([{PYTHON!r}, {str(ROOT / "testbed/faults/nccl_calls.py")!r}, {str(library)!r}],
     stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 rank.stdout.readline()
 probes.attach(Pid(rank.pid))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kcover_ebpf.hardware import families
-from kcover_ebpf.hardware.attach import Attachments
+from kcover_ebpf.devices import families
+from kcover_ebpf.devices.attach import Attachments
 from kcover_ebpf.kernel import kprobes, symbols
 from kcover_ebpf.kernel.probes import Refusal
 from kcover_ebpf.kernel.sampler import KernelSampler
@@ -28,7 +28,9 @@ def test_probes_of_a_driver_are_not_tried_where_nothing_can_hang_on_its_function
         found = Attachments(kernel.maps, Settings(), tmp_path, pin_driver=False)
         while found.driver_waits:
             found.reload_gpu()
-        fates = {(each.reason, each.refusal) for each in found.statuses if each.family == "gpu"}
+        fates = {
+            (status.reason, status.refusal) for status in found.statuses if status.family == "gpu"
+        }
         found.close()
     assert fates == {("this kernel has no kprobes", Refusal.NO_HOOK)}
     assert searched == []

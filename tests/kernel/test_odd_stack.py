@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from testbed.skips import ROOT
 from tests.kernel.command import PYTHON, impatient, run
 from tests.kernel.helpers import free_ports
-from tests.skips import ROOT
 
 STEPS, ODD, WORLD = 60, 2, 4
 RANK = "RANK=$r WORLD_SIZE={world} BASE={base} {python} {program} {steps} {odd} lock"
@@ -26,7 +26,7 @@ def test_the_line_of_the_rank_that_is_elsewhere_is_reported_before_the_job_is_en
         base=free_ports(WORLD),
         world=WORLD,
         python=PYTHON,
-        program=ROOT / "tests/faults/odd_rank.py",
+        program=ROOT / "testbed/faults/odd_rank.py",
         steps=STEPS,
         odd=ODD,
     )
@@ -44,16 +44,18 @@ def test_the_line_of_the_rank_that_is_elsewhere_is_reported_before_the_job_is_en
     with run(*options, "--", "sh", "-c", script, folder=tmp_path) as one:
         assert one.finish(150) == 75, one.err
     events = one.events()
-    last = [each for each in events if each["event"] == "verdict"][-1]
+    last = [event for event in events if event["event"] == "verdict"][-1]
     assert (last["verdict"], last["culprit"]["rank"]) == ("HUNG", ODD)
-    (text,) = [each["text"] for each in last["evidence"] if each["kind"] == "outlier"]
+    (text,) = [item["text"] for item in last["evidence"] if item["kind"] == "outlier"]
     assert text.startswith(f"rank {ODD} is at save_metrics (odd_rank.py:")
     assert "the 3 other ranks are at receive (odd_rank.py:" in text
     # it is in what is kept of the job as well
     kept = json.loads(next((tmp_path / "kept").glob("*HUNG/verdict.json")).read_text())
-    assert text.partition(";")[0] in {each["text"].partition(";")[0] for each in kept["evidence"]}
-    act = next(each for each in events if each["event"] == "action" and each["act"] == "shutdown")
+    assert text.partition(";")[0] in {item["text"].partition(";")[0] for item in kept["evidence"]}
+    act = next(
+        event for event in events if event["event"] == "action" and event["act"] == "shutdown"
+    )
     # and it is no reason
     assert "outlier" not in act["reason"]
-    (incident,) = {each["incident"] for each in events if each.get("verdict") == "HUNG"}
+    (incident,) = {event["incident"] for event in events if event.get("verdict") == "HUNG"}
     assert incident == act["incident"]

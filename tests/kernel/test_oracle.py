@@ -15,7 +15,8 @@ import pytest
 from kcover_ebpf.facts.kernel import ProcessExit, ThreadSample
 from kcover_ebpf.ids import Pid, Tid
 from kcover_ebpf.kernel.sampler import KernelSampler
-from tests.kernel import bcc_headers, bcc_oracle
+from testbed.driver import bcc_headers
+from tests.kernel import bcc_oracle
 from tests.kernel.helpers import (
     CLOSELY,
     FIRINGS,

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tools.workloads import network
+from testbed.workloads import network
 
 pytestmark = pytest.mark.needs("root", "netns")
 COMMAND = Path(sys.executable).with_name("kcover-ebpf")

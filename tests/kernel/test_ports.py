@@ -3,11 +3,11 @@
 import subprocess
 import sys
 
-from tests.skips import ROOT
+from testbed.skips import ROOT
 
 SCRIPT = """
 import subprocess, time
-from kcover_ebpf.hardware.ports import PortWatch
+from kcover_ebpf.devices.ports import PortWatch
 
 def ip(words):
     subprocess.run(["ip", *words.split()], check=True)
@@ -30,7 +30,7 @@ for change in watch.changes(7):
 
 FLOOD = """
 import subprocess, time
-from kcover_ebpf.hardware.ports import PortWatch
+from kcover_ebpf.devices.ports import PortWatch
 
 def ip(lines):
     subprocess.run(["ip", "-batch", "-"], input=lines, text=True, check=True)

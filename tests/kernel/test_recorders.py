@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from testbed.skips import ROOT
 from tests.kernel.command import PYTHON, Run, impatient, run
-from tests.skips import ROOT
 
 STEPS, WORLD = 40, 3
 IN_SECONDS = "200s"
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.needs("cgroup2"), pytest.mark.timeout(270)]
 
 
 def job(folder: Path, odd: int, way: str) -> list[str]:
-    program = ROOT / "tests/faults/recorder.py"
+    program = ROOT / "testbed/faults/recorder.py"
     script = JOB.format(
         folder=folder, python=PYTHON, program=program, steps=STEPS, odd=odd, way=way
     )
@@ -31,12 +31,12 @@ def job(folder: Path, odd: int, way: str) -> list[str]:
 
 
 def last_fault(one: Run) -> dict[str, Any]:
-    return [each for each in one.events() if each.get("verdict") in {"HUNG", "DEADLOCK"}][-1]
+    return [event for event in one.events() if event.get("verdict") in {"HUNG", "DEADLOCK"}][-1]
 
 
 def asked(folder: Path) -> list[str]:
     """What each rank read from its pipe."""
-    return [each.read_text() for each in sorted(folder.glob("asked-*"))]
+    return [path.read_text() for path in sorted(folder.glob("asked-*"))]
 
 
 def test_the_rank_that_skipped_a_collective_is_named_with_its_line(tmp_path: Path) -> None:
@@ -46,12 +46,12 @@ def test_the_rank_that_skipped_a_collective_is_named_with_its_line(tmp_path: Pat
     fault = last_fault(one)
     assert (fault["verdict"], fault["cause"]) == ("DEADLOCK", "collective_mismatch")
     assert (fault["culprit"]["rank"], fault["victims"]) == (1, [0, 2])
-    said = [each["text"] for each in fault["evidence"] if each["kind"] == "collective"]
+    said = [item["text"] for item in fault["evidence"] if item["kind"] == "collective"]
     assert any("rank 1 called all_gather" in text and "train.py:57" in text for text in said)
     assert any("ranks 0, 2 called all_reduce" in text for text in said)
-    questions = [each.split() for each in asked(tmp_path)]
+    questions = [text.split() for text in asked(tmp_path)]
     assert len(questions) == WORLD
-    assert all(set(each) == {"1"} for each in questions), "by one byte each time"
+    assert all(set(question) == {"1"} for question in questions), "by one byte each time"
 
 
 @pytest.mark.long
@@ -64,7 +64,7 @@ def test_the_rank_that_never_called_a_collective_is_named_with_its_last_line(
     fault = last_fault(one)
     assert (fault["verdict"], fault["cause"]) == ("HUNG", "not_in_collective")
     assert fault["culprit"]["rank"] == 2
-    said = " ".join(each["text"] for each in fault["evidence"] if each["kind"] == "collective")
+    said = " ".join(item["text"] for item in fault["evidence"] if item["kind"] == "collective")
     assert "which rank 2 has not called" in said
     assert "train.py:40" in said
 

@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from kcover_ebpf.agent import resumer
-from kcover_ebpf.agent.resumer import Resumer
+from kcover_ebpf.agent.orders import resumer
+from kcover_ebpf.agent.orders.resumer import Resumer
 from kcover_ebpf.api.fault_report import AckResult
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.errors import ActionError
-from kcover_ebpf.host import procfs
-from kcover_ebpf.kernel import capabilities
+from kcover_ebpf.host import capabilities, procfs
 
 from .helpers import state_of
 from .order_bench import Bench, wait_until
@@ -117,8 +116,8 @@ def test_a_resumer_has_one_capability_and_no_files_but_its_socket(bench: Bench) 
     }
     assert int(words["CapPrm"], 16) == int(words["CapEff"], 16) == 1 << 5
     assert words["NoNewPrivs"] == "1"
-    links = [os.fspath(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir()]
-    assert sorted({each.partition(":")[0] for each in links}) == ["/dev/null", "socket"]
+    links = [os.fspath(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir()]
+    assert sorted({link.partition(":")[0] for link in links}) == ["/dev/null", "socket"]
     score = int(Path(f"/proc/{pid}/oom_score_adj").read_text())
     assert score == (-1000 if _SYS_RESOURCE in capabilities.effective() else 0)
     wait_until(lambda: procfs.task_state(pid or 0) == "S")
@@ -142,8 +141,8 @@ def test_hold__a_process_that_is_gone_keeps_no_other_stopped() -> None:
     wait_until(lambda: state_of(alive) == "S")
     os.kill(alive, signal.SIGKILL)
     os.waitpid(alive, 0)
-    for each in descriptors:
-        os.close(each)
+    for descriptor in descriptors:
+        os.close(descriptor)
     with pytest.raises(ActionError):
         holder.hold("i", [-1])
     holder.close()

@@ -285,8 +285,8 @@ def test_a_rank_whose_memory_is_being_freed_has_ended_once(tmp_path: Path) -> No
         time.sleep(5)
         one.send(signal.SIGTERM)
         one.finish()
-    said = [each for each in one.events() if each.get("fact") == "process_exit"]
-    ends = [(each["signal"], each["known"]) for each in said if each["pid"] == rank]
+    said = [event for event in one.events() if event.get("fact") == "process_exit"]
+    ends = [(entry["signal"], entry["known"]) for entry in said if entry["pid"] == rank]
     assert ends == [(signal.SIGKILL, True)]
 
 

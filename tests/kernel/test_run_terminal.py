@@ -85,9 +85,9 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
         return made[-1]
 
     yield make
-    for each in made:
-        each.close()
-        until(lambda pid=each.pid: not own_group(pid).exists(), "the group to go")  # type: ignore[misc]
+    for terminal in made:
+        terminal.close()
+        until(lambda pid=terminal.pid: not own_group(pid).exists(), "the group to go")  # type: ignore[misc]
 
 
 def test_the_live_table_and_a_whole_terminal_afterwards(

@@ -14,14 +14,14 @@ import pytest
 
 from kcover_ebpf.errors import LoadError
 from kcover_ebpf.facts.kernel import ProcessExit, ThreadSample, Tick
+from kcover_ebpf.host.capabilities import KEPT
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel import probes
-from kcover_ebpf.kernel.capabilities import KEPT
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
 from kcover_ebpf.tunables.host import LATE_PASS_PERIODS
+from testbed.skips import ROOT
 from tests.kernel.helpers import events, of_kind, program, running, until, until_asleep, watch
-from tests.skips import ROOT
 
 OPENED = """
 import os, sys, time
@@ -126,10 +126,10 @@ def test_no_bpf_object_stays_when_the_sensor_is_killed(number: int) -> None:
         assert one.line() == "ready"
         held = _kernel_objects(one.pid)
         assert {kind for kind, _ in held} == {"prog", "map", "link"}
-        assert all(_exists(*each) for each in held)
+        assert all(_exists(*pair) for pair in held)
         os.kill(one.pid, number)
         one.wait()
-    until(lambda: not any(_exists(*each) for each in held), "the kernel to take all back")
+    until(lambda: not any(_exists(*pair) for pair in held), "the kernel to take all back")
 
 
 def test_closing_the_sampler_gives_everything_back() -> None:

@@ -45,7 +45,7 @@ def test_ten_thousand_descriptors_hide_no_thread_and_are_no_sockets(kernel: Kern
         kernel.watch(target.pid)
         facts = kernel.sample([target.pid])
     assert of_kind(facts, SocketSample) == []
-    assert {each.pid for each in of_kind(facts, ThreadSample)} == {target.pid}
+    assert {sample.pid for sample in of_kind(facts, ThreadSample)} == {target.pid}
 
 
 def test_thousands_of_connections_are_sent_once_each(kernel: KernelSampler) -> None:

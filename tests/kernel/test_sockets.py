@@ -18,6 +18,7 @@ from kcover_ebpf.facts.kernel import (
 )
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.sampler import KernelSampler
+from testbed.skips import ROOT
 from tests.kernel.helpers import (
     CLOSELY,
     EACH_PASS,
@@ -28,7 +29,6 @@ from tests.kernel.helpers import (
     state_of,
     until,
 )
-from tests.skips import ROOT
 
 SYN = 1
 """What the side that connected has acknowledged before any data."""
@@ -134,7 +134,7 @@ def test_a_process_without_a_connection_is_walked_once_it_announces_one(
     made = Pair("127.0.0.1")
     try:
         kernel.wait(0)
-        assert set(edges(kernel)) == {inode(each) for each in (made.near, made.far, made.listener)}
+        assert set(edges(kernel)) == {inode(item) for item in (made.near, made.far, made.listener)}
         near, far = inode(made.near), inode(made.far)
         for _ in range(4):
             made.near.send(b"x")
@@ -242,7 +242,7 @@ def test_a_socket_with_two_descriptors_is_sent_with_both(kernel: KernelSampler, 
 
 @pytest.mark.needs("netns", "nftables")
 def test_retransmits_over_a_link_that_loses_everything_are_reported(kernel: KernelSampler) -> None:
-    script = str(ROOT / "tests" / "faults" / "blackhole.py")
+    script = str(ROOT / "testbed" / "faults" / "blackhole.py")
     with running("unshare", "--net", sys.executable, script) as target:
         port = int(target.line().split()[1])
         kernel.watch(target.pid)

@@ -41,18 +41,18 @@ def running(program: str) -> Iterator[Pid]:
 def passes(program: str) -> Iterator[ThreadHistory]:
     """What is known of the program after each pass, a quarter of a second apart."""
     table = SyscallTable(os.uname().machine)
-    view: ThreadHistory | None = None
+    thread: ThreadHistory | None = None
     with KernelSampler.open(Settings()) as kernel, running(program) as pid:
         watch(kernel, pid)
         for _ in range(120):
             for fact in kernel.sample([]):
                 if isinstance(fact, ThreadSample) and int(fact.tid) == int(pid):
-                    if view is None:
-                        view = ThreadHistory(fact)
+                    if thread is None:
+                        thread = ThreadHistory(fact)
                     else:
-                        view.observe(fact, table)
-            if view is not None:
-                yield view
+                        thread.observe(fact, table)
+            if thread is not None:
+                yield thread
             time.sleep(0.25)
 
 

@@ -71,11 +71,11 @@ def test_a_replay_gives_the_verdicts_of_the_run(job: Path, name: str) -> None:
     assert (again.returncode, again.stderr) == (0, "")
     events = [json.loads(line) for line in again.stdout.splitlines()]
     assert verdicts(events) == found
-    assert [(each["act"], each["reason"]) for each in events if each["event"] == "action"] == [
-        (each["act"], each["reason"]) for each in one.events() if each["event"] == "action"
+    assert [(event["act"], event["reason"]) for event in events if event["event"] == "action"] == [
+        (event["act"], event["reason"]) for event in one.events() if event["event"] == "action"
     ]
-    kinds = [each["event"] for each in one.events()]
-    assert [each["event"] for each in events] == kinds
+    kinds = [event["event"] for event in one.events()]
+    assert [event["event"] for event in events] == kinds
     assert events[-1]["exit_code"] == 75
 
 

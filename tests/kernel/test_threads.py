@@ -60,7 +60,7 @@ class States:
         """A pass; how many threads are in this state."""
         samples = threads_of(self._kernel, self._pid)
         self._states |= {tid: sample.state for tid, sample in samples.items()}
-        return sum(each is state for each in self._states.values())
+        return sum(task_state is state for task_state in self._states.values())
 
 
 def test_threads_that_wait_are_seen_in_their_system_calls(kernel: KernelSampler) -> None:

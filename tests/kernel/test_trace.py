@@ -65,7 +65,7 @@ def test_each_half_of_a_deadlock_names_the_holder(deadlock: tuple[Running, dict[
     assert threads[tids["first"]]["text"].startswith("futex: mutex 0x")
     assert f"owned by thread {tids['second']}" in threads[tids["first"]]["text"]
     assert threads[tids["joiner"]]["text"] == f"joins thread {tids['first']} (deadlock)"
-    stacks = {each["tid"]: each for each in found["stacks"]}
+    stacks = {stack["tid"]: stack for stack in found["stacks"]}
     native = " ".join(stacks[tids["first"]]["native"])
     assert "first (deadlock)" in native
     assert any("futex" in frame for frame in stacks[tids["first"]]["kernel"])
@@ -104,7 +104,7 @@ def test_the_partner_of_a_pipe_is_named(how: str) -> None:
             int, Path(f"/proc/{target.pid}/task/{target.pid}/children").read_text().split()
         )
         row = rows(trace("--pid", str(target.pid))[0])[target.pid]
-        assert [each["pid"] for each in row["waits_for"]] == [child]
+        assert [item["pid"] for item in row["waits_for"]] == [child]
         assert row["waits_for"][0]["kind"] == "pipe"
         assert row["state"] == "S"
         if how == "poll":
@@ -117,7 +117,7 @@ def test_a_partner_outside_the_job_is_found() -> None:
     with running("/usr/bin/python3", "-c", "input()") as target:
         until(lambda: "pipe" in Path(f"/proc/{target.pid}/wchan").read_text(), "the read")
         row = rows(trace("--pid", str(target.pid))[0])[target.pid]
-        assert os.getpid() in [each["pid"] for each in row["waits_for"]]
+        assert os.getpid() in [item["pid"] for item in row["waits_for"]]
         assert "not part of this job" in row["text"]
 
 
@@ -164,8 +164,8 @@ def test_five_hundred_threads_become_a_few_lines() -> None:
     assert "+499" in table
     threads = rows(found)
     assert len(threads) == 501
-    held = [each for row in threads.values() for each in row["waits_for"]]
-    assert [each["tid"] for each in held].count(target.pid) == 500
+    held = [item for row in threads.values() for item in row["waits_for"]]
+    assert [item["tid"] for item in held].count(target.pid) == 500
 
 
 def test_what_was_saved_is_shown_the_same_without_privileges(tmp_path: Path) -> None:

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from kcover_ebpf.api.pods import Pod
-from kcover_ebpf.cluster.unwatched import HISTORY
-from kcover_ebpf.trace.nodes_at_once import TracedNode, traced_together
+from kcover_ebpf.gang.unwatched import HISTORY
+from kcover_ebpf.trace.gang.nodes_at_once import TracedNode, traced_together
+from testbed.skips import ROOT
 from tests.kernel.command import COMMAND, PYTHON
 from tests.kernel.helpers import free_ports
 from tests.kernel.pods import kubelet_root
-from tests.skips import ROOT
 
 pytestmark = pytest.mark.needs("cgroup2")
 STEPS, ODD, WORLD = 30, 2, 4
@@ -74,7 +74,7 @@ def nodes(root: Path, tmp_path: Path) -> Iterator[list[Node]]:
         group = root / "kubepods/burstable" / f"pod{uid}" / (uuid.uuid4().hex * 2)
         group.mkdir(parents=True)
         found.append(Node(name, f"job-{name}", uid, group))
-    program = str(ROOT / "tests/faults/odd_rank.py")
+    program = str(ROOT / "testbed/faults/odd_rank.py")
     for rank in range(WORLD):
         node = found[rank // 2]
         environ = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(WORLD), "BASE": str(base)}
@@ -84,21 +84,21 @@ def nodes(root: Path, tmp_path: Path) -> Iterator[list[Node]]:
     try:
         yield found
     finally:
-        for each in ranks:
-            each.kill()
-            each.wait()
+        for process in ranks:
+            process.kill()
+            process.wait()
 
 
 def test_the_odd_rank_of_two_nodes_is_named_with_its_line(nodes: list[Node]) -> None:
     time.sleep(STEPS * 0.1 + 12)
-    by_name = {each.name: each for each in nodes}
+    by_name = {node.name: node for node in nodes}
     lines = [
         json.loads(text)
         for text in traced_together(
-            [each.place for each in nodes], lambda place: by_name[place.node].inspect(place)
+            [node.place for node in nodes], lambda place: by_name[place.node].inspect(place)
         )
     ]
-    assert [each["event"] for each in lines] == [
+    assert [line["event"] for line in lines] == [
         *("trace", "threads", "threads", "stacks", "verdict", "end")
     ]
     verdict = lines[-2]
@@ -106,9 +106,9 @@ def test_the_odd_rank_of_two_nodes_is_named_with_its_line(nodes: list[Node]) -> 
     assert (verdict["culprit"]["rank"], verdict["culprit"]["pod"]) == (ODD, "job-b")
     assert verdict["culprit"]["node"] == "b"
     assert verdict["victims"] == [0, 1, 3]
-    (text,) = [each["text"] for each in verdict["evidence"] if each["kind"] == "outlier"]
+    (text,) = [item["text"] for item in verdict["evidence"] if item["kind"] == "outlier"]
     assert text.startswith(f"rank {ODD} is at save_metrics (odd_rank.py:")
     assert HISTORY in verdict["unobserved"]
-    assert not [each for each in verdict["unobserved"] if "not on this host" in each]
+    assert not [item for item in verdict["unobserved"] if "not on this host" in item]
     assert {row["rank"] for row in lines[2]["threads"] if row["lead"]} == set(range(WORLD))
     assert lines[-1]["exit_code"] == 1

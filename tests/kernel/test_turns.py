@@ -26,7 +26,7 @@ MOST_WORK, STRANGERS_EVERY = 1600, 4
 def whole_passes(kernel: KernelSampler, pid: Pid, count: int) -> list[int]:
     """The numbers of those of the next passes that visited all threads of a process."""
     passes = (of_kind(kernel.sample([]), ProcessTotals) for _ in range(count))
-    return [number for number, each in enumerate(passes) if pid in {one.pid for one in each}]
+    return [number for number, pass_ in enumerate(passes) if pid in {one.pid for one in pass_}]
 
 
 def spaced(kernel: KernelSampler, count: int) -> list[list[Fact]]:
@@ -70,7 +70,7 @@ def test_a_thread_is_sampled_often_only_if_it_is_named_as_lead(
         watch(kernel, target.pid, SampleRequest(lead=tids["spin"] if named else None))
         kernel.sample([])
         passes = [of_kind(one, ThreadSample) for one in spaced(kernel, CALM_EVERY)]
-    seen = sum(tids["spin"] in {one.tid for one in each} for each in passes)
+    seen = sum(tids["spin"] in {one.tid for one in pass_} for pass_ in passes)
     assert (seen > 1) is named
 
 
@@ -110,8 +110,8 @@ def test_the_sample_before_is_known(kernel: KernelSampler) -> None:
     with waiting("spin") as (target, tids):
         kernel.watch(target.pid)
         passes = spaced(kernel, 3 * CALM_EVERY)
-    turns = [one.boottime_ns for each in passes for one in of_kind(each, ProcessTotals)]
-    samples = [one for each in passes for one in of_kind(each, ThreadSample)]
+    turns = [one.boottime_ns for pass_ in passes for one in of_kind(pass_, ProcessTotals)]
+    samples = [one for pass_ in passes for one in of_kind(pass_, ThreadSample)]
     seen = {one.boottime_ns: one.previous_ns for one in samples if one.tid == tids["spin"]}
     befores = dict(zip(turns, [0, *turns], strict=False))
     assert len(seen) > 1

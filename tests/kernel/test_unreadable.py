@@ -8,14 +8,14 @@ import sys
 
 import pytest
 
-from tests.skips import ROOT, skip
+from testbed.skips import ROOT, skip
 
 SCRIPT = r"""
 import json, os, time
 from kcover_ebpf.host.identities import Identities
 from kcover_ebpf.facts.host import ThreadReading, ReadingRequest, Unreadable
 from kcover_ebpf.host.thread_reader import ThreadReader, ThreadReadings
-from tests.faults.memory_lock import started
+from testbed.faults.memory_lock import started
 
 rank, device = started()
 identities, reader = Identities(), ThreadReader(ThreadReadings(os.uname().machine))

@@ -30,7 +30,7 @@ def dump(folder: Path, scenario: str, rank: int) -> None:
     (folder / f"{scenario}-{rank}.pickle").write_bytes(data)
     plain = DUMPS["_dump_fr_trace_json"](includeCollectives=True, onlyActive=False)
     (folder / f"{scenario}-{rank}.json").write_bytes(plain)
-    while not all((folder / f"{scenario}-{each}.json").exists() for each in range(WORLD)):
+    while not all((folder / f"{scenario}-{number}.json").exists() for number in range(WORLD)):
         time.sleep(0.2)
     time.sleep(1)
     os._exit(0)

@@ -4,7 +4,7 @@ import ctypes
 import re
 from typing import Any
 
-from tests.skips import ROOT
+from testbed.skips import ROOT
 
 OBJECTS = ROOT / "kcover_ebpf" / "objects"
 

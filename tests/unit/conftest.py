@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from kcover_ebpf.diagnosis import snapshot, verdict
+from kcover_ebpf.diagnosis import snapshot
+from kcover_ebpf.model import verdict
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from kcover_ebpf.api.incident import CrashRecord
 from kcover_ebpf.api.log_report import LoggedTraceback
-from kcover_ebpf.diagnosis.verdict import Cause, EvidenceKind, VerdictKind
-from kcover_ebpf.recovery.context import RestartInput
-from kcover_ebpf.recovery.guards import RestartRequest
+from kcover_ebpf.model.verdict import Cause, EvidenceKind, VerdictKind
+from kcover_ebpf.recovery.restart.context import RestartInput
+from kcover_ebpf.recovery.restart.guards import RestartRequest
 from tests.unit.guard_inputs import ask, world
 from tests.unit.log_builders import BUG, log, seen
 from tests.unit.report_builders import NOW_S, local
@@ -28,14 +28,16 @@ def record(**more) -> CrashRecord:
     return replace(made, **more)
 
 
-def crashed(*found: LoggedTraceback, start: int = 1, age_s: float = AGE_S, **more) -> RestartInput:
+def crashed(
+    *traceback: LoggedTraceback, start: int = 1, age_s: float = AGE_S, **more
+) -> RestartInput:
     """The rank on node b has just left with an error."""
-    first, second = seen(log(1, *found, start=start))
+    first, second = seen(log(1, *traceback, start=start))
     said = replace(EXITED, since_s=-age_s)
     second = replace(second, report=replace(second.report, verdict=said))
     return world((first, second), **more)
 
 
-def asked(at: RestartInput, *earlier: CrashRecord, **more) -> RestartRequest:
-    made = ask(at, **more)
-    return replace(made, turn=replace(made.turn, crashes=earlier))
+def asked(restart_input: RestartInput, *earlier_record: CrashRecord, **more) -> RestartRequest:
+    made = ask(restart_input, **more)
+    return replace(made, turn=replace(made.turn, crashes=earlier_record))

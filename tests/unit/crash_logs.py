@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.log_report import ContainerLog
-from kcover_ebpf.hardware.catalog.files import shipped as catalog
+from kcover_ebpf.devices.catalog.files import shipped as catalog
 from kcover_ebpf.logs import rules
 from kcover_ebpf.logs.container_log import ContainerLogReader
 from kcover_ebpf.logs.lines import Source
 from kcover_ebpf.logs.log_files import Chunk
 from tests.unit.report_builders import NOW_S
 
-RULES = tuple(each for each in rules.shipped() if each.source is Source.CONTAINER)
+RULES = tuple(rule for rule in rules.shipped() if rule.source is Source.CONTAINER)
 
 
 def raised(error: str, *, line: int = 71, mark: str = "Traceback") -> str:
@@ -92,7 +92,7 @@ def logged(
     """What the agent reports of a start that began just before and ended so; `at_s` by the node's clock."""
     reader = ContainerLogReader(pod_uid, "main", RULES, catalog())
     lines = ["starting", *text.splitlines()]
-    block = "".join(f"{rfc3339.to_text(at_s)} stderr F {each}\n" for each in lines)
+    block = "".join(f"{rfc3339.to_text(at_s)} stderr F {line}\n" for line in lines)
     reader.feed(Chunk(start, block.encode(), is_first=True), NOW_S)
     shown = reader.summary(NOW_S)
     assert shown is not None

@@ -5,10 +5,10 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from tests.skips import ROOT
+from testbed.skips import ROOT
 
 
-def built(folder: Path, *options: str, source: Path = ROOT / "tests/faults/nccl.c") -> Path:
+def built(folder: Path, *options: str, source: Path = ROOT / "testbed/faults/nccl.c") -> Path:
     library = folder / "lib.so"
     command = ["gcc", "-O1", "-shared", "-fPIC", *options, "-o", str(library), str(source)]
     subprocess.run(command, check=True, timeout=60)

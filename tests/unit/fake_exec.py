@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from kcover_ebpf.api.fault_report import REPORT, PodRef
-from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.errors import NotFound
+from kcover_ebpf.model.process_state import State
 from kcover_ebpf.output.formatting import event_line
 from kcover_ebpf.trace.records import TRACE, TraceHeader
 from tests.unit import report_builders
@@ -29,12 +29,12 @@ def pod(
                 "batch.kubernetes.io/job-completion-index": "0",
             },
         },
-        "spec": {"nodeName": node, "containers": [{"name": each} for each in names]},
+        "spec": {"nodeName": node, "containers": [{"name": text} for text in names]},
         "status": {
             "phase": phase,
             "containerStatuses": [
-                {"name": each, "containerID": f"containerd://{number}"}
-                for each, number in names.items()
+                {"name": text, "containerID": f"containerd://{number}"}
+                for text, number in names.items()
             ],
         },
     }
@@ -78,7 +78,7 @@ class FakeExecServer:
 
     def get(self, path: str) -> dict[str, Any]:
         name = path.rpartition("/")[2]
-        found = [each for each in self.pods if each["metadata"]["name"] == name]
+        found = [entry for entry in self.pods if entry["metadata"]["name"] == name]
         if not found:
             raise NotFound("404")
         return found[0]

@@ -60,8 +60,8 @@ def uses(sources: Iterable[ast.Module], known: Iterable[Record]) -> Uses:
     """What these modules fill and read of the known classes."""
     found = Uses()
     by_name: dict[str, list[Record]] = defaultdict(list)
-    for each in known:
-        by_name[each.name].append(each)
+    for record in known:
+        by_name[record.name].append(record)
     trees = list(sources)
     classes = frozenset(by_name) | frozenset(_mirrors(trees))
     for tree in trees:
@@ -72,7 +72,7 @@ def uses(sources: Iterable[ast.Module], known: Iterable[Record]) -> Uses:
 def unused(record: Record, pairs: set[tuple[str, str]]) -> list[str]:
     """Fields of the record that are in none of the pairs."""
     owners = (record.name, ANY)
-    return [name for name in record.fields if not any((each, name) in pairs for each in owners)]
+    return [name for name in record.fields if not any((owner, name) in pairs for owner in owners)]
 
 
 def _mirrors(trees: Iterable[ast.Module]) -> Iterator[str]:
@@ -83,17 +83,17 @@ def _mirrors(trees: Iterable[ast.Module]) -> Iterator[str]:
 
 
 def _is_dataclass(node: ast.ClassDef) -> bool:
-    return any("dataclass" in ast.unparse(each) for each in node.decorator_list)
+    return any("dataclass" in ast.unparse(expression) for expression in node.decorator_list)
 
 
 def _is_frozen(node: ast.ClassDef) -> bool:
-    return any("frozen=True" in ast.unparse(each) for each in node.decorator_list)
+    return any("frozen=True" in ast.unparse(expression) for expression in node.decorator_list)
 
 
 def _fields(node: ast.ClassDef) -> Iterator[str]:
-    for each in node.body:
-        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
-            yield each.target.id
+    for statement in node.body:
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            yield statement.target.id
 
 
 def _last(node: ast.expr) -> str:
@@ -104,10 +104,10 @@ def _last(node: ast.expr) -> str:
 def _names(nodes: Iterable[ast.AST]) -> tuple[str, ...]:
     """All names in these expressions, so also each part of a union; in text annotations too."""
     return tuple(
-        each.id if isinstance(each, ast.Name) else each.attr
+        other_node.id if isinstance(other_node, ast.Name) else other_node.attr
         for node in nodes
-        for each in ast.walk(node)
-        if isinstance(each, ast.Name | ast.Attribute)
+        for other_node in ast.walk(node)
+        if isinstance(other_node, ast.Name | ast.Attribute)
     )
 
 
@@ -132,8 +132,8 @@ def _matched(pattern: ast.pattern) -> tuple[str, ...]:
         case ast.MatchAs(pattern=ast.pattern() as inner):
             return _matched(inner)
         case ast.MatchOr(patterns=several):
-            found = [_matched(each) for each in several]
-            return tuple(name for each in found for name in each) if all(found) else ()
+            found = [_matched(item) for item in several]
+            return tuple(name for pair in found for name in pair) if all(found) else ()
         case ast.MatchClass(cls=cls):
             return (_last(cls),)
         case _:
@@ -156,8 +156,8 @@ class _Visitor(ast.NodeVisitor):
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         scope = dict(self._scopes[-1])
         arguments = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
-        for each in arguments:
-            scope[each.arg] = self._known(each.annotation)
+        for argument in arguments:
+            scope[argument.arg] = self._known(argument.annotation)
         is_method = bool(self._classes) and bool(arguments) and arguments[0].arg == "self"
         if is_method:
             scope["self"] = self._classes[-1]
@@ -169,7 +169,7 @@ class _Visitor(ast.NodeVisitor):
         owners: tuple[str, ...] = (ANY,)
         if isinstance(node.value, ast.Name):
             owners = self._scopes[-1].get(node.value.id) or (ANY,)
-            owners += tuple(base for each in owners for base in self._bases(each))
+            owners += tuple(base for owner in owners for base in self._bases(owner))
         if isinstance(node.ctx, ast.Load):
             self._found.read.update((owner, node.attr) for owner in owners)
         self.generic_visit(node)
@@ -177,7 +177,9 @@ class _Visitor(ast.NodeVisitor):
     def visit_Call(self, node: ast.Call) -> None:
         called = _last(node.func)
         if called == "replace":
-            self._found.filled.update((ANY, each.arg) for each in node.keywords if each.arg)
+            self._found.filled.update(
+                (ANY, keyword.arg) for keyword in node.keywords if keyword.arg
+            )
         elif called == "partial" and node.args:
             self._fill(_last(node.args[0]), node.args[1:], node.keywords)
         elif called == "__setattr__" and self._classes and len(node.args) == 3:
@@ -192,7 +194,7 @@ class _Visitor(ast.NodeVisitor):
         self.visit(node.subject)
         for case in node.cases:
             names = _matched(case.pattern)
-            known = names if names and all(each in self._classes_known for each in names) else ()
+            known = names if names and all(name in self._classes_known for name in names) else ()
             scope = dict(self._scopes[-1])
             for bound in (node.subject, case.pattern):
                 if isinstance(bound, ast.Name):
@@ -210,14 +212,20 @@ class _Visitor(ast.NodeVisitor):
     def _fill(self, called: str, args: list[ast.expr], keywords: list[ast.keyword]) -> None:
         for record in self._by_name.get(called, ()):
             names = list(record.fields)
-            starred = any(isinstance(each, ast.Starred) for each in args)
-            if starred or any(each.arg is None for each in keywords):
+            starred = any(isinstance(arg, ast.Starred) for arg in args)
+            if starred or any(keyword.arg is None for keyword in keywords):
                 self._found.filled.update((record.name, name) for name in names)
-                inherited = (each for base in record.bases for each in self._by_name.get(base, ()))
-                self._found.filled.update(
-                    (each.name, name) for each in inherited for name in each.fields
+                inherited = (
+                    other_record
+                    for base in record.bases
+                    for other_record in self._by_name.get(base, ())
                 )
-            given = [*names[: len(args)], *(each.arg for each in keywords if each.arg)]
+                self._found.filled.update(
+                    (other_record.name, name)
+                    for other_record in inherited
+                    for name in other_record.fields
+                )
+            given = [*names[: len(args)], *(keyword.arg for keyword in keywords if keyword.arg)]
             owners = (record.name, *record.bases)
             self._found.filled.update((owner, name) for owner in owners for name in given)
 

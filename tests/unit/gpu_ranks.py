@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 
-from kcover_ebpf.diagnosis.process_state import State
 from kcover_ebpf.ids import NS
+from kcover_ebpf.model.process_state import State
 
 from .scripted_job import Proc, Stage
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from kcover_ebpf.api import incident
 from kcover_ebpf.api.fault_policy import FaultPolicy
-from kcover_ebpf.cluster.gang_judge import merge
-from kcover_ebpf.diagnosis.process_state import State
-from kcover_ebpf.recovery import context, methods
-from kcover_ebpf.recovery.guards import ClusterLimits, RestartRequest, first_status
-from kcover_ebpf.recovery.machine import RestartContext
+from kcover_ebpf.gang.gang_judge import merge
+from kcover_ebpf.model.process_state import State
+from kcover_ebpf.recovery.restart import context, methods
+from kcover_ebpf.recovery.restart.guards import ClusterLimits, RestartRequest, first_status
+from kcover_ebpf.recovery.restart.machine import RestartContext
 from tests.unit.report_builders import NOW_S, SELECTOR, case, pod, rank, report
 
 SEEN = (
@@ -31,20 +31,22 @@ def world(seen=SEEN, **more) -> context.RestartInput:
     made = context.RestartInput(
         now_s=NOW_S,
         top=top(),
-        pods=tuple(context.GangPod(pod(each)) for each in range(4)),
+        pods=tuple(context.GangPod(pod(number)) for number in range(4)),
         reports=seen,
-        merged=merged,
+        gang_verdict=merged,
         agents=frozenset("ab"),
     )
     return replace(made, **more)
 
 
 def ask(
-    at: context.RestartInput, policy: FaultPolicy | None = None, earlier: int = 0, **more
+    restart_input: context.RestartInput, policy: FaultPolicy | None = None, earlier: int = 0, **more
 ) -> RestartRequest:
-    assert at.merged is not None
-    status = first_status(at.merged, at.nodes)
-    turn = RestartContext(status, at, policy or FaultPolicy(), "inc", "ns/inc", SELECTOR, earlier)
+    assert restart_input.gang_verdict is not None
+    status = first_status(restart_input.gang_verdict, restart_input.nodes)
+    turn = RestartContext(
+        status, restart_input, policy or FaultPolicy(), "inc", "ns/inc", SELECTOR, earlier
+    )
     return replace(
         RestartRequest(turn, armed=True, approved=False, gates=ClusterLimits(), stable_s=1.0),
         **more,
@@ -54,9 +56,9 @@ def ask(
 def without_rule() -> tuple[context.GangPod, ...]:
     plain = [
         replace(
-            pod(each),
-            containers=tuple(replace(c, restarts_pod=False) for c in pod(each).containers),
+            pod(number),
+            containers=tuple(replace(c, restarts_pod=False) for c in pod(number).containers),
         )
-        for each in range(4)
+        for number in range(4)
     ]
-    return tuple(context.GangPod(each) for each in plain)
+    return tuple(context.GangPod(other_pod) for other_pod in plain)

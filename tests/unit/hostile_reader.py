@@ -16,7 +16,10 @@ from kcover_ebpf.agent.reader.program import Note, Operation, run
 
 def _echo(given: Mapping[str, Any], descriptors: list[int], note: Note) -> Any:
     note("here")
-    return {"given": given["text"], "read": [os.read(each, 100).decode() for each in descriptors]}
+    return {
+        "given": given["text"],
+        "read": [os.read(descriptor, 100).decode() for descriptor in descriptors],
+    }
 
 
 def _keep_the_lock(_: Mapping[str, Any], __: list[int], note: Note) -> Any:

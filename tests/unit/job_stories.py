@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from kcover_ebpf.diagnosis.verdict import Cause, VerdictKind
 from kcover_ebpf.facts.host import CollectiveRank, CollectiveSide, WaitedFile
 from kcover_ebpf.facts.kernel import SignalSent
 from kcover_ebpf.ids import NS, Inode, Pid, Tid
+from kcover_ebpf.model.verdict import Cause, VerdictKind
 from tests.unit.scripted_job import BARRIER, LOCK, Proc, pipe
 from tests.unit.two_nodes import Recorded
 

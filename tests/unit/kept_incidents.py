@@ -15,10 +15,10 @@ from kcover_ebpf.controller.breaker import Limits
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.gang_reconciler import GangReconciler
 from kcover_ebpf.controller.owners import FoundOwner
-from kcover_ebpf.diagnosis.rank_pace import RankPace
-from kcover_ebpf.diagnosis.verdict import Verdict
 from kcover_ebpf.kube.reflector import Change, Event
-from kcover_ebpf.recovery.context import GangPod, TopOwner
+from kcover_ebpf.model.rank_snapshot import RankPace
+from kcover_ebpf.model.verdict import Verdict
+from kcover_ebpf.recovery.restart.context import GangPod, TopOwner
 
 NOW_S = 1_767_225_600.0
 LABELS = {"batch.kubernetes.io/job-name": "j"}
@@ -31,7 +31,7 @@ class World:
     def __init__(self, *pods: Pod, strays: frozenset[str] = frozenset()) -> None:
         self.now_s = NOW_S
         self.store = ObjectCache(lambda _: None, wall=lambda: self.now_s)
-        self.pods = tuple(GangPod(each) for each in pods)
+        self.pods = tuple(GangPod(pod) for pod in pods)
         top = TopOwner(JobRef("Job", "j", "ju", "batch/v1"), None, None, armed=True)
         owners: Any = SimpleNamespace(of_pods=lambda *_: FoundOwner(top, strays=strays))
         gangs: Any = SimpleNamespace(
@@ -58,17 +58,21 @@ class World:
         lease = AgentLease(f"n{index}", self.now_s, 45, frozenset({1}), paces={1: (pace,)})
         self.store.on_lease(Event(Change.SET, agent_lease.object_of(lease)))
 
-    def create(self, made: Incident) -> dict[str, Any]:
-        raw = incident.object_of(made)
-        raw["metadata"] |= {"uid": made.name, "creationTimestamp": "2026-01-01T00:00:00Z"}
+    def create(self, made_incident: Incident) -> dict[str, Any]:
+        raw = incident.object_of(made_incident)
+        raw["metadata"] |= {"uid": made_incident.name, "creationTimestamp": "2026-01-01T00:00:00Z"}
         return raw
 
-    def status(self, known: Incident, status: Status) -> dict[str, Any]:
-        return {**self.create(known), "status": incident.status_of(status)}
+    def status(self, known_incident: Incident, status: Status) -> dict[str, Any]:
+        return {**self.create(known_incident), "status": incident.status_of(status)}
 
     def guard(self, *_: object) -> None:
         """No finalizer is wanted."""
 
     @property
     def statuses(self) -> list[Status]:
-        return [each.status for each in self.store.incidents.values() if each.status is not None]
+        return [
+            other_incident.status
+            for other_incident in self.store.incidents.values()
+            if other_incident.status is not None
+        ]

@@ -13,9 +13,9 @@ def policy_object(namespace: str, name: str, policy: FaultPolicy | None = None) 
     return {"metadata": {"namespace": namespace, "name": name, "uid": f"u-{name}"}, "spec": spec}
 
 
-def put_policy(store: ObjectCache, namespace: str, name: str, policy: FaultPolicy) -> None:
-    store.policies.set(policy_object(namespace, name, policy))
+def put_policy(cache: ObjectCache, namespace: str, name: str, policy: FaultPolicy) -> None:
+    cache.policies.set(policy_object(namespace, name, policy))
 
 
-def clear_policies(store: ObjectCache) -> None:
-    store.policies = PolicyStore(observes_unread=True)
+def clear_policies(cache: ObjectCache) -> None:
+    cache.policies = PolicyStore(observes_unread=True)

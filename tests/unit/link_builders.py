@@ -3,16 +3,16 @@
 from dataclasses import replace
 
 from kcover_ebpf.diagnosis.process import ProcessHistory
-from kcover_ebpf.diagnosis.roles import Membership, Role
 from kcover_ebpf.facts.kernel import SocketSample
 from kcover_ebpf.ids import NS, Inode, Pid
+from kcover_ebpf.model.roles import Membership, Role
 
 
 def mesh(count: int) -> dict[Pid, ProcessHistory]:
     """Ranks with pids from 100, each connected with each."""
     views = {Pid(100 + rank): ProcessHistory(Pid(100 + rank), 0) for rank in range(count)}
     for pid, view in views.items():
-        view.member = Membership(Role.RANK, pid - 100, count, pid)
+        view.membership = Membership(Role.RANK, pid - 100, count, pid)
         for other in views:
             if other != pid:
                 view.on_socket(edge(pid, other))
@@ -20,12 +20,12 @@ def mesh(count: int) -> dict[Pid, ProcessHistory]:
     return views
 
 
-def train(view: ProcessHistory) -> None:
+def train(process: ProcessHistory) -> None:
     """Payload over all its connections, in healthy passes."""
     for number in range(1, 9):
-        for fd, sample in list(view.sockets.items()):
-            view.on_socket(replace(sample, fd=fd, acked_bytes=number * 10_000))
-        view.traffic.end_pass(number * NS, NS, healthy=True)
+        for fd, sample in list(process.sockets.items()):
+            process.on_socket(replace(sample, fd=fd, acked_bytes=number * 10_000))
+        process.traffic.end_pass(number * NS, NS, healthy=True)
 
 
 def edge(pid: Pid, other: int, **changes: object) -> SocketSample:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from kcover_ebpf.agent.health_memory import Round, after_round
+from kcover_ebpf.agent.node_health.health_memory import Round, after_round
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.fault_policy import FaultPolicy, InspectionAction, NodeActions
 from kcover_ebpf.api.fault_report import FaultReport, ReportedDeviceFault
 from kcover_ebpf.api.node_health import NodeHealth, object_of
-from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
 from kcover_ebpf.controller.node_reconciler import NodeReconciler
 from kcover_ebpf.errors import Conflict
 from kcover_ebpf.facts.health import Result
+from kcover_ebpf.gang.gang_snapshot import ReceivedReport
 from kcover_ebpf.inspection.result import PartResult
 from kcover_ebpf.kube.reflector import Change, Event
 from tests.unit.kept_policies import put_policy
@@ -57,17 +57,19 @@ class Bed(Cluster):
     def inspect(
         self,
         result: Result,
-        gpu: Result | None = P,
+        gpu_result: Result | None = P,
         rounds: int = 1,
         kind: str = "gpu",
         text: str = "it is broken",
         more: tuple[PartResult, ...] = (),
     ) -> None:
-        """`gpu`: of the device; None: it is not on the bus. `text`: evidence. `more`: other checks."""
+        """`gpu_result`: of the device; None: it is not on the bus. `text`: evidence. `more`: other checks."""
         for _ in range(rounds):
             self.now_s += STEP_S
             checks = [PartResult(PROBE, result, (text,)), *more]
-            devices = [PartResult(GPU, gpu, ("ecc",), kind=kind)] if gpu is not None else []
+            devices = (
+                [PartResult(GPU, gpu_result, ("ecc",), kind=kind)] if gpu_result is not None else []
+            )
             done = Round(self.now_s + 3600.0, self.boot, checks, devices)
             self.health = after_round("n0", self.health, done, 1950)
             raw = object_of(self.health)
@@ -105,7 +107,7 @@ class Tainted(Bed):
 
     def strategic_patch(self, *call: Any) -> dict[str, Any]:
         _, body = call
-        self.texts += [each["message"] for each in body["status"]["conditions"]]
+        self.texts += [condition["message"] for condition in body["status"]["conditions"]]
         return super().strategic_patch(*call)
 
     def get(self, *_: object) -> dict[str, Any]:
@@ -114,7 +116,7 @@ class Tainted(Bed):
     def list(self, *call: Any) -> dict[str, Any]:
         path = call[0]
         if path.endswith("devicetaintrules"):
-            ours = [{"metadata": each} for each in self.rules.values()]
+            ours = [{"metadata": rule} for rule in self.rules.values()]
             return {"items": ours if call[1] else ours + self.foreign}
         attributes = {"resource.kubernetes.io/pciBusID": {"string": GPU}}
         devices = [

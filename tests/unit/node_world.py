@@ -8,12 +8,12 @@ import pytest
 
 from kcover_ebpf.api.fault_policy import FaultPolicy, NodeActions
 from kcover_ebpf.api.fault_report import FaultReport, ReportedDeviceFault
-from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.node_reconciler import NodeLimits, NodeReconciler
 from kcover_ebpf.errors import ActionError
+from kcover_ebpf.gang.gang_snapshot import ReceivedReport
 from kcover_ebpf.kube.reflector import Change, Event
-from kcover_ebpf.recovery.node_plan import NodeBreaker
+from kcover_ebpf.recovery.nodes.node_plan import NodeBreaker
 from tests.unit.kept_policies import put_policy
 
 OLD = {

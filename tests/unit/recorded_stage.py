@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kcover_ebpf.diagnosis.verdict import Verdict
 from kcover_ebpf.facts.kernel import Fact
 from kcover_ebpf.ids import NS
+from kcover_ebpf.model.verdict import Verdict
 from kcover_ebpf.settings import Act, Policy
 from kcover_ebpf.tapes.entries import SCHEMA, End, Header, Start
 from kcover_ebpf.tapes.writer import TapeWriter
@@ -86,7 +86,7 @@ def crashed(stage: Stage) -> None:
 
 
 SCRIPTS: dict[str, Callable[[Stage], None]] = {
-    each.__name__: each for each in (healthy, stopped, locked, crashed)
+    item.__name__: item for item in (healthy, stopped, locked, crashed)
 }
 
 
@@ -119,7 +119,7 @@ def main() -> None:
     expected = {}
     for name, script in SCRIPTS.items():
         stage = record(script, TAPES / f"{name}.tape.gz")
-        expected[name] = [reported(each) for each in stage.verdicts]
+        expected[name] = [reported(verdict) for verdict in stage.verdicts]
     (TAPES / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
 
 

@@ -10,25 +10,18 @@ from kcover_ebpf.api.fault_report import (
     ReportedJob,
 )
 from kcover_ebpf.api.pods import Container, ContainerKind, Pod
-from kcover_ebpf.cluster.gang_input import GangInput, NodeState
-from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
-from kcover_ebpf.diagnosis.process_state import State
-from kcover_ebpf.diagnosis.rank_snapshot import RankSnapshot, SocketSnapshot
-from kcover_ebpf.diagnosis.roles import Role
-from kcover_ebpf.diagnosis.verdict import (
-    Cause,
-    Culprit,
-    Evidence,
-    EvidenceKind,
-    Verdict,
-    VerdictKind,
-)
+from kcover_ebpf.gang.gang_input import GangInput, NodeState
+from kcover_ebpf.gang.gang_snapshot import ReceivedReport
 from kcover_ebpf.ids import Endpoint
+from kcover_ebpf.model.process_state import State
+from kcover_ebpf.model.rank_snapshot import RankSnapshot, SocketSnapshot
+from kcover_ebpf.model.roles import Role
+from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.settings import Policy
 
 NOW_S = 50_000.0
-COLLECTIVE = tuple(f"libtorch.so+{each:x}" for each in range(0x100, 0x120))
-LOCK = tuple(f"python3.11+{each:x}" for each in range(0x900, 0x920))
+COLLECTIVE = tuple(f"libtorch.so+{number:x}" for number in range(0x100, 0x120))
+LOCK = tuple(f"python3.11+{number:x}" for number in range(0x900, 0x920))
 SELECTOR = {"batch.kubernetes.io/job-name": "j"}
 
 
@@ -64,7 +57,9 @@ def report(
         time_s=arrived_s,
         sequence=1,
         job=ReportedJob("j", SELECTOR, "Job"),
-        pods=tuple(PodRef(f"j-{each.rank}", each.pod_uid) for each in ranks),
+        pods=tuple(
+            PodRef(f"j-{rank_snapshot.rank}", rank_snapshot.pod_uid) for rank_snapshot in ranks
+        ),
         ranks=ranks,
     )
     return ReceivedReport(replace(made, **values), arrived_s)
@@ -79,10 +74,12 @@ def pod(number: int, phase: str = "Running") -> Pod:
     )  # fmt: skip
 
 
-def case(*seen: ReceivedReport, pods: int = 4, **more) -> GangInput:
+def case(*received: ReceivedReport, pods: int = 4, **more) -> GangInput:
     """Everything about the job."""
     nodes = {name: NodeState(name) for name in "ab"}
-    made = GangInput("ns/j", seen, tuple(pod(each) for each in range(pods)), nodes, Policy(), NOW_S)
+    made = GangInput(
+        "ns/j", received, tuple(pod(number) for number in range(pods)), nodes, Policy(), NOW_S
+    )
     return replace(made, **more)
 
 
@@ -99,5 +96,5 @@ def wire(number: int, peer: int, **more) -> SocketSnapshot:
     """One connection between two ranks."""
     ends = sorted((number, peer))
     port = 4000 + ends[0] * 10 + ends[1]
-    local, remote = (Endpoint(f"10.0.0.{each}", port) for each in (number, peer))
+    local, remote = (Endpoint(f"10.0.0.{other_number}", port) for other_number in (number, peer))
     return SocketSnapshot(local, remote, "ESTABLISHED", **more)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.tracker import Tracker
-from kcover_ebpf.diagnosis.verdict import Verdict, VerdictKind
 from kcover_ebpf.facts.host import (
     CodeSeen,
     Module,
@@ -32,14 +31,15 @@ from kcover_ebpf.facts.kernel import (
 )
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import NS, Inode, Pid, Tid
+from kcover_ebpf.model.verdict import Verdict, VerdictKind
 from kcover_ebpf.settings import Policy
 
 START_NS = 1_000 * NS
 FUTEX, NANOSLEEP, POLL, READ, OPENAT, PWRITE, YIELD = 202, 230, 7, 0, 257, 18, 24
 FSYNC, IOCTL, FLOCK, PAUSE = 74, 16, 73, 34
-COLLECTIVE = tuple(f"libtorch.so+{each:x}" for each in range(0x100, 0x120))
-BARRIER = tuple(f"libtorch.so+{each:x}" for each in range(0x400, 0x420))
-LOCK = tuple(f"python3.11+{each:x}" for each in range(0x900, 0x920))
+COLLECTIVE = tuple(f"libtorch.so+{number:x}" for number in range(0x100, 0x120))
+BARRIER = tuple(f"libtorch.so+{number:x}" for number in range(0x400, 0x420))
+LOCK = tuple(f"python3.11+{number:x}" for number in range(0x900, 0x920))
 CODE = {"python3.11": 0x1000, "libtorch.so": 0x2000, "libcuda.so.1": 0x3000, "[vdso]": 0x4000}
 """Where these lie in each process: 0x1000 bytes from there on."""
 CODE |= {"libnccl.so.2": 0x5000, "libc.so.6": 0x6000, "libmpi.so.40": 0x7000}
@@ -215,14 +215,14 @@ class Stage:
         if verdict is not None:
             self.verdicts.append(verdict)
 
-    def _is_due(self, proc: Proc, wanted: SampleRequest) -> bool:
+    def _is_due(self, proc: Proc, wanted_request: SampleRequest) -> bool:
         """At first sight, when detail begins, and in its turn."""
         proc.passes += 1
-        begins = wanted.detail.value > proc.detail.value
-        proc.detail = wanted.detail
-        return proc.passes == 1 or begins or (proc.passes + proc.pid) % wanted.every == 0
+        begins = wanted_request.detail.value > proc.detail.value
+        proc.detail = wanted_request.detail
+        return proc.passes == 1 or begins or (proc.passes + proc.pid) % wanted_request.every == 0
 
-    def _sample(self, proc: Proc, period_ns: int, wanted: SampleRequest) -> None:
+    def _sample(self, proc: Proc, period_ns: int, wanted_request: SampleRequest) -> None:
         shares = {
             "train": 0.3,
             "run": 1.0,
@@ -244,9 +244,9 @@ class Stage:
         sample = self._thread(proc)
         proc.naps += proc.naps_per_s * period_ns // NS if proc.mode == "nap" else 0
         moved = share >= 0.02 or proc.mode == "quota"
-        if moved or wanted.detail.value or self.now_ns - period_ns <= proc.mode_since_ns:
+        if moved or wanted_request.detail.value or self.now_ns - period_ns <= proc.mode_since_ns:
             self.feed(replace(sample, voluntary_count=sample.voluntary_count + proc.naps))
-        if self._is_due(proc, wanted):
+        if self._is_due(proc, wanted_request):
             self._reconcile_all(proc, sample)
         if self.connected and proc.rank is not None:
             self._socket(proc)
@@ -303,11 +303,11 @@ class Stage:
             comm="python3",
         )
 
-    def _side(self, proc: Proc, tid: int, side: Side, lead: ThreadSample) -> ThreadSample:
+    def _side(self, proc: Proc, tid: int, side: Side, lead_sample: ThreadSample) -> ThreadSample:
         burns = side.mode != "futex"
         number = {"yield": YIELD, "futex": FUTEX}.get(side.mode, NO_SYSCALL)
         return replace(
-            lead,
+            lead_sample,
             tid=Tid(tid),
             state=TaskState.RUNNING if burns else TaskState.SLEEPING,
             syscall=number,
@@ -366,7 +366,7 @@ class Stage:
             wait_channel=proc.wait_channel,
             storage=proc.storage,
             deadline_ns=proc.deadline_ns,
-            lock_holders=tuple(Pid(each) for each in proc.lock_holders),
+            lock_holders=tuple(Pid(lock_holder) for lock_holder in proc.lock_holders),
         )
 
 

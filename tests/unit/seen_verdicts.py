@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from kcover_ebpf.diagnosis.decisions import decide
-from kcover_ebpf.diagnosis.verdict import Verdict, VerdictKind
+from kcover_ebpf.model.verdict import Verdict, VerdictKind
 from kcover_ebpf.settings import Act
 from tests.unit.scripted_job import Stage
 
 
 def not_working(stage: Stage) -> list[Verdict]:
     """All verdicts but WORKING."""
-    return [each for each in stage.verdicts if each.kind is not VerdictKind.WORKING]
+    return [verdict for verdict in stage.verdicts if verdict.kind is not VerdictKind.WORKING]
 
 
 def faults(stage: Stage, since_s: float = 0.0) -> list[Verdict]:
     """Those after which a job does not continue by itself, from a moment on (unix seconds)."""
-    return [each for each in stage.verdicts if each.kind.is_fault and each.time_s >= since_s]
+    return [
+        verdict for verdict in stage.verdicts if verdict.kind.is_fault and verdict.time_s >= since_s
+    ]
 
 
 def only_fault(stage: Stage) -> Verdict:

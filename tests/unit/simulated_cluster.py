@@ -9,8 +9,8 @@ from kcover_ebpf.api import incident
 from kcover_ebpf.api.codec import encode
 from kcover_ebpf.api.fault_report import FaultReport, PodRef
 from kcover_ebpf.api.pods import Container, ContainerKind, Pod
-from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
-from kcover_ebpf.recovery import advance, context, machine, methods, steps
+from kcover_ebpf.gang.gang_snapshot import ReceivedReport
+from kcover_ebpf.recovery.restart import advance, context, machine, methods, steps
 from tests.unit.simulated_world import START_S, SimPod, World
 
 SELECTOR = {"batch.kubernetes.io/job-name": "j"}

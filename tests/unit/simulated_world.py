@@ -144,7 +144,7 @@ class World:
         leaders = [pod for pod in self.pods if pod.index == 0]
         if any(pod.deleted_s is not None for pod in leaders):
             for pod in self.pods:
-                if pod.created_s < max(each.created_s for each in leaders) + 1:
+                if pod.created_s < max(leader.created_s for leader in leaders) + 1:
                     self.mark(pod, pod.grace_s)
 
     def mark(self, pod: SimPod, grace_s: float) -> None:

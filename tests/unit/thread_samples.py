@@ -46,8 +46,8 @@ def sample(
 
 def seen(*samples: ThreadSample) -> ThreadHistory:
     view = ThreadHistory(samples[0])
-    for each in samples[1:]:
-        view.observe(each, TABLE)
+    for thread_sample in samples[1:]:
+        view.observe(thread_sample, TABLE)
     return view
 
 

@@ -11,13 +11,10 @@ from typing import Any, cast
 
 from kcover_ebpf.agent.node_loop import GangWatch
 from kcover_ebpf.agent.pod_registry import LocalGang
-from kcover_ebpf.agent.report_builder import Identity, ReportBuilder
+from kcover_ebpf.agent.reports.report_builder import Identity, ReportBuilder
 from kcover_ebpf.api.fault_report import object_of, report_of
 from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.job_kinds import Gang
-from kcover_ebpf.cluster.gang_input import GangInput, GangVerdict
-from kcover_ebpf.cluster.gang_judge import merge
-from kcover_ebpf.cluster.gang_snapshot import ReceivedReport
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.snapshot import Finding
 from kcover_ebpf.diagnosis.tracker import Tracker
@@ -26,6 +23,9 @@ from kcover_ebpf.facts.kernel import Fact, SocketSample, Tick
 from kcover_ebpf.facts.python_stacks import PythonStacksSeen
 from kcover_ebpf.facts.recorders import RecordersSeen
 from kcover_ebpf.facts.syscalls import SyscallTable
+from kcover_ebpf.gang.gang_input import GangInput, GangVerdict
+from kcover_ebpf.gang.gang_judge import merge
+from kcover_ebpf.gang.gang_snapshot import ReceivedReport
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.settings import Policy
 from tests.unit.report_builders import NOW_S, SELECTOR, case, pod
@@ -98,15 +98,15 @@ class Agent:
         if isinstance(fact, CollectivesSeen):
             # a number is known only to the agent of the node that the process is on
             lists = {
-                name: tuple(self._known(stage, each) for each in getattr(fact, name))
+                name: tuple(self._known(stage, item) for item in getattr(fact, name))
                 for name in ("behind", "missing", "failed", "odd")
             }
             return replace(fact, **cast("Any", lists))
         if isinstance(fact, RecordersSeen):
-            mine = (each for each in fact.records if stage.node_of(each.pid) == self.node)
+            mine = (record for record in fact.records if stage.node_of(record.pid) == self.node)
             return replace(fact, records=tuple(mine))
         if isinstance(fact, PythonStacksSeen):
-            stacks = (each for each in fact.stacks if stage.node_of(each.pid) == self.node)
+            stacks = (stack for stack in fact.stacks if stage.node_of(stack.pid) == self.node)
             return replace(fact, stacks=tuple(stacks))
         if stage.node_of(cast("Any", fact).pid) != self.node:
             return None
@@ -121,16 +121,16 @@ class Agent:
 
     def report(self, late_s: float) -> ReceivedReport:
         """What the product makes of it, as the controller reads it."""
-        numbers = [each for each in range(64) if f"uid-{each}" in self.pods.values()]
-        here = LocalGang(GANG, tuple(pod(each) for each in numbers), Policy())
+        numbers = [number for number in range(64) if f"uid-{number}" in self.pods.values()]
+        here = LocalGang(GANG, tuple(pod(number) for number in numbers), Policy())
         watch = SimpleNamespace(job=self.job, tracker=self.tracker)
-        each = GangWatch(here, cast("Any", watch))
-        each.pods = dict(self.pods)
+        gang_watch = GangWatch(here, cast("Any", watch))
+        gang_watch.pods = dict(self.pods)
         cache = cast("Any", SimpleNamespace(load=lambda: ()))
         builder = ReportBuilder(
             Identity(self.node, "kcover"), cast("Any", None), cache, lambda: True
         )
-        made = builder._draft(each, self.job.now_ns / NS).report
+        made = builder._draft(gang_watch, self.job.now_ns / NS).report
         return ReceivedReport(report_of(object_of(made, "ns", "r")), NOW_S - late_s)
 
 
@@ -143,12 +143,16 @@ def on_two_nodes(stage: Recorded, late_s: float = 0.3, askers: str = "a") -> Gan
     agents = [Agent(node, {}, node in askers) for node in NODES]
     for proc in stage.procs.values():
         rank = stage.served(proc)
-        (agent,) = (each for each in agents if each.node == stage.node_of(proc.pid))
+        (agent,) = (
+            other_agent for other_agent in agents if other_agent.node == stage.node_of(proc.pid)
+        )
         agent.pods[Pid(proc.pid)] = f"uid-{rank}"
     for agent in agents:
         agent.replay(stage)
-    reported: GangInput = case(*(each.report(late_s) for each in agents), pods=stage.world)
-    return merge(reported)
+    reported_gang_input: GangInput = case(
+        *(other_agent.report(late_s) for other_agent in agents), pods=stage.world
+    )
+    return merge(reported_gang_input)
 
 
 def on_one_host(stage: Recorded) -> Finding:

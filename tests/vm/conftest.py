@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from testbed.machines.packages import Missing
 from tests.vm import kernels, record
 from tests.vm.guest import Guest, gpu_slot, idle_card, nvme_drive, plugged_card
-from tests.vm.packages import Missing
 from tests.vm.sensing import HOLD, INJECT, SAY, Observer
 
 GPU = "0000:5d:00.0"

@@ -12,8 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from testbed.machines.packages import STORE, Kernel, Missing, each, locked, run, unpack
 from tests.vm.kernels import DEFAULT, prepared
-from tests.vm.packages import STORE, Kernel, Missing, each, locked, run, unpack
 from tests.vm.stub_driver import headers_of
 
 DRIVERS = (

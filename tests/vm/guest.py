@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from testbed.machines.packages import ROOT
 from tests.vm.kernels import Prepared
-from tests.vm.packages import ROOT
 
 _PR_SET_PDEATHSIG = 1
 _BOOT_S = 900.0

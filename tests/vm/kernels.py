@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tests.vm import initramfs, stub_driver
-from tests.vm.images import unpacked
-from tests.vm.packages import (
+from testbed.machines.images import unpacked
+from testbed.machines.packages import (
     STORE,
     Kernel,
     Missing,
@@ -26,6 +25,7 @@ from tests.vm.packages import (
     unpack,
     unpack_system,
 )
+from tests.vm import initramfs, stub_driver
 
 BOOT_MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay", "virtio_console")
 DEFAULT = Kernel("6.1", "bookworm-security")

@@ -14,10 +14,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, TextIO
 
+from kcover_ebpf.devices.catalog.files import shipped
+from kcover_ebpf.devices.watch import DeviceWatch
 from kcover_ebpf.facts.devices import AnnouncedFault
 from kcover_ebpf.facts.kernel import Fact
-from kcover_ebpf.hardware.catalog.files import shipped
-from kcover_ebpf.hardware.watch import DeviceWatch
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
@@ -27,10 +27,10 @@ SELF_TEST_S = 10.0
 """On every kernel one of the probes reports the self-test's line, after a second at most where the host is idle."""
 
 
-def write_fact(out: TextIO, fact: Fact | AnnouncedFault) -> None:
+def write_fact(out: TextIO, fault: Fact | AnnouncedFault) -> None:
     # what is announced of this node has a fact of its own for each process
-    if not isinstance(fact, AnnouncedFault):
-        write(out, as_json(fact))
+    if not isinstance(fault, AnnouncedFault):
+        write(out, as_json(fault))
 
 
 def as_json(fact: Fact) -> dict[str, Any]:
@@ -65,10 +65,10 @@ def main() -> None:
         write(out, {"ready": watch.rung.value, "console": watch.console_works, "probes": probes})
         while True:
             for fact in kernel.wait(PERIOD_S):
-                for each in (fact, *watch.observe(fact, pids)):
-                    write_fact(out, each)
-            for each in watch.tick(pids):
-                write_fact(out, each)
+                for item in (fact, *watch.observe(fact, pids)):
+                    write_fact(out, item)
+            for item in watch.tick(pids):
+                write_fact(out, item)
             write(out, {"cpu_s": time.process_time(), "rung": watch.rung.value})
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from testbed.machines.packages import ROOT, STORE, Kernel, locked
 from tests.vm.kernels import known_version
-from tests.vm.packages import ROOT, STORE, Kernel, locked
 from tools.hardware_doc import FAMILIES
 
 FILE = STORE / "results.json"

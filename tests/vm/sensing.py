@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from kcover_ebpf.hardware.catalog.files import shipped
+from kcover_ebpf.devices.catalog.files import shipped
 from kcover_ebpf.logs import rules
 from kcover_ebpf.logs.lines import Source
 from kcover_ebpf.logs.reader import LogReader
+from testbed.machines.packages import ROOT
 from tests.vm.guest import PYTHON, Guest
-from tests.vm.packages import ROOT
 
 Line = dict[str, Any]
 Lines = list[Line]
@@ -166,7 +166,7 @@ def known_lines(guest: Guest) -> Lines:
 
     The rules are applied here, where that takes milliseconds and not seconds.
     """
-    reader = LogReader(rules.load(None), shipped(), bare_lines=Source.KERNEL)
+    reader = LogReader(rules.load(None), shipped(), source=Source.KERNEL)
     return [asdict(match) for match in reader.feed(guest.shell("dmesg -x").encode())]
 
 

@@ -9,7 +9,7 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-from tests.vm.packages import STORE, Kernel, Missing, run, unpack
+from testbed.machines.packages import STORE, Kernel, Missing, run, unpack
 
 _SOURCE = Path(__file__).with_name("stub")
 # gcc 12 knows one flag of kernels that were built with a newer one by another name

@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from kcover_ebpf.hardware.aer import CORRECTED_BITS, UNCORRECTED_BITS
+from kcover_ebpf.devices.aer import CORRECTED_BITS, UNCORRECTED_BITS
 from tests.vm.conftest import GPU, PORT, needs_driver
 from tests.vm.guest import Guest
 from tests.vm.sensing import Figure, Lines, Observer, of_kind

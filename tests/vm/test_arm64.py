@@ -14,9 +14,9 @@ from collections.abc import Iterator
 import pytest
 
 from kcover_ebpf.kernel.probes import Refusal
+from testbed.machines.packages import ROOT, Missing
 from tests.vm import kernels
 from tests.vm.guest import PYTHON, Guest
-from tests.vm.packages import ROOT, Missing
 from tests.vm.sensing import INJECT, Observer, Run, ended, of_kind, trains
 
 _COMPILER = "aarch64-linux-gnu-gcc"
@@ -56,7 +56,7 @@ def guest() -> Iterator[Guest]:
 def programs(guest: Guest) -> str:
     """Where the guest has the fault programs: it has no compiler."""
     for name in ("crowd", "exits", "handled", "hog", "repeat", "waits", "works"):
-        source = ROOT / "tests" / "faults" / f"{name}.c"
+        source = ROOT / "testbed" / "faults" / f"{name}.c"
         # signed return addresses, as current distributions build all their programs
         words = ("-O1", "-pthread", "-static", "-mbranch-protection=standard")
         target = str(guest.share / name)
@@ -76,10 +76,10 @@ def test_every_program_with_a_hook_in_this_kernel_is_attached(guest: Guest) -> N
     doctor = PYTHON.replace("python", "kcover-ebpf")
     done = guest.run(doctor, "doctor", "-o", "json", timeout_s=600)
     probes = json.loads(done.output)["probes"]
-    refused = {each["probe"]: each["refusal"] for each in probes if not each["attached"]}
+    refused = {probe["probe"]: probe["refusal"] for probe in probes if not probe["attached"]}
     absent = {Refusal.NO_DRIVER, Refusal.NO_LIBRARY}
     assert {probe for probe, why in refused.items() if why not in absent} == _NO_HOOK
-    assert {"sample_threads", "on_rdma", "on_aer"} <= {each["probe"] for each in probes}
+    assert {"sample_threads", "on_rdma", "on_aer"} <= {probe["probe"] for probe in probes}
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_every_program_with_a_hook_in_this_kernel_is_attached(guest: Guest) -> N
     ],
 )
 def test_the_kernel_tests_pass(guest: Guest, programs: str, module: str, chosen: str) -> None:
-    words = "-q -p tests.skips -p no:cacheprovider -p no:xdist -p no:hypothesispytest --confcutdir=tests/kernel"
+    words = "-q -p testbed.skips -p no:cacheprovider -p no:xdist -p no:hypothesispytest --confcutdir=tests/kernel"
     tests = f"tests/kernel/{module}.py" + (f" -k '{chosen}'" if chosen else "")
     script = f"cd {ROOT}; KCOVER_FAULT_PROGRAMS={programs} {PYTHON} -m pytest {words} {tests}"
     done = guest.run("/bin/sh", "-c", script, timeout_s=1800)

@@ -9,12 +9,12 @@ import json
 
 import pytest
 
-from kcover_ebpf.hardware.catalog import judge
-from kcover_ebpf.hardware.catalog.files import shipped
+from kcover_ebpf.devices.catalog import judge
+from kcover_ebpf.devices.catalog.files import shipped
+from testbed.machines.packages import ROOT
 from tests.vm import kernels
 from tests.vm.conftest import GPU, UUID, needs_driver
 from tests.vm.guest import Guest
-from tests.vm.packages import ROOT
 from tests.vm.sensing import HOLD, Figure, Observer, of_kind
 
 # 23, a prime: no buffer or batch size divides it
@@ -145,7 +145,7 @@ def test_an_error_of_a_mig_instance_concerns_who_opened_it(
     guest.run("/bin/kill", *map(str, members))
     assert (fault["pid"], fault["uuid"]) == (members[0], UUID)
     # no process is known to use instance 7: then all that hold the GPU are concerned
-    assert {each["pid"] for each in faults} == set(members)
+    assert {entry["pid"] for entry in faults} == set(members)
 
 
 @pytest.mark.family("holders")

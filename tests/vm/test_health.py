@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from testbed.machines.packages import ROOT
 from tests.vm import kernels
 from tests.vm.conftest import CARD, GPU, needs_driver, stub_of
 from tests.vm.guest import PYTHON, Guest
-from tests.vm.packages import ROOT
 from tests.vm.sensing import Observer, inspected, logged_as
 
 pytestmark = pytest.mark.family("health")
@@ -45,7 +45,7 @@ def port(guest: Guest) -> Iterator[str]:
 
 def test_the_link_of_a_network_card_and_its_errors(guest: Guest) -> None:
     found = inspected(guest, "pcie")
-    assert any(each.startswith(f"NIC {CARD}: x") for each in found["evidence"]), found
+    assert any(item.startswith(f"NIC {CARD}: x") for item in found["evidence"]), found
     assert found["result"] == "pass"
     guest.python(f"inject('{CARD}', 0x4000, 0, 2, 0.5)", timeout_s=100)
     found = inspected(guest, "pcie")
@@ -60,7 +60,7 @@ def test_the_link_of_a_network_card_and_its_errors(guest: Guest) -> None:
 def of_port(guest: Guest, port: str, meanwhile: str = "true") -> tuple[str, str]:
     """The result of the check and what it says of a port. Ports of other tests may be down."""
     found = inspected(guest, "rdma", meanwhile)
-    return found["result"], next(each for each in found["evidence"] if each.startswith(f"{port}: "))
+    return found["result"], next(item for item in found["evidence"] if item.startswith(f"{port}: "))
 
 
 def test_an_rdma_port_is_inspected(guest: Guest, port: str) -> None:
@@ -101,7 +101,9 @@ def test_firmware_that_fails_is_inspected_and_watched(
 def errors_of_firmware(guest: Guest) -> int:
     """How often the driver has reported it, by the kernel's own count."""
     reporters = json.loads(guest.shell("devlink -j health show"))["health"][f"pci/{GPU}"]
-    return next(int(each["error"]) for each in reporters if each["reporter"] == "fw_fatal")
+    return next(
+        int(reporter["error"]) for reporter in reporters if reporter["reporter"] == "fw_fatal"
+    )
 
 
 def test_a_cpu_that_stays_in_the_kernel(guest: Guest, faults: str) -> None:
@@ -132,7 +134,7 @@ def test_a_task_that_hangs_in_a_driver(guest: Guest) -> None:
     assert (line["concerns"], line["severity"]) == ("job", "error")
     assert "SIGKILL does not end such a task" in line["advice"]
     assert found["result"] == "warn"
-    assert any(each.startswith(f"thread {pid} ") for each in found["evidence"])
+    assert any(item.startswith(f"thread {pid} ") for item in found["evidence"])
 
 
 HANGS = f"""
@@ -179,4 +181,4 @@ def test_an_nvme_drive_that_does_not_answer_in_time(guest: Guest) -> None:
     assert "3+0 records in" in (guest.share / "dd.log").read_text()
     assert guest.shell("cat /sys/class/nvme/nvme0/state").strip() == "live"
     found = inspected(guest, "kernel_log")
-    assert any(each.startswith("nvme_timeout: ") for each in found["evidence"])
+    assert any(item.startswith("nvme_timeout: ") for item in found["evidence"])

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from testbed.machines.packages import ROOT
 from tests.vm.guest import Guest
-from tests.vm.packages import ROOT
 from tests.vm.sensing import Figure, Line, Lines, Run, inspected, known_lines, logged_as, trains
 
 pytestmark = pytest.mark.family("nfs")
@@ -76,7 +76,7 @@ def silent(filer: Guest) -> Iterator[Guest]:
 
 def test_a_server_that_answers_passes(filer: Guest) -> None:
     found = inspected(filer, "storage")
-    (text,) = [each for each in found["evidence"] if each.startswith(MOUNT)]
+    (text,) = [item for item in found["evidence"] if item.startswith(MOUNT)]
     assert text.startswith(f"{MOUNT} (nfs4, {SERVER}:/): answered in ")
 
 
@@ -100,7 +100,7 @@ def test_a_server_that_answers_again_is_reported(filer: Guest) -> None:
     assert {line["concerns"] for line in known_lines(filer)} == {"job"}
     found = inspected(filer, "storage")
     assert not [
-        each for each in found["evidence"] if each.startswith(MOUNT) and "no answer" in each
+        item for item in found["evidence"] if item.startswith(MOUNT) and "no answer" in item
     ]
 
 
@@ -127,7 +127,7 @@ def test_a_job_that_writes_there_is_hung_in_storage(filer: Guest, record_propert
     assert verdict is not None
     record_property("to_verdict_s", round(verdict["time"] - cut_at_s, 1))
     assert (verdict["verdict"], verdict["culprit"]["rank"]) == ("HUNG", 0)
-    assert any(MOUNT in each["text"] for each in verdict["evidence"])
+    assert any(MOUNT in item["text"] for item in verdict["evidence"])
     mark = len(run.lines())
     run.wait(trains, "training after the server's return", mark)
     run.end_job()

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from kcover_ebpf.hardware.catalog.files import shipped
+from bench.peerbench import daemons
+from kcover_ebpf.devices.catalog.files import shipped
 from kcover_ebpf.logs import rules
 from kcover_ebpf.logs.lines import Source
 from kcover_ebpf.logs.reader import LogReader
 from tests.vm.conftest import GPU, needs_driver
 from tests.vm.guest import Guest
 from tests.vm.sensing import PATIENCE_S, Observer, known_lines, logged_as, of_kind
-from tools.peerbench import daemons
 
 pytestmark = [pytest.mark.family("npd"), pytest.mark.needs("go")]
 
@@ -86,7 +86,7 @@ def test_both_report_the_same_line_and_each_its_own(
     assert (fact["number"], fact["confirmed"]) == (48, True)
     assert not of_kind(observer.lines()[mark:], "DeviceNotice")
     assert {line["rule"] for line in known_lines(guest)} >= {"hung_task"}
-    reader = LogReader(rules.load(detector), shipped(), bare_lines=Source.KERNEL)
+    reader = LogReader(rules.load(detector), shipped(), source=Source.KERNEL)
     assert {match.rule for match in reader.feed(f"{ours['line']}\n".encode())} == {"TaskHung"}
 
 

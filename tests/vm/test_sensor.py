@@ -9,10 +9,10 @@ import time
 
 import pytest
 
+from testbed.machines.packages import ROOT
 from tests.vm import kernels
 from tests.vm.conftest import GPU, needs_driver
 from tests.vm.guest import RDMA_UP, Guest
-from tests.vm.packages import ROOT
 from tests.vm.sensing import Figure, Line, Lines, Run, ended, of_kind, trains
 
 LAUNCH = (

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from kcover_ebpf.kernel.symbols import variants
+from testbed.machines.packages import ROOT, Kernel, Missing
 from tests.vm import drivers
-from tests.vm.packages import ROOT, Kernel, Missing
 
 NAMED = re.findall(r'SEC\("kprobe/(\w+)"\)', (ROOT / "bpf/gpu.bpf.c").read_text())
 

@@ -19,7 +19,7 @@ def test_a_kernel_that_can_walk_over_single_processes_does(
 ) -> None:
     doctor = PYTHON.replace("python", "kcover-ebpf")
     done = guest.run(doctor, "doctor", "-o", "json", timeout_s=600)
-    probes = {each["probe"]: each for each in json.loads(done.output)["probes"]}
+    probes = {probe["probe"]: probe for probe in json.loads(done.output)["probes"]}
     assert probes["sample_threads"]["attached"]
     series = tuple(int(part) for part in prepared.version.split(".")[:2])
     assert probes["walk_threads"]["attached"] is (series >= _WALKS), probes["walk_threads"]

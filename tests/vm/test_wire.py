@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from testbed.machines.packages import ROOT
 from tests.vm import kernels
 from tests.vm.guest import CARD, Guest, GuestError, wire_end
-from tests.vm.packages import ROOT
 from tests.vm.sensing import Figure, Line, Lines, Run, of_kind, trains
 
 pytestmark = pytest.mark.family("wire")
@@ -92,7 +92,7 @@ def test_a_wire_that_loses_everything_in_silence(
     said = lost(lines)
     assert said is not None
     assert said["cause"] == "link"
-    assert any(FAR in each["text"] for each in said["evidence"])
+    assert any(FAR in item["text"] for item in said["evidence"])
     assert of_kind(lines, "port_change") == []
 
 

@@ -56,9 +56,9 @@ def manuals_of(command: click.Command, context: click.Context) -> Iterator[Manua
             if found is not None and not found.hidden:
                 below.append((name, found))
     records = (
-        each.get_help_record(context)
-        for each in command.get_params(context)
-        if not isinstance(each, click.Argument)
+        param.get_help_record(context)
+        for param in command.get_params(context)
+        if not isinstance(param, click.Argument)
     )
     yield Manual(
         name=context.command_path,
@@ -76,7 +76,7 @@ def manuals_of(command: click.Command, context: click.Context) -> Iterator[Manua
 def paragraphs(text: str) -> tuple[str, ...]:
     """The paragraphs of a help text, each on one line."""
     whole = inspect.cleandoc(text).partition("\f")[0]
-    return tuple(" ".join(each.split()) for each in re.split(r"\n\s*\n", whole) if each.strip())
+    return tuple(" ".join(part.split()) for part in re.split(r"\n\s*\n", whole) if part.strip())
 
 
 def sections(epilog: str) -> Iterator[tuple[str, str]]:

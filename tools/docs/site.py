@@ -30,9 +30,9 @@ def on_config(config: Any) -> Any:
 def expanded(nav: Any, docs: Path) -> Any:
     """The navigation with each folder ("decisions/") as the list of its pages."""
     if isinstance(nav, list):
-        return [expanded(each, docs) for each in nav]
+        return [expanded(item, docs) for item in nav]
     if isinstance(nav, dict):
-        return {title: expanded(each, docs) for title, each in nav.items()}
+        return {title: expanded(item, docs) for title, item in nav.items()}
     return links.in_folder(docs, nav) if nav.endswith("/") else nav
 
 

@@ -56,9 +56,9 @@ def in_use(pid: int, devices: Path) -> dict[str, dict[str, int]]:
 
 
 def measure(plan: Plan, notes: Notes) -> None:
-    present = sorted(str(each) for each in plan.devices.glob("nvidia*"))
+    present = sorted(str(path) for path in plan.devices.glob("nvidia*"))
     notes.add("device files", present)
-    numbers = [each.name for each in plan.devices.glob("nvidia[0-9]*")]
+    numbers = [path.name for path in plan.devices.glob("nvidia[0-9]*")]
     last = str(max(len(numbers) - 1, 0))
     for name, visible in {"not set": None, "0": "0", "the last": last, "empty": ""}.items():
         notes.add(f"CUDA_VISIBLE_DEVICES {name}", _stages(visible, plan.devices))

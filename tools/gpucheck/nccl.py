@@ -100,10 +100,10 @@ def ask_ras(port: int, form: str) -> dict[str, Any]:
 def _understood(report: str) -> dict[str, Any]:
     """What the sensor's own parser makes of it."""
     try:
-        from kcover_ebpf.hardware.ras.answer import parse
+        from kcover_ebpf.collectives.ras.answer import parse
     except ImportError as error:
         return {"understood": f"not possible here: {error}"}
-    from kcover_ebpf.hardware.ras import RasError
+    from kcover_ebpf.collectives.ras import RasError
 
     try:
         return {"understood": repr(parse(report))}

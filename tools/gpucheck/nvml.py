@@ -57,10 +57,10 @@ class Nvml:
     def fields(self) -> int:
         """Asks for both counters of all NVLinks; the first failure of a field counts as that of the call."""
         asked = (_Field * len(_NVLINK_FIELDS))()
-        for each, number in zip(asked, _NVLINK_FIELDS, strict=True):
-            each.field, each.scope = number, _ALL_LINKS
+        for item, number in zip(asked, _NVLINK_FIELDS, strict=True):
+            item.field, item.scope = number, _ALL_LINKS
         code = self.of_device("nvmlDeviceGetFieldValues", len(asked), ctypes.byref(asked))
-        return code or next((int(each.result) for each in asked if each.result), 0)
+        return code or next((int(field.result) for field in asked if field.result), 0)
 
 
 def _questions(nvml: Nvml) -> dict[str, Callable[[], int]]:

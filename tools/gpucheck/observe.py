@@ -77,7 +77,9 @@ def registers(tid: int) -> Registers:
     except OSError as error:
         raise NotPossible(f"ptrace: {error.strerror}") from None
     taken = tuple(words)
-    return Registers(taken[instruction], taken, tuple(taken[each] for each in (stack, *arguments)))
+    return Registers(
+        taken[instruction], taken, tuple(taken[number] for number in (stack, *arguments))
+    )
 
 
 def _await_stop(tid: int) -> None:
@@ -169,10 +171,18 @@ def sample_registers(pid: int, tid: int) -> dict[str, Any]:
     first = taken[:SET_SAMPLES]
     return {
         "samples": len(taken),
-        "modules": dict(Counter(module_at(maps, each.instruction) for each in taken).most_common()),
-        "instructions": len({each.instruction for each in taken}),
-        f"sets_compared_in_{SET_SAMPLES}": len({each.compared for each in first}),
-        f"sets_of_all_words_in_{SET_SAMPLES}": len({each.words for each in first}),
+        "modules": dict(
+            Counter(
+                module_at(maps, other_registers.instruction) for other_registers in taken
+            ).most_common()
+        ),
+        "instructions": len({other_registers.instruction for other_registers in taken}),
+        f"sets_compared_in_{SET_SAMPLES}": len(
+            {other_registers.compared for other_registers in first}
+        ),
+        f"sets_of_all_words_in_{SET_SAMPLES}": len(
+            {other_registers.words for other_registers in first}
+        ),
     }
 
 
@@ -198,12 +208,12 @@ def shape(pid: int, tid: int, watch_s: float) -> dict[str, Any]:
         sampled: dict[str, Any] = sample_registers(pid, tid)
     except NotPossible as problem:
         sampled = {"not possible here": str(problem)}
-    states = Counter(each["stat"].rpartition(")")[2].split()[:1][0] for each in files)
+    states = Counter(file["stat"].rpartition(")")[2].split()[:1][0] for file in files)
     return {
         **rates,
         "states": dict(states),
-        "wchan": dict(Counter(each["wchan"] for each in files)),
-        "system calls": dict(Counter(each["syscall"].partition(" ")[0] for each in files)),
+        "wchan": dict(Counter(file["wchan"] for file in files)),
+        "system calls": dict(Counter(file["syscall"].partition(" ")[0] for file in files)),
         "proc": files,
         "registers": sampled,
         "other_threads": other_threads(pid),

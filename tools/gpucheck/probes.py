@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from kcover_ebpf.hardware.nccl.probes import NcclProbes
+from kcover_ebpf.collectives.nccl.probes import NcclProbes
 from kcover_ebpf.ids import Pid
 from tools.gpucheck import children
 from tools.gpucheck.launcher import DONE
@@ -62,7 +62,7 @@ def _launcher(probes: NcclProbes, kind: str, plan: Plan) -> dict[str, Any]:
             facts[what] = {"launched": count, "counted": {k: v for k, v in more.items() if v}}
             before = after
         facts["identified"] = all(
-            each.birth.identity for each in probes.read([pid]).launched if each.counts
+            launched.birth.identity for launched in probes.read([pid]).launched if launched.counts
         )
         facts["cost"] = _cost(probes, child, pid, quick=plan.quick)
     return facts
@@ -106,10 +106,12 @@ def _until(true: Callable[[], bool], otherwise: str) -> None:
 
 def _counts(probes: NcclProbes, pid: Pid) -> dict[str, int]:
     counted = probes.read([pid])
-    found = {name: count for each in counted.launched for name, count in each.counts.items()}
-    for each in counted.messages:
-        found[f"sent to {each.peer}"] = each.sent_count
-        found[f"received from {each.peer}"] = each.received_count
+    found = {
+        name: count for launched in counted.launched for name, count in launched.counts.items()
+    }
+    for message in counted.messages:
+        found[f"sent to {message.peer}"] = message.sent_count
+        found[f"received from {message.peer}"] = message.received_count
     return found
 
 

@@ -175,7 +175,7 @@ def _sensor(facts: Facts) -> list[str]:
         if fault != "none" and not found["began"]:
             verdict = f"the fault never began: {', '.join(found['job said']) or 'too little time'}"
         wrong = len(found["false verdicts"])
-        rungs = Counter(each.get("rung", "") for each in found["device facts"])
+        rungs = Counter(fact.get("rung", "") for fact in found["device facts"])
         seen = ", ".join(f"{count} {rung}" for rung, count in rungs.items() if rung)
         rows.append((fault, verdict, named, after_s, wrong, seen))
         log = found["kernel log"]

@@ -51,11 +51,11 @@ def interpreter() -> str:
     """A Python that can run the sensor; raises `NotPossible` with what the last one said."""
     candidates = [str(ROOT / ".venv/bin/python"), sys.executable, "/usr/bin/python3"]
     said = "no Python"
-    for each in candidates:
-        if not os.access(each, os.X_OK):
+    for candidate in candidates:
+        if not os.access(candidate, os.X_OK):
             continue
         done = subprocess.run(
-            sensor(each, "--version"),
+            sensor(candidate, "--version"),
             capture_output=True,
             text=True,
             timeout=30,
@@ -63,7 +63,7 @@ def interpreter() -> str:
             env=children.environment(),
         )
         if done.returncode == 0:
-            return each
+            return candidate
         said = children.last_line(done.stderr)
     raise NotPossible(f"the sensor does not start: {said}")
 
@@ -128,7 +128,7 @@ def scenario(python: str, fault: str, plan: Plan) -> dict[str, Any]:
     finally:
         log.close()
     (plan.folder / f"sensor-{fault}.jsonl").write_text(
-        "".join(json.dumps(each) + "\n" for each in events)
+        "".join(json.dumps(event) + "\n" for event in events)
     )
     return facts
 
@@ -184,16 +184,18 @@ def _read_s(file: Path) -> float | None:
 
 def summary(events: Sequence[dict[str, Any]], began_s: float | None) -> dict[str, Any]:
     """What was reported before and after the fault began (unix seconds; None: it never did)."""
-    verdicts = [each for each in events if each["event"] == "verdict"]
-    faulty = [each for each in verdicts if each["verdict"] not in ("WORKING", "UNKNOWN")]
+    verdicts = [event for event in events if event["event"] == "verdict"]
+    faulty = [verdict for verdict in verdicts if verdict["verdict"] not in ("WORKING", "UNKNOWN")]
     end_s = began_s if began_s is not None else float("inf")
-    after = [each for each in faulty if each["time"] >= end_s]
+    after = [entry for entry in faulty if entry["time"] >= end_s]
     facts: dict[str, Any] = {
         "began": began_s is not None,
-        "false verdicts": [_short(each, end_s) for each in faulty if each["time"] < end_s],
-        "verdicts": [_short(each, end_s) for each in verdicts],
-        "device facts": [each for each in events if "xid" in str(each.get("fact", "")).lower()],
-        "unobserved": sorted({text for each in verdicts for text in each.get("unobserved", [])}),
+        "false verdicts": [_short(entry, end_s) for entry in faulty if entry["time"] < end_s],
+        "verdicts": [_short(verdict, end_s) for verdict in verdicts],
+        "device facts": [event for event in events if "xid" in str(event.get("fact", "")).lower()],
+        "unobserved": sorted(
+            {text for verdict in verdicts for text in verdict.get("unobserved", [])}
+        ),
     }
     if after:
         facts["first"] = _short(after[0], end_s)
@@ -208,5 +210,5 @@ def _short(verdict: dict[str, Any], began_s: float) -> dict[str, Any]:
         "cause": verdict["cause"],
         "rank": culprit.get("rank"),
         "after_s": round(after_s, 2) if after_s > float("-inf") else None,
-        "evidence": [each["text"] for each in verdict.get("evidence", [])],
+        "evidence": [item["text"] for item in verdict.get("evidence", [])],
     }

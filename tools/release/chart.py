@@ -30,10 +30,10 @@ def pack(chart: Path, target: Path, epoch_s: int, image: Image | None = None) ->
     if image is not None:
         values = f"{chart.name}/values.yaml"
         entries = [
-            archive.Entry(values, pinned(each.content.decode(), image).encode())
-            if each.name == values
-            else each
-            for each in entries
+            archive.Entry(values, pinned(entry.content.decode(), image).encode())
+            if entry.name == values
+            else entry
+            for entry in entries
         ]
     archive.write(target, entries, epoch_s)
 

@@ -97,7 +97,7 @@ def modules(wheel: bytes) -> Iterator[archive.Entry]:
 
 def build(wheel: Path, target: Path, epoch_s: int) -> None:
     """Write the archive of the plug-in, made of our own `wheel` and of what the image has; raises `PluginFailed`."""
-    found = {each.name: each for each in modules(wheel.read_bytes())}
+    found = {module.name: module for module in modules(wheel.read_bytes())}
     entries = requirements(REQUIREMENTS.read_text())
     compiled = entries.pop(COMPILED)
     with tempfile.TemporaryDirectory(prefix="kcover-plugin-") as name:
@@ -108,10 +108,12 @@ def build(wheel: Path, target: Path, epoch_s: int) -> None:
                 platform = ("--platform", f"manylinux_2_17_{machine}", "--python-version", version)
                 download([compiled], folder, *platform)
         for path in sorted(folder.glob("*.whl")):
-            found |= {each.name: each for each in modules(path.read_bytes())}
+            found |= {module.name: module for module in modules(path.read_bytes())}
     # what PyYAML and charset-normalizer compile for one version of Python, they also have as Python
     kept = [
-        each for each in found.values() if not each.name.endswith(".so") or "pydantic" in each.name
+        entry
+        for entry in found.values()
+        if not entry.name.endswith(".so") or "pydantic" in entry.name
     ]
     programs = [
         archive.Entry("kubectl-kcover", SCRIPT.format(function="main").encode(), is_program=True),
@@ -121,7 +123,7 @@ def build(wheel: Path, target: Path, epoch_s: int) -> None:
         archive.entry("LICENSE", ROOT / "LICENSE"),
         archive.entry("NOTICE", ROOT / "NOTICE"),
     ]
-    archive.write(target, [*programs, *sorted(kept, key=lambda each: each.name)], epoch_s)
+    archive.write(target, [*programs, *sorted(kept, key=lambda entry: entry.name)], epoch_s)
 
 
 def manifest(file: Path, version: str, repository: str) -> str:

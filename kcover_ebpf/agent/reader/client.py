@@ -250,18 +250,18 @@ class ConfinedReader:
             waiting, self._questions = list(self._questions.values()), {}
         why = self._reason_of(running, broken)
         self._why = why
-        for each in waiting:
-            each.answers.put(None)
+        for question in waiting:
+            question.answers.put(None)
         return why
 
-    def _reason_of(self, running: Helper, broken: str) -> str:
+    def _reason_of(self, running_helper: Helper, broken: str) -> str:
         forced = broken or (self._why if self._why in (_DEAD, _FULL) else "")
-        if not forced and not running.wait(time.monotonic() + 0.2):
+        if not forced and not running_helper.wait(time.monotonic() + 0.2):
             forced = "it closed its connection"
-        words = "" if forced else running.last_words()
-        if not running.end():
-            forced = f"{forced or 'it was killed'}; process {running.pid} is left behind"
-        return forced or words or _exit_of(running.exit_code)
+        words = "" if forced else running_helper.last_words()
+        if not running_helper.end():
+            forced = f"{forced or 'it was killed'}; process {running_helper.pid} is left behind"
+        return forced or words or _exit_of(running_helper.exit_code)
 
     def _hear(self, connection: socket.socket) -> str:
         """Until it ends; why it is not heard any more, empty where it ended itself."""
@@ -303,7 +303,7 @@ def _command(program: str) -> list[str]:
     start = f"import sys; sys.path[:0] = sys.argv.pop(1).split(chr(10)); from {program} import main; main()"
     package = str(Path(kcover_ebpf.__file__).parent.parent)
     # our own interpreter's path; an editable installation is not on it
-    places = [package, *(str(Path(each).absolute()) for each in sys.path)]
+    places = [package, *(str(Path(text).absolute()) for text in sys.path)]
     return [sys.executable, "-I", "-S", "-B", "-c", start, "\n".join(places)]
 
 

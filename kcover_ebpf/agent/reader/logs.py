@@ -16,7 +16,7 @@ from kcover_ebpf.api.job_rules import JobRule
 from kcover_ebpf.api.json_values import WrongValue
 from kcover_ebpf.confined.helper import Confinement
 from kcover_ebpf.errors import ReaderError
-from kcover_ebpf.kernel.capabilities import Capability
+from kcover_ebpf.host.capabilities import Capability
 from kcover_ebpf.logs.wanted_logs import LogTurn, WantedLog
 from kcover_ebpf.tunables.agent import BUNDLE_LIMIT_S, LOG_TURN_S, READER_CPU_S
 from kcover_ebpf.tunables.host import LONGEST_PHASE_S
@@ -91,25 +91,25 @@ def _packed(wanted: Sequence[WantedLog]) -> Mapping[str, Any]:
     """Each rule once: a frame has an end, and the containers of a job have the same rules."""
     places: dict[JobRule, int] = {}
     logs = []
-    for each in wanted:
-        rules = [places.setdefault(rule, len(places)) for rule in each.job_rules]
-        logs.append({"log": encode(replace(each, job_rules=())), "rules": rules})
+    for wanted_log in wanted:
+        rules = [places.setdefault(rule, len(places)) for rule in wanted_log.job_rules]
+        logs.append({"log": encode(replace(wanted_log, job_rules=())), "rules": rules})
     return {"rules": [encode(rule) for rule in places], "logs": logs}
 
 
 def _unpacked(asked: Mapping[str, Any]) -> list[WantedLog]:
-    rules = [decode(JobRule, each) for each in asked["rules"]]
+    rules = [decode(JobRule, rule) for rule in asked["rules"]]
     return [
         replace(
-            decode(WantedLog, each["log"]), job_rules=tuple(rules[place] for place in each["rules"])
+            decode(WantedLog, log["log"]), job_rules=tuple(rules[place] for place in log["rules"])
         )
-        for each in asked["logs"]
+        for log in asked["logs"]
     ]
 
 
 def _plain(name: str) -> str:
     """As the name of a file: what answers may have been taken over."""
-    return "".join(each if each.isalnum() or each in "-._" else "_" for each in name)[:200].lstrip(
+    return "".join(text if text.isalnum() or text in "-._" else "_" for text in name)[:200].lstrip(
         "."
     )
 
@@ -121,7 +121,7 @@ def operations() -> Mapping[str, Operation]:
 
 class _Turns:
     def __init__(self) -> None:
-        from kcover_ebpf.hardware.catalog import files as catalog
+        from kcover_ebpf.devices.catalog import files as catalog
         from kcover_ebpf.logs import rules
         from kcover_ebpf.logs.log_turns import LogTurns as Turns
 

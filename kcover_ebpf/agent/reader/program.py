@@ -104,9 +104,9 @@ class Server:
         except (Exception, FrameError) as error:  # noqa: BLE001 - whatever a tenant's bytes do is an answer
             self._say({"id": number, "no": f"{type(error).__name__}: {error}"[:256]})
         finally:
-            for each in descriptors:
+            for descriptor in descriptors:
                 with contextlib.suppress(OSError):
-                    os.close(each)
+                    os.close(descriptor)
 
     def _say(self, answer: Mapping[str, Any]) -> None:
         frame = pack(answer)

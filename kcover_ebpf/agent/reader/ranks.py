@@ -17,19 +17,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kcover_ebpf.agent.reader.form import decode, encode
 from kcover_ebpf.agent.reader.program import Note, Operation
 from kcover_ebpf.api.json_values import WrongValue
+from kcover_ebpf.collectives.ras import RasError, RasReport, client
+from kcover_ebpf.collectives.ras.client import RasPatience, RasPlace
+from kcover_ebpf.collectives.ras.netns import connect
+from kcover_ebpf.collectives.recorder import dump_request
+from kcover_ebpf.collectives.recorder.dump_request import Mark, RankRecorder, RequestError
 from kcover_ebpf.confined.helper import Confinement
 from kcover_ebpf.errors import ReaderError
 from kcover_ebpf.facts.host import CodeSeen, ReadingRequest, ThreadReading
 from kcover_ebpf.facts.recorders import RankRecord
-from kcover_ebpf.hardware.ras import RasError, RasReport, client
-from kcover_ebpf.hardware.ras.client import RasPatience, RasPlace
-from kcover_ebpf.hardware.ras.netns import connect
-from kcover_ebpf.hardware.recorder import dump_request
-from kcover_ebpf.hardware.recorder.dump_request import Mark, RankRecorder, RequestError
+from kcover_ebpf.host.capabilities import Capability
 from kcover_ebpf.host.elf_functions import ElfError, function_offsets
 from kcover_ebpf.host.thread_reader import ThreadReadings
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.kernel.capabilities import Capability
 from kcover_ebpf.tunables.agent import ELF_READ_S, RANK_READ_S, READER_CPU_S, THREAD_READ_S
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ ANSWERS = Confinement(
 class ReadRanks:
     """The agent's side. Every method may be called by any thread; what cannot be read is an error, never a wait."""
 
-    def __init__(self, threads: ConfinedReader, answers: ConfinedReader) -> None:
-        self._threads, self._answers = threads, answers
+    def __init__(self, reader: ConfinedReader, answers_reader: ConfinedReader) -> None:
+        self._threads, self._answers = reader, answers_reader
         self._lock = threading.Lock()
         self._forgotten: set[Pid] = set()
 
@@ -102,7 +102,7 @@ class ReadRanks:
                 raise RequestError(str(found["refused"])[:256])
             mark, record = found["mark"], found.get("record")
             if mark is not None and not (
-                len(mark) == 4 and all(type(each) is int for each in mark)
+                len(mark) == 4 and all(type(item) is int for item in mark)
             ):
                 raise ReaderError("it answered what makes no sense")
             answer = str(found.get("text", "")) if record is None else _decoded(RankRecord, record)

@@ -19,7 +19,7 @@ from kcover_ebpf.watching import py_spy
 from kcover_ebpf.watching.rank_sources import RankSources
 
 if TYPE_CHECKING:
-    from kcover_ebpf.hardware.nccl.probes import NcclProbes
+    from kcover_ebpf.collectives.nccl.probes import NcclProbes
 
 
 class ConfinedReaders:
@@ -67,20 +67,19 @@ class ConfinedReaders:
 
     @property
     def names(self) -> list[str]:
-        """Of the readers."""
-        return [each.name for each in self._readers]
+        return [reader.name for reader in self._readers]
 
     def start(self, nccl: NcclProbes | None = None) -> None:
         """Returns at once. `nccl`: probes that have their libraries read by a reader from now on."""
-        for each in self._first:
-            each.start()
+        for reader in self._first:
+            reader.start()
         if nccl is not None:
             nccl.read_by(self.ranks.functions)
 
     def close(self) -> None:
         """End them."""
-        for each in self._readers:
-            each.close()
+        for reader in self._readers:
+            reader.close()
         if self._group is not None:
             with contextlib.suppress(OSError):
                 self._group.close()

@@ -87,8 +87,8 @@ class First:
         return outcome
 
     def _send_all(self, message: Mapping[str, Any]) -> None:
-        for each in self._members.values():
-            each.send(message)
+        for member in self._members.values():
+            member.send(message)
 
     def _gather(self) -> None:
         deadline_s = time.monotonic() + GATHER_S
@@ -135,12 +135,14 @@ class First:
             slow = self._slow_alone(everyone) or self._slow_in_pairs(everyone)
         if not slow:
             return BandwidthOutcome(f"warn: {words}; no single node is the cause")
-        names = ", ".join(self._members[each].node or self._members[each].address for each in slow)
+        names = ", ".join(
+            self._members[number].node or self._members[number].address for number in slow
+        )
         return BandwidthOutcome(f"fail: {words}; slow: {names}", slow)
 
     def _slow_alone(self, everyone: Sequence[int]) -> tuple[int, ...]:
         """Pods whose own GPUs are slow among themselves; one GPU has no other to reduce with."""
-        several = [(each,) for each in everyone if self._members[each].slots > 1]
+        several = [(number,) for number in everyone if self._members[number].slots > 1]
         found = self._measure_all(several)
         return tuple(group[0] for group, one in found.items() if one.is_below(self._floor))
 
@@ -153,9 +155,9 @@ class First:
         if all(one.is_below(self._floor) for one in found.values()):
             return ()
         return tuple(
-            each
-            for each in everyone
-            if all(one.is_below(self._floor) for pair, one in found.items() if each in pair)
+            number
+            for number in everyone
+            if all(one.is_below(self._floor) for pair, one in found.items() if number in pair)
         )
 
     def _measure_all(self, groups: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], Measured]:
@@ -165,14 +167,14 @@ class First:
         return {group: found[i] for i, group in enumerate(groups)}
 
     def _measure(self, group: Sequence[int], limit_s: float) -> Measured:
-        members = [self._members[each] for each in group]
+        members = [self._members[number] for number in group]
         limit_s = min(limit_s, max(1.0, self._until_s - time.monotonic()))
-        slots = {each.address: each.slots for each in members}
-        found = measure(slots, starts.environment(self._socket), limit_s)
-        if found is not None:
-            return found
-        for each in members:
-            each.send({"kill": True})
+        slots = {other_member.address: other_member.slots for other_member in members}
+        measured = measure(slots, starts.environment(self._socket), limit_s)
+        if measured is not None:
+            return measured
+        for member in members:
+            member.send({"kill": True})
         text = f"all_reduce_perf did not end within {limit_s:.0f} s"
         return Measured(None, is_wrong=False, text=text)
 

@@ -33,7 +33,7 @@ class Follower:
             )
             for message in link.messages():
                 if "result" in message:
-                    slow = tuple(int(each) for each in message.get("slow", ()))
+                    slow = tuple(int(item) for item in message.get("slow", ()))
                     return BandwidthOutcome(str(message["result"]), slow)
                 self._obey(link, message)
         finally:

@@ -48,10 +48,10 @@ def place_of(environment: Mapping[str, str]) -> PodPlace:
     first = next((environment[name] for name in _FIRST if environment.get(name)), "")
     if not first:
         raise Unknown(f"none of {', '.join(_FIRST)} is set")
-    found = PodPlace(_number(environment, _INDEX), _number(environment, _COUNT), first)
-    if found.count < 2 or found.index >= found.count:
-        raise Unknown(f"this is pod {found.index} of {found.count}")
-    return found
+    place = PodPlace(_number(environment, _INDEX), _number(environment, _COUNT), first)
+    if place.count < 2 or place.index >= place.count:
+        raise Unknown(f"this is pod {place.index} of {place.count}")
+    return place
 
 
 def _number(environment: Mapping[str, str], names: Sequence[str]) -> int:
@@ -63,4 +63,4 @@ def _number(environment: Mapping[str, str], names: Sequence[str]) -> int:
 
 def gpus() -> int:
     """GPUs of this pod; 1 where no device file shows them."""
-    return max(1, sum(each.name[6:].isdecimal() for each in Path("/dev").glob("nvidia*")))
+    return max(1, sum(path.name[6:].isdecimal() for path in Path("/dev").glob("nvidia*")))

@@ -38,11 +38,13 @@ def find(options: InspectionOptions) -> Iterator[CheckFinding]:
     before = list(_sleepers(options.root))
     if before:
         options.pause(STUCK_THREAD_S)
-    stuck = [each for each in before if _state(each.folder) == each]
-    for each in stuck[:_SHOWN]:
-        channel = sysfs.text(Path(each.folder) / "wchan")
+    stuck = [
+        other_sleeper for other_sleeper in before if _state(other_sleeper.folder) == other_sleeper
+    ]
+    for sleeper in stuck[:_SHOWN]:
+        channel = sysfs.text(Path(sleeper.folder) / "wchan")
         where = f" in {channel}" if channel not in ("", "0") else ""
-        text = f"thread {Path(each.folder).name} ({each.name}) is in D for over {STUCK_THREAD_S:g} s{where}"
+        text = f"thread {Path(sleeper.folder).name} ({sleeper.name}) is in D for over {STUCK_THREAD_S:g} s{where}"
         yield warned(text, _advice(channel))
     if len(stuck) > _SHOWN:
         yield warned(f"{len(stuck)} threads are in D", "")
@@ -70,8 +72,8 @@ def _sleepers(root: Path) -> Iterator[_Sleeper]:
             return
         for pid in filter(str.isdecimal, _names(inside)):
             for tid in _in_d(pid, inside):
-                if (found := _state(f"{proc}/{pid}/task/{tid}")) is not None:
-                    yield found
+                if (sleeper := _state(f"{proc}/{pid}/task/{tid}")) is not None:
+                    yield sleeper
 
 
 def _in_d(pid: str, proc: int) -> Iterator[str]:

@@ -55,17 +55,17 @@ def _object(output: str) -> Any:
 def _results(node: Any, test: str = "") -> Iterator[tuple[str, str, str]]:
     """(test, status in small letters or "setting", warnings); each version nests them another way."""
     if isinstance(node, list):
-        for each in node:
-            yield from _results(each, test)
+        for item in node:
+            yield from _results(item, test)
     elif isinstance(node, dict):
         test = str(node.get("name", test))
         if isinstance(status := node.get("status"), str) and "results" not in node:
             warnings = node.get("warnings")
             is_setting = status.lower() == "fail" and _is_setting(warnings)
             yield test, "setting" if is_setting else status.lower(), _words(warnings)
-        for key, each in node.items():
+        for key, item in node.items():
             if key != "test_summary":
-                yield from _results(each, test)
+                yield from _results(item, test)
 
 
 def _is_setting(warnings: Any) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kcover_ebpf.api import rfc3339
-from kcover_ebpf.hardware import kmsg_parser, kmsg_reader
+from kcover_ebpf.devices.xid import kmsg_parser, kmsg_reader
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown, warned
 from kcover_ebpf.tunables.inspection import KERNEL_LINE_RECENT_S
@@ -55,7 +55,7 @@ def judged(
     repair or a reboot, and what none of them sees the end of, fails the node; the rest is a warning while it is recent.
     Lines that user space wrote do not count, nor those about a job alone.
     """
-    lines = [each.partition(b"\n")[0] for each in raw]  # behind the first newline are properties
+    lines = [chunk.partition(b"\n")[0] for chunk in raw]  # behind the first newline are properties
     kinds: dict[str, _Kind] = {}
     for name, kind in _known(lines, own_rules, answered):
         before = kinds.setdefault(name, kind)
@@ -76,13 +76,13 @@ def _known(
     lines: list[bytes], own_rules: Path | None, answered: Collection[str]
 ) -> Iterator[tuple[str, _Kind]]:
     # only now: compiling some sixty patterns takes as long as the rest of the check
-    from kcover_ebpf.hardware.catalog import Catalog
+    from kcover_ebpf.devices.catalog import Catalog
     from kcover_ebpf.logs import rules
     from kcover_ebpf.logs.lines import Source
     from kcover_ebpf.logs.reader import LogReader
     from kcover_ebpf.logs.rules import Concerns
 
-    own = [each for each in rules.load(own_rules) if each.source is Source.KERNEL]
+    own = [rule for rule in rules.load(own_rules) if rule.source is Source.KERNEL]
     # Xids are announced faults, with an end of their own: they are not looked up here
     reader = LogReader(own, Catalog({}))
     for match in reader.feed(b"\n".join([*lines, b""])):

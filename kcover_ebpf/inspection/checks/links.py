@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from kcover_ebpf.hardware import pci
+from kcover_ebpf.devices.inventory import pci
 from kcover_ebpf.host import sysfs
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown, warned
@@ -21,8 +21,8 @@ _CABLE = "check the cable, the transceiver and the switch port"
 def find(options: InspectionOptions) -> Iterator[CheckFinding]:
     """A finding for each interface that is up."""
     folders = sorted((options.root / "sys/class/net").glob("*"))
-    physical = [each for each in folders if (each / "device").exists()]
-    before = {each.name: _counters(each) for each in physical}
+    physical = [path for path in folders if (path / "device").exists()]
+    before = {path.name: _counters(path) for path in physical}
     if any(map(_is_up, physical)):
         options.pause(LINK_COUNTERS_S)
     for folder in physical:

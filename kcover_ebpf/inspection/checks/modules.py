@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kcover_ebpf.hardware import pci
+from kcover_ebpf.devices.inventory import pci
 from kcover_ebpf.host import sysfs
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown, warned
@@ -29,7 +29,7 @@ def find(options: InspectionOptions) -> Iterator[CheckFinding]:
     yield from _driver(loaded, len(gpus))
     if any((options.root / "sys/class/infiniband").glob("*")):
         yield from _peer_memory(loaded)
-    if any(each.is_nvswitch for each in pci.functions(options.root)):
+    if any(function.is_nvswitch for function in pci.functions(options.root)):
         yield _fabric_manager(options)
 
 

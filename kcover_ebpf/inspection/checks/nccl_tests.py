@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 
-from kcover_ebpf.hardware import pci
+from kcover_ebpf.devices.inventory import pci
 from kcover_ebpf.host import cgroups
 from kcover_ebpf.inspection import commands
 from kcover_ebpf.inspection.bandwidth.all_reduce import BANDWIDTH, BUFFER, WRONG

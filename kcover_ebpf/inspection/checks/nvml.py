@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kcover_ebpf.hardware import pci
-from kcover_ebpf.hardware.nvml_library import address_of, initialise
+from kcover_ebpf.devices.inventory import pci
+from kcover_ebpf.devices.nvml_library import address_of, initialise
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown
 
@@ -76,9 +76,9 @@ def _examine(nvml: Any, options: InspectionOptions) -> Iterator[CheckFinding]:
 
 
 def _of_one(
-    gpu: nvml_gpu.CheckedGpu, before: nvml_gpu.Counters, most_links: int
+    gpu: nvml_gpu.CheckedGpu, previous_counters: nvml_gpu.Counters, most_links: int
 ) -> Iterator[CheckFinding]:
-    findings = [*gpu.findings(), *gpu.growth(before), *gpu.missing_links(most_links)]
+    findings = [*gpu.findings(), *gpu.growth(previous_counters), *gpu.missing_links(most_links)]
     if not findings:
         yield passed(f"{gpu.name}: healthy, {gpu.summary()}", gpu.address)
     for finding in findings:

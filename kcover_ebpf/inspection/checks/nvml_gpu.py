@@ -354,11 +354,11 @@ class CheckedGpu:
             if answer.nvmlReturn == self._nvml.NVML_SUCCESS
         }
 
-    def growth(self, before: Counters) -> Iterator[CheckFinding]:
+    def growth(self, previous_counters: Counters) -> Iterator[CheckFinding]:
         """What has grown since, and NVLinks that ever had to recover."""
         after = self.counters().values
         for name, count in after.items():
-            grown = count - before.values.get(name, count)
+            grown = count - previous_counters.values.get(name, count)
             if grown > 0:
                 yield warned(f"{name} grew by {grown} within a second", _RESEAT)
             elif count and name.startswith("recoveries"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from kcover_ebpf.hardware import pci
+from kcover_ebpf.devices.inventory import pci
 from kcover_ebpf.host import sysfs
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown, warned
@@ -15,7 +15,9 @@ _RESEAT = "reseat or replace the device, riser or cable"
 
 def find(options: InspectionOptions) -> Iterator[CheckFinding]:
     """A finding for each device."""
-    devices = [each for each in pci.functions(options.root) if each.is_gpu or each.is_nic]
+    devices = [
+        function for function in pci.functions(options.root) if function.is_gpu or function.is_nic
+    ]
     found = [finding for device in devices for finding in _of_one(device)]
     yield from found
     if not found:
@@ -25,10 +27,10 @@ def find(options: InspectionOptions) -> Iterator[CheckFinding]:
         )
 
 
-def _of_one(device: pci.PciFunction) -> Iterator[CheckFinding]:
-    kind = "GPU" if device.is_gpu else "NIC"
-    name = f"{kind} {device.address}"
-    real = device.folder.resolve()
+def _of_one(function: pci.PciFunction) -> Iterator[CheckFinding]:
+    kind = "GPU" if function.is_gpu else "NIC"
+    name = f"{kind} {function.address}"
+    real = function.folder.resolve()
     width, most = sysfs.number(real / "current_link_width"), _common(real, "max_link_width")
     speed, highest = _speed(real / "current_link_speed"), _common(real, "max_link_speed")
     if not width or not most:
@@ -36,22 +38,22 @@ def _of_one(device: pci.PciFunction) -> Iterator[CheckFinding]:
     link = f"x{width} at {speed:g} GT/s"
     slow = highest is not None and speed < highest
     if width < most:
-        yield failed(f"{name}: {link}, x{most:g} is possible", _RESEAT, device.address)
-    elif slow and device.is_nic:
+        yield failed(f"{name}: {link}, x{most:g} is possible", _RESEAT, function.address)
+    elif slow and function.is_nic:
         text = f"{name}: {link}, {highest:g} GT/s is possible"
-        yield warned(text, _RESEAT, device.address)
+        yield warned(text, _RESEAT, function.address)
     elif slow:
         # An idle GPU lowers the speed to save power: nvml judges it by the state of performance.
-        yield passed(f"{name}: {link} of {highest:g}, as an idle GPU may", device.address)
+        yield passed(f"{name}: {link} of {highest:g}, as an idle GPU may", function.address)
     else:
-        yield passed(f"{name}: {link}", device.address)
-    yield from _errors(real, name, device.address)
+        yield passed(f"{name}: {link}", function.address)
+    yield from _errors(real, name, function.address)
 
 
 def _common(device: Path, attribute: str) -> float | None:
     """What the device and the port above it both can do: a x16 card in a x8 slot is no fault."""
     values = [_speed(folder / attribute) for folder in (device, device.parent)]
-    return min((each for each in values if each), default=None)
+    return min((value for value in values if value), default=None)
 
 
 def _speed(path: Path) -> float:

@@ -61,18 +61,18 @@ def find(options: InspectionOptions) -> Iterator[CheckFinding]:
     if not options.peers:
         yield unknown("no peer was named", "name them: --peer HOST:PORT")
     found = _of_all(options.peers)
-    some_answer = any(each.result is not Result.FAIL for each in found)
-    for each in found:
-        doubtful = some_answer and each.result is Result.FAIL
-        yield replace(each, result=Result.WARN) if doubtful else each
+    some_answer = any(check_finding.result is not Result.FAIL for check_finding in found)
+    for finding in found:
+        doubtful = some_answer and finding.result is Result.FAIL
+        yield replace(finding, result=Result.WARN) if doubtful else finding
 
 
 def _of_all(named: Sequence[tuple[str, int]]) -> list[CheckFinding]:
     """In their order, but asked at once: where nothing answers, all of them take no longer than one."""
     resolved = at_once(_resolved, named, PEER_NAME_PATIENCE_S)
-    peers = [each for each in resolved if isinstance(each, _Peer)]
+    peers = [item for item in resolved if isinstance(item, _Peer)]
     answered = dict(zip(peers, at_once(_of_one, peers, _CONNECTED_S), strict=True))
-    return [_found(each, one, answered) for each, one in zip(named, resolved, strict=True)]
+    return [_found(pair, one, answered) for pair, one in zip(named, resolved, strict=True)]
 
 
 def _found(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from kcover_ebpf.hardware import pci
+from kcover_ebpf.devices.inventory import pci
 from kcover_ebpf.host import sysfs
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown, warned
@@ -31,7 +31,7 @@ _CABLE = "check the cable, the transceiver and the switch port"
 def find(options: InspectionOptions) -> Iterator[CheckFinding]:
     """A finding for each port, but for those of virtual functions: without a user they are down on a healthy card."""
     all_ports = sorted((options.root / "sys/class/infiniband").glob("*/ports/*"))
-    ports = [each for each in all_ports if not pci.is_virtual(each.parents[1] / "device")]
+    ports = [path for path in all_ports if not pci.is_virtual(path.parents[1] / "device")]
     if not ports:
         yield _only_virtual() if all_ports else _no_port(options)
         return
@@ -41,12 +41,15 @@ def find(options: InspectionOptions) -> Iterator[CheckFinding]:
     for port in ports:
         best[_kind(port)] = max(best.get(_kind(port), 0.0), _rate(port))
     for port in ports:
-        found = _of_one(port, best[_kind(port)], before[port])
-        yield replace(found, device=pci.address_below(port.parents[1]))
+        finding = _of_one(port, best[_kind(port)], before[port])
+        yield replace(finding, device=pci.address_below(port.parents[1]))
 
 
 def _no_port(options: InspectionOptions) -> CheckFinding:
-    if any(each.is_nic and each.vendor == pci.MELLANOX for each in pci.functions(options.root)):
+    if any(
+        function.is_nic and function.vendor == pci.MELLANOX
+        for function in pci.functions(options.root)
+    ):
         text = "an RDMA adapter is on the bus, but no RDMA device is there"
         return warned(text, "modprobe mlx5_ib")
     return unknown(

@@ -36,7 +36,7 @@ def find_shm(options: InspectionOptions) -> Iterator[CheckFinding]:
 def find_inodes(options: InspectionOptions) -> Iterator[CheckFinding]:
     """A finding for each disk that may be written; servers are not asked."""
     mounts = find_mounts(options.root)
-    disks = [each for each in mounts if not (each.is_network or each.is_read_only)]
+    disks = [mount for mount in mounts if not (mount.is_network or mount.is_read_only)]
     for disk in disks:
         try:
             found = os.statvfs(disk.path)

@@ -69,9 +69,9 @@ def _write_all(options: InspectionOptions) -> Iterator[CheckFinding]:
         return _write(folder, options.root)
 
     written = at_once(write, options.write_to, STORAGE_WRITE_PATIENCE_S)
-    for folder, found in zip(options.write_to, written, strict=True):
+    for folder, finding in zip(options.write_to, written, strict=True):
         text = f"{folder}: 1 MiB is not written and read within {STORAGE_WRITE_PATIENCE_S:g} s"
-        yield found or failed(text, "check its disk or server; jobs that write there are stuck")
+        yield finding or failed(text, "check its disk or server; jobs that write there are stuck")
 
 
 def _passes_a_link(folder: Path, root: Path) -> bool:

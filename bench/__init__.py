@@ -1,0 +1,1 @@
+"""How often the verdict is right, what it costs, and what it survives."""

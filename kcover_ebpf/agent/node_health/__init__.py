@@ -1,0 +1,1 @@
+"""Inspections, device faults and idle GPUs of the node."""

@@ -1,0 +1,66 @@
+"""Checks whose process hangs in the kernel and was left behind: what counts for them until it has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from kcover_ebpf.agent.node_health.health_memory import MOST_LINES
+from kcover_ebpf.api import rfc3339
+from kcover_ebpf.facts.health import Result
+from kcover_ebpf.host import process_tree
+from kcover_ebpf.ids import Pid
+from kcover_ebpf.inspection.result import CheckResult, PartResult
+
+
+@dataclass(frozen=True, slots=True)
+class LeftBehind:
+    """One such process, and the results of the rounds in which its check is not run."""
+
+    pid: Pid
+    start_ticks: int
+    check: PartResult
+    devices: tuple[PartResult, ...] = ()
+    """Those that the check failed."""
+
+    def is_there(self) -> bool:
+        """False once it has ended, also if nothing has reaped it."""
+        # By its threads: of a process that was killed the first ends at once, and another may stay in D.
+        return process_tree.is_same_alive(self.pid, self.start_ticks)
+
+
+def of_check(check: CheckResult, devices: Iterable[PartResult], now_s: float) -> LeftBehind | None:
+    """By what a check of a round came to, and all devices of that round; None if nothing was left behind."""
+    pid = check.left_behind
+    stat = process_tree.read_stat(pid) if pid is not None else None
+    if pid is None or stat is None or not stat.alive:
+        return None
+    # The time itself, not for how long: a text that changes is another condition and another Event.
+    since = f"{rfc3339.to_text(now_s)[:16]}Z"
+    text = f"not run again: process {pid} of an earlier round hangs in it since {since}"
+    failing = check.failing_devices
+    return LeftBehind(
+        Pid(pid),
+        stat.start_ticks,
+        _meanwhile(check.part, text),
+        tuple(_meanwhile(device, text) for device in devices if device.name in failing),
+    )
+
+
+def _meanwhile(part: PartResult, text: str) -> PartResult:
+    """A failure lasts: what hangs is no sign that it is over. Anything else may have changed since."""
+    if part.result is Result.FAIL:
+        return replace(part, evidence=(*part.evidence[: MOST_LINES - 1], text))
+    return replace(part, result=Result.UNKNOWN, evidence=(text,), advice="")
+
+
+def with_left_behind(
+    found: Sequence[PartResult], meanwhile: Iterable[PartResult]
+) -> list[PartResult]:
+    """What a round found, and beside it what counts meanwhile: a failure, unless the round saw another one itself."""
+    by_name = {part_result.name: part_result for part_result in found}
+    for result in meanwhile:
+        now = by_name.get(result.name)
+        if now is None or (result.result is Result.FAIL and now.result is not Result.FAIL):
+            by_name[result.name] = result
+    return list(by_name.values())

@@ -1,0 +1,1 @@
+"""What the controller orders: processes stopped and killed, evidence saved."""

@@ -1,0 +1,388 @@
+"""Carries out the orders of Incidents, as docs/decisions/0005 says, and refuses everything else.
+
+All of it runs in one thread (`run`), so that an order waits for nothing but the one before. It opens nothing whose
+name a tenant chooses, and waits for nothing without a limit. No error ends it, and no disk keeps it from resuming or
+killing: a rank that stays stopped is a hang of our own making. What it stops, a process outside of this one lets go
+(`resumer`), should this one be gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from kcover_ebpf.agent.containers import Containers, RunningContainer, start_ticks
+from kcover_ebpf.agent.orders import stop_and_kill
+from kcover_ebpf.agent.orders.evidence_thread import EvidenceThread
+from kcover_ebpf.agent.orders.open_kill import OpenKill
+from kcover_ebpf.agent.orders.order_journal import (
+    ContainerRef,
+    OrderJournal,
+    ProcessRef,
+    StopRecord,
+    interrupted,
+)
+from kcover_ebpf.agent.orders.order_listeners import Listeners, StopHolder
+from kcover_ebpf.agent.pod_registry import LocalGang, PodRegistry
+from kcover_ebpf.agent.reports.report_names import key_of
+from kcover_ebpf.api.fault_report import Ack, AckResult
+from kcover_ebpf.api.gang_id import GangId
+from kcover_ebpf.api.incident import Phase
+from kcover_ebpf.api.job_kinds import Gang, selects
+from kcover_ebpf.api.order import Order, OrderedIncident, Verb
+from kcover_ebpf.api.pods import Pod
+from kcover_ebpf.errors import ActionError
+from kcover_ebpf.tunables.agent import LONGEST_STOP_S, ORDERS_TURN_S, STOP_WAIT_S
+
+_ACKS_REPORTED = 8
+"""As many as the schema admits (crds/faultreports.yaml, spec.acks)."""
+
+
+class OrderExecutor:
+    """Obeys. `hear`, `pods_changed` and `is_stopped_by_us` may be called from any thread."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 - one part of carrying out each
+        self,
+        registry: PodRegistry,
+        containers: Containers,
+        journal: OrderJournal,
+        listeners: Listeners,
+        holder: StopHolder,
+        clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`clock`: unix seconds; the controller's clock and ours must agree to a few seconds. `steady`: never set."""
+        self._registry, self._containers, self._journal = registry, containers, journal
+        self._listeners, self._clock, self._steady = listeners, clock, steady
+        self._holder = holder
+        self._evidence = EvidenceThread(listeners.passed_over, steady)
+        self._until_s = dict.fromkeys(journal.stops, steady() + LONGEST_STOP_S)
+        """Incident to when what is stopped for it is let go, by the steady clock."""
+        self._inbox: queue.SimpleQueue[OrderedIncident | None] = queue.SimpleQueue()
+        self._stopping = threading.Event()
+        self._open_kills: list[OpenKill] = []
+        self._acks: dict[str, tuple[Ack, ...]] = {}
+        self._stopped: frozenset[str] = frozenset(stop.gang for stop in journal.stops.values())
+        self._stops_lock = threading.Lock()
+        """Locked while processes are being stopped."""
+        self.turn_s = time.monotonic()
+        """When `run` last began a turn (monotonic); it does so once a second."""
+
+    def hear(self, incident: OrderedIncident) -> None:
+        """An Incident came or changed."""
+        self._inbox.put(incident)
+
+    def pods_changed(self) -> None:
+        """A pod came, changed or went."""
+        if self._open_kills:
+            self._inbox.put(None)
+
+    def acks(self, gang: Gang) -> tuple[Ack, ...]:
+        """What a gang's report contains about orders, the newest last."""
+        key = key_of(gang)
+        # the journal keeps more than the schema of a report admits: one too many and the API server refuses all of it
+        return (self._acks.get(key) or self._journal.acks(key))[-_ACKS_REPORTED:]
+
+    def is_stopped_by_us(self, gang: Gang) -> bool:
+        """True while we keep this gang stopped: its state says nothing about it."""
+        return key_of(gang) in self._stopped
+
+    def close(self) -> None:
+        """End `run` soon, and let go of what is stopped now: there may be no next agent."""
+        self._stopping.set()
+        self._inbox.put(None)
+        # a stop under way sees that we end; a thread that is stuck in it must not keep the others stopped
+        got = self._stops_lock.acquire(timeout=STOP_WAIT_S + 0.5)
+        try:
+            self._release_all()
+        finally:
+            if got:
+                self._stops_lock.release()
+
+    def run(self) -> None:
+        """Obey until `close`."""
+        for record in self._journal.unfinished:
+            with contextlib.suppress(ActionError):
+                self._journal.finish(interrupted(record))
+        while not self._stopping.is_set():
+            self.turn_s = time.monotonic()
+            self.expire()
+            try:
+                incident = self._inbox.get(timeout=self._patience_s())
+            except queue.Empty:
+                continue
+            if incident is not None:
+                self._try(
+                    f"cannot execute the order of incident {incident.name}",
+                    partial(self.obey, incident),
+                )
+            self.repeat()
+        self._release_all()
+
+    def _try(self, what: str, step: Callable[[], object]) -> bool:
+        """What goes wrong with one step is said, and the next is taken."""
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next order must be obeyed
+            self._listeners.passed_over(f"{what}: {error!r}")
+            return False
+        return True
+
+    def _release_all(self) -> None:
+        # all of them before the first write: a disk may not answer
+        done = [
+            incident
+            for incident, record in self._journal.stops.items()
+            if self._try(f"cannot resume {record.gang}", partial(self._continue, record))
+        ]
+        self._drop(*done)
+
+    def _patience_s(self) -> float:
+        left = (self._left_s(key, stop) for key, stop in self._journal.stops.items())
+        # what is still there after its time could not be released, and is tried again in a second
+        return min([ORDERS_TURN_S, *(left_s for left_s in left if left_s > 0)])
+
+    def _left_s(self, incident: str, record: StopRecord) -> float:
+        """Seconds until what is stopped is let go."""
+        by_wall_s = record.until_s - self._clock()
+        return min(by_wall_s, self._until_s.get(incident, 0.0) - self._steady())
+
+    def obey(self, incident: OrderedIncident) -> None:
+        """Carry out the order of an Incident, if it has one that is for us and not done yet."""
+        order = incident.order
+        if order is None or self._is_done(order):
+            return
+        wanted_phase = Phase.OBSERVED if order.verb is Verb.SNAPSHOT else Phase.SHUTTING_DOWN
+        if incident.phase != wanted_phase.value:
+            return
+        local_gang = self._addressed(incident.namespace, order)
+        if local_gang is None:
+            return
+        pods = [pod for pod in local_gang.pods if _is_meant(pod, order)]
+        if not pods:
+            return
+        if order.expires_s <= self._clock():
+            self._listeners.passed_over(
+                f"order {order.id} ({order.verb.value}) arrived after it had expired"
+            )
+            return
+        try:
+            self._carry_out(incident, order, local_gang.gang, pods)
+        except (ActionError, OSError) as error:
+            self._refuse(incident, order, local_gang.gang, str(error))
+
+    def _refuse(self, incident: OrderedIncident, order: Order, gang: Gang, why: str) -> None:
+        if order.verb is Verb.STOP:
+            # half a gang that is stopped is of no use
+            self._try(f"cannot resume {gang.name}", lambda: self._release(incident.uid))
+        if not self._journal.knows(order.id):
+            self._remember(order, gang)
+        self._ack(gang, Ack(order.id, order.verb, AckResult.REFUSED, 0, why))
+
+    def _remember(self, order: Order, gang: Gang) -> None:
+        """An order that does no harm twice: whether it is on disk does not matter."""
+        with contextlib.suppress(ActionError):
+            self._journal.note(order, key_of(gang))
+
+    def _is_done(self, order: Order) -> bool:
+        # killing what is being deleted is the one order that stays in force, also after a restart of ours
+        if order.verb is Verb.KILL_TERMINATING:
+            return any(open_kill.order.id == order.id for open_kill in self._open_kills)
+        return self._journal.knows(order.id)
+
+    def _addressed(self, namespace: str, order: Order) -> LocalGang | None:
+        wanted_gang_id = GangId.of(namespace, order.selector)
+        for gang, local_gang in self._registry.gangs().items():
+            if gang.id == wanted_gang_id:
+                return local_gang
+        return None
+
+    def _carry_out(
+        self, incident: OrderedIncident, order: Order, gang: Gang, pods: Sequence[Pod]
+    ) -> None:
+        match order.verb:
+            case Verb.STOP:
+                self._stop(incident, order, gang, pods)
+            case Verb.KILL:
+                self._kill(incident, order, gang)
+            case Verb.RESUME:
+                outcome = self._release(incident.uid)
+                self._remember(order, gang)
+                self._finish(gang, order, outcome)
+            case Verb.SNAPSHOT:
+                self._snapshot(incident, order, gang, pods)
+            case Verb.KILL_TERMINATING:
+                self._open_kills.append(OpenKill(order, gang, self._ended_before(order)))
+                self.repeat()
+                if not self._journal.knows(order.id):
+                    self._remember(order, gang)
+
+    def _stop(
+        self, incident: OrderedIncident, order: Order, gang: Gang, pods: Sequence[Pod]
+    ) -> None:
+        found = [container for pod in pods for container in self._containers.at_work(pod)]
+        already = {
+            ProcessRef(pid, start)
+            for pid in stop_and_kill.already_stopped(found)
+            if (start := start_ticks(pid)) is not None
+        }
+        record = StopRecord(
+            incident=incident.uid,
+            gang=key_of(gang),
+            until_s=order.expires_s,
+            containers=tuple(ContainerRef(container.pod_uid, container.id) for container in found),
+            already_stopped=tuple(sorted(already, key=lambda process_ref: process_ref.pid)),
+        )
+        with self._stops_lock:
+            self._until_s[incident.uid] = self._steady() + LONGEST_STOP_S
+            self._journal.begin(order, key_of(gang), record)
+            if self._stopping.is_set():
+                raise ActionError("the agent is shutting down")
+            self._note_stopped()
+            hold = partial(self._holder.hold, incident.uid)
+            outcome = stop_and_kill.stop(found, hold, {process_ref.pid for process_ref in already})
+        self._save(incident, order, gang, found, outcome)
+
+    def _snapshot(
+        self, incident: OrderedIncident, order: Order, gang: Gang, pods: Sequence[Pod]
+    ) -> None:
+        found = [container for pod in pods for container in self._containers.at_work(pod)]
+        self._journal.begin(order, key_of(gang))
+        self._save(incident, order, gang, found, stop_and_kill.StopOutcome(0))
+
+    def _save(
+        self,
+        incident: OrderedIncident,
+        order: Order,
+        gang: Gang,
+        found: Sequence[RunningContainer],
+        outcome: stop_and_kill.StopOutcome,
+    ) -> None:
+        bundle = self._listeners.evidence(gang, found)
+        # a stop is reported before there is evidence: all other nodes wait for it
+        self._finish(gang, order, outcome, bundle.path)
+        self._evidence.write(incident.uid, bundle)
+
+    def _kill(self, incident: OrderedIncident, order: Order, gang: Gang) -> None:
+        record = self._journal.stops.get(incident.uid)
+        if record is None:
+            raise ActionError("no processes are stopped on this node for this incident")
+        self._evidence.finish(incident.uid)
+        self._listeners.killed(gang)
+        # only what was stopped for this incident is killed, so that doing it twice does no harm
+        outcome = stop_and_kill.kill(self._recorded(record))
+        self._remember(order, gang)
+        self._drop(incident.uid)
+        self._finish(gang, order, outcome)
+
+    def _release(self, incident_uid: str) -> stop_and_kill.StopOutcome:
+        record = self._journal.stops.get(incident_uid)
+        if record is None:
+            return stop_and_kill.StopOutcome(0)
+        outcome = self._continue(record)
+        self._drop(incident_uid)
+        return outcome
+
+    def _continue(self, record: StopRecord) -> stop_and_kill.StopOutcome:
+        keep = [
+            process_ref.pid
+            for process_ref in record.already_stopped
+            if start_ticks(process_ref.pid) == process_ref.start_ticks
+        ]
+        return stop_and_kill.resume(self._recorded(record), keep)
+
+    def _drop(self, *incidents: str) -> None:
+        for incident in incidents:
+            self._holder.drop(incident)
+            self._evidence.forget(incident)
+        # what a full disk still says is stopped the next agent lets go once more, which does no harm
+        with contextlib.suppress(ActionError):
+            self._journal.drop_stops(incidents)
+        self._note_stopped()
+
+    def _recorded(self, record: StopRecord) -> list[RunningContainer]:
+        wanted = {(container.pod_uid, container.id) for container in record.containers}
+        uids = {container.pod_uid for container in record.containers}
+        here = [found for uid in uids for found in self._containers.of_pod(uid)]
+        return [container for container in here if (container.pod_uid, container.id) in wanted]
+
+    def expire(self) -> None:
+        """Let go of what was not ended in time, and forget orders that are over."""
+        now_s = self._clock()
+        for incident, record in list(self._journal.stops.items()):
+            if self._left_s(incident, record) <= 0:
+                self._try(f"cannot resume {record.gang}", partial(self._expired, incident, record))
+        self._open_kills = [
+            open_kill for open_kill in self._open_kills if open_kill.order.expires_s > now_s
+        ]
+
+    def _expired(self, incident: str, record: StopRecord) -> None:
+        self._release(incident)
+        self._listeners.passed_over(f"resumed {record.gang}: stop order expired without a Kill")
+
+    def repeat(self) -> None:
+        """Kill what has been marked for deletion since a KillTerminating was heard."""
+        for open_kill in self._open_kills:
+            self._try(
+                f"cannot carry out order {open_kill.order.id}",
+                partial(self._kill_marked, open_kill),
+            )
+
+    def _kill_marked(self, kill: OpenKill) -> None:
+        local_gang = self._registry.gangs().get(kill.gang)
+        pods = [
+            pod for pod in (local_gang.pods if local_gang else ()) if _is_meant(pod, kill.order)
+        ]
+        if kill.is_fresh(pods):
+            self._listeners.killed(kill.gang)
+        ack = kill.carry_out(pods, self._containers.of_work)
+        if ack != kill.reported_ack:
+            kill.reported_ack = ack
+            self._ack(kill.gang, ack)
+
+    def _ended_before(self, order: Order) -> set[str]:
+        """Of a KillTerminating that an agent before this one carried out."""
+        acks = [done.ack for done in self._journal.done if done.id == order.id]
+        return {uid for ack in acks if ack is not None for uid in ack.pods}
+
+    def _finish(
+        self,
+        gang: Gang,
+        order: Order,
+        outcome: stop_and_kill.StopOutcome,
+        bundle: str | None = None,
+    ) -> None:
+        left = ", ".join(map(str, outcome.left[:16]))
+        ack = Ack(
+            order.id,
+            order.verb,
+            AckResult.PARTIAL if outcome.left else AckResult.DONE,
+            outcome.count,
+            f"could not stop pid {left}" if left else None,
+            bundle,
+        )
+        self._ack(gang, ack)
+
+    def _ack(self, gang: Gang, ack: Ack) -> None:
+        try:
+            self._journal.finish(ack)
+        except ActionError as error:
+            ack = replace(ack, text=f"{ack.text or ''}; {error}".removeprefix("; "))
+        key = key_of(gang)
+        others = [other_ack for other_ack in self.acks(gang) if other_ack.order != ack.order]
+        self._acks[key] = (*others, ack)[-_ACKS_REPORTED:]
+        self._listeners.acked(gang, ack)
+
+    def _note_stopped(self) -> None:
+        stops = self._journal.stops
+        self._stopped = frozenset(stop.gang for stop in stops.values())
+        self._until_s = {key: at_s for key, at_s in self._until_s.items() if key in stops}
+
+
+def _is_meant(pod: Pod, order: Order) -> bool:
+    return selects(order.selector, pod) and pod.created_s <= order.created_before_s

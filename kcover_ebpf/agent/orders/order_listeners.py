@@ -1,0 +1,36 @@
+"""Whom the executor of orders calls: who is informed, and who lets go of what it stops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from kcover_ebpf.agent.containers import RunningContainer
+from kcover_ebpf.agent.orders.evidence_thread import BundleWriter
+from kcover_ebpf.api.fault_report import Ack
+from kcover_ebpf.api.job_kinds import Gang
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """Callbacks; all are called in the order thread and must not wait."""
+
+    acked: Callable[[Gang, Ack], None]
+    killed: Callable[[Gang], None]
+    """The gang's processes were ended by us: what is seen of their death is no fault."""
+    evidence: Callable[[Gang, Sequence[RunningContainer]], BundleWriter]
+    """All is stopped: what is to be kept of it before it is killed. Another thread writes it."""
+    passed_over: Callable[[str], None]
+
+
+class StopHolder(Protocol):
+    """Lets go of what is stopped, should this process be gone."""
+
+    def hold(self, incident: str, descriptors: Sequence[int]) -> None:
+        """Of processes that are about to be stopped; raises `ActionError`, and then they must not be."""
+        ...
+
+    def drop(self, incident: str) -> None:
+        """They were resumed or killed. Never fails."""
+        ...

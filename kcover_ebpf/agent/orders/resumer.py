@@ -1,0 +1,136 @@
+"""The agent's side of the resumer: hands over a descriptor of each process before it is stopped.
+
+The resumer (`resumer_program`) lets go of what it holds when this process is gone, however it ended, or after
+`LONGEST_STOP_S`. Who cannot hand over does not stop.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import hashlib
+import logging
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from kcover_ebpf.agent.orders import resumer_program
+from kcover_ebpf.agent.orders.resumer_program import MOST_DESCRIPTORS
+from kcover_ebpf.confined import helper
+from kcover_ebpf.confined.helper import Confinement, Helper
+from kcover_ebpf.errors import ActionError
+from kcover_ebpf.host.capabilities import Capability
+from kcover_ebpf.tunables.agent import LONGEST_STOP_S, RESUMER_START_S, RESUMER_TAKES_S
+
+_LOG = logging.getLogger(__name__)
+_CONFINEMENT = Confinement(
+    data_bytes=32 << 20,
+    cpu_s=24 * 3600,
+    kept=frozenset({Capability.KILL}),
+    open_files=65536,
+    # it exists to send signals
+    filtered=False,
+    with_parent=False,
+    out_of_memory_score=-1000,
+)
+
+
+class Resumer:
+    """Used by the order thread, and by the main thread when it ends."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._helper: Helper | None = None
+        self._socket: socket.socket | None = None
+
+    def start(self) -> None:
+        """Have it run, before the first thread and while all capabilities are there; raises `ActionError`."""
+        with self._lock:
+            self._connected()
+
+    def hold(self, incident: str, descriptors: Sequence[int]) -> None:
+        """Pidfds of what is about to be stopped for an incident; raises `ActionError` if they are not taken."""
+        with self._lock:
+            for first in range(0, len(descriptors), MOST_DESCRIPTORS):
+                self._send(b"h" + _key(incident), descriptors[first : first + MOST_DESCRIPTORS])
+
+    def drop(self, incident: str) -> None:
+        """What was stopped for it was resumed or killed; never fails: what is held too long is resumed once more."""
+        with self._lock, contextlib.suppress(ActionError, OSError):
+            if self._socket is not None:
+                self._socket.sendmsg([b"d" + _key(incident)])
+
+    @property
+    def pid(self) -> int | None:
+        """Of the resumer; None while there is none."""
+        running = self._helper
+        return running.pid if running is not None and running.exit_code is None else None
+
+    def close(self) -> None:
+        """End it: it lets go of whatever it still holds."""
+        with self._lock:
+            self._disconnect()
+
+    def _send(self, packet: bytes, descriptors: Sequence[int]) -> None:
+        attached = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
+        for is_last in (False, True):
+            connection = self._connected()
+            try:
+                connection.sendmsg([packet], attached)
+                return
+            except OSError as error:
+                # it was killed, and held what is stopped now: this agent lives, and lets go of that itself
+                self._disconnect()
+                if is_last:
+                    text = (
+                        f"what would resume the processes is not there: {error.strerror or error}"
+                    )
+                    raise ActionError(text) from error
+
+    def _connected(self) -> socket.socket:
+        if self._socket is not None and self.pid is not None:
+            return self._socket
+        self._disconnect()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        program = str(Path(resumer_program.__file__))
+        command = [sys.executable, "-I", "-S", "-B", program]
+        try:
+            with theirs:
+                self._helper = helper.start(
+                    [*command, str(theirs.fileno()), str(LONGEST_STOP_S)],
+                    _CONFINEMENT,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    passed=(theirs.fileno(),),
+                    session=True,
+                )
+            ours.settimeout(RESUMER_START_S)
+            if ours.recv(1) != b"r":
+                raise OSError(0, "it ended at once")
+        except OSError as error:
+            ours.close()
+            self._disconnect()
+            text = f"what would resume the processes does not start: {error.strerror or error}"
+            raise ActionError(text) from error
+        ours.settimeout(RESUMER_TAKES_S)
+        self._socket = ours
+        return ours
+
+    def _disconnect(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        if self._helper is not None:
+            # it ends by itself, once it has let go of everything
+            self._helper.wait(time.monotonic() + RESUMER_TAKES_S)
+            if not self._helper.end():
+                _LOG.warning("process %d, which resumes processes, does not end", self._helper.pid)
+            self._helper = None
+
+
+def _key(incident: str) -> bytes:
+    return hashlib.blake2b(incident.encode(), digest_size=8).digest()

@@ -1,0 +1,114 @@
+"""Lets go of stopped processes when the agent is gone: `python -I -S resumer_program.py DESCRIPTOR LONGEST_S`.
+
+One file that imports nothing of ours, so that the process is small and parses nothing. The agent sends a descriptor of
+each process (pidfd) before it stops it; the kernel closes the agent's end of the socket however it ended, also where it
+was killed for memory. What is sent, one packet each (SOCK_SEQPACKET):
+
+    h KEY    hold the processes whose descriptors come with it
+    d KEY    they were resumed or killed: forget them
+    KEY      8 bytes
+
+What is held longer than LONGEST_S is resumed as well: the agent may live and be stuck.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+
+MOST_DESCRIPTORS = 200
+"""In one packet; the kernel takes 253 (SCM_MAX_FD)."""
+_KEY_BYTES = 8
+
+
+class Held:
+    """Processes by key, each with the time (monotonic) at which it is let go."""
+
+    def __init__(self, longest_s: float) -> None:
+        self._longest_s = longest_s
+        self._processes: dict[bytes, tuple[float, list[int]]] = {}
+
+    def take(self, packet: bytes, descriptors: list[int]) -> None:
+        """Do what a packet says; descriptors that belong to none are closed."""
+        verb, key = packet[:1], packet[1 : 1 + _KEY_BYTES]
+        if verb == b"h" and len(key) == _KEY_BYTES:
+            end_s = time.monotonic() + self._longest_s
+            self._processes.setdefault(key, (end_s, []))[1].extend(descriptors)
+            return
+        if verb == b"d":
+            descriptors = [*descriptors, *self._processes.pop(key, (0.0, []))[1]]
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+    def left_s(self) -> float | None:
+        """Seconds until the next is let go; None where nothing is held."""
+        ends_s = [end_s for end_s, _ in self._processes.values()]
+        return max(0.0, min(ends_s) - time.monotonic()) if ends_s else None
+
+    def expire(self) -> None:
+        """Let go of what was held for too long."""
+        now_s = time.monotonic()
+        for key in [key for key, (end_s, _) in self._processes.items() if end_s <= now_s]:
+            self._release(key)
+
+    def release_all(self) -> None:
+        """Let go of everything."""
+        for key in list(self._processes):
+            self._release(key)
+
+    def _release(self, key: bytes) -> None:
+        for descriptor in self._processes.pop(key)[1]:
+            # it has ended, or is one that we may not signal: the others must be let go
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(descriptor, signal.SIGCONT)
+            os.close(descriptor)
+
+
+def serve(connection: socket.socket, held: Held) -> None:
+    """Until the other end is closed."""
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    while True:
+        left_s = held.left_s()
+        if poll.poll(None if left_s is None else left_s * 1000 + 1):
+            room = socket.CMSG_SPACE(MOST_DESCRIPTORS * array.array("i").itemsize)
+            packet, attached, _, _ = connection.recvmsg(64, room)
+            if not packet:
+                return
+            held.take(packet, _descriptors(attached))
+        held.expire()
+
+
+def _descriptors(attached: list[tuple[int, int, bytes]]) -> list[int]:
+    found = array.array("i")
+    for level, kind, data in attached:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            found.frombytes(data[: len(data) // found.itemsize * found.itemsize])
+    return list(found)
+
+
+def main(arguments: list[str]) -> None:
+    """The exit code is 0 however it ends."""
+    # a terminal's signals, and the container's end, come to the agent, which ends this by its socket
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    held = Held(float(arguments[1]))
+    connection = socket.socket(fileno=int(arguments[0]))
+    connection.send(b"r")
+    try:
+        serve(connection, held)
+    finally:
+        held.release_all()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,1 @@
+"""What the agent publishes about the gangs of its node, and when."""

@@ -1,0 +1,197 @@
+"""After each pass of the loop: the report of every gang, and of the node, for the reporter to send."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from kcover_ebpf import __version__
+from kcover_ebpf.agent.node_loop import GangWatch
+from kcover_ebpf.agent.preflight import PreflightWatch
+from kcover_ebpf.agent.reports.report_cache import CachedReport, ReportCache, inherited
+from kcover_ebpf.agent.reports.report_names import report_name
+from kcover_ebpf.agent.reports.report_sender import Draft, ReportSender
+from kcover_ebpf.api.fault_report import (
+    FaultReport,
+    IdlePod,
+    PodRef,
+    ReportedDeviceFault,
+    ReportedJob,
+)
+from kcover_ebpf.api.job_kinds import Gang
+from kcover_ebpf.api.log_report import ContainerLog
+from kcover_ebpf.api.node_health import NodeHealth
+from kcover_ebpf.diagnosis.job import Job
+from kcover_ebpf.diagnosis.progress import Stall
+from kcover_ebpf.gang.rank_report import paces_of, verdict_of, with_snapshots
+from kcover_ebpf.ids import NS
+from kcover_ebpf.model.collective_counts import CollectiveCounts
+from kcover_ebpf.model.verdict import Verdict, VerdictKind
+from kcover_ebpf.tunables.agent import EXPLAINED_S, NODE_REPORT_EXPIRES_S
+from kcover_ebpf.tunables.diagnosis import COUNTS_MOVE_S
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who reports: the node, and the namespace of the agent itself."""
+
+    node: str
+    namespace: str
+
+
+class ReportBuilder:
+    """Made by the loop's thread; `last` and `gang_of_report` may be asked by others."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        sender: ReportSender,
+        cache: ReportCache,
+        is_synced: Callable[[], bool],
+        *,
+        believes_bandwidth: bool = False,
+    ) -> None:
+        """`is_synced`: the pods of this node are known, so a report without pods is of a gang that is gone.
+
+        `believes_bandwidth`: what a job's own bandwidth check reports about its node is believed.
+        """
+        self._identity, self.reporter, self._spool = identity, sender, cache
+        self._is_synced = is_synced
+        self._left: dict[tuple[str, str], CachedReport] = {
+            report.key: report for report in cache.load()
+        }
+        self._owed = False
+        self._saved: dict[tuple[str, str], object] = {}
+        self._gangs: dict[tuple[str, str], Gang] = {}
+        self.devices: Mapping[str, tuple[str, ...]] = {}
+        """PCI addresses that each pod (by uid) holds."""
+        self.idle: tuple[IdlePod, ...] = ()
+        """Pods of the node that keep GPUs for nothing."""
+        self.logs: Callable[[Iterable[str], float], tuple[ContainerLog, ...]] = lambda *_: ()
+        """What the logs of the pods with these uids show, ages before a moment (unix seconds)."""
+        self.health: Callable[[], NodeHealth | None] = lambda: None
+        """The health of this node after its last inspection."""
+        self._preflight = PreflightWatch(identity.node, believes_bandwidth=believes_bandwidth)
+        self._fault_s: dict[Gang, float] = {}
+        self.last: dict[Gang, FaultReport] = {}
+        """The newest report of each gang."""
+
+    def gang_of_report(self, namespace: str, name: str) -> Gang | None:
+        """Whose report this is; None for the node's."""
+        return self._gangs.get((namespace, name))
+
+    def make(self, watched: Iterable[GangWatch], faults: tuple[ReportedDeviceFault, ...]) -> None:
+        """All reports anew."""
+        now_s = time.time()
+        watched = list(watched)
+        drafts = {watch.here.gang: self._draft(watch, now_s) for watch in watched}
+        self._preflight.keep(pod.uid for watch in watched for pod in watch.here.pods)
+        self._gangs = {draft.key: gang for gang, draft in drafts.items()}
+        self.last = {gang: draft.report for gang, draft in drafts.items()}
+        self._fault_s = {gang: at_s for gang, at_s in self._fault_s.items() if gang in drafts}
+        node = self._node_draft(now_s, faults)
+        for draft in (node, *drafts.values()):
+            self.reporter.put(draft)
+        for draft in drafts.values():
+            self._save(draft)
+        if self._is_synced():
+            self._settle({node.key, *self._gangs})
+
+    def _settle(self, keys: set[tuple[str, str]]) -> None:
+        self.reporter.keep(keys)
+        if not self._owed:
+            self._owed = True
+            for key in self._left.keys() - keys:
+                self.reporter.owe(key)
+                self._spool.forget(*key)
+        for key in self._saved.keys() - keys:
+            del self._saved[key]
+            self._spool.forget(*key)
+
+    def _save(self, draft: Draft) -> None:
+        if self._saved.get(draft.key) != draft.news:
+            self._saved[draft.key] = draft.news
+            self._spool.save(draft.namespace, draft.name, draft.report)
+
+    def _draft(self, watch: GangWatch, now_s: float) -> Draft:
+        gang, pods = watch.here.gang, watch.here.pods
+        refs = tuple(PodRef(pod.name, pod.uid, self.devices.get(pod.uid, ())) for pod in pods)
+        name = report_name(gang, self._identity.node)
+        before = self.last.get(gang)
+        # what is stopped by us is as it was
+        report = before if watch.stopped_by_us else None
+        report = report or self._report(watch, now_s, refs, (gang.namespace, name))
+        job = watch.watch.job
+        paces = () if watch.stopped_by_us else paces_of(job, watch.pods)
+        compares = bool(paces) and job.pace.compares(job.now_ns)
+        return Draft(gang.namespace, name, report, refs, paces, compares)
+
+    def _report(
+        self, watch: GangWatch, now_s: float, refs: tuple[PodRef, ...], key: tuple[str, str]
+    ) -> FaultReport:
+        job, gang = watch.watch.job, watch.here.gang
+        names = {pod.uid: pod.name for pod in refs}
+        reported = watch.watch.tracker.latest or watch.watch.tracker.current
+        verdict = None
+        if reported is not None:
+            verdict = verdict_of(reported, self._identity.node, now_s, watch.pods, names)
+        verdict = self._remembered(key, verdict, frozenset(names), now_s)
+        verdict = self._preflight.verdict(watch.here.pods, self.health(), now_s) or verdict
+        stall = job.attention.stall
+        is_fault = verdict is not None and verdict.kind.is_fault
+        if is_fault or stall is not Stall.NONE:
+            self._fault_s[gang] = now_s
+        explained = now_s - self._fault_s.get(gang, -math.inf) < EXPLAINED_S
+        report = FaultReport(
+            node=self._identity.node,
+            time_s=now_s,
+            sequence=0,
+            agent=__version__,
+            job=ReportedJob(gang.name, gang.id.labels, gang.kind),
+            pods=refs,
+            suspicious=stall is Stall.CERTAIN,
+            trained=job.pace.trained,
+            verdict=verdict,
+            # what a policy expects of a log is reported whether or not something is wrong
+            logs=self.logs(names, now_s) if explained or watch.here.job_rules else (),
+        )
+        if stall is Stall.NONE and not is_fault:
+            return replace(report, collectives=_movement(job))
+        # where it is not known whether the ranks continue, others may need their snapshots
+        return with_snapshots(report, job, watch.pods)
+
+    def _remembered(
+        self,
+        key: tuple[str, str],
+        verdict: Verdict | None,
+        pods: frozenset[str],
+        now_s: float,
+    ) -> Verdict | None:
+        left = self._left.get(key)
+        if left is None or (verdict is not None and verdict.kind is not VerdictKind.WORKING):
+            return verdict
+        old = inherited(left.report, pods, now_s)
+        if old is None:
+            del self._left[key]
+        return old or verdict
+
+    def _node_draft(self, now_s: float, faults: tuple[ReportedDeviceFault, ...]) -> Draft:
+        report = FaultReport(
+            node=self._identity.node,
+            time_s=now_s,
+            sequence=0,
+            agent=__version__,
+            expires_after_s=NODE_REPORT_EXPIRES_S,
+            devices=faults,
+            idle=self.idle,
+        )
+        return Draft(self._identity.namespace, self._identity.node, report, ())
+
+
+def _movement(job: Job) -> CollectiveCounts | None:
+    """That counts moved, which the nodes that did not ask do not know; their ranks may show no progress otherwise."""
+    moved_ns = job.attention.counts_moved_ns
+    age_s = round((job.now_ns - moved_ns) / NS, 3)
+    return CollectiveCounts(age_s, moving=True) if moved_ns and age_s < COUNTS_MOVE_S else None

@@ -1,0 +1,1 @@
+"""What NCCL and PyTorch themselves know of their collective operations."""

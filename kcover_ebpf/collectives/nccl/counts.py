@@ -1,0 +1,178 @@
+"""What was counted of a job's operations, in the form in which NCCL's own RAS reports it. Pure.
+
+One comparison serves both (`collectives.ras.read`). Collectives of one communicator are the same for all its ranks.
+What one rank sends another one receives: so each direction between two ranks is a separate communicator here,
+in which both launch messages.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kcover_ebpf.collectives.ras import RasCommunicator, RasRank, RasReport
+from kcover_ebpf.ids import Pid
+
+MESSAGES = "messages"
+
+
+@dataclass(frozen=True, slots=True)
+class Birth:
+    """Who a communicator is."""
+
+    identity: int
+    """The same for all its ranks, on all hosts; 0: it was made before it could be seen."""
+    size: int
+    """0: unknown."""
+    rank: int
+    """Of a split: the number in the communicator that was split."""
+    key: int = 0
+    is_split: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """What one process launched on one communicator."""
+
+    pid: Pid
+    birth: Birth
+    counts: Mapping[str, int]
+    """Collectives by kind, without those that were never launched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """What one process exchanged with one rank of a communicator."""
+
+    pid: Pid
+    identity: int
+    peer: int
+    sent_count: int
+    received_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """One reading of the tables, of the processes of one job."""
+
+    launched: Sequence[Launched] = ()
+    waiting: Sequence[tuple[Pid, Birth]] = ()
+    """Communicators that were asked for and not used yet."""
+    messages: Sequence[Messages] = ()
+    lost: Mapping[Pid, int] = field(default_factory=dict)
+    """Communicators and peers that found no room, of the processes that lost any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A reading, ready to be compared."""
+
+    report: RasReport
+    hidden: frozenset[Pid] = frozenset()
+    """Processes of which not everything is seen: one that is behind may wait where nothing is counted."""
+    unseen: str = ""
+    """What of the counts is not known; empty where all is."""
+
+
+def account(counted: Counted, host: str, *, all_here: bool) -> Account:
+    """`host`: the name of this one; `all_here`: every rank of the job is among the counted processes."""
+    members, hidden = _members(counted)
+    older_count = len(hidden)
+    crowded = [name for name, ranks in members.items() if _is_crowded(ranks)]
+    for name in crowded:
+        hidden |= {pid for pid, _, _ in members.pop(name)}
+    for ranks in members.values():
+        if len(ranks) != ranks[0][1].size and not (ranks[0][1].is_split and all_here):
+            hidden |= {pid for pid, _, _ in ranks}
+    hidden |= counted.lost.keys()
+    comms = [_communicator(host, name, ranks, all_here) for name, ranks in members.items()]
+    comms += _pairs(host, members, counted.messages, all_here)
+    report = RasReport(tuple(comms), whole=bool(comms) and not hidden)
+    return Account(report, frozenset(hidden), _unseen(counted, older_count, crowded))
+
+
+def _is_crowded(ranks: Sequence[_Member]) -> bool:
+    return len({pid for pid, _, _ in ranks}) < len(ranks)
+
+
+_Member = tuple[Pid, Birth, Mapping[str, int]]
+
+
+def _members(counted: Counted) -> tuple[dict[int, list[_Member]], set[Pid]]:
+    """The ranks of each communicator, and the processes that use one that cannot be identified."""
+    members: dict[int, list[_Member]] = defaultdict(list)
+    for launched in counted.launched:
+        if launched.birth.identity:
+            members[launched.birth.identity].append((launched.pid, launched.birth, launched.counts))
+    older = {
+        other_launched.pid
+        for other_launched in counted.launched
+        if not other_launched.birth.identity
+    }
+    for pid, birth in counted.waiting:
+        # what a process uses under an unknown identity may be what it seems to wait with
+        if pid not in older:
+            members[birth.identity].append((pid, birth, {}))
+    return dict(members), older
+
+
+def _numbers(ranks: Sequence[_Member], *, all_here: bool) -> Mapping[Pid, int] | None:
+    """Each process's number in a communicator; None for a split one that is not seen whole."""
+    if not ranks[0][1].is_split:
+        return {pid: birth.rank for pid, birth, _ in ranks}
+    if not all_here:
+        return None
+    order = sorted(ranks, key=lambda rank: (rank[1].key, rank[1].rank))
+    return {pid: number for number, (pid, _, _) in enumerate(order)}
+
+
+def _communicator(
+    host: str, name: int, ranks: Sequence[_Member], all_here: bool
+) -> RasCommunicator:
+    numbers = _numbers(ranks, all_here=all_here) or {pid: birth.rank for pid, birth, _ in ranks}
+    size = ranks[0][1].size or len(ranks)
+    listed = tuple(RasRank(numbers[pid], host, pid, counts) for pid, _, counts in ranks)
+    return RasCommunicator(f"{name:016x}", size, listed)
+
+
+def _pairs(
+    host: str, members: Mapping[int, list[_Member]], messages: Sequence[Messages], all_here: bool
+) -> Iterator[RasCommunicator]:
+    """A communicator for each direction in which messages went between two counted processes."""
+    exchanged: dict[int, list[Messages]] = defaultdict(list)
+    for message in messages:
+        exchanged[message.identity].append(message)
+    for name in exchanged.keys() & members.keys():
+        ranks = members[name]
+        numbers = _numbers(ranks, all_here=all_here) or {}
+        counts: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
+        for other_messages in exchanged[name]:
+            here = numbers.get(other_messages.pid)
+            if here is not None and here != other_messages.peer:
+                counts[here, other_messages.peer][0] = other_messages.sent_count
+                counts[other_messages.peer, here][1] = other_messages.received_count
+        pids = {number: pid for pid, number in numbers.items()}
+        for (sender, receiver), both in sorted(counts.items()):
+            if {sender, receiver} <= pids.keys() and any(both):
+                yield RasCommunicator(
+                    f"{name:016x} {sender}>{receiver}",
+                    ranks[0][1].size or len(ranks),
+                    tuple(
+                        RasRank(number, host, pids[number], {MESSAGES: count} if count else {})
+                        for number, count in zip((sender, receiver), both, strict=True)
+                    ),
+                )
+
+
+def _unseen(counted: Counted, older_count: int, crowded: Collection[int]) -> str:
+    texts = []
+    if older_count:
+        texts.append(
+            f"{older_count} ranks use communicators that were made before they were counted"
+        )
+    if crowded:
+        texts.append("several ranks of one process are not distinguished")
+    if counted.lost:
+        texts.append(f"{sum(counted.lost.values())} communicators or peers found no room")
+    return "; ".join(texts)

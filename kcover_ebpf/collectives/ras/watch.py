@@ -1,0 +1,255 @@
+"""Asks a stalled job's own NCCL who holds it up, beside the sensor's loop and never in it.
+
+Only while a job has stalled: a collection visits every process of the job. The questions come a
+second apart at first, then ever more rarely. A thread asks; the loop takes what it found.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from kcover_ebpf.collectives import ras
+from kcover_ebpf.collectives.ras import (
+    RasCommunicator,
+    RasError,
+    RasRank,
+    RasReport,
+    Reading,
+    client,
+    said,
+)
+from kcover_ebpf.collectives.ras.client import RasHere, RasPatience, RasPlace, RasSource
+from kcover_ebpf.collectives.ras.netns import namespace_of, pid_inside
+from kcover_ebpf.diagnosis.process import ProcessHistory
+from kcover_ebpf.facts.host import CollectivesSeen
+from kcover_ebpf.facts.kernel import SocketSample
+from kcover_ebpf.host import procfs
+from kcover_ebpf.ids import NS, Pid
+from kcover_ebpf.tunables.hardware import RAS_FIRST_PAUSES_S, RAS_LATER_PAUSE_S
+
+ADDRESS_VARIABLE = "NCCL_RAS_ADDR"
+_KEPT = 3
+"""A count must not have moved in so many answers in a row (two, while there are not more)."""
+_ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+class RasWatch:
+    """One job's questions. `tick` never waits."""
+
+    def __init__(
+        self, patience: RasPatience | None = None, source: RasSource | None = None
+    ) -> None:
+        """`source`: who asks; None: this process."""
+        self._patience, self._source = patience or RasPatience(), source or RasHere()
+        self._inquiry: _Inquiry | None = None
+        self._last_inquiry: _Inquiry | None = None
+        self._since_ns: int | None = None
+
+    def tick(
+        self,
+        asks: bool,
+        ranks: Mapping[Pid, ProcessHistory],
+        world_size: int | None = None,
+        turn_s: float | None = 0.0,
+    ) -> list[CollectivesSeen]:
+        """What was learned since the last call; `asks`: there is reason to ask now.
+
+        `turn_s`: so long after there first was, in seconds; None: another node asks.
+        """
+        if not asks:
+            self.close()
+            return []
+        now_ns = procfs.boottime_ns()
+        self._since_ns = now_ns if self._since_ns is None else self._since_ns
+        if turn_s is None or now_ns - self._since_ns < turn_s * NS:
+            return []
+        if self._inquiry is None:
+            if self._last_inquiry is not None and not self._last_inquiry.has_ended:
+                # who answers slowly and is suspicious now and then must not collect threads
+                return []
+            places = find_places(ranks)
+            if places:
+                self._inquiry = _Inquiry(
+                    self._source, places, _hosts(ranks), self._patience, world_size
+                )
+            return []
+        return self._inquiry.take()
+
+    def close(self) -> None:
+        """Ask no more; a question under way ends by itself and its answer is dropped."""
+        self._since_ns = None
+        if self._inquiry is not None:
+            self._inquiry.stop()
+            self._last_inquiry, self._inquiry = self._inquiry, None
+
+
+def find_places(ranks: Mapping[Pid, ProcessHistory]) -> list[RasPlace]:
+    """One listener of NCCL's RAS for each network namespace in which ranks of the job have one."""
+    members: dict[str, dict[int, Pid]] = defaultdict(dict)
+    addresses: dict[str, tuple[tuple[str, int], Pid]] = {}
+    for pid, process in ranks.items():
+        listener = _listener(process)
+        if listener is None:
+            continue
+        try:
+            namespace = namespace_of(pid)
+        except OSError:
+            continue
+        members[namespace][pid_inside(pid)] = pid
+        addresses.setdefault(namespace, (listener, pid))
+    return [RasPlace(*addresses[name], pids) for name, pids in members.items()]
+
+
+def _listener(process: ProcessHistory) -> tuple[str, int] | None:
+    environ = process.seen.rank_environ if process.seen is not None else {}
+    port = client.port_of(environ.get(ADDRESS_VARIABLE))
+    found = [socket for socket in process.sockets.values() if _listens(socket, port)]
+    if not found:
+        return None
+    host, _ = found[0].local
+    return _ANY.get(host, host), port
+
+
+def _listens(sample: SocketSample, port: int) -> bool:
+    return sample.state == "LISTEN" and sample.local[1] == port
+
+
+def _hosts(ranks: Mapping[Pid, ProcessHistory]) -> frozenset[str]:
+    """The addresses of this host that the job uses: so RAS names the hosts of its processes."""
+    sockets = (socket for view in ranks.values() for socket in view.sockets.values())
+    return frozenset(socket.local[0] for socket in sockets)
+
+
+class _Inquiry:
+    """The questions during one suspicion, asked by a thread."""
+
+    def __init__(
+        self,
+        source: RasSource,
+        places: Sequence[RasPlace],
+        hosts: Collection[str],
+        patience: RasPatience,
+        world_size: int | None = None,
+    ) -> None:
+        self._source = source
+        self._places, self._hosts, self._patience = places, hosts, patience
+        self._world_size, self._unseen = world_size, ""
+        self._reported: queue.SimpleQueue[CollectivesSeen] = queue.SimpleQueue()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._ask, name="ras", daemon=True)
+        self._thread.start()
+
+    @property
+    def has_ended(self) -> bool:
+        """True once the question that was under way at `stop` is over."""
+        return not self._thread.is_alive()
+
+    def take(self) -> list[CollectivesSeen]:
+        found = []
+        while not self._reported.empty():
+            found.append(self._reported.get_nowait())
+        return found
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def _ask(self) -> None:
+        answers: list[tuple[int, RasReport]] = []
+        round_count = 0
+        while not self._stopped.is_set():
+            pauses = RAS_FIRST_PAUSES_S
+            pause_s = pauses[round_count] if round_count < len(pauses) else RAS_LATER_PAUSE_S
+            round_count += 1
+            begun_ns = procfs.boottime_ns()
+            try:
+                answers = self._round(answers, begun_ns)
+                self._pause(pause_s, answers)
+                continue
+            except RasError as error:
+                failure = str(error)
+            except Exception as error:  # noqa: BLE001 - what a job answers must not end the asking unseen
+                failure = f"query failed: {type(error).__name__}"
+            self._publish(CollectivesSeen(begun_ns, begun_ns, trouble=failure))
+            answers = []
+            self._stopped.wait(pause_s)
+
+    def _round(
+        self, answers: list[tuple[int, RasReport]], begun_ns: int
+    ) -> list[tuple[int, RasReport]]:
+        report = _joined([self._source.ask(place, self._patience) for place in self._places])
+        self._unseen = _uncovered(report, self._world_size)
+        answers = [*answers[-(_KEPT - 1) :], (begun_ns, report)]
+        reading = ras.read([report for _, report in answers])
+        if reading is None:
+            return answers
+        if reading.moving:
+            self._publish(CollectivesSeen(procfs.boottime_ns(), answers[0][0], moving=True))
+            # what was counted before this movement says nothing about which rank makes no progress after it
+            return answers[-1:]
+        named = reading.behind or reading.missing or reading.failed or reading.sides
+        if named or reading.complete:
+            self._publish(self._fact(answers[0][0], reading, answers=len(answers)))
+        return answers
+
+    def _pause(self, pause_s: float, answers: list[tuple[int, RasReport]]) -> None:
+        """Wait; a server that sends events shortens the wait where it announces a dead process."""
+        begun_ns = procfs.boottime_ns()
+        if answers and pause_s <= RAS_FIRST_PAUSES_S[-1]:
+            dead = self._source.dead(self._places[0], self._patience, pause_s)
+            if dead:
+                ranks = _ranks_of(dead, answers[-1][1])
+                reading = Reading(moving=False, missing=tuple(ranks), equal=False)
+                self._publish(self._fact(answers[0][0], reading, answers=len(answers)))
+                return
+        waited_s = (procfs.boottime_ns() - begun_ns) / NS
+        self._stopped.wait(max(0.0, pause_s - waited_s))
+
+    def _fact(self, since_ns: int, reading: Reading, *, answers: int) -> CollectivesSeen:
+        collectives = said.fact((since_ns, procfs.boottime_ns()), reading, answers, self._here)
+        return replace(collectives, unseen=self._unseen)
+
+    def _here(self, rank: RasRank) -> Pid | None:
+        """The process of this host that is meant; numbers inside pods are alike on all hosts."""
+        if rank.host not in self._hosts:
+            return None
+        found = {place.pids[rank.pid] for place in self._places if rank.pid in place.pids}
+        return found.pop() if len(found) == 1 else None
+
+    def _publish(self, collectives: CollectivesSeen) -> None:
+        if not self._stopped.is_set():
+            self._reported.put(collectives)
+
+
+def _uncovered(report: RasReport, world_size: int | None) -> str:
+    """That the answer is not about all ranks, where it lists those that it is about."""
+    count = len({rank.who for comm in report.communicators for rank in comm.ranks})
+    if not report.whole or world_size is None or count >= world_size:
+        return ""
+    return f"NCCL answered for {count} of {world_size} ranks"
+
+
+def _joined(reports: Sequence[RasReport]) -> RasReport:
+    """One report of all namespaces: each server knows the processes that it shares a communicator with."""
+    comms: dict[str, RasCommunicator] = {}
+    for report in reports:
+        for comm in report.communicators:
+            known_communicator = comms.get(comm.name)
+            if known_communicator is None or len(comm.counts) > len(known_communicator.counts):
+                comms[comm.name] = comm
+    return RasReport(tuple(comms.values()), all(report.whole for report in reports))
+
+
+def _ranks_of(
+    dead: Collection[tuple[str, int]], report: RasReport
+) -> list[tuple[RasRank, RasCommunicator]]:
+    pairs = {
+        rank.who: (rank, comm)
+        for comm in report.communicators
+        for rank in comm.ranks
+        if (rank.host, rank.pid) in dead
+    }
+    return list(pairs.values())

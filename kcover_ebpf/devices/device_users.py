@@ -1,0 +1,109 @@
+"""Which processes a device belongs to: what the driver reported, what is open now, what NVML listed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import partial
+from pathlib import Path
+
+from kcover_ebpf.devices.inventory import open_holders, topology
+from kcover_ebpf.devices.nvml import Nvml
+from kcover_ebpf.facts.devices import CudaContext, DeviceHeld
+from kcover_ebpf.facts.kernel import Fact, ProcessExit
+from kcover_ebpf.host.read_workers import Readers
+from kcover_ebpf.ids import Pid
+from kcover_ebpf.tunables.hardware import DEVICES_FIRST_WAIT_S
+
+
+class DeviceUsers:
+    """The devices of this host and their holders."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._holders = open_holders.OpenHolders()
+        self._readers: Readers[str, topology.Topology] = Readers("kcover-devices")
+        self._is_stale = False
+        self.has_begun = False
+        """Once `refresh` was called."""
+        self.topology = topology.Topology()
+        self.nvml: Nvml | None = None
+        """Set while it is the rung in use; it lists processes too."""
+
+    def learn(self) -> None:
+        """Read the devices anew; `refresh` does it."""
+        self._is_stale = True
+
+    def refresh(self) -> None:
+        """Once a pass: take what was read beside us. One that is gone stays known, for it may have failed.
+
+        The first time, which is after privileges were given up (threads keep theirs), the answer is waited for.
+        """
+        if self.has_begun and not self._is_stale and not self._readers.is_asked("devices"):
+            return
+        wait_s, self.has_begun = 0.0 if self.has_begun else DEVICES_FIRST_WAIT_S, True
+        self._take(0.0)
+        if self._is_stale and self._readers.ask("devices", partial(topology.read, self._root)):
+            self._is_stale = False
+        self._take(wait_s)
+
+    def _take(self, wait_s: float) -> None:
+        for _, found_topology in self._readers.take(("devices",), wait_s):
+            if found_topology is not None:
+                self.topology = self.topology.joined(found_topology)
+
+    def observe(self, fact: Fact) -> None:
+        """Note who takes or leaves a GPU; other facts are nothing here."""
+        match fact:
+            case DeviceHeld():
+                self._holders.on_opened(fact)
+            case CudaContext():
+                self._holders.on_context(fact)
+            case ProcessExit():
+                self._holders.on_exit(fact.pid)
+            case _:
+                pass
+
+    def below(self, device: str) -> set[str]:
+        """GPUs and network devices at or below a PCI address."""
+        found = {gpu.device for gpu in self.topology.gpus_below(device)}
+        return found | {port.device for port in self.topology.ports_below(device)}
+
+    def function_of(self, port: str) -> str:
+        """PCI address of a port, named as facts name it ("mlx5_0/1", "eth0"); empty where it is not known."""
+        name = port.partition("/")[0]
+        return next(
+            (other_port.device for other_port in self.topology.ports if other_port.name == name), ""
+        )
+
+    def uuid(self, device: str) -> str:
+        """A GPU's, as NVML writes it; empty for other devices and where the driver did not say."""
+        return next((gpu.uuid for gpu in self.topology.gpus if gpu.device == device), "")
+
+    def of(
+        self, device: str, members: Collection[Pid], now_ns: int, instance: int | None = None
+    ) -> set[Pid]:
+        """Those of `members` that hold a device, or its MIG instance where it is known who does."""
+        concerned: set[Pid] = set()
+        for gpu in self.topology.gpus:
+            if gpu.device == device:
+                concerned |= self._of_gpu(gpu, members, now_ns, instance)
+        nodes = {port.node for port in self.topology.ports if port.device == device and port.node}
+        return concerned | (open_holders.open_by(members, nodes) if nodes else set())
+
+    def of_any_gpu(self, members: Collection[Pid], now_ns: int) -> set[Pid]:
+        """Those of `members` that hold some GPU."""
+        gpus = self.topology.gpus
+        return {pid for gpu in gpus for pid in self._of_gpu(gpu, members, now_ns, None)}
+
+    def _of_gpu(
+        self, gpu: topology.Gpu, members: Collection[Pid], now_ns: int, instance: int | None
+    ) -> set[Pid]:
+        reported = self._holders.of(gpu.minor, gpu.uuid, now_ns)
+        listed = self.nvml.users(gpu.device) if self.nvml is not None else ()
+        reported |= {user.pid for user in listed}
+        held = reported & set(members) | open_holders.open_by(members, {f"/dev/nvidia{gpu.minor}"})
+        if instance is None:
+            return held
+        nodes = topology.mig_nodes(self._root, gpu.minor, instance)
+        users = {user.pid for user in listed if user.gpu_instance == instance}
+        return (open_holders.open_by(held, nodes) | users & held) or held

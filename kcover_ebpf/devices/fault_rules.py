@@ -1,0 +1,94 @@
+"""From what a device reported to what it means, whoever holds the device. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kcover_ebpf.devices.catalog import FIRST_SXID, Action, Catalog, judge
+from kcover_ebpf.facts.devices import (
+    AerError,
+    AerSeverity,
+    AnnouncedFault,
+    DeviceNotice,
+    Notice,
+    PortChange,
+    XidReported,
+)
+
+PORT_DOWN, LINK_DOWN = "port down", "link down"
+"""Codes of an RDMA port, and of a network interface, that is down."""
+_LETHAL_NOTICES = frozenset(
+    {Notice.GPU_LOST, Notice.GPU_INIT_FAILED, Notice.NIC_FAILED, Notice.SLOT_DOWN}
+)
+_ONE_PROCESS = frozenset({Action.RESTART_APP, Action.CHECK_APP, Action.CHECK_PEER, Action.NONE})
+"""After these only the process that the driver named is concerned, not all that hold the GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class XidMeaning:
+    """What an Xid or SXid means."""
+
+    fault: AnnouncedFault
+    is_confined: bool
+    """To the process that the driver named, if it named one."""
+
+
+def of_xid(xid: XidReported, catalog: Catalog, driver: str | None = None) -> XidMeaning | None:
+    """The meaning of an Xid or SXid; None for what could be forged.
+
+    `driver`: version of the GPU driver that is loaded, on which the meaning of some numbers depends.
+    """
+    if not xid.confirmed:
+        return None
+    entry = catalog.find(xid.number, driver)
+    judged = judge(entry, xid.text) if entry is not None else None
+    # a switch error of one link ends the jobs on that link's GPU, which then says so itself
+    fabric_wide = judged is not None and judged.action is Action.RESET_FABRIC
+    lost = judged is not None and judged.ends_job
+    code = entry.name if entry is not None else f"Xid {xid.number}"
+    meaning = f" ({entry.meaning})" if entry is not None else ""
+    fault = AnnouncedFault(
+        xid.boottime_ns,
+        xid.device,
+        code,
+        f"{code} on {xid.device}{meaning}: {xid.text or 'no text'}",
+        ends_job=lost and (fabric_wide or xid.number < FIRST_SXID),
+        device_unfit=judged is not None and judged.device_unfit,
+    )
+    one_process = judged is None or judged.action in _ONE_PROCESS
+    return XidMeaning(fault, one_process or xid.gpu_instance is not None)
+
+
+def of_aer(error: AerError, device: str) -> AnnouncedFault | None:
+    """The fault of `device`, which is, or hangs on, the one with the error; None where it was corrected."""
+    if error.severity is AerSeverity.CORRECTED:
+        return None
+    fatal = error.severity is AerSeverity.FATAL
+    what = ", ".join(error.errors) or "its registers could not be read"
+    word = error.severity.name.lower()
+    at = "" if error.device == device else f" of port {error.device} above {device}"
+    text = f"PCIe {word} error{at or f' of {device}'}: {what}"
+    return AnnouncedFault(error.boottime_ns, device, f"AER {word}", text, fatal, fatal)
+
+
+def of_notice(notice: DeviceNotice, device: str) -> AnnouncedFault | None:
+    """The fault of a device of which the driver said something; None where it said that it works again."""
+    if notice.notice in (Notice.SLOT_UP, Notice.NIC_RECOVERED):
+        return None
+    lethal = notice.notice in _LETHAL_NOTICES
+    return AnnouncedFault(
+        notice.boottime_ns, device, notice.notice.value, notice.text, lethal, lethal
+    )
+
+
+def of_port(change: PortChange, device: str) -> AnnouncedFault:
+    """What a port that went down or up, or counts errors, is to the processes that use it.
+
+    Never the job's end by itself: RDMA retries for half a minute, and a link may recover.
+    """
+    state = "up" if change.up else "down"
+    kind, what = ("port", "RDMA port") if change.is_rdma else ("link", "network interface")
+    text = f"{what} {change.port} is {state}: {change.text}"
+    return AnnouncedFault(
+        change.boottime_ns, device, f"{kind} {state}", text, False, False, port=change.port
+    )

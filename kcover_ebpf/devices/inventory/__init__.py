@@ -1,0 +1,1 @@
+"""Which devices a node has, what they are called, and which processes hold them."""

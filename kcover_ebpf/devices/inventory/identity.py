@@ -1,0 +1,50 @@
+"""What identifies a device to whoever replaces it: UUID, serial number of the board, slot of the chassis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from kcover_ebpf.devices.inventory import topology
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceIdentity:
+    """Each is empty where it is not known."""
+
+    uuid: str = ""
+    serial: str = ""
+    slot: str = ""
+    """As the firmware numbers the slots of the chassis (the kernel's /sys/bus/pci/slots)."""
+
+
+class DeviceIdentities:
+    """Of the devices of this host, also of those that have gone, if they were asked for or read before."""
+
+    def __init__(
+        self, root: Path, uuid_of: Callable[[str], str], serial_of: Callable[[str], str]
+    ) -> None:
+        self._root, self._uuid_of, self._serial_of = root, uuid_of, serial_of
+        self._slots: dict[str, str] = {}
+
+    def of(self, device: str) -> DeviceIdentity:
+        """Of a PCI address; never waits for a device."""
+        slot = self._slots.get(device)
+        if slot is None:
+            slot = self._slots[device] = slot_of(self._root, device)
+        return DeviceIdentity(self._uuid_of(device), self._serial_of(device), slot)
+
+
+def slot_of(root: Path, device: str) -> str:
+    """The slot that a device is in, or the port above it is; empty where the firmware names none."""
+    slots = {}
+    for file in (root / "sys/bus/pci/slots").glob("*/address"):
+        try:
+            slots[file.read_text(encoding="ascii").strip()] = file.parent.name
+        except (OSError, ValueError):
+            continue
+    for address in reversed(topology.path_of(root, device)):
+        if found := slots.get(address.rpartition(".")[0]):
+            return found
+    return ""

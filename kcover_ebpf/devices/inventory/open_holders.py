@@ -1,0 +1,65 @@
+"""Who holds which GPU: from the driver's open and close, and from /proc for what came before."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from kcover_ebpf.facts.devices import CudaContext, DeviceHeld
+from kcover_ebpf.host import procfs
+from kcover_ebpf.ids import Pid
+from kcover_ebpf.tunables.hardware import HOLDER_KEPT_NS
+
+CONTROL_MINOR = 255
+
+
+@dataclass(slots=True)
+class _Hold:
+    pid: Pid
+    minor: int
+    released_ns: int | None = None
+
+
+class OpenHolders:
+    """The open GPU files that were reported, by the identity of the open file."""
+
+    def __init__(self) -> None:
+        self._holds: dict[int, _Hold] = {}
+        self._contexts: dict[tuple[Pid, str], CudaContext] = {}
+
+    def on_opened(self, device_held: DeviceHeld) -> None:
+        """Note an open, or the last close, of /dev/nvidiaN."""
+        if device_held.held and device_held.minor != CONTROL_MINOR:
+            self._holds[device_held.file] = _Hold(device_held.pid, device_held.minor)
+        elif (hold := self._holds.get(device_held.file)) is not None:
+            hold.released_ns = device_held.boottime_ns
+        self._forget(device_held.boottime_ns)
+
+    def on_context(self, cuda_context: CudaContext) -> None:
+        """Note the begin or end of a process's use of a GPU for computing."""
+        if cuda_context.active:
+            self._contexts[cuda_context.pid, cuda_context.uuid] = cuda_context
+        else:
+            self._contexts.pop((cuda_context.pid, cuda_context.uuid), None)
+
+    def on_exit(self, pid: Pid) -> None:
+        """Forget the compute contexts of a process that is gone."""
+        for key in [key for key in self._contexts if key[0] == pid]:
+            del self._contexts[key]
+
+    def of(self, minor: int, uuid: str, now_ns: int) -> set[Pid]:
+        """The processes that hold a GPU, or did a moment ago."""
+        self._forget(now_ns)
+        opened = {hold.pid for hold in self._holds.values() if hold.minor == minor}
+        return opened | {pid for pid, known in self._contexts if known == uuid and uuid}
+
+    def _forget(self, now_ns: int) -> None:
+        for file, hold in list(self._holds.items()):
+            if hold.released_ns is not None and now_ns - hold.released_ns > HOLDER_KEPT_NS:
+                del self._holds[file]
+
+
+def open_by(pids: Collection[Pid], paths: Collection[str], proc: Path = procfs.PROC) -> set[Pid]:
+    """Those of `pids` that have one of the device files open now."""
+    return {pid for pid in pids if procfs.open_among(pid, paths, proc)}

@@ -1,0 +1,112 @@
+"""Bytes over RDMA ports, as a clock of progress: RDMA passes all sockets by.
+
+A read of a port's counters is a command to its firmware and may hang with it, so a thread reads them. No other
+thread waits for it: while it is stuck there are no facts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+from kcover_ebpf.facts.devices import FabricMoved
+from kcover_ebpf.host import procfs
+from kcover_ebpf.ids import Pid
+from kcover_ebpf.tunables.hardware import PORT_HOLDERS_S, RDMA_TRAFFIC_S
+
+_LANES = 4
+"""port_xmit_data and port_rcv_data count octets divided by 4 (kernel: ABI/stable/sysfs-class-infiniband)."""
+# (file below ports/N, unit in bytes); EFA has its own names
+_COUNTERS = (
+    ("counters/port_xmit_data", _LANES),
+    ("counters/port_rcv_data", _LANES),
+    ("hw_counters/tx_bytes", 1),
+    ("hw_counters/rx_bytes", 1),
+)
+
+
+class FabricReader:
+    """Reads the counters of all RDMA ports of this host, and who has them open."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._root = root
+        self._rdma = root / "sys/class/infiniband"
+        self._before: dict[str, int] = {}
+        self._nodes: dict[Pid, frozenset[str]] = {}
+        self._holders_due_s = 0.0
+
+    @property
+    def has_ports(self) -> bool:
+        """Whether there is any RDMA device on this host now."""
+        return self._rdma.is_dir() and any(self._rdma.iterdir())
+
+    def read(self, members: Collection[Pid], boottime_ns: int, now_s: float) -> list[FabricMoved]:
+        """What moved since the last call over the ports that each of `members` has open; `now_s`: any steady clock."""
+        moved = self._moved()
+        if now_s >= self._holders_due_s:
+            self._holders_due_s = now_s + PORT_HOLDERS_S
+            self._nodes.clear()
+        self._nodes = {pid: self._nodes.get(pid) or self._held(pid, moved) for pid in members}
+        found = ((pid, sum(moved.get(node, 0) for node in self._nodes[pid])) for pid in members)
+        return [FabricMoved(boottime_ns, pid, count) for pid, count in found if count]
+
+    def _moved(self) -> dict[str, int]:
+        """Bytes since the last call, by device file; a device seen for the first time moved nothing."""
+        moved: dict[str, int] = {}
+        for device in self._rdma.iterdir() if self._rdma.is_dir() else ():
+            node = self._node(device)
+            total = sum(self._total(port) for port in (device / "ports").glob("*"))
+            before = self._before.get(node)
+            self._before[node] = total
+            # a device that was reset counts from 0 again
+            moved[node] = max(0, total - before) if before is not None else 0
+        return moved
+
+    @staticmethod
+    def _total(port: Path) -> int:
+        total = 0
+        for name, unit in _COUNTERS:
+            with contextlib.suppress(OSError, ValueError):
+                total += int((port / name).read_text()) * unit
+        return total
+
+    @staticmethod
+    def _node(device: Path) -> str:
+        names = sorted(path.name for path in (device / "device/infiniband_verbs").glob("uverbs*"))
+        return f"/dev/infiniband/{names[0]}" if names else device.name
+
+    def _held(self, pid: Pid, nodes: Collection[str]) -> frozenset[str]:
+        return procfs.open_among(pid, nodes, self._root / "proc")
+
+
+class FabricWatch:
+    """A `FabricReader` in its own thread."""
+
+    def __init__(self, reader: FabricReader) -> None:
+        self._reader = reader
+        self._members: Collection[Pid] = ()
+        self._found: SimpleQueue[FabricMoved] = SimpleQueue()
+        self._over = threading.Event()
+        threading.Thread(target=self._work, name="kcover-fabric", daemon=True).start()
+
+    def tick(self, members: Collection[Pid]) -> Iterator[FabricMoved]:
+        """What was read since the last call; never waits. `members`: whose ports matter from now on."""
+        self._members = tuple(members)
+        with contextlib.suppress(Empty):
+            while True:
+                yield self._found.get_nowait()
+
+    def close(self) -> None:
+        """Read no more; a read under way is left behind."""
+        self._over.set()
+
+    def _work(self) -> None:
+        while not self._over.wait(RDMA_TRAFFIC_S):
+            now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+            with contextlib.suppress(OSError):
+                for fact in self._reader.read(self._members, now_ns, time.monotonic()):
+                    self._found.put(fact)

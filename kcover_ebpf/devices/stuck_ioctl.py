@@ -1,0 +1,61 @@
+"""Calls of the GPU driver that hang in the kernel: no signal ends them, so no shutdown frees the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kcover_ebpf.devices.device_users import DeviceUsers
+from kcover_ebpf.facts.devices import DriverCall
+from kcover_ebpf.facts.host import ThreadReading
+from kcover_ebpf.host import procfs
+from kcover_ebpf.ids import Pid
+from kcover_ebpf.tunables.hardware import STUCK_CALL_NS
+
+_NODES = ("/dev/nvidia",)
+
+
+class StuckCalls:
+    """Fed with the readings of threads that do not move."""
+
+    def __init__(
+        self, users: DeviceUsers, is_stuck: Callable[[Pid, int], bool] | None = None
+    ) -> None:
+        """`is_stuck`: whether a thread is in state D now."""
+        self._whose = users
+        self._is_stuck = is_stuck or _in_state_d
+        self._since_ns: dict[int, int] = {}
+        self._reported: set[int] = set()
+
+    def observe(self, reading: ThreadReading) -> DriverCall | None:
+        """The fact, once for each call that lasts."""
+        node = reading.files[0].target if len(reading.files) == 1 else ""
+        tid = int(reading.tid)
+        if not node.startswith(_NODES) or not self._is_stuck(reading.pid, tid):
+            self._since_ns.pop(tid, None)
+            self._reported.discard(tid)
+            return None
+        since_ns = self._since_ns.setdefault(tid, reading.boottime_ns)
+        if tid in self._reported or reading.boottime_ns - since_ns < STUCK_CALL_NS:
+            return None
+        self._reported.add(tid)
+        device = self._device(reading, node)
+        uuid = self._whose.uuid(device)
+        channel = reading.wait_channel
+        return DriverCall(
+            reading.boottime_ns, reading.pid, tid, since_ns, node, device, uuid, channel
+        )
+
+    def _device(self, reading: ThreadReading, node: str) -> str:
+        """The GPU of the device file; of the control file, which serves all, the one that is open."""
+        gpus = self._whose.topology.gpus
+        named = [gpu.device for gpu in gpus if node == f"/dev/nvidia{gpu.minor}"]
+        found = named or [
+            gpu.device
+            for gpu in gpus
+            if self._whose.of(gpu.device, {reading.pid}, reading.boottime_ns)
+        ]
+        return found[0] if len(found) == 1 else ""
+
+
+def _in_state_d(pid: Pid, tid: int) -> bool:
+    return procfs.task_state(pid, tid) == "D"

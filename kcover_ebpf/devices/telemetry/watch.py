@@ -1,0 +1,202 @@
+"""Keeps the program that reads the GPUs running, and hands on what it prints. No other thread waits for it.
+
+A helper that prints nothing is killed; one that even so does not end is left behind, and no other is started
+before it has ended: a driver that answers no more costs one process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from kcover_ebpf.api.codec import decode
+from kcover_ebpf.confined import helper
+from kcover_ebpf.confined.helper import Helper
+from kcover_ebpf.devices.inventory.topology import Gpu
+from kcover_ebpf.devices.telemetry import use
+from kcover_ebpf.devices.telemetry.helper import HelperOptions
+from kcover_ebpf.devices.telemetry.holders import GpuHolders, seen_by
+from kcover_ebpf.devices.telemetry.reading import GpuReading
+from kcover_ebpf.devices.telemetry.use import GpuState
+from kcover_ebpf.errors import ObjectError
+from kcover_ebpf.facts.devices import GpuSeen
+from kcover_ebpf.ids import Pid
+from kcover_ebpf.tunables.hardware import (
+    DCGM_PERIOD_S,
+    TELEMETRY_AGAIN_S,
+    TELEMETRY_FIRST_S,
+    TELEMETRY_REAP_S,
+    TELEMETRY_SILENT_PERIODS,
+    TELEMETRY_SILENT_S,
+)
+
+_MOST_BYTES = 1 << 20
+"""A line that is longer is refused; sixteen GPUs have 20 kB."""
+_DRIVER = Path("sys/module/nvidia")
+
+
+@dataclass(frozen=True, slots=True)
+class TelemetryOptions:
+    """What the operator chose."""
+
+    period_s: float
+    dcgm: str = ""
+    """URL of a dcgm-exporter, which is read instead of NVML; empty: NVML."""
+    root: Path = Path("/")
+    """Where the host's files are, NVML's library among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Telemetry:
+    """All that is known now."""
+
+    gpus: tuple[GpuState, ...] = ()
+    trouble: str = "not begun"
+    """Why nothing is known; empty while readings come."""
+    read_s: float | None = None
+    """When the last readings came (CLOCK_MONOTONIC); None before the first."""
+    cpu_s: float = 0.0
+    """CPU time of all helpers so far."""
+
+
+class GpuTelemetry:
+    """A thread and its helper. `tick` never waits; `latest` may be read by any thread."""
+
+    def __init__(
+        self,
+        options: TelemetryOptions,
+        gpus: Callable[[], Iterable[Gpu]],
+        root: Path = Path("/"),
+        again_s: float = TELEMETRY_AGAIN_S,
+    ) -> None:
+        """`gpus`: those that the driver knows, without waiting; `root`: of our own proc and sys."""
+        self._options, self._root, self._again_s = options, root, again_s
+        self._period_s = max(options.period_s, DCGM_PERIOD_S) if options.dcgm else options.period_s
+        self._holders = GpuHolders(gpus, root / "proc")
+        self._members: Collection[Pid] = ()
+        self._found: SimpleQueue[GpuSeen] = SimpleQueue()
+        self._over = threading.Event()
+        self._helper: Helper | None = None
+        self._states: dict[str, GpuState] = {}
+        self._cpu_before_s = 0.0
+        self._serials: dict[str, str] = {}
+        self.latest = Telemetry()
+        self._thread = threading.Thread(target=self._work, name="kcover-gpus", daemon=True)
+        """Begun at the first `tick`: privileges that are given up before that are not its own either."""
+
+    def tick(self, members: Collection[Pid]) -> Iterator[GpuSeen]:
+        """What was read since the last call about these processes' GPUs. `members`: who matters from now on."""
+        self._members = tuple(members)
+        if self._thread.ident is None:
+            self._thread.start()
+        with contextlib.suppress(Empty):
+            while True:
+                yield self._found.get_nowait()
+
+    def serial_of(self, device: str) -> str:
+        """Of the board at a PCI address, also once it is lost; empty where it was never read."""
+        return self._serials.get(device, "")
+
+    def close(self) -> None:
+        """End the helper; one that hangs is left behind."""
+        self._over.set()
+        if self._thread.ident is not None:
+            self._thread.join(2 * TELEMETRY_REAP_S)
+
+    def _work(self) -> None:
+        while not self._over.is_set():
+            if reason := self._why_not():
+                self._say(reason)
+            else:
+                self._say(self._run())
+            self._over.wait(self._again_s)
+
+    def _why_not(self) -> str:
+        if self._helper is not None and self._helper.exit_code is None:
+            return f"process {self._helper.pid} hangs in the driver"
+        self._helper = None
+        is_there = self._options.dcgm or (self._root / _DRIVER).exists()
+        return "" if is_there else "no GPU driver is loaded"
+
+    def _say(self, failure: str) -> None:
+        known_telemetry = self.latest
+        self._states.clear()
+        self.latest = Telemetry((), failure, known_telemetry.read_s, known_telemetry.cpu_s)
+
+    def _run(self) -> str:
+        """One helper, until it ends or hangs; why it did."""
+        options = self._options
+        wanted_options = HelperOptions(self._period_s, options.dcgm, str(options.root))
+        try:
+            # it reads no byte that a tenant wrote, and needs the devices
+            running = helper.start(wanted_options.argv(), None, session=True)
+        except OSError as error:
+            return f"the helper cannot be started: {error.strerror}"
+        self._cpu_before_s = self.latest.cpu_s
+        try:
+            reason = self._follow(running)
+        finally:
+            if not running.end(TELEMETRY_REAP_S):
+                self._helper = running
+        return reason
+
+    def _follow(self, running_helper: Helper) -> str:
+        pipe, rest = running_helper.stdout, b""
+        due_s = time.monotonic() + TELEMETRY_FIRST_S
+        while not self._over.is_set():
+            ready, _, _ = select.select([pipe], [], [], 0.5)
+            if not ready and time.monotonic() > due_s:
+                return "the driver does not answer" if not self._options.dcgm else "no answer"
+            if not ready:
+                continue
+            block = os.read(pipe, _MOST_BYTES)
+            *lines, rest = (rest + block).split(b"\n")
+            if not block or len(rest) > _MOST_BYTES:
+                return running_helper.last_words() or "the helper ended"
+            for line in lines:
+                self._take(line)
+                due_s = time.monotonic() + max(
+                    TELEMETRY_SILENT_S, TELEMETRY_SILENT_PERIODS * self._period_s
+                )
+        return "ended"
+
+    def _take(self, line: bytes) -> None:
+        try:
+            raw: dict[str, Any] = json.loads(line)
+            readings = [decode(GpuReading, other_gpu) for other_gpu in raw["gpus"]]
+            failure, cpu_s = str(raw["trouble"]), float(raw["cpu_seconds"])
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError, ObjectError):
+            return  # what a helper of another version prints; the silence is noticed
+        fresh = []
+        for reading in readings:
+            if reading.serial:
+                self._serials[reading.device] = reading.serial
+            before = self._states.get(reading.gpu)
+            if before is not None and before.reading == reading:
+                continue
+            if reading.boottime_ns:
+                fresh.append(reading.gpu)
+            self._states[reading.gpu] = use.after(before, reading)
+        gone = self._states.keys() - {gpu_reading.gpu for gpu_reading in readings}
+        for gpu in gone:
+            del self._states[gpu]
+        read_s = time.monotonic() if readings else self.latest.read_s
+        cpu_s += self._cpu_before_s
+        self.latest = Telemetry(tuple(self._states.values()), failure, read_s, cpu_s)
+        # an exporter's values may be half a minute old: no clock
+        if not self._options.dcgm and fresh:
+            self._hand_on([self._states[gpu] for gpu in fresh])
+
+    def _hand_on(self, states: list[GpuState]) -> None:
+        used = self._holders.of(self._members, states, time.monotonic())
+        for pid, gpus in used.items():
+            self._found.put(seen_by(pid, gpus))

@@ -1,0 +1,371 @@
+"""Watches the devices of this host, and says what their reports mean for the processes of a job."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from kcover_ebpf.devices import families
+from kcover_ebpf.devices.aer import AerCounter
+from kcover_ebpf.devices.attach import Attachments
+from kcover_ebpf.devices.attribution import Attribution
+from kcover_ebpf.devices.catalog import Catalog
+from kcover_ebpf.devices.device_users import DeviceUsers
+from kcover_ebpf.devices.inventory.identity import DeviceIdentities
+from kcover_ebpf.devices.inventory.topology import Topology
+from kcover_ebpf.devices.nvml import Nvml
+from kcover_ebpf.devices.ports import PortWatch
+from kcover_ebpf.devices.rdma_traffic import FabricReader, FabricWatch
+from kcover_ebpf.devices.stuck_ioctl import StuckCalls
+from kcover_ebpf.devices.telemetry.watch import GpuTelemetry, TelemetryOptions
+from kcover_ebpf.devices.xid.event_sources import Sources
+from kcover_ebpf.devices.xid.kmsg_parser import read_console, read_record
+from kcover_ebpf.devices.xid.kmsg_reader import KmsgReader
+from kcover_ebpf.devices.xid.xid_dedup import XidDedup
+from kcover_ebpf.facts.devices import (
+    AerError,
+    AerTotal,
+    AnnouncedFault,
+    DeviceFact,
+    DeviceNotice,
+    DriverChange,
+    DriverLine,
+    PortChange,
+    Rung,
+    XidReported,
+    XidSighting,
+)
+from kcover_ebpf.facts.host import ThreadReading
+from kcover_ebpf.facts.kernel import Fact
+from kcover_ebpf.host.host_programs import host_root
+from kcover_ebpf.ids import NS, Pid
+from kcover_ebpf.kernel.maps import BpfMap
+from kcover_ebpf.kernel.probes import ProbeStatus
+from kcover_ebpf.settings import Settings
+from kcover_ebpf.tunables.hardware import AER_SETTLE_NS, LOG_SELF_TEST_NS, LOG_SKIPPED_PASSES
+
+if TYPE_CHECKING:
+    from kcover_ebpf.collectives.nccl.probes import NcclProbes
+
+SELF_TEST = "kcover-ebpf self-test"
+"""Text that is written to the kernel log at start, to learn whether the console rung works."""
+
+Reported = list[DeviceFact | AnnouncedFault]
+"""Facts about devices and jobs, and beside them what is a fault of this node."""
+_Reader = TypeVar("_Reader")
+
+
+class DeviceWatch:
+    """A context manager; `observe` takes the kernel's facts, `tick` is asked once a pass.
+
+    `catalog` is read after the start, which it would make longer, and before the first Xid: reports of
+    several rungs must be taken as they come. Without GPUs it is never read.
+    `pin_driver` allows the driver's tracepoint, which keeps the driver from being unloaded; so does NVML by
+    `telemetry` (None: GPUs are not read).
+    """
+
+    def __init__(
+        self,
+        maps: Mapping[str, BpfMap],
+        settings: Settings,
+        catalog: Callable[[], Catalog],
+        *,
+        pin_driver: bool = False,
+        telemetry: TelemetryOptions | None = None,
+        root: Path = Path("/"),
+    ) -> None:
+        self._read_catalog, self._root = catalog, root
+        self._attached = Attachments(maps, settings, root, pin_driver=pin_driver)
+        self._kmsg = _opened(lambda: KmsgReader(os.fspath(root / "dev/kmsg")))
+        self.console_works = False
+        self.ladder = XidDedup(Rung.KMSG)
+        self.users = DeviceUsers(root)
+        self.nccl = _nccl_probes() if settings.nccl_probes else None
+        """None unless asked for."""
+        self._stuck = StuckCalls(self.users)
+        patience_ns = int(settings.policy.port_patience_s * NS)
+        self._attribution = Attribution(self.users, catalog, patience_ns)
+        self._ports = _opened(lambda: PortWatch(root))
+        self._fabric: FabricWatch | None = None
+        self._meet_fabric()
+        self.telemetry: GpuTelemetry | None = None
+        """Set where GPUs are read."""
+        if telemetry is not None:
+            self.telemetry = GpuTelemetry(telemetry, lambda: self.users.topology.gpus, root)
+        self.identities = DeviceIdentities(root, self.users.uuid, self._serial_of)
+        self._stale_nic = False
+        self._aer = AerCounter()
+        self._aer_quiet_ns = 0
+        self._line_came, self._unread_passes = False, 0
+        self.driver: str | None = None
+        """Version of the GPU driver that is loaded; None without one."""
+        self._stale_driver = False
+        self._has_catalog = False
+        self._meet_driver()
+        self._lines_due_ns = 0 if self._say_self_test() else None
+
+    # --- probes
+
+    @property
+    def statuses(self) -> tuple[ProbeStatus, ...]:
+        """What became of each probe."""
+        nvml = (self.users.nvml.status(),) if self.users.nvml is not None else ()
+        nccl = (self.nccl.status,) if self.nccl is not None else ()
+        return (*self._attached.statuses, *nvml, *nccl)
+
+    @property
+    def rung(self) -> Rung:
+        """The best rung of the Xid ladder that works now."""
+        return self.ladder.best
+
+    def used(self, device: str) -> Sequence[str]:
+        """What is used of a device: all that hangs on a bridge, else itself."""
+        return self._attribution.used(device)
+
+    @property
+    def topology(self) -> Topology:
+        """The devices of this host, also those that have gone."""
+        return self.users.topology
+
+    @property
+    def sources(self) -> Sources:
+        """What reports device events now; the console is known once its self-test was observed."""
+        return Sources(
+            probes={status.probe for status in self.statuses if status.attached},
+            xid=self.rung,
+            driver=self.driver is not None,
+            console=self.console_works,
+            log=self._kmsg is not None,
+            links=self._ports is not None,
+        )
+
+    @property
+    def lost_counts(self) -> dict[str, int]:
+        """What was overwritten before it was read, since the start, by source."""
+        return {
+            "log": self._kmsg.lost_count if self._kmsg is not None else 0,
+            "links": self._ports.lost_count if self._ports is not None else 0,
+            "nccl": self.nccl.lost_count if self.nccl is not None else 0,
+        }
+
+    def _meet_driver(self) -> None:
+        """Learn which GPUs the driver has, and how it can be heard."""
+        self.users.learn()
+        self.driver = _version(self._root)
+        self.ladder.best = self._best_rung()
+        self._stale_driver = False
+
+    def _meet_fabric(self) -> None:
+        reader = FabricReader(self._root)
+        if self._fabric is None and reader.has_ports:
+            self._fabric = FabricWatch(reader)
+
+    def _best_rung(self) -> Rung:
+        if self._attached.rung is not None or self._kmsg is not None:
+            self._leave_nvml()
+            # who reads the log knows who wrote a line; the console only says sooner that there is one
+            return self._attached.rung or Rung.KMSG
+        if self.driver is None:
+            self._leave_nvml()
+            return Rung.CONSOLE
+        if self.users.nvml is None:
+            self.users.nvml = Nvml(host_root())
+        return Rung.NVML
+
+    def _leave_nvml(self) -> None:
+        # it keeps the driver loaded while it is open
+        if self.users.nvml is not None:
+            self.users.nvml.close()
+            self.users.nvml = None
+
+    def _say_self_test(self) -> bool:
+        """False where the log cannot be written, so that nothing is known of the console."""
+        try:
+            with open(self._root / "dev/kmsg", "w") as log:
+                log.write(f"<7>{SELF_TEST}\n")
+        except OSError:
+            return False
+        return True
+
+    # --- facts
+
+    def observe(self, fact: Fact, members: Collection[Pid]) -> Reported:
+        """What follows from a fact of the kernel half, for a job with these processes."""
+        if not self.users.has_begun:
+            self.users.refresh()
+        match fact:
+            case DriverLine():
+                return [*self._on_line(fact, members), *self._read_log(members)]
+            case XidSighting():
+                # the driver prints before it reports: its words are in the log by now
+                return [*self._read_log(members), *self._on_xid(_report(fact), members)]
+            case AerTotal():
+                self._aer_quiet_ns = _now_ns() + AER_SETTLE_NS
+                error = self._aer.on_total(fact)
+                return [] if error is None else self._on_aer(error, members)
+            case DriverChange():
+                self._stale_driver |= fact.module in families.GPU_MODULES
+                self._stale_nic |= fact.module == families.NIC_MODULE
+            case ThreadReading():
+                call = self._stuck.observe(fact)
+                return [] if call is None else [call]
+            case PortChange():
+                if self._ports is not None:
+                    self._ports.heard(fact)
+                return [*self._attribution.of_port(fact, members)]
+            case DeviceNotice():
+                return self._on_notice(fact, members)[1:]
+            case _:
+                self.users.observe(fact)
+        return []
+
+    def hear_lines(self) -> None:
+        """Where the console does not report each line (before Linux 6.0), probe what stores them; once."""
+        if self._lines_due_ns is None or _now_ns() < self._lines_due_ns:
+            return
+        if self._lines_due_ns == 0:  # what was reported before the first pass may not be read yet
+            self._lines_due_ns = _now_ns() + LOG_SELF_TEST_NS
+            return
+        self._lines_due_ns = None
+        if not self.console_works and self._attached.probe_stored_lines():
+            self._say_self_test()
+
+    def tick(self, members: Collection[Pid]) -> Reported:
+        """What polling finds, and what waited for a better rung; attaches to a new driver."""
+        self.hear_lines()
+        self.users.refresh()
+        if self._stale_driver or self._attached.driver_waits:
+            self._attached.reload_gpu()
+            self._meet_driver()
+        if self._stale_nic:
+            self._stale_nic = False
+            self._attached.reload_nic()
+        if self.users.topology.gpus and not self._has_catalog:
+            self._has_catalog = True
+            self._read_catalog()
+        found: Reported = [*self._poll_log(members), *self._read_clocks(members)]
+        if self._ports is not None:
+            found += self._poll_ports(self._ports, members)
+        found += self._attribution.of_time(members, _now_ns())
+        for report in self.users.nvml.take() if self.users.nvml is not None else ():
+            found += self._on_xid(report, members)
+        for report in self.ladder.overdue(_now_ns()):
+            found += self._concerning(report, members)
+        if _now_ns() < self._aer_quiet_ns:
+            for error in self._aer.on_totals(self._attached.aer_totals()):
+                found += self._on_aer(error, members)
+        return found
+
+    def _serial_of(self, device: str) -> str:
+        return self.telemetry.serial_of(device) if self.telemetry is not None else ""
+
+    def _read_clocks(self, members: Collection[Pid]) -> Iterator[DeviceFact]:
+        for clock in (self._fabric, self.telemetry):
+            if clock is not None:
+                yield from clock.tick(members)
+
+    def _poll_ports(self, ports: PortWatch, members: Collection[Pid]) -> Reported:
+        changes = ports.changes(_now_ns())
+        if ports.has_new:
+            ports.has_new = False
+            self.users.learn()
+            self._meet_fabric()
+        faults = [item for change in changes for item in self._attribution.of_port(change, members)]
+        return [*changes, *faults]
+
+    def _on_line(self, line: DriverLine, members: Collection[Pid]) -> Reported:
+        self._line_came = True
+        if line.text.startswith(SELF_TEST):
+            self.console_works = True
+            return []
+        report = read_console(line.text, line.boottime_ns)
+        # a notice counts when the log confirms it, which is read next
+        return self._on_xid(report, members) if isinstance(report, XidReported) else []
+
+    def _poll_log(self, members: Collection[Pid]) -> Reported:
+        """Read the log, unless the console would have said that there is something in it."""
+        if self._kmsg is not None and self.console_works and not self._line_came:
+            self._unread_passes += 1
+            if self._unread_passes >= LOG_SKIPPED_PASSES:
+                self._unread_passes = 0
+                self._kmsg.skip()
+            return []
+        self._line_came = False
+        return self._read_log(members)
+
+    def _read_log(self, members: Collection[Pid]) -> Reported:
+        found: Reported = []
+        for record in self._kmsg.records() if self._kmsg is not None else ():
+            report = read_record(record, _now_ns())
+            if isinstance(report, XidReported):
+                found += self._on_xid(report, members)
+            elif report is not None:
+                found += self._on_notice(report, members)
+        return found
+
+    def _on_xid(self, xid: XidReported, members: Collection[Pid]) -> Reported:
+        known_xid = self.ladder.observe(xid)
+        return [] if known_xid is None else self._concerning(known_xid, members)
+
+    def _concerning(self, xid: XidReported, members: Collection[Pid]) -> Reported:
+        return [xid, *self._attribution.of_xid(xid, members, _now_ns(), self.driver)]
+
+    def _on_aer(self, error: AerError, members: Collection[Pid]) -> Reported:
+        return [error, *self._attribution.of_aer(error, members, _now_ns())]
+
+    def _on_notice(self, notice: DeviceNotice, members: Collection[Pid]) -> Reported:
+        return [notice, *self._attribution.of_notice(notice, members, _now_ns())]
+
+    def close(self) -> None:
+        """Detach everything."""
+        self._attached.close()
+        if self.nccl is not None:
+            self.nccl.close()
+        self._leave_nvml()
+        for reader in (self._kmsg, self._ports, self._fabric, self.telemetry):
+            if reader is not None:
+                reader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _nccl_probes() -> NcclProbes:
+    from kcover_ebpf.collectives.nccl.probes import NcclProbes
+
+    return NcclProbes()
+
+
+def _now_ns() -> int:
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+def _report(sighting: XidSighting) -> XidReported:
+    return XidReported(
+        sighting.boottime_ns,
+        sighting.device,
+        sighting.number,
+        sighting.text,
+        sighting.rung,
+        confirmed=True,
+    )
+
+
+def _version(root: Path) -> str | None:
+    try:
+        return (root / "sys/module/nvidia/version").read_text().strip()
+    except OSError:
+        return None
+
+
+def _opened(reader: Callable[[], _Reader]) -> _Reader | None:
+    try:
+        return reader()
+    except OSError:
+        return None

@@ -1,0 +1,1 @@
+"""Xids from every source that reports one, each counted once."""

@@ -1,0 +1,167 @@
+"""What is known about one gang at one moment, and what is said about it. No judgement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kcover_ebpf.api.fault_report import FaultReport
+from kcover_ebpf.api.job_kinds import must_train
+from kcover_ebpf.api.pods import Pod
+from kcover_ebpf.gang.gang_snapshot import ReceivedReport
+from kcover_ebpf.model.verdict import Culprit, Evidence, Verdict
+from kcover_ebpf.settings import Policy
+from kcover_ebpf.tunables.recovery import AGENT_SILENT_S, SNAPSHOT_FRESH_S
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """What the API server says about a node."""
+
+    name: str
+    ready: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class GangVerdict:
+    """What all nodes together say about one job."""
+
+    verdict: Verdict
+    depends: bool = False
+    """It might change with what a silent node would say: not to be acted on."""
+
+    @property
+    def culprit(self) -> Culprit | None:
+        return self.verdict.culprit
+
+    @property
+    def evidence(self) -> tuple[Evidence, ...]:
+        return self.verdict.evidence
+
+
+@dataclass(frozen=True, slots=True)
+class GangInput:
+    """All that is known about one gang."""
+
+    name: str
+    seen: Sequence[ReceivedReport]
+    pods: Sequence[Pod]
+    nodes: Mapping[str, NodeState]
+    policy: Policy
+    now_s: float
+    strays: frozenset[str] = frozenset()
+    """Pods (uids) that carry the labels of the gang and do not belong to the job; they are not among `pods`."""
+    unwatched: bool = False
+    """The reports are those of one run over all nodes, which saw the job for seconds; no agent watched it."""
+
+    @property
+    def fresh(self) -> list[ReceivedReport]:
+        """Reports that still count: not stale, and only as far as they are about pods on their own node."""
+        nodes = {pod.uid: pod.node for pod in self.pods}
+        named = {pod.name: pod.node for pod in self.pods}
+        found = []
+        for received in self.seen:
+            node = received.report.node
+            if received.is_stale(self.now_s) or not any(
+                nodes.get(pod.uid) == node for pod in received.report.pods
+            ):
+                continue
+            report = _without_strays(received.report, self.strays)
+            found.append(replace(received, report=_credible(report, nodes, named)))
+        return found
+
+    @property
+    def with_snapshots(self) -> list[ReceivedReport]:
+        """Fresh reports with a snapshot of now.
+
+        A node that cannot determine whether its ranks make progress sends a snapshot with every heartbeat, and reports
+        immediately once it can: until then that snapshot stays valid.
+        """
+        return [
+            received
+            for received in self.fresh
+            if received.report.ranks
+            and received.age_s(self.now_s)
+            <= (_fresh_s(received) if received.report.is_urgent else silent_s(received))
+        ]
+
+    @property
+    def calm(self) -> dict[str, bool]:
+        """Silent nodes whose agent is there and reports no stall, and whether their ranks were seen training."""
+        there = {
+            received.report.node: received.report.trained
+            for received in self.fresh
+            if received.age_s(self.now_s) <= silent_s(received) and not received.report.suspicious
+        }
+        return {name: there[name] for name in self.silent if name in there}
+
+    def unheard_s(self, node: str) -> float | None:
+        """Seconds since the agent of a node was heard last; None where no report of it is known."""
+        return min(
+            (
+                received.unheard_s(self.now_s)
+                for received in self.seen
+                if received.report.node == node
+            ),
+            default=None,
+        )
+
+    @property
+    def silent(self) -> list[str]:
+        """Nodes with ranks in running pods of which no current snapshot is known; sorted."""
+        reported = {received.report.node for received in self.with_snapshots}
+        running = {pod.node for pod in self.pods if pod.node and not pod.ended and must_train(pod)}
+        return sorted(running - reported)
+
+
+def _fresh_s(received: ReceivedReport) -> float:
+    # a Lease that was renewed before the ranks stalled counts for longer than this report may
+    return (
+        SNAPSHOT_FRESH_S
+        if received.confirmed_s is None or received.valid_s is None
+        else received.valid_s
+    )
+
+
+def silent_s(received: ReceivedReport) -> float:
+    """After how many seconds of silence the agent that sent this is taken to be gone."""
+    return max(AGENT_SILENT_S, received.valid_s or 0.0)
+
+
+def _without_strays(report: FaultReport, strays: frozenset[str]) -> FaultReport:
+    """The report without a verdict on a stray: an agent takes every pod with the gang's labels for a part of it.
+
+    A debug copy of a pod looks like a rank that hangs. A pod that is gone from the API is no stray: some job
+    controllers delete the pod of a rank that failed.
+    """
+    culprit = report.verdict.culprit if report.verdict is not None else None
+    if culprit is None or culprit.pod_uid not in strays:
+        return report
+    return replace(report, verdict=None)
+
+
+def _credible(
+    report: FaultReport, nodes: Mapping[str, str | None], named: Mapping[str, str | None]
+) -> FaultReport:
+    """The report without what it says of other nodes; `nodes`, `named`: where the pods of these uids and names are.
+
+    The API server vouches for the node that reports, and for nothing in the report. An agent that was
+    taken over must not be able to end jobs that have no pod on its node.
+    """
+    node = report.node
+    ranks = tuple(rank for rank in report.ranks if nodes.get(rank.pod_uid) == node)
+    if len(ranks) == len(report.ranks):
+        ranks = report.ranks
+    verdict = report.verdict
+    culprit = verdict.culprit if verdict is not None else None
+    if culprit is not None:
+        claimed = (
+            culprit.node,
+            nodes.get(culprit.pod_uid or ""),
+            named.get(culprit.pod or ""),
+        )
+        if any(text not in (None, node) for text in claimed):
+            verdict = None
+    if ranks is report.ranks and verdict is report.verdict:
+        return report
+    return replace(report, ranks=ranks, verdict=verdict)

@@ -1,0 +1,257 @@
+"""The snapshots that the nodes of a job sent, as the one that `diagnosis.judge` judges.
+
+Processes of different nodes may have the same number, so each gets a separate one. Ages of all
+reports are rebased to one moment by the controller's clock. What two nodes did within
+`REPORTS_APART_S` of each other has no order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kcover_ebpf.api.agent_lease import AgentLease
+from kcover_ebpf.api.fault_report import FaultReport
+from kcover_ebpf.diagnosis.endpoints import EndpointIndex, is_loopback
+from kcover_ebpf.diagnosis.snapshot import JobSnapshot
+from kcover_ebpf.diagnosis.stacks import KnownWaits
+from kcover_ebpf.gang import collective_answers
+from kcover_ebpf.ids import NS, Endpoint, Pid
+from kcover_ebpf.model.collective_counts import Recordings
+from kcover_ebpf.model.process_state import State
+from kcover_ebpf.model.rank_snapshot import RankPace, RankSnapshot
+from kcover_ebpf.model.roles import Role
+from kcover_ebpf.settings import Policy
+from kcover_ebpf.tunables.recovery import REPORTS_APART_S, REPORTS_VAGUE_S
+
+_PID_BITS = 22
+"""The kernel's largest process number (PID_MAX_LIMIT)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedReport:
+    """A report, and when it came; times are unix seconds by the controller's clock."""
+
+    report: FaultReport
+    arrived_s: float
+    delay_s: float | None = 0.0
+    """Seconds from its making to its arrival; None where nothing is known of its node's clock."""
+    confirmed_s: float | None = None
+    """When its agent confirmed last that it holds as it is; None if it never did."""
+    heard_s: float | None = None
+    """When the Lease of its agent was renewed last, whatever that confirmed; None where the agent has none."""
+    valid_s: float | None = None
+    """For how long a confirmation counts; None where the agent has no Lease."""
+    paces: tuple[RankPace, ...] = ()
+    """How much its ranks waited for those of other nodes, when it was confirmed last."""
+
+    @property
+    def current_s(self) -> float:
+        """When it was last known to hold."""
+        return max(self.arrived_s, self.confirmed_s or 0.0)
+
+    def age_s(self, now_s: float) -> float:
+        """Seconds since it came or was confirmed, never negative."""
+        return max(0.0, now_s - self.current_s)
+
+    def since_made_s(self, now_s: float) -> float:
+        """Seconds since it was made, as far as that is known: its ages count from then."""
+        return max(0.0, now_s - self.arrived_s) + (self.delay_s or 0.0)
+
+    def unheard_s(self, now_s: float) -> float:
+        """Seconds since anything came from its agent."""
+        return max(0.0, now_s - max(self.current_s, self.heard_s or 0.0))
+
+    def is_stale(self, now_s: float) -> bool:
+        """True if it says nothing any more."""
+        return self.age_s(now_s) > max(self.report.expires_after_s, self.valid_s or 0.0)
+
+
+def confirmed(received: ReceivedReport, lease: AgentLease, renewed_s: float) -> ReceivedReport:
+    """The report with what the Lease of its agent says of it; `renewed_s`: unix seconds by the controller's clock."""
+    report = received.report
+    holds = report.sequence in lease.current
+    others = tuple(ack for ack in lease.acks if ack not in report.acks)
+    return replace(
+        received,
+        report=replace(report, acks=(*report.acks, *others)) if others else report,
+        confirmed_s=renewed_s if holds else received.confirmed_s,
+        heard_s=renewed_s,
+        valid_s=float(lease.valid_s),
+        paces=lease.paces.get(report.sequence, ()),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class GangSnapshot:
+    """The snapshot of all nodes, and who is who in it."""
+
+    job: JobSnapshot
+    who: Mapping[Pid, tuple[FaultReport, RankSnapshot]]
+    """The report and the snapshot in it, with the number that the process has on its node."""
+
+
+def gather(seen: Sequence[ReceivedReport], now_s: float, policy: Policy) -> GangSnapshot:
+    """One snapshot of all ranks that the reports show."""
+    who: dict[Pid, tuple[FaultReport, RankSnapshot]] = {}
+    processes: dict[Pid, RankSnapshot] = {}
+    answers: list[collective_answers.CountsOfNode] = []
+    for index, received in enumerate(seen):
+        late_s = received.since_made_s(now_s)
+        answers += _answer(index, received.report, late_s)
+        for rank in received.report.ranks:
+            pid = _pid(index, rank.pid)
+            who[pid] = received.report, rank
+            processes[pid] = _rebased(index, rank, late_s)
+    processes = _with_known_waits(processes)
+    everyone = [process for process in processes.values() if process.role is Role.RANK]
+    size = max((rank_snapshot.world_size or 0 for rank_snapshot in everyone), default=0)
+    endpoints = EndpointIndex(processes.values(), elsewhere=size > len(everyone))
+    processes = {pid: _between_ranks(process, endpoints) for pid, process in processes.items()}
+    if not endpoints.elsewhere:
+        held = {
+            Endpoint(*socket.local)
+            for rank_snapshot in everyone
+            for socket in rank_snapshot.sockets
+        }
+        processes = {pid: _placed(process, held) for pid, process in processes.items()}
+    nodes = {pid: report.node for pid, (report, _) in who.items()}
+    trained = any(received_report.report.trained for received_report in seen)
+    snapshot = JobSnapshot(
+        now_ns=round(now_s * NS),
+        policy=policy,
+        processes=_unordered(processes, nodes, _vague(seen)),
+        ends=endpoints,
+        cadence_known=all(received_report.report.knows_cadence for received_report in seen),
+        lossy=any(received_report.report.lossy for received_report in seen),
+        knows_waits=any(received_report.report.knows_waits for received_report in seen)
+        or any(process.known_wait for process in processes.values()),
+        starting=len(everyone) < size and not trained,
+        collectives=collective_answers.joined(answers, everyone),
+        recordings=_recordings(seen, now_s),
+    )
+    return GangSnapshot(snapshot, who)
+
+
+def _recordings(seen: Sequence[ReceivedReport], now_s: float) -> Recordings | None:
+    """Those of all nodes, as old as the oldest of them."""
+    answered = [
+        (index, received.report.recorders, received.since_made_s(now_s))
+        for index, received in enumerate(seen)
+        if received.report.recorders is not None
+    ]
+    if not answered:
+        return None
+    return Recordings(
+        max(max(said.age_s, 0.0) + late_s for _, said, late_s in answered),
+        tuple(
+            replace(record, pid=_pid(index, record.pid))
+            for index, said, _ in answered
+            for record in said.records
+        ),
+    )
+
+
+def _vague(seen: Sequence[ReceivedReport]) -> set[str]:
+    """Nodes of which it is not known how long their reports are on their way."""
+    return {received.report.node for received in seen if received.delay_s is None}
+
+
+def _answer(
+    index: int, report: FaultReport, late_s: float
+) -> list[collective_answers.CountsOfNode]:
+    counts = report.collectives
+    if counts is None:
+        return []
+    counts = replace(counts, age_s=max(counts.age_s, 0.0) + late_s)
+    return [collective_answers.CountsOfNode(counts, lambda pid: _pid(index, pid))]
+
+
+def _pid(index: int, pid: int) -> Pid:
+    return Pid((index + 1) << _PID_BITS | pid & ((1 << _PID_BITS) - 1))
+
+
+def _rebased(index: int, rank: RankSnapshot, late_s: float) -> RankSnapshot:
+    """The snapshot as of now, with numbers that no process of another node has."""
+    return replace(
+        rank.later(late_s),
+        pid=_pid(index, rank.pid),
+        tid=rank.tid or rank.pid,
+        text=rank.text or rank.state.text,
+        waits_for=tuple(_pid(index, pid) for pid in rank.waits_for),
+        # older agents report the stack of what they read, and not that they did
+        thread_read=rank.thread_read or rank.timed or bool(rank.stack),
+    )
+
+
+def _with_known_waits(processes: Mapping[Pid, RankSnapshot]) -> dict[Pid, RankSnapshot]:
+    """Ranks run the same program, so a wait that was seen to end on one node is known on all."""
+    known = KnownWaits()
+    for process in processes.values():
+        if process.known_wait:
+            known.learn(process.stack)
+    return {
+        pid: rank if rank.known_wait else replace(rank, known_wait=_is_known(rank, known))
+        for pid, rank in processes.items()
+    }
+
+
+def _is_known(rank: RankSnapshot, known: KnownWaits) -> bool:
+    return bool(rank.stack) and known.knows(rank.stack)
+
+
+def _between_ranks(rank: RankSnapshot, endpoints: EndpointIndex) -> RankSnapshot:
+    """Payload only where its other end may be a rank, which the node alone cannot know; and when it was sent last."""
+    sockets = tuple(
+        replace(socket, payload=False)
+        if socket.payload and not endpoints.joins_ranks(rank.pid, socket)
+        else socket
+        for socket in rank.sockets
+    )
+    ages = [
+        socket.sent_age_s
+        for socket in sockets
+        if socket.payload and socket.state == "ESTABLISHED" and socket.sent_age_s is not None
+    ]
+    # a node with very many connections reports only when the last byte was sent over any of them
+    return replace(rank, sockets=sockets, sent_age_s=min(ages, default=rank.sent_age_s))
+
+
+def _placed(rank: RankSnapshot, held: Collection[Endpoint]) -> RankSnapshot:
+    """A wait for an address is one for peers where a rank of any node has that address, and leads outside elsewhere."""
+    if rank.awaits is None or rank.state not in (State.PEERS, State.OUTSIDE) or not held:
+        return rank
+    if rank.awaits in held:
+        return replace(rank, state=State.PEERS)
+    if is_loopback(rank.awaits.address):
+        return rank
+    is_peer = any(rank.awaits.address == end.address for end in held)
+    return replace(rank, state=State.PEERS if is_peer else State.OUTSIDE)
+
+
+def _unordered(
+    processes: dict[Pid, RankSnapshot], nodes: Mapping[Pid, str], vague: Collection[str]
+) -> dict[Pid, RankSnapshot]:
+    """The same without the lead of whoever sent first (or last) where another node is close to it."""
+    changed = dict(processes)
+    for is_last in (False, True):
+        sent = [
+            (age_s, pid)
+            for pid, process in processes.items()
+            if process.role is Role.RANK and (age_s := process.sent_age_s) is not None
+        ]
+        if len(sent) < 2:
+            break
+        (age_s, pid), *others = sorted(sent, reverse=not is_last)
+        close = any(
+            nodes[pid] != nodes[other]
+            and abs(age_s - other_s) < _apart_s((nodes[pid], nodes[other]), vague)
+            for other_s, other in others
+        )
+        if close:
+            changed[pid] = replace(changed[pid], sent_age_s=others[0][0])
+    return changed
+
+
+def _apart_s(nodes: Collection[str], vague: Collection[str]) -> float:
+    return REPORTS_APART_S + (REPORTS_VAGUE_S if any(node in vague for node in nodes) else 0.0)

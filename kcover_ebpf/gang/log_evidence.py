@@ -1,0 +1,372 @@
+"""What the logs of a gang's pods, and how its rank ended, say about a fault that is known already. Pure.
+
+A program writes what it likes, so nothing here makes a fault or names a culprit: it says where the cause lies, and
+identifies a crash so that it is recognised when it recurs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from kcover_ebpf.api.incident import CrashRecord, FailureClass
+from kcover_ebpf.api.log_report import ContainerLog, LogFinding, LoggedTraceback
+from kcover_ebpf.gang import job_rules
+from kcover_ebpf.gang.gang_snapshot import ReceivedReport
+from kcover_ebpf.gang.job_rules import LoggedProgress
+from kcover_ebpf.logs import exit_codes
+from kcover_ebpf.model.verdict import RAISED, Cause, Culprit, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.tunables.recovery import LOG_BEFORE_FAULT_S, TRACEBACK_AFTER_S, TRACEBACK_BEFORE_S
+
+_MOST_LINES = 4
+_SEVERAL = 3
+"""Logs that say something from which on one line is shown for all: two are a culprit and a witness."""
+_CERTAIN: Mapping[VerdictKind | Cause, FailureClass] = {
+    VerdictKind.DEVICE_FAULT: FailureClass.HARDWARE,
+    VerdictKind.LOST_LINK: FailureClass.NETWORK,
+    Cause.PEER_GONE: FailureClass.HARDWARE,
+    Cause.DRIVER_STUCK: FailureClass.HARDWARE,
+    Cause.STORAGE: FailureClass.STORAGE,
+    Cause.OOM_KILLED: FailureClass.PROGRAM,
+    Cause.COLLECTIVE_MISMATCH: FailureClass.PROGRAM,
+}
+"""Where the kernel, a driver or the control plane say it, a log says nothing against it."""
+_BY_DOMAIN: Mapping[str, FailureClass] = {
+    "hardware": FailureClass.HARDWARE,
+    "driver": FailureClass.HARDWARE,
+    "network": FailureClass.NETWORK,
+    "storage": FailureClass.STORAGE,
+    "memory": FailureClass.PROGRAM,
+    "program": FailureClass.PROGRAM,
+}
+_OUTSIDE = ("hardware", "driver", "network", "storage")
+"""Domains of findings near a crash that make its traceback no proof of a bug of the program."""
+_ENDED = "outside"
+"""The domain of lines that say that a scheduler, a launcher or a person ended the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is known about a fault without the logs; `since_s` in unix seconds by our clock."""
+
+    kind: VerdictKind
+    cause: Cause
+    since_s: float
+    culprit: Culprit | None
+
+
+@dataclass(frozen=True, slots=True)
+class LogEvidence:
+    """What logs add to it."""
+
+    failure: FailureClass = FailureClass.UNKNOWN
+    evidence: tuple[Evidence, ...] = ()
+    crashes: tuple[CrashRecord, ...] = ()
+    """Program errors whose traceback is known, the newest last; several where the gang crashed again."""
+    no_bugs: frozenset[tuple[str, int]] = frozenset()
+    """Pod (uid) and start of each crash whose log shows a cause outside of the program."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """The log of one start of a container, on our clock."""
+
+    seen: ReceivedReport
+    log: ContainerLog
+    made_s: float
+    """Unix seconds by our clock of the report's own time: its ages count back from then."""
+
+    def near(self, age_s: float, fault: Fault) -> bool:
+        """True for what may belong to the fault; what is younger may be a crash of the next start."""
+        return self.made_s - age_s >= fault.since_s - LOG_BEFORE_FAULT_S
+
+    def root(self, fault: Fault) -> LoggedTraceback | None:
+        """The first traceback of the crash: what follows is written by who noticed it."""
+        return next(iter(self.raised(fault)), None)
+
+    def raised(self, fault: Fault) -> list[LoggedTraceback]:
+        """The tracebacks of the crash, less those at the end of ranks that lost the one that raised before them.
+
+        Any of them may be the cause: an error that wraps another is logged before or after it.
+        """
+        all_raised = sorted(
+            (
+                traceback
+                for traceback in self.log.tracebacks
+                if not traceback.secondary and self.near(traceback.age_s, fault)
+            ),
+            key=lambda traceback: -traceback.age_s,
+        )
+        own = [at for at, traceback in enumerate(all_raised) if not traceback.follows]
+        return all_raised[: own[-1] + 1] if own else all_raised
+
+    @property
+    def pod_name(self) -> str:
+        """As its report names it; "?" where it does not."""
+        names = {pod.uid: pod.name for pod in self.seen.report.pods}
+        return names.get(self.log.pod_uid, "?")
+
+    def speaks(self, fault: Fault) -> bool:
+        """Whether it shows anything near the fault."""
+        return bool(self.raised(fault) or self.findings(fault))
+
+    def findings(self, fault: Fault) -> list[LogFinding]:
+        """What lines near the fault show."""
+        return [finding for finding in self.log.findings if self.near(finding.age_s, fault)]
+
+
+def read(
+    seen: Sequence[ReceivedReport], nodes: Mapping[str, str], fault: Fault, now_s: float
+) -> LogEvidence:
+    """What the logs say; `nodes`: uid of each pod of the gang to its node. Reports about other pods do not count."""
+    logs = [
+        _Log(received, log, now_s - received.since_made_s(now_s))
+        for received in seen
+        for log in received.report.logs
+        if nodes.get(log.pod_uid) == received.report.node
+    ]
+    blamed = _of_culprit(logs, fault)
+    exit_code = _exit_code(seen, fault)
+    findings = [finding for log in blamed for finding in log.findings(fault)]
+    raised = [log.raised(fault) for log in blamed]
+    crashes, no_bugs = _crashes(blamed, fault)
+    first = _first_cause(blamed, logs, fault) or _first_cause(logs, logs, fault)
+    said = [_cause_line(first, logs, fault)] if first is not None else _lines(blamed, fault)
+    return LogEvidence(
+        failure=_failure(fault, findings, raised, exit_code),
+        evidence=(*said, *_exit_line(fault, exit_code))[:_MOST_LINES]
+        + _progress_line(job_rules.progress(seen, nodes, now_s), fault),
+        crashes=crashes,
+        no_bugs=no_bugs,
+    )
+
+
+def _of_culprit(logs: Sequence[_Log], fault: Fault) -> list[_Log]:
+    """The logs of the culprit's pod; where there is none, those of all that raised one and the same error.
+
+    Who lost a connection may have lost it to the rank that failed: such errors count only where there are no others.
+    """
+    uid = fault.culprit.pod_uid if fault.culprit is not None else None
+    if uid is not None:
+        return [log for log in logs if log.log.pod_uid == uid]
+    roots = [(log, root) for log in logs if (root := log.root(fault)) is not None]
+    own = [(log, root) for log, root in roots if root.domain != "network"] or roots
+    return [log for log, _ in own] if len({root.fingerprint for _, root in own}) == 1 else []
+
+
+def _explains(finding: LogFinding) -> bool:
+    return not finding.generic and finding.severity in ("fatal", "error")
+
+
+def _failure(
+    fault: Fault,
+    findings: Sequence[LogFinding],
+    raised: Sequence[Sequence[LoggedTraceback]],
+    exit_code: exit_codes.ExitCode | None,
+) -> FailureClass:
+    certain = _CERTAIN.get(fault.kind) or _CERTAIN.get(fault.cause)
+    if certain is not None:
+        return certain
+    relevant = [finding for finding in findings if _explains(finding)]
+    # a broken device raises errors of any class in the program
+    domains = [finding.domain for finding in relevant if finding.domain == "hardware"]
+    # an error that wraps another says less than that
+    domains += [traceback.domain for log in raised for traceback in log if not traceback.generic]
+    roots = [log[0] for log in raised if log]
+    if all(root.generic for root in roots):
+        # a cause only where it was raised, and alone or before something else was
+        of_peers = [finding for finding in relevant if finding.follows]
+        others = [finding for finding in relevant if not finding.follows]
+        domains += [finding.domain for finding in others]
+        # what is said of a peer explains an error of NCCL, and follows from one of the program
+        domains += [
+            traceback.domain for log in raised for traceback in log if traceback.domain != "program"
+        ]
+        domains += [root.domain for root in roots]
+        domains += [finding.domain for finding in of_peers]
+    for domain in domains:
+        if domain in _BY_DOMAIN:
+            return _BY_DOMAIN[domain]
+    return exit_code.failure if exit_code is not None else FailureClass.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class _FirstCause:
+    """The earliest sign of one rank that has its own reason."""
+
+    log: _Log
+    time_s: float
+    """Unix seconds by our clock; between nodes as exact as the reports' times, about a second."""
+    reason: LoggedTraceback | LogFinding
+
+
+def _first_cause(
+    logs: Sequence[_Log], all_logs: Sequence[_Log], fault: Fault
+) -> _FirstCause | None:
+    """What was first in `logs`, where several of all logs have something to say; None where none has its own reason.
+
+    Many ranks print when one fails. By kind: who says that a peer is gone, or was ended by a launcher, is a victim,
+    however early. By time: of the others the earliest.
+    """
+    if sum(log.speaks(fault) for log in all_logs) < _SEVERAL:
+        return None
+    signs = [
+        _FirstCause(log, log.made_s - root.age_s, root)
+        for log in logs
+        if (root := log.root(fault)) is not None and not root.follows
+    ]
+    signs += [
+        _FirstCause(log, log.made_s - (finding.first_age_s or finding.age_s), finding)
+        for log in logs
+        for finding in log.findings(fault)
+        if _explains(finding) and not finding.follows
+    ]
+    return min(signs, key=lambda sign: sign.time_s, default=None)
+
+
+def _cause_line(first: _FirstCause, logs: Sequence[_Log], fault: Fault) -> Evidence:
+    """One line for all ranks that printed."""
+    others = [log for log in logs if log is not first.log and log.speaks(fault)]
+    reason = first.reason
+    if isinstance(reason, LoggedTraceback):
+        same = sum(
+            1
+            for log in others
+            if (root := log.root(fault)) is not None and root.fingerprint == reason.fingerprint
+        )
+        rank = f" rank {reason.rank}" if reason.rank is not None else ""
+        what = _raised_text(reason)
+    else:
+        same = sum(
+            1 for log in others if reason.rule in {finding.rule for finding in log.findings(fault)}
+        )
+        rank, what = "", f"{reason.meaning} ({reason.rule}, {reason.domain}); {reason.advice}"
+    alike = f", as in {same} others" if same else ""
+    after = len(others) - same
+    victims = f"; {after} others followed" if after else ""
+    text = f"log of pod {first.log.pod_name}{rank}: first cause: {what}{alike}{victims}"
+    return Evidence(EvidenceKind.LOG, text[:1024], first.log.seen.report.node)
+
+
+def _raised_text(traceback: LoggedTraceback) -> str:
+    place = f" at {traceback.place}" if traceback.place else ""
+    step = f", step {traceback.step}" if traceback.step is not None else ""
+    return f"traceback {traceback.fingerprint}{place}{step} ({traceback.rule})"
+
+
+def _lines(logs: Sequence[_Log], fault: Fault) -> Iterator[Evidence]:
+    for log in logs:
+        node = log.seen.report.node
+        if (root := log.root(fault)) is not None:
+            yield Evidence(
+                EvidenceKind.LOG, f"log of pod {log.pod_name}: {_raised_text(root)}", node
+            )
+        for finding in log.findings(fault)[:2]:
+            text = f"log of pod {log.pod_name}: {finding.meaning} ({finding.rule}, {finding.domain}); {finding.advice}"
+            yield Evidence(EvidenceKind.LOG, text[:1024], node)
+
+
+def _exit_line(fault: Fault, exit_code: exit_codes.ExitCode | None) -> tuple[Evidence, ...]:
+    if exit_code is None or fault.kind is not VerdictKind.CRASHED:
+        return ()
+    text = f"exit code {exit_code.code}: {exit_code.meaning}; {exit_code.advice}"
+    return (Evidence(EvidenceKind.LOG, text, fault.culprit.node if fault.culprit else None),)
+
+
+def _progress_line(progress: LoggedProgress, fault: Fault) -> tuple[Evidence, ...]:
+    """How far the training had come: what a restart costs."""
+    if not fault.kind.is_fault or progress.step is None:
+        return ()
+    words = [f"the last step that was printed is {progress.step}"]
+    if progress.moved_s is not None:
+        words.append(f"{max(0.0, fault.since_s - progress.moved_s):.0f} s before the fault")
+    if progress.unsaved_steps is not None:
+        words.append(f"{progress.unsaved_steps} steps since the last checkpoint")
+    if progress.redone_steps:
+        words.append(f"{progress.redone_steps} of them were done again after a restart")
+    if progress.phase_until_s is not None and progress.phase_until_s > fault.since_s:
+        left_s = progress.phase_until_s - fault.since_s
+        words.append(f"a phase that the program announced had {left_s:.0f} s left")
+    return (Evidence(EvidenceKind.LOG, f"logs: {', '.join(words)}"),)
+
+
+def _crashes(
+    logs: Sequence[_Log], fault: Fault
+) -> tuple[tuple[CrashRecord, ...], frozenset[tuple[str, int]]]:
+    """The crashes that may be bugs of the program, and which starts ended by none."""
+    if fault.kind is not VerdictKind.CRASHED or fault.cause not in RAISED:
+        return (), frozenset()
+    no_bugs = frozenset(
+        (log.log.pod_uid, log.log.start) for log in logs if _has_cause_outside(log, fault)
+    )
+    found = [
+        crash
+        for log in logs
+        if (log.log.pod_uid, log.log.start) not in no_bugs
+        and (crash := _crash(log, fault)) is not None
+    ]
+    by_time = sorted(found, key=lambda record: (record.time_s, record.pod_uid, record.start))
+    return tuple(by_time), no_bugs
+
+
+def _has_cause_outside(log: _Log, fault: Fault) -> bool:
+    """True if what the program raised may follow from a failure of a node, the network or a storage.
+
+    What wraps such an error is an error of the program by its class, and the same in each start.
+    """
+    if any(traceback.domain != "program" for traceback in _raised(log, fault)):
+        return True
+    findings = log.findings(fault)
+    if any(
+        _explains(finding) and finding.domain in _OUTSIDE and not finding.follows
+        for finding in findings
+    ):
+        return True
+    root = log.root(fault)
+    # a launcher ends the others once one rank has failed: what ended a run came before what it raised
+    return root is not None and any(
+        finding.domain == _ENDED and (finding.first_age_s or finding.age_s) >= root.age_s
+        for finding in findings
+    )
+
+
+def _raised(log: _Log, fault: Fault) -> list[LoggedTraceback]:
+    """What the program raised when it ended."""
+    early_s, late_s = fault.since_s - TRACEBACK_BEFORE_S, fault.since_s + TRACEBACK_AFTER_S
+    return [
+        traceback
+        for traceback in log.raised(fault)
+        if early_s <= log.made_s - traceback.age_s <= late_s
+    ]
+
+
+def _crash(log: _Log, fault: Fault) -> CrashRecord | None:
+    """What identifies the crash: all that the program raised then, for one of it may be raised in each start."""
+    raised = _raised(log, fault)
+    if not raised:
+        return None
+    last = raised[-1]
+    return CrashRecord(
+        fingerprint="+".join(sorted({traceback.fingerprint[:16] for traceback in raised}))[:80],
+        rules=tuple(sorted({traceback.rule[:64] for traceback in raised})),
+        pod_uid=log.log.pod_uid,
+        start=log.log.start,
+        time_s=log.made_s - last.age_s,
+        node=log.seen.report.node,
+        place=last.place,
+        step=last.step,
+        epoch=last.epoch,
+        after_s=last.after_s,
+    )
+
+
+def _exit_code(seen: Sequence[ReceivedReport], fault: Fault) -> exit_codes.ExitCode | None:
+    """What the table says about how the culprit ended."""
+    culprit = fault.culprit
+    if culprit is None or culprit.pid is None or culprit.pod_uid is None:
+        return None
+    for received in seen:
+        for rank in received.report.ranks:
+            if (rank.pod_uid, rank.pid) == (culprit.pod_uid, culprit.pid) and rank.exit:
+                return exit_codes.of_end(rank.exit)
+    return None

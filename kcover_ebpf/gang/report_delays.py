@@ -1,0 +1,51 @@
+"""How long a report was on its way, although no two clocks agree. Pure.
+
+A report carries the time at which it was made, by its node's clock. What arrival minus that time never falls below
+is the difference of the clocks; what a report takes more than that is its delay in the agent, on the wire
+and in the API server.
+"""
+
+from __future__ import annotations
+
+from kcover_ebpf.tunables.recovery import DELAY_SPAN_S, LONGEST_DELAY_S
+
+
+class Delays:
+    """The delays of the reports of all nodes. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, _Least] = {}
+
+    def delay_s(self, node: str, made_s: float, arrived_s: float) -> float | None:
+        """Seconds from making to arrival of the newest report of a node; None for the first one known of it.
+
+        Also for the first one after its clock was set back by more than `LONGEST_DELAY_S`, or ours ahead: every later
+        report would seem old, and a pause that has just begun a hang.
+        """
+        known_least = self._nodes.get(node)
+        if known_least is not None:
+            is_same = made_s == known_least.made_s
+            late_s = known_least.above_least(made_s, arrived_s)
+            if is_same or late_s <= LONGEST_DELAY_S:
+                return min(LONGEST_DELAY_S, late_s)
+        # if it was really so late, the next one is not, and is less again
+        self._nodes[node] = _Least(made_s, arrived_s)
+        return None
+
+
+class _Least:
+    """The least of the last differences, of one to two spans."""
+
+    def __init__(self, made_s: float, arrived_s: float) -> None:
+        self.made_s = made_s
+        """Of the newest report."""
+        self._began_s = arrived_s
+        self._now_s = self._before_s = arrived_s - made_s
+
+    def above_least(self, made_s: float, arrived_s: float) -> float:
+        """Take a report; by how much its difference exceeds the least one."""
+        self.made_s, value_s = made_s, arrived_s - made_s
+        if arrived_s - self._began_s > DELAY_SPAN_S:
+            self._began_s, self._before_s, self._now_s = arrived_s, self._now_s, value_s
+        self._now_s = min(self._now_s, value_s)
+        return value_s - min(self._now_s, self._before_s)

@@ -1,0 +1,74 @@
+"""Cuts a report to what the API server takes, and says in it what was cut. Pure.
+
+etcd takes 1.5 MiB for one request. What each rank has most of, and says least with, goes first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sized
+from dataclasses import replace
+
+from kcover_ebpf.api.fault_report import REPORT, FaultReport
+from kcover_ebpf.model.rank_snapshot import RankSnapshot
+
+MOST_BYTES = 900_000
+"""Of the whole report: under 1 MB with its metadata, so that neither etcd nor a proxy refuses it."""
+_STEPS = ((64, 32), (16, 32), (4, 32), (4, 8), (0, 8), (0, 0))
+"""Connections and frames that each rank may keep; the first is what a snapshot carries at most."""
+_RANK_BYTES = 600
+"""Of one rank without its texts and lists, all numbers at their longest."""
+_SOCKET_BYTES = 300
+_NUMBER_BYTES = 12
+_FIELDS: dict[str, Callable[[RankSnapshot], Sized]] = {
+    "connections": lambda rank: rank.sockets,
+    "frames": lambda rank: rank.stack,
+}
+
+
+def fitted(report: FaultReport, most_bytes: int = MOST_BYTES) -> FaultReport:
+    """The report, or as much of it as fits; what is missing is in `unobserved` of its verdict."""
+    sizes = [_bytes_of(rank) for rank in report.ranks]
+    if sum(sizes) <= most_bytes // 8:
+        return report  # nearly all: the rest of a report has its own bounds
+    left_bytes = most_bytes - len(json.dumps(REPORT.encode(replace(report, ranks=()))))
+    ranks = report.ranks
+    for sockets, frames in _STEPS:
+        if sum(sizes) <= left_bytes:
+            break
+        ranks = tuple(
+            replace(rank, sockets=rank.sockets[:sockets], stack=rank.stack[:frames])
+            for rank in ranks
+        )
+        sizes = [_bytes_of(rank) for rank in ranks]
+    # the highest ranks, and helpers, are last
+    while sum(sizes) > left_bytes and sizes:
+        sizes.pop()
+    return _said(replace(report, ranks=ranks[: len(sizes)]), report)
+
+
+def _bytes_of(rank: RankSnapshot) -> int:
+    """At most so many in JSON."""
+    texts = sum(len(json.dumps(text)) + 2 for text in (*rank.stack, rank.text or ""))
+    numbers = _NUMBER_BYTES * len(rank.waits_for)
+    return _RANK_BYTES + texts + numbers + _SOCKET_BYTES * len(rank.sockets)
+
+
+def _said(cut_report: FaultReport, whole_report: FaultReport) -> FaultReport:
+    counts = [("ranks", len(cut_report.ranks), len(whole_report.ranks))]
+    counts += [
+        (name, _count(cut_report, field), _count(whole_report, field))
+        for name, field in _FIELDS.items()
+    ]
+    words = [f"{count} of {total} {name}" for name, count, total in counts if count < total]
+    if not words or cut_report.verdict is None:
+        return cut_report
+    text = f"truncated to fit the report size limit; included: {', '.join(words)}"
+    return replace(
+        cut_report,
+        verdict=replace(cut_report.verdict, unobserved=(text, *cut_report.verdict.unobserved)[:64]),
+    )
+
+
+def _count(report: FaultReport, field: Callable[[RankSnapshot], Sized]) -> int:
+    return sum(len(field(rank)) for rank in report.ranks)

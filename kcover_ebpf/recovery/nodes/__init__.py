@@ -1,0 +1,1 @@
+"""Which nodes are cordoned, and why."""

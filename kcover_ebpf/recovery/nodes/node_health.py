@@ -1,0 +1,240 @@
+"""From the health that a node's agent reports to cordoning the node, and to uncordoning it. Pure.
+
+A node is uncordoned automatically only on evidence that what it was cordoned for is mended: inspections in a row,
+begun after the cordon, in which nothing failed; and for a device fault also a reboot after which an inspection saw the
+device work, or an inspection that saw it fail before it saw it work. A device of a kind that is not inspected needs
+the reboot alone: else its node would be cordoned for ever. One that was cordoned before needs twice as many each time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kcover_ebpf.api import rfc3339
+from kcover_ebpf.api.fault_policy import InspectionAction, NodeActions
+from kcover_ebpf.api.fault_report import ReportedDeviceFault
+from kcover_ebpf.api.node_health import PartHealth, ReceivedHealth
+from kcover_ebpf.facts.health import Result
+from kcover_ebpf.tunables.recovery import (
+    CORDON_DOUBLINGS,
+    FAULT_CONFIRMED_S,
+    INSPECTIONS_FAILED,
+    OFFENDER_REMEMBERED_S,
+)
+
+CORDONED_FOR = "kcover.io/kept-out-for"
+"""Annotation of a node, or of a rule about one device: why we cordoned it (checks, devices and boot, as JSON)."""
+OFFENCES = "kcover.io/kept-out-count"
+"""Annotation of a node: how often it was cordoned, and when last. It stays when the node is uncordoned."""
+INSPECTION = "inspection"
+"""Fault of what an inspection found, beside those that the kernel and drivers announce."""
+MOST_NAMED = 16
+_WELL = (Result.PASS, Result.WARN)
+
+
+@dataclass(frozen=True, slots=True)
+class NotedCordon:
+    """Why a node is cordoned, or one device tainted; as noted when that was done."""
+
+    since_s: float
+    """Unix seconds, by our clock."""
+    checks: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    boot_id: str = ""
+    """Of the node then; empty: not known."""
+    offences: int = 1
+    """How often it was cordoned lately, this time included."""
+    uninspected: tuple[str, ...] = ()
+    """Those of `devices` that no inspection had examined by then, so that none can show them at work."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedCheck:
+    """A check that failed in inspections in a row, and that no device explains."""
+
+    name: str
+    text: str
+    age_s: float
+    """Seconds since the first of them."""
+
+
+NodeFault = ReportedDeviceFault | FailedCheck
+"""What a node may be cordoned for."""
+
+
+def inspected(
+    received: ReceivedHealth | None, now_s: float, report_s: float, actions: NodeActions
+) -> tuple[NodeFault, ...]:
+    """What the last inspections found for which the policy cordons or taints; ages before `report_s`."""
+    if (
+        received is None
+        or received.is_stale(now_s)
+        or actions.inspection is InspectionAction.REPORT
+    ):
+        return ()
+    devices = [device for device in received.health.devices if _fails(device)]
+    faults = tuple(
+        ReportedDeviceFault(
+            device.name,
+            INSPECTION,
+            _text(device),
+            unfit=True,
+            age_s=_age_s(device, received, report_s),
+        )
+        for device in devices
+    )
+    if actions.inspection is InspectionAction.DEVICES:
+        return faults
+    names = {device.name for device in devices}
+    checks = (
+        FailedCheck(check.name, _text(check), _age_s(check, received, report_s))
+        for check in received.health.checks
+        # one that failed by its devices alone is named by them, so that DRA can taint the device alone
+        if _fails(check) and not (check.devices and names.issuperset(check.devices))
+    )
+    return (*faults, *checks)
+
+
+def _fails(part: PartHealth) -> bool:
+    return part.result is Result.FAIL and part.rounds >= INSPECTIONS_FAILED
+
+
+def _text(part: PartHealth) -> str:
+    return part.evidence[0] if part.evidence else "failed"
+
+
+def _age_s(part: PartHealth, received: ReceivedHealth, report_s: float) -> float:
+    return report_s - received.at(part.since_s)
+
+
+def noted(faults: Sequence[NodeFault], boot_id: str, received: ReceivedHealth | None) -> str:
+    """The value of `CORDONED_FOR`; without a health it is not known what inspections examine."""
+    examined = (
+        {device.name for device in received.health.devices} if received is not None else set()
+    )
+    named = faults[:MOST_NAMED]
+    devices = {fault.device for fault in named if isinstance(fault, ReportedDeviceFault)}
+    return json.dumps(
+        {
+            "checks": sorted({fault.name for fault in named if isinstance(fault, FailedCheck)}),
+            "devices": sorted(devices),
+            "uninspected": sorted(devices - examined) if received is not None else [],
+            "boot": boot_id,
+        }
+    )
+
+
+def noted_more(
+    cordon: NotedCordon,
+    faults: Sequence[NodeFault],
+    boot_id: str,
+    received: ReceivedHealth | None,
+) -> str:
+    """The value of `CORDONED_FOR` once more failed on a node that is cordoned already."""
+    note = json.loads(noted(faults, boot_id, received))
+    before = {
+        "checks": cordon.checks,
+        "devices": cordon.devices,
+        "uninspected": cordon.uninspected,
+    }
+    return json.dumps(note | {key: sorted({*note[key], *names}) for key, names in before.items()})
+
+
+def counted(annotations: Mapping[str, str], now_s: float) -> str:
+    """The value of `OFFENCES` once the node is cordoned again."""
+    return f"{offences(annotations, now_s) + 1} {rfc3339.to_text(now_s)}"
+
+
+def offences(annotations: Mapping[str, str], now_s: float) -> int:
+    """How often the node was cordoned; 0 where the last time was more than a month ago."""
+    count, _, when = annotations.get(OFFENCES, "").partition(" ")
+    try:
+        recent = now_s - rfc3339.from_text(when) < OFFENDER_REMEMBERED_S
+    except ValueError:
+        return 0
+    return int(count) if recent and count.isdecimal() else 0
+
+
+def noted_cordon(
+    note: str | None, since_s: float | None, annotations: Mapping[str, str], now_s: float
+) -> NotedCordon | None:
+    """What `CORDONED_FOR` says; None where nothing is noted, or nothing that can be read: then a person decides."""
+    try:
+        found = json.loads(note or "")
+        checks, devices, uninspected = (
+            tuple(str(item) for item in found.get(key, ()))
+            for key in ("checks", "devices", "uninspected")
+        )
+        boot_id = str(found.get("boot", ""))
+    except (ValueError, AttributeError, TypeError):
+        return None
+    if since_s is None or not (checks or devices):
+        return None
+    count = max(offences(annotations, now_s), 1)
+    return NotedCordon(since_s, checks, devices, boot_id, count, uninspected)
+
+
+def rounds_needed(cordon: NotedCordon, boot_id: str, actions: NodeActions) -> int:
+    """Clean inspections in a row before it is uncordoned; after a reboot one is the least."""
+    least = 1 if _rebooted(cordon, boot_id) else actions.clean_rounds
+    return int(least * 2 ** min(cordon.offences - 1, CORDON_DOUBLINGS))
+
+
+def why_cordoned(
+    cordon: NotedCordon | None, received: ReceivedHealth | None, now_s: float, actions: NodeActions
+) -> str:
+    """Why it is not uncordoned automatically; empty: it is."""
+    if actions.clean_rounds == 0:
+        return "the policy requires a person to uncordon it"
+    if cordon is None:
+        return "the node does not record why it was cordoned"
+    if actions.most_cordons and cordon.offences >= actions.most_cordons:
+        # the first of them may be a month ago, and each is at most a month after the one before
+        return f"it was cordoned {cordon.offences} times, each within a month of the one before: replace it"
+    if received is None or received.is_stale(now_s):
+        return "its health is unknown: no inspection is reported"
+    health = received.health
+    since_s = health.clean_since_s
+    if since_s is None or received.at(since_s) <= cordon.since_s:
+        return "no clean inspection since"
+    needed = rounds_needed(cordon, health.boot_id, actions)
+    if health.clean_rounds < needed:
+        return f"{health.clean_rounds} of {needed} clean inspections"
+    checks = {check.name: check for check in health.checks}
+    devices = {device.name: device for device in health.devices}
+    reasons = (
+        *(_check_open(name, checks.get(name)) for name in cordon.checks),
+        *(_device_open(name, devices.get(name), cordon, received) for name in cordon.devices),
+    )
+    return next(filter(None, reasons), "")
+
+
+def _check_open(name: str, part: PartHealth | None) -> str:
+    if part is None:
+        return f"{name} is not run any more"
+    return "" if part.result in _WELL else f"{name}: {part.result.value}"
+
+
+def _device_open(
+    name: str, part: PartHealth | None, cordon: NotedCordon, received: ReceivedHealth
+) -> str:
+    rebooted = _rebooted(cordon, received.health.boot_id)
+    if part is not None and part.result not in _WELL:
+        return f"{name}: {part.result.value}"
+    if rebooted and part is None and name not in cordon.uninspected:
+        return f"{name}: no inspection has seen it since the reboot; uncordon the node by hand if it was removed"
+    if rebooted:
+        return ""
+    if (
+        part is None
+        or part.failed_s is None
+        or received.at(part.failed_s) < cordon.since_s - FAULT_CONFIRMED_S
+    ):
+        return f"{name}: no inspection showed the fault, so none can show that it is over; reboot the node"
+    return ""
+
+
+def _rebooted(cordon: NotedCordon, boot_id: str) -> bool:
+    return bool(cordon.boot_id) and bool(boot_id) and cordon.boot_id != boot_id

@@ -1,0 +1,289 @@
+"""What to do with a node with a device that no job can use: report it, cordon the node, uncordon it. Pure.
+
+A fault that is no longer reported is not necessarily repaired: an agent forgets it when it starts anew. So a
+node is let go only on a person's word, or on evidence that it is mended (`node_health`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kcover_ebpf.api import rfc3339
+from kcover_ebpf.api.fault_policy import NodeActions
+from kcover_ebpf.api.fault_report import ReportedDeviceFault
+from kcover_ebpf.api.node_health import PartHealth, ReceivedHealth
+from kcover_ebpf.facts.health import Result
+from kcover_ebpf.recovery.nodes.node_health import (
+    CORDONED_FOR,
+    INSPECTION,
+    FailedCheck,
+    NodeFault,
+    noted_cordon,
+    why_cordoned,
+)
+from kcover_ebpf.recovery.nodes.others import seen_on
+from kcover_ebpf.tunables.recovery import SUSPECT_CORDON_S
+
+CORDONED = "kcover.io/cordoned"
+"""Annotation of a node that we cordoned: when, and why. Without it a cordon is not ours."""
+CORDONED_BY = "kcover.io/cordoned-by"
+"""Annotation of a node with `CORDONED`: `BY_US` or `BY_OTHERS`. Without it, as older versions leave it: by us."""
+BY_US = "kcover"
+BY_OTHERS = "others"
+"""If the node is unschedulable, that was set by a person or another program, and is not ours to undo."""
+CLEARED = "kcover.io/cleared"
+"""Annotation: faults older than this time do not count. Written by hand."""
+UNTIL = "kcover.io/cordoned-until"
+"""Annotation of a node that we cordoned on suspicion: when it is uncordoned automatically."""
+CONDITION = "KcoverDeviceFault"
+INSPECTED = "KcoverInspectionFailed"
+"""Condition of a node: a check failed in its last inspection."""
+TAINT = "kcover.io/device-fault"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node as it is."""
+
+    name: str
+    uid: str
+    cordoned: bool
+    annotations: Mapping[str, str]
+    taints: tuple[Mapping[str, Any], ...]
+    """As they are in the object."""
+    condition: str
+    """Status of our condition about devices; empty without one."""
+    condition_text: str = ""
+    """Its message."""
+    resource_version: str = ""
+    boot_id: str = ""
+    """As the kubelet reports it."""
+    inspected: tuple[str, str] = ("", "")
+    """Status and message of our condition about inspections; empty without one."""
+    others: tuple[str, ...] = ()
+    """What others report to be wrong with it in the object itself, as node-problem-detector and device plug-ins do; a
+    sentence each."""
+
+    @property
+    def ours(self) -> bool:
+        """True if it is we who cordoned or tainted it."""
+        return CORDONED in self.annotations
+
+    @property
+    def cordoned_by_others(self) -> bool:
+        """True if it is unschedulable, and it is not we who set that."""
+        by_others = not self.ours or self.annotations.get(CORDONED_BY) == BY_OTHERS
+        return self.cordoned and by_others
+
+    @property
+    def was_uncordoned(self) -> bool:
+        """True if a person or another program undid our cordon: the next one is not ours."""
+        return self.ours and self.annotations.get(CORDONED_BY) == BY_US and not self.cordoned
+
+    @property
+    def since_s(self) -> float | None:
+        """When we cordoned it (unix seconds); None if we did not, or it cannot be read."""
+        return _time(self.annotations.get(CORDONED, "").partition(" ")[0])
+
+    @property
+    def until_s(self) -> float | None:
+        """When it is uncordoned automatically (unix seconds); None where that takes a person or evidence."""
+        return _time(self.annotations.get(UNTIL)) if self.ours else None
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlan:
+    """What to change; None and False leave things as they are."""
+
+    condition: tuple[bool, str] | None = None
+    """(is there a fault, message) to be written."""
+    reason: str = ""
+    """Why it is to be cordoned or tainted; empty: it is not."""
+    cordon: bool = False
+    taint: bool = False
+    devices: tuple[ReportedDeviceFault, ...] = ()
+    """Devices to be tainted instead of the node."""
+    faults: tuple[NodeFault, ...] = ()
+    """Why the node itself is to be cordoned, or is."""
+    until_s: float | None = None
+    """When the node is uncordoned automatically; None: never."""
+    let_go: bool = False
+    refused: str = ""
+    """Why the node is not cordoned although it should be."""
+    cleared_s: float | None = None
+    """Taints of single devices made before (unix seconds) are to be taken back; None: none are."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeBreaker:
+    """How many nodes may be cordoned."""
+
+    most: int = 5
+    most_percent: float = 10.0
+
+    def room(self, cordoned: int, nodes: int, recent: int) -> bool:
+        """True if one more is allowed: of all nodes at most that share (at least one), and at most `most` lately."""
+        share = max(1, int(nodes * self.most_percent / 100))
+        return cordoned < share and recent < self.most
+
+    @property
+    def for_suspects(self) -> NodeBreaker:
+        """Half of it, for nodes without a device that is known to be unfit; they take no room from those with one."""
+        return NodeBreaker(max(1, self.most // 2), self.most_percent / 2)
+
+
+def view_of(raw: Mapping[str, Any]) -> NodeView:
+    """The node in an object of the API, as the store keeps it."""
+    metadata, spec = raw.get("metadata") or {}, raw.get("spec") or {}
+    conditions = {
+        str(condition.get("type")): condition for condition in raw.get("conditions") or ()
+    }
+    inspected = conditions.get(INSPECTED, {})
+    return NodeView(
+        name=str(metadata.get("name", "")),
+        uid=str(metadata.get("uid", "")),
+        cordoned=bool(spec.get("unschedulable")),
+        annotations=metadata.get("annotations") or {},
+        taints=tuple(spec.get("taints") or ()),
+        condition=str(conditions.get(CONDITION, {}).get("status", "")),
+        condition_text=str(conditions.get(CONDITION, {}).get("message", "")),
+        resource_version=str(metadata.get("resourceVersion", "")),
+        boot_id=str(metadata.get("bootID", "")),
+        inspected=(str(inspected.get("status") or ""), str(inspected.get("message") or "")),
+        others=seen_on(raw, conditions),
+    )
+
+
+def plan(
+    node: NodeView,
+    faults: Sequence[NodeFault],
+    report_s: float,
+    actions: NodeActions,
+    by_dra: frozenset[str],
+    room: bool,
+) -> NodePlan:
+    """What to do about the faults that the agent of a node reports.
+
+    `report_s`: when it reported them (unix seconds). `by_dra`: devices that the cluster hands out one by
+    one, so that each can be tainted alone. `room`: the breaker allows this node, or counts it already.
+    """
+    cleared_s = _time(node.annotations.get(CLEARED))
+    unfit = counting(node, faults, report_s)
+    if not unfit:
+        if _expired(node, report_s):
+            return NodePlan(let_go=True)
+        mended = node.ours and cleared_s is not None and cleared_s >= (node.since_s or 0.0)
+        well = node.condition == "True" and (mended or not node.ours)
+        condition = (False, "no device fault") if well else None
+        return NodePlan(condition=condition, let_go=mended, cleared_s=cleared_s)
+    text = "; ".join(f"{_head(fault)}{fault.text}" for fault in unfit[:4])[:512]
+    # a second device that fails on a node that is cordoned already has to be found as well
+    heads = [head for fault in unfit[:4] if (head := _head(fault)) in text]
+    is_said = node.condition == "True" and all(head in node.condition_text for head in heads)
+    condition = None if is_said else (True, text)
+    alone = tuple(
+        fault
+        for fault in unfit
+        if isinstance(fault, ReportedDeviceFault)
+        and fault.device in by_dra
+        and actions.device_taint
+    )
+    whole = tuple(fault for fault in unfit if fault not in alone)
+    is_cordoned = node.ours and node.until_s is None
+    wants = bool(whole) and (actions.cordon or actions.taint) and not is_cordoned
+    # what the node is suspected of ends in time also where the fault leaves the node itself alone
+    is_over = _expired(node, report_s) and not wants
+    if not room and (wants or alone):
+        refused = "the breaker allows no more nodes to be cordoned, or to have devices tainted"
+        return NodePlan(condition=condition, faults=whole, let_go=is_over, refused=refused)
+    if not wants:
+        return NodePlan(condition=condition, devices=alone, faults=whole, let_go=is_over)
+    return NodePlan(condition, text, actions.cordon, actions.taint, alone, whole)
+
+
+def _expired(node: NodeView, now_s: float) -> bool:
+    return node.until_s is not None and node.until_s <= now_s
+
+
+def _head(fault: NodeFault) -> str:
+    """What has the fault, and which; of a device with all that whoever replaces it asks for."""
+    if isinstance(fault, FailedCheck):
+        return f"{fault.name} {INSPECTION}: "
+    known = {"UUID": fault.uuid, "serial number": fault.serial, "slot": fault.slot}
+    words = ", ".join(f"{what} {value}" for what, value in known.items() if value)
+    device = f"{fault.device} ({words})" if words else fault.device
+    return f"{device} {fault.fault}: "
+
+
+def counting(node: NodeView, faults: Sequence[NodeFault], report_s: float) -> tuple[NodeFault, ...]:
+    """The failed checks, and the faults by which a device is unfit, that no person has declared over."""
+    cleared_s = _time(node.annotations.get(CLEARED)) or 0.0
+    return tuple(
+        fault
+        for fault in faults
+        if (isinstance(fault, FailedCheck) or fault.unfit)
+        and report_s - (fault.age_s or 0.0) > cleared_s
+    )
+
+
+def why_not_lifted(
+    node: NodeView, received: ReceivedHealth | None, now_s: float, actions: NodeActions
+) -> str:
+    """Why a node that we cordoned, and of which no fault is reported, is not uncordoned automatically; empty: it is."""
+    if not node.ours or node.until_s is not None:
+        return "it is not cordoned for a fault"
+    cordon = noted_cordon(node.annotations.get(CORDONED_FOR), node.since_s, node.annotations, now_s)
+    return why_cordoned(cordon, received, now_s, actions) or next(iter(node.others), "")
+
+
+def inspection_condition(
+    node: NodeView, received: ReceivedHealth | None, now_s: float
+) -> tuple[str, str] | None:
+    """Status and message of `INSPECTED` where they are to be written; a node without a failure gets none."""
+    if received is None or received.is_stale(now_s):
+        wanted = ("Unknown", "no inspection is reported")
+    elif failed := _failed(received):
+        texts = (f"{part.name}: {next(iter(part.evidence), 'failed')}" for part in failed)
+        wanted = ("True", "; ".join(texts)[:512])
+    else:
+        wanted = ("False", "no check failed")
+    if wanted == node.inspected or (wanted[0] != "True" and not node.inspected[0]):
+        return None
+    return wanted
+
+
+def is_news(node: NodeView, received: ReceivedHealth | None, status: str, text: str) -> bool:
+    """True if the condition about inspections changes its status or names another check: worth an Event.
+
+    Evidence such as a temperature or a percentage changes with each inspection.
+    """
+    old_status, old_text = node.inspected
+    if status != old_status:
+        return True
+    heads = (f"{part.name}: " for part in _failed(received))
+    return any(head in text and head not in old_text for head in heads)
+
+
+def _failed(received: ReceivedHealth | None) -> list[PartHealth]:
+    checks = received.health.checks if received is not None else ()
+    return [check for check in checks if check.result is Result.FAIL]
+
+
+def suspect(
+    node: NodeView, reason: str, now_s: float, actions: NodeActions, room: bool
+) -> NodePlan:
+    """What to do about a node that a job could not be restarted on, though no device of it is known to be unfit."""
+    if node.ours or node.cordoned or not actions.cordon:
+        return NodePlan()
+    if not room:
+        return NodePlan(refused=f"{reason}, but the breaker allows no more nodes to be cordoned")
+    return NodePlan(reason=reason, cordon=True, until_s=now_s + SUSPECT_CORDON_S)
+
+
+def _time(text: str | None) -> float | None:
+    try:
+        return rfc3339.from_text(text) if text else None
+    except ValueError:
+        return None

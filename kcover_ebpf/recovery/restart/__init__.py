@@ -1,0 +1,1 @@
+"""The steps of a gang's restart, and what may forbid them."""

@@ -1,0 +1,354 @@
+"""From what all nodes say about a job to what is done about it: the guards, in the order in which they ask.
+
+Armed, allowed by policy, enough evidence, not held up by the breaker, within the budget, after the
+pause; then the method. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from kcover_ebpf.api.fault_policy import Approval, Bounds, Level
+from kcover_ebpf.api.incident import FailureClass, Lost, Phase, RestartAction, RestartMethod, Status
+from kcover_ebpf.api.job_kinds import ARMING_LABEL
+from kcover_ebpf.api.order import Order, Verb
+from kcover_ebpf.diagnosis import decisions
+from kcover_ebpf.gang.gang_input import GangVerdict
+from kcover_ebpf.model.verdict import Cause, VerdictKind
+from kcover_ebpf.recovery.restart import repeated_crash
+from kcover_ebpf.recovery.restart.advance import with_bundles
+from kcover_ebpf.recovery.restart.context import replace_method_of
+from kcover_ebpf.recovery.restart.machine import (
+    RestartContext,
+    Transition,
+    before_s,
+    final_stop,
+    preflight_of,
+    start,
+    why_not_in_place,
+)
+from kcover_ebpf.recovery.restart.steps import RestartDetail, Step
+from kcover_ebpf.settings import Act
+from kcover_ebpf.tunables.recovery import (
+    BUNDLE_WITHIN_S,
+    FAULT_OVER_S,
+    LOGS_AGAIN_S,
+    VERDICT_STABLE_S,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterLimits:
+    """What holds for the whole cluster."""
+
+    dry_run: bool = False
+    acting: int = 0
+    """Jobs that are being shut down now."""
+    most_acting: int = 20
+    """The breaker: no more at once, whoever asks."""
+    acting_here: int = 0
+    """Those of the job's own namespace among them."""
+    most_here: int = 20
+    """No more of one namespace: a tenant whose jobs crash all the time leaves room for the others."""
+    most_restarts: int = Bounds().max_restarts
+    """Of one job within its window, also where a user approves more: the operator's."""
+    shortest_pause_s: float = Bounds().backoff_seconds
+    """Before a second restart, likewise."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestartRequest:
+    """One question to the guards."""
+
+    turn: RestartContext
+    armed: bool
+    approved: bool
+    gates: ClusterLimits
+    stable_s: float
+    """Seconds for which the verdict has been the same."""
+    last_restart_s: float | None = None
+    """When other incidents restarted this job last; None if they never did within the window."""
+
+
+def first_status(gang_verdict: GangVerdict, nodes: tuple[str, ...]) -> Status:
+    """The status of a new incident, before anything is decided."""
+    return describe(Status(phase=Phase.OPEN), gang_verdict, nodes).enter(
+        Phase.OPEN, gang_verdict.verdict.time_s, headline_of(gang_verdict)
+    )
+
+
+def recorded(gang_verdict: GangVerdict, nodes: tuple[str, ...]) -> Status:
+    """The status of an incident that was found after the fact, and of which only a record is kept."""
+    why = "; no agent reported it, and the kubelet has restarted it: recorded only"
+    text = headline_of(gang_verdict)[: 1000 - len(why)] + why
+    status = describe(Status(phase=Phase.OBSERVED), gang_verdict, nodes)
+    return status.enter(Phase.OBSERVED, gang_verdict.verdict.time_s, text)
+
+
+def describe(status: Status, gang_verdict: GangVerdict, nodes: tuple[str, ...]) -> Status:
+    """The status with what is said now; the time of the first sign stays."""
+    verdict = gang_verdict.verdict
+    since_s = verdict.since_s if status.since_s is None else min(status.since_s, verdict.since_s)
+    same = (status.verdict, status.cause) == (verdict.kind, verdict.cause)
+    return replace(
+        status,
+        failure=status.failure if same else FailureClass.UNKNOWN,
+        verdict=verdict.kind,
+        cause=verdict.cause,
+        since_s=since_s,
+        deadline_s=verdict.deadline_s,
+        certainty=verdict.certainty,
+        acts_at_s=verdict.acts_at_s,
+        acts_why=verdict.acts_why[:1024],
+        graph=tuple(line[:1024] for line in verdict.graph[:16]),
+        culprit=gang_verdict.culprit,
+        evidence=tuple(
+            replace(evidence, text=evidence.text[:1024]) for evidence in gang_verdict.evidence[:64]
+        ),
+        victims=verdict.victims[:4096],
+        unobserved=tuple(text[:1024] for text in verdict.unobserved[:64]),
+        nodes=nodes[:2000] or status.nodes,
+        closed_s=None,
+    )
+
+
+def headline_of(gang_verdict: GangVerdict) -> str:
+    """The fault in one line."""
+    culprit, verdict = gang_verdict.culprit, gang_verdict.verdict
+    who = "no culprit identified"
+    if culprit is not None:
+        rank = f"rank {culprit.rank}" if culprit.rank is not None else f"process {culprit.pid}"
+        who = " ".join(
+            part
+            for part in (
+                rank if culprit.rank is not None or culprit.pid else "",
+                f"in pod {culprit.pod}" if culprit.pod else "",
+                f"on {culprit.node}" if culprit.node else "",
+            )
+            if part
+        )
+    first = f": {gang_verdict.evidence[0].text}" if gang_verdict.evidence else ""
+    return f"{verdict.kind.value} {verdict.cause.value}, {who}{first}"[:1024]
+
+
+def decide(request: RestartRequest) -> Transition:
+    """What comes next for an incident that is not acted on yet (Open, Decided, Observed, Refused)."""
+    gang_verdict = request.turn.world.gang_verdict
+    if gang_verdict is None or not gang_verdict.verdict.opens_incident:
+        return _over(request)
+    if not gang_verdict.verdict.is_announced and request.stable_s < VERDICT_STABLE_S:
+        return Transition(wake_s=VERDICT_STABLE_S - request.stable_s)
+    described = describe(request.turn.status, gang_verdict, request.turn.world.nodes)
+    context = replace(request.turn, status=repeated_crash.with_logs(described, request.turn.world))
+    if gang_verdict.verdict.kind is VerdictKind.SLOW:
+        return _settle(request, context, Phase.OBSERVED, "slow rank: reported only, no action")
+    short = _too_little(gang_verdict, context)
+    if short is not None:
+        return _settle(request, context, Phase.OPEN, short, 1.0)
+    observed = _why_observed(request, context)
+    if observed is not None:
+        context = replace(context, status=_with_snapshot(request, context))
+        return _settle(request, context, Phase.OBSERVED, observed)
+    return _restart(request, context, gang_verdict)
+
+
+def _restart(
+    request: RestartRequest, context: RestartContext, gang_verdict: GangVerdict
+) -> Transition:
+    """The restart of a job that may be restarted, unless it would not help."""
+    if repeated_crash.awaits_logs(context.status, context.crashes, context.world.now_s):
+        return Transition(wake_s=LOGS_AGAIN_S)
+    hopeless = repeated_crash.why_hopeless(context.status, context.crashes)
+    if hopeless is not None and not request.approved:
+        if _loops(context):
+            return Transition(final_stop(context, hopeless))
+        return _settle(request, context, Phase.REFUSED, hopeless)
+    method, why = method_of(context)
+    if method is RestartMethod.NONE:
+        return _settle(request, context, Phase.REFUSED, _no_method(context, why))
+    if _is_spent(request, context):
+        most = request.gates.most_restarts if request.approved else context.policy.restarts.max
+        spent = f"the budget of {most} restarts is used up"
+        if _loops(context):
+            return Transition(final_stop(context, spent))
+        return _settle(request, context, Phase.REFUSED, spent)
+    waits = _why_wait(request, context)
+    if waits is not None:
+        return _settle(request, context, Phase.DECIDED, waits[0], waits[1])
+    return Transition(_act(context, gang_verdict, method, _pause_left_s(request, context) > 0))
+
+
+def _is_spent(request: RestartRequest, context: RestartContext) -> bool:
+    """True if no restart is left. Who approves may go beyond the policy, and not beyond the operator's bound."""
+    if not request.approved:
+        return context.restarts_left <= 0
+    return context.restarts_left + request.gates.most_restarts - context.policy.restarts.max <= 0
+
+
+def _too_little(gang_verdict: GangVerdict, context: RestartContext) -> str | None:
+    """Why a restart would be premature; None once there is evidence enough."""
+    verdict, limit_s = gang_verdict.verdict, context.policy.settings().hard_limit_s
+    if gang_verdict.depends and (limit_s is None or verdict.time_s - verdict.since_s < limit_s):
+        return f"waiting: {verdict.unobserved[0]}"
+    decision = decisions.decide(verdict, Act.SHUTDOWN)
+    return None if decision.act is Act.SHUTDOWN else decision.reason
+
+
+def _why_observed(request: RestartRequest, context: RestartContext) -> str | None:
+    """Why the fault is reported only; None where one may act."""
+    top, policy = context.world.top, context.policy
+    if top is None or top.ended:
+        return f"the job is {top.ended if top else 'gone'}"
+    if not request.armed:
+        return f"not armed: label the job or its pods {ARMING_LABEL}=true"
+    if policy.action is not Level.SHUTDOWN:
+        return f"the policy allows {policy.action.value} only"
+    if request.gates.dry_run or policy.dry_run:
+        method, _ = method_of(context)
+        return f"dry run: would restart it ({method.value})"
+    return None
+
+
+def _with_snapshot(request: RestartRequest, context: RestartContext) -> Status:
+    """The status with an order to keep evidence, where the policy stops at that; agents carry it out once."""
+    status, policy = with_bundles(context.status, context), context.policy
+    if (
+        not request.armed
+        or policy.action is not Level.SNAPSHOT
+        or request.gates.dry_run
+        or policy.dry_run
+    ):
+        return status
+    if status.order is not None:
+        return status
+    order = Order(
+        id=f"{context.name}-{Verb.SNAPSHOT.value.lower()}",
+        verb=Verb.SNAPSHOT,
+        selector=context.selector,
+        created_before_s=before_s(context.world.pods),
+        expires_s=context.world.now_s + BUNDLE_WITHIN_S,
+    )
+    return replace(status, order=order)
+
+
+def _no_method(context: RestartContext, why: str) -> str:
+    top = context.world.top
+    if top is not None and top.ref.kind == "Pod":
+        return "bare pods have no controller that would recreate them"
+    if top is not None and replace_method_of(top) is None:
+        return f"{top.ref.kind} is not a kind that can be replaced as a whole; in place: {why}"
+    return f"the policy allows no applicable restart method; in place: {why}"
+
+
+def _why_wait(request: RestartRequest, context: RestartContext) -> tuple[str, float] | None:
+    """(why, seconds until it should be asked again); None if it need not wait."""
+    if context.policy.approval is Approval.MANUAL and not request.approved:
+        return f"waiting for approval: kubectl kcover approve {context.name}", 30.0
+    if request.gates.acting >= request.gates.most_acting:
+        return f"waiting: {request.gates.acting} jobs are being restarted at once", 1.0
+    if request.gates.acting_here >= request.gates.most_here:
+        here = request.gates.acting_here
+        return f"waiting: {here} jobs of this namespace are being restarted at once", 1.0
+    left_s = _pause_left_s(request, context)
+    if left_s > 0 and not _loops(context):
+        return f"waiting: back-off before restart {context.earlier + 1} of this job", left_s
+    return None
+
+
+def _pause_left_s(request: RestartRequest, context: RestartContext) -> float:
+    """What is left of the pause after the last restart; who approves waits for the operator's shortest only."""
+    if request.last_restart_s is None:
+        return 0.0
+    pause_s = (
+        min(context.pause_s, request.gates.shortest_pause_s)
+        if request.approved
+        else context.pause_s
+    )
+    return max(0.0, request.last_restart_s + pause_s - context.world.now_s)
+
+
+def _loops(context: RestartContext) -> bool:
+    """True for a crash in a gang that its kubelets restart for ever by themselves."""
+    gang_verdict = context.world.gang_verdict
+    crashed = gang_verdict is not None and gang_verdict.verdict.kind is VerdictKind.CRASHED
+    return crashed and why_not_in_place(context.world, context.policy) is None
+
+
+def method_of(context: RestartContext) -> tuple[RestartMethod, str]:
+    """The first method that fits, and why an earlier one does not."""
+    why = why_not_in_place(context.world, context.policy)
+    if why is None:
+        return RestartMethod.IN_PLACE, ""
+    if RestartMethod.REPLACE in context.policy.ways and can_replace(context):
+        return RestartMethod.REPLACE, why
+    return RestartMethod.NONE, why
+
+
+def _act(
+    context: RestartContext, gang_verdict: GangVerdict, method: RestartMethod, too_soon: bool
+) -> Status:
+    now_s = context.world.now_s
+    reason = f"{gang_verdict.verdict.kind.value} {gang_verdict.verdict.cause.value}"
+    status = context.status
+    if status.phase is not Phase.DECIDED:
+        status = status.enter(Phase.DECIDED, now_s, headline_of(gang_verdict))
+    opened_s = status.at(Phase.OPEN) or now_s
+    since_s = status.since_s if status.since_s is not None else opened_s
+    lost = Lost(detect_s=max(opened_s - since_s, 0.0), decide_s=max(now_s - opened_s, 0.0))
+    context = replace(context, status=replace(status, lost=lost))
+    if _loops(context) and gang_verdict.verdict.cause is not Cause.LEFT_EARLY:
+        if not too_soon:
+            return _settle_crash(context, gang_verdict)
+        if RestartMethod.REPLACE in context.policy.ways and can_replace(context):
+            # a pause needs a job that does not run: the kubelets would restart it at once
+            return start(context, RestartMethod.REPLACE, f"{reason} again")
+    waiting = preflight_of(context.world)
+    return start(context, method, reason, (waiting.node or "") if waiting is not None else "")
+
+
+def can_replace(context: RestartContext) -> bool:
+    """True if the job's owner can be restarted by replacing its pods."""
+    return context.world.top is not None and replace_method_of(context.world.top) is not None
+
+
+def _settle_crash(context: RestartContext, gang_verdict: GangVerdict) -> Status:
+    now_s = context.world.now_s
+    detail = RestartDetail(
+        pods=len(context.world.live), crashed_s=gang_verdict.verdict.since_s
+    ).words()
+    reason = "the kubelets are restarting it"
+    action = RestartAction(
+        RestartMethod.IN_PLACE, context.word_of(Step.SETTLE), 1, now_s, reason, detail
+    )
+    status = replace(context.status, action=action, order=None)
+    text = "in place: the kubelets are restarting what crashed; waiting for every pod"
+    return status.enter(Phase.SHUTTING_DOWN, now_s, text).begin(RestartMethod.IN_PLACE, now_s)
+
+
+def _settle(
+    request: RestartRequest, context: RestartContext, phase: Phase, reason: str, wake_s: float = 5.0
+) -> Transition:
+    """Stay in a phase for a reason. What is written changes with the verdict or the reason, not with each second."""
+    old, new = request.turn.status, context.status
+    same = (old.verdict, old.cause, old.culprit) == (new.verdict, new.cause, new.culprit)
+    same = same and (old.order, old.bundles) == (new.order, new.bundles)
+    same = same and (old.failure, old.crashes) == (new.failure, new.crashes)
+    if old.phase is phase and same and old.message.endswith(reason):
+        return Transition(wake_s=wake_s)
+    gang_verdict = context.world.gang_verdict
+    message = (
+        f"{headline_of(gang_verdict)[: 1000 - len(reason)]}; {reason}"
+        if gang_verdict is not None
+        else reason
+    )
+    return Transition(new.enter(phase, context.world.now_s, message), wake_s=wake_s)
+
+
+def _over(request: RestartRequest) -> Transition:
+    status = request.turn.status
+    if status.phase.is_over:
+        return Transition()
+    if request.stable_s < FAULT_OVER_S:
+        return Transition(wake_s=FAULT_OVER_S - request.stable_s)
+    text, now_s = "resolved on its own before any action", request.turn.world.now_s
+    return Transition(replace(status.enter(Phase.OBSERVED, now_s, text), closed_s=now_s))

@@ -1,0 +1,133 @@
+"""The steps of a restart in place: stop every rank, and only when all nodes have said so, kill.
+
+A stopped rank cannot see its peer die and leave with another code. Whatever goes wrong before the
+kill ends in SIGCONT, by order and, without any order, by the agents' own clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from kcover_ebpf.api.fault_report import AckResult
+from kcover_ebpf.api.incident import Phase, RestartMethod
+from kcover_ebpf.api.order import Verb
+from kcover_ebpf.recovery.restart.machine import (
+    RestartContext,
+    Transition,
+    escalate,
+    has_restarted,
+    start,
+)
+from kcover_ebpf.recovery.restart.steps import Step
+from kcover_ebpf.tunables.recovery import (
+    CLOCKS_APART_S,
+    KUBELET_RESTART_S,
+    LONGEST_STOP_S,
+    PODS_CHECKED_S,
+    RESTARTED_BY_ITSELF_S,
+    RESUME_S,
+    STOP_EACH_S,
+    STOP_S,
+)
+
+
+def stop(context: RestartContext) -> Transition:
+    """Wait until all nodes have stopped their ranks."""
+    acks = _acks(context)
+    bad = sorted(node for node, result in acks.items() if result is not AckResult.DONE)
+    waiting = sorted(set(context.status.nodes) - set(acks))
+    lost = _lost(context)
+    limit_s = min(STOP_S + STOP_EACH_S * len(context.status.nodes), LONGEST_STOP_S)
+    if bad or lost or (waiting and context.elapsed_s >= limit_s):
+        why = lost or (
+            f"node {bad[0]} could not stop its ranks"
+            if bad
+            else f"node {waiting[0]} did not stop its ranks within {limit_s:.1f} s"
+        )
+        text = f"in-place restart aborted, resuming ranks: {why}"
+        status = context.go(Step.RESUME, text, detail=replace(context.detail, why=why))
+        return Transition(context.order(status, Verb.RESUME))
+    if waiting:
+        return Transition(wake_s=limit_s - context.elapsed_s)
+    text = f"in place: all ranks on {len(context.status.nodes)} nodes are stopped; killing them"
+    status = context.go(Step.KILL, text)
+    if not status.restarts:
+        # what the kubelets began after a crash is one restart with what we add to it
+        status = status.begin(RestartMethod.IN_PLACE, context.world.now_s)
+    return Transition(context.order(status, Verb.KILL))
+
+
+def resume(context: RestartContext) -> Transition:
+    """Undo a stop that is not followed by a kill."""
+    waiting = set(context.status.nodes) - set(_acks(context))
+    if waiting and context.elapsed_s < RESUME_S:
+        return Transition(wake_s=RESUME_S - context.elapsed_s)
+    return Transition(escalate(context, context.detail.why or "the ranks could not be stopped"))
+
+
+def kill(context: RestartContext) -> Transition:
+    """Wait until every pod has restarted where it is."""
+    text = context.detail.restarts
+    live = context.world.live
+    lost = _lost(context)
+    if lost:
+        return Transition(escalate(context, lost))
+    back = [pod for pod in live if has_restarted(pod, text)]
+    if len(back) == len(live):
+        if all(pod.pod.ready for pod in live):
+            return _returned(context, "in place: all pods are running again")
+        return Transition(wake_s=PODS_CHECKED_S)
+    if context.elapsed_s >= KUBELET_RESTART_S:
+        missing = next(pod.pod.name for pod in live if pod not in back)
+        return Transition(escalate(context, f"pod {missing} did not restart in place"))
+    return Transition(wake_s=KUBELET_RESTART_S - context.elapsed_s)
+
+
+def settle(context: RestartContext) -> Transition:
+    """After a crash: the kubelets restart the gang by themselves; wait for it, and help if they do not."""
+    live = context.world.live
+    lost = _lost(context)
+    if lost:
+        return Transition(escalate(context, lost))
+    since_s = context.detail.crashed_s - CLOCKS_APART_S
+    back = [pod for pod in live if pod.started_s is not None and pod.started_s >= since_s]
+    if len(back) == len(live) and all(pod.pod.ready for pod in live):
+        return _returned(context, "the kubelets restarted every pod in place")
+    if context.elapsed_s < RESTARTED_BY_ITSELF_S:
+        return Transition(wake_s=RESTARTED_BY_ITSELF_S - context.elapsed_s)
+    behind = next((pod.pod.name for pod in live if pod not in back), "")
+    if not behind:
+        # restarted, and not ready yet: init containers may wait for each other
+        return Transition(wake_s=PODS_CHECKED_S)
+    making = next((pod.pod.name for pod in live if pod.started_s is None), "")
+    if making and context.elapsed_s < KUBELET_RESTART_S:
+        # containers that are killed while they are made end their pod, and with it the job
+        return Transition(wake_s=KUBELET_RESTART_S - context.elapsed_s)
+    if making:
+        return Transition(escalate(context, f"pod {making} did not start again"))
+    return Transition(
+        start(context, RestartMethod.IN_PLACE, f"pod {behind} did not restart with the others")
+    )
+
+
+def _returned(context: RestartContext, text: str) -> Transition:
+    detail = replace(context.detail, returned_s=context.world.now_s)
+    return Transition(context.go(Step.PROGRESS, text, Phase.RECOVERING, detail))
+
+
+def _acks(context: RestartContext) -> Mapping[str, AckResult]:
+    order = context.status.order
+    return context.world.acks(order.id) if order is not None else {}
+
+
+def _lost(context: RestartContext) -> str | None:
+    """Why the gang cannot be restarted in place any more; None while it can."""
+    failed = next((pod for pod in context.world.pods if pod.pod.phase == "Failed"), None)
+    if failed is not None:
+        return f"pod {failed.pod.name} failed"
+    if context.world.top is not None and context.world.top.ended:
+        return f"the job is {context.world.top.ended}"
+    if len(context.world.live) < context.detail.pods:
+        return "a pod is gone"
+    return None

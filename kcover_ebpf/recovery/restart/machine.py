@@ -1,0 +1,315 @@
+"""What all steps of a restart share: one turn of the machine, the move it makes, and what follows a method that failed.
+
+A step is a function from a `RestartContext` to a `Transition`. A move either changes the status, which is written
+before anything else happens, or makes calls that may be repeated, or waits. So whoever reads the
+status, after whatever crash, continues where the last one stopped.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from kcover_ebpf.api.fault_policy import FaultPolicy
+from kcover_ebpf.api.incident import CrashRecord, Phase, RestartAction, RestartMethod, Status
+from kcover_ebpf.api.order import Order, Verb
+from kcover_ebpf.model.verdict import Cause, Culprit
+from kcover_ebpf.recovery.restart.context import Call, GangPod, RestartInput, replace_method_of
+from kcover_ebpf.recovery.restart.methods import ReplaceMethod
+from kcover_ebpf.recovery.restart.steps import TRANSITIONS, RestartDetail, Step, step_of
+from kcover_ebpf.tunables.recovery import (
+    CLOCKS_APART_S,
+    KILL_EXPIRES_S,
+    RESUME_EXPIRES_S,
+    STOP_EXPIRES_S,
+)
+
+_EXPIRES_S = {
+    Verb.STOP: STOP_EXPIRES_S,
+    Verb.KILL: KILL_EXPIRES_S,
+    Verb.RESUME: RESUME_EXPIRES_S,
+    Verb.KILL_TERMINATING: RESUME_EXPIRES_S,
+}
+_CAUSES_OF_NODES = frozenset({Cause.DRIVER_STUCK, Cause.PEER_GONE, Cause.PREFLIGHT})
+"""Causes that lie with a node whatever its programs do, so that it is cordoned when a restart there did not help. A
+device that is unfit has its node cordoned by what the agent reports about the device itself."""
+_MOST_DETAIL = 1024
+_MOST_NODES = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class RestartContext:
+    """One pass over an incident that is being acted on."""
+
+    status: Status
+    world: RestartInput
+    policy: FaultPolicy
+    name: str
+    """Name of the Incident, unique in its namespace."""
+    mark: str
+    """What our annotation says on an object that this incident suspended."""
+    selector: Mapping[str, str] = field(default_factory=dict)
+    earlier: int = 0
+    """Restarts of the same job within the window that other incidents made."""
+    crashes: tuple[CrashRecord, ...] = ()
+    """Crashes of the same job within the window that other incidents recorded, the oldest first."""
+
+    @property
+    def action(self) -> RestartAction:
+        """What is being done; one is there whenever a step runs."""
+        assert self.status.action is not None
+        return self.status.action
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the step began."""
+        return self.world.now_s - self.action.started_s
+
+    @property
+    def restarts_left(self) -> int:
+        """What the budget still allows."""
+        return self.policy.restarts.max - self.earlier - len(self.status.restarts)
+
+    @property
+    def pause_s(self) -> float:
+        """Pause that the policy wants before another restart."""
+        return self.policy.restarts.pause_s(self.earlier + len(self.status.restarts))
+
+    @property
+    def detail(self) -> RestartDetail:
+        """What this attempt remembers."""
+        return RestartDetail.read(self.action.detail)
+
+    def keep(self, detail: RestartDetail) -> RestartAction:
+        """The action with this detail; keys of other versions stay in it."""
+        return replace(self.action, detail={**self.action.detail, **detail.words()})
+
+    def word_of(self, step: Step) -> str:
+        """How a step that comes next is written; one that may not follow the present one is an error of ours."""
+        action = self.status.action
+        now = step_of(action.step) if action is not None else None
+        assert step in TRANSITIONS.get(now, {}), f"{now} is followed by {step}"
+        return step.value
+
+    def go(
+        self, step: Step, text: str, phase: Phase | None = None, detail: RestartDetail | None = None
+    ) -> Status:
+        """The status at another step, with a line in the timeline; an order does not outlive its step."""
+        now_s = self.world.now_s
+        action = replace(self.keep(detail or self.detail), step=self.word_of(step), started_s=now_s)
+        status = replace(self.status, action=action, order=None)
+        return status.enter(phase or status.phase, now_s, text)
+
+    def order(self, status: Status, verb: Verb, suffix: str = "") -> Status:
+        """The status with an order to all agents."""
+        order = Order(
+            id=f"{self.order_id(verb)}{suffix}",
+            verb=verb,
+            selector=self.selector,
+            created_before_s=self.before_s,
+            expires_s=self.world.now_s + _EXPIRES_S[verb],
+        )
+        return replace(status, order=order)
+
+    def order_id(self, verb: Verb) -> str:
+        """The id of the first order of this kind while this method is tried; in later ones a "-" and more follow."""
+        return f"{self.name}-{self.action.attempt}-{verb.value.lower()}"
+
+    def is_of(self, order: str, verb: Verb) -> bool:
+        """True for the id of an order of this kind, given while this method is tried."""
+        wanted = self.order_id(verb)
+        return order == wanted or order.startswith(f"{wanted}-")
+
+    @property
+    def before_s(self) -> float:
+        """Pods created from then on are of the next start; by the API server's clock, which counts whole seconds."""
+        kept_s = self.detail.before_s
+        return before_s(self.world.pods) if kept_s is None else kept_s
+
+    def is_old(self, pod: GangPod) -> bool:
+        """True for a pod that was there when the restart began."""
+        return pod.pod.created_s < self.before_s
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """What a step wants: a status to be written first, else calls to be made, else to be asked again."""
+
+    status: Status | None = None
+    calls: tuple[Call, ...] = ()
+    wake_s: float | None = None
+    """Ask again after so many seconds, if nothing happens before; None: an event will come."""
+
+
+def before_s(pods: Iterable[GangPod]) -> float:
+    """A moment after the creation of all these pods, and before that of any later one."""
+    return max((pod.pod.created_s for pod in pods), default=0.0) + 1.0
+
+
+# ---- restarts in place are seen by the restart counts, which must have grown for every pod
+
+
+def baseline(pods: Iterable[GangPod]) -> str | None:
+    """Restart counts as "COUNT pod=COUNT ..."; the first one holds for pods not named. None if that is too long.
+
+    What a kubelet is restarting just now is counted already, and need not restart once more.
+    """
+    counts = {pod.pod.name: pod.restart_count - (pod.started_s is None) for pod in pods}
+    common = Counter(counts.values()).most_common(1)[0][0] if counts else 0
+    others = [f"{name}={count}" for name, count in sorted(counts.items()) if count != common]
+    text = " ".join([str(common), *others])
+    return text if len(text) <= _MOST_DETAIL else None
+
+
+def has_restarted(pod: GangPod, text: str) -> bool:
+    """True once a pod restarted since `baseline` was taken, and runs."""
+    common, *others = text.split()
+    counts = dict(entry.rsplit("=", 1) for entry in others)
+    before = int(counts.get(pod.pod.name, common))
+    return pod.restart_count > before and pod.started_s is not None
+
+
+# ---- methods
+
+
+def _fast_clock(restart_input: RestartInput) -> str | None:
+    """A node that would hear an order after its end by its own clock; None if there is none."""
+    nodes = set(restart_input.nodes)
+    for received in restart_input.reports:
+        ahead_s = received.report.time_s - received.arrived_s
+        if received.report.node in nodes and ahead_s > CLOCKS_APART_S:
+            return f"the clock of node {received.report.node} is {ahead_s:.0f} s ahead of the controller's"
+    return None
+
+
+def why_not_in_place(restart_input: RestartInput, policy: FaultPolicy) -> str | None:
+    """Why the gang cannot be restarted in place; None if it can."""
+    gang_verdict = restart_input.gang_verdict
+    fast = _fast_clock(restart_input)
+    missing = sorted(set(restart_input.nodes) - restart_input.agents)
+    reasons = (
+        (RestartMethod.IN_PLACE not in policy.ways, "the policy does not allow it"),
+        (
+            not all(pod.pod.restarts_in_place for pod in restart_input.live),
+            "not every pod carries the rule RestartAllContainers",
+        ),
+        (not restart_input.live, "no pod of the job is running"),
+        (
+            any(pod.pod.phase == "Failed" for pod in restart_input.pods),
+            "a pod of the job has already failed",
+        ),
+        (any(pod.is_leaving for pod in restart_input.pods), "a pod of the job is being deleted"),
+        (bool(missing), f"no agent reports from node {missing[0] if missing else ''}"),
+        (fast is not None, fast or ""),
+        (
+            restart_input.top is not None and restart_input.top.costs_in_place,
+            "the controller of the job counts in-place restarts, or reacts to them itself",
+        ),
+        (
+            gang_verdict is not None
+            and (gang_verdict.culprit is not None and gang_verdict.culprit.device is not None),
+            "a device is at fault",
+        ),
+        (
+            gang_verdict is not None and gang_verdict.verdict.cause is Cause.PEER_GONE,
+            "a node is gone",
+        ),
+        (preflight_of(restart_input) is not None, "a node of the job failed its preflight"),
+        (baseline(restart_input.live) is None, "too many pods with differing restart counts"),
+    )
+    return next((text for applies, text in reasons if applies), None)
+
+
+def preflight_of(restart_input: RestartInput) -> Culprit | None:
+    """The pod that is not started because its node is bad, and that node; None where none waits so."""
+    gang_verdict = restart_input.gang_verdict
+    return (
+        gang_verdict.culprit
+        if gang_verdict is not None and gang_verdict.verdict.cause is Cause.PREFLIGHT
+        else None
+    )
+
+
+def start(
+    context: RestartContext, method: RestartMethod, reason: str, elsewhere: str = ""
+) -> Status:
+    """The status at the first step of a method."""
+    restart_input = context.world
+    attempt = context.status.action.attempt + 1 if context.status.action is not None else 1
+    step, text, detail = _first_step(restart_input, method, reason)
+    detail = replace(detail, elsewhere=elsewhere)
+    if elsewhere:
+        text += f", avoiding node {elsewhere} for the new ones"
+    if context.status.restarts or context.earlier:
+        detail = replace(detail, pause_s=context.pause_s)
+    now_s = restart_input.now_s
+    word, kept = context.word_of(step), detail.words()
+    action = RestartAction(method, word, attempt, now_s, reason[:_MOST_DETAIL], kept)
+    nodes = restart_input.nodes[:_MOST_NODES]
+    status = replace(context.status, action=action, order=None, nodes=nodes or context.status.nodes)
+    status = status.enter(Phase.SHUTTING_DOWN, now_s, text)
+    if method is RestartMethod.IN_PLACE:
+        return replace(context, status=status).order(status, Verb.STOP)
+    return status.begin(RestartMethod.REPLACE, now_s)
+
+
+def _first_step(
+    restart_input: RestartInput, method: RestartMethod, reason: str
+) -> tuple[Step, str, RestartDetail]:
+    """The first step of a method, its line in the timeline, and what is remembered for it."""
+    grace_s = max((pod.grace_s for pod in restart_input.pods), default=30.0)
+    detail = RestartDetail(pods=len(restart_input.live) or len(restart_input.pods), grace_s=grace_s)
+    replacing = replace_method_of(restart_input.top) if restart_input.top is not None else None
+    if method is RestartMethod.IN_PLACE:
+        counts = baseline(restart_input.live) or "0"
+        detail = replace(detail, before_s=before_s(restart_input.live), restarts=counts)
+        return Step.STOP, f"in place: stopping all ranks ({reason})", detail
+    if replacing is ReplaceMethod.SUSPEND:
+        return Step.SUSPEND, f"replace: suspending the job ({reason})", detail
+    detail = replace(detail, before_s=before_s(restart_input.live))
+    if replacing is ReplaceMethod.COMMAND and restart_input.top is not None:
+        detail = replace(detail, version=restart_input.top.version)
+    return Step.DELETE, f"replace: deleting the pods ({reason})", detail
+
+
+def escalate(context: RestartContext, reason: str) -> Status:
+    """What comes after a method that did not help: replace, then replace elsewhere, then stop and say why."""
+    top, policy = context.world.top, context.policy
+    if top is None:
+        return fail(context, f"{reason}; the job is gone")
+    replaced = sum(restart.way is RestartMethod.REPLACE for restart in context.status.restarts)
+    can = RestartMethod.REPLACE in policy.ways and replace_method_of(top) is not None
+    waiting = preflight_of(context.world)
+    culprit = waiting or context.status.culprit
+    node = (culprit.node if culprit else None) or ""
+    if not can:
+        return fail(context, f"{reason}; the policy or the kind allows no other restart method")
+    if context.restarts_left <= 0:
+        return fail(context, f"{reason}; the budget of {policy.restarts.max} restarts is used up")
+    if replaced == 0:
+        return start(context, RestartMethod.REPLACE, reason, node if waiting is not None else "")
+    if replaced == 1 and node:
+        # a program that fails wherever it runs says nothing about the node it failed on
+        of_node = waiting is not None or context.status.cause in _CAUSES_OF_NODES
+        elsewhere = node if of_node else ""
+        return start(context, RestartMethod.REPLACE, reason, elsewhere)
+    return fail(context, f"{reason}; every restart method was tried")
+
+
+def final_stop(context: RestartContext, reason: str) -> Status:
+    """The status in which a job that its kubelets restart for ever is suspended for good."""
+    now_s = context.world.now_s
+    word = context.word_of(Step.FINAL_STOP)
+    action = RestartAction(RestartMethod.NONE, word, 1, now_s, reason[:_MOST_DETAIL])
+    status = replace(context.status, action=action, order=None)
+    text = f"stopping for good: {reason}, and it would restart endlessly"
+    return status.enter(Phase.SHUTTING_DOWN, now_s, text)
+
+
+def fail(context: RestartContext, reason: str) -> Status:
+    """The end: nothing more is done, and the reason is reported."""
+    action = context.status.action
+    ended = replace(action, step=context.word_of(Step.FAILED)) if action is not None else None
+    status = replace(context.status, action=ended, order=None)
+    return status.enter(Phase.FAILED, context.world.now_s, reason)

@@ -1,0 +1,129 @@
+"""How each job kind is restarted whole: the table methods.toml, read by the top owner of a gang."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from importlib.resources import files
+
+
+class ReplaceMethod(Enum):
+    """What brings the pods of a gang down and up again without being counted as a failure."""
+
+    SUSPEND = "suspend"
+    DELETE = "delete"
+    LEADER = "leader"
+    COMMAND = "command"
+
+
+@dataclass(frozen=True, slots=True)
+class KindMethod:
+    """One row of `[[kind]]`."""
+
+    kind: str
+    group: str
+    plural: str
+    method: ReplaceMethod
+    suspend: tuple[str, ...] = ()
+    """Path of the boolean that suspends it; empty unless `method` is SUSPEND."""
+    leader: tuple[str, str] | None = None
+    """Label (key, value) of the leader pod; only where `method` is LEADER."""
+    in_place_costs: tuple[str, ...] = ()
+    """Path of what makes its controller count restarts by the kubelet, or answer them; empty: it does neither."""
+    counters: tuple[tuple[str, ...], ...] = ()
+    """Paths of what a restart must not move."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """How Kueue suspends a job: by its own object."""
+
+    label: str
+    group: str
+    plural: str
+    find: str
+    active: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KindMethods:
+    """The whole table."""
+
+    kinds: tuple[KindMethod, ...]
+    queue: Queue
+
+    def find(self, api_version: str, kind: str) -> KindMethod | None:
+        """The row of an object; None for a kind that is not in the table. The version does not matter."""
+        group = group_of(api_version)
+        return next(
+            (method for method in self.kinds if (method.group, method.kind) == (group, kind)), None
+        )
+
+
+def group_of(api_version: str) -> str:
+    """The group in "group/version"; empty for the core group."""
+    group, slash, _ = api_version.partition("/")
+    return group if slash else ""
+
+
+@cache
+def restarts() -> KindMethods:
+    """The table that is shipped with the package."""
+    return parse((files(__package__) / "methods.toml").read_text(encoding="utf-8"))
+
+
+def parse(text: str) -> KindMethods:
+    """The table in a TOML text; raises `KeyError`, `ValueError` or `TypeError` for anything incomplete."""
+    table = tomllib.loads(text)
+    queue = table["queue"]
+    return KindMethods(
+        tuple(_kind(row) for row in table["kind"]),
+        Queue(
+            queue["label"], queue["group"], queue["plural"], queue["find"], path(queue["active"])
+        ),
+    )
+
+
+def _kind(row: Mapping[str, object]) -> KindMethod:
+    known_keys = {"kind", "group", "plural", "method", "suspend", "leader", "in_place_costs"}
+    if unknown := set(row) - known_keys - {"counters", "measured"}:
+        raise ValueError(f"kinds: unknown key {min(unknown)!r}")
+    method = ReplaceMethod(row["method"])
+    leader = str(row["leader"]).partition("=") if "leader" in row else None
+    counters = row["counters"]
+    if not isinstance(counters, list):
+        raise TypeError("kinds: counters must be a list of paths")
+    found_method = KindMethod(
+        kind=str(row["kind"]),
+        group=str(row["group"]),
+        plural=str(row["plural"]),
+        method=method,
+        suspend=path(str(row.get("suspend", ""))),
+        leader=(leader[0], leader[2]) if leader else None,
+        in_place_costs=path(str(row.get("in_place_costs", ""))),
+        counters=tuple(path(str(counter)) for counter in counters),
+    )
+    if (method is ReplaceMethod.SUSPEND) != bool(found_method.suspend) or (
+        method is ReplaceMethod.LEADER
+    ) != bool(leader):
+        raise ValueError(
+            f"kinds: {found_method.kind}: `suspend` or `leader` does not fit its method"
+        )
+    return found_method
+
+
+def path(dotted: str) -> tuple[str, ...]:
+    """The keys of a dotted path; empty for an empty text."""
+    return tuple(dotted.split(".")) if dotted else ()
+
+
+def at(value: object, keys: tuple[str, ...]) -> object:
+    """What lies at a path of nested mappings; None where a key is missing or nothing can be entered."""
+    for key in keys:
+        if not isinstance(value, Mapping):
+            return None
+        value = value.get(key)
+    return value

@@ -1,0 +1,202 @@
+"""Whether a crash is the one before it once more: the same traceback at the same step is a bug of the program. Pure.
+
+A restart does not mend such a program, it costs the time of the whole job. The records of crashes are part of the
+status of incidents, so that another controller knows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from kcover_ebpf.api.incident import CrashRecord, FailureClass, Status
+from kcover_ebpf.gang import log_evidence
+from kcover_ebpf.gang.log_evidence import Fault, LogEvidence
+from kcover_ebpf.model.verdict import RAISED, EvidenceKind, Verdict, VerdictKind
+from kcover_ebpf.recovery.restart.context import RestartInput
+from kcover_ebpf.tunables.recovery import CRASH_AT_START_S, CRASH_LOGS_S, CRASH_READ_S
+
+_MOST_CRASHES = 16
+"""The most that the CRD of an incident takes."""
+_MOST_TOGETHER = _MOST_CRASHES // 2
+"""Of ranks that fail together, so that the crash before them is still known."""
+_NODES_KEPT = 2
+"""Of those that fail together with one traceback at one step."""
+_MOST_EVIDENCE = 64
+_OF_DEVICES = ("cuda_", "loss_not_finite", "anomaly_detected")
+"""Rules (or how their names begin) whose errors a bad device, or memory that another process left occupied, causes as
+well: they count as the same bug only on another node."""
+
+_NOT_THE_PROGRAM = (FailureClass.HARDWARE, FailureClass.NETWORK, FailureClass.STORAGE)
+"""Classes of incidents after which another restart may end otherwise: on another node, or once a server answers."""
+
+
+def with_logs(status: Status, restart_input: RestartInput) -> Status:
+    """The status with what the logs of the job's pods say by now; the same object if that is nothing new."""
+    evidence = _read(status, restart_input)
+    again = _again(status, restart_input)
+    no_bugs = evidence.no_bugs | again.no_bugs
+    # a log is not read to its end at once: what seemed a bug may follow from another failure
+    known = [crash for crash in status.crashes if _key(crash) not in no_bugs]
+    crashes = _updated(known, (*evidence.crashes, *again.crashes))
+    # described once, as it was at the fault; lines for which there is no room are not new in each turn
+    is_described = any(
+        other_evidence.kind is EvidenceKind.LOG for other_evidence in status.evidence
+    )
+    room = max(0, _MOST_EVIDENCE - len(status.evidence))
+    lines = () if is_described else evidence.evidence[:room]
+    is_known = status.failure not in (None, FailureClass.UNKNOWN)
+    is_new = not is_known and evidence.failure is not FailureClass.UNKNOWN
+    failure = evidence.failure if is_new else status.failure
+    if crashes == status.crashes and not lines and failure is status.failure:
+        return status
+    return replace(
+        status,
+        failure=failure,
+        evidence=(*status.evidence, *lines),
+        crashes=crashes,
+    )
+
+
+def _updated(known: Sequence[CrashRecord], read: Sequence[CrashRecord]) -> tuple[CrashRecord, ...]:
+    """Those known, each as its log shows it by now, and the new ones, by time; the same for the same logs.
+
+    A log is not read to its end at once, so what is known is updated before it is compared with what is new.
+    """
+    shown: dict[tuple[str, int], CrashRecord] = {}
+    for record in read:
+        shown.setdefault(_key(record), record)
+    crashes = sorted((_as_shown(crash_record, shown) for crash_record in known), key=_order)
+    for key, record in sorted(shown.items()):
+        if key not in {_key(one) for one in crashes} and _is_new(record, crashes):
+            crashes = sorted((*crashes, record), key=_order)[-_MOST_CRASHES:]
+    return tuple(crashes)
+
+
+def _as_shown(crash: CrashRecord, shown: Mapping[tuple[str, int], CrashRecord]) -> CrashRecord:
+    now = shown.get(_key(crash), crash)
+    return crash if _what(now) == _what(crash) else now
+
+
+def _is_new(crash: CrashRecord, known: Sequence[CrashRecord]) -> bool:
+    """True for a record without which a later comparison could end otherwise.
+
+    Of the ranks that fail together with one traceback at one step, those on two nodes suffice: whatever node the next
+    crash is on, one of them is another.
+    """
+    if len(known) >= _MOST_CRASHES and not _is_later_start(known[0], crash):
+        return False  # it is older than what is kept, or was left out when that was noted
+    together = [
+        record
+        for record in known
+        if not _is_later_start(record, crash) and not _is_later_start(crash, record)
+    ]
+    nodes = {record.node for record in together if _what(record) == _what(crash)}
+    is_known = crash.node in nodes or len(nodes) >= _NODES_KEPT
+    return not is_known and len(together) < _MOST_TOGETHER
+
+
+def _key(crash: CrashRecord) -> tuple[str, int]:
+    return crash.pod_uid, crash.start
+
+
+def _order(crash: CrashRecord) -> tuple[float, str, int]:
+    return crash.time_s, crash.pod_uid, crash.start
+
+
+def _what(crash: CrashRecord) -> tuple[str, int | None, int | None]:
+    return crash.fingerprint, crash.step, crash.epoch
+
+
+def _read(status: Status, restart_input: RestartInput) -> LogEvidence:
+    if status.verdict is None or status.cause is None or status.since_s is None:
+        return LogEvidence()
+    return _of(Fault(status.verdict, status.cause, status.since_s, status.culprit), restart_input)
+
+
+def _again(status: Status, restart_input: RestartInput) -> LogEvidence:
+    """Of the crash that is announced now, where it is not the one that the incident began with."""
+    verdict = _announced_again(status, restart_input)
+    if verdict is None:
+        return LogEvidence()
+    return _of(Fault(verdict.kind, verdict.cause, verdict.since_s, verdict.culprit), restart_input)
+
+
+def _announced_again(status: Status, restart_input: RestartInput) -> Verdict | None:
+    if restart_input.gang_verdict is None or status.since_s is None:
+        return None
+    verdict = restart_input.gang_verdict.verdict
+    return verdict if verdict.since_s > status.since_s else None
+
+
+def _of(fault: Fault, restart_input: RestartInput) -> LogEvidence:
+    nodes = {pod.pod.uid: pod.pod.node for pod in restart_input.pods}
+    return log_evidence.read(restart_input.reports, nodes, fault, restart_input.now_s)
+
+
+def why_hopeless(status: Status, earlier: Sequence[CrashRecord]) -> str | None:
+    """Why another restart of the job would end as the last one did; None while that is not known.
+
+    `earlier`: crashes of the same job in other incidents.
+    """
+    if status.verdict is not VerdictKind.CRASHED or not status.crashes:
+        return None
+    if status.failure in _NOT_THE_PROGRAM:
+        return None
+    last = status.crashes[-1]
+    before = (*earlier, *status.crashes[:-1])
+    first = next((record for record in before if _is_same(record, last)), None)
+    if first is None:
+        return None
+    place = f" at {last.place}" if last.place else ""
+    when = f"at step {last.step}" if last.step is not None else "while it starts"
+    text = f"the same traceback{place} {when} as before the restart ({last.fingerprint})"
+    return f"{text}: a bug of the program, no further restart"
+
+
+def awaits_logs(status: Status, earlier: Sequence[CrashRecord], now_s: float) -> bool:
+    """True while a job that crashed with a known traceback before has just crashed: its log may not be all read yet."""
+    raised = status.verdict is VerdictKind.CRASHED and status.cause in RAISED
+    if not raised or status.since_s is None or not earlier:
+        return False
+    return now_s - status.since_s < (CRASH_READ_S if status.crashes else CRASH_LOGS_S)
+
+
+def awaits_logs_again(
+    status: Status, earlier: Sequence[CrashRecord], restart_input: RestartInput
+) -> bool:
+    """The same of a crash that is announced while the job is being restarted; `earlier` as in `why_hopeless`."""
+    verdict = _announced_again(status, restart_input)
+    if verdict is None or verdict.kind is not VerdictKind.CRASHED or verdict.cause not in RAISED:
+        return False
+    known = (*earlier, *status.crashes)
+    if not known:
+        return False
+    read = _again(status, restart_input).crashes
+    is_there = any(_is_later_start(first, last) for first in known for last in read)
+    return restart_input.now_s - verdict.since_s < (CRASH_READ_S if is_there else CRASH_LOGS_S)
+
+
+def _is_same(first_record: CrashRecord, last_record: CrashRecord) -> bool:
+    if _what(first_record) != _what(last_record):
+        return False
+    if not _is_later_start(first_record, last_record):
+        return False
+    of_device = any(rule.startswith(_OF_DEVICES) for rule in last_record.rules)
+    if of_device and first_record.node == last_record.node:
+        return False
+    return last_record.step is not None or (_at_start(first_record) and _at_start(last_record))
+
+
+def _is_later_start(first_record: CrashRecord, last_record: CrashRecord) -> bool:
+    """True if the job was started again between two crashes: ranks that fail together are one crash."""
+    if first_record.pod_uid == last_record.pod_uid:
+        return last_record.start > first_record.start
+    return (
+        last_record.after_s is not None
+        and last_record.time_s - last_record.after_s > first_record.time_s
+    )
+
+
+def _at_start(crash: CrashRecord) -> bool:
+    return crash.after_s is not None and crash.after_s <= CRASH_AT_START_S

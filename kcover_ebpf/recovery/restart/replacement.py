@@ -1,0 +1,353 @@
+"""The steps that replace all pods of a gang: suspend the job, await the end of the old pods, let the job make new ones.
+
+Never a kill before the deletion is marked: it would be counted as a failure. Never a new pod before the
+old ones are gone: it would fail the job, or share a device with a rank that still lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from kcover_ebpf.api.fault_report import AckResult
+from kcover_ebpf.api.incident import Phase
+from kcover_ebpf.api.order import Verb
+from kcover_ebpf.model.verdict import Cause
+from kcover_ebpf.recovery.restart.context import (
+    Command,
+    Cordon,
+    Delete,
+    DeleteAll,
+    GangPod,
+    Suspension,
+    replace_method_of,
+)
+from kcover_ebpf.recovery.restart.machine import (
+    RestartContext,
+    Transition,
+    escalate,
+    fail,
+    preflight_of,
+)
+from kcover_ebpf.recovery.restart.methods import ReplaceMethod
+from kcover_ebpf.recovery.restart.steps import Step
+from kcover_ebpf.tunables.recovery import (
+    CALL_CHECKED_S,
+    DELETION_CHECKED_S,
+    GRACE_MARGIN_S,
+    JOB_CONTROLLER_ACTS_S,
+    JOB_CONTROLLER_S,
+    LARGE_GANG_PODS,
+    NEW_PODS_CHECKED_S,
+    ORDER_RENEWED_BEFORE_S,
+    PODS_PER_REQUEST,
+    REQUESTS_AT_ONCE,
+    SLOW_RESCHEDULE_S,
+    STUCK_CHECKED_S,
+)
+
+
+def suspend(context: RestartContext) -> Transition:
+    """Suspend the job; the annotation in the same request distinguishes ours from that of another client."""
+    top = context.world.top
+    if top is None or top.target is None:
+        return Transition(fail(context, "the job is gone"))
+    if top.ended:
+        return Transition(fail(context, f"the job ended by itself ({top.ended})"))
+    if top.target.suspended and top.target.suspended_by == context.mark:
+        return Transition(
+            context.go(
+                Step.TERMINATE, "replace: the job is suspended; waiting for its pods to be deleted"
+            )
+        )
+    if top.target.suspended:
+        who = top.target.suspended_by or "another client"
+        return Transition(fail(context, f"the job was suspended by {who}; it is left unchanged"))
+    return Transition(
+        calls=(Suspension(top.target, suspended=True), *_cordon(context)), wake_s=CALL_CHECKED_S
+    )
+
+
+def terminate(context: RestartContext) -> Transition:
+    """Wait until every pod is marked for deletion."""
+    live, marked = context.world.live, [pod for pod in context.world.pods if pod.is_leaving]
+    if _let_go(context):
+        return Transition(context.go(Step.RELEASE, "replace: another client resumed the job"))
+    if not live:
+        return _gone_next(context)
+    if context.elapsed_s >= JOB_CONTROLLER_S:
+        return Transition(
+            context.go(
+                Step.ABANDON, f"the controller of the job does not delete pod {live[0].pod.name}"
+            )
+        )
+    if len(live) + len(marked) > LARGE_GANG_PODS and marked:
+        return Transition(
+            calls=(DeleteAll(context.selector, shares(live)),), wake_s=DELETION_CHECKED_S
+        )
+    return Transition(wake_s=JOB_CONTROLLER_S - context.elapsed_s)
+
+
+def shares(pods: Sequence[GangPod]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """The pods in several parts, by the label that distinguishes most of them; empty where one request will do."""
+    wanted = min(len(pods) // PODS_PER_REQUEST, REQUESTS_AT_ONCE)
+    common = set.intersection(*(set(pod.pod.labels) for pod in pods)) if pods else set()
+    values = {label: sorted({pod.pod.labels[label] for pod in pods}) for label in sorted(common)}
+    label = max(values, key=lambda value: len(values[value]), default="")
+    wanted = min(wanted, len(values.get(label, ())))
+    if wanted < 2:
+        return ()
+    return tuple((label, tuple(values[label][part::wanted])) for part in range(wanted))
+
+
+def delete(context: RestartContext) -> Transition:
+    """Delete the pods of a kind that makes them again by itself."""
+    top = context.world.top
+    if top is None:
+        return Transition(fail(context, "the job was deleted"))
+    if top.ended:
+        return Transition(fail(context, f"the job ended by itself ({top.ended})"))
+    old = [pod for pod in context.world.live if context.is_old(pod)]
+    if not old:
+        return _gone_next(context)
+    method = replace_method_of(top)
+    if method is ReplaceMethod.COMMAND and top.version <= context.detail.version:
+        return Transition(
+            calls=(Command(_command_name(context), top.ref), *_cordon(context)),
+            wake_s=DELETION_CHECKED_S,
+        )
+    if method is ReplaceMethod.COMMAND and context.elapsed_s < JOB_CONTROLLER_ACTS_S:
+        return Transition(wake_s=JOB_CONTROLLER_ACTS_S - context.elapsed_s)
+    if method is ReplaceMethod.LEADER and top.method is not None and top.method.leader is not None:
+        key, value = top.method.leader
+        leaders = [pod for pod in old if pod.pod.labels.get(key) == value]
+        if leaders:
+            return Transition(
+                calls=(_delete(leaders, foreground=True), *_cordon(context)), wake_s=CALL_CHECKED_S
+            )
+        if context.elapsed_s < JOB_CONTROLLER_ACTS_S:
+            return Transition(wake_s=JOB_CONTROLLER_ACTS_S - context.elapsed_s)
+    return Transition(calls=(_delete(old), *_cordon(context)), wake_s=CALL_CHECKED_S)
+
+
+def _delete(pods: list[GangPod], foreground: bool = False) -> Delete:
+    named = tuple((pod.pod.name, pod.pod.uid) for pod in pods)
+    return Delete(named, grace_s=1, foreground=foreground)
+
+
+def _command_name(context: RestartContext) -> str:
+    return f"{context.name}-{context.action.attempt}"
+
+
+def _gone_next(context: RestartContext) -> Transition:
+    status = context.go(
+        Step.GONE, "replace: every old pod is marked for deletion; killing what is left of them"
+    )
+    return Transition(context.order(status, Verb.KILL_TERMINATING))
+
+
+def gone(context: RestartContext) -> Transition:
+    """Wait until no old pod is left."""
+    left = _left(context)
+    if not left:
+        return _up_again(context)
+    if _let_go(context):
+        return Transition(context.go(Step.RELEASE, "replace: another client resumed the job"))
+    fresh = [pod for pod in left if pod.is_live]
+    if fresh and context.world.top is not None and context.world.top.target is not None:
+        # a controller that was late made another pod before it saw the suspension
+        return Transition(
+            context.go(Step.TERMINATE, f"replace: pod {fresh[0].pod.name} was created late")
+        )
+    limit_s = context.detail.grace_s + GRACE_MARGIN_S
+    if context.elapsed_s >= limit_s:
+        return Transition(context.go(Step.STUCK, _why_left(context, left)))
+    order = context.status.order
+    if order is not None and context.world.now_s >= order.expires_s - ORDER_RENEWED_BEFORE_S:
+        # agents carry out an order once; one that was restarted meanwhile gets another
+        count = context.detail.renewed + 1
+        action = context.keep(replace(context.detail, renewed=count))
+        status = replace(context.status, action=action)
+        return Transition(context.order(status, Verb.KILL_TERMINATING, f"-{count}"))
+    wait_s = limit_s - context.elapsed_s
+    return Transition(wake_s=min(wait_s, 5.0))
+
+
+def stuck(context: RestartContext) -> Transition:
+    """Pods whose processes cannot be killed: cordon; delete by force only where the policy says so, and it is safe."""
+    left = _left(context)
+    if not left:
+        return _up_again(context)
+    calls: list[Cordon | Delete] = []
+    nodes = sorted({pod.pod.node for pod in _unkillable(context, left)})
+    if nodes:
+        calls.append(Cordon(tuple(nodes), "a process on this node cannot be killed"))
+    forced = [pod for pod in left if pod.is_leaving and _is_fenced(context, pod)]
+    if context.policy.force_delete and forced:
+        named = tuple((pod.pod.name, pod.pod.uid) for pod in forced)
+        calls.append(Delete(named, grace_s=0))
+    return Transition(calls=tuple(calls), wake_s=STUCK_CHECKED_S)
+
+
+def _unkillable(context: RestartContext, left: Sequence[GangPod]) -> list[GangPod]:
+    """Pods that still run although their kubelet, which answers, had all the time to end them."""
+    return [pod for pod in left if not pod.pod.ended and pod.pod.node in context.world.ready]
+
+
+def _is_fenced(context: RestartContext, pod: GangPod) -> bool:
+    """True if no rank of the pod can continue computing beside the one that takes its place.
+
+    Its kubelet answers and the agent there reports of this pod that none of its processes computes any more (what is in
+    state D with a SIGKILL pending does nothing), or the node is marked to be out of service. A node that is only out of
+    reach may run the rank for hours, and an order that was refused has killed nothing.
+    """
+    node, uid = pod.pod.node, pod.pod.uid
+    acked = any(
+        ack.result is AckResult.DONE
+        and uid in ack.pods
+        and context.is_of(ack.order, Verb.KILL_TERMINATING)
+        for seen in context.world.reports
+        for ack in seen.report.acks
+        if seen.report.node == node
+    )
+    return node in context.world.fenced or (
+        acked and node in context.world.ready & context.world.agents
+    )
+
+
+def _why_left(context: RestartContext, left: Sequence[GangPod]) -> str:
+    alive = _unkillable(context, left)
+    lost = [pod for pod in left if not pod.pod.ended and pod not in alive]
+    kept = [pod for pod in left if pod.pod.ended]
+    parts = []
+    if alive:
+        parts.append(
+            f"these pods cannot be terminated: {_names(alive)}; their processes may be stuck in the kernel (state D)"
+        )
+    if lost:
+        parts.append(
+            f"it is unknown whether these pods still run: {_names(lost)}; their nodes are not ready. If a machine is "
+            "powered off, declare it: kubectl taint node NAME node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+        )
+    if kept:
+        whose = sorted({name for pod in kept for name in pod.pod.finalizers})
+        why = f"kept by finalizers ({', '.join(whose[:4])})" if whose else "not removed yet"
+        parts.append(f"these pods have ended and are {why}: {_names(kept)}")
+    return "; ".join(parts)
+
+
+def _names(pods: Sequence[GangPod]) -> str:
+    return ", ".join(f"{pod.pod.name} on {pod.pod.node}" for pod in pods[:8])
+
+
+def pause(context: RestartContext) -> Transition:
+    """The pause that the policy wants between restarts of one job."""
+    if context.elapsed_s < context.detail.pause_s:
+        return Transition(wake_s=context.detail.pause_s - context.elapsed_s)
+    return Transition(context.go(Step.RELEASE, "replace: resuming the job"))
+
+
+def release(context: RestartContext) -> Transition:
+    """Let the job continue, if it is still suspended by us."""
+    top = context.world.top
+    if top is None:
+        return Transition(fail(context, "the job is gone"))
+    if top.target is not None and top.target.suspended_by == context.mark:
+        return Transition(calls=(Suspension(top.target, suspended=False),), wake_s=CALL_CHECKED_S)
+    return Transition(
+        context.go(Step.RETURN, "replace: the job is resumed; waiting for its new pods")
+    )
+
+
+def back(context: RestartContext) -> Transition:
+    """Wait until as many new pods run as there were."""
+    top = context.world.top
+    if top is None:
+        return Transition(fail(context, "the job is gone"))
+    if top.ended:
+        return Transition(fail(context, f"the job is {top.ended}"))
+    new = [
+        pod
+        for pod in context.world.live
+        if context.detail.before_s is None or not context.is_old(pod)
+    ]
+    ready = [pod for pod in new if pod.pod.ready]
+    if len(ready) == len(new) and len(new) >= max(1, context.detail.pods):
+        detail = replace(context.detail, returned_s=context.world.now_s)
+        return Transition(
+            context.go(
+                Step.PROGRESS,
+                "replace: all pods are running again",
+                Phase.RECOVERING,
+                detail,
+            )
+        )
+    waiting = preflight_of(context.world)
+    if waiting is not None and waiting.pod_uid in {pod.pod.uid for pod in new}:
+        return Transition(escalate(context, f"node {waiting.node} also failed its preflight"))
+    if context.elapsed_s >= SLOW_RESCHEDULE_S and not context.detail.is_slow:
+        text = f"replace: {len(ready)} of {context.detail.pods} pods are running after {SLOW_RESCHEDULE_S:.0f} s"
+        return Transition(
+            context.go(Step.RETURN, text, detail=replace(context.detail, is_slow=True))
+        )
+    return Transition(wake_s=NEW_PODS_CHECKED_S)
+
+
+def abandon(context: RestartContext) -> Transition:
+    """The job's own controller does not work: give the job back as it was."""
+    top = context.world.top
+    if top is not None and top.target is not None and top.target.suspended_by == context.mark:
+        return Transition(calls=(Suspension(top.target, suspended=False),), wake_s=CALL_CHECKED_S)
+    return Transition(fail(context, f"the job could not be replaced: {context.status.message}"))
+
+
+def final_stop(context: RestartContext) -> Transition:
+    """A job that crashes again and again under a rule that restarts it for ever: suspend it for good, and say so."""
+    top = context.world.top
+    if top is None or top.ended:
+        return Transition(fail(context, f"the job is {top.ended if top else 'gone'}"))
+    if top.target is None:
+        return Transition(fail(context, f"{context.action.reason}; this kind cannot be suspended"))
+    if top.target.suspended:
+        return Transition(
+            fail(
+                context,
+                f"{context.action.reason}; the job stays suspended until it is resumed by hand",
+            )
+        )
+    return Transition(calls=(Suspension(top.target, suspended=True),), wake_s=CALL_CHECKED_S)
+
+
+def _up_again(context: RestartContext) -> Transition:
+    top = context.world.top
+    if top is None or top.target is None:
+        return Transition(
+            context.go(Step.RETURN, "replace: the old pods are gone; waiting for new ones")
+        )
+    if context.detail.pause_s > 0:
+        text = f"replace: the old pods are gone; pausing for {context.detail.pause_s:g} s"
+        return Transition(context.go(Step.PAUSE, text))
+    return Transition(context.go(Step.RELEASE, "replace: the old pods are gone; resuming the job"))
+
+
+def _left(context: RestartContext) -> list[GangPod]:
+    suspendable = context.world.top is not None and context.world.top.target is not None
+    pods = context.world.pods
+    if suspendable:
+        return [pod for pod in pods if pod.is_leaving or pod.is_live]
+    return [pod for pod in pods if context.is_old(pod) and (pod.is_leaving or pod.is_live)]
+
+
+def _let_go(context: RestartContext) -> bool:
+    """True if another client resumed the job that we had suspended."""
+    target = context.world.top.target if context.world.top is not None else None
+    return target is not None and not target.suspended
+
+
+def _cordon(context: RestartContext) -> tuple[Cordon, ...]:
+    node = context.detail.elsewhere
+    if not node:
+        return ()
+    if context.status.cause is Cause.PREFLIGHT:
+        return (Cordon((node,), "a job was not started there: the node failed its preflight"),)
+    return (Cordon((node,), "two restarts of a job made no progress with this node"),)

@@ -1,0 +1,204 @@
+"""The steps of a restart: which follows which and why, and what an incident remembers between them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import Any
+
+
+class Step(Enum):
+    """What a restart waits for; the word is `status.action.step` of an Incident."""
+
+    STOP = "Stop"
+    KILL = "Kill"
+    RESUME = "Resume"
+    SETTLE = "Settle"
+    SUSPEND = "Suspend"
+    TERMINATE = "Terminate"
+    DELETE = "Delete"
+    GONE = "Gone"
+    STUCK = "Stuck"
+    PAUSE = "Pause"
+    RELEASE = "Release"
+    RETURN = "Return"
+    PROGRESS = "Progress"
+    ABANDON = "Abandon"
+    FINAL_STOP = "FinalStop"
+    DONE = "Done"
+    FAILED = "Failed"
+
+
+def step_of(word: str) -> Step | None:
+    """The step of an action; None for one that another version of the controller wrote."""
+    return next((step for step in Step if step.value == word), None)
+
+
+_OTHER_METHOD: Mapping[Step, str] = {
+    Step.SUSPEND: "this did not help, and the job has a switch: replace all pods",
+    Step.DELETE: "this did not help, and the job has no switch: replace all pods",
+    Step.FAILED: "no other restart method is left",
+}
+_NEW_PODS: Mapping[Step, str] = {
+    Step.RETURN: "the old pods are gone, and the kind creates new ones by itself",
+    Step.PAUSE: "the old pods are gone, and the policy wants a pause",
+    Step.RELEASE: "the old pods are gone",
+}
+TRANSITIONS: Mapping[Step | None, Mapping[Step, str]] = {
+    None: {
+        Step.STOP: "every pod can restart in place",
+        Step.SUSPEND: "replace, with the switch of the job",
+        Step.DELETE: "replace, without a switch",
+        Step.SETTLE: "the kubelets are restarting a gang that crashed",
+        Step.FINAL_STOP: "the job would crash for ever: its budget is used up, or its program fails in the same place",
+        Step.DONE: "the ranks make progress after a step of another version",
+        Step.FAILED: "the step is one of another version",
+    },
+    Step.STOP: {
+        Step.KILL: "every node has stopped its ranks",
+        Step.RESUME: "a node refused or did not answer, or the gang changed",
+    },
+    Step.RESUME: _OTHER_METHOD,
+    Step.KILL: {Step.PROGRESS: "every pod has restarted in place", **_OTHER_METHOD},
+    Step.SETTLE: {
+        Step.PROGRESS: "the kubelets restarted every pod",
+        Step.FINAL_STOP: "the program failed in the same place, and its kubelets would restart it for ever",
+        Step.STOP: "some pods did not restart with the others",
+        **_OTHER_METHOD,
+    },
+    Step.SUSPEND: {
+        Step.TERMINATE: "the job is suspended by us",
+        Step.FAILED: "the job is gone or over, or another client suspended it",
+    },
+    Step.TERMINATE: {
+        Step.GONE: "every pod is marked for deletion",
+        Step.RELEASE: "another client resumed the job",
+        Step.ABANDON: "the job's own controller deletes nothing",
+    },
+    Step.DELETE: {
+        Step.GONE: "every old pod is marked for deletion",
+        Step.FAILED: "the job is gone or over",
+    },
+    Step.GONE: {
+        **_NEW_PODS,
+        Step.TERMINATE: "the job's controller created a pod late",
+        Step.STUCK: "a pod is left after its grace period",
+    },
+    Step.STUCK: _NEW_PODS,
+    Step.PAUSE: {Step.RELEASE: "the pause is over"},
+    Step.RELEASE: {
+        Step.RETURN: "the job is resumed",
+        Step.FAILED: "the job is gone",
+    },
+    Step.RETURN: {
+        Step.FINAL_STOP: "the program failed in the same place, and its kubelets would restart it for ever",
+        Step.PROGRESS: "as many new pods run as there were",
+        Step.RETURN: "it takes long, which is reported once",
+        Step.SUSPEND: "a new pod waits on a bad node, and the job has a switch: replace all pods elsewhere",
+        Step.DELETE: "a new pod waits on a bad node, and the job has no switch: replace all pods elsewhere",
+        Step.FAILED: "the job is gone or over",
+    },
+    Step.ABANDON: {Step.FAILED: "the job is resumed as it was"},
+    Step.FINAL_STOP: {Step.FAILED: "the job is suspended for good, or cannot be"},
+    Step.PROGRESS: {
+        Step.DONE: "the ranks make progress",
+        Step.FINAL_STOP: "the program failed in the same place, and its kubelets would restart it for ever",
+        **_OTHER_METHOD,
+    },
+}
+"""From None: nothing was done yet, or another version wrote the step. DONE and FAILED are ends.
+
+`RestartContext.word_of` admits nothing else.
+"""
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.6f}"
+
+
+def _flag(value: bool) -> str:
+    return "1" if value else ""
+
+
+@dataclass(frozen=True, slots=True)
+class RestartDetail:
+    """What one attempt at a restart remembers; written as text, by key, into `status.action.detail`."""
+
+    pods: int = 0
+    """So many there were."""
+    before_s: float | None = None
+    """Unix seconds: pods created from then on are of the next start; None: after all that are there now."""
+    restarts: str = ""
+    """Restart counts before the kill (`machine.baseline`)."""
+    grace_s: float = 30.0
+    """Longest grace period of its pods."""
+    pause_s: float = 0.0
+    """Pause that the policy wants before the job is resumed."""
+    elsewhere: str = ""
+    """Node that the new pods are to avoid; empty for none."""
+    version: int = 0
+    """Volcano's count of restarts before ours."""
+    why: str = ""
+    """Why the stop was taken back."""
+    returned_s: float = 0.0
+    """Unix seconds: all pods were running again."""
+    crashed_s: float = 0.0
+    """Unix seconds of the crash after which the kubelets restart the gang."""
+    renewed: int = 0
+    """Times that the order to kill was given anew."""
+    is_slow: bool = False
+    """It was reported that the new pods take long."""
+
+    @classmethod
+    def read(cls, words: Mapping[str, str]) -> RestartDetail:
+        """The detail of an action; keys of other versions are passed over."""
+        values = {name: FORMS[name] for name in cls.__dataclass_fields__}
+        return cls(
+            **{
+                name: form.read(words[form.key])
+                for name, form in values.items()
+                if form.key in words
+            }
+        )
+
+    def words(self) -> dict[str, str]:
+        """What differs from the defaults, as text."""
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        defaults = {field.name: field.default for field in fields(self)}
+        return {
+            FORMS[name].key: FORMS[name].write(value)[:_MOST_TEXT]
+            for name, value in found.items()
+            if value != defaults[name]
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How one field is written: its key, and both ways between text and value."""
+
+    key: str
+    read: Callable[[str], Any]
+    write: Callable[[Any], str]
+
+
+def _whole(text: str) -> int:
+    return int(float(text))
+
+
+_MOST_TEXT = 1024
+FORMS: Mapping[str, Form] = {
+    "pods": Form("pods", _whole, str),
+    "before_s": Form("before", float, _seconds),
+    "restarts": Form("restarts", str, str),
+    "grace_s": Form("grace", float, "{:g}".format),
+    "pause_s": Form("pause", float, "{:g}".format),
+    "elsewhere": Form("elsewhere", str, str),
+    "version": Form("version", _whole, str),
+    "why": Form("why", str, str),
+    "returned_s": Form("returned", float, _seconds),
+    "crashed_s": Form("crashed", float, _seconds),
+    "renewed": Form("renewed", _whole, str),
+    "is_slow": Form("slow", bool, _flag),
+}
+"""Keys and texts are read by controllers of other versions: they stay as they are."""

@@ -1,0 +1,1 @@
+"""Traces of a gang's nodes, joined to one."""

@@ -1,0 +1,63 @@
+"""What the controller says of a job that it watches: the verdict of the job's open Incident. Pure."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from kcover_ebpf.api.incident import Incident, Phase, Status, incident_of
+from kcover_ebpf.api.job_kinds import Gang
+from kcover_ebpf.errors import ObjectError
+from kcover_ebpf.gang.gang_input import GangVerdict
+from kcover_ebpf.gang.gang_snapshot import ReceivedReport
+from kcover_ebpf.model.verdict import Verdict
+from kcover_ebpf.recovery import closing
+
+
+def verdict_in(
+    listed: Iterable[Mapping[str, Any]], gang: Gang, seen: Sequence[ReceivedReport], now_s: float
+) -> GangVerdict | None:
+    """The verdict of the Incident that is open; None if the job has none.
+
+    `listed`: the Incidents of its namespace; `seen`: what its nodes reported; `now_s`: unix seconds.
+    """
+    fresh = [received for received in seen if not received.is_stale(now_s)]
+    found = []
+    for raw in listed:
+        with contextlib.suppress(ObjectError):
+            incident = incident_of(raw)
+            status = incident.status
+            if incident.gang == gang.id and status is not None and _is_open(status, fresh):
+                found.append((not status.phase.is_over, status.last_s, incident, status))
+    if not found:
+        return None
+    *_, incident, status = max(found, key=lambda pair: pair[:2])
+    return _verdict(incident, status, f"{gang.namespace}/{gang.name}", now_s)
+
+
+def _is_open(status: Status, fresh: Sequence[ReceivedReport]) -> bool:
+    # of a job that is being started again, another attempt runs by now than the one that the Incident is about
+    if status.is_closed or status.phase is Phase.RECOVERING:
+        return False
+    # the controller closes it for the same reason, but not at once
+    return not fresh or closing.why_calm(status, fresh) is None
+
+
+def _verdict(incident: Incident, status: Status, job: str, now_s: float) -> GangVerdict | None:
+    if status.verdict is None or status.cause is None:
+        return None
+    verdict = Verdict(
+        kind=status.verdict,
+        cause=status.cause,
+        time_s=now_s,
+        since_s=now_s if status.since_s is None else status.since_s,
+        job=job,
+        incident=incident.name,
+        culprit=status.culprit,
+        evidence=status.evidence,
+        victims=status.victims,
+        deadline_s=status.deadline_s,
+        unobserved=status.unobserved,
+    )
+    return GangVerdict(verdict)

@@ -1,0 +1,1 @@
+"""What tests and benches share: a Kubernetes on one machine, jobs, faults."""

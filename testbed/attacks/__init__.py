@@ -1,0 +1,1 @@
+"""A tenant's pods that attack the installed chart, and what they cost."""

@@ -1,0 +1,1 @@
+"""What tests and benches do with a cluster: jobs, agents, nodes, restarts."""

@@ -1,0 +1,68 @@
+"""The real agents of all nodes, on this host: the test bed's nodes share its processes and control groups."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from testbed.driver.cluster import ROOT, Cluster, home
+
+
+@dataclass
+class Agent:
+    """One agent; it may be killed and started again."""
+
+    node: str
+    folder: Path
+    kubeconfig: Path
+    namespace: str
+    """Where its report about the node lies."""
+    process: subprocess.Popen[bytes] | None = None
+    options: Sequence[str] = ()
+
+    def start(self) -> None:
+        """Run it."""
+        state = self.folder / self.node
+        command = [
+            str(Path(sys.executable).with_name("kcover-ebpf")), "agent", f"--node={self.node}",
+            f"--state-dir={state}", f"--namespace={self.namespace}",
+            f"--kubeconfig={self.kubeconfig}", *self.options,
+        ]  # fmt: skip
+        with open(self.folder / f"{self.node}.log", "ab") as log:
+            self.process = subprocess.Popen(command, stderr=log, cwd=ROOT)
+
+    def kill(self) -> None:
+        """As a crash would."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    @property
+    def said(self) -> str:
+        """Its log."""
+        return (self.folder / f"{self.node}.log").read_text()
+
+
+@contextmanager
+def running(
+    cluster: Cluster,
+    folder: Path,
+    kubeconfig: Path | None = None,
+    options: Sequence[str] = (),
+) -> Iterator[dict[str, Agent]]:
+    """An agent for each node of the cluster, by the node's name, as long as the block lasts."""
+    agents, namespace = {}, home(cluster)
+    try:
+        for node in cluster.get("nodes"):
+            name = node["metadata"]["name"]
+            config = kubeconfig or cluster.kubeconfig
+            agents[name] = Agent(name, folder, config, namespace, options=options)
+            agents[name].start()
+        yield agents
+    finally:
+        for agent in agents.values():
+            agent.kill()

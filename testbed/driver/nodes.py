@@ -1,0 +1,120 @@
+"""Nodes of the cluster under test: which are cordoned, and what lies behind one that is on this host."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kcover_ebpf.controller.node_reconciler import release
+from kcover_ebpf.kube.client import connect
+from kcover_ebpf.recovery.nodes.node_plan import view_of
+from testbed.driver.cluster import Cluster, ClusterError, Namespace
+
+
+def cordoned_nodes(cluster: Cluster) -> set[str]:
+    """Nodes that a controller of ours keeps new pods off."""
+    return {node.name for node in map(view_of, cluster.get("nodes")) if node.ours}
+
+
+def uncordon(cluster: Cluster, name: str) -> None:
+    """Take back what our controller did to a node, whether or not it runs."""
+    (raw,) = cluster.get("nodes", name)
+    release(connect(str(cluster.kubeconfig)), view_of(raw))
+
+
+def events_of(cluster: Cluster, node: str) -> set[str]:
+    """The reasons of the Events about a node."""
+    events = cluster.get("events", "--all-namespaces", "--field-selector=involvedObject.kind=Node")
+    return {event["reason"] for event in events if event["involvedObject"]["name"] == node}
+
+
+@contextmanager
+def all_uncordoned(cluster: Cluster) -> Iterator[None]:
+    """Nodes that a test's controller cordons are uncordoned at the end: the next test needs all of them."""
+    out = cordoned_nodes(cluster)
+    try:
+        yield
+    finally:
+        for node in cordoned_nodes(cluster) - out:
+            uncordon(cluster, node)
+
+
+def inside(cluster: Cluster, node: str, *command: str) -> str:
+    """Run a command in the mounts of a node of the test bed, which are those of its kubelet; its output."""
+    done = subprocess.run(
+        ["nsenter", f"--target={_kubelet(cluster, node)}", "--mount", *command],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise ClusterError(f"{node}: {' '.join(command)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+@contextmanager
+def still(cluster: Cluster, node: str) -> Iterator[None]:
+    """The kubelet of a node of the test bed is stopped, and so leaves the node's status as it is.
+
+    After 40 s the node is not ready any more.
+    """
+    pid = _kubelet(cluster, node)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+_ONE_DISK = threading.Lock()
+"""A test that freezes a node's disk has the node cordoned: the jobs of other scenarios need the other nodes."""
+
+
+@contextmanager
+def disk(namespace: Namespace) -> Iterator[tuple[str, str]]:
+    """(node, folder): a file system on one node that can be frozen; it is let go before the end."""
+    cluster = namespace.cluster
+    with _ONE_DISK:
+        node = min(entry["metadata"]["name"] for entry in cluster.get("nodes"))
+        yield from _disk(namespace, node, f"/var/{namespace.name}")
+
+
+def _disk(namespace: Namespace, node: str, folder: str) -> Iterator[tuple[str, str]]:
+    cluster = namespace.cluster
+    inside(cluster, node, "mkdir", folder)
+    inside(cluster, node, "truncate", "--size=64M", f"{folder}.img")
+    inside(cluster, node, "mkfs.ext4", "-q", f"{folder}.img")
+    inside(cluster, node, "mount", "-o", "loop", f"{folder}.img", folder)
+    try:
+        yield node, folder
+    finally:
+        thaw(cluster, node, folder)
+        namespace.ctl("delete", "jobs", "--all", "--cascade=foreground", "--timeout=60s")
+        inside(cluster, node, "umount", folder)
+        inside(cluster, node, "rm", f"{folder}.img")
+
+
+def thaw(cluster: Cluster, node: str, folder: str) -> None:
+    try:
+        inside(cluster, node, "fsfreeze", "--unfreeze", folder)
+    except ClusterError as error:
+        if "Invalid argument" not in str(error):  # it is not frozen any more
+            raise
+
+
+def _kubelet(cluster: Cluster, node: str) -> int:
+    program = os.fsencode(cluster.kubeconfig.parent / "bin/kubelet")
+    wanted = f"--hostname-override={node}".encode()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if words[0] == program and wanted in words:
+            return int(folder.name)
+    raise ClusterError(f"the kubelet of {node} does not run on this host")

@@ -1,0 +1,1 @@
+"""Programs that fail as ranks and drivers do."""

@@ -1,0 +1,1 @@
+"""Kernels and root file systems of virtual machines."""

@@ -1,0 +1,338 @@
+"""`kubectl kcover` against a server that keeps a few objects: what it prints, changes and refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kcover_ebpf.api import rfc3339
+from kcover_ebpf.api.incident import (
+    FailureClass,
+    Incident,
+    JobRef,
+    Lost,
+    Phase,
+    Status,
+    object_of,
+    status_of,
+)
+from kcover_ebpf.cli import kubectl
+from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.recovery.nodes.node_plan import CLEARED, CORDONED, CORDONED_BY
+from tests.unit.fake_api_server import Answer, Request, serving
+from tests.unit.kubeconfigs import kubeconfig
+
+GROUP = "/apis/kcover.io/v1alpha1"
+STATUS = Status(
+    Phase.OPEN,
+    verdict=VerdictKind.HUNG,
+    cause=Cause.STOPPED,
+    failure=FailureClass.STORAGE,
+    culprit=Culprit(rank=2, pid=77, pod="llm-2", node="n7"),
+    evidence=(Evidence(EvidenceKind.PEERS, "all other ranks wait"),),
+    unobserved=("node n9: no report",),
+    deadline_s=1_800_000_000.0,
+    lost=Lost(detect_s=2.5, decide_s=0.1),
+)
+
+
+def incident(namespace: str, name: str, age_s: float) -> dict[str, Any]:
+    reported = STATUS.enter(Phase.OPEN, 1_700_000_000.0, "seen")
+    reported = reported.enter(
+        Phase.DECIDED, 1_700_000_001.5, "HUNG stopped, rank 2 in pod llm-2 on n7"
+    )
+    job = JobRef("PyTorchJob", "llm", "uid", "kubeflow.org/v1")
+    raw = object_of(Incident(namespace, name, job, {"k": "v"})) | {"status": status_of(reported)}
+    made_s = rfc3339.from_text("2026-01-01T00:00:00Z") - age_s
+    raw["metadata"]["creationTimestamp"] = rfc3339.to_text(made_s)[:19] + "Z"
+    return raw
+
+
+@dataclass
+class FakeCluster:
+    """Objects by path; a PATCH of what is there merges the top level of `spec` and the metadata, and annotations."""
+
+    objects: dict[str, dict[str, Any]] = field(default_factory=dict)
+    refuse: int = 0
+    raw: dict[str, Any] | None = None
+
+    def put(self, namespace: str, name: str, age_s: float = 0.0) -> None:
+        path = f"{GROUP}/namespaces/{namespace}/incidents/{name}"
+        self.objects[path] = incident(namespace, name, age_s)
+
+    def answer(self, request: Request) -> Answer:
+        if self.refuse:
+            return Answer(self.refuse, {"message": "no, because"})
+        if self.raw is not None:
+            return Answer(body=self.raw)
+        if request.method == "POST":
+            self.objects[f"{request.path}/{request.body['metadata']['name']}"] = request.body
+            return Answer(201, request.body)
+        if request.path.endswith("/incidents"):
+            kept = [
+                object_ for path, object_ in self.objects.items() if self._is_in(request.path, path)
+            ]
+            return Answer(body={"items": kept})
+        found = self.objects.get(request.path)
+        if found is None:
+            return Answer(404, {"message": "not found"})
+        if request.method == "PATCH":
+            notes = (found.get("metadata") or {}).get("annotations") or {}
+            for part in ("spec", "metadata"):
+                found.setdefault(part, {}).update(request.body.get(part, {}))
+            if notes:
+                found["metadata"]["annotations"] = notes | found["metadata"]["annotations"]
+        return Answer(body=found)
+
+    @staticmethod
+    def _is_in(collection: str, path: str) -> bool:
+        everywhere = collection == f"{GROUP}/incidents"
+        return path.startswith(f"{collection}/") or (everywhere and "/incidents/" in path)
+
+
+@dataclass
+class Plugin:
+    cluster: FakeCluster
+    config: str
+    capsys: pytest.CaptureFixture[str]
+
+    def __call__(self, *arguments: str) -> tuple[int, str, str]:
+        code = kubectl.main([*arguments, "--kubeconfig", self.config])
+        out, err = self.capsys.readouterr()
+        return code, out, err
+
+    def fails(self, *arguments: str) -> tuple[int, str]:
+        code, out, err = self(*arguments)
+        assert out == ""
+        assert err.startswith("kubectl kcover: ")
+        assert err.count("\n") == 1
+        assert "Traceback" not in err
+        return code, err
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Plugin]:
+    cluster = FakeCluster()
+    with serving(cluster.answer) as server:
+        yield Plugin(cluster, kubeconfig(tmp_path, server.url), capsys)
+
+
+def test_kubectl__a_list_has_a_line_for_each_incident_the_newest_last(plugin: Plugin) -> None:
+    plugin.cluster.put("default", "llm-b", age_s=10.0)
+    plugin.cluster.put("default", "llm-a", age_s=900.0)
+    plugin.cluster.put("other", "llm-c")
+    code, out, _ = plugin("list")
+    head, first, second = out.splitlines()
+    assert code == 0
+    assert head.split() == list(kubectl._COLUMNS)
+    assert first.split()[:7] == ["llm", "PyTorchJob", "HUNG", "llm-2", "n7", "stopped", "Decided"]
+    assert (first.split()[-1], second.split()[-1]) == ("llm-a", "llm-b")
+
+
+def test_kubectl__a_list_of_all_namespaces_names_them(plugin: Plugin) -> None:
+    plugin.cluster.put("ml", "llm-a")
+    plugin.cluster.put("other", "llm-c")
+    out = plugin("list", "-A")[1].splitlines()
+    assert [line.split()[0] for line in out] == ["NAMESPACE", "ml", "other"]
+
+
+def test_kubectl__a_list_of_nothing_says_so(plugin: Plugin) -> None:
+    assert plugin("list", "-n", "empty") == (0, "no incidents in namespace empty\n", "")
+
+
+def test_kubectl__a_list_as_json_is_what_the_server_has(plugin: Plugin) -> None:
+    plugin.cluster.put("default", "llm-a")
+    found = json.loads(plugin("list", "-o", "json")[1])
+    assert [item["metadata"]["name"] for item in found["items"]] == ["llm-a"]
+
+
+def test_kubectl__an_incident_is_explained(plugin: Plugin) -> None:
+    plugin.cluster.put("ml", "llm-a")
+    code, out, _ = plugin("explain", "llm-a", "-n", "ml")
+    assert code == 0
+    assert out.splitlines() == [
+        "PyTorchJob ml/llm",
+        "  Decided: HUNG stopped, rank 2 in pod llm-2 on n7",
+        "  culprit: rank 2, pod llm-2, node n7, pid 77",
+        "  class: storage",
+        "  the framework would have given up at 2027-01-15T08:00:00Z",
+        "  why:",
+        "    [peers] all other ranks wait",
+        "  not observed:",
+        "    node n9: no report",
+        "  what happened:",
+        "        +0.0 s  Open          seen",
+        "        +1.5 s  Decided       HUNG stopped, rank 2 in pod llm-2 on n7",
+        "  time lost: 2.6 s",
+    ]
+
+
+def test_kubectl__an_incident_without_a_status_is_explained(plugin: Plugin) -> None:
+    plugin.cluster.put("default", "new")
+    del plugin.cluster.objects[f"{GROUP}/namespaces/default/incidents/new"]["status"]
+    assert plugin("explain", "new")[1].splitlines()[1] == "no decision yet"
+
+
+def test_kubectl__an_approval_is_written_into_the_spec_alone(plugin: Plugin) -> None:
+    plugin.cluster.put("default", "llm-a")
+    assert plugin("approve", "llm-a") == (0, "incident llm-a approved\n", "")
+    spec = plugin.cluster.objects[f"{GROUP}/namespaces/default/incidents/llm-a"]["spec"]
+    assert spec["approved"] is True
+
+
+def test_kubectl__a_dry_run_is_switched_on_and_off(plugin: Plugin) -> None:
+    path = f"{GROUP}/namespaces/default/faultpolicies/careful"
+    assert plugin("dry-run", "careful", "on")[:2] == (0, "FaultPolicy careful: dry run on\n")
+    assert plugin.cluster.objects[path]["spec"] == {"dryRun": True}, (
+        "it is made where there is none"
+    )
+    assert plugin("dry-run", "careful", "off")[0] == 0
+    assert plugin.cluster.objects[path]["spec"] == {"dryRun": False}
+
+
+def test_from_text__a_node_is_declared_well(plugin: Plugin) -> None:
+    plugin.cluster.objects["/api/v1/nodes/n7"] = {"metadata": {}}
+    code, out, _ = plugin("uncordon", "n7")
+    assert (code, out) == (0, "node n7 marked healthy; the controller will uncordon it\n")
+    reported = plugin.cluster.objects["/api/v1/nodes/n7"]["metadata"]["annotations"][CLEARED]
+    rfc3339.from_text(reported)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "words"),
+    [
+        ({}, "it stays cordoned, because others cordoned it: kubectl uncordon n7\n"),
+        ({CORDONED: "x"}, "the controller will uncordon it\n"),
+        ({CORDONED: "x", CORDONED_BY: "others"}, "others cordoned it: kubectl uncordon n7\n"),
+    ],
+)
+def test_from_text__a_cordon_of_others_is_left_to_them(
+    plugin: Plugin, annotations: dict[str, str], words: str
+) -> None:
+    raw = {"metadata": {"annotations": annotations}, "spec": {"unschedulable": True}}
+    plugin.cluster.objects["/api/v1/nodes/n7"] = raw
+    code, out, _ = plugin("uncordon", "n7")
+    assert code == 0
+    assert out.startswith("node n7 marked healthy; ")
+    assert out.endswith(words)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["explain", "none"], "no incident none in namespace default; see kubectl kcover list -A"),
+        (["approve", "none", "-n", "ml"], "no incident none in namespace ml"),
+        (["dry-run", "none", "off"], "no FaultPolicy none in namespace default"),
+        (["uncordon", "none"], "no node none; see kubectl get nodes"),
+        (["explain", ""], "is not a valid object name"),
+        (["explain", "../nodes"], "is not a valid object name"),
+        (["approve", "a/status"], "is not a valid object name"),
+        (["list", "-n", "Not A Namespace"], "is not a valid object name"),
+        (["dry-run", "p", "maybe"], "'maybe' is not one of"),
+        (["list", "-o", "yaml"], "'yaml' is not one of"),
+        (["explain"], "Missing argument 'INCIDENT'"),
+        (["lst"], "No such command 'lst'"),
+    ],
+)
+def test_main__bad_input_is_one_line_and_2(
+    plugin: Plugin, arguments: list[str], words: str
+) -> None:
+    code, err = plugin.fails(*arguments) if arguments != ["lst"] else _bare(plugin, "lst")
+    assert code == 2
+    assert words in err
+
+
+def _bare(plugin: Plugin, *arguments: str) -> tuple[int, str]:
+    code = kubectl.main(list(arguments))
+    return code, plugin.capsys.readouterr().err
+
+
+def test_kubectl__a_cluster_that_cannot_be_reached_is_one_line_and_3(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nowhere = Plugin(FakeCluster(), kubeconfig(tmp_path, "http://127.0.0.1:1"), capsys)
+    code, err = nowhere.fails("list")
+    assert code == 3
+    assert "the API server does not answer: GET /apis/kcover.io" in err
+
+
+def test_kubectl__a_cluster_without_kcover_is_one_line_and_3(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(lambda _: Answer(404, {"message": "page not found"})) as server:
+        code, err = Plugin(FakeCluster(), kubeconfig(tmp_path, server.url), capsys).fails(
+            "list", "-A"
+        )
+    assert code == 3
+    assert "is kcover-ebpf installed?" in err
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (None, "no kubeconfig"),
+        ("{", "cannot use the kubeconfig"),
+        ("", "cannot use the kubeconfig"),
+    ],
+    ids=["missing", "not yaml", "empty"],
+)
+def test_kubectl__a_kubeconfig_that_is_none_is_one_line_and_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], config: str | None, words: str
+) -> None:
+    path = tmp_path / "config"
+    if config is not None:
+        path.write_text(config)
+    code, err = Plugin(FakeCluster(), str(path), capsys).fails("list")
+    assert code == 2
+    assert words in err
+
+
+def test_kubectl__a_right_that_is_missing_is_named(plugin: Plugin) -> None:
+    plugin.cluster.refuse = 403
+    code, err = plugin.fails("approve", "llm-a")
+    assert code == 1
+    assert "not allowed: GET" in err
+    assert "no, because" in err
+
+
+def test_kubectl__an_object_of_another_version_is_one_line(plugin: Plugin) -> None:
+    plugin.cluster.raw = {"metadata": {"name": "x"}, "spec": {"job": "a string"}}
+    code, err = plugin.fails("explain", "x")
+    assert code == 1
+    assert "spec.job: expected an object" in err
+    assert "newer version" in err
+
+
+def test_kubectl__an_unforeseen_error_is_one_line_and_70(
+    plugin: Plugin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugin.cluster.put("default", "llm-a")
+
+    def broken(*_: object) -> str:
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.setattr(kubectl, "_row", broken)
+    code, err = plugin.fails("list")
+    assert code == 70
+    assert "internal error, please report it: ZeroDivisionError: oh at test_kubectl.py:" in err
+
+
+def test_kubectl__names_that_a_job_gave_itself_command_no_terminal(plugin: Plugin) -> None:
+    plugin.cluster.put("default", "llm-a")
+    (raw,) = plugin.cluster.objects.values()
+    bell = "thread \x1b]0;owned\x07\nllm/fake: Recovered"
+    raw["status"]["message"] = bell
+    raw["status"]["evidence"][0]["text"] = bell
+    raw["status"]["unobserved"] = [bell]
+    raw["status"]["timeline"][0]["text"] = bell
+    raw["status"]["culprit"]["pod"] = bell
+    for command in (("explain", "llm-a"), ("list",)):
+        out = plugin(*command)[1]
+        assert all(char.isprintable() or char == "\n" for char in out)
+        assert "\nllm/fake" not in out
+        assert "owned" in out

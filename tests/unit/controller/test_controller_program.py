@@ -1,0 +1,53 @@
+"""The controller as a program: what /healthz says of its threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kcover_ebpf.controller.main import Controller, ControllerOptions
+from kcover_ebpf.errors import Unreachable
+from kcover_ebpf.kube.reflector import Reflector
+
+
+class FakeSilentSession:
+    """A session whose API server does not answer; nothing is asked here."""
+
+    def hurried(self, _: float) -> FakeSilentSession:
+        return self
+
+    def _no(self, *_: object) -> dict[str, Any]:
+        raise Unreachable("no answer")
+
+    get = list = create = replace = merge_patch = delete = stream = _no
+
+
+PARTS: dict[str, Callable[[Controller, threading.Thread], None]] = {
+    "watch": lambda program, dead: setattr(program._watches[0], "thread", dead),
+    "pods": lambda program, dead: setattr(_pods(program), "thread", dead),
+    "worker": lambda program, dead: program._workers.append(dead),
+    "archive": lambda program, dead: setattr(program._archive, "thread", dead),
+    "events": lambda program, dead: setattr(program._story._events, "thread", dead),
+    "lease": lambda program, dead: setattr(program._elector, "thread", dead),
+}
+
+
+def _pods(controller: Controller) -> Reflector:
+    return next(iter(controller._gangs._shared.values())).watch
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_health__a_dead_thread_is_named(part: str) -> None:
+    """As an unexpected error would leave it."""
+    program = Controller(FakeSilentSession(), ControllerOptions("ns", "me", workers=2))  # type: ignore[arg-type]
+    assert program._health() == ""
+    ended = threading.Thread(target=lambda: None, name=f"the {part} thread")
+    ended.start()
+    ended.join()
+    PARTS[part](program, ended)
+    assert program._health() == f"these threads are dead: the {part} thread"
+    program.stop()
+    assert program._health() == "stopping"

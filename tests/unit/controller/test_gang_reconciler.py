@@ -1,0 +1,118 @@
+"""One reconciliation of a gang, with everything around it made up: which calls it makes, and how often."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+from kcover_ebpf.api.gang_id import GangId
+from kcover_ebpf.api.incident import Incident, JobRef, Phase, RestartAction, RestartMethod, Status
+from kcover_ebpf.api.pods import Pod
+from kcover_ebpf.controller.breaker import Limits
+from kcover_ebpf.controller.cache import ObjectCache
+from kcover_ebpf.controller.gang_reconciler import GangReconciler
+from kcover_ebpf.controller.owners import FoundOwner
+from kcover_ebpf.recovery.restart.context import Call, DeleteAll, GangPod, SuspendSwitch, TopOwner
+from kcover_ebpf.recovery.restart.methods import restarts
+
+LABELS = {"batch.kubernetes.io/job-name": "j"}
+KEY = GangId.of("ns", LABELS)
+REF = JobRef("Job", "j", "ju", "batch/v1")
+START_S = 1_000.0
+
+
+def pod(index: int, deleted_s: float | None) -> GangPod:
+    name = f"j-{index}"
+    labels = {**LABELS, "batch.kubernetes.io/job-completion-index": str(index)}
+    return GangPod(
+        Pod("ns", name, f"u{index}", "n0", "Running", 10.0, deleted_s, labels, {}, (), ())
+    )
+
+
+class World:
+    """A suspended Job of 30 pods, one of which its controller has marked; a call takes its time."""
+
+    def __init__(self, took_s: float) -> None:
+        self.now_s, self.took_s = START_S, took_s
+        self.calls: list[Call] = []
+        self.store = ObjectCache(lambda _: None, wall=lambda: self.now_s)
+        action = RestartAction(RestartMethod.REPLACE, "Terminate", 1, START_S, "x", {"pods": "30"})
+        reported = Status(Phase.OPEN, action=action)
+        status = reported.enter(Phase.SHUTTING_DOWN, START_S, "replace")
+        self.store.put(Incident("ns", "i", REF, LABELS, status=status, uid="iu"))
+        target = SuspendSwitch(
+            "batch/v1", "jobs", "j", ("spec", "suspend"), True, "1", True, "ns/i"
+        )
+        self.found = FoundOwner(
+            TopOwner(REF, restarts().find("batch/v1", "Job"), target, armed=True)
+        )
+        pods = tuple(pod(index, 1.0 if index == 0 else None) for index in range(30))
+        owners = SimpleNamespace(of_pods=lambda *_: self.found, of_ref=lambda *_: self.found)
+        gangs = SimpleNamespace(pods=lambda _: pods)
+        self.writer: Any = SimpleNamespace(perform=self._perform, guard=lambda *_: None)
+        story: Any = SimpleNamespace(created_s={}, publish=lambda *_: None)
+        self.jobs = GangReconciler(self.store, gangs, owners, self.writer, story, Limits())  # type: ignore[arg-type]
+        self.jobs.wall = lambda: self.now_s
+
+    def _perform(self, namespace: str, call: Call, mark: str) -> None:
+        assert (namespace, mark) == ("ns", "ns/i")
+        self.calls.append(call)
+        self.now_s += self.took_s
+
+
+def test_gang_reconciler__a_call_that_takes_long_is_not_made_again_for_what_was_known_before_it() -> (
+    None
+):
+    world = World(took_s=5.0)
+    wake_s = world.jobs.reconcile(KEY)
+    assert world.calls == [DeleteAll(LABELS)]
+    assert wake_s == 2.0, "and is made again if nothing comes of it"
+    world.now_s += 2.0
+    world.jobs.reconcile(KEY)
+    assert len(world.calls) == 2
+
+
+def test_jobs__a_restart_does_not_wait_for_pods_that_are_strays() -> None:
+    world = World(took_s=0.1)
+    live = frozenset(f"u{index}" for index in range(1, 30))
+    world.found = replace(world.found, strays=live)
+    steps: list[str] = []
+
+    def status(_: Incident, written_status: Status) -> dict[str, object]:
+        assert written_status.action is not None
+        steps.append(written_status.action.step)
+        return {}
+
+    world.writer.status = status
+    world.jobs.reconcile(KEY)
+    assert steps == ["Gone"], "the only pod that is the job's own is marked for deletion"
+    assert world.calls == []
+
+
+def test_gang_reconciler__a_job_waits_a_moment_while_others_are_decided_on() -> None:
+    world = World(took_s=0.1)
+    world.now_s += 0.5
+    world.jobs._deciding.add(GangId.of("ns", {"batch.kubernetes.io/job-name": "another"}))
+    assert world.jobs.reconcile(KEY) == 0.1
+    assert world.calls == []
+    world.now_s += 0.6
+    world.jobs.reconcile(KEY)
+    assert len(world.calls) == 1, "but not for long"
+    assert KEY not in world.jobs._deciding
+
+
+def test_gang_reconciler__a_job_that_is_decided_on_holds_up_others_only_meanwhile() -> None:
+    world = World(took_s=0.1)
+    (known,) = world.store.of_gang(KEY)
+    world.store.put(replace(known, status=None, uid="other"))
+    seen: list[bool] = []
+
+    def status(*_: object) -> dict[str, object]:
+        seen.append(KEY in world.jobs._deciding)
+        return {}
+
+    world.writer.status = status
+    world.jobs.reconcile(KEY)
+    assert seen == [True]
+    assert not world.jobs._deciding

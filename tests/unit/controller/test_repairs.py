@@ -1,0 +1,197 @@
+"""An operator's Jobs repair a node that was cordoned for a device: in order, within bounds, off by default."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kcover_ebpf.api.fault_policy import NodeActions
+from kcover_ebpf.controller.repairs import Repairs
+from kcover_ebpf.errors import Conflict, PolicyError
+from kcover_ebpf.recovery import repair
+from kcover_ebpf.recovery.nodes.node_plan import CORDONED, NodeView
+from kcover_ebpf.recovery.repair import RepairLimits, RepairStep, limits_of
+from kcover_ebpf.tunables.recovery import REPAIR_SETTLE_S
+from tests.unit.node_bed import GPU, XID, Bed, F, P
+
+CONTAINER: dict[str, Any] = {
+    "name": "repair",
+    "image": "site/repair",
+    "env": [{"name": "KCOVER_NODE", "value": "x"}],
+}
+JOB: dict[str, Any] = {"template": {"spec": {"containers": [CONTAINER]}}}
+TABLE: dict[str, Any] = {
+    "steps": [
+        {"step": "ResetGPU", "job": JOB},
+        {"step": "Reboot", "job": JOB},
+        {"step": "Replace", "job": JOB, "onNode": False},
+    ]
+}
+LIMITS = limits_of(TABLE, "file")
+
+
+class Yard(Bed):
+    """A node with a GPU that an operator's Job mends, or does not."""
+
+    def __init__(self, limits: RepairLimits = LIMITS, mended_by: str = "ResetGPU") -> None:
+        self.jobs: list[dict[str, Any]] = []
+        self.pods: list[dict[str, Any]] = []
+        super().__init__()
+        self.mended_by, self.is_broken = mended_by, True
+        self.repairs = Repairs(
+            self,  # type: ignore[arg-type]
+            self.writing,  # type: ignore[arg-type]
+            self.store,
+            self.nodes._limits,
+            limits,
+            self.nodes._notify,
+        )
+
+    def list(self, *call: Any) -> dict[str, Any]:
+        return {"items": self.pods} if call[0] == "/api/v1/pods" else {"items": []}
+
+    def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        assert path == "/apis/batch/v1/namespaces/kcover/jobs"
+        if body["metadata"]["name"] in {job["metadata"]["name"] for job in self.jobs}:
+            raise Conflict("it is there")
+        self.jobs.append(body)
+        if env(body)["KCOVER_STEP"] == self.mended_by:
+            self.is_broken = False
+        return body
+
+    def fail(self) -> None:
+        self.report(XID)
+        self.round()
+
+    def round(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.inspect(P, gpu_result=F if self.is_broken else P)
+            self.report()
+            self.repairs.reconcile("n0")
+
+
+def steps(yard: Yard) -> list[str]:
+    return [env(job)["KCOVER_STEP"] for job in yard.jobs]
+
+
+def env(job: dict[str, Any]) -> dict[str, str]:
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    return {item["name"]: item["value"] for item in container["env"]}
+
+
+def pod(uid: str, namespace: str = "ml", owner: str = "Job") -> dict[str, Any]:
+    metadata = {"uid": uid, "namespace": namespace, "ownerReferences": [{"kind": owner}]}
+    return {"metadata": metadata, "status": {"phase": "Running"}}
+
+
+def test_repairs__a_gpu_that_a_job_mends_returns_without_a_person() -> None:
+    yard = Yard()
+    yard.fail()
+    assert yard.cordoned() == ["n0"]
+    assert steps(yard) == ["ResetGPU"]
+    (job,) = yard.jobs
+    assert env(job) == {"KCOVER_NODE": "n0", "KCOVER_STEP": "ResetGPU", "KCOVER_DEVICES": GPU}
+    assert job["spec"]["template"]["spec"]["nodeName"] == "n0"
+    assert JOB["template"]["spec"]["containers"][0]["env"][0]["value"] == "x"
+    yard.round(4)
+    assert yard.cordoned() == []
+    assert steps(yard) == ["ResetGPU"]
+
+
+def test_repairs__what_a_step_does_not_mend_the_next_one_tries_and_a_person_is_last() -> None:
+    yard = Yard(mended_by="none")
+    yard.fail()
+    yard.round(3)
+    assert steps(yard) == ["ResetGPU", "Reboot"]
+    yard.round(20)
+    assert steps(yard) == ["ResetGPU", "Reboot", "Replace"]
+    assert "nodeName" not in yard.jobs[2]["spec"]["template"]["spec"]
+    assert yard.cordoned() == ["n0"]
+
+
+def test_repairs__nothing_is_tried_by_default() -> None:
+    yard = Yard(RepairLimits())
+    yard.fail()
+    yard.round(9)
+    assert yard.jobs == []
+
+
+def test_repairs__pods_of_jobs_end_first() -> None:
+    yard = Yard(replace(LIMITS, repairs=LIMITS.repairs[1:]), mended_by="Reboot")
+    yard.pods = [pod("a"), pod("b", owner="DaemonSet"), pod("c", namespace="kcover")]
+    yard.fail()
+    assert yard.jobs == []
+    yard.pods = yard.pods[1:]
+    yard.round()
+    assert steps(yard) == ["Reboot"]
+
+
+def test_repairs__a_reset_waits_for_those_alone_that_have_the_device() -> None:
+    yard = Yard()
+    yard.pods = [pod("a"), pod("b")]
+    held = replace(XID, pods=("b",))
+    yard.report(held)
+    yard.repairs.reconcile("n0")
+    assert yard.jobs == []
+    yard.pods = [pod("a")]
+    yard.repairs.reconcile("n0")
+    assert steps(yard) == ["ResetGPU"]
+
+
+def test_repairs__another_controller_does_not_begin_it_again() -> None:
+    yard = Yard(mended_by="none")
+    yard.fail()
+    other = Repairs(yard, yard.writing, yard.store, yard.nodes._limits, LIMITS, yard.nodes._notify)  # type: ignore[arg-type]
+    other.reconcile("n0")
+    assert steps(yard) == ["ResetGPU"]
+
+
+NOW_S = 1_800_000_000.0
+
+
+def node(name: str, tried: str = "[]") -> NodeView:
+    annotations = {CORDONED: "2027-01-15T07:00:00Z xid_48", repair.REPAIRS: tried}
+    return NodeView(name, name, True, annotations, (), "True")
+
+
+def test_plan__is_bounded_over_all_nodes() -> None:
+    limits = replace(LIMITS, repairs=LIMITS.repairs[1:])
+    ours = node("a")
+    assert repair.plan(ours, [ours], limits, NodeActions(), NOW_S).repair is not None
+    now = repair.noted_attempts([repair.RepairAttempt(RepairStep.REBOOT, NOW_S - 60)])
+    busy = repair.plan(ours, [ours, node("b", now)], limits, NodeActions(), NOW_S)
+    assert "as many nodes" in busy.reason
+    before = repair.noted_attempts(
+        [repair.RepairAttempt(RepairStep.REBOOT, NOW_S - REPAIR_SETTLE_S - 1)]
+    )
+    many = repair.plan(
+        ours,
+        [ours, *(node(f"n{number}", before) for number in range(5))],
+        limits,
+        NodeActions(),
+        NOW_S,
+    )
+    assert "within a day" in many.reason
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({}, "steps is a list"),
+        ({"steps": [{"step": "Pray", "job": JOB}]}, "is not one of ResetGPU"),
+        ({"steps": [{"step": "Reboot"}]}, "has a step and a job"),
+        ({"steps": [{"step": "Reboot", "job": {}}]}, "has no containers"),
+        ({"steps": TABLE["steps"][:1] * 2}, "twice"),
+        ({**TABLE, "atOnce": 0}, "atOnce is from 1"),
+        ({**TABLE, "hue": 1}, "unknown key 'hue'"),
+    ],
+)
+def test_limits_of__a_wrong_file_is_refused_in_one_line(table: dict[str, Any], words: str) -> None:
+    with pytest.raises(PolicyError, match=words) as caught:
+        limits_of(table, "repairs x")
+    assert str(caught.value).startswith("repairs x: ")
+    assert "\n" not in str(caught.value)
+    json.dumps(table)

@@ -1,0 +1,139 @@
+"""A launcher that starts its ranks again: another incarnation of the same job."""
+
+from __future__ import annotations
+
+import signal
+
+from kcover_ebpf.diagnosis.decisions import decide
+from kcover_ebpf.facts.host import ProcessSeen
+from kcover_ebpf.facts.kernel import SignalSent
+from kcover_ebpf.ids import NS, Pid, Tid
+from kcover_ebpf.model.verdict import Cause, VerdictKind
+from kcover_ebpf.settings import Act
+from tests.unit.scripted_job import LOCK, Proc, Stage, all_wait
+from tests.unit.seen_verdicts import faults
+
+LAUNCHER = 50
+
+
+def start(stage: Stage, first: int, size: int, restarts: int = 0, most: int = 3) -> None:
+    """A launcher starts so many ranks."""
+    for rank in range(size):
+        proc = stage.add(Proc(first + rank, ppid=LAUNCHER, rank=rank, mode="run"))
+        environ = {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank)}
+        environ |= {"TORCHELASTIC_RESTART_COUNT": str(restarts)}
+        environ |= {"TORCHELASTIC_MAX_RESTARTS": str(most)}
+        pid = Pid(proc.pid)
+        stage.feed(
+            ProcessSeen(
+                stage.now_ns,
+                pid,
+                Pid(LAUNCHER),
+                "python3",
+                proc.argv,
+                environ,
+                pid_inside=proc.pid,
+            )
+        )
+
+
+def elastic(most: int = 3, restarts: int = 0) -> Stage:
+    stage = Stage(world=0)
+    stage.add(Proc(LAUNCHER, argv=("torchrun", "--max-restarts", "3", "train.py")))
+    start(stage, 100, 4, restarts, most)
+    train(stage)
+    stage.run(25)
+    assert faults(stage) == []
+    return stage
+
+
+def train(stage: Stage) -> None:
+    for proc in stage.procs.values():
+        if proc.rank is not None:
+            stage.become(proc, "train")
+
+
+def end_rest(stage: Stage) -> None:
+    """The launcher ends the ranks that are left."""
+    for pid, proc in list(stage.procs.items()):
+        if proc.rank is None:
+            continue
+        if proc.alive:
+            sent = SignalSent(stage.now_ns, Pid(pid), Tid(pid), 15, Pid(LAUNCHER), "torchrun")
+            stage.feed(sent)
+            stage.exit(proc, signal=signal.SIGTERM)
+        del stage.procs[pid]
+
+
+def test_incarnations__an_elastic_job_that_forms_again_with_fewer_ranks_is_healthy() -> None:
+    stage = elastic()
+    end_rest(stage)
+    stage.run(3)
+    start(stage, 200, 3, restarts=1)
+    stage.run(10)
+    train(stage)
+    stage.run(60)
+    assert faults(stage) == []
+    assert set(stage.job.members.all_ranks) == {200, 201, 202}
+    assert stage.job.members.world_size == 3
+
+
+def test_incarnations__a_hang_after_a_job_formed_again_names_its_own_rank() -> None:
+    stage = elastic()
+    end_rest(stage)
+    start(stage, 200, 3, restarts=1)
+    stage.run(5)
+    train(stage)
+    stage.run(30)
+    all_wait(stage, 2)
+    stage.become(stage.procs[202], "futex", stack=LOCK)
+    stage.run(10)
+    assert {fault.culprit and fault.culprit.pid for fault in faults(stage)} == {202}
+
+
+def test_incarnations__a_failure_that_the_launcher_gets_over_ends_no_job() -> None:
+    stage = elastic()
+    stage.exit(stage.procs[102], 1)
+    stage.run(2)
+    (verdict,) = faults(stage)
+    assert (verdict.kind, verdict.cause) == (VerdictKind.CRASHED, Cause.EXITED)
+    assert "python3 (50) starts failed ranks again, 3 more time(s)" in [
+        evidence.text for evidence in verdict.evidence
+    ]
+    assert decide(verdict, Act.SHUTDOWN).act is Act.SNAPSHOT
+    end_rest(stage)
+    stage.run(5)
+    start(stage, 200, 4, restarts=1)
+    stage.run(5)
+    train(stage)
+    now = stage.run(20)
+    assert now is not None
+    assert now.kind is VerdictKind.WORKING
+    assert len(faults(stage)) == 1
+
+
+def test_incarnations__a_launcher_that_does_not_come_to_it_is_waited_for_no_longer() -> None:
+    stage = elastic()
+    stage.exit(stage.procs[102], 1)
+    all_wait(stage, 2)
+    stage.run(62)
+    assert stage.tracker.latest is not None
+    assert decide(stage.tracker.latest, Act.SHUTDOWN).act is Act.SHUTDOWN
+
+
+def test_incarnations__the_last_failure_that_a_launcher_accepts_ends_the_job_at_once() -> None:
+    stage = elastic(restarts=3)
+    stage.exit(stage.procs[102], 1)
+    stage.run(1)
+    (verdict,) = faults(stage)
+    assert decide(verdict, Act.SHUTDOWN).act is Act.SHUTDOWN
+
+
+def test_incarnations__a_failure_whose_launcher_has_ended_is_final() -> None:
+    stage = elastic()
+    stage.exit(stage.procs[102], 1)
+    stage.exit(stage.procs[LAUNCHER], 1)
+    stage.now_ns += NS
+    stage.run(1)
+    assert stage.tracker.latest is not None
+    assert decide(stage.tracker.latest, Act.SHUTDOWN).act is Act.SHUTDOWN

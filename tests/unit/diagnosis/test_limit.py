@@ -1,0 +1,32 @@
+"""The rule that goes by time alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from kcover_ebpf.diagnosis.hard_limit import at_hard_limit
+from kcover_ebpf.diagnosis.snapshot import Finding
+from kcover_ebpf.ids import NS
+from kcover_ebpf.model.verdict import Cause, Culprit, EvidenceKind, VerdictKind
+from kcover_ebpf.settings import Policy
+
+NOW_NS = 1_000 * NS
+WORKS = Finding(VerdictKind.WORKING, Cause.COMPUTING, NOW_NS)
+HANGS = Finding(VerdictKind.HUNG, Cause.BLOCKED_LOCK, NOW_NS, Culprit(1))
+
+
+@pytest.mark.parametrize(
+    ("found", "silent_s", "limit_s"), [(WORKS, 1e6, None), (WORKS, 29, 30), (HANGS, 1e6, 30)]
+)
+def test_at_hard_limit__what_was_found_stays(
+    found: Finding, silent_s: float, limit_s: float | None
+) -> None:
+    policy = Policy(hard_limit_s=limit_s)
+    assert at_hard_limit(found, silent_s, policy, NOW_NS) is found
+
+
+def test_at_hard_limit__a_silence_beyond_the_limit_is_a_hang_without_a_culprit() -> None:
+    found = at_hard_limit(WORKS, 30, Policy(hard_limit_s=30), NOW_NS)
+    assert (found.kind, found.cause, found.rank) == (VerdictKind.HUNG, Cause.UNKNOWN, None)
+    assert found.since_ns == NOW_NS - 30 * NS
+    assert [evidence.kind for evidence in found.evidence] == [EvidenceKind.TIME]

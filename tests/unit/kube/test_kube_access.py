@@ -1,0 +1,122 @@
+"""An agent in a pod reaches its API server by the pod's own token and certificate, and imports no client for it."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from kcover_ebpf.errors import Unreachable, UsageError
+from kcover_ebpf.kube.access import PodAccess
+from kcover_ebpf.kube.client import ApiClient
+from kcover_ebpf.tunables.kube import TOKEN_S
+from tests.unit.fake_api_server import Answer, FakeApiServer, serving
+
+CLIENT = """
+import sys
+from pathlib import Path
+from kcover_ebpf.kube import access, client
+client.PodAccess = lambda: access.PodAccess(Path(sys.argv[1]))
+session = client.connect(is_small=True)
+print(session.get("/version")["gitVersion"], "kubernetes" in sys.modules)
+"""
+
+
+def certificate(folder: Path, name: str = "127.0.0.1") -> None:
+    """One of its own authority, for an address."""
+    folder.mkdir(exist_ok=True)
+    what = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=api"]
+    files = ["-keyout", "key.pem", "-out", "ca.crt", "-addext", f"subjectAltName=IP:{name}"]
+    subprocess.run(["openssl", *what, *files], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("authority")
+    certificate(folder)
+    return folder
+
+
+@pytest.fixture
+def server(authority: Path) -> Iterator[FakeApiServer]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority / "ca.crt", authority / "key.pem")
+    with serving(lambda _: Answer(body={"gitVersion": "v1.34.0"}), context) as running:
+        yield running
+
+
+@pytest.fixture
+def account(tmp_path: Path, authority: Path) -> Path:
+    """The folder that the kubelet mounts."""
+    folder = tmp_path / "account"
+    folder.mkdir()
+    (folder / "token").write_text("first\n")
+    (folder / "ca.crt").write_bytes((authority / "ca.crt").read_bytes())
+    return folder
+
+
+def environ(server: FakeApiServer) -> dict[str, str]:
+    parts = urlsplit(server.url)
+    return {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(parts.port)}
+
+
+def test_pod_access__a_request_has_the_token_that_is_there_now(
+    server: FakeApiServer, account: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr("time.monotonic", lambda: now_s)
+    session = ApiClient(PodAccess(account, environ(server)))
+    assert session.get("/version") == {"gitVersion": "v1.34.0"}
+    (account / "token").write_text("second")
+    now_s += TOKEN_S
+    session.get("/version")
+    assert [request.headers["Authorization"] for request in server.requests] == [
+        "Bearer first",
+        "Bearer second",
+    ]
+
+
+def test_pod_access__another_authority_is_not_believed(
+    server: FakeApiServer, account: Path, tmp_path: Path
+) -> None:
+    certificate(tmp_path / "other")
+    (account / "ca.crt").write_bytes((tmp_path / "other/ca.crt").read_bytes())
+    session = ApiClient(PodAccess(account, environ(server)))
+    with pytest.raises(Unreachable, match="CERTIFICATE_VERIFY_FAILED"):
+        session.get("/version")
+    assert server.requests == []
+
+
+def test_pod_access__an_address_of_ipv6_is_a_host(account: Path) -> None:
+    made = PodAccess(account, {"KUBERNETES_SERVICE_HOST": "fd00::1"})
+    assert made.host == "https://[fd00::1]:443"
+    assert made.pool().host == "fd00::1"
+
+
+@pytest.mark.parametrize("missing", ["token", "ca.crt"])
+def test_pod_access__without_a_token_the_error_says_how_to_get_one(
+    account: Path, missing: str
+) -> None:
+    (account / missing).unlink()
+    with pytest.raises(UsageError, match=f"{missing}.*automountServiceAccountToken"):
+        PodAccess(account, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"})
+
+
+def test_pod_access__the_official_client_is_not_imported(
+    server: FakeApiServer, account: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CLIENT, str(account)],
+        env={"PATH": "/usr/bin:/bin", **environ(server)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        cwd=Path(__file__).parents[3],
+    )
+    assert done.stdout == "v1.34.0 False\n", done.stderr

@@ -1,0 +1,65 @@
+"""The same line means the same to `kcover-ebpf logs` and to the sensor that reads it as it is printed."""
+
+import pytest
+
+from kcover_ebpf.devices import fault_rules
+from kcover_ebpf.devices.catalog.files import shipped as catalog
+from kcover_ebpf.devices.xid import kmsg_parser
+from kcover_ebpf.facts.devices import AnnouncedFault, DeviceNotice, Rung, XidReported
+from kcover_ebpf.logs import rules
+from kcover_ebpf.logs.lines import Source
+from kcover_ebpf.logs.reader import LogReader, Match
+from kcover_ebpf.logs.rules import Concerns, Severity
+from tests.unit.log_corpus import ROWS
+
+XIDS = [
+    "NVRM: Xid (PCI:0000:0a:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x026001c6 0x00000000)",
+    "NVRM: Xid (PCI:0000:0a:00): 149, NETIR_LINK_EVT Fatal XC0 i2 Link 00 (0x026001c6 0x00000000)",
+    "NVRM: Xid (PCI:0000:0a:00): 149, NETIR_BER_EVENT Nonfatal XC0 i0 Link 03 (0x00000000 0x00000001)",
+    "NVRM: Xid (PCI:0008:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (PF FLR)",
+    "NVRM: Xid (PCI:0008:01:00): 154, GPU recovery action changed from 0x1 (PF FLR) to 0x0 (None)",
+    "NVRM: Xid (PCI:0000:dc:00): 45, pid=18180, name=python3, Ch 00000001 caused by previous Xid 149",
+    "NVRM: Xid (PCI:0000:dc:00): 94, pid=18180, name=python3, Contained: SM (0x1). RST: Yes, D-RST: No",
+    "NVRM: Xid (PCI:0000:dc:00): 94, pid=18180, name=python3, Contained: SM (0x1). RST: No, D-RST: No",
+    "NVRM: Xid (PCI:0000:dc:00): 31, pid=18180, name=python3, Ch 00000001, MMU Fault",
+    "nvidia-nvswitch0: SXid (PCI:0000:a9:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error (First)",
+]
+LINES = [*XIDS, *(text for log, text, _ in ROWS if log is Source.KERNEL)]
+
+
+def live(text: str) -> AnnouncedFault | None:
+    """What the sensor makes of it; None where it is not a line of a device, or no fault."""
+    match kmsg_parser.read_line(text, 1, Rung.KMSG):
+        case XidReported() as report:
+            meaning = fault_rules.of_xid(report, catalog())
+            return None if meaning is None else meaning.fault
+        case DeviceNotice() as notice:
+            return fault_rules.of_notice(notice, notice.device)
+        case None:
+            return None
+
+
+def saved(text: str) -> Match | None:
+    reader = LogReader(rules.shipped(), catalog(), source=Source.KERNEL)
+    return next(iter([*reader.feed(text.encode()), *reader.finish()]), None)
+
+
+LIVE = [text for text in LINES if live(text) is not None]
+
+
+def test_log_agreement__many_lines_of_the_corpus_are_the_sensors() -> None:
+    assert len(LIVE) > len(XIDS) + 12
+
+
+@pytest.mark.parametrize("text", LIVE, ids=lambda text: text[:60])
+def test_log_agreement__what_is_unfit_to_one_is_fatal_to_the_other(text: str) -> None:
+    fault, match = live(text), saved(text)
+    assert fault is not None
+    assert match is not None
+    assert fault.device_unfit == (
+        match.severity is Severity.FATAL and match.concerns is Concerns.NODE
+    )
+    if match.rule.startswith("xid_"):  # what one link of a switch lost, its GPU reports itself
+        assert fault.ends_job == (match.severity in (Severity.FATAL, Severity.ERROR))
+    elif fault.ends_job:
+        assert match.severity is Severity.FATAL

@@ -1,0 +1,67 @@
+"""Every test that docs/threat-model.md cites exists, and every known attack has one."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = (ROOT / "docs/threat-model.md").read_text()
+ROWS = {row[1]: row[0] for row in re.finditer(r"^\| ([A-Z]\d+) \|.*$", PAGE, re.MULTILINE)}
+CITED = re.compile(r"`([a-z]+(?:/[a-z_]+)*/test_\w+\.py)::(\w+)`")
+
+
+@cache
+def defined_in(path: str) -> frozenset[str]:
+    """Names of the test functions of a file under tests/; none where there is no such file."""
+    file = ROOT / "tests" / path
+    if not file.exists():
+        return frozenset()
+    tree = ast.parse(file.read_text())
+    return frozenset(
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    )
+
+
+def absent(row: str) -> list[str]:
+    """What a row cites and no file has."""
+    return [f"{path}::{name}" for path, name in CITED.findall(row) if name not in defined_in(path)]
+
+
+def test_threat_model__every_known_attack_is_listed() -> None:
+    known = {f"A{n}" for n in range(1, 24)} | {f"B{n}" for n in (1, 3, 4, 5, 6, 7, 8, 9)}
+    assert set(ROWS) >= known | {f"C{n}" for n in (1, 2, 3, 4, 5, 9)}
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+def test_threat_model__every_attack_has_a_test_that_exists(row: str) -> None:
+    assert CITED.search(row)
+    assert absent(row) == []
+
+
+FROM_OUTSIDE = [f"A{number}" for number in range(1, 18)]
+
+
+@pytest.mark.parametrize("name", FROM_OUTSIDE)
+def test_threat_model__what_a_tenant_could_do_is_tried_on_a_real_cluster(name: str) -> None:
+    assert any(path.startswith("attack/") for path, _ in CITED.findall(ROWS[name]))
+
+
+def test_threat_model__every_attack_on_a_real_cluster_is_listed() -> None:
+    files = (ROOT / "tests/attack").glob("test_*.py")
+    written = {(f"attack/{file.name}", name) for file in files
+               for name in defined_in(f"attack/{file.name}")}  # fmt: skip
+    assert written == {found for found in CITED.findall(PAGE) if found[0].startswith("attack/")}
+
+
+def test_threat_model__a_test_that_is_gone_is_noticed() -> None:
+    assert absent(
+        "`unit/controller/test_owners.py::test_nothing`, `unit/test_gone.py::test_x`"
+    ) == [
+        "unit/controller/test_owners.py::test_nothing",
+        "unit/test_gone.py::test_x",
+    ]

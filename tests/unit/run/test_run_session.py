@@ -1,0 +1,267 @@
+"""The life of a run with a sensor that does as the test says; the real one is in tests/kernel."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kcover_ebpf.diagnosis.decisions import Decision
+from kcover_ebpf.errors import ActionError, CannotObserve
+from kcover_ebpf.model.verdict import Cause, Verdict, VerdictKind
+from kcover_ebpf.run import session as module
+from kcover_ebpf.run.options import RunOptions
+from kcover_ebpf.run.outcome import Outcome, Reason
+from kcover_ebpf.run.session import Session
+from kcover_ebpf.run.sinks import Announcer, Sink
+from kcover_ebpf.settings import Act, Policy, Settings
+
+HUNG = Verdict(VerdictKind.HUNG, Cause.STOPPED, 103.5, 100.0, job="j", incident="j-1")
+
+
+class FakeSink(Sink):
+    def __init__(self) -> None:
+        self.blind: list[str] = []
+        self.actions: list[tuple[Act, str]] = []
+        self.starts: list[dict[str, Any]] = []
+
+    def on_blind(self, reason: str) -> None:
+        self.blind.append(reason)
+
+    def on_action(self, decision: Decision, text: str) -> None:
+        self.actions.append((decision.act, text))
+
+    def on_start(self, fields: dict[str, Any]) -> None:
+        self.starts.append(fields)
+
+
+class FakeSupervisor:
+    """Ends the job after so many polls, unless it is killed before."""
+
+    def __init__(self, polls: int = 3, code: int = 0) -> None:
+        self.job_pid: int | None = os.getpid()
+        self.job_code: int | None = None
+        self.left_behind_count = 0
+        self.unkillable: tuple[int, ...] = ()
+        self.lost = False
+        self.orders: list[str] = []
+        self.stuck: tuple[int, ...] = ()
+        self._polls, self._end_code = polls, code
+        self._reader, self._writer = os.pipe()
+        os.write(self._writer, b"news")
+
+    def fileno(self) -> int:
+        return self._reader
+
+    def close(self) -> None:
+        os.close(self._reader)
+        os.close(self._writer)
+
+    def poll(self) -> None:
+        self._polls -= 1
+        if self._polls <= 0 and self.job_code is None:
+            self.job_code = self._end_code
+
+    def start(self) -> int:
+        self.orders.append("start")
+        self.job_code = None
+        return os.getpid()
+
+    def end(self, grace_s: float, *, ask: bool = True) -> None:
+        self.orders.append(f"end {grace_s:g}")
+        self.job_code = -15
+
+    def kill(self) -> None:
+        self.orders.append("kill")
+
+    def kill_and_wait(self) -> tuple[int, ...]:
+        self.orders.append("kill")
+        if self.lost:
+            raise ActionError("the supervisor died")
+        self.job_code = None if self.stuck else -9
+        self.unkillable = self.stuck
+        return self.stuck
+
+
+Script = Callable[["FakeSensor", Callable[[], bool]], None]
+
+
+class FakeSensor:
+    scripts: list[Script]
+
+    def __init__(  # noqa: PLR0917 - the parameters of Sensor
+        self,
+        kernel: object,
+        target: object,
+        settings: object,
+        sinks: object,
+        carry_out: Any,
+        devices: object = None,
+        recorder: object = None,
+        *,
+        reads_stacks: bool = False,
+    ) -> None:
+        assert reads_stacks
+        self.job = SimpleNamespace(members=SimpleNamespace(views={}), now_ns=0)
+        self.tracker: object = object()
+        self.made_progress = False
+        self.carry_out = carry_out
+
+    def run(self, until: Callable[[], bool]) -> None:
+        self.scripts.pop(0)(self, until)
+
+
+def watch(_sensor: FakeSensor, until: Callable[[], bool]) -> None:
+    while not until():
+        pass
+
+
+def decide(act: Act) -> Script:
+    def script(sensor: FakeSensor, until: Callable[[], bool]) -> None:
+        sensor.carry_out(Decision(act, "why", HUNG))
+        watch(sensor, until)
+
+    return script
+
+
+def fail(_sensor: FakeSensor, _until: Callable[[], bool]) -> None:
+    raise ZeroDivisionError("oops")
+
+
+@pytest.fixture
+def supervisor() -> Iterator[FakeSupervisor]:
+    made = FakeSupervisor()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def live(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, supervisor: FakeSupervisor
+) -> Callable[..., tuple[Session, FakeSink]]:
+    monkeypatch.setattr(module, "Sensor", FakeSensor)
+    monkeypatch.setattr(module, "_is_alive", lambda _: True)
+
+    def make(*scripts: Script, owns: bool = True, **policy: Any) -> tuple[Session, FakeSink]:
+        monkeypatch.setattr(FakeSensor, "scripts", list(scripts), raising=False)
+        settings = Settings(policy=Policy(backoff_s=0.01, **policy))
+        target = SimpleNamespace(name="j", pids=lambda: {1})
+        argv = ("train",) if owns else ()
+        plan = RunOptions(settings, "j", argv=argv, snapshot_dir=tmp_path / "kept")
+        notes = FakeSink()
+        announcer = Announcer([notes], wants_waits=False)
+        made = Session(plan, None, target, supervisor, announcer)  # type: ignore[arg-type]
+        return made, notes
+
+    return make
+
+
+def test_session__the_job_ends_by_itself(live: Any, supervisor: FakeSupervisor) -> None:
+    session, _ = live(watch)
+    assert session.run() == Outcome(Reason.EXITED, 0, "the job ended with exit code 0", 0)
+    assert supervisor.orders == []
+
+
+def test_session__a_failure_of_ours_does_not_cost_the_job(
+    live: Any, supervisor: FakeSupervisor
+) -> None:
+    session, notes = live(fail)
+    assert session.run().exit_code == 0
+    assert len(notes.blind) == 1
+    assert "the sensor failed, the job continues: ZeroDivisionError: oops" in notes.blind[0]
+    assert supervisor.orders == []
+
+
+def test_session__a_failure_while_only_watching_is_an_error(live: Any) -> None:
+    session, _ = live(fail, owns=False)
+    with pytest.raises(CannotObserve, match="the sensor failed"):
+        session.run()
+
+
+def test_session__shutdown(live: Any, supervisor: FakeSupervisor) -> None:
+    session, notes = live(decide(Act.SHUTDOWN))
+    ended = session.run()
+    assert notes.blind == []
+    assert (ended.reason, ended.exit_code) == (Reason.SHUTDOWN, 75)
+    assert [act for act, _ in notes.actions] == [Act.SNAPSHOT, Act.SHUTDOWN]
+    assert supervisor.orders == ["kill"]
+
+
+def test_session__a_job_that_ended_before_its_shutdown_keeps_its_code(
+    live: Any, supervisor: FakeSupervisor
+) -> None:
+    supervisor.job_code = 3
+    session, _ = live(decide(Act.SHUTDOWN))
+    assert session.run().exit_code == 3
+    assert supervisor.orders == []
+
+
+def test_session__a_process_that_does_not_die_is_named(
+    live: Any, supervisor: FakeSupervisor
+) -> None:
+    supervisor.stuck = (4711,)
+    session, notes = live(decide(Act.RESTART))
+    ended = session.run()
+    assert ended.exit_code == 75
+    assert "pid 4711 did not die of SIGKILL" in ended.text
+    assert notes.actions[-1][1] == ended.text
+    assert "start" not in supervisor.orders
+
+
+def test_session__a_lost_supervisor(live: Any, supervisor: FakeSupervisor) -> None:
+    supervisor.lost = True
+    session, _ = live(watch)
+    assert session.run().reason is Reason.LOST
+
+
+def test_session__restart_keeps_the_count_of_incidents(
+    live: Any, supervisor: FakeSupervisor
+) -> None:
+    session, notes = live(decide(Act.RESTART), watch)
+    tracker = session._sensor.tracker
+    assert session.run().reason is Reason.EXITED
+    assert session._sensor.tracker is tracker
+    assert supervisor.orders == ["kill", "start"]
+    assert [start["restart"] for start in notes.starts] == [1]
+    assert session.restart_count == 1
+
+
+def test_session__restarts_stop_without_progress(live: Any, supervisor: FakeSupervisor) -> None:
+    session, notes = live(decide(Act.RESTART), decide(Act.RESTART), max_restarts=9)
+    ended = session.run()
+    assert (ended.reason, ended.exit_code) == (Reason.RESTARTS, 75)
+    assert supervisor.orders == ["kill", "start", "kill"]
+    assert notes.actions[-1][0] is Act.SHUTDOWN
+
+
+def test_session__a_snapshot_that_cannot_be_written_stops_nothing(
+    live: Any, supervisor: FakeSupervisor, tmp_path: Path
+) -> None:
+    (tmp_path / "kept").write_text("a file in the way")
+    session, notes = live(decide(Act.SHUTDOWN))
+    assert session.run().exit_code == 75
+    assert "cannot write the bundle" in notes.actions[0][1]
+
+
+def test_session__after_a_signal_nothing_is_decided_any_more(
+    live: Any, supervisor: FakeSupervisor
+) -> None:
+    def interrupted(sensor: FakeSensor, until: Callable[[], bool]) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        sensor.carry_out(Decision(Act.SHUTDOWN, "why", HUNG))
+        watch(sensor, until)
+
+    session, notes = live(interrupted)
+    before = {number: signal.getsignal(number) for number in module._SIGNALS}
+    try:
+        session.catch_signals()
+        ended = session.run()
+    finally:
+        for number, action in before.items():
+            signal.signal(number, action)
+    assert (ended.reason, ended.exit_code) == (Reason.SIGNAL, 143)
+    assert supervisor.orders == ["end 5"]
+    assert notes.actions == []

@@ -1,0 +1,1 @@
+"""For users and for releases: set-up, image, documentation, checks of a GPU."""

@@ -1,6 +1,0 @@
-"""A training of 40 s; what happens to it comes from beside."""
-
-from tools.lifebench.life import torch_training
-
-with torch_training() as job:
-    job.train(40)
