@@ -47,8 +47,8 @@ def test_the_line_of_the_rank_that_is_elsewhere_is_reported_before_the_job_is_en
     last = [event for event in events if event["event"] == "verdict"][-1]
     assert (last["verdict"], last["culprit"]["rank"]) == ("HUNG", ODD)
     (text,) = [item["text"] for item in last["evidence"] if item["kind"] == "outlier"]
-    assert text.startswith(f"rank {ODD} is at save_metrics (odd_rank.py:")
-    assert "the 3 other ranks are at receive (odd_rank.py:" in text
+    assert text.startswith(f"rank {ODD} is at save_metrics (testbed/faults/odd_rank.py:")
+    assert "the 3 other ranks are at receive (testbed/faults/odd_rank.py:" in text
     # it is in what is kept of the job as well
     kept = json.loads(next((tmp_path / "kept").glob("*HUNG/verdict.json")).read_text())
     assert text.partition(";")[0] in {item["text"].partition(";")[0] for item in kept["evidence"]}

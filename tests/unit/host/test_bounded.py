@@ -109,7 +109,7 @@ def test_watched_by__of_an_epoll_with_very_many_descriptors_the_first_are_read(
     assert path.stat().st_size > bounded.MOST_BYTES
 
 
-TENANTS = ("agent", "hardware", "host", "kernel", "trace", "watching")
+TENANTS = ("agent", "collectives", "devices", "host", "kernel", "trace", "watching")
 """Packages that read what tenants decide on: files of processes, logs, answers."""
 OUR_OWN = "a file of the package, of the agent's own state, or that the operator names"
 KERNELS = "the kernel's own, of fixed length, and no process decides what it holds"
