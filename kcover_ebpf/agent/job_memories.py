@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kcover_ebpf.agent.state_file import write_text
 from kcover_ebpf.api.job_kinds import Gang
-from kcover_ebpf.diagnosis.job_memory import JobMemory, memory_of
+from kcover_ebpf.diagnosis.clock.job_memory import JobMemory, memory_of
 from kcover_ebpf.tunables.agent import MEMORIES_KEPT, MEMORY_SAVED_S
 
 _LOG = logging.getLogger(__name__)

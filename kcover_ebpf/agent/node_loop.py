@@ -10,7 +10,7 @@ from kcover_ebpf.agent.job_memories import JobMemories
 from kcover_ebpf.agent.pod_registry import LocalGang, PodRegistry
 from kcover_ebpf.api.job_kinds import Gang, counts_whole_gang
 from kcover_ebpf.devices.watch import DeviceWatch
-from kcover_ebpf.diagnosis.rank_numbers import INDEX, RANK_ENVIRON
+from kcover_ebpf.diagnosis.membership.rank_numbers import INDEX, RANK_ENVIRON
 from kcover_ebpf.diagnosis.tracker import Tracker
 from kcover_ebpf.facts.devices import AnnouncedFault
 from kcover_ebpf.facts.kernel import Fact, ProcessExit, ProcessFork, ProcessTotals, Tick

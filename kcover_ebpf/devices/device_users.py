@@ -12,7 +12,7 @@ from kcover_ebpf.facts.devices import CudaContext, DeviceHeld
 from kcover_ebpf.facts.kernel import Fact, ProcessExit
 from kcover_ebpf.host.read_workers import Readers
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.tunables.hardware import DEVICES_FIRST_WAIT_S
+from kcover_ebpf.tunables.devices import DEVICES_FIRST_WAIT_S
 
 
 class DeviceUsers:

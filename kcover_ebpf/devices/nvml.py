@@ -19,7 +19,7 @@ from kcover_ebpf.devices.nvml_library import address_of, initialise
 from kcover_ebpf.facts.devices import Rung, XidReported
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.probes import ProbeStatus, Refusal
-from kcover_ebpf.tunables.hardware import NVML_EVENT_MS, NVML_USERS_S
+from kcover_ebpf.tunables.devices import NVML_EVENT_MS, NVML_USERS_S
 
 _NO_INSTANCE = 0xFFFFFFFF
 _SEES = "Xids and which process computes on a GPU, where no other source reports them"

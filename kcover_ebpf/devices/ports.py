@@ -20,7 +20,7 @@ from kcover_ebpf.facts.devices import PortChange
 from kcover_ebpf.host import netlink
 from kcover_ebpf.host.read_workers import Readers
 from kcover_ebpf.host.sysfs import text
-from kcover_ebpf.tunables.hardware import NETLINK_ANSWER_S, RDMA_PERIOD_NS
+from kcover_ebpf.tunables.devices import NETLINK_ANSWER_S, RDMA_PERIOD_NS
 
 # include/uapi/linux/rtnetlink.h, if_link.h, if.h
 _RTMGRP_LINK = 1

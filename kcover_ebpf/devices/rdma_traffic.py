@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 from kcover_ebpf.facts.devices import FabricMoved
 from kcover_ebpf.host import procfs
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.tunables.hardware import PORT_HOLDERS_S, RDMA_TRAFFIC_S
+from kcover_ebpf.tunables.devices import PORT_HOLDERS_S, RDMA_TRAFFIC_S
 
 _LANES = 4
 """port_xmit_data and port_rcv_data count octets divided by 4 (kernel: ABI/stable/sysfs-class-infiniband)."""

@@ -9,7 +9,7 @@ from kcover_ebpf.facts.devices import DriverCall
 from kcover_ebpf.facts.host import ThreadReading
 from kcover_ebpf.host import procfs
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.tunables.hardware import STUCK_CALL_NS
+from kcover_ebpf.tunables.devices import STUCK_CALL_NS
 
 _NODES = ("/dev/nvidia",)
 

@@ -45,7 +45,7 @@ from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.kernel.maps import BpfMap
 from kcover_ebpf.kernel.probes import ProbeStatus
 from kcover_ebpf.settings import Settings
-from kcover_ebpf.tunables.hardware import AER_SETTLE_NS, LOG_SELF_TEST_NS, LOG_SKIPPED_PASSES
+from kcover_ebpf.tunables.devices import AER_SETTLE_NS, LOG_SELF_TEST_NS, LOG_SKIPPED_PASSES
 
 if TYPE_CHECKING:
     from kcover_ebpf.collectives.nccl.probes import NcclProbes

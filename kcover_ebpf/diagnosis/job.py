@@ -9,25 +9,22 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from kcover_ebpf.diagnosis import exits, gave_up, losses, startup
-from kcover_ebpf.diagnosis.announcements import Announcements
-from kcover_ebpf.diagnosis.blindness import Sight, unseen
-from kcover_ebpf.diagnosis.device_faults import DeviceFaults
-from kcover_ebpf.diagnosis.hard_limit import at_hard_limit
+from kcover_ebpf.diagnosis.clock.job_memory import JobMemory
+from kcover_ebpf.diagnosis.clock.progress import JobProgress, Stall
+from kcover_ebpf.diagnosis.clock.sampling import connected, in_detail, requests
+from kcover_ebpf.diagnosis.clock.silences import Silences
+from kcover_ebpf.diagnosis.clock.suspicion import Suspicion
+from kcover_ebpf.diagnosis.evidence.snapshot import Finding, JobSnapshot
+from kcover_ebpf.diagnosis.failures.announcements import Announcements
+from kcover_ebpf.diagnosis.failures.device_faults import DeviceFaults
+from kcover_ebpf.diagnosis.history.packet_loss import LossWatch
+from kcover_ebpf.diagnosis.history.process import Clock, ProcessHistory
+from kcover_ebpf.diagnosis.history.senders import Senders
+from kcover_ebpf.diagnosis.job_finding import finding_of
 from kcover_ebpf.diagnosis.job_learning import end_pass
-from kcover_ebpf.diagnosis.job_memory import JobMemory
 from kcover_ebpf.diagnosis.job_snapshot import snapshot_of
-from kcover_ebpf.diagnosis.judge import judge
-from kcover_ebpf.diagnosis.members import Members
-from kcover_ebpf.diagnosis.packet_loss import LossWatch
-from kcover_ebpf.diagnosis.process import Clock, ProcessHistory
-from kcover_ebpf.diagnosis.progress import JobProgress, Stall
-from kcover_ebpf.diagnosis.sampling import connected, in_detail, requests
-from kcover_ebpf.diagnosis.senders import Senders
-from kcover_ebpf.diagnosis.silences import Silences
-from kcover_ebpf.diagnosis.slow_job import slowness
-from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot
-from kcover_ebpf.diagnosis.suspicion import Suspicion
+from kcover_ebpf.diagnosis.judge.blindness import Sight, unseen
+from kcover_ebpf.diagnosis.membership.members import Members
 from kcover_ebpf.facts.host import (
     CollectivesSeen,
     ProcessSeen,
@@ -58,7 +55,6 @@ from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.roles import Role
 from kcover_ebpf.model.silence_summary import Patience
-from kcover_ebpf.model.verdict import Cause, VerdictKind
 from kcover_ebpf.settings import Policy
 from kcover_ebpf.tunables.diagnosis import LONGEST_BURN_NS
 
@@ -349,48 +345,12 @@ class Job:
         return (view for view in self.members.ranks.values() if self.pace.waits(view))
 
     def finding(self) -> Finding | None:
-        """The snapshot of the job now; None for a moment while what was seen is not complete enough to judge by.
+        """What the facts add up to now; None while what was seen is not complete enough to judge by."""
+        return finding_of(self)
 
-        What was announced is judged whatever was missed: it is certain.
-        """
-        has_stalled = self.attention.stalled and self.pace.trained
-        failed = self.faults.judge(self.members.views, has_stalled) or exits.failure_of(self)
-        if failed is not None:
-            return failed
-        if (unsampled := startup.unsampled_rank(self.members, self.now_ns)) is not None:
-            return unsampled
-        if self.sight.is_blind(self.now_ns):
-            return self.sight.finding(self.now_ns)
-        if not self.members.ranks:
-            unreadable = self.attention.unreadable
-            if (hidden := startup.unreadable_process(self.members, unreadable)) is not None:
-                return hidden
-            ended = any(view.exit is not None for view in self.members.views.values())
-            cause = Cause.ENDING if ended else Cause.STARTING
-            return Finding(VerdictKind.WORKING, cause, self.now_ns)
-        missing = None
-        if self.whole:
-            missing = startup.missing_rank(self.members, self.pace, self.now_ns, self.policy)
-        if not self.attention.suspicious:
-            return missing or self._healthy()
-        snapshot = self.announced.judged(self.snapshot())
-        missed = losses.missed(snapshot, self.announced, self.members.views)
-        finding = missed or self.faults.located(judge(snapshot), self.members.ranks)
-        self._place = finding.cause.value
-        if missing is not None and finding.cause not in (Cause.STOPPED, Cause.FROZEN):
-            return missing
-        if finding.cause is Cause.TRAINING:
-            return self._healthy(judged=True)
-        silent_s = self.pace.silence_s(self.members.ranks, self.now_ns)
-        return at_hard_limit(finding, silent_s, self.policy, self.now_ns)
-
-    def _healthy(self, *, judged: bool = False) -> Finding:
-        if not judged and gave_up.is_due(self.members.ranks.values(), self.now_ns):
-            self.announced.judged(self.snapshot())
-        if slow := slowness(self.pace, self.loss, self.members.ranks, self.now_ns):
-            return slow
-        cause = Cause.TRAINING if self.pace.trained else Cause.STARTING
-        return Finding(VerdictKind.WORKING, cause, self.now_ns)
+    def judged_place(self, place: str) -> None:
+        """Remember where the judge saw the job wait: the present silence is learned there if it ends by itself."""
+        self._place = place
 
     @property
     def has_parts_elsewhere(self) -> bool:

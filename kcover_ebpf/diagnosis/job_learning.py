@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from kcover_ebpf.diagnosis.process import ProcessHistory
-from kcover_ebpf.diagnosis.progress import Stall
+from kcover_ebpf.diagnosis.clock.progress import Stall
+from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.facts.kernel import Tick
 from kcover_ebpf.ids import NS, Pid
 

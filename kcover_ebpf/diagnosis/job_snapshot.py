@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from kcover_ebpf.diagnosis import startup
-from kcover_ebpf.diagnosis.classify import classify
-from kcover_ebpf.diagnosis.classify_context import ClassifyContext
-from kcover_ebpf.diagnosis.endpoints import EndpointIndex
-from kcover_ebpf.diagnosis.file_holders import FileHolders
-from kcover_ebpf.diagnosis.rank_view import Habits, completed
-from kcover_ebpf.diagnosis.recorders import recordings_of
-from kcover_ebpf.diagnosis.snapshot import JobSnapshot
-from kcover_ebpf.diagnosis.stacks import KnownWaits
+from kcover_ebpf.diagnosis.evidence.recorders import recordings_of
+from kcover_ebpf.diagnosis.evidence.snapshot import JobSnapshot
+from kcover_ebpf.diagnosis.failures import startup
+from kcover_ebpf.diagnosis.history.stacks import KnownWaits
+from kcover_ebpf.diagnosis.judge.rank_view import Habits, completed
+from kcover_ebpf.diagnosis.membership.endpoints import EndpointIndex
+from kcover_ebpf.diagnosis.membership.file_holders import FileHolders
+from kcover_ebpf.diagnosis.waits.classify import classify
+from kcover_ebpf.diagnosis.waits.classify_context import ClassifyContext
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.collective_counts import counts_of
 from kcover_ebpf.model.rank_snapshot import RankSnapshot

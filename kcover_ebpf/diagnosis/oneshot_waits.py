@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, replace
 
-from kcover_ebpf.diagnosis import evidence, startup, wait_chain
-from kcover_ebpf.diagnosis.classify import with_cpu
+from kcover_ebpf.diagnosis.evidence import evidence, wait_chain
+from kcover_ebpf.diagnosis.evidence.snapshot import Finding, JobSnapshot, blame
+from kcover_ebpf.diagnosis.failures import startup
+from kcover_ebpf.diagnosis.history.process import ProcessHistory
+from kcover_ebpf.diagnosis.history.thread import asks_again
 from kcover_ebpf.diagnosis.job import Job
-from kcover_ebpf.diagnosis.judge import judge
-from kcover_ebpf.diagnosis.process import ProcessHistory
-from kcover_ebpf.diagnosis.snapshot import Finding, JobSnapshot, blame
-from kcover_ebpf.diagnosis.thread import asks_again
+from kcover_ebpf.diagnosis.judge.judge import judge
+from kcover_ebpf.diagnosis.waits.classify import with_cpu
 from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.process_state import State

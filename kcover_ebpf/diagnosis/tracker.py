@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kcover_ebpf.diagnosis.certainty import completed
+from kcover_ebpf.diagnosis.clock.certainty import completed
+from kcover_ebpf.diagnosis.evidence.snapshot import Finding
 from kcover_ebpf.diagnosis.job import Job
-from kcover_ebpf.diagnosis.snapshot import Finding
 from kcover_ebpf.diagnosis.wait_table import gives_up_after_s, unobserved, wait_rows
 from kcover_ebpf.ids import NS
 from kcover_ebpf.model.verdict import Cause, Culprit, EvidenceKind, Verdict, VerdictKind

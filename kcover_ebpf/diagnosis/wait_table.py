@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from kcover_ebpf.diagnosis import collective_account, nccl
+from kcover_ebpf.diagnosis.evidence import collective_account
+from kcover_ebpf.diagnosis.evidence.snapshot import Finding
+from kcover_ebpf.diagnosis.failures.startup import WHY_UNREADABLE
 from kcover_ebpf.diagnosis.job import Job
-from kcover_ebpf.diagnosis.snapshot import Finding
-from kcover_ebpf.diagnosis.startup import WHY_UNREADABLE
+from kcover_ebpf.diagnosis.judge import nccl
 from kcover_ebpf.model.collective_counts import counts_of
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.model.roles import Role

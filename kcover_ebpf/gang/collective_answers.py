@@ -1,4 +1,4 @@
-"""What the NCCL of several nodes' ranks said, as the one word that `diagnosis.nccl` judges by.
+"""What the NCCL of several nodes' ranks said, as the one word that `diagnosis.judge.nccl` judges by.
 
 One agent asks, for its ranks answer for all that share a communicator with them; others do so later. Each knows the
 processes of its own node only: those of other nodes are recognised by address and number.

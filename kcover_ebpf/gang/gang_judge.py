@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from kcover_ebpf.diagnosis import certainty, control_group, nccl, silences, wait_chain
-from kcover_ebpf.diagnosis.judge import judge
-from kcover_ebpf.diagnosis.snapshot import Finding
+from kcover_ebpf.diagnosis.clock import certainty, silences
+from kcover_ebpf.diagnosis.evidence import control_group, wait_chain
+from kcover_ebpf.diagnosis.evidence.snapshot import Finding
+from kcover_ebpf.diagnosis.judge import nccl
+from kcover_ebpf.diagnosis.judge.judge import judge
 from kcover_ebpf.gang import gang_pace, log_evidence, missing, unwatched
 from kcover_ebpf.gang.gang_input import GangInput, GangVerdict
 from kcover_ebpf.gang.gang_snapshot import GangSnapshot, ReceivedReport, gather

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kcover_ebpf.api.job_kinds import must_train
-from kcover_ebpf.diagnosis.stragglers import chance
+from kcover_ebpf.diagnosis.clock.stragglers import chance
 from kcover_ebpf.gang.gang_input import GangInput, silent_s
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport
 from kcover_ebpf.model.rank_snapshot import RankPace

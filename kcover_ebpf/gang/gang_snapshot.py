@@ -1,4 +1,4 @@
-"""The snapshots that the nodes of a job sent, as the one that `diagnosis.judge` judges.
+"""The snapshots that the nodes of a job sent, as the one that `diagnosis.judge.judge` judges.
 
 Processes of different nodes may have the same number, so each gets a separate one. Ages of all
 reports are rebased to one moment by the controller's clock. What two nodes did within
@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 from kcover_ebpf.api.agent_lease import AgentLease
 from kcover_ebpf.api.fault_report import FaultReport
-from kcover_ebpf.diagnosis.endpoints import EndpointIndex, is_loopback
-from kcover_ebpf.diagnosis.snapshot import JobSnapshot
-from kcover_ebpf.diagnosis.stacks import KnownWaits
+from kcover_ebpf.diagnosis.evidence.snapshot import JobSnapshot
+from kcover_ebpf.diagnosis.history.stacks import KnownWaits
+from kcover_ebpf.diagnosis.membership.endpoints import EndpointIndex, is_loopback
 from kcover_ebpf.gang import collective_answers
 from kcover_ebpf.ids import NS, Endpoint, Pid
 from kcover_ebpf.model.collective_counts import Recordings

@@ -12,9 +12,9 @@ from dataclasses import replace
 from kcover_ebpf.api.fault_report import (
     FaultReport,
 )
+from kcover_ebpf.diagnosis.evidence.snapshot import JobSnapshot
 from kcover_ebpf.diagnosis.job import Job
-from kcover_ebpf.diagnosis.slow_job import paces
-from kcover_ebpf.diagnosis.snapshot import JobSnapshot
+from kcover_ebpf.diagnosis.judge.slow_job import paces
 from kcover_ebpf.facts.recorders import RankRecord, RecordedGroup
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.model.collective_counts import CollectiveCounts, Recordings

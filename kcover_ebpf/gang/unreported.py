@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from kcover_ebpf.api.job_kinds import must_train, with_ranks
 from kcover_ebpf.api.pods import ContainerEnd, Pod
-from kcover_ebpf.diagnosis.exits import cause_of_signal
+from kcover_ebpf.diagnosis.failures.exits import cause_of_signal
 from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.tunables.recovery import (
     END_AFTER_INCIDENT_S,

@@ -1,7 +1,7 @@
 """What is known of one process of a job at one moment: what the judge takes, a report carries and `trace` streams.
 
 Ages are seconds before that moment, so a snapshot means the same on every clock (docs/decisions/0010). Times of a
-host's own clocks, threads and descriptors stay behind in `diagnosis.process`.
+host's own clocks, threads and descriptors stay behind in `diagnosis.history.process`.
 """
 
 from __future__ import annotations

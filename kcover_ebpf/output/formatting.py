@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Any
 
-from kcover_ebpf.diagnosis.exits import signal_name
+from kcover_ebpf.diagnosis.failures.exits import signal_name
 from kcover_ebpf.facts import devices, host, kernel
 from kcover_ebpf.model.verdict import Cause, Culprit, Verdict, VerdictKind, WaitRow
 

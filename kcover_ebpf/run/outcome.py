@@ -6,7 +6,7 @@ import signal
 from dataclasses import dataclass
 from enum import Enum
 
-from kcover_ebpf.diagnosis.exits import signal_name
+from kcover_ebpf.diagnosis.failures.exits import signal_name
 
 EXIT_SHUT_DOWN = 75
 """EX_TEMPFAIL: the job was shut down on a verdict and may be tried again."""

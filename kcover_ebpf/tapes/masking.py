@@ -14,8 +14,11 @@ from hashlib import blake2b
 from posixpath import basename, dirname
 from typing import Any, TypeVar
 
-from kcover_ebpf.diagnosis import code_map, nccl, rank_numbers, roles, stacks, wait_table
-from kcover_ebpf.diagnosis.recorders import DEFAULT_GROUP
+from kcover_ebpf.diagnosis import wait_table
+from kcover_ebpf.diagnosis.evidence.recorders import DEFAULT_GROUP
+from kcover_ebpf.diagnosis.history import code_map, stacks
+from kcover_ebpf.diagnosis.judge import nccl
+from kcover_ebpf.diagnosis.membership import rank_numbers, roles
 from kcover_ebpf.facts import devices, host, kernel, python_stacks, recorders
 
 _T = TypeVar("_T")

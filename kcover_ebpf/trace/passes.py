@@ -7,9 +7,10 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator
 
-from kcover_ebpf.diagnosis import odd_stack, oneshot
+from kcover_ebpf.diagnosis import oneshot
+from kcover_ebpf.diagnosis.evidence import odd_stack
+from kcover_ebpf.diagnosis.evidence.snapshot import Finding
 from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
-from kcover_ebpf.diagnosis.snapshot import Finding
 from kcover_ebpf.host import procfs
 from kcover_ebpf.model.verdict import Cause, Verdict, VerdictKind
 from kcover_ebpf.tunables.trace import (

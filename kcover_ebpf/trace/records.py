@@ -14,7 +14,7 @@ from typing import Any
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.codec import Codec, Omit, wire
 from kcover_ebpf.api.json_values import WrongValue
-from kcover_ebpf.diagnosis.describe_call import WaitTarget
+from kcover_ebpf.diagnosis.waits.describe_call import WaitTarget
 from kcover_ebpf.errors import CannotObserve, UsageError
 from kcover_ebpf.model.verdict import ThreadRow, VerdictKind
 from kcover_ebpf.output.formatting import SCHEMA

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from kcover_ebpf.api.fault_report import REPORT, FaultReport, PodRef
-from kcover_ebpf.diagnosis import oneshot_waits, wait_chain
+from kcover_ebpf.diagnosis import oneshot_waits
+from kcover_ebpf.diagnosis.evidence import wait_chain
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
 from kcover_ebpf.gang import rank_report, report_size, unwatched

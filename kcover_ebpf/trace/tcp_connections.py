@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from kcover_ebpf.diagnosis.endpoints import EndpointIndex
-from kcover_ebpf.diagnosis.evidence import name
-from kcover_ebpf.diagnosis.process import ProcessHistory
+from kcover_ebpf.diagnosis.evidence.evidence import name
+from kcover_ebpf.diagnosis.history.process import ProcessHistory
+from kcover_ebpf.diagnosis.membership.endpoints import EndpointIndex
 from kcover_ebpf.ids import NS
 from kcover_ebpf.output import formatting
 from kcover_ebpf.trace.records import TracedConnection

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from kcover_ebpf import __version__
-from kcover_ebpf.diagnosis.odd_stack import innermost
+from kcover_ebpf.diagnosis.evidence.odd_stack import innermost
 from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
 from kcover_ebpf.facts.python_stacks import PythonStack, PythonStacksSeen
 from kcover_ebpf.facts.syscalls import SyscallTable

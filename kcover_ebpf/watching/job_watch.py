@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kcover_ebpf.diagnosis.decisions import Decision
+from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.diagnosis.job import Job
-from kcover_ebpf.diagnosis.process import ProcessHistory
-from kcover_ebpf.diagnosis.rank_numbers import RANK_ENVIRON, RECORDER_PIPE
+from kcover_ebpf.diagnosis.membership.rank_numbers import RANK_ENVIRON, RECORDER_PIPE
 from kcover_ebpf.diagnosis.tracker import Tracker
 from kcover_ebpf.diagnosis.wait_table import wait_rows
 from kcover_ebpf.facts.host import ReadingRequest

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from kcover_ebpf.diagnosis.decisions import Decision, decide
+from kcover_ebpf.diagnosis.evidence.odd_stack import EXPLAINED
 from kcover_ebpf.diagnosis.job import Job
-from kcover_ebpf.diagnosis.odd_stack import EXPLAINED
 from kcover_ebpf.diagnosis.tracker import Tracker
 from kcover_ebpf.facts.devices import (
     AerError,

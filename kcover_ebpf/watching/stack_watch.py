@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 from kcover_ebpf.confined.helper import Confinement
-from kcover_ebpf.diagnosis.odd_stack import LEAST_RANKS, innermost
-from kcover_ebpf.diagnosis.process import ProcessHistory
+from kcover_ebpf.diagnosis.evidence.odd_stack import LEAST_RANKS, innermost
+from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.facts.python_stacks import PythonStack, PythonStacksSeen
 from kcover_ebpf.host import procfs, thread_reader
 from kcover_ebpf.ids import Pid, Tid

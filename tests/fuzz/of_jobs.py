@@ -14,7 +14,8 @@ from kcover_ebpf.collectives.recorder import recorder_dump
 from kcover_ebpf.collectives.recorder.pickle_machine import MOST_BYTES as _DUMP_BYTES
 from kcover_ebpf.collectives.recorder.recorder_dump import DumpError
 from kcover_ebpf.devices.catalog.files import shipped as catalog
-from kcover_ebpf.diagnosis import futex, rank_numbers
+from kcover_ebpf.diagnosis.membership import rank_numbers
+from kcover_ebpf.diagnosis.waits import futex
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.host import blocked_call, procfs, stack_frames, stack_words, thread_reader
 from kcover_ebpf.ids import Pid

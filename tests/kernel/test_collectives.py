@@ -71,7 +71,7 @@ def test_the_privilege_to_enter_a_network_is_used_for_a_moment_only() -> None:
     """In a child, because a dropped privilege is not regained."""
     program = """
 from pathlib import Path
-from kcover_ebpf.kernel import capabilities as c
+from kcover_ebpf.host import capabilities as c
 admin = c.Capability.SYS_ADMIN
 def may_raise(capability):
     (line,) = [each for each in Path("/proc/thread-self/status").read_text().splitlines() if each.startswith("CapPrm:")]

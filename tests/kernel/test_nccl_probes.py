@@ -387,7 +387,7 @@ def test_privileges_to_attach_are_used_for_a_moment_only(library: Path) -> None:
 import subprocess, sys, time
 from kcover_ebpf.collectives.nccl.probes import NcclProbes
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.kernel import capabilities as c
+from kcover_ebpf.host import capabilities as c
 probes = NcclProbes()
 c.drop(c.KEPT, c.spare(nccl_probes=True))
 rank = subprocess.Popen([{PYTHON!r}, {str(ROOT / "testbed/faults/nccl_calls.py")!r}, {str(library)!r}],

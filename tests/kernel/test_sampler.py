@@ -27,7 +27,7 @@ OPENED = """
 import os, sys, time
 from kcover_ebpf.errors import KcoverError
 from kcover_ebpf.facts.kernel import Detail, SampleRequest
-from kcover_ebpf.kernel import capabilities
+from kcover_ebpf.host import capabilities
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
 try:

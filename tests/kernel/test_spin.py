@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from kcover_ebpf.diagnosis.thread import ThreadHistory
+from kcover_ebpf.diagnosis.history.thread import ThreadHistory
 from kcover_ebpf.facts.kernel import ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import Pid

@@ -107,7 +107,7 @@ def test_the_odd_rank_of_two_nodes_is_named_with_its_line(nodes: list[Node]) -> 
     assert verdict["culprit"]["node"] == "b"
     assert verdict["victims"] == [0, 1, 3]
     (text,) = [item["text"] for item in verdict["evidence"] if item["kind"] == "outlier"]
-    assert text.startswith(f"rank {ODD} is at save_metrics (odd_rank.py:")
+    assert text.startswith(f"rank {ODD} is at save_metrics (testbed/faults/odd_rank.py:")
     assert HISTORY in verdict["unobserved"]
     assert not [item for item in verdict["unobserved"] if "not on this host" in item]
     assert {row["rank"] for row in lines[2]["threads"] if row["lead"]} == set(range(WORLD))

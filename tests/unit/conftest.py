@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kcover_ebpf.diagnosis import snapshot
+from kcover_ebpf.diagnosis.evidence import snapshot
 from kcover_ebpf.model import verdict
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from kcover_ebpf.diagnosis.process import ProcessHistory
+from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.facts.kernel import SocketSample
 from kcover_ebpf.ids import NS, Inode, Pid
 from kcover_ebpf.model.roles import Membership, Role

@@ -1,6 +1,6 @@
 """Samples of threads that burn a CPU, poll or wait."""
 
-from kcover_ebpf.diagnosis.thread import ThreadHistory
+from kcover_ebpf.diagnosis.history.thread import ThreadHistory
 from kcover_ebpf.facts.kernel import TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import NS, Pid, Tid

@@ -18,7 +18,7 @@ from kcover_ebpf.agent.reports.report_names import key_of
 from kcover_ebpf.api.fault_report import REPORT, FaultReport
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.confined.helper import Confinement
-from kcover_ebpf.diagnosis.evidence import name
+from kcover_ebpf.diagnosis.evidence.evidence import name
 from kcover_ebpf.errors import ActionError, ReaderError
 from kcover_ebpf.host import procfs
 from kcover_ebpf.host.proc_text import split_stat

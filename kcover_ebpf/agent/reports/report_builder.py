@@ -23,8 +23,8 @@ from kcover_ebpf.api.fault_report import (
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.api.log_report import ContainerLog
 from kcover_ebpf.api.node_health import NodeHealth
+from kcover_ebpf.diagnosis.clock.progress import Stall
 from kcover_ebpf.diagnosis.job import Job
-from kcover_ebpf.diagnosis.progress import Stall
 from kcover_ebpf.gang.rank_report import paces_of, verdict_of, with_snapshots
 from kcover_ebpf.ids import NS
 from kcover_ebpf.model.collective_counts import CollectiveCounts

@@ -24,12 +24,12 @@ from kcover_ebpf.collectives.ras import (
 )
 from kcover_ebpf.collectives.ras.client import RasHere, RasPatience, RasPlace, RasSource
 from kcover_ebpf.collectives.ras.netns import namespace_of, pid_inside
-from kcover_ebpf.diagnosis.process import ProcessHistory
+from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.facts.host import CollectivesSeen
 from kcover_ebpf.facts.kernel import SocketSample
 from kcover_ebpf.host import procfs
 from kcover_ebpf.ids import NS, Pid
-from kcover_ebpf.tunables.hardware import RAS_FIRST_PAUSES_S, RAS_LATER_PAUSE_S
+from kcover_ebpf.tunables.devices import RAS_FIRST_PAUSES_S, RAS_LATER_PAUSE_S
 
 ADDRESS_VARIABLE = "NCCL_RAS_ADDR"
 _KEPT = 3

@@ -19,12 +19,12 @@ from kcover_ebpf.collectives.recorder.dump_request import (
     RecorderSource,
     RequestError,
 )
-from kcover_ebpf.diagnosis.process import ProcessHistory
+from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.facts.recorders import RankRecord, RecordersSeen, UnreadRecorder
 from kcover_ebpf.host import procfs
 from kcover_ebpf.host.read_workers import Readers
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.tunables.hardware import RECORDER_ANSWER_S, RECORDER_PAUSE_S, RECORDER_RETRY_S
+from kcover_ebpf.tunables.devices import RECORDER_ANSWER_S, RECORDER_PAUSE_S, RECORDER_RETRY_S
 
 _UNREADABLE = "reading its files does not return"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from kcover_ebpf.facts.devices import CudaContext, DeviceHeld
 from kcover_ebpf.host import procfs
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.tunables.hardware import HOLDER_KEPT_NS
+from kcover_ebpf.tunables.devices import HOLDER_KEPT_NS
 
 CONTROL_MINOR = 255
 

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kcover_ebpf.devices.telemetry.reading import GpuReading
 from kcover_ebpf.errors import UsageError
-from kcover_ebpf.tunables.hardware import DCGM_TIMEOUT_S
+from kcover_ebpf.tunables.devices import DCGM_TIMEOUT_S
 
 _MOST_BYTES = 4 << 20
 """An exporter of eight GPUs writes 0.1 MB."""

@@ -19,7 +19,7 @@ from kcover_ebpf.api.codec import encode
 from kcover_ebpf.devices.inventory import topology
 from kcover_ebpf.devices.telemetry.reading import GpuReading
 from kcover_ebpf.errors import CannotObserve
-from kcover_ebpf.tunables.hardware import TELEMETRY_NICENESS
+from kcover_ebpf.tunables.devices import TELEMETRY_NICENESS
 
 
 @dataclass(frozen=True, slots=True)

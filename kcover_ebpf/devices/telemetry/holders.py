@@ -10,7 +10,7 @@ from kcover_ebpf.devices.telemetry.use import GpuState
 from kcover_ebpf.facts.devices import GpuSeen, GpuUse
 from kcover_ebpf.host import procfs
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.tunables.hardware import GPU_HOLDERS_S
+from kcover_ebpf.tunables.devices import GPU_HOLDERS_S
 
 _NODE = "/dev/nvidia"
 

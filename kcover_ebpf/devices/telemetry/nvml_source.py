@@ -10,7 +10,7 @@ from typing import Any
 
 from kcover_ebpf.devices.nvml_library import initialise
 from kcover_ebpf.devices.telemetry.reading import GpuProcess, GpuReading
-from kcover_ebpf.tunables.hardware import NVML_AGAIN_S, NVML_SLOW_READINGS_S, NVML_STUCK_S
+from kcover_ebpf.tunables.devices import NVML_AGAIN_S, NVML_SLOW_READINGS_S, NVML_STUCK_S
 
 _ALL_LINKS = 0xFFFFFFFF
 _KIB = 1024

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from kcover_ebpf.devices.telemetry.reading import GpuReading
 from kcover_ebpf.facts.devices import GpuUse
-from kcover_ebpf.tunables.hardware import (
+from kcover_ebpf.tunables.devices import (
     GPU_BUSY_SHARE,
     GPU_CHANGED_PERCENT,
     GPU_CHANGED_POWER_SHARE,

@@ -30,7 +30,7 @@ from kcover_ebpf.devices.telemetry.use import GpuState
 from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.facts.devices import GpuSeen
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.tunables.hardware import (
+from kcover_ebpf.tunables.devices import (
     DCGM_PERIOD_S,
     TELEMETRY_AGAIN_S,
     TELEMETRY_FIRST_S,

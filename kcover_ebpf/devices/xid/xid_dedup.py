@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from kcover_ebpf.devices.xid.kmsg_parser import message_parts
 from kcover_ebpf.facts.devices import Rung, XidReported
-from kcover_ebpf.tunables.hardware import XID_FORGET_NS, XID_HOLD_NS, XID_UNCONFIRMED_NS
+from kcover_ebpf.tunables.devices import XID_FORGET_NS, XID_HOLD_NS, XID_UNCONFIRMED_NS
 
 
 @dataclass(slots=True)

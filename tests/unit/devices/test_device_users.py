@@ -14,7 +14,7 @@ from kcover_ebpf.facts.devices import (
 )
 from kcover_ebpf.facts.host import ThreadReading, WaitedFile
 from kcover_ebpf.ids import Inode, Pid, Tid
-from kcover_ebpf.tunables.hardware import HOLDER_KEPT_NS
+from kcover_ebpf.tunables.devices import HOLDER_KEPT_NS
 from tests.unit.patience import soon
 
 NIC = "0000:9a:00.0"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcover_ebpf.diagnosis.certainty import certainty_of, completed
+from kcover_ebpf.diagnosis.clock.certainty import certainty_of, completed
 from kcover_ebpf.diagnosis.decisions import decide
 from kcover_ebpf.model.silence_summary import SilenceSummary
 from kcover_ebpf.model.verdict import (

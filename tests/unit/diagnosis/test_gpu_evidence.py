@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from kcover_ebpf.api.fault_report import REPORT, FaultReport
-from kcover_ebpf.diagnosis import evidence
-from kcover_ebpf.diagnosis.certainty import certainty_of
+from kcover_ebpf.diagnosis.clock.certainty import certainty_of
 from kcover_ebpf.diagnosis.decisions import decide
+from kcover_ebpf.diagnosis.evidence import evidence
 from kcover_ebpf.facts.devices import GpuSeen, GpuUse
 from kcover_ebpf.gang.rank_report import carrying
 from kcover_ebpf.ids import Pid

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kcover_ebpf.diagnosis.decisions import decide
-from kcover_ebpf.diagnosis.judge import judge
+from kcover_ebpf.diagnosis.judge.judge import judge
 from kcover_ebpf.diagnosis.wait_table import unobserved
 from kcover_ebpf.facts.host import Unreadable
 from kcover_ebpf.facts.kernel import ProcessFork, ProcessTotals

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kcover_ebpf.diagnosis.hard_limit import at_hard_limit
-from kcover_ebpf.diagnosis.snapshot import Finding
+from kcover_ebpf.diagnosis.evidence.snapshot import Finding
+from kcover_ebpf.diagnosis.judge.hard_limit import at_hard_limit
 from kcover_ebpf.ids import NS
 from kcover_ebpf.model.verdict import Cause, Culprit, EvidenceKind, VerdictKind
 from kcover_ebpf.settings import Policy

@@ -7,8 +7,8 @@ from dataclasses import fields, replace
 import pytest
 
 from kcover_ebpf.diagnosis import oneshot
+from kcover_ebpf.diagnosis.evidence.snapshot import Finding
 from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
-from kcover_ebpf.diagnosis.snapshot import Finding
 from kcover_ebpf.facts.kernel import SocketSample
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind

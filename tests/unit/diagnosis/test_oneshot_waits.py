@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from kcover_ebpf.diagnosis import oneshot, oneshot_waits
+from kcover_ebpf.diagnosis.evidence.snapshot import Finding
 from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
-from kcover_ebpf.diagnosis.snapshot import Finding
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.verdict import Cause, VerdictKind
 from kcover_ebpf.tunables.trace import STALL_S

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kcover_ebpf.diagnosis.snapshot import Finding
+from kcover_ebpf.diagnosis.evidence.snapshot import Finding
 from kcover_ebpf.model.verdict import CAUSES, Cause, VerdictKind
 from kcover_ebpf.output import metrics
 

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from kcover_ebpf.diagnosis import oneshot
+from kcover_ebpf.diagnosis.evidence.snapshot import Finding
 from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
-from kcover_ebpf.diagnosis.snapshot import Finding
 from kcover_ebpf.model.verdict import Cause, Culprit, VerdictKind
 from kcover_ebpf.trace import passes
 from kcover_ebpf.trace.passes import Settling

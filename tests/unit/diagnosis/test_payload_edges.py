@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from kcover_ebpf.diagnosis import tcp_links
 from kcover_ebpf.diagnosis.decisions import decide
-from kcover_ebpf.diagnosis.traffic import Traffic
+from kcover_ebpf.diagnosis.evidence import tcp_links
+from kcover_ebpf.diagnosis.history.traffic import Traffic
 from kcover_ebpf.ids import NS, Inode, Pid
 from kcover_ebpf.model.verdict import Cause, EvidenceKind, VerdictKind
 from kcover_ebpf.settings import Act, Policy

@@ -7,9 +7,9 @@ from typing import cast
 
 import pytest
 
+from kcover_ebpf.diagnosis.clock.progress import Stall
 from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
-from kcover_ebpf.diagnosis.progress import Stall
 from kcover_ebpf.facts.host import ProcessSeen
 from kcover_ebpf.facts.kernel import (
     Detail,

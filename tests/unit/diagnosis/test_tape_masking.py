@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
-from kcover_ebpf.diagnosis import code_map, nccl, roles, stacks, wait_table
+from kcover_ebpf.diagnosis import wait_table
+from kcover_ebpf.diagnosis.history import code_map, stacks
+from kcover_ebpf.diagnosis.judge import nccl
+from kcover_ebpf.diagnosis.membership import roles
 from kcover_ebpf.facts.devices import CudaContext, DeviceFault, PortChange
 from kcover_ebpf.facts.host import (
     CodeSeen,

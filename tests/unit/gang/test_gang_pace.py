@@ -14,8 +14,8 @@ from kcover_ebpf.api.agent_lease import object_of as lease_object
 from kcover_ebpf.api.fault_report import FaultReport, PodRef, ReportedJob
 from kcover_ebpf.api.incident import Phase
 from kcover_ebpf.api.pods import Pod
-from kcover_ebpf.diagnosis.rank_pace import CountedWaits, Paces
-from kcover_ebpf.diagnosis.stragglers import WaitShares
+from kcover_ebpf.diagnosis.clock.rank_pace import CountedWaits, Paces
+from kcover_ebpf.diagnosis.clock.stragglers import WaitShares
 from kcover_ebpf.gang.gang_judge import merge
 from kcover_ebpf.gang.gang_pace import may_lag, slow_rank
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport, confirmed

@@ -8,7 +8,7 @@ import pytest
 
 from kcover_ebpf.api.incident import FailureClass
 from kcover_ebpf.api.log_report import ContainerLog, LogFinding, LoggedTraceback
-from kcover_ebpf.diagnosis.certainty import certainty_of
+from kcover_ebpf.diagnosis.clock.certainty import certainty_of
 from kcover_ebpf.gang import log_evidence
 from kcover_ebpf.gang.gang_judge import merge
 from kcover_ebpf.gang.log_evidence import Fault, LogEvidence

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcover_ebpf.diagnosis.stacks import similarity
+from kcover_ebpf.diagnosis.history.stacks import similarity
 from kcover_ebpf.facts.host import ReadingRequest
 from kcover_ebpf.host import stack_words
 from kcover_ebpf.host.proc_text import code_mappings

@@ -28,9 +28,8 @@ MAX_TEST_LINES = 60
 # File, or file:function -> why it may be longer.
 EXEMPT: dict[str, str] = {
     "tests/kernel/test_nccl_probes.py": "its variables say their types; to be split",
-    "kcover_ebpf/diagnosis/thread.py": "its variables say their types; to be split",
-    "kcover_ebpf/diagnosis/job.py": "its variables say their types; to be split",
-    "kcover_ebpf/diagnosis/exits.py:judge_failure": "its variables say their types; to be split",
+    "kcover_ebpf/diagnosis/history/thread.py": "its variables say their types; to be split",
+    "kcover_ebpf/diagnosis/failures/exits.py:judge_failure": "its variables say their types; to be split",
     "kcover_ebpf/controller/gang_reconciler.py:_turn": "its variables say their types; to be split",
     "kcover_ebpf/controller/gang_reconciler.py": "its variables say their types; to be split",
     "kcover_ebpf/agent/node_health/health_memory.py:after_round": "its variables say their types; to be split",
@@ -39,7 +38,7 @@ EXEMPT: dict[str, str] = {
     "kcover_ebpf/cli/run.py:run": "one argument for each option, handed on by its name",
     "bench/clusterbench/__main__.py:decide": "one measurement from its beginning to its end",
     "tests/unit/confined/test_confined_readers.py": "one set of readers, which take a second to start, for all its tests",  # noqa: E501
-    "tests/unit/diagnosis/test_kinship.py": "one builder of process trees for all its tests",
+    "tests/unit/diagnosis/membership/test_kinship.py": "one builder of process trees for all its tests",
 }
 
 

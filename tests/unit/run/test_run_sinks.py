@@ -13,7 +13,7 @@ from fcntl import ioctl
 import pytest
 
 from kcover_ebpf.diagnosis.decisions import Decision
-from kcover_ebpf.diagnosis.process import ProcessHistory
+from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.facts.kernel import ProcessExit, SocketSample
 from kcover_ebpf.ids import Inode, Pid
 from kcover_ebpf.model.verdict import Cause, Verdict, VerdictKind, WaitRow

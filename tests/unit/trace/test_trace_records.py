@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcover_ebpf.diagnosis.describe_call import WaitTarget
+from kcover_ebpf.diagnosis.waits.describe_call import WaitTarget
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.output.formatting import SCHEMA, event_line
 from kcover_ebpf.trace.records import EVENTS, TRACE, Stack, TracedThread, TraceHeader, parse

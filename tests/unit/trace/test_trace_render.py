@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from kcover_ebpf.diagnosis.describe_call import WaitTarget
+from kcover_ebpf.diagnosis.waits.describe_call import WaitTarget
 from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.output import formatting
 from kcover_ebpf.output.formatting import event_line

@@ -21,8 +21,8 @@ NVIDIAS = "beside the limits of NVIDIA that it belongs to"
 
 # file:name -> why it is no tunable
 NO_TUNABLE = {
-    "diagnosis/evidence.py:_SHOWN_S": "which reading of NVML a sentence may quote",
-    "diagnosis/traffic.py:_RTO_MIN_S": "a constant of the kernel",
+    "diagnosis/evidence/evidence.py:_SHOWN_S": "which reading of NVML a sentence may quote",
+    "diagnosis/history/traffic.py:_RTO_MIN_S": "a constant of the kernel",
     "controller/idle_events.py:_DAY_S": "for text",
     "controller/idle_events.py:_HOUR_S": "for text",
     "api/agent_lease.py:_MOST_VALID_S": "a bound of the format",

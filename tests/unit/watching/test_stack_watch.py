@@ -13,7 +13,7 @@ import pytest
 
 from kcover_ebpf.confined import helper
 from kcover_ebpf.diagnosis.decisions import Decision
-from kcover_ebpf.diagnosis.process import ProcessHistory
+from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.diagnosis.tracker import Tracker
 from kcover_ebpf.facts.python_stacks import PythonFrame, PythonStack, PythonStacksSeen
 from kcover_ebpf.facts.syscalls import SyscallTable

@@ -15,7 +15,7 @@ from kcover_ebpf.collectives.ras.answer import parse
 from kcover_ebpf.collectives.ras.client import RasPatience, RasPlace
 from kcover_ebpf.collectives.ras.netns import pid_inside
 from kcover_ebpf.collectives.ras.watch import RasWatch
-from kcover_ebpf.diagnosis.progress import Stall
+from kcover_ebpf.diagnosis.clock.progress import Stall
 from kcover_ebpf.diagnosis.tracker import Tracker
 from kcover_ebpf.facts.host import CollectivesSeen
 from kcover_ebpf.facts.syscalls import SyscallTable

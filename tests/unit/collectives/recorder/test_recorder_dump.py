@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kcover_ebpf.collectives.recorder import recorder_dump
 from kcover_ebpf.collectives.recorder.recorder_dump import DumpError, read, record_of
-from kcover_ebpf.diagnosis.recorders import compare
+from kcover_ebpf.diagnosis.evidence.recorders import compare
 from kcover_ebpf.ids import Pid
 from testbed.driver.recorder_dumps import call, dump, pickled, steps
 

@@ -13,8 +13,8 @@ import pytest
 from kcover_ebpf.collectives.recorder import watch as watch_module
 from kcover_ebpf.collectives.recorder.pickle_machine import MOST_BYTES
 from kcover_ebpf.collectives.recorder.watch import RecorderWatch
-from kcover_ebpf.diagnosis.process import ProcessHistory
-from kcover_ebpf.diagnosis.rank_numbers import RECORDER_FILES, RECORDER_PIPE
+from kcover_ebpf.diagnosis.history.process import ProcessHistory
+from kcover_ebpf.diagnosis.membership.rank_numbers import RECORDER_FILES, RECORDER_PIPE
 from kcover_ebpf.facts.host import ProcessSeen
 from kcover_ebpf.facts.recorders import RecordersSeen
 from kcover_ebpf.host import procfs

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from kcover_ebpf.devices.xid.xid_dedup import XidDedup
 from kcover_ebpf.facts.devices import Rung, XidReported
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.tunables.hardware import XID_FORGET_NS, XID_HOLD_NS, XID_UNCONFIRMED_NS
+from kcover_ebpf.tunables.devices import XID_FORGET_NS, XID_HOLD_NS, XID_UNCONFIRMED_NS
 
 GPU = "0000:5d:00.0"
 MS = 1_000_000

@@ -1,0 +1,261 @@
+"""How far a job has come, and how long its ranks are silent on the way: start, training, stalls, stragglers."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from enum import Enum
+
+from kcover_ebpf.diagnosis.clock.cadence import Cadence
+from kcover_ebpf.diagnosis.clock.rank_pace import CountedWaits, Paces
+from kcover_ebpf.diagnosis.clock.stragglers import Straggler, WaitShares
+from kcover_ebpf.diagnosis.history.process import ProcessHistory
+from kcover_ebpf.diagnosis.history.thread import ThreadHistory
+from kcover_ebpf.facts.kernel import TaskState
+from kcover_ebpf.facts.syscalls import SyscallFamily, SyscallTable
+from kcover_ebpf.ids import NS, Pid
+from kcover_ebpf.settings import Policy
+from kcover_ebpf.tunables.diagnosis import (
+    BURN_BEGAN_NS,
+    BURN_DOUBT_S,
+    LOST_CLOCK_S,
+    NOT_YET_JOINED_S,
+    PAYLOAD_RATE_NS,
+    PAYLOAD_RATES_KEPT,
+    RECENT_PASSES,
+    SLOWED_SHARE,
+    STRAGGLER_COMPARED_EASE,
+    TRAINING_SIGNS,
+    UNLEARNED_STALL_S,
+)
+
+_WAIT_FAMILIES = frozenset(
+    {SyscallFamily.FUTEX, SyscallFamily.POLL, SyscallFamily.NETWORK, SyscallFamily.YIELD}
+)
+
+
+def _recent(cadence: Cadence, now_ns: int) -> bool:
+    return cadence.last_s is not None and now_ns / NS - cadence.last_s < NOT_YET_JOINED_S
+
+
+class Stall(Enum):
+    """Whether the ranks on this host have stopped making progress."""
+
+    NONE = "none"
+    """Some rank made progress, not longer ago than it ever was silent while healthy."""
+    UNKNOWN = "unknown"
+    """None has, and none would have shown it: they burn a CPU and exchange no bytes, as healthy ranks may for hours."""
+    CERTAIN = "certain"
+    """None has, and one would have shown it."""
+
+
+class JobProgress:
+    """The progress of the ranks of one job."""
+
+    def __init__(self, policy: Policy, table: SyscallTable) -> None:
+        self._policy, self._table = policy, table
+        self._cadences: dict[Pid, Cadence] = {}
+        self._shares, self._paces = WaitShares(), Paces()
+        self._payload_rates: deque[float] = deque(maxlen=PAYLOAD_RATES_KEPT)
+        self._payload_bytes = self._payload_ns = 0
+        """Since the last of those rates."""
+        self.unlearned_s = UNLEARNED_STALL_S
+        """What counts as a stall while nothing was learned; for ranks that join from now on."""
+        self.trained = False
+        """True once all ranks made progress together: payload between them, or repeated moves."""
+        self.last_joined_ns = 0
+        self._talked = False
+
+    def join(self, process: ProcessHistory) -> None:
+        """A rank appeared."""
+        if process.pid not in self._cadences:
+            policy = self._policy
+            known = policy.stall_floor_s, policy.stall_factor, self.unlearned_s
+            self._cadences[process.pid] = Cadence(*known)
+            self.last_joined_ns = max(self.last_joined_ns, process.first_seen_ns)
+
+    def leave(self, pid: Pid) -> None:
+        """A process is no rank after all."""
+        self._cadences.pop(pid, None)
+
+    def begin_again(self) -> None:
+        """All ranks are new: what is silent now starts."""
+        self.trained = self._talked = False
+
+    def progress(self, pid: Pid, now_ns: int) -> bool:
+        """Note a sign of progress; False if the process is no rank."""
+        cadence = self._cadences.get(pid)
+        if cadence is None:
+            return False
+        cadence.progress(now_ns / NS)
+        return True
+
+    def forget_current(self, pid: Pid, now_ns: int) -> None:
+        """The present gap of a process ends now, and is not one to learn from."""
+        if pid in self._cadences:
+            self._cadences[pid].forget_current(now_ns / NS)
+
+    def relearn(self, pid: Pid, now_ns: int) -> None:
+        """A clock that this process had is not read any more: what was learned with it holds no longer."""
+        if pid in self._cadences:
+            self._cadences[pid].forget_current(now_ns / NS)
+            self._cadences[pid].relearn(LOST_CLOCK_S)
+
+    def watch_training(
+        self, ranks: Mapping[Pid, ProcessHistory], expected: int | None, now_ns: int
+    ) -> None:
+        """Notice when start-up is over: it has its own gaps, and stalls are learned from training alone.
+
+        `expected`: ranks that should be here. With fewer it is over once those that are here continue all the same,
+        long after the last of them came: the others are on other hosts.
+        """
+        if self._talked or not ranks:
+            return
+        cadences = [self._cadences[pid] for pid in ranks]
+        moved = all(other_cadence.sign_count >= TRAINING_SIGNS for other_cadence in cadences)
+        if len(ranks) >= (expected or 1):
+            self._talked = self._all_talked(ranks, now_ns)
+        elif now_ns - self.last_joined_ns < self._policy.start_grace_s * NS:
+            return
+        else:
+            moved = moved and all(_recent(other_cadence, now_ns) for other_cadence in cadences)
+        # moves are the weaker sign: ranks that load their libraries move as well, and it is not over before they talk
+        if self._talked or (moved and not self.trained):
+            self.trained = True
+            for cadence in cadences:
+                cadence.restart()
+
+    def _all_talked(self, ranks: Mapping[Pid, ProcessHistory], now_ns: int) -> bool:
+        """True once payload went between the ranks: all of them, or most, who train without the others for a while."""
+        talking = [view for view in ranks.values() if view.peer_bytes_ns]
+        if len(talking) == len(ranks):
+            return True
+        waited = now_ns - self.last_joined_ns >= self._policy.start_grace_s * NS
+        return (
+            waited
+            and 2 * len(talking) > len(ranks)
+            and all(_recent(self._cadences[view.pid], now_ns) for view in talking)
+        )
+
+    def restart_clocks(self, now_ns: int) -> None:
+        """What is silent now is silent since now: the time before cannot be judged."""
+        for cadence in self._cadences.values():
+            cadence.forget_current(now_ns / NS)
+
+    def is_silent(self, process: ProcessHistory, now_ns: int) -> bool:
+        """True if a rank is silent for longer than it ever was."""
+        return now_ns / NS - self._last_s(process) >= self._cadences[process.pid].alarm_s
+
+    def _last_s(self, process: ProcessHistory) -> float:
+        last_s = self._cadences[process.pid].last_s
+        return process.first_seen_ns / NS if last_s is None else last_s
+
+    def stall(self, ranks: Mapping[Pid, ProcessHistory], now_ns: int) -> Stall:
+        """Whether the ranks continue."""
+        if not ranks or not all(self.has_stalled(view, now_ns) for view in ranks.values()):
+            return Stall.NONE
+        shows = any(self._would_show(view, now_ns) for view in ranks.values())
+        return Stall.CERTAIN if shows else Stall.UNKNOWN
+
+    def has_stalled(self, process: ProcessHistory, now_ns: int) -> bool:
+        """True if a rank is silent for longer than a stall takes."""
+        return now_ns / NS - self._last_s(process) >= self.threshold_s(process.pid)
+
+    def _would_show(self, process: ProcessHistory, now_ns: int) -> bool:
+        """True if progress of a silent rank would have been seen."""
+        threshold_s, lead = self.threshold_s(process.pid), process.lead
+        if lead is None or lead.burning_since_ns is None:
+            return True
+        talked = process.data_ns > lead.burning_since_ns + BURN_BEGAN_NS
+        # who waits in a library that only waits would be found elsewhere when the wait ends
+        if lead.waits_in is not None or lead.waits_busily or lead.spins_in_place or talked:
+            return True
+        # A thread that burns a CPU in code that is not known looks the same while it computes, launches kernels or
+        # waits for a device. Where no byte came to or from a peer since that began, nothing could have shown
+        # progress, and silence means nothing.
+        return (now_ns - lead.burning_since_ns) / NS < threshold_s + BURN_DOUBT_S
+
+    def threshold_s(self, pid: Pid) -> float:
+        """A silence longer than this is a stall of this rank."""
+        return self._cadences[pid].threshold_s
+
+    def learned(self, pids: Iterable[Pid]) -> bool:
+        """True once the job has trained and the thresholds of all these ranks rest on gaps of that."""
+        return self.trained and all(self._cadences[pid].learned for pid in pids)
+
+    @property
+    def longest_s(self) -> float:
+        """The longest healthy silence of any rank, in seconds: about a step; 0 before the first."""
+        return max((cadence.longest_s for cadence in self._cadences.values()), default=0.0)
+
+    def longest_of_s(self, pid: Pid) -> float:
+        """The longest healthy silence of one rank, in seconds; 0 before the first."""
+        return self._cadences[pid].longest_s
+
+    def silence_s(self, ranks: Mapping[Pid, ProcessHistory], now_ns: int) -> float:
+        """Seconds since any of the ranks made progress; 0 if none ever did."""
+        lasts = [last for pid in ranks if (last := self._cadences[pid].last_s) is not None]
+        return now_ns / NS - max(lasts) if lasts else 0.0
+
+    def waits(self, process: ProcessHistory) -> bool:
+        """True if the lead thread sits in a call that waits for others."""
+        return process.lead is not None and self._lead_waits(process.lead)
+
+    def _lead_waits(self, lead_thread: ThreadHistory) -> bool:
+        blocked = lead_thread.sample.state is TaskState.SLEEPING or lead_thread.waits_busily
+        return blocked and self._table.family(lead_thread.sample.syscall) in _WAIT_FAMILIES
+
+    def observe_shares(
+        self, ranks: Mapping[Pid, ProcessHistory], now_ns: int, *, elsewhere: bool
+    ) -> None:
+        """Take one healthy pass for the search for stragglers; `elsewhere`: ranks may be on other hosts."""
+        if self.trained:
+            waiting = {pid: self._wait(view) for pid, view in ranks.items()}
+            self._shares.observe(waiting, now_ns, elsewhere=elsewhere)
+
+    def paces(self, now_ns: int) -> Mapping[Pid, CountedWaits]:
+        """How much each rank waited of late, of those that were seen for long enough."""
+        return self._paces.of(self._shares, now_ns)
+
+    def ease(self, now_ns: int) -> float:
+        """How many times the regular pause lies before the next pass."""
+        return STRAGGLER_COMPARED_EASE if self.compares(now_ns) else 1.0
+
+    def compares(self, now_ns: int) -> bool:
+        """True while ranks are to be sampled more often, to confirm that one of them lags."""
+        return self._shares.compares(now_ns)
+
+    def _wait(self, process: ProcessHistory) -> int | None:
+        # a wait is one and the same for as long as the thread was seen to do nothing else
+        lead = process.lead
+        if lead is None or not (self._lead_waits(lead) or lead.asks_peers(self._table)):
+            return None
+        return lead.progress_ns
+
+    def note_payload(self, moved_bytes: int, period_ns: int) -> None:
+        """Take the bytes that all ranks moved between them in one pass."""
+        if not self.trained:
+            return
+        self._payload_bytes += moved_bytes
+        self._payload_ns += period_ns
+        # passes that follow each other fast are taken together: few bytes in a third of a second mean nothing
+        if self._payload_ns >= PAYLOAD_RATE_NS:
+            self._payload_rates.append(self._payload_bytes * NS / self._payload_ns)
+            self._payload_bytes = self._payload_ns = 0
+
+    @property
+    def slowed(self) -> bool:
+        """True while the ranks move much fewer bytes than they used to, over some ten passes."""
+        rates = list(self._payload_rates)
+        if len(rates) < 2 * RECENT_PASSES:
+            return False
+        before, recent = rates[:-RECENT_PASSES], rates[-RECENT_PASSES:]
+        return sum(recent) / len(recent) < SLOWED_SHARE * sum(before) / len(before)
+
+    def others_wait(self, pid: Pid) -> bool:
+        """True if the other ranks waited for a good part of the last passes."""
+        return self._shares.others_wait(pid)
+
+    def straggler(self) -> Straggler | None:
+        """The rank that the others wait for; None if no rank is apart."""
+        return self._shares.straggler()

@@ -1,0 +1,88 @@
+"""Ranks that only wait are the control group: what they do as well neither explains nor accuses another rank. Pure.
+
+A rank is in it where its lead thread sits in the wait that most share, or in one that was seen to end while the job was
+healthy, whatever runs beside that. Background threads, log lines, telemetry and children that always move are found in
+the control group too, and so are naps by which a library asks for messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from statistics import median
+
+from kcover_ebpf.diagnosis.evidence.snapshot import JobSnapshot
+from kcover_ebpf.diagnosis.history import stacks
+from kcover_ebpf.ids import Pid
+from kcover_ebpf.model.process_state import Effort, State
+from kcover_ebpf.model.rank_snapshot import RankSnapshot
+from kcover_ebpf.tunables.certainty import EFFORT_FACTOR, EFFORT_STEP
+
+_ASKING = frozenset({State.PEERS, State.ON_DEVICE})
+
+
+def compared(snapshot: JobSnapshot) -> JobSnapshot:
+    """The snapshot in which each rank makes only those efforts that its control group does not make."""
+    ranks = [rank for rank in snapshot.ranks.values() if not rank.rests]
+    victims = _victims(ranks)
+    odd = [rank for rank in ranks if rank.pid not in victims]
+    if not odd or len(victims) <= len(odd):
+        # where all are alike there is nothing to compare with: an effort of all is a checkpoint of all
+        return snapshot
+    control = [rank for rank in ranks if rank.pid in victims]
+    changed = {rank.pid: _as_victim(rank) for rank in control}
+    for rank in odd:
+        changed[rank.pid] = _against(rank, control)
+    return replace(snapshot, processes={**snapshot.processes, **changed})
+
+
+def _victims(ranks: Sequence[RankSnapshot]) -> set[Pid]:
+    found = {rank.pid for rank in ranks if _wait(rank) in _ASKING}
+    locked = {
+        rank.pid: rank.stack
+        for rank in ranks
+        if _wait(rank) in (State.FUTEX, State.HELPED) and rank.stack
+    }
+    found |= {rank.pid for rank in ranks if rank.pid in locked and rank.known_wait}
+    first = next(iter(stacks.groups(locked)), [])
+    if 2 * len(first) > len(ranks):
+        found |= set(first)
+    napping = {rank.pid for rank in ranks if rank.state is State.NAPPING}
+    found |= {rank.pid for rank in ranks if rank.pid in napping and rank.known_wait}
+    return found | napping if 2 * len(napping) > len(ranks) else found
+
+
+def _wait(rank: RankSnapshot) -> State:
+    return rank.wait or rank.state
+
+
+def _as_victim(rank: RankSnapshot) -> RankSnapshot:
+    plain = rank if rank.wait is None else _without_effort(rank)
+    # whoever waits where all others wait is not kept there by one of its threads
+    return replace(plain, state=State.FUTEX) if plain.state is State.HELPED else plain
+
+
+def _without_effort(rank: RankSnapshot) -> RankSnapshot:
+    return replace(rank, state=_wait(rank), wait=None, effort=None, effort_rate=0.0)
+
+
+def _against(rank: RankSnapshot, control: Sequence[RankSnapshot]) -> RankSnapshot:
+    if rank.state is State.NAPPING:
+        # it asks for something that the others do not ask for
+        return replace(rank, state=State.SLEEPING)
+    if rank.effort is not None and rank.wait is not None:
+        theirs = median(_rates(rank.effort, control))
+        if rank.effort_rate >= EFFORT_FACTOR * theirs + EFFORT_STEP:
+            return rank
+        rank = _without_effort(rank)
+    if rank.state is State.HELPED and all(_is_common(word, control) for word in rank.beside):
+        return replace(rank, state=State.FUTEX)
+    return rank
+
+
+def _rates(effort: Effort, control: Iterable[RankSnapshot]) -> list[float]:
+    return [other.effort_rate if other.effort is effort else 0.0 for other in control]
+
+
+def _is_common(word: str, control: Sequence[RankSnapshot]) -> bool:
+    return 2 * sum(word in other.beside for other in control) > len(control)

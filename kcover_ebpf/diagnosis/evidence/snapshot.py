@@ -1,0 +1,151 @@
+"""What one pass over a job finds: a `JobSnapshot` goes in, a `Finding` comes out. No judgement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kcover_ebpf.diagnosis.clock.certainty import certainty_of
+from kcover_ebpf.diagnosis.membership.endpoints import EndpointIndex
+from kcover_ebpf.ids import NS, Pid
+from kcover_ebpf.model.collective_counts import CollectiveCounts, Recordings
+from kcover_ebpf.model.rank_snapshot import RankSnapshot
+from kcover_ebpf.model.roles import Role
+from kcover_ebpf.model.verdict import Cause, Certainty, Culprit, Evidence, VerdictKind
+from kcover_ebpf.settings import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one pass over a job finds; becomes a verdict when it holds."""
+
+    kind: VerdictKind
+    cause: Cause
+    since_ns: int
+    culprit: Culprit | None = None
+    """Without pod and node; its host is None where that is this one."""
+    evidence: tuple[Evidence, ...] = ()
+    victims: tuple[Pid, ...] = ()
+    factor: float | None = None
+    """SLOW only: the culprit's step time over that of its peers; None where it was not measured."""
+    silent_since_ns: int | None = None
+    """When the last rank that waits began to, on the clock of `since_ns`; None where that means nothing."""
+
+    graph: tuple[str, ...] = ()
+    """Who waits for whom, and what does not count as work; lines for people."""
+    doubtful: bool = False
+    """What the culprit waits for may well come from outside the job, or from itself: no inference is drawn."""
+
+    @property
+    def certainty(self) -> Certainty | None:
+        """How sure it is that the job does not continue by itself; None where nothing is wrong."""
+        certainty = certainty_of(self.kind, self.cause, self.culprit, self.evidence)
+        return (
+            Certainty.SUSPECTED if self.doubtful and certainty is Certainty.INFERRED else certainty
+        )
+
+    @property
+    def pid(self) -> Pid | None:
+        """Of the culprit; None where it is not known, or not here."""
+        return None if self.culprit is None or self.culprit.pid is None else Pid(self.culprit.pid)
+
+    @property
+    def rank(self) -> int | None:
+        return None if self.culprit is None else self.culprit.rank
+
+
+@dataclass(frozen=True, slots=True)
+class JobSnapshot:
+    """All that a judgement needs of one job at one moment."""
+
+    now_ns: int
+    """That moment, on the clock of the finding's times."""
+    policy: Policy
+    processes: Mapping[Pid, RankSnapshot]
+    """Ranks, living or not, and every process they may wait for."""
+    ends: EndpointIndex
+    lossy: bool = False
+    """A link between ranks loses packets, and others get through."""
+    knows_waits: bool = False
+    """Waits were seen to end while the job was healthy, so that one that never was is new."""
+    whole: bool = True
+    """All ranks of the job are in it; False where others see the rest."""
+    cadence_known: bool = False
+    """The thresholds rest on steps of this job that were seen."""
+    starting: bool = False
+    """A rank has not come yet and the job never trained: those who came wait, as at every start."""
+    collectives: CollectiveCounts | None = None
+    """The last report of the job's own NCCL in this suspicion; None while it said nothing."""
+    recordings: Recordings | None = None
+    """What the ranks' flight recorders hold; None while they were not asked, or none has answered."""
+    ranks: Mapping[Pid, RankSnapshot] = field(init=False)
+    """Living ranks that take part, by number: a monitor is no part."""
+    living_count: int = field(init=False)
+    """Ranks that live, monitors as well."""
+    left: Mapping[Pid, RankSnapshot] = field(init=False)
+    """Ranks that exited with code 0, or were ended by their own job, and were not restarted."""
+
+    def __post_init__(self) -> None:
+        """Ranks are distinguished from other processes once: the walk along the waits asks at every step."""
+        # by number: of two that came into their states at once every host, and all of them together, take the same
+        found = (process for process in self.processes.values() if process.role is Role.RANK)
+        everyone = {rank.pid: rank for rank in sorted(found, key=_by_number)}
+        living = {pid: rank for pid, rank in everyone.items() if rank.exit is None}
+        ranks = {pid: rank for pid, rank in living.items() if not rank.rests} or living
+        again = {rank.rank for rank in living.values()} - {None}
+        left = {
+            pid: rank
+            for pid, rank in everyone.items()
+            if rank.exit is not None and not (rank.has_failed and rank.rank in again)
+        }
+        object.__setattr__(self, "ranks", ranks)
+        object.__setattr__(self, "living_count", len(living))
+        object.__setattr__(self, "left", left)
+
+    def threshold_s(self, pid: Pid) -> float:
+        """Seconds of silence from which on this rank has stalled."""
+        threshold_s = self.processes[pid].threshold_s
+        return self.policy.stall_floor_s if threshold_s is None else threshold_s
+
+    def since_ns(self, rank: RankSnapshot) -> int:
+        """When it came into its state, on the clock of `now_ns`."""
+        return self.now_ns - round(rank.age_s * NS)
+
+    @property
+    def all_seen(self) -> bool:
+        """No rank is on a host that is not observed: such a one may be what the others wait for."""
+        size = max((rank.world_size or 0 for rank in self.ranks.values()), default=0)
+        return size == self.living_count if size else self.whole
+
+    @property
+    def silent_since_ns(self) -> int:
+        """When the last of the living ranks came into its state: since then none has moved."""
+        return max(map(self.since_ns, self.ranks.values()), default=self.now_ns)
+
+    @property
+    def oldest_ns(self) -> int:
+        """When the first of the living ranks came into its state."""
+        return min(map(self.since_ns, self.ranks.values()))
+
+
+def _by_number(rank: RankSnapshot) -> tuple[bool, int, Pid]:
+    return rank.rank is None, rank.rank or 0, rank.pid
+
+
+def blame(
+    snapshot: JobSnapshot,
+    kind: VerdictKind,
+    cause: Cause,
+    culprit_rank: RankSnapshot,
+    found: Sequence[Evidence],
+    end_rank: RankSnapshot | None = None,
+) -> Finding:
+    """A finding that names a culprit; `end_rank` is the end of its chain, if that is another process."""
+    return Finding(
+        kind=kind,
+        cause=cause,
+        since_ns=snapshot.since_ns(culprit_rank),
+        culprit=Culprit(culprit_rank.rank, culprit_rank.pid, (end_rank or culprit_rank).tid),
+        evidence=tuple(found),
+        victims=tuple(pid for pid in snapshot.ranks if pid != culprit_rank.pid),
+    )

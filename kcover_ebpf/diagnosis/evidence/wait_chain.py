@@ -1,0 +1,106 @@
+"""The walk: from everyone who waits to the process at the end of the chain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kcover_ebpf.diagnosis.evidence.snapshot import JobSnapshot
+from kcover_ebpf.diagnosis.history import stacks
+from kcover_ebpf.ids import Pid
+from kcover_ebpf.model.process_state import EFFORT, SOON_S, STOPPED, STUCK, WAITING, State
+from kcover_ebpf.model.rank_snapshot import RankSnapshot
+from kcover_ebpf.model.roles import Role
+
+
+def split(
+    snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]
+) -> tuple[list[RankSnapshot], list[RankSnapshot]]:
+    """(those who wait for peers, those at the end of a chain)."""
+    futexes = {
+        rank_snapshot.pid: rank_snapshot.stack
+        for rank_snapshot in ranks
+        if rank_snapshot.state is State.FUTEX and rank_snapshot.stack
+    }
+    # while ranks are missing, who came first waits for them elsewhere than who came last
+    comparable = len(ranks) > 1 and not snapshot.starting
+    known = {rank_snapshot.pid for rank_snapshot in ranks if rank_snapshot.known_wait}
+    odd = set(stacks.outliers(futexes, known)) if comparable else set()
+    # several ranks that spin wait busily for a device or for each other; a single one is at the end
+    # of a chain
+    spinning = [rank_snapshot for rank_snapshot in ranks if rank_snapshot.state is State.SPINNING]
+    waits = WAITING | ({State.SPINNING} if len(spinning) > 1 else set())
+    asking = any(rank_snapshot.state in waits - {State.FUTEX} for rank_snapshot in ranks)
+    if comparable and not odd and futexes and asking:
+        # a busy waiter is in the collective for certain; a futex that no process ever left is not
+        odd = futexes.keys() - known
+        on_device = sum(rank_snapshot.state is State.ON_DEVICE for rank_snapshot in ranks)
+        if on_device and len(odd) >= on_device:
+            # one rank that waits for its device while the others wait for it, as in an evaluation on rank 0
+            odd = set()
+    waiting, sinks = [], []
+    for rank in ranks:
+        end = follow(snapshot, rank)
+        if end.pid == rank.pid and rank.pid not in odd and rank.state in waits:
+            waiting.append(rank)
+        else:
+            sinks.append(rank)
+    return waiting, sinks
+
+
+def follow(snapshot: JobSnapshot, first_rank: RankSnapshot) -> RankSnapshot:
+    """The process at the end of the chain of waits for children, pipes and locks; itself if it ends there."""
+    seen, local_rank = {first_rank.pid}, first_rank
+    while local_rank.state in (State.CHILD, State.LOCK, State.READ):
+        ahead = [
+            snapshot.processes[pid]
+            for pid in local_rank.waits_for
+            if pid in snapshot.processes and pid not in seen and pid not in snapshot.ranks
+        ]
+        ahead += [
+            snapshot.processes[pid]
+            for pid in local_rank.waits_for
+            if pid in snapshot.ranks and pid not in seen and local_rank.state is State.LOCK
+        ]
+        if not ahead:
+            return local_rank
+        waited = local_rank.pid
+        local_rank = max(ahead, key=lambda rank: (_weight(rank, waited), rank.age_s))
+        seen.add(local_rank.pid)
+    return local_rank
+
+
+def _weight(rank: RankSnapshot, waited_by: Pid) -> int:
+    # among several children the one that cannot continue explains the wait; an idle one, which waits for
+    # work from the very rank that waits, does not
+    if rank.state is State.READ and waited_by in rank.waits_for:
+        return 0
+    if rank.state in STOPPED:
+        return 3
+    if rank.state in STUCK:
+        return 3
+    if rank.state is State.FUTEX:
+        return 1 if rank.timed else 2
+    return 0 if rank.state in (State.CHILD, State.PEERS, State.ON_DEVICE) else 1
+
+
+def is_effort(snapshot: JobSnapshot, rank: RankSnapshot) -> bool:
+    """True if what is at the end of this chain explains why others wait, and is still believed."""
+    end = follow(snapshot, rank)
+    if end.state is State.TRACED:
+        return True
+    policy, silence_s = snapshot.policy, end.age_s
+    if end.state in EFFORT or rank.state in EFFORT:
+        return min(silence_s, rank.age_s) < policy.quiet_cap_s
+    if end.state is State.THROTTLED:
+        # one rank without a CPU has its own limit; several mean that the host is overloaded
+        ranks = [other.state for other in snapshot.ranks.values()]
+        return ranks.count(State.THROTTLED) > 1
+    if end.state in STOPPED or end.proven:
+        return False
+    helps = end.role in (Role.HELPER, Role.COMPILER) and end.state is not State.SLEEP_LONG
+    if end.state in _PATIENCE or helps:
+        return silence_s < policy.storage_patience_s
+    return silence_s < SOON_S.get(end.state, 0.0)
+
+
+_PATIENCE = frozenset({State.STORAGE, State.OUTSIDE, State.HELPED})

@@ -1,0 +1,1 @@
+"""What was announced: exits, signals, memory, devices, and ranks that never came. It needs no waiting."""

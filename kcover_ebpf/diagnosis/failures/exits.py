@@ -1,0 +1,268 @@
+"""Faults that the kernel announces: exits, signals, out of memory. They need no waiting and no learning.
+
+Who died first is not always who is to blame: a rank that left with code 0, that its own launcher killed, that skipped a
+collective, or that all others waited for in vain makes an innocent peer fail. Those are distinguished here.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Mapping, Sequence
+
+from kcover_ebpf.diagnosis.evidence.evidence import name
+from kcover_ebpf.diagnosis.evidence.snapshot import Finding
+from kcover_ebpf.diagnosis.failures import gave_up
+from kcover_ebpf.diagnosis.failures.announcements import (
+    ENDING_SIGNALS,
+    Announcements,
+    gone_before,
+    is_by_launcher,
+    left_before,
+)
+from kcover_ebpf.diagnosis.history import stacks
+from kcover_ebpf.diagnosis.history.process import ProcessHistory
+from kcover_ebpf.diagnosis.membership import endpoints
+from kcover_ebpf.diagnosis.membership.rank_numbers import restarts_left
+from kcover_ebpf.facts.kernel import ProcessExit
+from kcover_ebpf.ids import Pid
+from kcover_ebpf.model.roles import Role
+from kcover_ebpf.model.verdict import RAISED, Cause, Culprit, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.tunables.diagnosis import GAVE_UP_SEEN_NS
+
+_CRASH_SIGNALS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
+
+
+def judge_failure(
+    announcements: Announcements,
+    views: Mapping[Pid, ProcessHistory],
+    survivor_stacks: Mapping[Pid, stacks.Stack],
+    longest_s: float,
+    process: ProcessHistory | None = None,
+    *,
+    whole: bool = True,
+) -> Finding | None:
+    """The finding for the first failure; None if there is none, or if the whole job was ended.
+
+    `longest_s`: the longest step so far. `process`: of the one that failed first, if it lives. `whole`: all ranks are
+    among `views`; else nothing shows that the whole job was ended.
+    """
+    if not announcements.failures:
+        return None
+    first = _first(announcements.failures, views)
+    process_history = views[first.pid]
+    ranks = {
+        pid: other_process
+        for pid, other_process in views.items()
+        if other_process.membership and other_process.membership.role is Role.RANK
+    }
+    alive = [pid for pid, rank in ranks.items() if rank.exit is None]
+    if whole and not alive and _ended_from_outside(announcements, ranks):
+        return None
+    victims = tuple(alive)
+    evidence = [Evidence(EvidenceKind.EVENT, reported(process_history, first, announcements))]
+    evidence += _dumps(ranks.values())
+    evidence += _restarts(process_history, process)
+    gone = gone_before(first, ranks, longest_s)
+    earlier = _ended_before(announcements, first, gone, views)
+    if earlier is not None:
+        cause, there_process, text = earlier
+        evidence.insert(0, Evidence(EvidenceKind.EVENT, text))
+        return crashed(cause, first.boottime_ns, there_process, evidence, victims)
+    odd = _skipped(first, ranks, survivor_stacks)
+    if (
+        odd is not None
+        and process_history.membership is not None
+        and process_history.membership.role is Role.RANK
+    ):
+        evidence.append(_apart(odd, survivor_stacks, ranks))
+        return crashed(Cause.COLLECTIVE_MISMATCH, first.boottime_ns, ranks[odd], evidence, victims)
+    late = _awaited(announcements, first, views)
+    if late is not None:
+        evidence.append(Evidence(EvidenceKind.PEERS, late.text))
+        there_process = views[late.rank.pid]
+        return crashed(Cause.TIMED_OUT, first.boottime_ns, there_process, evidence, victims)
+    return crashed(
+        cause_of(process_history, first, announcements),
+        first.boottime_ns,
+        process_history,
+        evidence,
+        victims,
+    )
+
+
+def _apart(
+    odd: Pid, survivors: Mapping[Pid, stacks.Stack], ranks: Mapping[Pid, ProcessHistory]
+) -> Evidence:
+    names = ", ".join(name(ranks[pid]) for pid in survivors if pid != odd)
+    text = f"{name(ranks[odd])} waits in a different collective from {names}"
+    return Evidence(EvidenceKind.STACK, text)
+
+
+def _awaited(
+    announcements: Announcements, first_exit: ProcessExit, views: Mapping[Pid, ProcessHistory]
+) -> gave_up.Awaited | None:
+    """The rank for whose sake another gave up; None where that one died of something else, or was served at last."""
+    late = announcements.awaited
+    if late is None or first_exit.pid not in late.waiting or late.rank.pid not in views:
+        return None
+    if cause_of(views[first_exit.pid], first_exit, announcements) not in RAISED:
+        return None
+    process = views[late.rank.pid]
+    was_alive = process.exit is None or process.exit.boottime_ns >= first_exit.boottime_ns
+    is_recent = first_exit.boottime_ns - late.at_ns <= GAVE_UP_SEEN_NS
+    was_served = any(views[pid].data_ns > late.at_ns for pid in late.waiting if pid in views)
+    return late if was_alive and is_recent and not was_served else None
+
+
+def _first(failures: Sequence[ProcessExit], views: Mapping[Pid, ProcessHistory]) -> ProcessExit:
+    # a rank that dies with its loaders is to be reported, whichever of them was reaped first
+    first = failures[0]
+    member = views[first.pid].membership
+    owner = member.owner if member is not None else None
+    # a rank that raises for the lack of its loader is its victim; one that was killed with it is not
+    return next((failure for failure in failures if failure.pid == owner and failure.signal), first)
+
+
+def _ended_before(
+    announcements: Announcements,
+    first_exit: ProcessExit,
+    gone: Sequence[ProcessExit],
+    views: Mapping[Pid, ProcessHistory],
+) -> tuple[Cause, ProcessHistory, str] | None:
+    """The rank that ended before another failed for lack of it, how, and the sentence that says so."""
+    left = left_before(gone)
+    if left is not None:
+        return Cause.LEFT_EARLY, views[left], f"{name(views[left])} exited with code 0 before that"
+    killed = [
+        process_exit for process_exit in gone if is_by_launcher(process_exit, announcements, views)
+    ]
+    # a launcher that ends several ends the job, and some rank notices before its turn
+    if len(killed) != 1 or cause_of(views[first_exit.pid], first_exit, announcements) not in RAISED:
+        return None
+    process = views[killed[0].pid]
+    return Cause.KILLED, process, reported(process, killed[0], announcements)
+
+
+def _skipped(
+    first_exit: ProcessExit,
+    ranks: Mapping[Pid, ProcessHistory],
+    survivors: Mapping[Pid, stacks.Stack],
+) -> Pid | None:
+    """The survivor that waits in another collective than the rest; None unless two signs agree.
+
+    Its stack differs from all others', which are alike; or, with only two left, it is the one that
+    has sent after the other: it entered its collective last, and what it sent there killed the
+    receiver.
+    """
+    if first_exit.signal not in (0, signal.SIGABRT) or len(survivors) < 2:
+        return None
+    apart = stacks.groups(survivors)
+    if len(apart) != 2:
+        return None
+    odd = stacks.minority(apart)
+    if len(odd) == 1:
+        return odd[0]
+    endpoint_index = endpoints.EndpointIndex(ranks.values())
+    newest = endpoints.newest_sender({pid: ranks[pid] for pid in survivors}, endpoint_index)
+    return newest[0] if newest is not None and len(survivors) == 2 else None
+
+
+def _ended_from_outside(announcements: Announcements, ranks: Mapping[Pid, ProcessHistory]) -> bool:
+    exits = [view.exit for view in ranks.values() if view.exit is not None]
+    return bool(exits) and all(
+        exit_.signal in ENDING_SIGNALS and exit_.pid not in announcements.oom for exit_ in exits
+    )
+
+
+def cause_of(
+    process: ProcessHistory, process_exit: ProcessExit, announcements: Announcements
+) -> Cause:
+    """Why a rank ended, or the rank of a loader cannot continue."""
+    if process_exit.pid in announcements.oom:
+        return Cause.OOM_KILLED
+    if process.membership is not None and process.membership.role is Role.LOADER:
+        return Cause.LOADER_DIED
+    return cause_of_signal(process_exit.signal) if process_exit.signal else Cause.EXITED
+
+
+def cause_of_signal(number: int) -> Cause:
+    """What a rank died of that was ended by a signal, as far as its number shows it."""
+    if number == signal.SIGABRT:
+        return Cause.ABORTED
+    return Cause.SEGFAULT if number in _CRASH_SIGNALS else Cause.KILLED
+
+
+def reported(
+    process: ProcessHistory, process_exit: ProcessExit, announcements: Announcements
+) -> str:
+    """How a process ended, and who ended it, as a sentence."""
+    if process_exit.signal:
+        how = (
+            f"{'is dying of' if process.is_dying else 'died by'} {signal_name(process_exit.signal)}"
+        )
+        sent = announcements.signals.get(process_exit.pid)
+        if process_exit.pid in announcements.oom:
+            how += ", chosen by the out-of-memory killer"
+        elif sent is not None and sent.signal == process_exit.signal and sent.sender_pid:
+            own = sent.sender_pid == process_exit.pid
+            how += (
+                " raised by itself" if own else f" sent by {sent.sender_comm} ({sent.sender_pid})"
+            )
+        how += ", and its core was dumped" if process_exit.core_dumped else ""
+    else:
+        how = f"exited with code {process_exit.exit_code}"
+    what = (
+        ""
+        if process.membership is None or process.membership.role is Role.RANK
+        else "a data loader of "
+    )
+    return f"{what}{name(process)} (pid {process_exit.pid}, {process_exit.comm}) {how}"
+
+
+def signal_name(number: int) -> str:
+    """Such as "SIGKILL", or "signal 40" where it has no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _dumps(ranks: Iterable[ProcessHistory]) -> list[Evidence]:
+    """Who is to be left alone for a while: what a core is needed for cannot be found out later."""
+    return [
+        Evidence(
+            EvidenceKind.STATE,
+            f"{name(view)} is dumping core after {signal_name(view.exit.signal)}, or still frees its memory",
+        )
+        for view in ranks
+        if view.is_dumping and view.exit is not None
+    ]
+
+
+def _restarts(process: ProcessHistory, launcher_process: ProcessHistory | None) -> list[Evidence]:
+    """That its launcher is about to start the ranks again, as torchrun does with `--max-restarts`."""
+    left = 0 if process.seen is None else restarts_left(process.seen.rank_environ)
+    if launcher_process is None or left <= 0:
+        return []
+    text = f"{launcher_process.comm} ({launcher_process.pid}) starts failed ranks again, {left} more time(s)"
+    return [Evidence(EvidenceKind.SINK, text)]
+
+
+def crashed(
+    cause: Cause,
+    since_ns: int,
+    process: ProcessHistory,
+    evidence: list[Evidence],
+    victims: tuple[Pid, ...],
+) -> Finding:
+    """A finding that names a process that ended, or the rank that it belonged to."""
+    member = process.membership
+    owner = member.owner if member and member.owner is not None else process.pid
+    return Finding(
+        VerdictKind.CRASHED,
+        cause,
+        since_ns,
+        Culprit(process.rank, owner, process.pid),
+        tuple(evidence),
+        tuple(pid for pid in victims if pid != owner),
+    )

@@ -1,0 +1,105 @@
+"""What a job has lost and cannot do without: a rank that its launcher ended, a loader that died. Pure.
+
+It was announced, and those who need it have stopped since, each for longer than it ever did while healthy. If they move
+again, it was no fault: ranks train on without the one that a launcher took away, a rank without its sandbox.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kcover_ebpf.diagnosis.evidence import control_group, evidence, wait_chain
+from kcover_ebpf.diagnosis.evidence.snapshot import Finding, JobSnapshot
+from kcover_ebpf.diagnosis.failures.announcements import Announcements, Loss
+from kcover_ebpf.diagnosis.failures.exits import cause_of, crashed, reported
+from kcover_ebpf.diagnosis.history import stacks
+from kcover_ebpf.diagnosis.history.process import ProcessHistory
+from kcover_ebpf.ids import NS, Pid
+from kcover_ebpf.model.process_state import STOPPED
+from kcover_ebpf.model.rank_snapshot import RankSnapshot
+from kcover_ebpf.model.verdict import Evidence, EvidenceKind
+
+
+def missed(
+    snapshot: JobSnapshot, announcements: Announcements, views: Mapping[Pid, ProcessHistory]
+) -> Finding | None:
+    """The finding for what is missed; None while the job does without everything that it lost."""
+    if not announcements.losses:
+        return None
+    snapshot = control_group.compared(snapshot)
+    for loss in announcements.losses.values():
+        if loss.owner is not None and _misses_loader(snapshot, loss, loss.owner):
+            return _finding(snapshot, loss, announcements, views)
+    ended = [loss for loss in announcements.losses.values() if loss.owner is None]
+    # a launcher that ends several ends the job, or makes it smaller
+    if len(ended) != 1 or not _misses_rank(snapshot, ended[0]):
+        return None
+    return _finding(snapshot, ended[0], announcements, views)
+
+
+def _misses_loader(snapshot: JobSnapshot, loss: Loss, owner: Pid) -> bool:
+    rank = snapshot.ranks.get(owner)
+    if rank is None or not _has_stopped(snapshot, rank, loss):
+        return False
+    others = [other for other in snapshot.ranks.values() if other.pid != owner]
+    # one that waits like most others waits for another rank
+    apart = stacks.groups(
+        {
+            rank_snapshot.pid: rank_snapshot.stack
+            for rank_snapshot in [rank, *others]
+            if rank_snapshot.stack
+        }
+    )
+    return not any(owner in group and 2 * len(group) > len(snapshot.ranks) > 2 for group in apart)
+
+
+def _misses_rank(snapshot: JobSnapshot, loss: Loss) -> bool:
+    ranks = snapshot.ranks.values()
+    return bool(ranks) and all(
+        _has_stopped(snapshot, rank, loss) or _has_fallen_silent(snapshot, rank, loss)
+        for rank in ranks
+    )
+
+
+def _has_fallen_silent(snapshot: JobSnapshot, rank: RankSnapshot, loss: Loss) -> bool:
+    # who lost its connection to the dead rank raises an error: it still runs, for seconds, and exchanges nothing
+    silent_s = rank.received_age_s
+    if silent_s is None or _ended_s(snapshot, loss) >= snapshot.policy.act_floor_s:
+        # who still runs when the job would be ended for it does something else
+        return False
+    return min(silent_s, _ended_s(snapshot, loss)) >= snapshot.threshold_s(rank.pid)
+
+
+def _ended_s(snapshot: JobSnapshot, loss: Loss) -> float:
+    return (snapshot.now_ns - loss.process_exit.boottime_ns) / NS
+
+
+def _has_stopped(snapshot: JobSnapshot, rank: RankSnapshot, loss: Loss) -> bool:
+    since_s = min(rank.age_s, _ended_s(snapshot, loss))
+    is_waiting = rank.state not in STOPPED and not wait_chain.is_effort(snapshot, rank)
+    return is_waiting and since_s >= snapshot.threshold_s(rank.pid)
+
+
+def _finding(
+    snapshot: JobSnapshot,
+    loss: Loss,
+    announcements: Announcements,
+    views: Mapping[Pid, ProcessHistory],
+) -> Finding:
+    process_exit, process = loss.process_exit, views[loss.process_exit.pid]
+    found = [Evidence(EvidenceKind.EVENT, reported(process, process_exit, announcements))]
+    waiting = list(snapshot.ranks.values())
+    if loss.owner is None:
+        silent_s = min(max(rank.age_s, rank.received_age_s or 0.0) for rank in waiting)
+        text = f"none of the {len(waiting)} other ranks has exchanged anything for {silent_s:.1f} s"
+        found.append(Evidence(EvidenceKind.PEERS, text))
+    else:
+        found += evidence.time(snapshot.ranks[loss.owner])
+    victims = tuple(snapshot.ranks)
+    return crashed(
+        cause_of(process, process_exit, announcements),
+        process_exit.boottime_ns,
+        process,
+        found,
+        victims,
+    )

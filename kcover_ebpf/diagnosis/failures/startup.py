@@ -1,0 +1,97 @@
+"""Ranks that are not there: one that never appeared, and one that the sampler does not see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from kcover_ebpf.diagnosis.clock.progress import JobProgress
+from kcover_ebpf.diagnosis.evidence.snapshot import Finding
+from kcover_ebpf.diagnosis.history.process import ProcessHistory
+from kcover_ebpf.diagnosis.membership.absent_ranks import MOST_RANKS, absent
+from kcover_ebpf.diagnosis.membership.members import Members
+from kcover_ebpf.facts.host import Unreadable
+from kcover_ebpf.ids import NS, Pid
+from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.settings import Policy
+from kcover_ebpf.tunables.diagnosis import RANK_SAMPLED_WITHIN_NS, START_UP_EFFORT_NS
+
+WHY_UNREADABLE = "a call into a driver or file system holds its memory lock"
+
+
+def missing_rank(
+    members: Members, progress: JobProgress, now_ns: int, policy: Policy
+) -> Finding | None:
+    """The lowest rank that never appeared while those that did only wait; None if none is missing.
+
+    Those that their launcher started on another host are not. The evidence is time alone, which never ends a
+    job: where no launcher says how many ranks are here, it may be starting on another host.
+    """
+    ranks, world_size = members.ranks, members.expected
+    if progress.trained or world_size is None or len(members.all_ranks) != len(ranks):
+        return None
+    members_here = (view.membership for view in ranks.values() if view.membership)
+    missing = _missing(
+        [membership.rank for membership in members_here if membership.rank is not None], world_size
+    )
+    waited_s = (now_ns - progress.last_joined_ns) / NS
+    if not missing or waited_s < policy.start_grace_s:
+        return None
+    if any(_is_at_work(view, now_ns) for view in ranks.values()):
+        return None
+    text = (
+        f"{len(ranks)} of {world_size} ranks are present; "
+        f"rank {missing[0]} is missing, {waited_s:.0f} s after the last one appeared"
+    )
+    return Finding(
+        kind=VerdictKind.HUNG,
+        cause=Cause.MISSING_RANK,
+        since_ns=progress.last_joined_ns,
+        culprit=Culprit(missing[0]),
+        evidence=(Evidence(EvidenceKind.TIME, text),),
+        victims=tuple(ranks),
+    )
+
+
+def _missing(present: Sequence[int], count: int) -> list[int]:
+    missing = absent(present, count, count)
+    # where a launcher does not number the ranks of a host in one run, none can be named
+    in_one_run = len(missing) + len(set(present)) == min(count, MOST_RANKS)
+    return missing if in_one_run and len(present) < count else []
+
+
+def _is_at_work(process: ProcessHistory, now_ns: int) -> bool:
+    lead = process.lead
+    burns = lead is not None and lead.burning_since_ns is not None and not lead.waits_busily
+    return burns or process.latest_effort(0, now_ns - START_UP_EFFORT_NS) is not None
+
+
+def awaits_missing_rank(members: Members, progress: JobProgress) -> bool:
+    """True while a rank has not come yet and the job never trained: those who came wait for it."""
+    return len(members.all_ranks) < (members.world_size or 0) and not progress.trained
+
+
+def unsampled_rank(members: Members, now_ns: int) -> Finding | None:
+    """UNKNOWN while a rank lives of which no thread was ever sampled: what is not seen is not healthy."""
+    for process in members.ranks.values():
+        if process.lead is None and now_ns - process.first_seen_ns > RANK_SAMPLED_WITHIN_NS:
+            rank = process.rank
+            who = (
+                f"rank {rank} (pid {process.pid})" if rank is not None else f"process {process.pid}"
+            )
+            text = f"{who} is running, but the sampler does not see its threads"
+            evidence = (Evidence(EvidenceKind.SINK, text),)
+            return Finding(
+                VerdictKind.UNKNOWN, Cause.UNKNOWN, process.first_seen_ns, evidence=evidence
+            )
+    return None
+
+
+def unreadable_process(members: Members, unreadable: Mapping[Pid, Unreadable]) -> Finding | None:
+    """UNKNOWN while a process may be a rank, and it cannot be read whether it is one."""
+    for pid, fact in unreadable.items():
+        process = members.views.get(pid)
+        if process is not None and process.seen is None and process.exit is None:
+            text = f"cannot identify pid {pid}: {WHY_UNREADABLE}"
+            evidence = (Evidence(EvidenceKind.SINK, text),)
+            return Finding(VerdictKind.UNKNOWN, Cause.UNKNOWN, fact.since_ns, evidence=evidence)
+    return None

@@ -1,0 +1,379 @@
+"""One process over time: threads, totals, sockets, and what kind of effort it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from kcover_ebpf.diagnosis.history.background import Background, Used
+from kcover_ebpf.diagnosis.history.code_map import CodeMap, of_stack
+from kcover_ebpf.diagnosis.history.progress_clocks import ByteClock, GpuClock
+from kcover_ebpf.diagnosis.history.thread import ThreadHistory
+from kcover_ebpf.diagnosis.history.traffic import Traffic
+from kcover_ebpf.facts.devices import FabricMoved, GpuSeen
+from kcover_ebpf.facts.host import CodeSeen, CollectivesLaunched, ProcessSeen, ThreadReading
+from kcover_ebpf.facts.kernel import (
+    CORE_SIGNALS,
+    DescriptorSample,
+    ProcessExit,
+    ProcessTotals,
+    SocketSample,
+    TaskState,
+    ThreadSample,
+)
+from kcover_ebpf.facts.syscalls import SyscallFamily, SyscallTable
+from kcover_ebpf.ids import NS, Inode, Pid, Tid
+from kcover_ebpf.model.process_state import Effort
+from kcover_ebpf.model.roles import Membership, Role
+from kcover_ebpf.tunables.certainty import EFFORT_STEP, NAPS_KNOWN_PASSES, RESTS_PASSES, RESTS_SHARE
+from kcover_ebpf.tunables.diagnosis import (
+    FABRIC_FLOOR,
+    LEAD_RESTS_NS,
+    PEER_BYTES_FLOOR,
+    SLOWED_BY_QUOTA_SHARE,
+    STORAGE_CALLS_RATE,
+)
+
+_MOST_THREADS = 4096
+_STOPPED = (TaskState.STOPPED, TaskState.FROZEN, TaskState.TRACED)
+
+Clock = CodeSeen | FabricMoved | GpuSeen | CollectivesLaunched
+"""What shows progress without a sample of a thread or socket."""
+
+
+@dataclass(slots=True)
+class ProcessHistory:
+    """Everything known about one process of a job; times are boottime nanoseconds."""
+
+    pid: Pid
+    first_seen_ns: int
+    seen: ProcessSeen | None = None
+    membership: Membership | None = None
+    threads: dict[Tid, ThreadHistory] = field(default_factory=dict)
+    totals: ProcessTotals | None = None
+    sockets: dict[int, SocketSample] = field(default_factory=dict)
+    traffic: Traffic = field(default_factory=Traffic)
+    """What each of `sockets` carried."""
+    descriptors: dict[tuple[int, Inode], DescriptorSample] = field(default_factory=dict)
+    exit: ProcessExit | None = None
+    is_dying: bool = False
+    """`exit` was announced by the signal that ends it, and has not come yet."""
+    efforts: dict[Effort, tuple[int, int]] = field(default_factory=dict)
+    """Last interval (from, to) between two totals with each kind of effort."""
+    effort_rates: dict[Effort, float] = field(default_factory=dict)
+    """How much effort of each kind that was, in the smallest one that counts."""
+    background: Background = field(default_factory=Background)
+    storage_moved_ns: int = 0
+    """Last time that any byte went to or came from storage."""
+    cpu_share: float = 0.0
+    """CPUs used between the last two totals, all threads together."""
+    major_fault_rate: float = 0.0
+    """Pages fetched from storage or swap a second, between the last two totals."""
+    throttled_since_ns: int | None = None
+    """Since when its control group's CPU quota keeps it from a CPU most of the time; None while it does not."""
+    passes_without_totals: int = 0
+    """Passes since the one with its last totals."""
+    peer_bytes_ns: int = 0
+    """Last time that more than heartbeats went over its connections."""
+    sent_ns: int = 0
+    """When it last sent data of the training, as its own host said; 0 where its connections are all known."""
+    fabric: ByteClock = field(default_factory=lambda: ByteClock(FABRIC_FLOOR))
+    """The RDMA ports that it has open."""
+    gpus: GpuClock = field(default_factory=GpuClock)
+    """The GPUs that it computes on."""
+    devices: frozenset[str] = frozenset()
+    """Files of GPUs, accelerators and RDMA devices that it has open, by its last reading; empty before."""
+    code: CodeMap = field(default_factory=CodeMap)
+    """Its executable mappings; empty until they were read."""
+    code_read_ns: int = 0
+    """When they were read last; 0 before."""
+    sides_asked_ns: int | None = None
+    """When all its threads were asked for, also those that sleep, and have not come yet; None while they were not."""
+    sides_read_ns: int = 0
+    """Last pass that sent them; 0 before."""
+    active_ns: int = 0
+    """When it was last seen to do anything that a loop without an end does not: to sleep, to call for bytes, to begin
+    or end a thread, to wait for a page; early by at most a pass. 0 before its first totals."""
+    healthy_passes: int = 0
+    """Passes of a healthy training in which it was seen,"""
+    sleeping_passes: int = 0
+    """in a sleep,"""
+    napping_passes: int = 0
+    """and in naps of milliseconds."""
+    healthy_since_ns: int = 0
+    """The first of them; 0 before."""
+    _ppid: Pid | None = None
+    _first: Tid = field(init=False)
+    _worker: Tid | None = None
+    """A thread that works while the first one sleeps."""
+    _peers_clock: ByteClock = field(default_factory=lambda: ByteClock(PEER_BYTES_FLOOR))
+
+    def __post_init__(self) -> None:
+        """Its first thread has its own number."""
+        self._first = Tid(self.pid)
+
+    @property
+    def role(self) -> Role | None:
+        """What it is for in its job; None while that is not known."""
+        return self.membership.role if self.membership is not None else None
+
+    @property
+    def rank(self) -> int | None:
+        """Its number in the training, or that of the rank it belongs to; None while that is not known."""
+        return self.membership.rank if self.membership is not None else None
+
+    @property
+    def comm(self) -> str:
+        """Its name, as when it was read from /proc; "?" until then."""
+        return self.seen.comm if self.seen is not None else "?"
+
+    @property
+    def name(self) -> str:
+        """Its name now, which it may have changed since it was read from /proc."""
+        first = self.threads.get(self._first)
+        return self.comm if first is None else first.sample.comm
+
+    @property
+    def is_dumping(self) -> bool:
+        """True while it may be writing a core: it is dying by a signal whose default action is that."""
+        return self.is_dying and self.exit is not None and self.exit.signal in CORE_SIGNALS
+
+    @property
+    def connections(self) -> Iterable[SocketSample]:
+        """Its sockets, in any order."""
+        return self.sockets.values()
+
+    @property
+    def lead(self) -> ThreadHistory | None:
+        """The thread that represents the process: its first one (frameworks train in it).
+
+        Or the one that works while the first sleeps, as where an actor runs the training in its own thread;
+        until the first continues.
+        """
+        first = self.threads.get(self._first)
+        if self._worker is None or first is None:
+            return first
+        other = self.threads.get(self._worker)
+        return first if other is None or first.progress_ns >= other.progress_ns else other
+
+    @property
+    def is_stopped(self) -> bool:
+        """True while something keeps its lead thread from running: a stop signal, a freezer, a debugger."""
+        return self.lead is not None and self.lead.sample.state in _STOPPED
+
+    @property
+    def worker(self) -> Tid | None:
+        """A thread that was found working while the first one slept; None if there is none."""
+        return self._worker
+
+    def note_healthy(self, now_ns: int, table: SyscallTable) -> None:
+        """Take one pass of a healthy training."""
+        lead = self.lead
+        if lead is None:
+            return
+        self.healthy_since_ns = self.healthy_since_ns or now_ns
+        self.healthy_passes += 1
+        self.sleeping_passes += table.family(lead.sample.syscall) is SyscallFamily.SLEEP
+        self.napping_passes += lead.naps_since_ns is not None
+
+    @property
+    def rests(self) -> bool:
+        """True if it slept through the healthy training and exchanged nothing: a monitor, for which none waits."""
+        if self.healthy_passes < RESTS_PASSES or self.data_ns >= self.healthy_since_ns:
+            return False
+        return self.sleeping_passes >= RESTS_SHARE * self.healthy_passes
+
+    @property
+    def naps_while_healthy(self) -> bool:
+        """True if it was seen to nap while the job was healthy: its way to wait."""
+        return self.napping_passes >= NAPS_KNOWN_PASSES
+
+    def rests_since(self, now_ns: int) -> int | None:
+        """Since when its first thread sleeps, where that is so long that another one may train; else None."""
+        first = self.threads.get(self._first)
+        if first is None or first.burning_since_ns is not None:
+            return None
+        rested_ns = max(first.progress_ns, self.first_seen_ns)
+        return rested_ns if now_ns - rested_ns >= LEAD_RESTS_NS else None
+
+    def _choose_worker(self, now_ns: int) -> None:
+        rested_ns = self.rests_since(now_ns)
+        if rested_ns is None:
+            return
+        working = [thread for thread in self.threads.values() if thread.works_since(rested_ns)]
+        if working:
+            self._worker = max(working, key=lambda thread: thread.sample.cpu_ns).sample.tid
+
+    def on_thread(self, sample: ThreadSample, table: SyscallTable) -> bool:
+        """Take a sample; True if it shows progress of the lead thread."""
+        thread = self.threads.get(sample.tid)
+        if thread is None and len(self.threads) >= _MOST_THREADS:
+            self._forget_threads()
+        if thread is None:
+            thread = self.threads[sample.tid] = ThreadHistory(sample)
+            return False
+        if sample.voluntary_count != thread.sample.voluntary_count and self._represents(sample.tid):
+            self.active_ns = sample.boottime_ns
+        progressed = thread.observe(sample, table, self.code)
+        return progressed and self._represents(sample.tid)
+
+    def _represents(self, tid: Tid) -> bool:
+        return tid in (self._first, self._worker)
+
+    def on_clock(self, seen: Clock) -> bool:
+        """Take where a burning thread was called from, bytes, launches, or its GPUs; True if that shows progress."""
+        if isinstance(seen, CollectivesLaunched):
+            return seen.count > 0
+        if isinstance(seen, GpuSeen):
+            has_other = bool(self.peer_bytes_ns or self.fabric.moved_ns)
+            return self.gpus.observe(seen, has_other=has_other)
+        if isinstance(seen, FabricMoved):
+            return self.fabric.observe(seen.bytes_count, seen.boottime_ns)
+        self.on_devices(seen)
+        if seen.modules:
+            self.code, self.code_read_ns = CodeMap(seen.modules), seen.boottime_ns
+        thread = self.threads.get(seen.tid)
+        progressed = thread is not None and thread.on_stack(of_stack(seen.stack), seen.boottime_ns)
+        return progressed and self._represents(seen.tid)
+
+    def lose_clock(self, now_ns: int) -> bool:
+        """True, once, when a clock that it had is not read any more."""
+        is_lost = self.gpus.is_lost(now_ns)
+        if is_lost:
+            self.gpus = GpuClock()
+        return is_lost
+
+    @property
+    def side_threads(self) -> list[ThreadHistory]:
+        """All known threads but the lead one."""
+        lead = self.lead
+        return [view for view in self.threads.values() if view is not lead]
+
+    def on_exec(self) -> None:
+        """It became another program."""
+        self._ppid = self.ppid
+        self.seen, self.code, self.code_read_ns = None, CodeMap(), 0
+        self.devices = frozenset()
+
+    @property
+    def ppid(self) -> Pid | None:
+        """Its parent when it was read last; None before."""
+        return self._ppid if self.seen is None else self.seen.ppid
+
+    def on_devices(self, seen: ThreadReading | CodeSeen) -> None:
+        """Take which devices it has open."""
+        if seen.devices is not None:
+            self.devices = seen.devices
+
+    def _forget_threads(self) -> None:
+        # the end of a thread is not reported; in a process that keeps making new ones the oldest samples go
+        oldest = sorted(
+            self.threads.values(), key=lambda thread_history: thread_history.sample.boottime_ns
+        )
+        for thread in oldest[: _MOST_THREADS // 2]:
+            if not self._represents(thread.sample.tid):
+                del self.threads[thread.sample.tid]
+
+    def on_totals(self, totals: ProcessTotals, *, learns: bool = False) -> None:
+        """Take the sums of one pass and derive the effort made since those before; `learns`: the job is healthy."""
+        before, self.totals, self.passes_without_totals = self.totals, totals, 0
+        if self.sides_asked_ns is not None and totals.boottime_ns > self.sides_asked_ns:
+            self.sides_asked_ns, self.sides_read_ns = None, totals.boottime_ns
+        self._choose_worker(totals.boottime_ns)
+        if before is None or totals.boottime_ns <= before.boottime_ns:
+            for thread in self.threads.values():
+                thread.take_cpu_ns()
+            return
+        interval_ns = totals.boottime_ns - before.boottime_ns
+        if _traces(totals) != _traces(before):
+            self.active_ns = totals.boottime_ns
+        self.cpu_share = (totals.cpu_ns - before.cpu_ns) / interval_ns
+        faults = totals.major_faults - before.major_faults
+        self.major_fault_rate = faults * NS / interval_ns
+        throttled = totals.throttled_ns - before.throttled_ns >= SLOWED_BY_QUOTA_SHARE * interval_ns
+        since_ns = (
+            before.boottime_ns if self.throttled_since_ns is None else self.throttled_since_ns
+        )
+        self.throttled_since_ns = since_ns if throttled else None
+        used = self._used(before, totals)
+        if learns:
+            self.background.learn(used)
+        rates = self.background.beyond(used)
+        if totals.read_bytes + totals.write_bytes > before.read_bytes + before.write_bytes or (
+            used.call_bytes_s >= STORAGE_CALLS_RATE
+        ):
+            self.storage_moved_ns = totals.boottime_ns
+        for effort, rate in rates.items():
+            if rate >= EFFORT_STEP:
+                self.efforts[effort] = before.boottime_ns, totals.boottime_ns
+                self.effort_rates[effort] = rate
+
+    def _used(self, previous_totals: ProcessTotals, totals: ProcessTotals) -> Used:
+        interval_ns = totals.boottime_ns - previous_totals.boottime_ns
+        lead, waiting_ns = self.lead, 0
+        lead_ns = lead.take_cpu_ns() if lead is not None else 0
+        for thread in self.threads.values():
+            if thread is lead:
+                continue
+            used_ns = thread.take_cpu_ns()
+            # a network thread of NCCL spins on every rank that has joined, an autograd thread waits for its device:
+            # a CPU that is burned in waiting is no work
+            if thread.burning_since_ns is not None and (thread.waits_in or thread.waits_busily):
+                waiting_ns += used_ns
+        side_ns = totals.cpu_ns - previous_totals.cpu_ns - lead_ns - waiting_ns
+        files = (
+            totals.read_bytes
+            + totals.write_bytes
+            - previous_totals.read_bytes
+            - previous_totals.write_bytes
+        )
+        calls = (
+            totals.read_chars
+            + totals.write_chars
+            - previous_totals.read_chars
+            - previous_totals.write_chars
+        )
+        return Used(
+            side_cpus=max(0.0, side_ns / interval_ns),
+            file_bytes_s=files * NS / interval_ns,
+            call_bytes_s=calls * NS / interval_ns,
+        )
+
+    def on_socket(self, sample: SocketSample) -> int:
+        """Take a socket; returns by how many payload bytes it moved (0 for a new one)."""
+        before = self.sockets.get(sample.fd)
+        self.sockets[sample.fd] = sample
+        return self.traffic.observe(before, sample)
+
+    def on_peer_bytes(self, moved: int, now_ns: int) -> bool:
+        """Note the bytes of one pass over connections to other ranks; True if they are more than heartbeats."""
+        enough = self._peers_clock.observe(moved, now_ns)
+        if enough:
+            self.peer_bytes_ns = now_ns
+        return enough
+
+    @property
+    def data_ns(self) -> int:
+        """Last time that more than heartbeats came or went (connections, RDMA ports, NVLink); 0 before the first."""
+        return max(self.peer_bytes_ns, self.fabric.moved_ns, self.gpus.nvlink_ns)
+
+    def latest_effort(self, since_ns: int, recent_ns: int) -> Effort | None:
+        """The most recent kind of effort in an interval that began after `since_ns` and ended after `recent_ns`.
+
+        What the last totals show counts until the next ones, however long that takes. None if there was none.
+        """
+        if not self.efforts:
+            return None
+        if self.totals is not None:
+            recent_ns = min(recent_ns, self.totals.boottime_ns)
+        recent = [
+            (to, kind)
+            for kind, (begin, to) in self.efforts.items()
+            if begin >= since_ns and to >= recent_ns
+        ]
+        return max(recent, key=lambda pair: pair[0])[1] if recent else None
+
+
+def _traces(totals: ProcessTotals) -> tuple[int, ...]:
+    calls = totals.read_chars + totals.write_chars
+    return calls, totals.read_bytes, totals.write_bytes, totals.major_faults, totals.thread_count

@@ -1,0 +1,402 @@
+"""One thread over time: does it move, does it spin, since when does it sit where it sits.
+
+A thread that is not sent by the sampler did not move, so the last sample stays true until the next
+one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from kcover_ebpf.diagnosis.history.code_map import WAITS, Code, CodeMap
+from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
+from kcover_ebpf.facts.syscalls import SyscallFamily, SyscallTable
+from kcover_ebpf.ids import NS
+from kcover_ebpf.tunables.diagnosis import (
+    BUSY_SHARE,
+    CODE_WORDS_FRESH_NS,
+    LIBRARY_WAITS_IN_A_ROW,
+    LONGEST_PASS_NS,
+    LOOP_VALUES_SHARE,
+    MOVE_SHARE,
+    NAP_CPU_NS,
+    NAPS_PER_S,
+    POLLS_FOR_SPIN,
+    REGISTER_SAMPLES,
+    REGISTER_SAMPLES_NEEDED,
+    REGISTERS_CHANGED_NS,
+    WORK_SHARE,
+    WORK_SIGNS,
+)
+
+_STOPPED = (TaskState.STOPPED, TaskState.FROZEN, TaskState.TRACED)
+
+
+@dataclass(frozen=True, slots=True)
+class _RegisterSample:
+    boottime_ns: int
+    calls_nothing: bool
+    """In user space, or runnable there."""
+    spin_call: bool
+    """As `asks_again` says."""
+    registers: tuple[int, ...]
+    works: bool
+    """In its own code, where code is known and waits for a device would be found elsewhere."""
+
+
+@dataclass(slots=True)
+class ThreadHistory:
+    """The last sample of a thread and what the samples before it add up to."""
+
+    sample: ThreadSample
+    progress_ns: int = 0
+    """Last time it was seen to do something else than before; 0 before the first time."""
+    burning_since_ns: int | None = None
+    """Start of the present uninterrupted use of a CPU; None while it sleeps."""
+    burn_cpu_ns: int = 0
+    """CPU time when that began."""
+    burn_delay_ns: int = 0
+    """Run delay when that began."""
+    burnt_until_ns: int = 0
+    """End of its last uninterrupted use of a CPU, late by at most a pass; 0 before the first.
+    No wait is older: the kernel's own mark of it is as early as that use began.
+    """
+    stopped_since_ns: int = 0
+    """When it was stopped, frozen or traced, early by at most a pass; 0 while it is not.
+    A sleeping thread that is stopped stays where it slept, so its site says nothing of it.
+    """
+    delay_share: float = 0.0
+    """Share of the last interval in which it wanted a CPU and got none."""
+    glimpses: deque[_RegisterSample] = field(default_factory=lambda: deque(maxlen=REGISTER_SAMPLES))
+    cpu_share: float = 0.0
+    """Share of the last interval that it spent on a CPU."""
+    naps_since_ns: int | None = None
+    """Since when it sleeps for milliseconds again and again; None while it does not."""
+    signs: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=WORK_SIGNS))
+    """(boottime, its CPU time) of the last passes that saw progress."""
+    proxy: bool = False
+    """It was seen burning a CPU for the collective library: it moves data for the device."""
+    in_plumbing: bool = False
+    """Its last use of a CPU was seen in code that says nothing of what for: the C library's, or unknown."""
+    at: Code | None = None
+    """Where the last sample found it on a CPU; None where that is not known, or it used none."""
+    called_by_own: bool = False
+    """The last reading of its stack in this burn shows its own code alone."""
+    asked_ns: int = 0
+    """When its stack was asked for last while it burned; 0 before."""
+    _code: Code | None = None
+    """Where it burned last, as far as that is known: never `PLUMBING`."""
+    _in_a_row: int = 0
+    """Samples in a row that found it waiting, or working, in its burn."""
+    _unplaced: bool = False
+    """The last sample found it burning where only its stack shows for which."""
+    _taken_cpu_ns: int | None = None
+    _asks_only: bool | None = None
+    """`waits_busily` as of this sample; None before it was asked for."""
+
+    def observe(
+        self, sample: ThreadSample, table: SyscallTable, code: CodeMap | None = None
+    ) -> bool:
+        """Take the next sample; True if the thread made progress since the one before.
+
+        `code` distinguishes a burn that waits from one that works; a change between the two is progress.
+        """
+        progressed = self._observe(sample, table, code)
+        if progressed:
+            self.signs.append((sample.boottime_ns, sample.cpu_ns))
+        return progressed
+
+    def take_cpu_ns(self) -> int:
+        """CPU time since this was asked last; 0 the first time."""
+        used_ns = 0 if self._taken_cpu_ns is None else self.sample.cpu_ns - self._taken_cpu_ns
+        self._taken_cpu_ns = self.sample.cpu_ns
+        return max(0, used_ns)
+
+    def works_since(self, boottime_ns: int) -> bool:
+        """True if it made progress again and again since then, and used a CPU for more than a heartbeat."""
+        if len(self.signs) < WORK_SIGNS or self.signs[0][0] <= boottime_ns or self.proxy:
+            return False
+        (began_ns, began_cpu_ns), (ended_ns, ended_cpu_ns) = self.signs[0], self.signs[-1]
+        return ended_cpu_ns - began_cpu_ns >= WORK_SHARE * (ended_ns - began_ns)
+
+    def _observe(self, sample: ThreadSample, table: SyscallTable, code: CodeMap | None) -> bool:
+        before, self.sample = self.sample, sample
+        self._unplaced, self._asks_only, self.at = False, None, None
+        self._note_stopped(before, sample)
+        if sample.start_ns != before.start_ns:
+            self._begin_anew(sample)
+            return True
+        used_ns = sample.cpu_ns - before.cpu_ns
+        share, wanted = _shares(before, sample)
+        self.cpu_share = share
+        busy = share >= BUSY_SHARE or (sample.state is TaskState.RUNNING and wanted >= BUSY_SHARE)
+        busy = busy and sample.state not in _STOPPED
+        self.delay_share = wanted - share
+        was_burning = self.burning_since_ns is not None
+        if not busy:
+            self.burning_since_ns, self._code, self.called_by_own = None, None, False
+            if was_burning:
+                self._end_burn(before, sample)
+        elif self.burning_since_ns is None:
+            self.burning_since_ns = max(before.boottime_ns, sample.previous_ns)
+            self.burn_cpu_ns, self.burn_delay_ns = before.cpu_ns, before.run_delay_ns
+        if used_ns >= REGISTERS_CHANGED_NS:
+            at = self.at = code.at(sample.user_ip) if code else None
+            works = at is Code.OWN and code is not None and code.drives_device
+            self.glimpses.append(_sample(sample, table, works=works))
+            changed = busy and self._place(at)
+            self.in_plumbing = busy and self._unplaced
+            if changed:
+                return True
+        was_napping = self._nap(before, sample, table)
+        moved = share >= MOVE_SHARE or site(sample) != site(before)
+        progressed = moved and not (busy and was_burning) and not was_napping
+        if progressed and not is_tick(before, sample, share):
+            self.progress_ns = sample.boottime_ns
+            return True
+        return was_burning and not busy
+
+    def _begin_anew(self, sample: ThreadSample) -> None:
+        # another thread has its number
+        self.progress_ns, self.burning_since_ns = sample.boottime_ns, None
+        self.naps_since_ns, self._code, self.called_by_own = None, None, False
+        self.glimpses.clear()
+
+    def _end_burn(self, earlier_sample: ThreadSample, sample: ThreadSample) -> None:
+        # it sleeps where it was caught burning, perhaps, and still did something else before
+        self.burnt_until_ns = _left_cpu_ns(earlier_sample, sample)
+        self.progress_ns = max(self.progress_ns, self.burnt_until_ns)
+
+    def _note_stopped(self, earlier_sample: ThreadSample, sample: ThreadSample) -> None:
+        if sample.state not in _STOPPED:
+            self.stopped_since_ns = 0
+            return
+        if earlier_sample.state is not sample.state:
+            # a thread that changes is sent at the next pass
+            pass_ns = sample.boottime_ns - LONGEST_PASS_NS
+            self.stopped_since_ns = max(earlier_sample.boottime_ns, sample.idle_since_ns, pass_ns)
+
+    def on_stack(self, code: Code | None, at_ns: int) -> bool:
+        """Take whose code a burning thread was called from; True if that is progress."""
+        if not self.is_unplaced(at_ns):
+            return False
+        self.called_by_own = code is Code.OWN
+        return self._place(code)
+
+    def _place(self, code: Code | None) -> bool:
+        self._unplaced = code is None or code is Code.PLUMBING
+        if code is None or code is Code.PLUMBING:
+            return False
+        self.proxy |= code is Code.COLLECTIVE
+        known_code = self._code
+        changed = (
+            known_code is not None
+            and known_code is not code
+            and (code in WAITS) != (known_code in WAITS)
+        )
+        self._in_a_row = 1 if changed or known_code is None else self._in_a_row + 1
+        self._code = code
+        if changed:
+            self.progress_ns = self.sample.boottime_ns
+        return changed
+
+    def _nap(
+        self, earlier_sample: ThreadSample, later_sample: ThreadSample, table: SyscallTable
+    ) -> bool:
+        """Note whether it naps; True if it did before as well, so that it only asks again."""
+        was_napping = self.naps_since_ns is not None
+        count = later_sample.voluntary_count - earlier_sample.voluntary_count
+        often = count * NS >= NAPS_PER_S * (later_sample.boottime_ns - earlier_sample.boottime_ns)
+        cheap = later_sample.cpu_ns - earlier_sample.cpu_ns <= count * NAP_CPU_NS
+        if not (often and cheap and _sleeps(earlier_sample, later_sample, table)):
+            self.naps_since_ns = None
+        elif not was_napping:
+            self.naps_since_ns = earlier_sample.boottime_ns
+        return was_napping and self.naps_since_ns is not None
+
+    @property
+    def waits_in(self) -> Code | None:
+        """The kind of library that it spins in, waiting; None while it does not burn, works, or was seen too seldom."""
+        if self.burning_since_ns is None or self._in_a_row < LIBRARY_WAITS_IN_A_ROW:
+            return None
+        return self._code if self._code in WAITS else None
+
+    @property
+    def burns_alike_ns(self) -> int | None:
+        """Since when it burns a CPU without any sign of progress; None while it sleeps."""
+        since_ns = self.burning_since_ns
+        return None if since_ns is None else max(since_ns, self.progress_ns)
+
+    def is_unplaced(self, now_ns: int) -> bool:
+        """True while only its stack can show for whom it burns a CPU, and would be that of its last sample."""
+        fresh = now_ns - self.sample.boottime_ns <= CODE_WORDS_FRESH_NS
+        return self.burning_since_ns is not None and self._unplaced and fresh
+
+    @property
+    def waits_busily(self) -> bool:
+        """It burns a CPU in calls that only ask again: the way MPI waits for its peers."""
+        if self.burning_since_ns is None:
+            return False
+        if self._asks_only is None:
+            self._asks_only = _ask_only(self._burning())
+        return self._asks_only
+
+    def asks_peers(self, table: SyscallTable) -> bool:
+        """True if the last sample found it asking for messages of its peers, as MPI does for as long as it waits."""
+        running = self.sample.state is TaskState.RUNNING
+        return running and (self.at is Code.MESSAGES or asks_again(self.sample, table))
+
+    @property
+    def seen_too_seldom(self) -> bool:
+        """True while it burns a CPU and too few samples found it running to judge what for."""
+        is_burning = self.burning_since_ns is not None
+        return (
+            is_burning and not self.waits_busily and len(self._burning()) < REGISTER_SAMPLES_NEEDED
+        )
+
+    @property
+    def spins_in_place(self) -> bool:
+        """True when a burning thread was seen often enough and its registers took only a few values.
+
+        Code that computes counts and points: its registers differ at every sample. A loop that waits
+        for nothing returns to the same few (measured: 3 values in 24 samples against 24,
+        docs/decisions/0003).
+        """
+        burning = [sample for sample in self._burning() if sample.calls_nothing]
+        values = {sample.registers for sample in burning}
+        return len(burning) >= REGISTER_SAMPLES_NEEDED and len(values) <= LOOP_VALUES_SHARE * len(
+            burning
+        )
+
+    def _burning(self) -> list[_RegisterSample]:
+        since_ns = self.burning_since_ns
+        if since_ns is None:
+            return []
+        return [sample for sample in self.glimpses if sample.boottime_ns > since_ns]
+
+
+def _ask_only(burning: Sequence[_RegisterSample]) -> bool:
+    asked = 0
+    for sample in burning:
+        if sample.spin_call:
+            asked += 1
+        elif not sample.calls_nothing or sample.works:
+            # work between waits for a device that yield is one burn with them, and no wait for messages
+            return False
+    return len(burning) >= 3 and asked >= max(POLLS_FOR_SPIN, len(burning) // 5)
+
+
+def _sleeps(earlier_sample: ThreadSample, later_sample: ThreadSample, table: SyscallTable) -> bool:
+    """It was found in a sleep, and in no other call."""
+    calls = table.family(earlier_sample.syscall), table.family(later_sample.syscall)
+    return SyscallFamily.SLEEP in calls and all(
+        call in (SyscallFamily.SLEEP, SyscallFamily.NONE) for call in calls
+    )
+
+
+def _shares(earlier_sample: ThreadSample, later_sample: ThreadSample) -> tuple[float, float]:
+    """Shares of the time between two samples that it spent on a CPU, and that it spent there or wanted to."""
+    used_ns, delayed_ns = (
+        later_sample.cpu_ns - earlier_sample.cpu_ns,
+        later_sample.run_delay_ns - earlier_sample.run_delay_ns,
+    )
+    # a thread at rest is not sent: what it used, it used since the last pass
+    since_ns = later_sample.previous_ns or later_sample.boottime_ns - LONGEST_PASS_NS
+    interval_ns = max(1, later_sample.boottime_ns - max(earlier_sample.boottime_ns, since_ns))
+    share, wanted = used_ns / interval_ns, (used_ns + delayed_ns) / interval_ns
+    ready = earlier_sample.state is later_sample.state is TaskState.RUNNING
+    if ready and later_sample.voluntary_count == earlier_sample.voluntary_count:
+        # It never slept. The kernel adds a wait for a CPU when it ends: what it did not use it waited for one.
+        wanted = max(wanted, 1.0)
+    return share, wanted
+
+
+def _left_cpu_ns(earlier_sample: ThreadSample, later_sample: ThreadSample) -> int:
+    # what it used since the pass before, it used at once: it was burning
+    used_ns = (
+        later_sample.cpu_ns
+        - earlier_sample.cpu_ns
+        + later_sample.run_delay_ns
+        - earlier_sample.run_delay_ns
+    )
+    return min(earlier_sample.boottime_ns + max(0, used_ns), later_sample.boottime_ns)
+
+
+def is_tick(earlier_sample: ThreadSample, later_sample: ThreadSample, share: float) -> bool:
+    """True when the thread only woke from a timed wait to wait again at the same place.
+
+    Caught on a CPU in between, or with its arguments at a new address, its site differs; the tiny
+    use of CPU gives it away.
+    """
+    if share >= MOVE_SHARE / 4:
+        return False
+    same_place = (earlier_sample.syscall, earlier_sample.user_sp) == (
+        later_sample.syscall,
+        later_sample.user_sp,
+    )
+    return same_place or NO_SYSCALL in (earlier_sample.syscall, later_sample.syscall)
+
+
+def site(sample: ThreadSample) -> tuple[int, int, int]:
+    """Where a thread waits: the call, its first argument (0 outside a call) and the user stack pointer."""
+    argument = 0 if sample.syscall == NO_SYSCALL else sample.args[0]
+    return sample.syscall, argument, sample.user_sp
+
+
+_FRAME_BYTES = 4096
+"""As in bpf/sample.bpf.h."""
+
+
+def waits_in_frame(sample: ThreadSample, table: SyscallTable) -> bool:
+    """True at a futex in a frame of its own stack, as of CUDA's host threads that sleep until their device is done.
+
+    That is so with CU_CTX_SCHED_BLOCKING_SYNC (driver 580); the locks of programs and interpreters lie elsewhere.
+    """
+    in_frame = 0 <= sample.args[0] - sample.user_sp < _FRAME_BYTES
+    sleeps = sample.state is TaskState.SLEEPING
+    return sleeps and in_frame and table.family(sample.syscall) is SyscallFamily.FUTEX
+
+
+_FUTEX_WAITS = (0, 9)
+"""FUTEX_WAIT and FUTEX_WAIT_BITSET (include/uapi/linux/futex.h), without their flags."""
+
+
+def is_timed(sample: ThreadSample, table: SyscallTable) -> bool:
+    """True in a sleep, and at a futex in a wait with a time-out."""
+    family = table.family(sample.syscall)
+    if family is SyscallFamily.SLEEP:
+        return True
+    waits = sample.args[1] & 0x7F in _FUTEX_WAITS
+    return family is SyscallFamily.FUTEX and waits and sample.args[3] != 0
+
+
+def asks_again(sample: ThreadSample, table: SyscallTable) -> bool:
+    """True in sched_yield, or in a poll with time-out 0: the calls of a busy waiter."""
+    family = table.family(sample.syscall)
+    return family is SyscallFamily.YIELD or (
+        family is SyscallFamily.POLL and poll_timeout_ms(sample, table) == 0
+    )
+
+
+def _sample(sample: ThreadSample, table: SyscallTable, *, works: bool) -> _RegisterSample:
+    return _RegisterSample(
+        boottime_ns=sample.boottime_ns,
+        calls_nothing=sample.syscall == NO_SYSCALL,
+        spin_call=asks_again(sample, table),
+        registers=(sample.user_sp, *sample.args),
+        works=works,
+    )
+
+
+def poll_timeout_ms(sample: ThreadSample, table: SyscallTable) -> int | None:
+    """Time-out of a poll or epoll_wait that carries it by value: milliseconds, -1 for none; None if by pointer."""
+    name = table.name(sample.syscall)
+    raw = {"poll": sample.args[2], "epoll_wait": sample.args[3], "epoll_pwait": sample.args[3]}.get(
+        name
+    )
+    if raw is None:
+        return None
+    value = raw & 0xFFFFFFFF
+    return value - (1 << 32) if value & 0x80000000 else value

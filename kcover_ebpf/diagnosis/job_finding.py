@@ -1,0 +1,80 @@
+"""What the facts of a job add up to now: what was announced first, then what is missing, then who waits. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kcover_ebpf.diagnosis.evidence.snapshot import Finding
+from kcover_ebpf.diagnosis.failures import exits, gave_up, losses, startup
+from kcover_ebpf.diagnosis.judge.hard_limit import at_hard_limit
+from kcover_ebpf.diagnosis.judge.judge import judge
+from kcover_ebpf.diagnosis.judge.slow_job import slowness
+from kcover_ebpf.model.verdict import Cause, VerdictKind
+from kcover_ebpf.tunables.diagnosis import FAILURE_SETTLE_NS
+
+if TYPE_CHECKING:
+    from kcover_ebpf.diagnosis.job import Job
+
+
+def finding_of(job: Job) -> Finding | None:
+    """The finding about the job now; None for a moment while what was seen is not complete enough to judge by.
+
+    What was announced is judged whatever was missed: it is certain.
+    """
+    has_stalled = job.attention.stalled and job.pace.trained
+    failed = job.faults.judge(job.members.views, has_stalled) or _failure(job)
+    if failed is not None:
+        return failed
+    if (unsampled := startup.unsampled_rank(job.members, job.now_ns)) is not None:
+        return unsampled
+    if job.sight.is_blind(job.now_ns):
+        return job.sight.finding(job.now_ns)
+    if not job.members.ranks:
+        return _without_ranks(job)
+    missing = None
+    if job.whole:
+        missing = startup.missing_rank(job.members, job.pace, job.now_ns, job.policy)
+    if not job.attention.suspicious:
+        return missing or _healthy(job)
+    snapshot = job.announced.judged(job.snapshot())
+    missed = losses.missed(snapshot, job.announced, job.members.views)
+    finding = missed or job.faults.located(judge(snapshot), job.members.ranks)
+    job.judged_place(finding.cause.value)
+    if missing is not None and finding.cause not in (Cause.STOPPED, Cause.FROZEN):
+        return missing
+    if finding.cause is Cause.TRAINING:
+        return _healthy(job, judged=True)
+    silent_s = job.pace.silence_s(job.members.ranks, job.now_ns)
+    return at_hard_limit(finding, silent_s, job.policy, job.now_ns)
+
+
+def _failure(job: Job) -> Finding | None:
+    """What failed first, once the others were seen after it."""
+    failures, members = job.announced.failures, job.members
+    waits = bool(members.ranks) or not job.whole
+    if not failures or (waits and job.now_ns - failures[0].boottime_ns < FAILURE_SETTLE_NS):
+        return None
+    first = members.views.get(failures[0].pid)
+    launcher = None if first is None else members.launcher_of(first)
+    survivors, longest_s = job.attention.stacks_of(job.waiting), job.pace.longest_s
+    finding = exits.judge_failure(
+        job.announced, members.views, survivors, longest_s, launcher, whole=job.whole
+    )
+    return finding and job.faults.explained(finding)
+
+
+def _without_ranks(job: Job) -> Finding:
+    unreadable = job.attention.unreadable
+    if (hidden := startup.unreadable_process(job.members, unreadable)) is not None:
+        return hidden
+    ended = any(process.exit is not None for process in job.members.views.values())
+    return Finding(VerdictKind.WORKING, Cause.ENDING if ended else Cause.STARTING, job.now_ns)
+
+
+def _healthy(job: Job, *, judged: bool = False) -> Finding:
+    if not judged and gave_up.is_due(job.members.ranks.values(), job.now_ns):
+        job.announced.judged(job.snapshot())
+    if slow := slowness(job.pace, job.loss, job.members.ranks, job.now_ns):
+        return slow
+    cause = Cause.TRAINING if job.pace.trained else Cause.STARTING
+    return Finding(VerdictKind.WORKING, cause, job.now_ns)

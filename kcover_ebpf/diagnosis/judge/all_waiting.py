@@ -1,0 +1,197 @@
+"""All ranks wait and none is at the end of a chain: a rank that left, a closed window, a mismatch, a circle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kcover_ebpf.diagnosis.evidence import evidence, tcp_links
+from kcover_ebpf.diagnosis.evidence.snapshot import Finding, JobSnapshot, blame
+from kcover_ebpf.diagnosis.history import stacks
+from kcover_ebpf.diagnosis.judge import device_wait
+from kcover_ebpf.ids import NS, Pid
+from kcover_ebpf.model.process_state import State
+from kcover_ebpf.model.rank_snapshot import RankSnapshot
+from kcover_ebpf.model.verdict import Cause, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.tunables.certainty import KILLED_PATIENCE_S, LEFT_SINCE_S
+from kcover_ebpf.tunables.diagnosis import CYCLE_FACTOR, CYCLE_FLOOR_S, LATE_FLOOR_S
+
+
+def standstill(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding | None:
+    """What holds a job in which every rank waits; None while it has not lasted long enough.
+
+    A start in which ranks are still missing looks like every one of these but the first.
+    """
+    if not ranks:
+        return None
+    silent = {rank.pid: rank.age_s for rank in ranks}
+    needed = max(snapshot.threshold_s(pid) for pid in silent)
+    if min(silent.values()) < max(1.0, needed / 2) or max(silent.values()) < needed:
+        return None
+    gone = _left_for_it(snapshot, ranks)
+    if gone is not None and gone.state is State.GONE:
+        return _ended(snapshot, gone, ranks)
+    if gone is not None:
+        text = f"{evidence.name(gone)} exited with code 0 while the others still wait for it"
+        found = [Evidence(EvidenceKind.EVENT, text), *evidence.time(ranks[0])]
+        return blame(snapshot, VerdictKind.HUNG, Cause.LEFT_EARLY, gone, found)
+    if snapshot.starting or _may_read_yet(snapshot) or _is_planned_end(snapshot, ranks):
+        return None
+    if any(rank.state is State.ON_DEVICE for rank in ranks):
+        # what was sent last, and when, shows nothing about which rank waits for a device
+        return device_wait.all_wait(snapshot, ranks)
+    return _in_waits(snapshot, ranks, needed)
+
+
+def _in_waits(
+    snapshot: JobSnapshot, ranks: Sequence[RankSnapshot], needed_s: float
+) -> Finding | None:
+    """Who is elsewhere than the others; a circle of waits where none is."""
+    apart = stacks.groups({rank.pid: rank.stack for rank in ranks if rank.stack})
+    lag = tcp_links.oldest_sender(snapshot.ranks, snapshot.ends)
+    left_unread = [rank for rank in ranks if evidence.unread(snapshot, rank)]
+    silent_s = min(rank.age_s for rank in ranks)
+    is_late = silent_s >= max(LATE_FLOOR_S, CYCLE_FACTOR * needed_s)
+    if len(left_unread) == 1:
+        return _does_not_read(snapshot, left_unread[0], ranks, is_late=is_late)
+    odd = [snapshot.ranks[pid] for pid in stacks.minority(apart)]
+    # a wait that was seen to end, in the input or at a lock, may end again
+    new = [rank for rank in odd if not rank.known_wait]
+    if new:
+        return _apart(snapshot, ranks, apart, new, lag)
+    if odd or lag is not None:
+        late = odd[0] if len(odd) == 1 else None
+        return _late(snapshot, ranks, late, lag, is_late=is_late)
+    lasts = silent_s >= max(CYCLE_FLOOR_S, CYCLE_FACTOR * needed_s)
+    return _cycle(snapshot, ranks) if is_late or (lasts and len(apart) < 2) else None
+
+
+def _cycle(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding | None:
+    # programs that were never seen to exchange anything wait for nothing of each other
+    if len(ranks) < 2 or not any(rank.joined or rank.rank is not None for rank in ranks):
+        return None
+    found = [
+        *_silence(ranks),
+        Evidence(EvidenceKind.PEERS, "every rank waits for the others and no data is in flight"),
+        *evidence.gpus(ranks),
+    ]
+    victims = tuple(rank.pid for rank in ranks)
+    since_ns = snapshot.oldest_ns
+    return Finding(VerdictKind.HUNG, Cause.WAIT_CYCLE, since_ns, None, tuple(found), victims)
+
+
+def _left_for_it(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> RankSnapshot | None:
+    """The rank whose leaving explains that the others wait: it left at most a step before they stopped.
+
+    And they wait where ranks wait for each other: who joins its own uploader at the end waits for none that left.
+    """
+    if not all(_in_collective(rank) for rank in ranks) or _is_planned_end(snapshot, ranks):
+        return None
+    step_s = max(snapshot.threshold_s(rank.pid) for rank in ranks)
+    stopped_s = max(rank.age_s for rank in ranks)
+    recent = [
+        rank for rank in snapshot.left.values() if rank.age_s <= stopped_s + step_s + LEFT_SINCE_S
+    ]
+    return max(recent, key=lambda rank: rank.age_s, default=None)
+
+
+def _is_planned_end(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> bool:
+    """True where most ranks have left: the job is over, and who is still there saves, uploads or hangs at its exit."""
+    left = sum(rank.state is State.LEFT for rank in snapshot.left.values())
+    return left > len(ranks)
+
+
+def _in_collective(rank: RankSnapshot) -> bool:
+    return rank.state in (State.PEERS, State.ON_DEVICE, State.SPINNING) or rank.known_wait
+
+
+def _may_read_yet(snapshot: JobSnapshot) -> bool:
+    # who sends into a closed window sent last long ago, and waits where the others do not: because of its reader
+    closed = tcp_links.closed_reader(snapshot.ranks, snapshot.ends)
+    if closed is None:
+        return False
+    reader, _ = closed
+    return snapshot.processes[reader].age_s < snapshot.threshold_s(reader)
+
+
+def _does_not_read(
+    snapshot: JobSnapshot, rank: RankSnapshot, ranks: Sequence[RankSnapshot], *, is_late: bool
+) -> Finding:
+    # what it waits for is there: a thread of it that should read does not; or it is not there yet, as so often
+    found = [*evidence.unread(snapshot, rank), *evidence.time(rank)]
+    found += evidence.peers(rank, ranks)
+    kind = VerdictKind.HUNG if is_late or not rank.known_wait else VerdictKind.UNKNOWN
+    return blame(snapshot, kind, Cause.BLOCKED_READ, rank, found)
+
+
+def _ended(
+    snapshot: JobSnapshot, lost_rank: RankSnapshot, ranks: Sequence[RankSnapshot]
+) -> Finding:
+    # its own launcher ended it, and may well start it again: that is announced only once it took too long
+    text = f"{evidence.name(lost_rank)} was ended by its own job and has not been restarted"
+    kind = EvidenceKind.SINK
+    if snapshot.now_ns - snapshot.silent_since_ns >= KILLED_PATIENCE_S * NS:
+        kind = EvidenceKind.EVENT
+    found = [Evidence(kind, f"{text}, {evidence.ago(lost_rank)}")]
+    found += [*evidence.time(ranks[0]), *evidence.peers(lost_rank, ranks)]
+    return blame(snapshot, VerdictKind.HUNG, Cause.KILLED, lost_rank, found)
+
+
+def _apart(
+    snapshot: JobSnapshot,
+    ranks: Sequence[RankSnapshot],
+    apart: Sequence[list[Pid]],
+    odd: Sequence[RankSnapshot],
+    lag: tuple[Pid, float] | None,
+) -> Finding:
+    """The ranks wait in several places, and some of them where no healthy rank did."""
+    sides = " | ".join(
+        ", ".join(evidence.name(snapshot.ranks[pid]) for pid in group) for group in apart
+    )
+    said = f"the ranks wait in {len(apart)} places: {sides}"
+    found = [*_silence(ranks), *_order(snapshot, lag), Evidence(EvidenceKind.STACK, said)]
+    culprit = snapshot.ranks[lag[0]] if lag is not None else None
+    culprit = odd[0] if len(odd) == 1 else culprit
+    found += [Evidence(EvidenceKind.PEERS, "every rank waits"), *evidence.gpus(ranks, culprit)]
+    kind, cause = VerdictKind.DEADLOCK, Cause.COLLECTIVE_MISMATCH
+    if culprit is not None:
+        return blame(snapshot, kind, cause, culprit, found)
+    victims = tuple(rank.pid for rank in ranks)
+    return Finding(kind, cause, snapshot.oldest_ns, None, tuple(found), victims)
+
+
+def _late(
+    snapshot: JobSnapshot,
+    ranks: Sequence[RankSnapshot],
+    rank: RankSnapshot | None,
+    lag: tuple[Pid, float] | None,
+    *,
+    is_late: bool,
+) -> Finding | None:
+    """One rank is elsewhere in a wait that often ends, or sent before all others did: it may well come."""
+    culprit = snapshot.ranks[lag[0]] if rank is None and lag is not None else rank
+    if culprit is None:
+        return None
+    found = [*_silence(ranks), *_order(snapshot, lag), *evidence.gpus(ranks, culprit)]
+    found.append(Evidence(EvidenceKind.PEERS, "every rank waits"))
+    kind, cause = VerdictKind.HUNG, Cause.BLOCKED_UNKNOWN
+    others = {
+        stacks.waits_in(rank_snapshot.stack)
+        for rank_snapshot in ranks
+        if rank_snapshot.pid != culprit.pid
+    }
+    if rank is not None and stacks.waits_in(rank.stack) in others - {None}:
+        kind, cause = VerdictKind.DEADLOCK, Cause.COLLECTIVE_MISMATCH
+    return blame(snapshot, kind if is_late else VerdictKind.UNKNOWN, cause, culprit, found)
+
+
+def _silence(ranks: Sequence[RankSnapshot]) -> list[Evidence]:
+    quiet_s = min(rank.age_s for rank in ranks)
+    return [Evidence(EvidenceKind.TIME, f"no rank has made progress for {quiet_s:.1f} s")]
+
+
+def _order(snapshot: JobSnapshot, lag: tuple[Pid, float] | None) -> list[Evidence]:
+    if lag is None:
+        return []
+    name = evidence.name(snapshot.ranks[lag[0]])
+    text = f"{name}'s last send was {lag[1]:.2f} s before any other rank's"
+    return [Evidence(EvidenceKind.EDGE, text)]

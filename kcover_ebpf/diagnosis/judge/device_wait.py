@@ -1,0 +1,90 @@
+"""Ranks that wait for their devices: what follows when all of them do, and for the one that does not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kcover_ebpf.diagnosis.evidence import evidence
+from kcover_ebpf.diagnosis.evidence.snapshot import Finding, JobSnapshot, blame
+from kcover_ebpf.model.process_state import State
+from kcover_ebpf.model.rank_snapshot import RankSnapshot
+from kcover_ebpf.model.verdict import Cause, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.tunables.diagnosis import (
+    DEVICE_WAIT_FACTOR,
+    DEVICE_WAIT_FLOOR_S,
+    DEVICE_WAIT_OTHERS,
+    DEVICE_WAIT_UNLEARNED_S,
+)
+
+
+def elsewhere(
+    snapshot: JobSnapshot, rank: RankSnapshot, ranks: Sequence[RankSnapshot]
+) -> list[Evidence]:
+    """That all others wait for their devices and this one does not, once what it waits for had time to come.
+
+    It may be waiting for something outside the job, and then continue.
+    """
+    others = [other for other in ranks if other.pid != rank.pid]
+    waiting = [other for other in others if other.state is State.ON_DEVICE]
+    if len(waiting) < DEVICE_WAIT_OTHERS or len(waiting) < len(others):
+        return []
+    found = _network_threads(rank, ranks)
+    if rank.age_s < snapshot.policy.storage_patience_s:
+        return found
+    text = (
+        f"{evidence.name(rank)} is elsewhere; all {len(others)} other ranks wait for their devices"
+    )
+    return [Evidence(EvidenceKind.STACK, text), *found]
+
+
+def all_wait(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding | None:
+    """Every rank waits, some or all of them for their devices; None while that may well be a step.
+
+    A healthy job looks the same. So no rank is named, unless the network threads show which one has not joined.
+    """
+    silent_s = min(rank_snapshot.age_s for rank_snapshot in ranks)
+    needed_s = max(
+        DEVICE_WAIT_FLOOR_S,
+        DEVICE_WAIT_FACTOR
+        * max(snapshot.threshold_s(rank_snapshot.pid) for rank_snapshot in ranks),
+    )
+    if silent_s < (needed_s if snapshot.cadence_known else max(DEVICE_WAIT_UNLEARNED_S, needed_s)):
+        return None
+    on_device = sum(rank_snapshot.state is State.ON_DEVICE for rank_snapshot in ranks)
+    text = (
+        f"{on_device} of {len(ranks)} ranks wait for their devices, the others for them; "
+        f"none has made progress for {silent_s:.1f} s"
+    )
+    found = [Evidence(EvidenceKind.TIME, text), *evidence.gpus(ranks)]
+    since_ns = snapshot.oldest_ns
+    victims = tuple(rank_snapshot.pid for rank_snapshot in ranks)
+    if not snapshot.cadence_known:
+        return Finding(
+            VerdictKind.UNKNOWN, Cause.DEVICE_WAIT, since_ns, evidence=tuple(found), victims=victims
+        )
+    for rank in ranks:
+        if idle := _network_threads(rank, ranks):
+            # on its own device, as in an evaluation: that may take as long as any other work
+            at_work = rank.state is State.ON_DEVICE and silent_s < snapshot.policy.quiet_cap_s
+            kind = VerdictKind.UNKNOWN if at_work else VerdictKind.HUNG
+            return blame(snapshot, kind, Cause.NOT_IN_COLLECTIVE, rank, [*idle, *found])
+    return Finding(
+        VerdictKind.HUNG, Cause.DEVICE_WAIT, since_ns, evidence=tuple(found), victims=victims
+    )
+
+
+def _network_threads(rank: RankSnapshot, ranks: Sequence[RankSnapshot]) -> list[Evidence]:
+    """That NCCL's network thread is idle on this rank alone: it spins wherever an operation was launched.
+
+    Known only of threads that were seen spinning before; ranks of one host may need none. It names a rank and ends
+    no job by itself: that the threads behave so is known from NCCL's source (src/proxy.cc), not measured on a GPU.
+    """
+    busy = {other.pid: other.network_busy for other in ranks}
+    others = [busy[other.pid] for other in ranks if other.pid != rank.pid]
+    if busy[rank.pid] is not False or len(others) < DEVICE_WAIT_OTHERS or not all(others):
+        return []
+    text = (
+        f"NCCL's network thread is idle on {evidence.name(rank)} and busy on the {len(others)} others: "
+        "it has not launched the operation they are in"
+    )
+    return [Evidence(EvidenceKind.PEERS, text)]

@@ -1,0 +1,111 @@
+"""What this host knows of a process beyond its state, added to its snapshot: thresholds, connections, stop signal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from kcover_ebpf.diagnosis.history.process import ProcessHistory
+from kcover_ebpf.diagnosis.history.stacks import KnownWaits
+from kcover_ebpf.diagnosis.membership.endpoints import EndpointIndex, last_send_ns
+from kcover_ebpf.facts.kernel import SignalSent, SocketSample
+from kcover_ebpf.facts.python_stacks import PythonFrame
+from kcover_ebpf.ids import NS, Endpoint, Pid
+from kcover_ebpf.model.process_state import State
+from kcover_ebpf.model.rank_snapshot import GpuSnapshot, RankSnapshot, SocketSnapshot, StopSignal
+from kcover_ebpf.model.roles import Role
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """What was learned of the whole job, for the snapshots of its processes."""
+
+    now_ns: int
+    ends: EndpointIndex
+    known: KnownWaits
+    thresholds_s: Mapping[Pid, float]
+    """Of living ranks."""
+    stop_signals: Mapping[Pid, SignalSent]
+    world_size: int | None
+    python: Mapping[Pid, tuple[PythonFrame, ...]]
+    """Where ranks are in their programs, of those that were read."""
+    sends_alike: bool | None = None
+    """As in `RankSnapshot`."""
+
+
+def completed(rank: RankSnapshot, process: ProcessHistory, habits: Habits) -> RankSnapshot:
+    """The snapshot of a process from its state and what is known of it otherwise."""
+    is_rank, talks = rank.role is Role.RANK, bool(process.sockets)
+    return replace(
+        rank,
+        world_size=habits.world_size if is_rank else None,
+        pid_inside=process.seen.pid_inside if is_rank and process.seen is not None else 0,
+        threshold_s=habits.thresholds_s.get(rank.pid),
+        sent_age_s=_age_s(habits, last_send_ns(process, habits.ends) if talks else process.sent_ns),
+        received_age_s=_age_s(habits, process.peer_bytes_ns),
+        python=habits.python.get(rank.pid, ()) if is_rank else (),
+        known_wait=_is_known(rank, process, habits),
+        inert_s=_age_s(habits, process.active_ns) if is_rank else None,
+        rests=is_rank and process.rests,
+        sends_alike=habits.sends_alike if is_rank else None,
+        joined=is_rank and process.membership is not None and process.membership.joined,
+        stop_signal=_stop_signal(habits.stop_signals.get(rank.pid)),
+        sockets=_sockets(process, habits) if is_rank and talks else (),
+        network_busy=_network_busy(process),
+        gpu=_gpu(process, habits.now_ns) if is_rank else None,
+    )
+
+
+def _is_known(rank: RankSnapshot, process: ProcessHistory, habits: Habits) -> bool:
+    if rank.state is State.NAPPING:
+        return process.naps_while_healthy
+    return bool(rank.stack) and habits.known.knows(rank.stack)
+
+
+def _age_s(habits: Habits, at_ns: int) -> float | None:
+    return (habits.now_ns - at_ns) / NS if at_ns else None
+
+
+def _stop_signal(sent: SignalSent | None) -> StopSignal | None:
+    if sent is None:
+        return None
+    return StopSignal(sent.signal, sent.sender_pid, sent.sender_comm or None)
+
+
+def _network_busy(process: ProcessHistory) -> bool | None:
+    threads = [thread for thread in process.side_threads if thread.proxy]
+    return any(thread.burning_since_ns is not None for thread in threads) if threads else None
+
+
+def _gpu(process: ProcessHistory, now_ns: int) -> GpuSnapshot | None:
+    seen = process.gpus.seen
+    if seen is None:
+        return None
+    return GpuSnapshot(seen.devices, seen.use, (now_ns - seen.use_since_ns) / NS, seen.power_w)
+
+
+def _sockets(process: ProcessHistory, habits: Habits) -> tuple[SocketSnapshot, ...]:
+    payload = set(habits.ends.payload_fds(process))
+    return tuple(
+        _socket(process, sample, habits, is_payload=fd in payload)
+        for fd, sample in process.sockets.items()
+        if sample.remote[1]
+    )
+
+
+def _socket(
+    process: ProcessHistory, sample: SocketSample, habits: Habits, *, is_payload: bool
+) -> SocketSnapshot:
+    return SocketSnapshot(
+        local=Endpoint(*sample.local),
+        remote=Endpoint(*sample.remote),
+        state=sample.state,
+        unread=sample.unread_bytes,
+        unsent=sample.unsent_bytes,
+        unacked=sample.unacked_bytes,
+        window=sample.send_window_bytes,
+        backoff=sample.backoff,
+        sent_age_s=_age_s(habits, sample.last_send_ns),
+        payload=is_payload,
+        broken_age_s=_age_s(habits, process.traffic.broken_ns(sample)),
+    )

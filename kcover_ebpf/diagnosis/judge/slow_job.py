@@ -1,0 +1,146 @@
+"""A job that continues, but slower than it could: a straggler among its ranks, or a link that loses packets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from kcover_ebpf.diagnosis.clock.progress import JobProgress
+from kcover_ebpf.diagnosis.evidence.snapshot import Finding
+from kcover_ebpf.diagnosis.history.packet_loss import LossWatch
+from kcover_ebpf.diagnosis.history.process import ProcessHistory
+from kcover_ebpf.ids import NS, Pid
+from kcover_ebpf.model.process_state import Effort
+from kcover_ebpf.model.rank_snapshot import RankPace
+from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.tunables.diagnosis import (
+    LOSS_RATE_AT_FULL_SPEED_PER_S,
+    STARVED_SHARE,
+    SWAPPING_PER_S,
+    THROTTLED_ALONE_NS,
+)
+
+
+def slowness(
+    progress: JobProgress, loss: LossWatch, ranks: Mapping[Pid, ProcessHistory], now_ns: int
+) -> Finding | None:
+    """SLOW with its cause; None while the job is as fast as its ranks let it."""
+    slowed = progress.slowed
+    lossy = loss.lossy(now_ns, slowed)
+    if (
+        lossy is not None
+        and (slowed or lossy.rate_per_s >= LOSS_RATE_AT_FULL_SPEED_PER_S)
+        and not _is_starved(ranks, lossy.pid)
+    ):
+        where = f", most of them at rank {_rank(ranks, lossy.pid)}" if lossy.pid else ""
+        text = f"{lossy.rate_per_s:.1f} TCP retransmissions a second between ranks{where}"
+        return _slow(Cause.LINK, lossy.pid, ranks, Evidence(EvidenceKind.EDGE, text), now_ns)
+    slow = progress.straggler()
+    if slow is None:
+        return _throttled_alone(progress, ranks, now_ns)
+    cause = cause_of(ranks[slow.pid])
+    text = (
+        f"rank {_rank(ranks, slow.pid)} waits {slow.own_wait_share:.0%} of the time, the others "
+        f"{slow.others_wait_share:.0%}: about {slow.factor:.1f} times slower"
+    )
+    if ranks[slow.pid].throttled_since_ns is not None and cause is Cause.CPU_THROTTLED:
+        text += "; it is throttled by the CPU quota of its control group"
+    elif cause is Cause.SLOW_RANK and _stores_alone(ranks, slow.pid):
+        text += "; it reads or writes files, and the others do not"
+    finding = _slow(cause, slow.pid, ranks, Evidence(EvidenceKind.PEERS, text), now_ns)
+    return replace(finding, factor=slow.factor)
+
+
+def cause_of(slow_process: ProcessHistory) -> Cause:
+    """Why a rank is slower than the others, as far as that is seen."""
+    if slow_process.major_fault_rate >= SWAPPING_PER_S:
+        return Cause.MEMORY_PRESSURE
+    return Cause.CPU_THROTTLED if _lacks_cpu(slow_process) else Cause.SLOW_RANK
+
+
+def paces(
+    progress: JobProgress, ranks: Mapping[Pid, ProcessHistory], now_ns: int
+) -> list[RankPace]:
+    """How much each rank here waits, to be compared with those of other hosts; none while that of one is unknown."""
+    known = progress.paces(now_ns)
+    if known.keys() != ranks.keys():
+        return []
+    found = []
+    for pid, process in ranks.items():
+        counted, cause = known[pid], cause_of(process)
+        seen_cause = cause if cause is not Cause.SLOW_RANK else None
+        found.append(
+            RankPace(
+                pid, counted.waits, counted.repeated, counted.passes, process.rank, cause=seen_cause
+            )
+        )
+    return found
+
+
+def _throttled_alone(
+    progress: JobProgress, ranks: Mapping[Pid, ProcessHistory], now_ns: int
+) -> Finding | None:
+    """SLOW by a quota that only one rank feels.
+
+    Shares of waiting do not show it: a rank that has no CPU is found in its waits as often as in its work.
+    """
+    throttled = [view for view in ranks.values() if view.throttled_since_ns is not None]
+    if len(throttled) != 1 or throttled[0].throttled_since_ns is None:
+        return None
+    alone, lasts_ns = throttled[0], now_ns - throttled[0].throttled_since_ns
+    if lasts_ns < THROTTLED_ALONE_NS or not progress.others_wait(alone.pid):
+        return None
+    text = (
+        f"the CPU quota of its control group has throttled rank {_rank(ranks, alone.pid)} most of the time "
+        f"for {lasts_ns / NS:.0f} s, and no other rank"
+    )
+    evidence = Evidence(EvidenceKind.TIME, text)
+    return _slow(Cause.CPU_THROTTLED, alone.pid, ranks, evidence, now_ns)
+
+
+def _is_starved(ranks: Mapping[Pid, ProcessHistory], pid: Pid | None) -> bool:
+    # a rank without a CPU answers late, and late answers look like losses
+    process = ranks.get(pid) if pid is not None else None
+    return process is not None and _lacks_cpu(process)
+
+
+def _lacks_cpu(process: ProcessHistory) -> bool:
+    if process.lead is None:
+        return False
+    return process.throttled_since_ns is not None or process.lead.delay_share >= STARVED_SHARE
+
+
+def _stores_alone(ranks: Mapping[Pid, ProcessHistory], pid: Pid) -> bool:
+    others = (view for other, view in ranks.items() if other != pid)
+    return _stores(ranks[pid]) and not any(map(_stores, others))
+
+
+def _stores(process: ProcessHistory) -> bool:
+    effort = process.efforts.get(Effort.STORAGE)
+    return (
+        effort is not None
+        and process.totals is not None
+        and effort[1] == process.totals.boottime_ns
+    )
+
+
+def _slow(
+    cause: Cause,
+    pid: Pid | None,
+    ranks: Mapping[Pid, ProcessHistory],
+    evidence: Evidence,
+    now_ns: int,
+) -> Finding:
+    return Finding(
+        kind=VerdictKind.SLOW,
+        cause=cause,
+        since_ns=now_ns,
+        culprit=None if pid is None else Culprit(_rank(ranks, pid), pid),
+        evidence=(evidence,),
+        victims=tuple(other for other in ranks if other != pid),
+    )
+
+
+def _rank(ranks: Mapping[Pid, ProcessHistory], pid: Pid | None) -> int | None:
+    process = ranks.get(pid) if pid is not None else None
+    return process.rank if process is not None else None

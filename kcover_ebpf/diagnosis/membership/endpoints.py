@@ -1,0 +1,186 @@
+"""Which process of a job has which end of a connection, and which connections carry the training's data.
+
+Only those say how far a rank has come: a store and NCCL's RAS are asked every second, whatever the training does, and
+what leads out of the job is none of its links.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Protocol
+
+from kcover_ebpf.diagnosis.history.process import ProcessHistory
+from kcover_ebpf.diagnosis.history.traffic import carried_all_its_life
+from kcover_ebpf.facts.kernel import SocketSample
+from kcover_ebpf.ids import NS, Pid
+from kcover_ebpf.model.roles import Role
+from kcover_ebpf.tunables.diagnosis import PAYLOAD_PASSES, RARELY_FACTOR, SEND_LEAD_NS
+
+_Pair = tuple[tuple[str, int], tuple[str, int]]
+SERVICE_PORTS = 1024
+"""Below this are services (HTTPS, NFS, SSH): no rank listens there."""
+
+
+class Connection(Protocol):
+    """A connection by its two ends."""
+
+    @property
+    def local(self) -> tuple[str, int]:
+        """Address and port of this end."""
+
+    @property
+    def remote(self) -> tuple[str, int]:
+        """Address and port of the other end."""
+
+
+class Connected(Protocol):
+    """A process with connections: a `ProcessHistory`, or a `RankSnapshot`."""
+
+    @property
+    def pid(self) -> Pid:
+        """Its number."""
+
+    @property
+    def role(self) -> Role | None:
+        """What it is for in its job; None while that is not known."""
+
+    @property
+    def connections(self) -> Iterable[Connection]:
+        """Its sockets, in any order."""
+
+
+class EndpointIndex:
+    """Which process of the job holds which end of a connection."""
+
+    def __init__(self, processes: Iterable[Connected], *, elsewhere: bool | None = False) -> None:
+        """`elsewhere`: some ranks of the job are on hosts that are not seen; None where that is not known."""
+        self._owner: dict[_Pair, Pid] = {}
+        self._launchers: set[_Pair] = set()
+        self._ranks: set[Pid] = set()
+        self.elsewhere = elsewhere
+        self._payload: dict[Pid, list[int]] = {}
+        processes = list(processes)
+        self._views = [
+            connected
+            for connected in processes
+            if isinstance(connected, ProcessHistory) and connected.role is Role.RANK
+        ]
+        # a child inherits the connections of its rank: they are the rank's
+        for process in sorted(processes, key=lambda connected: connected.role is not Role.RANK):
+            if process.role is Role.RANK:
+                self._ranks.add(process.pid)
+            pairs = [(connection.local, connection.remote) for connection in process.connections]
+            if process.role is Role.LAUNCHER:
+                self._launchers.update(pairs)
+                continue
+            for pair in pairs:
+                self._owner.setdefault(pair, process.pid)
+
+    def peer(self, connection: Connection) -> Pid | None:
+        """The process at the other end; None if it is not on this host, not watched, or a launcher."""
+        return self._owner.get((connection.remote, connection.local))
+
+    def joins_ranks(self, pid: Pid, connection: Connection) -> bool:
+        """True for a connection of `pid` to another rank: to one that is seen, or maybe to one on another host."""
+        peer = self.peer(connection)
+        if peer is not None:
+            return peer != pid and peer in self._ranks
+        ports = connection.local[1], connection.remote[1]
+        return (
+            self.elsewhere is not False
+            and (connection.remote, connection.local) not in self._launchers
+            and min(ports) >= SERVICE_PORTS
+            and not is_loopback(connection.remote[0])
+        )
+
+    def payload_fds(self, process: ProcessHistory) -> list[int]:
+        """Descriptors of the connections of a rank to other ranks that carry the training's data.
+
+        Those that did so in healthy passes, at least twice and not ten times more rarely than the busiest. Of a
+        process that was never seen healthy what its connections carried since it began decides.
+        """
+        if process.pid not in self._payload:
+            ours = [
+                socket
+                for socket in process.sockets.values()
+                if self.joins_ranks(process.pid, socket)
+            ]
+            self._payload[process.pid] = [sample.fd for sample in _with_payload(process, ours)]
+        return self._payload[process.pid]
+
+    def outside(self, process: ProcessHistory) -> list[SocketSample]:
+        """The connections of the process itself that lead outside the job."""
+        return [
+            sample
+            for sample in process.sockets.values()
+            if sample.state in ("ESTABLISHED", "SYN_SENT")
+            and self._owner.get((sample.local, sample.remote)) == process.pid
+            and self.leads_outside(process.pid, sample)
+        ]
+
+    def leads_outside(self, pid: Pid, connection: Connection) -> bool:
+        """True where the far end is no process of the job: neither here, nor where ranks elsewhere are known to be.
+
+        While no rank elsewhere is known by its data, each address that may be one's is taken for one.
+        """
+        pair = connection.remote, connection.local
+        if pair in self._owner or pair in self._launchers:
+            return False
+        hosts = self._far_hosts
+        known = not hosts or connection.remote[0] in hosts
+        return not (known and self.joins_ranks(pid, connection))
+
+    @cached_property
+    def _far_hosts(self) -> frozenset[str]:
+        """Addresses of other hosts to which ranks here have sent data of the training."""
+        return frozenset(
+            view.sockets[fd].remote[0]
+            for view in self._views
+            for fd in self.payload_fds(view)
+            if self.peer(view.sockets[fd]) is None
+        )
+
+
+def is_loopback(address: str) -> bool:
+    """True for an address of this host itself."""
+    return address.startswith("127.") or address == "::1"
+
+
+def payload_sockets(process: ProcessHistory, endpoints: EndpointIndex) -> Iterator[SocketSample]:
+    """The connections of a rank to other ranks that carry the training's data, as `EndpointIndex.payload_fds` says."""
+    return (process.sockets[fd] for fd in endpoints.payload_fds(process))
+
+
+def _with_payload(process: ProcessHistory, ours: Sequence[SocketSample]) -> list[SocketSample]:
+    if process.traffic.learned_passes >= PAYLOAD_PASSES:
+        passes = [process.traffic.payload_passes(sample) for sample in ours]
+        needed = max(PAYLOAD_PASSES, max(passes, default=0) / RARELY_FACTOR)
+        return [sample for sample, count in zip(ours, passes, strict=True) if count >= needed]
+    if process.lead is None:
+        return []
+    start_ns = process.lead.sample.start_ns
+    return [sample for sample in ours if carried_all_its_life(sample, start_ns)]
+
+
+def last_send_ns(process: ProcessHistory, endpoints: EndpointIndex) -> int:
+    """When a rank last sent data of the training to another one; 0 if that is not known."""
+    times = (
+        payload_socket.last_send_ns
+        for payload_socket in payload_sockets(process, endpoints)
+        if payload_socket.state == "ESTABLISHED"
+    )
+    return max(times, default=process.sent_ns)
+
+
+def newest_sender(
+    views: Mapping[Pid, ProcessHistory], endpoints: EndpointIndex
+) -> tuple[Pid, float] | None:
+    """(the rank that sent after all others, lead in seconds); None without a clear lead."""
+    times = sorted(
+        ((last_send_ns(view, endpoints), pid) for pid, view in views.items()), reverse=True
+    )
+    if len(times) < 2:
+        return None
+    lead_ns = times[0][0] - times[1][0]
+    return (times[0][1], lead_ns / NS) if lead_ns >= SEND_LEAD_NS else None

@@ -1,0 +1,44 @@
+"""Which processes of a job hold the other end of a file that one of them waits for, at one moment.
+
+Asked about each process in turn: a container of thousands that wait for one pipe must not cost their square.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import cached_property
+
+from kcover_ebpf.diagnosis.membership.endpoints import EndpointIndex
+from kcover_ebpf.diagnosis.membership.members import Members
+from kcover_ebpf.facts.host import WaitedFile
+from kcover_ebpf.ids import Inode, Pid
+
+
+class FileHolders:
+    """Of the members as they are when it is first asked."""
+
+    def __init__(self, members: Members, endpoints: EndpointIndex) -> None:
+        self._members, self._ends = members, endpoints
+
+    def of(self, pid: Pid, waited: WaitedFile) -> tuple[Pid, ...]:
+        """Living processes of the job that hold the other end of a pipe or connection."""
+        process = self._members.views[pid]
+        socket = process.sockets.get(waited.fd)
+        if socket is not None:
+            peer = self._ends.peer(socket)
+            return () if peer is None else (peer,)
+        inodes: set[Inode] = {waited.inode}
+        for descriptor in process.descriptors.values():
+            if descriptor.fd == waited.fd:
+                inodes = {descriptor.peer_inode or descriptor.inode}
+        found = {other for inode in inodes for other in self._opened_by.get(inode, ())}
+        return tuple(sorted(found - {pid}))
+
+    @cached_property
+    def _opened_by(self) -> dict[Inode, set[Pid]]:
+        found: dict[Inode, set[Pid]] = defaultdict(set)
+        for process in self._members.views.values():
+            if process.exit is None:
+                for descriptor in process.descriptors.values():
+                    found[descriptor.inode].add(process.pid)
+        return found

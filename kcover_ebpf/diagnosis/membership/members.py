@@ -1,0 +1,327 @@
+"""The processes of a job: who they are, who belongs to whom, who holds the other end of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from kcover_ebpf.diagnosis.history.process import ProcessHistory
+from kcover_ebpf.diagnosis.membership.kinship import Kinship
+from kcover_ebpf.diagnosis.membership.roles import classify
+from kcover_ebpf.diagnosis.membership.roster import Roster, roster_of
+from kcover_ebpf.diagnosis.membership.together import is_apart
+from kcover_ebpf.facts.host import WaitedFile
+from kcover_ebpf.facts.kernel import ProcessExit
+from kcover_ebpf.ids import Pid
+from kcover_ebpf.model.roles import Membership, Role
+from kcover_ebpf.tunables.diagnosis import ESTABLISHED_NS
+
+_DEEPEST = 8
+_MOST_CANDIDATES = 256
+"""Processes that may be ranks and whose connections are read: each costs a descriptor, and some 5 us a pass."""
+
+
+class Members:
+    """All processes of one job that are known, the ranks that ended included."""
+
+    def __init__(self) -> None:
+        self.views: dict[Pid, ProcessHistory] = {}
+        self.world_size: int | None = None
+        self.kinship = Kinship()
+        self._stale = False
+        self._roster: Roster | None = None
+
+    def _changed(self) -> None:
+        self._roster = None
+        self.kinship.forget_candidates()
+
+    @property
+    def roster(self) -> Roster:
+        """Who is what; made anew where a process came, went, or is known better since."""
+        if self._roster is None:
+            self._roster = roster_of(self.views)
+        return self._roster
+
+    def view(self, pid: Pid, now_ns: int) -> ProcessHistory:
+        """The process, made known if it is new."""
+        process = self.views.get(pid)
+        if process is None:
+            process = self.views[pid] = ProcessHistory(pid, now_ns)
+            self._changed()
+        return process
+
+    def rename(self) -> None:
+        """Something was learned about who a process is: roles are decided anew at the next `classify`."""
+        self._stale = True
+        self._changed()
+
+    def on_exec(self, process: ProcessHistory) -> None:
+        """It became another program, of which nothing was read yet."""
+        process.on_exec()
+        self._changed()
+
+    def forget_descriptors(self) -> None:
+        """What was seen open in detail is not kept up to date any more."""
+        for process in self.views.values():
+            process.descriptors.clear()
+
+    def classify(self) -> bool:
+        """Determine roles anew if anything changed; True if it did."""
+        if not self._stale:
+            return False
+        self._stale = False
+        self._decide()
+        self._changed()
+        return True
+
+    def _decide(self) -> None:
+        gone = {pid for pid, view in self.views.items() if view.exit is not None}
+        seen = [view.seen for view in self.views.values() if view.seen is not None]
+        joined = self.kinship.joined
+        found = classify(seen, joined, gone)
+        numbered = any(
+            membership.rank is not None and not membership.by_pod for membership in found.values()
+        )
+        for pid, member in found.items():
+            process = self.views[pid]
+            if process.exit is None or process.membership is None:
+                process.membership = member
+            elif (joined or numbered) and self._was_wrapper(process):
+                # what ran before the ranks had numbers was a wrapper around them
+                self._forget(pid)
+        self._changed()
+        for process in [view for view in self.views.values() if self._is_replaced(view)]:
+            self._forget(process.pid)
+        living = [member for pid, member in found.items() if pid not in gone]
+        self._learn_world_size(living or found.values())
+
+    def _is_replaced(self, process: ProcessHistory) -> bool:
+        if process.exit is None or process.membership is None:
+            return False
+        if process.membership.rank is not None:
+            return self._has_prepared(process, process.exit)
+        again = self.successor(process) if process.pid in self.kinship.joined else None
+        return again is not None and again.pid in self.kinship.joined
+
+    def _has_prepared(self, process: ProcessHistory, process_exit: ProcessExit) -> bool:
+        """True if it ended well and the living rank of its number is the script that ran it, or came after it.
+
+        One that failed stays: by its number it is known to be there again.
+        """
+        again = (
+            self.successor(process) if not (process_exit.signal or process_exit.exit_code) else None
+        )
+        if process.role is not Role.RANK or again is None or again.seen is None:
+            return False
+        return (
+            not established(process, process_exit)
+            or again.seen.boottime_ns > process_exit.boottime_ns
+        )
+
+    def _was_wrapper(self, process: ProcessHistory) -> bool:
+        member = process.membership
+        unnumbered = member is not None and (member.rank is None or member.by_pod)
+        return unnumbered and process.pid not in self.kinship.joined
+
+    def _learn_world_size(self, found: Iterable[Membership]) -> None:
+        # what surrounds ranks without numbers may have that of its node, and the number of nodes
+        ranks = [membership for membership in found if membership.role is Role.RANK]
+        if ranks:
+            known = next((rank.world_size for rank in ranks if rank.world_size), None)
+            unnumbered = any(rank.rank is None for rank in ranks)
+            self.world_size = known or (None if unnumbered else self.world_size)
+
+    def meet(self) -> None:
+        """Once a pass: see who is connected to whom, and so who is a rank."""
+        if self.kinship.observe(self.views):
+            self.rename()
+
+    def _forget(self, pid: Pid) -> None:
+        del self.views[pid]
+        self._changed()
+        self.kinship.forget(pid)
+
+    def leave(self, pid: Pid, process_exit: ProcessExit) -> None:
+        """A process ended. Those with a rank stay known, so that who waits for them can be explained."""
+        process = self.views[pid]
+        apart = self.is_apart(process)
+        process.exit = process_exit
+        self._changed()
+        member = process.membership
+        # what a script runs before the training ends when it likes: no rank will wait for it
+        prepared = not (
+            process_exit.signal or process_exit.exit_code or established(process, process_exit)
+        )
+        known = member is not None and (member.role in (Role.RANK, Role.LOADER) or member.wraps)
+        if not known or apart or (prepared and self.is_wrapped(process)):
+            self._forget(pid)
+
+    def is_apart(self, process: ProcessHistory) -> bool:
+        """True for a rank that shares nothing with the other living ones: another job, such as a trial of a sweep."""
+        return process.role is Role.RANK and is_apart(process, self.ranks.values())
+
+    def is_wrapped(self, process: ProcessHistory) -> bool:
+        """True while a shell around this rank, or around another shell, lives: it decides what an early exit means.
+
+        A living parent that was not read yet may be one.
+        """
+        rank, ppid = process.rank, process.ppid
+        for _ in range(_DEEPEST):
+            above = self.views.get(ppid) if ppid is not None else None
+            if above is None:
+                return False
+            if above.exit is None and above.seen is None:
+                return True
+            member = above.membership
+            if above.exit is None and member and member.wraps and member.rank == rank:
+                return True
+            ppid = above.ppid
+        return False
+
+    def successor(self, ended_process: ProcessHistory) -> ProcessHistory | None:
+        """The living rank that took the place of one that ended: by its number, or by its start where it has none."""
+        rank = ended_process.rank
+        for process in self.ranks.values():
+            member = process.membership
+            later = (
+                ended_process.exit is not None
+                and process.first_seen_ns > ended_process.exit.boottime_ns
+            )
+            if member is not None and member.rank == rank and (rank is not None or later):
+                return process
+        return None
+
+    def supersede(self, failed_process: ProcessHistory) -> list[Pid]:
+        """Forget the ranks that had ended before this one began and that have a successor, once it fails as well.
+
+        Returns them: none where it took no other's place. What is left explains the failure that there is now: a
+        container that is started anew without end would leave ranks without end.
+        """
+        rank = failed_process.rank
+        if rank is None or failed_process.role is not Role.RANK:
+            return []
+        before = [
+            view
+            for view in self.all_ranks.values()
+            if view.exit is not None and view.exit.boottime_ns <= failed_process.first_seen_ns
+        ]
+        if all(view.rank != rank for view in before):
+            return []
+        later = {view.rank for view in self.ranks.values()} | {rank}
+        found = [view.pid for view in before if view.rank in later]
+        for pid in found:
+            self._forget(pid)
+        return found
+
+    def launcher_of(self, process: ProcessHistory) -> ProcessHistory | None:
+        """The living launcher that started it; None where there is none."""
+        above = self.views.get(process.ppid) if process.ppid is not None else None
+        for _ in range(_DEEPEST):
+            if above is None or above.exit is not None:
+                return None
+            if above.role is Role.LAUNCHER:
+                return above
+            above = self.views.get(above.ppid) if above.ppid is not None else None
+        return None
+
+    def supersede_former(self) -> list[Pid]:
+        """Forget the ranks of an earlier incarnation: their launcher has started all of its living ones since.
+
+        Returns them. An elastic job that forms again has other numbers, and maybe fewer of them.
+        """
+        first_ns: dict[Pid, int] = {}
+        for process in self.ranks.values():
+            launcher = self.launcher_of(process)
+            if launcher is not None:
+                first_ns[launcher.pid] = min(
+                    process.first_seen_ns, first_ns.get(launcher.pid, process.first_seen_ns)
+                )
+        found = []
+        for pid, process in self.all_ranks.items():
+            launcher = self.launcher_of(process) if process.exit is not None else None
+            if launcher is not None and process.exit is not None:
+                began_ns = first_ns.get(launcher.pid, 0)
+                found += [pid] if began_ns > process.exit.boottime_ns else []
+        for pid in found:
+            self._forget(pid)
+        return found
+
+    @property
+    def all_ranks(self) -> Mapping[Pid, ProcessHistory]:
+        """Ranks, living or not."""
+        return self.roster.all_ranks
+
+    @property
+    def ranks(self) -> Mapping[Pid, ProcessHistory]:
+        """Living ranks."""
+        return self.roster.ranks
+
+    @property
+    def has_ended(self) -> bool:
+        """True if a rank has ended and none has taken its place, as far as that is known."""
+        return len(self.all_ranks) > len(self.ranks)
+
+    @property
+    def local_size(self) -> int | None:
+        """Ranks that their launcher started on this host; None where none says so, or they do not agree."""
+        return self.roster.local_size
+
+    @property
+    def expected(self) -> int | None:
+        """Ranks that should be on this host in the end; None where it is unknown how many there are.
+
+        Where it is not known how many of them are elsewhere, all.
+        """
+        local, world = self.local_size, self.world_size
+        if local is None or world is None:
+            return world
+        # two launchers of one job may share a host
+        return min(world, max(local, len(self.all_ranks)))
+
+    def others_elsewhere(self, *, whole: bool) -> bool | None:
+        """Whether ranks are on hosts that are not seen: connections to unknown processes may lead to them.
+
+        None where that is not known. `whole`: every rank should be here, where no launcher says otherwise.
+        """
+        size, known = self.world_size, self.all_ranks
+        if size is not None:
+            return size > len(known)
+        # a rank that has a number and is alone here has its peers elsewhere, or none
+        numbered = [view.rank is not None for view in known.values()]
+        return None if numbered == [True] or not whole else False
+
+    @property
+    def connected(self) -> list[Pid]:
+        """Living processes whose connections show something: ranks, launchers, and what may turn out to be a rank."""
+        roles = (Role.RANK, Role.LAUNCHER)
+        alive = ((pid, view.membership) for pid, view in self.views.items() if view.exit is None)
+        known = [pid for pid, member in alive if member is not None and member.role in roles]
+        return known + self.kinship.candidates(self.views)[:_MOST_CANDIDATES]
+
+    @property
+    def owned(self) -> Mapping[Pid, ProcessHistory]:
+        """Living ranks and the living processes that belong to one."""
+        return self.roster.owned
+
+    def children(self, pid: Pid) -> Sequence[ProcessHistory]:
+        """Living processes that belong to the rank `pid`, itself not included."""
+        return self.roster.children.get(pid, ())
+
+    def kind(self, pid: Pid, waited: WaitedFile) -> str:
+        """What a file really is: the sampler knows what the name of a descriptor does not say."""
+        process = self.views[pid]
+        if waited.fd in process.sockets:
+            return "tcp"
+        known = [
+            descriptor.kind
+            for descriptor in process.descriptors.values()
+            if descriptor.fd == waited.fd
+        ]
+        return known[0] if known else waited.kind
+
+
+def established(process: ProcessHistory, process_exit: ProcessExit) -> bool:
+    """True if a process that ends took part in the job: it had talked to a rank, or was there for seconds."""
+    return (
+        process.peer_bytes_ns > 0
+        or process_exit.boottime_ns - process.first_seen_ns >= ESTABLISHED_NS
+    )

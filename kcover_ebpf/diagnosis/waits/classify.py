@@ -1,0 +1,274 @@
+"""Judge what a process does or waits for: by its lead thread, its other threads and its children."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kcover_ebpf.diagnosis.history.code_map import Code
+from kcover_ebpf.diagnosis.history.process import ProcessHistory
+from kcover_ebpf.diagnosis.history.thread import ThreadHistory
+from kcover_ebpf.diagnosis.waits import describe_call, helpers
+from kcover_ebpf.diagnosis.waits.classify_context import ClassifyContext
+from kcover_ebpf.diagnosis.waits.classify_wait import (
+    Wait,
+    is_completing,
+    is_semaphore_of_driver,
+    judge_wait,
+)
+from kcover_ebpf.facts.host import ThreadReading
+from kcover_ebpf.facts.kernel import ProcessExit, TaskState, ThreadSample
+from kcover_ebpf.ids import NS
+from kcover_ebpf.model.process_state import STOPPED, Effort, State
+from kcover_ebpf.model.rank_snapshot import RankSnapshot, exit_text
+from kcover_ebpf.model.roles import Role
+from kcover_ebpf.tunables.certainty import CERTAIN_RATE
+from kcover_ebpf.tunables.diagnosis import (
+    BUSY_SHARE,
+    EFFORT_WINDOW_NS,
+    MOVED_RECENTLY_NS,
+    STORAGE_WINDOW_NS,
+    THROTTLED_SHARE,
+)
+
+_STOPPED_STATE = {
+    TaskState.STOPPED: State.STOPPED,
+    TaskState.FROZEN: State.FROZEN,
+    TaskState.TRACED: State.TRACED,
+}
+EFFORT_STATE = {
+    Effort.COMPUTE: State.COMPUTING,
+    Effort.STORAGE: State.STORING,
+    Effort.CHILDREN: State.CHILDREN,
+}
+_WAITS_IN = {
+    Code.DEVICE: State.ON_DEVICE,
+    Code.COLLECTIVE: State.PEERS,
+    Code.MESSAGES: State.PEERS,
+}
+_MAY_WAIT_FOR_CHILDREN = frozenset(
+    {State.CHILD, State.FUTEX, State.HELPED, State.PEERS, State.READ, State.OTHER, State.SPINNING}
+)
+
+
+def classify(process: ProcessHistory, context: ClassifyContext) -> RankSnapshot:
+    """What `process` does at the moment of the context; a process that was not sampled yet counts as moving."""
+    lead = process.lead
+    if process.exit is not None:
+        return _ended(process, process.exit, context)
+    if lead is None:
+        return _unsampled(process, context)
+    readings: Sequence[ThreadReading] = context.readings(process.pid, lead.sample.tid)
+    if readings and readings[0].boottime_ns < lead.progress_ns:
+        readings = [reading for reading in readings if reading.boottime_ns >= lead.progress_ns]
+    wait = _state(process, lead, readings, context)
+    effort, rate = _effort(process, lead, wait, readings, context)
+    state = wait.state if effort is None else EFFORT_STATE[effort]
+    last = readings[-1] if readings else None
+    return RankSnapshot(
+        pid=process.pid,
+        role=process.role or Role.HELPER,
+        state=state,
+        tid=lead.sample.tid,
+        rank=process.rank,
+        age_s=(context.now_ns - _state_since(lead, process, state)) / NS,
+        text=describe_call.in_short(lead.sample, last, context.table, state)
+        + _quota(process, state),
+        thread_read=last is not None,
+        timed=last is not None and last.timed,
+        stack=last.stack if last is not None else (),
+        proven=wait.proven and effort is None,
+        waits_for=wait.waits_for,
+        effort=effort,
+        effort_rate=round(rate, 2),
+        wait=None if effort is None else wait.state,
+        awaits=wait.endpoint,
+        sides_read=process.sides_read_ns >= lead.sample.idle_since_ns,
+        beside=wait.beside or helpers.beside(process, lead.sample.idle_since_ns, context),
+    )
+
+
+def _unsampled(process: ProcessHistory, context: ClassifyContext) -> RankSnapshot:
+    return RankSnapshot(
+        pid=process.pid,
+        role=process.role or Role.HELPER,
+        state=State.MOVING,
+        tid=process.pid,
+        rank=process.rank,
+        text="not sampled yet",
+        age_s=(context.now_ns - process.first_seen_ns) / NS,
+    )
+
+
+def _ended(
+    process: ProcessHistory, process_exit: ProcessExit, context: ClassifyContext
+) -> RankSnapshot:
+    clean = process_exit.known and not (process_exit.signal or process_exit.exit_code)
+    state = State.DUMPING if process.is_dumping else State.LEFT if clean else State.GONE
+    return RankSnapshot(
+        pid=process.pid,
+        role=process.role or Role.HELPER,
+        state=state,
+        tid=process.pid,
+        rank=process.rank,
+        age_s=(context.now_ns - process_exit.boottime_ns) / NS,
+        text=state.text if process.is_dumping else "exited",
+        exit=exit_text(process_exit.signal, process_exit.exit_code, known=process_exit.known),
+    )
+
+
+def _state(
+    process: ProcessHistory,
+    lead_thread: ThreadHistory,
+    readings: Sequence[ThreadReading],
+    context: ClassifyContext,
+) -> Wait:
+    sample = lead_thread.sample
+    stopped = _STOPPED_STATE.get(sample.state)
+    if stopped is not None:
+        return Wait(stopped)
+    if _lacks_quota(process, lead_thread):
+        return Wait(State.THROTTLED)
+    if lead_thread.burning_since_ns is not None:
+        return Wait(_burning(process, lead_thread))
+    if lead_thread.naps_since_ns is not None:
+        return Wait(State.NAPPING)
+    moved = lead_thread.progress_ns and context.now_ns - lead_thread.progress_ns < MOVED_RECENTLY_NS
+    if sample.state is TaskState.RUNNING or (
+        moved and context.now_ns - sample.idle_since_ns < MOVED_RECENTLY_NS
+    ):
+        return Wait(State.MOVING)
+    wait = judge_wait(process, sample, readings, context)
+    if wait.state is State.FUTEX and _side_on_device(process, context):
+        return Wait(State.ON_DEVICE)
+    return wait
+
+
+def _lacks_quota(process: ProcessHistory, lead_thread: ThreadHistory) -> bool:
+    # it would run, and what it gets is little: other threads of its group may use up the quota while it waits
+    wants = lead_thread.sample.state is TaskState.RUNNING and lead_thread.cpu_share < BUSY_SHARE
+    return wants and process.throttled_since_ns is not None
+
+
+def _side_on_device(process: ProcessHistory, context: ClassifyContext) -> bool:
+    # the lead waits for the thread that launches for it (autograd's), and that one for the device
+    return any(
+        side_thread.waits_in is Code.DEVICE or _sleeps_on_device(side_thread.sample, context)
+        for side_thread in process.side_threads
+    )
+
+
+def _sleeps_on_device(sample: ThreadSample, context: ClassifyContext) -> bool:
+    readings = context.readings(sample.pid, sample.tid)
+    is_of_this_wait = bool(readings) and readings[-1].boottime_ns >= sample.idle_since_ns
+    return is_of_this_wait and is_semaphore_of_driver(sample, readings[-1], context)
+
+
+def _burning(process: ProcessHistory, lead_thread: ThreadHistory) -> State:
+    code = lead_thread.waits_in
+    if code is not None:
+        return _WAITS_IN[code]
+    if lead_thread.waits_busily:
+        # the calls of CUDA's host threads that yield until their device is done (CU_CTX_SCHED_YIELD) are those of MPI's
+        # that wait for messages: until its stack was read often enough nothing shows which
+        return State.ON_DEVICE if _may_be_on_device(process, lead_thread) else State.PEERS
+    waited_ns = lead_thread.sample.run_delay_ns - lead_thread.burn_delay_ns
+    total_ns = waited_ns + lead_thread.sample.cpu_ns - lead_thread.burn_cpu_ns
+    if total_ns > 2 * NS and waited_ns >= THROTTLED_SHARE * total_ns:
+        return State.THROTTLED
+    return with_cpu(process, lead_thread)
+
+
+def with_cpu(process: ProcessHistory, lead_thread: ThreadHistory) -> State:
+    """What a rank does whose lead thread uses a CPU, or would if it got one, and waits in no library that is known."""
+    if not lead_thread.spins_in_place:
+        return State.COMPUTING
+    # who asks a clock until its device is done may be found in the C library and the vDSO alone
+    is_own = lead_thread.called_by_own or not _may_be_on_device(process, lead_thread)
+    return State.SPINNING if is_own else State.ON_DEVICE
+
+
+def _may_be_on_device(process: ProcessHistory, lead_thread: ThreadHistory) -> bool:
+    return process.code.drives_device and lead_thread.in_plumbing
+
+
+def _effort(
+    process: ProcessHistory,
+    lead_thread: ThreadHistory,
+    wait: Wait,
+    readings: Sequence[ThreadReading],
+    context: ClassifyContext,
+) -> tuple[Effort | None, float]:
+    """The effort that is made beside a wait, and how much, in the smallest one that counts."""
+    state = wait.state
+    if state in STOPPED or state in (State.MOVING, State.COMPUTING):
+        return None, 0.0
+    if state is State.STORAGE:
+        # one long call: its bytes are charged when it begins, so they are remembered for longer
+        quiet_ns = context.now_ns - process.storage_moved_ns
+        moved = process.storage_moved_ns and quiet_ns <= STORAGE_WINDOW_NS
+        # the call itself is what it waits for, so there is nothing to compare it with
+        return (Effort.STORAGE, CERTAIN_RATE) if moved or is_completing(readings) else (None, 0.0)
+    # only what was done during the wait can explain it
+    since_ns = _since(lead_thread, process)
+    own = _own_effort(process, since_ns, context)
+    if own is not None:
+        return own, process.effort_rates.get(own, CERTAIN_RATE)
+    if state not in _MAY_WAIT_FOR_CHILDREN:
+        return None, 0.0
+    working = [child for child in context.children(process.pid) if _works(child, since_ns, context)]
+    if not working:
+        return None, 0.0
+    # where it is not known to wait for them, children that always move explain nothing that peers' do not
+    awaited = any(child.pid in wait.waits_for for child in working)
+    return Effort.CHILDREN, CERTAIN_RATE if awaited else float(len(working))
+
+
+def _own_effort(process: ProcessHistory, since_ns: int, context: ClassifyContext) -> Effort | None:
+    recent_ns = context.now_ns - EFFORT_WINDOW_NS
+    effort = process.latest_effort(since_ns, recent_ns)
+    if effort is None and any(
+        process.traffic.transfer_ns(sample) >= max(since_ns, recent_ns)
+        and not process.traffic.is_stream(sample)
+        for sample in context.ends.outside(process)
+    ):
+        # a checkpoint that is uploaded, a shard that is fetched: a store reached by the network
+        return Effort.STORAGE
+    return effort
+
+
+def _works(child_process: ProcessHistory, since_ns: int, context: ClassifyContext) -> bool:
+    if child_process.lead is not None and child_process.lead.sample.state in _STOPPED_STATE:
+        return False
+    if _own_effort(child_process, since_ns, context) is not None:
+        return True
+    lead, recent_ns = child_process.lead, max(since_ns, context.now_ns - EFFORT_WINDOW_NS)
+    if lead is None:
+        return child_process.first_seen_ns >= recent_ns
+    if lead.burning_since_ns is not None:
+        return not lead.spins_in_place
+    return lead.progress_ns > recent_ns
+
+
+def _state_since(lead_thread: ThreadHistory, process: ProcessHistory, state: State) -> int:
+    # what it still does in the moments that are left to it is no end of that state
+    quota_ns = process.throttled_since_ns if state is State.THROTTLED else None
+    return _since(lead_thread, process) if quota_ns is None else quota_ns
+
+
+def _quota(process: ProcessHistory, state: State) -> str:
+    lacks = state is State.THROTTLED and process.throttled_since_ns is not None
+    return ", throttled by the CPU quota of its control group" if lacks else ""
+
+
+def _since(lead_thread: ThreadHistory, process: ProcessHistory) -> int:
+    burns_ns = lead_thread.burns_alike_ns
+    if burns_ns is not None:
+        # what came or went meanwhile shows that a wait was several
+        return max(burns_ns, process.data_ns if lead_thread.waits_in is not None else 0)
+    # A thread that only wakes to wait again left a CPU a moment ago, and each time its arguments may lie elsewhere;
+    # it has been here since it last did something else.
+    progress_ns = max(lead_thread.progress_ns, process.data_ns)
+    since_ns = min(
+        lead_thread.sample.idle_since_ns, progress_ns or lead_thread.sample.site_since_ns
+    )
+    return max(since_ns, lead_thread.burnt_until_ns, lead_thread.stopped_since_ns)

@@ -1,0 +1,32 @@
+"""What a process is classified with: the rest of its job, and the readings of its threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from kcover_ebpf.diagnosis.history.process import ProcessHistory
+from kcover_ebpf.diagnosis.membership.endpoints import EndpointIndex
+from kcover_ebpf.facts.host import ThreadReading, WaitedFile
+from kcover_ebpf.facts.syscalls import SyscallTable
+from kcover_ebpf.ids import Pid
+from kcover_ebpf.settings import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class ClassifyContext:
+    """What a process is judged with: the rest of its job, and the readings of its threads."""
+
+    now_ns: int
+    policy: Policy
+    table: SyscallTable
+    children: Callable[[Pid], Sequence[ProcessHistory]]
+    holders: Callable[[Pid, WaitedFile], tuple[Pid, ...]]
+    """Processes of the job that hold the other end of a file."""
+    readings: Callable[[Pid, int], Sequence[ThreadReading]]
+    """Readings of a thread, oldest first."""
+    kind: Callable[[Pid, WaitedFile], str]
+    """What a file really is (a socket's protocol is not in its name)."""
+    ends: EndpointIndex
+    all_here: bool
+    """Every rank of the job is on this host, so a connection to an unknown process leads outside the job."""

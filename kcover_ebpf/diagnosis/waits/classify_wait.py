@@ -1,0 +1,246 @@
+"""What a blocked thread waits for, from its call, its files and the threads and processes around it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kcover_ebpf.diagnosis.history.code_map import Code, of_stack
+from kcover_ebpf.diagnosis.history.process import ProcessHistory
+from kcover_ebpf.diagnosis.history.thread import poll_timeout_ms, waits_in_frame
+from kcover_ebpf.diagnosis.waits import helpers
+from kcover_ebpf.diagnosis.waits.classify_context import ClassifyContext
+from kcover_ebpf.facts.host import ThreadReading, WaitedFile
+from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
+from kcover_ebpf.facts.syscalls import SyscallFamily
+from kcover_ebpf.ids import NS, Endpoint, Pid
+from kcover_ebpf.model.process_state import State
+from kcover_ebpf.model.roles import Role
+from kcover_ebpf.tunables.diagnosis import (
+    FREEZE_PATIENCE_NS,
+    SLEEP_CAP_S,
+    STORAGE_ANSWER_NS,
+)
+
+_STREAM_KINDS = frozenset({"pipe", "unix"})
+
+
+class Wait(NamedTuple):
+    """A judged wait."""
+
+    state: State
+    proven: bool = False
+    waits_for: tuple[Pid, ...] = ()
+    endpoint: Endpoint | None = None
+    """The far end of the TCP connection it waits for, where no process here has it."""
+    beside: tuple[str, ...] = ()
+    """What side threads of it wait for, that may release it."""
+
+
+def judge_wait(
+    process: ProcessHistory,
+    sample: ThreadSample,
+    readings: Sequence[ThreadReading],
+    context: ClassifyContext,
+) -> Wait:
+    """The wait of a lead thread that is blocked; `readings` are those made since it continued last."""
+    reading = readings[-1] if readings else None
+    family = context.table.family(sample.syscall)
+    if sample.syscall == NO_SYSCALL:
+        return Wait(State.FAULTING)
+    if family is SyscallFamily.IOCTL:
+        return Wait(State.ON_DEVICE if _awaits_device(sample, reading) else State.DEVICE)
+    if family is SyscallFamily.FUTEX:
+        return _at_futex(process, sample, reading, context)
+    if family is SyscallFamily.SLEEP:
+        return Wait(_sleeping(reading, context))
+    if family is SyscallFamily.CHILD:
+        children = tuple(child.pid for child in context.children(process.pid))
+        return Wait(State.CHILD, waits_for=children)
+    if reading is not None and reading.lock_holders:
+        return Wait(State.LOCK, waits_for=reading.lock_holders)
+    on_files = _on_files(process, sample, family, readings, context)
+    if on_files is not None:
+        return on_files
+    if _is_storage(sample, family, reading):
+        return Wait(State.STORAGE, _storage_proven(readings, context))
+    return Wait(State.OTHER)
+
+
+# fs/fuse/dev.c, net/sunrpc, fs/nfs, fs/ceph, Lustre: a call whose file system waits for a server, in state S as well
+_SERVER_CHANNELS = ("request_wait_answer", "fuse_", "rpc_wait", "nfs", "ceph", "cl_sync", "ptlrpc")
+# drivers in whose calls a host thread sleeps until the device has done its work: amdgpu's KFD, DRM's fences, accel
+_DEVICE_WAITS = ("/dev/kfd", "/dev/dri/", "/dev/accel/")
+# by poll, where the program asked its driver to sleep until the device is done: no child could end that wait
+_POLLED_DEVICES = (*_DEVICE_WAITS, "/dev/nvidia")
+
+
+def _is_storage(sample: ThreadSample, family: SyscallFamily, reading: ThreadReading | None) -> bool:
+    if sample.state is TaskState.UNINTERRUPTIBLE or family in (
+        SyscallFamily.FILE,
+        SyscallFamily.ASYNC_IO,
+    ):
+        return True
+    return reading is not None and reading.wait_channel.startswith(_SERVER_CHANNELS)
+
+
+def _awaits_device(sample: ThreadSample, reading: ThreadReading | None) -> bool:
+    # in state D it waits for the driver itself
+    if reading is None or sample.state is not TaskState.SLEEPING:
+        return False
+    return any(file.target.startswith(_DEVICE_WAITS) for file in reading.files)
+
+
+def _at_futex(
+    process: ProcessHistory,
+    sample: ThreadSample,
+    reading: ThreadReading | None,
+    context: ClassifyContext,
+) -> Wait:
+    if is_semaphore_of_driver(sample, reading, context):
+        return Wait(State.ON_DEVICE)
+    found = helpers.beside(process, sample.idle_since_ns, context)
+    if found:
+        return Wait(State.HELPED, beside=found)
+    return Wait(State.FUTEX, _is_forsaken(process))
+
+
+def _is_rank(process: ProcessHistory) -> bool:
+    return process.membership is not None and process.membership.role is Role.RANK
+
+
+def _is_forsaken(process: ProcessHistory) -> bool:
+    # All its threads sleep at futexes that no other process can reach, without a time-out: none is left to wake one.
+    # A process that was forked beside a lock that is owned comes to this.
+    totals = process.totals
+    return totals is not None and 0 < totals.thread_count == totals.forsaken_count
+
+
+def _sleeping(reading: ThreadReading | None, context: ClassifyContext) -> State:
+    if reading is None or reading.deadline_ns is None:
+        return State.SLEEPING
+    endless = reading.deadline_ns - context.now_ns > SLEEP_CAP_S * NS
+    return State.SLEEP_LONG if endless else State.SLEEPING
+
+
+def _on_files(
+    process: ProcessHistory,
+    sample: ThreadSample,
+    family: SyscallFamily,
+    readings: Sequence[ThreadReading],
+    context: ClassifyContext,
+) -> Wait | None:
+    reading = readings[-1] if readings else None
+    files = reading.files if reading is not None else ()
+    kinds = {context.kind(process.pid, file) for file in files}
+    opening = reading is not None and reading.wait_channel in _FIFO_CHANNELS
+    if opening or "fifo" in kinds:
+        return Wait(State.READ, opening, _holders(process, files, context))
+    if "file" in kinds and family in (SyscallFamily.READ, SyscallFamily.WRITE, SyscallFamily.FILE):
+        return Wait(State.STORAGE, _storage_proven(readings, context))
+    if "tcp" in kinds:
+        return _on_tcp(process, files, context)
+    if "socket" in kinds and not _is_rank(process):
+        # none of TCP's, or not sampled yet
+        return Wait(State.OUTSIDE)
+    if "tty" in kinds or any(file.fd == 0 for file in files):
+        return Wait(State.USER)
+    if kinds & _STREAM_KINDS:
+        return _on_stream(process, files, context)
+    if family is SyscallFamily.POLL and any(
+        file.target.startswith(_POLLED_DEVICES) for file in files
+    ):
+        return Wait(State.ON_DEVICE)
+    if family is SyscallFamily.POLL:
+        offspring = tuple(child.pid for child in context.children(process.pid))
+        timed = poll_timeout_ms(sample, context.table) not in (None, 0)
+        return Wait(State.CHILD, waits_for=offspring) if offspring and timed else Wait(State.PEERS)
+    return Wait(State.PEERS) if family is SyscallFamily.NETWORK else None
+
+
+def _on_tcp(process: ProcessHistory, files: Sequence[WaitedFile], context: ClassifyContext) -> Wait:
+    peers = _holders(process, files, context)
+    if peers:
+        return Wait(State.PEERS, waits_for=peers)
+    found = (process.sockets.get(file.fd) for file in files)
+    sockets = [socket for socket in found if socket is not None and socket.remote[1]]
+    # a loader has nothing to say to other ranks: who is unknown to it is outside, wherever they are
+    outside = not _is_rank(process) or context.all_here
+    outside = outside or (
+        bool(sockets) and all(context.ends.leads_outside(process.pid, socket) for socket in sockets)
+    )
+    far = {Endpoint(*socket.remote) for socket in sockets}
+    awaits = far.pop() if len(far) == 1 else None
+    return Wait(State.OUTSIDE if outside else State.PEERS, endpoint=awaits)
+
+
+def _on_stream(
+    process: ProcessHistory, files: Sequence[WaitedFile], context: ClassifyContext
+) -> Wait:
+    holders = _holders(process, files, context)
+    offspring = tuple(child.pid for child in context.children(process.pid))
+    own = tuple(pid for pid in offspring if pid in holders)
+    if own or (offspring and not holders):
+        return Wait(State.CHILD, waits_for=own or offspring)
+    # a stream whose other end is nowhere has ended; one that lasts leads to a program outside the job
+    return Wait(State.READ, waits_for=holders) if holders else Wait(State.OUTSIDE)
+
+
+def _holders(
+    process: ProcessHistory, files: Sequence[WaitedFile], context: ClassifyContext
+) -> tuple[Pid, ...]:
+    found: set[Pid] = set()
+    for file in files:
+        found.update(context.holders(process.pid, file))
+    return tuple(sorted(found))
+
+
+# fs/pipe.c: the open of a FIFO waits for its partner in this function
+_FIFO_CHANNELS = frozenset({"wait_for_partner"})
+# fs/super.c: a writer held off by freeze_super()
+_FREEZE_CHANNELS = ("percpu_rwsem", "sb_start_write", "__sb_start_write")
+
+
+_NO_DEVICE = "0:"
+"""Major number of file systems without a block device: a server, which may take minutes to recover."""
+
+
+def is_semaphore_of_driver(
+    sample: ThreadSample, reading: ThreadReading | None, context: ClassifyContext
+) -> bool:
+    """True if the thread sleeps until its device is done: in its own frame, called from the driver's library."""
+    return (
+        waits_in_frame(sample, context.table)
+        and reading is not None
+        and of_stack(reading.stack) is Code.DEVICE
+    )
+
+
+def is_completing(readings: Sequence[ThreadReading]) -> bool:
+    """True if the device or server that a thread waits for answered requests between the last two readings."""
+    if len(readings) < 2:
+        return False
+    before, last = readings[-2].storage, readings[-1].storage
+    if before is None or last is None or before.device != last.device:
+        return False
+    return last.completed_count > before.completed_count
+
+
+def _storage_proven(readings: Sequence[ThreadReading], context: ClassifyContext) -> bool:
+    # Slow storage ends by itself, however long one call lasts: a close may upload a whole file. Only what answers
+    # no process counts: a frozen file system, a suspended device, requests in flight of which none
+    # was completed.
+    if not readings:
+        return False
+    first, last = readings[0], readings[-1]
+    span_ns = last.boottime_ns - first.boottime_ns
+    if any(word in last.wait_channel for word in _FREEZE_CHANNELS):
+        return span_ns >= FREEZE_PATIENCE_NS
+    if last.storage is None or first.storage is None:
+        return False
+    if last.storage.suspended:
+        return True
+    stalled = last.storage.completed_count == first.storage.completed_count
+    is_server = last.storage.device.startswith(_NO_DEVICE)
+    patience_ns = context.policy.storage_patience_s * NS if is_server else STORAGE_ANSWER_NS
+    return stalled and last.storage.inflight_count > 0 and span_ns >= patience_ns

@@ -1,0 +1,97 @@
+"""Who of its own process a lead thread at a lock may be waiting for: a side thread that waits for something that ends.
+
+A futex is an edge to "a thread of mine". If one is seen that began to wait for a timer, a file, a service or another
+program when the lead did, or since, the edge leads to that. A thread that has slept there for long, or that sleeps
+again and again as it always does, does not release the lead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kcover_ebpf.diagnosis.history.process import ProcessHistory
+from kcover_ebpf.diagnosis.history.thread import ThreadHistory, is_timed
+from kcover_ebpf.diagnosis.waits.classify_context import ClassifyContext
+from kcover_ebpf.facts.kernel import SocketSample, TaskState, ThreadSample
+from kcover_ebpf.facts.syscalls import SyscallFamily
+from kcover_ebpf.ids import NS
+from kcover_ebpf.tunables.certainty import HELPER_SINCE_S, TIMER_LEFT_NS
+from kcover_ebpf.tunables.diagnosis import LOST_BACKOFF, OPEN_QUESTION_NS, SOCKET_TICK_NS
+
+TIMER, STORAGE, SERVICE, STREAM = "timer", "storage", "service", "another program"
+_WORDS = {SyscallFamily.READ: STREAM, SyscallFamily.NETWORK: STREAM}
+_WORDS |= dict.fromkeys((SyscallFamily.FILE, SyscallFamily.ASYNC_IO), STORAGE)
+
+
+def beside(process: ProcessHistory, began_ns: int, context: ClassifyContext) -> tuple[str, ...]:
+    """What the side threads of a process wait for since its lead began to wait, each word once, in order."""
+    since_ns = began_ns - round(HELPER_SINCE_S * NS)
+    found = {
+        word
+        for thread in recent(process, since_ns)
+        if (word := _waits_for(thread, process, context))
+    }
+    if _asks_outside(process, began_ns - NS, context):
+        found.add(SERVICE)
+    return tuple(sorted(found))
+
+
+def recent(process: ProcessHistory, since_ns: int) -> Iterator[ThreadHistory]:
+    """The side threads that came to where they are since then, and do not just nap as before."""
+    for thread in process.side_threads:
+        naps_ns = thread.naps_since_ns
+        if thread.sample.idle_since_ns >= since_ns and (naps_ns is None or naps_ns >= since_ns):
+            yield thread
+
+
+def _waits_for(
+    thread: ThreadHistory, process: ProcessHistory, context: ClassifyContext
+) -> str | None:
+    sample = thread.sample
+    if sample.state is TaskState.UNINTERRUPTIBLE:
+        return STORAGE
+    if sample.state is not TaskState.SLEEPING:
+        return None
+    family = context.table.family(sample.syscall)
+    if is_timed(sample, context.table):
+        return TIMER if _is_timer(sample, context) else None
+    if family in (SyscallFamily.READ, SyscallFamily.NETWORK):
+        socket = process.sockets.get(sample.args[0])
+        # one that was not seen since was closed before, and the number is another file's
+        if socket is not None and socket.boottime_ns >= sample.idle_since_ns:
+            return SERVICE if context.ends.leads_outside(process.pid, socket) else None
+    return _WORDS.get(family)
+
+
+def _is_timer(sample: ThreadSample, context: ClassifyContext) -> bool:
+    """True until the known end of a wait that was meant to last.
+
+    A thread that naps, or an interpreter that waits for its own lock, asks again after milliseconds.
+    """
+    readings = context.readings(sample.pid, sample.tid)
+    ends_ns = readings[-1].deadline_ns if readings else None
+    if ends_ns is None or readings[-1].boottime_ns < sample.idle_since_ns:
+        # not read yet, or it cannot be
+        is_sleep = context.table.family(sample.syscall) is SyscallFamily.SLEEP
+        return is_sleep and context.now_ns - sample.idle_since_ns >= TIMER_LEFT_NS
+    return ends_ns > context.now_ns and ends_ns - sample.idle_since_ns >= TIMER_LEFT_NS
+
+
+def _asks_outside(process: ProcessHistory, began_ns: int, context: ClassifyContext) -> bool:
+    """True if the process has sent a question out of the job since then, and is not known to do so all the time."""
+    return any(
+        sample.last_send_ns >= began_ns
+        and (not process.traffic.is_habit(sample) or _owes_answer(sample, context.now_ns))
+        for sample in context.ends.outside(process)
+    )
+
+
+def _owes_answer(sample: SocketSample, now_ns: int) -> bool:
+    # Telemetry is answered at once, sent again and again without an answer, or not even acknowledged. Where a
+    # question is open for a while, the process may wait for its answer, whatever else goes to that address.
+    if sample.backoff >= LOST_BACKOFF:
+        return False
+    asked_ns = sample.last_send_ns
+    return (
+        asked_ns > sample.last_receive_ns + SOCKET_TICK_NS and now_ns - asked_ns >= OPEN_QUESTION_NS
+    )

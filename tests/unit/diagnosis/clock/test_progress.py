@@ -1,0 +1,67 @@
+"""When start-up is over, and what is learned from then on."""
+
+from kcover_ebpf.diagnosis.clock.progress import JobProgress
+from kcover_ebpf.diagnosis.history.process import ProcessHistory
+from kcover_ebpf.facts.kernel import NO_SYSCALL
+from kcover_ebpf.facts.syscalls import SyscallTable
+from kcover_ebpf.ids import NS, Pid, Tid
+from kcover_ebpf.settings import Policy
+from tests.unit.thread_samples import POLL, YIELD, burning
+
+
+def start() -> tuple[JobProgress, dict[Pid, ProcessHistory]]:
+    pace = JobProgress(Policy(), SyscallTable("x86_64"))
+    ranks = {Pid(pid): ProcessHistory(Pid(pid), 0) for pid in (1, 2)}
+    for view in ranks.values():
+        pace.join(view)
+    return pace, ranks
+
+
+def move(progress: JobProgress, ranks: dict[Pid, ProcessHistory], *seconds: float) -> None:
+    for second in seconds:
+        for pid in ranks:
+            progress.progress(pid, int(second * NS))
+        progress.watch_training(ranks, len(ranks), 0)
+
+
+def talk(ranks: dict[Pid, ProcessHistory], second: float) -> None:
+    for view in ranks.values():
+        view.peer_bytes_ns = int(second * NS)
+
+
+def test_job_progress__gaps_of_the_start_are_forgotten_once_the_ranks_talk() -> None:
+    pace, ranks = start()
+    move(pace, ranks, *range(1, 12), 30)
+    assert pace.trained
+    assert pace.longest_s > 10
+    talk(ranks, 31)
+    move(pace, ranks, 31)
+    assert pace.longest_s == 0
+    move(pace, ranks, 32, 33, 45)
+    assert pace.longest_s == 12
+
+
+def test_job_progress__a_job_whose_ranks_never_talk_trains_by_its_moves() -> None:
+    pace, ranks = start()
+    move(pace, ranks, *range(1, 8))
+    assert not pace.trained
+    move(pace, ranks, 8, 9, 10)
+    assert pace.trained
+
+
+def test_job_progress__nothing_is_reported_before_all_ranks_have_come() -> None:
+    pace, ranks = start()
+    talk(ranks, 1)
+    pace.watch_training(ranks, 3, 0)
+    assert not pace.trained
+
+
+def test_job_progress__a_rank_that_asks_again_and_again_waits_and_one_that_computes_does_not() -> (
+    None
+):
+    pace, ranks = start()
+    view = ranks[Pid(1)]
+    assert not pace.waits(view)
+    for calls, waits in (([YIELD], True), ([POLL], True), ([NO_SYSCALL], False)):
+        view.threads[Tid(1)] = burning(16, calls, 16)
+        assert pace.waits(view) is waits

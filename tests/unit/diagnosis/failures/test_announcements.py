@@ -1,0 +1,43 @@
+"""Failures before a job has rank numbers: of a shell, and of what it runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from kcover_ebpf.diagnosis.failures.announcements import Announcements
+from tests.unit.scripted_job import Proc, Stage
+from tests.unit.seen_verdicts import not_working
+
+
+def unnumbered() -> tuple[Stage, Proc]:
+    """A job without rank numbers: a shell."""
+    stage = Stage(world=0)
+    return stage, stage.add(Proc(800, rank=None, argv=("bash", "run.sh")))
+
+
+@pytest.mark.parametrize("words", [("ls", "x"), ("sh", "-c", "false")])
+def test_announcements__what_a_shell_runs_before_there_are_numbers_may_fail(
+    words: tuple[str, ...],
+) -> None:
+    stage, shell = unnumbered()
+    first = stage.add(Proc(801, ppid=800, rank=None, argv=words))
+    stage.run(1)
+    stage.exit(first, 2)
+    stage.run(3)
+    assert not_working(stage) == []
+    stage.exit(shell, 1)
+    stage.run(1)
+    assert [verdict.culprit and verdict.culprit.pid for verdict in not_working(stage)] == [800]
+
+
+def test_announcements__a_failure_before_the_numbers_came_is_no_failure_of_a_rank() -> None:
+    stage, _ = unnumbered()
+    announcements: Announcements = stage.job.announced
+    first = stage.add(Proc(801, ppid=800, rank=None))
+    stage.run(10)
+    stage.exit(first, 2)
+    stage.one_pass(1)
+    assert announcements.failures != []
+    stage.add(Proc(802, ppid=800, rank=0))
+    stage.run(3)
+    assert announcements.failures == []

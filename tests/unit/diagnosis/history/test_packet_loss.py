@@ -1,0 +1,107 @@
+"""Links that lose packets while the job continues."""
+
+import pytest
+
+from kcover_ebpf.diagnosis.history.packet_loss import LossWatch
+from kcover_ebpf.diagnosis.history.process import ProcessHistory
+from kcover_ebpf.facts.kernel import TcpRetransmit
+from kcover_ebpf.ids import NS, Pid
+from kcover_ebpf.model.verdict import VerdictKind
+from tests.unit.link_builders import mesh
+from tests.unit.scripted_job import Stage, all_wait, trained
+
+
+def lossy_watch(
+    views: dict[Pid, ProcessHistory], pairs: list[tuple[int, int]], seconds: int, per_s: int = 8
+) -> LossWatch:
+    watch = LossWatch()
+    for step in range(seconds * per_s):
+        for pid, other in pairs:
+            watch.observe(again(views, pid, other, step * NS // per_s), views)
+    return watch
+
+
+def again(views: dict[Pid, ProcessHistory], pid: int, other: int, now_ns: int) -> TcpRetransmit:
+    sample = views[Pid(pid)].sockets[other]
+    return TcpRetransmit(now_ns, Pid(pid), sample.local, sample.remote)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "rank"),
+    [
+        ([(100, 102), (102, 101), (103, 102)], 102),
+        ([(100, 101), (102, 103)], None),
+        ([(100, 101)], None),
+        ([(100, 102), (101, 102), (103, 102), (100, 101)], None),  # most, but not nearly all
+    ],
+)
+def test_loss_watch__the_rank_that_most_losses_touch(
+    pairs: list[tuple[int, int]], rank: int | None
+) -> None:
+    found = lossy_watch(mesh(4), pairs, 10).lossy(10 * NS, slowed=False)
+    assert found is not None
+    assert found.pid == rank
+    assert found.rate_per_s == pytest.approx(8 * len(pairs), rel=0.1)
+
+
+def test_loss_watch__rare_losses_are_healthy_and_old_ones_forgotten() -> None:
+    views = mesh(2)
+    watch = LossWatch()
+    assert watch.lossy(0, slowed=False) is None
+    for second in range(0, 10, 2):
+        watch.observe(again(views, 100, 101, second * NS), views)
+    assert watch.lossy(10 * NS, slowed=False) is None
+    assert lossy_watch(views, [(100, 101)], 10).lossy(25 * NS, slowed=False) is None
+
+
+def test_loss_watch__a_burst_of_a_moment_is_no_lossy_link() -> None:
+    assert lossy_watch(mesh(2), [(100, 101)], 2, per_s=50).lossy(3 * NS, slowed=False) is None
+
+
+def test_loss_watch__losses_to_any_peer_but_a_rank_do_not_count() -> None:
+    views = mesh(3)
+    fact = TcpRetransmit(0, Pid(100), ("10.0.0.1", 5), ("8.8.8.8", 443))
+    watch = LossWatch()
+    for step in range(60):
+        watch.observe(TcpRetransmit(step * NS // 6, *_rest(fact)), views)
+        watch.observe(TcpRetransmit(step * NS // 6, Pid(9), *_rest(fact)[1:]), views)
+    assert watch.lossy(10 * NS, slowed=False) is None
+
+
+def _rest(retransmit: TcpRetransmit) -> tuple[Pid, tuple[str, int], tuple[str, int]]:
+    return retransmit.pid, retransmit.local, retransmit.remote
+
+
+def test_loss_watch__when_the_job_has_become_slow_fewer_losses_matter() -> None:
+    watch = lossy_watch(mesh(2), [(100, 101)], 10, per_s=2)
+    assert watch.lossy(10 * NS, slowed=False) is None
+    assert watch.lossy(10 * NS, slowed=True) is not None
+
+
+def lose_packets(stage: Stage, seconds: int, per_s: int = 8) -> None:
+    """Between ranks 1 and 2, so many times a second."""
+    ends = ("127.0.0.1", 10_102), ("127.0.0.1", 10_201)
+    for _ in range(4 * seconds):
+        for _ in range(per_s // 4):
+            stage.feed(TcpRetransmit(stage.now_ns, Pid(101), *ends))
+        stage.one_pass(NS // 4)
+
+
+@pytest.mark.parametrize(("per_s", "kind"), [(8, VerdictKind.WORKING), (16, VerdictKind.SLOW)])
+def test_packet_loss__losses_that_cost_a_job_nothing_do_not_make_it_slow(
+    per_s: int, kind: VerdictKind
+) -> None:
+    stage = trained()
+    lose_packets(stage, 20, per_s)
+    assert stage.verdicts[-1].kind is kind
+
+
+def test_packet_loss__losses_are_no_excuse_for_a_link_that_carries_nothing_for_long() -> None:
+    stage = trained()
+    lose_packets(stage, 8)
+    stage.rank(1).backoff = 4
+    all_wait(stage, -1)
+    lose_packets(stage, 4)
+    assert VerdictKind.LOST_LINK not in {verdict.kind for verdict in stage.verdicts}
+    lose_packets(stage, 3)
+    assert stage.verdicts[-1].kind is VerdictKind.LOST_LINK
