@@ -1,1 +1,1 @@
-"""The picture of all ranks at one moment: who waits for whom, what their libraries say, and the sentences for it."""
+"""All ranks at one moment: who waits for whom, what their libraries say, and the sentences for it."""

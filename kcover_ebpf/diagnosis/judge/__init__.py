@@ -1,1 +1,1 @@
-"""From the picture of a moment to one finding. The rules, and no more."""
+"""From a snapshot of all ranks to one finding. The rules, and no more."""

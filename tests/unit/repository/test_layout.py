@@ -14,7 +14,7 @@ CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["import
 LAYERS = [
     name.strip(" ()")
     for contract in CONTRACTS
-    if contract["type"] == "layers" and "containers" in contract
+    if contract.get("containers") == ["kcover_ebpf"]
     for layer in contract["layers"]
     for name in re.split("[:|]", layer)
 ]
