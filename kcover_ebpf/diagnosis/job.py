@@ -25,8 +25,11 @@ from kcover_ebpf.diagnosis.job_learning import end_pass
 from kcover_ebpf.diagnosis.job_snapshot import snapshot_of
 from kcover_ebpf.diagnosis.judge.blindness import Sight, unseen
 from kcover_ebpf.diagnosis.membership.members import Members
+from kcover_ebpf.diagnosis.waits.file_servers import probes_wanted
 from kcover_ebpf.facts.host import (
     CollectivesSeen,
+    FileSystemProbed,
+    ProbeRequest,
     ProcessSeen,
     ReadingRequest,
     ThreadReading,
@@ -102,6 +105,8 @@ class Job:
                 self.attention.on_reading(fact)
                 if (process := self.members.views.get(fact.pid)) is not None:
                     process.on_devices(fact)
+            case FileSystemProbed():
+                self.attention.on_probe(fact)
             case TcpRetransmit():
                 self.loss.observe(fact, self.members.ranks)
             case Tick():
@@ -338,6 +343,13 @@ class Job:
         """Threads to read now."""
         owned, trained = self.members.owned.values(), self.pace.trained
         return self.attention.wants(owned, self.waiting, self.now_ns, trained=trained)
+
+    def probes(self) -> list[ProbeRequest]:
+        """File systems to ask now whether they answer."""
+        if not self.attention.suspicious:
+            return []
+        processes, readings = self.members.owned.values(), self.attention.readings
+        return probes_wanted(processes, readings, self.table, self.now_ns)
 
     @property
     def waiting(self) -> Iterable[ProcessHistory]:

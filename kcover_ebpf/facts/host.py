@@ -130,6 +130,35 @@ class ThreadReading:
 
 
 @dataclass(frozen=True, slots=True)
+class ProbeRequest:
+    """A request to ask the file system that a thread waits for whether it answers at all."""
+
+    pid: Pid
+    tid: Tid
+    since_ns: int
+    """When its wait began."""
+    fd: int
+    """Descriptor of the file in that process; -1: `path` instead."""
+    path: str = ""
+    """The path that it opens or looks up, as it gave it; absolute, or from its current folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileSystemProbed:
+    """The file system that a thread waits for was asked by statfs(2), in a process of its own.
+
+    A server that answers others is slow for one call; one that leaves a probe unanswered answers nobody.
+    """
+
+    boottime_ns: int
+    pid: Pid
+    tid: Tid
+    asked_ns: int
+    answered: bool
+    """False: not until now. An error is an answer."""
+
+
+@dataclass(frozen=True, slots=True)
 class Unreadable:
     """Reading what a process is or does has not returned for a second: something in the kernel holds its locks.
 

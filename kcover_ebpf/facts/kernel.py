@@ -17,6 +17,7 @@ from kcover_ebpf.facts.host import (
     CodeSeen,
     CollectivesLaunched,
     CollectivesSeen,
+    FileSystemProbed,
     ProcessSeen,
     ThreadReading,
     Unreadable,
@@ -325,6 +326,7 @@ Fact = (
     | ProcessSeen
     | ThreadReading
     | Unreadable
+    | FileSystemProbed
     | CodeSeen
     | CollectivesSeen
     | CollectivesLaunched

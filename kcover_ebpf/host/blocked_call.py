@@ -32,6 +32,19 @@ _FOREVER_S = 1 << 40
 _FILE_LOCKS = ("flock", "fcntl")
 
 
+_CURRENT_FOLDER = 0xFFFFFF9C
+"""AT_FDCWD."""
+_PATH_AT = {
+    **dict.fromkeys(("open", "creat", "stat", "lstat", "access", "readlink", "statfs", "chdir"), 0),
+    **dict.fromkeys(("truncate", "rename", "mkdir", "unlink", "rmdir", "chmod", "execve"), 0),
+    **dict.fromkeys(("getxattr", "lgetxattr"), 0),
+    **dict.fromkeys(("openat", "openat2", "newfstatat", "statx", "faccessat", "faccessat2"), 1),
+    **dict.fromkeys(("readlinkat", "mkdirat", "unlinkat", "renameat", "renameat2"), 1),
+    **dict.fromkeys(("fchmodat", "utimensat"), 1),
+}
+"""Which argument points to a path; those with 1 look it up in the folder that their first argument is open on."""
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """A system call under way."""
@@ -141,12 +154,18 @@ def files(pid: Pid, call: Call) -> tuple[WaitedFile, ...]:
         return tuple(_file(pid, fd) for fd in fds)
     if call.name in ("select", "pselect6"):
         return tuple(_file(pid, fd) for fd in _selected(pid, call.args))
-    if call.name in ("open", "openat", "openat2"):
-        address = call.args[0 if call.name == "open" else 1]
-        raw = stack_words.read_memory(pid, address, 256)
-        path = raw.split(b"\0")[0].decode("utf-8", "replace")
-        return (WaitedFile(-1, "file", path[:120], Inode(0), "", ""),) if path else ()
-    return ()
+    at = _PATH_AT.get(call.name)
+    return () if at is None else _named(pid, call, at)
+
+
+def _named(pid: Pid, call: Call, at: int) -> tuple[WaitedFile, ...]:
+    """The file that a call names by its argument `at`, or the folder that it looks it up in."""
+    raw = stack_words.read_memory(pid, call.args[at], 256)
+    path = raw.split(b"\0")[0].decode("utf-8", "replace")
+    folder = call.args[0] & 0xFFFFFFFF
+    if at > 0 and not path.startswith("/") and folder != _CURRENT_FOLDER:
+        return (_file(pid, folder),)
+    return (WaitedFile(-1, "file", path[:120], Inode(0), "", ""),) if path else ()
 
 
 def _selected(pid: Pid, args: tuple[int, ...]) -> list[int]:

@@ -138,6 +138,11 @@ FREEZE_PATIENCE_NS = 2 * NS
 """A file system that is frozen for a snapshot takes writers again before. Chosen."""
 STORAGE_ANSWER_NS = 45 * NS
 """Drivers give a request 30 s (SCSI, NVMe) before they abort it, reset the device and try again."""
+SERVER_ANSWER_NS = 25 * NS
+"""A file server that leaves a probe unanswered for so long answers nobody: NFS repeats a request after 0.6 to 60 s, and
+a fail-over that is meant to go unnoticed takes less."""
+PROBE_AFTER_NS = 4 * NS
+"""A call into a file system is that old before its server is asked: 30 s with the time above. Chosen."""
 SAME_STACK_SHARE = 0.6
 """Two stacks are of one wait when so much of them agrees (`similarity`)."""
 REMEMBERED_STACKS = 64

@@ -57,6 +57,12 @@ HELPER_CPU_S = 60
 """Of a helper that answers once, py-spy above all, which takes 0.2 s for a rank. Chosen."""
 
 
+PROBES_AT_ONCE = 4
+"""Processes that ask file systems for one job: ranks that wait for one server learn the same from few of them."""
+PROBE_AGAIN_NS = 5 * NS
+"""A file system that answered is asked again after so long, while a thread still waits for it. Chosen."""
+
+
 # --- Passes
 
 CALM_SPREAD = 0.05

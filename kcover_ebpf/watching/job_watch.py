@@ -25,6 +25,7 @@ from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.model.verdict import VerdictKind
 from kcover_ebpf.settings import Settings
 from kcover_ebpf.tunables.agent import JUDGED_PASSES
+from kcover_ebpf.watching.file_system_probes import FileSystemProbes
 from kcover_ebpf.watching.judging import InputRecorder, Judging, ObservationSink
 from kcover_ebpf.watching.rank_sources import RankSources
 from kcover_ebpf.watching.stack_watch import StackWatch
@@ -76,6 +77,7 @@ class JobWatch:
         )
         self._sources = sources or RankSources()
         self._stacks = StackWatch(self._sources.confinement) if reads_stacks else None
+        self._probes = FileSystemProbes()
         self.members: set[Pid] = set()
         """Watched processes that live."""
         self._is_part = not whole
@@ -202,6 +204,11 @@ class JobWatch:
         for fact in self._stacks.tick(self._judging.wants_stacks(), ranks, size):
             self._judging.take(fact)
 
+    def probe_file_systems(self) -> None:
+        """Take what is known of the file systems that ranks wait for, and have them asked."""
+        for fact in self._probes.tick(self.job.probes()):
+            self._judging.take(fact)
+
     def _is_read(self) -> bool:
         fault = self.tracker.latest
         is_named = fault is not None and fault.culprit is not None
@@ -256,6 +263,7 @@ class JobWatch:
             self._stacks.close()
         if self._nccl is not None:
             self._nccl.close()
+        self._probes.close()
 
 
 _NEW_PROGRAM = ProcessExit, ProcessExec

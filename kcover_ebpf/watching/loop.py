@@ -127,6 +127,7 @@ class SamplingLoop(ABC):
         for watch in due:
             watch.ask_collectives()
             watch.read_stacks()
+            watch.probe_file_systems()
 
     def _listen(self) -> None:
         """Wait for the next pass. What is announced meanwhile is taken, for a fault must not wait."""

@@ -2,19 +2,22 @@
 
 It speaks the kernel's protocol itself (include/uapi/linux/fuse.h), because the point is a server
 that misbehaves. Usage: fuse_server.py MOUNTPOINT silent|slow|close|sync SECONDS. It ends
-when the file system is unmounted.
+when the file system is unmounted. A silent one answers nothing at all from the first read on, as a server that hangs;
+the others answer each request in a thread of its own, as libfuse does by default.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
 import struct
 import sys
+import threading
 import time
 
-LOOKUP, FORGET, GETATTR, SETATTR, OPEN, READ, WRITE = 1, 2, 3, 4, 14, 15, 16
+LOOKUP, FORGET, GETATTR, SETATTR, OPEN, READ, WRITE, STATFS = 1, 2, 3, 4, 14, 15, 16, 17
 RELEASE, FSYNC, FLUSH, INIT, OPENDIR, RELEASEDIR, INTERRUPT, BATCH_FORGET = (
     18,
     20,
@@ -58,8 +61,6 @@ def answer(
     if operation == LATE.get(manner):
         time.sleep(late_s)
     if operation in (READ, WRITE):
-        if manner == "silent":
-            return None
         time.sleep(SLOW_S if manner == "slow" else 0)
         size = WRITE_IN.unpack_from(body)[2]
         return 0, struct.pack("<II", size, 0) if operation == WRITE else bytes(min(size, 4096))
@@ -77,6 +78,8 @@ def control(operation: int, node: int) -> tuple[int, bytes]:
         GETATTR: struct.pack("<Q2I", 60, 0, 0) + attributes(node),
         SETATTR: struct.pack("<Q2I", 60, 0, 0) + attributes(node),
         OPEN: struct.pack("<Q2I", 1, DIRECT_IO, 0),
+        STATFS: struct.pack("<5Q3I", 1 << 20, 1 << 19, 1 << 19, 1 << 16, 1 << 15, 4096, 255, 4096)
+        + bytes(28),
         OPENDIR: struct.pack("<Q2I", 1, 0, 0),
         RELEASE: b"",
         FLUSH: b"",
@@ -88,6 +91,7 @@ def control(operation: int, node: int) -> tuple[int, bytes]:
 
 def serve(device: int, manner: str, late_s: float) -> None:
     """Answer requests, or not, until the file system is gone."""
+    hangs = False
     while True:
         try:
             message = os.read(device, 1 << 21)
@@ -95,15 +99,22 @@ def serve(device: int, manner: str, late_s: float) -> None:
             if error.errno in (errno.EINTR, errno.ENOENT):
                 continue
             return
-        _, operation, unique, node, *_ = REQUEST.unpack_from(message)
-        reply = answer(operation, node, message[REQUEST.size :], manner, late_s)
-        if reply is not None:
-            header = struct.pack("<IiQ", 16 + len(reply[1]), -reply[0], unique)
-            try:
-                os.write(device, header + reply[1])
-            except OSError as error:
-                if error.errno != errno.ENOENT:  # the caller gave up meanwhile
-                    return
+        operation = REQUEST.unpack_from(message)[1]
+        hangs |= manner == "silent" and operation in (READ, WRITE)
+        if not hangs:
+            arguments = (device, message, manner, late_s)
+            threading.Thread(target=reply_to, args=arguments, daemon=True).start()
+
+
+def reply_to(device: int, message: bytes, manner: str, late_s: float) -> None:
+    """Answer one request."""
+    _, operation, unique, node, *_ = REQUEST.unpack_from(message)
+    reply = answer(operation, node, message[REQUEST.size :], manner, late_s)
+    if reply is not None:
+        header = struct.pack("<IiQ", 16 + len(reply[1]), -reply[0], unique)
+        # the caller may have given up meanwhile, or the file system be gone
+        with contextlib.suppress(OSError):
+            os.write(device, header + reply[1])
 
 
 def main() -> None:

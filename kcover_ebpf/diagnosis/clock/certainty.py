@@ -29,6 +29,7 @@ _CONTRADICTED = frozenset({Cause.COLLECTIVE_MISMATCH, Cause.COLLECTIVE_FAILED})
 
 _HARD_LIMIT = "the policy's hard limit"
 _STOPPED = "whoever stopped it may resume it"
+_SERVED = "storage may recover, and a job that is started again would wait for it as well"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,8 @@ def acts_at(
             return ActsAt(policy.link_patience_s, "a flapping link recovers by itself")
         if cause in (Cause.STOPPED, Cause.FROZEN):
             return ActsAt(policy.stopped_s, _STOPPED)
+        if cause is Cause.STORAGE:
+            return ActsAt(policy.storage_patience_s, _SERVED)
         return ActsAt(PROVEN_CONFIRMED_S, "no process of the job can end it")
     if certainty is Certainty.INFERRED:
         if limit_s is not None and limit_s < patience.seconds:

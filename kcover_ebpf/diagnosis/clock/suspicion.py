@@ -15,7 +15,13 @@ from kcover_ebpf.diagnosis.clock.progress import Stall
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.diagnosis.history.stacks import KnownWaits, Stack
 from kcover_ebpf.diagnosis.history.thread import ThreadHistory, is_timed, waits_in_frame
-from kcover_ebpf.facts.host import CollectivesSeen, ReadingRequest, ThreadReading, Unreadable
+from kcover_ebpf.facts.host import (
+    CollectivesSeen,
+    FileSystemProbed,
+    ReadingRequest,
+    ThreadReading,
+    Unreadable,
+)
 from kcover_ebpf.facts.kernel import TaskState
 from kcover_ebpf.facts.python_stacks import PythonFrame, PythonStacksSeen
 from kcover_ebpf.facts.recorders import RecordersSeen
@@ -62,6 +68,7 @@ class Suspicion:
         self.unreadable: dict[Pid, Unreadable] = {}
         """Processes that could not be read when it was tried last."""
         self._readings: dict[tuple[Pid, Tid], deque[ThreadReading]] = {}
+        self._probes: dict[tuple[Pid, Tid], FileSystemProbed] = {}
         self._pending: dict[Pid, ThreadReading] = {}
         self._doubted: dict[Pid, ThreadReading] = {}
         """The last reading of each first thread that was made while something seemed wrong."""
@@ -124,6 +131,7 @@ class Suspicion:
         self._suspicious_since_ns = None
         if ended:
             self._readings.clear()
+            self._probes.clear()
             self.forget_answers()
         return ended
 
@@ -180,10 +188,20 @@ class Suspicion:
         self._doubted.pop(pid, None)
         for key in [key for key in self._readings if key[0] == pid]:
             del self._readings[key]
+        for key in [key for key in self._probes if key[0] == pid]:
+            del self._probes[key]
 
     def readings(self, pid: Pid, tid: int) -> Sequence[ThreadReading]:
         """Readings of a thread, oldest first."""
         return self._readings.get((pid, Tid(tid)), ())
+
+    def on_probe(self, probe: FileSystemProbed) -> None:
+        """The newest answer counts."""
+        self._probes[probe.pid, probe.tid] = probe
+
+    def probe(self, pid: Pid, tid: int) -> FileSystemProbed | None:
+        """What is known last of the file system that a thread waits for; None where it was not asked."""
+        return self._probes.get((pid, Tid(tid)))
 
     def last_readings(self) -> dict[tuple[Pid, Tid], ThreadReading]:
         """The last reading of each thread, of those that were read."""

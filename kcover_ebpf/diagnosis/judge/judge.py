@@ -337,6 +337,8 @@ def _cause(first_rank: RankSnapshot, end_rank: RankSnapshot) -> Cause:
         return Cause.CPU_THROTTLED
     if first_rank.state is State.LOCK:
         return Cause.BLOCKED_LOCK
+    if end_rank.proven and end_rank.state is State.STORAGE:
+        return Cause.STORAGE
     if end_rank.pid != first_rank.pid:
         return Cause.LOADER_STUCK
     if first_rank.state is State.CHILD:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from kcover_ebpf.diagnosis.history.code_map import Code, of_stack
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.diagnosis.history.thread import poll_timeout_ms, waits_in_frame
-from kcover_ebpf.diagnosis.waits import helpers
+from kcover_ebpf.diagnosis.waits import file_servers, helpers
 from kcover_ebpf.diagnosis.waits.classify_context import ClassifyContext
 from kcover_ebpf.facts.host import ThreadReading, WaitedFile
 from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
@@ -62,26 +62,15 @@ def judge_wait(
     on_files = _on_files(process, sample, family, readings, context)
     if on_files is not None:
         return on_files
-    if _is_storage(sample, family, reading):
-        return Wait(State.STORAGE, _storage_proven(readings, context))
+    if file_servers.is_storage(sample, family, reading):
+        return Wait(State.STORAGE, _storage_proven(sample, readings, context))
     return Wait(State.OTHER)
 
 
-# fs/fuse/dev.c, net/sunrpc, fs/nfs, fs/ceph, Lustre: a call whose file system waits for a server, in state S as well
-_SERVER_CHANNELS = ("request_wait_answer", "fuse_", "rpc_wait", "nfs", "ceph", "cl_sync", "ptlrpc")
 # drivers in whose calls a host thread sleeps until the device has done its work: amdgpu's KFD, DRM's fences, accel
 _DEVICE_WAITS = ("/dev/kfd", "/dev/dri/", "/dev/accel/")
 # by poll, where the program asked its driver to sleep until the device is done: no child could end that wait
 _POLLED_DEVICES = (*_DEVICE_WAITS, "/dev/nvidia")
-
-
-def _is_storage(sample: ThreadSample, family: SyscallFamily, reading: ThreadReading | None) -> bool:
-    if sample.state is TaskState.UNINTERRUPTIBLE or family in (
-        SyscallFamily.FILE,
-        SyscallFamily.ASYNC_IO,
-    ):
-        return True
-    return reading is not None and reading.wait_channel.startswith(_SERVER_CHANNELS)
 
 
 def _awaits_device(sample: ThreadSample, reading: ThreadReading | None) -> bool:
@@ -137,7 +126,7 @@ def _on_files(
     if opening or "fifo" in kinds:
         return Wait(State.READ, opening, _holders(process, files, context))
     if "file" in kinds and family in (SyscallFamily.READ, SyscallFamily.WRITE, SyscallFamily.FILE):
-        return Wait(State.STORAGE, _storage_proven(readings, context))
+        return Wait(State.STORAGE, _storage_proven(sample, readings, context))
     if "tcp" in kinds:
         return _on_tcp(process, files, context)
     if "socket" in kinds and not _is_rank(process):
@@ -201,10 +190,6 @@ _FIFO_CHANNELS = frozenset({"wait_for_partner"})
 _FREEZE_CHANNELS = ("percpu_rwsem", "sb_start_write", "__sb_start_write")
 
 
-_NO_DEVICE = "0:"
-"""Major number of file systems without a block device: a server, which may take minutes to recover."""
-
-
 def is_semaphore_of_driver(
     sample: ThreadSample, reading: ThreadReading | None, context: ClassifyContext
 ) -> bool:
@@ -226,12 +211,16 @@ def is_completing(readings: Sequence[ThreadReading]) -> bool:
     return last.completed_count > before.completed_count
 
 
-def _storage_proven(readings: Sequence[ThreadReading], context: ClassifyContext) -> bool:
+def _storage_proven(
+    sample: ThreadSample, readings: Sequence[ThreadReading], context: ClassifyContext
+) -> bool:
     # Slow storage ends by itself, however long one call lasts: a close may upload a whole file. Only what answers
-    # no process counts: a frozen file system, a suspended device, requests in flight of which none
-    # was completed.
+    # no process counts: a server that leaves a probe unanswered, a frozen file system, a suspended device, requests in
+    # flight of which none was completed.
     if not readings:
         return False
+    if file_servers.answers_nobody(context.probe(sample.pid, sample.tid), sample):
+        return True
     first, last = readings[0], readings[-1]
     span_ns = last.boottime_ns - first.boottime_ns
     if any(word in last.wait_channel for word in _FREEZE_CHANNELS):
@@ -241,6 +230,6 @@ def _storage_proven(readings: Sequence[ThreadReading], context: ClassifyContext)
     if last.storage.suspended:
         return True
     stalled = last.storage.completed_count == first.storage.completed_count
-    is_server = last.storage.device.startswith(_NO_DEVICE)
+    is_server = last.storage.device.startswith(file_servers.NO_DEVICE)
     patience_ns = context.policy.storage_patience_s * NS if is_server else STORAGE_ANSWER_NS
     return stalled and last.storage.inflight_count > 0 and span_ns >= patience_ns

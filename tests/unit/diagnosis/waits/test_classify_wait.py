@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from kcover_ebpf.diagnosis.decisions import decide
-from kcover_ebpf.facts.host import StorageState, WaitedFile
+from kcover_ebpf.facts.host import FileSystemProbed, StorageState, WaitedFile
 from kcover_ebpf.facts.kernel import TaskState, ThreadSample
 from kcover_ebpf.ids import NS, Inode, Pid, Tid
 from kcover_ebpf.model.process_state import State
-from kcover_ebpf.model.verdict import Cause, VerdictKind
+from kcover_ebpf.model.verdict import Cause, Certainty, VerdictKind
 from kcover_ebpf.settings import Act, Policy
 from tests.unit import scripted_job
 from tests.unit.link_builders import edge
@@ -207,6 +207,65 @@ def test_classify_wait__storage_is_stuck_only_when_something_proves_it(
     all_wait(stage, 0)
     stage.run(60)
     assert [verdict.cause for verdict in not_working(stage)] == ([Cause.STORAGE] if proven else [])
+
+
+SERVED = WaitedFile(3, "file", "/data/x", Inode(0), "0:61", "fuse.sshfs")
+
+
+def probe_each_second(stage: Stage, seconds: int, asked_ns: int, *, answered: bool) -> None:
+    """The file system of rank 0 is asked, and what is known of it is said once a second."""
+    for _ in range(seconds):
+        (request,) = stage.job.probes()
+        assert (request.pid, request.fd, request.path) == (100, 3, "")
+        probe = FileSystemProbed(stage.now_ns, request.pid, request.tid, asked_ns, answered)
+        stage.feed(probe)
+        stage.run(1)
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_classify_wait__a_server_that_leaves_a_probe_unanswered_is_named_after_30_s(
+    answered: bool,
+) -> None:
+    stage = trained()
+    stage.become(
+        stage.rank(0), "read", files=(SERVED,), storage=None, wait_channel="request_wait_answer"
+    )
+    all_wait(stage, 0)
+    stage.run(3)
+    assert stage.job.probes() == []
+    stage.run(2)
+    asked_ns = stage.now_ns
+    probe_each_second(stage, 20, asked_ns, answered=answered)
+    assert not_working(stage) == []
+    probe_each_second(stage, 10, asked_ns, answered=answered)
+    causes = [(verdict.cause, verdict.certainty) for verdict in not_working(stage)]
+    assert causes == ([] if answered else [(Cause.STORAGE, Certainty.PROVEN)])
+    if not answered:
+        (verdict,) = not_working(stage)
+        assert verdict.acts_at_s is not None
+        assert verdict.acts_at_s - verdict.since_s == Policy().storage_patience_s
+
+
+def test_classify_wait__a_probe_of_an_earlier_wait_says_nothing_of_this_one() -> None:
+    stage = trained()
+    reader = stage.rank(0)
+    stage.become(reader, "read", files=(SERVED,), wait_channel="request_wait_answer")
+    all_wait(stage, 0)
+    asked_ns = stage.now_ns
+    stage.run(5)
+    stage.become(reader, "read", files=(SERVED,), wait_channel="request_wait_answer")
+    stage.run(5)
+    stage.feed(FileSystemProbed(stage.now_ns, Pid(100), Tid(100), asked_ns, answered=False))
+    stage.run(30)
+    assert not_working(stage) == []
+
+
+def test_classify_wait__the_disk_below_a_file_is_not_asked() -> None:
+    stage = trained()
+    stage.become(stage.rank(0), "read", files=(FILE,))
+    all_wait(stage, 0)
+    stage.run(10)
+    assert stage.job.probes() == []
 
 
 def test_classify_wait__a_server_that_answers_no_request_is_stuck_after_the_patience() -> None:

@@ -1,0 +1,106 @@
+"""Asks the file systems that ranks wait for whether they answer, each in a process that can be left behind.
+
+FUSE, NFS, Lustre, Ceph alike: to them statfs(2) is a question to the server. This process opens nothing of them, and
+waits for nothing.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kcover_ebpf.confined import helper
+from kcover_ebpf.confined.helper import Confinement, Helper
+from kcover_ebpf.facts.host import FileSystemProbed, ProbeRequest
+from kcover_ebpf.host import procfs
+from kcover_ebpf.host.capabilities import Capability
+from kcover_ebpf.ids import Pid, Tid
+from kcover_ebpf.tunables.host import HELPER_CPU_S, PROBE_AGAIN_NS, PROBES_AT_ONCE
+from kcover_ebpf.watching import statfs_program
+
+PROBE = Confinement(
+    data_bytes=32 << 20,
+    cpu_s=HELPER_CPU_S,
+    # the folders of a rank of any user
+    kept=frozenset({Capability.SYS_PTRACE, Capability.DAC_READ_SEARCH}),
+    with_parent=False,
+)
+_COMMAND = (sys.executable, "-I", "-S", "-B", str(Path(statfs_program.__file__)))
+_Wait = tuple[Pid, Tid, int]
+"""A wait: a thread, and since when."""
+
+
+@dataclass(slots=True)
+class _Probe:
+    asked_ns: int
+    process: Helper | None
+    """None once it has answered, or could not ask."""
+
+
+class FileSystemProbes:
+    """Of one job. No method waits."""
+
+    def __init__(self, command: Sequence[str] = _COMMAND) -> None:
+        """`command`: what asks, without its arguments."""
+        self._command = command
+        self._probes: dict[_Wait, _Probe] = {}
+
+    def tick(self, wanted: Sequence[ProbeRequest]) -> list[FileSystemProbed]:
+        """Ask for these waits, those that matter most first; returns what is known of them now."""
+        now_ns = procfs.boottime_ns()
+        waits = {(request.pid, request.tid, request.since_ns): request for request in wanted}
+        for wait in self._probes.keys() - waits.keys():
+            self._end(self._probes.pop(wait))
+        found = [
+            fact
+            for wait, probe in self._probes.items()
+            if (fact := _answer(wait, probe, now_ns)) is not None
+        ]
+        running = sum(probe.process is not None for probe in self._probes.values())
+        for wait, request in waits.items():
+            last = self._probes.get(wait)
+            is_due = last is None or (
+                last.process is None and now_ns - last.asked_ns >= PROBE_AGAIN_NS
+            )
+            if is_due and running < PROBES_AT_ONCE:
+                self._probes[wait] = self._asked(request, now_ns)
+                running += 1
+        return found
+
+    def close(self) -> None:
+        """Ask nothing more."""
+        for probe in self._probes.values():
+            self._end(probe)
+        self._probes.clear()
+
+    def _asked(self, request: ProbeRequest, now_ns: int) -> _Probe:
+        path = (request.path,) if request.fd < 0 else ()
+        command = (*self._command, str(request.pid), str(request.fd), *path)
+        quiet = subprocess.DEVNULL
+        try:
+            return _Probe(now_ns, helper.start(command, PROBE, stdout=quiet, stderr=quiet))
+        except OSError:
+            return _Probe(now_ns, None)
+
+    @staticmethod
+    def _end(probe: _Probe) -> None:
+        if probe.process is not None:
+            # who asks a server that is gone may not end: it is left behind, and counted
+            probe.process.end(reap_s=0.0)
+
+
+def _answer(wait: _Wait, probe: _Probe, now_ns: int) -> FileSystemProbed | None:
+    if probe.process is None:
+        return None
+    pid, tid, _ = wait
+    code = probe.process.exit_code
+    if code is None:
+        return FileSystemProbed(now_ns, pid, tid, probe.asked_ns, answered=False)
+    probe.process.end()
+    probe.process = None
+    if code != 0:
+        return None
+    return FileSystemProbed(now_ns, pid, tid, probe.asked_ns, answered=True)
