@@ -86,7 +86,7 @@ class Policy:
     last about 30 s, and a switch that starts anew is away for most of a minute.
     """
     start_grace_s: float = 20.0
-    """Time for missing ranks to appear after the last one that did."""
+    """Time for missing ranks to appear after the last one that did, at most: those that came show what is usual."""
     false_restarts_per_h: float = 0.001
     """Needless restarts that are accepted for each hour of training: what an inferred fault is given to end by itself
     follows from it and from the job's own past.

@@ -243,6 +243,10 @@ RANK_SAMPLED_WITHIN_NS = 5 * NS
 """A rank of which no thread was sampled for so long is not seen: a new process is in the next pass."""
 START_UP_EFFORT_NS = 4 * NS
 """A rank that made an effort within so long is still starting, and waits for none that is missing."""
+ARRIVAL_FACTOR = 10.0
+"""A rank is missing after so many times the longest pause between two that came,"""
+ARRIVAL_FLOOR_S = 3.0
+"""and no sooner: launchers fork their ranks within milliseconds, and interpreters differ by a second. Chosen."""
 MISSED_REST_NS = 2 * NS
 """After something was missed: two passes at least, so that efforts and silences are those of complete passes."""
 BLINDNESS_REPORTED_NS = 10 * NS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from kcover_ebpf.diagnosis.clock.progress import JobProgress
 from kcover_ebpf.diagnosis.evidence.snapshot import Finding
@@ -13,7 +14,12 @@ from kcover_ebpf.facts.host import Unreadable
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.settings import Policy
-from kcover_ebpf.tunables.diagnosis import RANK_SAMPLED_WITHIN_NS, START_UP_EFFORT_NS
+from kcover_ebpf.tunables.diagnosis import (
+    ARRIVAL_FACTOR,
+    ARRIVAL_FLOOR_S,
+    RANK_SAMPLED_WITHIN_NS,
+    START_UP_EFFORT_NS,
+)
 
 WHY_UNREADABLE = "a call into a driver or file system holds its memory lock"
 
@@ -34,7 +40,7 @@ def missing_rank(
         [membership.rank for membership in members_here if membership.rank is not None], world_size
     )
     waited_s = (now_ns - progress.last_joined_ns) / NS
-    if not missing or waited_s < policy.start_grace_s:
+    if not missing or waited_s < _grace_s(members, policy):
         return None
     if any(_is_at_work(view, now_ns) for view in ranks.values()):
         return None
@@ -50,6 +56,18 @@ def missing_rank(
         evidence=(Evidence(EvidenceKind.TIME, text),),
         victims=tuple(ranks),
     )
+
+
+def _grace_s(members: Members, policy: Policy) -> float:
+    """How long after the last rank that came another one may come: as those before it came one after another.
+
+    Where no launcher says how many ranks are here, the others may be starting on other hosts.
+    """
+    arrivals = sorted(process.first_seen_ns for process in members.ranks.values())
+    gaps = [later - earlier for earlier, later in pairwise(arrivals)]
+    if members.local_size is None or not gaps:
+        return policy.start_grace_s
+    return min(policy.start_grace_s, max(ARRIVAL_FLOOR_S, ARRIVAL_FACTOR * max(gaps) / NS))
 
 
 def _missing(present: Sequence[int], count: int) -> list[int]:

@@ -10,7 +10,7 @@ from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.facts.host import ProcessSeen
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.model.verdict import Cause, EvidenceKind, VerdictKind
+from kcover_ebpf.model.verdict import Cause, Certainty, EvidenceKind, VerdictKind
 from kcover_ebpf.settings import Policy
 from tests.unit.scripted_job import LOCK, Proc, Stage
 from tests.unit.wired_stage import NOTHING
@@ -63,6 +63,29 @@ def test_several_hosts__ranks_of_other_hosts_are_not_missing(
         stage.become(proc, healthy)
     stage.run(120)
     assert stage.causes() == []
+
+
+@pytest.mark.parametrize("reported", [TORCHRUN, OPEN_MPI])
+def test_several_hosts__a_rank_that_its_launcher_lacks_is_missing_soon(reported: str) -> None:
+    stage = Part(reported={reported: "4"}, numbers=(0, 1, 3), mode="poll")
+    stage.run(3)
+    assert stage.causes() == []
+    stage.run(3)
+    (verdict,) = [verdict for verdict in stage.verdicts if verdict.kind is VerdictKind.HUNG]
+    assert (verdict.cause, verdict.certainty) == (Cause.MISSING_RANK, Certainty.INFERRED)
+    assert verdict.culprit is not None
+    assert verdict.culprit.rank == 2
+
+
+def test_several_hosts__ranks_that_come_slowly_are_awaited_as_long() -> None:
+    stage = Part(reported={TORCHRUN: "4"}, numbers=(0,), mode="poll")
+    for rank in (1, 3):
+        stage.run(1)
+        stage.add(Proc(100 + rank, rank=rank, mode="poll"))
+    stage.run(9)
+    assert stage.causes() == []
+    stage.run(6)
+    assert stage.causes() == [Cause.MISSING_RANK]
 
 
 @pytest.mark.parametrize("healthy", ["train", "run"])
