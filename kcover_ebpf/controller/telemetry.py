@@ -222,6 +222,7 @@ class ControllerTelemetry:
             said = (
                 status.verdict.value if status.verdict else "",
                 status.cause.value if status.cause else "",
+                status.certainty.value if status.certainty else "",
                 status.phase.value,
             )
             values[
@@ -232,10 +233,14 @@ class ControllerTelemetry:
                 *said,
                 *where,
             ] = 1.0
-        labels = "namespace training_job kind incident verdict cause phase pod node".split()  # noqa: SIM905
+        labels = (
+            *("namespace", "training_job", "kind", "incident"),
+            *("verdict", "cause", "certainty", "phase", "pod", "node"),
+        )
         text = (
             "1 for each open incident: neither recovered nor, where no action was taken, resolved on its "
-            "own; pod and node are the culprit's, empty if no culprit was identified."
+            "own; certainty: announced, proven, inferred or suspected; pod and node are the culprit's, empty "
+            "if no culprit was identified."
         )
         return _gauge("kcover_incident_info", text, values, *labels)
 

@@ -29,7 +29,7 @@ from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.facts.kernel import Fact
 from kcover_ebpf.ids import host_and_port
-from kcover_ebpf.model.verdict import CAUSES, Verdict, VerdictKind, WaitRow
+from kcover_ebpf.model.verdict import CAUSES, Certainty, Verdict, VerdictKind, WaitRow
 from kcover_ebpf.tunables.host import SCRAPER_SILENT_S
 
 if TYPE_CHECKING:
@@ -73,6 +73,12 @@ class MetricsSink:
         for kind, causes in CAUSES.items():
             for cause in causes:
                 self._verdicts.labels(kind.value, cause.value)
+        text = (
+            "Verdicts on faults and suspicions, by how sure they are; a suspicion never ends a job."
+        )
+        self._certainties = self._counter("kcover_verdict_certainty", text, "certainty")
+        for certainty in Certainty:
+            self._certainties.labels(certainty.value)
         self._detection = Histogram(
             "kcover_detection_seconds",
             "Time from fault onset to verdict, faults only.",
@@ -120,6 +126,8 @@ class MetricsSink:
         if verdict.same_as(before):
             return
         self._verdicts.labels(verdict.kind.value, verdict.cause.value).inc()
+        if verdict.certainty is not None:
+            self._certainties.labels(verdict.certainty.value).inc()
         if verdict.kind.is_fault:
             self._detection.observe(max(verdict.time_s - verdict.since_s, 0.0))
 
