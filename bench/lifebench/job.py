@@ -91,7 +91,7 @@ class RunningPhase:
             self._cleanup.callback(kill_tagged, tag_value(self._tag))
             if self._phase.hosts > 1:
                 self._cleanup.callback(network.remove, self._tag)
-                network.create(self._tag, self._phase.hosts)
+                network.create(self._tag, self._phase.hosts + bool(self._phase.beside))
             jobs = self._start()
             codes = self._wait(jobs)
             self._beside_code = self._beside.poll() if self._beside else None
@@ -113,7 +113,7 @@ class RunningPhase:
                 [str(SENSOR), "run", "--act", self._act, "-o", "json", "--"] if self._act else []
             )
             whole = [*place, *sensor, *launched(phase, command, host, address, port)]
-            variables = self._variables(address, port, host)
+            variables = self.variables(address, port, host)
             with self._files[host].open("wb") as lines, self._log() as log:
                 out = lines if self._act else log
                 jobs.append(self._popen(whole, variables, stdin=stdin, stdout=out, stderr=log))
@@ -142,10 +142,13 @@ class RunningPhase:
         return stdin, other
 
     def _start_beside(self, answers: int | None) -> None:
-        variables = self._variables("127.0.0.1", 0, 0)
+        """Next to the ranks on one host; where there are several, on a host of its own."""
+        hosts = self._phase.hosts
+        variables = self.variables("127.0.0.1", 0, hosts)
         if answers is not None:
             variables["LIFE_ANSWERS_FD"] = str(answers)
-        command = program(self._phases, self._phase.beside, self._folder)
+        place = on_host(self._tag, hosts) if hosts > 1 else []
+        command = [*place, *program(self._phases, self._phase.beside, self._folder)]
         with self._log() as log:
             self._beside = self._popen(
                 command,
@@ -156,7 +159,8 @@ class RunningPhase:
                 pass_fds=() if answers is None else (answers,),
             )
 
-    def _variables(self, address: str, port: int, host: int) -> dict[str, str]:
+    def variables(self, address: str, port: int, host: int) -> dict[str, str]:
+        """The environment of what runs on a host; what runs beside has the number after the last one."""
         ours = {
             TAG_VARIABLE: tag_value(self._tag),
             "LIFE_FOLDER": str(self._folder / "work"),
@@ -168,8 +172,11 @@ class RunningPhase:
             "PYTHONUNBUFFERED": "1",
             "PATH": f"{os.environ['PATH']}:{PROGRAMS}",
         }
+        ours["LIFE_ADDRESS"] = "127.0.0.1"
         if self._phase.hosts > 1:
             ours["GLOO_SOCKET_IFNAME"] = network.DEVICE
+            ours["LIFE_ADDRESS"] = network.address(self._phase.hosts)
+            ours["LIFE_NETWORK"] = self._tag
         threads = {} if self._phase.program.endswith(".c") else {"OMP_NUM_THREADS": "1"}
         return {**os.environ, **threads, **ours}
 
