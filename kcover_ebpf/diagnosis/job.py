@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from kcover_ebpf.diagnosis.clock.job_memory import JobMemory
 from kcover_ebpf.diagnosis.clock.progress import JobProgress, Stall
@@ -84,6 +85,7 @@ class Job:
         self.senders = Senders()
         self.sight = Sight()
         self._unseen = ""
+        self._stopped: frozenset[Pid] = frozenset()
         self.floor_ns = 0
         self._alarm = self._examined = False
         self._silent_s, self._place = 0.0, ""
@@ -164,14 +166,10 @@ class Job:
         self.progress(sample.pid, sample.boottime_ns)
 
     def _on_fatal(self, signal: FatalSignal) -> None:
-        # of a rank or its loader that is as good as its exit, which may take as long as a core dump
+        # of a process of the job that is as good as its exit, which may take as long as a core dump
         process = self.members.views.get(signal.pid)
         self._classify()
-        if (
-            process is None
-            or process.exit is not None
-            or process.role not in (Role.RANK, Role.LOADER)
-        ):
+        if process is None or process.exit is not None or process.role is None:
             return
         process.is_dying = True
         number, comm = signal.signal, signal.comm
@@ -242,10 +240,20 @@ class Job:
         stopped = sum(view.is_stopped for view in ranks.values())
         if self.all_here and stopped and stopped == len(ranks):
             self._restart_clocks(now_ns)
+        elif self._is_resumed(ranks):
+            # whoever resumes one of several may resume the others
+            self._restart_clocks(now_ns)
         elif not self.attention.suspicious:
             self.pace.observe_shares(active, now_ns, elsewhere=self.has_parts_elsewhere)
         self._suspect(active, stopped, now_ns)
         self._alarm = False
+
+    def _is_resumed(self, ranks: Mapping[Pid, ProcessHistory]) -> bool:
+        """True if a rank was resumed since the last pass, and others are still stopped."""
+        stopped = frozenset(pid for pid, rank in ranks.items() if rank.is_held)
+        resumed = any(pid in ranks and pid not in stopped for pid in self._stopped)
+        self._stopped = stopped
+        return resumed and bool(stopped)
 
     def _suspect(self, active: Mapping[Pid, ProcessHistory], stopped: int, now_ns: int) -> None:
         """Say whether something may be wrong, and remember a silence that ended by itself."""
@@ -323,12 +331,23 @@ class Job:
         rests = trained and not self.pace.compares(now_ns)
         # what runs beside the steps is learned soon: a fault may come before the twentieth pass
         rests = rests and all(view.background.is_known for view in self.members.ranks.values())
-        if closely.detail is Detail.ALL:
-            for process in self.members.ranks.values():
-                process.sides_asked_ns = (
-                    now_ns if process.sides_asked_ns is None else process.sides_asked_ns
-                )
-        return requests(self.members.views, self.detailed, closely, now_ns, rests=rests)
+        wanted = requests(self.members.views, self.detailed, closely, now_ns, rests=rests)
+        for process in self._examined_ranks(closely):
+            wanted[process.pid] = replace(wanted[process.pid], detail=Detail.ALL)
+            if process.sides_asked_ns is None:
+                process.sides_asked_ns = now_ns
+        return wanted
+
+    def _examined_ranks(self, request: SampleRequest) -> list[ProcessHistory]:
+        """Ranks of which every thread is wanted: all, or the first that is silent for too long, before it is blamed."""
+        ranks = [rank for rank in self.members.ranks.values() if rank.exit is None]
+        if request.detail is Detail.ALL:
+            return ranks
+        if not self.attention.suspicious:
+            return []
+        if not self.attention.urgent(self.now_ns, self.pace.trained):
+            return [rank for rank in ranks if self.attention.awaits_timer(rank)]
+        return [rank for rank in ranks if self.pace.has_stalled(rank, self.now_ns)]
 
     @property
     def urgent(self) -> bool:

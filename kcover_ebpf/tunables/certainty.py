@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from kcover_ebpf.ids import NS
+
 # --- When a job may be ended
 
 PROVEN_CONFIRMED_S = 3.0
@@ -43,10 +45,14 @@ BACKGROUND_NEEDED = 2
 """Of these, before anything is known of it."""
 HELPER_SINCE_S = 2.0
 """A side thread that began to wait so long before its lead, or later, may be who the lead waits for."""
-SIDES_READ_S = 1.0
-"""A rank at a lock is blamed so much later while its side threads have not been read: three passes."""
+SIDES_READ_S = 3.0
+"""A rank at a lock is blamed so much later while its side threads have not been read, which takes three passes: what is
+not seen is not nobody, and a loaded host is slow."""
 TIMER_LEFT_NS = 500_000_000
 """A timed wait that has so long to go is a timer, and no poll."""
+TIMER_UNSEEN_NS = 10 * NS
+"""A timer that ended is believed for so long while its thread has not been seen since: in long stalls threads are
+visited every few seconds."""
 RESTS_SHARE = 0.8
 """A rank whose lead was found in a sleep in so many of its healthy passes is a monitor: that it sleeps explains
 nothing."""

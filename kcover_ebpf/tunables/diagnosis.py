@@ -205,6 +205,9 @@ PAYLOAD_PASSES = 2
 RARELY_FACTOR = 10
 """What carried payload so many times more rarely than the rank's busiest connection is no part of its steps: a new
 group is agreed upon, a name is looked up."""
+HOST_RARELY_FACTOR = 4
+"""An address with which payload was exchanged so many times more rarely than with the busiest is no other rank's: a
+store from which shards are read, or to which a checkpoint goes. Chosen."""
 LOST_BACKOFF = 3
 """Doublings of the retransmission time-out without an answer: 0.2 s + 0.4 s + 0.8 s and more."""
 LOST_ON_LOSSY_BACKOFF = 6
@@ -247,6 +250,8 @@ ARRIVAL_FACTOR = 10.0
 """A rank is missing after so many times the longest pause between two that came,"""
 ARRIVAL_FLOOR_S = 3.0
 """and no sooner: launchers fork their ranks within milliseconds, and interpreters differ by a second. Chosen."""
+ARRIVAL_SEEN_NS = 2 * NS
+"""A rank that was seen so soon after it began was seen to come: it is found within a pass or two."""
 MISSED_REST_NS = 2 * NS
 """After something was missed: two passes at least, so that efforts and silences are those of complete passes."""
 BLINDNESS_REPORTED_NS = 10 * NS

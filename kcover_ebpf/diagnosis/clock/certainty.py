@@ -59,10 +59,13 @@ def certainty_of(
         return None
     if kind is VerdictKind.UNKNOWN:
         return Certainty.SUSPECTED
+    if kind is VerdictKind.LOST_LINK or cause in (Cause.STOPPED, Cause.FROZEN):
+        # states that may end: a signal that stops or a port that is down announces them, and no fault
+        return Certainty.PROVEN
     if EvidenceKind.EVENT in kinds or kind is VerdictKind.CRASHED:
         return Certainty.ANNOUNCED
     contradiction = EvidenceKind.COLLECTIVE in kinds and cause in _CONTRADICTED
-    if EvidenceKind.STATE in kinds or contradiction or kind is VerdictKind.LOST_LINK:
+    if EvidenceKind.STATE in kinds or contradiction:
         return Certainty.PROVEN
     return Certainty.SUSPECTED if culprit is None else Certainty.INFERRED
 

@@ -44,6 +44,7 @@ from kcover_ebpf.tunables.diagnosis import (
     READING_UNTRAINED_NS,
     READINGS_REPEATED,
     READINGS_REPEATED_CALMLY,
+    SLEEP_CAP_S,
     UNTRAINED_EASE_PART,
     UNTRAINED_MOST_EASE,
 )
@@ -206,6 +207,15 @@ class Suspicion:
     def last_readings(self) -> dict[tuple[Pid, Tid], ThreadReading]:
         """The last reading of each thread, of those that were read."""
         return {thread: readings[-1] for thread, readings in self._readings.items() if readings}
+
+    def awaits_timer(self, process: ProcessHistory) -> bool:
+        """True if a side thread was in a sleep that ends: once it does, it is to be seen what the thread does then."""
+        return any(
+            (readings := self._readings.get((process.pid, side_thread.sample.tid)))
+            and (ends_ns := readings[-1].deadline_ns) is not None
+            and ends_ns - readings[-1].boottime_ns <= SLEEP_CAP_S * NS
+            for side_thread in process.side_threads
+        )
 
     def stacks_of(self, waiting: Iterable[ProcessHistory]) -> dict[Pid, Stack]:
         """Where the lead of each of these waits, of those that were read in the wait they are in now."""

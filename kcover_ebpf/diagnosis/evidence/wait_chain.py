@@ -95,6 +95,8 @@ def is_effort(snapshot: JobSnapshot, rank: RankSnapshot) -> bool:
         # one rank without a CPU has its own limit; several mean that the host is overloaded
         ranks = [other.state for other in snapshot.ranks.values()]
         return ranks.count(State.THROTTLED) > 1
+    if end.state is State.DUMPING:
+        return silence_s < policy.core_dump_patience_s
     if end.state in STOPPED or end.proven:
         return False
     helps = end.role in (Role.HELPER, Role.COMPILER) and end.state is not State.SLEEP_LONG

@@ -17,6 +17,7 @@ from kcover_ebpf.settings import Policy
 from kcover_ebpf.tunables.diagnosis import (
     ARRIVAL_FACTOR,
     ARRIVAL_FLOOR_S,
+    ARRIVAL_SEEN_NS,
     RANK_SAMPLED_WITHIN_NS,
     START_UP_EFFORT_NS,
 )
@@ -61,13 +62,22 @@ def missing_rank(
 def _grace_s(members: Members, policy: Policy) -> float:
     """How long after the last rank that came another one may come: as those before it came one after another.
 
-    Where no launcher says how many ranks are here, the others may be starting on other hosts.
+    Where no launcher says how many ranks are here, the others may be starting on other hosts; and of ranks that were
+    there before they were watched nothing shows how they came.
     """
-    arrivals = sorted(process.first_seen_ns for process in members.ranks.values())
+    arrivals = sorted(_started_ns(process) for process in members.ranks.values())
     gaps = [later - earlier for earlier, later in pairwise(arrivals)]
-    if members.local_size is None or not gaps:
+    came = all(
+        process.first_seen_ns - _started_ns(process) < ARRIVAL_SEEN_NS
+        for process in members.ranks.values()
+    )
+    if members.local_size is None or not came or not gaps:
         return policy.start_grace_s
     return min(policy.start_grace_s, max(ARRIVAL_FLOOR_S, ARRIVAL_FACTOR * max(gaps) / NS))
+
+
+def _started_ns(process: ProcessHistory) -> int:
+    return 0 if process.seen is None else process.seen.start_ns
 
 
 def _missing(present: Sequence[int], count: int) -> list[int]:

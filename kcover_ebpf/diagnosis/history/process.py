@@ -35,7 +35,8 @@ from kcover_ebpf.tunables.diagnosis import (
 )
 
 _MOST_THREADS = 4096
-_STOPPED = (TaskState.STOPPED, TaskState.FROZEN, TaskState.TRACED)
+_HELD = (TaskState.STOPPED, TaskState.FROZEN)
+_STOPPED = (*_HELD, TaskState.TRACED)
 
 Clock = CodeSeen | FabricMoved | GpuSeen | CollectivesLaunched
 """What shows progress without a sample of a thread or socket."""
@@ -160,6 +161,11 @@ class ProcessHistory:
     def is_stopped(self) -> bool:
         """True while something keeps its lead thread from running: a stop signal, a freezer, a debugger."""
         return self.lead is not None and self.lead.sample.state in _STOPPED
+
+    @property
+    def is_held(self) -> bool:
+        """The same without a debugger, which stops and resumes all the time."""
+        return self.lead is not None and self.lead.sample.state in _HELD
 
     @property
     def worker(self) -> Tid | None:

@@ -49,6 +49,8 @@ class Traffic:
         self._moved: dict[int, int] = {}
         self._remotes: Counter[tuple[str, int]] = Counter()
         self._steady: Counter[tuple[str, int]] = Counter()
+        self.payload_hosts: Counter[str] = Counter()
+        """Healthy passes in which connections to an address carried payload, also those that are closed."""
         self.learned_passes = 0
         """Healthy passes of the training that were seen."""
 
@@ -88,10 +90,16 @@ class Traffic:
             elif at_work and moved * NS > STREAM_RATE * period_ns:
                 self._steady.pop(link.remote, None)
             if healthy:
-                link.payload_passes += moved * NS >= PAYLOAD_RATE * period_ns
+                if moved * NS >= PAYLOAD_RATE * period_ns:
+                    link.payload_passes += 1
+                    self._note_payload(link.remote[0])
                 self._note_talk(link)
         self.learned_passes += healthy
         self._moved.clear()
+
+    def _note_payload(self, host: str) -> None:
+        if host in self.payload_hosts or len(self.payload_hosts) < _MOST_REMOTES:
+            self.payload_hosts[host] += 1
 
     def _note_talk(self, connection: _Connection) -> None:
         if connection.talk_passes < HABIT_PASSES and len(self._remotes) < _MOST_REMOTES:

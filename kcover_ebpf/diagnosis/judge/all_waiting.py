@@ -69,14 +69,15 @@ def _cycle(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding | No
     # programs that were never seen to exchange anything wait for nothing of each other
     if len(ranks) < 2 or not any(rank.joined or rank.rank is not None for rank in ranks):
         return None
-    found = [
-        *_silence(ranks),
-        Evidence(EvidenceKind.PEERS, "every rank waits for the others and no data is in flight"),
-        *evidence.gpus(ranks),
-    ]
+    # one that is not seen, or what a rank asks for again and again, may be what all of them wait for
+    is_closed = snapshot.whole and all(rank.state is not State.NAPPING for rank in ranks)
+    text = "every rank waits for the others and no data is in flight"
+    if not is_closed:
+        text = "every rank here waits, for others or for what is not seen, and no data is in flight"
+    found = [*_silence(ranks), Evidence(EvidenceKind.PEERS, text), *evidence.gpus(ranks)]
     victims = tuple(rank.pid for rank in ranks)
-    since_ns = snapshot.oldest_ns
-    return Finding(VerdictKind.HUNG, Cause.WAIT_CYCLE, since_ns, None, tuple(found), victims)
+    kind = VerdictKind.HUNG if is_closed else VerdictKind.UNKNOWN
+    return Finding(kind, Cause.WAIT_CYCLE, snapshot.oldest_ns, None, tuple(found), victims)
 
 
 def _left_for_it(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> RankSnapshot | None:

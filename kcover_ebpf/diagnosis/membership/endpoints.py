@@ -6,6 +6,7 @@ what leads out of the job is none of its links.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Protocol
@@ -15,7 +16,12 @@ from kcover_ebpf.diagnosis.history.traffic import carried_all_its_life
 from kcover_ebpf.facts.kernel import SocketSample
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.roles import Role
-from kcover_ebpf.tunables.diagnosis import PAYLOAD_PASSES, RARELY_FACTOR, SEND_LEAD_NS
+from kcover_ebpf.tunables.diagnosis import (
+    HOST_RARELY_FACTOR,
+    PAYLOAD_PASSES,
+    RARELY_FACTOR,
+    SEND_LEAD_NS,
+)
 
 _Pair = tuple[tuple[str, int], tuple[str, int]]
 SERVICE_PORTS = 1024
@@ -133,8 +139,15 @@ class EndpointIndex:
 
     @cached_property
     def _far_hosts(self) -> frozenset[str]:
-        """Addresses of other hosts to which ranks here have sent data of the training."""
-        return frozenset(
+        """Addresses to which ranks here send data of the training, and did while it was healthy, as often as to others.
+
+        Also those whose connections are closed: the others may have left. Where nothing was learned, what is open
+        decides.
+        """
+        passes: Counter[str] = sum((view.traffic.payload_hosts for view in self._views), Counter())
+        needed = max(PAYLOAD_PASSES, max(passes.values(), default=0) / HOST_RARELY_FACTOR)
+        learned = frozenset(host for host, count in passes.items() if count >= needed)
+        return learned or frozenset(
             view.sockets[fd].remote[0]
             for view in self._views
             for fd in self.payload_fds(view)

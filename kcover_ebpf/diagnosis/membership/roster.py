@@ -43,7 +43,12 @@ def roster_of(views: _Views) -> Roster:
     children: dict[Pid, list[ProcessHistory]] = defaultdict(list)
     for pid, process in views.items():
         member = process.membership
-        if process.exit is not None or member is None or member.owner is None:
+        if member is None or member.owner is None:
+            continue
+        if process.is_dumping and member.owner != pid:
+            # it is waited for until its core is written
+            children[member.owner].append(process)
+        if process.exit is not None:
             continue
         owned[pid] = process
         if member.role is Role.LOADER:

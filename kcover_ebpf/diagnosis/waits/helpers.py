@@ -15,10 +15,17 @@ from kcover_ebpf.diagnosis.waits.classify_context import ClassifyContext
 from kcover_ebpf.facts.kernel import SocketSample, TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallFamily
 from kcover_ebpf.ids import NS
-from kcover_ebpf.tunables.certainty import HELPER_SINCE_S, TIMER_LEFT_NS
-from kcover_ebpf.tunables.diagnosis import LOST_BACKOFF, OPEN_QUESTION_NS, SOCKET_TICK_NS
+from kcover_ebpf.tunables.certainty import HELPER_SINCE_S, TIMER_LEFT_NS, TIMER_UNSEEN_NS
+from kcover_ebpf.tunables.diagnosis import (
+    LOST_BACKOFF,
+    OPEN_QUESTION_NS,
+    SLEEP_CAP_S,
+    SOCKET_TICK_NS,
+)
 
 TIMER, STORAGE, SERVICE, STREAM = "timer", "storage", "service", "another program"
+TIMED = "a wait with a time-out"
+"""At a futex: what it waits for may come before, so it is no sleep; and all ranks' collectives may have one."""
 _WORDS = {SyscallFamily.READ: STREAM, SyscallFamily.NETWORK: STREAM}
 _WORDS |= dict.fromkeys((SyscallFamily.FILE, SyscallFamily.ASYNC_IO), STORAGE)
 
@@ -54,7 +61,8 @@ def _waits_for(
         return None
     family = context.table.family(sample.syscall)
     if is_timed(sample, context.table):
-        return TIMER if _is_timer(sample, context) else None
+        word = TIMER if family is SyscallFamily.SLEEP else TIMED
+        return word if _is_timer(sample, context) else None
     if family in (SyscallFamily.READ, SyscallFamily.NETWORK):
         socket = process.sockets.get(sample.args[0])
         # one that was not seen since was closed before, and the number is another file's
@@ -74,7 +82,11 @@ def _is_timer(sample: ThreadSample, context: ClassifyContext) -> bool:
         # not read yet, or it cannot be
         is_sleep = context.table.family(sample.syscall) is SyscallFamily.SLEEP
         return is_sleep and context.now_ns - sample.idle_since_ns >= TIMER_LEFT_NS
-    return ends_ns > context.now_ns and ends_ns - sample.idle_since_ns >= TIMER_LEFT_NS
+    lasts_ns = ends_ns - sample.idle_since_ns
+    # a thread that was not seen since its sleep ended may sleep again
+    ended_ns = ends_ns if sample.boottime_ns >= ends_ns else ends_ns + TIMER_UNSEEN_NS
+    # the time-out of a framework is as good as none
+    return context.now_ns < ended_ns and TIMER_LEFT_NS <= lasts_ns <= SLEEP_CAP_S * NS
 
 
 def _asks_outside(process: ProcessHistory, began_ns: int, context: ClassifyContext) -> bool:

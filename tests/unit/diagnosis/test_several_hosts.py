@@ -42,7 +42,8 @@ class Part(Stage):
         environ = {"RANK": str(proc.rank)} | self.reported
         if self.reports_size:
             environ["WORLD_SIZE"] = str(self.world)
-        seen = ProcessSeen(self.now_ns, Pid(proc.pid), Pid(1), "python3", proc.argv, environ)
+        pid, now_ns = Pid(proc.pid), self.now_ns
+        seen = ProcessSeen(now_ns, pid, Pid(1), "python3", proc.argv, environ, start_ns=now_ns)
         self.job.observe(seen)
         return proc
 

@@ -265,7 +265,7 @@ def test_explained__a_rank_whose_wait_is_new_is_not_named_where_others_wait_at_i
         stage.become(stage.rank(rank), "futex", last_send_ns=stage.now_ns)
     for rank in new:
         stage.become(stage.rank(rank), "futex", stack=(f"libtorch_cpu.so+0x{rank}",))
-    stage.run(3)
+    stage.run(6)
     assert stage.verdicts[-1].culprit is not None
     stacks = [PythonStack(Pid(100 + rank), innermost(COLLECTIVE)) for rank in range(3)]
     stacks.append(PythonStack(Pid(103), innermost(LOCK)))
