@@ -62,6 +62,14 @@ def verdict(
         (VerdictKind.DEVICE_FAULT, Cause.DEVICE, (EvidenceKind.EVENT,), Certainty.ANNOUNCED),
         (VerdictKind.HUNG, Cause.BLOCKED_SLEEP, (EvidenceKind.STATE,), Certainty.PROVEN),
         (VerdictKind.LOST_LINK, Cause.LINK, (EvidenceKind.EDGE,), Certainty.PROVEN),
+        # a signal and a port that is down announce states, which others may end
+        (VerdictKind.LOST_LINK, Cause.LINK, (EvidenceKind.EVENT,), Certainty.PROVEN),
+        (
+            VerdictKind.HUNG,
+            Cause.STOPPED,
+            (EvidenceKind.STATE, EvidenceKind.EVENT),
+            Certainty.PROVEN,
+        ),
         (
             VerdictKind.DEADLOCK,
             Cause.COLLECTIVE_MISMATCH,

@@ -228,3 +228,38 @@ def test_several_hosts__while_a_rank_elsewhere_is_at_work_the_order_of_sending_h
     kinds = {evidence.kind for verdict in stage.verdicts for evidence in verdict.evidence}
     assert EvidenceKind.EDGE not in kinds
     assert [verdict.culprit for verdict in stage.verdicts if verdict.culprit is not None] == []
+
+
+def test_several_hosts__ranks_that_are_resumed_in_turn_are_no_fault() -> None:
+    stage = Part(reported={TORCHRUN: "4"})
+    for proc in stage.procs.values():
+        stage.become(proc, "train")
+    stage.run(60)
+    for proc in stage.procs.values():
+        stage.become(proc, "stopped")
+        stage.stop_signal(proc)
+        stage.run(1)
+    stage.run(8)
+    for proc in stage.procs.values():
+        stage.become(proc, "train")
+        stage.run(2)
+    assert [verdict.kind for verdict in stage.verdicts if verdict.kind is VerdictKind.HUNG] == []
+    stage.become(stage.rank(0), "stopped")
+    stage.stop_signal(stage.rank(0))
+    for proc in list(stage.procs.values())[1:]:
+        stage.become(proc, "futex")
+    stage.run(8)
+    assert stage.causes()[-1] is Cause.STOPPED
+    assert stage.verdicts[-1].kind is VerdictKind.HUNG
+
+
+def test_several_hosts__ranks_of_one_of_several_hosts_that_all_wait_are_no_circle() -> None:
+    stage = Part(reported={TORCHRUN: "4"})
+    for proc in stage.procs.values():
+        stage.become(proc, "train")
+    stage.run(60)
+    for proc in stage.procs.values():
+        stage.become(proc, "futex")
+    stage.run(40)
+    kinds = {verdict.kind for verdict in stage.verdicts if verdict.cause is Cause.WAIT_CYCLE}
+    assert kinds == {VerdictKind.UNKNOWN}

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from kcover_ebpf.diagnosis.decisions import decide
-from kcover_ebpf.facts.host import FileSystemProbed, StorageState, WaitedFile
+from kcover_ebpf.facts.host import FileSystemProbed, StorageState, ThreadReading, WaitedFile
 from kcover_ebpf.facts.kernel import TaskState, ThreadSample
 from kcover_ebpf.ids import NS, Inode, Pid, Tid
 from kcover_ebpf.model.process_state import State
@@ -21,6 +21,7 @@ from tests.unit.scripted_job import COLLECTIVE, LOCK, Proc, Stage, all_wait, pip
 from tests.unit.seen_verdicts import not_working
 
 WRITE = 1
+FUTEX, CLOCK_NANOSLEEP = 202, 230
 OUTSIDE_FD = 60
 
 
@@ -122,6 +123,48 @@ def test_classify_wait__a_thread_that_entered_storage_afterwards_is_believed_to_
     assert state(stage, 101) is (State.HELPED if believed else State.FUTEX)
     assert [verdict.cause for verdict in not_working(stage)] == (
         [] if believed else [Cause.BLOCKED_LOCK]
+    )
+
+
+FRAMEWORKS_TIMEOUT_NS = 1800 * NS
+
+
+@pytest.mark.parametrize(("seen_since", "believed"), [(True, False), (False, True)])
+def test_classify_wait__a_sleep_is_believed_to_its_end_though_all_ranks_have_time_outs(
+    seen_since: bool, believed: bool
+) -> None:
+    """A helper backs off for 20 s; each rank has a thread in a collective, whose time-out is the framework's."""
+    stage = blocked_on_a_thread()
+    began_ns, ends_ns = stage.now_ns, stage.now_ns + 20 * NS
+
+    def pass_by(sleeper_ns: int) -> None:
+        for rank in range(4):
+            number = FUTEX if rank != 1 else CLOCK_NANOSLEEP
+            since_ns, until_ns = (
+                began_ns,
+                ends_ns if rank == 1 else began_ns + FRAMEWORKS_TIMEOUT_NS,
+            )
+            seen_ns = sleeper_ns if rank == 1 else stage.now_ns
+            proc = stage.rank(rank)
+            thread = second_thread(proc, TaskState.SLEEPING, since_ns, seen_ns)
+            args = (1, 0, 0, 5, 0, 0)
+            stage.feed(replace(thread, syscall=number, args=args))
+            stage.feed(timed_reading(thread, until_ns))
+        stage.one_pass(NS // 4)
+
+    for _ in range(76):
+        pass_by(stage.now_ns)
+    assert not_working(stage) == []
+    last_ns = stage.now_ns
+    for _ in range(24):
+        pass_by(stage.now_ns if seen_since else last_ns)
+    assert (not_working(stage) == []) is believed
+
+
+def timed_reading(thread: ThreadSample, ends_ns: int) -> ThreadReading:
+    """A wait of that thread that ends by itself."""
+    return ThreadReading(
+        thread.boottime_ns, thread.pid, thread.tid, "hrtimer_nanosleep", ends_ns, True, ()
     )
 
 
