@@ -91,7 +91,7 @@ class RunningPhase:
             self._cleanup.callback(kill_tagged, tag_value(self._tag))
             if self._phase.hosts > 1:
                 self._cleanup.callback(network.remove, self._tag)
-                network.create(self._tag, self._phase.hosts)
+                network.create(self._tag, self._phase.hosts + bool(self._phase.beside))
             jobs = self._start()
             codes = self._wait(jobs)
             self._beside_code = self._beside.poll() if self._beside else None
@@ -142,10 +142,13 @@ class RunningPhase:
         return stdin, other
 
     def _start_beside(self, answers: int | None) -> None:
-        variables = self._variables("127.0.0.1", 0, 0)
+        """Next to the ranks on one host; where there are several, on a host of its own."""
+        hosts = self._phase.hosts
+        variables = self._variables("127.0.0.1", 0, hosts)
         if answers is not None:
             variables["LIFE_ANSWERS_FD"] = str(answers)
-        command = program(self._phases, self._phase.beside, self._folder)
+        place = on_host(self._tag, hosts) if hosts > 1 else []
+        command = [*place, *program(self._phases, self._phase.beside, self._folder)]
         with self._log() as log:
             self._beside = self._popen(
                 command,
@@ -168,8 +171,11 @@ class RunningPhase:
             "PYTHONUNBUFFERED": "1",
             "PATH": f"{os.environ['PATH']}:{PROGRAMS}",
         }
+        ours["LIFE_ADDRESS"] = "127.0.0.1"
         if self._phase.hosts > 1:
             ours["GLOO_SOCKET_IFNAME"] = network.DEVICE
+            ours["LIFE_ADDRESS"] = network.address(self._phase.hosts)
+            ours["LIFE_NETWORK"] = self._tag
         threads = {} if self._phase.program.endswith(".c") else {"OMP_NUM_THREADS": "1"}
         return {**os.environ, **threads, **ours}
 

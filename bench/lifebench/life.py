@@ -1,7 +1,9 @@
 """What the programs of phases share: real training at a steady pace, and the record of when the phase was.
 
-A program is started with LIFE_FOLDER (its own folder, also the current one) and LIFE_EVENTS (the event file) in its
-environment, with the folder of the phases and the root of the source on its path.
+A program is started with these variables, with the folder of the phases and the root of the source on its path:
+LIFE_FOLDER (its own folder, also the current one), LIFE_EVENTS (the event file), LIFE_HOST (the number of its host),
+LIFE_ADDRESS (the address of the host of what runs beside) and, on several hosts, LIFE_NETWORK (what the names of their
+network namespaces begin with).
 
     from bench.lifebench.life import torch_training
     with torch_training(step_s=0.4) as job:

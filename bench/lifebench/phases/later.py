@@ -1,0 +1,9 @@
+"""Beside the job: 12 s after the phase began, what the ranks look for is there."""
+
+import time
+
+from bench.lifebench.life import await_events, folder
+
+await_events("phase_begin")
+time.sleep(12)
+(folder() / "ready").touch()

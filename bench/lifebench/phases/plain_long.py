@@ -1,0 +1,6 @@
+"""A training of 50 s on every rank; what happens to it comes from beside."""
+
+from bench.lifebench.life import torch_training
+
+with torch_training() as job:
+    job.train(50)

@@ -1,0 +1,76 @@
+"""What the programs beside share that stop processes of the job: which there are, and how.
+
+A process that is gone is no error: the sensor may have ended the job.
+"""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from bench.lifebench.life import await_events, events
+
+UNIFIED = next(
+    path
+    for path in (Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup"))
+    if (path / "cgroup.procs").exists()
+)
+
+
+def ranks(after_s: float = 17.0, count: int = 4) -> list[int]:
+    """The process of each rank, in order, once they have trained so long."""
+    await_events("step", count)
+    time.sleep(after_s)
+    started = {line["rank"]: line["pid"] for line in map(json.loads, events("start"))}
+    return [started[rank] for rank in sorted(started)]
+
+
+def parent(pid: int) -> int:
+    """The parent of a process."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+
+
+def whole(pids: Iterable[int]) -> list[int]:
+    """The launchers and the ranks, launchers first."""
+    pids = list(pids)
+    return [*dict.fromkeys(map(parent, pids)), *pids]
+
+
+def stop(pids: Iterable[int], apart_s: float = 0.0) -> None:
+    """Suspend them, one after the other."""
+    signal_all(pids, signal.SIGSTOP, apart_s)
+
+
+def resume(pids: Iterable[int], apart_s: float = 0.0) -> None:
+    """Let them go on."""
+    signal_all(pids, signal.SIGCONT, apart_s)
+
+
+def signal_all(pids: Iterable[int], number: signal.Signals, apart_s: float) -> None:
+    """Send it to one after the other."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+        time.sleep(apart_s)
+
+
+def freeze(pids: list[int], seconds: float) -> None:
+    """Freeze the control group of these processes, which have one in common, as a container's is."""
+    line = next(
+        text for text in Path(f"/proc/{pids[0]}/cgroup").read_text().splitlines() if text[0] == "0"
+    )
+    own = UNIFIED / line.split(":", 2)[2].lstrip("/")
+    group = own / f"container-{pids[0]}"
+    group.mkdir()
+    for pid in pids:
+        (group / "cgroup.procs").write_text(str(pid))
+    (group / "cgroup.freeze").write_text("1")
+    time.sleep(seconds)
+    with suppress(OSError):
+        (group / "cgroup.freeze").write_text("0")
+        for pid in pids:
+            (own / "cgroup.procs").write_text(str(pid))
+        group.rmdir()
