@@ -113,7 +113,7 @@ class RunningPhase:
                 [str(SENSOR), "run", "--act", self._act, "-o", "json", "--"] if self._act else []
             )
             whole = [*place, *sensor, *launched(phase, command, host, address, port)]
-            variables = self._variables(address, port, host)
+            variables = self.variables(address, port, host)
             with self._files[host].open("wb") as lines, self._log() as log:
                 out = lines if self._act else log
                 jobs.append(self._popen(whole, variables, stdin=stdin, stdout=out, stderr=log))
@@ -144,7 +144,7 @@ class RunningPhase:
     def _start_beside(self, answers: int | None) -> None:
         """Next to the ranks on one host; where there are several, on a host of its own."""
         hosts = self._phase.hosts
-        variables = self._variables("127.0.0.1", 0, hosts)
+        variables = self.variables("127.0.0.1", 0, hosts)
         if answers is not None:
             variables["LIFE_ANSWERS_FD"] = str(answers)
         place = on_host(self._tag, hosts) if hosts > 1 else []
@@ -159,7 +159,8 @@ class RunningPhase:
                 pass_fds=() if answers is None else (answers,),
             )
 
-    def _variables(self, address: str, port: int, host: int) -> dict[str, str]:
+    def variables(self, address: str, port: int, host: int) -> dict[str, str]:
+        """The environment of what runs on a host; what runs beside has the number after the last one."""
         ours = {
             TAG_VARIABLE: tag_value(self._tag),
             "LIFE_FOLDER": str(self._folder / "work"),

@@ -35,6 +35,12 @@ class Feed:
         """The next batch."""
         self._batches.get()
 
+    def starve(self, seconds: float) -> None:
+        """The next batches up to one that comes so late: one is in the queue and one in the thread's hands."""
+        self.late_s = seconds
+        for _ in range(3):
+            self.get()
+
 
 def unreachable() -> None:
     """Report to a tracking server that is not there: four attempts, 15 s, then go on without."""
@@ -59,10 +65,8 @@ def service_pause(job: Training) -> None:
     feed = Feed()
     job.train(18, feed.get)
     if job.rank == 0:
-        feed.late_s = 15
         with job.phase():
-            feed.get()
-            feed.get()
+            feed.starve(15)
     job.train(8, feed.get)
 
 
@@ -95,10 +99,8 @@ def epoch_end(job: Training) -> None:
     feed = Feed()
     job.train(18, feed.get)
     if job.rank == 2:
-        feed.late_s = 12
         with job.phase():
-            feed.get()
-            feed.get()
+            feed.starve(12)
     job.trainer.barrier()
     job.train(8, feed.get)
 

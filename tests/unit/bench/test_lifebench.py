@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench.lifebench.job import launched
+from bench.lifebench.job import RunningPhase, launched
 from bench.lifebench.phase import BadTableError, Phase, chosen, phases_of
 from bench.lifebench.results import Row, record, row_of, shown, summary, summary_shown
 from bench.lifebench.runner import OWN, main, table
+from testbed.workloads import network
 
 PHASE = Phase("checkpoint", "storage", "rank 0 saves", "checkpoint.py", 60.0)
 ENTRY = """
@@ -88,6 +90,32 @@ def test_table__every_program_of_our_own_phases_exists() -> None:
         or not (folder / (phase.beside or phase.program)).is_file()
     ]
     assert missing == []
+
+
+def test_table__our_own_phases_are_thirty_and_more_and_ten_of_them_have_several_hosts() -> None:
+    phases = [phase for _, phase in table([OWN], "")]
+    assert len(phases) >= 32
+    assert sum(phase.hosts > 1 for phase in phases) >= 10
+    assert all(20 <= phase.lasts_s <= 90 for phase in phases)
+
+
+def runs_of(path: Path) -> set[str]:
+    """The keys of a program's table RUNS, without importing the framework that it needs."""
+    for statement in ast.parse(path.read_text()).body:
+        if isinstance(statement, ast.AnnAssign) and ast.unparse(statement.target) == "RUNS":
+            assert isinstance(statement.value, ast.Dict)
+            return {ast.literal_eval(key) for key in statement.value.keys if key}
+    return set()
+
+
+def test_table__each_run_of_a_program_is_one_of_our_own_phases() -> None:
+    asked: dict[str, set[str]] = {}
+    for _, phase in table([OWN], ""):
+        asked.setdefault(phase.program, set()).update(phase.arguments)
+    tables = {name: runs_of(OWN / name) for name in asked if name.endswith(".py")}
+    assert {name: keys for name, keys in tables.items() if keys} == {
+        name: asked[name] for name, keys in tables.items() if keys
+    }
 
 
 def test_row_of__a_job_that_completes_without_a_verdict() -> None:
@@ -175,6 +203,19 @@ def test_launched__ranks_of_the_second_host_are_numbered_after_those_of_the_firs
     phase = Phase("a", "b", "c", "d.py", 1.0, hosts=2)
     words = " ".join(launched(phase, ["d"], 1, "10.0.0.1", 5000))
     assert "--ranks 2 --first 2 --world 4 -- d" in words
+
+
+@pytest.mark.parametrize(("hosts", "address"), [(1, "127.0.0.1"), (2, network.address(2))])
+def test_variables__ranks_and_what_runs_beside_them_know_the_address_of_the_latter(
+    hosts: int, address: str, tmp_path: Path
+) -> None:
+    phase = Phase("a", "b", "c", "d.py", 1.0, hosts=hosts, beside="e.py")
+    run = RunningPhase(phase, tmp_path, tmp_path, "kfb1-2", None)
+    for host in range(hosts + 1):
+        variables = run.variables("10.0.0.1", 5000, host)
+        assert variables["LIFE_ADDRESS"] == address
+        assert variables["LIFE_HOST"] == str(host)
+        assert variables.get("LIFE_NETWORK") == ("kfb1-2" if hosts > 1 else None)
 
 
 def test_main__a_folder_without_a_table_is_bad_usage(
