@@ -29,6 +29,9 @@ class Verdict:
     is_fault: bool
     host: int
     text: str
+    graph: tuple[str, ...] = ()
+    acts_s: float | None = None
+    acts_why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +147,9 @@ def _verdict(line: Line, begin_s: float | None, host: int) -> Verdict:
         is_fault=kind not in HARMLESS,
         host=host,
         text="; ".join(str(entry.get("text")) for entry in evidence),
+        graph=tuple(line.get("graph") or ()),
+        acts_s=_apart(begin_s, line.get("acts_at")),
+        acts_why=str(line.get("acts_why") or ""),
     )
 
 

@@ -140,6 +140,17 @@ def test_row_of__verdicts_are_timed_from_the_beginning_of_the_phase() -> None:
     assert "8 s HUNG suspected blocked_lock rank 0" in shown(row)
 
 
+def test_row_of__a_verdict_says_who_waits_for_whom_and_when_the_job_is_ended() -> None:
+    graph = ["ranks 1, 2 -> collective -> rank 0 -> thread 41"]
+    lines = [
+        verdict("HUNG", 123.0, graph=graph, acts_at=240.0, acts_why="little is known"),
+        verdict("UNKNOWN", 124.0, graph=None, acts_at=None, acts_why=None),
+    ]
+    first, second = row_of(PHASE, 0, TRAINED, [(0, lines)]).verdicts
+    assert (first.graph, first.acts_s, first.acts_why) == (tuple(graph), 120.0, "little is known")
+    assert (second.graph, second.acts_s, second.acts_why) == ((), None, "")
+
+
 def test_row_of__unknown_alone_is_no_fault() -> None:
     row = row_of(PHASE, 0, TRAINED, [(0, [verdict("UNKNOWN", 130.0)])])
     assert not row.reported
