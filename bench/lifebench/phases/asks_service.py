@@ -28,6 +28,15 @@ def judge(job: Training) -> None:
     job.train(3)
 
 
+def judge_long(job: Training) -> None:
+    """Rank 0 asks a reward model over HTTP that is started for it: 150 s."""
+    job.train(18)
+    if job.rank == 0:
+        with job.phase():
+            service.get("/late/150")
+    job.train(8)
+
+
 def upload_future(job: Training) -> None:
     """Rank 0 waits for the thread that uploads its checkpoint; the store puts the parts together for 10 s."""
     job.train(18)
@@ -125,6 +134,7 @@ def telemetry(job: Training) -> None:
 
 RUNS: dict[str, Callable[[Training], None]] = {
     "judge": judge,
+    "judge-long": judge_long,
     "upload-future": upload_future,
     "retry": retry,
     "shard": shard,

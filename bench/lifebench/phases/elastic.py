@@ -1,15 +1,14 @@
 """torchrun that forms its group again: `elastic.py grows` on two hosts, `elastic.py restarts` on one.
 
-grows: the second host joins 22 s later; the workers of the first are ended and all start with a
+grows: the second host joins after 16 s of training; the workers of the first are ended and all start with a
 world of four. restarts: a worker loses its data service once and exits with 1; torchrun starts all
 of them again, from the last checkpoint.
 """
 
 import os
 import sys
-import time
 
-from bench.lifebench.life import event_log, folder
+from bench.lifebench.life import await_events, event_log, folder
 
 CHECKPOINT = "elastic-step"
 
@@ -22,7 +21,7 @@ def launch(kind: str) -> None:
     options = ["--redirects=1", "--tee=1", f"--log_dir=torchrun-{host}", "--no_python"]
     if kind == "grows":
         if host:
-            time.sleep(22)
+            await_events("step", 80)
             event_log(None).write("phase_begin")
         rendezvous = f"--rdzv_conf=is_host={int(host == 0)},last_call_timeout=2"
         options += ["--nnodes=1:2", "--nproc_per_node=2", "--rdzv_backend=c10d", rendezvous]

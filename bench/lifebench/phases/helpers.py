@@ -42,9 +42,9 @@ class Feed:
             self.get()
 
 
-def unreachable() -> None:
-    """Report to a tracking server that is not there: four attempts, 15 s, then go on without."""
-    for pause_s in (1, 2, 4, 8):
+def unreachable(attempts: int) -> None:
+    """Report to a tracking server that is not there, after 1, 2, 4 ... s again, then go on without."""
+    for pause_s in (2**attempt for attempt in range(attempts)):
         try:
             socket.create_connection(("127.0.0.1", 1)).close()
         except ConnectionRefusedError:
@@ -56,18 +56,33 @@ def backoff(job: Training) -> None:
     job.train(18)
     if job.rank == 0:
         with job.phase(), ThreadPoolExecutor(1) as pool:
-            pool.submit(unreachable).result()
+            pool.submit(unreachable, 4).result()
     job.train(8)
 
 
-def service_pause(job: Training) -> None:
+def backoff_long(job: Training) -> None:
+    """The same with seven attempts, 127 s; the thread also backs off for 32 s after them."""
+    job.train(18)
+    if job.rank == 0:
+        with job.phase(), ThreadPoolExecutor(1) as pool:
+            pool.submit(unreachable, 7).result()
+            pool.submit(time.sleep, 32).result()
+    job.train(8)
+
+
+def service_pause(job: Training, late_s: float = 15) -> None:
     """All ranks get their input from threads; the service pauses once for rank 0's."""
     feed = Feed()
     job.train(18, feed.get)
     if job.rank == 0:
         with job.phase():
-            feed.starve(15)
+            feed.starve(late_s)
     job.train(8, feed.get)
+
+
+def service_pause_long(job: Training) -> None:
+    """The same for 150 s: the data service fails over to another host."""
+    service_pause(job, 150)
 
 
 def hiccups(job: Training) -> None:
@@ -160,7 +175,9 @@ def collect(job: Training) -> None:
 
 RUNS: dict[str, Callable[[Training], None]] = {
     "backoff": backoff,
+    "backoff-long": backoff_long,
     "service-pause": service_pause,
+    "service-pause-long": service_pause_long,
     "hiccups": hiccups,
     "again": again,
     "epoch-end": epoch_end,

@@ -96,7 +96,7 @@ def test_table__our_own_phases_are_thirty_and_more_and_ten_of_them_have_several_
     phases = [phase for _, phase in table([OWN], "")]
     assert len(phases) >= 32
     assert sum(phase.hosts > 1 for phase in phases) >= 10
-    assert all(20 <= phase.lasts_s <= 90 for phase in phases)
+    assert all(20 <= phase.lasts_s <= 90 for phase in phases if phase.kind != "long")
 
 
 def runs_of(path: Path) -> set[str]:
