@@ -3,8 +3,9 @@
 import time
 from threading import Thread
 
-from bench.lifebench.life import event_log, phase_of
 from stopping import freeze, ranks
+
+from bench.lifebench.life import event_log, phase_of
 
 job = ranks()
 with phase_of(event_log(None)):
