@@ -89,6 +89,7 @@ def serve(requests: socket.socket) -> None:
             requests.sendall(b"prompt")
             requests.recv(16)
 
+    burst(0.1)  # answered once the workers have started
     burst(20)
     with phase_of(event_log(None)):
         time.sleep(20)
