@@ -8,14 +8,12 @@ slot. No worker has a RANK in its environment. The phase is a time without reque
 import mmap
 import os
 import socket
-import struct
 import time
 from datetime import timedelta
 
 from bench.lifebench.life import event_log, phase_of
 
 WORKERS = 3
-NUMBER = struct.Struct("<q")
 STOP = -1
 
 
@@ -23,16 +21,16 @@ class Board:
     """The engine's step, and the last one of each worker."""
 
     def __init__(self) -> None:
-        self._memory = mmap.mmap(-1, 4096)
+        # A machine word is written at once; struct would clear it first, and a reader see that.
+        self._numbers = memoryview(mmap.mmap(-1, 4096)).cast("q")
 
     def read(self, slot: int) -> int:
         """A number."""
-        number: int = NUMBER.unpack_from(self._memory, 8 * slot)[0]
-        return number
+        return self._numbers[slot]
 
     def write(self, slot: int, number: int) -> None:
         """Set a number."""
-        NUMBER.pack_into(self._memory, 8 * slot, number)
+        self._numbers[slot] = number
 
     def change(self, slot: int, last: int) -> int:
         """Poll until it is another one: some turns at full speed, then in naps of a millisecond."""
