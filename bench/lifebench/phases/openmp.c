@@ -1,4 +1,5 @@
-/* Two threads share a loop badly: the first is done at once and, as OMP_WAIT_POLICY=active has it, spins. */
+/* Two threads share a loop badly: the first is done at once and, as OMP_WAIT_POLICY=active has it,
+ * spins. */
 #include <omp.h>
 
 double imbalanced(double seconds)
