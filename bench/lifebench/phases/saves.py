@@ -21,7 +21,7 @@ def data() -> Path:
 def slow(job: Training) -> None:
     """Each write of 128 KiB takes the server 0.2 s."""
     with open(data(), "r+b", buffering=0) as file:
-        for _ in range(90):
+        for _ in range(50):
             file.write(bytes(1 << 17))
             file.seek(0)
 
