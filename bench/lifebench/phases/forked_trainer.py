@@ -9,7 +9,7 @@ from bench.lifebench.life import torch_training
 
 
 def monitor(trainer: int) -> int:
-    """Look after the trainer once a second; its exit code."""
+    """Check the trainer once a second; its exit code."""
     while True:
         pid, status = os.waitpid(trainer, os.WNOHANG)
         if pid:

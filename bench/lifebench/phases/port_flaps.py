@@ -1,4 +1,4 @@
-"""The switch's port of the second host goes down for 4 s and comes back."""
+"""The switch's port of the second host is down for 4 s."""
 
 import os
 import subprocess

@@ -34,7 +34,7 @@ def synced(job: Training) -> None:
 
 
 def full(job: Training) -> None:
-    """The volume is full; try again every 2 s until somebody has made room."""
+    """The volume is full; try again every 2 s until there is room."""
     path = folder() / "files/checkpoint"
     while True:
         try:
