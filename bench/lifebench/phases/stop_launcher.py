@@ -1,4 +1,4 @@
-"""Stop the launcher for 6 s: somebody looks at it with a debugger."""
+"""Stop the launcher for 6 s, as a debugger does."""
 
 import time
 
