@@ -142,11 +142,7 @@ class RunningPhase:
         return stdin, other
 
     def _start_beside(self, answers: int | None) -> None:
-<<<<<<< HEAD
-        """Next to the ranks on one host; where there are several, on a host of its own."""
-=======
         """Next to the ranks on one host; where there are several, on another host."""
->>>>>>> life
         hosts = self._phase.hosts
         variables = self.variables("127.0.0.1", 0, hosts)
         if answers is not None:

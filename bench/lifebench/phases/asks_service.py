@@ -94,11 +94,7 @@ def resolve_elsewhere() -> None:
         lambda: libc.mount(str(path).encode(), b"/etc/resolv.conf", None, BIND, None),
     )
     if any(call() for call in calls):
-<<<<<<< HEAD
-        raise OSError(ctypes.get_errno(), "no resolver of its own")
-=======
         raise OSError(ctypes.get_errno(), "cannot bind another resolv.conf")
->>>>>>> life
 
 
 def name(job: Training) -> None:

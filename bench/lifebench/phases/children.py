@@ -80,11 +80,7 @@ def saver_killed(job: Training) -> None:
 
 
 def core_file(job: Training) -> None:
-<<<<<<< HEAD
-    """A tool of rank 1 dumps core; the rank has gdb read the core file and goes on without the tool."""
-=======
     """A tool of rank 1 dumps core; the rank has gdb read the core file and trains on."""
->>>>>>> life
     job.train(18)
     if job.rank == 1:
         with job.phase():

@@ -41,11 +41,7 @@ def work(kind: str) -> None:
     from group_training import GroupTraining
 
     first = not (folder() / CHECKPOINT).exists()
-<<<<<<< HEAD
-    # Torchrun gives a host name, which nobody knows here.
-=======
     # Torchrun gives a host name, which no resolver here knows.
->>>>>>> life
     init = f"tcp://{os.environ['LIFE_MASTER']}:{os.environ['MASTER_PORT']}"
     job = GroupTraining(init_method=init)
     job.train(3)

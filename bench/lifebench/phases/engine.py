@@ -8,20 +8,12 @@ slot. No worker has a RANK in its environment. The phase is a time without reque
 import mmap
 import os
 import socket
-<<<<<<< HEAD
-import struct
-=======
->>>>>>> life
 import time
 from datetime import timedelta
 
 from bench.lifebench.life import event_log, phase_of
 
 WORKERS = 3
-<<<<<<< HEAD
-NUMBER = struct.Struct("<q")
-=======
->>>>>>> life
 STOP = -1
 
 
@@ -29,18 +21,6 @@ class Board:
     """The engine's step, and the last one of each worker."""
 
     def __init__(self) -> None:
-<<<<<<< HEAD
-        self._memory = mmap.mmap(-1, 4096)
-
-    def read(self, slot: int) -> int:
-        """A number."""
-        number: int = NUMBER.unpack_from(self._memory, 8 * slot)[0]
-        return number
-
-    def write(self, slot: int, number: int) -> None:
-        """Set a number."""
-        NUMBER.pack_into(self._memory, 8 * slot, number)
-=======
         # A machine word is written at once; struct would clear it first, and a reader see that.
         self._numbers = memoryview(mmap.mmap(-1, 4096)).cast("q")
 
@@ -51,7 +31,6 @@ class Board:
     def write(self, slot: int, number: int) -> None:
         """Set a number."""
         self._numbers[slot] = number
->>>>>>> life
 
     def change(self, slot: int, last: int) -> int:
         """Poll until it is another one: some turns at full speed, then in naps of a millisecond."""

@@ -9,11 +9,7 @@ from bench.lifebench.life import torch_training
 
 
 def monitor(trainer: int) -> int:
-<<<<<<< HEAD
-    """Look after the trainer once a second; its exit code."""
-=======
     """Check the trainer once a second; its exit code."""
->>>>>>> life
     while True:
         pid, status = os.waitpid(trainer, os.WNOHANG)
         if pid:

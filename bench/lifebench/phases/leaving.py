@@ -74,11 +74,7 @@ def upload_itself(job: GroupTraining) -> None:
 
 
 def tracking(job: GroupTraining) -> None:
-<<<<<<< HEAD
-    """All is trained; each rank's tracking process is told the end, and rank 0's still has 16 s to write."""
-=======
     """All is trained; rank 0's tracking process still has 16 s to write."""
->>>>>>> life
     tracker = None
     if job.rank == 0:
         command = [sys.executable, "-c", SYNC]
@@ -119,11 +115,7 @@ RUNS: dict[str, Callable[[GroupTraining], None]] = {
 
 
 def scale_down(world: int) -> int:
-<<<<<<< HEAD
-    """A launcher of its own: start the ranks, end the last one when it is free, and wait for the others."""
-=======
     """Another launcher: start the ranks, end the last one when it is free, and wait for the others."""
->>>>>>> life
     ranks = []
     for rank in range(world):
         variables = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(world)}

@@ -1,9 +1,5 @@
-<<<<<<< HEAD
-/* Two threads share a loop badly: the first is done at once and, as OMP_WAIT_POLICY=active has it, spins. */
-=======
 /* Two threads share a loop badly: the first is done at once and, as OMP_WAIT_POLICY=active has it,
  * spins. */
->>>>>>> life
 #include <omp.h>
 
 double imbalanced(double seconds)

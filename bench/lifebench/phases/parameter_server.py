@@ -1,14 +1,7 @@
-<<<<<<< HEAD
-"""A parameter server (rank 0) and workers over TCP: `sync`, where a step needs all, or `async`, where each goes on.
-
-sync: worker 2 accumulates for 10 s what the others did at once. async: worker 1 waits 15 s for its
-part of the data, and the others go on.
-=======
 """A parameter server (rank 0) and workers over TCP: `sync`, where a step needs all, or `async`, where none waits.
 
 sync: worker 2 accumulates for 10 s what the others did at once. async: worker 1 waits 15 s for its
 part of the data, and the others train on.
->>>>>>> life
 """
 
 import os

@@ -112,19 +112,11 @@ def new_groups(job: GroupTraining) -> None:
 
 
 def late(job: GroupTraining) -> None:
-<<<<<<< HEAD
-    """Rank 3 evaluates for 25 s by itself and comes to the barrier last."""
-    job.train(18)
-    if job.rank == 3:
-        with job.phase():
-            for _ in range(50):
-=======
     """Rank 3 evaluates for 30 s by itself and comes to the barrier last."""
     job.train(18)
     if job.rank == 3:
         with job.phase():
             for _ in range(60):
->>>>>>> life
                 job.pace.burn(0.05)
                 time.sleep(0.45)
     dist.barrier()

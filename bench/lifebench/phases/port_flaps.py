@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""The switch's port of the second host goes down for 4 s and comes back."""
-=======
 """The switch's port of the second host is down for 4 s."""
->>>>>>> life
 
 import os
 import subprocess

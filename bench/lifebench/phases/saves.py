@@ -21,11 +21,7 @@ def data() -> Path:
 def slow(job: Training) -> None:
     """Each write of 128 KiB takes the server 0.2 s."""
     with open(data(), "r+b", buffering=0) as file:
-<<<<<<< HEAD
-        for _ in range(90):
-=======
         for _ in range(50):
->>>>>>> life
             file.write(bytes(1 << 17))
             file.seek(0)
 
@@ -38,11 +34,7 @@ def synced(job: Training) -> None:
 
 
 def full(job: Training) -> None:
-<<<<<<< HEAD
-    """The volume is full; try again every 2 s until somebody has made room."""
-=======
     """The volume is full; try again every 2 s until there is room."""
->>>>>>> life
     path = folder() / "files/checkpoint"
     while True:
         try:
