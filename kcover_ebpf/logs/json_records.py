@@ -122,6 +122,10 @@ def _logger(found: Mapping[str, Any]) -> list[str] | None:
         message = _first_text(found["record"], _MESSAGES)
     if message is None:
         return None
+    level = _level(found)
+    if level is None and message == found.get("text"):
+        # no logger wrote it: a record of data, as it is printed
+        return [f"text: {line}" for line in message.splitlines()[:_MOST_LINES]]
     texts = [message]
     texts += [
         word for key in _ERRORS if isinstance(word := found.get(key), str) and word not in message
@@ -132,7 +136,6 @@ def _logger(found: Mapping[str, Any]) -> list[str] | None:
         if isinstance(word := found.get(key), str) and word.strip() and word not in message
     ]
     all_lines = [line for text in texts for line in text.splitlines() if line.strip()]
-    level = _level(found)
     head = f"{level.name}: " if level is not None else ""
     rank = next((found[key] for key in _RANKS if _is_rank(found.get(key))), None)
     head = f"[rank{rank}]: {head}" if rank is not None else head

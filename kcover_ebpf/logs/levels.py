@@ -75,7 +75,9 @@ _CONTINUES = re.compile(
     r"(?i:\b(?:retrying|will (?:be )?(?:retr(?:y|ied)|reconnect|try again)|trying again|reconnecting"
     r"|falling back|fall(?:s|ing)? ?back to|continuing without|will be (?:skipped|ignored)"
     r"|skipp(?:ing|ed)|ignor(?:ing|ed)|this is (?:harmless|expected)|safely ignored?"
-    r"|can be (?:safely )?ignored|using .{1,60} instead)\b)"
+    r"|can be (?:safely )?ignored|(?:using|trying) .{1,60} instead|recovered from)\b)"
+    # the best value so far is infinite until there is one
+    r"|(?i:\b(?:best|min|minimum|lowest|initial)[ _](?:\w{1,20}[ _])?(?:loss|ppl|perplexity)\b\W{1,4}inf)"
     r"|\bException ignored in\b|\bretry in \d|\bretries left\b(?<!\b0 retries left)"
 )
 

@@ -8,7 +8,7 @@ container log format": time, stream, P or F, text). What launchers and loggers a
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from kcover_ebpf.api import rfc3339
@@ -100,6 +100,12 @@ _COPIED = re.compile(
     r"|\d{1,2}\.\d{1,3}[\w.+-]{0,80},(?=\d{1,3},\d{1,20},\d{1,20},))"
 )
 """What pdsh, grep and netconsole put in front of a line of the kernel's log: a host or file, a time, a release."""
+_OF_PROGRAM = re.compile(
+    r"(?:\w{3} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,9})?|\d{4}-\d\d-\d\dT\S{8,40}) [\w.-]{1,255} "
+    r"(?!kernel\b|nv-fabricmanager|nvidia-fabric|multipathd?\b|mmfs|weka)[\w.@/-]{1,128}\[\d{1,10}\]: "
+)
+"""Time, host, program and its number: a line that a program wrote through syslog or the journal. Not the daemons of a
+device or of storage: their rules are beside the kernel's."""
 _MOST_NESTED = 2
 
 
@@ -114,6 +120,8 @@ def _parsed(line: str, nested: int) -> LogLine | None:
         return _of_kernel(record.text) if record.from_kernel else None
     if match := _CRI.match(line):
         return _of_program(line[match.end() :], match["stream"], match["time"], nested)
+    if match := _OF_PROGRAM.match(line):
+        return replace(_of_program(line[match.end() :], "", "", nested), source=Source.CONTAINER)
     # `journalctl -o json-seq` and `json-sse` mark the beginning of a record
     record_text = line.removeprefix("\x1e").removeprefix("data: ")
     if record_text.startswith('{"') and nested:
