@@ -216,7 +216,7 @@ def test_heads__a_message_alone_has_none(text: str) -> None:
         ("2026-11-28 10:00:00.123456: E tensorflow/core/x.cc:12] failed", LogLevel.ERROR),
         ("(raylet) [2026-11-28 09:57:19,206 E 39 39] (raylet) node_manager.cc:3277: killed", LogLevel.ERROR),
         ("node1:77:301 [0] NCCL INFO Channel 00", LogLevel.INFO),
-        ("libfabric:451:170::efa:cq:efa_rdm_txe_handle_error():737<warn> err: 5", LogLevel.WARNING),
+        ("libfabric:451:170::efa:cq:efa_rdm_txe_handle_error():737<warn> err: 5", None),
         ("[16306.549719] [node01:33913:1] ib_device.c:482  UCX  WARN  IB Async event", LogLevel.WARNING),
         ("/app/x.py:12: UserWarning: guessing", LogLevel.WARNING),
         ("[error] x", LogLevel.ERROR),
