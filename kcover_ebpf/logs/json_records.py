@@ -1,8 +1,9 @@
 """Lines that are one JSON object: structured loggers', Docker's and the journal's. As the lines they stand for. Pure.
 
 Docker's json-file driver: `{"log": TEXT, "stream": NAME, "time": RFC3339}`. `journalctl -o json`: MESSAGE,
-_TRANSPORT, SYSLOG_IDENTIFIER (systemd.journal-fields(7)). `dmesg --json`: an object with a list of records. Loggers: the names that python-json-logger, structlog,
-loguru, zap, zerolog, pino, Logstash and Google Cloud use for message, level and exception.
+_TRANSPORT, SYSLOG_IDENTIFIER (systemd.journal-fields(7)). `dmesg --json`: an object with a list of records. Loggers:
+the names that python-json-logger, structlog, loguru, zap, zerolog, pino, Logstash and Google Cloud use for message,
+level and exception.
 """
 
 from __future__ import annotations

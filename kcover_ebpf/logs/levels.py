@@ -57,7 +57,8 @@ _LETTERS = {
 }
 _HEAD_CHARS = 300
 """Where a library puts its level; what is behind it is the message."""
-# NCCL's WARN is its word for an error, and so is libfabric's <warn> (fabric(7): the level of errors). A class of Python's warnings is printed as an error's is.
+# NCCL's WARN is its word for an error, and so is libfabric's <warn> (fabric(7): the level of errors). A class of
+# Python's warnings is printed as an error's is.
 _IN_TEXT = re.compile(
     r"\bNCCL (?P<nccl>INFO|TRACE|VERSION)\b|<(?P<libfabric>info|debug|trace)> "
     r"|\bUCX  ?(?P<ucx>WARN|DIAG|INFO|DEBUG|TRACE)\b"

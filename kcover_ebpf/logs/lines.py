@@ -89,7 +89,8 @@ _SYSLOG = re.compile(
     r"(?:\w{3} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,9})? |\d{9,11}\.\d{3,6} "
     r"|(?:\w{3} )?\d{4}-\d\d-\d\d[T ]\S{1,40} (?:[A-Z]{3,5} )?)?"
     r"(?:[^\s\[\]]{1,255} )?(?:kern\.\w{1,8} )?kernel(?:\[0\])?: "
-    r"(?:\[(?: {0,12}\d{1,12}\.\d{1,9}|\w{3} \w{3} {1,3}\d{1,2} \d\d:\d\d:\d\d \d{4})\] )?(?:message repeated \d{1,9} times: \[ ?)?"
+    r"(?:\[(?: {0,12}\d{1,12}\.\d{1,9}|\w{3} \w{3} {1,3}\d{1,2} \d\d:\d\d:\d\d \d{4})\] )?"
+    r"(?:message repeated \d{1,9} times: \[ ?)?"
 )
 _OF_UNIT = re.compile(r"[^\s\[\]]{1,255} [\w.@/:-]{1,128}\[\d{1,10}\]: ")
 """Host, program and its number: what the journal has for a line that user space wrote."""

@@ -1,8 +1,9 @@
 r"""Makes of the bytes of a log, however they arrive, the lines that programs and the kernel printed. Pure.
 
 The one step before all rules and before the search for tracebacks: encodings (UTF-16, zero bytes), the journal's
-export format, records of several lines, pieces of a container runtime, progress bars, JSON records with escaped line ends, colours. What is in
-front of a message stays there: `lines.parse` takes it off, where a line matters, and keeps what it says.
+export format, records of several lines, pieces of a container runtime, progress bars, JSON records with escaped line
+ends, colours. What is in front of a message stays there: `lines.parse` takes it off, where a line matters, and keeps
+what it says.
 
 The lines keep their numbers: there are as many `\n` as in the log. Where a line of the log holds several, they are
 ended by `\r`.

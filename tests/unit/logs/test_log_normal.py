@@ -368,7 +368,9 @@ def test_normal__the_journals_export_is_read(binary: bool, cut: int) -> None:
 
 @pytest.mark.parametrize("name", ["dmesg --json, a member on each line", "journalctl -o verbose"])
 @pytest.mark.parametrize("cut", [1, 7, 64])
-def test_normal__a_record_of_several_lines_keeps_the_number_of_its_last(name: str, cut: int) -> None:
+def test_normal__a_record_of_several_lines_keeps_the_number_of_its_last(
+    name: str, cut: int
+) -> None:
     data = (KERNEL_LOGS[name] + "\n").encode()
     reader = LogReader(rules.shipped(), catalog(), source=Source.KERNEL)
     found = [match for at in range(0, len(data), cut) for match in reader.feed(data[at : at + cut])]
