@@ -40,10 +40,12 @@ One step makes lines of whatever arrives, before any rule and before tracebacks 
   and the records of Python's logging, loguru, glog, absl, c10d, SGLang, DeepSpeed, NeMo, Ascend and shippers. The rank and the level are kept, and lines of one process belong together.
 - **Around it**: pieces of a container runtime, Docker's JSON, JSON of structured loggers (also with a whole traceback in one string), colours, what a progress bar drew before on the same line, the
   margin of an exception group, UTF-16, bytes that are no text.
-- **The kernel's log** from `dmesg` (`-T`, `-x`, `-r`), `journalctl` (`short-*`, `json`, `export`), `talosctl dmesg`, syslog. The second line of a record is whose the first one is.
+- **The kernel's log** from `dmesg` (`-T`, `-x`, `-r`, `-d`, `--json`), `journalctl` (`short-*`, `json`, `json-pretty`, `json-seq`, `json-sse`, `verbose`, `export`), `talosctl dmesg`, netconsole, syslog, also behind a host's
+  name (pdsh) or a file's (grep). The second line of a record is whose the first one is.
 
 **Its own level counts.** A line that its writer calls a warning or less (`WARNING`, `[W`, a class of Python's warnings), or that says that the program tries again or does without, is at most a
-warning, of the job, and lasts not; so an optional import that fails is no error. NCCL's `WARN` is its word for an error.
+warning, of the job, and lasts not; so an optional import that fails is no error. NCCL's `WARN` is its word for an error. What a program says that it read or generated (`prompt: `, `output: `, a JSON object with a `text` and no level) is data, whatever it
+quotes.
 
 A kernel rule never applies to a line of a container's log, nor to a line of the kernel's log that user space wrote (`/dev/kmsg` records and
 `dmesg -x` show which side wrote a line): any program can print a line that looks like a fault. The kernel's own lines quote names that a

@@ -1,8 +1,9 @@
 """Lines that are one JSON object: structured loggers', Docker's and the journal's. As the lines they stand for. Pure.
 
 Docker's json-file driver: `{"log": TEXT, "stream": NAME, "time": RFC3339}`. `journalctl -o json`: MESSAGE,
-_TRANSPORT, SYSLOG_IDENTIFIER (systemd.journal-fields(7)). Loggers: the names that python-json-logger, structlog,
-loguru, zap, zerolog, pino, Logstash and Google Cloud use for message, level and exception.
+_TRANSPORT, SYSLOG_IDENTIFIER (systemd.journal-fields(7)). `dmesg --json`: an object with a list of records. Loggers:
+the names that python-json-logger, structlog, loguru, zap, zerolog, pino, Logstash and Google Cloud use for message,
+level and exception.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ _TRACES = [
 ]
 _RANKS = ("rank", "global_rank", "RANK", "process_index")
 _KERNEL = "kernel"
+_DMESG = frozenset(["pri", "fac", "time", "caller", "msg"])
+"""Members of a record of `dmesg --json`: `pri` is facility * 8 + level."""
 
 
 def _parsed(text: str) -> dict[str, Any] | None:
@@ -57,9 +60,27 @@ def plain(text: str) -> list[str] | None:
     found = _parsed(text) if text.endswith("}") else None
     if found is None:
         return None
+    made = of_kernel_or_journal(found)
+    return _logger(found) if made is None else made
+
+
+def of_kernel_or_journal(found: Mapping[str, Any]) -> list[str] | None:
+    """The lines of a record of the journal or of `dmesg --json`; None for any other."""
     if "MESSAGE" in found and ("_TRANSPORT" in found or "__CURSOR" in found):
         return journal(found)
-    return _logger(found)
+    if isinstance(found.get("dmesg"), list):
+        records = [row for row in found["dmesg"] if isinstance(row, dict)]
+        return [line for row in records for line in of_kernel_or_journal(row) or []]
+    if set(found) <= _DMESG and {"pri", "msg"} <= set(found) and isinstance(found["msg"], str):
+        return [_of_dmesg(found["pri"], found["msg"])]
+    return None
+
+
+def _of_dmesg(priority: object, message: str) -> str:
+    """As `dmesg --raw` prints it; of a facility that is no number as `dmesg --decode`."""
+    is_number = isinstance(priority, int) and not isinstance(priority, bool)
+    text = " ".join(message.split("\n"))
+    return f"<{priority}>{text}" if is_number else text
 
 
 def docker(text: str) -> tuple[str, str, str] | None:
@@ -102,6 +123,10 @@ def _logger(found: Mapping[str, Any]) -> list[str] | None:
         message = _first_text(found["record"], _MESSAGES)
     if message is None:
         return None
+    level = _level(found)
+    if level is None and message == found.get("text"):
+        # no logger wrote it: a record of data, as it is printed
+        return [f"text: {line}" for line in message.splitlines()[:_MOST_LINES]]
     texts = [message]
     texts += [
         word for key in _ERRORS if isinstance(word := found.get(key), str) and word not in message
@@ -112,7 +137,6 @@ def _logger(found: Mapping[str, Any]) -> list[str] | None:
         if isinstance(word := found.get(key), str) and word.strip() and word not in message
     ]
     all_lines = [line for text in texts for line in text.splitlines() if line.strip()]
-    level = _level(found)
     head = f"{level.name}: " if level is not None else ""
     rank = next((found[key] for key in _RANKS if _is_rank(found.get(key))), None)
     head = f"[rank{rank}]: {head}" if rank is not None else head

@@ -57,11 +57,17 @@ _LETTERS = {
 }
 _HEAD_CHARS = 300
 """Where a library puts its level; what is behind it is the message."""
-# NCCL's WARN is its word for an error. A class of Python's warnings is printed as an error's is.
+# NCCL's WARN is its word for an error, and so is libfabric's <warn> (fabric(7): the level of errors). A class of
+# Python's warnings is printed as an error's is.
 _IN_TEXT = re.compile(
-    r"\bNCCL (?P<nccl>INFO|TRACE|VERSION)\b|<(?P<libfabric>warn|info|debug|trace)> "
+    r"\bNCCL (?P<nccl>INFO|TRACE|VERSION)\b|<(?P<libfabric>info|debug|trace)> "
     r"|\bUCX  ?(?P<ucx>WARN|DIAG|INFO|DEBUG|TRACE)\b"
     r"|^(?:\S{1,200}:\d{1,7}: )?(?P<python>[A-Za-z_.]{0,80}Warning): "
+)
+# What a program says that it read or made is data, whatever it quotes.
+_QUOTES = re.compile(
+    r"(?i:\W{0,4}(?:model |sample |user |generated )?(?:prompt|question|answer|sample|text|input|output|completion"
+    r"|response|instruction|generation|caption|document|query|content)s?(?: ?#?\d{1,9}| ?\[\d{1,9}\])?[\"']? ?[:=] ?)"
 )
 _ATTEMPT = re.compile(
     r"(?i:\b(?:attempt|try|retry|retries)) {0,2}#?\(?(\d{1,4}) ?(?:/|of|out of) ?(\d{1,4})\b"
@@ -69,8 +75,10 @@ _ATTEMPT = re.compile(
 _CONTINUES = re.compile(
     r"(?i:\b(?:retrying|will (?:be )?(?:retr(?:y|ied)|reconnect|try again)|trying again|reconnecting"
     r"|falling back|fall(?:s|ing)? ?back to|continuing without|will be (?:skipped|ignored)"
-    r"|(?:skipping|ignoring) (?:it|this|the)\b|this is (?:harmless|expected)|safely ignored?"
-    r"|can be (?:safely )?ignored|using .{1,60} instead)\b)"
+    r"|skipp(?:ing|ed)|ignor(?:ing|ed)|this is (?:harmless|expected)|safely ignored?"
+    r"|can be (?:safely )?ignored|(?:using|trying) .{1,60} instead|recovered from)\b)"
+    # the best value so far is infinite until there is one
+    r"|(?i:\b(?:best|min|minimum|lowest|initial)[ _](?:\w{1,20}[ _])?(?:loss|ppl|perplexity)\b\W{1,4}inf)"
     r"|\bException ignored in\b|\bretry in \d|\bretries left\b(?<!\b0 retries left)"
 )
 
@@ -101,6 +109,8 @@ def of_number(number: float) -> LogLevel | None:
 
 def in_text(text: str) -> LogLevel | None:
     """The level that a message states itself; None where it states none."""
+    if _QUOTES.match(text) is not None:
+        return LogLevel.INFO
     match = _IN_TEXT.search(text, 0, _HEAD_CHARS)
     if match is None:
         return None

@@ -8,7 +8,7 @@ container log format": time, stream, P or F, text). What launchers and loggers a
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from kcover_ebpf.api import rfc3339
@@ -72,26 +72,41 @@ _RFC5424 = re.compile(
     r"1 (?:-|\d{4}-\d\d-\d\dT[\d:.]{8,18}(?:Z|[+-]\d\d:\d\d)) \S{1,255} \S{1,48} \S{1,128} \S{1,32}"
     r" (?:-|\[[^\]]{0,500}\]) ?"
 )
-# `dmesg -x`; talosctl puts the node's address in front and the time in brackets behind
+# `dmesg -x`; talosctl puts the time in brackets behind
 _DECODED = re.compile(
-    r"(?:[\w.:-]{1,100}: )?"
     r"(?P<facility>kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local\d)\s{0,8}"
     r":\s{0,8}(?:emerg|alert|crit|err|error|warn|warning|notice|info|debug)\s{0,8}:\s{0,8}"
 )
 _ISO = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.,\d]{0,10}(?:Z|[+-]\d\d:?\d\d)?"
 _BRACKET_TIME = re.compile(
-    r"\[(?: {0,12}\d{1,12}\.\d{1,9}(?: <[ .\d]{1,30}>)?| {0,12}\+\d{1,9}\.\d{1,9}"
-    r"|\w{3} \w{3} {1,3}\d{1,2} \d\d:\d\d:\d\d \d{4}|\w{3} ?[ \d]\d \d\d:\d\d)\](?:\[ {0,12}[TC]\d{1,10}\])? ?"
+    r"\[(?: {0,12}\d{1,9}\.\d{1,9}(?: <[ .\d]{1,30}>)?| {0,12}\+\d{1,9}\.\d{1,9}"
+    r"|\w{3} \w{3} {1,3}\d{1,2} \d\d:\d\d:\d\d \d{4}(?: <[ .\d]{1,30}>)?|<[ .\d]{1,30}>"
+    r"|\w{3} ?[ \d]\d \d\d:\d\d)\](?: ?\[ {0,12}[TC]\d{1,10}(?:@\d{1,6})?\])? ?"
 )
 _ISO_TIME = re.compile(rf"(?:{_ISO} |\[{_ISO}\]: ?)")
 _DMESG_ISO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{6}[+-]\d\d:\d\d ")
 _SYSLOG = re.compile(
     r"(?:\w{3} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,9})? |\d{9,11}\.\d{3,6} "
     r"|(?:\w{3} )?\d{4}-\d\d-\d\d[T ]\S{1,40} (?:[A-Z]{3,5} )?)?"
-    r"(?:[^\s\[\]]{1,255} )?kernel: (?:\[ {0,12}\d{1,12}\.\d{1,9}\] )?(?:message repeated \d{1,9} times: \[ ?)?"
+    r"(?:[^\s\[\]]{1,255} )?(?:kern\.\w{1,8} )?kernel(?:\[0\])?: "
+    r"(?:\[(?: {0,12}\d{1,12}\.\d{1,9}|\w{3} \w{3} {1,3}\d{1,2} \d\d:\d\d:\d\d \d{4})\] )?"
+    r"(?:message repeated \d{1,9} times: \[ ?)?"
 )
 _OF_UNIT = re.compile(r"[^\s\[\]]{1,255} [\w.@/:-]{1,128}\[\d{1,10}\]: ")
 """Host, program and its number: what the journal has for a line that user space wrote."""
+_COPIED = re.compile(
+    r"(?:(?:[\w./@-]{1,255}:(?:\d{1,9}:)? ?)(?=\[ {0,12}\d{1,9}\.\d|\[\w{3} \w{3} {1,3}\d|<\d{1,3}>"
+    r"|(?:\w{3} [ \d]\d [\d:]{8}|\d{4}-\d\d-\d\dT\S{8,40}) \S{1,255} kernel: |kern\s{0,8}:)"
+    rf"|{_ISO} (?=\[ {{0,12}}\d{{1,9}}\.\d)"
+    r"|\d{1,2}\.\d{1,3}[\w.+-]{0,80},(?=\d{1,3},\d{1,20},\d{1,20},))"
+)
+"""What pdsh, grep and netconsole put in front of a line of the kernel's log: a host or file, a time, a release."""
+_OF_PROGRAM = re.compile(
+    r"(?:\w{3} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,9})?|\d{4}-\d\d-\d\dT\S{8,40}) [\w.-]{1,255} "
+    r"(?!kernel\b|nv-fabricmanager|nvidia-fabric|multipathd?\b|mmfs|weka)[\w.@/-]{1,128}\[\d{1,10}\]: "
+)
+"""Time, host, program and its number: a line that a program wrote through syslog or the journal. Not the daemons of a
+device or of storage: their rules are beside the kernel's."""
 _MOST_NESTED = 2
 
 
@@ -101,12 +116,19 @@ def parse(line: str) -> LogLine | None:
 
 
 def _parsed(line: str, nested: int) -> LogLine | None:
+    line = _without(_COPIED, line)
     if (record := kmsg_parser.split_record(line)) is not None:
         return _of_kernel(record.text) if record.from_kernel else None
     if match := _CRI.match(line):
         return _of_program(line[match.end() :], match["stream"], match["time"], nested)
-    if line.startswith('{"') and nested and (found := json_records.plain(line)) is not None:
-        return _parsed(" ".join(found), nested - 1) if found else None
+    if match := _OF_PROGRAM.match(line):
+        return replace(_of_program(line[match.end() :], "", "", nested), source=Source.CONTAINER)
+    # `journalctl -o json-seq` and `json-sse` mark the beginning of a record
+    record_text = line.removeprefix("\x1e").removeprefix("data: ")
+    if record_text.startswith('{"') and nested:
+        found = json_records.plain(record_text)
+        if found is not None:
+            return _parsed(" ".join(found), nested - 1) if found else None
     behind = _of_kernel_log(line)
     if behind is None:
         return None

@@ -1,8 +1,9 @@
 r"""Makes of the bytes of a log, however they arrive, the lines that programs and the kernel printed. Pure.
 
 The one step before all rules and before the search for tracebacks: encodings (UTF-16, zero bytes), the journal's
-export format, pieces of a container runtime, progress bars, JSON records with escaped line ends, colours. What is in
-front of a message stays there: `lines.parse` takes it off, where a line matters, and keeps what it says.
+export format, records of several lines, pieces of a container runtime, progress bars, JSON records with escaped line
+ends, colours. What is in front of a message stays there: `lines.parse` takes it off, where a line matters, and keeps
+what it says.
 
 The lines keep their numbers: there are as many `\n` as in the log. Where a line of the log holds several, they are
 ended by `\r`.
@@ -15,12 +16,13 @@ import re
 
 import re2
 
-from kcover_ebpf.logs import json_records
+from kcover_ebpf.logs import json_records, spread_records
 from kcover_ebpf.logs.journal_export import BEGINS, JournalExport
 from kcover_ebpf.logs.partial_lines import PartialLines
+from kcover_ebpf.logs.spread_records import HEAD_BYTES, SpreadRecords
 
 _MARKS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
-_HEAD_BYTES = max(len(BEGINS), 3)
+_HEAD_BYTES = max(len(BEGINS), 12)
 _ESCAPE = re.compile(
     rb"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}[@-~]|\][^\x07\x1b\r\n]{0,2048}(?:\x07|\x1b\\)|[ -/]{0,4}[0-Z\\^-~])"
 )
@@ -47,7 +49,7 @@ class NormalLines:
         self._head: bytes | None = b""
         """The first bytes of the log, until they say how it is encoded; None from then on."""
         self._decoder: codecs.IncrementalDecoder | None = None
-        self._export: JournalExport | None = None
+        self._export: JournalExport | SpreadRecords | None = None
         self._lines = PartialLines()
 
     def skip(self) -> None:
@@ -59,7 +61,8 @@ class NormalLines:
         r"""The lines that end in this block, normal; each part of a line ends with `\r` or `\n`."""
         if self._head is not None:
             self._head += block
-            if len(self._head) < _HEAD_BYTES:
+            is_line = b"\n" in self._head or len(self._head) >= HEAD_BYTES
+            if len(self._head) < _HEAD_BYTES or not is_line:
                 return b""
             block, self._head = self._begun(self._head), None
         return self._normal(self._lines.whole(self._decoded(block)))
@@ -78,9 +81,11 @@ class NormalLines:
             if head.startswith(mark):
                 self._decoder = codecs.getincrementaldecoder(name)("replace")
                 return head[len(mark) :]
-        if head.startswith(BEGINS):
-            self._export = JournalExport()
-        return head.removeprefix(codecs.BOM_UTF8)
+        head = head.removeprefix(codecs.BOM_UTF8)
+        self._export = (
+            JournalExport() if head.startswith(BEGINS) else spread_records.begins(head[:HEAD_BYTES])
+        )
+        return head
 
     def _decoded(self, block: bytes) -> bytes:
         if self._decoder is not None:

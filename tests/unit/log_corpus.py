@@ -1,4 +1,4 @@
-"""Lines of real programs and what each is recognised as, from log_corpus.toml and log_corpus_makers.toml."""
+"""Lines of real programs and what each is recognised as, from log_corpus*.toml."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kcover_ebpf.logs.lines import Source
 
 FILES = [
     tomllib.loads((Path(__file__).parent / name).read_text())
-    for name in ("log_corpus.toml", "log_corpus_makers.toml")
+    for name in ("log_corpus.toml", "log_corpus_makers.toml", "log_corpus_words.toml")
 ]
 CORPUS: dict[str, Any] = {
     **FILES[0],
@@ -18,6 +18,7 @@ CORPUS: dict[str, Any] = {
         log: [row for file in FILES for row in file[log]]
         for log in ("kernel", "container", "near_misses")
     },
+    "mild": FILES[-1]["mild"],
 }
 ROWS = [
     (Source(log), row["text"], row["rule"])

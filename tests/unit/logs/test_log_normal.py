@@ -216,7 +216,7 @@ def test_heads__a_message_alone_has_none(text: str) -> None:
         ("2026-11-28 10:00:00.123456: E tensorflow/core/x.cc:12] failed", LogLevel.ERROR),
         ("(raylet) [2026-11-28 09:57:19,206 E 39 39] (raylet) node_manager.cc:3277: killed", LogLevel.ERROR),
         ("node1:77:301 [0] NCCL INFO Channel 00", LogLevel.INFO),
-        ("libfabric:451:170::efa:cq:efa_rdm_txe_handle_error():737<warn> err: 5", LogLevel.WARNING),
+        ("libfabric:451:170::efa:cq:efa_rdm_txe_handle_error():737<warn> err: 5", None),
         ("[16306.549719] [node01:33913:1] ib_device.c:482  UCX  WARN  IB Async event", LogLevel.WARNING),
         ("/app/x.py:12: UserWarning: guessing", LogLevel.WARNING),
         ("[error] x", LogLevel.ERROR),
@@ -237,6 +237,9 @@ MILD = {
     "a class of Python's warnings": "/a/b.py:7: RuntimeWarning: loss: nan",
     "c10d's warning of a device": "[W1122 10:00:00.123 ProcessGroupNCCL.cpp:1] CUDA error: uncorrectable ECC error",
     "what it does without": "ImportError: no flash_attn, falling back to sdpa",
+    "what it reads": "prompt: what is CUDA out of memory?",
+    "a sample of its data": '{"text": "RuntimeError: CUDA error: device-side assert triggered", "id": 12}',
+    "a best value so far": "best loss: inf",
 }
 
 
@@ -270,6 +273,27 @@ KERNEL_LOGS = {
     "journalctl -o short-full": f"Sat 2026-11-28 10:00:00 UTC gpu-7 kernel: {XID}",
     "talosctl dmesg": f"10.5.0.2: kern:    info: [2026-11-28T10:00:00.123456Z]: {XID}",
     "dmesg -r": f"<3>[   10.123456] {XID}",
+    "dmesg -T -d": f"[Sat Nov 28 10:00:00 2026 <    0.000012>] {XID}",
+    "dmesg -d -t": f"[<    0.000012>] {XID}",
+    "dmesg of a kernel with CONFIG_PRINTK_CALLER": f"[   10.123456] [ T1234] {XID}",
+    "dmesg --json": json.dumps({"dmesg": [{"pri": 3, "time": 10.123456, "msg": XID}]}),
+    "dmesg --json, a member on each line": json.dumps(
+        {"dmesg": [{"pri": 6, "msg": "x"}, {"pri": 3, "time": 10.123456, "msg": XID}]}, indent=3
+    ),
+    "dmesg --json, a record on each line": f'{{\n  "dmesg": [\n   {{"pri":3,"msg":"{XID}"}}\n  ]\n}}',
+    "dmesg by pdsh": f"gpu-7: [   10.123456] {XID}",
+    "syslog by grep": f"/var/log/kern.log:1234:Nov 28 10:00:00 gpu-7 kernel: {XID}",
+    "syslog with the facility": f"Nov 28 10:00:00 gpu-7 kern.err kernel: [   10.123456] {XID}",
+    "netconsole with the release": f"6.1.0-13-amd64,3,1234,10123456,-;{XID}",
+    "journalctl -o json-pretty": (
+        f'{{\n\t"MESSAGE" : "{XID}",\n\t"_TRANSPORT" : "kernel",\n\t"PRIORITY" : "3"\n}}'
+    ),
+    "journalctl -o json-sse": "data: " + json.dumps({"MESSAGE": XID, "_TRANSPORT": "kernel"}),
+    "journalctl -o json-seq": "\x1e" + json.dumps({"MESSAGE": XID, "_TRANSPORT": "kernel"}),
+    "journalctl -o verbose": (
+        "Sat 2026-11-28 10:00:00.123456 UTC [s=1a;i=2;b=3;m=4;t=5;x=6]\n"
+        f"    _TRANSPORT=kernel\n    SYSLOG_IDENTIFIER=kernel\n    MESSAGE={XID}"
+    ),
     "RFC 5424": f"<3>1 2026-11-28T10:00:00.123456+00:00 gpu-7 kernel - - - {XID}",
 }
 
@@ -285,6 +309,16 @@ FORGED = {
     "journalctl -o json": json.dumps(
         {"MESSAGE": XID, "_TRANSPORT": "syslog", "SYSLOG_IDENTIFIER": "kernel"}
     ),
+    "journalctl -o json-pretty": (
+        f'{{\n\t"MESSAGE" : "{XID}",\n\t"_TRANSPORT" : "syslog",\n\t"SYSLOG_IDENTIFIER" : "kernel"\n}}'
+    ),
+    "journalctl -o verbose": (
+        "Sat 2026-11-28 10:00:00.123456 UTC [s=1a;i=2;b=3;m=4;t=5;x=6]\n"
+        f"    _TRANSPORT=syslog\n    SYSLOG_IDENTIFIER=kernel\n    MESSAGE={XID}"
+    ),
+    "dmesg --json": json.dumps({"dmesg": [{"pri": 11, "time": 10.123456, "msg": XID}]}),
+    "a program in the journal": f"Nov 28 10:00:00 gpu-7 trainer[4711]: {XID}",
+    "a program and an NFS server": "Nov 28 10:00:00 gpu-7 trainer[4711]: nfs: server a not responding",
     "talosctl dmesg": f"10.5.0.2: user:    info: [2026-11-28T10:00:00.123456Z]: {XID}",
     "dmesg -r": f"<11>[   10.123456] {XID}",
     "what follows a return": f"user  :info  : [   10.123456] hello\r{XID}",
@@ -330,6 +364,27 @@ def test_normal__the_journals_export_is_read(binary: bool, cut: int) -> None:
     found = [match for at in range(0, len(data), cut) for match in reader.feed(data[at : at + cut])]
     found += reader.finish()
     assert [(match.rule, match.line) for match in found] == [("xid_48", XID)]
+
+
+@pytest.mark.parametrize("name", ["dmesg --json, a member on each line", "journalctl -o verbose"])
+@pytest.mark.parametrize("cut", [1, 7, 64])
+def test_normal__a_record_of_several_lines_keeps_the_number_of_its_last(
+    name: str, cut: int
+) -> None:
+    data = (KERNEL_LOGS[name] + "\n").encode()
+    reader = LogReader(rules.shipped(), catalog(), source=Source.KERNEL)
+    found = [match for at in range(0, len(data), cut) for match in reader.feed(data[at : at + cut])]
+    found += reader.finish()
+    (match,) = found
+    assert match.rule == "xid_48"
+    assert match.number <= data.count(b"\n") + 1
+    assert normal(data).count(b"\n") in (data.count(b"\n"), data.count(b"\n") + 1)
+
+
+def test_reader__the_time_of_a_program_is_no_time_since_boot() -> None:
+    line = "[1700000000.123456] [gpu-7:4711 :0] sock.c:325  UCX  ERROR   connect(fd=31) failed: Connection refused"
+    (match,) = matches(line, Source.CONTAINER)
+    assert match.rule == "ucx_error"
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-8-sig"])
