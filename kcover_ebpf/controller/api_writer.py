@@ -14,7 +14,7 @@ from typing import Any
 from kcover_ebpf.api import incident, rfc3339
 from kcover_ebpf.api.fault_report import API_VERSION
 from kcover_ebpf.api.incident import Incident, Status
-from kcover_ebpf.api.job_kinds import OWNER_UID, POD_UID
+from kcover_ebpf.api.job_kinds import NO_LABELS
 from kcover_ebpf.controller.event_recorder import NEED_RECOVERY, PendingEvent
 from kcover_ebpf.errors import ActionError, Conflict, NotFound
 from kcover_ebpf.kube.client import ApiClient
@@ -111,7 +111,7 @@ class ApiWriter:
 
     def _suspend(self, namespace: str, suspension: Suspension, mark: str) -> None:
         target = suspension.target
-        value = target.suspended_value if suspension.suspended else not target.suspended_value
+        value = target.suspended_value if suspension.suspended else target.running_value
         body: dict[str, Any] = {
             "metadata": {
                 "resourceVersion": target.resource_version,
@@ -144,7 +144,7 @@ class ApiWriter:
                 continue  # it went by itself, or another one has its name already
 
     def _delete_all(self, namespace: str, delete_all: DeleteAll) -> None:
-        if not delete_all.selector or {OWNER_UID, POD_UID} & set(delete_all.selector):
+        if not delete_all.selector or NO_LABELS & set(delete_all.selector):
             raise ActionError("a collection of pods cannot be deleted without labels")
         selector = ",".join(f"{key}={value}" for key, value in delete_all.selector.items())
         _LOG.info("delete all pods of %s in %s", selector, namespace)

@@ -10,7 +10,7 @@ from typing import Any
 
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.incident import JobRef
-from kcover_ebpf.api.job_kinds import gang_of, is_armed
+from kcover_ebpf.api.job_kinds import POD_GROUP, gang_of, is_armed
 from kcover_ebpf.api.pods import Owner, owner_of
 from kcover_ebpf.errors import NotFound, Unreachable
 from kcover_ebpf.kube.client import ApiClient
@@ -18,6 +18,7 @@ from kcover_ebpf.kube.paths import segment
 from kcover_ebpf.recovery.restart.context import SUSPENDED_BY, GangPod, SuspendSwitch, TopOwner
 from kcover_ebpf.recovery.restart.methods import (
     KindMethod,
+    KindMethods,
     ReplaceMethod,
     at,
     group_of,
@@ -88,8 +89,14 @@ def _most_are_armed(pods: Sequence[GangPod]) -> bool:
 class Owners:
     """Walks up; asks the API server for each object between, once in a while."""
 
-    def __init__(self, client: ApiClient, clock: Callable[[], float] = time.monotonic) -> None:
-        self._session, self._clock = client, clock
+    def __init__(
+        self,
+        client: ApiClient,
+        clock: Callable[[], float] = time.monotonic,
+        kinds: Callable[[], KindMethods] = restarts,
+    ) -> None:
+        """`kinds`: the table of restarts as it is now."""
+        self._session, self._clock, self._kinds = client, clock, kinds
         self._links: dict[tuple[str, str], tuple[float, _OwnerLink | None]] = {}
         """By namespace and uid: any account may write the uid of a foreign object into an ownerReference. None: there
         was no such object, and a tenant may name as many as it likes."""
@@ -127,6 +134,8 @@ class Owners:
         found = self.of_ref(namespace, ref, pods, raw)
         if found is None or ref.kind == "Pod":
             return found
+        if shared := _shared_group(pods, branches):
+            return replace(found, top=replace(found.top, target=None, why=shared))
         elsewhere = {branch.owner for branch in branches if branch.complete and branch not in ours}
         strays = [pod.pod.uid for pod in pods if pod.pod.controller in {None, *elsewhere}]
         members = [pod for branch in ours for pod in branch.pods]
@@ -156,9 +165,9 @@ class Owners:
 
         `raw`: the object, where it was read just now.
         """
-        row = restarts().find(ref.api_version, ref.kind)
-        if row is None:
-            return FoundOwner(TopOwner(ref, None))
+        row = self._kinds().find(ref.api_version, ref.kind)
+        if row is None or row.refused:
+            return FoundOwner(TopOwner(ref, None, why=row.refused if row is not None else ""))
         if raw is None:
             try:
                 raw = self._read(ref.api_version, row.plural, namespace, ref.name)
@@ -172,10 +181,11 @@ class Owners:
             method=row,
             target=self._target(namespace, ref, row, raw),
             armed=is_armed(metadata.get("labels") or {}),
-            ended=_ended(raw),
+            ended=_ended(row, raw),
             costs_in_place=_costs(row, raw, pods),
             deletion_means=_deletion_means(raw) if row.method is ReplaceMethod.COMMAND else False,
             version=_version(raw),
+            pod_count=_pod_count(row, raw),
         )
         return FoundOwner(top, rfc3339.from_text(str(metadata["creationTimestamp"])))
 
@@ -188,7 +198,7 @@ class Owners:
         for _ in range(_MOST_STEPS):
             link, raw = self._link(namespace, owner)
             if link is None:
-                complete = restarts().find(owner.api_version, owner.kind) is None
+                complete = self._readable(owner) is None
                 break
             armed, named = armed or link.armed, named or owner.name in names
             if link.owner is None:
@@ -209,7 +219,7 @@ class Owners:
         kept = self._links.get(key)
         if kept is not None and self._clock() - kept[0] < OWNERS_KEPT_S:
             return kept[1], None
-        row = restarts().find(owner.api_version, owner.kind)
+        row = self._readable(owner)
         is_pod = (owner.api_version, owner.kind) == ("v1", "Pod")
         if row is None and not is_pod:
             return None, None
@@ -232,6 +242,11 @@ class Owners:
         self._keep(key, link)
         return link, raw
 
+    def _readable(self, owner: Owner) -> KindMethod | None:
+        """The row of an owner that may be asked for; None for any other."""
+        row = self._kinds().find(owner.api_version, owner.kind)
+        return row if row is not None and not row.refused else None
+
     def _keep(self, key: tuple[str, str], link: _OwnerLink | None) -> None:
         if len(self._links) > 10_000:
             self._links.clear()
@@ -246,7 +261,8 @@ class Owners:
         queue = restarts().queue
         if (metadata.get("labels") or {}).get(queue.label):
             return self._workload(namespace, ref)
-        return _hold(raw, ref.api_version, method.plural, method.suspend, suspended_value=True)
+        values = method.suspended_value, method.running_value
+        return _hold(raw, ref.api_version, method.plural, method.suspend, values)
 
     def _workload(self, namespace: str, ref: JobRef) -> SuspendSwitch | None:
         queue = restarts().queue
@@ -259,7 +275,7 @@ class Owners:
         if not items:
             return None
         return _hold(
-            items[0], self._queue_version, queue.plural, queue.active, suspended_value=False
+            items[0], self._queue_version, queue.plural, queue.active, (False, True)
         )
 
 
@@ -268,10 +284,11 @@ def _hold(
     api_version: str,
     plural: str,
     field: tuple[str, ...],
-    suspended_value: bool,
+    values: tuple[object, object],
 ) -> SuspendSwitch:
+    """`values`: of the field while the job is suspended, and otherwise."""
     metadata = raw["metadata"]
-    value = at(raw, field)
+    suspended_value, running_value = values
     return SuspendSwitch(
         api_version=api_version,
         plural=plural,
@@ -279,8 +296,9 @@ def _hold(
         field=field,
         suspended_value=suspended_value,
         resource_version=str(metadata["resourceVersion"]),
-        suspended=value is suspended_value,
+        suspended=_equal(at(raw, field), suspended_value),
         suspended_by=(metadata.get("annotations") or {}).get(SUSPENDED_BY),
+        running_value=running_value,
     )
 
 
@@ -291,7 +309,33 @@ def _path(api_version: str, plural: str, namespace: str, name: str) -> str:
     return f"{root}/namespaces/{segment(namespace)}/{plural}/{segment(name)}"
 
 
-def _ended(raw: Mapping[str, Any]) -> str | None:
+def _equal(value: object, wanted: object) -> bool:
+    # 1 is equal to True
+    return isinstance(value, bool) is isinstance(wanted, bool) and value == wanted
+
+
+def _shared_group(pods: Sequence[GangPod], branches: Sequence[_Branch]) -> str:
+    """Why the pods of one pod group have no object by which all of them could be restarted; empty where they have."""
+    if not pods or POD_GROUP not in gang_of(pods[0].pod).id.labels:
+        return ""
+    tops = sorted({f"{branch.ref.kind} {branch.ref.name}" for branch in branches if branch.complete})
+    if len(tops) < 2:
+        return ""
+    return f"the pods of its pod group belong to {', '.join(tops[:4])}, which nothing restarts together"
+
+
+def _pod_count(method: KindMethod, raw: Mapping[str, Any]) -> int | None:
+    counts = [at(raw, keys) for keys in method.pod_counts]
+    known = [count for count in counts if isinstance(count, int) and not isinstance(count, bool)]
+    return sum(known) if known else None
+
+
+def _ended(method: KindMethod, raw: Mapping[str, Any]) -> str | None:
+    if method.end is not None:
+        value = at(raw, method.end.path)
+        if any(_equal(value, failed) for failed in method.end.failed):
+            return "Failed"
+        return str(value) if any(_equal(value, good) for good in method.end.succeeded) else None
     for map_ in _maps(at(raw, path("status.conditions"))):
         if map_.get("status") == "True" and map_.get("type") in _ENDS:
             return str(map_["type"])

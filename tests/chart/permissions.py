@@ -17,7 +17,7 @@ def permissions(group: str, resources: str, verbs: str) -> set[Permission]:
 
 AGENT = (
     permissions("", "pods", "list watch")
-    | permissions("kcover.io", "faultpolicies incidents", "list watch")
+    | permissions("kcover.io", "faultpolicies incidents jobkinds", "list watch")
     | permissions("kcover.io", "faultreports", "create patch delete")
     | permissions("kcover.io", "nodehealths", "create patch")
 )
@@ -43,7 +43,8 @@ CONTROLLER = (
     permissions("", "pods", "get list watch deletecollection")
     | permissions("", "nodes", "list watch")
     | permissions("", "events", "list watch create patch")
-    | permissions("kcover.io", "faultpolicies faultreports", "list watch")
+    | permissions("kcover.io", "faultpolicies faultreports jobkinds", "list watch")
+    | permissions("kcover.io", "jobkinds/status", "patch")
     | permissions("kcover.io", "nodehealths", "list watch delete")
     | permissions("kcover.io", "incidents", "list watch create patch delete")
     | permissions("kcover.io", "incidents/status", "update")

@@ -211,6 +211,7 @@ def test_install_upgrade_uninstall_of_the_packed_chart_leave_the_crds_and_nothin
         "faultpolicies.kcover.io",
         "faultreports.kcover.io",
         "incidents.kcover.io",
+        "jobkinds.kcover.io",
         "nodehealths.kcover.io",
         "v1alpha1.kcover.io",  # the group that these make
     }

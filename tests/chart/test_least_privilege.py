@@ -68,6 +68,9 @@ NOT_USED: dict[str, dict[Permission, str]] = {
             "delete", "kcover.io", "nodehealths"
         ): "of a node that is gone (tests/unit/recovery/nodes/test_node_lift.py)",
         Permission(
+            "patch", "kcover.io", "jobkinds/status"
+        ): "where an operator describes a kind (tests/cluster/test_custom_kinds.py)",
+        Permission(
             "deletecollection", "", "pods"
         ): "gangs of more than 20 pods (bench/clusterbench)",
         Permission(

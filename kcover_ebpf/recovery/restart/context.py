@@ -24,12 +24,14 @@ class SuspendSwitch:
     plural: str
     name: str
     field: tuple[str, ...]
-    suspended_value: bool
+    suspended_value: object
     """The value of the field while the job is suspended."""
     resource_version: str
     suspended: bool = False
     suspended_by: str | None = None
     """The annotation; None if we did not do it."""
+    running_value: object = False
+    """The value of the field otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,10 @@ class TopOwner:
     """A policy of the object itself gives the deletion of a pod a meaning (Volcano)."""
     version: int = 0
     """Grows with each restart that its controller carries out by a Command (Volcano)."""
+    pod_count: int | None = None
+    """So many pods it is to have; None where it does not say."""
+    why: str = ""
+    """Why it cannot be restarted by replacing its pods, where that is not a matter of its kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +186,9 @@ Call = Suspension | Delete | DeleteAll | Command | Cordon
 
 def replace_method_of(top: TopOwner) -> ReplaceMethod | None:
     """How this very object is restarted; None if it is not."""
-    if top.method is None or (top.method.method is ReplaceMethod.SUSPEND and top.target is None):
+    if top.method is None or top.method.method is ReplaceMethod.NONE or top.why:
+        return None
+    if top.method.method is ReplaceMethod.SUSPEND and top.target is None:
         return None
     if top.target is not None:
         return ReplaceMethod.SUSPEND

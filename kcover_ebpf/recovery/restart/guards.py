@@ -235,6 +235,8 @@ def _no_method(context: RestartContext, why: str) -> str:
     top = context.world.top
     if top is not None and top.ref.kind == "Pod":
         return "bare pods have no controller that would recreate them"
+    if top is not None and top.why:
+        return f"{top.why}; in place: {why}"
     if top is not None and replace_method_of(top) is None:
         return f"{top.ref.kind} is not a kind that can be replaced as a whole; in place: {why}"
     return f"the policy allows no applicable restart method; in place: {why}"

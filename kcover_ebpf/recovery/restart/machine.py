@@ -259,8 +259,13 @@ def _first_step(
 ) -> tuple[Step, str, RestartDetail]:
     """The first step of a method, its line in the timeline, and what is remembered for it."""
     grace_s = max((pod.grace_s for pod in restart_input.pods), default=30.0)
-    detail = RestartDetail(pods=len(restart_input.live) or len(restart_input.pods), grace_s=grace_s)
-    replacing = replace_method_of(restart_input.top) if restart_input.top is not None else None
+    top = restart_input.top
+    count = len(restart_input.live) or len(restart_input.pods)
+    if method is RestartMethod.REPLACE and top is not None and top.pod_count is not None:
+        # also those that were never there, or are gone by now
+        count = max(count, top.pod_count)
+    detail = RestartDetail(pods=count, grace_s=grace_s)
+    replacing = replace_method_of(top) if top is not None else None
     if method is RestartMethod.IN_PLACE:
         counts = baseline(restart_input.live) or "0"
         detail = replace(detail, before_s=before_s(restart_input.live), restarts=counts)
@@ -268,8 +273,8 @@ def _first_step(
     if replacing is ReplaceMethod.SUSPEND:
         return Step.SUSPEND, f"replace: suspending the job ({reason})", detail
     detail = replace(detail, before_s=before_s(restart_input.live))
-    if replacing is ReplaceMethod.COMMAND and restart_input.top is not None:
-        detail = replace(detail, version=restart_input.top.version)
+    if replacing is ReplaceMethod.COMMAND and top is not None:
+        detail = replace(detail, version=top.version)
     return Step.DELETE, f"replace: deleting the pods ({reason})", detail
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from kcover_ebpf.api.fault_report import AckResult
 from kcover_ebpf.api.incident import Phase
+from kcover_ebpf.api.job_kinds import NO_LABELS
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.model.verdict import Cause
 from kcover_ebpf.recovery.restart.context import (
@@ -81,7 +82,8 @@ def terminate(context: RestartContext) -> Transition:
                 Step.ABANDON, f"the controller of the job does not delete pod {live[0].pod.name}"
             )
         )
-    if len(live) + len(marked) > LARGE_GANG_PODS and marked:
+    by_labels = not NO_LABELS & set(context.selector)
+    if len(live) + len(marked) > LARGE_GANG_PODS and marked and by_labels:
         return Transition(
             calls=(DeleteAll(context.selector, shares(live)),), wake_s=DELETION_CHECKED_S
         )
