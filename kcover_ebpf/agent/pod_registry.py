@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kcover_ebpf.api.fault_policy import Level, NamedPolicy, holding
 from kcover_ebpf.api import custom_kind
 from kcover_ebpf.api.custom_kind import MOST_KINDS
+from kcover_ebpf.api.fault_policy import Level, NamedPolicy, holding
 from kcover_ebpf.api.job_kind import JobKind
 from kcover_ebpf.api.job_kinds import ARMING_LABEL, Gang, gang_of, is_job_pod, with_kind
 from kcover_ebpf.api.job_rules import JobRule
@@ -119,9 +119,7 @@ class PodRegistry:
             self._kinds = dict(sorted(kinds.items())[:MOST_KINDS])
             if self._kinds == before:
                 return
-            marked = {
-                uid: with_kind(pod, self._kinds.values()) for uid, pod in self._pods.items()
-            }
+            marked = {uid: with_kind(pod, self._kinds.values()) for uid, pod in self._pods.items()}
             if marked != self._pods:
                 self._pods = marked
                 self._changed()

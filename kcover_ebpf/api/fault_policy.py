@@ -120,7 +120,11 @@ class FaultPolicy:
     action: Level = Level.SHUTDOWN
     dry_run: bool = False
     approval: Approval = Approval.AUTOMATIC
-    ways: tuple[RestartMethod, ...] = (RestartMethod.IN_PLACE, RestartMethod.REPLACE)
+    ways: tuple[RestartMethod, ...] = (
+        RestartMethod.IN_PLACE,
+        RestartMethod.HYBRID,
+        RestartMethod.REPLACE,
+    )
     restarts: RestartBudget = field(default_factory=RestartBudget)
     force_delete: bool = False
     node: NodeActions = field(default_factory=NodeActions)

@@ -53,6 +53,8 @@ class RestartMethod(Enum):
     """How a gang is restarted."""
 
     IN_PLACE = "InPlace"
+    HYBRID = "Hybrid"
+    """One pod moves, all others restart in place."""
     REPLACE = "Replace"
     NONE = "None"
 

@@ -25,6 +25,7 @@ from kcover_ebpf.recovery.restart.context import (
     Cordon,
     Delete,
     DeleteAll,
+    Evict,
     Suspension,
 )
 from kcover_ebpf.recovery.restart.methods import group_of
@@ -101,6 +102,8 @@ class ApiWriter:
                 self._suspend(namespace, call, mark)
             case Delete():
                 self._delete(namespace, call)
+            case Evict():
+                self._evict(namespace, call)
             case DeleteAll():
                 self._delete_all(namespace, call)
             case Command():
@@ -142,6 +145,23 @@ class ApiWriter:
                 )
             except (NotFound, Conflict):
                 continue  # it went by itself, or another one has its name already
+
+    def _evict(self, namespace: str, evict: Evict) -> None:
+        for name, uid in evict.pods:
+            _LOG.info("evict pod %s/%s (grace %d s)", namespace, name, evict.grace_s)
+            body = {
+                "apiVersion": "policy/v1",
+                "kind": "Eviction",
+                "metadata": {"name": name, "namespace": namespace},
+                "deleteOptions": {
+                    "gracePeriodSeconds": evict.grace_s,
+                    "preconditions": {"uid": uid},
+                },
+            }
+            try:
+                self.api.create(f"/api/v1/namespaces/{namespace}/pods/{name}/eviction", body)
+            except (NotFound, Conflict):
+                continue  # as of a deletion
 
     def _delete_all(self, namespace: str, delete_all: DeleteAll) -> None:
         if not delete_all.selector or NO_LABELS & set(delete_all.selector):

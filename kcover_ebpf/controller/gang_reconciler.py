@@ -161,7 +161,7 @@ class GangReconciler:
         policy = self._limits.bounds.of(named.policy if named is not None else FaultPolicy())
         if policy.action is Level.IGNORE and live_incident is None:
             return None
-        restart_input = self._contexts.world(gang_id, found, pods, policy)
+        restart_input = self._contexts.world(gang_id, found, pods, policy, live_incident)
         memo.remember(restart_input.gang_verdict, self.wall())
         if live_incident is None:
             live_incident = self._opened(gang_id, known, restart_input, named, memo)

@@ -62,9 +62,7 @@ class KcoverEvents:
             return
         try:
             where, name = (segment(str(about.get(key))) for key in ("namespace", "name"))
-            pod = self._mark(
-                pod_of(self._session.get(f"/api/v1/namespaces/{where}/pods/{name}"))
-            )
+            pod = self._mark(pod_of(self._session.get(f"/api/v1/namespaces/{where}/pods/{name}")))
         except (ApiError, ObjectError) as error:
             _LOG.info("cannot read the pod whose recovery an event requests: %s", error)
             return

@@ -109,7 +109,9 @@ class KindRegistry:
         kinds = sorted(self._kinds.values(), key=lambda kind: kind.name)
         # of two that describe one kind the first by name is used, also while it is refused
         rows = [row for kind in kinds for row in rows_of(kind, self._state(kind.name))]
-        self._table = restarts().with_kinds({(row.group, row.kind): row for row in rows[::-1]}.values())
+        self._table = restarts().with_kinds(
+            {(row.group, row.kind): row for row in rows[::-1]}.values()
+        )
         self._rows = tuple(kind.pods for kind in kinds if kind.pods.gang)
 
     def _state(self, name: str) -> KindState:

@@ -12,17 +12,33 @@ from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.incident import JobRef
 from kcover_ebpf.api.job_kinds import POD_GROUP, gang_of, is_armed
 from kcover_ebpf.api.pods import Owner, owner_of
+from kcover_ebpf.controller import service_addresses
 from kcover_ebpf.errors import NotFound, Unreachable
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.kube.paths import segment
-from kcover_ebpf.recovery.restart.context import SUSPENDED_BY, GangPod, SuspendSwitch, TopOwner
+from kcover_ebpf.recovery.restart.context import (
+    NOT_MOVED,
+    SUSPENDED_BY,
+    GangPod,
+    SuspendSwitch,
+    TopOwner,
+)
+from kcover_ebpf.recovery.restart.job_object import (
+    counts_restarts,
+    ended_of,
+    ignores_disruptions,
+    is_value,
+    pod_count_of,
+    reacts_to_deletions,
+    version_of,
+)
 from kcover_ebpf.recovery.restart.methods import (
     KindMethod,
     KindMethods,
+    MovesBy,
     ReplaceMethod,
     at,
     group_of,
-    path,
     restarts,
 )
 from kcover_ebpf.tunables.controller import KIND_SILENT_S, OWNER_SLOW_S, OWNERS_KEPT_S
@@ -30,7 +46,6 @@ from kcover_ebpf.tunables.controller import KIND_SILENT_S, OWNER_SLOW_S, OWNERS_
 _MOST_STEPS = 6
 _MOST_BRANCHES = 16
 """Controllers of one gang's pods that are asked for; a JobSet may have hundreds, all below the same top."""
-_ENDS = ("Complete", "Completed", "Succeeded", "Finished", "Failed", "Aborted", "Terminated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +63,8 @@ class FoundOwner:
 class _OwnerLink:
     armed: bool
     owner: Owner | None
+    ignores_disruptions: bool = False
+    """It is a batch Job that makes an evicted pod again, and counts nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +82,8 @@ class _Branch:
     """Something on the way has the name that the pods' labels say: there is only one such object."""
     complete: bool
     """False where an owner on the way is gone: the pods may belong to anything."""
+    ignores_disruptions: bool = False
+    """The controller of the pods does."""
 
 
 def _weight(pods: Sequence[GangPod]) -> tuple[int, float]:
@@ -116,6 +135,10 @@ class Owners:
                 self._silent_until_s[kind] = self._clock() + KIND_SILENT_S
             raise
 
+    def published(self, namespace: str) -> Mapping[str, frozenset[str]]:
+        """By Service the pods (uids) whose addresses it publishes."""
+        return service_addresses.published(self._session, namespace)
+
     def of_pods(
         self, namespace: str, pods: Sequence[GangPod], job: JobRef | None = None
     ) -> FoundOwner | None:
@@ -140,7 +163,9 @@ class Owners:
         strays = [pod.pod.uid for pod in pods if pod.pod.controller in {None, *elsewhere}]
         members = [pod for branch in ours for pod in branch.pods]
         armed = found.top.armed or any(branch.armed for branch in ours) or _most_are_armed(members)
-        return replace(found, top=replace(found.top, armed=armed), strays=frozenset(strays))
+        moves, moves_not = _moves(found.top, members, ours)
+        top = replace(found.top, armed=armed, moves=moves, moves_not=moves_not)
+        return replace(found, top=top, strays=frozenset(strays))
 
     def _branches(self, namespace: str, pods: Sequence[GangPod]) -> list[_Branch]:
         """Pods by their controllers, the largest and oldest first; without pods that have none."""
@@ -181,11 +206,13 @@ class Owners:
             method=row,
             target=self._target(namespace, ref, row, raw),
             armed=is_armed(metadata.get("labels") or {}),
-            ended=_ended(row, raw),
-            costs_in_place=_costs(row, raw, pods),
-            deletion_means=_deletion_means(raw) if row.method is ReplaceMethod.COMMAND else False,
-            version=_version(raw),
-            pod_count=_pod_count(row, raw),
+            ended=ended_of(row, raw),
+            costs_in_place=counts_restarts(row, raw, pods),
+            deletion_means=reacts_to_deletions(raw)
+            if row.method is ReplaceMethod.COMMAND
+            else False,
+            version=version_of(raw),
+            pod_count=pod_count_of(row, raw),
         )
         return FoundOwner(top, rfc3339.from_text(str(metadata["creationTimestamp"])))
 
@@ -193,7 +220,7 @@ class Owners:
         self, namespace: str, first_owner: Owner, pods: list[GangPod], names: set[str]
     ) -> _Branch:
         """From one controller to the top; `names`: what the labels of the pods say."""
-        owner, armed, named, complete = first_owner, False, False, False
+        owner, armed, named, complete, ignores = first_owner, False, False, False, False
         raw: Mapping[str, Any] | None = None
         for _ in range(_MOST_STEPS):
             link, raw = self._link(namespace, owner)
@@ -201,12 +228,13 @@ class Owners:
                 complete = self._readable(owner) is None
                 break
             armed, named = armed or link.armed, named or owner.name in names
+            ignores = ignores or (owner is first_owner and link.ignores_disruptions)
             if link.owner is None:
                 complete = True
                 break
             owner = link.owner
         ref = JobRef(owner.kind, owner.name, owner.uid, owner.api_version)
-        return _Branch(first_owner, tuple(pods), ref, raw, armed, named, complete)
+        return _Branch(first_owner, tuple(pods), ref, raw, armed, named, complete, ignores)
 
     def _link(
         self, namespace: str, owner: Owner
@@ -237,7 +265,9 @@ class Owners:
         ]
         armed = is_armed(metadata.get("labels") or {})
         link = _OwnerLink(
-            armed, next((other_owner for other_owner in above if other_owner.controller), None)
+            armed,
+            next((other_owner for other_owner in above if other_owner.controller), None),
+            ignores_disruptions(raw),
         )
         self._keep(key, link)
         return link, raw
@@ -274,9 +304,7 @@ class Owners:
         items = found.get("items") or ()
         if not items:
             return None
-        return _hold(
-            items[0], self._queue_version, queue.plural, queue.active, (False, True)
-        )
+        return _hold(items[0], self._queue_version, queue.plural, queue.active, (False, True))
 
 
 def _hold(
@@ -296,7 +324,7 @@ def _hold(
         field=field,
         suspended_value=suspended_value,
         resource_version=str(metadata["resourceVersion"]),
-        suspended=_equal(at(raw, field), suspended_value),
+        suspended=is_value(at(raw, field), suspended_value),
         suspended_by=(metadata.get("annotations") or {}).get(SUSPENDED_BY),
         running_value=running_value,
     )
@@ -309,61 +337,28 @@ def _path(api_version: str, plural: str, namespace: str, name: str) -> str:
     return f"{root}/namespaces/{segment(namespace)}/{plural}/{segment(name)}"
 
 
-def _equal(value: object, wanted: object) -> bool:
-    # 1 is equal to True
-    return isinstance(value, bool) is isinstance(wanted, bool) and value == wanted
-
-
 def _shared_group(pods: Sequence[GangPod], branches: Sequence[_Branch]) -> str:
     """Why the pods of one pod group have no object by which all of them could be restarted; empty where they have."""
     if not pods or POD_GROUP not in gang_of(pods[0].pod).id.labels:
         return ""
-    tops = sorted({f"{branch.ref.kind} {branch.ref.name}" for branch in branches if branch.complete})
+    tops = sorted(
+        {f"{branch.ref.kind} {branch.ref.name}" for branch in branches if branch.complete}
+    )
     if len(tops) < 2:
         return ""
     return f"the pods of its pod group belong to {', '.join(tops[:4])}, which nothing restarts together"
 
 
-def _pod_count(method: KindMethod, raw: Mapping[str, Any]) -> int | None:
-    counts = [at(raw, keys) for keys in method.pod_counts]
-    known = [count for count in counts if isinstance(count, int) and not isinstance(count, bool)]
-    return sum(known) if known else None
-
-
-def _ended(method: KindMethod, raw: Mapping[str, Any]) -> str | None:
-    if method.end is not None:
-        value = at(raw, method.end.path)
-        if any(_equal(value, failed) for failed in method.end.failed):
-            return "Failed"
-        return str(value) if any(_equal(value, good) for good in method.end.succeeded) else None
-    for map_ in _maps(at(raw, path("status.conditions"))):
-        if map_.get("status") == "True" and map_.get("type") in _ENDS:
-            return str(map_["type"])
-    phases = (at(raw, path("status.state.phase")), at(raw, path("status.jobDeploymentStatus")))
-    return next((phase for phase in phases if isinstance(phase, str) and phase in _ENDS), None)
-
-
-def _costs(method: KindMethod, raw: Mapping[str, Any], pods: Sequence[GangPod]) -> bool:
-    counted = any(pod.restart_policy != "Never" for pod in pods)
-    return counted and bool(method.in_place_costs) and at(raw, method.in_place_costs) is not None
-
-
-def _deletion_means(raw: Mapping[str, Any]) -> bool:
-    rules = _maps(at(raw, path("spec.policies")))
-    for task in _maps(at(raw, path("spec.tasks"))):
-        rules += _maps(task.get("policies"))
-    events = [rule.get("event") for rule in rules]
-    for rule in rules:
-        several = rule.get("events")
-        events += several if isinstance(several, list) else []
-    return any(event in ("PodEvicted", "*", "AnyEvent") for event in events)
-
-
-def _version(raw: Mapping[str, Any]) -> int:
-    counts = (at(raw, path("status.version")), at(raw, path("status.retryCount")))
-    return sum(count for count in counts if isinstance(count, int))
-
-
-def _maps(raw: object) -> list[Mapping[str, Any]]:
-    """The objects of a list, whatever else a job's author put into it."""
-    return [entry for entry in raw if isinstance(entry, Mapping)] if isinstance(raw, list) else []
+def _moves(
+    top: TopOwner, pods: Sequence[GangPod], branches: Sequence[_Branch]
+) -> tuple[MovesBy, str]:
+    """How one pod of a job is moved, and why none is."""
+    moves = top.method.moves if top.method is not None and not top.why else MovesBy.NONE
+    if moves is MovesBy.EVICT and not all(branch.ignores_disruptions for branch in branches):
+        why = "its Jobs count an evicted pod: give them a podFailurePolicy that ignores DisruptionTarget"
+        return MovesBy.NONE, why
+    if moves is MovesBy.DELETE_RESTARTABLE and any(pod.restart_policy == "Never" for pod in pods):
+        return MovesBy.NONE, "a deleted pod with restartPolicy Never fails the job"
+    if moves is MovesBy.DELETE and top.deletion_means:
+        return MovesBy.NONE, "a policy of the job reacts to deletions of pods"
+    return moves, NOT_MOVED if moves is MovesBy.NONE else ""

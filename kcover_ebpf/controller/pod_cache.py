@@ -200,9 +200,7 @@ class PodCache:
             informer.pods.forget(gang_id)
 
     def _watch(self, gang_id: GangId) -> _Informer:
-        labels = {
-            name: value for name, value in gang_id.selector if name not in NO_LABELS
-        }
+        labels = {name: value for name, value in gang_id.selector if name not in NO_LABELS}
         selector = ",".join(f"{name}={value}" for name, value in labels.items())
         path = f"/api/v1/namespaces/{gang_id.namespace}/pods"
         informer = _Informer(

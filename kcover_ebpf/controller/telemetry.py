@@ -74,7 +74,7 @@ class ControllerTelemetry:
         )
         text = "Time from the verdict until all ranks make progress again."
         self._recovery = self._histogram("kcover_recovery_seconds", text, "way")
-        for method in (RestartMethod.IN_PLACE, RestartMethod.REPLACE):
+        for method in (RestartMethod.IN_PLACE, RestartMethod.HYBRID, RestartMethod.REPLACE):
             self._recovery.labels(method.value)
         text = f"Training time lost in incidents, in seconds, by phase: {', '.join(_LOST)}."
         self._lost = Counter("kcover_time_lost_seconds", text, ["phase"], registry=self.registry)

@@ -71,6 +71,13 @@ LONGEST_STOP_S = 7.0
 """Agents let go of what they stopped after 10 s; the order to kill must reach them before."""
 RESUME_S = 3.0
 """Agents must have resumed the ranks that they stopped by then; afterwards the pods are replaced."""
+MOST_MOVED = 16
+"""Pods of one gang that move while the others stay: their uids must fit into the detail of an action. Chosen."""
+STOP_RENEWED_S = 4.0
+"""An order to stop is given anew so long before it expires, while pods move: agents let go of ranks at its end."""
+MOVED_S = 40.0
+"""The others are kept stopped for so long at most until the pods that move have new addresses: a batch Job waits 10 s
+before it makes a pod again, and its kubelet 2 s."""
 KUBELET_RESTART_S = 30.0
 """A kubelet restarts a pod in place within two seconds; one on an overloaded host was seen to take fifteen."""
 RESTARTED_BY_ITSELF_S = 5.0

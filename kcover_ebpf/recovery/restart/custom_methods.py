@@ -10,6 +10,7 @@ from kcover_ebpf.api.custom_kind import CustomKind, KindRestart
 from kcover_ebpf.recovery.restart.methods import (
     EndField,
     KindMethod,
+    MovesBy,
     ReplaceMethod,
     pointer,
     restarts,
@@ -106,6 +107,7 @@ def rows_of(kind: CustomKind, state: KindState) -> tuple[KindMethod, ...]:
         counters=tuple(map(pointer, kind.counters)),
         suspended_value=kind.suspend.suspended if kind.suspend is not None else True,
         running_value=kind.suspend.running if kind.suspend is not None else False,
+        moves=MovesBy.DELETE if kind.replaces_pods else MovesBy.NONE,
         pod_counts=tuple(map(pointer, kind.pod_count)),
         end=EndField(pointer(kind.ended.path), kind.ended.succeeded, kind.ended.failed)
         if kind.ended is not None

@@ -25,6 +25,7 @@ from kcover_ebpf.recovery.restart.machine import (
     final_stop,
     preflight_of,
     start,
+    why_not_hybrid,
     why_not_in_place,
 )
 from kcover_ebpf.recovery.restart.steps import RestartDetail, Step
@@ -281,6 +282,8 @@ def method_of(context: RestartContext) -> tuple[RestartMethod, str]:
     why = why_not_in_place(context.world, context.policy)
     if why is None:
         return RestartMethod.IN_PLACE, ""
+    if why_not_hybrid(context.world, context.policy) is None:
+        return RestartMethod.HYBRID, why
     if RestartMethod.REPLACE in context.policy.ways and can_replace(context):
         return RestartMethod.REPLACE, why
     return RestartMethod.NONE, why
@@ -304,8 +307,10 @@ def _act(
         if RestartMethod.REPLACE in context.policy.ways and can_replace(context):
             # a pause needs a job that does not run: the kubelets would restart it at once
             return start(context, RestartMethod.REPLACE, f"{reason} again")
-    waiting = preflight_of(context.world)
-    return start(context, method, reason, (waiting.node or "") if waiting is not None else "")
+    culprit = preflight_of(context.world)
+    if method is RestartMethod.HYBRID:
+        culprit = gang_verdict.culprit
+    return start(context, method, reason, (culprit.node or "") if culprit is not None else "")
 
 
 def can_replace(context: RestartContext) -> bool:

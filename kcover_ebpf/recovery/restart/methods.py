@@ -21,6 +21,18 @@ class ReplaceMethod(Enum):
     """Nothing does: it is an owner between pods and job, or can only be restarted in place."""
 
 
+class MovesBy(Enum):
+    """How one pod of a job is moved, which its controller then makes again with the same rank, and counts nothing."""
+
+    NONE = "none"
+    """Not at all: the controller restarts all pods, counts it, or fails the job."""
+    DELETE = "delete"
+    DELETE_RESTARTABLE = "delete-restartable"
+    """By deletion, where the restart policy of the pods is not Never, for which a deleted pod is a failed one."""
+    EVICT = "evict"
+    """By eviction, where the batch Jobs that own the pods ignore disruptions (spec.podFailurePolicy)."""
+
+
 @dataclass(frozen=True, slots=True)
 class EndField:
     """Where an object says that it is over, for kinds without a condition that does."""
@@ -50,6 +62,7 @@ class KindMethod:
     """Of the field at `suspend` while it is suspended,"""
     running_value: object = False
     """and otherwise."""
+    moves: MovesBy = MovesBy.NONE
     pod_counts: tuple[tuple[str, ...], ...] = ()
     """Paths of whole numbers that add up to its pods; empty: those that are there are all."""
     end: EndField | None = None
@@ -114,7 +127,16 @@ def parse(text: str) -> KindMethods:
 
 
 def _kind(row: Mapping[str, object]) -> KindMethod:
-    known_keys = {"kind", "group", "plural", "method", "suspend", "leader", "in_place_costs"}
+    known_keys = {
+        "kind",
+        "group",
+        "plural",
+        "method",
+        "suspend",
+        "leader",
+        "in_place_costs",
+        "moves",
+    }
     if unknown := set(row) - known_keys - {"counters", "measured"}:
         raise ValueError(f"kinds: unknown key {min(unknown)!r}")
     method = ReplaceMethod(row["method"])
@@ -131,6 +153,7 @@ def _kind(row: Mapping[str, object]) -> KindMethod:
         leader=(leader[0], leader[2]) if leader else None,
         in_place_costs=path(str(row.get("in_place_costs", ""))),
         counters=tuple(path(str(counter)) for counter in counters),
+        moves=MovesBy(row.get("moves", "none")),
     )
     if (method is ReplaceMethod.SUSPEND) != bool(found_method.suspend) or (
         method is ReplaceMethod.LEADER

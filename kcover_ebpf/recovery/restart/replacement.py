@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kcover_ebpf.api.fault_report import AckResult
-from kcover_ebpf.api.incident import Phase
+from kcover_ebpf.api.incident import Phase, RestartMethod
 from kcover_ebpf.api.job_kinds import NO_LABELS
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.model.verdict import Cause
@@ -65,7 +65,7 @@ def suspend(context: RestartContext) -> Transition:
         who = top.target.suspended_by or "another client"
         return Transition(fail(context, f"the job was suspended by {who}; it is left unchanged"))
     return Transition(
-        calls=(Suspension(top.target, suspended=True), *_cordon(context)), wake_s=CALL_CHECKED_S
+        calls=(Suspension(top.target, suspended=True), *cordon(context)), wake_s=CALL_CHECKED_S
     )
 
 
@@ -115,7 +115,7 @@ def delete(context: RestartContext) -> Transition:
     method = replace_method_of(top)
     if method is ReplaceMethod.COMMAND and top.version <= context.detail.version:
         return Transition(
-            calls=(Command(_command_name(context), top.ref), *_cordon(context)),
+            calls=(Command(_command_name(context), top.ref), *cordon(context)),
             wake_s=DELETION_CHECKED_S,
         )
     if method is ReplaceMethod.COMMAND and context.elapsed_s < JOB_CONTROLLER_ACTS_S:
@@ -125,11 +125,11 @@ def delete(context: RestartContext) -> Transition:
         leaders = [pod for pod in old if pod.pod.labels.get(key) == value]
         if leaders:
             return Transition(
-                calls=(_delete(leaders, foreground=True), *_cordon(context)), wake_s=CALL_CHECKED_S
+                calls=(_delete(leaders, foreground=True), *cordon(context)), wake_s=CALL_CHECKED_S
             )
         if context.elapsed_s < JOB_CONTROLLER_ACTS_S:
             return Transition(wake_s=JOB_CONTROLLER_ACTS_S - context.elapsed_s)
-    return Transition(calls=(_delete(old), *_cordon(context)), wake_s=CALL_CHECKED_S)
+    return Transition(calls=(_delete(old), *cordon(context)), wake_s=CALL_CHECKED_S)
 
 
 def _delete(pods: list[GangPod], foreground: bool = False) -> Delete:
@@ -279,7 +279,7 @@ def back(context: RestartContext) -> Transition:
         return Transition(
             context.go(
                 Step.PROGRESS,
-                "replace: all pods are running again",
+                "all pods are running again",
                 Phase.RECOVERING,
                 detail,
             )
@@ -346,10 +346,13 @@ def _let_go(context: RestartContext) -> bool:
     return target is not None and not target.suspended
 
 
-def _cordon(context: RestartContext) -> tuple[Cordon, ...]:
+def cordon(context: RestartContext) -> tuple[Cordon, ...]:
+    """The node that new pods are to avoid."""
     node = context.detail.elsewhere
     if not node:
         return ()
     if context.status.cause is Cause.PREFLIGHT:
         return (Cordon((node,), "a job was not started there: the node failed its preflight"),)
+    if context.action.way is RestartMethod.HYBRID:
+        return (Cordon((node,), f"a pod of a job moved away from it: {context.action.reason}"),)
     return (Cordon((node,), "two restarts of a job made no progress with this node"),)

@@ -72,12 +72,15 @@ class Bed:
 
     def top(self, *owners: Owner) -> Any:
         asks = Owners(self.server, lambda: 0.0, lambda: self.registry.table)  # type: ignore[arg-type]
-        pods = [
-            GangPod(Pod("ml", owner.name, f"u-{owner.name}", "n", "Running", 1.0, None, {TRAINING: "run"}, {}, (owner,), ()))
-            for owner in owners
-        ]  # fmt: skip
+        pods = [_pod(owner) for owner in owners]
         found = asks.of_pods("ml", pods)
         return found.top if found is not None else None
+
+
+def _pod(owner: Owner) -> GangPod:
+    labels = {TRAINING: "run"}
+    name, uid = owner.name, f"u-{owner.name}"
+    return GangPod(Pod("ml", name, uid, "n", "Running", 1.0, None, labels, {}, (owner,), ()))
 
 
 def owner(kind: str, name: str) -> Owner:
@@ -182,7 +185,9 @@ def test_kind_registry__what_cannot_be_read_or_is_known_already_is_not_used() ->
     bed = Bed()
     known = job_kind("known", group="batch", kind="Job", plural="jobs", suspend={"path": "/spec/x"})
     bed.hears(job_kind("wrong", kind=""), known, job_kind("b"), job_kind("c", podLabels=["other"]))
-    states = dict(zip([path.split("/")[-2] for path, _ in bed.server.patches], bed.said, strict=True))
+    states = dict(
+        zip([path.split("/")[-2] for path, _ in bed.server.patches], bed.said, strict=True)
+    )
     assert states == {
         "wrong": ("False", "Invalid"),
         "known": ("False", "BuiltIn"),
