@@ -7,11 +7,12 @@ holds the resourceVersion of the object, and what is created has a fixed name.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from kcover_ebpf.api import incident, rfc3339
+from kcover_ebpf.api.fault_policy import AvoidMode
 from kcover_ebpf.api.fault_report import API_VERSION
 from kcover_ebpf.api.incident import Incident, Status
 from kcover_ebpf.api.job_kinds import NO_LABELS
@@ -79,6 +80,29 @@ class ApiWriter:
         finalizers = [*others, incident.FINALIZER] if wanted else others
         metadata = {"resourceVersion": known_incident.resource_version, "uid": known_incident.uid}
         body = {"metadata": {**metadata, "finalizers": finalizers}}
+        try:
+            return self.api.merge_patch(
+                f"{_incidents(known_incident.namespace)}/{known_incident.name}", body
+            )
+        except NotFound:
+            return None
+
+    def avoid(
+        self, known_incident: Incident, nodes: Sequence[str], mode: AvoidMode, until_s: float
+    ) -> dict[str, Any] | None:
+        """Have new pods of the job avoid these nodes, or none; None if it is gone. `Conflict` as for `status`."""
+        names = ",".join(nodes) or None
+        body = {
+            "metadata": {
+                "resourceVersion": known_incident.resource_version,
+                "uid": known_incident.uid,
+                "labels": {incident.AVOID: mode.value if nodes else None},
+                "annotations": {
+                    incident.AVOID_NODES: names,
+                    incident.AVOID_UNTIL: rfc3339.to_text(until_s) if nodes else None,
+                },
+            }
+        }
         try:
             return self.api.merge_patch(
                 f"{_incidents(known_incident.namespace)}/{known_incident.name}", body

@@ -275,6 +275,18 @@ def preflight_of(restart_input: RestartInput) -> Culprit | None:
     )
 
 
+def avoided_node(context: RestartContext) -> str | None:
+    """The node that new pods of the job are to avoid; None where nothing speaks against one."""
+    elsewhere = context.detail.elsewhere if context.status.action is not None else ""
+    if elsewhere:
+        return elsewhere
+    culprit = context.status.culprit
+    of_node = context.status.cause in _CAUSES_OF_NODES
+    if culprit is not None and culprit.node and (of_node or culprit.device is not None):
+        return culprit.node
+    return None
+
+
 def start(
     context: RestartContext, method: RestartMethod, reason: str, elsewhere: str = ""
 ) -> Status:
