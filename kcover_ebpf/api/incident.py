@@ -156,6 +156,32 @@ class CrashRecord:
     """Seconds from its first line in the log."""
 
 
+class StuckState(Enum):
+    """What is known of a pod that was deleted and does not go."""
+
+    UNKNOWN = "Unknown"
+    """Whether its processes run: its kubelet does not answer."""
+    UNKILLABLE = "Unkillable"
+    """Its kubelet answers and cannot end it."""
+    PROVEN = "Proven"
+    """That none of its processes computes any more."""
+    KEPT = "Kept"
+    """Its containers have ended, and a finalizer keeps its object."""
+
+
+@dataclass(frozen=True, slots=True)
+class StuckPod:
+    """A pod that was deleted and does not go."""
+
+    pod: str
+    node: str
+    state: StuckState
+    known: tuple[str, ...] = ()
+    """What that rests on, as sentences."""
+    next: str = ""
+    """What comes next, or what a person can do."""
+
+
 @dataclass(frozen=True, slots=True)
 class Status:
     """What the controller says about an incident."""
@@ -186,6 +212,8 @@ class Status:
     """Crashes whose traceback is known, the newest last."""
     lost: Lost | None = None
     bundles: tuple[str, ...] = ()
+    stuck: tuple[StuckPod, ...] = ()
+    """Old pods that do not go, while or after they are waited for."""
     closed_s: float | None = field(default=None, metadata=wire("closedAt", time=True))
     """When a reported fault without action was observed to be resolved; None while it may last."""
 

@@ -44,7 +44,7 @@ class NodeAvoidance:
             self._write(known_incident, (), AvoidMode.OFF, 0.0)
 
     def _is_cleared(self, node: str, known_incident: Incident) -> bool:
-        """True once so many inspections in a row as uncordon a node have been clean, the first of them after the restart."""
+        """True once so many inspections in a row as uncordon a node were clean, all of them after the restart."""
         received = self._store.healths.get(node)
         status = known_incident.status
         if received is None or received.is_stale(self._store.wall()) or status is None:

@@ -31,6 +31,7 @@ from kcover_ebpf.recovery.restart.job_object import (
     pod_count_of,
     reacts_to_deletions,
     version_of,
+    waits_for_ends,
 )
 from kcover_ebpf.recovery.restart.methods import (
     KindMethod,
@@ -65,6 +66,8 @@ class _OwnerLink:
     owner: Owner | None
     ignores_disruptions: bool = False
     """It is a batch Job that makes an evicted pod again, and counts nothing."""
+    waits_for_ends: bool = False
+    """It is a batch Job that makes a pod only once the old one has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +85,8 @@ class _Branch:
     """Something on the way has the name that the pods' labels say: there is only one such object."""
     complete: bool
     """False where an owner on the way is gone: the pods may belong to anything."""
-    ignores_disruptions: bool = False
-    """The controller of the pods does."""
+    first: _OwnerLink | None = None
+    """What controls the pods; None where it is not known."""
 
 
 def _weight(pods: Sequence[GangPod]) -> tuple[int, float]:
@@ -165,6 +168,8 @@ class Owners:
         armed = found.top.armed or any(branch.armed for branch in ours) or _most_are_armed(members)
         moves, moves_not = _moves(found.top, members, ours)
         top = replace(found.top, armed=armed, moves=moves, moves_not=moves_not)
+        if any(branch.first is None or branch.first.waits_for_ends for branch in ours):
+            top = replace(top, renames=False)
         return replace(found, top=top, strays=frozenset(strays))
 
     def _branches(self, namespace: str, pods: Sequence[GangPod]) -> list[_Branch]:
@@ -213,6 +218,7 @@ class Owners:
             else False,
             version=version_of(raw),
             pod_count=pod_count_of(row, raw),
+            renames=row.renames,
         )
         return FoundOwner(top, rfc3339.from_text(str(metadata["creationTimestamp"])))
 
@@ -220,7 +226,8 @@ class Owners:
         self, namespace: str, first_owner: Owner, pods: list[GangPod], names: set[str]
     ) -> _Branch:
         """From one controller to the top; `names`: what the labels of the pods say."""
-        owner, armed, named, complete, ignores = first_owner, False, False, False, False
+        owner, armed, named, complete = first_owner, False, False, False
+        first: _OwnerLink | None = None
         raw: Mapping[str, Any] | None = None
         for _ in range(_MOST_STEPS):
             link, raw = self._link(namespace, owner)
@@ -228,13 +235,13 @@ class Owners:
                 complete = self._readable(owner) is None
                 break
             armed, named = armed or link.armed, named or owner.name in names
-            ignores = ignores or (owner is first_owner and link.ignores_disruptions)
+            first = first or link
             if link.owner is None:
                 complete = True
                 break
             owner = link.owner
         ref = JobRef(owner.kind, owner.name, owner.uid, owner.api_version)
-        return _Branch(first_owner, tuple(pods), ref, raw, armed, named, complete, ignores)
+        return _Branch(first_owner, tuple(pods), ref, raw, armed, named, complete, first)
 
     def _link(
         self, namespace: str, owner: Owner
@@ -268,6 +275,7 @@ class Owners:
             armed,
             next((other_owner for other_owner in above if other_owner.controller), None),
             ignores_disruptions(raw),
+            waits_for_ends(raw),
         )
         self._keep(key, link)
         return link, raw
@@ -354,7 +362,9 @@ def _moves(
 ) -> tuple[MovesBy, str]:
     """How one pod of a job is moved, and why none is."""
     moves = top.method.moves if top.method is not None and not top.why else MovesBy.NONE
-    if moves is MovesBy.EVICT and not all(branch.ignores_disruptions for branch in branches):
+    if moves is MovesBy.EVICT and not all(
+        branch.first is not None and branch.first.ignores_disruptions for branch in branches
+    ):
         why = "its Jobs count an evicted pod: give them a podFailurePolicy that ignores DisruptionTarget"
         return MovesBy.NONE, why
     if moves is MovesBy.DELETE_RESTARTABLE and any(pod.restart_policy == "Never" for pod in pods):

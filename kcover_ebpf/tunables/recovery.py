@@ -94,6 +94,9 @@ ORDER_RENEWED_BEFORE_S = 10.0
 """An order to kill is given anew so long before it expires, while processes are left."""
 GRACE_MARGIN_S = 15.0
 """Added to the grace period: measured, enough for everything but a process that cannot be killed."""
+PROVEN_S = 10.0
+"""A pod whose processes were killed goes within 3 s (measured); one that is there after so long is in state D, and
+no reason to wait for where new pods do not need its name. Chosen."""
 JOB_CONTROLLER_ACTS_S = 10.0
 """A controller that recreates pods when its leader, or a command, asks for it does so within this time."""
 SLOW_RESCHEDULE_S = 600.0

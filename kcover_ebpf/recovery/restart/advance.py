@@ -39,7 +39,7 @@ HANDLERS: Mapping[Step, Callable[[RestartContext], Transition]] = {
     Step.TERMINATE: replacement.terminate,
     Step.DELETE: replacement.delete,
     Step.GONE: replacement.gone,
-    Step.STUCK: replacement.stuck,
+    Step.STUCK: replacement.wait_for_stuck,
     Step.PAUSE: replacement.pause,
     Step.RELEASE: replacement.release,
     Step.RETURN: replacement.back,

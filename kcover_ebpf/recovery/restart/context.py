@@ -54,6 +54,8 @@ class TopOwner:
     """A policy of the object itself gives the deletion of a pod a meaning (Volcano)."""
     version: int = 0
     """Grows with each restart that its controller carries out by a Command (Volcano)."""
+    renames: bool = False
+    """Its new pods have other names and do not wait for old ones, so that one that stays blocks none."""
     moves: MovesBy = MovesBy.NONE
     """How one of its pods is moved while the others stay,"""
     moves_not: str = NOT_MOVED

@@ -52,6 +52,11 @@ def ignores_disruptions(raw: Mapping[str, Any]) -> bool:
     return False
 
 
+def waits_for_ends(raw: Mapping[str, Any]) -> bool:
+    """True if a batch Job makes a pod only once the one that it replaces has ended (KEP-3939)."""
+    return at(raw, path("spec.podReplacementPolicy")) == "Failed"
+
+
 def version_of(raw: Mapping[str, Any]) -> int:
     """A number that grows with each restart by a Command of Volcano."""
     counts = (at(raw, path("status.version")), at(raw, path("status.retryCount")))

@@ -62,6 +62,8 @@ class KindMethod:
     """Of the field at `suspend` while it is suspended,"""
     running_value: object = False
     """and otherwise."""
+    renames: bool = False
+    """Its new pods have other names than those before."""
     moves: MovesBy = MovesBy.NONE
     pod_counts: tuple[tuple[str, ...], ...] = ()
     """Paths of whole numbers that add up to its pods; empty: those that are there are all."""
@@ -136,6 +138,7 @@ def _kind(row: Mapping[str, object]) -> KindMethod:
         "leader",
         "in_place_costs",
         "moves",
+        "renames",
     }
     if unknown := set(row) - known_keys - {"counters", "measured"}:
         raise ValueError(f"kinds: unknown key {min(unknown)!r}")
@@ -153,6 +156,7 @@ def _kind(row: Mapping[str, object]) -> KindMethod:
         leader=(leader[0], leader[2]) if leader else None,
         in_place_costs=path(str(row.get("in_place_costs", ""))),
         counters=tuple(path(str(counter)) for counter in counters),
+        renames=row.get("renames") is True,
         moves=MovesBy(row.get("moves", "none")),
     )
     if (method is ReplaceMethod.SUSPEND) != bool(found_method.suspend) or (

@@ -95,7 +95,11 @@ TRANSITIONS: Mapping[Step | None, Mapping[Step, str]] = {
         Step.TERMINATE: "the job's controller created a pod late",
         Step.STUCK: "a pod is left after its grace period",
     },
-    Step.STUCK: _NEW_PODS,
+    Step.STUCK: {
+        Step.RETURN: "the old pods are gone or proven to compute no more, and the kind creates new ones by itself",
+        Step.PAUSE: "the same, and the policy wants a pause",
+        Step.RELEASE: "the old pods are gone, or proven to compute no more",
+    },
     Step.PAUSE: {Step.RELEASE: "the pause is over"},
     Step.RELEASE: {
         Step.RETURN: "the job is resumed",
