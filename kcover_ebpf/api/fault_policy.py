@@ -146,6 +146,8 @@ class FaultPolicy:
     restarts: RestartBudget = field(default_factory=RestartBudget)
     force_delete: bool = False
     avoid: Avoidance = field(default_factory=Avoidance)
+    framework_first_seconds: int = 60
+    """A crash is left so long to a launcher that starts failed ranks again."""
     node: NodeActions = field(default_factory=NodeActions)
     thresholds: Mapping[str, str] = field(default_factory=dict)
     job_rules: tuple[JobRule, ...] = ()

@@ -29,7 +29,7 @@ def left(context: RestartContext) -> list[GangPod]:
 
 
 def may_stay(context: RestartContext, pods: Sequence[GangPod]) -> bool:
-    """True if the job can continue although these pods are there: they are harmless, and no new one needs their names."""
+    """True if the job can continue beside these pods: they are harmless, and no new one needs their names."""
     return _frees_names(context) and all(_is_harmless(context, pod) for pod in pods)
 
 

@@ -16,6 +16,7 @@ from kcover_ebpf.recovery.restart.methods import MovesBy
 from tests.unit.simulated_cluster import Sim
 from tests.unit.simulated_world import START_S, SimPod
 
+DEVICE = Culprit(node="n1", pod="j-1", pod_uid="u2", device="gpu-3")
 IN_PLACE, REPLACE, HYBRID = RestartMethod.IN_PLACE, RestartMethod.REPLACE, RestartMethod.HYBRID
 
 
@@ -28,7 +29,7 @@ class MovingSim(Sim):
     room_s: float = 0.0
     """From then on a node has room."""
     dns_s: float = 0.5
-    culprit: Culprit = Culprit(node="n1", pod="j-1", pod_uid="u2", device="gpu-3")
+    culprit: Culprit = DEVICE
     agents: frozenset[str] = frozenset({"n0", "n1", "n2"})
 
     def world(self) -> context.RestartInput:
@@ -159,7 +160,6 @@ def test_hybrid__another_controller_continues_wherever_one_was_killed(point: int
     moved(MovingSim(crashes={point}))
 
 
-DEVICE = Culprit(node="n1", pod="j-1", pod_uid="u2", device="gpu-3")
 WHY: dict[str, tuple[MovingSim, dict[str, object], str | None]] = {
     "it can": (MovingSim(), {}, None),
     "a policy without it": (

@@ -1,0 +1,79 @@
+"""torchrun restarts a rank that died by itself: its recovery is left alone, and ours follows once it gives up."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from testbed.driver.cluster import JOBS, ClusterError, Namespace, until
+from testbed.driver.fake_agent import processes
+from testbed.driver.kinds import KINDS, rank_pods, wait_for_training, wait_until_learned
+from testbed.driver.restarts import incidents, policy, running, wait_for_phase, ways
+
+pytestmark = [
+    pytest.mark.needs("root", "bpf"),
+    pytest.mark.timeout(600, func_only=True),
+    pytest.mark.usefixtures("agents"),
+]
+JOB = KINDS["job"]
+TORCHRUN = [
+    *("python3", "-m", "torch.distributed.run", "--nnodes=2", "--nproc_per_node=1"),
+    *("--max_restarts=1", "--rdzv_backend=c10d", "--rdzv_id=demo"),
+    *("--rdzv_endpoint=demo-0.demo:29400", "/train/train.py"),
+]
+
+
+def _start(namespace: Namespace) -> None:
+    objects = list(yaml.safe_load_all((JOBS / "job.yaml").read_text()))
+    (container,) = objects[-1]["spec"]["template"]["spec"]["containers"]
+    container |= {"command": TORCHRUN, "env": []}
+    namespace.apply(yaml.safe_dump_all(objects))
+    wait_for_training(namespace, JOB)
+
+
+def _kill_rank(pod: dict[str, Any]) -> None:
+    """The rank, not torchrun, which has the same program on its command line."""
+    for pid in processes(pod["metadata"]["uid"]):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        if b"torch.distributed.run" not in words and any(w.endswith(b"train.py") for w in words):
+            os.kill(pid, signal.SIGKILL)
+            return
+    raise ClusterError("no rank is running")
+
+
+def _restart_counts(namespace: Namespace) -> list[int]:
+    return [
+        container["restartCount"]
+        for pod in namespace.pods(JOB.selector)
+        for container in pod["status"]["containerStatuses"]
+    ]
+
+
+def test_a_rank_that_torchrun_starts_again_is_left_to_it(
+    namespace: Namespace, restart_in_place: bool, tmp_path: Path
+) -> None:
+    policy(namespace, frameworkFirstSeconds=120)
+    with running(namespace, tmp_path / "controller.log"):
+        _start(namespace)
+        wait_until_learned(namespace, JOB)
+        uids = {pod["metadata"]["uid"] for pod in namespace.pods(JOB.selector)}
+        _kill_rank(rank_pods(namespace, JOB)[-1])
+        time.sleep(5)
+        wait_until_learned(namespace, JOB, 120)
+        assert {pod["metadata"]["uid"] for pod in namespace.pods(JOB.selector)} == uids
+        assert _restart_counts(namespace) == [0, 0], "the containers went on"
+        assert [ways(incident) for incident in incidents(namespace)] in ([], [[]])
+        # torchrun has one restart: after the second death it gives up, and its container ends
+        count = len(incidents(namespace))
+        _kill_rank(rank_pods(namespace, JOB)[-1])
+        until(lambda: len(incidents(namespace)) > count, "an incident of the second crash")
+        incident = wait_for_phase(namespace, ("Recovered", "Failed", "Refused"), count + 1)
+        assert incident["status"]["phase"] == "Recovered", incident["status"]["timeline"]
+        assert ways(incident) == (["InPlace"] if restart_in_place else ["Replace"])
+        wait_for_training(namespace, JOB)
