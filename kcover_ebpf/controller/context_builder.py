@@ -97,12 +97,8 @@ class ContextBuilder:
         gang_verdict = merge(gang_input)
         if policy.job_rules and not gang_verdict.verdict.kind.is_fault:
             gang_verdict = job_rules.verdict_of(gang_input, policy.job_rules) or gang_verdict
-        trigger = self._store.triggers.get(gang_id)
-        if trigger is not None and not gang_verdict.verdict.kind.is_fault:
-            if now_s - trigger[0] < TRIGGER_S:
-                gang_verdict = trigger[1]
-            else:
-                self._store.triggers.pop(gang_id, None)
+        if not gang_verdict.verdict.kind.is_fault:
+            gang_verdict = self._requested(gang_id, now_s) or gang_verdict
         agents = frozenset(
             received.report.node for received in seen if not received.is_stale(now_s)
         )
@@ -118,6 +114,16 @@ class ContextBuilder:
             fenced=frozenset(node for node in nodes if self._store.is_out_of_service(node)),
             published=self._owners.published(gang_id.namespace) if _moves(live_incident) else {},
         )
+
+    def _requested(self, gang_id: GangId, now_s: float) -> GangVerdict | None:
+        """The verdict of an Event that asks for a recovery, while it is recent."""
+        trigger = self._store.triggers.get(gang_id)
+        if trigger is None:
+            return None
+        if now_s - trigger[0] < TRIGGER_S:
+            return trigger[1]
+        self._store.triggers.pop(gang_id, None)
+        return None
 
 
 def _moves(live_incident: Incident | None) -> bool:

@@ -81,27 +81,35 @@ class Controller:
         store = self._store = ObjectCache(self._queue.add, self._queue.add, self._bad, self._over)
         self._writer = ApiWriter(client, self._suspect, lambda: self._elector.leads)
         self._story = ControllerTelemetry(store, self._writer, time.time)
-        kinds = self._kinds = KindRegistry(
-            client, lambda: self._writer.api, self._story.event, time.time
-        )
+        kinds = self._kinds = KindRegistry(client, self._writing, self._story.event, time.time)
         self._story.job_kinds = kinds.counts
         self._gangs = PodCache(client, self._queue.add, self._watch_failed, self._over, kinds.mark)
         owners = Owners(client.hurried(OWNER_REQUEST_S), time.monotonic, lambda: kinds.table)
         limits = options.limits
         self._jobs = GangReconciler(store, self._gangs, owners, self._writer, self._story, limits)
         self._nodes = NodeReconciler(
-            client, lambda: self._writer.api, store, options.about_nodes, self._story.event
+            client, self._writing, store, options.about_nodes, self._story.event
         )
         self._repairs = Repairs(
             client,
-            lambda: self._writer.api,
+            self._writing,
             store,
             options.about_nodes,
             options.repairs,
             self._story.event,
         )
         self._idle = IdleEvents(client, store, self._story.event)
-        self._elector = LeaderElector(
+        self._elector = self._make_elector(client)
+        self._story.leads = lambda: self._elector.leads
+        self._archive = IncidentCollector(store, owners, self._writer, self._may_work)
+        self._story.cordoned = lambda: self._nodes.cordoned_count
+        self._story.breakers = self._breakers
+        self._workers = self._make_workers(options.workers)
+        self._watches = self._make_watches(client, store)
+
+    def _make_elector(self, client: ApiClient) -> LeaderElector:
+        options = self._settings
+        return LeaderElector(
             client,
             options.namespace,
             options.lease,
@@ -109,12 +117,10 @@ class Controller:
             time.monotonic,
             options.pod_uid,
         )
-        self._story.leads = lambda: self._elector.leads
-        self._archive = IncidentCollector(store, owners, self._writer, self._may_work)
-        self._story.cordoned = lambda: self._nodes.cordoned_count
-        self._story.breakers = self._breakers
-        self._workers = self._make_workers(options.workers)
-        self._watches = self._make_watches(client, store)
+
+    def _writing(self) -> ApiClient:
+        """The session, for one write; raises `ActionError` unless we lead."""
+        return self._writer.api
 
     def _make_watches(self, client: ApiClient, cache: ObjectCache) -> list[Reflector]:
         triggers = KcoverEvents(client, cache, self._kinds.mark)

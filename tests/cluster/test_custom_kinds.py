@@ -39,19 +39,8 @@ ALLOWED += [{"group": "acme.example", "resources": ["crews"], "readOnly": True}]
 @pytest.fixture
 def described(cluster: Cluster) -> Iterator[None]:
     """The invented kind, and what the operator says about it."""
-    crds, kind = _parts()
-    cluster.ctl("apply", "--filename=-", stdin=crds)
-    for name in ("trainings", "crews"):
-        cluster.ctl("wait", f"crd/{name}.acme.example", "--for=condition=Established")
-    cluster.ctl("apply", "--filename=-", stdin=kind)
-    yield
-    cluster.ctl("delete", "--filename=-", stdin=kind)
-    cluster.ctl("delete", "--filename=-", stdin=crds)
-
-
-def _parts() -> tuple[str, str]:
-    *crds, kind = (FOLDER / "training_crd.yaml").read_text().split("\n---\n")
-    return "\n---\n".join(crds), kind
+    with training_controller.described(cluster):
+        yield
 
 
 def _allow(cluster: Cluster, kinds: list[dict[str, Any]]) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from testbed.driver.restarts import (
     wait_for_phase,
     ways,
 )
+from tests.cluster import training_controller
 
 pytestmark = [pytest.mark.needs("root"), pytest.mark.timeout(600, func_only=True)]
 IGNORES = [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]
@@ -150,6 +152,84 @@ def _restarts(pod: dict[str, Any]) -> int:
 
 
 def _place(pod: dict[str, Any]) -> list[str]:
-    """What tells a pod its rank."""
+    """What gives a pod its rank."""
     labels = ("batch.kubernetes.io/job-completion-index", "training.kubeflow.org/replica-index")
     return [pod["metadata"].get("labels", {}).get(label, "") for label in labels]
+
+
+DEVICE = "example.com/gpu"
+SPARE = ROOT / "docs/examples/spare.yaml"
+TRAINING = Kind("training", "", "acme.example/v1", "Training", f"{training_controller.LABEL}=demo")
+
+
+@contextmanager
+def one_device_a_node(cluster: Cluster) -> Iterator[None]:
+    """Each node has one device, as its plug-in would report it."""
+    path = f"/status/capacity/{DEVICE.replace('/', '~1')}"
+    names = [node["metadata"]["name"] for node in cluster.get("nodes")]
+
+    def patch(**change: str) -> None:
+        body = json.dumps([{"path": path, **change}])
+        for name in names:
+            words = (
+                "patch",
+                "node",
+                name,
+                "--subresource=status",
+                "--type=json",
+                f"--patch={body}",
+            )
+            cluster.ctl(*words)
+
+    patch(op="add", value="1")
+    try:
+        yield
+    finally:
+        patch(op="remove")
+
+
+def test_a_spare_gives_way_to_the_pod_that_moves(
+    bed: Cluster, namespace: Namespace, restart_in_place: bool, tmp_path: Path
+) -> None:
+    """Two pods and a placeholder have the only three devices; the kind is one that a JobKind describes."""
+    if not restart_in_place:
+        pytest.skip("a cluster older than 1.36 does not restart in place")
+    spare = SPARE.read_text().replace("nvidia.com/gpu", DEVICE).replace('"8"', '"1"')
+    spare = spare.replace("registry.k8s.io/pause:3.10", "localhost/kcover-train:1").replace(
+        "- name: placeholder", "- name: placeholder\n        command: [sleep, infinity]"
+    )
+    key, _, value = TRAINING.selector.partition("=")
+    session = connect(str(bed.kubeconfig))
+    with (
+        one_device_a_node(bed),
+        training_controller.described(bed),
+        training_controller.running(namespace),
+        running(namespace, tmp_path / "controller.log"),
+        FakeAgent(session, namespace.name, {key: value}, "Training") as fake,
+        all_uncordoned(bed),
+    ):
+        policy(namespace, ways=["Hybrid"])
+        objects = list(yaml.safe_load_all((Path(__file__).parent / "training.yaml").read_text()))
+        (container,) = objects[-1]["spec"]["template"]["spec"]["containers"]
+        container["resources"] |= {"limits": {DEVICE: "1"}}
+        namespace.apply(yaml.safe_dump_all(objects))
+        wait_for_training(namespace, TRAINING)
+        namespace.apply(spare)
+        namespace.wait("deployment/spare", "condition=Available")
+        (placeholder,) = namespace.pods("app=spare")
+        victim = rank_pods(namespace, TRAINING)[-1]
+        fake.break_device(victim["metadata"]["name"], "0000:5d:00.0")
+        incident = wait_for_phase(namespace, ("Recovering", "Recovered", "Failed", "Refused"))
+        fake.fault = None
+        assert ways(incident) == ["Hybrid"], incident["status"]["timeline"]
+        wait_for_training(namespace, TRAINING, steps=1)
+        trained_s = time.time()
+        incident = wait_for_phase(namespace, ("Recovered", "Failed"))
+        moved = rank_pods(namespace, TRAINING)[-1]
+        assert moved["spec"]["nodeName"] == placeholder["spec"]["nodeName"]
+        decided = moment(incident, "Decided")
+        running_s = round(moment(incident, "Recovering") - decided, 2)
+        taken = {"running_s": running_s, "step_s": round(trained_s - decided, 2)}
+        print(json.dumps({"kind": "Training", "way": "Hybrid with a spare", **taken}))
+        namespace.ctl("delete", "deployment/spare")
+    bed.run("delete", "priorityclass", "spare")

@@ -9,13 +9,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from kcover_ebpf.errors import ApiError, Conflict
 from kcover_ebpf.kube.client import ApiClient, connect
-from testbed.driver.cluster import Namespace
+from testbed.driver.cluster import Cluster, Namespace
 
 LABEL = "acme.example/training"
+_FILE = Path(__file__).with_name("training_crd.yaml")
 _GROUP = "acme.example/v1"
 
 
@@ -105,6 +107,22 @@ def _pod(training: dict[str, Any], crew: dict[str, Any], rank: int) -> dict[str,
         },
         "spec": {**pod["spec"], **names},
     }
+
+
+@contextmanager
+def described(cluster: Cluster) -> Iterator[None]:
+    """The invented kind and its JobKind, as long as the block lasts."""
+    *crds, kind = _FILE.read_text().split("\n---\n")
+    text = "\n---\n".join(crds)
+    cluster.ctl("apply", "--filename=-", stdin=text)
+    for name in ("trainings", "crews"):
+        cluster.ctl("wait", f"crd/{name}.acme.example", "--for=condition=Established")
+    cluster.ctl("apply", "--filename=-", stdin=kind)
+    try:
+        yield
+    finally:
+        cluster.ctl("delete", "--filename=-", stdin=kind)
+        cluster.ctl("delete", "--filename=-", stdin=text)
 
 
 @contextmanager

@@ -271,7 +271,7 @@ def final_stop(context: RestartContext) -> Transition:
 
 
 def up_again(context: RestartContext) -> Transition:
-    """What follows once nothing of the old pods is in the way."""
+    """What follows once none of the old pods blocks a new one."""
     top = context.world.top
     if top is None or top.target is None:
         return Transition(

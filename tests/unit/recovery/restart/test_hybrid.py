@@ -157,7 +157,8 @@ def test_hybrid__a_pod_that_does_not_end_leads_to_replacing() -> None:
 
 @pytest.mark.parametrize("point", range(1, 30))
 def test_hybrid__another_controller_continues_wherever_one_was_killed(point: int) -> None:
-    moved(MovingSim(crashes={point}))
+    status = moved(MovingSim(crashes={point}))
+    assert status.stuck == ()
 
 
 WHY: dict[str, tuple[MovingSim, dict[str, object], str | None]] = {
