@@ -41,6 +41,8 @@ OF_DEVICES = permissions("resource.k8s.io", "devicetaintrules", "create list del
 )
 CONTROLLER = (
     permissions("", "pods", "get list watch deletecollection")
+    | permissions("", "pods/eviction", "create")
+    | permissions("discovery.k8s.io", "endpointslices", "list")
     | permissions("", "nodes", "list watch")
     | permissions("", "events", "list watch create patch")
     | permissions("kcover.io", "faultpolicies faultreports jobkinds", "list watch")

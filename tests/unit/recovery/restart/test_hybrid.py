@@ -49,7 +49,7 @@ class MovingSim(Sim):
         return replace(
             seen,
             top=top,
-            gang_verdict=GangVerdict(verdict, self.culprit),
+            gang_verdict=GangVerdict(verdict),
             ready=seen.ready | {"n2"},
             published={"j": frozenset(pod.uid for pod in known)},
         )
