@@ -52,7 +52,7 @@ def _allow(cluster: Cluster, kinds: list[dict[str, Any]]) -> None:
         f"--set-json=controller.jobKinds={json.dumps(kinds)}",
     ]
     command += ["--show-only=templates/controller/rbac.yaml"]
-    command += ["--show-only=templates/serviceaccounts.yaml"]
+    command += ["--show-only=templates/serviceaccounts.yaml", "--kube-version=1.36.0"]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     cluster.ctl("apply", "--filename=-", stdin=text)
 

@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from kcover_ebpf.kube.client import connect
+from testbed import skips
 from testbed.driver.cluster import JOBS, ROOT, Cluster, Namespace, until
 from testbed.driver.fake_agent import FakeAgent
 from testbed.driver.kinds import KINDS, Kind, rank_pods, wait_for_training
@@ -84,6 +85,8 @@ def test_the_pod_on_a_faulty_device_moves_and_the_others_stay(
     if not restart_in_place:
         pytest.skip("a cluster older than 1.36 does not restart in place")
     kind = KINDS[name]
+    if not bed.serves(kind.plural):
+        skips.skip(kind.controller, "the cluster of $KUBECONFIG does not have it")
     _start(namespace, kind, CHANGES[name])
     row = row_of(kind.api_version, kind.kind)
     before = counters(namespace, row, "demo")

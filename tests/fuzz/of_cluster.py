@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 from unittest.mock import Mock
@@ -105,10 +106,8 @@ def _owner(api: Any) -> None:
     job_object.ended_of(row, api), job_object.pod_count_of(row, api)
     job_object.reacts_to_deletions(api), job_object.version_of(api)
     job_object.ignores_disruptions(api), job_object.waits_for_ends(api)
-    try:
+    with contextlib.suppress(ObjectError):
         custom_kind.kind_of(api)
-    except ObjectError as error:
-        assert "\n" not in str(error)
 
 
 def _time(data: bytes) -> None:

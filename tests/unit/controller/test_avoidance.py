@@ -91,10 +91,10 @@ def test_avoidance__the_node_of_a_faulty_device_is_avoided_for_a_time(mode: Avoi
     assert bed.server.raw["metadata"]["resourceVersion"] == version, "it is written once"
     bed.now_s += 99
     bed.avoidance.lift(bed.incident)
-    assert bed.incident.avoids == ("n1",)
+    assert list(bed.incident.avoids) == ["n1"]
     bed.now_s += 2
     bed.avoidance.lift(bed.incident)
-    assert bed.incident.avoids == ()
+    assert list(bed.incident.avoids) == []
     assert bed.server.raw["metadata"]["labels"].get("kcover.io/avoid") is None
 
 
