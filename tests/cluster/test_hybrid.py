@@ -225,6 +225,7 @@ def test_a_spare_gives_way_to_the_pod_that_moves(
         incident = wait_for_phase(namespace, ("Recovering", "Recovered", "Failed", "Refused"))
         fake.fault = None
         assert ways(incident) == ["Hybrid"], incident["status"]["timeline"]
+        assert incident["status"]["phase"] in ("Recovering", "Recovered"), incident["status"]
         wait_for_training(namespace, TRAINING, steps=1)
         trained_s = time.time()
         incident = wait_for_phase(namespace, ("Recovered", "Failed"))

@@ -48,7 +48,11 @@ class TrainingController:
         pods = self._client.list(
             f"/api/v1/namespaces/{self._namespace}/pods", {"labelSelector": f"{LABEL}={name}"}
         ).get("items", ())
-        failed = [pod for pod in pods if pod["status"].get("phase") == "Failed"]
+        failed = [
+            pod
+            for pod in pods
+            if pod["status"].get("phase") == "Failed" and "deletionTimestamp" not in pod["metadata"]
+        ]
         if failed:
             said = {"phase": "Broken", "failures": len(failed)}
             self._client.merge_patch(f"{self._base}/trainings/{name}", {"status": said})
