@@ -32,6 +32,8 @@ FOLDER = Path(__file__).parent
 NAME = "trainings.acme.example"
 SELECTOR = "acme.example/training=demo"
 TRAINING = ExampleKind("training", "", "acme.example/v1", "Training", SELECTOR)
+LEASE = "--lease=custom-kcover-ebpf-controller"
+"""The one that the chart's account may take."""
 ALLOWED = [{"group": "acme.example", "resources": ["trainings"]}]
 ALLOWED += [{"group": "acme.example", "resources": ["crews"], "readOnly": True}]  # type: ignore[dict-item]
 
@@ -88,7 +90,7 @@ def test_a_kind_that_no_one_knows_is_refused_without_permission_and_restarted_wi
 ) -> None:
     cluster = namespace.cluster
     with (
-        running(namespace, tmp_path / "controller.log", kubeconfig=account),
+        running(namespace, tmp_path / "controller.log", kubeconfig=account, options=[LEASE]),
         training_controller.running(namespace),
     ):
         policy(namespace, ways=["Replace"])
