@@ -22,17 +22,18 @@ pytestmark = [
     pytest.mark.usefixtures("agents"),
 ]
 JOB = KINDS["job"]
-TORCHRUN = [
-    *("python3", "-m", "torch.distributed.run", "--nnodes=2", "--nproc_per_node=1"),
-    *("--max_restarts=1", "--rdzv_backend=c10d", "--rdzv_id=demo"),
-    *("--rdzv_endpoint=demo-0.demo:29400", "/train/train.py"),
-]
+# which of them keeps the store torchrun does not find out by a name that is not its own host name
+TORCHRUN = (
+    "exec python3 -m torch.distributed.run --nnodes=2 --nproc_per_node=1 --max_restarts=1 "
+    "--rdzv_backend=c10d --rdzv_id=demo --rdzv_endpoint=demo-0.demo:29400 "
+    "--rdzv_conf=is_host=$([ $JOB_COMPLETION_INDEX = 0 ] && echo 1 || echo 0) /train/train.py"
+)
 
 
 def _start(namespace: Namespace) -> None:
     objects = list(yaml.safe_load_all((JOBS / "job.yaml").read_text()))
     (container,) = objects[-1]["spec"]["template"]["spec"]["containers"]
-    container |= {"command": TORCHRUN, "env": []}
+    container |= {"command": ["sh", "-c", TORCHRUN], "env": []}
     namespace.apply(yaml.safe_dump_all(objects))
     wait_for_training(namespace, JOB)
 
