@@ -204,12 +204,12 @@ def test_a_spare_gives_way_to_the_pod_that_moves(
     key, _, value = TRAINING.selector.partition("=")
     session = connect(str(bed.kubeconfig))
     with (
+        all_uncordoned(bed),  # once the controller has ended, which writes to nodes, too
         one_device_a_node(bed),
         training_controller.described(bed),
         training_controller.running(namespace),
         running(namespace, tmp_path / "controller.log"),
         FakeAgent(session, namespace.name, {key: value}, "Training") as fake,
-        all_uncordoned(bed),
     ):
         policy(namespace, ways=["Hybrid"])
         objects = list(yaml.safe_load_all((Path(__file__).parent / "training.yaml").read_text()))
