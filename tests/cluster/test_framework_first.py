@@ -26,6 +26,7 @@ JOB = KINDS["job"]
 TORCHRUN = (
     "exec python3 -m torch.distributed.run --nnodes=2 --nproc_per_node=1 --max_restarts=1 "
     "--rdzv_backend=c10d --rdzv_id=demo --rdzv_endpoint=demo-0.demo:29400 "
+    "--redirects=1 --tee=1 --log_dir=/tmp/torchrun "  # under Python 3.11 it starts no workers without
     "--rdzv_conf=is_host=$([ $JOB_COMPLETION_INDEX = 0 ] && echo 1 || echo 0) /train/train.py"
 )
 
