@@ -211,7 +211,7 @@ def test_a_spare_gives_way_to_the_pod_that_moves(
         running(namespace, tmp_path / "controller.log"),
         FakeAgent(session, namespace.name, {key: value}, "Training") as fake,
     ):
-        policy(namespace, ways=["Hybrid"])
+        policy(namespace, ways=["Hybrid"], avoid={"mode": "Hard"})
         objects = list(yaml.safe_load_all((Path(__file__).parent / "training.yaml").read_text()))
         (container,) = objects[-1]["spec"]["template"]["spec"]["containers"]
         container["resources"] |= {"limits": {DEVICE: "1"}}
