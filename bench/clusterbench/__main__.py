@@ -2,8 +2,8 @@
 
 No node runs there. Nodes and pods are objects, and agents are simulated, so that what is measured is the
 controller and the API server it talks to. Both share this machine with whatever else runs on it.
-`in-place` and `replace` restart a small job on the real cluster of $KUBECONFIG; `slow` makes a rank there 1.3 times
-slower, in each of `--jobs` jobs at once; `agent` measures an agent there with `--ranks` ranks on its node.
+`in-place`, `hybrid` and `replace` restart a small job on the real cluster of $KUBECONFIG; `slow` makes a rank there
+1.3 times slower, in each of `--jobs` jobs at once; `agent` measures an agent there with `--ranks` ranks on its node.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from pathlib import Path
 from bench.clusterbench.plane import ROOT
 from testbed.cluster import layout, versions
 
-WAYS = {"in-place": "InPlace", "replace": "Replace"}
+WAYS = {"in-place": "InPlace", "hybrid": "Hybrid", "replace": "Replace"}
 """Scenarios of a restart on a real cluster, and its way."""
 SLOW, AGENT = "slow", "agent"
 ON_CLUSTER = (SLOW, AGENT, *WAYS)

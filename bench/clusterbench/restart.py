@@ -72,7 +72,7 @@ def restart(kubeconfig: Path, folder: Path, way: str) -> dict[str, Any]:
 
 def _measure(namespace: Namespace, folder: Path, way: str) -> dict[str, Any]:
     policy(namespace, ways=[way])
-    namespace.apply(json.dumps(_job()))
+    namespace.apply(json.dumps(_job(way)))
     for name in namespace.wait_for_pods(_SELECTOR, _PODS):
         namespace.wait(f"pod/{name}", "condition=Ready", 180)
     session = connect(str(namespace.cluster.kubeconfig))
@@ -91,7 +91,11 @@ def _measure(namespace: Namespace, folder: Path, way: str) -> dict[str, Any]:
         FakeAgent(session, namespace.name, _LABELS, "Job") as fake,
     ):
         time.sleep(10)
-        fake.break_rank(namespace.pods(_SELECTOR)[-1]["metadata"]["name"])
+        victim = namespace.pods(_SELECTOR)[-1]["metadata"]["name"]
+        if way == "Hybrid":
+            fake.break_device(victim, "0000:5d:00.0")
+        else:
+            fake.break_rank(victim)
         incident = wait_for_phase(namespace, ("Recovering", "Recovered", "Failed", "Refused"))
     watch.stop()
     return _parts(incident, seen)
@@ -124,7 +128,7 @@ def _parts(incident: dict[str, Any], seen: list[_Sample]) -> dict[str, Any]:
     }
 
 
-def _job() -> dict[str, Any]:
+def _job(way: str) -> dict[str, Any]:
     container = {
         "name": "main",
         "image": "localhost/kcover-train:1",
@@ -142,6 +146,9 @@ def _job() -> dict[str, Any]:
         },
     }
     spec = {"completionMode": "Indexed", "completions": _PODS, "parallelism": _PODS}
-    spec |= {"backoffLimit": 0, "template": template}
+    # with it a Job makes an evicted pod again, and waits ten seconds before it does
+    ignores = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
+    rules = {"podFailurePolicy": {"rules": [ignores]}} if way == "Hybrid" else {}
+    spec |= {"backoffLimit": 0, "template": template, **rules}
     metadata = {"name": "sleepers", "labels": labels}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}

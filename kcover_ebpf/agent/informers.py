@@ -1,4 +1,4 @@
-"""What the agent hears from the API server: the pods of its node, the policies, the incidents."""
+"""What the agent hears from the API server: the pods of its node, the policies, the kinds of jobs, the incidents."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CUSTOM = f"/apis/{API_VERSION}"
 
 
 class Informers:
-    """Three threads that live as long as the agent."""
+    """Four threads that live as long as the agent."""
 
     def __init__(
         self,
@@ -40,19 +40,22 @@ class Informers:
 
         self._pods = watch("/api/v1/pods", {"fieldSelector": f"spec.nodeName={node}"}, self._on_pod)
         self._policies = watch(f"{_CUSTOM}/faultpolicies", {}, registry.on_policy)
+        self._kinds = watch(f"{_CUSTOM}/jobkinds", {}, registry.on_kind)
         self._incidents = watch(f"{_CUSTOM}/incidents", {}, self._on_incident)
 
     def start(self) -> None:
         """Begin to listen."""
-        for reflector in (self._pods, self._policies, self._incidents):
+        for reflector in self._all:
             reflector.start()
 
     @property
+    def _all(self) -> tuple[Reflector, ...]:
+        return self._pods, self._policies, self._kinds, self._incidents
+
+    @property
     def is_alive(self) -> bool:
-        """True while all three live. How long they wait says nothing: a quiet watch is silent for minutes."""
-        return all(
-            reflector.is_alive for reflector in (self._pods, self._policies, self._incidents)
-        )
+        """True while all four live. How long they wait says nothing: a quiet watch is silent for minutes."""
+        return all(reflector.is_alive for reflector in self._all)
 
     def has_pods(self) -> bool:
         """True once the pods of this node are known."""

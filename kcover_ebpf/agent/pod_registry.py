@@ -10,8 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kcover_ebpf.api import custom_kind
+from kcover_ebpf.api.custom_kind import MOST_KINDS
 from kcover_ebpf.api.fault_policy import Level, NamedPolicy, holding
-from kcover_ebpf.api.job_kinds import ARMING_LABEL, Gang, gang_of, is_job_pod
+from kcover_ebpf.api.job_kind import JobKind
+from kcover_ebpf.api.job_kinds import ARMING_LABEL, Gang, gang_of, is_job_pod, with_kind
 from kcover_ebpf.api.job_rules import JobRule
 from kcover_ebpf.api.pods import Pod, about_pod, kept_bytes, pod_of
 from kcover_ebpf.api.policy_store import PolicyStore
@@ -53,6 +56,8 @@ class PodRegistry:
         self._pods: dict[str, Pod] = {}
         self._shares = Shares(_MOST_PODS_BYTES, _MOST_OF_ONE_BYTES)
         self._policies = PolicyStore(on_bad, self._say_over)
+        self._kinds: dict[str, JobKind] = {}
+        """Of `JobKind` objects, by their name, in its order."""
         self._gangs: Mapping[Gang, LocalGang] | None = None
         self.version = 0
 
@@ -67,7 +72,7 @@ class PodRegistry:
                 self._say_over(_over_share(pod))
                 pod = None
             if pod is not None:
-                self._pods[uid] = pod
+                self._pods[uid] = with_kind(pod, self._kinds.values())
             elif self._pods.pop(uid, None) is not None:
                 self._shares.drop(uid)
             else:
@@ -96,6 +101,27 @@ class PodRegistry:
             namespace = take(event.object)
             # what is written in other namespaces, or changes nothing, must not cost a pass
             if any(pod.namespace == namespace for pod in self._pods.values()):
+                self._changed()
+
+    def on_kind(self, event: Event) -> None:
+        """Take a change of a JobKind; one that is wrong does not hold, nor does what it was before."""
+        name = str((event.object.get("metadata") or {}).get("name", ""))
+        if not name:
+            return
+        with self._lock:
+            before = self._kinds
+            kinds = {other: kind for other, kind in before.items() if other != name}
+            if event.change is Change.SET:
+                try:
+                    kinds[name] = custom_kind.kind_of(event.object).pods
+                except ObjectError as error:
+                    self._on_bad(str(error))
+            self._kinds = dict(sorted(kinds.items())[:MOST_KINDS])
+            if self._kinds == before:
+                return
+            marked = {uid: with_kind(pod, self._kinds.values()) for uid, pod in self._pods.items()}
+            if marked != self._pods:
+                self._pods = marked
                 self._changed()
 
     def _changed(self) -> None:

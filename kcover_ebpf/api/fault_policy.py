@@ -112,6 +112,24 @@ class NodeActions:
     """Cordoned so often within a month it is no longer uncordoned automatically; 0: there is no limit."""
 
 
+class AvoidMode(Enum):
+    """How new pods of a job avoid the nodes that it failed on."""
+
+    OFF = "Off"
+    SOFT = "Soft"
+    """They prefer others."""
+    HARD = "Hard"
+    """They wait for another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Avoidance:
+    """For how long they do; an inspection that clears the node ends it earlier."""
+
+    mode: AvoidMode = AvoidMode.SOFT
+    seconds: int = 14400
+
+
 @dataclass(frozen=True, slots=True)
 class FaultPolicy:
     """One policy; the defaults are those of the chart, and hold where no policy selects a pod."""
@@ -120,9 +138,16 @@ class FaultPolicy:
     action: Level = Level.SHUTDOWN
     dry_run: bool = False
     approval: Approval = Approval.AUTOMATIC
-    ways: tuple[RestartMethod, ...] = (RestartMethod.IN_PLACE, RestartMethod.REPLACE)
+    ways: tuple[RestartMethod, ...] = (
+        RestartMethod.IN_PLACE,
+        RestartMethod.HYBRID,
+        RestartMethod.REPLACE,
+    )
     restarts: RestartBudget = field(default_factory=RestartBudget)
     force_delete: bool = False
+    avoid: Avoidance = field(default_factory=Avoidance)
+    framework_first_seconds: int = 60
+    """A crash is left so long to a launcher that starts failed ranks again."""
     node: NodeActions = field(default_factory=NodeActions)
     thresholds: Mapping[str, str] = field(default_factory=dict)
     job_rules: tuple[JobRule, ...] = ()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
+from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.codec import decode, encode, wire
 from kcover_ebpf.api.fault_report import API_VERSION
 from kcover_ebpf.api.gang_id import GangId
@@ -21,6 +22,13 @@ from kcover_ebpf.model.verdict import Cause, Certainty, Culprit, Evidence, Verdi
 
 FINALIZER = "kcover.io/resume-job"
 """On an incident while its job is being restarted: who deletes it leaves no job suspended."""
+AVOID, AVOID_NODES, AVOID_UNTIL = (
+    "kcover.io/avoid",
+    "kcover.io/avoid-nodes",
+    "kcover.io/avoid-until",
+)
+"""Label (Soft or Hard) and annotations: the nodes, separated by commas, that new pods of the job avoid, and until when.
+An admission policy of the chart reads the first two."""
 _MOST_MOMENTS = 64
 _MOST_RESTARTS = 64
 _MOST_TEXT = 1024
@@ -53,6 +61,8 @@ class RestartMethod(Enum):
     """How a gang is restarted."""
 
     IN_PLACE = "InPlace"
+    HYBRID = "Hybrid"
+    """One pod moves, all others restart in place."""
     REPLACE = "Replace"
     NONE = "None"
 
@@ -146,6 +156,32 @@ class CrashRecord:
     """Seconds from its first line in the log."""
 
 
+class StuckState(Enum):
+    """What is known of a pod that was deleted and does not go."""
+
+    UNKNOWN = "Unknown"
+    """Whether its processes run: its kubelet does not answer."""
+    UNKILLABLE = "Unkillable"
+    """Its kubelet answers and cannot end it."""
+    PROVEN = "Proven"
+    """That none of its processes computes any more."""
+    KEPT = "Kept"
+    """Its containers have ended, and a finalizer keeps its object."""
+
+
+@dataclass(frozen=True, slots=True)
+class StuckPod:
+    """A pod that was deleted and does not go."""
+
+    pod: str
+    node: str
+    state: StuckState
+    known: tuple[str, ...] = ()
+    """What that rests on, as sentences."""
+    next: str = ""
+    """What comes next, or what a person can do."""
+
+
 @dataclass(frozen=True, slots=True)
 class Status:
     """What the controller says about an incident."""
@@ -176,6 +212,8 @@ class Status:
     """Crashes whose traceback is known, the newest last."""
     lost: Lost | None = None
     bundles: tuple[str, ...] = ()
+    stuck: tuple[StuckPod, ...] = ()
+    """Old pods that do not go, while or after they are waited for."""
     closed_s: float | None = field(default=None, metadata=wire("closedAt", time=True))
     """When a reported fault without action was observed to be resolved; None while it may last."""
 
@@ -225,6 +263,9 @@ class Incident:
     resource_version: str = ""
     created_s: float = 0.0
     finalizers: tuple[str, ...] = ()
+    avoids: tuple[str, ...] = ()
+    """Nodes that new pods of the job avoid."""
+    avoids_until_s: float = 0.0
     is_leaving: bool = False
     """It was deleted, and it is there until its finalizers are gone."""
 
@@ -276,8 +317,29 @@ def incident_of(api: Mapping[str, Any], created_s: float = 0.0) -> Incident:
         resource_version=str(metadata.get("resourceVersion", "")),
         created_s=created_s,
         finalizers=tuple(map(str, finalizers)) if isinstance(finalizers, list) else (),
+        avoids=_avoided(metadata),
+        avoids_until_s=_until_s(metadata),
         is_leaving="deletionTimestamp" in metadata,
     )
+
+
+def _annotation(metadata: Mapping[str, Any], key: str) -> str:
+    annotations = metadata.get("annotations")
+    return str(annotations.get(key, "")) if isinstance(annotations, Mapping) else ""
+
+
+def _avoided(metadata: Mapping[str, Any]) -> tuple[str, ...]:
+    labels = metadata.get("labels")
+    if not isinstance(labels, Mapping) or AVOID not in labels:
+        return ()
+    return tuple(filter(None, _annotation(metadata, AVOID_NODES).split(",")))
+
+
+def _until_s(metadata: Mapping[str, Any]) -> float:
+    try:
+        return rfc3339.from_text(_annotation(metadata, AVOID_UNTIL))
+    except ValueError:
+        return 0.0
 
 
 def object_of(incident: Incident) -> dict[str, Any]:

@@ -1,47 +1,33 @@
 """Which pods belong together: the table of job kinds, read by a pod's labels alone.
 
 An agent asks the API server for nothing to find a gang: the labels that a job kind puts on its pods,
-else the uid of the owner that controls the pod, which is used in a selector as if it were a label.
+else the pod group by which they are scheduled together, else the uid of the owner that controls the pod.
+The last two are used in a selector as if they were labels.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 
 from kcover_ebpf.api.gang_id import GangId
+from kcover_ebpf.api.job_kind import JobKind
 from kcover_ebpf.api.pods import Container, ContainerKind, Owner, Pod
 
 OWNER_UID = "kcover.io/owner-uid"
 """In a selector: the uid of the controlling owner, for kinds that put no label of their own on pods."""
+POD_GROUP = "kcover.io/pod-group"
+"""The same: the pod group of pods that are scheduled all at once (`Pod.pod_group`)."""
 POD_UID = "kcover.io/pod-uid"
 """The same for a bare pod, which is a gang of one."""
+NO_LABELS = frozenset({OWNER_UID, POD_GROUP, POD_UID})
+"""Keys of a selector that the API server cannot select by."""
 ARMING_LABEL = "kcover.io/cascading-recovery"
 """On most pods of a job, or on any owner above them: allows a restart."""
 _OPERATOR_LABEL = "training.kubeflow.org/operator-name"
-
-
-@dataclass(frozen=True, slots=True)
-class JobKind:
-    """One row of job_kinds.toml, as far as pods are concerned."""
-
-    name: str
-    group: str
-    owner: str
-    """Kind of the owner, which may have a name that other groups use as well (Volcano's Job)."""
-    gang: tuple[str, ...]
-    operator: str | None
-    needs: tuple[str, ...]
-    parts: str | None
-    launcher: tuple[str, ...]
-    container: str | None
-
-    def owns(self, owner: Owner | None) -> bool:
-        """True if this kind is what `owner` says."""
-        return owner is not None and (owner.kind, owner.group) == (self.owner, self.group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +67,28 @@ def job_kinds() -> tuple[JobKind, ...]:
 
 
 def kind_of(pod: Pod) -> JobKind | None:
-    """The job kind whose labels a pod carries; None if there is none."""
+    """The job kind whose labels a pod carries; None if there is none. Of a `JobKind` object only after `with_kind`."""
     carried = [row for row in job_kinds() if all(label in pod.labels for label in row.gang)]
     if not carried:
-        return None
+        return pod.job_kind
     same = [row for row in carried if row.gang == carried[0].gang]
     operator = pod.labels.get(_OPERATOR_LABEL)
     return next(
-        (row for row in same if row.owns(pod.controller)),
+        (row for row in same if _owns(row, pod.controller)),
         next((row for row in same if operator and row.operator == operator), same[0]),
     )
+
+
+def _owns(row: JobKind, owner: Owner | None) -> bool:
+    return owner is not None and (owner.kind, owner.group) == (row.owner, row.group)
+
+
+def with_kind(pod: Pod, kinds: Iterable[JobKind]) -> Pod:
+    """The pod with the one of these further kinds whose labels it carries; one that it has by now is forgotten."""
+    found = next(
+        (row for row in kinds if row.gang and all(label in pod.labels for label in row.gang)), None
+    )
+    return pod if found == pod.job_kind else replace(pod, job_kind=found)
 
 
 def is_armed(labels: Mapping[str, str]) -> bool:
@@ -99,12 +97,15 @@ def is_armed(labels: Mapping[str, str]) -> bool:
 
 
 def gang_of(pod: Pod) -> Gang:
-    """The gang of a pod: by a job's labels, else its owner's pods, else it alone."""
+    """The gang of a pod: by a job's labels, else its pod group, else its owner's pods, else it alone."""
     kind = kind_of(pod)
     owner = pod.controller
     if kind is not None:
         labels = {label: pod.labels[label] for label in kind.gang}
         return Gang(GangId.of(pod.namespace, labels), "-".join(labels.values()), kind.owner)
+    if pod.pod_group:
+        kept = owner.kind if owner is not None else "Pod"
+        return Gang(GangId.of(pod.namespace, {POD_GROUP: pod.pod_group}), pod.pod_group, kept)
     if owner is None:
         return Gang(GangId.of(pod.namespace, {POD_UID: pod.uid}), pod.name, "Pod")
     return Gang(GangId.of(pod.namespace, {OWNER_UID: owner.uid}), owner.name, owner.kind)
@@ -147,7 +148,9 @@ def selects(selector: Mapping[str, str], pod: Pod) -> bool:
 
 
 def _value(label: str, pod: Pod) -> str | None:
-    # uids come from their own fields alone: a label of that name, which any account may set, is no uid
+    # these come from their own fields alone: a label of that name, which any account may set, is no uid
+    if label == POD_GROUP:
+        return pod.pod_group or None
     if label == POD_UID:
         return pod.uid
     if label == OWNER_UID:

@@ -83,4 +83,21 @@ def words(raw: object) -> dict[str, str]:
     return dict(raw)
 
 
-SCALARS: Mapping[object, Read] = {str: string, int: whole, float: number, bool: truth}
+def scalar(raw: object) -> object:
+    """Text, a number, or true or false."""
+    if isinstance(raw, str | bool):
+        return raw
+    if isinstance(raw, int):
+        return whole(raw)
+    if isinstance(raw, float):
+        return number(raw)
+    raise wrong("a string, a number, or true or false", raw)
+
+
+SCALARS: Mapping[object, Read] = {
+    str: string,
+    int: whole,
+    float: number,
+    bool: truth,
+    object: scalar,
+}

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any
 
 from kcover_ebpf.api import rfc3339
+from kcover_ebpf.api.job_kind import JobKind
 from kcover_ebpf.errors import ObjectError, OverBound
 
 MOST_POD_BYTES = 32 << 10
@@ -15,6 +16,10 @@ MOST_POD_BYTES = 32 << 10
 owners, finalizers nor containers, so a pod of 1.3 MB of labels took 11 MiB in every controller."""
 _TEXT_BYTES, _CONTAINER_BYTES, _POD_BYTES = 64, 512, 1024
 """What Python adds to a text, and takes for a container and for a pod (measured, 3.11)."""
+_PLUGINS_GROUP = "scheduling.x-k8s.io/pod-group"
+"""Label of the coscheduling plug-in (kubernetes-sigs/scheduler-plugins, apis/scheduling/v1alpha1)."""
+_VOLCANO_GROUPS = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
+"""Annotations of Volcano (volcano.sh/apis, pkg/apis/scheduling/v1beta1)."""
 
 
 class ContainerKind(Enum):
@@ -99,6 +104,10 @@ class Pod:
     """Who must agree before its object may go."""
     address: str = ""
     """Its IP address, of the node where it uses the node's network; empty while it has none."""
+    pod_group: str = ""
+    """Name of what it is scheduled with, all or nothing; empty: it is scheduled alone."""
+    job_kind: JobKind | None = None
+    """The `JobKind` object whose labels it carries (`job_kinds.with_kind`)."""
 
     @property
     def controller(self) -> Owner | None:
@@ -157,7 +166,19 @@ def pod_of(api: Mapping[str, Any]) -> Pod:
         resource_version=_text(metadata.get("resourceVersion")),
         finalizers=tuple(_text(finalizer) for finalizer in _list(metadata.get("finalizers"))),
         address=_text(status.get("podIP")),
+        pod_group=_pod_group(metadata, spec),
     )
+
+
+def _pod_group(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
+    """Kubernetes' own gang (KEP-4671), that of the scheduler plugins, that of Volcano."""
+    own = _text(_map(spec.get("schedulingGroup")).get("podGroupName"))
+    labels, annotations = _map(metadata.get("labels")), _map(metadata.get("annotations"))
+    return (
+        own
+        or _text(labels.get(_PLUGINS_GROUP))
+        or next((text for key in _VOLCANO_GROUPS if (text := _text(annotations.get(key)))), "")
+    )[:253]
 
 
 def about_pod(namespace: str, name: str, uid: str) -> dict[str, str]:

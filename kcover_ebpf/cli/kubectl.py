@@ -116,6 +116,7 @@ def _explain(status: Status) -> None:
         ("why", [f"[{evidence.kind.value}] {evidence.text}" for evidence in status.evidence]),
         ("not observed", list(status.unobserved)),
         ("what happened", _timeline(status)),
+        ("pods that do not go", _stuck(status)),
         ("evidence on nodes", list(status.bundles)),
     ):
         if lines:
@@ -124,6 +125,15 @@ def _explain(status: Status) -> None:
                 show(f"    {line}")
     if status.lost is not None:
         show(f"  time lost: {status.lost.total_s:.1f} s")
+
+
+def _stuck(status: Status) -> list[str]:
+    lines = []
+    for pod in status.stuck:
+        lines.append(f"{pod.pod} on {pod.node}: {pod.state.value}")
+        lines += [f"  known: {text}" for text in pod.known]
+        lines.append(f"  next: {pod.next}")
+    return lines
 
 
 def _timeline(status: Status) -> list[str]:

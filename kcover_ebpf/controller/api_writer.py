@@ -7,14 +7,15 @@ holds the resourceVersion of the object, and what is created has a fixed name.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from kcover_ebpf.api import incident, rfc3339
+from kcover_ebpf.api.fault_policy import AvoidMode
 from kcover_ebpf.api.fault_report import API_VERSION
 from kcover_ebpf.api.incident import Incident, Status
-from kcover_ebpf.api.job_kinds import OWNER_UID, POD_UID
+from kcover_ebpf.api.job_kinds import NO_LABELS
 from kcover_ebpf.controller.event_recorder import NEED_RECOVERY, PendingEvent
 from kcover_ebpf.errors import ActionError, Conflict, NotFound
 from kcover_ebpf.kube.client import ApiClient
@@ -25,6 +26,7 @@ from kcover_ebpf.recovery.restart.context import (
     Cordon,
     Delete,
     DeleteAll,
+    Evict,
     Suspension,
 )
 from kcover_ebpf.recovery.restart.methods import group_of
@@ -85,6 +87,29 @@ class ApiWriter:
         except NotFound:
             return None
 
+    def avoid(
+        self, known_incident: Incident, nodes: Sequence[str], mode: AvoidMode, until_s: float
+    ) -> dict[str, Any] | None:
+        """Have new pods of the job avoid these nodes, or none; None if it is gone. `Conflict` as for `status`."""
+        names = ",".join(nodes) or None
+        body = {
+            "metadata": {
+                "resourceVersion": known_incident.resource_version,
+                "uid": known_incident.uid,
+                "labels": {incident.AVOID: mode.value if nodes else None},
+                "annotations": {
+                    incident.AVOID_NODES: names,
+                    incident.AVOID_UNTIL: rfc3339.to_text(until_s) if nodes else None,
+                },
+            }
+        }
+        try:
+            return self.api.merge_patch(
+                f"{_incidents(known_incident.namespace)}/{known_incident.name}", body
+            )
+        except NotFound:
+            return None
+
     def delete_incident(self, known_incident: Incident) -> None:
         """Delete an incident, unless another one has its name by now."""
         try:
@@ -101,6 +126,8 @@ class ApiWriter:
                 self._suspend(namespace, call, mark)
             case Delete():
                 self._delete(namespace, call)
+            case Evict():
+                self._evict(namespace, call)
             case DeleteAll():
                 self._delete_all(namespace, call)
             case Command():
@@ -111,7 +138,7 @@ class ApiWriter:
 
     def _suspend(self, namespace: str, suspension: Suspension, mark: str) -> None:
         target = suspension.target
-        value = target.suspended_value if suspension.suspended else not target.suspended_value
+        value = target.suspended_value if suspension.suspended else target.running_value
         body: dict[str, Any] = {
             "metadata": {
                 "resourceVersion": target.resource_version,
@@ -143,8 +170,25 @@ class ApiWriter:
             except (NotFound, Conflict):
                 continue  # it went by itself, or another one has its name already
 
+    def _evict(self, namespace: str, evict: Evict) -> None:
+        for name, uid in evict.pods:
+            _LOG.info("evict pod %s/%s (grace %d s)", namespace, name, evict.grace_s)
+            body = {
+                "apiVersion": "policy/v1",
+                "kind": "Eviction",
+                "metadata": {"name": name, "namespace": namespace},
+                "deleteOptions": {
+                    "gracePeriodSeconds": evict.grace_s,
+                    "preconditions": {"uid": uid},
+                },
+            }
+            try:
+                self.api.create(f"/api/v1/namespaces/{namespace}/pods/{name}/eviction", body)
+            except (NotFound, Conflict):
+                continue  # as of a deletion
+
     def _delete_all(self, namespace: str, delete_all: DeleteAll) -> None:
-        if not delete_all.selector or {OWNER_UID, POD_UID} & set(delete_all.selector):
+        if not delete_all.selector or NO_LABELS & set(delete_all.selector):
             raise ActionError("a collection of pods cannot be deleted without labels")
         selector = ",".join(f"{key}={value}" for key, value in delete_all.selector.items())
         _LOG.info("delete all pods of %s in %s", selector, namespace)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from kcover_ebpf.api.fault_policy import FaultPolicy, NamedPolicy, holding
 from kcover_ebpf.api.gang_id import GangId
-from kcover_ebpf.api.incident import Incident
+from kcover_ebpf.api.incident import Incident, Phase, RestartMethod
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.owners import FoundOwner, Owners
 from kcover_ebpf.gang import job_rules
@@ -81,6 +81,7 @@ class ContextBuilder:
         found: FoundOwner | None,
         pods: tuple[GangPod, ...],
         policy: FaultPolicy,
+        live_incident: Incident | None = None,
     ) -> RestartInput:
         """What is known now."""
         now_s, seen = self._store.wall(), self._store.seen(gang_id)
@@ -96,12 +97,8 @@ class ContextBuilder:
         gang_verdict = merge(gang_input)
         if policy.job_rules and not gang_verdict.verdict.kind.is_fault:
             gang_verdict = job_rules.verdict_of(gang_input, policy.job_rules) or gang_verdict
-        trigger = self._store.triggers.get(gang_id)
-        if trigger is not None and not gang_verdict.verdict.kind.is_fault:
-            if now_s - trigger[0] < TRIGGER_S:
-                gang_verdict = trigger[1]
-            else:
-                self._store.triggers.pop(gang_id, None)
+        if not gang_verdict.verdict.kind.is_fault:
+            gang_verdict = self._requested(gang_id, now_s) or gang_verdict
         agents = frozenset(
             received.report.node for received in seen if not received.is_stale(now_s)
         )
@@ -115,4 +112,23 @@ class ContextBuilder:
             agents=agents,
             ready=frozenset(node for node in nodes if self._store.is_ready(node)),
             fenced=frozenset(node for node in nodes if self._store.is_out_of_service(node)),
+            published=self._owners.published(gang_id.namespace) if _moves(live_incident) else {},
         )
+
+    def _requested(self, gang_id: GangId, now_s: float) -> GangVerdict | None:
+        """The verdict of an Event that asks for a recovery, while it is recent."""
+        trigger = self._store.triggers.get(gang_id)
+        if trigger is None:
+            return None
+        if now_s - trigger[0] < TRIGGER_S:
+            return trigger[1]
+        self._store.triggers.pop(gang_id, None)
+        return None
+
+
+def _moves(live_incident: Incident | None) -> bool:
+    """True while a restart depends on the addresses of single pods."""
+    status = live_incident.status if live_incident is not None else None
+    if status is None or status.action is None or status.phase is not Phase.SHUTTING_DOWN:
+        return False
+    return status.action.way is RestartMethod.HYBRID

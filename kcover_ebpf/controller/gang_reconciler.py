@@ -13,6 +13,7 @@ from kcover_ebpf.api.fault_policy import FaultPolicy, Level, NamedPolicy
 from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Incident, Phase, Status
 from kcover_ebpf.controller.api_writer import ApiWriter
+from kcover_ebpf.controller.avoidance import NodeAvoidance
 from kcover_ebpf.controller.breaker import Breaker, Limits
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.context_builder import ContextBuilder, GangMemo
@@ -59,6 +60,7 @@ class GangReconciler:
         self._memory: dict[GangId, GangMemo] = {}
         self._breaker = Breaker(cache, limits)
         self._deletions = Deletions(cache, self._contexts, writer)
+        self._avoidance = NodeAvoidance(cache, writer)
         self._quota = Quota(cache, writer, limits.incidents)
         self._gate = threading.Lock()
         self._deciding: set[GangId] = set()
@@ -161,7 +163,7 @@ class GangReconciler:
         policy = self._limits.bounds.of(named.policy if named is not None else FaultPolicy())
         if policy.action is Level.IGNORE and live_incident is None:
             return None
-        restart_input = self._contexts.world(gang_id, found, pods, policy)
+        restart_input = self._contexts.world(gang_id, found, pods, policy, live_incident)
         memo.remember(restart_input.gang_verdict, self.wall())
         if live_incident is None:
             live_incident = self._opened(gang_id, known, restart_input, named, memo)
@@ -254,6 +256,7 @@ class GangReconciler:
                 continue
             if transition.calls and context.status.phase.is_acting:
                 live_incident = self._deletions.guard(live_incident, wanted=True)
+                live_incident = self._avoidance.begin(live_incident, context, policy)
             if not self._perform(gang_id, live_incident, transition, memo):
                 return transition.wake_s
             memo.found = None

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from kcover_ebpf.api.incident import Incident, Status
 from kcover_ebpf.controller.api_writer import ApiWriter
+from kcover_ebpf.controller.avoidance import NodeAvoidance
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.owners import Owners
 from kcover_ebpf.controller.quota import close
@@ -28,6 +29,7 @@ class IncidentCollector:
     ) -> None:
         """`leads`: whether we may write."""
         self._store, self._owners, self._writer, self._leads = cache, owners, writer, leads
+        self._avoidance = NodeAvoidance(cache, writer)
         self._stop = threading.Event()
         self.thread = threading.Thread(target=self._run, name="archive", daemon=True)
         """For who asks whether it lives."""
@@ -52,6 +54,7 @@ class IncidentCollector:
         known = list(self._store.incidents.values())
         for incident in known:
             self._try(self._close, incident)
+            self._try(self._avoidance.lift, incident)
         window_s = self._store.policies.longest_window_s
         old = closing.outdated(known, self._store.wall(), window_s)
         # some may be kept by another finalizer, or by a webhook: the others are not to wait for them

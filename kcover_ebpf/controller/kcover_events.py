@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kcover_ebpf.api import rfc3339
@@ -36,8 +36,14 @@ FIELDS = "involvedObject.kind=Pod,type=Warning"
 class KcoverEvents:
     """Takes Events, and remembers those that ask for a recovery."""
 
-    def __init__(self, client: ApiClient, cache: ObjectCache) -> None:
-        self._session, self._store = client, cache
+    def __init__(
+        self,
+        client: ApiClient,
+        cache: ObjectCache,
+        mark: Callable[[Pod], Pod] = lambda pod: pod,
+    ) -> None:
+        """`mark`: notes on a pod which of the operators' kinds it is of."""
+        self._session, self._store, self._mark = client, cache, mark
         self._asked: dict[str, list[float]] = {}
         """By namespace, when one of its pods was asked for (unix seconds)."""
 
@@ -56,7 +62,7 @@ class KcoverEvents:
             return
         try:
             where, name = (segment(str(about.get(key))) for key in ("namespace", "name"))
-            pod = pod_of(self._session.get(f"/api/v1/namespaces/{where}/pods/{name}"))
+            pod = self._mark(pod_of(self._session.get(f"/api/v1/namespaces/{where}/pods/{name}")))
         except (ApiError, ObjectError) as error:
             _LOG.info("cannot read the pod whose recovery an event requests: %s", error)
             return

@@ -19,6 +19,7 @@ from kcover_ebpf.controller.gang_reconciler import GangReconciler
 from kcover_ebpf.controller.idle_events import IdleEvents
 from kcover_ebpf.controller.incident_gc import IncidentCollector
 from kcover_ebpf.controller.kcover_events import FIELDS, KcoverEvents
+from kcover_ebpf.controller.kind_registry import JOB_KINDS, KindRegistry
 from kcover_ebpf.controller.node_reconciler import NodeLimits, NodeReconciler
 from kcover_ebpf.controller.owners import Owners
 from kcover_ebpf.controller.pod_cache import PodCache
@@ -80,29 +81,25 @@ class Controller:
         store = self._store = ObjectCache(self._queue.add, self._queue.add, self._bad, self._over)
         self._writer = ApiWriter(client, self._suspect, lambda: self._elector.leads)
         self._story = ControllerTelemetry(store, self._writer, time.time)
-        self._gangs = PodCache(client, self._queue.add, self._watch_failed, self._over)
-        owners, limits = Owners(client.hurried(OWNER_REQUEST_S)), options.limits
+        kinds = self._kinds = KindRegistry(client, self._writing, self._story.event, time.time)
+        self._story.job_kinds = kinds.counts
+        self._gangs = PodCache(client, self._queue.add, self._watch_failed, self._over, kinds.mark)
+        owners = Owners(client.hurried(OWNER_REQUEST_S), time.monotonic, lambda: kinds.table)
+        limits = options.limits
         self._jobs = GangReconciler(store, self._gangs, owners, self._writer, self._story, limits)
         self._nodes = NodeReconciler(
-            client, lambda: self._writer.api, store, options.about_nodes, self._story.event
+            client, self._writing, store, options.about_nodes, self._story.event
         )
         self._repairs = Repairs(
             client,
-            lambda: self._writer.api,
+            self._writing,
             store,
             options.about_nodes,
             options.repairs,
             self._story.event,
         )
         self._idle = IdleEvents(client, store, self._story.event)
-        self._elector = LeaderElector(
-            client,
-            options.namespace,
-            options.lease,
-            options.identity,
-            time.monotonic,
-            options.pod_uid,
-        )
+        self._elector = self._make_elector(client)
         self._story.leads = lambda: self._elector.leads
         self._archive = IncidentCollector(store, owners, self._writer, self._may_work)
         self._story.cordoned = lambda: self._nodes.cordoned_count
@@ -110,8 +107,23 @@ class Controller:
         self._workers = self._make_workers(options.workers)
         self._watches = self._make_watches(client, store)
 
+    def _make_elector(self, client: ApiClient) -> LeaderElector:
+        options = self._settings
+        return LeaderElector(
+            client,
+            options.namespace,
+            options.lease,
+            options.identity,
+            time.monotonic,
+            options.pod_uid,
+        )
+
+    def _writing(self) -> ApiClient:
+        """The session, for one write; raises `ActionError` unless we lead."""
+        return self._writer.api
+
     def _make_watches(self, client: ApiClient, cache: ObjectCache) -> list[Reflector]:
-        triggers = KcoverEvents(client, cache)
+        triggers = KcoverEvents(client, cache, self._kinds.mark)
         ours = f"/apis/{API_VERSION}"
         watched: tuple[tuple[str, dict[str, str], Callable[[Event], None]], ...] = (
             (f"{ours}/faultpolicies", {}, cache.on_policy),
@@ -120,8 +132,9 @@ class Controller:
             (f"{ours}/faultreports", {}, cache.on_report),
             ("/api/v1/events", {"fieldSelector": FIELDS}, triggers.on_event),
             # these are not waited for: without them no node is uncordoned automatically, agents are heard by
-            # their reports alone, and all else is done
+            # their reports alone, jobs of operators' own kinds are reported only, and all else is done
             (HEALTHS, {}, cache.on_health),
+            (JOB_KINDS, {}, self._kinds.on_kind),
             (leases(self._settings.namespace), {}, cache.on_lease),
         )
         return [
@@ -144,6 +157,7 @@ class Controller:
         for watch in self._watches:
             watch.start()
         self._gangs.start()
+        self._kinds.start()
         self._archive.start()
         self._story.start()
         for worker in self._workers:
@@ -153,6 +167,7 @@ class Controller:
             self._reconcile_all()
         self._queue.close()
         self._archive.stop()
+        self._kinds.stop()
         for worker in self._workers:
             worker.join(5.0)
         self._story.close(2.0)
@@ -263,7 +278,7 @@ class Controller:
     def _threads(self) -> list[threading.Thread]:
         watches = [watch.thread for watch in self._watches]
         elector = [self._elector.thread] if self._elector.thread is not None else []
-        others = [self._archive.thread, self._story.thread, *elector]
+        others = [self._archive.thread, self._kinds.thread, self._story.thread, *elector]
         return [*watches, *self._gangs.threads, *self._workers, *others]
 
     def _ready(self) -> str:

@@ -10,18 +10,36 @@ from typing import Any
 
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.incident import JobRef
-from kcover_ebpf.api.job_kinds import gang_of, is_armed
+from kcover_ebpf.api.job_kinds import POD_GROUP, gang_of, is_armed
 from kcover_ebpf.api.pods import Owner, owner_of
+from kcover_ebpf.controller import service_addresses
 from kcover_ebpf.errors import NotFound, Unreachable
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.kube.paths import segment
-from kcover_ebpf.recovery.restart.context import SUSPENDED_BY, GangPod, SuspendSwitch, TopOwner
+from kcover_ebpf.recovery.restart.context import (
+    NOT_MOVED,
+    SUSPENDED_BY,
+    GangPod,
+    SuspendSwitch,
+    TopOwner,
+)
+from kcover_ebpf.recovery.restart.job_object import (
+    counts_restarts,
+    ended_of,
+    ignores_disruptions,
+    is_value,
+    pod_count_of,
+    reacts_to_deletions,
+    version_of,
+    waits_for_ends,
+)
 from kcover_ebpf.recovery.restart.methods import (
     KindMethod,
+    KindMethods,
+    MovesBy,
     ReplaceMethod,
     at,
     group_of,
-    path,
     restarts,
 )
 from kcover_ebpf.tunables.controller import KIND_SILENT_S, OWNER_SLOW_S, OWNERS_KEPT_S
@@ -29,7 +47,6 @@ from kcover_ebpf.tunables.controller import KIND_SILENT_S, OWNER_SLOW_S, OWNERS_
 _MOST_STEPS = 6
 _MOST_BRANCHES = 16
 """Controllers of one gang's pods that are asked for; a JobSet may have hundreds, all below the same top."""
-_ENDS = ("Complete", "Completed", "Succeeded", "Finished", "Failed", "Aborted", "Terminated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +64,10 @@ class FoundOwner:
 class _OwnerLink:
     armed: bool
     owner: Owner | None
+    ignores_disruptions: bool = False
+    """It is a batch Job that makes an evicted pod again, and counts nothing."""
+    waits_for_ends: bool = False
+    """It is a batch Job that makes a pod only once the old one has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +85,8 @@ class _Branch:
     """Something on the way has the name that the pods' labels say: there is only one such object."""
     complete: bool
     """False where an owner on the way is gone: the pods may belong to anything."""
+    first: _OwnerLink | None = None
+    """What controls the pods; None where it is not known."""
 
 
 def _weight(pods: Sequence[GangPod]) -> tuple[int, float]:
@@ -88,8 +111,14 @@ def _most_are_armed(pods: Sequence[GangPod]) -> bool:
 class Owners:
     """Walks up; asks the API server for each object between, once in a while."""
 
-    def __init__(self, client: ApiClient, clock: Callable[[], float] = time.monotonic) -> None:
-        self._session, self._clock = client, clock
+    def __init__(
+        self,
+        client: ApiClient,
+        clock: Callable[[], float] = time.monotonic,
+        kinds: Callable[[], KindMethods] = restarts,
+    ) -> None:
+        """`kinds`: the table of restarts as it is now."""
+        self._session, self._clock, self._kinds = client, clock, kinds
         self._links: dict[tuple[str, str], tuple[float, _OwnerLink | None]] = {}
         """By namespace and uid: any account may write the uid of a foreign object into an ownerReference. None: there
         was no such object, and a tenant may name as many as it likes."""
@@ -109,6 +138,10 @@ class Owners:
                 self._silent_until_s[kind] = self._clock() + KIND_SILENT_S
             raise
 
+    def published(self, namespace: str) -> Mapping[str, frozenset[str]]:
+        """By Service the pods (uids) whose addresses it publishes."""
+        return service_addresses.published(self._session, namespace)
+
     def of_pods(
         self, namespace: str, pods: Sequence[GangPod], job: JobRef | None = None
     ) -> FoundOwner | None:
@@ -127,11 +160,17 @@ class Owners:
         found = self.of_ref(namespace, ref, pods, raw)
         if found is None or ref.kind == "Pod":
             return found
+        if shared := _shared_group(pods, branches):
+            return replace(found, top=replace(found.top, target=None, why=shared))
         elsewhere = {branch.owner for branch in branches if branch.complete and branch not in ours}
         strays = [pod.pod.uid for pod in pods if pod.pod.controller in {None, *elsewhere}]
         members = [pod for branch in ours for pod in branch.pods]
         armed = found.top.armed or any(branch.armed for branch in ours) or _most_are_armed(members)
-        return replace(found, top=replace(found.top, armed=armed), strays=frozenset(strays))
+        moves, moves_not = _moves(found.top, members, ours)
+        top = replace(found.top, armed=armed, moves=moves, moves_not=moves_not)
+        if any(branch.first is None or branch.first.waits_for_ends for branch in ours):
+            top = replace(top, renames=False)
+        return replace(found, top=top, strays=frozenset(strays))
 
     def _branches(self, namespace: str, pods: Sequence[GangPod]) -> list[_Branch]:
         """Pods by their controllers, the largest and oldest first; without pods that have none."""
@@ -156,9 +195,9 @@ class Owners:
 
         `raw`: the object, where it was read just now.
         """
-        row = restarts().find(ref.api_version, ref.kind)
-        if row is None:
-            return FoundOwner(TopOwner(ref, None))
+        row = self._kinds().find(ref.api_version, ref.kind)
+        if row is None or row.refused:
+            return FoundOwner(TopOwner(ref, None, why=row.refused if row is not None else ""))
         if raw is None:
             try:
                 raw = self._read(ref.api_version, row.plural, namespace, ref.name)
@@ -172,10 +211,14 @@ class Owners:
             method=row,
             target=self._target(namespace, ref, row, raw),
             armed=is_armed(metadata.get("labels") or {}),
-            ended=_ended(raw),
-            costs_in_place=_costs(row, raw, pods),
-            deletion_means=_deletion_means(raw) if row.method is ReplaceMethod.COMMAND else False,
-            version=_version(raw),
+            ended=ended_of(row, raw),
+            costs_in_place=counts_restarts(row, raw, pods),
+            deletion_means=reacts_to_deletions(raw)
+            if row.method is ReplaceMethod.COMMAND
+            else False,
+            version=version_of(raw),
+            pod_count=pod_count_of(row, raw),
+            renames=row.renames,
         )
         return FoundOwner(top, rfc3339.from_text(str(metadata["creationTimestamp"])))
 
@@ -184,19 +227,21 @@ class Owners:
     ) -> _Branch:
         """From one controller to the top; `names`: what the labels of the pods say."""
         owner, armed, named, complete = first_owner, False, False, False
+        first: _OwnerLink | None = None
         raw: Mapping[str, Any] | None = None
         for _ in range(_MOST_STEPS):
             link, raw = self._link(namespace, owner)
             if link is None:
-                complete = restarts().find(owner.api_version, owner.kind) is None
+                complete = self._readable(owner) is None
                 break
             armed, named = armed or link.armed, named or owner.name in names
+            first = first or link
             if link.owner is None:
                 complete = True
                 break
             owner = link.owner
         ref = JobRef(owner.kind, owner.name, owner.uid, owner.api_version)
-        return _Branch(first_owner, tuple(pods), ref, raw, armed, named, complete)
+        return _Branch(first_owner, tuple(pods), ref, raw, armed, named, complete, first)
 
     def _link(
         self, namespace: str, owner: Owner
@@ -209,7 +254,7 @@ class Owners:
         kept = self._links.get(key)
         if kept is not None and self._clock() - kept[0] < OWNERS_KEPT_S:
             return kept[1], None
-        row = restarts().find(owner.api_version, owner.kind)
+        row = self._readable(owner)
         is_pod = (owner.api_version, owner.kind) == ("v1", "Pod")
         if row is None and not is_pod:
             return None, None
@@ -227,10 +272,18 @@ class Owners:
         ]
         armed = is_armed(metadata.get("labels") or {})
         link = _OwnerLink(
-            armed, next((other_owner for other_owner in above if other_owner.controller), None)
+            armed,
+            next((other_owner for other_owner in above if other_owner.controller), None),
+            ignores_disruptions(raw),
+            waits_for_ends(raw),
         )
         self._keep(key, link)
         return link, raw
+
+    def _readable(self, owner: Owner) -> KindMethod | None:
+        """The row of an owner that may be asked for; None for any other."""
+        row = self._kinds().find(owner.api_version, owner.kind)
+        return row if row is not None and not row.refused else None
 
     def _keep(self, key: tuple[str, str], link: _OwnerLink | None) -> None:
         if len(self._links) > 10_000:
@@ -246,7 +299,8 @@ class Owners:
         queue = restarts().queue
         if (metadata.get("labels") or {}).get(queue.label):
             return self._workload(namespace, ref)
-        return _hold(raw, ref.api_version, method.plural, method.suspend, suspended_value=True)
+        values = method.suspended_value, method.running_value
+        return _hold(raw, ref.api_version, method.plural, method.suspend, values)
 
     def _workload(self, namespace: str, ref: JobRef) -> SuspendSwitch | None:
         queue = restarts().queue
@@ -258,9 +312,7 @@ class Owners:
         items = found.get("items") or ()
         if not items:
             return None
-        return _hold(
-            items[0], self._queue_version, queue.plural, queue.active, suspended_value=False
-        )
+        return _hold(items[0], self._queue_version, queue.plural, queue.active, (False, True))
 
 
 def _hold(
@@ -268,10 +320,11 @@ def _hold(
     api_version: str,
     plural: str,
     field: tuple[str, ...],
-    suspended_value: bool,
+    values: tuple[object, object],
 ) -> SuspendSwitch:
+    """`values`: of the field while the job is suspended, and otherwise."""
     metadata = raw["metadata"]
-    value = at(raw, field)
+    suspended_value, running_value = values
     return SuspendSwitch(
         api_version=api_version,
         plural=plural,
@@ -279,8 +332,9 @@ def _hold(
         field=field,
         suspended_value=suspended_value,
         resource_version=str(metadata["resourceVersion"]),
-        suspended=value is suspended_value,
+        suspended=is_value(at(raw, field), suspended_value),
         suspended_by=(metadata.get("annotations") or {}).get(SUSPENDED_BY),
+        running_value=running_value,
     )
 
 
@@ -291,35 +345,30 @@ def _path(api_version: str, plural: str, namespace: str, name: str) -> str:
     return f"{root}/namespaces/{segment(namespace)}/{plural}/{segment(name)}"
 
 
-def _ended(raw: Mapping[str, Any]) -> str | None:
-    for map_ in _maps(at(raw, path("status.conditions"))):
-        if map_.get("status") == "True" and map_.get("type") in _ENDS:
-            return str(map_["type"])
-    phases = (at(raw, path("status.state.phase")), at(raw, path("status.jobDeploymentStatus")))
-    return next((phase for phase in phases if isinstance(phase, str) and phase in _ENDS), None)
+def _shared_group(pods: Sequence[GangPod], branches: Sequence[_Branch]) -> str:
+    """Why the pods of one pod group have no object by which all of them could be restarted; empty where they have."""
+    if not pods or POD_GROUP not in gang_of(pods[0].pod).id.labels:
+        return ""
+    tops = sorted(
+        {f"{branch.ref.kind} {branch.ref.name}" for branch in branches if branch.complete}
+    )
+    if len(tops) < 2:
+        return ""
+    return f"the pods of its pod group belong to {', '.join(tops[:4])}, which nothing restarts together"
 
 
-def _costs(method: KindMethod, raw: Mapping[str, Any], pods: Sequence[GangPod]) -> bool:
-    counted = any(pod.restart_policy != "Never" for pod in pods)
-    return counted and bool(method.in_place_costs) and at(raw, method.in_place_costs) is not None
-
-
-def _deletion_means(raw: Mapping[str, Any]) -> bool:
-    rules = _maps(at(raw, path("spec.policies")))
-    for task in _maps(at(raw, path("spec.tasks"))):
-        rules += _maps(task.get("policies"))
-    events = [rule.get("event") for rule in rules]
-    for rule in rules:
-        several = rule.get("events")
-        events += several if isinstance(several, list) else []
-    return any(event in ("PodEvicted", "*", "AnyEvent") for event in events)
-
-
-def _version(raw: Mapping[str, Any]) -> int:
-    counts = (at(raw, path("status.version")), at(raw, path("status.retryCount")))
-    return sum(count for count in counts if isinstance(count, int))
-
-
-def _maps(raw: object) -> list[Mapping[str, Any]]:
-    """The objects of a list, whatever else a job's author put into it."""
-    return [entry for entry in raw if isinstance(entry, Mapping)] if isinstance(raw, list) else []
+def _moves(
+    top: TopOwner, pods: Sequence[GangPod], branches: Sequence[_Branch]
+) -> tuple[MovesBy, str]:
+    """How one pod of a job is moved, and why none is."""
+    moves = top.method.moves if top.method is not None and not top.why else MovesBy.NONE
+    if moves is MovesBy.EVICT and not all(
+        branch.first is not None and branch.first.ignores_disruptions for branch in branches
+    ):
+        why = "its Jobs count an evicted pod: give them a podFailurePolicy that ignores DisruptionTarget"
+        return MovesBy.NONE, why
+    if moves is MovesBy.DELETE_RESTARTABLE and any(pod.restart_policy == "Never" for pod in pods):
+        return MovesBy.NONE, "a deleted pod with restartPolicy Never fails the job"
+    if moves is MovesBy.DELETE and top.deletion_means:
+        return MovesBy.NONE, "a policy of the job reacts to deletions of pods"
+    return moves, NOT_MOVED if moves is MovesBy.NONE else ""

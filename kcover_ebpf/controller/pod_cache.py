@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from kcover_ebpf.api.gang_id import GangId
-from kcover_ebpf.api.job_kinds import OWNER_UID, POD_UID, gang_of, job_kinds, selects
+from kcover_ebpf.api.job_kinds import NO_LABELS, gang_of, job_kinds, selects
 from kcover_ebpf.api.pods import Owner, Pod, about_pod, kept_bytes, pod_of
 from kcover_ebpf.api.shares import Shares
 from kcover_ebpf.errors import ApiError, ObjectError, OverBound
@@ -133,9 +133,14 @@ class PodCache:
         changed: Callable[[GangId], None],
         failed: Callable[[ApiError], None],
         over: Callable[[OverBound], None] = lambda _: None,
+        mark: Callable[[Pod], Pod] = lambda pod: pod,
     ) -> None:
-        """`changed` receives gangs that were asked for, until they are forgotten; `over` pods that are not kept."""
+        """`changed` receives gangs that were asked for, until they are forgotten; `over` pods that are not kept.
+
+        `mark`: notes on a pod which of the operators' kinds it is of.
+        """
         self._session, self._notify, self._failed, self._over = client, changed, failed, over
+        self._mark = mark
         self._wanted: set[GangId] = set()
         self._own: dict[GangId, _Informer] = {}
         self._lock = threading.Lock()
@@ -170,7 +175,14 @@ class PodCache:
             if shared is None and gang_id not in self._own:
                 self._own[gang_id] = self._watch(gang_id)
             informer = shared or self._own[gang_id]
-        return informer.pods.of(gang_id) if informer.watch.synced.is_set() else None
+        if not informer.watch.synced.is_set():
+            return None
+        pods = informer.pods.of(gang_id)
+        return pods if shared is not None else tuple(map(self._marked, pods))
+
+    def _marked(self, pod: GangPod) -> GangPod:
+        marked = self._mark(pod.pod)
+        return pod if marked is pod.pod else replace(pod, pod=marked)
 
     def shown(self, gang_id: GangId) -> tuple[GangPod, ...]:
         """The pods of a gang as far as they are watched already; nothing is asked for."""
@@ -188,9 +200,7 @@ class PodCache:
             informer.pods.forget(gang_id)
 
     def _watch(self, gang_id: GangId) -> _Informer:
-        labels = {
-            name: value for name, value in gang_id.selector if name not in (OWNER_UID, POD_UID)
-        }
+        labels = {name: value for name, value in gang_id.selector if name not in NO_LABELS}
         selector = ",".join(f"{name}={value}" for name, value in labels.items())
         path = f"/api/v1/namespaces/{gang_id.namespace}/pods"
         informer = _Informer(

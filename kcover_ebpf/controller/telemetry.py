@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter as Tally
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from threading import Thread
 from typing import Any
 
@@ -60,6 +60,7 @@ class ControllerTelemetry:
         self.leads: Callable[[], bool] = lambda: False
         self.breakers: Callable[[], dict[str, bool]] = dict
         self.cordoned: Callable[[], int] = lambda: 0
+        self.job_kinds: Callable[[], Mapping[str, int]] = dict
         self._said_over_s: dict[tuple[str, str], float] = {}
         self.created_s: dict[str, float] = {}
         """Creation of each job with an incident, by its uid; unix seconds."""
@@ -73,7 +74,7 @@ class ControllerTelemetry:
         )
         text = "Time from the verdict until all ranks make progress again."
         self._recovery = self._histogram("kcover_recovery_seconds", text, "way")
-        for method in (RestartMethod.IN_PLACE, RestartMethod.REPLACE):
+        for method in (RestartMethod.IN_PLACE, RestartMethod.HYBRID, RestartMethod.REPLACE):
             self._recovery.labels(method.value)
         text = f"Training time lost in incidents, in seconds, by phase: {', '.join(_LOST)}."
         self._lost = Counter("kcover_time_lost_seconds", text, ["phase"], registry=self.registry)
@@ -183,6 +184,12 @@ class ControllerTelemetry:
         cordoned = float(self.cordoned()) if leads else 0.0
         yield _gauge(
             "kcover_nodes_kept_out", "Nodes cordoned or tainted by this controller.", {(): cordoned}
+        )
+        yield _gauge(
+            "kcover_job_kinds",
+            "JobKind objects, by the reason of their condition Ready: Permitted, or why jobs of the kind are refused.",
+            {(reason,): float(leads and count) for reason, count in self.job_kinds().items()},
+            "reason",
         )
         yield self._healths(leads)
         lost = CounterMetricFamily(

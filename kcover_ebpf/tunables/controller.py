@@ -37,6 +37,10 @@ KIND_SILENT_S = 15.0
 """A kind that did not answer is not asked for so long, so that it takes one worker at a time and not all. Chosen."""
 OWNERS_KEPT_S = 60.0
 """What lies between a pod and its top owner hardly ever changes."""
+KIND_CHECKED_S = 60.0
+"""Whether we may restart jobs of an operator's kind is asked again so often: permissions give no event. Chosen."""
+KIND_SETTLE_S = 0.2
+"""Changes of JobKinds within so long are checked together. Chosen."""
 REPORT_LATE_S = 2.0
 """A report is taken to be older than its arrival when it comes so much later than others of its node."""
 TRIGGER_S = 180.0

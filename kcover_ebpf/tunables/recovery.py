@@ -71,6 +71,13 @@ LONGEST_STOP_S = 7.0
 """Agents let go of what they stopped after 10 s; the order to kill must reach them before."""
 RESUME_S = 3.0
 """Agents must have resumed the ranks that they stopped by then; afterwards the pods are replaced."""
+MOST_MOVED = 16
+"""Pods of one gang that move while the others stay: their uids must fit into the detail of an action. Chosen."""
+STOP_RENEWED_S = 4.0
+"""An order to stop is given anew so long before it expires, while pods move: agents let go of ranks at its end."""
+MOVED_S = 40.0
+"""The others are kept stopped for so long at most until the pods that move have new addresses: a batch Job waits 10 s
+before it makes a pod again, and its kubelet 2 s."""
 KUBELET_RESTART_S = 30.0
 """A kubelet restarts a pod in place within two seconds; one on an overloaded host was seen to take fifteen."""
 RESTARTED_BY_ITSELF_S = 5.0
@@ -87,6 +94,9 @@ ORDER_RENEWED_BEFORE_S = 10.0
 """An order to kill is given anew so long before it expires, while processes are left."""
 GRACE_MARGIN_S = 15.0
 """Added to the grace period: measured, enough for everything but a process that cannot be killed."""
+PROVEN_S = 10.0
+"""A pod whose processes were killed goes within 3 s (measured); one that is there after so long is in state D, and
+no reason to wait for where new pods do not need its name. Chosen."""
 JOB_CONTROLLER_ACTS_S = 10.0
 """A controller that recreates pods when its leader, or a command, asks for it does so within this time."""
 SLOW_RESCHEDULE_S = 600.0

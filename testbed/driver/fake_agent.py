@@ -25,6 +25,15 @@ from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.model.roles import Role
+from kcover_ebpf.model.verdict import (
+    Cause,
+    Certainty,
+    Culprit,
+    Evidence,
+    EvidenceKind,
+    Verdict,
+    VerdictKind,
+)
 
 _PERIOD_S = 0.1
 
@@ -75,6 +84,8 @@ class FakeAgent:
         self._lock = threading.Lock()
         self.fault: str | None = None
         """Name of the pod whose rank is reported as stopped; None: all is well."""
+        self.device: str | None = None
+        """The device of that pod that is reported as lost, in place of a rank that is stopped."""
         self.deaf: set[str] = set()
         """Nodes that carry out no order."""
         self.silent: set[str] = set()
@@ -94,6 +105,11 @@ class FakeAgent:
         """Report a stopped rank from now on, until its pod is another one or was restarted."""
         self._since_s = time.time()
         self.fault = pod
+
+    def break_device(self, pod: str, device: str) -> None:
+        """Report a fatal fault of a device of a pod from now on; the node's other jobs have none of it."""
+        self.device = device
+        self.break_rank(pod)
 
     def pods(self) -> list[dict[str, Any]]:
         """The gang's pods."""
@@ -123,7 +139,8 @@ class FakeAgent:
                 continue
             by_node: dict[str, list[dict[str, Any]]] = {}
             for pod in self.pods():
-                by_node.setdefault(pod["spec"].get("nodeName", ""), []).append(pod)
+                if pod_of(pod).created_s <= wanted.created_before_s:
+                    by_node.setdefault(pod["spec"].get("nodeName", ""), []).append(pod)
             for node, pods in by_node.items():
                 acks = self._acks.setdefault(node, [])
                 if node in self.deaf or any(ack.order == wanted.id for ack in acks):
@@ -163,7 +180,8 @@ class FakeAgent:
     def _report_of(self, node: str, pods: list[dict[str, Any]]) -> None:
         self._sequence += 1
         broken = self.fault is not None
-        ranks = tuple(self._rank(pod, index) for index, pod in enumerate(pods)) if broken else ()
+        hangs = broken and self.device is None
+        ranks = tuple(self._rank(pod, index) for index, pod in enumerate(pods)) if hangs else ()
         refs = tuple(PodRef(pod["metadata"]["name"], pod["metadata"]["uid"]) for pod in pods)
         said = FaultReport(
             node=node,
@@ -173,6 +191,7 @@ class FakeAgent:
             job=ReportedJob("x", self._selector, self._kind),
             pods=refs,
             suspicious=broken,
+            verdict=self._of_device(node, pods),
             trained=all(pod.get("status", {}).get("phase") == "Running" for pod in pods),
             ranks=ranks,
             acks=tuple(self._acks.get(node, [])[-8:]),
@@ -182,6 +201,28 @@ class FakeAgent:
         body = fault_report.object_of(said, self._namespace, name)
         path = f"/apis/kcover.io/v1alpha1/namespaces/{self._namespace}/faultreports/{name}"
         self._session.apply(path, body, "kcover-agent")
+
+    def _of_device(self, node: str, pods: list[dict[str, Any]]) -> Verdict | None:
+        here = [pod for pod in pods if pod["metadata"]["name"] == self.fault]
+        if self.device is None or not here or not self._is_on_it(here[0]):
+            return None
+        metadata = here[0]["metadata"]
+        return Verdict(
+            kind=VerdictKind.DEVICE_FAULT,
+            cause=Cause.DEVICE,
+            since_s=self._since_s - time.time(),
+            culprit=Culprit(
+                pod=metadata["name"], pod_uid=metadata["uid"], node=node, device=self.device
+            ),
+            evidence=(Evidence(EvidenceKind.EVENT, f"{self.device}: Xid 79, off the bus"),),
+            certainty=Certainty.ANNOUNCED,
+        )
+
+    def _is_on_it(self, pod: dict[str, Any]) -> bool:
+        """A pod that came later has another device."""
+        return (
+            pod_of(pod).created_s < self._since_s - 1 and "deletionTimestamp" not in pod["metadata"]
+        )
 
     def _rank(self, pod: dict[str, Any], index: int) -> RankSnapshot:
         culprit = pod["metadata"]["name"] == self.fault

@@ -17,7 +17,7 @@ def permissions(group: str, resources: str, verbs: str) -> set[Permission]:
 
 AGENT = (
     permissions("", "pods", "list watch")
-    | permissions("kcover.io", "faultpolicies incidents", "list watch")
+    | permissions("kcover.io", "faultpolicies incidents jobkinds", "list watch")
     | permissions("kcover.io", "faultreports", "create patch delete")
     | permissions("kcover.io", "nodehealths", "create patch")
 )
@@ -41,9 +41,12 @@ OF_DEVICES = permissions("resource.k8s.io", "devicetaintrules", "create list del
 )
 CONTROLLER = (
     permissions("", "pods", "get list watch deletecollection")
+    | permissions("", "pods/eviction", "create")
+    | permissions("discovery.k8s.io", "endpointslices", "list")
     | permissions("", "nodes", "list watch")
     | permissions("", "events", "list watch create patch")
-    | permissions("kcover.io", "faultpolicies faultreports", "list watch")
+    | permissions("kcover.io", "faultpolicies faultreports jobkinds", "list watch")
+    | permissions("kcover.io", "jobkinds/status", "patch")
     | permissions("kcover.io", "nodehealths", "list watch delete")
     | permissions("kcover.io", "incidents", "list watch create patch delete")
     | permissions("kcover.io", "incidents/status", "update")

@@ -118,7 +118,7 @@ def test_the_shown_crds_are_one_stream_of_documents(helm: Helm) -> None:
     """The way to upgrade them is to pipe them into kubectl, and helm puts nothing between the files."""
     shown = yaml.safe_load_all(helm("show", "crds", str(CHART)))
     found = sorted(item["spec"]["names"]["kind"] for item in shown if item)
-    assert found == ["FaultPolicy", "FaultReport", "Incident", "NodeHealth"]
+    assert found == ["FaultPolicy", "FaultReport", "Incident", "JobKind", "NodeHealth"]
 
 
 def names(objects: list[dict[str, Any]]) -> set[str]:
@@ -211,6 +211,7 @@ def test_install_upgrade_uninstall_of_the_packed_chart_leave_the_crds_and_nothin
         "faultpolicies.kcover.io",
         "faultreports.kcover.io",
         "incidents.kcover.io",
+        "jobkinds.kcover.io",
         "nodehealths.kcover.io",
         "v1alpha1.kcover.io",  # the group that these make
     }

@@ -67,6 +67,11 @@ NOT_USED: dict[str, dict[Permission, str]] = {
         Permission(
             "delete", "kcover.io", "nodehealths"
         ): "of a node that is gone (tests/unit/recovery/nodes/test_node_lift.py)",
+        Permission("create", "", "pods/eviction"): "a pod moves (tests/cluster/test_hybrid.py)",
+        Permission("list", "discovery.k8s.io", "endpointslices"): "the same",
+        Permission(
+            "patch", "kcover.io", "jobkinds/status"
+        ): "where an operator describes a kind (tests/cluster/test_custom_kinds.py)",
         Permission(
             "deletecollection", "", "pods"
         ): "gangs of more than 20 pods (bench/clusterbench)",

@@ -222,3 +222,73 @@ def test_a_job_that_asks_for_it_measures_bandwidth_in_its_own_image(
         assert names(initial(root, asking)) == [preflight.CONTAINER], "a Job counts its restarts"
         body["metadata"]["annotations"] = {}
         assert names(initial(root, body)) == [preflight.CONTAINER]
+
+
+def incident(name: str, mode: str, nodes: str, selector: dict[str, str]) -> dict[str, Any]:
+    return {
+        "apiVersion": "kcover.io/v1alpha1",
+        "kind": "Incident",
+        "metadata": {
+            "name": name,
+            "labels": {"kcover.io/avoid": mode},
+            "annotations": {"kcover.io/avoid-nodes": nodes},
+        },
+        "spec": {"job": {"kind": "Job", "name": "j", "uid": "u"}, "selector": selector},
+    }
+
+
+def affinity(root: User, body: dict[str, Any]) -> dict[str, Any]:
+    """The node affinity of the pod, as the API server would store it."""
+    made = root.ask("POST", f"{PODS}?dryRun=All", body)
+    assert made.code == 201, made.message
+    found: dict[str, Any] = made.body["spec"].get("affinity", {}).get("nodeAffinity", {})
+    return found
+
+
+def _not_on(*nodes: str) -> list[dict[str, Any]]:
+    return [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in nodes]
+
+
+ZONE = {"key": "zone", "operator": "In", "values": ["a"]}
+SOFT_TERM = {"weight": 1, "preference": {"matchExpressions": [ZONE]}}
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def test_new_pods_of_a_job_avoid_the_nodes_that_it_failed_on(
+    installed: Installed, root: User
+) -> None:
+    controller = installed.controller()
+    job = {"batch.kubernetes.io/job-name": "failed"}
+    incidents = "/apis/kcover.io/v1alpha1/namespaces/ml/incidents"
+    body, other = pod("a", [{}]), pod("b", [{}])
+    body["metadata"]["labels"] = dict(job)
+    for mode in ("Soft", "Hard"):
+        made = controller.ask("POST", incidents, incident(mode.lower(), mode, "n1,n2", job))
+        assert made.code == 201, made.message
+        deadline_s = time.monotonic() + 60
+        while not affinity(root, body):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.5)
+        assert affinity(root, other) == {}, "no other job is kept from these nodes"
+        own = pod("c", [{}], affinity={"nodeAffinity": _own(mode)})
+        own["metadata"]["labels"] = dict(job)
+        if mode == "Soft":
+            added = {"weight": 100, "preference": {"matchFields": _not_on("n1", "n2")}}
+            assert affinity(root, body) == {PREFERRED: [added]}
+            assert affinity(root, own) == {PREFERRED: [SOFT_TERM, added]}
+        else:
+            terms = [{"matchFields": _not_on("n1", "n2")}]
+            assert affinity(root, body) == {REQUIRED: {"nodeSelectorTerms": terms}}
+            kept = {"matchExpressions": [ZONE], "matchFields": _not_on("n1", "n2")}
+            assert affinity(root, own) == {REQUIRED: {"nodeSelectorTerms": [kept] * 2}}
+        controller.ask("DELETE", f"{incidents}/{mode.lower()}")
+        while affinity(root, body):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.5)
+
+
+def _own(mode: str) -> dict[str, Any]:
+    if mode == "Soft":
+        return {PREFERRED: [SOFT_TERM]}
+    return {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [ZONE]}] * 2}}

@@ -19,7 +19,10 @@ from testbed.driver.restarts import running
 from tests.shown import shown
 
 TESTBED = ROOT / "tools/testbed"
-RULE = "templates/admission/restart-in-place.yaml"
+RULES = [
+    "templates/admission/restart-in-place.yaml",
+    "templates/admission/avoid-nodes.yaml",
+]
 RELEASE = "app.kubernetes.io/name=kcover-ebpf"
 
 
@@ -118,7 +121,7 @@ def agents(
 
 @pytest.fixture(scope="module")
 def restart_in_place(cluster: Cluster) -> Iterator[bool]:
-    """The admission policy of the chart that gives armed pods the kubelet's rule, without the rest of it.
+    """The admission policies of the chart about restarts, without the rest of it.
 
     False where the cluster is too old for it.
     """
@@ -128,9 +131,9 @@ def restart_in_place(cluster: Cluster) -> Iterator[bool]:
     helm = shutil.which("helm") or cluster.helm
     command = [helm, "template", "rule", str(ROOT / "charts/kcover-ebpf")]
     command += [
-        "--set=admission.restartInPlace=true",
+        "--set=admission.restartInPlace=true,admission.avoidNodes=true",
         "--kube-version=1.36.0",
-        f"--show-only={RULE}",
+        *(f"--show-only={rule}" for rule in RULES),
     ]
     policy = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     cluster.ctl("apply", "--filename=-", stdin=policy)

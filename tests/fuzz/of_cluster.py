@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 from unittest.mock import Mock
@@ -11,6 +12,7 @@ from kcover_ebpf.agent.reports.report_cache import ReportCache
 from kcover_ebpf.api import (
     agent_lease,
     codec,
+    custom_kind,
     fault_report,
     incident,
     node_health,
@@ -21,13 +23,14 @@ from kcover_ebpf.api import (
 from kcover_ebpf.api.fault_policy import Bounds, holding, policy_of, refused
 from kcover_ebpf.api.job_kinds import gang_of, is_job_pod, must_train, with_ranks
 from kcover_ebpf.api.pods import pod_of
-from kcover_ebpf.controller import owners
 from kcover_ebpf.errors import ApiError, ObjectError
 from kcover_ebpf.gang.gang_input import GangInput, NodeState
 from kcover_ebpf.gang.gang_judge import merge
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport, confirmed
 from kcover_ebpf.kube import api_errors, client
 from kcover_ebpf.kube.exec import Exec
+from kcover_ebpf.recovery.restart import job_object
+from kcover_ebpf.recovery.restart.methods import restarts
 from kcover_ebpf.settings import Policy
 from tests.fuzz.target import Target, consumed, folder, of_json, text
 from tests.unit.report_builders import NOW_S, case, pod, rank, report
@@ -99,9 +102,12 @@ def _pod(api: Any) -> None:
 
 
 def _owner(api: Any) -> None:
-    owners._ended(api)
-    owners._deletion_means(api)
-    owners._version(api)
+    row = restarts().kinds[0]
+    job_object.ended_of(row, api), job_object.pod_count_of(row, api)
+    job_object.reacts_to_deletions(api), job_object.version_of(api)
+    job_object.ignores_disruptions(api), job_object.waits_for_ends(api)
+    with contextlib.suppress(ObjectError):
+        custom_kind.kind_of(api)
 
 
 def _time(data: bytes) -> None:

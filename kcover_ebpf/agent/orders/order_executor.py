@@ -226,11 +226,9 @@ class OrderExecutor:
         self, incident: OrderedIncident, order: Order, gang: Gang, pods: Sequence[Pod]
     ) -> None:
         found = [container for pod in pods for container in self._containers.at_work(pod)]
-        already = {
-            ProcessRef(pid, start)
-            for pid in stop_and_kill.already_stopped(found)
-            if (start := start_ticks(pid)) is not None
-        }
+        before = self._journal.stops.get(incident.uid)
+        # of a stop that is given anew the ranks are stopped by us
+        already = set(before.already_stopped) if before is not None else _stopped_before(found)
         record = StopRecord(
             incident=incident.uid,
             gang=key_of(gang),
@@ -246,6 +244,9 @@ class OrderExecutor:
             self._note_stopped()
             hold = partial(self._holder.hold, incident.uid)
             outcome = stop_and_kill.stop(found, hold, {process_ref.pid for process_ref in already})
+        if before is not None:
+            self._finish(gang, order, outcome)
+            return
         self._save(incident, order, gang, found, outcome)
 
     def _snapshot(
@@ -382,6 +383,15 @@ class OrderExecutor:
         stops = self._journal.stops
         self._stopped = frozenset(stop.gang for stop in stops.values())
         self._until_s = {key: at_s for key, at_s in self._until_s.items() if key in stops}
+
+
+def _stopped_before(found: Sequence[RunningContainer]) -> set[ProcessRef]:
+    """Processes that something else has stopped: they stay so when ours are let go."""
+    return {
+        ProcessRef(pid, start)
+        for pid in stop_and_kill.already_stopped(found)
+        if (start := start_ticks(pid)) is not None
+    }
 
 
 def _is_meant(pod: Pod, order: Order) -> bool:

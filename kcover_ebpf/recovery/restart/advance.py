@@ -1,6 +1,7 @@
 """The restart of a whole gang, step by step. Pure: what is seen goes in, a status and calls come out.
 
 in place   Stop -> Kill -> Progress               (Stop -> Resume -> replace, where a node does not answer)
+hybrid     Stop -> Move -> Kill -> Return -> Progress
 a crash    Settle -> Progress                     (-> Stop, where only some pods restarted)
 replace    Suspend -> Terminate -> Gone -> [Pause] -> Release -> Return -> Progress
 without a switch to suspend by: Delete -> Gone -> Return -> Progress
@@ -16,7 +17,7 @@ from collections.abc import Callable, Mapping
 from kcover_ebpf.api.incident import Lost, Phase, Status
 from kcover_ebpf.api.job_kinds import must_train
 from kcover_ebpf.model.verdict import Certainty
-from kcover_ebpf.recovery.restart import in_place, repeated_crash, replacement
+from kcover_ebpf.recovery.restart import hybrid, in_place, repeated_crash, replacement
 from kcover_ebpf.recovery.restart.machine import (
     RestartContext,
     Transition,
@@ -31,13 +32,14 @@ from kcover_ebpf.tunables.recovery import LOGS_AGAIN_S, PODS_CHECKED_S, RECOVERE
 HANDLERS: Mapping[Step, Callable[[RestartContext], Transition]] = {
     Step.STOP: in_place.stop,
     Step.RESUME: in_place.resume,
+    Step.MOVE: hybrid.move,
     Step.KILL: in_place.kill,
     Step.SETTLE: in_place.settle,
     Step.SUSPEND: replacement.suspend,
     Step.TERMINATE: replacement.terminate,
     Step.DELETE: replacement.delete,
     Step.GONE: replacement.gone,
-    Step.STUCK: replacement.stuck,
+    Step.STUCK: replacement.wait_for_stuck,
     Step.PAUSE: replacement.pause,
     Step.RELEASE: replacement.release,
     Step.RETURN: replacement.back,

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kcover_ebpf.api.fault_report import AckResult
 from kcover_ebpf.api.incident import JobRef
 from kcover_ebpf.api.pods import ContainerKind, Pod
 from kcover_ebpf.gang.gang_input import GangVerdict
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport
-from kcover_ebpf.recovery.restart.methods import KindMethod, ReplaceMethod
+from kcover_ebpf.recovery.restart.methods import KindMethod, MovesBy, ReplaceMethod
 
+NOT_MOVED = "the controller of the job restarts all pods for one, or counts it as a failure"
 SUSPENDED_BY = "kcover.io/suspended-by"
 """Annotation on what we suspended: the Incident's namespace/name and uid. Without it a suspended object is not ours."""
 
@@ -24,12 +25,14 @@ class SuspendSwitch:
     plural: str
     name: str
     field: tuple[str, ...]
-    suspended_value: bool
+    suspended_value: object
     """The value of the field while the job is suspended."""
     resource_version: str
     suspended: bool = False
     suspended_by: str | None = None
     """The annotation; None if we did not do it."""
+    running_value: object = False
+    """The value of the field otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,16 @@ class TopOwner:
     """A policy of the object itself gives the deletion of a pod a meaning (Volcano)."""
     version: int = 0
     """Grows with each restart that its controller carries out by a Command (Volcano)."""
+    renames: bool = False
+    """Its new pods have other names and do not wait for old ones, so that one that stays blocks none."""
+    moves: MovesBy = MovesBy.NONE
+    """How one of its pods is moved while the others stay,"""
+    moves_not: str = NOT_MOVED
+    """and, where none can be, why."""
+    pod_count: int | None = None
+    """So many pods it is to have; None where it does not say."""
+    why: str = ""
+    """Why it cannot be restarted by replacing its pods, where that is not a matter of its kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +120,8 @@ class RestartInput:
     """Nodes of its pods whose kubelet answers: what the API server says of pods there is so."""
     fenced: frozenset[str] = frozenset()
     """Nodes of its pods that are marked so that nothing runs there any more (taint out-of-service)."""
+    published: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """By Service the uids of the pods whose addresses it publishes; only while pods are being moved."""
 
     @property
     def live(self) -> tuple[GangPod, ...]:
@@ -149,6 +164,14 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True)
+class Evict:
+    """Evict pods by name and uid: as `Delete`, and marked as a disruption, which a job may ignore."""
+
+    pods: tuple[tuple[str, str], ...]
+    grace_s: int
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteAll:
     """Delete all pods of a gang by their labels; only while the job is suspended, so that none of them is new."""
 
@@ -175,12 +198,14 @@ class Cordon:
     reason: str
 
 
-Call = Suspension | Delete | DeleteAll | Command | Cordon
+Call = Suspension | Delete | Evict | DeleteAll | Command | Cordon
 
 
 def replace_method_of(top: TopOwner) -> ReplaceMethod | None:
     """How this very object is restarted; None if it is not."""
-    if top.method is None or (top.method.method is ReplaceMethod.SUSPEND and top.target is None):
+    if top.method is None or top.method.method is ReplaceMethod.NONE or top.why:
+        return None
+    if top.method.method is ReplaceMethod.SUSPEND and top.target is None:
         return None
     if top.target is not None:
         return ReplaceMethod.SUSPEND

@@ -14,7 +14,7 @@ from kcover_ebpf.api.job_kinds import ARMING_LABEL
 from kcover_ebpf.api.order import Order, Verb
 from kcover_ebpf.diagnosis import decisions
 from kcover_ebpf.gang.gang_input import GangVerdict
-from kcover_ebpf.model.verdict import Cause, VerdictKind
+from kcover_ebpf.model.verdict import Cause, EvidenceKind, VerdictKind
 from kcover_ebpf.recovery.restart import repeated_crash
 from kcover_ebpf.recovery.restart.advance import with_bundles
 from kcover_ebpf.recovery.restart.context import replace_method_of
@@ -25,6 +25,7 @@ from kcover_ebpf.recovery.restart.machine import (
     final_stop,
     preflight_of,
     start,
+    why_not_hybrid,
     why_not_in_place,
 )
 from kcover_ebpf.recovery.restart.steps import RestartDetail, Step
@@ -190,8 +191,25 @@ def _too_little(gang_verdict: GangVerdict, context: RestartContext) -> str | Non
     verdict, limit_s = gang_verdict.verdict, context.policy.settings().hard_limit_s
     if gang_verdict.depends and (limit_s is None or verdict.time_s - verdict.since_s < limit_s):
         return f"waiting: {verdict.unobserved[0]}"
+    if _is_left_to_launcher(gang_verdict, context):
+        seconds = context.policy.framework_first_seconds
+        return f"left for {seconds} s to its launcher, which starts failed ranks again"
     decision = decisions.decide(verdict, Act.SHUTDOWN)
     return None if decision.act is Act.SHUTDOWN else decision.reason
+
+
+def _is_left_to_launcher(gang_verdict: GangVerdict, context: RestartContext) -> bool:
+    """True while a crash is left to what started the rank; not where that does nothing, or is gone itself."""
+    verdict, now_s = gang_verdict.verdict, context.world.now_s
+    kinds = {evidence.kind for evidence in verdict.evidence}
+    if verdict.kind is not VerdictKind.CRASHED or EvidenceKind.SINK not in kinds:
+        return False
+    culprit = gang_verdict.culprit
+    own = [pod for pod in context.world.live if culprit and pod.pod.uid == culprit.pod_uid]
+    # a launcher that gave up ended its container
+    runs = all(pod.started_s is not None and pod.started_s <= verdict.since_s for pod in own)
+    until_s = verdict.since_s + context.policy.framework_first_seconds
+    return bool(own) and runs and now_s < until_s
 
 
 def _why_observed(request: RestartRequest, context: RestartContext) -> str | None:
@@ -235,6 +253,8 @@ def _no_method(context: RestartContext, why: str) -> str:
     top = context.world.top
     if top is not None and top.ref.kind == "Pod":
         return "bare pods have no controller that would recreate them"
+    if top is not None and top.why:
+        return f"{top.why}; in place: {why}"
     if top is not None and replace_method_of(top) is None:
         return f"{top.ref.kind} is not a kind that can be replaced as a whole; in place: {why}"
     return f"the policy allows no applicable restart method; in place: {why}"
@@ -279,6 +299,8 @@ def method_of(context: RestartContext) -> tuple[RestartMethod, str]:
     why = why_not_in_place(context.world, context.policy)
     if why is None:
         return RestartMethod.IN_PLACE, ""
+    if why_not_hybrid(context.world, context.policy) is None:
+        return RestartMethod.HYBRID, why
     if RestartMethod.REPLACE in context.policy.ways and can_replace(context):
         return RestartMethod.REPLACE, why
     return RestartMethod.NONE, why
@@ -302,8 +324,10 @@ def _act(
         if RestartMethod.REPLACE in context.policy.ways and can_replace(context):
             # a pause needs a job that does not run: the kubelets would restart it at once
             return start(context, RestartMethod.REPLACE, f"{reason} again")
-    waiting = preflight_of(context.world)
-    return start(context, method, reason, (waiting.node or "") if waiting is not None else "")
+    culprit = preflight_of(context.world)
+    if method is RestartMethod.HYBRID:
+        culprit = gang_verdict.culprit
+    return start(context, method, reason, (culprit.node or "") if culprit is not None else "")
 
 
 def can_replace(context: RestartContext) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from kcover_ebpf.api.fault_report import AckResult
 from kcover_ebpf.api.incident import Phase, RestartMethod
 from kcover_ebpf.api.order import Verb
+from kcover_ebpf.recovery.restart import hybrid
 from kcover_ebpf.recovery.restart.machine import (
     RestartContext,
     Transition,
@@ -35,8 +36,9 @@ from kcover_ebpf.tunables.recovery import (
 def stop(context: RestartContext) -> Transition:
     """Wait until all nodes have stopped their ranks."""
     acks = _acks(context)
-    bad = sorted(node for node, result in acks.items() if result is not AckResult.DONE)
-    waiting = sorted(set(context.status.nodes) - set(acks))
+    nodes = set(context.status.nodes) - _left_behind(context)
+    bad = sorted(node for node in nodes & set(acks) if acks[node] is not AckResult.DONE)
+    waiting = sorted(nodes - set(acks))
     lost = _lost(context)
     limit_s = min(STOP_S + STOP_EACH_S * len(context.status.nodes), LONGEST_STOP_S)
     if bad or lost or (waiting and context.elapsed_s >= limit_s):
@@ -50,6 +52,8 @@ def stop(context: RestartContext) -> Transition:
         return Transition(context.order(status, Verb.RESUME))
     if waiting:
         return Transition(wake_s=limit_s - context.elapsed_s)
+    if context.detail.moved:
+        return Transition(hybrid.begin(context))
     text = f"in place: all ranks on {len(context.status.nodes)} nodes are stopped; killing them"
     status = context.go(Step.KILL, text)
     if not status.restarts:
@@ -69,13 +73,15 @@ def resume(context: RestartContext) -> Transition:
 def kill(context: RestartContext) -> Transition:
     """Wait until every pod has restarted where it is."""
     text = context.detail.restarts
-    live = context.world.live
+    live = hybrid.staying(context)
     lost = _lost(context)
     if lost:
         return Transition(escalate(context, lost))
     back = [pod for pod in live if has_restarted(pod, text)]
     if len(back) == len(live):
         if all(pod.pod.ready for pod in live):
+            if context.detail.moved:
+                return Transition(hybrid.waits_for_moved(context))
             return _returned(context, "in place: all pods are running again")
         return Transition(wake_s=PODS_CHECKED_S)
     if context.elapsed_s >= KUBELET_RESTART_S:
@@ -121,13 +127,29 @@ def _acks(context: RestartContext) -> Mapping[str, AckResult]:
     return context.world.acks(order.id) if order is not None else {}
 
 
+def _left_behind(context: RestartContext) -> set[str]:
+    """Nodes of which no pod stays: whether their agents obey does not matter."""
+    moved = context.detail.moved_uids
+    pods = context.world.live
+    left = {pod.pod.node for pod in pods if pod.pod.uid in moved}
+    return left - {pod.pod.node for pod in pods if pod.pod.uid not in moved}
+
+
 def _lost(context: RestartContext) -> str | None:
-    """Why the gang cannot be restarted in place any more; None while it can."""
-    failed = next((pod for pod in context.world.pods if pod.pod.phase == "Failed"), None)
+    """Why the pods that stay cannot be restarted in place any more; None while they can."""
+    moved = context.detail.moved_uids
+    failed = next(
+        (
+            pod
+            for pod in context.world.pods
+            if pod.pod.phase == "Failed" and pod.pod.uid not in moved
+        ),
+        None,
+    )
     if failed is not None:
         return f"pod {failed.pod.name} failed"
     if context.world.top is not None and context.world.top.ended:
         return f"the job is {context.world.top.ended}"
-    if len(context.world.live) < context.detail.pods:
+    if len(hybrid.staying(context)) < context.detail.pods - len(moved):
         return "a pod is gone"
     return None

@@ -8,19 +8,21 @@ status, after whatever crash, continues where the last one stopped.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kcover_ebpf.api.fault_policy import FaultPolicy
 from kcover_ebpf.api.incident import CrashRecord, Phase, RestartAction, RestartMethod, Status
+from kcover_ebpf.api.job_kinds import must_train
 from kcover_ebpf.api.order import Order, Verb
 from kcover_ebpf.model.verdict import Cause, Culprit
 from kcover_ebpf.recovery.restart.context import Call, GangPod, RestartInput, replace_method_of
-from kcover_ebpf.recovery.restart.methods import ReplaceMethod
+from kcover_ebpf.recovery.restart.methods import MovesBy, ReplaceMethod
 from kcover_ebpf.recovery.restart.steps import TRANSITIONS, RestartDetail, Step, step_of
 from kcover_ebpf.tunables.recovery import (
     CLOCKS_APART_S,
     KILL_EXPIRES_S,
+    MOST_MOVED,
     RESUME_EXPIRES_S,
     STOP_EXPIRES_S,
 )
@@ -173,9 +175,8 @@ def has_restarted(pod: GangPod, text: str) -> bool:
 # ---- methods
 
 
-def _fast_clock(restart_input: RestartInput) -> str | None:
+def _fast_clock(restart_input: RestartInput, nodes: Collection[str]) -> str | None:
     """A node that would hear an order after its end by its own clock; None if there is none."""
-    nodes = set(restart_input.nodes)
     for received in restart_input.reports:
         ahead_s = received.report.time_s - received.arrived_s
         if received.report.node in nodes and ahead_s > CLOCKS_APART_S:
@@ -186,15 +187,29 @@ def _fast_clock(restart_input: RestartInput) -> str | None:
 def why_not_in_place(restart_input: RestartInput, policy: FaultPolicy) -> str | None:
     """Why the gang cannot be restarted in place; None if it can."""
     gang_verdict = restart_input.gang_verdict
-    fast = _fast_clock(restart_input)
-    missing = sorted(set(restart_input.nodes) - restart_input.agents)
+    if RestartMethod.IN_PLACE not in policy.ways:
+        return "the policy does not allow it"
+    if obstacle := why_not_restarted(restart_input, restart_input.live):
+        return obstacle
+    culprit = gang_verdict.culprit if gang_verdict is not None else None
+    if culprit is not None and culprit.device is not None:
+        return "a device is at fault"
+    if gang_verdict is not None and gang_verdict.verdict.cause is Cause.PEER_GONE:
+        return "a node is gone"
+    return None
+
+
+def why_not_restarted(restart_input: RestartInput, pods: Sequence[GangPod]) -> str | None:
+    """Why these pods of the gang, which live, cannot be restarted where they are; None if they can."""
+    nodes = {pod.pod.node for pod in pods if pod.pod.node}
+    fast = _fast_clock(restart_input, nodes)
+    missing = sorted(nodes - restart_input.agents)
     reasons = (
-        (RestartMethod.IN_PLACE not in policy.ways, "the policy does not allow it"),
         (
-            not all(pod.pod.restarts_in_place for pod in restart_input.live),
+            not all(pod.pod.restarts_in_place for pod in pods),
             "not every pod carries the rule RestartAllContainers",
         ),
-        (not restart_input.live, "no pod of the job is running"),
+        (not pods, "no pod of the job is running"),
         (
             any(pod.pod.phase == "Failed" for pod in restart_input.pods),
             "a pod of the job has already failed",
@@ -206,19 +221,48 @@ def why_not_in_place(restart_input: RestartInput, policy: FaultPolicy) -> str | 
             restart_input.top is not None and restart_input.top.costs_in_place,
             "the controller of the job counts in-place restarts, or reacts to them itself",
         ),
-        (
-            gang_verdict is not None
-            and (gang_verdict.culprit is not None and gang_verdict.culprit.device is not None),
-            "a device is at fault",
-        ),
-        (
-            gang_verdict is not None and gang_verdict.verdict.cause is Cause.PEER_GONE,
-            "a node is gone",
-        ),
         (preflight_of(restart_input) is not None, "a node of the job failed its preflight"),
-        (baseline(restart_input.live) is None, "too many pods with differing restart counts"),
+        (baseline(pods) is None, "too many pods with differing restart counts"),
     )
     return next((text for applies, text in reasons if applies), None)
+
+
+def moved_pods(restart_input: RestartInput) -> tuple[GangPod, ...]:
+    """The live pods on what is at fault, where that is a device or a node; the others could stay."""
+    gang_verdict = restart_input.gang_verdict
+    culprit = gang_verdict.culprit if gang_verdict is not None else None
+    if gang_verdict is None or culprit is None or not culprit.node:
+        return ()
+    here = tuple(pod for pod in restart_input.live if pod.pod.node == culprit.node)
+    if gang_verdict.verdict.cause in _CAUSES_OF_NODES:
+        return here
+    if culprit.device is None:
+        return ()
+    own = tuple(pod for pod in here if pod.pod.uid == culprit.pod_uid)
+    return own or here
+
+
+def why_not_hybrid(restart_input: RestartInput, policy: FaultPolicy) -> str | None:
+    """Why not only the pods on what is at fault move, while the others restart in place; None if they can."""
+    moved, top = moved_pods(restart_input), restart_input.top
+    uids = {pod.pod.uid for pod in moved}
+    staying = [pod for pod in restart_input.live if pod.pod.uid not in uids]
+    if RestartMethod.HYBRID not in policy.ways:
+        return "the policy does not allow it"
+    if not moved:
+        return "no device or node is at fault"
+    if not staying:
+        return "all pods of the job are on what is at fault"
+    if len(moved) > MOST_MOVED:
+        return f"more than {MOST_MOVED} pods would move"
+    if top is None or top.moves is MovesBy.NONE:
+        return top.moves_not if top is not None else "the job is gone"
+    if not all(must_train(pod.pod) for pod in moved):
+        return "the launcher of the job is on what is at fault"
+    gone = {pod.pod.node for pod in moved} - restart_input.ready - restart_input.fenced
+    if gone:
+        return f"node {min(gone)} does not answer: its pods may still run"
+    return why_not_restarted(restart_input, staying)
 
 
 def preflight_of(restart_input: RestartInput) -> Culprit | None:
@@ -229,6 +273,18 @@ def preflight_of(restart_input: RestartInput) -> Culprit | None:
         if gang_verdict is not None and gang_verdict.verdict.cause is Cause.PREFLIGHT
         else None
     )
+
+
+def avoided_node(context: RestartContext) -> str | None:
+    """The node that new pods of the job are to avoid; None where nothing speaks against one."""
+    elsewhere = context.detail.elsewhere if context.status.action is not None else ""
+    if elsewhere:
+        return elsewhere
+    culprit = context.status.culprit
+    of_node = context.status.cause in _CAUSES_OF_NODES
+    if culprit is not None and culprit.node and (of_node or culprit.device is not None):
+        return culprit.node
+    return None
 
 
 def start(
@@ -249,7 +305,7 @@ def start(
     nodes = restart_input.nodes[:_MOST_NODES]
     status = replace(context.status, action=action, order=None, nodes=nodes or context.status.nodes)
     status = status.enter(Phase.SHUTTING_DOWN, now_s, text)
-    if method is RestartMethod.IN_PLACE:
+    if method is not RestartMethod.REPLACE:
         return replace(context, status=status).order(status, Verb.STOP)
     return status.begin(RestartMethod.REPLACE, now_s)
 
@@ -259,17 +315,27 @@ def _first_step(
 ) -> tuple[Step, str, RestartDetail]:
     """The first step of a method, its line in the timeline, and what is remembered for it."""
     grace_s = max((pod.grace_s for pod in restart_input.pods), default=30.0)
-    detail = RestartDetail(pods=len(restart_input.live) or len(restart_input.pods), grace_s=grace_s)
-    replacing = replace_method_of(restart_input.top) if restart_input.top is not None else None
-    if method is RestartMethod.IN_PLACE:
+    top = restart_input.top
+    count = len(restart_input.live) or len(restart_input.pods)
+    if method is RestartMethod.REPLACE and top is not None and top.pod_count is not None:
+        # also those that were never there, or are gone by now
+        count = max(count, top.pod_count)
+    detail = RestartDetail(pods=count, grace_s=grace_s)
+    replacing = replace_method_of(top) if top is not None else None
+    if method is not RestartMethod.REPLACE:
         counts = baseline(restart_input.live) or "0"
         detail = replace(detail, before_s=before_s(restart_input.live), restarts=counts)
+        if method is RestartMethod.HYBRID:
+            moved = moved_pods(restart_input)
+            detail = replace(detail, moved=" ".join(pod.pod.uid for pod in moved))
+            names = ", ".join(pod.pod.name for pod in moved)
+            return Step.STOP, f"hybrid: stopping all ranks, {names} will move ({reason})", detail
         return Step.STOP, f"in place: stopping all ranks ({reason})", detail
     if replacing is ReplaceMethod.SUSPEND:
         return Step.SUSPEND, f"replace: suspending the job ({reason})", detail
     detail = replace(detail, before_s=before_s(restart_input.live))
-    if replacing is ReplaceMethod.COMMAND and restart_input.top is not None:
-        detail = replace(detail, version=restart_input.top.version)
+    if replacing is ReplaceMethod.COMMAND and top is not None:
+        detail = replace(detail, version=top.version)
     return Step.DELETE, f"replace: deleting the pods ({reason})", detail
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
 from importlib.resources import files
@@ -17,24 +17,59 @@ class ReplaceMethod(Enum):
     DELETE = "delete"
     LEADER = "leader"
     COMMAND = "command"
+    NONE = "none"
+    """Nothing does: it is an owner between pods and job, or can only be restarted in place."""
+
+
+class MovesBy(Enum):
+    """How one pod of a job is moved, which its controller then makes again with the same rank, and counts nothing."""
+
+    NONE = "none"
+    """Not at all: the controller restarts all pods, counts it, or fails the job."""
+    DELETE = "delete"
+    DELETE_RESTARTABLE = "delete-restartable"
+    """By deletion, where the restart policy of the pods is not Never, for which a deleted pod is a failed one."""
+    EVICT = "evict"
+    """By eviction, where the batch Jobs that own the pods ignore disruptions (spec.podFailurePolicy)."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndField:
+    """Where an object says that it is over, for kinds without a condition that does."""
+
+    path: tuple[str, ...]
+    succeeded: tuple[object, ...] = ()
+    failed: tuple[object, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class KindMethod:
-    """One row of `[[kind]]`."""
+    """One row of `[[kind]]`, or a `JobKind` object."""
 
     kind: str
     group: str
     plural: str
     method: ReplaceMethod
     suspend: tuple[str, ...] = ()
-    """Path of the boolean that suspends it; empty unless `method` is SUSPEND."""
+    """Path of the field that suspends it; empty unless `method` is SUSPEND."""
     leader: tuple[str, str] | None = None
     """Label (key, value) of the leader pod; only where `method` is LEADER."""
     in_place_costs: tuple[str, ...] = ()
     """Path of what makes its controller count restarts by the kubelet, or answer them; empty: it does neither."""
     counters: tuple[tuple[str, ...], ...] = ()
     """Paths of what a restart must not move."""
+    suspended_value: object = True
+    """Of the field at `suspend` while it is suspended,"""
+    running_value: object = False
+    """and otherwise."""
+    renames: bool = False
+    """Its new pods have other names than those before."""
+    moves: MovesBy = MovesBy.NONE
+    pod_counts: tuple[tuple[str, ...], ...] = ()
+    """Paths of whole numbers that add up to its pods; empty: those that are there are all."""
+    end: EndField | None = None
+    refused: str = ""
+    """Why nothing is done with objects of this kind; empty: it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +97,12 @@ class KindMethods:
             (method for method in self.kinds if (method.group, method.kind) == (group, kind)), None
         )
 
+    def with_kinds(self, further: Iterable[KindMethod]) -> KindMethods:
+        """The table with more rows; none takes the place of one that is there."""
+        known = {(method.group, method.kind) for method in self.kinds}
+        added = (row for row in further if (row.group, row.kind) not in known)
+        return replace(self, kinds=(*self.kinds, *added))
+
 
 def group_of(api_version: str) -> str:
     """The group in "group/version"; empty for the core group."""
@@ -88,7 +129,17 @@ def parse(text: str) -> KindMethods:
 
 
 def _kind(row: Mapping[str, object]) -> KindMethod:
-    known_keys = {"kind", "group", "plural", "method", "suspend", "leader", "in_place_costs"}
+    known_keys = {
+        "kind",
+        "group",
+        "plural",
+        "method",
+        "suspend",
+        "leader",
+        "in_place_costs",
+        "moves",
+        "renames",
+    }
     if unknown := set(row) - known_keys - {"counters", "measured"}:
         raise ValueError(f"kinds: unknown key {min(unknown)!r}")
     method = ReplaceMethod(row["method"])
@@ -105,6 +156,8 @@ def _kind(row: Mapping[str, object]) -> KindMethod:
         leader=(leader[0], leader[2]) if leader else None,
         in_place_costs=path(str(row.get("in_place_costs", ""))),
         counters=tuple(path(str(counter)) for counter in counters),
+        renames=row.get("renames") is True,
+        moves=MovesBy(row.get("moves", "none")),
     )
     if (method is ReplaceMethod.SUSPEND) != bool(found_method.suspend) or (
         method is ReplaceMethod.LEADER
@@ -118,6 +171,11 @@ def _kind(row: Mapping[str, object]) -> KindMethod:
 def path(dotted: str) -> tuple[str, ...]:
     """The keys of a dotted path; empty for an empty text."""
     return tuple(dotted.split(".")) if dotted else ()
+
+
+def pointer(text: str) -> tuple[str, ...]:
+    """The keys of a JSON pointer (RFC 6901) into objects; empty for an empty text."""
+    return tuple(part.replace("~1", "/").replace("~0", "~") for part in text.split("/")[1:])
 
 
 def at(value: object, keys: tuple[str, ...]) -> object:

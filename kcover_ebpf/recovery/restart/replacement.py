@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kcover_ebpf.api.fault_report import AckResult
-from kcover_ebpf.api.incident import Phase
+from kcover_ebpf.api.incident import Phase, RestartMethod
+from kcover_ebpf.api.job_kinds import NO_LABELS
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.model.verdict import Cause
+from kcover_ebpf.recovery.restart import stuck
 from kcover_ebpf.recovery.restart.context import (
     Command,
     Cordon,
@@ -41,6 +42,7 @@ from kcover_ebpf.tunables.recovery import (
     NEW_PODS_CHECKED_S,
     ORDER_RENEWED_BEFORE_S,
     PODS_PER_REQUEST,
+    PROVEN_S,
     REQUESTS_AT_ONCE,
     SLOW_RESCHEDULE_S,
     STUCK_CHECKED_S,
@@ -64,7 +66,7 @@ def suspend(context: RestartContext) -> Transition:
         who = top.target.suspended_by or "another client"
         return Transition(fail(context, f"the job was suspended by {who}; it is left unchanged"))
     return Transition(
-        calls=(Suspension(top.target, suspended=True), *_cordon(context)), wake_s=CALL_CHECKED_S
+        calls=(Suspension(top.target, suspended=True), *cordon(context)), wake_s=CALL_CHECKED_S
     )
 
 
@@ -81,7 +83,8 @@ def terminate(context: RestartContext) -> Transition:
                 Step.ABANDON, f"the controller of the job does not delete pod {live[0].pod.name}"
             )
         )
-    if len(live) + len(marked) > LARGE_GANG_PODS and marked:
+    by_labels = not NO_LABELS & set(context.selector)
+    if len(live) + len(marked) > LARGE_GANG_PODS and marked and by_labels:
         return Transition(
             calls=(DeleteAll(context.selector, shares(live)),), wake_s=DELETION_CHECKED_S
         )
@@ -113,7 +116,7 @@ def delete(context: RestartContext) -> Transition:
     method = replace_method_of(top)
     if method is ReplaceMethod.COMMAND and top.version <= context.detail.version:
         return Transition(
-            calls=(Command(_command_name(context), top.ref), *_cordon(context)),
+            calls=(Command(_command_name(context), top.ref), *cordon(context)),
             wake_s=DELETION_CHECKED_S,
         )
     if method is ReplaceMethod.COMMAND and context.elapsed_s < JOB_CONTROLLER_ACTS_S:
@@ -123,11 +126,11 @@ def delete(context: RestartContext) -> Transition:
         leaders = [pod for pod in old if pod.pod.labels.get(key) == value]
         if leaders:
             return Transition(
-                calls=(_delete(leaders, foreground=True), *_cordon(context)), wake_s=CALL_CHECKED_S
+                calls=(_delete(leaders, foreground=True), *cordon(context)), wake_s=CALL_CHECKED_S
             )
         if context.elapsed_s < JOB_CONTROLLER_ACTS_S:
             return Transition(wake_s=JOB_CONTROLLER_ACTS_S - context.elapsed_s)
-    return Transition(calls=(_delete(old), *_cordon(context)), wake_s=CALL_CHECKED_S)
+    return Transition(calls=(_delete(old), *cordon(context)), wake_s=CALL_CHECKED_S)
 
 
 def _delete(pods: list[GangPod], foreground: bool = False) -> Delete:
@@ -148,9 +151,9 @@ def _gone_next(context: RestartContext) -> Transition:
 
 def gone(context: RestartContext) -> Transition:
     """Wait until no old pod is left."""
-    left = _left(context)
+    left = stuck.left(context)
     if not left:
-        return _up_again(context)
+        return up_again(context)
     if _let_go(context):
         return Transition(context.go(Step.RELEASE, "replace: another client resumed the job"))
     fresh = [pod for pod in left if pod.is_live]
@@ -160,8 +163,11 @@ def gone(context: RestartContext) -> Transition:
             context.go(Step.TERMINATE, f"replace: pod {fresh[0].pod.name} was created late")
         )
     limit_s = context.detail.grace_s + GRACE_MARGIN_S
+    if stuck.may_stay(context, left):
+        limit_s = PROVEN_S
     if context.elapsed_s >= limit_s:
-        return Transition(context.go(Step.STUCK, _why_left(context, left)))
+        status = context.go(Step.STUCK, stuck.why_left(context, left))
+        return Transition(replace(status, stuck=stuck.ladder(context, left)))
     order = context.status.order
     if order is not None and context.world.now_s >= order.expires_s - ORDER_RENEWED_BEFORE_S:
         # agents carry out an order once; one that was restarted meanwhile gets another
@@ -173,71 +179,17 @@ def gone(context: RestartContext) -> Transition:
     return Transition(wake_s=min(wait_s, 5.0))
 
 
-def stuck(context: RestartContext) -> Transition:
-    """Pods whose processes cannot be killed: cordon; delete by force only where the policy says so, and it is safe."""
-    left = _left(context)
-    if not left:
-        return _up_again(context)
-    calls: list[Cordon | Delete] = []
-    nodes = sorted({pod.pod.node for pod in _unkillable(context, left)})
-    if nodes:
-        calls.append(Cordon(tuple(nodes), "a process on this node cannot be killed"))
-    forced = [pod for pod in left if pod.is_leaving and _is_fenced(context, pod)]
-    if context.policy.force_delete and forced:
-        named = tuple((pod.pod.name, pod.pod.uid) for pod in forced)
-        calls.append(Delete(named, grace_s=0))
-    return Transition(calls=tuple(calls), wake_s=STUCK_CHECKED_S)
-
-
-def _unkillable(context: RestartContext, left: Sequence[GangPod]) -> list[GangPod]:
-    """Pods that still run although their kubelet, which answers, had all the time to end them."""
-    return [pod for pod in left if not pod.pod.ended and pod.pod.node in context.world.ready]
-
-
-def _is_fenced(context: RestartContext, pod: GangPod) -> bool:
-    """True if no rank of the pod can continue computing beside the one that takes its place.
-
-    Its kubelet answers and the agent there reports of this pod that none of its processes computes any more (what is in
-    state D with a SIGKILL pending does nothing), or the node is marked to be out of service. A node that is only out of
-    reach may run the rank for hours, and an order that was refused has killed nothing.
-    """
-    node, uid = pod.pod.node, pod.pod.uid
-    acked = any(
-        ack.result is AckResult.DONE
-        and uid in ack.pods
-        and context.is_of(ack.order, Verb.KILL_TERMINATING)
-        for seen in context.world.reports
-        for ack in seen.report.acks
-        if seen.report.node == node
-    )
-    return node in context.world.fenced or (
-        acked and node in context.world.ready & context.world.agents
-    )
-
-
-def _why_left(context: RestartContext, left: Sequence[GangPod]) -> str:
-    alive = _unkillable(context, left)
-    lost = [pod for pod in left if not pod.pod.ended and pod not in alive]
-    kept = [pod for pod in left if pod.pod.ended]
-    parts = []
-    if alive:
-        parts.append(
-            f"these pods cannot be terminated: {_names(alive)}; their processes may be stuck in the kernel (state D)"
-        )
-    if lost:
-        parts.append(
-            f"it is unknown whether these pods still run: {_names(lost)}; their nodes are not ready. If a machine is "
-            "powered off, declare it: kubectl taint node NAME node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
-        )
-    if kept:
-        whose = sorted({name for pod in kept for name in pod.pod.finalizers})
-        why = f"kept by finalizers ({', '.join(whose[:4])})" if whose else "not removed yet"
-        parts.append(f"these pods have ended and are {why}: {_names(kept)}")
-    return "; ".join(parts)
-
-
-def _names(pods: Sequence[GangPod]) -> str:
-    return ", ".join(f"{pod.pod.name} on {pod.pod.node}" for pod in pods[:8])
+def wait_for_stuck(context: RestartContext) -> Transition:
+    """Pods that do not go: climb the ladder, and continue without those that cannot compute any more."""
+    left = stuck.left(context)
+    if not left or stuck.may_stay(context, left):
+        transition = up_again(context)
+        assert transition.status is not None
+        return Transition(replace(transition.status, stuck=stuck.ladder(context, left)))
+    seen = stuck.ladder(context, left)
+    if seen != context.status.stuck:
+        return Transition(replace(context.status, stuck=seen))
+    return Transition(calls=stuck.calls(context, left), wake_s=STUCK_CHECKED_S)
 
 
 def pause(context: RestartContext) -> Transition:
@@ -277,7 +229,7 @@ def back(context: RestartContext) -> Transition:
         return Transition(
             context.go(
                 Step.PROGRESS,
-                "replace: all pods are running again",
+                "all pods are running again",
                 Phase.RECOVERING,
                 detail,
             )
@@ -318,7 +270,8 @@ def final_stop(context: RestartContext) -> Transition:
     return Transition(calls=(Suspension(top.target, suspended=True),), wake_s=CALL_CHECKED_S)
 
 
-def _up_again(context: RestartContext) -> Transition:
+def up_again(context: RestartContext) -> Transition:
+    """What follows once none of the old pods blocks a new one."""
     top = context.world.top
     if top is None or top.target is None:
         return Transition(
@@ -330,24 +283,19 @@ def _up_again(context: RestartContext) -> Transition:
     return Transition(context.go(Step.RELEASE, "replace: the old pods are gone; resuming the job"))
 
 
-def _left(context: RestartContext) -> list[GangPod]:
-    suspendable = context.world.top is not None and context.world.top.target is not None
-    pods = context.world.pods
-    if suspendable:
-        return [pod for pod in pods if pod.is_leaving or pod.is_live]
-    return [pod for pod in pods if context.is_old(pod) and (pod.is_leaving or pod.is_live)]
-
-
 def _let_go(context: RestartContext) -> bool:
     """True if another client resumed the job that we had suspended."""
     target = context.world.top.target if context.world.top is not None else None
     return target is not None and not target.suspended
 
 
-def _cordon(context: RestartContext) -> tuple[Cordon, ...]:
+def cordon(context: RestartContext) -> tuple[Cordon, ...]:
+    """The node that new pods are to avoid."""
     node = context.detail.elsewhere
     if not node:
         return ()
     if context.status.cause is Cause.PREFLIGHT:
         return (Cordon((node,), "a job was not started there: the node failed its preflight"),)
+    if context.action.way is RestartMethod.HYBRID:
+        return (Cordon((node,), f"a pod of a job moved away from it: {context.action.reason}"),)
     return (Cordon((node,), "two restarts of a job made no progress with this node"),)

@@ -12,6 +12,7 @@ class Step(Enum):
     """What a restart waits for; the word is `status.action.step` of an Incident."""
 
     STOP = "Stop"
+    MOVE = "Move"
     KILL = "Kill"
     RESUME = "Resume"
     SETTLE = "Settle"
@@ -47,7 +48,7 @@ _NEW_PODS: Mapping[Step, str] = {
 }
 TRANSITIONS: Mapping[Step | None, Mapping[Step, str]] = {
     None: {
-        Step.STOP: "every pod can restart in place",
+        Step.STOP: "every pod can restart in place, or all but those that move",
         Step.SUSPEND: "replace, with the switch of the job",
         Step.DELETE: "replace, without a switch",
         Step.SETTLE: "the kubelets are restarting a gang that crashed",
@@ -57,10 +58,19 @@ TRANSITIONS: Mapping[Step | None, Mapping[Step, str]] = {
     },
     Step.STOP: {
         Step.KILL: "every node has stopped its ranks",
+        Step.MOVE: "every node with pods that stay has stopped its ranks, and the others move",
         Step.RESUME: "a node refused or did not answer, or the gang changed",
     },
     Step.RESUME: _OTHER_METHOD,
-    Step.KILL: {Step.PROGRESS: "every pod has restarted in place", **_OTHER_METHOD},
+    Step.MOVE: {
+        Step.KILL: "the pods that moved have their new addresses, or it takes too long",
+        **_OTHER_METHOD,
+    },
+    Step.KILL: {
+        Step.PROGRESS: "every pod has restarted in place",
+        Step.RETURN: "every pod that stays has restarted in place, and others are new",
+        **_OTHER_METHOD,
+    },
     Step.SETTLE: {
         Step.PROGRESS: "the kubelets restarted every pod",
         Step.FINAL_STOP: "the program failed in the same place, and its kubelets would restart it for ever",
@@ -85,7 +95,11 @@ TRANSITIONS: Mapping[Step | None, Mapping[Step, str]] = {
         Step.TERMINATE: "the job's controller created a pod late",
         Step.STUCK: "a pod is left after its grace period",
     },
-    Step.STUCK: _NEW_PODS,
+    Step.STUCK: {
+        Step.RETURN: "the old pods are gone or proven to compute no more, and the kind creates new ones by itself",
+        Step.PAUSE: "the same, and the policy wants a pause",
+        Step.RELEASE: "the old pods are gone, or proven to compute no more",
+    },
     Step.PAUSE: {Step.RELEASE: "the pause is over"},
     Step.RELEASE: {
         Step.RETURN: "the job is resumed",
@@ -149,6 +163,15 @@ class RestartDetail:
     """Times that the order to kill was given anew."""
     is_slow: bool = False
     """It was reported that the new pods take long."""
+    moved: str = ""
+    """Pods (uids) that move while the others restart in place."""
+    services: str = ""
+    """Services that published their addresses."""
+
+    @property
+    def moved_uids(self) -> frozenset[str]:
+        """The same as a set."""
+        return frozenset(self.moved.split())
 
     @classmethod
     def read(cls, words: Mapping[str, str]) -> RestartDetail:
@@ -200,5 +223,7 @@ FORMS: Mapping[str, Form] = {
     "crashed_s": Form("crashed", float, _seconds),
     "renewed": Form("renewed", _whole, str),
     "is_slow": Form("slow", bool, _flag),
+    "moved": Form("moved", str, str),
+    "services": Form("services", str, str),
 }
 """Keys and texts are read by controllers of other versions: they stay as they are."""

@@ -9,6 +9,7 @@ from kcover_ebpf.agent.reports.report_names import key_of, report_name
 from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.kube.reflector import Change, Event
+from tests.unit.custom_kinds import TRAINING, job_kind
 from tests.unit.registry_pods import heard
 
 JOB = "training.kubeflow.org/job-name"
@@ -158,3 +159,15 @@ def test_pod_registry__bare_pods_are_a_gang_as_long_as_they_are_most_of_it() -> 
     bare = [pod(f"bare-{number}", {JOB: "j"}) for number in range(2)]
     found = names(heard(*bare, pod("stray", {JOB: "j"}, **OWNED)))
     assert found == {"j": ["bare-0", "bare-1", "stray"]}
+
+
+def test_registry__pods_of_an_operators_kind_are_watched_once_it_is_described() -> None:
+    registry = heard(pod("p", {TRAINING: "run"}), pod("q", {TRAINING: "run"}))
+    assert names(registry) == {}
+    registry.on_kind(Event(Change.SET, job_kind()))
+    assert names(registry) == {"run": ["p", "q"]}
+    version = registry.version
+    registry.on_kind(Event(Change.SET, job_kind("other", kind="Other", podLabels=["other"])))
+    assert registry.version == version, "a kind that is not on this node costs no pass"
+    registry.on_kind(Event(Change.SET, job_kind(podLabels=["none"])))
+    assert names(registry) == {}

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
 from kcover_ebpf.api.fault_policy import FaultPolicy, NodeActions
 from kcover_ebpf.api.fault_report import AckResult
-from kcover_ebpf.api.incident import Phase, RestartMethod, RestartRecord
+from kcover_ebpf.api.incident import Phase, RestartMethod, RestartRecord, StuckState
 from kcover_ebpf.model.verdict import Cause, Culprit
-from kcover_ebpf.recovery.restart import machine
+from kcover_ebpf.recovery.restart import context, machine
 from tests.unit.simulated_cluster import Sim
 
 
@@ -115,3 +115,105 @@ def test_escalate__a_node_is_cordoned_for_causes_that_concern_nodes(
         RestartMethod.REPLACE,
         elsewhere,
     )
+
+
+@dataclass
+class RenamingSim(Sim):
+    """A batch Job: its new pods have other names, and do not wait for old ones."""
+
+    waits: bool = False
+
+    def world(self) -> context.RestartInput:
+        seen = super().world()
+        assert seen.top is not None
+        return replace(seen, top=replace(seen.top, renames=not self.waits))
+
+    def _job_controller(self) -> None:
+        for pod in self.pods:
+            if self.suspended and pod.deleted_s is None:
+                self.mark(pod, pod.grace_s)
+        if not self.suspended:
+            here = {pod.index for pod in self.pods if pod.deleted_s is None}
+            if len(here) < self.count:
+                others = [pod for pod in self.pods if pod.deleted_s is not None]
+                self.pods = [pod for pod in self.pods if pod.deleted_s is None]
+                self.make_pods()
+                self.pods += others
+
+
+@pytest.mark.parametrize(
+    ("sim", "continues"),
+    [
+        (RenamingSim(stuck_index=1), True),
+        (RenamingSim(stuck_index=1, deaf=frozenset({"n1"})), False),
+        (RenamingSim(stuck_index=1, agents=frozenset({"n0"})), False),
+        (RenamingSim(stuck_index=1, unreachable=frozenset({"n1"})), False),
+        (RenamingSim(stuck_index=1, waits=True), False),
+        (
+            RenamingSim(stuck_index=1, unreachable=frozenset({"n1"}), fenced=frozenset({"n1"})),
+            True,
+        ),
+    ],
+    ids=["killed by its agent", "deaf", "no agent", "out of reach", "one that waits", "fenced"],
+)
+def test_stuck_pods__a_job_continues_without_a_pod_that_cannot_compute_any_more(
+    sim: RenamingSim, continues: bool
+) -> None:
+    sim.begin(RestartMethod.REPLACE)
+    status = sim.run(150)
+    assert (status.at(Phase.RECOVERING) is not None) is continues, "\n".join(sim.log)
+    stuck = [pod for pod in sim.pods if pod.deleted_s is not None]
+    assert [pod.index for pod in stuck] == [1], "its object is there, whatever became of the job"
+    assert [pod.pod for pod in status.stuck] == ["j-1"]
+    wanted = StuckState.PROVEN if continues or sim.waits else None
+    assert wanted in (None, status.stuck[0].state)
+
+
+LADDER: dict[str, tuple[Sim, StuckState, str, str]] = {
+    "in state D": (
+        Sim(stuck_index=1, deaf=frozenset({"n1"})),
+        StuckState.UNKILLABLE,
+        "its agent has not reported that its processes are gone",
+        "a reboot of the node ends them",
+    ),
+    "killed": (
+        Sim(stuck_index=1),
+        StuckState.PROVEN,
+        "SIGKILL was sent and that no process computes any more",
+        "set forceDelete: true",
+    ),
+    "out of reach": (
+        Sim(stuck_index=1, unreachable=frozenset({"n1"}), agents=frozenset({"n0"})),
+        StuckState.UNKNOWN,
+        "no agent reports from n1",
+        "kubectl taint node n1 node.kubernetes.io/out-of-service=nodeshutdown:NoExecute",
+    ),
+    "kept": (
+        Sim(kept_s=150.0),
+        StuckState.KEPT,
+        "finalizers: example.com/kept",
+        "must be removed by what put it there",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LADDER)
+def test_stuck_pods__the_status_says_what_is_known_and_what_comes_next(case: str) -> None:
+    sim, state, known, comes_next = LADDER[case]
+    sim.begin(RestartMethod.REPLACE)
+    status = sim.run(100)
+    found = next(pod for pod in status.stuck if pod.state is state)
+    assert any(known in text for text in found.known), found
+    assert comes_next in found.next
+
+
+def test_stuck_pods__a_write_that_may_still_be_done_is_waited_for() -> None:
+    """Its process is killed, and the storage may do what it was asked for once it answers again."""
+    sim = RenamingSim(stuck_index=1)
+    sim.begin(RestartMethod.REPLACE)
+    first = replace(sim.read(), cause=Cause.STORAGE)
+    sim.write(first)
+    status = sim.run(150)
+    assert status.at(Phase.RECOVERING) is None, "\n".join(sim.log)
+    (stuck,) = status.stuck
+    assert (stuck.state, stuck.next[:31]) == (StuckState.PROVEN, "its last write may still be don")

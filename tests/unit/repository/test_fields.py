@@ -21,6 +21,8 @@ UNFILLED: dict[str, str] = {
     "api.fault_policy.Selector.*": _POLICY,
     "api.fault_policy.NodeActions.inspection": _POLICY,
     "api.fault_policy.FaultPolicy.*": _POLICY,
+    "api.fault_policy.Avoidance.*": _POLICY,
+    "api.custom_kind.*": "read from a JobKind, which operators write",
     "settings.Policy.*": _POLICY,
     "settings.Settings.ring_bytes": _OPTION,
     "settings.Settings.max_threads": _OPTION,

@@ -18,12 +18,18 @@ from kcover_ebpf.agent.containers import Containers
 from kcover_ebpf.agent.orders import stop_and_kill
 from kcover_ebpf.agent.orders.evidence_thread import BundleWriter
 from kcover_ebpf.agent.orders.order_executor import OrderExecutor
-from kcover_ebpf.agent.orders.order_journal import ContainerRef, OrderJournal, StopRecord
+from kcover_ebpf.agent.orders.order_journal import (
+    ContainerRef,
+    OrderJournal,
+    ProcessRef,
+    StopRecord,
+)
 from kcover_ebpf.agent.orders.order_listeners import Listeners
 from kcover_ebpf.agent.pod_registry import PodRegistry
 from kcover_ebpf.agent.reports.report_names import key_of
 from kcover_ebpf.api.fault_report import Ack, AckResult
 from kcover_ebpf.api.gang_id import GangId
+from kcover_ebpf.api.incident import Phase
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.api.order import Order, OrderedIncident, Verb
 from kcover_ebpf.errors import ActionError
@@ -205,3 +211,22 @@ def test_send__a_leader_that_is_gone_while_its_session_lives_is_passed_over(
         monkeypatch.setattr(os, "pidfd_open", pidfd_open)
         terminate.send(lambda: {gone, child.pid}, {gone, child.pid}, signal.SIGKILL)
         assert child.wait(10) == -signal.SIGKILL
+
+
+def test_order_executor__a_stop_that_is_given_anew_takes_nothing_of_ours_for_stopped_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pods move while the others stay stopped: what we stopped ourselves is let go with the rest at the end."""
+    journal = OrderJournal(tmp_path / "orders.json")
+    theirs = ProcessRef(7, 70)
+    record = StopRecord("i", key_of(GANG), NOW_S + 5, (ContainerRef("u", "c"),), (theirs,))
+    journal.begin(order("1"), record.gang, record)
+    obeys = executor(journal, tmp_path)
+    monkeypatch.setattr(stop_and_kill, "stop", lambda *_: stop_and_kill.StopOutcome(2))
+    monkeypatch.setattr(stop_and_kill, "already_stopped", lambda _: [7, 8])
+    incident = OrderedIncident("team", "i", "i", Phase.SHUTTING_DOWN.value, order("2"))
+    obeys._stop(incident, order("2"), GANG, ())
+    kept = journal.stops["i"]
+    assert kept.already_stopped == (theirs,)
+    assert kept.until_s == order("2").expires_s
+    assert obeys.acks(GANG)[-1].bundle is None, "there is evidence of the first stop"

@@ -1,0 +1,188 @@
+"""A kind of job that an operator describes: the `JobKind` resource. Pure.
+
+It says by which labels the pods of one job are found, which owners lie between them and the job, and how the job is
+suspended and resumed. Its paths are JSON pointers (RFC 6901) into objects; no list is entered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from kcover_ebpf.api.codec import decode, wire
+from kcover_ebpf.api.job_kind import JobKind
+from kcover_ebpf.errors import ObjectError
+
+MOST_KINDS = 64
+"""In a cluster: each pod is compared with all of them."""
+_WRITABLE = ("/spec/", "/metadata/annotations/")
+
+
+class KindRestart(Enum):
+    """How the pods of such a job are replaced."""
+
+    SUSPEND = "Suspend"
+    """By the field `suspend`."""
+    DELETE_PODS = "DeletePods"
+    """By deleting them: its controller makes them again, and counts nothing."""
+    NONE = "None"
+    """Not at all; they may be restarted in place."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerKind:
+    """A kind of objects between the pods and the job."""
+
+    group: str
+    kind: str
+    plural: str
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendField:
+    """The field of the job that suspends it."""
+
+    path: str
+    suspended: object = True
+    """Its value while the job is suspended,"""
+    running: object = False
+    """and the one that resumes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """The label of the pod that starts the ranks in the others, and holds none."""
+
+    label: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndedField:
+    """Where the job says that it is over."""
+
+    path: str
+    succeeded: tuple[object, ...] = ()
+    failed: tuple[object, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Spec:
+    group: str
+    kind: str
+    plural: str
+    pod_labels: tuple[str, ...] = ()
+    container: str | None = None
+    launcher: Launcher | None = None
+    owners: tuple[OwnerKind, ...] = ()
+    pod_count: tuple[str, ...] = ()
+    restart: KindRestart = KindRestart.SUSPEND
+    suspend: SuspendField | None = None
+    replaces_pods: bool = False
+    counts_restarts: str | None = None
+    ended: EndedField | None = None
+    counters: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CustomKind:
+    """One JobKind object."""
+
+    name: str
+    uid: str
+    generation: int
+    group: str
+    kind: str
+    plural: str
+    pods: JobKind
+    owners: tuple[OwnerKind, ...]
+    pod_count: tuple[str, ...]
+    """Pointers to whole numbers that add up to its pods."""
+    restart: KindRestart
+    suspend: SuspendField | None
+    replaces_pods: bool
+    """Its controller makes a new pod, of the same rank, for a single one that was deleted, and counts nothing."""
+    counts_restarts: str | None
+    """Pointer to a field; where it is set, restarts in place are counted."""
+    ended: EndedField | None
+    counters: tuple[str, ...]
+    ready: tuple[str, str] | None = field(default=None, metadata=wire(None), compare=False)
+    """Reason and message of its condition Ready; None before it has one."""
+
+    @property
+    def about(self) -> dict[str, str]:
+        """What an Event is about."""
+        return about(self.name, self.uid)
+
+
+def about(name: str, uid: str) -> dict[str, str]:
+    """What an Event about a JobKind is about."""
+    return {"apiVersion": "kcover.io/v1alpha1", "kind": "JobKind", "name": name, "uid": uid}
+
+
+def kind_of(api: Mapping[str, Any]) -> CustomKind:
+    """The kind in an object of the API; raises `ObjectError`, which names the object and the place."""
+    metadata = api.get("metadata")
+    if not isinstance(metadata, Mapping) or not metadata.get("name"):
+        raise ObjectError("JobKind: metadata.name: missing")
+    name = str(metadata["name"])
+    try:
+        spec = decode(_Spec, api.get("spec"), "spec")
+        if why := _wrong(spec):
+            raise ObjectError(f"spec.{why}")
+    except ObjectError as error:
+        raise ObjectError(f"JobKind {name}: {error}") from error
+    launcher = (spec.launcher.label, spec.launcher.value) if spec.launcher is not None else ()
+    return CustomKind(
+        name=name,
+        uid=str(metadata.get("uid", "")),
+        generation=generation if isinstance(generation := metadata.get("generation"), int) else 0,
+        group=spec.group,
+        kind=spec.kind,
+        plural=spec.plural,
+        pods=JobKind(
+            name=spec.kind,
+            group=spec.group,
+            owner=spec.kind,
+            gang=spec.pod_labels,
+            launcher=launcher,
+            container=spec.container,
+        ),
+        owners=spec.owners,
+        pod_count=spec.pod_count,
+        restart=spec.restart,
+        suspend=spec.suspend,
+        replaces_pods=spec.replaces_pods,
+        counts_restarts=spec.counts_restarts,
+        ended=spec.ended,
+        counters=spec.counters,
+        ready=_ready(api.get("status")),
+    )
+
+
+def _ready(status: object) -> tuple[str, str] | None:
+    conditions = status.get("conditions") if isinstance(status, Mapping) else None
+    for condition in conditions if isinstance(conditions, list) else ():
+        if isinstance(condition, Mapping) and condition.get("type") == "Ready":
+            return str(condition.get("reason", "")), str(condition.get("message", ""))
+    return None
+
+
+def _wrong(spec: _Spec) -> str:
+    """What is wrong with it, and where; empty: nothing."""
+    if not spec.group or not spec.kind or not spec.plural:
+        return "group: group, kind and plural must not be empty"
+    if (spec.restart is KindRestart.SUSPEND) != (spec.suspend is not None):
+        return "suspend: needed with restart Suspend, and with no other"
+    if spec.suspend is not None:
+        if not spec.suspend.path.startswith(_WRITABLE):
+            return f"suspend.path: must begin with {' or '.join(_WRITABLE)}"
+        if spec.suspend.suspended == spec.suspend.running:
+            return "suspend: suspended and running are the same"
+    paths = [*spec.pod_count, *spec.counters]
+    paths += [path for path in (spec.counts_restarts,) if path is not None]
+    paths += [part.path for part in (spec.suspend, spec.ended) if part is not None]
+    bad = next((path for path in paths if not path.startswith("/") or path.endswith("/")), None)
+    return f"{bad!r} is no JSON pointer such as /spec/suspend" if bad is not None else ""

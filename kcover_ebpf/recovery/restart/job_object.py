@@ -1,0 +1,81 @@
+"""What the object of a job says about itself, as far as a restart depends on it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kcover_ebpf.recovery.restart.context import GangPod
+from kcover_ebpf.recovery.restart.methods import KindMethod, at, path
+
+_ENDS = ("Complete", "Completed", "Succeeded", "Finished", "Failed", "Aborted", "Terminated")
+
+
+def ended_of(method: KindMethod, raw: Mapping[str, Any]) -> str | None:
+    """Complete, Succeeded or the like once a job is over, Failed where it failed; None before."""
+    if method.end is not None:
+        value = at(raw, method.end.path)
+        if any(is_value(value, failed) for failed in method.end.failed):
+            return "Failed"
+        return str(value) if any(is_value(value, good) for good in method.end.succeeded) else None
+    for map_ in _maps(at(raw, path("status.conditions"))):
+        if map_.get("status") == "True" and map_.get("type") in _ENDS:
+            return str(map_["type"])
+    phases = (at(raw, path("status.state.phase")), at(raw, path("status.jobDeploymentStatus")))
+    return next((phase for phase in phases if isinstance(phase, str) and phase in _ENDS), None)
+
+
+def counts_restarts(method: KindMethod, raw: Mapping[str, Any], pods: Sequence[GangPod]) -> bool:
+    """True if the controller of a job counts restarts of containers of these pods, or answers them."""
+    counted = any(pod.restart_policy != "Never" for pod in pods)
+    return counted and bool(method.in_place_costs) and at(raw, method.in_place_costs) is not None
+
+
+def reacts_to_deletions(raw: Mapping[str, Any]) -> bool:
+    """True if a policy of a Volcano Job gives the deletion of a pod a meaning."""
+    rules = _maps(at(raw, path("spec.policies")))
+    for task in _maps(at(raw, path("spec.tasks"))):
+        rules += _maps(task.get("policies"))
+    events = [rule.get("event") for rule in rules]
+    for rule in rules:
+        several = rule.get("events")
+        events += several if isinstance(several, list) else []
+    return any(event in ("PodEvicted", "*", "AnyEvent") for event in events)
+
+
+def ignores_disruptions(raw: Mapping[str, Any]) -> bool:
+    """True if a batch Job makes an evicted pod again, and counts nothing (KEP-3329)."""
+    for rule in _maps(at(raw, path("spec.podFailurePolicy.rules"))):
+        wanted = [entry.get("type") for entry in _maps(rule.get("onPodConditions"))]
+        if "DisruptionTarget" in wanted:
+            return rule.get("action") == "Ignore"
+    return False
+
+
+def waits_for_ends(raw: Mapping[str, Any]) -> bool:
+    """True if a batch Job makes a pod only once the one that it replaces has ended (KEP-3939)."""
+    return at(raw, path("spec.podReplacementPolicy")) == "Failed"
+
+
+def version_of(raw: Mapping[str, Any]) -> int:
+    """A number that grows with each restart by a Command of Volcano."""
+    counts = (at(raw, path("status.version")), at(raw, path("status.retryCount")))
+    return sum(count for count in counts if isinstance(count, int))
+
+
+def pod_count_of(method: KindMethod, raw: Mapping[str, Any]) -> int | None:
+    """So many pods a job is to have; None where it does not say."""
+    counts = [at(raw, keys) for keys in method.pod_counts]
+    known = [count for count in counts if isinstance(count, int) and not isinstance(count, bool)]
+    return sum(known) if known else None
+
+
+def is_value(value: object, wanted: object) -> bool:
+    """True if a field has this value, which may be of any plain type."""
+    # 1 is equal to True
+    return isinstance(value, bool) is isinstance(wanted, bool) and value == wanted
+
+
+def _maps(raw: object) -> list[Mapping[str, Any]]:
+    """The objects of a list, whatever else a job's author put into it."""
+    return [entry for entry in raw if isinstance(entry, Mapping)] if isinstance(raw, list) else []

@@ -1,0 +1,77 @@
+"""A crash that a launcher mends by itself is left to it, for as long as the policy says and the launcher is there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kcover_ebpf.api.fault_policy import FaultPolicy
+from kcover_ebpf.api.incident import Phase
+from kcover_ebpf.gang.gang_input import GangVerdict
+from kcover_ebpf.model.verdict import (
+    Cause,
+    Certainty,
+    Culprit,
+    Evidence,
+    EvidenceKind,
+    Verdict,
+    VerdictKind,
+)
+from kcover_ebpf.recovery.restart import context, guards
+from tests.unit.guard_inputs import ask, world
+from tests.unit.report_builders import NOW_S, pod
+
+TORCHRUN = Evidence(EvidenceKind.SINK, "torchrun (7) starts failed ranks again, 2 more time(s)")
+DIED = Evidence(EvidenceKind.EVENT, "rank 1 was killed by SIGKILL")
+
+
+def crash(age_s: float, *evidence: Evidence) -> GangVerdict:
+    verdict = Verdict(
+        kind=VerdictKind.CRASHED,
+        cause=Cause.KILLED,
+        time_s=NOW_S,
+        since_s=NOW_S - age_s,
+        culprit=Culprit(rank=1, pod=pod(1).name, pod_uid=pod(1).uid, node="b"),
+        evidence=(DIED, *evidence),
+        certainty=Certainty.ANNOUNCED,
+        acts_at_s=NOW_S - 1,
+    )
+    return GangVerdict(verdict)
+
+
+def started(at_s: float | None) -> tuple[context.GangPod, ...]:
+    """Pods whose containers run since then."""
+    made = [pod(number) for number in range(4)]
+    return tuple(
+        context.GangPod(
+            replace(
+                one, containers=tuple(replace(part, started_s=at_s) for part in one.containers)
+            ),
+            restart_policy="Never",
+        )
+        for one in made
+    )
+
+
+LEFT: dict[str, tuple[GangVerdict, tuple[context.GangPod, ...], int, bool]] = {
+    "a launcher that starts it again": (crash(70, TORCHRUN), started(NOW_S - 300), 120, True),
+    "its time is over": (crash(130, TORCHRUN), started(NOW_S - 300), 120, False),
+    "a policy that waits less": (crash(70, TORCHRUN), started(NOW_S - 300), 60, False),
+    "no launcher": (crash(70), started(NOW_S - 300), 120, False),
+    "the launcher ended, too": (crash(70, TORCHRUN), started(NOW_S - 30), 120, False),
+    "its container is being made": (crash(70, TORCHRUN), started(None), 120, False),
+}
+
+
+@pytest.mark.parametrize("case", LEFT)
+def test_framework_first__a_crash_is_left_to_a_launcher_that_is_there(case: str) -> None:
+    gang_verdict, pods, seconds, left = LEFT[case]
+    policy = FaultPolicy(framework_first_seconds=seconds)
+    move = guards.decide(ask(world(pods=pods, gang_verdict=gang_verdict), policy))
+    assert move.status is not None
+    if left:
+        assert move.status.phase is Phase.OPEN
+        assert "left for 120 s to its launcher" in move.status.message
+    else:
+        assert move.status.phase is Phase.SHUTTING_DOWN, move.status.message
