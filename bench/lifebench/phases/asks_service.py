@@ -88,7 +88,7 @@ def resolve_elsewhere() -> None:
     path = folder() / "resolv.conf"
     address = os.environ["LIFE_ADDRESS"]
     path.write_text(f"nameserver {address}\noptions timeout:5 attempts:3\n")
-    calls = (
+    calls: tuple[Callable[[], int], ...] = (
         lambda: libc.unshare(MOUNT_NAMESPACE),
         lambda: libc.mount(None, b"/", None, PRIVATE, None),
         lambda: libc.mount(str(path).encode(), b"/etc/resolv.conf", None, BIND, None),
