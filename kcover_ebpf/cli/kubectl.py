@@ -18,6 +18,7 @@ from kcover_ebpf.api.incident import Status, incident_of
 from kcover_ebpf.cli.entry import call
 from kcover_ebpf.cli.kubectl_common import age, common, object_name, show, show_table
 from kcover_ebpf.cli.kubectl_nodes import inspect, nodes
+from kcover_ebpf.cli.kubectl_restart import restart
 from kcover_ebpf.errors import (
     CannotObserve,
     Forbidden,
@@ -36,11 +37,12 @@ _COLUMNS = ("JOB", "KIND", "VERDICT", "CULPRIT", "NODE", "CAUSE", "PHASE", "AGE"
 @click.group()
 @click.version_option(__version__, prog_name="kubectl kcover")
 def kubectl() -> None:
-    """Incidents of training jobs: list, explain, approve; and the health of nodes."""
+    """Incidents of training jobs: list, explain, approve; restarts on demand; and the health of nodes."""
 
 
 kubectl.add_command(nodes)
 kubectl.add_command(inspect)
+kubectl.add_command(restart)
 
 
 @kubectl.command("list")

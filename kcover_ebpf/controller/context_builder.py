@@ -15,7 +15,7 @@ from kcover_ebpf.gang.gang_judge import merge
 from kcover_ebpf.model.verdict import VerdictKind
 from kcover_ebpf.recovery.closing import is_suspected
 from kcover_ebpf.recovery.restart.context import GangPod, RestartInput
-from kcover_ebpf.tunables.controller import TRIGGER_S
+from kcover_ebpf.recovery.restart.demand import demanded
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class ContextBuilder:
 
     def is_suspected(self, gang_id: GangId) -> bool:
         """True if a report or an Event speaks of a fault of the gang."""
-        if gang_id in self._store.triggers:
+        if self._store.trigger(gang_id) is not None:
             return True
         now_s = self._store.wall()
         return is_suspected(
@@ -96,12 +96,11 @@ class ContextBuilder:
         gang_verdict = merge(gang_input)
         if policy.job_rules and not gang_verdict.verdict.kind.is_fault:
             gang_verdict = job_rules.verdict_of(gang_input, policy.job_rules) or gang_verdict
-        trigger = self._store.triggers.get(gang_id)
-        if trigger is not None and not gang_verdict.verdict.kind.is_fault:
-            if now_s - trigger[0] < TRIGGER_S:
-                gang_verdict = trigger[1]
-            else:
-                self._store.triggers.pop(gang_id, None)
+        trigger = self._store.trigger(gang_id)
+        if trigger is not None and trigger.demand is not None:
+            gang_verdict = demanded(gang_verdict, trigger.demand)
+        elif trigger is not None and not gang_verdict.verdict.kind.is_fault:
+            gang_verdict = trigger.gang_verdict
         agents = frozenset(
             received.report.node for received in seen if not received.is_stale(now_s)
         )
@@ -112,6 +111,7 @@ class ContextBuilder:
             pods=pods,
             reports=seen,
             gang_verdict=gang_verdict,
+            demand=trigger.demand if trigger is not None else None,
             agents=agents,
             ready=frozenset(node for node in nodes if self._store.is_ready(node)),
             fenced=frozenset(node for node in nodes if self._store.is_out_of_service(node)),

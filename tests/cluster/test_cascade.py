@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -237,6 +240,34 @@ def an_event_that_asks_for_a_recovery_is_a_trigger(namespace: Namespace) -> None
     incident = wait_for_phase(namespace, ("Recovering", "Recovered"))
     assert ways(incident) == ["Replace"]
     assert not old & uids(namespace)
+
+
+@BOOK.scenario()
+def a_job_that_trains_is_restarted_once_on_demand(namespace: Namespace) -> None:
+    in_place = namespace.cluster.arms_pods
+    policy(namespace, ways=["InPlace" if in_place else "Replace"])
+    started(namespace, in_place=in_place)
+    old = uids(namespace)
+    asked = [
+        sys.executable,
+        "-c",
+        "import sys; from kcover_ebpf.cli.kubectl import main; sys.exit(main())",
+    ]
+    asked += ["restart", "demo", f"--namespace={namespace.name}", "--wait", "--timeout=3m"]
+    environment = os.environ | {"KUBECONFIG": str(namespace.cluster.kubeconfig)}
+    with faked(namespace):
+        both = [
+            subprocess.Popen(asked, env=environment, stdout=subprocess.PIPE, text=True)
+            for _ in range(2)
+        ]
+        said = [program.communicate()[0] for program in both]
+    assert [program.returncode for program in both] == [0, 0], said
+    for text in said:
+        assert "ShuttingDown" in text
+        assert "Recovered" in text
+    (incident,) = incidents(namespace)
+    assert incident["status"]["cause"] == "requested"
+    check_acted_once(namespace, old, "InPlace" if in_place else "Replace")
 
 
 CORE = {

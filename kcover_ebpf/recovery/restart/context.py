@@ -10,6 +10,7 @@ from kcover_ebpf.api.incident import JobRef
 from kcover_ebpf.api.pods import ContainerKind, Pod
 from kcover_ebpf.gang.gang_input import GangVerdict
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport
+from kcover_ebpf.recovery.restart.demand import RestartDemand
 from kcover_ebpf.recovery.restart.methods import KindMethod, ReplaceMethod
 
 SUSPENDED_BY = "kcover.io/suspended-by"
@@ -101,6 +102,8 @@ class RestartInput:
     pods: tuple[GangPod, ...]
     reports: tuple[ReceivedReport, ...] = ()
     gang_verdict: GangVerdict | None = None
+    demand: RestartDemand | None = None
+    """None unless a person asks for a restart that has not begun yet."""
     agents: frozenset[str] = frozenset()
     """Nodes whose agent reports at all."""
     ready: frozenset[str] = frozenset()

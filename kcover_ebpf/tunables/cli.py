@@ -1,0 +1,8 @@
+"""Tunables of `kubectl kcover`, with unit and reason. Set by no option; "chosen" means that nothing was measured."""
+
+from __future__ import annotations
+
+FOLLOW_S = 0.5
+"""Between two looks at an incident that is followed: a person sees no difference, and a restart costs few requests."""
+TAKEN_UP_S = 15.0
+"""A leading controller takes up a request within a second, and one that takes over within its lease. Chosen."""
