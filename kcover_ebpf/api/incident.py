@@ -21,6 +21,10 @@ from kcover_ebpf.model.verdict import Cause, Certainty, Culprit, Evidence, Verdi
 
 FINALIZER = "kcover.io/resume-job"
 """On an incident while its job is being restarted: who deletes it leaves no job suspended."""
+NOTIFIED = "kcover.io/notified"
+"""Annotation of an incident: who was told how it ended, as TARGET:PHASE, so that the next leader does not repeat it."""
+_MOST_NOTIFIED = 4096
+"""Characters of it that are read: any account that may edit incidents may write it."""
 _MOST_MOMENTS = 64
 _MOST_RESTARTS = 64
 _MOST_TEXT = 1024
@@ -175,6 +179,8 @@ class Status:
     crashes: tuple[CrashRecord, ...] = ()
     """Crashes whose traceback is known, the newest last."""
     lost: Lost | None = None
+    owner: str | None = None
+    """Who owns the job, as its label or annotation says; None where none does."""
     bundles: tuple[str, ...] = ()
     closed_s: float | None = field(default=None, metadata=wire("closedAt", time=True))
     """When a reported fault without action was observed to be resolved; None while it may last."""
@@ -227,6 +233,8 @@ class Incident:
     finalizers: tuple[str, ...] = ()
     is_leaving: bool = False
     """It was deleted, and it is there until its finalizers are gone."""
+    notified: tuple[str, ...] = ()
+    """Messages that were sent about its end, as TARGET:PHASE."""
 
     @property
     def is_guarded(self) -> bool:
@@ -277,7 +285,13 @@ def incident_of(api: Mapping[str, Any], created_s: float = 0.0) -> Incident:
         created_s=created_s,
         finalizers=tuple(map(str, finalizers)) if isinstance(finalizers, list) else (),
         is_leaving="deletionTimestamp" in metadata,
+        notified=_notified(metadata.get("annotations")),
     )
+
+
+def _notified(annotations: object) -> tuple[str, ...]:
+    text = annotations.get(NOTIFIED) if isinstance(annotations, Mapping) else None
+    return tuple(text[:_MOST_NOTIFIED].split()) if isinstance(text, str) else ()
 
 
 def object_of(incident: Incident) -> dict[str, Any]:

@@ -110,6 +110,8 @@ def _explain(status: Status) -> None:
         known = {key: getattr(culprit, key) for key in ("rank", "pod", "node", "pid", "device")}
         said = ", ".join(f"{key} {value}" for key, value in known.items() if value is not None)
         show(f"  culprit: {said or 'no culprit identified'}")
+    if status.owner is not None:
+        show(f"  owner: {status.owner}")
     if status.failure is not None:
         show(f"  class: {status.failure.value}")
     if status.deadline_s is not None:

@@ -85,6 +85,13 @@ class ApiWriter:
         except NotFound:
             return None
 
+    def note_told(self, known_incident: Incident, told: str) -> dict[str, Any]:
+        """Write on an incident who was told about it."""
+        return self.api.merge_patch(
+            f"{_incidents(known_incident.namespace)}/{known_incident.name}",
+            {"metadata": {"annotations": {incident.NOTIFIED: told}}},
+        )
+
     def delete_incident(self, known_incident: Incident) -> None:
         """Delete an incident, unless another one has its name by now."""
         try:

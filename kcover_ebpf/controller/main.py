@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from kcover_ebpf.api.agent_lease import collection as leases
 from kcover_ebpf.api.fault_report import API_VERSION
@@ -20,6 +21,7 @@ from kcover_ebpf.controller.idle_events import IdleEvents
 from kcover_ebpf.controller.incident_gc import IncidentCollector
 from kcover_ebpf.controller.kcover_events import FIELDS, KcoverEvents
 from kcover_ebpf.controller.node_reconciler import NodeLimits, NodeReconciler
+from kcover_ebpf.controller.notices import Notices
 from kcover_ebpf.controller.owners import Owners
 from kcover_ebpf.controller.pod_cache import PodCache
 from kcover_ebpf.controller.repairs import Repairs
@@ -30,6 +32,7 @@ from kcover_ebpf.host import over_bounds
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.kube.leader_election import LeaderElector
 from kcover_ebpf.kube.reflector import Event, Reflector
+from kcover_ebpf.notify.target import Target
 from kcover_ebpf.output.metrics import MetricsServer
 from kcover_ebpf.recovery.nodes.node_plan import NodeBreaker
 from kcover_ebpf.recovery.repair import RepairLimits
@@ -58,6 +61,10 @@ class ControllerOptions:
     limits: Limits = field(default_factory=Limits)
     nodes: NodeBreaker = field(default_factory=NodeBreaker)
     repairs: RepairLimits = field(default_factory=RepairLimits)
+    targets: tuple[Target, ...] = ()
+    """Of messages about incidents."""
+    secrets: Path | None = None
+    """Folder with what is secret of the targets."""
     workers: int = 16
 
     @property
@@ -104,7 +111,12 @@ class Controller:
             options.pod_uid,
         )
         self._story.leads = lambda: self._elector.leads
-        self._archive = IncidentCollector(store, owners, self._writer, self._may_work)
+        self._notices = Notices(store, self._writer, options.targets, options.secrets)
+        self._story.told = self._notices.publish
+        self._story.registry.register(self._notices.notifier)
+        self._archive = IncidentCollector(
+            store, owners, self._writer, self._may_work, self._notices.catch_up
+        )
         self._story.cordoned = lambda: self._nodes.cordoned_count
         self._story.breakers = self._breakers
         self._workers = self._make_workers(options.workers)
@@ -146,6 +158,7 @@ class Controller:
         self._gangs.start()
         self._archive.start()
         self._story.start()
+        self._notices.notifier.start()
         for worker in self._workers:
             worker.start()
         self._elector.start(self._on_lead, time.time)
@@ -156,6 +169,7 @@ class Controller:
         for worker in self._workers:
             worker.join(5.0)
         self._story.close(2.0)
+        self._notices.notifier.close(2.0)
         self._elector.stop()
         if server is not None:
             server.close()
@@ -263,7 +277,12 @@ class Controller:
     def _threads(self) -> list[threading.Thread]:
         watches = [watch.thread for watch in self._watches]
         elector = [self._elector.thread] if self._elector.thread is not None else []
-        others = [self._archive.thread, self._story.thread, *elector]
+        others = [
+            self._archive.thread,
+            self._story.thread,
+            *self._notices.notifier.threads,
+            *elector,
+        ]
         return [*watches, *self._gangs.threads, *self._workers, *others]
 
     def _ready(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,6 +26,9 @@ from kcover_ebpf.recovery.restart.methods import (
 )
 from kcover_ebpf.tunables.controller import KIND_SILENT_S, OWNER_SLOW_S, OWNERS_KEPT_S
 
+OWNER = "kcover.io/owner"
+"""Annotation or label of a job: who is told about its incidents."""
+_MOST_OWNER = 256
 _MOST_STEPS = 6
 _MOST_BRANCHES = 16
 """Controllers of one gang's pods that are asked for; a JobSet may have hundreds, all below the same top."""
@@ -131,7 +134,9 @@ class Owners:
         strays = [pod.pod.uid for pod in pods if pod.pod.controller in {None, *elsewhere}]
         members = [pod for branch in ours for pod in branch.pods]
         armed = found.top.armed or any(branch.armed for branch in ours) or _most_are_armed(members)
-        return replace(found, top=replace(found.top, armed=armed), strays=frozenset(strays))
+        owner = found.top.owner or _most_named(members)
+        top = replace(found.top, armed=armed, owner=owner)
+        return replace(found, top=top, strays=frozenset(strays))
 
     def _branches(self, namespace: str, pods: Sequence[GangPod]) -> list[_Branch]:
         """Pods by their controllers, the largest and oldest first; without pods that have none."""
@@ -176,6 +181,7 @@ class Owners:
             costs_in_place=_costs(row, raw, pods),
             deletion_means=_deletion_means(raw) if row.method is ReplaceMethod.COMMAND else False,
             version=_version(raw),
+            owner=_owner(metadata),
         )
         return FoundOwner(top, rfc3339.from_text(str(metadata["creationTimestamp"])))
 
@@ -318,6 +324,20 @@ def _deletion_means(raw: Mapping[str, Any]) -> bool:
 def _version(raw: Mapping[str, Any]) -> int:
     counts = (at(raw, path("status.version")), at(raw, path("status.retryCount")))
     return sum(count for count in counts if isinstance(count, int))
+
+
+def _owner(metadata: Mapping[str, Any]) -> str | None:
+    for table in (metadata.get("annotations"), metadata.get("labels")):
+        text = table.get(OWNER) if isinstance(table, Mapping) else None
+        if isinstance(text, str) and text.strip():
+            return text.strip()[:_MOST_OWNER]
+    return None
+
+
+def _most_named(pods: Sequence[GangPod]) -> str | None:
+    named = Counter(pod.pod.labels[OWNER] for pod in pods if pod.pod.labels.get(OWNER))
+    name, count = max(named.items(), key=lambda item: item[1], default=("", 0))
+    return name if count * 2 > len(pods) else None
 
 
 def _maps(raw: object) -> list[Mapping[str, Any]]:

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 FOLLOW_S = 0.5
-"""Between two looks at an incident that is followed: a person sees no difference, and a restart costs few requests."""
+"""Between two requests for an incident that is followed: a person sees no difference. Chosen."""
 TAKEN_UP_S = 15.0
 """A leading controller takes up a request within a second, and one that takes over within its lease. Chosen."""

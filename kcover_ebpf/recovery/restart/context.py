@@ -52,6 +52,8 @@ class TopOwner:
     """A policy of the object itself gives the deletion of a pod a meaning (Volcano)."""
     version: int = 0
     """Grows with each restart that its controller carries out by a Command (Volcano)."""
+    owner: str | None = None
+    """Who owns the job, as its annotation or label `kcover.io/owner` says, or the label of most of its pods."""
 
 
 @dataclass(frozen=True, slots=True)

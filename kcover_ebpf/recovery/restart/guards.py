@@ -70,9 +70,11 @@ class RestartRequest:
     """When other incidents restarted this job last; None if they never did within the window."""
 
 
-def first_status(gang_verdict: GangVerdict, nodes: tuple[str, ...]) -> Status:
+def first_status(
+    gang_verdict: GangVerdict, nodes: tuple[str, ...], owner: str | None = None
+) -> Status:
     """The status of a new incident, before anything is decided."""
-    return describe(Status(phase=Phase.OPEN), gang_verdict, nodes).enter(
+    return describe(Status(phase=Phase.OPEN, owner=owner), gang_verdict, nodes).enter(
         Phase.OPEN, gang_verdict.verdict.time_s, headline_of(gang_verdict)
     )
 

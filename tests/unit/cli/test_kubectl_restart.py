@@ -58,8 +58,8 @@ def pod(name: str, labels: dict[str, str], *, bare: bool = False) -> dict[str, A
 
 
 @dataclass
-class FakeCluster:
-    """A Job of two pods; each look at an incident finds it one phase further."""
+class FakeJobCluster:
+    """A Job of two pods; each request for an incident finds it one phase further."""
 
     labels: dict[str, str] = field(default_factory=lambda: {LABEL: "llm", **ARMED})
     end: Phase = Phase.RECOVERED
@@ -108,7 +108,7 @@ class FakeCluster:
 
 @dataclass
 class Plugin:
-    cluster: FakeCluster
+    cluster: FakeJobCluster
     config: str
     capsys: pytest.CaptureFixture[str]
 
@@ -123,12 +123,12 @@ def plugin(
 ) -> Iterator[Plugin]:
     monkeypatch.setattr(kubectl_restart, "FOLLOW_S", 0.01)
     monkeypatch.setattr(kubectl_restart, "TAKEN_UP_S", 1.0)
-    cluster = FakeCluster()
+    cluster = FakeJobCluster()
     with serving(cluster.answer) as server:
         yield Plugin(cluster, kubeconfig(tmp_path, server.url), capsys)
 
 
-def test_restart__an_event_asks_the_controller(plugin: Plugin) -> None:
+def test_kubectl_restart__an_event_asks_the_controller(plugin: Plugin) -> None:
     code, out, _ = plugin("llm", "--in-place")
     assert code == 0
     assert "Job default/llm: restart requested" in out
@@ -141,7 +141,7 @@ def test_restart__an_event_asks_the_controller(plugin: Plugin) -> None:
 
 
 @pytest.mark.parametrize(("end", "code"), [(Phase.RECOVERED, 0), (Phase.REFUSED, 1)])
-def test_restart__the_phases_are_shown_until_it_is_over(
+def test_kubectl_restart__the_phases_are_shown_until_it_is_over(
     plugin: Plugin, end: Phase, code: int
 ) -> None:
     plugin.cluster.end = end
@@ -151,7 +151,7 @@ def test_restart__the_phases_are_shown_until_it_is_over(
     assert shown == [phase.value for phase in [*ENDS[end], end]]
 
 
-def test_restart__a_job_that_is_being_restarted_is_followed_and_not_asked_for_again(
+def test_kubectl_restart__a_job_that_is_being_restarted_is_followed_and_not_asked_for_again(
     plugin: Plugin,
 ) -> None:
     plugin.cluster.is_acting = True
@@ -161,7 +161,9 @@ def test_restart__a_job_that_is_being_restarted_is_followed_and_not_asked_for_ag
     assert not plugin.cluster.events
 
 
-def test_restart__a_job_without_the_label_is_refused_with_what_allows_it(plugin: Plugin) -> None:
+def test_kubectl_restart__a_job_without_the_label_is_refused_with_what_allows_it(
+    plugin: Plugin,
+) -> None:
     plugin.cluster.labels = {LABEL: "llm"}
     code, out, err = plugin("llm")
     assert (code, out) == (2, "")
@@ -177,13 +179,13 @@ def test_restart__a_job_without_the_label_is_refused_with_what_allows_it(plugin:
         ("web", "web is a bare pod"),
     ],
 )
-def test_restart__what_is_no_job_is_refused(plugin: Plugin, job: str, text: str) -> None:
+def test_kubectl_restart__what_is_no_job_is_refused(plugin: Plugin, job: str, text: str) -> None:
     code, out, err = plugin(job)
     assert (code, out) == (2, "")
     assert text in err
 
 
-def test_restart__without_a_controller_it_says_so(plugin: Plugin) -> None:
+def test_kubectl_restart__without_a_controller_it_says_so(plugin: Plugin) -> None:
     plugin.cluster.is_watched = False
     code, _, err = plugin("llm")
     assert code == 3

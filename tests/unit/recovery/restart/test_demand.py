@@ -85,7 +85,7 @@ def test_demanded__the_guards_hold(
     assert text in status.message
 
 
-def test_over__a_request_that_expired_says_so() -> None:
+def test_decide__a_request_that_expired_says_so() -> None:
     request = ask(asked())
     waiting = guards.decide(replace(request, approved=False)).status
     assert waiting is not None
