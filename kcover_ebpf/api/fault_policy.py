@@ -129,7 +129,7 @@ class FaultPolicy:
     job_rules: tuple[JobRule, ...] = ()
     """What is expected of the logs of the job."""
     notify: tuple[NotifyRule, ...] = ()
-    """Who is told about its incidents."""
+    """Who is notified of its incidents."""
 
     def settings(self) -> settings.Policy:
         """The thresholds, beside their defaults; raises `PolicyError` for a key without effect or a wrong unit."""

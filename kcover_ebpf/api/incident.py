@@ -22,7 +22,7 @@ from kcover_ebpf.model.verdict import Cause, Certainty, Culprit, Evidence, Verdi
 FINALIZER = "kcover.io/resume-job"
 """On an incident while its job is being restarted: who deletes it leaves no job suspended."""
 NOTIFIED = "kcover.io/notified"
-"""Annotation of an incident: who was told how it ended, as TARGET:PHASE, so that the next leader does not repeat it."""
+"""Annotation of an incident: who was notified of its end, as TARGET:PHASE; the next leader does not repeat it."""
 _MOST_NOTIFIED = 4096
 """Characters of it that are read: any account that may edit incidents may write it."""
 _MOST_MOMENTS = 64

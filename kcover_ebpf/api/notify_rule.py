@@ -1,4 +1,4 @@
-"""Who is told about which incidents, as a FaultPolicy says it. Pure."""
+"""Who is notified of which incidents, as a FaultPolicy says it. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ALL_ENDS = frozenset({Phase.RECOVERED, Phase.OBSERVED, Phase.REFUSED, Phase.FAIL
 
 @dataclass(frozen=True, slots=True)
 class NotifyRule:
-    """One rule: a target by its name on the operator's list, and what it is told."""
+    """One rule: a target by its name on the operator's list, and of what it is notified."""
 
     target: str
     phases: tuple[Phase, ...] = ()

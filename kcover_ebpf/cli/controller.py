@@ -13,7 +13,7 @@ import click
 from kcover_ebpf.cli.options import duration_option, metrics_option
 
 if TYPE_CHECKING:
-    from kcover_ebpf.notify.target import Target
+    from kcover_ebpf.notify.target import NotifyTarget
     from kcover_ebpf.recovery.repair import RepairLimits
 
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -185,7 +185,7 @@ def _repairs(path: Path | None) -> RepairLimits:
     return limits_of(_table(path, "repairs"), f"repairs {path}")
 
 
-def _targets(path: Path | None) -> tuple[Target, ...]:
+def _targets(path: Path | None) -> tuple[NotifyTarget, ...]:
     from kcover_ebpf.notify.message import WORDS
     from kcover_ebpf.notify.target import targets_of
 

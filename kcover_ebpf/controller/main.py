@@ -32,7 +32,7 @@ from kcover_ebpf.host import over_bounds
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.kube.leader_election import LeaderElector
 from kcover_ebpf.kube.reflector import Event, Reflector
-from kcover_ebpf.notify.target import Target
+from kcover_ebpf.notify.target import NotifyTarget
 from kcover_ebpf.output.metrics import MetricsServer
 from kcover_ebpf.recovery.nodes.node_plan import NodeBreaker
 from kcover_ebpf.recovery.repair import RepairLimits
@@ -61,7 +61,7 @@ class ControllerOptions:
     limits: Limits = field(default_factory=Limits)
     nodes: NodeBreaker = field(default_factory=NodeBreaker)
     repairs: RepairLimits = field(default_factory=RepairLimits)
-    targets: tuple[Target, ...] = ()
+    targets: tuple[NotifyTarget, ...] = ()
     """Of messages about incidents."""
     secrets: Path | None = None
     """Folder with what is secret of the targets."""
@@ -112,11 +112,8 @@ class Controller:
         )
         self._story.leads = lambda: self._elector.leads
         self._notices = Notices(store, self._writer, options.targets, options.secrets)
-        self._story.told = self._notices.publish
-        self._story.registry.register(self._notices.notifier)
-        self._archive = IncidentCollector(
-            store, owners, self._writer, self._may_work, self._notices.catch_up
-        )
+        self._story.notify(self._notices)
+        self._archive = self._make_archive(owners)
         self._story.cordoned = lambda: self._nodes.cordoned_count
         self._story.breakers = self._breakers
         self._workers = self._make_workers(options.workers)
@@ -140,6 +137,10 @@ class Controller:
             Reflector(client, path, query, on_event, self._watch_failed)
             for path, query, on_event in watched
         ]
+
+    def _make_archive(self, owners: Owners) -> IncidentCollector:
+        catch_up = self._notices.catch_up
+        return IncidentCollector(self._store, owners, self._writer, self._may_work, catch_up)
 
     def _make_workers(self, count: int) -> list[threading.Thread]:
         return [

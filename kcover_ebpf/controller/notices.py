@@ -1,4 +1,4 @@
-"""Which incidents are told to whom: the rules of policies, and what is noted on incidents so that it is said once."""
+"""Who is notified of which incidents: the rules of policies, and what is noted on incidents so that it is said once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.errors import KcoverError
 from kcover_ebpf.notify.notifier import Notifier
 from kcover_ebpf.notify.sending import Sender
-from kcover_ebpf.notify.target import Target
+from kcover_ebpf.notify.target import NotifyTarget
 from kcover_ebpf.tunables.notify import CAUGHT_UP_S
 
 _LOG = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ class Notices:
         self,
         cache: ObjectCache,
         writer: ApiWriter,
-        targets: Sequence[Target],
+        targets: Sequence[NotifyTarget],
         secrets: Path | None,
     ) -> None:
         """`secrets`: the folder with what is secret of the targets; None where nothing is."""
@@ -53,16 +53,16 @@ class Notices:
         named = self._store.policies.named(incident.namespace, incident.policy)
         return named.policy.notify if named is not None else ()
 
-    def _note(self, incident: Incident, told: str) -> None:
+    def _note(self, incident: Incident, notified: str) -> None:
         # threads of several targets may say the end of one incident at a time
         with self._noting:
             known = self._store.incidents.get(incident.key)
-            if known is None or known.uid != incident.uid or told in known.notified:
+            if known is None or known.uid != incident.uid or notified in known.notified:
                 return
             try:
-                raw = self._writer.note_told(known, " ".join((*known.notified, told)))
+                raw = self._writer.note_notified(known, " ".join((*known.notified, notified)))
             except KcoverError as error:
-                _LOG.info("cannot note who was told of incident %s: %s", incident.name, error)
+                _LOG.info("cannot note who was notified of incident %s: %s", incident.name, error)
                 return
             written = self._store.read_incident(raw)
             if written is not None:

@@ -27,7 +27,7 @@ from kcover_ebpf.recovery.restart.methods import (
 from kcover_ebpf.tunables.controller import KIND_SILENT_S, OWNER_SLOW_S, OWNERS_KEPT_S
 
 OWNER = "kcover.io/owner"
-"""Annotation or label of a job: who is told about its incidents."""
+"""Annotation or label of a job: who is notified of its incidents."""
 _MOST_OWNER = 256
 _MOST_STEPS = 6
 _MOST_BRANCHES = 16

@@ -21,6 +21,7 @@ from kcover_ebpf.api.incident import FailureClass, Incident, Phase, RestartMetho
 from kcover_ebpf.controller.api_writer import ApiWriter
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.event_recorder import EventRecorder
+from kcover_ebpf.controller.notices import Notices
 from kcover_ebpf.errors import OverBound
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.model.verdict import Cause
@@ -61,8 +62,7 @@ class ControllerTelemetry:
         self.leads: Callable[[], bool] = lambda: False
         self.breakers: Callable[[], dict[str, bool]] = dict
         self.cordoned: Callable[[], int] = lambda: 0
-        self.told: Callable[[Incident, Status], None] = lambda *_: None
-        """Receives each phase that an incident enters; returns at once."""
+        self._notify: Callable[[Incident, Status], None] = lambda *_: None
         self._said_over_s: dict[tuple[str, str], float] = {}
         self.created_s: dict[str, float] = {}
         """Creation of each job with an incident, by its uid; unix seconds."""
@@ -95,6 +95,11 @@ class ControllerTelemetry:
     def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
         return Histogram(name, text, labels, buckets=DETECTION_BUCKETS_S, registry=self.registry)
 
+    def notify(self, notices: Notices) -> None:
+        """Have these receive each phase that an incident enters, and serve their metrics."""
+        self._notify = notices.publish
+        self.registry.register(notices.notifier)
+
     @property
     def thread(self) -> Thread:
         """What sends Events, for who asks whether it lives."""
@@ -117,7 +122,7 @@ class ControllerTelemetry:
         if previous_status is not None and previous_status.phase is status.phase:
             return
         self._count(previous_status, status)
-        self.told(incident, status)
+        self._notify(incident, status)
         reason, warning = _REASONS[status.phase], status.phase in _WARNINGS
         job = {
             "apiVersion": incident.job.api_version,

@@ -16,7 +16,7 @@ from typing import Any
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.fault_report import API_VERSION
 from kcover_ebpf.notify.message import Message, fields_of, lines_of
-from kcover_ebpf.notify.target import Form, Target
+from kcover_ebpf.notify.target import MessageForm, NotifyTarget
 from kcover_ebpf.tunables.notify import ALERT_LASTS_S
 
 _JSON = "application/json"
@@ -34,16 +34,16 @@ class Request:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-def request_of(target: Target, message: Message, secret: str) -> Request:
+def request_of(target: NotifyTarget, message: Message, secret: str) -> Request:
     """The request for a target that is asked by HTTP; `secret`: the content of `target.key`, empty without one."""
     if target.template:
         text = Template(target.template).substitute(
             {key: json.dumps(value)[1:-1] for key, value in fields_of(message).items()}
         )
         return _request(text.encode(), _JSON, secret)
-    if target.form is Form.PAGERDUTY:
+    if target.form is MessageForm.PAGERDUTY:
         return _request(json.dumps(_pagerduty(message, secret)).encode(), _JSON)
-    kind = "application/cloudevents+json" if target.form is Form.CLOUD_EVENTS else _JSON
+    kind = "application/cloudevents+json" if target.form is MessageForm.CLOUD_EVENTS else _JSON
     return _request(json.dumps(_BODIES[target.form](message)).encode(), kind, secret)
 
 
@@ -150,16 +150,16 @@ def _pagerduty(message: Message, routing_key: str) -> dict[str, Any]:
     return event
 
 
-_BODIES: Mapping[Form, Callable[[Message], Any]] = {
-    Form.WEBHOOK: fields_of,
-    Form.CLOUD_EVENTS: _cloud_event,
-    Form.SLACK: _slack,
-    Form.TEAMS: _teams,
-    Form.ALERTMANAGER: _alertmanager,
+_BODIES: Mapping[MessageForm, Callable[[Message], Any]] = {
+    MessageForm.WEBHOOK: fields_of,
+    MessageForm.CLOUD_EVENTS: _cloud_event,
+    MessageForm.SLACK: _slack,
+    MessageForm.TEAMS: _teams,
+    MessageForm.ALERTMANAGER: _alertmanager,
 }
 
 
-def mail_of(target: Target, message: Message, recipients: tuple[str, ...]) -> EmailMessage:
+def mail_of(target: NotifyTarget, message: Message, recipients: tuple[str, ...]) -> EmailMessage:
     """The mail; its Message-ID is the same for the same phase of the same incident."""
     mail = EmailMessage()
     mail["Subject"] = f"[kcover] {message.summary}"[:250]

@@ -1,4 +1,4 @@
-"""Messages that wait for their targets, each target with a thread of its own; nothing that decides waits for them."""
+"""Messages that wait for their targets, each target has its own thread; nothing that decides waits for them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kcover_ebpf.api.incident import Incident, Status
 from kcover_ebpf.api.notify_rule import NotifyRule
 from kcover_ebpf.notify.message import Message, message_of
 from kcover_ebpf.notify.sending import NotSent
-from kcover_ebpf.notify.target import Target
+from kcover_ebpf.notify.target import NotifyTarget
 from kcover_ebpf.tunables.notify import (
     GIVE_UP_S,
     LONGEST_RETRY_S,
@@ -27,8 +27,8 @@ from kcover_ebpf.tunables.notify import (
 
 _LOG = logging.getLogger(__name__)
 RESULTS = ("sent", "failed", "dropped")
-Send = Callable[[Target, Message], bool]
-"""Delivers, and says whether there was anybody to deliver to; raises `NotSent`."""
+Send = Callable[[NotifyTarget, Message], bool]
+"""Delivers, and says whether there was a recipient; raises `NotSent`."""
 Done = Callable[[Incident, str], None]
 """Receives what was said about the end of an incident, as TARGET:PHASE."""
 
@@ -49,7 +49,7 @@ class _Waiting:
 class _Queue:
     """What waits for one target, in order."""
 
-    target: Target
+    target: NotifyTarget
     waiting: deque[_Waiting] = field(default_factory=deque)
     added: threading.Condition = field(default_factory=threading.Condition)
     is_closing: bool = False
@@ -60,7 +60,7 @@ class Notifier:
 
     def __init__(
         self,
-        targets: Sequence[Target],
+        targets: Sequence[NotifyTarget],
         send: Send,
         done: Done = lambda *_: None,
         clock: Callable[[], float] = time.monotonic,
@@ -68,7 +68,7 @@ class Notifier:
         self._send, self._done, self._clock = send, done, clock
         self._queues = {target.name: _Queue(target) for target in targets}
         self._known: OrderedDict[tuple[str, str, str], None] = OrderedDict()
-        """Target, incident and phase (or empty) of what was taken."""
+        """NotifyTarget, incident and phase (or empty) of what was taken."""
         self._lock = threading.Lock()
         self._counts: Counter[tuple[str, str]] = Counter()
         self.unknown_count = 0
@@ -110,10 +110,10 @@ class Notifier:
                 self._add(queue, incident, status)
 
     def _is_new(self, incident: Incident, status: Status, rule: NotifyRule) -> bool:
-        phase, told = status.phase.value, incident.notified
-        if f"{rule.target}:{phase}" in told:
+        phase, notified = status.phase.value, incident.notified
+        if f"{rule.target}:{phase}" in notified:
             return False
-        if not rule.phases and any(text.startswith(f"{rule.target}:") for text in told):
+        if not rule.phases and any(text.startswith(f"{rule.target}:") for text in notified):
             return False
         # a rule without phases is followed once for an incident, whatever follows
         words = (phase,) if rule.phases else (phase, "")
@@ -139,7 +139,7 @@ class Notifier:
             queue.waiting.append(_Waiting(incident, message, status.phase.is_over, now_s, now_s))
             queue.added.notify()
 
-    def _count(self, target: Target, result: str) -> None:
+    def _count(self, target: NotifyTarget, result: str) -> None:
         with self._lock:
             self._counts[target.name, result] += 1
 
@@ -158,7 +158,7 @@ class Notifier:
                 if is_done:
                     queue.waiting.popleft()
 
-    def _deliver(self, target: Target, waiting: _Waiting) -> bool:
+    def _deliver(self, target: NotifyTarget, waiting: _Waiting) -> bool:
         """One attempt; True if no other one follows."""
         try:
             if self._send(target, waiting.message):

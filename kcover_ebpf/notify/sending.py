@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from kcover_ebpf.errors import KcoverError
 from kcover_ebpf.notify.forms import Request, mail_of, request_of
 from kcover_ebpf.notify.message import Message
-from kcover_ebpf.notify.target import PAGERDUTY, Form, Security, Target, wrong_address
+from kcover_ebpf.notify.target import PAGERDUTY, MessageForm, NotifyTarget, Security, wrong_address
 from kcover_ebpf.tunables.notify import SEND_S
 
 _TRY_AGAIN = frozenset({408, 425, 429})
@@ -45,9 +45,9 @@ class Sender:
         self._secrets, self._timeout_s = secrets, timeout_s
         self._opener = urllib.request.build_opener(_NoRedirect)
 
-    def send(self, target: Target, message: Message) -> bool:
-        """Deliver; False where there is nobody to deliver to. Raises `NotSent`."""
-        if target.form is Form.EMAIL:
+    def send(self, target: NotifyTarget, message: Message) -> bool:
+        """Deliver; False where there is no recipient. Raises `NotSent`."""
+        if target.form is MessageForm.EMAIL:
             recipients = target.recipients(message.owner)
             if recipients:
                 self._mail(target, mail_of(target, message, recipients))
@@ -84,7 +84,7 @@ class Sender:
             final = status < 500 and status not in _TRY_AGAIN
             raise NotSent(f"it answered {status}", is_final=final)
 
-    def _mail(self, target: Target, mail: EmailMessage) -> None:
+    def _mail(self, target: NotifyTarget, mail: EmailMessage) -> None:
         host, port = target.host_port
         password = self._secret(target.key) if target.user else ""
         tls = ssl.create_default_context()

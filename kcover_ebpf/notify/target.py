@@ -29,7 +29,7 @@ _ADDRESS = re.compile(r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]
 _SERVER = re.compile(r"([A-Za-z0-9.-]{1,253}):([0-9]{1,5})")
 
 
-class Form(Enum):
+class MessageForm(Enum):
     """What a target understands."""
 
     WEBHOOK = "Webhook"
@@ -43,7 +43,7 @@ class Form(Enum):
     @property
     def is_alert(self) -> bool:
         """It calls a person: what recovered by itself is not said there unless a rule asks for it."""
-        return self in (Form.ALERTMANAGER, Form.PAGERDUTY)
+        return self in (MessageForm.ALERTMANAGER, MessageForm.PAGERDUTY)
 
 
 class Security(Enum):
@@ -55,11 +55,11 @@ class Security(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class NotifyTarget:
     """One target; which fields have a meaning depends on its form."""
 
     name: str
-    form: Form
+    form: MessageForm
     url: str = ""
     url_key: str = ""
     """File of the address, where that is secret."""
@@ -70,7 +70,7 @@ class Target:
     namespaces: tuple[str, ...] = ()
     """Whose policies may name it; empty: all."""
     every_incident: bool = False
-    """It is told about the incidents of its namespaces whatever policies say."""
+    """It is notified of the incidents of its namespaces whatever policies say."""
     server: str = ""
     """Of mail, HOST:PORT."""
     security: Security = Security.STARTTLS
@@ -86,7 +86,7 @@ class Target:
         return ALL_ENDS - {Phase.RECOVERED} if self.form.is_alert else ALL_ENDS
 
     def serves(self, namespace: str) -> bool:
-        """True if incidents of this namespace may be told to it."""
+        """True if incidents of this namespace may be sent to it."""
         return not self.namespaces or namespace in self.namespaces
 
     @property
@@ -96,7 +96,7 @@ class Target:
         return host, int(port)
 
     def recipients(self, owner: str | None) -> tuple[str, ...]:
-        """Whom a mail goes to; nobody where the only one is an owner who is not known."""
+        """Whom a mail goes to; empty where the only one is an owner who is not known."""
         domain = (owner or "").rpartition("@")[2].lower()
         is_ours = domain in self.owner_domains and _ADDRESS.fullmatch(owner or "") is not None
         return tuple(dict.fromkeys((*self.to, *((owner,) if owner and is_ours else ()))))
@@ -104,10 +104,12 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class _Targets:
-    targets: tuple[Target, ...] = field(default_factory=tuple)
+    targets: tuple[NotifyTarget, ...] = field(default_factory=tuple)
 
 
-def targets_of(table: Mapping[str, Any], where: str, words: frozenset[str]) -> tuple[Target, ...]:
+def targets_of(
+    table: Mapping[str, Any], where: str, words: frozenset[str]
+) -> tuple[NotifyTarget, ...]:
     """The targets of an operator's file; raises `PolicyError`, one line that begins with `where`.
 
     `words`: the names that a template may contain.
@@ -134,13 +136,13 @@ def targets_of(table: Mapping[str, Any], where: str, words: frozenset[str]) -> t
     return targets
 
 
-def _wrong(target: Target, words: frozenset[str]) -> str | None:
+def _wrong(target: NotifyTarget, words: frozenset[str]) -> str | None:
     if not _NAME.fullmatch(target.name):
         return "a name has lower-case letters, digits and dashes"
     keys = [key for key in (target.url_key, target.key) if key]
     if not all(_KEY.fullmatch(key) for key in keys):
         return "urlKey and key are keys of the Secret"
-    if target.form is Form.EMAIL:
+    if target.form is MessageForm.EMAIL:
         return _wrong_mail(target)
     if target.server or target.user or target.sender or target.to or target.owner_domains:
         return "server, user, sender, to and ownerDomains belong to the form Email"
@@ -149,12 +151,12 @@ def _wrong(target: Target, words: frozenset[str]) -> str | None:
     return _wrong_url(target)
 
 
-def _wrong_url(target: Target) -> str | None:
-    if target.form is Form.PAGERDUTY and not target.key:
+def _wrong_url(target: NotifyTarget) -> str | None:
+    if target.form is MessageForm.PAGERDUTY and not target.key:
         return "key names the routing key in the Secret"
     if target.url and target.url_key:
         return "url or urlKey, not both"
-    if not (target.url or target.url_key or target.form is Form.PAGERDUTY):
+    if not (target.url or target.url_key or target.form is MessageForm.PAGERDUTY):
         return "url, or urlKey where it is secret"
     return wrong_address(target.url) if target.url else None
 
@@ -175,8 +177,8 @@ def wrong_address(url: str) -> str | None:
     return None
 
 
-def _wrong_template(target: Target, words: frozenset[str]) -> str | None:
-    if target.form is not Form.WEBHOOK:
+def _wrong_template(target: NotifyTarget, words: frozenset[str]) -> str | None:
+    if target.form is not MessageForm.WEBHOOK:
         return "template belongs to the form Webhook"
     template = Template(target.template)
     if not template.is_valid():
@@ -186,7 +188,7 @@ def _wrong_template(target: Target, words: frozenset[str]) -> str | None:
     return _wrong_url(target)
 
 
-def _wrong_mail(target: Target) -> str | None:
+def _wrong_mail(target: NotifyTarget) -> str | None:
     found = _SERVER.fullmatch(target.server)
     if not found or not 0 < int(found[2]) < 65536:
         return "server is HOST:PORT"

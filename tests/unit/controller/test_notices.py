@@ -1,4 +1,4 @@
-"""Who is told of an incident by the policy of its job, and what the next leader still says."""
+"""Who is notified of an incident by the policy of its job, and what the next leader still says."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from kcover_ebpf.api.incident import NOTIFIED, Incident, Phase, object_of, statu
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.notices import Notices
 from kcover_ebpf.kube.reflector import Change, Event
-from kcover_ebpf.notify.target import Form, Target
+from kcover_ebpf.notify.target import MessageForm, NotifyTarget
 from kcover_ebpf.tunables.notify import CAUGHT_UP_S
 from tests.unit.fake_api_server import Answer, Request, serving
-from tests.unit.notify.told_incidents import incident, status
+from tests.unit.notify.notified_incidents import incident, status
 
 NOW_S = 1_700_000_020.0
 
@@ -25,14 +25,14 @@ class NotingWriter:
         self.noted: list[str] = []
         self.written = threading.Event()
 
-    def note_told(self, known: Incident, told: str) -> dict[str, Any]:
-        self.noted.append(told)
+    def note_notified(self, known: Incident, notified: str) -> dict[str, Any]:
+        self.noted.append(notified)
         assert known.status is not None
         raw = object_of(known) | {"status": status_of(known.status)}
         raw["metadata"] |= {
             "uid": known.uid,
             "resourceVersion": str(int(known.resource_version) + 1),
-            "annotations": {NOTIFIED: told},
+            "annotations": {NOTIFIED: notified},
         }
         self.written.set()
         return raw
@@ -54,13 +54,15 @@ def test_notices__the_next_leader_says_what_the_one_before_did_not() -> None:
 
     store = ObjectCache(lambda _: None, wall=lambda: NOW_S)
     store.on_policy(policy("hook"))
-    told = {"notified": ("hook:Recovered",), "resource_version": "1"}
-    store.put(incident("said", status=status(), **told))
+    notified = {"notified": ("hook:Recovered",), "resource_version": "1"}
+    store.put(incident("said", status=status(), **notified))
     store.put(incident("new", status=status(), resource_version="1"))
     store.put(incident("busy", status=status(Phase.RECOVERING), resource_version="1"))
     writer: Any = NotingWriter()
     with serving(answer) as server:
-        notices = Notices(store, writer, [Target("hook", Form.WEBHOOK, server.url)], None)
+        notices = Notices(
+            store, writer, [NotifyTarget("hook", MessageForm.WEBHOOK, server.url)], None
+        )
         notices.catch_up()
         notices.notifier.start()
         assert writer.written.wait(20.0)
@@ -76,7 +78,7 @@ def test_notices__what_ended_long_ago_is_old_news(tmp_path: Path) -> None:
     store.on_policy(policy("hook"))
     store.put(incident("new", status=status(), resource_version="1"))
     with serving(lambda _: Answer()) as server:
-        target = Target("hook", Form.WEBHOOK, server.url)
+        target = NotifyTarget("hook", MessageForm.WEBHOOK, server.url)
         notices = Notices(store, NotingWriter(), [target], tmp_path)  # type: ignore[arg-type]
         notices.catch_up()
         notices.notifier.start()

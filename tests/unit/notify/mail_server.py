@@ -1,4 +1,4 @@
-"""A mail server as far as RFC 5321 needs it to take a mail: it keeps what it got, and refuses whom it is told to."""
+"""A mail server as far as RFC 5321 needs it to take a mail: it keeps what it got, and refuses as a test says."""
 
 from __future__ import annotations
 

@@ -10,15 +10,15 @@ from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.incident import FailureClass, Phase
 from kcover_ebpf.notify.forms import mail_of, request_of
 from kcover_ebpf.notify.message import message_of
-from kcover_ebpf.notify.target import Form, Target
-from tests.unit.notify.told_incidents import incident, status
+from kcover_ebpf.notify.target import MessageForm, NotifyTarget
+from tests.unit.notify.notified_incidents import incident, status
 
 RECOVERED = message_of(incident(), status())
 FAILED = message_of(incident(), status(Phase.FAILED, "every restart method was tried"))
 
 
-def body(form: Form, message=RECOVERED, secret: str = ""):
-    return json.loads(request_of(Target("t", form, "https://x"), message, secret).body)
+def body(form: MessageForm, message=RECOVERED, secret: str = ""):
+    return json.loads(request_of(NotifyTarget("t", form, "https://x"), message, secret).body)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_message_of__names_of_a_job_command_no_reader() -> None:
 
 
 def test_request_of__a_cloud_event_has_what_version_1_0_requires() -> None:
-    target = Target("t", Form.CLOUD_EVENTS, "https://x")
+    target = NotifyTarget("t", MessageForm.CLOUD_EVENTS, "https://x")
     request = request_of(target, RECOVERED, "token")
     assert request.headers["Content-Type"].startswith("application/cloudevents+json")
     assert request.headers["Authorization"] == "Bearer token"
@@ -60,9 +60,9 @@ def test_request_of__a_cloud_event_has_what_version_1_0_requires() -> None:
     assert event["data"]["owner"] == "ada@example.com"
 
 
-def test_request_of__slack_mentions_nobody_whom_a_job_names() -> None:
+def test_request_of__slack_mentions_no_person_whom_a_job_names() -> None:
     message = message_of(incident(), status(text="<!channel> & more"))
-    said = body(Form.SLACK, message)
+    said = body(MessageForm.SLACK, message)
     text = said["blocks"][0]["text"]["text"]
     assert "&lt;!channel&gt; &amp; more" in text
     assert "<!" not in json.dumps(said)
@@ -70,14 +70,14 @@ def test_request_of__slack_mentions_nobody_whom_a_job_names() -> None:
 
 
 def test_request_of__teams_gets_a_card() -> None:
-    (attachment,) = body(Form.TEAMS)["attachments"]
+    (attachment,) = body(MessageForm.TEAMS)["attachments"]
     card = attachment["content"]
     assert (card["type"], card["version"]) == ("AdaptiveCard", "1.4")
     assert card["body"][0]["text"] == RECOVERED.summary
 
 
 def test_request_of__an_alert_is_resolved_under_the_same_labels() -> None:
-    (fires,), (ends,) = body(Form.ALERTMANAGER, FAILED), body(Form.ALERTMANAGER)
+    (fires,), (ends,) = body(MessageForm.ALERTMANAGER, FAILED), body(MessageForm.ALERTMANAGER)
     assert fires["labels"] == ends["labels"]
     assert ends["endsAt"] == rfc3339.to_text(1_700_000_013.0)
     assert rfc3339.from_text(fires["endsAt"]) > 1_700_050_000.0
@@ -85,7 +85,10 @@ def test_request_of__an_alert_is_resolved_under_the_same_labels() -> None:
 
 
 def test_request_of__pagerduty_has_one_alert_for_an_incident() -> None:
-    fires, ends = body(Form.PAGERDUTY, FAILED, "key"), body(Form.PAGERDUTY, RECOVERED, "key")
+    fires, ends = (
+        body(MessageForm.PAGERDUTY, FAILED, "key"),
+        body(MessageForm.PAGERDUTY, RECOVERED, "key"),
+    )
     assert (fires["event_action"], ends["event_action"]) == ("trigger", "resolve")
     assert fires["dedup_key"] == ends["dedup_key"] == "uid-llm-1"
     assert fires["routing_key"] == "key"
@@ -94,13 +97,15 @@ def test_request_of__pagerduty_has_one_alert_for_an_incident() -> None:
 
 def test_request_of__a_template_stays_json_whatever_a_job_is_called() -> None:
     message = message_of(incident(), status(text='a "quoted" \\ text'))
-    target = Target("t", Form.WEBHOOK, "https://x", template='{"t": "${text}", "n": "$$5 ${node}"}')
+    target = NotifyTarget(
+        "t", MessageForm.WEBHOOK, "https://x", template='{"t": "${text}", "n": "$$5 ${node}"}'
+    )
     said = json.loads(request_of(target, message, "").body)
     assert said == {"t": 'a "quoted" \\ text', "n": "$5 n7"}
 
 
 def test_mail_of__is_one_mail_for_a_phase() -> None:
-    target = Target("t", Form.EMAIL, sender="gpu@example.com")
+    target = NotifyTarget("t", MessageForm.EMAIL, sender="gpu@example.com")
     mail = mail_of(target, RECOVERED, ("a@example.com", "b@example.com"))
     assert mail["To"] == "a@example.com, b@example.com"
     assert mail["Message-ID"] == "<uid-llm-1.Recovered.t@example.com>"

@@ -10,10 +10,10 @@ import pytest
 
 from kcover_ebpf.notify.message import message_of
 from kcover_ebpf.notify.sending import NotSent, Sender
-from kcover_ebpf.notify.target import Form, Security, Target
+from kcover_ebpf.notify.target import MessageForm, NotifyTarget, Security
 from tests.unit.fake_api_server import Answer, Request, serving
 from tests.unit.notify.mail_server import MailServer, mail_server
-from tests.unit.notify.told_incidents import incident, status
+from tests.unit.notify.notified_incidents import incident, status
 
 MESSAGE = message_of(incident(), status())
 
@@ -24,10 +24,10 @@ def mails() -> Iterator[MailServer]:
         yield server
 
 
-def mail_target(server: MailServer, security: Security = Security.NONE) -> Target:
-    return Target(
+def mail_target(server: MailServer, security: Security = Security.NONE) -> NotifyTarget:
+    return NotifyTarget(
         "t",
-        Form.EMAIL,
+        MessageForm.EMAIL,
         server=f"127.0.0.1:{server.port}",
         security=security,
         sender="gpu@example.com",
@@ -40,7 +40,7 @@ def test_send__the_address_and_the_token_are_read_from_the_secret(tmp_path: Path
     with serving(lambda _: Answer(202)) as server:
         (tmp_path / "url").write_text(f"{server.url}/hook/secret\n")
         (tmp_path / "token").write_text("abc\n")
-        target = Target("t", Form.WEBHOOK, url_key="url", key="token")
+        target = NotifyTarget("t", MessageForm.WEBHOOK, url_key="url", key="token")
         assert Sender(tmp_path).send(target, MESSAGE)
         (request,) = server.requests
     assert (request.method, request.path) == ("POST", "/hook/secret")
@@ -53,7 +53,7 @@ def test_send__the_address_and_the_token_are_read_from_the_secret(tmp_path: Path
 )
 def test_send__what_another_attempt_may_get_through_is_not_final(code: int, final: bool) -> None:
     with serving(lambda _: Answer(code)) as server, pytest.raises(NotSent) as caught:
-        Sender(None).send(Target("t", Form.SLACK, server.url), MESSAGE)
+        Sender(None).send(NotifyTarget("t", MessageForm.SLACK, server.url), MESSAGE)
     assert caught.value.is_final is final
 
 
@@ -63,7 +63,7 @@ def test_send__no_redirect_is_followed() -> None:
 
     with serving(answer) as server:
         with pytest.raises(NotSent, match="it answered 307"):
-            Sender(None).send(Target("t", Form.SLACK, f"{server.url}/hook"), MESSAGE)
+            Sender(None).send(NotifyTarget("t", MessageForm.SLACK, f"{server.url}/hook"), MESSAGE)
         assert [request.path for request in server.requests] == ["/hook"]
 
 
@@ -72,13 +72,13 @@ def test_send__an_error_names_no_secret(tmp_path: Path) -> None:
         closed.bind(("127.0.0.1", 0))
         (tmp_path / "url").write_text(f"http://127.0.0.1:{closed.getsockname()[1]}/topsecret")
         with pytest.raises(NotSent) as caught:
-            Sender(tmp_path, 1.0).send(Target("t", Form.SLACK, url_key="url"), MESSAGE)
+            Sender(tmp_path, 1.0).send(NotifyTarget("t", MessageForm.SLACK, url_key="url"), MESSAGE)
     assert "topsecret" not in str(caught.value)
     assert "refused" in str(caught.value)
     assert not caught.value.is_final
     (tmp_path / "url").write_text("file:///etc/passwd")
     with pytest.raises(NotSent, match="https://") as caught:
-        Sender(tmp_path).send(Target("t", Form.SLACK, url_key="url"), MESSAGE)
+        Sender(tmp_path).send(NotifyTarget("t", MessageForm.SLACK, url_key="url"), MESSAGE)
     assert caught.value.is_final
 
 
@@ -106,6 +106,8 @@ def test_send__a_recipient_that_is_refused_is_no_success(mails: MailServer, code
 
 
 def test_send__without_a_recipient_nothing_is_sent(mails: MailServer) -> None:
-    target = Target("t", Form.EMAIL, server=f"127.0.0.1:{mails.port}", owner_domains=("other.com",))
+    target = NotifyTarget(
+        "t", MessageForm.EMAIL, server=f"127.0.0.1:{mails.port}", owner_domains=("other.com",)
+    )
     assert not Sender(None).send(target, MESSAGE)
     assert not mails.mails

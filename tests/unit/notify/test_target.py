@@ -9,7 +9,7 @@ import pytest
 from kcover_ebpf.api.incident import Phase
 from kcover_ebpf.errors import PolicyError
 from kcover_ebpf.notify.message import WORDS
-from kcover_ebpf.notify.target import Form, Security, targets_of
+from kcover_ebpf.notify.target import MessageForm, Security, targets_of
 
 MAIL = {"form": "Email", "server": "mail:25", "sender": "gpu@example.com", "to": ["a@example.com"]}
 
@@ -20,7 +20,7 @@ def read(**row: Any):
 
 def test_targets_of__each_form_is_read() -> None:
     (slack,) = read(form="Slack", urlKey="slack", namespaces=["ml"])
-    assert (slack.form, slack.url_key) == (Form.SLACK, "slack")
+    assert (slack.form, slack.url_key) == (MessageForm.SLACK, "slack")
     assert slack.serves("ml")
     assert not slack.serves("other")
     (mail,) = read(**MAIL, security="TLS", ownerDomains=["example.com"])
@@ -77,7 +77,7 @@ def test_targets_of__a_name_is_there_once() -> None:
         (None, ("a@example.com",)),
     ],
 )
-def test_recipients__an_owner_is_told_only_within_the_operators_domains(
+def test_recipients__an_owner_is_notified_only_within_the_operators_domains(
     owner: str | None, expected: tuple[str, ...]
 ) -> None:
     (target,) = read(**MAIL, ownerDomains=["example.com"])

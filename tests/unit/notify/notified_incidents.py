@@ -1,4 +1,4 @@
-"""Incidents that are told about."""
+"""Incidents of which messages are made."""
 
 from __future__ import annotations
 
