@@ -19,6 +19,7 @@ from kcover_ebpf.cli.entry import call
 from kcover_ebpf.cli.kubectl_common import age, common, object_name, show, show_table
 from kcover_ebpf.cli.kubectl_nodes import inspect, nodes
 from kcover_ebpf.cli.kubectl_restart import restart
+from kcover_ebpf.cli.kubectl_top import top
 from kcover_ebpf.errors import (
     CannotObserve,
     Forbidden,
@@ -43,6 +44,7 @@ def kubectl() -> None:
 kubectl.add_command(nodes)
 kubectl.add_command(inspect)
 kubectl.add_command(restart)
+kubectl.add_command(top)
 
 
 @kubectl.command("list")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -30,6 +27,7 @@ from testbed.driver.restarts import (
     ways,
 )
 from tests.cluster import scenarios_guards as guards
+from tests.cluster import scenarios_notified as notified
 from tests.cluster.crowd import Book, Crowd, Scenario, asked_for, crowd
 from tests.cluster.faked_job import (
     JOB,
@@ -53,7 +51,7 @@ def restarts(
 ) -> Iterator[Crowd]:
     """All scenarios that this run asks for, a few at a time."""
     cluster.ctl("apply", f"--filename={ROOT / 'charts/kcover-ebpf/crds'}")
-    chosen = {name: (BOOK | guards.BOOK)[name] for name in asked_for(request)}
+    chosen = {name: (BOOK | guards.BOOK | notified.BOOK)[name] for name in asked_for(request)}
     with crowd(cluster, chosen, tmp_path_factory.mktemp("restarts"), at_once=5) as begun:
         yield begun
 
@@ -242,34 +240,6 @@ def an_event_that_asks_for_a_recovery_is_a_trigger(namespace: Namespace) -> None
     assert not old & uids(namespace)
 
 
-@BOOK.scenario()
-def a_job_that_trains_is_restarted_once_on_demand(namespace: Namespace) -> None:
-    in_place = namespace.cluster.arms_pods
-    policy(namespace, ways=["InPlace" if in_place else "Replace"])
-    started(namespace, in_place=in_place)
-    old = uids(namespace)
-    asked = [
-        sys.executable,
-        "-c",
-        "import sys; from kcover_ebpf.cli.kubectl import main; sys.exit(main())",
-    ]
-    asked += ["restart", "demo", f"--namespace={namespace.name}", "--wait", "--timeout=3m"]
-    environment = os.environ | {"KUBECONFIG": str(namespace.cluster.kubeconfig)}
-    with faked(namespace):
-        both = [
-            subprocess.Popen(asked, env=environment, stdout=subprocess.PIPE, text=True)
-            for _ in range(2)
-        ]
-        said = [program.communicate()[0] for program in both]
-    assert [program.returncode for program in both] == [0, 0], said
-    for text in said:
-        assert "ShuttingDown" in text
-        assert "Recovered" in text
-    (incident,) = incidents(namespace)
-    assert incident["status"]["cause"] == "requested"
-    check_acted_once(namespace, old, "InPlace" if in_place else "Replace")
-
-
 CORE = {
     "a_job_is_restarted_in_place_and_the_one_beside_it_is_not",
     "a_controller_killed_between_decision_and_deletion_is_followed_by_one_that_acts_once",
@@ -281,7 +251,7 @@ CORE = {
     "scenario",
     [
         pytest.param(name, marks=[pytest.mark.core] * (name in CORE))
-        for name in [*BOOK, *guards.BOOK]
+        for name in [*BOOK, *guards.BOOK, *notified.BOOK]
     ],
 )
 def test_a_restart_in_a_cluster_passes_its_scenario(scenario: str, restarts: Crowd) -> None:
