@@ -19,6 +19,7 @@ from kcover_ebpf.cli.entry import call
 from kcover_ebpf.cli.kubectl_common import age, common, object_name, show, show_table
 from kcover_ebpf.cli.kubectl_nodes import inspect, nodes
 from kcover_ebpf.cli.kubectl_restart import restart
+from kcover_ebpf.cli.kubectl_stats import stats
 from kcover_ebpf.cli.kubectl_top import top
 from kcover_ebpf.errors import (
     CannotObserve,
@@ -45,6 +46,7 @@ kubectl.add_command(nodes)
 kubectl.add_command(inspect)
 kubectl.add_command(restart)
 kubectl.add_command(top)
+kubectl.add_command(stats)
 
 
 @kubectl.command("list")
