@@ -17,6 +17,7 @@ from kcover_ebpf.api.fault_report import API_VERSION
 from kcover_ebpf.api.incident import Status, incident_of
 from kcover_ebpf.cli.entry import call
 from kcover_ebpf.cli.kubectl_common import age, common, object_name, show, show_table
+from kcover_ebpf.cli.kubectl_drill import drill
 from kcover_ebpf.cli.kubectl_nodes import inspect, nodes
 from kcover_ebpf.cli.kubectl_restart import restart
 from kcover_ebpf.cli.kubectl_stats import stats
@@ -44,6 +45,7 @@ def kubectl() -> None:
 
 kubectl.add_command(nodes)
 kubectl.add_command(inspect)
+kubectl.add_command(drill)
 kubectl.add_command(restart)
 kubectl.add_command(top)
 kubectl.add_command(stats)

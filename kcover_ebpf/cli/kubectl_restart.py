@@ -25,8 +25,8 @@ _ENDED = (Phase.RECOVERED, Phase.OBSERVED, Phase.REFUSED, Phase.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
-    """A gang whose restart is asked for."""
+class JobPods:
+    """A gang, and its pods."""
 
     gang: Gang
     pods: tuple[Pod, ...]
@@ -53,8 +53,8 @@ def restart(  # noqa: PLR0913 - one for each option
     JOB is a name, or KIND/NAME. The job must carry the label that arms it. If it is being restarted already, nothing
     more is asked for. With --wait the exit code is 0 once its ranks make progress, and 1 if it was not restarted.
     """
-    found = _job(client, namespace, job)
-    before = _incidents(client, namespace, found.gang)
+    found = job_of(client, namespace, job)
+    before = incidents_of(client, namespace, found.gang)
     acting = next((one for one in before.values() if _is_acting(one)), None)
     if acting is None:
         _refuse_unarmed(client, namespace, found)
@@ -73,7 +73,8 @@ def restart(  # noqa: PLR0913 - one for each option
     return 0 if recovered or not wait else 1
 
 
-def _job(client: ApiClient, namespace: str, job: str) -> _Job:
+def job_of(client: ApiClient, namespace: str, job: str) -> JobPods:
+    """The pods of a job by its NAME or KIND/NAME; raises `UsageError` where it is not one job."""
     kind, _, name = job.rpartition("/")
     gangs: dict[Gang, list[Pod]] = {}
     for raw in client.list(f"/api/v1/namespaces/{namespace}/pods").get("items") or ():
@@ -97,10 +98,10 @@ def _job(client: ApiClient, namespace: str, job: str) -> _Job:
     ((gang, pods),) = named.items()
     if POD_UID in gang.id.labels:
         raise UsageError(f"{name} is a bare pod: it has no controller that would recreate it")
-    return _Job(gang, tuple(pods))
+    return JobPods(gang, tuple(pods))
 
 
-def _refuse_unarmed(client: ApiClient, namespace: str, job: _Job) -> None:
+def _refuse_unarmed(client: ApiClient, namespace: str, job: JobPods) -> None:
     """`UsageError` for a job without the label; where an owner may not be read, the controller decides."""
     from kcover_ebpf.controller.owners import Owners
     from kcover_ebpf.recovery.restart.context import GangPod
@@ -119,7 +120,7 @@ def _refuse_unarmed(client: ApiClient, namespace: str, job: _Job) -> None:
         )
 
 
-def _ask(client: ApiClient, job: _Job, in_place: bool) -> None:
+def _ask(client: ApiClient, job: JobPods, in_place: bool) -> None:
     """Write the Event that the controller takes for a request."""
     from kcover_ebpf.controller.event_recorder import NEED_RECOVERY
     from kcover_ebpf.recovery.restart.demand import ANNOTATION, ANY
@@ -144,7 +145,7 @@ def _ask(client: ApiClient, job: _Job, in_place: bool) -> None:
     client.create(f"/api/v1/namespaces/{pod.namespace}/events", event)
 
 
-def _incidents(client: ApiClient, namespace: str, gang: Gang) -> dict[str, Incident]:
+def incidents_of(client: ApiClient, namespace: str, gang: Gang) -> dict[str, Incident]:
     """Those of the gang, by name; one that another version wrote is left out."""
     found = {}
     for raw in client.list(_path(namespace)).get("items") or ():
@@ -168,7 +169,7 @@ def _taken_up(
     until_s = time.monotonic() + TAKEN_UP_S
     while acting is None and time.monotonic() < until_s:
         time.sleep(FOLLOW_S)
-        for name, incident in _incidents(client, namespace, gang).items():
+        for name, incident in incidents_of(client, namespace, gang).items():
             known = before.get(name)
             if incident.status is not None and (known is None or known.status != incident.status):
                 acting = incident

@@ -54,8 +54,8 @@ def test_notices__the_next_leader_says_what_the_one_before_did_not() -> None:
 
     store = ObjectCache(lambda _: None, wall=lambda: NOW_S)
     store.on_policy(policy("hook"))
-    notified = {"notified": ("hook:Recovered",), "resource_version": "1"}
-    store.put(incident("said", status=status(), **notified))
+    said = incident("said", status=status(), resource_version="1", notified=("hook:Recovered",))
+    store.put(said)
     store.put(incident("new", status=status(), resource_version="1"))
     store.put(incident("busy", status=status(Phase.RECOVERING), resource_version="1"))
     writer: Any = NotingWriter()
