@@ -51,7 +51,7 @@ class Drill:
         """`members`: the processes of the pod's ranks now; `longest_s`: no process stays stopped for longer."""
         self._members, self._path, self._longest_s = members, state_dir / RECORD, longest_s
         self._resumer = Resumer(longest_s)
-        self._process: _Record | None = None
+        self._record: _Record | None = None
         self._is_kept = False
         self._stop = threading.Event()
 
@@ -68,18 +68,18 @@ class Drill:
         stat = read_stat(pid) if pid is not None else None
         if pid is None or stat is None:
             raise UsageError("no process runs in the pod's containers; name a pod that trains")
-        process, rank = _Record(pid, stat.start_ticks), _rank(pid)
+        record, rank = _Record(pid, stat.start_ticks), _rank(pid)
         if fault is DrillFault.KILL:
             terminate.send(self._members, {pid}, signal.SIGKILL)
         else:
-            self._keep(process)
+            self._keep(record)
             terminate.send(
                 self._members,
                 {pid},
                 signal.SIGSTOP,
                 lambda pinned: self._resumer.hold(_KEY, list(pinned.values())),
             )
-        self._process = process
+        self._record = record
         return Injected(fault, pid, time.time(), rank)
 
     def stop(self) -> None:
@@ -88,31 +88,31 @@ class Drill:
 
     def wait(self) -> DrillOver:
         """Until the process is gone, the time is over, or `stop`; the fault is taken back then."""
-        process = self._process
-        assert process is not None
+        record = self._record
+        assert record is not None
         deadline_s = time.monotonic() + self._longest_s
-        while is_same_alive(process.pid, process.start_ticks):
+        while is_same_alive(record.pid, record.start_ticks):
             if time.monotonic() >= deadline_s or self._stop.wait(DRILL_POLL_S):
                 self._take_back()
                 return DrillOver(DrillEnd.RESUMED, time.time())
         self._take_back()
         return DrillOver(DrillEnd.GONE, time.time())
 
-    def _keep(self, process: _Record) -> None:
+    def _keep(self, record: _Record) -> None:
         """Note it on disk before it is stopped; one drill at a time on a node."""
         left = _read(self._path)
         if left is not None and _is_stopped(left):
             raise UsageError("a drill is under way on this node already; wait until it is over")
         try:
-            self._path.write_text(json.dumps(encode(process)), encoding="utf-8")
+            self._path.write_text(json.dumps(encode(record)), encoding="utf-8")
         except OSError as error:
             raise CannotObserve(f"cannot write {self._path}: {error.strerror}") from error
         self._is_kept = True
 
     def _take_back(self) -> None:
-        process, self._process = self._process, None
-        if process is not None and is_same_alive(process.pid, process.start_ticks):
-            terminate.send(self._members, {process.pid}, signal.SIGCONT)
+        record, self._record = self._record, None
+        if record is not None and is_same_alive(record.pid, record.start_ticks):
+            terminate.send(self._members, {record.pid}, signal.SIGCONT)
         self._resumer.drop(_KEY)
         if self._is_kept:
             with contextlib.suppress(OSError):
@@ -131,9 +131,9 @@ def finish_left(state_dir: Path) -> int | None:
     return left.pid if left is not None and found else None
 
 
-def _is_stopped(process: _Record) -> bool:
-    same = is_same_alive(process.pid, process.start_ticks)
-    return same and containers.is_stopped(process.pid)
+def _is_stopped(record: _Record) -> bool:
+    same = is_same_alive(record.pid, record.start_ticks)
+    return same and containers.is_stopped(record.pid)
 
 
 def _read(path: Path) -> _Record | None:

@@ -24,13 +24,13 @@ from kcover_ebpf.tunables.cli import DRILL_RECOVERS_S, FOLLOW_S, INJECTED_S
 
 @dataclass
 class _Running:
-    """The fault, as its node reports it, read by a thread of its own."""
+    """The fault, as its node reports it, as a thread reads it."""
 
     injected: Injected | None = None
     over: DrillOver | None = None
     error: str = ""
-    has_begun: threading.Event = field(default_factory=threading.Event)
-    has_ended: threading.Event = field(default_factory=threading.Event)
+    begun_event: threading.Event = field(default_factory=threading.Event)
+    ended_event: threading.Event = field(default_factory=threading.Event)
 
 
 @click.command()
@@ -79,15 +79,15 @@ def drill(  # noqa: PLR0913 - one for each option
         target=_run, args=(client, place, command, running), name="drill", daemon=True
     )
     asked.start()
-    if not running.has_begun.wait(INJECTED_S) or running.injected is None:
+    if not running.begun_event.wait(INJECTED_S) or running.injected is None:
         raise CannotObserve(f"the fault was not injected: {running.error or 'no answer'}")
     if not as_json:
         rank = f"rank {running.injected.rank}, " if running.injected.rank is not None else ""
         show(f"{fault}: {rank}pod {chosen.name} on {chosen.node}, pid {running.injected.pid}")
     incident = _followed(client, namespace, found, before, running)
-    card = score(running.injected, chosen.name, chosen.node, incident, running.over)
-    print(json.dumps(asdict(card), indent=2)) if as_json else _show(card)
-    return 0 if card.passed else 1
+    scorecard = score(running.injected, chosen.name, chosen.node, incident, running.over)
+    print(json.dumps(asdict(scorecard), indent=2)) if as_json else _show(scorecard)
+    return 0 if scorecard.passed else 1
 
 
 def _chosen(job: JobPods, name: str | None) -> Pod:
@@ -124,7 +124,7 @@ def _run(client: ApiClient, place: tuple[str, str], command: list[str], running:
             for line in asked.lines(BEAT_S):
                 if running.injected is None:
                     running.injected = decode(Injected, json.loads(line))
-                    running.has_begun.set()
+                    running.begun_event.set()
                 else:
                     running.over = decode(DrillOver, json.loads(line))
             running.error = asked.said or asked.refusal
@@ -133,8 +133,8 @@ def _run(client: ApiClient, place: tuple[str, str], command: list[str], running:
     except (ApiError, ValueError) as error:
         running.error = str(error)
     finally:
-        running.has_begun.set()
-        running.has_ended.set()
+        running.begun_event.set()
+        running.ended_event.set()
 
 
 def _followed(
@@ -145,32 +145,38 @@ def _followed(
     running: _Running,
 ) -> Incident | None:
     """The incident of the fault once it and the fault are over; as it is after a while, where it is not."""
-    found: Incident | None = None
+    found_incident: Incident | None = None
     deadline_s = None
     while deadline_s is None or time.monotonic() < deadline_s:
         for name, incident in incidents_of(client, namespace, job.gang).items():
             known = before.get(name)
             if incident.status is not None and (known is None or known.status != incident.status):
-                found = incident
-        is_over = found is not None and found.status is not None and found.status.phase.is_over
-        if running.has_ended.is_set():
+                found_incident = incident
+        is_over = (
+            found_incident is not None
+            and found_incident.status is not None
+            and found_incident.status.phase.is_over
+        )
+        if running.ended_event.is_set():
             if is_over:
-                return found
+                return found_incident
             if deadline_s is None:
                 deadline_s = time.monotonic() + DRILL_RECOVERS_S
         time.sleep(FOLLOW_S)
-    return found
+    return found_incident
 
 
-def _show(card: Scorecard) -> None:
+def _show(scorecard: Scorecard) -> None:
     def after(value: float | None) -> str:
         return f"{value:.1f} s" if value is not None else "-"
 
-    named = {True: "right", False: "WRONG", None: "no culprit named"}[card.right]
-    what = f"{card.verdict} {card.cause}" if card.verdict is not None else "no incident"
-    show(f"  named after          {after(card.named_after_s):>8}   {named}: {what}")
-    show(f"  shut down after      {after(card.stopped_after_s):>8}")
-    show(f"  running again after  {after(card.running_after_s):>8}")
-    show(f"  training again after {after(card.training_after_s):>8}")
-    show(f"  the injected fault   {card.fault_end or 'not known'}")
-    show(f"  {card.incident or 'no incident'}  {card.outcome}")
+    named = {True: "right", False: "WRONG", None: "no culprit named"}[scorecard.right]
+    what = (
+        f"{scorecard.verdict} {scorecard.cause}" if scorecard.verdict is not None else "no incident"
+    )
+    show(f"  named after          {after(scorecard.named_after_s):>8}   {named}: {what}")
+    show(f"  shut down after      {after(scorecard.stopped_after_s):>8}")
+    show(f"  running again after  {after(scorecard.running_after_s):>8}")
+    show(f"  training again after {after(scorecard.training_after_s):>8}")
+    show(f"  the injected fault   {scorecard.fault_end or 'not known'}")
+    show(f"  {scorecard.incident or 'no incident'}  {scorecard.outcome}")

@@ -55,14 +55,14 @@ def restart(  # noqa: PLR0913 - one for each option
     """
     found = job_of(client, namespace, job)
     before = incidents_of(client, namespace, found.gang)
-    acting = next((one for one in before.values() if _is_acting(one)), None)
-    if acting is None:
+    acting_incident = next((one for one in before.values() if _is_acting(one)), None)
+    if acting_incident is None:
         _refuse_unarmed(client, namespace, found)
         _ask(client, found, in_place)
     said = f"{found.gang.kind} {namespace}/{found.gang.name}: "
     if not as_json:
-        show(said + ("is being restarted already" if acting else "restart requested"))
-    incident, raw = _taken_up(client, namespace, found.gang, before, acting)
+        show(said + ("is being restarted already" if acting_incident else "restart requested"))
+    incident, raw = _taken_up(client, namespace, found.gang, before, acting_incident)
     if wait:
         incident, raw = _followed(client, incident, time.monotonic() + timeout, as_json)
     if as_json:
@@ -163,22 +163,22 @@ def _taken_up(
     namespace: str,
     gang: Gang,
     before: Mapping[str, Incident],
-    acting: Incident | None,
+    acting_incident: Incident | None,
 ) -> tuple[Incident, dict[str, Any]]:
     """The incident in which the request is carried out, or refused."""
     until_s = time.monotonic() + TAKEN_UP_S
-    while acting is None and time.monotonic() < until_s:
+    while acting_incident is None and time.monotonic() < until_s:
         time.sleep(FOLLOW_S)
         for name, incident in incidents_of(client, namespace, gang).items():
             known = before.get(name)
             if incident.status is not None and (known is None or known.status != incident.status):
-                acting = incident
-    if acting is None:
+                acting_incident = incident
+    if acting_incident is None:
         raise CannotObserve(
             f"no controller took up the request within {TAKEN_UP_S:.0f} s; is kcover-ebpf installed, "
             f"and does its controller watch namespace {namespace}?"
         )
-    raw = client.get(f"{_path(namespace)}/{acting.name}")
+    raw = client.get(f"{_path(namespace)}/{acting_incident.name}")
     return incident_of(raw), raw
 
 

@@ -76,17 +76,17 @@ def _created(client: ApiClient, incidents: Iterable[Incident]) -> dict[str, floa
     return found
 
 
-def _show(found: IncidentStats) -> None:
+def _show(stats: IncidentStats) -> None:
     show(
-        f"{found.incidents} incidents in {span(found.window_s)}: {found.interruptions} interruptions, "
-        f"{found.restarts} restarts, {span(found.lost.total_s)} lost"
+        f"{stats.incidents} incidents in {span(stats.window_s)}: {stats.interruptions} interruptions, "
+        f"{stats.restarts} restarts, {span(stats.lost.total_s)} lost"
     )
-    if not found.incidents:
+    if not stats.incidents:
         return
-    show(f"  lost: {_parts(found.lost)}")
+    show(f"  lost: {_parts(stats.lost)}")
     print()
-    show_table([_JOB_COLUMNS, *map(_job_cells, found.jobs)])
-    for title, groups in (("NODE", found.nodes), ("CAUSE", found.causes)):
+    show_table([_JOB_COLUMNS, *map(_job_cells, stats.jobs)])
+    for title, groups in (("NODE", stats.nodes), ("CAUSE", stats.causes)):
         if groups:
             print()
             show_table([(title, *_GROUP_COLUMNS), *map(_group_cells, groups)])

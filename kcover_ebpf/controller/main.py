@@ -114,8 +114,7 @@ class Controller:
         self._notices = Notices(store, self._writer, options.targets, options.secrets)
         self._story.notify(self._notices)
         self._archive = self._make_archive(owners)
-        self._story.cordoned = lambda: self._nodes.cordoned_count
-        self._story.breakers = self._breakers
+        self._story.cordoned, self._story.breakers = self._cordoned, self._breakers
         self._workers = self._make_workers(options.workers)
         self._watches = self._make_watches(client, store)
 
@@ -246,6 +245,9 @@ class Controller:
 
     def _suspect(self, node: str, reason: str, namespace: str) -> None:
         self._nodes.suspect(node, reason, namespace)
+
+    def _cordoned(self) -> int:
+        return self._nodes.cordoned_count
 
     def _breakers(self) -> dict[str, bool]:
         limits = self._settings.limits

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from testbed.driver.cluster import Namespace, until
 from testbed.driver.restarts import incidents, policy, recover, running
@@ -59,20 +60,7 @@ def the_owner_of_a_job_is_notified_once_in_each_form(namespace: Namespace) -> No
         secrets, file = Path(folder) / "secrets", Path(folder) / "notifications.json"
         secrets.mkdir()
         (secrets / "slack").write_text(f"{server.url}/slack")
-        template = '{"text": "${summary}", "owner": "${owner}"}'
-        targets = [
-            {"name": "hook", "form": "Webhook", "url": f"{server.url}/hook", "template": template},
-            {"name": "events", "form": "CloudEvents", "url": f"{server.url}/events"},
-            {"name": "slack", "form": "Slack", "urlKey": "slack"},
-            {
-                "name": "mail",
-                "form": "Email",
-                "server": f"127.0.0.1:{mails.port}",
-                "security": "None",
-                "sender": "gpu@example.com",
-                "ownerDomains": ["example.com"],
-            },
-        ]
+        targets = _targets(server.url, mails.port)
         file.write_text(json.dumps({"targets": targets}))
         options = [f"--notifications={file}", f"--notification-secrets={secrets}"]
         log = Path(folder) / "log"
@@ -90,6 +78,23 @@ def the_owner_of_a_job_is_notified_once_in_each_form(namespace: Namespace) -> No
     ((recipients, mail),) = mails.mails
     assert recipients == ["ada@example.com"]
     assert "kubectl kcover explain" in mail
+
+
+def _targets(url: str, mail_port: int) -> list[dict[str, Any]]:
+    template = '{"text": "${summary}", "owner": "${owner}"}'
+    return [
+        {"name": "hook", "form": "Webhook", "url": f"{url}/hook", "template": template},
+        {"name": "events", "form": "CloudEvents", "url": f"{url}/events"},
+        {"name": "slack", "form": "Slack", "urlKey": "slack"},
+        {
+            "name": "mail",
+            "form": "Email",
+            "server": f"127.0.0.1:{mail_port}",
+            "security": "None",
+            "sender": "gpu@example.com",
+            "ownerDomains": ["example.com"],
+        },
+    ]
 
 
 def _notified(namespace: Namespace) -> list[str]:

@@ -24,7 +24,7 @@ _BURN = "while True: pass"
 _REST = "import time; time.sleep(600)"
 
 
-class FakePod:
+class PodOfProcesses:
     """A rank that computes a little, and a helper that computes more."""
 
     def __init__(self) -> None:
@@ -42,18 +42,18 @@ class FakePod:
 
 
 @pytest.fixture
-def pod() -> Iterator[FakePod]:
-    made = FakePod()
+def pod() -> Iterator[PodOfProcesses]:
+    made = PodOfProcesses()
     wait_until(lambda: b"RANK" in Path(f"/proc/{made.rank.pid}/environ").read_bytes())
     yield made
     made.end()
 
 
-def is_stopped(pod: FakePod) -> bool:
+def is_stopped(pod: PodOfProcesses) -> bool:
     return state_of(pod.rank.pid) == "T"
 
 
-def drilling(pod: FakePod, folder: Path) -> int:
+def drilling(pod: PodOfProcesses, folder: Path) -> int:
     """A process that stops the rank, and then does nothing more."""
     # they are no children of the fork
     pids = pod.pids()
@@ -75,7 +75,9 @@ def ended(pid: int) -> None:
     os.waitpid(pid, 0)
 
 
-def test_the_rank_is_stopped_and_runs_again_after_its_time(pod: FakePod, tmp_path: Path) -> None:
+def test_the_rank_is_stopped_and_runs_again_after_its_time(
+    pod: PodOfProcesses, tmp_path: Path
+) -> None:
     with Drill(pod.pids, tmp_path, 1.0) as drill:
         injected = drill.inject(DrillFault.STOP)
         wait_until(lambda: is_stopped(pod))
@@ -94,14 +96,14 @@ def test_the_rank_is_stopped_and_runs_again_after_its_time(pod: FakePod, tmp_pat
     assert not (tmp_path / RECORD).exists()
 
 
-def test_a_rank_that_is_killed_is_gone(pod: FakePod, tmp_path: Path) -> None:
+def test_a_rank_that_is_killed_is_gone(pod: PodOfProcesses, tmp_path: Path) -> None:
     with Drill(pod.pids, tmp_path, 60.0) as drill:
         assert drill.inject(DrillFault.KILL).rank == 3
         assert drill.wait().end is DrillEnd.GONE
     assert pod.rank.wait() == -signal.SIGKILL
 
 
-def test_a_restart_of_the_job_ends_the_drill(pod: FakePod, tmp_path: Path) -> None:
+def test_a_restart_of_the_job_ends_the_drill(pod: PodOfProcesses, tmp_path: Path) -> None:
     with Drill(pod.pids, tmp_path, 60.0) as drill:
         drill.inject(DrillFault.STOP)
         pod.rank.kill()
@@ -109,7 +111,7 @@ def test_a_restart_of_the_job_ends_the_drill(pod: FakePod, tmp_path: Path) -> No
     assert not (tmp_path / RECORD).exists()
 
 
-def test_the_rank_runs_again_when_the_drill_is_killed(pod: FakePod, tmp_path: Path) -> None:
+def test_the_rank_runs_again_when_the_drill_is_killed(pod: PodOfProcesses, tmp_path: Path) -> None:
     ended(drilling(pod, tmp_path))
     wait_until(lambda: not is_stopped(pod))
     assert finish_left(tmp_path) is None, "it was let go of already"
@@ -117,7 +119,7 @@ def test_the_rank_runs_again_when_the_drill_is_killed(pod: FakePod, tmp_path: Pa
 
 
 def test_the_next_agent_lets_go_of_the_rank_when_the_whole_container_was_killed(
-    pod: FakePod, tmp_path: Path
+    pod: PodOfProcesses, tmp_path: Path
 ) -> None:
     pid = drilling(pod, tmp_path)
     (resumer,) = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())

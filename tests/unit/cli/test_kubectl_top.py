@@ -36,7 +36,7 @@ def objects(renewed: str | None) -> dict[str, list[dict[str, Any]]]:
 @pytest.mark.parametrize(
     ("renewed", "state"), [("now", "training"), (OLD, "unknown"), (None, "unknown")]
 )
-def test_top__a_report_counts_as_long_as_its_agent_confirms_it(
+def test_kubectl_top__a_report_counts_as_long_as_its_agent_confirms_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], renewed: str | None, state: str
 ) -> None:
     kept = objects(rfc3339.to_text(time.time()) if renewed == "now" else renewed)
@@ -54,7 +54,7 @@ def test_top__a_report_counts_as_long_as_its_agent_confirms_it(
     assert (job["name"], job["state"]) == ("j", state)
 
 
-def test_top__without_its_resources_it_says_so(
+def test_kubectl_top__without_its_resources_it_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with serving(lambda _: Answer(404, {"message": "no"})) as server:

@@ -38,6 +38,7 @@ UNREAD: dict[str, str] = {
     "cli.kubectl_nodes._Row.inspected": _DOCUMENT,
     "inspection.result.Check.examines": "printed by tools/inspection_doc.py",
     "inspection.checks.d_state._Sleeper.switches": "compared with the same of a moment later",
+    "output.job_board.BoardJob.acts_in_s": _DOCUMENT,
     "tapes.entries.End.left_out_count": _DOCUMENT,
     "tapes.entries.Header.schema": "checked by the reader before the line is decoded",
     "trace.records.TracedThread.ends_in_s": _DOCUMENT,
