@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from kcover_ebpf.api.fault_report import API_VERSION
-from kcover_ebpf.api.incident import Incident, Phase, incident_of
+from kcover_ebpf.api.incident import Incident, Moment, Phase, incident_of
 from kcover_ebpf.api.job_kinds import ARMING_LABEL, POD_UID, Gang, gang_of, is_armed
 from kcover_ebpf.api.pods import Pod, about_pod, pod_of
 from kcover_ebpf.cli.kubectl_common import common, show
@@ -186,16 +186,18 @@ def _followed(
     client: ApiClient, incident: Incident, until_s: float, quiet: bool
 ) -> tuple[Incident, dict[str, Any]]:
     """The incident once it is over, each line of its timeline shown as it comes."""
-    path, shown, start_s = f"{_path(incident.namespace)}/{incident.name}", 0.0, None
+    path, start_s = f"{_path(incident.namespace)}/{incident.name}", None
+    shown: set[Moment] = set()
     while True:
         raw = client.get(path)
         incident = incident_of(raw)
         status = incident.status
         for moment in status.timeline if status is not None else ():
             start_s = moment.time_s if start_s is None else start_s
-            if moment.time_s > shown and not quiet:
+            # several may have one time
+            if moment not in shown and not quiet:
                 show(f"{moment.time_s - start_s:+8.1f} s  {moment.phase:13} {moment.text or ''}")
-            shown = max(shown, moment.time_s)
+            shown.add(moment)
         if status is not None and status.phase in _ENDED:
             return incident, raw
         if time.monotonic() >= until_s:

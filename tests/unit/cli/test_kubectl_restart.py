@@ -99,7 +99,8 @@ class FakeJobCluster:
         for number, phase in enumerate(
             phases[: 3 if self.is_acting and self.steps < 3 else self.steps]
         ):
-            status = status.enter(phase, 1_700_000_000.0 + number, f"text {number}")
+            # what is decided is begun in the same moment
+            status = status.enter(phase, 1_700_000_000.0 + number // 2, f"text {number}")
         made = Incident("default", "llm-1", JobRef("Job", "llm", "ju"), {LABEL: "llm"})
         raw = object_of(made) | {"status": status_of(status)}
         raw["metadata"]["creationTimestamp"] = rfc3339.to_text(1_700_000_000.0)
