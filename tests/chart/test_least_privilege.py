@@ -37,6 +37,7 @@ from tests.chart.permissions import (
 )
 from tests.chart.played_job import JOB, JOB_LABEL, JOBS, NODE, PODS, TEAM, PlayedJob, made, until
 from tests.chart.release import CHART, FULLNAME, RELEASE, Helm, Installed, make_pod
+from tests.kernel.helpers import state_of
 from tests.kernel.pods import kubelet_root
 from tests.unit.fake_api_server import Answer, serving
 
@@ -323,3 +324,34 @@ def test_a_restart_on_demand_is_carried_out_and_its_owner_is_notified(
 def notes(played: PlayedJob) -> dict[str, str]:
     """The annotations of the incident."""
     return dict(played.incident()["metadata"].get("annotations") or {})
+
+
+def test_an_agents_account_suffices_for_a_drill_of_a_pod_that_consents(
+    installed: Installed, played: PlayedJob, tmp_path: Path
+) -> None:
+    plane, root = installed.plane, played.root
+    played.make_job()
+    played.make_pods("a")
+    name = f"{JOB}-1-a"
+    (rank,) = played.pods[name].pids()
+    pod = make_pod(plane, HOME, NODE, f"{FULLNAME}-agent")
+    config = plane.kubeconfig_of("drill", plane.token(HOME, f"{FULLNAME}-agent", pod))
+    program = str(Path(sys.executable).with_name("kcover-ebpf"))
+    asked = [program, "drill", name, f"--namespace={TEAM}", "--fault=stop", "--for=3s"]
+    asked += [f"--node={NODE}", f"--state-dir={tmp_path}", f"--kubeconfig={config}"]
+    refused = subprocess.run(asked, capture_output=True, text=True, check=False)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "needs the label kcover.io/drill=true" in refused.stderr
+    made(root.merge(f"{PODS}/{name}", {"metadata": {"labels": {"kcover.io/drill": "true"}}}))
+    with subprocess.Popen(asked, stdout=subprocess.PIPE, text=True) as drill:
+        assert drill.stdout is not None
+        injected = json.loads(drill.stdout.readline())
+        until(lambda: state_of(rank) == "T", "the rank is stopped")
+        over = json.loads(drill.stdout.readline())
+    assert (injected["pid"], injected["rank"], injected["fault"]) == (rank, 1, "stop")
+    assert over["end"] == "resumed"
+    assert over["timeS"] - injected["timeS"] >= 3.0
+    assert drill.returncode == 0
+    assert state_of(rank) != "T"
+    elsewhere = [*asked, "--node=n2"]
+    assert subprocess.run(elsewhere, capture_output=True, check=False).returncode == 2

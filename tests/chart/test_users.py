@@ -100,8 +100,12 @@ def test_an_address_in_a_policy_is_not_kept(person: User) -> None:
 def test_the_controller_notes_the_owner_and_who_was_notified(installed: Installed) -> None:
     controller = installed.controller()
     spec = {"job": {"kind": "Job", "name": "llm", "uid": "u"}}
-    incident = {"apiVersion": "kcover.io/v1alpha1", "kind": "Incident"}
-    incident |= {"metadata": {"name": "llm-owned"}, "spec": spec}
+    incident = {
+        "apiVersion": "kcover.io/v1alpha1",
+        "kind": "Incident",
+        "metadata": {"name": "llm-owned"},
+        "spec": spec,
+    }
     made = controller.ask("POST", f"{GROUP}/incidents", incident)
     assert made.code == 201, made.message
     status = {"phase": "Recovered", "cause": "requested", "owner": "ada@example.com"}
