@@ -18,6 +18,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from kcover_ebpf.agent.metrics import AgentMetrics
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.telemetry import ControllerTelemetry
+from kcover_ebpf.notify.notifier import Notifier
 from kcover_ebpf.output.metrics import MetricsSink
 from kcover_ebpf.run.metrics import RunMetrics
 from tools.pages import ROOT, keep
@@ -124,7 +125,9 @@ def metrics_page() -> str:
     sensor = served(MetricsSink(list, dict).registry)
     run = served(RunMetrics(list, dict).registry)
     agent = served(AgentMetrics(list, dict).registry)
-    controller = served(ControllerTelemetry(ObjectCache(print), writer, lambda: 0.0).registry)
+    telemetry = ControllerTelemetry(ObjectCache(print), writer, lambda: 0.0)
+    telemetry.registry.register(Notifier([], lambda *_: False))
+    controller = served(telemetry.registry)
     parts = [METRICS_HEAD + TABLE, *rows(sensor, agent)]
     for title, of_program in (("`kcover-ebpf run` only", run), ("Agent only", agent)):
         own = {name: metric for name, metric in of_program.items() if name not in sensor}

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from kcover_ebpf import __version__
 from kcover_ebpf.agent import health
 from kcover_ebpf.agent.containers import Containers, cpu_seconds
+from kcover_ebpf.agent.drill import finish_left
 from kcover_ebpf.agent.informers import Informers
 from kcover_ebpf.agent.job_memories import JobMemories
 from kcover_ebpf.agent.node_health.bug_report import BugReportOptions, BugReports
@@ -125,6 +126,8 @@ class _Agent:
         plan = self._plan
         server = start.bind_metrics(plan.metrics, self._stack)
         journal = OrderJournal(plan.state_dir / "orders.json")
+        if (pid := finish_left(plan.state_dir)) is not None:
+            _LOG.warning("process %d was left stopped by a drill: it continues", pid)
         session = connect(plan.kubeconfig, plan.context, is_small=True)
         containers = Containers()
         self._resumer = self._start_resumer()

@@ -12,6 +12,7 @@ from kcover_ebpf import settings
 from kcover_ebpf.api.codec import decode
 from kcover_ebpf.api.incident import RestartMethod
 from kcover_ebpf.api.job_rules import JobRule, checked
+from kcover_ebpf.api.notify_rule import NotifyRule
 from kcover_ebpf.errors import ObjectError, PolicyError
 from kcover_ebpf.settings import RestartBudget
 
@@ -152,6 +153,8 @@ class FaultPolicy:
     thresholds: Mapping[str, str] = field(default_factory=dict)
     job_rules: tuple[JobRule, ...] = ()
     """What is expected of the logs of the job."""
+    notify: tuple[NotifyRule, ...] = ()
+    """Who is notified of its incidents."""
 
     def settings(self) -> settings.Policy:
         """The thresholds, beside their defaults; raises `PolicyError` for a key without effect or a wrong unit."""

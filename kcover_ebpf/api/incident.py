@@ -29,6 +29,10 @@ AVOID, AVOID_NODES, AVOID_UNTIL = (
 )
 """Label (Soft or Hard) and annotations: the nodes, separated by commas, that new pods of the job avoid, and until when.
 An admission policy of the chart reads the first two."""
+NOTIFIED = "kcover.io/notified"
+"""Annotation of an incident: who was notified of its end, as TARGET:PHASE; the next leader does not repeat it."""
+_MOST_NOTIFIED = 4096
+"""Characters of it that are read: any account that may edit incidents may write it."""
 _MOST_MOMENTS = 64
 _MOST_RESTARTS = 64
 _MOST_TEXT = 1024
@@ -211,6 +215,8 @@ class Status:
     crashes: tuple[CrashRecord, ...] = ()
     """Crashes whose traceback is known, the newest last."""
     lost: Lost | None = None
+    owner: str | None = None
+    """Who owns the job, as its label or annotation says; None where none does."""
     bundles: tuple[str, ...] = ()
     stuck: tuple[StuckPod, ...] = ()
     """Old pods that do not go, while or after they are waited for."""
@@ -268,6 +274,8 @@ class Incident:
     avoids_until_s: float = 0.0
     is_leaving: bool = False
     """It was deleted, and it is there until its finalizers are gone."""
+    notified: tuple[str, ...] = ()
+    """Messages that were sent about its end, as TARGET:PHASE."""
 
     @property
     def is_guarded(self) -> bool:
@@ -320,6 +328,7 @@ def incident_of(api: Mapping[str, Any], created_s: float = 0.0) -> Incident:
         avoids=_avoided(metadata),
         avoids_until_s=_until_s(metadata),
         is_leaving="deletionTimestamp" in metadata,
+        notified=_notified(metadata.get("annotations")),
     )
 
 
@@ -340,6 +349,11 @@ def _until_s(metadata: Mapping[str, Any]) -> float:
         return rfc3339.from_text(_annotation(metadata, AVOID_UNTIL))
     except ValueError:
         return 0.0
+
+
+def _notified(annotations: object) -> tuple[str, ...]:
+    text = annotations.get(NOTIFIED) if isinstance(annotations, Mapping) else None
+    return tuple(text[:_MOST_NOTIFIED].split()) if isinstance(text, str) else ()
 
 
 def object_of(incident: Incident) -> dict[str, Any]:

@@ -19,6 +19,7 @@ _COMMANDS = {
     "doctor": "Check which probes work on this host, and what cannot be observed.",
     "controller": "Diagnose and restart the jobs of a Kubernetes cluster.",
     "logs": "Classify the lines of a kernel or container log.",
+    "drill": "Inject a fault into a pod of this node, as `kubectl kcover drill` asks for it.",
     "preflight": "Ask whether a node passed its last inspection, before a job starts on it.",
     "xid": "Explain an Xid (GPU) or SXid (NVSwitch) number.",
     "completion": "Print the completion script for a shell.",

@@ -6,13 +6,14 @@ import json
 import os
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kcover_ebpf.cli.options import duration_option, metrics_option
 
 if TYPE_CHECKING:
+    from kcover_ebpf.notify.target import NotifyTarget
     from kcover_ebpf.recovery.repair import RepairLimits
 
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -42,6 +43,18 @@ _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace"
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
     help="Jobs to repair a cordoned node by, as JSON (docs/node-health.md); default: none.",
+)
+@click.option(
+    "--notifications",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Targets of messages about incidents, as JSON (docs/notifications.md); default: none.",
+)
+@click.option(
+    "--notification-secrets",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Folder with a file for each key that the targets name.",
 )
 @click.option("--dry-run", is_flag=True, help="Report what would be done without doing it.")
 @click.option(
@@ -106,6 +119,8 @@ def controller(  # noqa: PLR0913, PLR0917 - one argument for each option
     metrics: str | None,
     only: tuple[str, ...],
     repairs: Path | None,
+    notifications: Path | None,
+    notification_secrets: Path | None,
     dry_run: bool,
     breaker_jobs: int,
     breaker_nodes: int,
@@ -153,6 +168,8 @@ def controller(  # noqa: PLR0913, PLR0917 - one argument for each option
         ),
         nodes=NodeBreaker(breaker_nodes, breaker_nodes_percent),
         repairs=_repairs(repairs),
+        targets=_targets(notifications),
+        secrets=notification_secrets,
     )
     program = Controller(connect(kubeconfig), settings)
     catch_ending(program.stop)
@@ -161,20 +178,35 @@ def controller(  # noqa: PLR0913, PLR0917 - one argument for each option
 
 
 def _repairs(path: Path | None) -> RepairLimits:
-    from kcover_ebpf.errors import PolicyError
     from kcover_ebpf.recovery.repair import RepairLimits, limits_of
 
     if path is None:
         return RepairLimits()
+    return limits_of(_table(path, "repairs"), f"repairs {path}")
+
+
+def _targets(path: Path | None) -> tuple[NotifyTarget, ...]:
+    from kcover_ebpf.notify.message import WORDS
+    from kcover_ebpf.notify.target import targets_of
+
+    if path is None:
+        return ()
+    return targets_of(_table(path, "notifications"), f"notifications {path}", WORDS)
+
+
+def _table(path: Path, what: str) -> dict[str, Any]:
+    """The JSON object in an operator's file; raises `PolicyError`."""
+    from kcover_ebpf.errors import PolicyError
+
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise PolicyError(f"cannot read repairs {path}: {error.strerror}") from error
+        raise PolicyError(f"cannot read {what} {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise PolicyError(f"repairs {path} cannot be parsed: {error}") from error
+        raise PolicyError(f"{what} {path} cannot be parsed: {error}") from error
     if not isinstance(table, dict):
-        raise PolicyError(f"repairs {path} are no JSON object")
-    return limits_of(table, f"repairs {path}")
+        raise PolicyError(f"{what} {path} are no JSON object")
+    return table
 
 
 def _own_namespace() -> str:

@@ -17,7 +17,11 @@ from kcover_ebpf.api.fault_report import API_VERSION
 from kcover_ebpf.api.incident import Status, incident_of
 from kcover_ebpf.cli.entry import call
 from kcover_ebpf.cli.kubectl_common import age, common, object_name, show, show_table
+from kcover_ebpf.cli.kubectl_drill import drill
 from kcover_ebpf.cli.kubectl_nodes import inspect, nodes
+from kcover_ebpf.cli.kubectl_restart import restart
+from kcover_ebpf.cli.kubectl_stats import stats
+from kcover_ebpf.cli.kubectl_top import top
 from kcover_ebpf.errors import (
     CannotObserve,
     Forbidden,
@@ -36,11 +40,15 @@ _COLUMNS = ("JOB", "KIND", "VERDICT", "CULPRIT", "NODE", "CAUSE", "PHASE", "AGE"
 @click.group()
 @click.version_option(__version__, prog_name="kubectl kcover")
 def kubectl() -> None:
-    """Incidents of training jobs: list, explain, approve; and the health of nodes."""
+    """Incidents of training jobs: list, explain, approve; restarts on demand; and the health of nodes."""
 
 
 kubectl.add_command(nodes)
 kubectl.add_command(inspect)
+kubectl.add_command(drill)
+kubectl.add_command(restart)
+kubectl.add_command(top)
+kubectl.add_command(stats)
 
 
 @kubectl.command("list")
@@ -108,6 +116,8 @@ def _explain(status: Status) -> None:
         known = {key: getattr(culprit, key) for key in ("rank", "pod", "node", "pid", "device")}
         said = ", ".join(f"{key} {value}" for key, value in known.items() if value is not None)
         show(f"  culprit: {said or 'no culprit identified'}")
+    if status.owner is not None:
+        show(f"  owner: {status.owner}")
     if status.failure is not None:
         show(f"  class: {status.failure.value}")
     if status.deadline_s is not None:

@@ -110,6 +110,13 @@ class ApiWriter:
         except NotFound:
             return None
 
+    def note_notified(self, known_incident: Incident, notified: str) -> dict[str, Any]:
+        """Write on an incident who was notified of its end."""
+        return self.api.merge_patch(
+            f"{_incidents(known_incident.namespace)}/{known_incident.name}",
+            {"metadata": {"annotations": {incident.NOTIFIED: notified}}},
+        )
+
     def delete_incident(self, known_incident: Incident) -> None:
         """Delete an incident, unless another one has its name by now."""
         try:

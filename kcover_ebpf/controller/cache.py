@@ -16,8 +16,9 @@ from kcover_ebpf.api.incident import Incident, Phase
 from kcover_ebpf.api.node_health import ReceivedHealth
 from kcover_ebpf.api.nodes import is_ready
 from kcover_ebpf.api.policy_store import PolicyStore
+from kcover_ebpf.controller.trigger import Trigger
 from kcover_ebpf.errors import ObjectError, OverBound
-from kcover_ebpf.gang.gang_input import GangVerdict, NodeState
+from kcover_ebpf.gang.gang_input import NodeState
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport, confirmed
 from kcover_ebpf.gang.report_delays import Delays
 from kcover_ebpf.kube.reflector import Change, Event
@@ -70,7 +71,8 @@ class ObjectCache:
     """Incidents that another version wrote, and whose they are: their jobs are left alone."""
     orphans: dict[GangId, Incident] = field(default_factory=dict)
     """Incidents that were deleted while their job was being restarted."""
-    triggers: dict[GangId, tuple[float, GangVerdict]] = field(default_factory=dict)
+    triggers: dict[GangId, Trigger] = field(default_factory=dict)
+    """What Events ask for, by gang."""
     _reported: dict[GangId, dict[tuple[str, str], Incident]] = field(
         default_factory=lambda: defaultdict(dict)
     )
@@ -361,6 +363,14 @@ class ObjectCache:
         return sorted(
             ours, key=lambda other_incident: (other_incident.created_s, other_incident.name)
         )
+
+    def trigger(self, gang_id: GangId) -> Trigger | None:
+        """What an Event asks for; None if none does, or no longer."""
+        trigger = self.triggers.get(gang_id)
+        if trigger is not None and trigger.is_over(self.wall(), self.of_gang(gang_id)):
+            self.triggers.pop(gang_id, None)
+            return None
+        return trigger
 
     def acting(self, window_s: float) -> dict[str, str]:
         """Jobs that are being shut down, or were restarted within the window: uid to namespace."""

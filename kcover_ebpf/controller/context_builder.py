@@ -15,7 +15,7 @@ from kcover_ebpf.gang.gang_judge import merge
 from kcover_ebpf.model.verdict import VerdictKind
 from kcover_ebpf.recovery.closing import is_suspected
 from kcover_ebpf.recovery.restart.context import GangPod, RestartInput
-from kcover_ebpf.tunables.controller import TRIGGER_S
+from kcover_ebpf.recovery.restart.demand import demanded
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class ContextBuilder:
 
     def is_suspected(self, gang_id: GangId) -> bool:
         """True if a report or an Event speaks of a fault of the gang."""
-        if gang_id in self._store.triggers:
+        if self._store.trigger(gang_id) is not None:
             return True
         now_s = self._store.wall()
         return is_suspected(
@@ -97,8 +97,11 @@ class ContextBuilder:
         gang_verdict = merge(gang_input)
         if policy.job_rules and not gang_verdict.verdict.kind.is_fault:
             gang_verdict = job_rules.verdict_of(gang_input, policy.job_rules) or gang_verdict
-        if not gang_verdict.verdict.kind.is_fault:
-            gang_verdict = self._requested(gang_id, now_s) or gang_verdict
+        trigger = self._store.trigger(gang_id)
+        if trigger is not None and trigger.demand is not None:
+            gang_verdict = demanded(gang_verdict, trigger.demand)
+        elif trigger is not None and not gang_verdict.verdict.kind.is_fault:
+            gang_verdict = trigger.gang_verdict
         agents = frozenset(
             received.report.node for received in seen if not received.is_stale(now_s)
         )
@@ -109,21 +112,12 @@ class ContextBuilder:
             pods=pods,
             reports=seen,
             gang_verdict=gang_verdict,
+            demand=trigger.demand if trigger is not None else None,
             agents=agents,
             ready=frozenset(node for node in nodes if self._store.is_ready(node)),
             fenced=frozenset(node for node in nodes if self._store.is_out_of_service(node)),
             published=self._owners.published(gang_id.namespace) if _moves(live_incident) else {},
         )
-
-    def _requested(self, gang_id: GangId, now_s: float) -> GangVerdict | None:
-        """The verdict of an Event that asks for a recovery, while it is recent."""
-        trigger = self._store.triggers.get(gang_id)
-        if trigger is None:
-            return None
-        if now_s - trigger[0] < TRIGGER_S:
-            return trigger[1]
-        self._store.triggers.pop(gang_id, None)
-        return None
 
 
 def _moves(live_incident: Incident | None) -> bool:

@@ -301,7 +301,8 @@ class GangReconciler:
                 # the controller that made it died before it could say why, and the fault is over
                 status = Status(Phase.OPEN).enter(Phase.OPEN, live_incident.created_s, "seen")
             else:
-                status = guards.first_status(restart_input.gang_verdict, restart_input.nodes)
+                owner = restart_input.top.owner if restart_input.top is not None else None
+                status = guards.first_status(restart_input.gang_verdict, restart_input.nodes, owner)
         window_s = policy.restarts.window_seconds
         since_s = restart_input.now_s - window_s
         others = _others(live_incident, known)

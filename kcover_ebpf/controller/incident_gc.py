@@ -25,9 +25,15 @@ class IncidentCollector:
     """Goes through all incidents from time to time, in its own thread."""
 
     def __init__(
-        self, cache: ObjectCache, owners: Owners, writer: ApiWriter, leads: Callable[[], bool]
+        self,
+        cache: ObjectCache,
+        owners: Owners,
+        writer: ApiWriter,
+        leads: Callable[[], bool],
+        also: Callable[[], None] = lambda: None,
     ) -> None:
-        """`leads`: whether we may write."""
+        """`leads`: whether we may write. `also`: is called in each pass as well."""
+        self._also = also
         self._store, self._owners, self._writer, self._leads = cache, owners, writer, leads
         self._avoidance = NodeAvoidance(cache, writer)
         self._stop = threading.Event()
@@ -48,6 +54,7 @@ class IncidentCollector:
         while not self._stop.wait(GC_PERIOD_S):
             if self._leads():
                 self.collect()
+                self._also()
 
     def collect(self) -> None:
         """Close what is over, delete what is old."""

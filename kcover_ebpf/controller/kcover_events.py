@@ -12,6 +12,7 @@ from kcover_ebpf.api.job_kinds import POD_UID, gang_of
 from kcover_ebpf.api.pods import Pod, pod_of
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.event_recorder import NEED_RECOVERY
+from kcover_ebpf.controller.trigger import Trigger
 from kcover_ebpf.errors import ApiError, ObjectError
 from kcover_ebpf.gang.gang_input import GangVerdict
 from kcover_ebpf.kube.client import ApiClient
@@ -26,6 +27,7 @@ from kcover_ebpf.model.verdict import (
     Verdict,
     VerdictKind,
 )
+from kcover_ebpf.recovery.restart.demand import ANNOTATION, RestartDemand, is_method, method_of
 from kcover_ebpf.tunables.controller import TRIGGER_S, TRIGGERS_OF_ONE
 
 _LOG = logging.getLogger(__name__)
@@ -50,9 +52,13 @@ class KcoverEvents:
     def on_event(self, event: Event) -> None:
         """An Event was written."""
         metadata = event.object.get("metadata") or {}
-        asked = (metadata.get("annotations") or {}).get(NEED_RECOVERY) == "true"
+        annotations = metadata.get("annotations") or {}
+        asked, word = annotations.get(NEED_RECOVERY) == "true", annotations.get(ANNOTATION)
         ours = (event.object.get("source") or {}).get("component") == "kcover-ebpf"
         if event.change is not Change.SET or not asked or ours:
+            return
+        if word is not None and not is_method(word):
+            _LOG.info("an event requests a restart by an unknown method: %.40r", word)
             return
         age_s = self._store.wall() - _at_s(event.object, self._store.wall())
         if age_s >= TRIGGER_S:
@@ -70,10 +76,7 @@ class KcoverEvents:
             return
         key = key_of(pod)
         if key is not None:
-            self._store.triggers[key] = (
-                self._store.wall() - age_s,
-                self._verdict(event.object, pod, age_s),
-            )
+            self._store.triggers[key] = self._trigger(event.object, pod, age_s, word)
             self._store.changed(key)
 
     def _has_turn(self, namespace: str) -> bool:
@@ -81,8 +84,8 @@ class KcoverEvents:
         now_s = self._store.wall()
         for key in [
             key
-            for key, (at_s, _) in list(self._store.triggers.items())
-            if now_s - at_s >= TRIGGER_S
+            for key, trigger in list(self._store.triggers.items())
+            if now_s - trigger.at_s >= TRIGGER_S
         ]:
             self._store.triggers.pop(key, None)
         self._asked = {
@@ -96,8 +99,17 @@ class KcoverEvents:
         times.append(now_s)
         return True
 
+    def _trigger(
+        self, event: Mapping[str, Any], pod: Pod, age_s: float, word: str | None
+    ) -> Trigger:
+        at_s, demand = self._store.wall() - age_s, None
+        if word is not None:
+            text = f"restart requested by an Event of {_sender(event)}: {event.get('message', '')}"
+            demand = RestartDemand(at_s, text[:512], method_of(word))
+        return Trigger(at_s, self._verdict(event, pod, age_s), demand)
+
     def _verdict(self, event: Mapping[str, Any], pod: Pod, age_s: float) -> GangVerdict:
-        who = (event.get("source") or {}).get("component") or event.get("reportingComponent") or "?"
+        who = _sender(event)
         text = f"an event from {who} requests recovery: {event.get('reason')} {event.get('message', '')}"[
             :512
         ]
@@ -124,9 +136,19 @@ def key_of(pod: Pod) -> GangId | None:
     return None if POD_UID in gang_id.labels else gang_id
 
 
+def _sender(event: Mapping[str, Any]) -> str:
+    return str(
+        (event.get("source") or {}).get("component") or event.get("reportingComponent") or "?"
+    )
+
+
 def _at_s(event: Mapping[str, Any], now_s: float) -> float:
-    for key in ("lastTimestamp", "eventTime", "firstTimestamp"):
-        text = event.get(key)
+    metadata = event["metadata"]
+    times = [event.get(key) for key in ("lastTimestamp", "eventTime", "firstTimestamp")]
+    if ANNOTATION in (metadata.get("annotations") or {}):
+        # it comes from a laptop, whose clock may be wrong
+        times = [metadata.get("creationTimestamp")]
+    for text in times:
         if isinstance(text, str):
             try:
                 return min(rfc3339.from_text(text), now_s)

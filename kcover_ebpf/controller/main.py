@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from kcover_ebpf.api.agent_lease import collection as leases
 from kcover_ebpf.api.fault_report import API_VERSION
@@ -21,6 +22,7 @@ from kcover_ebpf.controller.incident_gc import IncidentCollector
 from kcover_ebpf.controller.kcover_events import FIELDS, KcoverEvents
 from kcover_ebpf.controller.kind_registry import JOB_KINDS, KindRegistry
 from kcover_ebpf.controller.node_reconciler import NodeLimits, NodeReconciler
+from kcover_ebpf.controller.notices import Notices
 from kcover_ebpf.controller.owners import Owners
 from kcover_ebpf.controller.pod_cache import PodCache
 from kcover_ebpf.controller.repairs import Repairs
@@ -31,6 +33,7 @@ from kcover_ebpf.host import over_bounds
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.kube.leader_election import LeaderElector
 from kcover_ebpf.kube.reflector import Event, Reflector
+from kcover_ebpf.notify.target import NotifyTarget
 from kcover_ebpf.output.metrics import MetricsServer
 from kcover_ebpf.recovery.nodes.node_plan import NodeBreaker
 from kcover_ebpf.recovery.repair import RepairLimits
@@ -59,6 +62,10 @@ class ControllerOptions:
     limits: Limits = field(default_factory=Limits)
     nodes: NodeBreaker = field(default_factory=NodeBreaker)
     repairs: RepairLimits = field(default_factory=RepairLimits)
+    targets: tuple[NotifyTarget, ...] = ()
+    """Of messages about incidents."""
+    secrets: Path | None = None
+    """Folder with what is secret of the targets."""
     workers: int = 16
 
     @property
@@ -101,9 +108,10 @@ class Controller:
         self._idle = IdleEvents(client, store, self._story.event)
         self._elector = self._make_elector(client)
         self._story.leads = lambda: self._elector.leads
-        self._archive = IncidentCollector(store, owners, self._writer, self._may_work)
-        self._story.cordoned = lambda: self._nodes.cordoned_count
-        self._story.breakers = self._breakers
+        self._notices = Notices(store, self._writer, options.targets, options.secrets)
+        self._story.notify(self._notices)
+        self._archive = self._make_archive(owners)
+        self._story.cordoned, self._story.breakers = self._cordoned, self._breakers
         self._workers = self._make_workers(options.workers)
         self._watches = self._make_watches(client, store)
 
@@ -142,6 +150,10 @@ class Controller:
             for path, query, on_event in watched
         ]
 
+    def _make_archive(self, owners: Owners) -> IncidentCollector:
+        catch_up = self._notices.catch_up
+        return IncidentCollector(self._store, owners, self._writer, self._may_work, catch_up)
+
     def _make_workers(self, count: int) -> list[threading.Thread]:
         return [
             threading.Thread(target=self._work, name=f"worker {number}", daemon=True)
@@ -160,6 +172,7 @@ class Controller:
         self._kinds.start()
         self._archive.start()
         self._story.start()
+        self._notices.notifier.start()
         for worker in self._workers:
             worker.start()
         self._elector.start(self._on_lead, time.time)
@@ -171,6 +184,7 @@ class Controller:
         for worker in self._workers:
             worker.join(5.0)
         self._story.close(2.0)
+        self._notices.notifier.close(2.0)
         self._elector.stop()
         if server is not None:
             server.close()
@@ -247,6 +261,9 @@ class Controller:
     def _suspect(self, node: str, reason: str, namespace: str) -> None:
         self._nodes.suspect(node, reason, namespace)
 
+    def _cordoned(self) -> int:
+        return self._nodes.cordoned_count
+
     def _breakers(self) -> dict[str, bool]:
         limits = self._settings.limits
         busy = len(self._store.acting(limits.window_s)) >= limits.jobs
@@ -278,7 +295,13 @@ class Controller:
     def _threads(self) -> list[threading.Thread]:
         watches = [watch.thread for watch in self._watches]
         elector = [self._elector.thread] if self._elector.thread is not None else []
-        others = [self._archive.thread, self._kinds.thread, self._story.thread, *elector]
+        others = [
+            self._archive.thread,
+            self._kinds.thread,
+            self._story.thread,
+            *self._notices.notifier.threads,
+            *elector,
+        ]
         return [*watches, *self._gangs.threads, *self._workers, *others]
 
     def _ready(self) -> str:

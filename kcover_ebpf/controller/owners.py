@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -44,6 +44,9 @@ from kcover_ebpf.recovery.restart.methods import (
 )
 from kcover_ebpf.tunables.controller import KIND_SILENT_S, OWNER_SLOW_S, OWNERS_KEPT_S
 
+OWNER = "kcover.io/owner"
+"""Annotation or label of a job: who is notified of its incidents."""
+_MOST_OWNER = 256
 _MOST_STEPS = 6
 _MOST_BRANCHES = 16
 """Controllers of one gang's pods that are asked for; a JobSet may have hundreds, all below the same top."""
@@ -167,7 +170,8 @@ class Owners:
         members = [pod for branch in ours for pod in branch.pods]
         armed = found.top.armed or any(branch.armed for branch in ours) or _most_are_armed(members)
         moves, moves_not = _moves(found.top, members, ours)
-        top = replace(found.top, armed=armed, moves=moves, moves_not=moves_not)
+        owner = found.top.owner or _most_named(members)
+        top = replace(found.top, armed=armed, owner=owner, moves=moves, moves_not=moves_not)
         if any(branch.first is None or branch.first.waits_for_ends for branch in ours):
             top = replace(top, renames=False)
         return replace(found, top=top, strays=frozenset(strays))
@@ -219,6 +223,7 @@ class Owners:
             version=version_of(raw),
             pod_count=pod_count_of(row, raw),
             renames=row.renames,
+            owner=_owner(metadata),
         )
         return FoundOwner(top, rfc3339.from_text(str(metadata["creationTimestamp"])))
 
@@ -372,3 +377,17 @@ def _moves(
     if moves is MovesBy.DELETE and top.deletion_means:
         return MovesBy.NONE, "a policy of the job reacts to deletions of pods"
     return moves, NOT_MOVED if moves is MovesBy.NONE else ""
+
+
+def _owner(metadata: Mapping[str, Any]) -> str | None:
+    for table in (metadata.get("annotations"), metadata.get("labels")):
+        text = table.get(OWNER) if isinstance(table, Mapping) else None
+        if isinstance(text, str) and text.strip():
+            return text.strip()[:_MOST_OWNER]
+    return None
+
+
+def _most_named(pods: Sequence[GangPod]) -> str | None:
+    named = Counter(pod.pod.labels[OWNER] for pod in pods if pod.pod.labels.get(OWNER))
+    name, count = max(named.items(), key=lambda item: item[1], default=("", 0))
+    return name if count * 2 > len(pods) else None

@@ -21,8 +21,10 @@ from kcover_ebpf.api.incident import FailureClass, Incident, Phase, RestartMetho
 from kcover_ebpf.controller.api_writer import ApiWriter
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.event_recorder import EventRecorder
+from kcover_ebpf.controller.notices import Notices
 from kcover_ebpf.errors import OverBound
 from kcover_ebpf.facts.health import Result
+from kcover_ebpf.model.verdict import Cause
 from kcover_ebpf.output.metrics import DETECTION_BUCKETS_S
 from kcover_ebpf.output.over_bounds_metric import OverBounds
 from kcover_ebpf.tunables.controller import OVER_SAID_S
@@ -61,6 +63,7 @@ class ControllerTelemetry:
         self.breakers: Callable[[], dict[str, bool]] = dict
         self.cordoned: Callable[[], int] = lambda: 0
         self.job_kinds: Callable[[], Mapping[str, int]] = dict
+        self._notify: Callable[[Incident, Status], None] = lambda *_: None
         self._said_over_s: dict[tuple[str, str], float] = {}
         self.created_s: dict[str, float] = {}
         """Creation of each job with an incident, by its uid; unix seconds."""
@@ -93,6 +96,11 @@ class ControllerTelemetry:
     def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
         return Histogram(name, text, labels, buckets=DETECTION_BUCKETS_S, registry=self.registry)
 
+    def notify(self, notices: Notices) -> None:
+        """Have these receive each phase that an incident enters, and serve their metrics."""
+        self._notify = notices.publish
+        self.registry.register(notices.notifier)
+
     @property
     def thread(self) -> Thread:
         """What sends Events, for who asks whether it lives."""
@@ -115,6 +123,7 @@ class ControllerTelemetry:
         if previous_status is not None and previous_status.phase is status.phase:
             return
         self._count(previous_status, status)
+        self._notify(incident, status)
         reason, warning = _REASONS[status.phase], status.phase in _WARNINGS
         job = {
             "apiVersion": incident.job.api_version,
@@ -155,7 +164,8 @@ class ControllerTelemetry:
             self._events.publish("over", error.about, _OVER, error.detail, True)
 
     def _count(self, previous_status: Status | None, status: Status) -> None:
-        if previous_status is None and status.since_s is not None:
+        demanded = status.cause is Cause.REQUESTED
+        if previous_status is None and status.since_s is not None and not demanded:
             self._detection.observe(max(self._wall() - status.since_s, 0.0))
         if status.phase is Phase.RECOVERED and status.action is not None:
             opened_s = status.at(Phase.OPEN) or status.at(Phase.SHUTTING_DOWN) or self._wall()

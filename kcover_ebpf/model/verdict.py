@@ -62,6 +62,8 @@ class Cause(Enum):
     TIMED_OUT = "timed_out"
     DEVICE = "device"
     PREFLIGHT = "preflight"
+    # not judged
+    REQUESTED = "requested"
     # a culprit that does nothing
     STOPPED = "stopped"
     FROZEN = "frozen"
@@ -168,7 +170,8 @@ CAUSES: Mapping[VerdictKind, frozenset[Cause]] = {
     VerdictKind.WORKING: _QUIET,
     VerdictKind.UNKNOWN: _STUCK
     | {Cause.COLLECTIVE_MISMATCH, Cause.CPU_THROTTLED}
-    | {Cause.COMPUTING, Cause.LOADING, Cause.CHECKPOINT},
+    | {Cause.COMPUTING, Cause.LOADING, Cause.CHECKPOINT}
+    | {Cause.REQUESTED},
 }
 """Every pair of verdict and cause that there is: metrics have them from the start, and no judgement makes another.
 
@@ -290,9 +293,10 @@ class Verdict:
 
     @property
     def opens_incident(self) -> bool:
-        """True for what is reported as an incident: a fault, a slow rank, and a stall with a suspect."""
+        """True for what is reported as an incident: a fault, a slow rank, a stall with a suspect, a request."""
         named = self.kind is VerdictKind.UNKNOWN and self.culprit is not None
-        return self.kind.is_fault or self.kind is VerdictKind.SLOW or named
+        requested = self.cause is Cause.REQUESTED
+        return self.kind.is_fault or self.kind is VerdictKind.SLOW or named or requested
 
     @property
     def is_announced(self) -> bool:

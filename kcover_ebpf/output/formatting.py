@@ -22,6 +22,7 @@ SCHEMA = "kcover.io/v1alpha1"
 
 CAUSE_TEXT = {
     Cause.PREFLIGHT: "is not started: its node failed the inspection",
+    Cause.REQUESTED: "is restarted on request",
     Cause.EXITED: "exited with an error",
     Cause.KILLED: "was killed",
     Cause.OOM_KILLED: "was killed by the out-of-memory killer",

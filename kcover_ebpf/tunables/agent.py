@@ -199,3 +199,7 @@ MEMORIES_KEPT = 512
 """Jobs of one node whose past is remembered, a few KB each; the one that ran longest ago is forgotten first."""
 MEMORY_SAVED_S = 300.0
 """They are written so often: what is lost with an agent that is killed is minutes of a record of days."""
+DRILL_POLL_S = 0.1
+"""How often a drill asks whether the process is gone: a person reads when it was. Chosen."""
+LONGEST_DRILL_S = 600.0
+"""No drill keeps a rank stopped for longer, whatever is asked for. Chosen."""

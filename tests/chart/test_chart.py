@@ -32,6 +32,11 @@ MATRIX = {
     "preflight": ["admission.preflight=true"],
     "bandwidth": ["admission.preflight=true", "admission.bandwidth=true"],
     "no logs": ["agent.containerLogs.enabled=false"],
+    "notifications": [
+        "controller.notifications.secretName=s", "controller.notifications.targets[0].name=oncall",
+        "controller.notifications.targets[0].form=PagerDuty", "controller.notifications.targets[0].key=k",
+        "controller.podAnnotations.a=b",
+    ],
     "a flight recorder": ["admission.flightRecorder=true"],
     "by digest": ["image.digest=sha256:" + "0" * 64],
     "GPU nodes only": [
@@ -52,6 +57,7 @@ MATRIX = {
 REFUSED = {
     "agent.privilegd=true": "'privilegd' not allowed",
     "unknown=1": "'unknown' not allowed",
+    "controller.notifications.targets[0].name=a": "form",
     "agent.privileged=maybe": "privileged",
     "controller.replicas=0": "replicas",
     "agent.containerLogs.folder=pods": "folder",

@@ -8,6 +8,7 @@ played by the test, on real processes in real control groups.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -22,6 +23,7 @@ import pytest
 
 from kcover_ebpf.api import agent_lease
 from kcover_ebpf.api.agent_lease import AgentLease
+from kcover_ebpf.api.incident import NOTIFIED
 from kcover_ebpf.api.order import Verb
 from testbed.driver.control_plane import ControlPlane, User, running
 from tests.chart.permissions import (
@@ -35,7 +37,9 @@ from tests.chart.permissions import (
 )
 from tests.chart.played_job import JOB, JOB_LABEL, JOBS, NODE, PODS, TEAM, PlayedJob, made, until
 from tests.chart.release import CHART, FULLNAME, RELEASE, Helm, Installed, make_pod
+from tests.kernel.helpers import state_of
 from tests.kernel.pods import kubelet_root
+from tests.unit.fake_api_server import Answer, serving
 
 pytestmark = [
     pytest.mark.needs("root", "bpf", "cgroup2"),
@@ -183,6 +187,11 @@ def restart(played: PlayedJob) -> None:
     time.sleep(3.0)
     (rank,) = next(iter(played.pods.values())).pids()
     os.kill(rank, signal.SIGKILL)
+    replaced(played)
+
+
+def replaced(played: PlayedJob) -> None:
+    """What the job's controller and the kubelet do while the job is being replaced, until it is over."""
     until(lambda: played.job()["spec"].get("suspend") is True, "the controller suspends the job")
     played.delete_pods()
     played.bury_pods()
@@ -271,3 +280,83 @@ def test_a_whole_restart_uses_every_permission_or_says_why_not(
             f"{component} has permissions that it did not use"
         )
         assert took & excused == set(), "used after all: the reason is not needed"
+
+
+def test_a_restart_on_demand_is_carried_out_and_its_owner_is_notified(
+    installed: Installed, played: PlayedJob, tmp_path: Path
+) -> None:
+    policy = {"apiVersion": "kcover.io/v1alpha1", "kind": "FaultPolicy", "metadata": {"name": "p"}}
+    policy["spec"] = {"notify": [{"target": "hook"}]}
+    made(
+        played.root.ask("POST", f"/apis/kcover.io/v1alpha1/namespaces/{TEAM}/faultpolicies", policy)
+    )
+    file = tmp_path / "notifications.json"
+    with ExitStack() as stack:
+        hook = stack.enter_context(serving(lambda _: Answer()))
+        target = {"name": "hook", "form": "CloudEvents", "url": hook.url, "namespaces": [TEAM]}
+        file.write_text(json.dumps({"targets": [target]}))
+        options = [f"--lease={FULLNAME}-controller", f"--notifications={file}"]
+        start(stack, installed, tmp_path, "controller", *options)
+        options = [f"--node={NODE}", f"--state-dir={tmp_path / 's'}"]
+        start(stack, installed, tmp_path, "agent", *options)
+        played.make_job()
+        owner = {"metadata": {"annotations": {"kcover.io/owner": "ada@example.com"}}}
+        made(played.root.merge(f"{JOBS}/{JOB}", owner))
+        played.make_pods("a")
+        until(lambda: len(played.reported()) == 2, "the agent reports both pods")
+        plugin = str(Path(sys.executable).with_name("kubectl-kcover"))
+        asked = [plugin, "restart", JOB, f"--namespace={TEAM}", "--wait", "--timeout=2m"]
+        asked += [f"--kubeconfig={installed.plane.kubeconfig}"]
+        command = subprocess.Popen(asked, stdout=subprocess.PIPE, text=True)
+        stack.callback(command.kill)
+        replaced(played)
+        said = command.communicate(timeout=60)[0]
+        until(lambda: hook.requests, "the message")
+        until(lambda: NOTIFIED in notes(played), "what is noted on the incident")
+    print(said)
+    assert command.returncode == 0, said
+    phases = [line.split()[2] for line in said.splitlines() if line.lstrip().startswith("+")]
+    assert phases[:3] == ["Open", "Decided", "ShuttingDown"]
+    assert phases[-1] == "Recovered"
+    status = played.incident()["status"]
+    assert (status["cause"], status["owner"]) == ("requested", "ada@example.com")
+    assert notes(played)[NOTIFIED] == "hook:Recovered"
+    (request,) = hook.requests
+    assert request.body["type"] == "io.kcover.incident.recovered"
+    assert request.body["data"]["owner"] == "ada@example.com"
+
+
+def notes(played: PlayedJob) -> dict[str, str]:
+    """The annotations of the incident."""
+    return dict(played.incident()["metadata"].get("annotations") or {})
+
+
+def test_an_agents_account_suffices_for_a_drill_of_a_pod_that_consents(
+    installed: Installed, played: PlayedJob, tmp_path: Path
+) -> None:
+    plane, root = installed.plane, played.root
+    played.make_job()
+    played.make_pods("a")
+    name = f"{JOB}-1-a"
+    (rank,) = played.pods[name].pids()
+    pod = make_pod(plane, HOME, NODE, f"{FULLNAME}-agent")
+    config = plane.kubeconfig_of("drill", plane.token(HOME, f"{FULLNAME}-agent", pod))
+    program = str(Path(sys.executable).with_name("kcover-ebpf"))
+    asked = [program, "drill", name, f"--namespace={TEAM}", "--fault=stop", "--for=3s"]
+    asked += [f"--node={NODE}", f"--state-dir={tmp_path}", f"--kubeconfig={config}"]
+    refused = subprocess.run(asked, capture_output=True, text=True, check=False)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "needs the label kcover.io/drill=true" in refused.stderr
+    made(root.merge(f"{PODS}/{name}", {"metadata": {"labels": {"kcover.io/drill": "true"}}}))
+    with subprocess.Popen(asked, stdout=subprocess.PIPE, text=True) as drill:
+        assert drill.stdout is not None
+        injected = json.loads(drill.stdout.readline())
+        until(lambda: state_of(rank) == "T", "the rank is stopped")
+        over = json.loads(drill.stdout.readline())
+    assert (injected["pid"], injected["rank"], injected["fault"]) == (rank, 1, "stop")
+    assert over["end"] == "resumed"
+    assert over["timeS"] - injected["timeS"] >= 3.0
+    assert drill.returncode == 0
+    assert state_of(rank) != "T"
+    elsewhere = [*asked, "--node=n2"]
+    assert subprocess.run(elsewhere, capture_output=True, check=False).returncode == 2

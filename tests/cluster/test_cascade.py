@@ -27,6 +27,7 @@ from testbed.driver.restarts import (
     ways,
 )
 from tests.cluster import scenarios_guards as guards
+from tests.cluster import scenarios_notified as notified
 from tests.cluster.crowd import Book, Crowd, Scenario, asked_for, crowd
 from tests.cluster.faked_job import (
     JOB,
@@ -50,7 +51,7 @@ def restarts(
 ) -> Iterator[Crowd]:
     """All scenarios that this run asks for, a few at a time."""
     cluster.ctl("apply", f"--filename={ROOT / 'charts/kcover-ebpf/crds'}")
-    chosen = {name: (BOOK | guards.BOOK)[name] for name in asked_for(request)}
+    chosen = {name: (BOOK | guards.BOOK | notified.BOOK)[name] for name in asked_for(request)}
     with crowd(cluster, chosen, tmp_path_factory.mktemp("restarts"), at_once=5) as begun:
         yield begun
 
@@ -250,7 +251,7 @@ CORE = {
     "scenario",
     [
         pytest.param(name, marks=[pytest.mark.core] * (name in CORE))
-        for name in [*BOOK, *guards.BOOK]
+        for name in [*BOOK, *guards.BOOK, *notified.BOOK]
     ],
 )
 def test_a_restart_in_a_cluster_passes_its_scenario(scenario: str, restarts: Crowd) -> None:

@@ -23,6 +23,7 @@ from testbed.driver.kinds import (
     with_checkpoints,
 )
 from testbed.driver.restarts import counters, incidents, policy, row_of, wait_for_phase, ways
+from tests.cluster import scenarios_drill as drills
 from tests.cluster import scenarios_frozen as frozen
 from tests.cluster import scenarios_lost as lost
 from tests.cluster.crowd import Book, Crowd, asked_for, crowd
@@ -46,7 +47,9 @@ def faults(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Crowd]:
     """All faults that this run asks for, a few at a time."""
-    chosen = {name: (BOOK | frozen.BOOK | lost.BOOK)[name] for name in asked_for(request)}
+    chosen = {
+        name: (BOOK | frozen.BOOK | lost.BOOK | drills.BOOK)[name] for name in asked_for(request)
+    }
     with crowd(cluster, chosen, tmp_path_factory.mktemp("faults")) as started:
         yield started
 
@@ -163,6 +166,6 @@ def a_checkpoint_of_half_a_minute_is_left_alone(namespace: Namespace) -> None:
     assert restarts(namespace, TWO.selector) == pods
 
 
-@pytest.mark.parametrize("scenario", [*BOOK, *frozen.BOOK, *lost.BOOK])
+@pytest.mark.parametrize("scenario", [*BOOK, *frozen.BOOK, *lost.BOOK, *drills.BOOK])
 def test_a_fault_in_a_cluster_passes_its_scenario(scenario: str, faults: Crowd) -> None:
     faults.assert_passes(scenario)

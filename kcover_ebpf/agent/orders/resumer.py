@@ -1,7 +1,7 @@
 """The agent's side of the resumer: hands over a descriptor of each process before it is stopped.
 
-The resumer (`resumer_program`) lets go of what it holds when this process is gone, however it ended, or after
-`LONGEST_STOP_S`. Who cannot hand over does not stop.
+The resumer (`resumer_program`) lets go of what it holds when this process is gone, however it ended, or after a time,
+of orders `LONGEST_STOP_S`. Who cannot hand over does not stop.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ _CONFINEMENT = Confinement(
 class Resumer:
     """Used by the order thread, and by the main thread when it ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, longest_s: float = LONGEST_STOP_S) -> None:
+        """`longest_s`: what is held for longer is resumed, whatever became of us."""
+        self._longest_s = longest_s
         self._lock = threading.Lock()
         self._helper: Helper | None = None
         self._socket: socket.socket | None = None
@@ -101,7 +103,7 @@ class Resumer:
         try:
             with theirs:
                 self._helper = helper.start(
-                    [*command, str(theirs.fileno()), str(LONGEST_STOP_S)],
+                    [*command, str(theirs.fileno()), str(self._longest_s)],
                     _CONFINEMENT,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,

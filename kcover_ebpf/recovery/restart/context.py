@@ -10,6 +10,7 @@ from kcover_ebpf.api.incident import JobRef
 from kcover_ebpf.api.pods import ContainerKind, Pod
 from kcover_ebpf.gang.gang_input import GangVerdict
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport
+from kcover_ebpf.recovery.restart.demand import RestartDemand
 from kcover_ebpf.recovery.restart.methods import KindMethod, MovesBy, ReplaceMethod
 
 NOT_MOVED = "the controller of the job restarts all pods for one, or counts it as a failure"
@@ -64,6 +65,8 @@ class TopOwner:
     """So many pods it is to have; None where it does not say."""
     why: str = ""
     """Why it cannot be restarted by replacing its pods, where that is not a matter of its kind."""
+    owner: str | None = None
+    """Who owns the job, as its annotation or label `kcover.io/owner` says, or the label of most of its pods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,8 @@ class RestartInput:
     pods: tuple[GangPod, ...]
     reports: tuple[ReceivedReport, ...] = ()
     gang_verdict: GangVerdict | None = None
+    demand: RestartDemand | None = None
+    """None unless a person asks for a restart that has not begun yet."""
     agents: frozenset[str] = frozenset()
     """Nodes whose agent reports at all."""
     ready: frozenset[str] = frozenset()

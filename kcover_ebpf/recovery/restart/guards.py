@@ -71,9 +71,11 @@ class RestartRequest:
     """When other incidents restarted this job last; None if they never did within the window."""
 
 
-def first_status(gang_verdict: GangVerdict, nodes: tuple[str, ...]) -> Status:
+def first_status(
+    gang_verdict: GangVerdict, nodes: tuple[str, ...], owner: str | None = None
+) -> Status:
     """The status of a new incident, before anything is decided."""
-    return describe(Status(phase=Phase.OPEN), gang_verdict, nodes).enter(
+    return describe(Status(phase=Phase.OPEN, owner=owner), gang_verdict, nodes).enter(
         Phase.OPEN, gang_verdict.verdict.time_s, headline_of(gang_verdict)
     )
 
@@ -114,8 +116,10 @@ def describe(status: Status, gang_verdict: GangVerdict, nodes: tuple[str, ...]) 
 
 
 def headline_of(gang_verdict: GangVerdict) -> str:
-    """The fault in one line."""
+    """The fault in one line; or the request, where there is no fault."""
     culprit, verdict = gang_verdict.culprit, gang_verdict.verdict
+    if verdict.cause is Cause.REQUESTED:
+        return gang_verdict.evidence[0].text
     who = "no culprit identified"
     if culprit is not None:
         rank = f"rank {culprit.rank}" if culprit.rank is not None else f"process {culprit.pid}"
@@ -187,7 +191,9 @@ def _is_spent(request: RestartRequest, context: RestartContext) -> bool:
 
 
 def _too_little(gang_verdict: GangVerdict, context: RestartContext) -> str | None:
-    """Why a restart would be premature; None once there is evidence enough."""
+    """Why a restart would be premature; None once there is evidence enough, or a person asks for it."""
+    if context.world.demand is not None:
+        return None
     verdict, limit_s = gang_verdict.verdict, context.policy.settings().hard_limit_s
     if gang_verdict.depends and (limit_s is None or verdict.time_s - verdict.since_s < limit_s):
         return f"waiting: {verdict.unobserved[0]}"
@@ -250,7 +256,9 @@ def _with_snapshot(request: RestartRequest, context: RestartContext) -> Status:
 
 
 def _no_method(context: RestartContext, why: str) -> str:
-    top = context.world.top
+    top, demand = context.world.top, context.world.demand
+    if demand is not None and demand.method is RestartMethod.IN_PLACE:
+        return f"a restart in place was requested, which is not possible: {why}"
     if top is not None and top.ref.kind == "Pod":
         return "bare pods have no controller that would recreate them"
     if top is not None and top.why:
@@ -296,9 +304,11 @@ def _loops(context: RestartContext) -> bool:
 
 def method_of(context: RestartContext) -> tuple[RestartMethod, str]:
     """The first method that fits, and why an earlier one does not."""
-    why = why_not_in_place(context.world, context.policy)
+    why, demand = why_not_in_place(context.world, context.policy), context.world.demand
     if why is None:
         return RestartMethod.IN_PLACE, ""
+    if demand is not None and demand.method is RestartMethod.IN_PLACE:
+        return RestartMethod.NONE, why
     if why_not_hybrid(context.world, context.policy) is None:
         return RestartMethod.HYBRID, why
     if RestartMethod.REPLACE in context.policy.ways and can_replace(context):
@@ -374,5 +384,8 @@ def _over(request: RestartRequest) -> Transition:
         return Transition()
     if request.stable_s < FAULT_OVER_S:
         return Transition(wake_s=FAULT_OVER_S - request.stable_s)
-    text, now_s = "resolved on its own before any action", request.turn.world.now_s
+    requested, now_s = status.cause is Cause.REQUESTED, request.turn.world.now_s
+    text = "resolved on its own before any action"
+    if requested:
+        text = "the request expired before the job could be restarted: ask again"
     return Transition(replace(status.enter(Phase.OBSERVED, now_s, text), closed_s=now_s))

@@ -336,3 +336,22 @@ def test_kubectl__names_that_a_job_gave_itself_command_no_terminal(plugin: Plugi
         assert all(char.isprintable() or char == "\n" for char in out)
         assert "\nllm/fake" not in out
         assert "owned" in out
+
+
+def test_kubectl__statistics_say_what_incidents_cost(plugin: Plugin) -> None:
+    plugin.cluster.put("default", "llm-a")
+    code, out, _ = plugin("stats", "--since", "99999h")
+    assert code == 0
+    assert out.startswith("1 incidents in 99999h 00m: 1 interruptions, 0 restarts, 2.6s lost")
+    assert "lost: detect 2.5s, decide 0.1s, shut down 0.0s" in out
+    assert ["n7", "1", "99999h", "00m", "never", "recovered", "2.6s"] in map(
+        str.split, out.splitlines()
+    )
+    code, out, _ = plugin("stats", "--since", "99999h", "-o", "json")
+    assert json.loads(out)["causes"][0]["name"] == "stopped"
+
+
+def test_kubectl__statistics_of_nothing_are_one_line(plugin: Plugin) -> None:
+    assert plugin("stats")[1].splitlines() == [
+        "0 incidents in 168h 00m: 0 interruptions, 0 restarts, 0.0s lost"
+    ]

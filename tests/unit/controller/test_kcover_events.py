@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from kcover_ebpf.api import rfc3339
+from kcover_ebpf.api.incident import Incident, JobRef, Phase, RestartMethod, Status
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.event_recorder import NEED_RECOVERY
 from kcover_ebpf.controller.kcover_events import KcoverEvents
 from kcover_ebpf.diagnosis import decisions
 from kcover_ebpf.kube.reflector import Change, Event
+from kcover_ebpf.recovery.restart.demand import ANNOTATION
 from kcover_ebpf.settings import Act
 from kcover_ebpf.tunables.controller import TRIGGER_S, TRIGGERS_OF_ONE
 
@@ -64,6 +66,56 @@ def test_kcover_events__what_an_event_asks_for_is_announced_and_may_be_acted_on(
     now_s = 1_000_000.0
     store = ObjectCache(lambda _: None, wall=lambda: now_s)
     KcoverEvents(FakePods(), store).on_event(asks("ns", "p", now_s - 5.0))  # type: ignore[arg-type]
-    ((_, found),) = store.triggers.values()
+    (trigger,) = store.triggers.values()
+    found = trigger.gang_verdict
     assert found.verdict.is_announced
     assert decisions.decide(found.verdict, Act.SHUTDOWN).act is Act.SHUTDOWN
+
+
+def restart_event(word: str, at_s: float) -> Event:
+    event = asks("ns", "p", at_s + 4000.0)
+    event.object["metadata"] = {
+        "annotations": {NEED_RECOVERY: "true", ANNOTATION: word},
+        "creationTimestamp": rfc3339.to_text(at_s),
+    }
+    event.object["source"] = {"component": "kubectl-kcover"}
+    return event
+
+
+def test_kcover_events__a_request_is_as_old_as_the_api_server_says() -> None:
+    now_s = [1_000_000.0]
+    store = ObjectCache(lambda _: None, wall=lambda: now_s[0])
+    events = KcoverEvents(FakePods(), store)  # type: ignore[arg-type]
+    events.on_event(restart_event("InPlace", now_s[0] - TRIGGER_S))
+    assert not store.triggers
+    events.on_event(restart_event("InPlace", now_s[0] - 5.0))
+    ((key, trigger),) = store.triggers.items()
+    assert trigger.demand is not None
+    assert (trigger.demand.at_s, trigger.demand.method) == (
+        now_s[0] - 5.0,
+        RestartMethod.IN_PLACE,
+    )
+    assert store.trigger(key) is trigger
+    now_s[0] += TRIGGER_S
+    assert store.trigger(key) is None
+
+
+def test_kcover_events__a_request_for_an_unknown_method_restarts_nothing() -> None:
+    store = ObjectCache(lambda _: None, wall=lambda: 1_000_000.0)
+    server = FakePods()
+    KcoverEvents(server, store).on_event(restart_event("Gently", 999_999.0))  # type: ignore[arg-type]
+    assert not store.triggers
+    assert not server.asked
+
+
+def test_kcover_events__a_request_is_spent_once_the_job_is_being_restarted() -> None:
+    now_s = 1_000_000.0
+    store = ObjectCache(lambda _: None, wall=lambda: now_s)
+    events = KcoverEvents(FakePods(), store)  # type: ignore[arg-type]
+    events.on_event(restart_event("Any", now_s - 5.0))
+    (key,) = store.triggers
+    status = Status(Phase.OPEN).enter(Phase.SHUTTING_DOWN, now_s - 1.0, "stopping")
+    store.put(Incident("ns", "i", JobRef("PyTorchJob", "j", "u"), LABELS, status=status, uid="i"))
+    assert store.trigger(key) is None
+    events.on_event(restart_event("Any", now_s - 5.0))
+    assert store.trigger(key) is None, "the Event is listed again whenever the watch begins anew"

@@ -260,3 +260,28 @@ def test_owners__a_kind_that_does_not_answer_takes_one_request_at_a_time() -> No
     with pytest.raises(Unreachable):
         owners.of_pods("ml", [owned("ml", "p", job("j", "u"))])
     assert len(paths) == 2
+
+
+@pytest.mark.parametrize(
+    ("annotation", "label", "on_pods", "owner"),
+    [
+        ("ada@example.com", "team-a", "team-b", "ada@example.com"),
+        (None, "team-a", "team-b", "team-a"),
+        (None, None, "team-b", "team-b"),
+        (None, None, None, None),
+        ("  ", None, None, None),
+        ("x" * 300, None, None, "x" * 256),
+    ],
+)
+def test_owners__who_owns_a_job_is_what_it_says_itself_else_what_its_pods_say(
+    annotation: str | None, label: str | None, on_pods: str | None, owner: str | None
+) -> None:
+    api = FakeObjects()
+    api.add("ml", "train", "uid", {"kcover.io/owner": label} if label else {})
+    (made,) = api.objects.values()
+    made["metadata"]["annotations"] = {"kcover.io/owner": annotation}
+    labels = {"kcover.io/owner": on_pods} if on_pods else {}
+    pods = [owned("ml", f"train-{rank}", job("train", "uid"), labels) for rank in range(2)]
+    found = Owners(api, lambda: 0.0).of_pods("ml", pods)  # type: ignore[arg-type]
+    assert found is not None
+    assert found.top.owner == owner

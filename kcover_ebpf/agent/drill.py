@@ -1,0 +1,169 @@
+"""A fault that a drill injects into one process of a pod, and its end.
+
+It runs in the agent's container, in a process of its own that an operator starts there. A stopped process continues
+after its time, when the operator's connection ends, when this process is gone (the `Resumer` has its descriptor), and
+when the whole container was killed: the next agent reads the record and lets go (`finish_left`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from kcover_ebpf.agent import containers
+from kcover_ebpf.agent.orders.resumer import Resumer
+from kcover_ebpf.api.codec import decode, encode
+from kcover_ebpf.api.drill import DrillEnd, DrillFault, DrillOver, Injected
+from kcover_ebpf.errors import CannotObserve, ObjectError, UsageError
+from kcover_ebpf.host import procfs, terminate
+from kcover_ebpf.host.bounded import read_bytes
+from kcover_ebpf.host.proc_text import split_stat
+from kcover_ebpf.host.process_tree import is_same_alive, read_stat
+from kcover_ebpf.tunables.agent import DRILL_POLL_S
+
+RECORD = "drill.json"
+"""In the agent's state directory, while a process is stopped by a drill."""
+_RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+_KEY = "drill"
+_ENVIRON_BYTES = 64 << 10
+Members = Callable[[], set[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """The process that is stopped; with its start no other one of the same number is meant."""
+
+    pid: int
+    start_ticks: int
+
+
+class Drill:
+    """One fault. A context manager: leaving it takes the fault back."""
+
+    def __init__(self, members: Members, state_dir: Path, longest_s: float) -> None:
+        """`members`: the processes of the pod's ranks now; `longest_s`: no process stays stopped for longer."""
+        self._members, self._path, self._longest_s = members, state_dir / RECORD, longest_s
+        self._resumer = Resumer(longest_s)
+        self._record: _Record | None = None
+        self._is_kept = False
+        self._stop = threading.Event()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._take_back()
+        self._resumer.close()
+
+    def inject(self, fault: DrillFault) -> Injected:
+        """Hit the rank of the pod; raises `UsageError` without one, `ActionError` if nothing could take it back."""
+        pid = _busiest(self._members())
+        stat = read_stat(pid) if pid is not None else None
+        if pid is None or stat is None:
+            raise UsageError("no process runs in the pod's containers; name a pod that trains")
+        record, rank = _Record(pid, stat.start_ticks), _rank(pid)
+        if fault is DrillFault.KILL:
+            terminate.send(self._members, {pid}, signal.SIGKILL)
+        else:
+            self._keep(record)
+            terminate.send(
+                self._members,
+                {pid},
+                signal.SIGSTOP,
+                lambda pinned: self._resumer.hold(_KEY, list(pinned.values())),
+            )
+        self._record = record
+        return Injected(fault, pid, time.time(), rank)
+
+    def stop(self) -> None:
+        """End soon; may be called from another thread or a signal handler."""
+        self._stop.set()
+
+    def wait(self) -> DrillOver:
+        """Until the process is gone, the time is over, or `stop`; the fault is taken back then."""
+        record = self._record
+        assert record is not None
+        deadline_s = time.monotonic() + self._longest_s
+        while is_same_alive(record.pid, record.start_ticks):
+            if time.monotonic() >= deadline_s or self._stop.wait(DRILL_POLL_S):
+                self._take_back()
+                return DrillOver(DrillEnd.RESUMED, time.time())
+        self._take_back()
+        return DrillOver(DrillEnd.GONE, time.time())
+
+    def _keep(self, record: _Record) -> None:
+        """Note it on disk before it is stopped; one drill at a time on a node."""
+        left = _read(self._path)
+        if left is not None and _is_stopped(left):
+            raise UsageError("a drill is under way on this node already; wait until it is over")
+        try:
+            self._path.write_text(json.dumps(encode(record)), encoding="utf-8")
+        except OSError as error:
+            raise CannotObserve(f"cannot write {self._path}: {error.strerror}") from error
+        self._is_kept = True
+
+    def _take_back(self) -> None:
+        record, self._record = self._record, None
+        if record is not None and is_same_alive(record.pid, record.start_ticks):
+            terminate.send(self._members, {record.pid}, signal.SIGCONT)
+        self._resumer.drop(_KEY)
+        if self._is_kept:
+            with contextlib.suppress(OSError):
+                self._path.unlink(missing_ok=True)
+
+
+def finish_left(state_dir: Path) -> int | None:
+    """Let go of a process that a drill left stopped whose container was killed; its number, None if there is none."""
+    path = state_dir / RECORD
+    left = _read(path)
+    found = left is not None and _is_stopped(left)
+    if left is not None and found:
+        terminate.send(lambda: {left.pid}, {left.pid}, signal.SIGCONT)
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)
+    return left.pid if left is not None and found else None
+
+
+def _is_stopped(record: _Record) -> bool:
+    same = is_same_alive(record.pid, record.start_ticks)
+    return same and containers.is_stopped(record.pid)
+
+
+def _read(path: Path) -> _Record | None:
+    try:
+        return decode(_Record, json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, RecursionError, ObjectError):
+        return None
+
+
+def _busiest(pids: set[int]) -> int | None:
+    """The process with a rank's number in its environment that has used most CPU time; without any, that of all."""
+    ranks = {pid for pid in pids if _rank(pid) is not None}
+    return max(ranks or pids, key=_cpu_ticks, default=None)
+
+
+def _cpu_ticks(pid: int) -> int:
+    try:
+        _, words = split_stat(read_bytes(f"/proc/{pid}/stat").decode("utf-8", "replace"))
+    except OSError:
+        return -1
+    return int(words[11]) + int(words[12])
+
+
+def _rank(pid: int) -> int | None:
+    try:
+        raw = read_bytes(f"/proc/{pid}/environ", _ENVIRON_BYTES)
+    except OSError:
+        return None
+    found = procfs.parse_environ(raw, _RANK_VARIABLES)
+    for name in _RANK_VARIABLES:
+        if found.get(name, "").isdecimal():
+            return int(found[name])
+    return None

@@ -1,0 +1,150 @@
+"""`kubectl kcover top`: all jobs and their ranks, from what agents report and incidents say."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+
+import click
+
+from kcover_ebpf.api import fault_report, incident
+from kcover_ebpf.api.agent_lease import AgentLease, collection, lease_of
+from kcover_ebpf.api.fault_report import API_VERSION
+from kcover_ebpf.api.incident import Incident
+from kcover_ebpf.cli.kubectl_common import common, object_name
+from kcover_ebpf.cli.options import duration_option
+from kcover_ebpf.errors import CannotObserve, Forbidden, NotFound, ObjectError
+from kcover_ebpf.gang.gang_snapshot import ReceivedReport, confirmed
+from kcover_ebpf.kube.client import ApiClient
+from kcover_ebpf.output.board_text import changes, lines_of, object_of
+from kcover_ebpf.output.job_board import BoardJob, board_of
+
+_GROUP = f"/apis/{API_VERSION}"
+_HOME, _CLEAR_LINE, _CLEAR_REST = "\x1b[H", "\x1b[K", "\x1b[J"
+_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+"""Another screen without a cursor, and back."""
+
+
+@click.command()
+@click.option("-A", "--all-namespaces", is_flag=True, help="In all namespaces.")
+@click.option("--watch", is_flag=True, help="Continue, until interrupted.")
+@duration_option("--every", "2s", "With --watch: time between two readings.")
+@click.option(
+    "--agent-namespace",
+    metavar="NAME",
+    default="kcover",
+    show_default=True,
+    callback=object_name,
+    help="Namespace of the agents, whose Leases confirm what they reported.",
+)
+@common
+def top(  # noqa: PLR0913 - one for each option
+    *,
+    client: ApiClient,
+    namespace: str,
+    as_json: bool,
+    all_namespaces: bool,
+    watch: bool,
+    every: float,
+    agent_namespace: str,
+) -> int:
+    """Show all jobs: their ranks by node, who is the culprit, and what is done about it.
+
+    Without a terminal --watch prints a line for each job whose state changes.
+    """
+    where = "" if all_namespaces else f"/namespaces/{namespace}"
+    is_screen = watch and not as_json and sys.stdout.isatty()
+    before: tuple[BoardJob, ...] = ()
+    with _screen() if is_screen else contextlib.nullcontext():
+        while True:
+            jobs = _board(client, where, agent_namespace)
+            if as_json:
+                items = {"time": time.time(), "items": [object_of(job) for job in jobs]}
+                print(json.dumps(items, indent=None if watch else 2), flush=True)
+            elif is_screen:
+                _draw(jobs)
+            elif watch:
+                now = time.strftime("%H:%M:%S")
+                for line in changes(before, jobs):
+                    print(f"{now} {line}", flush=True)
+            else:
+                width = shutil.get_terminal_size((120, 0)).columns
+                print("\n".join(lines_of(jobs, width, colours=sys.stdout.isatty())))
+            if not watch:
+                return 0
+            before = jobs
+            time.sleep(every)
+
+
+@contextlib.contextmanager
+def _screen() -> Iterator[None]:
+    sys.stdout.write(_ENTER)
+    try:
+        yield
+    except KeyboardInterrupt:
+        return
+    finally:
+        sys.stdout.write(_LEAVE)
+        sys.stdout.flush()
+
+
+def _draw(jobs: tuple[BoardJob, ...]) -> None:
+    """All lines in one write, so that nothing flickers."""
+    size = shutil.get_terminal_size()
+    lines = lines_of(jobs, size.columns, size.lines, colours=True)
+    text = "\r\n".join(f"{line}{_CLEAR_LINE}" for line in lines[: size.lines])
+    sys.stdout.write(f"{_HOME}{text}{_CLEAR_REST}")
+    sys.stdout.flush()
+
+
+def _board(client: ApiClient, where: str, agent_namespace: str) -> tuple[BoardJob, ...]:
+    now_s = time.time()
+    try:
+        raw_reports = client.list(f"{_GROUP}{where}/faultreports").get("items") or []
+        raw_incidents = client.list(f"{_GROUP}{where}/incidents").get("items") or []
+    except NotFound:
+        raise CannotObserve("this cluster has no reports; is kcover-ebpf installed?") from None
+    leases = _leases(client, agent_namespace, now_s)
+    reports = []
+    for raw in raw_reports:
+        with contextlib.suppress(ObjectError):
+            report, metadata = fault_report.report_of(raw), raw["metadata"]
+            written_s = fault_report.written_s(metadata)
+            received = ReceivedReport(report, min(written_s or 0.0, now_s))
+            lease = leases.get(report.node)
+            if lease is not None:
+                received = confirmed(received, *lease)
+            reports.append((str(metadata.get("namespace", "")), received))
+    return board_of(reports, list(_incidents(raw_incidents)), now_s)
+
+
+def _incidents(items: list[dict[str, object]]) -> Iterator[Incident]:
+    from kcover_ebpf.api import rfc3339
+
+    for raw in items:
+        with contextlib.suppress(ObjectError, ValueError):
+            metadata = raw["metadata"]
+            assert isinstance(metadata, dict)
+            yield incident.incident_of(raw, rfc3339.from_text(str(metadata["creationTimestamp"])))
+
+
+def _leases(
+    client: ApiClient, agent_namespace: str, now_s: float
+) -> dict[str, tuple[AgentLease, float]]:
+    """By node; empty where they may not be read: then a report that was not written of late is not believed."""
+    found: dict[str, tuple[AgentLease, float]] = {}
+    try:
+        items = client.list(collection(agent_namespace)).get("items") or []
+    except (Forbidden, NotFound):
+        return found
+    for raw in items:
+        written_s = fault_report.written_s(raw.get("metadata") or {})
+        with contextlib.suppress(ObjectError):
+            lease = lease_of(raw)
+            if lease is not None and written_s is not None:
+                found[lease.node] = lease, min(written_s, now_s)
+    return found

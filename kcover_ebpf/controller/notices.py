@@ -1,0 +1,69 @@
+"""Who is notified of which incidents: the rules of policies, and what is noted on incidents so that it is said once."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from kcover_ebpf.api.incident import Incident, Status
+from kcover_ebpf.api.notify_rule import NotifyRule
+from kcover_ebpf.controller.api_writer import ApiWriter
+from kcover_ebpf.controller.cache import ObjectCache
+from kcover_ebpf.errors import KcoverError
+from kcover_ebpf.notify.notifier import Notifier
+from kcover_ebpf.notify.sending import Sender
+from kcover_ebpf.notify.target import NotifyTarget
+from kcover_ebpf.tunables.notify import CAUGHT_UP_S
+
+_LOG = logging.getLogger(__name__)
+
+
+class Notices:
+    """Between the incidents and the `Notifier`."""
+
+    def __init__(
+        self,
+        cache: ObjectCache,
+        writer: ApiWriter,
+        targets: Sequence[NotifyTarget],
+        secrets: Path | None,
+    ) -> None:
+        """`secrets`: the folder with what is secret of the targets; None where nothing is."""
+        self._store, self._writer = cache, writer
+        self._noting = threading.Lock()
+        self.notifier = Notifier(targets, Sender(secrets).send, self._note)
+
+    def publish(self, incident: Incident, status: Status) -> None:
+        """An incident entered a phase; returns at once."""
+        self.notifier.publish(incident, status, self._rules(incident))
+
+    def catch_up(self) -> None:
+        """Say what ended a short while ago and was not said: the leader before may have died meanwhile."""
+        since_s = self._store.wall() - CAUGHT_UP_S
+        for incident in list(self._store.incidents.values()):
+            status = incident.status
+            if status is not None and status.phase.is_over and status.last_s > since_s:
+                self.publish(incident, status)
+
+    def _rules(self, incident: Incident) -> tuple[NotifyRule, ...]:
+        if incident.policy is None:
+            return ()
+        named = self._store.policies.named(incident.namespace, incident.policy)
+        return named.policy.notify if named is not None else ()
+
+    def _note(self, incident: Incident, notified: str) -> None:
+        # threads of several targets may say the end of one incident at a time
+        with self._noting:
+            known = self._store.incidents.get(incident.key)
+            if known is None or known.uid != incident.uid or notified in known.notified:
+                return
+            try:
+                raw = self._writer.note_notified(known, " ".join((*known.notified, notified)))
+            except KcoverError as error:
+                _LOG.info("cannot note who was notified of incident %s: %s", incident.name, error)
+                return
+            written = self._store.read_incident(raw)
+            if written is not None:
+                self._store.put(written)

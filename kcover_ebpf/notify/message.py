@@ -1,0 +1,139 @@
+"""What is said about an incident: the same facts for every form. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+
+from kcover_ebpf.api import rfc3339
+from kcover_ebpf.api.incident import FailureClass, Incident, Phase, Status
+from kcover_ebpf.output.formatting import culprit_text, printable, span
+
+_WHERE = {
+    FailureClass.HARDWARE: "infrastructure",
+    FailureClass.NETWORK: "infrastructure",
+    FailureClass.STORAGE: "infrastructure",
+    FailureClass.PROGRAM: "program",
+}
+_BLAME = {
+    "infrastructure": "The cause lies in the infrastructure ({kind}), not in the program.",
+    "program": "The cause lies in the program, its input, or the memory that it was given.",
+    "unknown": "Whether the infrastructure or the program caused it is not known.",
+}
+_OUTCOME = {
+    Phase.OPEN: "a fault is seen",
+    Phase.DECIDED: "a restart is decided",
+    Phase.SHUTTING_DOWN: "is being shut down for a restart",
+    Phase.RECOVERING: "is starting again",
+    Phase.RECOVERED: "was restarted and makes progress again",
+    Phase.OBSERVED: "has a fault, and nothing was done",
+    Phase.REFUSED: "has a fault, and its restart was refused",
+    Phase.FAILED: "could not be restarted",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message; every field is text for people and templates, empty where it is not known."""
+
+    id: str
+    """The same for the same phase of the same incident, whoever sends it."""
+    incident: str
+    namespace: str
+    kind: str
+    job: str
+    phase: str
+    verdict: str
+    cause: str
+    where: str
+    """Where the cause lies: infrastructure, program or unknown."""
+    blame: str
+    """The same as a sentence."""
+    culprit: str
+    pod: str
+    node: str
+    rank: str
+    device: str
+    owner: str
+    summary: str
+    text: str
+    """What the incident says."""
+    since: str
+    time: str
+    lost: str
+    """Time lost so far, such as "12.1s"."""
+    restarts: str
+    explain: str
+    """The command that shows all of it."""
+
+    @property
+    def is_resolved(self) -> bool:
+        """The job trains again."""
+        return self.phase == Phase.RECOVERED.value
+
+
+WORDS = frozenset(field.name for field in fields(Message))
+"""What a template may contain."""
+
+
+def message_of(incident: Incident, status: Status) -> Message:
+    """The message about the phase that an incident is in. Control characters are made visible: names come from jobs."""
+    culprit = status.culprit
+    kind = (status.failure or FailureClass.UNKNOWN).value
+    where = _WHERE.get(status.failure or FailureClass.UNKNOWN, "unknown")
+    name = f"{incident.job.kind} {incident.namespace}/{incident.job.name}"
+    said = " ".join(part.value for part in (status.verdict, status.cause) if part is not None)
+    summary = f"{name} {_OUTCOME[status.phase]}: {said}"
+    if culprit is not None and (culprit.rank is not None or culprit.pod or culprit.node):
+        summary += f", {culprit_text(culprit)}"
+    return Message(
+        id=f"{incident.uid or incident.name}/{status.phase.value}",
+        incident=incident.name,
+        namespace=incident.namespace,
+        kind=incident.job.kind,
+        job=incident.job.name,
+        phase=status.phase.value,
+        verdict=status.verdict.value if status.verdict is not None else "",
+        cause=status.cause.value if status.cause is not None else "",
+        where=where,
+        blame=_BLAME[where].format(kind=kind),
+        culprit=printable(culprit_text(culprit)) if culprit is not None else "",
+        pod=_text(culprit.pod if culprit is not None else None),
+        node=_text(culprit.node if culprit is not None else None),
+        rank=_text(culprit.rank if culprit is not None else None),
+        device=_text(culprit.device if culprit is not None else None),
+        owner=_text(status.owner),
+        summary=printable(summary),
+        text=printable(status.message),
+        since=_time(status.since_s),
+        time=_time(status.last_s),
+        lost=span(status.lost.total_s) if status.lost is not None else "",
+        restarts=str(len(status.restarts)),
+        explain=f"kubectl kcover explain {incident.name} -n {incident.namespace}",
+    )
+
+
+def fields_of(message: Message) -> Mapping[str, str]:
+    """The message as an object of JSON."""
+    return asdict(message)
+
+
+def lines_of(message: Message) -> list[str]:
+    """The message for people, below its summary."""
+    known = (
+        ("Owner", message.owner),
+        ("Culprit", message.culprit),
+        ("Time lost", message.lost),
+        ("Restarts", message.restarts),
+        ("Since", message.since),
+    )
+    facts = [f"{title}: {text}" for title, text in known if text]
+    return [message.blame, message.text, *facts, f"More: {message.explain}"]
+
+
+def _text(value: object) -> str:
+    return "" if value is None else printable(str(value))
+
+
+def _time(time_s: float | None) -> str:
+    return "" if time_s is None else rfc3339.to_text(time_s)[:19] + "Z"

@@ -1,0 +1,205 @@
+"""The operator's list of targets: where messages may go, and in which form. Pure.
+
+No tenant writes an address: a FaultPolicy names a target, and this list says which namespaces may. What is secret (an
+address with a token in it, a key, a password) is the name of a file here, read when a message is sent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from string import Template
+from typing import Any
+from urllib.parse import urlsplit
+
+from kcover_ebpf.api.codec import decode
+from kcover_ebpf.api.incident import Phase
+from kcover_ebpf.api.notify_rule import ALL_ENDS
+from kcover_ebpf.errors import ObjectError, PolicyError
+
+PAGERDUTY = "https://events.pagerduty.com/v2/enqueue"
+"""Where PagerDuty takes events (Events API v2)."""
+_MOST_TARGETS = 32
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_KEY = re.compile(r"(?!\.\.)[-._a-zA-Z0-9]{1,253}")
+"""A key of a Secret; never a path."""
+_ADDRESS = re.compile(r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63}){1,8}")
+_SERVER = re.compile(r"([A-Za-z0-9.-]{1,253}):([0-9]{1,5})")
+
+
+class MessageForm(Enum):
+    """What a target understands."""
+
+    WEBHOOK = "Webhook"
+    CLOUD_EVENTS = "CloudEvents"
+    SLACK = "Slack"
+    TEAMS = "Teams"
+    ALERTMANAGER = "Alertmanager"
+    PAGERDUTY = "PagerDuty"
+    EMAIL = "Email"
+
+    @property
+    def is_alert(self) -> bool:
+        """It calls a person: what recovered by itself is not said there unless a rule asks for it."""
+        return self in (MessageForm.ALERTMANAGER, MessageForm.PAGERDUTY)
+
+
+class Security(Enum):
+    """How a mail server is spoken to."""
+
+    STARTTLS = "StartTLS"
+    TLS = "TLS"
+    NONE = "None"
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyTarget:
+    """One target; which fields have a meaning depends on its form."""
+
+    name: str
+    form: MessageForm
+    url: str = ""
+    url_key: str = ""
+    """File of the address, where that is secret."""
+    key: str = ""
+    """File of the bearer token, PagerDuty's routing key or the password of `user`."""
+    template: str = ""
+    """Body of a webhook in place of ours: JSON with ${names} of `message.WORDS`, in quotes."""
+    namespaces: tuple[str, ...] = ()
+    """Whose policies may name it; empty: all."""
+    every_incident: bool = False
+    """It is notified of the incidents of its namespaces whatever policies say."""
+    server: str = ""
+    """Of mail, HOST:PORT."""
+    security: Security = Security.STARTTLS
+    user: str = ""
+    sender: str = ""
+    to: tuple[str, ...] = ()
+    owner_domains: tuple[str, ...] = ()
+    """Mail goes to the owner of the job as well, if the address is in one of these domains."""
+
+    @property
+    def ends(self) -> frozenset[Phase]:
+        """Phases of which the first is said where a rule names none."""
+        return ALL_ENDS - {Phase.RECOVERED} if self.form.is_alert else ALL_ENDS
+
+    def serves(self, namespace: str) -> bool:
+        """True if incidents of this namespace may be sent to it."""
+        return not self.namespaces or namespace in self.namespaces
+
+    @property
+    def host_port(self) -> tuple[str, int]:
+        """Of the mail server."""
+        host, _, port = self.server.rpartition(":")
+        return host, int(port)
+
+    def recipients(self, owner: str | None) -> tuple[str, ...]:
+        """Whom a mail goes to; empty where the only one is an owner who is not known."""
+        domain = (owner or "").rpartition("@")[2].lower()
+        is_ours = domain in self.owner_domains and _ADDRESS.fullmatch(owner or "") is not None
+        return tuple(dict.fromkeys((*self.to, *((owner,) if owner and is_ours else ()))))
+
+
+@dataclass(frozen=True, slots=True)
+class _Targets:
+    targets: tuple[NotifyTarget, ...] = field(default_factory=tuple)
+
+
+def targets_of(
+    table: Mapping[str, Any], where: str, words: frozenset[str]
+) -> tuple[NotifyTarget, ...]:
+    """The targets of an operator's file; raises `PolicyError`, one line that begins with `where`.
+
+    `words`: the names that a template may contain.
+    """
+    rows = table.get("targets")
+    if not isinstance(rows, list) or set(table) - {"targets"}:
+        raise PolicyError(f"{where}: the only key is targets, a list")
+    if len(rows) > _MOST_TARGETS:
+        raise PolicyError(f"{where}: at most {_MOST_TARGETS} targets")
+    try:
+        targets = decode(_Targets, table).targets
+    except ObjectError as error:
+        raise PolicyError(f"{where}: {error}") from error
+    known = {"name", "form", "url", "urlKey", "key", "template", "namespaces", "everyIncident"}
+    known |= {"server", "security", "user", "sender", "to", "ownerDomains"}
+    for row, target in zip(rows, targets, strict=True):
+        place = f"{where}: target {target.name!r}"
+        if unknown := set(row) - known:
+            raise PolicyError(f"{place}: unknown key {min(unknown)!r}")
+        if wrong := _wrong(target, words):
+            raise PolicyError(f"{place}: {wrong}")
+    if len({target.name for target in targets}) < len(targets):
+        raise PolicyError(f"{where}: two targets have one name")
+    return targets
+
+
+def _wrong(target: NotifyTarget, words: frozenset[str]) -> str | None:
+    if not _NAME.fullmatch(target.name):
+        return "a name has lower-case letters, digits and dashes"
+    keys = [key for key in (target.url_key, target.key) if key]
+    if not all(_KEY.fullmatch(key) for key in keys):
+        return "urlKey and key are keys of the Secret"
+    if target.form is MessageForm.EMAIL:
+        return _wrong_mail(target)
+    if target.server or target.user or target.sender or target.to or target.owner_domains:
+        return "server, user, sender, to and ownerDomains belong to the form Email"
+    if target.template:
+        return _wrong_template(target, words)
+    return _wrong_url(target)
+
+
+def _wrong_url(target: NotifyTarget) -> str | None:
+    if target.form is MessageForm.PAGERDUTY and not target.key:
+        return "key names the routing key in the Secret"
+    if target.url and target.url_key:
+        return "url or urlKey, not both"
+    if not (target.url or target.url_key or target.form is MessageForm.PAGERDUTY):
+        return "url, or urlKey where it is secret"
+    return wrong_address(target.url) if target.url else None
+
+
+def wrong_address(url: str) -> str | None:
+    """What is wrong with the address of a target; None for a good one. The text does not contain it."""
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        good = False
+    if (
+        not good
+        or not url.isascii()
+        or any(char.isspace() or not char.isprintable() for char in url)
+    ):
+        return "its url must begin with https:// or http:// and name a host"
+    return None
+
+
+def _wrong_template(target: NotifyTarget, words: frozenset[str]) -> str | None:
+    if target.form is not MessageForm.WEBHOOK:
+        return "template belongs to the form Webhook"
+    template = Template(target.template)
+    if not template.is_valid():
+        return "template: a $ that is meant is written $$"
+    if unknown := set(template.get_identifiers()) - words:
+        return f"template: no ${{{min(unknown)}}}; there are {', '.join(sorted(words))}"
+    return _wrong_url(target)
+
+
+def _wrong_mail(target: NotifyTarget) -> str | None:
+    found = _SERVER.fullmatch(target.server)
+    if not found or not 0 < int(found[2]) < 65536:
+        return "server is HOST:PORT"
+    if not (target.to or target.owner_domains):
+        return "to, or ownerDomains, says who gets the mail"
+    if not all(_ADDRESS.fullmatch(address) for address in (target.sender, *target.to)):
+        return "sender and to are addresses like gpu@example.com"
+    if target.user and not target.key:
+        return "key names the password of user in the Secret"
+    if target.user and target.security is Security.NONE:
+        return "a password is sent by StartTLS or TLS only"
+    if target.url or target.url_key or target.template:
+        return "url, urlKey and template do not belong to the form Email"
+    return None

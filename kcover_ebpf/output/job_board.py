@@ -1,0 +1,220 @@
+"""All jobs of a cluster at one moment: what their agents report of each rank, and what is being done about them. Pure.
+
+Agents report snapshots of ranks only while these may have stalled. Of a job that trains there are the numbers of its
+ranks if its agents compare them (`RankPace`), else its pods.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from kcover_ebpf.api.fault_report import FaultReport
+from kcover_ebpf.api.gang_id import GangId
+from kcover_ebpf.api.incident import Incident, Phase, Status
+from kcover_ebpf.gang.gang_snapshot import ReceivedReport
+from kcover_ebpf.model.process_state import State
+from kcover_ebpf.model.rank_snapshot import RankSnapshot
+from kcover_ebpf.model.roles import Role
+from kcover_ebpf.model.verdict import Culprit
+from kcover_ebpf.output.formatting import CAUSE_TEXT, culprit_text, span
+
+
+class Mark(IntEnum):
+    """How a rank is, the worst first."""
+
+    CULPRIT = 0
+    STOPPED = 1
+    """It is no culprit, and cannot continue: stopped by an order, for example."""
+    WAITS = 2
+    UNKNOWN = 3
+    """No agent reports it, or not any more: never taken for healthy."""
+    STARTS = 4
+    TRAINS = 5
+
+
+_UNABLE = frozenset({State.LEFT, State.GONE, State.DUMPING, State.STOPPED, State.FROZEN})
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One rank, or a pod where its ranks are not known."""
+
+    name: str
+    mark: Mark
+    age_s: float | None = None
+    """Seconds since it made progress, as far as that is known; None while it trains."""
+    doing: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BoardNode:
+    """The ranks of a job on one node."""
+
+    node: str
+    cells: tuple[Cell, ...]
+
+    @property
+    def order(self) -> tuple[int, str]:
+        """From the culprit outwards."""
+        return min((cell.mark for cell in self.cells), default=Mark.UNKNOWN), self.node
+
+
+@dataclass(frozen=True, slots=True)
+class BoardJob:
+    """One job."""
+
+    namespace: str
+    name: str
+    kind: str
+    state: str
+    """In a word or two, such as "training", "stalled", or the phase of its incident."""
+    text: str
+    """What is wrong, and what is done about it; empty while it trains."""
+    incident: str | None = None
+    acts_in_s: float | None = None
+    """Until it is restarted if nothing moves; None where it is not to be, or is being restarted."""
+    nodes: tuple[BoardNode, ...] = ()
+
+    @property
+    def is_well(self) -> bool:
+        """Nothing is wrong with it, as far as that is known."""
+        return self.incident is None and all(node.order[0] >= Mark.STARTS for node in self.nodes)
+
+
+def board_of(
+    reports: Iterable[tuple[str, ReceivedReport]], incidents: Iterable[Incident], now_s: float
+) -> tuple[BoardJob, ...]:
+    """All jobs, those with a fault first; `reports`: each with its namespace; `now_s`: unix seconds."""
+    by_gang: defaultdict[GangId, list[ReceivedReport]] = defaultdict(list)
+    for namespace, received in reports:
+        if received.report.job is not None:
+            by_gang[GangId.of(namespace, received.report.job.selector)].append(received)
+    live: dict[GangId, Incident] = {}
+    for incident in sorted(incidents, key=lambda other_incident: other_incident.created_s):
+        if incident.status is not None and not incident.status.is_closed:
+            live[incident.gang] = incident
+    jobs = [
+        _job(gang_id, by_gang.get(gang_id, []), live.get(gang_id), now_s)
+        for gang_id in by_gang.keys() | live.keys()
+    ]
+    return tuple(sorted(jobs, key=lambda job: (job.is_well, job.namespace, job.name)))
+
+
+def _job(
+    gang_id: GangId, seen: Sequence[ReceivedReport], incident: Incident | None, now_s: float
+) -> BoardJob:
+    status = incident.status if incident is not None else None
+    culprit = status.culprit if status is not None else None
+    nodes = [BoardNode(received.report.node, _cells(received, culprit, now_s)) for received in seen]
+    nodes.sort(key=lambda board_node: board_node.order)
+    named = next((received.report.job for received in seen if received.report.job), None)
+    name = incident.job.name if incident is not None else named.name if named is not None else ""
+    kind = incident.job.kind if incident is not None else (named and named.kind) or ""
+    acts_in_s = None
+    if status is not None and status.acts_at_s is not None and not _is_begun(status):
+        acts_in_s = status.acts_at_s - now_s
+    return BoardJob(
+        namespace=gang_id.namespace,
+        name=name,
+        kind=kind,
+        state=status.phase.value if status is not None else _state(nodes),
+        text=_text(status, acts_in_s, now_s) if status is not None else "",
+        incident=incident.name if incident is not None else None,
+        acts_in_s=acts_in_s,
+        nodes=tuple(nodes),
+    )
+
+
+def _is_begun(status: Status) -> bool:
+    return status.phase.is_acting or status.phase.is_over
+
+
+def _state(nodes: Sequence[BoardNode]) -> str:
+    marks = {cell.mark for node in nodes for cell in node.cells}
+    for mark, text in (
+        (Mark.STOPPED, "stalled"),
+        (Mark.WAITS, "stalled"),
+        (Mark.UNKNOWN, "unknown"),
+        (Mark.STARTS, "starting"),
+        (Mark.TRAINS, "training"),
+    ):
+        if mark in marks:
+            return text
+    return "unknown"
+
+
+def _cells(received: ReceivedReport, culprit: Culprit | None, now_s: float) -> tuple[Cell, ...]:
+    report = received.report
+    ranks = [snapshot for snapshot in report.ranks if snapshot.role is Role.RANK]
+    if received.is_stale(now_s):
+        names = [_name(snapshot) for snapshot in ranks] or [pod.name for pod in report.pods]
+        return tuple(Cell(name, Mark.UNKNOWN, doing="not reported any more") for name in names)
+    if ranks:
+        late_s = received.since_made_s(now_s)
+        ranks.sort(key=lambda snapshot: (snapshot.rank is None, snapshot.rank or 0, snapshot.pid))
+        return tuple(_cell(snapshot, report, culprit, late_s) for snapshot in ranks)
+    mark = Mark.TRAINS if report.trained else Mark.STARTS
+    if report.suspicious:
+        mark = Mark.WAITS
+    if received.paces:
+        numbered = sorted(received.paces, key=lambda pace: pace.rank or 0)
+        return tuple(Cell(str(pace.rank), mark) for pace in numbered)
+    here = culprit.pod_uid if culprit is not None else None
+    return tuple(
+        Cell(pod.name, Mark.CULPRIT if here and pod.uid == here else mark) for pod in report.pods
+    )
+
+
+def _cell(
+    snapshot: RankSnapshot, report: FaultReport, culprit: Culprit | None, late_s: float
+) -> Cell:
+    is_culprit = (
+        culprit is not None
+        and culprit.node in (None, report.node)
+        and (
+            (culprit.rank is not None and culprit.rank == snapshot.rank)
+            or (culprit.rank is None and culprit.pid is not None and culprit.pid == snapshot.pid)
+        )
+    )
+    if is_culprit:
+        mark = Mark.CULPRIT
+    elif snapshot.state in _UNABLE:
+        mark = Mark.STOPPED
+    else:
+        mark = Mark.TRAINS if snapshot.state is State.MOVING else Mark.WAITS
+    ages = [
+        age_s
+        for age_s in (snapshot.sent_age_s, snapshot.received_age_s, snapshot.age_s)
+        if age_s is not None
+    ]
+    age_s = None if mark is Mark.TRAINS else min(ages) + late_s
+    return Cell(_name(snapshot), mark, age_s, snapshot.text or snapshot.state.text)
+
+
+def _name(snapshot: RankSnapshot) -> str:
+    return str(snapshot.rank) if snapshot.rank is not None else f"pid {snapshot.pid}"
+
+
+def _text(status: Status, acts_in_s: float | None, now_s: float) -> str:
+    if status.phase.is_acting and status.action is not None:
+        action = status.action
+        for_s = span(now_s - action.started_s)
+        return f"{action.way.value}, step {action.step} for {for_s}: {status.message}"
+    said = status.message
+    if status.phase is Phase.OPEN and status.verdict is not None and status.cause is not None:
+        who = culprit_text(status.culprit) if status.culprit is not None else "no rank named"
+        since = f", for {span(now_s - status.since_s)}" if status.since_s is not None else ""
+        said = f"{status.verdict.value}: {who} {CAUSE_TEXT[status.cause]}{since}"
+    if acts_in_s is None:
+        return said
+    return f"{patience_of(acts_in_s)} ({status.acts_why}); {said}"
+
+
+def patience_of(acts_in_s: float) -> str:
+    """What is left of the patience, for people."""
+    if acts_in_s <= 0:
+        return "is due to be restarted"
+    return f"will be restarted in {acts_in_s:.0f} s if nothing moves"

@@ -1,0 +1,88 @@
+"""The scorecard of a drill: was the fault named, was the name right, and when did the job train again. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kcover_ebpf.api.drill import DrillOver, Injected
+from kcover_ebpf.api.incident import Incident, Phase, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Scorecard:
+    """Seconds are since the fault was injected, by the clocks of node and controller; the keys of `-o json`."""
+
+    fault: str
+    pod: str
+    node: str
+    pid: int
+    rank: int | None
+    incident: str | None = None
+    """None: no incident speaks of it."""
+    verdict: str | None = None
+    cause: str | None = None
+    named_after_s: float | None = None
+    """None: no culprit was named."""
+    right: bool | None = None
+    """Whether the culprit is the pod (and rank) that was hit; None where none was named."""
+    stopped_after_s: float | None = None
+    """All ranks were being shut down for a restart."""
+    running_after_s: float | None = None
+    training_after_s: float | None = None
+    outcome: str = ""
+    """The phase of the incident, with its message."""
+    fault_end: str | None = None
+    """How the injected fault ended; None where that is not known."""
+
+    @property
+    def passed(self) -> bool:
+        """The right pod was named, and the job was restarted or was not to be."""
+        return self.right is True and not self.outcome.startswith(Phase.FAILED.value)
+
+
+def score(
+    injected: Injected, pod: str, node: str, incident: Incident | None, over: DrillOver | None
+) -> Scorecard:
+    """What came of a fault in this pod; `incident`: the one that was made or changed since."""
+    hit = Scorecard(
+        fault=injected.fault.value,
+        pod=pod,
+        node=node,
+        pid=injected.pid,
+        rank=injected.rank,
+        fault_end=over.end.value if over is not None else None,
+    )
+    status = incident.status if incident is not None else None
+    if incident is None or status is None:
+        return hit
+    culprit = status.culprit
+    is_named = culprit is not None and culprit.pod is not None
+    right = None
+    if culprit is not None and is_named:
+        ranks = {culprit.rank, injected.rank}
+        right = culprit.pod == pod and (None in ranks or len(ranks) == 1)
+    return Scorecard(
+        fault=hit.fault,
+        pod=hit.pod,
+        node=hit.node,
+        pid=hit.pid,
+        rank=hit.rank,
+        incident=incident.name,
+        verdict=status.verdict.value if status.verdict is not None else None,
+        cause=status.cause.value if status.cause is not None else None,
+        named_after_s=_after(status, injected, Phase.OPEN) if is_named else None,
+        right=right,
+        stopped_after_s=_after(status, injected, Phase.SHUTTING_DOWN),
+        running_after_s=_after(status, injected, Phase.RECOVERING),
+        training_after_s=_after(status, injected, Phase.RECOVERED),
+        outcome=f"{status.phase.value}: {status.message}",
+        fault_end=hit.fault_end,
+    )
+
+
+def _after(status: Status, injected: Injected, phase: Phase) -> float | None:
+    """Seconds until the phase was entered first after the fault; the clocks of two machines may differ a little."""
+    times = [moment.time_s for moment in status.timeline if moment.phase == phase.value]
+    after = [time_s - injected.time_s for time_s in times]
+    later = [value for value in after if value > -1.0]
+    return max(0.0, min(later)) if later else None

@@ -1,0 +1,76 @@
+"""A restart that a person asks for: what is said about the job then, and until when the request holds. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from kcover_ebpf.api.incident import Incident, Phase, RestartMethod
+from kcover_ebpf.gang.gang_input import GangVerdict
+from kcover_ebpf.model.verdict import (
+    Cause,
+    Certainty,
+    Evidence,
+    EvidenceKind,
+    Verdict,
+    VerdictKind,
+)
+
+ANNOTATION = "kcover.io/restart"
+"""On an Event that asks for a restart: `Any`, or the only method that may be used. `need-recovery` is beside it."""
+ANY = "Any"
+
+
+@dataclass(frozen=True, slots=True)
+class RestartDemand:
+    """A restart that a person asked for (`kubectl kcover restart`)."""
+
+    at_s: float
+    """When, by the API server's clock, which counts whole seconds."""
+    text: str = "a restart was requested"
+    """Who asked, in one sentence."""
+    method: RestartMethod | None = None
+    """The only one that may be used; None: as the policy says."""
+
+
+_METHODS = {ANY: None, "InPlace": RestartMethod.IN_PLACE, "Replace": RestartMethod.REPLACE}
+
+
+def is_method(word: str) -> bool:
+    """True for what the annotation may say."""
+    return word in _METHODS
+
+
+def method_of(word: str) -> RestartMethod | None:
+    """What the annotation asks for (`is_method`); None for any method."""
+    return _METHODS[word]
+
+
+def demanded(gang_verdict: GangVerdict, demand: RestartDemand) -> GangVerdict:
+    """What is said about a job whose restart was requested: the fault, if there is one, is no longer waited for."""
+    verdict = gang_verdict.verdict
+    if not verdict.kind.is_fault:
+        kind, cause = VerdictKind.UNKNOWN, Cause.REQUESTED
+        now_s = max(verdict.time_s, demand.at_s)
+        verdict = Verdict(kind, cause, now_s, job=verdict.job, evidence=verdict.evidence)
+    requested = replace(
+        verdict,
+        since_s=demand.at_s,
+        certainty=Certainty.ANNOUNCED,
+        acts_at_s=demand.at_s,
+        acts_why="a person requested it",
+        evidence=(Evidence(EvidenceKind.EVENT, demand.text), *verdict.evidence),
+    )
+    return GangVerdict(requested)
+
+
+def is_spent(demand: RestartDemand, incidents: Iterable[Incident]) -> bool:
+    """True once the job is being restarted, for whatever reason, or was since the request."""
+    for incident in incidents:
+        status = incident.status
+        if status is None:
+            continue
+        ended = status.phase in (Phase.RECOVERED, Phase.FAILED)
+        if status.phase.is_acting or (ended and status.last_s >= demand.at_s):
+            return True
+    return False

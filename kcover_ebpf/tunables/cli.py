@@ -1,0 +1,12 @@
+"""Tunables of `kubectl kcover`, with unit and reason. Set by no option; "chosen" means that nothing was measured."""
+
+from __future__ import annotations
+
+FOLLOW_S = 0.5
+"""Between two requests for an incident that is followed: a person sees no difference. Chosen."""
+TAKEN_UP_S = 15.0
+"""A leading controller takes up a request within a second, and one that takes over within its lease. Chosen."""
+INJECTED_S = 30.0
+"""A drill that has not begun after so long does not: the agent starts a program, and asks the API server. Chosen."""
+DRILL_RECOVERS_S = 120.0
+"""After the injected fault is over, the restart of its job is followed for so long. Chosen."""

@@ -1,0 +1,62 @@
+"""`kubectl kcover top` against a server that keeps a report, an incident and a Lease."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kcover_ebpf.api import agent_lease, fault_report, rfc3339
+from kcover_ebpf.api.agent_lease import AgentLease
+from kcover_ebpf.api.fault_report import PodRef
+from kcover_ebpf.cli import kubectl
+from tests.unit.fake_api_server import Answer, Request, serving
+from tests.unit.kubeconfigs import kubeconfig
+from tests.unit.report_builders import rank, report
+
+OLD = "2026-01-01T00:00:00Z"
+
+
+def objects(renewed: str | None) -> dict[str, list[dict[str, Any]]]:
+    made = report("a", rank(0), ranks=(), suspicious=False).report
+    raw = fault_report.object_of(made, "ml", "j-1.a", (PodRef("j-0", "u"),))
+    raw["metadata"]["managedFields"] = [{"time": OLD}]
+    lease = agent_lease.object_of(AgentLease("a", 1.0, 60, frozenset({1})))
+    lease["metadata"]["managedFields"] = [{"time": renewed}]
+    return {
+        "/apis/kcover.io/v1alpha1/namespaces/ml/faultreports": [raw],
+        "/apis/kcover.io/v1alpha1/namespaces/ml/incidents": [],
+        "/apis/coordination.k8s.io/v1/namespaces/kcover/leases": [lease] if renewed else [],
+    }
+
+
+@pytest.mark.parametrize(
+    ("renewed", "state"), [("now", "training"), (OLD, "unknown"), (None, "unknown")]
+)
+def test_kubectl_top__a_report_counts_as_long_as_its_agent_confirms_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], renewed: str | None, state: str
+) -> None:
+    kept = objects(rfc3339.to_text(time.time()) if renewed == "now" else renewed)
+
+    def answer(request: Request) -> Answer:
+        return Answer(body={"items": kept[request.path]})
+
+    with serving(answer) as server:
+        config = kubeconfig(tmp_path, server.url)
+        asked = ["top", "-n", "ml", "--kubeconfig", config]
+        assert kubectl.main(asked) == 0
+        assert f"ml/j Job  1 ranks on 1 nodes  {state}" in capsys.readouterr().out
+        assert kubectl.main([*asked, "-o", "json"]) == 0
+        (job,) = json.loads(capsys.readouterr().out)["items"]
+    assert (job["name"], job["state"]) == ("j", state)
+
+
+def test_kubectl_top__without_its_resources_it_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(lambda _: Answer(404, {"message": "no"})) as server:
+        assert kubectl.main(["top", "--kubeconfig", kubeconfig(tmp_path, server.url)]) == 3
+    assert "is kcover-ebpf installed?" in capsys.readouterr().err
