@@ -139,11 +139,7 @@ class FaultPolicy:
     action: Level = Level.SHUTDOWN
     dry_run: bool = False
     approval: Approval = Approval.AUTOMATIC
-    ways: tuple[RestartMethod, ...] = (
-        RestartMethod.IN_PLACE,
-        RestartMethod.HYBRID,
-        RestartMethod.REPLACE,
-    )
+    ways: tuple[RestartMethod, ...] = (RestartMethod.IN_PLACE, RestartMethod.REPLACE)
     restarts: RestartBudget = field(default_factory=RestartBudget)
     force_delete: bool = False
     avoid: Avoidance = field(default_factory=Avoidance)

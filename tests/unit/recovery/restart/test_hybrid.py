@@ -212,7 +212,10 @@ def test_hybrid__why_not(case: str) -> None:
     seen = sim.world()
     assert seen.top is not None
     seen = replace(seen, top=replace(seen.top, **of_top))  # type: ignore[arg-type]
-    assert why_not_hybrid(seen, sim.policy) == why
+    policy = sim.policy
+    if policy == FaultPolicy():
+        policy = FaultPolicy(ways=(IN_PLACE, HYBRID, REPLACE))
+    assert why_not_hybrid(seen, policy) == why
 
 
 def test_hybrid__of_a_node_all_its_pods_move_and_of_a_device_the_one_that_has_it() -> None:
