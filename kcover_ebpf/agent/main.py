@@ -274,6 +274,7 @@ class _Agent:
             self._last_report,
             _LOG.info,
             logs.tails if logs is not None else lambda *_: {},
+            self._plan.node,
             self._readers.spies,
         )
         listeners = Listeners(

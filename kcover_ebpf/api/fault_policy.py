@@ -127,6 +127,8 @@ class FaultPolicy:
     thresholds: Mapping[str, str] = field(default_factory=dict)
     job_rules: tuple[JobRule, ...] = ()
     """What is expected of the logs of the job."""
+    evidence_logs: bool = True
+    """The ends of its logs are kept as evidence: whatever the program wrote there."""
 
     def settings(self) -> settings.Policy:
         """The thresholds, beside their defaults; raises `PolicyError` for a key without effect or a wrong unit."""

@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from kcover_ebpf.trace.records import Stack, TracedThread
+from kcover_ebpf.model.thread_stack import Stack
+from kcover_ebpf.trace.records import TracedThread
 from kcover_ebpf.tunables.trace import SHOWN_BUSY_SHARE
 
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")

@@ -6,9 +6,10 @@ import json
 import time
 from collections.abc import Iterable, Sequence
 
+from kcover_ebpf.model.thread_stack import Stack
 from kcover_ebpf.output import formatting
 from kcover_ebpf.trace import grouping, tcp_connections
-from kcover_ebpf.trace.records import Conclusion, Line, Stack, TracedThread, TraceHeader
+from kcover_ebpf.trace.records import Conclusion, Line, TracedThread, TraceHeader
 
 _TITLES = ("RANK", "ROLE", "PID/TID", "NAME", "S", "FOR", "CPU", "WAITS IN")
 _MOST_SIDE_ROWS = 20

@@ -18,7 +18,7 @@ from functools import partial
 
 from kcover_ebpf.agent.containers import Containers, RunningContainer, start_ticks
 from kcover_ebpf.agent.orders import stop_and_kill
-from kcover_ebpf.agent.orders.evidence_thread import EvidenceThread
+from kcover_ebpf.agent.orders.evidence_thread import EvidenceRequest, EvidenceThread
 from kcover_ebpf.agent.orders.open_kill import OpenKill
 from kcover_ebpf.agent.orders.order_journal import (
     ContainerRef,
@@ -41,6 +41,10 @@ from kcover_ebpf.tunables.agent import LONGEST_STOP_S, ORDERS_TURN_S, STOP_WAIT_
 
 _ACKS_REPORTED = 8
 """As many as the schema admits (crds/faultreports.yaml, spec.acks)."""
+
+_SHUTTING_DOWN = (Phase.SHUTTING_DOWN.value,)
+_PHASES = {Verb.SNAPSHOT: (Phase.OBSERVED.value, Phase.REFUSED.value)}
+"""In which phases of its incident an order is one; all others only in `_SHUTTING_DOWN`."""
 
 
 class OrderExecutor:
@@ -157,8 +161,7 @@ class OrderExecutor:
         order = incident.order
         if order is None or self._is_done(order):
             return
-        wanted_phase = Phase.OBSERVED if order.verb is Verb.SNAPSHOT else Phase.SHUTTING_DOWN
-        if incident.phase != wanted_phase.value:
+        if incident.phase not in _PHASES.get(order.verb, _SHUTTING_DOWN):
             return
         local_gang = self._addressed(incident.namespace, order)
         if local_gang is None:
@@ -217,8 +220,7 @@ class OrderExecutor:
             case Verb.SNAPSHOT:
                 self._snapshot(incident, order, gang, pods)
             case Verb.KILL_TERMINATING:
-                self._open_kills.append(OpenKill(order, gang, self._ended_before(order)))
-                self.repeat()
+                self._kill_what_terminates(incident, order, gang, pods)
                 if not self._journal.knows(order.id):
                     self._remember(order, gang)
 
@@ -246,27 +248,59 @@ class OrderExecutor:
             self._note_stopped()
             hold = partial(self._holder.hold, incident.uid)
             outcome = stop_and_kill.stop(found, hold, {process_ref.pid for process_ref in already})
-        self._save(incident, order, gang, found, outcome)
+        self._save(incident, order, self._evidence_of(incident, order, gang, pods, found), outcome)
 
     def _snapshot(
         self, incident: OrderedIncident, order: Order, gang: Gang, pods: Sequence[Pod]
     ) -> None:
         found = [container for pod in pods for container in self._containers.at_work(pod)]
         self._journal.begin(order, key_of(gang))
-        self._save(incident, order, gang, found, stop_and_kill.StopOutcome(0))
+        request = self._evidence_of(incident, order, gang, pods, found)
+        self._save(incident, order, request, stop_and_kill.StopOutcome(0))
 
     def _save(
         self,
         incident: OrderedIncident,
         order: Order,
-        gang: Gang,
-        found: Sequence[RunningContainer],
+        request: EvidenceRequest,
         outcome: stop_and_kill.StopOutcome,
     ) -> None:
-        bundle = self._listeners.evidence(gang, found)
+        bundle = self._listeners.evidence(request)
         # a stop is reported before there is evidence: all other nodes wait for it
-        self._finish(gang, order, outcome, bundle.path)
+        self._finish(request.gang, order, outcome, bundle.path)
         self._evidence.write(incident.uid, bundle)
+
+    def _kill_what_terminates(
+        self, incident: OrderedIncident, order: Order, gang: Gang, pods: Sequence[Pod]
+    ) -> None:
+        open_kill = OpenKill(order, gang, self._ended_before(order))
+        if not self._journal.knows(order.id):
+            found = [container for pod in pods for container in self._containers.at_work(pod)]
+            bundle = self._listeners.evidence(self._evidence_of(incident, order, gang, pods, found))
+            open_kill.bundle = bundle.path
+            self._evidence.write(incident.uid, bundle)
+            # pods are marked at any moment, and no kill waits: what was not read by then is not kept
+            self._evidence.forget(incident.uid)
+        self._open_kills.append(open_kill)
+        self.repeat()
+
+    def _evidence_of(
+        self,
+        incident: OrderedIncident,
+        order: Order,
+        gang: Gang,
+        pods: Sequence[Pod],
+        found: Sequence[RunningContainer],
+    ) -> EvidenceRequest:
+        local_gang = self._registry.gangs().get(gang)
+        return EvidenceRequest(
+            gang=gang,
+            incident=incident.name,
+            verb=order.verb,
+            found=found,
+            pods={pod.uid: pod.name for pod in pods},
+            with_logs=local_gang is None or local_gang.keeps_logs,
+        )
 
     def _kill(self, incident: OrderedIncident, order: Order, gang: Gang) -> None:
         record = self._journal.stops.get(incident.uid)
