@@ -76,7 +76,7 @@ def packed(archive: Archive, more: Mapping[str, str] | None = None) -> dict[str,
     `more`: other texts for its top folder, which are listed and never read again.
     """
     files = {name: _text(text) for name, text in (more or {}).items()}
-    nodes = []
+    nodes: list[ArchivedNode] = []
     if archive.incident is not None:
         raw = incidents.object_of(archive.incident)
         if archive.incident.status is not None:

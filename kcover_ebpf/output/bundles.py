@@ -73,13 +73,12 @@ def prune(parent: Path, now_s: float, bounds: BundleBounds | None = None) -> Non
     What cannot be removed stays, and is tried again the next time.
     """
     bounds = bounds or BundleBounds()
-    left_bytes, kept = bounds.size_bytes, 0
+    left_bytes = bounds.size_bytes
     oldest_name = bundle_name(max(0.0, now_s - bounds.age_s), "")
     # names begin with the time
-    for path in sorted(parent.glob(_NAMED), reverse=True):
+    for place, path in enumerate(sorted(parent.glob(_NAMED), reverse=True)):
         left_bytes -= sum(_sizes(path))
-        kept += 1
-        if kept > bounds.count or left_bytes < 0 or path.name < oldest_name:
+        if place >= bounds.count or left_bytes < 0 or path.name < oldest_name:
             shutil.rmtree(path, ignore_errors=True)
 
 

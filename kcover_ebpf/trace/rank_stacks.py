@@ -9,7 +9,7 @@ from dataclasses import replace
 from kcover_ebpf.confined.helper import Confinement
 from kcover_ebpf.host import bounded, procfs
 from kcover_ebpf.host.thread_reader import thread_numbers
-from kcover_ebpf.ids import Tid
+from kcover_ebpf.ids import Pid, Tid
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.model.roles import Role
 from kcover_ebpf.model.thread_stack import Stack
@@ -58,7 +58,7 @@ def _leads(pids: Collection[int], ranks: Sequence[RankSnapshot]) -> _Leads:
 def _frames(threads: Sequence[tuple[int, int]], end_s: float, spies: Confinement | None) -> Frames:
     helpers = Helpers([(pid, tid, procfs.comm(pid)) for pid, tid in threads], spies)
     try:
-        numbers = {pid: thread_numbers(pid, [Tid(tid)]) for pid, tid in threads}
+        numbers = {pid: thread_numbers(Pid(pid), [Tid(tid)]) for pid, tid in threads}
         return helpers.collect(max(0.0, end_s - time.monotonic()), numbers)
     finally:
         helpers.close()

@@ -18,6 +18,7 @@ from kcover_ebpf.confined.helper import Confinement
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.host import bounded
 from kcover_ebpf.host.proc_text import split_stat
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.model.thread_stack import Stack
 from kcover_ebpf.trace import rank_stacks
@@ -64,7 +65,7 @@ def _threads(
     table = SyscallTable(os.uname().machine)
     left, skipped = _THREADS_OF_ALL, 0
     for pid in pids:
-        rank = known.get(pid)
+        rank = known.get(Pid(pid))
         for number, tid in enumerate(_tids(pid)):
             if number >= _THREADS_OF_ONE or left <= 0 or time.monotonic() > end_s:
                 skipped += 1

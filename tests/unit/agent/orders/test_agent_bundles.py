@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -187,7 +186,7 @@ def test_prune__the_oldest_go_first(tmp_path: Path, bounds: BundleBounds, left: 
         (folder / "nodes").mkdir(parents=True)
         (folder / "nodes/a").write_bytes(b"x" * 100)
     (tmp_path / "notes").mkdir()
-    os.symlink("/etc", tmp_path / "etc-Z-link")
+    (tmp_path / "20300101Z-link").symlink_to("/etc")
     prune(tmp_path, NOW_S + 500, bounds)
     kept = [path.name for path in sorted(tmp_path.glob("*Z-?"))]
     assert [name.rpartition("-")[2] for name in kept] == left
