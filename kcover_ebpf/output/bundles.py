@@ -76,7 +76,8 @@ def prune(parent: Path, now_s: float, bounds: BundleBounds | None = None) -> Non
     left_bytes = bounds.size_bytes
     oldest_name = bundle_name(max(0.0, now_s - bounds.age_s), "")
     # names begin with the time
-    for place, path in enumerate(sorted(parent.glob(_NAMED), reverse=True)):
+    found = [path for path in parent.glob(_NAMED) if path.is_dir() and not path.is_symlink()]
+    for place, path in enumerate(sorted(found, reverse=True)):
         left_bytes -= sum(_sizes(path))
         if place >= bounds.count or left_bytes < 0 or path.name < oldest_name:
             shutil.rmtree(path, ignore_errors=True)

@@ -117,10 +117,11 @@ def tree_lines(tree: StackTree) -> Iterator[TreeLine]:
 def _lines_of(nodes: Sequence[StackNode], depth: int) -> Iterator[TreeLine]:
     for node in nodes:
         yield TreeLine(depth, node.frame, node.members)
-        while len(node.children) == 1 and node.children[0].members == node.members:
-            node = node.children[0]
-            yield TreeLine(depth, node.frame, None)
-        yield from _lines_of(node.children, depth + 1)
+        last = node
+        while len(last.children) == 1 and last.children[0].members == last.members:
+            last = last.children[0]
+            yield TreeLine(depth, last.frame, None)
+        yield from _lines_of(last.children, depth + 1)
 
 
 def as_text(tree: StackTree) -> list[str]:

@@ -36,10 +36,10 @@ def in_order(events: Iterable[TimelineEvent]) -> tuple[TimelineEvent, ...]:
 def chrome_trace(
     events: Sequence[TimelineEvent], nodes: Sequence[tuple[NodeRanks, float]]
 ) -> dict[str, Any]:
-    """The JSON object form of Chrome's trace events, which Perfetto opens: a process for each node, a track for each
-    rank with the state that it was in, and the incident's moments on a track of their own.
+    """The JSON object form of Chrome's trace events, which Perfetto opens.
 
-    `nodes`: with the unix seconds of their report. Source: the Trace Event Format of the Chromium project.
+    A process for each node, a track for each rank with the state that it was in, and the incident's moments on another
+    one. `nodes`: with the unix seconds of their report. Source: the Trace Event Format of the Chromium project.
     """
     found: list[dict[str, Any]] = [_named("process_name", 0, 0, "incident")]
     found += [

@@ -81,8 +81,10 @@ def test_as_text__one_rank_alone_is_no_tree() -> None:
 def test_collapsed__a_line_for_each_stack_with_its_ranks_counted() -> None:
     assert collapsed(TREE).splitlines() == [
         "main (train.py:80);step (train.py:44);save (ckpt pt.py:3) 1",
-        "main (train.py:80);step (train.py:44);all_reduce (dist.py:20);"
-        "gloo::wait (libtorch.so);__poll (libc.so.6);do_sys_poll_[k] 7",
+        (
+            "main (train.py:80);step (train.py:44);all_reduce (dist.py:20);"
+            "gloo::wait (libtorch.so);__poll (libc.so.6);do_sys_poll_[k] 7"
+        ),
     ]
 
 
