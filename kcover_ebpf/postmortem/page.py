@@ -14,7 +14,6 @@ from kcover_ebpf.archive.node_part import ArchivedThread, GroupPressure, NodePar
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.model.thread_stack import Stack
 from kcover_ebpf.model.verdict import Verdict, VerdictKind
-from kcover_ebpf.output.formatting import certainty_text
 from kcover_ebpf.postmortem import findings, known_verdict, signs, svg
 from kcover_ebpf.postmortem.findings import ShownConnection, ShownLog
 from kcover_ebpf.trace import advice
@@ -24,7 +23,6 @@ from kcover_ebpf.views.stack_tree import (
     StackTree,
     TreeLine,
     frames_of,
-    groups,
     tree_lines,
     tree_of,
 )
@@ -67,7 +65,6 @@ class Page:
     verdict: Verdict
     status: Status | None
     sentence: str
-    certainty: str
     next_step: str
     runbook: str
     events: tuple[TimelineEvent, ...]
@@ -112,11 +109,13 @@ def page_of(archive: Archive) -> Page:
         verdict=verdict,
         status=status,
         sentence=known_verdict.sentence(verdict, status),
-        certainty=certainty_text(verdict),
         next_step=advice.next_step(verdict),
         runbook=_RUNBOOKS + _RUNBOOK.get(verdict.kind, "KcoverJobHung.md"),
         events=events,
-        timeline=svg.timeline_drawing(events),
+        # a deadline that lies half an hour ahead leaves no place for what happened
+        timeline=svg.timeline_drawing(
+            [event for event in events if event.source != signs.FRAMEWORK]
+        ),
         phases=_phases(status),
         grid=grid,
         rows=svg.grid_drawing(grid.odd_rows() if is_large else grid.rows),
@@ -161,7 +160,11 @@ def _ranks_of(part: NodePart) -> NodeRanks:
 def _stacks_of(part: NodePart) -> Sequence[Stack]:
     """Those that were read; of ranks of which none was, what the report says of them."""
     ranks = part.report.ranks if part.report is not None else ()
-    read = {(stack.pid, stack.tid) for stack in part.stacks if frames_of(stack)}
+    read = {
+        (stack.pid, stack.tid)
+        for stack in part.stacks
+        if stack.python or stack.native or stack.kernel
+    }
     known = [
         Stack(
             rank.pid,
@@ -208,9 +211,9 @@ def _beside(tree: StackTree, verdict: Verdict) -> tuple[ShownStack, ...]:
     if odd is None:
         return ()
     shown = [ShownStack(f"the culprit, {_name(odd)}", odd)]
-    for _, members in reversed(groups(tree)):
+    for frames, members in reversed(tree.groups):
         usual = tree.stacks[members[0]]
-        if frames_of(usual) != frames_of(odd):
+        if frames != frames_of(odd):
             others = f" and {len(members) - 1} more at the same place" if len(members) > 1 else ""
             shown.append(ShownStack(f"for comparison, {_name(usual)}{others}", usual))
             break

@@ -12,6 +12,7 @@ from kcover_ebpf.postmortem.page import Page
 from kcover_ebpf.views.rank_grid import CellState
 
 _TEMPLATES = "templates"
+_TENTHS_S = 600.0
 _PAGE, _STYLE = "page.html.j2", "page.css"
 
 
@@ -30,7 +31,7 @@ def html_of(page: Page) -> str:
         lstrip_blocks=True,
         finalize=lambda value: value if isinstance(value, markupsafe.Markup) else visible(value),
     )
-    environment.filters |= {"span": span, "clock": clock}
+    environment.filters |= {"span": span, "clock": clock, "after": after}
     environment.globals |= {"CellState": CellState, "version": __version__}
     template = environment.from_string(folder.joinpath(_PAGE).read_text(encoding="utf-8"))
     # our own file: the one text that is not escaped
@@ -45,6 +46,11 @@ def visible(value: object) -> object:
     return "".join(
         char if char.isprintable() or char in "\n\t" else repr(char)[1:-1] for char in value
     )
+
+
+def after(seconds: float) -> str:
+    """Seconds after the first event, to the tenth where they are few enough to be compared."""
+    return f"+{seconds:.1f} s" if seconds < _TENTHS_S else f"+{span(seconds)}"
 
 
 def clock(seconds: float) -> str:

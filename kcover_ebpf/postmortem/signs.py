@@ -14,6 +14,8 @@ from kcover_ebpf.archive.node_part import NodePart
 from kcover_ebpf.model.verdict import Verdict
 from kcover_ebpf.views.timeline import TimelineEvent, in_order
 
+FRAMEWORK = "framework"
+"""Source of the one event that did not happen: its own time-out."""
 _MOST_EVENTS = 200
 _MOST_LINKS = 20
 _NOTED = ("fatal", "error", "warning")
@@ -48,7 +50,7 @@ def _of_incident(status: Status | None, verdict: Verdict) -> Iterator[TimelineEv
         yield TimelineEvent(verdict.since_s, "rank", "the fault began, as far as that was seen")
     if verdict.deadline_s is not None:
         text = "the framework itself would have given up"
-        yield TimelineEvent(verdict.deadline_s, "framework", text)
+        yield TimelineEvent(verdict.deadline_s, FRAMEWORK, text)
     for moment in status.timeline if status is not None else ():
         text = f"{moment.phase}: {moment.text}" if moment.text else moment.phase
         yield TimelineEvent(moment.time_s, "incident", text)

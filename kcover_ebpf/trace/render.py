@@ -223,7 +223,7 @@ def stacks(found: Sequence[Stack]) -> list[str]:
 def stack_tree(found: Sequence[Stack]) -> list[str]:
     """Where the ranks part, as one tree of their frames; no lines where they do not, or there are few of them."""
     tree = all_stacks.tree_of(stack for stack in found if stack.rank is not None)
-    if len(tree.stacks) < _FEW_RANKS or len(all_stacks.groups(tree)) < 2:
+    if len(tree.stacks) < _FEW_RANKS or len(tree.groups) < 2:
         return []
     head = f"the frames of {len(tree.stacks)} threads as one tree, and the ranks in them:"
     return [head, *(f"  {formatting.printable(line)}" for line in all_stacks.as_text(tree)), ""]

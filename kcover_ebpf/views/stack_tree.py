@@ -47,12 +47,17 @@ class StackNode:
     """Those with the fewest members first: the odd one out."""
 
 
+Groups = tuple[tuple[tuple[Frame, ...], tuple[int, ...]], ...]
+"""Each stack that occurs, as frames from the outermost, and its members; the rarest first."""
+
+
 @dataclass(frozen=True, slots=True)
 class StackTree:
     """All stacks that have a frame."""
 
     stacks: tuple[Stack, ...]
     roots: tuple[StackNode, ...]
+    groups: Groups
 
     def ranks(self, members: Iterable[int]) -> tuple[int, ...]:
         """The ranks of these members; the number of its process, negative, for one without a rank."""
@@ -79,20 +84,30 @@ def frames_of(stack: Stack) -> tuple[Frame, ...]:
 
 def tree_of(stacks: Iterable[Stack]) -> StackTree:
     """One tree of all stacks."""
-    kept = tuple(stack for stack in stacks if frames_of(stack))
-    lines = {member: frames_of(stack) for member, stack in enumerate(kept)}
-    return StackTree(kept, _children(lines, list(lines), 0))
+    kept = tuple(stack for stack in stacks if stack.python or stack.native or stack.kernel)
+    # ten thousand ranks are in a few different places
+    equal: dict[object, list[int]] = {}
+    for member, stack in enumerate(kept):
+        equal.setdefault((stack.python, stack.native, stack.kernel), []).append(member)
+    found: dict[tuple[Frame, ...], list[int]] = {}
+    for members in equal.values():
+        found.setdefault(frames_of(kept[members[0]]), []).extend(members)
+    ordered = sorted(found.items(), key=lambda item: (len(item[1]), item[1]))
+    groups = tuple((frames, tuple(members)) for frames, members in ordered if frames)
+    return StackTree(kept, _children(groups, 0), groups)
 
 
-def _children(
-    lines: dict[int, tuple[Frame, ...]], members: Sequence[int], depth: int
-) -> tuple[StackNode, ...]:
-    by_frame: dict[Frame, list[int]] = {}
-    for member in members:
-        if depth < len(lines[member]):
-            by_frame.setdefault(lines[member][depth], []).append(member)
+def _children(groups: Groups, depth: int) -> tuple[StackNode, ...]:
+    by_frame: dict[Frame, list[tuple[tuple[Frame, ...], tuple[int, ...]]]] = {}
+    for frames, members in groups:
+        if depth < len(frames):
+            by_frame.setdefault(frames[depth], []).append((frames, members))
     nodes = [
-        StackNode(frame, frozenset(inside), _children(lines, inside, depth + 1))
+        StackNode(
+            frame,
+            frozenset(member for _, members in inside for member in members),
+            _children(tuple(inside), depth + 1),
+        )
         for frame, inside in by_frame.items()
     ]
     return tuple(sorted(nodes, key=lambda node: (len(node.members), min(node.members))))
@@ -141,20 +156,11 @@ def as_text(tree: StackTree) -> list[str]:
     return lines + ([f"... {rest} more frames"] if rest else [])
 
 
-def groups(tree: StackTree) -> list[tuple[tuple[Frame, ...], tuple[int, ...]]]:
-    """Each stack that occurs, and its members; the rarest first."""
-    found: dict[tuple[Frame, ...], list[int]] = {}
-    for member, stack in enumerate(tree.stacks):
-        found.setdefault(frames_of(stack), []).append(member)
-    ordered = sorted(found.items(), key=lambda item: (len(item[1]), item[1]))
-    return [(frames, tuple(members)) for frames, members in ordered]
-
-
 def collapsed(tree: StackTree) -> str:
     """Collapsed stacks: frames with ";" between them, and how many ranks are there (Gregg's flamegraph.pl)."""
     lines = [
         f"{';'.join(_plain(frame) for frame in frames)} {len(members)}"
-        for frames, members in groups(tree)
+        for frames, members in tree.groups
     ]
     return "".join(f"{line}\n" for line in lines)
 
@@ -168,11 +174,11 @@ def speedscope(tree: StackTree, name: str) -> dict[str, Any]:
     """A file for speedscope (speedscope.app/file-format-schema.json): all ranks, then each different stack alone."""
     places: dict[Frame, int] = {}
     samples = [
-        [places.setdefault(frame, len(places)) for frame in frames] for frames, _ in groups(tree)
+        [places.setdefault(frame, len(places)) for frame in frames] for frames, _ in tree.groups
     ]
-    weights = [len(members) for _, members in groups(tree)]
+    weights = [len(members) for _, members in tree.groups]
     profiles = [_profile("all ranks", samples, weights)]
-    for (_, members), sample, weight in zip(groups(tree), samples, weights, strict=True):
+    for (_, members), sample, weight in zip(tree.groups, samples, weights, strict=True):
         label = ranks_text(tree.ranks(members), 8)
         profiles.append(_profile(f"ranks {label}", [sample], [weight]))
     return {
