@@ -16,6 +16,7 @@ from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.fault_report import API_VERSION
 from kcover_ebpf.api.incident import Status, incident_of
 from kcover_ebpf.cli.entry import call
+from kcover_ebpf.cli.kubectl_archive import bundle, report
 from kcover_ebpf.cli.kubectl_common import age, common, object_name, show, show_table
 from kcover_ebpf.cli.kubectl_nodes import inspect, nodes
 from kcover_ebpf.errors import (
@@ -36,11 +37,13 @@ _COLUMNS = ("JOB", "KIND", "VERDICT", "CULPRIT", "NODE", "CAUSE", "PHASE", "AGE"
 @click.group()
 @click.version_option(__version__, prog_name="kubectl kcover")
 def kubectl() -> None:
-    """Incidents of training jobs: list, explain, approve; and the health of nodes."""
+    """Incidents of training jobs: list, explain, report, approve; and the health of nodes."""
 
 
 kubectl.add_command(nodes)
 kubectl.add_command(inspect)
+kubectl.add_command(bundle)
+kubectl.add_command(report)
 
 
 @kubectl.command("list")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import tarfile
 from collections.abc import Callable
@@ -50,12 +52,26 @@ Exit codes:
         "flame graphs; timeline: Chrome's trace format."
     ),
 )
-def report(bundle: Path, to: Path | None, form: str) -> None:
+@click.option("--transfer-from", type=click.IntRange(min=0), hidden=True, help="For an agent.")
+def report(bundle: Path, to: Path | None, form: str, transfer_from: int | None) -> None:
     """Explain one incident from BUNDLE: the folder or tar file of its archive, or a tape of `run --record`.
 
     Needs no privileges, no cluster and no network.
     """
+    if transfer_from is not None:
+        _transfer(bundle, transfer_from)
+        return
     write(_FORMS[form](read(bundle)), to)
+
+
+def _transfer(bundle: Path, offset: int) -> None:
+    """Send the files to `kubectl kcover bundle`, and end when it does."""
+    from kcover_ebpf.output.part_transfer import lines_of
+    from kcover_ebpf.trace.pod_target import end_with_asker
+
+    end_with_asker(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    for line in lines_of(archives.read_files(bundle), offset):
+        write(f"{line}\n", None)
 
 
 def read(path: Path) -> Archive:

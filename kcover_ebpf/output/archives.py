@@ -6,7 +6,7 @@ import io
 import os
 import stat
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from kcover_ebpf.errors import UsageError
@@ -44,10 +44,10 @@ def from_tar(content: bytes, name: str) -> dict[str, bytes]:
         raise UsageError(f"{name} is no tar file: {error}") from error
 
 
-def tar_of(files: dict[str, bytes]) -> bytes:
-    """The files as a compressed tar; equal files make equal bytes."""
+def tar_of(files: Mapping[str, bytes]) -> bytes:
+    """The files as a tar; equal files make equal bytes."""
     out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w:gz", compresslevel=6) as archive:
+    with tarfile.open(fileobj=out, mode="w") as archive:
         for name, content in files.items():
             member = tarfile.TarInfo(name)
             member.size, member.mode = len(content), 0o600
