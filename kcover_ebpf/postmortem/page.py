@@ -20,6 +20,7 @@ from kcover_ebpf.trace import advice
 from kcover_ebpf.views.rank_grid import NodeRanks, RankGrid, grid_of
 from kcover_ebpf.views.rank_numbers import in_and_out
 from kcover_ebpf.views.stack_tree import (
+    Layer,
     StackTree,
     TreeLine,
     frames_of,
@@ -55,6 +56,16 @@ class ShownStack:
 
     title: str
     stack: Stack
+
+    @property
+    def layers(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """Its frames by kind of code, innermost first, without those of the interpreter."""
+        frames = frames_of(self.stack)[::-1]
+        found = (
+            (layer.value, tuple(frame.name for frame in frames if frame.layer is layer))
+            for layer in Layer
+        )
+        return tuple((kind, names) for kind, names in found if names)
 
 
 @dataclass(frozen=True, slots=True)

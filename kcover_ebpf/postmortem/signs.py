@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from kcover_ebpf.api.fault_report import FaultReport
-from kcover_ebpf.api.incident import Status
+from kcover_ebpf.api.incident import Moment, Status
 from kcover_ebpf.archive.incident_archive import Archive
 from kcover_ebpf.archive.node_part import NodePart
 from kcover_ebpf.model.verdict import Verdict
@@ -19,6 +19,8 @@ FRAMEWORK = "framework"
 _MOST_EVENTS = 200
 _MOST_LINKS = 20
 _NOTED = ("fatal", "error", "warning")
+_BEFORE_S = 60.0
+"""Of the incident's own moments before the fault."""
 _EARLIEST_S = 86400.0
 """What a log said a day before is no sign of this fault."""
 
@@ -32,8 +34,9 @@ def events_of(archive: Archive, verdict: Verdict) -> tuple[TimelineEvent, ...]:
     if since_s:
         signs = [event for event in signs if event.time_s > since_s - _EARLIEST_S]
     ordered = in_order(signs)
-    # what came after the first decision followed from it
-    decided_s = min((event.time_s for event in found if event.source == "incident"), default=None)
+    # what came after the fault was reported followed from it
+    reported = (event.time_s for event in found if event.source == "incident")
+    decided_s = min((time_s for time_s in reported if time_s >= since_s), default=None)
     first = next(
         (event for event in ordered if decided_s is None or event.time_s <= decided_s), None
     )
@@ -52,8 +55,14 @@ def _of_incident(status: Status | None, verdict: Verdict) -> Iterator[TimelineEv
         text = "the framework itself would have given up"
         yield TimelineEvent(verdict.deadline_s, FRAMEWORK, text)
     for moment in status.timeline if status is not None else ():
-        text = f"{moment.phase}: {moment.text}" if moment.text else moment.phase
-        yield TimelineEvent(moment.time_s, "incident", text)
+        # of a run of days, what was healthy long before leaves no place for the fault
+        if moment.time_s >= verdict.since_s - _BEFORE_S:
+            yield TimelineEvent(moment.time_s, "incident", _said(moment))
+
+
+def _said(moment: Moment) -> str:
+    text = moment.text or ""
+    return text if text.startswith(moment.phase) else f"{moment.phase}: {text}".removesuffix(": ")
 
 
 def _of_part(part: NodePart) -> Iterator[TimelineEvent]:

@@ -192,8 +192,9 @@ class Session:
     def _snapshot(self, decision: Decision) -> None:
         job, recent, verdict = self._sensor.job, self._recent, decision.verdict
         taken = bundle.taken(job, verdict, recent.lines, recent.moments, Trigger.RUN)
-        # what was announced is acted on at once: the ranks that are left only see the end of another one
-        stacks_s = 0.0 if verdict.is_announced else RUN_STACKS_S
+        # what was announced is acted on at once: then only those stacks are kept that were read for the verdict
+        is_urgent = verdict.is_announced and decision.act is not Act.SNAPSHOT
+        stacks_s = 0.0 if is_urgent else RUN_STACKS_S
         folder = self._plan.snapshot_dir
         text = BundleThread(folder, taken, list(job.members.views), stacks_s).outcome()
         self._report_action(Decision(Act.SNAPSHOT, decision.reason, verdict), text)

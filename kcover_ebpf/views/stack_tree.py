@@ -5,6 +5,7 @@ The idea is that of STAT (Arnold et al., IPDPS 2007): where the ranks part, the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -13,8 +14,9 @@ from typing import Any
 from kcover_ebpf.model.thread_stack import Stack
 from kcover_ebpf.views.rank_numbers import in_and_out, ranks_text
 
-_INTERPRETER = "... the Python interpreter"
-"""What stands for a run of the interpreter's own frames (`trace.native_frames`): its Python frames say it better."""
+_INTERPRETER = re.compile(r"\.\.\. the Python interpreter$|(?:lib)?python3[\w.]*\+")
+"""What stands for a run of the interpreter's own frames (`trace.native_frames`), and a sampled word of its code: its
+Python frames say it better."""
 _OWNS_LOCK = "holds the interpreter lock"
 """Not a frame, though it is the first line of a Python stack (`trace.stack_helpers`)."""
 _MOST_LINES = 400
@@ -71,9 +73,9 @@ def frames_of(stack: Stack) -> tuple[Frame, ...]:
     """Outermost first: the program's Python frames, the native ones that these are in, and the kernel's."""
     python = [name for name in reversed(stack.python) if name != _OWNS_LOCK]
     native = list(reversed(stack.native))
-    if python and _INTERPRETER in native:
-        last = len(native) - native[::-1].index(_INTERPRETER)
-        native = native[last:]
+    own = [place for place, name in enumerate(native) if _INTERPRETER.match(name)]
+    if python and own:
+        native = native[own[-1] + 1 :]
     layers = (
         (Layer.PYTHON, python),
         (Layer.NATIVE, native),

@@ -82,8 +82,6 @@ def _waits(nodes: Sequence[NodeRanks]) -> Iterator[_Wait]:
                     yield who, _name(node_ranks.node, other_rank), rank.state.text
             if rank.awaits is not None:
                 yield who, listeners.get(rank.awaits, f"{rank.awaits}"), rank.state.text
-            for what in rank.beside:
-                yield who, what, "a side thread of it"
 
 
 def _name(node: str, rank: RankSnapshot) -> str:

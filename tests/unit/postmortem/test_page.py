@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from kcover_ebpf.api.incident import Phase
+from kcover_ebpf.api.incident import Moment, Phase
 from kcover_ebpf.archive.incident_archive import Archive, packed, unpacked
 from kcover_ebpf.archive.manifest import MissingPart
 from kcover_ebpf.model.verdict import Culprit
@@ -94,6 +94,17 @@ def test_page__the_timeline_runs_from_the_first_sign_to_the_first_step() -> None
         ("device", "0000:5d:00.0 on gpu-node-0001")
     ]
     assert "Recovered" in page.events[-2].text
+
+
+def test_page__what_was_healthy_long_before_is_left_out_of_the_timeline() -> None:
+    archive = build.archive()
+    assert archive.incident is not None
+    assert archive.incident.status is not None
+    early = Moment("WORKING", build.BEGIN_S - 90_000.0, "WORKING training: is training")
+    late = Moment("HUNG", build.BEGIN_S + 2.0, "HUNG rank 11")
+    status = replace(archive.incident.status, timeline=(early, late))
+    found = page_of(replace(archive, incident=replace(archive.incident, status=status))).events
+    assert [event.text for event in found if event.source == "incident"] == ["HUNG rank 11"]
 
 
 def test_page__the_culprit_is_beside_a_healthy_rank_and_in_the_tree_alone() -> None:

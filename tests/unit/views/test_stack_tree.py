@@ -52,6 +52,19 @@ def test_frames_of__python_is_over_native_over_kernel_and_the_interpreter_is_lef
     ]
 
 
+def test_frames_of__sampled_words_of_the_interpreter_are_left_out_too() -> None:
+    words = ("libc.so.6+88360", "libtorch_cpu.so+44c2843", "python3.11+147b96", "python3.11+12b9e0")
+    stack = Stack(1, 1, 0, ("step (train.py:44)",), words)
+    assert [frame.name for frame in frames_of(stack)] == [
+        "step (train.py:44)",
+        "libtorch_cpu.so+44c2843",
+        "libc.so.6+88360",
+    ]
+    assert len(frames_of(Stack(1, 1, 0, (), words))) == 4, (
+        "without Python frames they are all there is"
+    )
+
+
 def test_as_text__where_the_ranks_part_the_odd_one_comes_first() -> None:
     shown = [line.split("  ") for line in as_text(TREE)]
     words = [(line[0] or line[1], line[-1]) for line in shown]
