@@ -9,7 +9,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kcover_ebpf.api.incident import Incident
@@ -92,7 +92,10 @@ def _part(
             draft = path.with_suffix(".draft")
             draft.write_bytes(received)
             draft.rename(path)
-        return unpacked(archives.read_files(path), f"the bundle of {kept.node}")
+        archive = unpacked(archives.read_files(path), f"the bundle of {kept.node}")
+        # a node speaks for itself alone, whatever name is in what it sent
+        parts = tuple(replace(part, node=kept.node) for part in archive.parts[:1])
+        return replace(archive, parts=parts)
     except (UsageError, CannotObserve, ApiError) as error:
         return MissingPart(kept.node, str(error))
     except OSError as error:

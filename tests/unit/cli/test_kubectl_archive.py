@@ -177,6 +177,20 @@ def test_bundle__an_agent_that_answers_something_else_is_missing_with_its_reason
     assert read(tmp_path / "kept").parts == ()
 
 
+def test_bundle__a_node_speaks_for_itself_alone(
+    plugin: Plugin, agents: FakeAgents, tmp_path: Path
+) -> None:
+    """One that was broken into sends parts of other nodes, and files outside of its folder."""
+    forged = packed(Archive(WHOLE.job, parts=(WHOLE.parts[1], WHOLE.parts[0])))
+    forged["../../escaped"] = b"x"
+    agents.files[f"agent-{NODES[0]}"] = forged
+    plugin("bundle", "train-x7k2", "--to", str(tmp_path / "kept"))
+    archive = read(tmp_path / "kept")
+    assert [part.node for part in archive.parts] == NODES
+    assert archive.parts[1] == WHOLE.parts[1]
+    assert not (tmp_path.parent / "escaped").exists()
+
+
 def test_bundle__who_may_not_exec_is_informed(
     plugin: Plugin, agents: FakeAgents, tmp_path: Path
 ) -> None:
