@@ -291,7 +291,7 @@ class _Agent:
         self._loop.forget(gang)
 
     def _last_report(self, gang: Gang) -> FaultReport | None:
-        return self._builder.last.get(gang)
+        return self._builder.evidence_of(gang)
 
     def _on_ack(self, gang: Gang, ack: Ack) -> None:
         _LOG.info(

@@ -77,6 +77,15 @@ class ReportBuilder:
         self._fault_s: dict[Gang, float] = {}
         self.last: dict[Gang, FaultReport] = {}
         """The newest report of each gang."""
+        self._faults: tuple[ReportedDeviceFault, ...] = ()
+
+    def evidence_of(self, gang: Gang) -> FaultReport | None:
+        """The newest report of a gang, with the faults of the node's devices, which the node reports apart.
+
+        May be called from any thread.
+        """
+        report = self.last.get(gang)
+        return report and replace(report, devices=self._faults)
 
     def gang_of_report(self, namespace: str, name: str) -> Gang | None:
         """Whose report this is; None for the node's."""
@@ -88,6 +97,7 @@ class ReportBuilder:
         watched = list(watched)
         drafts = {watch.here.gang: self._draft(watch, now_s) for watch in watched}
         self._preflight.keep(pod.uid for watch in watched for pod in watch.here.pods)
+        self._faults = faults
         self._gangs = {draft.key: gang for gang, draft in drafts.items()}
         self.last = {gang: draft.report for gang, draft in drafts.items()}
         self._fault_s = {gang: at_s for gang, at_s in self._fault_s.items() if gang in drafts}

@@ -15,7 +15,7 @@ from kcover_ebpf.agent.reports.report_builder import Identity, ReportBuilder
 from kcover_ebpf.agent.reports.report_cache import ReportCache
 from kcover_ebpf.agent.reports.report_sender import ReportSender
 from kcover_ebpf.api.agent_lease import AgentLease, lease_of
-from kcover_ebpf.api.fault_report import FaultReport, report_of
+from kcover_ebpf.api.fault_report import FaultReport, ReportedDeviceFault, report_of
 from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.api.log_report import ContainerLog, LogFinding
@@ -31,6 +31,8 @@ from tests.unit.report_builders import SELECTOR, pod
 from tests.unit.scripted_job import Stage
 
 NIC = "0000:9a:00.0"
+
+FAULT = ReportedDeviceFault("0000:5d:00.0", "xid_31", "MMU fault", age_s=1.0)
 
 
 def all_become(stage: Stage, mode: str) -> None:
@@ -279,8 +281,11 @@ def sent(
         for _ in range(seconds):
             stage.one_pass(NS)
             clock[0] += 1.0
-            builder.make([watch], ())
+            builder.make([watch], (FAULT,))
             reporter.flush()
+    evidence = builder.evidence_of(gang)
+    assert evidence is not None
+    assert evidence.devices == (FAULT,), "the node reports it apart, and an archive has both"
     return [report for report in gone if report.job is not None]
 
 
