@@ -83,7 +83,7 @@ class Page:
     phases: tuple[tuple[str, float], ...]
     """Seconds lost by phase, those that are known."""
     grid: RankGrid
-    rows: svg.GridDrawing
+    row_drawing: svg.GridDrawing
     rank_map: svg.RankMap | None
     """None for a job that is small enough to be shown rank by rank."""
     graph: svg.GraphDrawing | None
@@ -112,9 +112,8 @@ def page_of(archive: Archive) -> Page:
     is_large = len(grid.cells) > _MAPPED_RANKS
     graph = graph_of(nodes, culprit, verdict.victims)
     tree = tree_of_archive(archive)
-    lines = list(tree_lines(tree))
-    events = signs.events_of(archive, verdict)
-    missing = findings.missing_of(archive, verdict)
+    shown, tree_rest = _shown(tree, culprit)
+    events, missing = signs.events_of(archive, verdict), findings.missing_of(archive, verdict)
     return Page(
         archive=archive,
         verdict=verdict,
@@ -123,17 +122,14 @@ def page_of(archive: Archive) -> Page:
         next_step=advice.next_step(verdict),
         runbook=_RUNBOOKS + _RUNBOOK.get(verdict.kind, "KcoverJobHung.md"),
         events=events,
-        # a deadline that lies half an hour ahead leaves no place for what happened
-        timeline=svg.timeline_drawing(
-            [event for event in events if event.source != signs.FRAMEWORK]
-        ),
+        timeline=svg.timeline_drawing(signs.that_happened(events)),
         phases=_phases(status),
         grid=grid,
-        rows=svg.grid_drawing(grid.odd_rows() if is_large else grid.rows),
+        row_drawing=svg.grid_drawing(grid.odd_rows() if is_large else grid.rows),
         rank_map=svg.rank_map(grid) if is_large else None,
         graph=svg.graph_drawing(graph) if graph.edges else None,
-        tree=_shown(tree, lines[:_MOST_TREE_LINES], culprit),
-        tree_rest=max(0, len(lines) - _MOST_TREE_LINES),
+        tree=shown,
+        tree_rest=tree_rest,
         beside=_beside(tree, verdict),
         threads=findings.threads_of(archive, verdict),
         devices=findings.devices_of(archive),
@@ -190,20 +186,20 @@ def _stacks_of(part: NodePart) -> Sequence[Stack]:
     return [*part.stacks, *known]
 
 
-def _shown(
-    tree: StackTree, lines: Sequence[TreeLine], culprit: int | None
-) -> tuple[ShownTreeLine, ...]:
+def _shown(tree: StackTree, culprit: int | None) -> tuple[tuple[ShownTreeLine, ...], int]:
+    """The lines of the tree, and how many more there are."""
+    lines = list(tree_lines(tree))
     everyone = tree.ranks(range(len(tree.stacks)))
     found = []
     has_culprit = False
-    for line in lines:
+    for line in lines[:_MOST_TREE_LINES]:
         who = ""
         if line.members is not None:
             ranks = tree.ranks(line.members)
             who = in_and_out(ranks, everyone)
             has_culprit = culprit is not None and culprit in ranks and len(ranks) < len(everyone)
         found.append(ShownTreeLine(line, who, has_culprit))
-    return tuple(found)
+    return tuple(found), len(lines) - len(found)
 
 
 def _beside(tree: StackTree, verdict: Verdict) -> tuple[ShownStack, ...]:

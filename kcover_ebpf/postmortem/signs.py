@@ -44,6 +44,11 @@ def events_of(archive: Archive, verdict: Verdict) -> tuple[TimelineEvent, ...]:
     return in_order([*found, *_fewer(marked)])
 
 
+def that_happened(events: Sequence[TimelineEvent]) -> Sequence[TimelineEvent]:
+    """Without a deadline that lies ahead: half an hour of nothing leaves no place for the others."""
+    return [event for event in events if event.source != FRAMEWORK]
+
+
 def _fewer(events: Sequence[TimelineEvent]) -> Sequence[TimelineEvent]:
     return events if len(events) <= _MOST_EVENTS else events[:_MOST_EVENTS]
 

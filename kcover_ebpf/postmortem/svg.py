@@ -137,9 +137,9 @@ def graph_drawing(graph: WaitGraph) -> GraphDrawing:
     )
 
 
-def _path(source: GroupBox, target: GroupBox) -> str:
-    begin_x, begin_y = source.x + _BOX, source.y + _BOX_HEIGHT // 2
-    end_x, end_y = target.x - 6, target.y + _BOX_HEIGHT // 2
+def _path(source_box: GroupBox, target_box: GroupBox) -> str:
+    begin_x, begin_y = source_box.x + _BOX, source_box.y + _BOX_HEIGHT // 2
+    end_x, end_y = target_box.x - 6, target_box.y + _BOX_HEIGHT // 2
     middle = (begin_x + end_x) // 2
     if end_x < begin_x:
         # back to one at the left, or beside it: below both boxes

@@ -38,9 +38,9 @@ def of_tape(path: Path) -> Archive:
 class _Keeper(Recent):
     """Keeps what is known at each verdict that is reported; a later fault takes the place of an earlier one."""
 
-    def __init__(self, played: Replay) -> None:
-        super().__init__(played.now_s)
-        self._played = played
+    def __init__(self, replay: Replay) -> None:
+        super().__init__(replay.now_s)
+        self._replay = replay
         self.taken: Taken | None = None
         self.story: list[Moment] = []
         """All moments; `moments` are the last ones."""
@@ -49,7 +49,7 @@ class _Keeper(Recent):
         """Take all that is known, unless it is only that nothing is wrong after a fault."""
         super().on_verdict(verdict)
         if verdict.opens_incident or self.taken is None or not self.taken.verdict.opens_incident:
-            job = self._played.job
+            job = self._replay.job
             self.taken = bundle.taken(job, verdict, self.lines, self.moments, Trigger.TAPE)
 
     def _note(self, phase: str, time_s: float, text: str) -> None:

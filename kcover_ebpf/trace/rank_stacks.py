@@ -26,12 +26,12 @@ def read(
     pids: Collection[int],
     ranks: Sequence[RankSnapshot],
     end_s: float,
-    spies: Confinement | None = None,
+    confinement: Confinement | None = None,
 ) -> tuple[tuple[Stack, ...], list[str]]:
     """(the stacks, what could not be read) of the lead threads of ranks and loaders among these processes.
 
     Of each interpreter where no rank is known. `end_s`: CLOCK_MONOTONIC; in the past: only what `ranks` know already.
-    `spies`: confinement of py-spy, None: its default.
+    `confinement`: of py-spy, None: its default.
     """
     leads = _leads(pids, ranks)
     wanted = list(leads) or [(pid, pid) for pid in sorted(pids) if is_python(procfs.comm(pid))]
@@ -39,7 +39,7 @@ def read(
     unread = [f"stacks of {len(wanted) - _MOST} more processes"] if len(wanted) > _MOST else []
     frames = Frames()
     if chosen and end_s > time.monotonic():
-        frames = _frames(chosen, end_s, spies)
+        frames = _frames(chosen, end_s, confinement)
     elif chosen:
         unread.append("stacks (no time was left)")
     stacks = [_completed(frames, key, leads) for key in chosen]
@@ -55,8 +55,10 @@ def _leads(pids: Collection[int], ranks: Sequence[RankSnapshot]) -> _Leads:
     }
 
 
-def _frames(threads: Sequence[tuple[int, int]], end_s: float, spies: Confinement | None) -> Frames:
-    helpers = Helpers([(pid, tid, procfs.comm(pid)) for pid, tid in threads], spies)
+def _frames(
+    threads: Sequence[tuple[int, int]], end_s: float, confinement: Confinement | None
+) -> Frames:
+    helpers = Helpers([(pid, tid, procfs.comm(pid)) for pid, tid in threads], confinement)
     try:
         numbers = {pid: thread_numbers(Pid(pid), [Tid(tid)]) for pid, tid in threads}
         return helpers.collect(max(0.0, end_s - time.monotonic()), numbers)

@@ -66,15 +66,15 @@ class Helpers:
     """The helper processes of one run; started at once, collected later."""
 
     def __init__(
-        self, threads: Sequence[tuple[int, int, str]], spies: Confinement | None = None
+        self, threads: Sequence[tuple[int, int, str]], confinement: Confinement | None = None
     ) -> None:
         """`threads`: (pid, tid, name of the program) to read, the most interesting first.
 
-        `spies`: confinement of py-spy; None: its default.
+        `confinement`: of py-spy; None: its default.
         """
         self._threads = [(pid, tid) for pid, tid, _ in threads]
         interpreters = (pid for pid, _, program in threads if py_spy.is_python(program))
-        self._spies = Spies(interpreters, spies)
+        self._spies = Spies(interpreters, confinement)
         text = "".join(f"{pid} {tid}\n" for pid, tid in self._threads)
         command = [sys.executable, "-m", "kcover_ebpf.trace.native_frames"]
         self._helper: Helper | None = None

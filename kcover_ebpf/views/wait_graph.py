@@ -28,7 +28,7 @@ class GraphGroup:
 
 @dataclass(frozen=True, slots=True)
 class GraphEdge:
-    """The ranks of one group wait for another one; places in `WaitGraph.groups`."""
+    """The ranks of one group wait for another one; by their places among the groups of the graph."""
 
     source: int
     target: int

@@ -114,75 +114,49 @@ def stack(number: int, culprit: int, text: Text) -> Stack:
     return Stack(1000 + number, 1000 + number, number, python, native, (text("do_sys_poll"),))
 
 
-def part(index: int, world: int, culprit: int, text: Text = str, *, full: bool = True) -> NodePart:
-    """One node of eight ranks."""
-    ranks = range(index * 8, min(world, index * 8 + 8))
-    node = text(node_of(index * 8))
-    log = ContainerLog(
-        f"uid-{culprit}",
-        text("main"),
-        0,
-        (
-            LogFinding(
-                text("nfs_not_responding"),
-                "storage",
-                "error",
-                3,
-                10.0,
-                text("a server does not answer"),
-            ),
-        ),
-    )
-    report = FaultReport(
-        node=node,
+def container_log(culprit: int, text: Text) -> ContainerLog:
+    """Its server does not answer."""
+    meaning = text("a server does not answer")
+    finding = LogFinding(text("nfs_not_responding"), "storage", "error", 3, 10.0, meaning)
+    return ContainerLog(f"uid-{culprit}", text("main"), 0, (finding,))
+
+
+def report(ranks: range, world: int, culprit: int, text: Text) -> FaultReport:
+    """What one node says; that of the culprit has a line of a log and an older fault of a GPU."""
+    fault = ReportedDeviceFault(text("0000:5d:00.0"), text("xid_31"), text("MMU fault"), age_s=60.0)
+    has_culprit = culprit in ranks
+    return FaultReport(
+        node=text(node_of(ranks[0])),
         time_s=REPORT_S,
         sequence=1,
         job=ReportedJob(text("train"), {"job": "train"}, "Job"),
         pods=tuple(PodRef(text(f"train-{rank}"), f"uid-{rank}") for rank in ranks),
         suspicious=True,
         ranks=tuple(rank_snapshot(rank, world, culprit, text) for rank in ranks),
-        logs=(log,) if culprit in ranks else (),
-        devices=(
-            (
-                ReportedDeviceFault(
-                    text("0000:5d:00.0"), text("xid_31"), text("MMU fault"), age_s=60.0
-                ),
-            )
-            if culprit in ranks
-            else ()
-        ),
+        logs=(container_log(culprit, text),) if has_culprit else (),
+        devices=(fault,) if has_culprit else (),
     )
+
+
+def part(index: int, world: int, culprit: int, text: Text = str, *, full: bool = True) -> NodePart:
+    """One node of eight ranks; without logs and pressure unless `full`."""
+    ranks = range(index * 8, min(world, index * 8 + 8))
+    number, wait = 1000 + culprit, text("write in nfs_wait")
+    thread = ArchivedThread(number, number, text("python3"), "D", wait, culprit, "rank", 12.0)
+    group = GroupPressure(
+        text(f"train-{ranks[0]} c0ffee"), io="some avg10=93.10 avg60=1 avg300=0 total=9"
+    )
+    logs = {f"train-{rank}.main.log": text(f"step 41 rank {rank}\n") for rank in ranks}
     return NodePart(
-        node=node,
+        node=text(node_of(ranks[0])),
         time_s=REPORT_S + 0.4,
         trigger=Trigger.STOP,
         version="0",
-        report=report,
+        report=report(ranks, world, culprit, text),
         stacks=tuple(stack(rank, culprit, text) for rank in ranks),
-        threads=(
-            ArchivedThread(
-                1000 + culprit,
-                1000 + culprit,
-                text("python3"),
-                "D",
-                text("write in nfs_wait"),
-                culprit,
-                "rank",
-                12.0,
-            ),
-        )
-        if culprit in ranks
-        else (),
-        pressure=(
-            GroupPressure(
-                text(f"train-{ranks[0]} c0ffee"), io="some avg10=93.10 avg60=1 avg300=0 total=9"
-            ),
-        )
-        if full
-        else (),
-        logs={f"train-{rank}.main.log": text(f"step 41 rank {rank}\n") for rank in ranks}
-        if full
-        else {},
+        threads=(thread,) if culprit in ranks else (),
+        pressure=(group,) if full else (),
+        logs=logs if full else {},
         unobserved=(text("kernel frames (they need CAP_SYS_ADMIN)"),),
     )
 

@@ -43,17 +43,17 @@ def read(
     ranks: Sequence[RankSnapshot],
     names: Mapping[str, str],
     end_s: float,
-    spies: Confinement | None = None,
+    confinement: Confinement | None = None,
 ) -> Readings:
     """Everything of these containers, until `end_s` (CLOCK_MONOTONIC).
 
-    `ranks`: of the last report; `names`: uid of a pod -> its name; `spies`: confinement of py-spy, None: its default.
+    `ranks`: of the last report; `names`: uid of a pod -> its name; `confinement`: of py-spy, None: its default.
     """
     readings = Readings()
     readings.pressure = tuple(_pressure(container, names) for container in found)
     pids = sorted(processes(found))
     readings.threads = tuple(_threads(pids, ranks, end_s, readings.unobserved))
-    readings.stacks, unread = rank_stacks.read(pids, ranks, end_s, spies)
+    readings.stacks, unread = rank_stacks.read(pids, ranks, end_s, confinement)
     readings.unobserved += unread
     return readings
 

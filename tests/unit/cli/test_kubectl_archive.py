@@ -37,7 +37,7 @@ class FakeAgents:
     refuse: bool = False
 
 
-class FakeExec:
+class FakeTransfer:
     """One command in an agent."""
 
     agents: FakeAgents
@@ -78,8 +78,8 @@ def agents(monkeypatch: pytest.MonkeyPatch) -> FakeAgents:
             raise CannotObserve(f"no agent of kcover-ebpf runs on node {node}")
         return "kcover", f"agent-{node}"
 
-    monkeypatch.setattr(FakeExec, "agents", found, raising=False)
-    monkeypatch.setattr(fetch, "Exec", FakeExec)
+    monkeypatch.setattr(FakeTransfer, "agents", found, raising=False)
+    monkeypatch.setattr(fetch, "Exec", FakeTransfer)
     monkeypatch.setattr(fetch, "agent_on", agent_on)
     return found
 
@@ -123,7 +123,7 @@ def read(folder: Path) -> Archive:
     return unpacked(archives.read_files(folder), "archive")
 
 
-def test_bundle__the_parts_of_all_nodes_are_merged_and_what_is_missing_is_said(
+def test_kubectl_archive__the_parts_of_all_nodes_are_merged_and_what_is_missing_is_said(
     plugin: Plugin, tmp_path: Path
 ) -> None:
     folder = tmp_path / "kept"
@@ -140,7 +140,7 @@ def test_bundle__the_parts_of_all_nodes_are_merged_and_what_is_missing_is_said(
     assert len(archive.incident.status.timeline) == 5
 
 
-def test_bundle__a_second_call_fetches_only_what_was_missing(
+def test_kubectl_archive__a_second_call_fetches_only_what_was_missing(
     plugin: Plugin, agents: FakeAgents, tmp_path: Path
 ) -> None:
     arguments = ("bundle", "train-x7k2", "--to", str(tmp_path / "kept"), "-o", "json")
@@ -155,7 +155,7 @@ def test_bundle__a_second_call_fetches_only_what_was_missing(
     assert {agent for agent, _ in agents.commands} == {late}
 
 
-def test_bundle__a_connection_that_breaks_is_continued_where_it_ended(
+def test_kubectl_archive__a_connection_that_breaks_is_continued_where_it_ended(
     plugin: Plugin, agents: FakeAgents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(part_transfer, "_LINE_BYTES", 512)
@@ -166,7 +166,7 @@ def test_bundle__a_connection_that_breaks_is_continued_where_it_ended(
     assert read(tmp_path / "kept").parts == WHOLE.parts
 
 
-def test_bundle__an_agent_that_answers_something_else_is_missing_with_its_reason(
+def test_kubectl_archive__an_agent_that_answers_something_else_is_missing_with_its_reason(
     plugin: Plugin, agents: FakeAgents, tmp_path: Path
 ) -> None:
     agents.files.clear()
@@ -177,7 +177,7 @@ def test_bundle__an_agent_that_answers_something_else_is_missing_with_its_reason
     assert read(tmp_path / "kept").parts == ()
 
 
-def test_bundle__a_node_speaks_for_itself_alone(
+def test_kubectl_archive__a_node_speaks_for_itself_alone(
     plugin: Plugin, agents: FakeAgents, tmp_path: Path
 ) -> None:
     """One that was broken into sends parts of other nodes, and files outside of its folder."""
@@ -191,7 +191,7 @@ def test_bundle__a_node_speaks_for_itself_alone(
     assert not (tmp_path.parent / "escaped").exists()
 
 
-def test_bundle__who_may_not_exec_is_informed(
+def test_kubectl_archive__who_may_not_exec_is_informed(
     plugin: Plugin, agents: FakeAgents, tmp_path: Path
 ) -> None:
     agents.refuse = True
@@ -200,7 +200,9 @@ def test_bundle__who_may_not_exec_is_informed(
     assert len(agents.commands) == 0
 
 
-def test_report__the_page_of_an_incident_is_one_file(plugin: Plugin, tmp_path: Path) -> None:
+def test_kubectl_archive__the_page_of_an_incident_is_one_file(
+    plugin: Plugin, tmp_path: Path
+) -> None:
     page = tmp_path / "incident.html"
     code, out, _ = plugin("report", "train-x7k2", "--to", str(page))
     assert code == 0
@@ -219,7 +221,7 @@ def test_report__the_page_of_an_incident_is_one_file(plugin: Plugin, tmp_path: P
         (("report", "train-x7k2", "--to", "absent/x.html"), "cannot write absent/x.html"),
     ],
 )
-def test_kubectl__a_wrong_call_is_one_line_and_exit_code_2(
+def test_kubectl_archive__a_wrong_call_is_one_line_and_exit_code_2(
     plugin: Plugin,
     arguments: tuple[str, ...],
     why: str,
@@ -233,7 +235,9 @@ def test_kubectl__a_wrong_call_is_one_line_and_exit_code_2(
     assert err.count("\n") == 1
 
 
-def test_bundle__a_folder_with_other_files_is_left_alone(plugin: Plugin, tmp_path: Path) -> None:
+def test_kubectl_archive__a_folder_with_other_files_is_left_alone(
+    plugin: Plugin, tmp_path: Path
+) -> None:
     (tmp_path / "thesis.tex").write_text("")
     code, _, err = plugin("bundle", "train-x7k2", "--to", str(tmp_path))
     assert code == 2

@@ -190,12 +190,12 @@ def test_page__ten_thousand_ranks_fit_a_page_that_is_written_soon() -> None:
     archive = unpacked(files, "x")
     page = page_of(archive)
     html = html_of(page)
-    took_s = time.process_time() - begin_s
+    cpu_s = time.process_time() - begin_s
     assert len(page.grid.cells) == 10_000
     assert len(html) < 3_000_000
     # 5 s is the goal; the machine of a test may be several times slower
-    assert took_s < 20.0
-    assert [row.row.node for row in page.rows.rows] == [build.node_of(4_711)]
+    assert cpu_s < 20.0
+    assert [row.row.node for row in page.row_drawing.rows] == [build.node_of(4_711)]
     assert page.rank_map is not None
     assert sum(count for _, count, _ in page.rank_map.paths) == 10_000
     assert shown(archive).tags.count("path") > 2
