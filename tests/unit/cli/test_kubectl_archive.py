@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -259,3 +261,18 @@ def test_received__a_bundle_that_changed_or_grew_is_begun_anew() -> None:
     huge = json.dumps({**json.loads(lines[0]), "size_bytes": 1 << 40})
     with pytest.raises(Exception, match="larger than 128 MiB"):
         Received().take([huge])
+
+
+def test_kubectl_archive__the_plugin_needs_nothing_that_its_archive_leaves_out() -> None:
+    """`tools.release.plugin` packs fewer packages than the image has."""
+    modules = ("re2", "prometheus_client", "pynvml", "py_spy")
+    code = f"""
+import sys
+sys.modules |= dict.fromkeys({modules!r})
+from kcover_ebpf.cli import kubectl, kubectl_nodes, report
+from kcover_ebpf.postmortem import fetch, page, render
+from kcover_ebpf.trace.gang import agent_pods
+print("imported")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "imported\n", "")
