@@ -10,6 +10,7 @@ from kcover_ebpf.confined.helper import Confinement
 from kcover_ebpf.host import bounded, procfs
 from kcover_ebpf.host.thread_reader import thread_numbers
 from kcover_ebpf.ids import Pid, Tid
+from kcover_ebpf.model.process_state import WAITING
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.model.roles import Role
 from kcover_ebpf.model.thread_stack import Stack
@@ -47,10 +48,12 @@ def read(
 
 
 def _leads(pids: Collection[int], ranks: Sequence[RankSnapshot]) -> _Leads:
-    """Ranks first, by the pid and tid of the thread that represents each."""
+    """By the pid and tid of the thread that represents each; ranks first, and of them those that do not only wait."""
     return {
         (int(rank.pid), rank.tid or int(rank.pid)): rank
-        for rank in sorted(ranks, key=lambda rank: rank.role is not Role.RANK)
+        for rank in sorted(
+            ranks, key=lambda rank: (rank.role is not Role.RANK, rank.state in WAITING)
+        )
         if rank.role in _WORKERS and rank.exit is None and rank.pid in pids
     }
 
@@ -76,7 +79,9 @@ def _completed(frames: Frames, key: tuple[int, int], leads: _Leads) -> Stack:
     if rank is None:
         return replace(stack, kernel=kernel)
     python = stack.python or tuple(frame.text for frame in rank.python)
-    return replace(stack, kernel=kernel, python=python, native=stack.native or rank.stack)
+    # sampled words beside the named frames of other ranks would seem to be elsewhere
+    native = stack.native if any(frames.native.values()) else rank.stack
+    return replace(stack, kernel=kernel, python=python, native=native)
 
 
 def wait_channel(pid: int, tid: int) -> str:
