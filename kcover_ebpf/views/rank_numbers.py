@@ -20,8 +20,18 @@ def runs(ranks: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def ranks_text(ranks: Iterable[int | None], most_runs: int | None = None) -> str:
-    """Such as "0-2,5", or "-" where there is none; with `most_runs` the rest is counted."""
-    found = runs(rank for rank in ranks if rank is not None)
+    """Such as "0-2,5", or "-" where there is none; with `most_runs` the rest is counted.
+
+    A negative number is that of a process without a rank: "pid 4711".
+    """
+    numbers = [rank for rank in ranks if rank is not None]
+    nameless = [f"pid {-number}" for number in sorted(numbers, reverse=True) if number < 0]
+    found = runs(number for number in numbers if number >= 0)
+    if nameless:
+        known = [number for number in numbers if number >= 0]
+        named = ranks_text(known, most_runs) if known else ""
+        others = nameless[:2] + ([f"{len(nameless) - 2} more"] if len(nameless) > 2 else [])
+        return ",".join(filter(None, [named, *others]))
     if not found:
         return "-"
     shown = found if most_runs is None else found[:most_runs]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -285,6 +286,25 @@ def sent(
             reporter.flush()
     assert (builder.evidence_of(GANG) or gone[0]).devices == (FAULT,), "an archive has them too"
     return [report for report in gone if report.job is not None]
+
+
+def test_report_builder__evidence_has_the_ranks_also_of_a_node_that_has_not_stalled(
+    tmp_path: Path,
+) -> None:
+    stage = Stage(connected=True)
+    stage.run(30)
+    builder = ReportBuilder(Identity("a", "kcover"), Any, ReportCache(tmp_path), lambda: True)  # type: ignore[arg-type]
+    pods = tuple(pod(number) for number in range(len(stage.procs)))
+    watch = GangWatch(LocalGang(GANG, pods, Policy()), watched(stage))
+    watch.pods = {Pid(pid): pods[index].uid for index, pid in enumerate(stage.procs)}
+    builder.last = {GANG: FaultReport("a", 1.0, 1)}
+    with ThreadPoolExecutor(1) as pool:
+        evidence = pool.submit(builder.evidence_of, GANG)
+        while not evidence.done():
+            builder._answer([watch])
+    report = evidence.result()
+    assert report is not None
+    assert {rank.pod_uid for rank in report.ranks} == {pod_.uid for pod_ in pods}
 
 
 @pytest.mark.parametrize(

@@ -124,5 +124,7 @@ def test_ranks_text__runs_and_gaps() -> None:
     assert ranks_text([5, 0, 1, 2, None]) == "0-2,5"
     assert ranks_text([]) == "-"
     assert ranks_text(range(0, 20, 2), 3) == "0,2,4 and 7 more"
+    assert ranks_text([3, -4711]) == "3,pid 4711"
+    assert ranks_text([-1, -2, -3]) == "pid 1,pid 2,1 more"
     assert in_and_out([0, 1], [0, 1, 2]) == "0,1 (not 2)"
     assert in_and_out([2], [0, 1, 2]) == "2"
