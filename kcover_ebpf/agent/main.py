@@ -277,6 +277,7 @@ class _Agent:
             self._last_report,
             _LOG.info,
             logs.tails if logs is not None else lambda *_: {},
+            self._plan.node,
             self._readers.spies,
         )
         listeners = Listeners(
@@ -293,7 +294,7 @@ class _Agent:
         self._loop.forget(gang)
 
     def _last_report(self, gang: Gang) -> FaultReport | None:
-        return self._builder.last.get(gang)
+        return self._builder.evidence_of(gang)
 
     def _on_ack(self, gang: Gang, ack: Ack) -> None:
         _LOG.info(

@@ -38,6 +38,8 @@ class LocalGang:
     policy: Policy
     job_rules: tuple[JobRule, ...] = ()
     """What its policy expects of its logs."""
+    keeps_logs: bool = True
+    """Its policy lets the ends of its logs be kept as evidence."""
 
     @property
     def live(self) -> tuple[Pod, ...]:
@@ -167,7 +169,8 @@ class PodRegistry:
             named = policies.get(gang)
             settings = default if named is None else named.policy.settings()
             rules = () if named is None else named.policy.job_rules
-            made[gang] = LocalGang(gang, _without_copies(pods), settings, rules)
+            keeps = named is None or named.policy.evidence_logs
+            made[gang] = LocalGang(gang, _without_copies(pods), settings, rules, keeps)
         return made
 
     @property

@@ -151,6 +151,8 @@ class FaultPolicy:
     """What is expected of the logs of the job."""
     notify: tuple[NotifyRule, ...] = ()
     """Who is notified of its incidents."""
+    evidence_logs: bool = True
+    """The ends of its logs are kept as evidence: whatever the program wrote there."""
 
     def settings(self) -> settings.Policy:
         """The thresholds, beside their defaults; raises `PolicyError` for a key without effect or a wrong unit."""

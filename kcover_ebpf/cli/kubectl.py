@@ -16,6 +16,7 @@ from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.fault_report import API_VERSION
 from kcover_ebpf.api.incident import Status, incident_of
 from kcover_ebpf.cli.entry import call
+from kcover_ebpf.cli.kubectl_archive import bundle, report
 from kcover_ebpf.cli.kubectl_common import age, common, object_name, show, show_table
 from kcover_ebpf.cli.kubectl_drill import drill
 from kcover_ebpf.cli.kubectl_nodes import inspect, nodes
@@ -40,7 +41,7 @@ _COLUMNS = ("JOB", "KIND", "VERDICT", "CULPRIT", "NODE", "CAUSE", "PHASE", "AGE"
 @click.group()
 @click.version_option(__version__, prog_name="kubectl kcover")
 def kubectl() -> None:
-    """Incidents of training jobs: list, explain, approve; restarts on demand; and the health of nodes."""
+    """Incidents of training jobs: list, explain, report, approve; restarts on demand; and the health of nodes."""
 
 
 kubectl.add_command(nodes)
@@ -49,6 +50,8 @@ kubectl.add_command(drill)
 kubectl.add_command(restart)
 kubectl.add_command(top)
 kubectl.add_command(stats)
+kubectl.add_command(bundle)
+kubectl.add_command(report)
 
 
 @kubectl.command("list")

@@ -109,14 +109,14 @@ def _names(pods: list[Pod]) -> str:
 
 
 def _agent(client: ApiClient, node: str, namespace: str | None) -> tuple[str, str]:
-    from kcover_ebpf.trace.gang.remote import agent_on
+    from kcover_ebpf.trace.gang.agent_pods import agent_on
 
     return agent_on(client, node, namespace)
 
 
 def _run(client: ApiClient, place: tuple[str, str], command: list[str], running: _Running) -> None:
     from kcover_ebpf.kube.exec import Exec
-    from kcover_ebpf.trace.gang.remote import AGENT_CONTAINER
+    from kcover_ebpf.trace.gang.agent_pods import AGENT_CONTAINER
     from kcover_ebpf.tunables.trace import BEAT_S
 
     try:

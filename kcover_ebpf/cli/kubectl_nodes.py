@@ -160,7 +160,7 @@ def inspect(  # noqa: PLR0913 - one for each option
 ) -> int:
     """Have the agent on a node inspect it now; exit codes are those of `kcover-ebpf inspect`."""
     from kcover_ebpf.kube.exec import Exec
-    from kcover_ebpf.trace.gang.remote import AGENT_CONTAINER, agent_on
+    from kcover_ebpf.trace.gang.agent_pods import AGENT_CONTAINER, agent_on
     from kcover_ebpf.tunables.trace import BEAT_S
 
     command = ["kcover-ebpf", "inspect", "-o", "json" if as_json else "text"]

@@ -1,13 +1,19 @@
-"""Bundles: what was known about a job, as files in one directory."""
+"""Bundles: what was known about a job, as files in one directory; and how many of them a folder keeps."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from kcover_ebpf.errors import ActionError
+from kcover_ebpf.tunables.agent import BUNDLES_AGE_S, BUNDLES_BYTES, BUNDLES_KEPT
+
+_NAMED = "[0-9]*Z-*"
+"""As `bundle_name` names them: other files of the folder are none of ours."""
 
 
 def bundle_name(time_s: float, what: str) -> str:
@@ -17,22 +23,23 @@ def bundle_name(time_s: float, what: str) -> str:
 
 
 def write_bundle(
-    parent: Path, name: str, files: Mapping[str, str], copies: Iterable[Path] = ()
+    parent: Path, name: str, files: Mapping[str, bytes], copies: Iterable[Path] = ()
 ) -> Path:
-    """Write `files` (name -> text) and copies of files to a new directory below `parent`, and return it.
+    """Write `files` (path below the new directory -> content) and copies of files, and return the new directory.
 
-    The directory appears under its name only when it is complete, and only its owner may read it: it
-    holds the ends of logs, and command lines. Raises `ActionError`.
+    It appears below `parent` under its name only when it is complete, and only its owner may read it: it holds the
+    ends of logs. Raises `ActionError`.
     """
     final = parent / name
     draft = parent / f".{name}.draft"
     try:
         parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         draft.mkdir(mode=0o700)
-        for file_name, text in files.items():
+        for file_name, content in files.items():
             path = draft / file_name
+            _make_folders(draft, path.parent)
             path.touch(mode=0o600)
-            path.write_text(text, encoding="utf-8", errors="backslashreplace")
+            path.write_bytes(content)
         for copied in copies:
             path = draft / copied.name
             path.touch(mode=0o600)
@@ -42,3 +49,44 @@ def write_bundle(
         shutil.rmtree(draft, ignore_errors=True)
         raise ActionError(f"cannot write the bundle {final}: {error.strerror}") from error
     return final
+
+
+def _make_folders(top: Path, folder: Path) -> None:
+    # mkdir(parents=True) gives `mode` to the last one alone
+    if folder != top and not folder.is_dir():
+        _make_folders(top, folder.parent)
+        folder.mkdir(mode=0o700)
+
+
+@dataclass(frozen=True, slots=True)
+class BundleBounds:
+    """What a folder keeps; whatever is beyond one of them is removed, the oldest first."""
+
+    count: int = BUNDLES_KEPT
+    size_bytes: int = BUNDLES_BYTES
+    age_s: float = BUNDLES_AGE_S
+
+
+def prune(parent: Path, now_s: float, bounds: BundleBounds | None = None) -> None:
+    """Remove the oldest bundles until those left are within the bounds; `now_s`: unix seconds.
+
+    What cannot be removed stays, and is tried again the next time.
+    """
+    bounds = bounds or BundleBounds()
+    left_bytes = bounds.size_bytes
+    oldest_name = bundle_name(max(0.0, now_s - bounds.age_s), "")
+    # names begin with the time
+    found = [path for path in parent.glob(_NAMED) if path.is_dir() and not path.is_symlink()]
+    for place, path in enumerate(sorted(found, reverse=True)):
+        left_bytes -= sum(_sizes(path))
+        if place >= bounds.count or left_bytes < 0 or path.name < oldest_name:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _sizes(folder: Path) -> Iterator[int]:
+    for path, _, names in os.walk(folder):
+        for name in names:
+            try:
+                yield os.lstat(os.path.join(path, name)).st_size  # noqa: PTH118 - thousands of names
+            except OSError:
+                continue

@@ -1,33 +1,146 @@
-"""What a bundle keeps of a faulty job, as texts. Pure."""
+"""What a run keeps of a faulty job: an archive of one incident, with the part of its one host.
+
+What the sensor knows is taken at once (`taken`); stacks are read and files are written by a thread of their own, which
+nothing waits for longer than `BUNDLE_LIMIT_S`.
+"""
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Collection, Iterable
+import os
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from kcover_ebpf.model.verdict import Verdict
+from kcover_ebpf import __version__
+from kcover_ebpf.api.fault_report import FaultReport, ReportedJob
+from kcover_ebpf.api.incident import Incident, JobRef, Moment, Phase, Status
+from kcover_ebpf.archive.incident_archive import Archive, packed
+from kcover_ebpf.archive.manifest import plain
+from kcover_ebpf.archive.node_part import ArchivedThread, NodePart, Trigger
+from kcover_ebpf.diagnosis.job import Job
+from kcover_ebpf.errors import ActionError
+from kcover_ebpf.gang import rank_report
+from kcover_ebpf.model.verdict import Verdict, WaitRow
 from kcover_ebpf.output import formatting
-from kcover_ebpf.output.bundles import bundle_name
-from kcover_ebpf.trace import tcp_connections
-from kcover_ebpf.trace.records import TracedConnection
+from kcover_ebpf.output.bundles import bundle_name, prune, write_bundle
+from kcover_ebpf.trace import rank_stacks
+from kcover_ebpf.tunables.agent import BUNDLE_LIMIT_S
+
+_POD = "run"
+"""A report carries processes of pods alone: here all are of one."""
 
 
 def name_of(verdict: Verdict) -> str:
     """The name of its directory."""
-    incident = re.sub(r"[^\w.-]", "_", verdict.incident or verdict.job)[:80]
+    incident = plain(verdict.incident or verdict.job)[:80]
     return bundle_name(verdict.time_s, f"{incident}-{verdict.kind.value}")
 
 
-def files(
-    verdict: Verdict, connections: Collection[TracedConnection], recent: Iterable[str]
-) -> dict[str, str]:
-    """File name -> text; `recent`: facts as JSON lines."""
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What was known at the moment of a verdict."""
+
+    verdict: Verdict
+    archive: Archive
+
+
+def taken(
+    job: Job, verdict: Verdict, facts: Iterable[str], moments: Iterable[Moment], trigger: Trigger
+) -> Taken:
+    """All that the sensor knows of the job; `facts`: as JSON lines."""
+    host = os.uname().nodename
+    snapshot = job.snapshot()
+    pods = dict.fromkeys(snapshot.processes, _POD)
+    report = FaultReport(
+        node=host,
+        time_s=verdict.time_s,
+        sequence=0,
+        agent=__version__,
+        job=ReportedJob(verdict.job, {}),
+        suspicious=verdict.kind.is_fault,
+        trained=job.pace.trained,
+        verdict=rank_report.verdict_of(verdict, host, verdict.time_s, {}, {}),
+    )
+    carrying = rank_report.carrying(report, snapshot, pods)
+    part = NodePart(
+        node=host,
+        time_s=verdict.time_s,
+        trigger=trigger,
+        version=__version__,
+        report=replace(carrying, ranks=tuple(replace(rank, pod_uid="") for rank in carrying.ranks)),
+        threads=tuple(map(_thread, verdict.waits)),
+        facts=tuple(facts),
+    )
+    incident = incident_of(verdict, moments)
+    return Taken(verdict, Archive(verdict.job, incident.name, incident, (part,)))
+
+
+def incident_of(verdict: Verdict, moments: Iterable[Moment]) -> Incident:
+    """The incident of a run in the form of a cluster's: a job of kind Process in no namespace."""
+    status = Status(
+        phase=Phase.OPEN,
+        message=formatting.headline(verdict)[:1024],
+        verdict=verdict.kind,
+        cause=verdict.cause,
+        since_s=verdict.since_s,
+        deadline_s=verdict.deadline_s,
+        certainty=verdict.certainty,
+        acts_at_s=verdict.acts_at_s,
+        acts_why=verdict.acts_why,
+        graph=verdict.graph,
+        culprit=verdict.culprit,
+        evidence=verdict.evidence,
+        victims=verdict.victims,
+        unobserved=verdict.unobserved,
+        timeline=tuple(moments),
+    )
+    name = verdict.incident or verdict.job
+    return Incident("", name, JobRef("Process", verdict.job, ""), {}, status=status)
+
+
+def _thread(row: WaitRow) -> ArchivedThread:
+    return ArchivedThread(
+        row.pid, row.tid, row.comm, "?", row.wait, row.rank, row.role, row.since_s, row.note
+    )
+
+
+class BundleThread:
+    """Reads the stacks and writes the files of one bundle."""
+
+    def __init__(self, folder: Path, taken: Taken, pids: Sequence[int], stacks_s: float) -> None:
+        """`pids`: of the job; `stacks_s`: longest time for their stacks, 0 where they are to be left out."""
+        self._folder, self._taken, self._pids, self._stacks_s = folder, taken, pids, stacks_s
+        self._outcome = f"the bundle in {folder} is still being written: its disk does not answer"
+        self._thread = threading.Thread(target=self._run, name="kcover-evidence", daemon=True)
+
+    def outcome(self) -> str:
+        """Start, and say what came of it; after `BUNDLE_LIMIT_S` that it is still under way."""
+        self._thread.start()
+        self._thread.join(BUNDLE_LIMIT_S)
+        return self._outcome
+
+    def _run(self) -> None:
+        verdict, archive = self._taken.verdict, self._taken.archive
+        (part,) = archive.parts
+        ranks = part.report.ranks if part.report is not None else ()
+        end_s = time.monotonic() + self._stacks_s
+        try:
+            stacks, unread = rank_stacks.read(self._pids, ranks, end_s)
+            part = replace(part, stacks=stacks, unobserved=(*part.unobserved, *unread))
+            files = packed(replace(archive, parts=(part,)), _for_people(verdict))
+            path = write_bundle(self._folder, name_of(verdict), files)
+            prune(self._folder, verdict.time_s)
+            self._outcome = f"wrote {path}"
+        except (ActionError, OSError) as error:
+            self._outcome = str(error)
+
+
+def _for_people(verdict: Verdict) -> dict[str, str]:
     headline = [formatting.headline(verdict), *formatting.details(verdict)]
     return {
         "verdict.json": json.dumps(formatting.verdict_object(verdict), indent=2) + "\n",
         "verdict.txt": "\n".join(headline) + "\n",
-        "waits.txt": "\n".join(formatting.wait_table(verdict.waits)) + "\n",
-        "sockets.txt": "\n".join(tcp_connections.table(connections)) + "\n",
-        "facts.jsonl": "".join(f"{line}\n" for line in recent),
     }

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kcover_ebpf.diagnosis.decisions import Decision
+from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.tracker import Tracker
 from kcover_ebpf.errors import KcoverError
 from kcover_ebpf.facts.syscalls import SyscallTable
@@ -36,6 +37,11 @@ class Replay:
         self._reported_s = 0.0
         """The time of what is being reported; a start and an end have their own."""
         self._judging = self._new_judging(Tracker(tape.header.job, _HOST))
+
+    @property
+    def job(self) -> Job:
+        """The job as of the last entry that was played."""
+        return self._judging.job
 
     def now_s(self) -> float:
         """Unix seconds in the time of the tape."""

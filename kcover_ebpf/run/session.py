@@ -12,21 +12,21 @@ import signal
 import time
 from types import FrameType
 
+from kcover_ebpf.archive.node_part import Trigger
 from kcover_ebpf.devices.watch import DeviceWatch
 from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.errors import ActionError, CannotObserve
 from kcover_ebpf.host.process_tree import read_stat
 from kcover_ebpf.host.supervisor_client import Supervisor
 from kcover_ebpf.kernel.sampler import KernelSampler
-from kcover_ebpf.output.bundles import write_bundle
 from kcover_ebpf.output.log_lines import blame
 from kcover_ebpf.run import actions, bundle, outcome
+from kcover_ebpf.run.bundle import BundleThread
 from kcover_ebpf.run.options import RunOptions
 from kcover_ebpf.run.outcome import Outcome, Reason
 from kcover_ebpf.run.sinks import Announcer, Recent
 from kcover_ebpf.settings import Act
-from kcover_ebpf.trace import tcp_connections
-from kcover_ebpf.tunables.host import END_SLACK_S, LAST_WORD_S
+from kcover_ebpf.tunables.host import END_SLACK_S, LAST_WORD_S, RUN_STACKS_S
 from kcover_ebpf.watching.judging import InputRecorder, ObservationSink
 from kcover_ebpf.watching.loop import Sensor, Target
 
@@ -190,17 +190,14 @@ class Session:
                 self._pause_s = self._budget.pause_s(self.restart_count)
 
     def _snapshot(self, decision: Decision) -> None:
-        job = self._sensor.job
-        connections = tcp_connections.edges(job.members.views.values(), job.now_ns)
-        files = bundle.files(decision.verdict, connections, self._recent.lines)
-        try:
-            name = bundle.name_of(decision.verdict)
-            path = write_bundle(self._plan.snapshot_dir, name, files)
-            text = f"wrote {path}"
-        except ActionError as error:
-            text = str(error)
-        snapshot = Decision(Act.SNAPSHOT, decision.reason, decision.verdict)
-        self._report_action(snapshot, text)
+        job, recent, verdict = self._sensor.job, self._recent, decision.verdict
+        taken = bundle.taken(job, verdict, recent.lines, recent.moments, Trigger.RUN)
+        # what was announced is acted on at once: then only those stacks are kept that were read for the verdict
+        is_urgent = verdict.is_announced and decision.act is not Act.SNAPSHOT
+        stacks_s = 0.0 if is_urgent else RUN_STACKS_S
+        folder = self._plan.snapshot_dir
+        text = BundleThread(folder, taken, list(job.members.views), stacks_s).outcome()
+        self._report_action(Decision(Act.SNAPSHOT, decision.reason, verdict), text)
 
     def _shut_down(self, decision: Decision, reason: Reason, text: str) -> None:
         # A job that has ended by itself keeps its own exit code, unless it should have continued.
@@ -251,6 +248,7 @@ class Session:
         text = f"restarted the job (restart {self.restart_count}), pid {pid}"
         fields = {"job": self._plan.name, "pid": pid, "restart": self.restart_count, "text": text}
         self._announcer.on_start(fields)
+        self._recent.on_start(fields)
         return True
 
 

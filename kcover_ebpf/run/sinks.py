@@ -12,12 +12,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from kcover_ebpf.api.incident import Moment
 from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.facts.kernel import Fact, FatalSignal, ProcessExit
 from kcover_ebpf.model.verdict import Verdict, VerdictKind, WaitRow
 from kcover_ebpf.output import formatting
 
 _RECENT_FACTS = 200
+_RECENT_MOMENTS = 64
+_MOMENT_LENGTH = 512
 
 
 class Out:
@@ -152,19 +155,42 @@ class TextSink(Sink):
 
 
 class Recent(Sink):
-    """Remembers the last facts, for the bundle of a snapshot."""
+    """Remembers the last facts, verdicts and actions, for the bundle of a snapshot."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        """`clock`: unix seconds, as of `JsonSink`."""
+        self._clock = clock
         self.lines: deque[str] = deque(maxlen=_RECENT_FACTS)
         """As JSON lines."""
+        self.moments: deque[Moment] = deque(maxlen=_RECENT_MOMENTS)
+        """Since the run began: starts, verdicts, and what was done."""
 
     def on_fact(self, fact: Fact) -> None:
         """Remember it."""
-        self.lines.append(formatting.event_line("fact", time.time(), formatting.fact_object(fact)))
+        fields = formatting.fact_object(fact)
+        self.lines.append(formatting.event_line("fact", self._clock(), fields))
 
     def on_blind(self, reason: str) -> None:
         """Remember it."""
-        self.lines.append(formatting.event_line("blind", time.time(), {"reason": reason}))
+        self.lines.append(formatting.event_line("blind", self._clock(), {"reason": reason}))
+
+    def on_start(self, fields: dict[str, Any]) -> None:
+        """Remember when; the text may name arguments."""
+        number = fields.get("restart", 0)
+        self._note(
+            "Started", self._clock(), f"restart {number}" if number else "the job is watched"
+        )
+
+    def on_verdict(self, verdict: Verdict) -> None:
+        """Remember it."""
+        self._note(verdict.kind.value, verdict.time_s, formatting.headline(verdict))
+
+    def on_action(self, decision: Decision, text: str) -> None:
+        """Remember it."""
+        self._note(decision.act.value.capitalize(), self._clock(), text)
+
+    def _note(self, phase: str, time_s: float, text: str) -> None:
+        self.moments.append(Moment(phase, time_s, text[:_MOMENT_LENGTH]))
 
 
 class Announcer(Sink):

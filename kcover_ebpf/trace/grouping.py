@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from kcover_ebpf.trace.records import Stack, TracedThread
+from kcover_ebpf.model.thread_stack import Stack
+from kcover_ebpf.trace.records import TracedThread
 from kcover_ebpf.tunables.trace import SHOWN_BUSY_SHARE
 
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
@@ -58,19 +59,3 @@ def lock_holders(rows: Iterable[TracedThread]) -> set[int]:
         for target in targets
         if target.kind in ("lock", "thread") and target.tid is not None
     }
-
-
-def ranks_text(ranks: Sequence[int | None]) -> str:
-    """Such as "0-2, 5", or "-" where there is none."""
-    numbers = sorted({rank for rank in ranks if rank is not None})
-    if not numbers:
-        return "-"
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ",".join(
-        f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(map(str, run)) for run in runs
-    )

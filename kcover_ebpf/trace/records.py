@@ -16,6 +16,7 @@ from kcover_ebpf.api.codec import Codec, Omit, wire
 from kcover_ebpf.api.json_values import WrongValue
 from kcover_ebpf.diagnosis.waits.describe_call import WaitTarget
 from kcover_ebpf.errors import CannotObserve, UsageError
+from kcover_ebpf.model.thread_stack import Stack
 from kcover_ebpf.model.verdict import ThreadRow, VerdictKind
 from kcover_ebpf.output.formatting import SCHEMA
 
@@ -46,18 +47,6 @@ class TracedThread(ThreadRow):
     lead: bool = False
     """The thread that represents its process."""
     waits_for: tuple[WaitTarget, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Stack:
-    """The frames of one thread, innermost first; empty where they were not observable."""
-
-    pid: int
-    tid: int
-    rank: int | None = None
-    python: tuple[str, ...] = ()
-    native: tuple[str, ...] = ()
-    kernel: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,18 @@ import json
 import time
 from collections.abc import Iterable, Sequence
 
+from kcover_ebpf.model.thread_stack import Stack
 from kcover_ebpf.output import formatting
 from kcover_ebpf.trace import grouping, tcp_connections
-from kcover_ebpf.trace.records import Conclusion, Line, Stack, TracedThread, TraceHeader
+from kcover_ebpf.trace.records import Conclusion, Line, TracedThread, TraceHeader
+from kcover_ebpf.views import stack_tree as all_stacks
+from kcover_ebpf.views.rank_numbers import ranks_text
 
 _TITLES = ("RANK", "ROLE", "PID/TID", "NAME", "S", "FOR", "CPU", "WAITS IN")
 _MOST_SIDE_ROWS = 20
 _MOST_EDGES = 12
+_FEW_RANKS = 4
+"""Fewer are compared without a tree."""
 _FRAMES = {"python": 12, "native": 10, "kernel": 8}
 
 
@@ -33,7 +38,7 @@ class TextView:
             self._shown = True
             return [*table(line.rows, every_thread=self._every), ""]
         if line.event == "stacks":
-            return stacks(line.stacks)
+            return [*stacks(line.stacks), *stack_tree(line.stacks)]
         if line.conclusion is not None:
             return [*connections(line.conclusion), *conclusion(line.conclusion)]
         return []
@@ -100,6 +105,8 @@ class MarkdownView:
         lines += ["### Threads", "", *fenced(table(self._rows, every_thread=self._every))]
         if self._stacks:
             lines += ["### Frames", "", *fenced(stacks(self._stacks))]
+            if tree := stack_tree(self._stacks):
+                lines += ["### Frames by rank", "", *fenced(tree)]
         if found_conclusion is not None and found_conclusion.edges:
             lines += ["### Connections", "", *fenced(tcp_connections.table(found_conclusion.edges))]
         return lines
@@ -163,7 +170,7 @@ def _cells(group: Sequence[TracedThread]) -> tuple[str, ...]:
     shares = [row.cpu_share for row in group if row.cpu_share is not None]
     pods = sorted({row.pod for row in group if row.pod})
     return (
-        grouping.ranks_text([row.rank for row in group]),
+        ranks_text([row.rank for row in group]),
         first.role if first.lead else f"{first.role} thread",
         number,
         first.comm if len({row.comm for row in group}) == 1 else f"{first.comm}, ...",
@@ -201,7 +208,7 @@ def stacks(found: Sequence[Stack]) -> list[str]:
         first = group[0]
         if not (first.python or first.native or first.kernel):
             continue
-        who = grouping.ranks_text([stack.rank for stack in group])
+        who = ranks_text([stack.rank for stack in group])
         named = f"rank {who}" if len(group) == 1 else f"ranks {who}"
         where = f"{'' if who == '-' else named + ': '}thread {first.tid}"
         where += f" and {len(group) - 1} more at the same place" if len(group) > 1 else ""
@@ -211,6 +218,15 @@ def stacks(found: Sequence[Stack]) -> list[str]:
             lines += _frames(kind, frames, most)
         lines.append("")
     return [formatting.printable(line) for line in lines]
+
+
+def stack_tree(found: Sequence[Stack]) -> list[str]:
+    """Where the ranks part, as one tree of their frames; no lines where they do not, or there are few of them."""
+    tree = all_stacks.tree_of(stack for stack in found if stack.rank is not None)
+    if len(tree.stacks) < _FEW_RANKS or len(tree.groups) < 2:
+        return []
+    head = f"the frames of {len(tree.stacks)} threads as one tree, and the ranks in them:"
+    return [head, *(f"  {formatting.printable(line)}" for line in all_stacks.as_text(tree)), ""]
 
 
 def _frames(kind: str, frames: Sequence[str], most: int) -> list[str]:

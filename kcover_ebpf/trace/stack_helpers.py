@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from kcover_ebpf.confined import helper
 from kcover_ebpf.confined.helper import Confinement, Helper
 from kcover_ebpf.host.capabilities import Capability
-from kcover_ebpf.trace.records import Stack
+from kcover_ebpf.model.thread_stack import Stack
 from kcover_ebpf.tunables.host import HELPER_CPU_S
 from kcover_ebpf.watching import py_spy
 from kcover_ebpf.watching.py_spy import Spied, SpiedThread, Spies, Thread
@@ -65,10 +65,16 @@ def python_lines(thread: SpiedThread) -> tuple[str, ...]:
 class Helpers:
     """The helper processes of one run; started at once, collected later."""
 
-    def __init__(self, threads: Sequence[tuple[int, int, str]]) -> None:
-        """`threads`: (pid, tid, name of the program) to read, the most interesting first."""
+    def __init__(
+        self, threads: Sequence[tuple[int, int, str]], confinement: Confinement | None = None
+    ) -> None:
+        """`threads`: (pid, tid, name of the program) to read, the most interesting first.
+
+        `confinement`: of py-spy; None: its default.
+        """
         self._threads = [(pid, tid) for pid, tid, _ in threads]
-        self._spies = Spies(pid for pid, _, program in threads if py_spy.is_python(program))
+        interpreters = (pid for pid, _, program in threads if py_spy.is_python(program))
+        self._spies = Spies(interpreters, confinement)
         text = "".join(f"{pid} {tid}\n" for pid, tid in self._threads)
         command = [sys.executable, "-m", "kcover_ebpf.trace.native_frames"]
         self._helper: Helper | None = None

@@ -82,8 +82,18 @@ RESUMER_TAKES_S = 0.5
 """It does nothing but take packets: one that does not take them so long is dead or stopped. Chosen."""
 BUNDLE_LIMIT_S = 2.0
 """Time to write the evidence of a gang: its ranks are stopped meanwhile, and released after 10 s."""
+EVIDENCE_PASS_S = 1.1
+"""Longest wait for the pass of the loop that makes snapshots of a gang's ranks for its evidence: one period."""
 BUNDLES_KEPT = 32
-"""Bundles on one node; the oldest is removed."""
+"""Bundles in one folder; the oldest is removed."""
+BUNDLES_BYTES = 512 << 20
+"""All bundles of one folder: a part of a node has 0.1 to 2 MB, a bug report of NVIDIA up to 64 MiB. Chosen."""
+BUNDLES_AGE_S = 30 * 86400.0
+"""Older bundles are removed: log lines are not kept for longer than an incident is talked about. Chosen."""
+ARCHIVE_MOST_BYTES = 1 << 30
+"""Of an archive that is read: 1,280 nodes with half a megabyte each. Chosen."""
+ARCHIVE_FILES = 200_000
+"""Of an archive that is read: 1,280 nodes with the logs of 100 containers each. Chosen."""
 
 # --- Readers of what tenants wrote
 

@@ -135,3 +135,7 @@ SWEEP_PAUSE_NS = 10_000_000_000
 SWEEP_PAUSES = 10
 """After a sweep that took less than a second the next one may come so many times as long later: sweeps of small tables
 cost little."""
+RUN_STACKS_S = 1.0
+"""Longest time to read the stacks of a job's ranks before it is ended on a verdict that was not announced. Chosen: with
+the files it stays within `BUNDLE_LIMIT_S`, and a verdict of that kind has taken seconds of patience before.
+"""

@@ -43,3 +43,11 @@ LEASE_REQUEST_S = 2.5
 """A request that takes longer is given up and made again: three of them fit into `LEASE_GIVE_UP_S`."""
 LEASE_RETRY_S = 0.5
 """Pause before it is made again. Chosen."""
+PART_MOST_BYTES = 128 << 20
+"""Largest bundle of one node that is fetched, packed: a part has 0.1 to 2 MB. Chosen."""
+PART_LIMIT_S = 60.0
+"""Longest time to fetch the bundle of one node, all tries together: 128 MiB at 2 MiB a second. Chosen."""
+PART_TRIES = 3
+"""Connections for one bundle; each continues where the one before was cut off."""
+PARTS_AT_ONCE = 16
+"""Bundles that are fetched at the same time: an API server proxies each of them."""

@@ -12,7 +12,7 @@ from testbed.driver.cluster import JOBS, Namespace
 from testbed.driver.kinds import KINDS, replaced, wait_for_training, wait_until_learned
 from testbed.driver.restarts import policy
 from tests.cluster.crowd import Book
-from tests.cluster.test_trace import COMMAND, pods_of_agents
+from tests.cluster.stub_agents import COMMAND, pods_of_agents
 
 BOOK = Book()
 _JOB = KINDS["job"]

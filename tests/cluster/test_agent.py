@@ -23,6 +23,8 @@ from kcover_ebpf.agent.containers import Containers, is_stopped, processes
 from kcover_ebpf.api.job_kinds import ARMING_LABEL
 from kcover_ebpf.api.pods import Pod, pod_of
 from kcover_ebpf.api.rfc3339 import from_text
+from kcover_ebpf.archive.incident_archive import unpacked
+from kcover_ebpf.output.archives import read_files
 from testbed.driver import agents
 from testbed.driver.agents import Agent
 from testbed.driver.cluster import JOBS, ROOT, TRAIN, Cluster, Namespace, home, until
@@ -230,7 +232,6 @@ def test_kill_ends_the_whole_gang_and_reports_go_with_the_pods(watched: WatchedJ
     bundles = [
         path for agent in watched.agents.values() for path in agent.folder.glob("*/bundles/*")
     ]
-    assert {other_path.name for path in bundles for other_path in path.iterdir()} >= {
-        "report.json",
-        "threads.txt",
-    }
+    parts = [unpacked(read_files(path), str(path)).parts[0] for path in bundles]
+    assert {part.node for part in parts} == set(watched.agents)
+    assert all(part.report is not None and part.threads and part.stacks for part in parts)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from kcover_ebpf.agent.containers import Containers, RunningContainer
-from kcover_ebpf.agent.orders.evidence_thread import BundleWriter
+from kcover_ebpf.agent.containers import Containers
+from kcover_ebpf.agent.orders.evidence_thread import BundleWriter, EvidenceRequest
 from kcover_ebpf.agent.orders.order_executor import OrderExecutor
 from kcover_ebpf.agent.orders.order_journal import OrderJournal
 from kcover_ebpf.agent.orders.order_listeners import Listeners
@@ -35,6 +35,8 @@ class Bench:
     killed: list[Gang] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
     evidence: list[str] = field(default_factory=list)
+    """States of all processes when it was written."""
+    requests: list[EvidenceRequest] = field(default_factory=list)
     pods: list[FakePod] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -45,7 +47,8 @@ class Bench:
     def new_executor(self) -> OrderExecutor:
         """As after a restart of the agent: only the disk remembers."""
 
-        def keep(gang: Gang, found: Sequence[RunningContainer]) -> BundleWriter:
+        def keep(request: EvidenceRequest) -> BundleWriter:
+            self.requests.append(request)
             states = "".join(pod.states() for pod in self.pods)
             return BundleWriter("/bundle", lambda: self.evidence.append(states))
 

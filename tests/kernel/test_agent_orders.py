@@ -222,6 +222,24 @@ def test_what_is_being_deleted_is_killed_without_a_disk(bench: Bench) -> None:
     wait_until(lambda: not pod.pids())
 
 
+def test_evidence_of_a_replaced_gang_is_begun_at_the_order_and_no_kill_waits_for_it(
+    bench: Bench,
+) -> None:
+    pod = bench.pod("a")
+    begun, done = keep_evidence_for(bench, 60)
+    ack = bench.order(Verb.KILL_TERMINATING)
+    assert ack is not None
+    assert (ack.result, ack.bundle) == (AckResult.PARTIAL, "/bundle")
+    assert begun.wait(10)
+    assert "T" not in pod.states()
+    pod.deleting = True
+    bench.registry.on_pod(pod.event())
+    bench.executor.repeat()
+    wait_until(lambda: not pod.pids())
+    assert not done.is_set()
+    assert bench.acks[-1].bundle == "/bundle"
+
+
 def test_a_pod_without_processes_here_is_not_reported_as_killed(bench: Bench) -> None:
     pod = bench.pod("a", containers=())
     pod.deleting = True
@@ -286,7 +304,7 @@ def keep_evidence_for(bench: Bench, seconds: float) -> tuple[threading.Event, th
         done.wait(seconds)
 
     bench.executor._listeners = replace(
-        bench.executor._listeners, evidence=lambda _gang, _found: BundleWriter("/bundle", write)
+        bench.executor._listeners, evidence=lambda _: BundleWriter("/bundle", write)
     )
     return begun, done
 
@@ -352,3 +370,6 @@ def test_snapshot__keeps_evidence_and_touches_nothing(bench: Bench) -> None:
     assert "T" not in pod.states()
     assert bench.order(Verb.SNAPSHOT, phase="Observed") is None, "once"
     assert bench.order(Verb.STOP, "2", phase="Observed") is None, "nothing else is obeyed there"
+    refused = bench.order(Verb.SNAPSHOT, "3", phase="Refused")
+    assert refused is not None
+    assert refused.bundle == "/bundle"

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from kcover_ebpf.archive.incident_archive import unpacked
 from kcover_ebpf.host import cgroups, terminate
 from kcover_ebpf.host.cgroups import CgroupTarget
+from kcover_ebpf.output import archives
 from tests.kernel.command import COMMAND, PYTHON, done, is_alive, run, until
 
 pytestmark = pytest.mark.needs("cgroup2")
@@ -87,13 +89,13 @@ def test_snapshot_writes_a_bundle_and_leaves_the_job_alone(job: Path) -> None:
         one.send(signal.SIGTERM)
         one.finish()
     (bundle,) = (job / "kept").iterdir()
-    assert {path.name for path in bundle.iterdir()} == {
-        "verdict.json",
-        "verdict.txt",
-        "waits.txt",
-        "sockets.txt",
-        "facts.jsonl",
-    }
+    archive = unpacked(archives.read_files(bundle), "bundle")
+    assert archive.missing == ()
+    (part,) = archive.parts
+    assert part.report is not None
+    assert {rank.rank for rank in part.report.ranks} >= {0, 1}
+    assert any("process_exit" in line for line in part.facts)
+    assert archive.incident is not None
     assert json.loads((bundle / "verdict.json").read_text())["verdict"] == "CRASHED"
     action = next(event for event in one.events() if event["event"] == "action")
     assert action["act"] == "snapshot"

@@ -130,7 +130,7 @@ class BugReports:
             return f"the bug report has {size >> 20} MiB, and was not kept"
         name = bundle_name(time.time(), _name(faults[0]))
         text = json.dumps([encode(fault) for fault in faults], indent=2) + "\n"
-        bundle = write_bundle(self._options.folder, name, {"faults.json": text}, [report])
+        bundle = write_bundle(self._options.folder, name, {"faults.json": text.encode()}, [report])
         return f"bug report {'' if in_time else '(cut short) '}in {bundle}"
 
 

@@ -4,13 +4,31 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from kcover_ebpf.agent.containers import RunningContainer
+from kcover_ebpf.api.job_kinds import Gang
+from kcover_ebpf.api.order import Verb
 from kcover_ebpf.tunables.agent import BUNDLE_LIMIT_S
 
 _MOST_WAITING = 4
 """Bundles; each takes up to `BUNDLE_LIMIT_S`, and whoever comes later would be written after its gang was killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceRequest:
+    """What is to be kept of a gang, and for which order."""
+
+    gang: Gang
+    incident: str
+    """Name of the Incident whose order it is."""
+    verb: Verb
+    found: Sequence[RunningContainer]
+    """Containers that run."""
+    pods: Mapping[str, str]
+    """Uid -> name of all that the order means, also of those in which nothing runs any more."""
+    with_logs: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from functools import partial
 
 from kcover_ebpf.agent.containers import Containers, RunningContainer, start_ticks
 from kcover_ebpf.agent.orders import stop_and_kill
-from kcover_ebpf.agent.orders.evidence_thread import EvidenceThread
+from kcover_ebpf.agent.orders.evidence_thread import BundleWriter, EvidenceRequest, EvidenceThread
 from kcover_ebpf.agent.orders.open_kill import OpenKill
 from kcover_ebpf.agent.orders.order_journal import (
     ContainerRef,
@@ -28,12 +28,13 @@ from kcover_ebpf.agent.orders.order_journal import (
     interrupted,
 )
 from kcover_ebpf.agent.orders.order_listeners import Listeners, StopHolder
+from kcover_ebpf.agent.orders.order_scope import is_meant, is_one_in
+from kcover_ebpf.agent.orders.stop_and_kill import StopOutcome
 from kcover_ebpf.agent.pod_registry import LocalGang, PodRegistry
 from kcover_ebpf.agent.reports.report_names import key_of
 from kcover_ebpf.api.fault_report import Ack, AckResult
 from kcover_ebpf.api.gang_id import GangId
-from kcover_ebpf.api.incident import Phase
-from kcover_ebpf.api.job_kinds import Gang, selects
+from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.api.order import Order, OrderedIncident, Verb
 from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.errors import ActionError
@@ -157,13 +158,12 @@ class OrderExecutor:
         order = incident.order
         if order is None or self._is_done(order):
             return
-        wanted_phase = Phase.OBSERVED if order.verb is Verb.SNAPSHOT else Phase.SHUTTING_DOWN
-        if incident.phase != wanted_phase.value:
+        if not is_one_in(order, incident.phase):
             return
         local_gang = self._addressed(incident.namespace, order)
         if local_gang is None:
             return
-        pods = [pod for pod in local_gang.pods if _is_meant(pod, order)]
+        pods = [pod for pod in local_gang.pods if is_meant(pod, order)]
         if not pods:
             return
         if order.expires_s <= self._clock():
@@ -215,10 +215,9 @@ class OrderExecutor:
                 self._remember(order, gang)
                 self._finish(gang, order, outcome)
             case Verb.SNAPSHOT:
-                self._snapshot(incident, order, gang, pods)
+                self._snapshot(incident, order, gang)
             case Verb.KILL_TERMINATING:
-                self._open_kills.append(OpenKill(order, gang, self._ended_before(order)))
-                self.repeat()
+                self._kill_what_terminates(incident, order, gang)
                 if not self._journal.knows(order.id):
                     self._remember(order, gang)
 
@@ -247,27 +246,44 @@ class OrderExecutor:
         if before is not None:
             self._finish(gang, order, outcome)
             return
-        self._save(incident, order, gang, found, outcome)
+        self._save(incident, order, gang, outcome)
 
-    def _snapshot(
-        self, incident: OrderedIncident, order: Order, gang: Gang, pods: Sequence[Pod]
-    ) -> None:
-        found = [container for pod in pods for container in self._containers.at_work(pod)]
+    def _snapshot(self, incident: OrderedIncident, order: Order, gang: Gang) -> None:
         self._journal.begin(order, key_of(gang))
-        self._save(incident, order, gang, found, stop_and_kill.StopOutcome(0))
+        self._save(incident, order, gang, StopOutcome(0))
 
     def _save(
-        self,
-        incident: OrderedIncident,
-        order: Order,
-        gang: Gang,
-        found: Sequence[RunningContainer],
-        outcome: stop_and_kill.StopOutcome,
+        self, incident: OrderedIncident, order: Order, gang: Gang, outcome: StopOutcome
     ) -> None:
-        bundle = self._listeners.evidence(gang, found)
+        bundle = self._evidence_of(incident, order, gang)
         # a stop is reported before there is evidence: all other nodes wait for it
         self._finish(gang, order, outcome, bundle.path)
         self._evidence.write(incident.uid, bundle)
+
+    def _kill_what_terminates(self, incident: OrderedIncident, order: Order, gang: Gang) -> None:
+        open_kill = OpenKill(order, gang, self._ended_before(order))
+        if not self._journal.knows(order.id):
+            bundle = self._evidence_of(incident, order, gang)
+            open_kill.bundle = bundle.path
+            self._evidence.write(incident.uid, bundle)
+            # pods are marked at any moment, and no kill waits: what was not read by then is not kept
+            self._evidence.forget(incident.uid)
+        self._open_kills.append(open_kill)
+        self.repeat()
+
+    def _evidence_of(self, incident: OrderedIncident, order: Order, gang: Gang) -> BundleWriter:
+        local_gang = self._registry.gangs().get(gang)
+        here = () if local_gang is None else local_gang.pods
+        pods = [pod for pod in here if is_meant(pod, order)]
+        request = EvidenceRequest(
+            gang=gang,
+            incident=incident.name,
+            verb=order.verb,
+            found=[found for pod in pods for found in self._containers.at_work(pod)],
+            pods={pod.uid: pod.name for pod in pods},
+            with_logs=local_gang is None or local_gang.keeps_logs,
+        )
+        return self._listeners.evidence(request)
 
     def _kill(self, incident: OrderedIncident, order: Order, gang: Gang) -> None:
         record = self._journal.stops.get(incident.uid)
@@ -281,15 +297,15 @@ class OrderExecutor:
         self._drop(incident.uid)
         self._finish(gang, order, outcome)
 
-    def _release(self, incident_uid: str) -> stop_and_kill.StopOutcome:
+    def _release(self, incident_uid: str) -> StopOutcome:
         record = self._journal.stops.get(incident_uid)
         if record is None:
-            return stop_and_kill.StopOutcome(0)
+            return StopOutcome(0)
         outcome = self._continue(record)
         self._drop(incident_uid)
         return outcome
 
-    def _continue(self, record: StopRecord) -> stop_and_kill.StopOutcome:
+    def _continue(self, record: StopRecord) -> StopOutcome:
         keep = [
             process_ref.pid
             for process_ref in record.already_stopped
@@ -336,9 +352,7 @@ class OrderExecutor:
 
     def _kill_marked(self, kill: OpenKill) -> None:
         local_gang = self._registry.gangs().get(kill.gang)
-        pods = [
-            pod for pod in (local_gang.pods if local_gang else ()) if _is_meant(pod, kill.order)
-        ]
+        pods = [pod for pod in (local_gang.pods if local_gang else ()) if is_meant(pod, kill.order)]
         if kill.is_fresh(pods):
             self._listeners.killed(kill.gang)
         ack = kill.carry_out(pods, self._containers.of_work)
@@ -355,7 +369,7 @@ class OrderExecutor:
         self,
         gang: Gang,
         order: Order,
-        outcome: stop_and_kill.StopOutcome,
+        outcome: StopOutcome,
         bundle: str | None = None,
     ) -> None:
         left = ", ".join(map(str, outcome.left[:16]))
@@ -392,7 +406,3 @@ def _stopped_before(found: Sequence[RunningContainer]) -> set[ProcessRef]:
         for pid in stop_and_kill.already_stopped(found)
         if (start := start_ticks(pid)) is not None
     }
-
-
-def _is_meant(pod: Pod, order: Order) -> bool:
-    return selects(order.selector, pod) and pod.created_s <= order.created_before_s

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from kcover_ebpf.agent.containers import RunningContainer
-from kcover_ebpf.agent.orders.evidence_thread import BundleWriter
+from kcover_ebpf.agent.orders.evidence_thread import BundleWriter, EvidenceRequest
 from kcover_ebpf.api.fault_report import Ack
 from kcover_ebpf.api.job_kinds import Gang
 
@@ -19,8 +18,8 @@ class Listeners:
     acked: Callable[[Gang, Ack], None]
     killed: Callable[[Gang], None]
     """The gang's processes were ended by us: what is seen of their death is no fault."""
-    evidence: Callable[[Gang, Sequence[RunningContainer]], BundleWriter]
-    """All is stopped: what is to be kept of it before it is killed. Another thread writes it."""
+    evidence: Callable[[EvidenceRequest], BundleWriter]
+    """What is to be kept of a gang, before it is killed where it is. Another thread writes it."""
     passed_over: Callable[[str], None]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -29,7 +30,7 @@ from kcover_ebpf.gang.rank_report import paces_of, verdict_of, with_snapshots
 from kcover_ebpf.ids import NS
 from kcover_ebpf.model.collective_counts import CollectiveCounts
 from kcover_ebpf.model.verdict import Verdict, VerdictKind
-from kcover_ebpf.tunables.agent import EXPLAINED_S, NODE_REPORT_EXPIRES_S
+from kcover_ebpf.tunables.agent import EVIDENCE_PASS_S, EXPLAINED_S, NODE_REPORT_EXPIRES_S
 from kcover_ebpf.tunables.diagnosis import COUNTS_MOVE_S
 
 
@@ -77,6 +78,35 @@ class ReportBuilder:
         self._fault_s: dict[Gang, float] = {}
         self.last: dict[Gang, FaultReport] = {}
         """The newest report of each gang."""
+        self._faults: tuple[ReportedDeviceFault, ...] = ()
+        self._asked = threading.Condition()
+        self._wanted: set[Gang] = set()
+        """Of which evidence is asked for."""
+        self._completed: dict[Gang, FaultReport] = {}
+
+    def evidence_of(self, gang: Gang) -> FaultReport | None:
+        """The newest report of a gang, with the faults of the node's devices, which the node reports apart.
+
+        And with snapshots of its ranks, also where no rank here has stalled: they are made at the next pass, for which
+        it waits at most `EVIDENCE_PASS_S`. May be called from any thread but that of `make`.
+        """
+        report = self.last.get(gang)
+        if report is not None and not report.ranks:
+            with self._asked:
+                self._wanted.add(gang)
+                self._asked.wait_for(lambda: gang not in self._wanted, EVIDENCE_PASS_S)
+                report = self._completed.pop(gang, report)
+        return report and replace(report, devices=self._faults)
+
+    def _answer(self, watched: Iterable[GangWatch]) -> None:
+        with self._asked:
+            for watch in watched:
+                gang = watch.here.gang
+                report = self.last.get(gang)
+                if gang in self._wanted and report is not None:
+                    self._completed[gang] = with_snapshots(report, watch.watch.job, watch.pods)
+            self._wanted.clear()
+            self._asked.notify_all()
 
     def gang_of_report(self, namespace: str, name: str) -> Gang | None:
         """Whose report this is; None for the node's."""
@@ -88,8 +118,10 @@ class ReportBuilder:
         watched = list(watched)
         drafts = {watch.here.gang: self._draft(watch, now_s) for watch in watched}
         self._preflight.keep(pod.uid for watch in watched for pod in watch.here.pods)
+        self._faults = faults
         self._gangs = {draft.key: gang for gang, draft in drafts.items()}
         self.last = {gang: draft.report for gang, draft in drafts.items()}
+        self._answer(watched)
         self._fault_s = {gang: at_s for gang, at_s in self._fault_s.items() if gang in drafts}
         node = self._node_draft(now_s, faults)
         for draft in (node, *drafts.values()):

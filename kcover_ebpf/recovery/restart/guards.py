@@ -136,6 +136,9 @@ def headline_of(gang_verdict: GangVerdict) -> str:
     return f"{verdict.kind.value} {verdict.cause.value}, {who}{first}"[:1024]
 
 
+_KEEPS_EVIDENCE = (Level.SNAPSHOT, Level.SHUTDOWN)
+
+
 def decide(request: RestartRequest) -> Transition:
     """What comes next for an incident that is not acted on yet (Open, Decided, Observed, Refused)."""
     gang_verdict = request.turn.world.gang_verdict
@@ -152,8 +155,7 @@ def decide(request: RestartRequest) -> Transition:
         return _settle(request, context, Phase.OPEN, short, 1.0)
     observed = _why_observed(request, context)
     if observed is not None:
-        context = replace(context, status=_with_snapshot(request, context))
-        return _settle(request, context, Phase.OBSERVED, observed)
+        return _settle(request, _with_snapshot(request, context), Phase.OBSERVED, observed)
     return _restart(request, context, gang_verdict)
 
 
@@ -167,16 +169,16 @@ def _restart(
     if hopeless is not None and not request.approved:
         if _loops(context):
             return Transition(final_stop(context, hopeless))
-        return _settle(request, context, Phase.REFUSED, hopeless)
+        return _refused(request, context, hopeless)
     method, why = method_of(context)
     if method is RestartMethod.NONE:
-        return _settle(request, context, Phase.REFUSED, _no_method(context, why))
+        return _refused(request, context, _no_method(context, why))
     if _is_spent(request, context):
         most = request.gates.most_restarts if request.approved else context.policy.restarts.max
         spent = f"the budget of {most} restarts is used up"
         if _loops(context):
             return Transition(final_stop(context, spent))
-        return _settle(request, context, Phase.REFUSED, spent)
+        return _refused(request, context, spent)
     waits = _why_wait(request, context)
     if waits is not None:
         return _settle(request, context, Phase.DECIDED, waits[0], waits[1])
@@ -233,18 +235,22 @@ def _why_observed(request: RestartRequest, context: RestartContext) -> str | Non
     return None
 
 
-def _with_snapshot(request: RestartRequest, context: RestartContext) -> Status:
-    """The status with an order to keep evidence, where the policy stops at that; agents carry it out once."""
+def _refused(request: RestartRequest, context: RestartContext, why: str) -> Transition:
+    """No restart, but evidence: what is broken stays so until a person comes, and its pods may not."""
+    return _settle(request, _with_snapshot(request, context), Phase.REFUSED, why)
+
+
+def _with_snapshot(request: RestartRequest, context: RestartContext) -> RestartContext:
+    """The context with an order to keep evidence, of what is not restarted; agents carry it out once."""
     status, policy = with_bundles(context.status, context), context.policy
     if (
         not request.armed
-        or policy.action is not Level.SNAPSHOT
+        or policy.action not in _KEEPS_EVIDENCE
         or request.gates.dry_run
         or policy.dry_run
+        or status.order is not None
     ):
-        return status
-    if status.order is not None:
-        return status
+        return replace(context, status=status)
     order = Order(
         id=f"{context.name}-{Verb.SNAPSHOT.value.lower()}",
         verb=Verb.SNAPSHOT,
@@ -252,7 +258,7 @@ def _with_snapshot(request: RestartRequest, context: RestartContext) -> Status:
         created_before_s=before_s(context.world.pods),
         expires_s=context.world.now_s + BUNDLE_WITHIN_S,
     )
-    return replace(status, order=order)
+    return replace(context, status=replace(status, order=order))
 
 
 def _no_method(context: RestartContext, why: str) -> str:

@@ -6,12 +6,10 @@ its nodes.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from kcover_ebpf.api.job_kinds import gang_of
 from kcover_ebpf.api.pods import ContainerKind, Pod, pod_of
@@ -20,7 +18,6 @@ from kcover_ebpf.errors import (
     CannotObserve,
     Forbidden,
     NotFound,
-    ObjectError,
     UsageError,
 )
 from kcover_ebpf.gang.gang_input import GangVerdict
@@ -29,13 +26,12 @@ from kcover_ebpf.kube.exec import Exec
 from kcover_ebpf.output import formatting
 from kcover_ebpf.trace import records
 from kcover_ebpf.trace.gang import watched
+from kcover_ebpf.trace.gang.agent_pods import AGENT_CONTAINER, agent_on, readable
 from kcover_ebpf.trace.gang.nodes_at_once import TracedNode, traced_together
 from kcover_ebpf.trace.options import TraceOptions
 from kcover_ebpf.trace.records import UNKNOWN_CODE, exit_code_of
 from kcover_ebpf.tunables.trace import BEAT_S
 
-_SELECTOR = "app.kubernetes.io/name=kcover-ebpf,app.kubernetes.io/component=agent"
-AGENT_CONTAINER = "agent"
 _LIVE_ONLY_ONE = "--live follows one node; name one pod"
 _NOT_FOUND_CODES = (126, 127)
 
@@ -113,7 +109,7 @@ def _running(pod: Pod) -> Pod:
 
 def _pods_of_job(client: ApiClient, options: TraceOptions) -> list[Pod]:
     found = client.list(f"/api/v1/namespaces/{options.namespace}/pods")
-    pods = _readable(found.get("items", []))
+    pods = readable(found.get("items", []))
     gangs = [(pod, gang_of(pod)) for pod in pods]
     mine = [pod for pod, gang in gangs if gang.name == options.job]
     if not mine:
@@ -154,57 +150,6 @@ def _containers(pod: Pod, name: str | None) -> list[str]:
         names = ", ".join(container.name for container in pod.containers)
         raise UsageError(f"pod {pod.name} runs no container {name}; it has {names}")
     return chosen
-
-
-def agent_on(client: ApiClient, node: str, namespace: str | None) -> tuple[str, str]:
-    """Namespace and name of the agent's pod on a node; `CannotObserve` with what to do where there is none.
-
-    `namespace`: where to search; None: everywhere. Whoever may create pods may give one the labels of an agent, and
-    would learn what is asked and answer in its place. So an agent is what a DaemonSet made that sees all processes of
-    the node, which no tenant's pod may (Pod Security Standards, baseline); where several namespaces have one, none is
-    believed.
-    """
-    path = f"/api/v1/namespaces/{namespace}/pods" if namespace else "/api/v1/pods"
-    query = {"labelSelector": _SELECTOR, "fieldSelector": f"spec.nodeName={node}"}
-    try:
-        found = client.list(path, query)
-    except Forbidden as error:
-        if namespace is not None:
-            raise
-        raise CannotObserve(
-            "not allowed to list agents in all namespaces; name theirs with --agent-namespace"
-        ) from error
-    agents = _readable(item for item in found.get("items", []) if _is_of_daemon_set(item))
-    places = sorted({pod.namespace for pod in agents})
-    if len(places) > 1:
-        raise CannotObserve(
-            f"pods in several namespaces say that they are the agent on node {node} ({', '.join(places[:8])}); "
-            "name the agents' one with --agent-namespace"
-        )
-    ready = [pod for pod in agents if pod.phase == "Running" and pod.deleted_s is None]
-    if not ready:
-        where = f" in namespace {namespace}" if namespace else ""
-        state = f"; {agents[0].name} is {agents[0].phase}" if agents else ""
-        raise CannotObserve(
-            f"no agent of kcover-ebpf runs on node {node}{where}{state}: install the chart there, "
-            "or run `kcover-ebpf` on the node itself"
-        )
-    return ready[0].namespace, ready[0].name
-
-
-def _is_of_daemon_set(raw: Mapping[str, Any]) -> bool:
-    owners = (raw.get("metadata") or {}).get("ownerReferences") or ()
-    kinds = {owner.get("kind") for owner in owners if owner.get("controller") is True}
-    return kinds == {"DaemonSet"} and (raw.get("spec") or {}).get("hostPID") is True
-
-
-def _readable(raw: Iterable[Mapping[str, Any]]) -> list[Pod]:
-    """The pods among objects of the API; one that makes no sense, or is too large, keeps no other from being found."""
-    pods = []
-    for entry in raw:
-        with contextlib.suppress(ObjectError):
-            pods.append(pod_of(entry))
-    return pods
 
 
 def _command(node: TracedNode, *, live: bool, brief: bool) -> list[str]:

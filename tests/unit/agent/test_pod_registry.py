@@ -104,6 +104,13 @@ def test_pod_registry__thresholds_of_a_policy_hold_and_are_taken_back() -> None:
     assert here.policy.quiet_cap_s == 1800
 
 
+def test_pod_registry__a_policy_says_whether_ends_of_logs_are_kept() -> None:
+    registry = heard(pod("a", {JOB: "j"}))
+    assert [here.keeps_logs for here in registry.gangs().values()] == [True]
+    registry = heard(pod("a", {JOB: "j"}), policies=(policy("p", evidenceLogs=False),))
+    assert [here.keeps_logs for here in registry.gangs().values()] == [False]
+
+
 def test_pod_registry__what_makes_no_sense_is_reported_and_passed_over() -> None:
     said: list[str] = []
     registry = PodRegistry("n1", said.append)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from kcover_ebpf.agent.reports.report_builder import Identity, ReportBuilder
 from kcover_ebpf.agent.reports.report_cache import ReportCache
 from kcover_ebpf.agent.reports.report_sender import ReportSender
 from kcover_ebpf.api.agent_lease import AgentLease, lease_of
-from kcover_ebpf.api.fault_report import FaultReport, report_of
+from kcover_ebpf.api.fault_report import FaultReport, ReportedDeviceFault, report_of
 from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.api.log_report import ContainerLog, LogFinding
@@ -31,6 +32,9 @@ from tests.unit.report_builders import SELECTOR, pod
 from tests.unit.scripted_job import Stage
 
 NIC = "0000:9a:00.0"
+
+GANG = Gang(GangId.of("ns", SELECTOR), "j", "Job")
+FAULT = ReportedDeviceFault("0000:5d:00.0", "xid_31", "MMU fault", age_s=1.0)
 
 
 def all_become(stage: Stage, mode: str) -> None:
@@ -264,14 +268,13 @@ def sent(
         def list(self, path: str, query: object) -> dict[str, Any]:
             return {}
 
-    clock = [1000.0]
-    lease = LeaseWriter(FakeReportApi(), "kcover", "a", print)  # type: ignore[arg-type]
-    reporter = ReportSender(FakeReportApi(), lease, lambda *_: (), print)  # type: ignore[arg-type]
+    clock, api = [1000.0], FakeReportApi()
+    lease = LeaseWriter(api, "kcover", "a", print)  # type: ignore[arg-type]
+    reporter = ReportSender(api, lease, lambda *_: (), print)  # type: ignore[arg-type]
     builder = ReportBuilder(Identity("a", "kcover"), reporter, ReportCache(tmp_path), lambda: True)
     builder.logs = lambda *_: logs
     pods = [pod(number) for number in range(len(stage.procs))]
-    gang = Gang(GangId.of("ns", SELECTOR), "j", "Job")
-    watch = GangWatch(LocalGang(gang, tuple(pods), Policy()), watched(stage))
+    watch = GangWatch(LocalGang(GANG, tuple(pods), Policy()), watched(stage))
     watch.pods = {Pid(pid): pods[index].uid for index, pid in enumerate(stage.procs)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("kcover_ebpf.agent.reports.report_sender.time.monotonic", lambda: clock[0])
@@ -279,9 +282,29 @@ def sent(
         for _ in range(seconds):
             stage.one_pass(NS)
             clock[0] += 1.0
-            builder.make([watch], ())
+            builder.make([watch], (FAULT,))
             reporter.flush()
+    assert (builder.evidence_of(GANG) or gone[0]).devices == (FAULT,), "an archive has them too"
     return [report for report in gone if report.job is not None]
+
+
+def test_report_builder__evidence_has_the_ranks_also_of_a_node_that_has_not_stalled(
+    tmp_path: Path,
+) -> None:
+    stage = Stage(connected=True)
+    stage.run(30)
+    builder = ReportBuilder(Identity("a", "kcover"), Any, ReportCache(tmp_path), lambda: True)  # type: ignore[arg-type]
+    pods = tuple(pod(number) for number in range(len(stage.procs)))
+    watch = GangWatch(LocalGang(GANG, pods, Policy()), watched(stage))
+    watch.pods = {Pid(pid): pods[index].uid for index, pid in enumerate(stage.procs)}
+    builder.last = {GANG: FaultReport("a", 1.0, 1)}
+    with ThreadPoolExecutor(1) as pool:
+        evidence = pool.submit(builder.evidence_of, GANG)
+        while not evidence.done():
+            builder._answer([watch])
+    report = evidence.result()
+    assert report is not None
+    assert {rank.pod_uid for rank in report.ranks} == {pod_.uid for pod_ in pods}
 
 
 @pytest.mark.parametrize(

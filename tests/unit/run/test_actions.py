@@ -33,10 +33,10 @@ def test_refusal__the_budget_ends(maximum: int) -> None:
 
 
 def test_write_bundle__a_bundle_is_complete_or_not_there(tmp_path: Path) -> None:
-    path = write_bundle(tmp_path / "new", "one", {"a.txt": "A\n", "b.txt": "\udcff\n"})
+    path = write_bundle(tmp_path / "new", "one", {"a.txt": b"A\n", "nodes/b/c.txt": b"C\n"})
     assert path == tmp_path / "new" / "one"
     assert (path / "a.txt").read_text() == "A\n"
-    assert (path / "b.txt").read_text() == "\\udcff\n"
+    assert (path / "nodes/b/c.txt").read_text() == "C\n"
     assert [other_path.name for other_path in path.parent.iterdir()] == ["one"]
 
 
@@ -49,11 +49,17 @@ def test_write_bundle__a_bundle_that_cannot_be_written_says_so(tmp_path: Path) -
 def test_write_bundle__a_bundle_is_for_its_owner_alone(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        path = write_bundle(tmp_path / "new", "one", {"a.log": "secret"})
+        path = write_bundle(tmp_path / "new", "one", {"nodes/b/a.log": b"secret"})
     finally:
         os.umask(before)
     modes = [
         stat.S_IMODE(other_path.stat().st_mode)
-        for other_path in (path.parent, path, path / "a.log")
+        for other_path in (
+            path.parent,
+            path,
+            path / "nodes",
+            path / "nodes/b",
+            path / "nodes/b/a.log",
+        )
     ]
-    assert modes == [0o700, 0o700, 0o600]
+    assert modes == [0o700, 0o700, 0o700, 0o700, 0o600]

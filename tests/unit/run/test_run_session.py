@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from kcover_ebpf.diagnosis.decisions import Decision
+from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.errors import ActionError, CannotObserve
+from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.model.verdict import Cause, Verdict, VerdictKind
 from kcover_ebpf.run import session as module
 from kcover_ebpf.run.options import RunOptions
@@ -105,7 +107,7 @@ class FakeSensor:
         reads_stacks: bool = False,
     ) -> None:
         assert reads_stacks
-        self.job = SimpleNamespace(members=SimpleNamespace(views={}), now_ns=0)
+        self.job = Job(Policy(), SyscallTable("x86_64"))
         self.tracker: object = object()
         self.made_progress = False
         self.carry_out = carry_out

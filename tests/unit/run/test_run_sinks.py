@@ -7,19 +7,27 @@ import re
 import select
 import struct
 import termios
+import threading
 from collections.abc import Iterator
 from fcntl import ioctl
+from pathlib import Path
 
 import pytest
 
+from kcover_ebpf.archive.incident_archive import Archive, unpacked
+from kcover_ebpf.archive.node_part import Trigger
 from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
+from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.facts.kernel import ProcessExit, SocketSample
+from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import Inode, Pid
 from kcover_ebpf.model.verdict import Cause, Verdict, VerdictKind, WaitRow
+from kcover_ebpf.output import archives
 from kcover_ebpf.run import bundle, terminal_table
+from kcover_ebpf.run.bundle import BundleThread
 from kcover_ebpf.run.sinks import Announcer, JsonSink, Out, Recent, Sink, TextSink
-from kcover_ebpf.settings import Act
+from kcover_ebpf.settings import Act, Policy
 from kcover_ebpf.trace import tcp_connections
 
 WORKING = Verdict(VerdictKind.WORKING, Cause.TRAINING, time_s=100.25, since_s=90.0, job="j")
@@ -117,32 +125,60 @@ def test_json_sink__a_hushed_announcer_reports_only_what_we_do(pipe: tuple[int, 
     assert [line["event"] for line in lines] == ["verdict", "action", "start", "verdict"]
 
 
-def test_recent__the_bundle_has_what_a_person_needs() -> None:
-    recent = Recent()
+def kept(folder: Path) -> Archive:
+    recent = Recent(lambda: 104.0)
     report_all(recent)
-    view = ProcessHistory(Pid(7), 0)
-    view.sockets[3] = socket_sample()
-    found = tcp_connections.edges([view], now_ns=5_000_000_000)
-    files = bundle.files(HUNG, found, recent.lines)
-    assert json.loads(files["verdict.json"])["incident"] == "j-1"
-    assert files["verdict.txt"].startswith("HUNG  culprit unknown, stopped")
-    assert files["waits.txt"].splitlines()[1].split() == [
-        "0",
-        "rank",
-        "7",
-        "python3",
-        "futex",
-        "3.5s",
-        "victim",
+    job = Job(Policy(), SyscallTable("x86_64"))
+    taken = bundle.taken(job, HUNG, recent.lines, recent.moments, Trigger.RUN)
+    text = BundleThread(folder, taken, (), 0.0).outcome()
+    path = folder / "19700101T000143.500Z-j-1-HUNG"
+    assert text == f"wrote {path}"
+    return unpacked(archives.read_files(path), "bundle")
+
+
+def test_recent__the_bundle_has_what_a_person_needs(tmp_path: Path) -> None:
+    archive = kept(tmp_path)
+    assert archive.incident is not None
+    assert archive.incident.status is not None
+    moments = [(moment.phase, moment.time_s) for moment in archive.incident.status.timeline]
+    assert moments == [
+        ("Started", 104.0),
+        ("WORKING", 100.25),
+        ("HUNG", 103.5),
+        ("Shutdown", 104.0),
     ]
-    assert "10.0.0.1:29500" in files["sockets.txt"]
-    kinds = [json.loads(line)["event"] for line in files["facts.jsonl"].splitlines()]
-    assert kinds == ["fact", "fact", "blind"]
+    (part,) = archive.parts
+    (thread,) = part.threads
+    assert (thread.rank, thread.wait, thread.since_s, thread.note) == (0, "futex", 3.5, "victim")
+    assert part.report is not None
+    assert part.report.verdict is not None
+    assert part.report.verdict.since_s == -3.5
+    assert [json.loads(line)["event"] for line in part.facts] == ["fact", "fact", "blind"]
+    assert archive.missing == ()
+
+
+def test_bundle__people_find_the_verdict_without_our_program(tmp_path: Path) -> None:
+    kept(tmp_path)
+    (folder,) = tmp_path.iterdir()
+    assert json.loads((folder / "verdict.json").read_text())["incident"] == "j-1"
+    assert (folder / "verdict.txt").read_text().startswith("HUNG  culprit unknown, stopped")
+
+
+def test_bundle__a_disk_that_does_not_answer_keeps_no_action_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered = threading.Event()
+    monkeypatch.setattr(bundle, "write_bundle", lambda *_: answered.wait(60))
+    monkeypatch.setattr(bundle, "BUNDLE_LIMIT_S", 0.1)
+    job = Job(Policy(), SyscallTable("x86_64"))
+    taken = bundle.taken(job, HUNG, (), (), Trigger.RUN)
+    assert "still being written" in BundleThread(tmp_path, taken, (), 0.0).outcome()
+    answered.set()
 
 
 def test_name_of__the_name_of_a_bundle_is_a_plain_file_name() -> None:
     name = bundle.name_of(Verdict(VerdictKind.HUNG, Cause.STOPPED, 0.25, 0.0, "a", "../x y-1"))
-    assert name == "19700101T000000.250Z-.._x_y-1-HUNG"
+    assert name == "19700101T000000.250Z-_x_y-1-HUNG"
 
 
 def socket_sample(**changes: object) -> SocketSample:

@@ -13,7 +13,7 @@ from kcover_ebpf.errors import CannotObserve, Forbidden, Unreachable, UsageError
 from kcover_ebpf.gang.unwatched import HISTORY
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.trace import show
-from kcover_ebpf.trace.gang import remote
+from kcover_ebpf.trace.gang import agent_pods, remote
 from kcover_ebpf.trace.options import TraceOptions
 from kcover_ebpf.trace.records import parse
 from tests.unit.fake_exec import (
@@ -217,10 +217,10 @@ def test_agent_on__a_pod_of_a_tenant_that_carries_the_labels_is_no_agent(
     mine = pod("mine")
     mine["metadata"]["namespace"] = "aaa-evil"
     server.agents["node1"].insert(0, mine)
-    assert remote.agent_on(server, "node1", None) == ("research", "agent-1")  # type: ignore[arg-type]
+    assert agent_pods.agent_on(server, "node1", None) == ("research", "agent-1")  # type: ignore[arg-type]
     server.agents["node1"] = [mine]
     with pytest.raises(CannotObserve, match="no agent of kcover-ebpf runs"):
-        remote.agent_on(server, "node1", None)  # type: ignore[arg-type]
+        agent_pods.agent_on(server, "node1", None)  # type: ignore[arg-type]
 
 
 def test_agent_on__where_two_namespaces_have_one_none_is_believed(server: FakeExecServer) -> None:
@@ -228,4 +228,4 @@ def test_agent_on__where_two_namespaces_have_one_none_is_believed(server: FakeEx
     other["metadata"]["namespace"] = "aaa-evil"
     server.agents["node1"].append(other)
     with pytest.raises(CannotObserve, match=r"aaa-evil, research.*--agent-namespace"):
-        remote.agent_on(server, "node1", None)  # type: ignore[arg-type]
+        agent_pods.agent_on(server, "node1", None)  # type: ignore[arg-type]

@@ -8,11 +8,13 @@ from dataclasses import replace
 import pytest
 
 from kcover_ebpf.diagnosis.waits.describe_call import WaitTarget
+from kcover_ebpf.model.thread_stack import Stack
 from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.output import formatting
 from kcover_ebpf.output.formatting import event_line
-from kcover_ebpf.trace import advice, grouping, render
-from kcover_ebpf.trace.records import TRACE, Line, Stack, TracedThread, TraceHeader, parse
+from kcover_ebpf.trace import advice, render
+from kcover_ebpf.trace.records import TRACE, Line, TracedThread, TraceHeader, parse
+from kcover_ebpf.views.rank_numbers import ranks_text
 
 HUNG = Verdict(
     job="train",
@@ -216,4 +218,4 @@ RANKS = [
 
 @pytest.mark.parametrize(("ranks", "text"), RANKS)
 def test_ranks_text__ranks_are_written_as_runs(ranks: list[int | None], text: str) -> None:
-    assert grouping.ranks_text(ranks) == text
+    assert ranks_text(ranks) == text

@@ -1,24 +1,39 @@
-"""The Python stacks in the bundle that an agent keeps before a gang is ended."""
+"""The part of an archive that an agent keeps before a gang is ended: real processes in an invented control group."""
 
 from __future__ import annotations
 
-import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from kcover_ebpf.agent.orders import bundles
-from kcover_ebpf.host import procfs
+from kcover_ebpf.agent.containers import RunningContainer
+from kcover_ebpf.agent.orders.bundles import Bundles
+from kcover_ebpf.agent.orders.evidence_thread import EvidenceRequest
+from kcover_ebpf.api.fault_report import FaultReport
+from kcover_ebpf.api.gang_id import GangId
+from kcover_ebpf.api.job_kinds import Gang
+from kcover_ebpf.api.order import Verb
+from kcover_ebpf.archive.incident_archive import unpacked
+from kcover_ebpf.archive.node_part import NodePart, Trigger
+from kcover_ebpf.errors import ReaderError
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.model.roles import Role
+from kcover_ebpf.model.rank_snapshot import RankSnapshot
+from kcover_ebpf.output import archives
+from kcover_ebpf.output.bundles import BundleBounds, bundle_name, prune
 from kcover_ebpf.watching import py_spy
 from tests.unit import report_builders as build
+from tests.unit.children import child_in
 
-PID = Pid(9_000_001)
+GANG = Gang(GangId.of("ns", build.SELECTOR), "j", "Job")
+SECRET = "s3cr3t-0451"
+"""In the arguments and the environment of the process, and nowhere else."""
+NOW_S = 1_700_000_000.0
+LOGS = {"j-0.main.log": "step 17 loss 0.3\n"}
 SPY = """#!/bin/sh
-echo '[{"os_thread_id": 9000001, "frames": [
-  {"name": "save", "filename": "/jobs/train.py", "short_filename": "train.py", "line": 71},
-  {"name": "step", "filename": "/jobs/train.py", "short_filename": "train.py", "line": 44}]}]'
+for last; do pid=$last; done
+echo '[{"os_thread_id": '$pid', "frames": [
+  {"name": "save", "filename": "/jobs/train.py", "short_filename": "train.py", "line": 71}]}]'
 """
 
 
@@ -28,39 +43,148 @@ def spy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     program.write_text(SPY)
     program.chmod(0o755)
     monkeypatch.setattr(py_spy, "program", lambda: str(program))
-    monkeypatch.setattr(procfs, "comm", lambda _: "python3")
     return program
 
 
-def kept(limit_s: float = 20.0) -> list[str]:
-    ranks = (
-        build.rank(2, pid=PID, tid=PID),
-        build.rank(3, pid=Pid(PID + 1), exit="signal 9"),
-        build.rank(0, pid=Pid(PID + 2), role=Role.LOADER),
-    )
-    return bundles.python_stacks(ranks, time.monotonic() + limit_s).splitlines()
+@pytest.fixture
+def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningContainer]:
+    """One container of one process that waits."""
+    group = tmp_path / "group"
+    group.mkdir()
+    monkeypatch.setenv("WANDB_API_KEY", SECRET)
+    with child_in("ready(); time.sleep(600)", [f"--token={SECRET}"]) as request:
+        (group / "cgroup.procs").write_text(f"{request.pid}\n")
+        (group / "cpu.pressure").write_text("some avg10=12.00 avg60=0.00 avg300=0.00 total=5\n")
+        (group / "cpu.stat").write_text("usage_usec 5\nnr_throttled 3\nthrottled_usec 900\n")
+        (group / "memory.current").write_text("4096\n")
+        (group / "memory.max").write_text("max\n")
+        assert SECRET in Path(f"/proc/{request.pid}/cmdline").read_text()
+        assert SECRET in Path(f"/proc/{request.pid}/environ").read_text()
+        yield RunningContainer("uid-0", "c" * 64, group)
 
 
-def test_python_stacks__the_frames_of_each_living_rank_are_kept(spy: Path) -> None:
-    assert spy.exists()
-    assert kept() == [
-        "rank 2 (pid 9000001)",
-        "  save (train.py:71)",
-        "  step (train.py:44)",
-    ]
+def pid_of(container: RunningContainer) -> Pid:
+    return Pid(int((container.path / "cgroup.procs").read_text()))
 
 
-def test_python_stacks__what_does_not_come_in_time_is_said(spy: Path) -> None:
-    spy.write_text("#!/bin/sh\nexec sleep 60\n")
-    assert kept(0.2) == [
-        "rank 2 (pid 9000001)",
-        "not observable: Python frames (pid 9000001: no time was left)",
-    ]
+def rank_of(container: RunningContainer) -> RankSnapshot:
+    pid = pid_of(container)
+    return build.rank(0, pid=pid, tid=pid)
 
 
-def test_python_stacks__a_program_that_is_not_python_is_left_out(
-    spy: Path, monkeypatch: pytest.MonkeyPatch
+def request(
+    *found: RunningContainer, verb: Verb = Verb.STOP, with_logs: bool = True
+) -> EvidenceRequest:
+    return EvidenceRequest(GANG, "j-abc", verb, found, {"uid-0": "j-0"}, with_logs)
+
+
+def tails(namespace: str, uids: Sequence[str]) -> Mapping[str, str]:
+    assert (namespace, list(uids)) == ("ns", ["uid-0"])
+    return LOGS
+
+
+def written(
+    folder: Path,
+    asked: EvidenceRequest,
+    report: FaultReport | None = None,
+    source=tails,
+) -> NodePart:
+    errors: list[str] = []
+    bundles = Bundles(folder, lambda _: report, errors.append, source, "n0", clock=lambda: NOW_S)
+    writer = bundles.of(asked)
+    writer.write()
+    assert errors == []
+    assert Path(writer.path).name == bundle_name(NOW_S, "j-abc")
+    archive = unpacked(archives.read_files(Path(writer.path)), "bundle")
+    assert (archive.job, archive.name, archive.missing) == ("ns/j", "j-abc", ())
+    (part,) = archive.parts
+    return part
+
+
+def test_bundles__a_part_has_report_threads_stacks_pressure_and_logs(
+    container: RunningContainer, spy: Path, tmp_path: Path
 ) -> None:
-    assert spy.exists()
-    monkeypatch.setattr(procfs, "comm", lambda _: "hpl")
-    assert kept() == [""]
+    report = build.report("n0", rank_of(container)).report
+    part = written(tmp_path / "kept", request(container), report)
+    pid = pid_of(container)
+    assert (part.node, part.trigger, part.report) == ("n0", Trigger.STOP, report)
+    (stack,) = part.stacks
+    assert (stack.pid, stack.rank, stack.python) == (pid, 0, ("save (train.py:71)",))
+    assert stack.native, "of the C library, or at least the sampled words"
+    (thread,) = [found for found in part.threads if found.tid == pid]
+    assert (thread.rank, thread.state, thread.role) == (0, "S", "rank")
+    assert "nanosleep" in thread.wait
+    (group,) = part.pressure
+    assert group.name == f"j-0 {'c' * 12}"
+    assert group.cpu.startswith("some avg10=12.00")
+    assert group.throttled == "nr_throttled 3\nthrottled_usec 900"
+    assert (group.memory_bytes, group.memory_most_bytes) == (4096, None)
+    assert part.logs == LOGS
+
+
+def test_bundles__no_argument_and_no_environment_is_in_it(
+    container: RunningContainer, spy: Path, tmp_path: Path
+) -> None:
+    report = build.report("n0", rank_of(container)).report
+    written(tmp_path / "kept", request(container), report)
+    files = [path for path in (tmp_path / "kept").rglob("*") if path.is_file()]
+    assert len(files) >= 6
+    assert [path for path in files if SECRET.encode() in path.read_bytes()] == []
+
+
+def test_bundles__a_pod_whose_processes_crashed_has_its_logs_in_it(tmp_path: Path) -> None:
+    part = written(tmp_path, request(verb=Verb.SNAPSHOT), build.report("n0").report)
+    assert part.logs == LOGS
+    assert part.trigger is Trigger.SNAPSHOT
+    assert (part.threads, part.stacks) == ((), ())
+
+
+def test_bundles__a_policy_may_leave_log_lines_out(tmp_path: Path) -> None:
+    part = written(tmp_path, request(with_logs=False), build.report("n0").report)
+    assert part.logs == {}
+    assert any("evidenceLogs" in text for text in part.unobserved)
+
+
+def test_bundles__what_could_not_be_read_is_said(
+    container: RunningContainer, spy: Path, tmp_path: Path
+) -> None:
+    def fails(*_: object) -> Mapping[str, str]:
+        raise ReaderError("no answer")
+
+    spy.write_text("#!/bin/sh\nexit 1\n")
+    part = written(tmp_path / "kept", request(container), None, fails)
+    said = "; ".join(part.unobserved)
+    assert "logs of containers: no answer" in said
+    assert "Python frames" in said
+    assert "report of this node" in said
+
+
+def test_bundles__evidence_is_taken_within_its_time(
+    container: RunningContainer, spy: Path, tmp_path: Path
+) -> None:
+    spy.write_text("#!/bin/sh\nexec sleep 60\n")
+    part = written(tmp_path / "kept", request(container), build.report("n0").report)
+    assert any("no time was left" in text for text in part.unobserved)
+    assert part.threads
+
+
+BOUNDS = {
+    "number": (BundleBounds(count=2), ["3", "4"]),
+    "bytes": (BundleBounds(size_bytes=250), ["3", "4"]),
+    "age": (BundleBounds(age_s=250.0), ["3", "4"]),
+}
+
+
+@pytest.mark.parametrize(("bounds", "left"), BOUNDS.values(), ids=BOUNDS.keys())
+def test_prune__the_oldest_go_first(tmp_path: Path, bounds: BundleBounds, left: list[str]) -> None:
+    for number in range(5):
+        folder = tmp_path / bundle_name(NOW_S + 100 * number, str(number))
+        (folder / "nodes").mkdir(parents=True)
+        (folder / "nodes/a").write_bytes(b"x" * 100)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "20300101Z-link").symlink_to("/etc")
+    prune(tmp_path, NOW_S + 500, bounds)
+    kept = [path.name for path in sorted(tmp_path.glob("*Z-?"))]
+    assert [name.rpartition("-")[2] for name in kept] == left
+    assert (tmp_path / "notes").is_dir(), "what is no bundle is not ours"
+    assert Path("/etc").is_dir()

@@ -49,7 +49,7 @@ def executor(journal: OrderJournal, folder: Path, said: list[str] | None = None)
     listeners = Listeners(
         acked=lambda _gang, _ack: None,
         killed=lambda _gang: None,
-        evidence=lambda _gang, _found: BundleWriter("/bundle", lambda: None),
+        evidence=lambda _: BundleWriter("/bundle", lambda: None),
         passed_over=reported.append,
     )
     return OrderExecutor(

@@ -198,6 +198,23 @@ def test_decide__nothing_is_kept_where_nothing_is_to_be_done(asked: RestartReque
     assert (found.phase, found.order) == (Phase.OBSERVED, None)
 
 
+def test_decide__of_what_is_not_restarted_evidence_is_kept() -> None:
+    """A job whose budget is used up, and one that has failed already: its pods and their logs may go at any moment."""
+    spent = decide(ask(world(), earlier=10)).status
+    assert spent is not None
+    assert spent.phase is Phase.REFUSED
+    assert spent.order is not None
+    assert spent.order.verb is Verb.SNAPSHOT
+    failed = world()
+    assert failed.top is not None
+    failed = replace(failed, top=replace(failed.top, ended="Failed"))
+    crashed = decide(ask(failed)).status
+    assert crashed is not None
+    assert crashed.phase is Phase.OBSERVED
+    assert crashed.order is not None
+    assert crashed.order.verb is Verb.SNAPSHOT
+
+
 @pytest.mark.parametrize("earlier", [10, 50])
 def test_decide__who_approves_goes_no_further_than_the_operator(earlier: int) -> None:
     status = decide(ask(world(), earlier=earlier, approved=True)).status

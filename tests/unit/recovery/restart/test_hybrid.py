@@ -164,7 +164,7 @@ def test_hybrid__another_controller_continues_wherever_one_was_killed(point: int
 WHY: dict[str, tuple[MovingSim, dict[str, object], str | None]] = {
     "it can": (MovingSim(), {}, None),
     "a policy without it": (
-        MovingSim(policy=FaultPolicy(ways=(IN_PLACE, REPLACE))),
+        MovingSim(policy=FaultPolicy(ways=(REPLACE,))),
         {},
         "the policy does not allow it",
     ),

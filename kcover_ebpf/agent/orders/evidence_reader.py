@@ -1,0 +1,126 @@
+"""Reads what the processes of a gang are doing, in place and in little time: threads, stacks, resource pressure.
+
+Nothing here reads an argument, a variable or an environment. Whatever is not read before the time is up is named.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from kcover_ebpf.agent.containers import RunningContainer, processes
+from kcover_ebpf.archive.node_part import ArchivedThread, GroupPressure
+from kcover_ebpf.confined.helper import Confinement
+from kcover_ebpf.facts.syscalls import SyscallTable
+from kcover_ebpf.host import bounded
+from kcover_ebpf.host.proc_text import split_stat
+from kcover_ebpf.ids import Pid
+from kcover_ebpf.model.rank_snapshot import RankSnapshot
+from kcover_ebpf.model.thread_stack import Stack
+from kcover_ebpf.trace import rank_stacks
+
+_THREADS_OF_ONE, _THREADS_OF_ALL = 64, 2048
+_THROTTLED = re.compile(r"^(?:nr_throttled|throttled_usec) \d+$", re.MULTILINE)
+_NUMBER = re.compile(r"\d+\s*")
+
+
+@dataclass(slots=True)
+class Readings:
+    """What was read, and what was not."""
+
+    threads: tuple[ArchivedThread, ...] = ()
+    pressure: tuple[GroupPressure, ...] = ()
+    stacks: tuple[Stack, ...] = ()
+    unobserved: list[str] = field(default_factory=list)
+
+
+def read(
+    found: Sequence[RunningContainer],
+    ranks: Sequence[RankSnapshot],
+    names: Mapping[str, str],
+    end_s: float,
+    confinement: Confinement | None = None,
+) -> Readings:
+    """Everything of these containers, until `end_s` (CLOCK_MONOTONIC).
+
+    `ranks`: of the last report; `names`: uid of a pod -> its name; `confinement`: of py-spy, None: its default.
+    """
+    readings = Readings()
+    readings.pressure = tuple(_pressure(container, names) for container in found)
+    pids = sorted(processes(found))
+    readings.threads = tuple(_threads(pids, ranks, end_s, readings.unobserved))
+    readings.stacks, unread = rank_stacks.read(pids, ranks, end_s, confinement)
+    readings.unobserved += unread
+    return readings
+
+
+def _threads(
+    pids: Sequence[int], ranks: Sequence[RankSnapshot], end_s: float, unobserved: list[str]
+) -> Iterator[ArchivedThread]:
+    known = {rank.pid: rank for rank in ranks}
+    table = SyscallTable(os.uname().machine)
+    left, skipped = _THREADS_OF_ALL, 0
+    for pid in pids:
+        rank = known.get(Pid(pid))
+        for number, tid in enumerate(_tids(pid)):
+            if number >= _THREADS_OF_ONE or left <= 0 or time.monotonic() > end_s:
+                skipped += 1
+                continue
+            left -= 1
+            yield _thread(pid, tid, rank, table)
+    if skipped:
+        unobserved.append(f"{skipped} more threads: there are too many, or no time was left")
+
+
+def _tids(pid: int) -> list[int]:
+    try:
+        with os.scandir(f"/proc/{pid}/task") as entries:
+            found = islice(entries, _THREADS_OF_ALL)
+            return sorted(int(entry.name) for entry in found)
+    except OSError:
+        return []
+
+
+def _thread(pid: int, tid: int, rank: RankSnapshot | None, table: SyscallTable) -> ArchivedThread:
+    task = f"/proc/{pid}/task/{tid}"
+    comm, words = split_stat(bounded.read_text(f"{task}/stat"))
+    # the first word alone: the others are arguments
+    number = bounded.read_text(f"{task}/syscall").partition(" ")[0].strip()
+    call = table.name(int(number)) if number.isdigit() else ""
+    channel = rank_stacks.wait_channel(pid, tid)
+    is_lead = rank is not None and tid == (rank.tid or rank.pid)
+    return ArchivedThread(
+        pid=pid,
+        tid=tid,
+        comm=comm,
+        state=words[0] if words else "?",
+        wait=f"{call} in {channel}" if call and channel else call or channel,
+        rank=None if rank is None else rank.rank,
+        role="" if rank is None else rank.role.value,
+        since_s=rank.age_s if rank is not None and is_lead else None,
+    )
+
+
+def _pressure(container: RunningContainer, names: Mapping[str, str]) -> GroupPressure:
+    def text(name: str) -> str:
+        return bounded.read_text(container.path / name).strip()
+
+    def number(name: str) -> int | None:
+        found = text(name)
+        return int(found) if _NUMBER.fullmatch(found) else None
+
+    pod = names.get(container.pod_uid, container.pod_uid)
+    return GroupPressure(
+        name=f"{pod} {container.id[:12]}",
+        cpu=text("cpu.pressure"),
+        memory=text("memory.pressure"),
+        io=text("io.pressure"),
+        throttled="\n".join(_THROTTLED.findall(text("cpu.stat"))),
+        events=text("memory.events"),
+        memory_bytes=number("memory.current"),
+        memory_most_bytes=number("memory.max"),
+    )

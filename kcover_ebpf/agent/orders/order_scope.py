@@ -1,0 +1,22 @@
+"""What an order applies to: which phases of its incident, and which pods."""
+
+from __future__ import annotations
+
+from kcover_ebpf.api.incident import Phase
+from kcover_ebpf.api.job_kinds import selects
+from kcover_ebpf.api.order import Order, Verb
+from kcover_ebpf.api.pods import Pod
+
+_SHUTTING_DOWN = (Phase.SHUTTING_DOWN.value,)
+_PHASES = {Verb.SNAPSHOT: (Phase.OBSERVED.value, Phase.REFUSED.value)}
+"""Where an order is one; all others only in `_SHUTTING_DOWN`."""
+
+
+def is_one_in(order: Order, phase: str) -> bool:
+    """Whether the order is to be obeyed while its incident is in this phase."""
+    return phase in _PHASES.get(order.verb, _SHUTTING_DOWN)
+
+
+def is_meant(pod: Pod, order: Order) -> bool:
+    """Whether the order concerns this pod; one that was created later is of the next start."""
+    return selects(order.selector, pod) and pod.created_s <= order.created_before_s

@@ -1,0 +1,109 @@
+"""`kubectl kcover bundle` and `report`: the evidence of all nodes of an incident, as an archive and as a page."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+import click
+
+from kcover_ebpf.api.fault_report import API_VERSION
+from kcover_ebpf.api.incident import Incident, incident_of
+from kcover_ebpf.archive.incident_archive import Archive
+from kcover_ebpf.cli.kubectl_common import common, object_name, show
+from kcover_ebpf.cli.report import page_text, write
+from kcover_ebpf.errors import NotFound, UsageError
+from kcover_ebpf.kube.client import ApiClient
+
+_AGENTS = click.option(
+    "--agent-namespace", metavar="NAME", help="Namespace of the agents; default: detected."
+)
+
+
+@click.command("bundle")
+@click.argument("incident", callback=object_name)
+@click.option(
+    "--to",
+    metavar="FOLDER",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Write the archive here; what is there of it already is not fetched again.",
+)
+@_AGENTS
+@common
+def bundle(
+    *,
+    client: ApiClient,
+    namespace: str,
+    as_json: bool,
+    incident: str,
+    to: Path,
+    agent_namespace: str | None,
+) -> int:
+    """Fetch the evidence that all nodes kept of an incident, merged into one archive.
+
+    `kcover-ebpf report FOLDER` makes a page of it.
+    """
+    from kcover_ebpf.postmortem import fetch
+
+    fetch.check_folder(to)
+    archive = fetch.fetched(client, _incident(client, namespace, incident), to, agent_namespace)
+    size_bytes = fetch.write_folder(archive, to)
+    if as_json:
+        missing = [{"what": part.what, "why": part.why} for part in archive.missing]
+        nodes = [part.node for part in archive.parts]
+        print(json.dumps({"folder": str(to), "nodes": nodes, "missing": missing}, indent=2))
+        return 0
+    show(f"{to}: the parts of {len(archive.parts)} nodes, {size_bytes / 1e6:.1f} MB")
+    _show_missing(archive)
+    return 0
+
+
+@click.command("report")
+@click.argument("incident", callback=object_name)
+@click.option(
+    "--to",
+    metavar="FILE.html",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the page to this file.",
+)
+@_AGENTS
+@common
+def report(
+    *,
+    client: ApiClient,
+    namespace: str,
+    as_json: bool,
+    incident: str,
+    to: Path,
+    agent_namespace: str | None,
+) -> int:
+    """Write the page of an incident: what happened, whose fault it was, what was done, and what to do next."""
+    from kcover_ebpf.postmortem import fetch
+
+    found_incident = _incident(client, namespace, incident)
+    with tempfile.TemporaryDirectory(prefix="kcover-") as folder:
+        archive = fetch.fetched(client, found_incident, Path(folder), agent_namespace)
+    write(page_text(archive), to)
+    if as_json:
+        print(json.dumps({"file": str(to), "nodes": [part.node for part in archive.parts]}))
+        return 0
+    show(f"{to}: the page of incident {incident}, from {len(archive.parts)} nodes")
+    _show_missing(archive)
+    return 0
+
+
+def _incident(client: ApiClient, namespace: str, name: str) -> Incident:
+    path = f"/apis/{API_VERSION}/namespaces/{namespace}/incidents/{name}"
+    try:
+        return incident_of(client.get(path))
+    except NotFound:
+        hint = "see kubectl kcover list -A"
+        raise UsageError(f"no incident {name} in namespace {namespace}; {hint}") from None
+
+
+def _show_missing(archive: Archive) -> None:
+    for part in archive.missing:
+        show(f"missing: {part.what}: {part.why}")

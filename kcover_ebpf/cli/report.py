@@ -1,0 +1,155 @@
+"""`kcover-ebpf report BUNDLE`: what happened, as one page or as a file for another program."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from kcover_ebpf.archive.incident_archive import Archive, unpacked
+from kcover_ebpf.errors import UsageError
+from kcover_ebpf.output import archives
+
+_EXAMPLES = """
+\b
+Examples:
+  kcover-ebpf report kcover-snapshots/20260102T030405.678Z-train-1-HUNG -o incident.html
+  kcover-ebpf report job.tape.gz -o incident.html
+  kcover-ebpf report BUNDLE -f speedscope -o stacks.json    open at speedscope.app, or offline
+  kcover-ebpf report BUNDLE -f timeline -o timeline.json    open at ui.perfetto.dev
+
+\b
+Exit codes:
+  0 written; 2 wrong usage, or neither an archive nor a tape
+"""
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    "to",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write to this file; default: standard output.",
+)
+@click.option(
+    "-f",
+    "--format",
+    "form",
+    type=click.Choice(["html", "stacks", "collapsed", "speedscope", "timeline"]),
+    default="html",
+    show_default=True,
+    help=(
+        "html: a page without scripts that needs no network; stacks: the tree of all stacks as text; collapsed: for "
+        "flame graphs; timeline: Chrome's trace format."
+    ),
+)
+@click.option("--transfer-from", type=click.IntRange(min=0), hidden=True, help="For an agent.")
+def report(bundle: Path, to: Path | None, form: str, transfer_from: int | None) -> None:
+    """Explain one incident from BUNDLE: the folder or tar file of its archive, or a tape of `run --record`.
+
+    Needs no privileges, no cluster and no network.
+    """
+    if transfer_from is not None:
+        _transfer(bundle, transfer_from)
+        return
+    write(_FORMS[form](read(bundle)), to)
+
+
+def _transfer(bundle: Path, offset: int) -> None:
+    """Send the files to `kubectl kcover bundle`, and end when it does."""
+    from kcover_ebpf.output.part_transfer import lines_of
+    from kcover_ebpf.trace.pod_target import end_with_asker
+
+    end_with_asker(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    for line in lines_of(archives.read_files(bundle), offset):
+        write(f"{line}\n", None)
+
+
+def read(path: Path) -> Archive:
+    """The archive at a path, or that of the tape there; raises `UsageError`."""
+    if not path.exists():
+        raise UsageError(f"cannot read {path}: No such file or directory")
+    if path.is_dir() or _is_tar(path):
+        return unpacked(archives.read_files(path), str(path))
+    from kcover_ebpf.run.tape_archive import of_tape
+
+    return of_tape(path)
+
+
+def _is_tar(path: Path) -> bool:
+    try:
+        return tarfile.is_tarfile(path)
+    except (OSError, EOFError) as error:
+        raise UsageError(
+            f"cannot read {path}: {getattr(error, 'strerror', None) or error}"
+        ) from error
+
+
+def write(text: str, to: Path | None) -> None:
+    """To a file, or to standard output; raises `UsageError`."""
+    data = text.encode("utf-8", "backslashreplace")
+    try:
+        if to is None:
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+        else:
+            to.write_bytes(data)
+    except OSError as error:
+        raise UsageError(f"cannot write {to or 'standard output'}: {error.strerror}") from error
+
+
+def page_text(archive: Archive) -> str:
+    """The page as HTML; raises `UsageError` without Jinja2."""
+    from kcover_ebpf.postmortem.page import page_of
+    from kcover_ebpf.postmortem.render import html_of
+
+    return html_of(page_of(archive))
+
+
+def _tree_text(archive: Archive) -> str:
+    from kcover_ebpf.output.formatting import printable
+    from kcover_ebpf.postmortem.page import tree_of_archive
+    from kcover_ebpf.views.stack_tree import as_text
+
+    lines = as_text(tree_of_archive(archive)) or [
+        "fewer than two ranks have a stack in this archive"
+    ]
+    return "".join(f"{printable(line)}\n" for line in lines)
+
+
+def _collapsed(archive: Archive) -> str:
+    from kcover_ebpf.postmortem.page import tree_of_archive
+    from kcover_ebpf.views.stack_tree import collapsed
+
+    return collapsed(tree_of_archive(archive))
+
+
+def _speedscope(archive: Archive) -> str:
+    from kcover_ebpf.postmortem.page import tree_of_archive
+    from kcover_ebpf.views.stack_tree import speedscope
+
+    return json.dumps(speedscope(tree_of_archive(archive), archive.job)) + "\n"
+
+
+def _timeline(archive: Archive) -> str:
+    from kcover_ebpf.postmortem.page import chrome_trace_of
+
+    return json.dumps(chrome_trace_of(archive)) + "\n"
+
+
+_FORMS: dict[str, Callable[[Archive], str]] = {
+    "html": page_text,
+    "stacks": _tree_text,
+    "collapsed": _collapsed,
+    "speedscope": _speedscope,
+    "timeline": _timeline,
+}

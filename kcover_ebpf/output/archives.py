@@ -1,0 +1,91 @@
+"""Reads the files of an archive from a directory or a tar file that a person names, within bounds."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import tarfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from kcover_ebpf.errors import UsageError
+from kcover_ebpf.tunables.agent import ARCHIVE_FILES, ARCHIVE_MOST_BYTES
+
+_DEEPEST = 4
+
+
+def read_files(path: Path) -> dict[str, bytes]:
+    """Path below the archive's folder -> content; raises `UsageError`.
+
+    Links and pipes are not followed: an archive may come from another machine.
+    """
+    try:
+        if path.is_dir():
+            return _within_bounds(path, _of_folder(path, "", _DEEPEST))
+        with tarfile.open(path) as archive:
+            return _within_bounds(path, _of_tar(archive))
+    except tarfile.TarError as error:
+        raise UsageError(
+            f"{path} is neither an archive's folder nor a tar file: {error}"
+        ) from error
+    except (OSError, EOFError) as error:
+        raise UsageError(
+            f"cannot read {path}: {getattr(error, 'strerror', None) or error}"
+        ) from error
+
+
+def from_tar(content: bytes, name: str) -> dict[str, bytes]:
+    """The same of the bytes of a tar file; `name`: of it, for people."""
+    try:
+        with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+            return _within_bounds(Path(name), _of_tar(archive))
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise UsageError(f"{name} is no tar file: {error}") from error
+
+
+def tar_of(files: Mapping[str, bytes]) -> bytes:
+    """The files as a tar; equal files make equal bytes."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = len(content), 0o600
+            archive.addfile(member, io.BytesIO(content))
+    return out.getvalue()
+
+
+def _within_bounds(path: Path, found: Iterator[tuple[str, bytes]]) -> dict[str, bytes]:
+    files: dict[str, bytes] = {}
+    left_bytes = ARCHIVE_MOST_BYTES
+    for name, content in found:
+        files[name] = content
+        left_bytes -= len(content)
+        if left_bytes < 0 or len(files) > ARCHIVE_FILES:
+            most = f"{ARCHIVE_MOST_BYTES >> 20} MiB or {ARCHIVE_FILES} files"
+            raise UsageError(f"{path} is larger than an archive may be ({most})")
+    return files
+
+
+def _of_folder(folder: Path, prefix: str, depth: int) -> Iterator[tuple[str, bytes]]:
+    with os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda found: found.name):
+            if entry.is_dir(follow_symlinks=False) and depth:
+                yield from _of_folder(Path(entry), f"{prefix}{entry.name}/", depth - 1)
+            elif entry.is_file(follow_symlinks=False):
+                yield f"{prefix}{entry.name}", _read(Path(entry))
+
+
+def _read(path: Path) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return b""
+        return file.read(ARCHIVE_MOST_BYTES + 1)
+
+
+def _of_tar(archive: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
+    for member in archive:
+        file = archive.extractfile(member) if member.isfile() else None
+        if file is not None:
+            yield member.name.removeprefix("./"), file.read(ARCHIVE_MOST_BYTES + 1)

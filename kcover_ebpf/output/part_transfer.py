@@ -1,0 +1,80 @@
+"""A bundle as lines of text, for a connection that carries lines: a header, base64, and a line that ends it.
+
+Equal files make equal lines, so what was cut off is continued where it ended.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from kcover_ebpf.errors import UsageError
+from kcover_ebpf.output import archives
+from kcover_ebpf.tunables.kube import PART_MOST_BYTES
+
+SCHEMA = "kcover.io/archive-transfer/v1"
+_LINE_BYTES = 48 << 10
+_END = "."
+
+
+def lines_of(files: Mapping[str, bytes], offset: int) -> Iterator[str]:
+    """The lines from `offset` bytes of the packed bundle on."""
+    data = gzip.compress(archives.tar_of(files), compresslevel=6, mtime=0)
+    digest = hashlib.sha256(data).hexdigest()
+    header = {"schema": SCHEMA, "size_bytes": len(data), "sha256": digest, "from": offset}
+    yield json.dumps(header)
+    for begin in range(offset, len(data), _LINE_BYTES):
+        yield base64.b64encode(data[begin : begin + _LINE_BYTES]).decode("ascii")
+    yield _END
+
+
+@dataclass(slots=True)
+class Received:
+    """What came of one bundle so far."""
+
+    data: bytearray = field(default_factory=bytearray)
+    sha256: str = ""
+
+    def take(self, lines: Iterable[str]) -> bool:
+        """Add these lines, which begin at the end of `data`; True once all of it is there.
+
+        Raises `UsageError` for lines of another kind, and for a bundle that is too large or is another one by now.
+        """
+        found = iter(lines)
+        size_bytes = self._begin(next(found, ""))
+        for line in found:
+            if line == _END:
+                break
+            try:
+                self.data += base64.b64decode(line, validate=True)
+            except ValueError as error:
+                raise UsageError("the agent sent a line that is not base64") from error
+            if len(self.data) > size_bytes:
+                raise UsageError("the agent sent more than it had announced")
+        else:
+            return False
+        if hashlib.sha256(self.data).hexdigest() != self.sha256:
+            self.data.clear()
+            raise UsageError("the checksum of what the agent sent is wrong")
+        return True
+
+    def _begin(self, line: str) -> int:
+        try:
+            header = json.loads(line)
+            schema, size_bytes = header["schema"], int(header["size_bytes"])
+            sha256, begin = str(header["sha256"]), int(header["from"])
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise UsageError("its agent is of a version that sends no bundles") from error
+        if schema != SCHEMA or size_bytes > PART_MOST_BYTES:
+            most = f"{PART_MOST_BYTES >> 20} MiB"
+            raise UsageError(f"its bundle has another form, or is larger than {most}")
+        if begin != len(self.data) or (self.sha256 and self.sha256 != sha256):
+            self.data.clear()
+            self.sha256 = ""
+            raise UsageError("its bundle changed while it was fetched")
+        self.sha256 = sha256
+        return size_bytes

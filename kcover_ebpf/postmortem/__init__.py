@@ -1,0 +1,1 @@
+"""From the archive of an incident to one page that explains it."""

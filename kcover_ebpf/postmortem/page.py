@@ -1,0 +1,245 @@
+"""The page of an incident: everything that it shows, from an archive. Pure; `render` makes HTML of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kcover_ebpf.api.fault_report import ReportedDeviceFault
+from kcover_ebpf.api.incident import Status
+from kcover_ebpf.archive.incident_archive import Archive
+from kcover_ebpf.archive.manifest import MissingPart
+from kcover_ebpf.archive.node_part import ArchivedThread, GroupPressure, NodePart
+from kcover_ebpf.model.rank_snapshot import RankSnapshot
+from kcover_ebpf.model.thread_stack import Stack
+from kcover_ebpf.model.verdict import Verdict, VerdictKind
+from kcover_ebpf.postmortem import findings, known_verdict, signs, svg
+from kcover_ebpf.postmortem.findings import ShownConnection, ShownLog
+from kcover_ebpf.trace import advice
+from kcover_ebpf.views.rank_grid import NodeRanks, RankGrid, grid_of
+from kcover_ebpf.views.rank_numbers import in_and_out
+from kcover_ebpf.views.stack_tree import (
+    Layer,
+    StackTree,
+    TreeLine,
+    frames_of,
+    tree_lines,
+    tree_of,
+)
+from kcover_ebpf.views.timeline import TimelineEvent, chrome_trace
+from kcover_ebpf.views.wait_graph import graph_of
+
+_RUNBOOKS = "https://github.com/kcover-io/kcover-ebpf/blob/main/docs/runbooks/"
+_RUNBOOK = {
+    VerdictKind.SLOW: "KcoverRankSlow.md",
+    VerdictKind.DEVICE_FAULT: "KcoverDeviceFault.md",
+}
+_MAPPED_RANKS = 256
+"""A larger job is shown as a map, and by its nodes that differ."""
+_MOST_TREE_LINES = 400
+_MOST_MISSING = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ShownTreeLine:
+    """One frame of the tree, with the ranks in it where they change."""
+
+    line: TreeLine
+    who: str
+    has_culprit: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ShownStack:
+    """The stack of one rank, beside that of another."""
+
+    title: str
+    stack: Stack
+
+    @property
+    def layers(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """Its frames by kind of code, innermost first, without those of the interpreter."""
+        frames = frames_of(self.stack)[::-1]
+        found = (
+            (layer.value, tuple(frame.name for frame in frames if frame.layer is layer))
+            for layer in Layer
+        )
+        return tuple((kind, names) for kind, names in found if names)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The content of the page, in the order in which it is read."""
+
+    archive: Archive
+    verdict: Verdict
+    status: Status | None
+    sentence: str
+    next_step: str
+    runbook: str
+    events: tuple[TimelineEvent, ...]
+    timeline: svg.TimelineDrawing | None
+    phases: tuple[tuple[str, float], ...]
+    """Seconds lost by phase, those that are known."""
+    grid: RankGrid
+    row_drawing: svg.GridDrawing
+    rank_map: svg.RankMap | None
+    """None for a job that is small enough to be shown rank by rank."""
+    graph: svg.GraphDrawing | None
+    tree: tuple[ShownTreeLine, ...]
+    tree_rest: int
+    beside: tuple[ShownStack, ...]
+    """The culprit, and a healthy rank."""
+    threads: tuple[ArchivedThread, ...]
+    devices: tuple[tuple[str, ReportedDeviceFault], ...]
+    gpus: tuple[tuple[str, RankSnapshot], ...]
+    connections: tuple[ShownConnection, ...]
+    collectives: tuple[str, ...]
+    pressure: tuple[tuple[str, GroupPressure], ...]
+    logs: tuple[ShownLog, ...]
+    missing: tuple[MissingPart, ...]
+    missing_rest: int
+
+
+def page_of(archive: Archive) -> Page:
+    """All of it; a part of the archive that is not there leaves its section empty, and is named in `missing`."""
+    verdict = known_verdict.verdict_of(archive)
+    status = archive.incident.status if archive.incident is not None else None
+    nodes = [_ranks_of(part) for part in archive.parts]
+    culprit = verdict.culprit.rank if verdict.culprit is not None else None
+    grid = grid_of(nodes, () if culprit is None else (culprit,))
+    is_large = len(grid.cells) > _MAPPED_RANKS
+    graph = graph_of(nodes, culprit, verdict.victims)
+    tree = tree_of_archive(archive)
+    shown, tree_rest = _shown(tree, culprit)
+    events, missing = signs.events_of(archive, verdict), findings.missing_of(archive, verdict)
+    return Page(
+        archive=archive,
+        verdict=verdict,
+        status=status,
+        sentence=known_verdict.sentence(verdict, status),
+        next_step=advice.next_step(verdict),
+        runbook=_RUNBOOKS + _RUNBOOK.get(verdict.kind, "KcoverJobHung.md"),
+        events=events,
+        timeline=svg.timeline_drawing(signs.that_happened(events)),
+        phases=_phases(status),
+        grid=grid,
+        row_drawing=svg.grid_drawing(grid.odd_rows() if is_large else grid.rows),
+        rank_map=svg.rank_map(grid) if is_large else None,
+        graph=svg.graph_drawing(graph) if graph.edges else None,
+        tree=shown,
+        tree_rest=tree_rest,
+        beside=_beside(tree, verdict),
+        threads=findings.threads_of(archive, verdict),
+        devices=findings.devices_of(archive),
+        gpus=findings.gpus_of(archive, culprit),
+        connections=findings.connections_of(archive),
+        collectives=findings.collectives_of(archive),
+        pressure=findings.pressure_of(archive),
+        logs=findings.logs_of(archive, verdict),
+        missing=tuple(missing[:_MOST_MISSING]),
+        missing_rest=max(0, len(missing) - _MOST_MISSING),
+    )
+
+
+def tree_of_archive(archive: Archive) -> StackTree:
+    """The stacks of all nodes as one tree."""
+    return tree_of(stack for part in archive.parts for stack in _stacks_of(part))
+
+
+def chrome_trace_of(archive: Archive) -> dict[str, Any]:
+    """The events and the state of each rank as a file for Perfetto."""
+    events = signs.events_of(archive, known_verdict.verdict_of(archive))
+    nodes = [
+        (_ranks_of(part), part.report.time_s if part.report is not None else part.time_s)
+        for part in archive.parts
+    ]
+    return chrome_trace(events, nodes)
+
+
+def _ranks_of(part: NodePart) -> NodeRanks:
+    if part.report is None:
+        return NodeRanks(part.node)
+    return NodeRanks(part.node, part.report.ranks, {pod.uid: pod.name for pod in part.report.pods})
+
+
+def _stacks_of(part: NodePart) -> Sequence[Stack]:
+    """Those that were read; of ranks of which none was, what the report says of them."""
+    ranks = part.report.ranks if part.report is not None else ()
+    read = {
+        (stack.pid, stack.tid)
+        for stack in part.stacks
+        if stack.python or stack.native or stack.kernel
+    }
+    known = [
+        Stack(
+            rank.pid,
+            rank.tid or rank.pid,
+            rank.rank,
+            tuple(frame.text for frame in rank.python),
+            rank.stack,
+        )
+        for rank in ranks
+        if rank.exit is None and (rank.pid, rank.tid or rank.pid) not in read
+    ]
+    return [*part.stacks, *known]
+
+
+def _shown(tree: StackTree, culprit: int | None) -> tuple[tuple[ShownTreeLine, ...], int]:
+    """The lines of the tree, and how many more there are."""
+    lines = list(tree_lines(tree))
+    everyone = tree.ranks(range(len(tree.stacks)))
+    found = []
+    has_culprit = False
+    for line in lines[:_MOST_TREE_LINES]:
+        who = ""
+        if line.members is not None:
+            ranks = tree.ranks(line.members)
+            who = in_and_out(ranks, everyone)
+            has_culprit = culprit is not None and culprit in ranks and len(ranks) < len(everyone)
+        found.append(ShownTreeLine(line, who, has_culprit))
+    return tuple(found), len(lines) - len(found)
+
+
+def _beside(tree: StackTree, verdict: Verdict) -> tuple[ShownStack, ...]:
+    culprit = verdict.culprit
+    if culprit is None:
+        return ()
+    odd = next(
+        (
+            stack
+            for stack in tree.stacks
+            if (culprit.rank is not None and stack.rank == culprit.rank)
+            or (culprit.rank is None and stack.pid == culprit.pid)
+        ),
+        None,
+    )
+    if odd is None:
+        return ()
+    shown = [ShownStack(f"the culprit, {_name(odd)}", odd)]
+    for frames, members in reversed(tree.groups):
+        usual = tree.stacks[members[0]]
+        if frames != frames_of(odd):
+            others = f" and {len(members) - 1} more at the same place" if len(members) > 1 else ""
+            shown.append(ShownStack(f"for comparison, {_name(usual)}{others}", usual))
+            break
+    return tuple(shown)
+
+
+def _name(stack: Stack) -> str:
+    return f"rank {stack.rank}" if stack.rank is not None else f"process {stack.pid}"
+
+
+def _phases(status: Status | None) -> tuple[tuple[str, float], ...]:
+    if status is None or status.lost is None:
+        return ()
+    lost = status.lost
+    named: Mapping[str, float | None] = {
+        "detect": lost.detect_s,
+        "decide": lost.decide_s,
+        "shut down": lost.shut_down_s,
+        "reschedule": lost.reschedule_s,
+        "first progress": lost.first_progress_s,
+    }
+    return tuple((name, seconds) for name, seconds in named.items() if seconds is not None)

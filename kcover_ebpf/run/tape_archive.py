@@ -1,0 +1,65 @@
+"""A recorded job as the archive of its incident: what a run would have kept at the fault that it reported last."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from kcover_ebpf.api.incident import Moment, Phase
+from kcover_ebpf.archive.incident_archive import Archive
+from kcover_ebpf.archive.node_part import Trigger
+from kcover_ebpf.errors import UsageError
+from kcover_ebpf.model.verdict import Verdict
+from kcover_ebpf.run import bundle
+from kcover_ebpf.run.bundle import Taken
+from kcover_ebpf.run.replay import Replay
+from kcover_ebpf.run.sinks import Announcer, Recent
+from kcover_ebpf.tapes.reader import TapeReader
+
+_MOST_MOMENTS = 64
+
+
+def of_tape(path: Path) -> Archive:
+    """Judge the tape and keep what was known at its last fault; raises `UsageError` for what is no tape."""
+    try:
+        stream = path.open("rb")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot read {path}: {reason}") from error
+    with stream:
+        played = Replay(TapeReader(stream, str(path)))
+        keeper = _Keeper(played)
+        played.play(Announcer([keeper], wants_waits=False))
+    if keeper.taken is None:
+        raise UsageError(f"{path} holds no verdict: the job was not judged in it")
+    return _with_story(keeper.taken.archive, keeper.story)
+
+
+class _Keeper(Recent):
+    """Keeps what is known at each verdict that is reported; a later fault takes the place of an earlier one."""
+
+    def __init__(self, replay: Replay) -> None:
+        super().__init__(replay.now_s)
+        self._replay = replay
+        self.taken: Taken | None = None
+        self.story: list[Moment] = []
+        """All moments; `moments` are the last ones."""
+
+    def on_verdict(self, verdict: Verdict) -> None:
+        """Take all that is known, unless it is only that nothing is wrong after a fault."""
+        super().on_verdict(verdict)
+        if verdict.opens_incident or self.taken is None or not self.taken.verdict.opens_incident:
+            job = self._replay.job
+            self.taken = bundle.taken(job, verdict, self.lines, self.moments, Trigger.TAPE)
+
+    def _note(self, phase: str, time_s: float, text: str) -> None:
+        super()._note(phase, time_s, text)
+        self.story = [*self.story, self.moments[-1]][-_MOST_MOMENTS:]
+
+
+def _with_story(archive: Archive, story: list[Moment]) -> Archive:
+    incident = archive.incident
+    if incident is None or incident.status is None:
+        return archive
+    status = replace(incident.status, phase=Phase.OBSERVED, timeline=tuple(story))
+    return replace(archive, incident=replace(incident, status=status))

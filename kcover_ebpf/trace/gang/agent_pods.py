@@ -1,0 +1,65 @@
+"""Which pod is the agent of a node: whom a client asks. Needs no more than the Kubernetes client."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kcover_ebpf.api.pods import Pod, pod_of
+from kcover_ebpf.errors import CannotObserve, Forbidden, ObjectError
+from kcover_ebpf.kube.client import ApiClient
+
+_SELECTOR = "app.kubernetes.io/name=kcover-ebpf,app.kubernetes.io/component=agent"
+AGENT_CONTAINER = "agent"
+
+
+def agent_on(client: ApiClient, node: str, namespace: str | None) -> tuple[str, str]:
+    """Namespace and name of the agent's pod on a node; `CannotObserve` with what to do where there is none.
+
+    `namespace`: where to search; None: everywhere. Whoever may create pods may give one the labels of an agent, and
+    would learn what is asked and answer in its place. So an agent is what a DaemonSet made that sees all processes of
+    the node, which no tenant's pod may (Pod Security Standards, baseline); where several namespaces have one, none is
+    believed.
+    """
+    path = f"/api/v1/namespaces/{namespace}/pods" if namespace else "/api/v1/pods"
+    query = {"labelSelector": _SELECTOR, "fieldSelector": f"spec.nodeName={node}"}
+    try:
+        found = client.list(path, query)
+    except Forbidden as error:
+        if namespace is not None:
+            raise
+        raise CannotObserve(
+            "not allowed to list agents in all namespaces; name theirs with --agent-namespace"
+        ) from error
+    agents = readable(item for item in found.get("items", []) if _is_of_daemon_set(item))
+    places = sorted({pod.namespace for pod in agents})
+    if len(places) > 1:
+        raise CannotObserve(
+            f"pods in several namespaces say that they are the agent on node {node} ({', '.join(places[:8])}); "
+            "name the agents' one with --agent-namespace"
+        )
+    ready = [pod for pod in agents if pod.phase == "Running" and pod.deleted_s is None]
+    if not ready:
+        where = f" in namespace {namespace}" if namespace else ""
+        state = f"; {agents[0].name} is {agents[0].phase}" if agents else ""
+        raise CannotObserve(
+            f"no agent of kcover-ebpf runs on node {node}{where}{state}: install the chart there, "
+            "or run `kcover-ebpf` on the node itself"
+        )
+    return ready[0].namespace, ready[0].name
+
+
+def _is_of_daemon_set(raw: Mapping[str, Any]) -> bool:
+    owners = (raw.get("metadata") or {}).get("ownerReferences") or ()
+    kinds = {owner.get("kind") for owner in owners if owner.get("controller") is True}
+    return kinds == {"DaemonSet"} and (raw.get("spec") or {}).get("hostPID") is True
+
+
+def readable(raw: Iterable[Mapping[str, Any]]) -> list[Pod]:
+    """The pods among objects of the API; one that makes no sense, or is too large, keeps no other from being found."""
+    pods = []
+    for entry in raw:
+        with contextlib.suppress(ObjectError):
+            pods.append(pod_of(entry))
+    return pods

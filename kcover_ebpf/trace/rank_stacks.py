@@ -1,0 +1,89 @@
+"""The stacks of a job's ranks for an archive: Python, native and kernel frames, until the time is up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from kcover_ebpf.confined.helper import Confinement
+from kcover_ebpf.host import bounded, procfs
+from kcover_ebpf.host.thread_reader import thread_numbers
+from kcover_ebpf.ids import Pid, Tid
+from kcover_ebpf.model.process_state import WAITING
+from kcover_ebpf.model.rank_snapshot import RankSnapshot
+from kcover_ebpf.model.roles import Role
+from kcover_ebpf.model.thread_stack import Stack
+from kcover_ebpf.trace.stack_helpers import Frames, Helpers
+from kcover_ebpf.watching.py_spy import is_python
+
+_MOST = 64
+"""Processes; a node of eight GPUs has eight ranks with a few loaders each."""
+_WORKERS = (Role.RANK, Role.LOADER)
+_Leads = Mapping[tuple[int, int], RankSnapshot]
+
+
+def read(
+    pids: Collection[int],
+    ranks: Sequence[RankSnapshot],
+    end_s: float,
+    confinement: Confinement | None = None,
+) -> tuple[tuple[Stack, ...], list[str]]:
+    """(the stacks, what could not be read) of the lead threads of ranks and loaders among these processes.
+
+    Of each interpreter where no rank is known. `end_s`: CLOCK_MONOTONIC; in the past: only what `ranks` know already.
+    `confinement`: of py-spy, None: its default.
+    """
+    leads = _leads(pids, ranks)
+    wanted = list(leads) or [(pid, pid) for pid in sorted(pids) if is_python(procfs.comm(pid))]
+    chosen = wanted[:_MOST]
+    unread = [f"stacks of {len(wanted) - _MOST} more processes"] if len(wanted) > _MOST else []
+    frames = Frames()
+    if chosen and end_s > time.monotonic():
+        frames = _frames(chosen, end_s, confinement)
+    elif chosen:
+        unread.append("stacks (no time was left)")
+    stacks = [_completed(frames, key, leads) for key in chosen]
+    return tuple(stacks), [*unread, *frames.blind]
+
+
+def _leads(pids: Collection[int], ranks: Sequence[RankSnapshot]) -> _Leads:
+    """By the pid and tid of the thread that represents each; ranks first, and of them those that do not only wait."""
+    return {
+        (int(rank.pid), rank.tid or int(rank.pid)): rank
+        for rank in sorted(
+            ranks, key=lambda rank: (rank.role is not Role.RANK, rank.state in WAITING)
+        )
+        if rank.role in _WORKERS and rank.exit is None and rank.pid in pids
+    }
+
+
+def _frames(
+    threads: Sequence[tuple[int, int]], end_s: float, confinement: Confinement | None
+) -> Frames:
+    helpers = Helpers([(pid, tid, procfs.comm(pid)) for pid, tid in threads], confinement)
+    try:
+        numbers = {pid: thread_numbers(Pid(pid), [Tid(tid)]) for pid, tid in threads}
+        return helpers.collect(max(0.0, end_s - time.monotonic()), numbers)
+    finally:
+        helpers.close()
+
+
+def _completed(frames: Frames, key: tuple[int, int], leads: _Leads) -> Stack:
+    """With what the sensor had read before: the program's frames, and the words of code that it sampled."""
+    pid, tid = key
+    rank = leads.get(key)
+    stack = frames.stack(pid, tid, None if rank is None else rank.rank)
+    channel = "" if stack.kernel else wait_channel(pid, tid)
+    kernel = (channel,) if channel else stack.kernel
+    if rank is None:
+        return replace(stack, kernel=kernel)
+    python = stack.python or tuple(frame.text for frame in rank.python)
+    # sampled words beside the named frames of other ranks would seem to be elsewhere
+    native = stack.native if any(frames.native.values()) else rank.stack
+    return replace(stack, kernel=kernel, python=python, native=native)
+
+
+def wait_channel(pid: int, tid: int) -> str:
+    """The kernel's function that a thread waits in; empty while it runs, or where it may not be read."""
+    return bounded.read_text(f"/proc/{pid}/task/{tid}/wchan").strip().strip("0")

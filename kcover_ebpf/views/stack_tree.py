@@ -1,0 +1,205 @@
+"""The stacks of all ranks as one tree, whose frames say which ranks are in them: Python over native over kernel. Pure.
+
+The idea is that of STAT (Arnold et al., IPDPS 2007): where the ranks part, the one that is elsewhere is seen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from kcover_ebpf.model.thread_stack import Stack
+from kcover_ebpf.views.rank_numbers import in_and_out, ranks_text
+
+_INTERPRETER = re.compile(r"\.\.\. the Python interpreter$|(?:lib)?python3[\w.]*\+")
+"""What stands for a run of the interpreter's own frames (`trace.native_frames`), and a sampled word of its code: its
+Python frames say it better."""
+_OWNS_LOCK = "holds the interpreter lock"
+"""Not a frame, though it is the first line of a Python stack (`trace.stack_helpers`)."""
+_MOST_LINES = 400
+
+
+class Layer(Enum):
+    """What kind of code a frame belongs to."""
+
+    PYTHON = "python"
+    NATIVE = "native"
+    KERNEL = "kernel"
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One call that has not returned."""
+
+    name: str
+    layer: Layer
+
+
+@dataclass(frozen=True, slots=True)
+class StackNode:
+    """One frame below another, and who is in it."""
+
+    frame: Frame
+    members: frozenset[int]
+    """Places in `StackTree.stacks`."""
+    children: tuple[StackNode, ...]
+    """Those with the fewest members first: the odd one out."""
+
+
+Groups = tuple[tuple[tuple[Frame, ...], tuple[int, ...]], ...]
+"""Each stack that occurs, as frames from the outermost, and its members; the rarest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class StackTree:
+    """All stacks that have a frame."""
+
+    stacks: tuple[Stack, ...]
+    roots: tuple[StackNode, ...]
+    groups: Groups
+
+    def ranks(self, members: Iterable[int]) -> tuple[int, ...]:
+        """The ranks of these members; the number of its process, negative, for one without a rank."""
+        found = (self.stacks[member] for member in members)
+        return tuple(
+            sorted(stack.rank if stack.rank is not None else -stack.pid for stack in found)
+        )
+
+
+def frames_of(stack: Stack) -> tuple[Frame, ...]:
+    """Outermost first: the program's Python frames, the native ones that these are in, and the kernel's."""
+    python = [name for name in reversed(stack.python) if name != _OWNS_LOCK]
+    native = list(reversed(stack.native))
+    own = [place for place, name in enumerate(native) if _INTERPRETER.match(name)]
+    if python and own:
+        native = native[own[-1] + 1 :]
+    layers = (
+        (Layer.PYTHON, python),
+        (Layer.NATIVE, native),
+        (Layer.KERNEL, list(reversed(stack.kernel))),
+    )
+    return tuple(Frame(name, layer) for layer, names in layers for name in names)
+
+
+def tree_of(stacks: Iterable[Stack]) -> StackTree:
+    """One tree of all stacks."""
+    kept = tuple(stack for stack in stacks if stack.python or stack.native or stack.kernel)
+    # ten thousand ranks are in a few different places
+    equal: dict[object, list[int]] = {}
+    for member, stack in enumerate(kept):
+        equal.setdefault((stack.python, stack.native, stack.kernel), []).append(member)
+    found: dict[tuple[Frame, ...], list[int]] = {}
+    for members in equal.values():
+        found.setdefault(frames_of(kept[members[0]]), []).extend(members)
+    ordered = sorted(found.items(), key=lambda item: (len(item[1]), item[1]))
+    groups = tuple((frames, tuple(members)) for frames, members in ordered if frames)
+    return StackTree(kept, _children(groups, 0), groups)
+
+
+def _children(groups: Groups, depth: int) -> tuple[StackNode, ...]:
+    by_frame: dict[Frame, list[tuple[tuple[Frame, ...], tuple[int, ...]]]] = {}
+    for frames, members in groups:
+        if depth < len(frames):
+            by_frame.setdefault(frames[depth], []).append((frames, members))
+    nodes = [
+        StackNode(
+            frame,
+            frozenset(member for _, members in inside for member in members),
+            _children(tuple(inside), depth + 1),
+        )
+        for frame, inside in by_frame.items()
+    ]
+    return tuple(sorted(nodes, key=lambda node: (len(node.members), min(node.members))))
+
+
+@dataclass(frozen=True, slots=True)
+class TreeLine:
+    """One line of the tree as it is shown: a frame, how far it is indented, and who is in it where that changes."""
+
+    depth: int
+    """Branches above it."""
+    frame: Frame
+    members: frozenset[int] | None
+    """None: those of the line above."""
+
+
+def tree_lines(tree: StackTree) -> Iterator[TreeLine]:
+    """The frames in order; only where ranks part is the next one indented."""
+    return _lines_of(tree.roots, 0)
+
+
+def _lines_of(nodes: Sequence[StackNode], depth: int) -> Iterator[TreeLine]:
+    for node in nodes:
+        yield TreeLine(depth, node.frame, node.members)
+        last = node
+        while len(last.children) == 1 and last.children[0].members == last.members:
+            last = last.children[0]
+            yield TreeLine(depth, last.frame, None)
+        yield from _lines_of(last.children, depth + 1)
+
+
+def as_text(tree: StackTree) -> list[str]:
+    """The tree for a terminal: frames to the left, the ranks in them to the right; no lines for fewer than two."""
+    if len(tree.stacks) < 2:
+        return []
+    everyone = tree.ranks(range(len(tree.stacks)))
+    shown, rest = [], 0
+    for number, line in enumerate(tree_lines(tree)):
+        if number >= _MOST_LINES:
+            rest += 1
+            continue
+        label = "" if line.members is None else in_and_out(tree.ranks(line.members), everyone)
+        shown.append((f"{'  ' * line.depth}{line.frame.name}", line.frame.layer.value, label))
+    width = min(max((len(name) for name, _, _ in shown), default=0), 78)
+    lines = [f"{name:{width}}  {layer:6}  {label}".rstrip() for name, layer, label in shown]
+    return lines + ([f"... {rest} more frames"] if rest else [])
+
+
+def collapsed(tree: StackTree) -> str:
+    """Collapsed stacks: frames with ";" between them, and how many ranks are there (Gregg's flamegraph.pl)."""
+    lines = [
+        f"{';'.join(_plain(frame) for frame in frames)} {len(members)}"
+        for frames, members in tree.groups
+    ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _plain(frame: Frame) -> str:
+    mark = "_[k]" if frame.layer is Layer.KERNEL else ""
+    return "".join(" " if char in ";\n\r" else char for char in frame.name) + mark
+
+
+def speedscope(tree: StackTree, name: str) -> dict[str, Any]:
+    """A file for speedscope (speedscope.app/file-format-schema.json): all ranks, then each different stack alone."""
+    places: dict[Frame, int] = {}
+    samples = [
+        [places.setdefault(frame, len(places)) for frame in frames] for frames, _ in tree.groups
+    ]
+    weights = [len(members) for _, members in tree.groups]
+    profiles = [_profile("all ranks", samples, weights)]
+    for (_, members), sample, weight in zip(tree.groups, samples, weights, strict=True):
+        label = ranks_text(tree.ranks(members), 8)
+        profiles.append(_profile(f"ranks {label}", [sample], [weight]))
+    return {
+        "$schema": "https://www.speedscope.app/file-format-schema.json",
+        "exporter": "kcover-ebpf",
+        "name": name,
+        "activeProfileIndex": 0,
+        "shared": {"frames": [{"name": frame.name, "file": frame.layer.value} for frame in places]},
+        "profiles": profiles,
+    }
+
+
+def _profile(name: str, samples: list[list[int]], weights: list[int]) -> dict[str, Any]:
+    return {
+        "type": "sampled",
+        "name": name,
+        "unit": "none",
+        "startValue": 0,
+        "endValue": sum(weights),
+        "samples": samples,
+        "weights": weights,
+    }
