@@ -82,13 +82,20 @@ def installed(cluster: Cluster, image: str, *values: str) -> Iterator[Release]:
     cluster.ctl("label", "namespace", NAMESPACE, *labels)
     named = [f"image.repository={repository}", f"image.tag={tag}", "image.pullPolicy=Never"]
     options = [part for value in (*named, *values) for part in ("--set", value)]
-    _run(cluster, "uninstall", RELEASE, "--ignore-not-found", "--wait")  # of tests that were killed
+    # of tests that were killed
+    _run(cluster, "uninstall", RELEASE, "--ignore-not-found", "--no-hooks", "--wait")
     release = Release(cluster, time.monotonic())
     try:
         _helm(cluster, "install", *options)
         yield release
     finally:
-        _run(cluster, "uninstall", RELEASE, "--wait")
+        done = _run(cluster, "uninstall", RELEASE, "--wait")
+        if done.returncode != 0:
+            log = release.cluster.run(
+                "logs", f"--namespace={NAMESPACE}", "job/kcover-ebpf-withdraw", "--tail=20"
+            )
+            _run(cluster, "uninstall", RELEASE, "--no-hooks", "--wait")
+            raise ClusterError(f"helm uninstall: {done.stderr}\n{log.stdout}")
 
 
 def _helm(cluster: Cluster, verb: str, *options: str) -> None:
