@@ -67,7 +67,7 @@ class SamplingLoop(ABC):
         self._due_ns: int | None = None
         """When the pass that was made last was due (boottime); None before the first."""
         self._on_lag: Callable[[float], None] = lambda _: None
-        """Receives the seconds from when a pass was due until it was over: so long an announced fault may have waited."""
+        """Receives the seconds from when a pass was due until it was over: for so long a fault may have waited."""
 
     @property
     @abstractmethod

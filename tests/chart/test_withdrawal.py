@@ -22,6 +22,7 @@ from kcover_ebpf.recovery.nodes.node_plan import (
     TAINT,
 )
 from kcover_ebpf.recovery.restart.context import SUSPENDED_BY
+from testbed.driver.cluster import until
 from testbed.driver.control_plane import User
 from tests.chart.release import Installed, make_pod
 from tests.chart.test_lease import ACCOUNT, kubeconfig
@@ -101,10 +102,7 @@ def test_what_the_controller_did_is_undone_and_what_others_did_stays(
     suspend(root, session, "resumed")
     running = elector(installed, session, "a-controller")
     running.start(lambda _: None, time.time)
-    deadline = time.monotonic() + 60
-    while not running.leads:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    until(lambda: running.leads, "a controller leads", 60)
 
     withdrawing = elector(installed, session, "the-hook")
     withdrawing.seizes = True
