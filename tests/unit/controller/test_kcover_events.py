@@ -67,3 +67,11 @@ def test_kcover_events__what_an_event_asks_for_is_announced_and_may_be_acted_on(
     ((_, found),) = store.triggers.values()
     assert found.verdict.is_announced
     assert decisions.decide(found.verdict, Act.SHUTDOWN).act is Act.SHUTDOWN
+
+
+def test_kcover_events__of_an_event_of_a_megabyte_a_line_is_kept() -> None:
+    store, event = ObjectCache(lambda _: None, wall=lambda: 1.0), asks("ns", "p", 1.0)
+    event.object["source"] = {"component": "c" * 1_000_000}
+    event.object |= {"reason": "r" * 1_000_000, "message": "m" * 1_000_000}
+    KcoverEvents(FakePods(), store).on_event(event)  # type: ignore[arg-type]
+    assert len(repr(store.triggers)) < 4096
