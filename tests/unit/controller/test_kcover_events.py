@@ -71,7 +71,8 @@ def test_kcover_events__what_an_event_asks_for_is_announced_and_may_be_acted_on(
 
 def test_kcover_events__of_an_event_of_a_megabyte_a_line_is_kept() -> None:
     store, event = ObjectCache(lambda _: None, wall=lambda: 1.0), asks("ns", "p", 1.0)
-    event.object["source"] = {"component": "c" * 1_000_000}
-    event.object |= {"reason": "r" * 1_000_000, "message": "m" * 1_000_000}
+    event.object.update(
+        reason="r" * 1_000_000, message="m" * 1_000_000, source={"component": "c" * 1_000_000}
+    )
     KcoverEvents(FakePods(), store).on_event(event)  # type: ignore[arg-type]
     assert len(repr(store.triggers)) < 4096
