@@ -13,12 +13,14 @@ from kcover_ebpf.api import fault_report
 from kcover_ebpf.api.fault_report import FaultReport, ReportedDeviceFault
 from kcover_ebpf.api.incident import FINALIZER
 from kcover_ebpf.recovery.nodes.node_plan import CONDITION, TAINT
-from testbed.attacks.hostile import job, policy
+from testbed.attacks.hostile import FINALIZER as FINALIZER_OF_OTHERS
+from testbed.attacks.stage import JOB, Victim
 from testbed.driver.cluster import Cluster, Namespace, until
 from testbed.driver.installed import NAMESPACE, Release, installed
+from testbed.driver.kinds import start
 from testbed.driver.nodes import cordoned_nodes
 from testbed.driver.orders import GROUP, session_of
-from testbed.driver.restarts import incidents
+from testbed.driver.restarts import hang, incidents, policy
 
 pytestmark = pytest.mark.timeout(600, func_only=True)
 NODE = "node2"
@@ -49,11 +51,23 @@ def cordon(release: Release, folder: Path) -> None:
 
 
 def suspend(namespace: Namespace) -> None:
-    """Have the controller suspend a job, whose pods a finalizer then keeps: the restart waits for them."""
-    crashes = "import sys, time; time.sleep(3); sys.exit(1)"
-    for body in (policy(ways=["Replace"]), job("demo", crashes, 2, finalizer=True)):
-        namespace.apply(json.dumps(body))
+    """Have the controller suspend a job that hangs; a finalizer keeps its pods, and the restart waits for them."""
+    policy(namespace, ways=["Replace"])
+    start(namespace, JOB)
+    victim = Victim(namespace)
+    victim.wait_until_learned()
+    keep(namespace, [FINALIZER_OF_OTHERS])
+    hang(victim.pods()[-1])
     namespace.wait("job/demo", "jsonpath={.spec.suspend}=true")
+
+
+def keep(namespace: Namespace, finalizers: list[str] | None) -> None:
+    """Set the finalizers of all pods."""
+    patch = json.dumps({"metadata": {"finalizers": finalizers}})
+    for name in namespace.ctl("get", "pods", "--output=name").split():
+        namespace.cluster.run(
+            "patch", name, f"--namespace={namespace.name}", "--type=merge", f"--patch={patch}"
+        )
 
 
 def test_an_uninstalled_release_leaves_no_node_cordoned_and_no_job_suspended(
@@ -81,7 +95,4 @@ def test_an_uninstalled_release_leaves_no_node_cordoned_and_no_job_suspended(
         assert incident["status"]["phase"] == "Failed"
     finally:
         namespace.ctl("delete", "jobs", "--all", "--cascade=orphan")
-        for name in namespace.ctl("get", "pods", "--output=name").split():
-            namespace.ctl(
-                "patch", name, "--type=merge", '--patch={"metadata": {"finalizers": null}}'
-            )
+        keep(namespace, None)
