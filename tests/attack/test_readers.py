@@ -76,8 +76,8 @@ def test_n8_a_pipe_in_the_place_of_a_log(
         nodes.inside(cluster, "node1", "sh", "-c", f"rm {log} && mkfifo {log}")
     with without_controllers(stage.release, space):
         by_hand = ByHand(stage.controller(), space, "piped", {JOB_NAME: "piped"})
-        for verb in ("Snapshot", "Stop"):
-            by_hand.order(verb.lower(), verb)
+        by_hand.order("snapshot", "Snapshot", "Observed")
+        by_hand.order("stop", "Stop")
         assert len(stopped(pods)) == len(pods)
         by_hand.order("resume", "Resume")
         assert not stopped(pods)
@@ -119,9 +119,10 @@ def test_n11_thousands_of_policies(peace: Peace, tenant: Tenant, cluster: Cluste
 def test_n12_pending_pods_with_megabytes_of_labels(
     peace: Peace, tenant: Tenant, cluster: Cluster
 ) -> None:
+    """Of half a megabyte: with what the API server notes of each label, etcd takes no more of one pod."""
     client = connect(str(cluster.kubeconfig))
-    for index in range(48):
-        labels = {f"{number:06x}": "" for number in range(100_000)}
+    for index in range(60):
+        labels = {f"{number:06x}": "" for number in range(40_000)}
         body = pod(f"labels-{index}", labels={**labels, JOB_NAME: "labels"})
         body["spec"]["nodeSelector"] = {"example.org/none": "such"}
         client.create(f"/api/v1/namespaces/{tenant.namespace.name}/pods", body)

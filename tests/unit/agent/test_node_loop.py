@@ -300,7 +300,9 @@ def test_node_loop__a_child_whose_fork_was_lost_belongs_to_the_pod_of_its_parent
     assert failures(bench.gang("a")) == []
 
 
-def test_run__what_the_loop_lags_behind_is_counted_from_when_a_pass_was_due(bench: Bench) -> None:
+def test_run__what_the_loop_lags_behind_is_counted_from_when_a_pass_was_due(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It oversleeps by 0.2 s, and then its pass takes 0.3 s."""
 
     def oversleep(timeout_s: float) -> list[Fact]:
@@ -312,6 +314,6 @@ def test_run__what_the_loop_lags_behind_is_counted_from_when_a_pass_was_due(benc
         return []
 
     bench.kernel.waiting = oversleep
-    bench.kernel.sample = take  # type: ignore[method-assign]
+    monkeypatch.setattr(bench.kernel, "sample", take)
     bench.loop.run(lambda: len(bench.ears.lags_s) == 3)
     assert bench.ears.lags_s == pytest.approx([0.5] * 3)

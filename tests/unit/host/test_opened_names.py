@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from kcover_ebpf.diagnosis.membership.rank_numbers import RANK_ENVIRON
+from kcover_ebpf.facts.host import ProcessSeen, Unreadable
 from kcover_ebpf.host import procfs
 from kcover_ebpf.host.identities import Identities
 from kcover_ebpf.ids import Pid
@@ -64,7 +65,8 @@ def test_identities__only_files_of_the_kernel_are_opened_and_little_of_them_is_k
     hostile: Pid,
 ) -> None:
     opened.clear()
-    identities, seen = Identities(), []
+    identities = Identities()
+    seen: list[ProcessSeen | Unreadable] = []
     deadline = time.monotonic() + 20
     while not seen and time.monotonic() < deadline:
         seen = list(identities.learn([hostile], RANK_ENVIRON))
@@ -72,7 +74,7 @@ def test_identities__only_files_of_the_kernel_are_opened_and_little_of_them_is_k
     procfs.open_among(hostile, ["/dev/null"])
     procfs.is_dying(hostile)
     (found,) = seen
-    assert isinstance(found, procfs.ProcessSeen)
+    assert isinstance(found, ProcessSeen)
     assert found.rank_environ["RANK"] == "0"
     assert sum(len(word) for word in found.argv) < 8192 + 256
     assert max(len(value) for value in found.rank_environ.values()) <= 200
