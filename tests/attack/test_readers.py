@@ -73,7 +73,7 @@ def test_n8_a_pipe_in_the_place_of_a_log(
     for body in pods:
         meta = body["metadata"]
         log = f"/var/log/pods/{space.name}_{meta['name']}_{meta['uid']}/main/0.log"
-        nodes.inside(cluster, "node1", "sh", "-c", f"rm {log} && mkfifo {log}")
+        nodes.inside(cluster, "node1", "sh", "-c", f"mkfifo {log}.new && mv {log}.new {log}")
     with without_controllers(stage.release, space):
         by_hand = ByHand(stage.controller(), space, "piped", {JOB_NAME: "piped"})
         by_hand.order("snapshot", "Snapshot", "Observed")
