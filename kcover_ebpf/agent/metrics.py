@@ -40,6 +40,15 @@ _LAG_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.5, 1, 2.5, 5, 10, 3
 _AGE_LABELS = ("namespace", "training_job", "rank", "pod")
 
 
+def _lag_histogram(registry: CollectorRegistry) -> Histogram:
+    return Histogram(
+        "kcover_loop_lag_seconds",
+        "From when a pass over the node was due until it was over.",
+        buckets=_LAG_BUCKETS_S,
+        registry=registry,
+    )
+
+
 class AgentMetrics(MetricsSink):
     """All series of one agent. A sink of every gang: verdicts add up over gangs."""
 
@@ -52,12 +61,7 @@ class AgentMetrics(MetricsSink):
     ) -> None:
         super().__init__(read_probes, read_lost, age_labels=_AGE_LABELS)
         self._pods = self._gauge("kcover_watched_pods", "Pods watched on this node.")
-        self._lag = Histogram(
-            "kcover_loop_lag_seconds",
-            "From when a pass over the node was due until it was over.",
-            buckets=_LAG_BUCKETS_S,
-            registry=self.registry,
-        )
+        self._lag = _lag_histogram(self.registry)
         self._gangs = self._gauge("kcover_watched_jobs", "Jobs with pods watched on this node.")
         self._sent = self._counter("kcover_reports", "Reports and Leases, by outcome.", "result")
         self._spooled = self._gauge(

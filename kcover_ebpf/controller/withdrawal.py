@@ -24,7 +24,7 @@ from kcover_ebpf.errors import ActionError, ApiError, KcoverError, NotFound, Obj
 from kcover_ebpf.kube import dra
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.kube.leader_election import LeaderElector
-from kcover_ebpf.kube.paging import every
+from kcover_ebpf.kube.paging import all_objects
 from kcover_ebpf.recovery.nodes.node_health import CORDONED_FOR, OFFENCES
 from kcover_ebpf.recovery.nodes.node_plan import (
     CLEARED,
@@ -103,7 +103,7 @@ class Withdrawal:
     def _incidents(self) -> Iterator[Step]:
         """Those that keep our finalizer."""
         try:
-            found = list(every(self._client, f"/apis/{API_VERSION}/incidents"))
+            found = list(all_objects(self._client, f"/apis/{API_VERSION}/incidents"))
         except NotFound:
             return  # the definitions are gone
         for raw in found:
@@ -128,7 +128,7 @@ class Withdrawal:
         self._deletions.guard(incident, wanted=False)
 
     def _nodes(self) -> Iterator[Step]:
-        for raw in every(self._client, "/api/v1/nodes"):
+        for raw in all_objects(self._client, "/api/v1/nodes"):
             conditions = (raw.get("status") or {}).get("conditions") or ()
             node = view_of({**raw, "conditions": conditions})
             path = f"/api/v1/nodes/{node.name}"

@@ -13,7 +13,7 @@ _SMALLER = 8
 """A page that is too large is asked for in so many parts: objects of a tenant may be large."""
 
 
-def every(
+def all_objects(
     client: ApiClient, path: str, query: Mapping[str, str] | None = None
 ) -> Iterator[dict[str, Any]]:
     """Each object, page by page; raises `ApiError`."""

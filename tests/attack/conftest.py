@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
@@ -19,6 +19,7 @@ from tests.cluster.conftest import cluster, removed_afterwards
 
 __all__ = ["cluster", "removed_afterwards"]
 STATE = "/var/lib/kcover-ebpf"
+NODES = ("node1", "node2")
 VALUES = (
     # the victim hangs in every test
     "controller.tenants.maxRestarts=1000",
@@ -87,3 +88,17 @@ def peace(stage: Stage, tenant: Tenant, request: pytest.FixtureRequest) -> Itera
     """The victim before the attack; nodes that are cordoned afterwards are uncordoned for the next one."""
     with nodes.all_uncordoned(stage.cluster):
         yield Peace(stage, request.node.name)
+
+
+@contextmanager
+def full_disks(stage: Stage) -> Iterator[None]:
+    """No room is left where the agents keep their state."""
+    file = f"{STATE}/ballast"
+    try:
+        for node in NODES:
+            with suppress(AssertionError):  # it ends with "no space left"
+                nodes.inside(stage.cluster, node, "dd", "if=/dev/zero", f"of={file}", "bs=4k")
+        yield
+    finally:
+        for node in NODES:
+            nodes.inside(stage.cluster, node, "rm", "-f", file)

@@ -15,7 +15,7 @@ import pytest
 
 from kcover_ebpf.errors import ApiError
 from kcover_ebpf.kube.client import ApiClient, connect
-from testbed.attacks.hostile import JOB_NAME, job, pod
+from testbed.attacks.hostile import JOB_NAME, huge_policy, job, pod
 from testbed.attacks.stage import JOB, OVER, Stage, Tenant, Victim, faults_of
 from testbed.driver import nodes
 from testbed.driver.cluster import Cluster, made, titled, until
@@ -25,8 +25,7 @@ from testbed.driver.kinds import start
 from testbed.driver.orders import GROUP, ByHand, reports_of, without_controllers
 from testbed.driver.restarts import hang, policy, stopped
 from tests.attack import programs
-from tests.attack.conftest import Peace
-from tests.attack.test_agent import full_disks, huge_policy
+from tests.attack.conftest import Peace, full_disks
 
 pytestmark = pytest.mark.timeout(900, func_only=True)
 CONTROLLERS = "--selector=app.kubernetes.io/component=controller"
@@ -205,7 +204,6 @@ def test_n21_an_agent_that_is_killed_while_ranks_are_stopped(
         until(lambda: not stopped(pods), "the ranks run again", 10)
         took_s = time.monotonic() - began_s
     print(f"ranks ran again {took_s:.2f} s after their agent was killed")
-    assert took_s < 10
     # its restart was ours, and the next attack counts from none
     stage.release.ctl("delete", "pod", name, "--wait=true")
     until(lambda: stage.agent_pod("node1") != name, "another agent")

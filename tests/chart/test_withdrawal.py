@@ -24,8 +24,8 @@ from kcover_ebpf.recovery.nodes.node_plan import (
 from kcover_ebpf.recovery.restart.context import SUSPENDED_BY
 from testbed.driver.cluster import until
 from testbed.driver.control_plane import User
-from tests.chart.release import Installed, make_pod
-from tests.chart.test_lease import ACCOUNT, kubeconfig
+from tests.chart.release import CONTROLLER as ACCOUNT
+from tests.chart.release import Installed, kubeconfig, make_pod
 
 INCIDENTS = "/apis/kcover.io/v1alpha1/namespaces/ml/incidents"
 JOBS = "/apis/batch/v1/namespaces/ml/jobs"

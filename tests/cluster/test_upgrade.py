@@ -34,7 +34,7 @@ CONTROLLER = "deployment/kcover-ebpf-controller"
 
 @pytest.fixture(scope="module")
 def old_image(cluster: Cluster) -> str:
-    """The image of the version before, on every node, under a name of its own."""
+    """The image of the version before, on every node, under another name."""
     archive = Path(os.environ[PREVIOUS]) / "build/image/kcover-ebpf.tar"
     command = cluster.testbed("load", str(archive), "--as", OLD_IMAGE)
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
