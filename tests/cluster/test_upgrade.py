@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.timeout(900, func_only=True),
     pytest.mark.needs("previous"),
 ]
-OLD_IMAGE = "localhost/kcover-ebpf-previous:1"
+OLD_IMAGE = "localhost/kcover-ebpf:previous"
 CRDS = ("faultpolicies", "faultreports", "incidents", "nodehealths")
 CONTROLLER = "deployment/kcover-ebpf-controller"
 
