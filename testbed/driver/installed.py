@@ -96,7 +96,7 @@ def installed(cluster: Cluster, image: str, *values: str, chart: Path = CHART) -
         _helm(cluster, "install", chart, *options)
         yield release
     finally:
-        done = _run(cluster, "uninstall", RELEASE, "--wait")
+        done = _run(cluster, "uninstall", RELEASE, "--ignore-not-found", "--wait")
         if done.returncode != 0:
             log = release.cluster.run(
                 "logs", f"--namespace={NAMESPACE}", "job/kcover-ebpf-withdraw", "--tail=20"
