@@ -45,6 +45,14 @@ static __always_inline struct owner_value *owner_of(__u64 id)
 		full_;                                                            \
 	})
 
+static __always_inline bool has_room_for_socket(struct process_value *process,
+						struct task_struct *task)
+{
+	struct owner_value *owner = owner_of(owner_id(process, task));
+
+	return !owner || owner->socket_count < SHARE_OF(process, SOCKETS);
+}
+
 /*
  * Takes room for one more socket of a process for `sample`; false where its owner fills its share,
  * which is counted as lost once: what has no room is not sent anew in each pass.

@@ -22,9 +22,6 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 #define PIPEFS_MAGIC   0x50495045
 #define SOCK_DONE_FLAG (1UL << 1)
 
-/* Passes of which one tries again to find room for sockets that had none. */
-#define REFUSED_EVERY 16
-
 static __always_inline __u32 clamp(__u32 difference)
 {
 	return (__s32)difference < 0 ? 0 : difference;
@@ -203,14 +200,14 @@ static __always_inline struct sock *socket_of(struct file *file)
 	return BPF_CORE_READ(socket, sk);
 }
 
-/* A socket without room costs its owner: it is tried again in some passes only. */
-static __always_inline bool is_passed_over(struct process_value *process, struct pass_value *pass,
+/* A socket without room costs its owner: it is not read until there is some. */
+static __always_inline bool is_passed_over(struct process_value *process, struct task_struct *task,
 					   struct sock *sk)
 {
 	__u64 key = (__u64)sk;
 
-	return process->socket_refused && pass->id % REFUSED_EVERY &&
-	       !bpf_map_lookup_elem(&sockets, &key);
+	return process->socket_refused && !bpf_map_lookup_elem(&sockets, &key) &&
+	       !has_room_for_socket(process, task);
 }
 
 SEC("iter/task_file")
@@ -240,7 +237,7 @@ int sample_sockets(struct bpf_iter__task_file *ctx)
 	sk = socket_of(file);
 	if (process->detail && BPF_CORE_READ(sk, __sk_common.skc_family) == AF_UNIX)
 		return send_descriptor(ctx, file, &event.header, sk);
-	if (!is_tcp(sk) || is_passed_over(process, pass, sk))
+	if (!is_tcp(sk) || is_passed_over(process, task, sk))
 		return 0;
 	event.fd = ctx->fd;
 	event.inode = file->f_inode->i_ino;

@@ -22,6 +22,8 @@ from testbed.driver import bcc_headers
 
 ROOT = Path(__file__).resolve().parent.parent
 EXPECTED_SKIPS = ROOT / "tests/expected_skips.txt"
+PREVIOUS = "KCOVER_PREVIOUS"
+"""The variable that names a checkout of the version before, with its image in build/image."""
 _BPF_MAP_TYPE_ARRAY = 2
 
 
@@ -75,6 +77,10 @@ CAPABILITIES: Mapping[str, tuple[Callable[[], bool], str]] = {
     "clang": (lambda: shutil.which("clang-14") is not None, "run tools/setup test"),
     "bpftool": (lambda: _runs("bpftool", "version"), "run tools/setup test"),
     "bcc": (bcc_headers.can_run, "run tools/setup test: bcc and headers of a kernel"),
+    "previous": (
+        lambda: Path(os.environ.get(PREVIOUS, "/nowhere"), "build/image/kcover-ebpf.tar").exists(),
+        f"name a checkout of the version before in {PREVIOUS}, and build its image there",
+    ),
     "etcd": (lambda: shutil.which("etcd") is not None, "run tools/setup cluster"),
     "go": (lambda: shutil.which("go") is not None, "run tools/setup cluster: Kubernetes is built"),
     "promtool": (lambda: shutil.which("promtool") is not None, "run tools/setup test"),

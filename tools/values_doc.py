@@ -58,7 +58,8 @@ helm show crds kcover-ebpf-{version}.tgz |
   kubectl apply --server-side --force-conflicts -f -
 ```
 
-`helm uninstall kcover-ebpf -n kcover` keeps the CRDs, and with them incidents and policies.
+`helm uninstall kcover-ebpf -n kcover` uncordons what the controller cordoned, resumes jobs whose
+restart is under way, and keeps the CRDs, and with them incidents and policies.
 [Install]({repository}/blob/main/docs/install.md) has the rest.
 
 ## Values

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from kcover_ebpf.agent.gpu_metrics import GpuMetrics
 from kcover_ebpf.agent.inspection_metrics import InspectionMetrics
@@ -36,7 +36,17 @@ _REQUESTS = (
 _WENT_DOWN = "Times a port, or a link backed by a device, went down."
 _MOST_AGES = 1024
 """Series of ages: two for each rank of the largest nodes. Beyond, those that have waited longest are kept."""
+_LAG_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _AGE_LABELS = ("namespace", "training_job", "rank", "pod")
+
+
+def _lag_histogram(registry: CollectorRegistry) -> Histogram:
+    return Histogram(
+        "kcover_loop_lag_seconds",
+        "From when a pass over the node was due until it was over.",
+        buckets=_LAG_BUCKETS_S,
+        registry=registry,
+    )
 
 
 class AgentMetrics(MetricsSink):
@@ -51,6 +61,7 @@ class AgentMetrics(MetricsSink):
     ) -> None:
         super().__init__(read_probes, read_lost, age_labels=_AGE_LABELS)
         self._pods = self._gauge("kcover_watched_pods", "Pods watched on this node.")
+        self._lag = _lag_histogram(self.registry)
         self._gangs = self._gauge("kcover_watched_jobs", "Jobs with pods watched on this node.")
         self._sent = self._counter("kcover_reports", "Reports and Leases, by outcome.", "result")
         self._spooled = self._gauge(
@@ -83,6 +94,10 @@ class AgentMetrics(MetricsSink):
         self.registry.register(OverBounds())
         self.logs = LogMetrics(self.registry)
         self.readers = ReaderMetrics(self.registry)
+
+    def on_lag(self, lag_s: float) -> None:
+        """The loop was busy for so long when it should have listened."""
+        self._lag.observe(lag_s)
 
     def on_pass(
         self, gangs: Mapping[Gang, FaultReport], pod_count: int, waiting: int, sent: Tally[str]

@@ -46,6 +46,10 @@ class PassListener(Protocol):
         """A pass is over, or an announced fact was judged."""
         ...
 
+    def on_lag(self, lag_s: float) -> None:
+        """From when a pass was due until it was over."""
+        ...
+
     def on_node_fact(self, fact: Fact) -> None:
         """A fact about this node rather than a process."""
         ...
@@ -79,7 +83,7 @@ class NodeLoop(SamplingLoop):
         super().__init__(kernel, devices, settings, sources)
         self._registry, self._containers, self._listener = registry, containers, listener
         self._is_stopped_by_us, self._sinks = is_stopped_by_us, sinks
-        self._memories = memories
+        self._memories, self._on_lag = memories, listener.on_lag
         self._nccl = devices.nccl
         self._identities = Identities()
         self._gangs: dict[Gang, GangWatch] = {}

@@ -79,6 +79,11 @@ class NodeOutputs:
         if self.metrics is not None:
             self.metrics.on_node_fact(fact)
 
+    def on_lag(self, lag_s: float) -> None:
+        """From when a pass was due until it was over."""
+        if self.metrics is not None:
+            self.metrics.on_lag(lag_s)
+
     def on_announced(self, fault: AnnouncedFault, pods: frozenset[str]) -> None:
         """A fault of a device; `pods`: uids of those that are concerned."""
         self._device_faults.add(fault, pods)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ import click
 from kcover_ebpf.cli.options import duration_option, metrics_option
 
 if TYPE_CHECKING:
+    from kcover_ebpf.controller.main import ControllerOptions
+    from kcover_ebpf.kube.client import ApiClient
     from kcover_ebpf.notify.target import NotifyTarget
     from kcover_ebpf.recovery.repair import RepairLimits
 
@@ -107,6 +110,12 @@ _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace"
     help="Maximum number of open incidents in one namespace.",
 )
 @click.option(
+    "--withdraw",
+    is_flag=True,
+    help="Before an uninstallation: take the lease, lift what the controller did to nodes, resume jobs"
+    " that it suspended, and end; 1 if something remains.",
+)
+@click.option(
     "--log-level",
     default="info",
     show_default=True,
@@ -132,6 +141,8 @@ def controller(  # noqa: PLR0913, PLR0917 - one argument for each option
     min_backoff: float,
     max_incidents: int,
     log_level: str,
+    *,
+    withdraw: bool,
 ) -> int:
     """Merge the reports of all nodes into Incidents, and restart jobs as a whole.
 
@@ -171,10 +182,31 @@ def controller(  # noqa: PLR0913, PLR0917 - one argument for each option
         targets=_targets(notifications),
         secrets=notification_secrets,
     )
+    if withdraw:
+        return _withdraw(connect(kubeconfig), settings)
     program = Controller(connect(kubeconfig), settings)
     catch_ending(program.stop)
     program.run()
     return 0
+
+
+def _withdraw(client: ApiClient, options: ControllerOptions) -> int:
+    from kcover_ebpf.controller.withdrawal import Withdrawal
+    from kcover_ebpf.kube.leader_election import LeaderElector
+
+    elector = LeaderElector(
+        client,
+        options.namespace,
+        options.lease,
+        options.identity,
+        time.monotonic,
+        options.pod_uid,
+    )
+    elector.seizes = True
+    left = Withdrawal(client, elector, options.limits.only).run()
+    for line in left:
+        click.echo(line, err=True)
+    return 1 if left else 0
 
 
 def _repairs(path: Path | None) -> RepairLimits:

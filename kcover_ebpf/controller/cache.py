@@ -16,6 +16,7 @@ from kcover_ebpf.api.incident import Incident, Phase
 from kcover_ebpf.api.node_health import ReceivedHealth
 from kcover_ebpf.api.nodes import is_ready
 from kcover_ebpf.api.policy_store import PolicyStore
+from kcover_ebpf.controller.incident_bounds import IncidentBounds
 from kcover_ebpf.controller.trigger import Trigger
 from kcover_ebpf.errors import ObjectError, OverBound
 from kcover_ebpf.gang.gang_input import NodeState
@@ -83,6 +84,7 @@ class ObjectCache:
     _where: dict[Uid, tuple[GangId | None, str]] = field(default_factory=dict)
     _listed: dict[Uid, float] | None = field(default_factory=dict)
     """When each report of the first list was written, by the API server's clock; None once that is complete."""
+    _bounds: IncidentBounds = field(default_factory=IncidentBounds)
     _clock: _Clock = field(default_factory=_Clock)
     _delays: Delays = field(default_factory=Delays)
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -216,6 +218,7 @@ class ObjectCache:
         if event.change is Change.GONE:
             metadata = event.object.get("metadata") or {}
             key = (metadata.get("namespace", ""), metadata.get("name", ""))
+            self._bounds.forget(str(metadata.get("uid", "")))
             with self._lock:
                 self.unreadable.pop(key, None)
                 gone = self.incidents.pop(key, None)
@@ -249,11 +252,14 @@ class ObjectCache:
         """The incident in an object; None, and a complaint, if it cannot be read."""
         created = (raw.get("metadata") or {}).get("creationTimestamp")
         try:
+            self._bounds.check(raw)
             return incident.incident_of(raw, rfc3339.from_text(created) if created else self.wall())
+        except OverBound as error:
+            self.over(error)
         except (ObjectError, ValueError) as error:
             self.bad(str(error))
-            self._block(raw)
-            return None
+        self._block(raw)
+        return None
 
     def _block(self, raw: Mapping[str, Any]) -> None:
         metadata = raw.get("metadata") or {}

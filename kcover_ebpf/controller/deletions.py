@@ -35,15 +35,16 @@ class Deletions:
             if incident.is_leaving and incident.is_guarded:
                 # a job that was suspended for good stays so: its incident says that, and is over
                 if incident.status is not None and incident.status.phase.is_acting:
-                    self._resume(gang_id, incident)
+                    self.resume(gang_id, incident)
                 self.guard(incident, wanted=False)
         # gone without that: the finalizer was removed
         orphan = self._store.orphans.get(gang_id)
         if orphan is not None:
-            self._resume(gang_id, orphan)
+            self.resume(gang_id, orphan)
             self._store.orphans.pop(gang_id, None)
 
-    def _resume(self, gang_id: GangId, orphan_incident: Incident) -> None:
+    def resume(self, gang_id: GangId, orphan_incident: Incident) -> None:
+        """Resume the job of an incident, unless another one, or another client, suspended it. Raises `ApiError`."""
         found = self._contexts.found(gang_id, orphan_incident, ())
         target = found.top.target if found is not None else None
         mark = f"{orphan_incident.namespace}/{orphan_incident.name}"

@@ -19,7 +19,8 @@ from kcover_ebpf.recovery.nodes.node_plan import TAINT, NodeView
 from kcover_ebpf.recovery.nodes.others import tainted
 from kcover_ebpf.tunables.controller import TAINTS_LISTED_S
 
-_NODE = "kcover.io/node"
+OF_NODE = "kcover.io/node"
+"""Label of our rules: the node of the device."""
 Say = Callable[[NodeView, str, str, bool], None]
 
 
@@ -75,7 +76,7 @@ class DeviceTaints:
         taint = {"key": TAINT, "value": "fatal", "effect": "NoSchedule"}
         metadata = {
             "name": name,
-            "labels": {_NODE: node.name},
+            "labels": {OF_NODE: node.name},
             "annotations": {CORDONED_FOR: note},
         }
         for version in dra.RULE_VERSIONS:
@@ -117,7 +118,7 @@ class DeviceTaints:
             self._listed_s = None
 
     def _list(self) -> dict[str, list[DeviceTaintRule]]:
-        path, found = dra.taint_rules(self._session, {"labelSelector": _NODE})
+        path, found = dra.taint_rules(self._session, {"labelSelector": OF_NODE})
         self._is_served = bool(path)
         rules: dict[str, list[DeviceTaintRule]] = {}
         for entry in found:
@@ -125,7 +126,7 @@ class DeviceTaints:
             created_s = rfc3339.from_text(metadata["creationTimestamp"])
             note = str((metadata.get("annotations") or {}).get(CORDONED_FOR, ""))
             rule = DeviceTaintRule(path, str(metadata["name"]), created_s, note)
-            rules.setdefault(str(metadata["labels"][_NODE]), []).append(rule)
+            rules.setdefault(str(metadata["labels"][OF_NODE]), []).append(rule)
         return rules
 
     def untaint(self, node: NodeView, rule: DeviceTaintRule) -> None:

@@ -80,6 +80,8 @@ class LeaderElector:
         self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         self._name = name
         self._claim = Claim(identity)
+        self.seizes = False
+        """Take the lease from whoever holds it, and lead once that one must have given up."""
         self._held: dict[str, Any] | None = None
         """The lease as we wrote it last: while no one else writes, it need not be read again."""
         self._stop = threading.Event()
@@ -154,7 +156,9 @@ class LeaderElector:
             holder = str(spec.get("holderIdentity") or "")
             self._claim.observe(holder, str(spec.get("renewTime") or ""), asked_s)
             if not self._claim.may_take(asked_s):
-                return
+                if not self.seizes:
+                    return
+                self._claim.from_s = asked_s + LEASE_GIVE_UP_S
         lease["metadata"]["ownerReferences"] = self._owners
         lease["spec"] = self._spec(lease.get("spec") or {}, wall_s)
         # refused if another client wrote it since: then it is read again

@@ -7,8 +7,10 @@ Series whose labels are a closed list exist from the start, at zero, so that an 
 from __future__ import annotations
 
 import contextlib
+import gzip
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING, Any, Self
@@ -21,8 +23,8 @@ from prometheus_client import (
     Histogram,
     ProcessCollector,
     disable_created_metrics,
-    make_wsgi_app,
 )
+from prometheus_client.exposition import choose_encoder, gzip_accepted
 
 from kcover_ebpf import __version__
 from kcover_ebpf.diagnosis.decisions import Decision
@@ -30,7 +32,7 @@ from kcover_ebpf.errors import UsageError
 from kcover_ebpf.facts.kernel import Fact
 from kcover_ebpf.ids import host_and_port
 from kcover_ebpf.model.verdict import CAUSES, Certainty, Verdict, VerdictKind, WaitRow
-from kcover_ebpf.tunables.host import SCRAPER_SILENT_S
+from kcover_ebpf.tunables.host import METRICS_KEPT_S, SCRAPER_SILENT_S
 
 if TYPE_CHECKING:
     from kcover_ebpf.devices.watch import DeviceWatch
@@ -240,7 +242,7 @@ class MetricsServer:
         self, registry: CollectorRegistry, checks: Mapping[str, Callable[[], str]] | None = None
     ) -> None:
         """Answer from now on, in its own thread; `checks`: path to what is wrong, empty if nothing is."""
-        self._server.set_app(_with_checks(make_wsgi_app(registry), checks or {}))
+        self._server.set_app(_with_checks(_Rendered(registry), checks or {}))
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
 
@@ -250,6 +252,33 @@ class MetricsServer:
             self._server.shutdown()
             self._thread.join()
         self._server.server_close()
+
+
+class _Rendered:
+    """The metrics as text, made once a second at most however often they are asked for: any pod may ask."""
+
+    def __init__(
+        self, registry: CollectorRegistry, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._registry, self._clock = registry, clock
+        self._lock = threading.Lock()
+        self._kept: dict[tuple[str, bool], tuple[float, bytes]] = {}
+        """By content type and whether it is compressed; there are few of them, whatever a client accepts."""
+
+    def __call__(
+        self, environ: Mapping[str, Any], start_response: Callable[..., object]
+    ) -> Iterable[bytes]:
+        encoder, kind = choose_encoder(environ.get("HTTP_ACCEPT", ""))
+        is_packed = gzip_accepted(environ.get("HTTP_ACCEPT_ENCODING", ""))
+        with self._lock:
+            made_s, output = self._kept.get((kind, is_packed), (float("-inf"), b""))
+            if self._clock() - made_s >= METRICS_KEPT_S:
+                output = encoder(self._registry)
+                output = gzip.compress(output) if is_packed else output
+                self._kept[kind, is_packed] = self._clock(), output
+        headers = [("Content-Type", kind), *([("Content-Encoding", "gzip")] if is_packed else [])]
+        start_response("200 OK", headers)
+        return [output]
 
 
 def _with_checks(

@@ -9,8 +9,8 @@ from prometheus_client.core import CounterMetricFamily
 from kcover_ebpf.host import over_bounds
 
 _TEXT = (
-    "What tenants made that is larger, or more, than what is kept of one: a `pod`, `pods` or `policies` of a "
-    "namespace, `descriptors` or `mappings` of a process, a `file` under /proc."
+    "What tenants made that is larger, or more, than what is kept of one: a `pod`, an `incident`, `pods`, "
+    "`policies` or `incidents` of a namespace, `descriptors` or `mappings` of a process, a `file` under /proc."
 )
 
 

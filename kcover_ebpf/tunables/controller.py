@@ -63,3 +63,9 @@ IDLE_EVENT_AGAIN_S = 86400.0
 """Events live for an hour by default; a person who sees a pod once a day finds one in what keeps them."""
 TAINTS_LISTED_S = 30.0
 """Rules are listed again after so long: they matter to nodes whose health is reported every ten minutes."""
+WITHDRAWAL_LEASE_S = 40.0
+"""Before an uninstallation the lease is taken within so long: twice what its holder may act for, and slow answers."""
+WITHDRAWAL_TRIES = 3
+"""What could not be undone, as after a conflict, is tried so often,"""
+WITHDRAWAL_AGAIN_S = 2.0
+"""after a pause of so long. Both chosen."""

@@ -109,6 +109,8 @@ LONGEST_PHASE_S = 3600.0
 would hide a hang for as long. Chosen; an evaluation or a conversion of a checkpoint takes less."""
 SAME_LINE_S = 60.0
 """A line that says the same about the same subject is written again no sooner. Chosen."""
+METRICS_KEPT_S = 1.0
+"""Metrics are made as text once in so long at most: half of the shortest scrape interval in use. Chosen."""
 SCRAPER_SILENT_S = 5.0
 """A client that says nothing, or takes nothing, for so long is let go."""
 FLUSH_PASSES = 10

@@ -64,6 +64,10 @@ class SamplingLoop(ABC):
         self._table = SyscallTable(os.uname().machine)
         self._reader = ThreadReader(self._sources.threads)
         self._search = MemberSearch()
+        self._due_ns: int | None = None
+        """When the pass that was made last was due (boottime); None before the first."""
+        self._on_lag: Callable[[float], None] = lambda _: None
+        """Receives the seconds from when a pass was due until it was over: for so long a fault may have waited."""
 
     @property
     @abstractmethod
@@ -133,10 +137,14 @@ class SamplingLoop(ABC):
         """Wait for the next pass. What is announced meanwhile is taken, for a fault must not wait."""
         period_s = self._period_s
         self._kernel.expect_pass(period_s)
-        end_ns = procfs.boottime_ns() + int(period_s * NS)
+        now_ns = procfs.boottime_ns()
+        if self._due_ns is not None:
+            self._on_lag((now_ns - self._due_ns) / NS)
+        end_ns = self._due_ns = now_ns + int(period_s * NS)
         while (left_ns := end_ns - procfs.boottime_ns()) > 0:
             events = self._kernel.wait(left_ns / NS)
             if not events or self._hear(events):
+                self._due_ns = min(end_ns, procfs.boottime_ns())
                 return
 
     @property

@@ -69,3 +69,13 @@ def claims(kind: str, name: str, uid: str) -> list[dict[str, Any]]:
     """The ownerReferences of a pod, which the API server does not check."""
     version = "batch/v1" if kind == "Job" else "v1"
     return [{"apiVersion": version, "kind": kind, "name": name, "uid": uid, "controller": True}]
+
+
+def huge_policy(name: str, **metadata: Any) -> dict[str, Any]:
+    """One to be made as large as it may be, or larger."""
+    return {
+        "apiVersion": "kcover.io/v1alpha1",
+        "kind": "FaultPolicy",
+        "metadata": {"name": name, **metadata},
+        "spec": {"action": "Observe"},
+    }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +27,22 @@ class Use:
     restarts: int
     peak_bytes: int
     """The largest VmHWM (proc(5)) among its processes."""
+    all_bytes: int = 0
+    """The sum of theirs: more than the pod ever used, for pages that they share are counted for each."""
+
+
+@dataclass(frozen=True)
+class Lag:
+    """From when a pass of a loop was due until it was over, of all agents together."""
+
+    passes: int
+    p99_s: float
+    """The upper end of the histogram's bucket that it is in."""
+
+
+LagCounts = Mapping[str, Mapping[float, float]]
+"""Agent's pod -> upper end of a bucket in seconds -> passes so far that took no longer."""
+_LAG_BUCKET = re.compile(r'^kcover_loop_lag_seconds_bucket\{le="([^"]+)"\} (\S+)$', re.MULTILINE)
 
 
 def our_pods(cluster: Cluster) -> list[Use]:
@@ -37,7 +55,7 @@ def our_pods(cluster: Cluster) -> list[Use]:
             peaks = [_peak_bytes(pid) for pid in processes(pod["metadata"]["uid"])]
             restarts = sum(status["restartCount"] for status in statuses)
             name = pod["metadata"]["name"]
-            found.append(Use(name, component, restarts, max(peaks, default=0)))
+            found.append(Use(name, component, restarts, max(peaks, default=0), sum(peaks)))
     return found
 
 
@@ -47,6 +65,28 @@ def forget_peaks(cluster: Cluster) -> None:
         for pid in processes(pod["metadata"]["uid"]):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def lag_counts(cluster: Cluster) -> LagCounts:
+    """As each agent serves them now."""
+    found = {}
+    for use in our_pods(cluster):
+        if use.component == "agent":
+            path = f"/api/v1/namespaces/{NAMESPACE}/pods/{use.pod}:9465/proxy/metrics"
+            buckets = _LAG_BUCKET.findall(cluster.ctl("get", "--raw", path))
+            found[use.pod] = {float(end): float(count) for end, count in buckets}
+    return found
+
+
+def lag_between(before: LagCounts, after: LagCounts) -> Lag:
+    """Of the passes meanwhile; an agent that was not there before counts from its start."""
+    passes: dict[float, float] = {}
+    for pod, buckets in after.items():
+        for end, count in buckets.items():
+            passes[end] = passes.get(end, 0.0) + count - before.get(pod, {}).get(end, 0.0)
+    total = passes.get(float("inf"), 0.0)
+    within = [end for end, count in sorted(passes.items()) if count >= 0.99 * total]
+    return Lag(int(total), within[0] if within else float("inf"))
 
 
 def check_bounded(uses: list[Use]) -> None:
@@ -59,7 +99,10 @@ def check_bounded(uses: list[Use]) -> None:
 
 def said(uses: list[Use]) -> str:
     """One line for a log."""
-    return ", ".join(f"{use.pod} {use.peak_bytes / 1e6:.0f} MB" for use in uses)
+    return ", ".join(
+        f"{use.pod} {use.peak_bytes / 1e6:.0f} MB (all processes {use.all_bytes / 1e6:.0f} MB)"
+        for use in uses
+    )
 
 
 def _peak_bytes(pid: int) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 from kcover_ebpf import __version__
 from testbed.cluster.layout import cache_folder
@@ -17,6 +18,7 @@ from testbed.driver.cluster import ROOT, Cluster, ClusterError
 NAMESPACE = "kcover-system"
 RELEASE = "kcover-ebpf"
 IMAGE = f"localhost/kcover-ebpf:{__version__}"
+CHART = ROOT / "charts/kcover-ebpf"
 PARTS = ("daemonset/kcover-ebpf-agent", "deployment/kcover-ebpf-controller")
 
 
@@ -35,7 +37,12 @@ class Release:
 
     def upgrade(self, *values: str) -> None:
         """`helm upgrade`, and wait until the new pods are ready."""
-        _helm(self.cluster, "upgrade", "--reuse-values", "--wait", "--timeout=8m", *values)
+        options = ("--reuse-values", "--wait", "--timeout=8m", *values)
+        _helm(self.cluster, "upgrade", CHART, *options)
+
+    def upgrade_to(self, chart: Path, *values: str) -> None:
+        """`helm upgrade` to another chart with its own defaults, not waited for."""
+        _helm(self.cluster, "upgrade", chart, "--set=image.pullPolicy=Never", *values)
 
     def ctl(self, *arguments: str) -> str:
         """The output of kubectl in the release's namespace."""
@@ -74,7 +81,7 @@ def image_build() -> subprocess.Popen[str]:
 
 
 @contextmanager
-def installed(cluster: Cluster, image: str, *values: str) -> Iterator[Release]:
+def installed(cluster: Cluster, image: str, *values: str, chart: Path = CHART) -> Iterator[Release]:
     """`helm install`, not waited for; uninstalled at the end."""
     repository, _, tag = image.rpartition(":")
     labels = ("pod-security.kubernetes.io/enforce=privileged", "--overwrite")
@@ -82,17 +89,24 @@ def installed(cluster: Cluster, image: str, *values: str) -> Iterator[Release]:
     cluster.ctl("label", "namespace", NAMESPACE, *labels)
     named = [f"image.repository={repository}", f"image.tag={tag}", "image.pullPolicy=Never"]
     options = [part for value in (*named, *values) for part in ("--set", value)]
-    _run(cluster, "uninstall", RELEASE, "--ignore-not-found", "--wait")  # of tests that were killed
+    # of tests that were killed
+    _run(cluster, "uninstall", RELEASE, "--ignore-not-found", "--no-hooks", "--wait")
     release = Release(cluster, time.monotonic())
     try:
-        _helm(cluster, "install", *options)
+        _helm(cluster, "install", chart, *options)
         yield release
     finally:
-        _run(cluster, "uninstall", RELEASE, "--wait")
+        done = _run(cluster, "uninstall", RELEASE, "--ignore-not-found", "--wait")
+        if done.returncode != 0:
+            log = release.cluster.run(
+                "logs", f"--namespace={NAMESPACE}", "job/kcover-ebpf-withdraw", "--tail=20"
+            )
+            _run(cluster, "uninstall", RELEASE, "--no-hooks", "--wait")
+            raise ClusterError(f"helm uninstall: {done.stderr}\n{log.stdout}")
 
 
-def _helm(cluster: Cluster, verb: str, *options: str) -> None:
-    done = _run(cluster, verb, RELEASE, str(ROOT / "charts/kcover-ebpf"), *options)
+def _helm(cluster: Cluster, verb: str, chart: Path, *options: str) -> None:
+    done = _run(cluster, verb, RELEASE, str(chart), *options)
     if done.returncode != 0:
         pods = cluster.run("get", "pods", f"--namespace={NAMESPACE}", "--output=wide").stdout
         raise ClusterError(f"helm {verb}: {done.stderr}\n{pods}")

@@ -55,7 +55,7 @@ class ByHand:
     name: str = "by-hand"
     _made: dict[str, Any] = field(default_factory=dict)
 
-    def order(self, number: str, verb: str) -> str:
+    def order(self, number: str, verb: str, phase: str = "ShuttingDown") -> str:
         """Order it, and wait until each node that reports on the job has acknowledged it; the id of the order.
 
         Agents remember ids on the disk of their node, which outlives a release: the namespace makes it a new one.
@@ -71,7 +71,7 @@ class ByHand:
             "createdBefore": _time(1),
             "expires": _time(_LASTS_S),
         }
-        body = {**self._made, "status": {"phase": "ShuttingDown", "order": order}}
+        body = {**self._made, "status": {"phase": phase, "order": order}}
         self._made = self.controller.replace(f"{path}/{self.name}/status", body)
         try:
             until(lambda: self._is_acknowledged(number), f"{number} is acknowledged", _LASTS_S)

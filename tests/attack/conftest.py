@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
@@ -19,6 +19,7 @@ from tests.cluster.conftest import cluster, removed_afterwards
 
 __all__ = ["cluster", "removed_afterwards"]
 STATE = "/var/lib/kcover-ebpf"
+NODES = ("node1", "node2")
 VALUES = (
     # the victim hangs in every test
     "controller.tenants.maxRestarts=1000",
@@ -59,6 +60,7 @@ class Peace:
         meters.forget_peaks(stage.cluster)
         stage.victim.wait_until_learned()
         self._before: Condition = stage.victim.condition()
+        self._lags = meters.lag_counts(stage.cluster)
 
     def assert_kept(self, seconds: float = 0.0) -> None:
         """The victim is as it was, and stays so for a while."""
@@ -75,7 +77,10 @@ class Peace:
         took_s = self._stage.victim.survives_a_hang()
         print(f"the victim's own hang was recovered after {took_s:.1f} s")
         assert self._stage.victim.condition().shut == self._before.shut
-        record.write(self._attack, took_s, self._stage.check_bounded())
+        uses = self._stage.check_bounded()
+        lag = meters.lag_between(self._lags, meters.lag_counts(self._stage.cluster))
+        print(f"99% of {lag.passes} passes were over within {lag.p99_s} s of when they were due")
+        record.write(self._attack, took_s, uses, lag)
 
 
 @pytest.fixture
@@ -83,3 +88,17 @@ def peace(stage: Stage, tenant: Tenant, request: pytest.FixtureRequest) -> Itera
     """The victim before the attack; nodes that are cordoned afterwards are uncordoned for the next one."""
     with nodes.all_uncordoned(stage.cluster):
         yield Peace(stage, request.node.name)
+
+
+@contextmanager
+def full_disks(stage: Stage) -> Iterator[None]:
+    """No room is left where the agents keep their state."""
+    file = f"{STATE}/ballast"
+    try:
+        for node in NODES:
+            with suppress(AssertionError):  # it ends with "no space left"
+                nodes.inside(stage.cluster, node, "dd", "if=/dev/zero", f"of={file}", "bs=4k")
+        yield
+    finally:
+        for node in NODES:
+            nodes.inside(stage.cluster, node, "rm", "-f", file)

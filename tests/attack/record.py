@@ -15,28 +15,32 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from testbed.attacks.meters import MOST_BYTES, Use
+from testbed.attacks.meters import MOST_BYTES, Lag, Use
 
 FILE = "KCOVER_ATTACK_RECORD"
 """The variable that names the file to add to; nothing is written without it."""
 PATIENCE_S = 60.0
 """Within which the victim's own hang is to be recovered during an attack."""
+LAG_S = 0.25
+"""Within which 99% of an agent's passes are to be over, counted from when they were due."""
 _HEAD = """\
 # Attacks
 
 Written by `python -m tests.attack.record` from the last run of each test of `make test-attack`:
 the installed chart on the test bed's two nodes, real kubelets, a tenant or a stolen agent's token that attacks, and a
 victim of two ranks that trains beside it. While the attack lasts, a rank of the victim is stopped: `recovered` is from
-then until its incident is `Recovered`. Memory is the most that one process used (VmHWM, set back before each attack),
-the restarts are those of all agents and controllers. Without a load: from the log of a run before the figures were
-recorded, with rounded memory since the start of the pods.
+then until its incident is `Recovered`. Memory is the most that one process used (VmHWM, set back before each attack);
+`agent's pod` is the sum of that over its processes, readers of what tenants wrote included, and more than it used at
+once. `Lag` is the time within which 99% of the agents' passes were over, counted from when they were due, as the end of
+a bucket of `kcover_loop_lag_seconds`. `-`: from a run before that was measured. The restarts are those of all agents
+and controllers.
 
-| attack | recovered | agent | controller | restarts | load | commit |
-|---|---|---|---|---|---|---|
+| attack | recovered | agent | agent's pod | controller | lag | restarts | load | commit |
+|---|---|---|---|---|---|---|---|---|
 """
 
 
-def write(name: str, recovered_s: float, uses: Sequence[Use]) -> None:
+def write(name: str, recovered_s: float, uses: Sequence[Use], lag: Lag) -> None:
     """Add a line, where a file for it is named."""
     if not (file := os.environ.get(FILE)):
         return
@@ -46,6 +50,9 @@ def write(name: str, recovered_s: float, uses: Sequence[Use]) -> None:
         "peak_bytes": {
             part: [use.peak_bytes for use in uses if use.component == part] for part in MOST_BYTES
         },
+        "pod_bytes": max(use.all_bytes for use in uses if use.component == "agent"),
+        "lag_p99_s": lag.p99_s,
+        "passes": lag.passes,
         "restarts": sum(use.restarts for use in uses),
         "load": round(os.getloadavg()[0], 1),
         "commit": _commit(),
@@ -69,17 +76,19 @@ def page_of(lines: Iterable[Mapping[str, Any]]) -> str:
     return _HEAD + "\n".join([*rows, "", *_summary(list(last.values()))]) + "\n"
 
 
-def _order(name: str) -> tuple[int, str]:
-    number = name.removeprefix("test_a").partition("_")[0]
-    return (int(number) if number.isdecimal() else 0), name
+def _order(name: str) -> tuple[str, int, str]:
+    kind, number = name.removeprefix("test_")[:1], name.removeprefix("test_")[1:].partition("_")[0]
+    return kind, (int(number) if number.isdecimal() else 0), name
 
 
 def _row(name: str, line: Mapping[str, Any]) -> str:
     agent, controller = (f"{_most(line, part) / 1e6:.0f} MB" for part in ("agent", "controller"))
     words = name.removeprefix("test_").replace("_", " ")
+    pod = f"{line['pod_bytes'] / 1e6:.0f} MB" if "pod_bytes" in line else "-"
+    lag = f"{line['lag_p99_s']} s" if "lag_p99_s" in line else "-"
     return (
-        f"| {words[0].upper()}{words[1:]} | {line['recovered_s']} s | {agent} | {controller}"
-        f" | {line['restarts']} | {line['load'] or '-'} | {line['commit']} |"
+        f"| {words[0].upper()}{words[1:]} | {line['recovered_s']} s | {agent} | {pod} | {controller} | {lag}"
+        f" | {line['restarts']} | {line['load']} | {line['commit']} |"
     )
 
 
@@ -93,7 +102,9 @@ def _summary(lines: Sequence[Mapping[str, Any]]) -> list[str]:
         found.append(
             f"Most memory of one {part}: {peak / 1e6:.0f} MB (goal {most / 1e6:.0f} MB: {kept})."
         )
-    return found
+    lag_s = max((float(line["lag_p99_s"]) for line in lines if "lag_p99_s" in line), default=0.0)
+    kept = "kept" if lag_s <= LAG_S else "missed"
+    return [*found, f"Longest lag: {lag_s} s (goal {LAG_S} s: {kept})."]
 
 
 def _most(line: Mapping[str, Any], part: str) -> int:

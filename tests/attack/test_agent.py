@@ -14,10 +14,9 @@ from typing import Any
 
 import pytest
 
-from testbed.attacks.hostile import JOB_NAME, container, job, pod
+from testbed.attacks.hostile import JOB_NAME, container, huge_policy, job, pod
 from testbed.attacks.stage import JOB, Stage, Tenant, Victim
 from testbed.cluster import cgroups
-from testbed.driver import nodes
 from testbed.driver.cluster import JOBS, ROOT, made, titled, until
 from testbed.driver.fake_agent import is_first, processes
 from testbed.driver.installed import NAMESPACE
@@ -25,10 +24,9 @@ from testbed.driver.kinds import KINDS, start, wait_for_training
 from testbed.driver.orders import ByHand, reports_of, without_controllers
 from testbed.driver.restarts import policy, stopped
 from tests.attack import programs
-from tests.attack.conftest import STATE, Peace
+from tests.attack.conftest import NODES, Peace, full_disks
 
 pytestmark = pytest.mark.timeout(900, func_only=True)
-NODES = ("node1", "node2")
 WEBHOOKS = "ValidatingWebhookConfiguration"
 
 
@@ -44,15 +42,6 @@ def test_a4_a_rank_that_answers_nccls_questions_with_megabytes(
     tenant.namespace.wait_for_log(first, "^asked", 180)
     peace.assert_kept(15)
     peace.assert_recovers()
-
-
-def huge_policy(name: str, **metadata: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": "kcover.io/v1alpha1",
-        "kind": "FaultPolicy",
-        "metadata": {"name": name, **metadata},
-        "spec": {"action": "Observe"},
-    }
 
 
 def test_a5_policies_and_pods_of_great_size_and_number(peace: Peace, tenant: Tenant) -> None:
@@ -72,20 +61,6 @@ def test_a5_policies_and_pods_of_great_size_and_number(peace: Peace, tenant: Ten
         tenant.create(*waiting)
     peace.assert_kept(10)
     peace.assert_recovers()
-
-
-@contextlib.contextmanager
-def full_disks(stage: Stage) -> Iterator[None]:
-    """No room is left where the agents keep their state."""
-    file = f"{STATE}/ballast"
-    try:
-        for node in NODES:
-            with contextlib.suppress(AssertionError):  # it ends with "no space left"
-                nodes.inside(stage.cluster, node, "dd", "if=/dev/zero", f"of={file}", "bs=4k")
-        yield
-    finally:
-        for node in NODES:
-            nodes.inside(stage.cluster, node, "rm", "-f", file)
 
 
 def test_a6_a_disk_that_is_full_keeps_no_rank_stopped(peace: Peace, stage: Stage) -> None:

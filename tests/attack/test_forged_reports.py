@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -61,6 +62,11 @@ def send(client: ApiClient, namespace: str, name: str, report: FaultReport) -> N
     client.apply(f"{GROUP}/{namespace}/faultreports/{name}", body, "kcover-agent")
 
 
+def name_of(job_name: str, node: str) -> str:
+    """The name under which the API server takes a report of a node about a gang: JOB-HASH.NODE."""
+    return f"{job_name}-{crc32(job_name.encode()) & 0xFFFFFF:06x}.{node}"
+
+
 def refs(pods: list[dict[str, Any]]) -> tuple[PodRef, ...]:
     return tuple(PodRef(entry["metadata"]["name"], entry["metadata"]["uid"]) for entry in pods)
 
@@ -74,13 +80,13 @@ def test_a1_an_agent_cannot_have_a_job_ended_that_has_no_pod_on_its_node(
     forged = crash_of(mine, "node1", "node2", "far")
     thief = stage.agent("node2")
     for number in range(20):
-        send(thief, space.name, f"forged-{number % 2}.node2", forged)
+        send(thief, space.name, name_of(f"forged-{number % 2}", "node2"), forged)
         time.sleep(0.5)
     assert [incident.get("status") for incident in incidents(space)] == []
     assert refs(space.pods(f"{JOB_NAME}=far")) == mine
     peace.assert_recovers()
     own = crash_of(mine, "node1", "node1", "far")
-    send(stage.agent("node1"), space.name, "forged.node1", own)
+    send(stage.agent("node1"), space.name, name_of("forged", "node1"), own)
     until(lambda: incidents(space), "the agent of the job's own node is believed")
 
 
@@ -161,7 +167,8 @@ def test_a11_an_agent_that_reports_ever_new_gangs_makes_no_endless_incidents(
         for entry in space.pods():
             ref = refs([entry])
             name = ref[0].name
-            send(agent, space.name, f"{name}.ghost", crash_of(ref, "ghost", "ghost", name))
+            report = crash_of(ref, "ghost", "ghost", name)
+            send(agent, space.name, name_of(name, "ghost"), report)
         until(lambda: len(incidents(space)) >= most, "as many incidents as may be", 240)
         peace.assert_kept(10)
         opened = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ CHART = Path(__file__).resolve().parents[2] / "charts/kcover-ebpf"
 RELEASE = "kcover"
 FULLNAME = "kcover-ebpf"
 """What the chart names its objects, followed by "-agent" or "-controller"."""
+CONTROLLER = f"{FULLNAME}-controller"
 
 
 @dataclass(frozen=True)
@@ -69,3 +71,12 @@ def make_pod(plane: ControlPlane, namespace: str, node: str, account: str) -> di
         answer = plane.admin().ask("GET", f"{path}/{name}")
     assert answer.code in (200, 201), answer.message
     return answer.body
+
+
+def kubeconfig(installed: Installed, folder: Path, token: str) -> Path:
+    """The administrator's, with this token in place of the certificate."""
+    config = json.loads(installed.plane.kubeconfig.read_text())
+    config["users"][0]["user"] = {"token": token}
+    path = folder / "kubeconfig"
+    path.write_text(json.dumps(config))
+    return path

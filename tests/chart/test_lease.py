@@ -1,6 +1,5 @@
 """Who leads, with the permissions that the chart gives: the lease goes with the pods that held it."""
 
-import json
 import threading
 import time
 from functools import partial
@@ -10,9 +9,8 @@ import pytest
 
 from kcover_ebpf.kube.client import connect
 from kcover_ebpf.kube.leader_election import LeaderElector
-from tests.chart.release import FULLNAME, Installed, make_pod
-
-ACCOUNT = f"{FULLNAME}-controller"
+from tests.chart.release import CONTROLLER as ACCOUNT
+from tests.chart.release import Installed, kubeconfig, make_pod
 
 
 @pytest.mark.timeout(120)
@@ -42,12 +40,3 @@ def test_the_lease_belongs_to_the_pod_that_leads_and_is_given_back(
 def notify(event: threading.Event, leads: bool) -> None:
     if leads:
         event.set()
-
-
-def kubeconfig(installed: Installed, folder: Path, token: str) -> Path:
-    """The administrator's, with this token in place of the certificate."""
-    config = json.loads(installed.plane.kubeconfig.read_text())
-    config["users"][0]["user"] = {"token": token}
-    path = folder / "kubeconfig"
-    path.write_text(json.dumps(config))
-    return path

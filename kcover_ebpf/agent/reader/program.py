@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any, NoReturn
 
 from kcover_ebpf.confined.frames import FrameError, FrameReader, pack
@@ -23,6 +24,11 @@ _MOST_DESCRIPTORS = 16
 _STACK_BYTES = 512 << 10
 """Of a thread: the usual 8 MiB count as memory that may be written to."""
 
+_OPERATIONS = {
+    "logs": "log_operations",
+    "threads": "thread_operations",
+    "answers": "answer_operations",
+}
 Note = Callable[[str], None]
 """Says what is worked on now."""
 Operation = Callable[[Mapping[str, Any], list[int], Note], Any]
@@ -31,13 +37,9 @@ Operation = Callable[[Mapping[str, Any], list[int], Note], Any]
 
 def operations_of(name: str) -> Mapping[str, Operation]:
     """What a reader of this name can do; imports no more than that takes."""
-    if name == "logs":
-        from kcover_ebpf.agent.reader import logs
-
-        return logs.operations()
-    from kcover_ebpf.agent.reader import ranks
-
-    return ranks.operations_on_threads() if name == "threads" else ranks.operations_on_answers()
+    module = import_module(f"kcover_ebpf.agent.reader.{_OPERATIONS[name]}")
+    operations: Mapping[str, Operation] = module.operations()
+    return operations
 
 
 _Task = tuple[int, Operation | None, Mapping[str, Any], list[int]]

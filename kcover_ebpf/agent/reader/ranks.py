@@ -1,4 +1,4 @@
-"""The readers of ranks: of threads as /proc shows them; and of answers: flight recorders, NCCL, ELF files.
+"""The agent's side of the readers of ranks: of threads in /proc; and of answers (flight recorders, NCCL, ELF files).
 
 They are two, because an answer may take seconds of computing, and a thread whose reading does not return in a second is
 taken for one that cannot be read.
@@ -6,8 +6,6 @@ taken for one that cannot be read.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import socket
 import threading
 from collections.abc import Collection, Mapping, Sequence
@@ -15,20 +13,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kcover_ebpf.agent.reader.form import decode, encode
-from kcover_ebpf.agent.reader.program import Note, Operation
 from kcover_ebpf.api.json_values import WrongValue
 from kcover_ebpf.collectives.ras import RasError, RasReport, client
 from kcover_ebpf.collectives.ras.client import RasPatience, RasPlace
 from kcover_ebpf.collectives.ras.netns import connect
-from kcover_ebpf.collectives.recorder import dump_request
 from kcover_ebpf.collectives.recorder.dump_request import Mark, RankRecorder, RequestError
 from kcover_ebpf.confined.helper import Confinement
 from kcover_ebpf.errors import ReaderError
 from kcover_ebpf.facts.host import CodeSeen, ReadingRequest, ThreadReading
 from kcover_ebpf.facts.recorders import RankRecord
 from kcover_ebpf.host.capabilities import Capability
-from kcover_ebpf.host.elf_functions import ElfError, function_offsets
-from kcover_ebpf.host.thread_reader import ThreadReadings
+from kcover_ebpf.host.elf_functions import ElfError
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.tunables.agent import ELF_READ_S, RANK_READ_S, READER_CPU_S, THREAD_READ_S
 
@@ -185,97 +180,3 @@ def _decoded(kind: type[_T], raw: object) -> _T:
         return decode(kind, raw)
     except WrongValue as error:
         raise ReaderError(f"it answered what makes no sense: {error.place} {error.text}") from error
-
-
-# --- the reader's side
-
-
-def operations_on_threads() -> Mapping[str, Operation]:
-    """By name."""
-    readings = ThreadReadings(os.uname().machine)
-    return {"thread": partial(_thread, readings), "wait": partial(_wait, readings)}
-
-
-def operations_on_answers() -> Mapping[str, Operation]:
-    """By name."""
-    return {
-        "record_request": _record_request,
-        "record_fetch": _record_fetch,
-        "ras_report": _ras_report,
-        "ras_dead": _ras_dead,
-        "functions": _functions,
-    }
-
-
-def _thread(readings: ThreadReadings, given: Mapping[str, Any], _: list[int], note: Note) -> Any:
-    for pid in given["forget"]:
-        readings.forget(Pid(pid))
-    request = decode(ReadingRequest, given["request"])
-    note(f"pid {request.pid}")
-    return encode(readings.reading(request))
-
-
-def _wait(readings: ThreadReadings, given: Mapping[str, Any], _: list[int], note: Note) -> Any:
-    request = decode(ReadingRequest, given["request"])
-    note(f"pid {request.pid}")
-    return encode(readings.wait(request))
-
-
-def _record_request(given: Mapping[str, Any], _: list[int], note: Note) -> Any:
-    recorder = decode(RankRecorder, given["recorder"])
-    note(f"recorder of pid {recorder.pid}")
-    try:
-        return {"mark": dump_request.request(recorder)}
-    except RequestError as error:
-        return {"refused": str(error)}
-
-
-def _record_fetch(given: Mapping[str, Any], _: list[int], note: Note) -> Any:
-    recorder = decode(RankRecorder, given["recorder"])
-    note(f"recorder of pid {recorder.pid}")
-    before = given["before"]
-    try:
-        mark, found = dump_request.fetch(recorder, None if before is None else tuple(before))
-    except RequestError as error:
-        return {"refused": str(error)}
-    if isinstance(found, str):
-        return {"mark": mark, "text": found}
-    return {"mark": mark, "record": encode(found)}
-
-
-def _place(given: Mapping[str, Any]) -> tuple[RasPlace, RasPatience]:
-    pids = {inside: Pid(here) for inside, here in given["pids"]}
-    # the address is that of the connection
-    return RasPlace(("", 0), Pid(given["pid"]), pids), decode(RasPatience, given["patience"])
-
-
-def _ras_report(given: Mapping[str, Any], descriptors: list[int], note: Note) -> Any:
-    place, patience = _place(given)
-    note(f"NCCL of pid {place.pid}")
-    with _connection(descriptors) as connection:
-        try:
-            return {"report": encode(client.report_over(connection, place, patience))}
-        except (OSError, RasError) as error:
-            return {"refused": str(error) or type(error).__name__}
-
-
-def _ras_dead(given: Mapping[str, Any], descriptors: list[int], note: Note) -> Any:
-    place, patience = _place(given)
-    note(f"NCCL of pid {place.pid}")
-    with _connection(descriptors) as connection:
-        lines = client.listen_over(connection, place, patience, float(given["seconds"]))
-    return {"dead": client.dead_peers(lines)}
-
-
-def _connection(descriptors: list[int]) -> socket.socket:
-    return socket.socket(fileno=descriptors.pop())
-
-
-def _functions(given: Mapping[str, Any], descriptors: list[int], note: Note) -> Any:
-    file = descriptors[0]
-    with contextlib.suppress(OSError):
-        note(f"file {os.fstat(file).st_ino}")
-    try:
-        return {"offsets": function_offsets(file, given["names"])}
-    except (ElfError, OSError) as error:
-        return {"refused": str(error)}

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from posixpath import basename
 
-from kcover_ebpf.host import procfs
+from kcover_ebpf.host import bounded, procfs
 from kcover_ebpf.host.capabilities import Capability, raised
 from kcover_ebpf.host.elf_functions import ElfError, function_offsets
 from kcover_ebpf.host.proc_text import code_mappings
@@ -23,6 +23,10 @@ LIBRARIES = ("libnccl.so", "librccl.so")
 HOSTS = ("libtorch_cuda", "libtorch_hip", "libtensorflow", "xla_cuda_plugin", "pjrt_c_api_gpu")
 """Beginnings of names of libraries that may have NCCL linked into them."""
 _KNOWN_COUNT = 32
+_MOST_MAPS_BYTES = 8 << 20
+"""Of one maps file: some 80,000 mappings."""
+_MOST_CANDIDATES = 16
+"""Of one process, which may call any file so; each is opened in turn."""
 
 
 class NoLibrary(Exception):
@@ -51,15 +55,15 @@ def candidates(lines: Iterable[str], names: tuple[str, ...]) -> list[MappedFile]
                     code_mapping.inode, code_mapping.path, code_mapping.start, code_mapping.end
                 )
             )
+        if len(found) == _MOST_CANDIDATES:
+            break
     return list(found)
 
 
 def mapped(pid: Pid, names: tuple[str, ...]) -> list[MappedFile]:
     """Those of a process; raises `NoLibrary`. May block."""
     try:
-        path = procfs.PROC / str(pid) / "maps"
-        with path.open(encoding="utf-8", errors="surrogateescape", newline="\n") as lines:
-            return candidates(lines, names)
+        return candidates(bounded.lines(procfs.PROC / str(pid) / "maps", _MOST_MAPS_BYTES), names)
     except OSError as error:
         raise NoLibrary(f"its mappings are unreadable ({error.strerror})") from error
 

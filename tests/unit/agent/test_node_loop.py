@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any, cast
 
@@ -35,6 +35,13 @@ class FakeNodeSampler:
         self.watched: set[int] = set()
         self.asked: list[set[int]] = []
         self.passes: list[list[Fact]] = []
+        self.waiting: Callable[[float], list[Fact]] = lambda _: []
+
+    def expect_pass(self, period_s: float) -> None:
+        pass
+
+    def wait(self, timeout_s: float) -> list[Fact]:
+        return self.waiting(timeout_s)
 
     def watch(self, pid: Pid, owner_id: int = 0) -> None:
         self.watched.add(pid)
@@ -71,6 +78,10 @@ class FakeNodeListener:
         self.passes = 0
         self.node_facts: list[Fact] = []
         self.announced: list[tuple[AnnouncedFault, frozenset[str]]] = []
+        self.lags_s: list[float] = []
+
+    def on_lag(self, lag_s: float) -> None:
+        self.lags_s.append(lag_s)
 
     def on_pass(self, gangs: Iterable[GangWatch]) -> None:
         self.passes += 1
@@ -287,3 +298,22 @@ def test_node_loop__a_child_whose_fork_was_lost_belongs_to_the_pod_of_its_parent
     bench.step(bench.ended(21))
     assert failures(bench.gang("b")) == [21]
     assert failures(bench.gang("a")) == []
+
+
+def test_run__what_the_loop_lags_behind_is_counted_from_when_a_pass_was_due(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It oversleeps by 0.2 s, and then its pass takes 0.3 s."""
+
+    def oversleep(timeout_s: float) -> list[Fact]:
+        bench.now_ns += int((timeout_s + 0.2) * NS)
+        return []
+
+    def take(_: Collection[Pid]) -> list[Fact]:
+        bench.now_ns += int(0.3 * NS)
+        return []
+
+    bench.kernel.waiting = oversleep
+    monkeypatch.setattr(bench.kernel, "sample", take)
+    bench.loop.run(lambda: len(bench.ears.lags_s) == 3)
+    assert bench.ears.lags_s == pytest.approx([0.5] * 3)

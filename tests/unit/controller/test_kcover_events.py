@@ -119,3 +119,12 @@ def test_kcover_events__a_request_is_spent_once_the_job_is_being_restarted() -> 
     assert store.trigger(key) is None
     events.on_event(restart_event("Any", now_s - 5.0))
     assert store.trigger(key) is None, "the Event is listed again whenever the watch begins anew"
+
+
+def test_kcover_events__of_an_event_of_a_megabyte_a_line_is_kept() -> None:
+    store, event = ObjectCache(lambda _: None, wall=lambda: 1.0), asks("ns", "p", 1.0)
+    event.object.update(
+        reason="r" * 1_000_000, message="m" * 1_000_000, source={"component": "c" * 1_000_000}
+    )
+    KcoverEvents(FakePods(), store).on_event(event)  # type: ignore[arg-type]
+    assert len(repr(store.triggers)) < 4096

@@ -118,7 +118,7 @@ UNBOUNDED = {
     "agent/node_health/idle_pods.py": OUR_OWN,
     "agent/node_health/inspector.py": OUR_OWN,
     "agent/orders/order_journal.py": OUR_OWN,
-    "agent/reader/logs.py": "folders of the kubelet, whose names are of pods of the node",
+    "agent/reader/log_operations.py": "folders of the kubelet, whose names are of pods of the node",
     "agent/reports/report_cache.py": OUR_OWN,
     "devices/catalog/files.py": OUR_OWN,
     "devices/inventory/identity.py": KERNELS,

@@ -250,3 +250,19 @@ def test_lease__made_anew_by_the_one_that_lost_it_is_led_with_after_a_while(
         clock.now_s += 2.0
         renew(one)
     assert leading(one)
+
+
+def test_leader_elector__one_that_seizes_the_lease_leads_once_its_holder_has_given_up(
+    server: FakeLeaseServer, clock: FakeClock
+) -> None:
+    """The holder notices at its next renewal, or it is cut off and gives up by itself."""
+    holder, seizing, other = (elector(server, name) for name in ("holder", "seizing", "other"))
+    renew(holder, other)
+    seizing.seizes = True
+    renew(seizing)
+    assert leading(holder, seizing, other) == [holder], "it is not asked yet"
+    while clock.now_s < 3 * LEASE_DURATION_S:
+        clock.now_s += 1.0
+        renew(seizing, holder, other)
+        assert leading(holder, other) == []
+        assert seizing.leads is (clock.now_s >= LEASE_GIVE_UP_S)

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import gzip
 import socket
 import subprocess
 import threading
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
 from kcover_ebpf.agent.metrics import AgentMetrics
@@ -31,9 +33,11 @@ from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.model.roles import Role
 from kcover_ebpf.model.verdict import Cause, Evidence, EvidenceKind, Verdict, VerdictKind, WaitRow
+from kcover_ebpf.output import metrics
 from kcover_ebpf.output.metrics import MetricsServer, MetricsSink, parse_address
 from kcover_ebpf.run.metrics import RunMetrics
 from kcover_ebpf.settings import Act
+from tests.unit.fake_clock import FakeClock
 
 VERDICT = Verdict(VerdictKind.HUNG, Cause.STOPPED, 103.5, 100.0, job="j", incident="j-1")
 TAKEN = ProbeStatus("threads", "sample_threads", True, "", "waits")
@@ -62,7 +66,8 @@ def test_metrics_sink__a_verdict_that_is_explained_later_is_counted_once() -> No
     assert sink.registry.get_sample_value("kcover_verdicts_total", labels) == 2
 
 
-def test_run_metrics__what_is_reported_is_served() -> None:
+def test_run_metrics__what_is_reported_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "METRICS_KEPT_S", 0.0)
     server = MetricsServer(("127.0.0.1", 0))
     lost = {"threads": 0, "events": 2}
     sink = RunMetrics(lambda: [TAKEN, REFUSED], lambda: lost)
@@ -165,6 +170,31 @@ def test_metrics_sink__ipv6() -> None:
         assert ("kcover_blind_total", ()) in scrape(server.port, "[::1]")
     finally:
         server.close()
+
+
+def test_rendered__metrics_are_made_once_a_second_however_often_they_are_asked_for() -> None:
+    made: list[int] = []
+
+    class FakeCollector:
+        def collect(self) -> list[GaugeMetricFamily]:
+            made.append(len(made))
+            return [GaugeMetricFamily("made", "Times.", value=len(made))]
+
+    registry, clock = CollectorRegistry(auto_describe=False), FakeClock()
+    registry.register(FakeCollector())
+    made.clear()
+    app = metrics._Rendered(registry, clock)
+
+    def ask(**environ: str) -> bytes:
+        return b"".join(app(environ, lambda *_: None))
+
+    for number in range(100):
+        # nor does it help to ask for something else
+        assert b"made 1.0" in ask(HTTP_ACCEPT=f"text/{number}", QUERY_STRING=f"name[]={number}")
+    assert made == [0]
+    assert b"made 2.0" in gzip.decompress(ask(HTTP_ACCEPT_ENCODING="gzip"))
+    clock.now_s += 1.0
+    assert b"made 3.0" in ask()
 
 
 def test_metrics_server__a_port_in_use_is_a_usage_error() -> None:

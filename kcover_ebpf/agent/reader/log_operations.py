@@ -1,0 +1,96 @@
+"""The side of the process that reads container logs: turns over those that are followed, and the ends of some.
+
+Apart from the agent's side (`logs`), for what is imported here is resident in one more process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from kcover_ebpf.agent.reader.form import decode, encode
+from kcover_ebpf.agent.reader.program import Note, Operation
+from kcover_ebpf.api.job_rules import JobRule
+from kcover_ebpf.devices.catalog import files as catalog
+from kcover_ebpf.logs import rules
+from kcover_ebpf.logs.log_files import LogFiles, UnsafeLogError
+from kcover_ebpf.logs.log_turns import LogTurns
+from kcover_ebpf.logs.wanted_logs import WantedLog
+
+_TAIL_BYTES = 16 * 1024
+_MOST_TAILS = 24
+"""In one frame."""
+
+
+def _unpacked(asked: Mapping[str, Any]) -> list[WantedLog]:
+    rules = [decode(JobRule, rule) for rule in asked["rules"]]
+    return [
+        replace(
+            decode(WantedLog, log["log"]), job_rules=tuple(rules[place] for place in log["rules"])
+        )
+        for log in asked["logs"]
+    ]
+
+
+def operations() -> Mapping[str, Operation]:
+    """The reader's side."""
+    return {"turn": _Turns().turn, "tails": _tails}
+
+
+class _Turns:
+    def __init__(self) -> None:
+        self._turns: LogTurns | None = None
+        self._lock = threading.Lock()
+
+    def turn(self, arguments: Mapping[str, Any], _: list[int], note: Note) -> Any:
+        """One at a time: a turn that was given up may still be under way."""
+        with self._lock:
+            if self._turns is None:
+                plan = {
+                    name: Path(text) if text else None for name, text in arguments["plan"].items()
+                }
+                self._turns = LogTurns(
+                    plan["folder"] or Path("/"),
+                    rules.load(plan["rules"]),
+                    catalog.load(plan["catalog"]),
+                    longest_phase_s=arguments["longest_phase_s"],
+                )
+            asked = arguments["asked"]
+            wanted = None if asked is None else _unpacked(asked)
+            return encode(self._turns.turn(wanted, note))
+
+
+def _tails(arguments: Mapping[str, Any], _: list[int], note: Note) -> Any:
+    folder = Path(arguments["folder"])
+    texts: dict[str, str] = {}
+    for uid in arguments["uids"]:
+        for pod, container, text in _tails_of(folder, arguments["namespace"], uid):
+            note(f"{uid}/{container}")
+            if len(texts) < _MOST_TAILS:
+                texts[f"{pod}.{container}.log"] = text
+    # what is no text is six bytes for each: the oldest goes first
+    while texts and len(json.dumps(texts)) > 800_000:
+        texts.pop(next(iter(texts)))
+    return texts
+
+
+def _tails_of(folder: Path, namespace: str, uid: str) -> Iterator[tuple[str, str, str]]:
+    for name in sorted(os.listdir(folder)):  # noqa: PTH208 - names alone
+        if not (name.startswith(f"{namespace}_") and name.endswith(f"_{uid}")):
+            continue
+        for container in sorted(os.listdir(folder / name)):  # noqa: PTH208
+            files = LogFiles(folder, name, container, tail_bytes=_TAIL_BYTES)
+            try:
+                chunk = files.read(_TAIL_BYTES)
+            except (UnsafeLogError, OSError) as error:
+                yield name.split("_")[1], container, f"not read: {error}"
+                continue
+            finally:
+                files.close()
+            if chunk is not None:
+                yield name.split("_")[1], container, chunk.data.decode("utf-8", "replace")

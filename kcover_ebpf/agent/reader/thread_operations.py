@@ -1,0 +1,37 @@
+"""The side of the process that reads threads: calls, stacks, mappings and descriptors of ranks as /proc shows them.
+
+Apart from the agent's side (`ranks`), for what is imported here is resident in one more process.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from kcover_ebpf.agent.reader.form import decode, encode
+from kcover_ebpf.agent.reader.program import Note, Operation
+from kcover_ebpf.facts.host import ReadingRequest
+from kcover_ebpf.host.thread_reader import ThreadReadings
+from kcover_ebpf.ids import Pid
+
+
+def operations() -> Mapping[str, Operation]:
+    """By name."""
+    readings = ThreadReadings(os.uname().machine)
+    return {"thread": partial(_thread, readings), "wait": partial(_wait, readings)}
+
+
+def _thread(readings: ThreadReadings, given: Mapping[str, Any], _: list[int], note: Note) -> Any:
+    for pid in given["forget"]:
+        readings.forget(Pid(pid))
+    request = decode(ReadingRequest, given["request"])
+    note(f"pid {request.pid}")
+    return encode(readings.reading(request))
+
+
+def _wait(readings: ThreadReadings, given: Mapping[str, Any], _: list[int], note: Note) -> Any:
+    request = decode(ReadingRequest, given["request"])
+    note(f"pid {request.pid}")
+    return encode(readings.wait(request))
