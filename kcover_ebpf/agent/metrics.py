@@ -21,6 +21,7 @@ from kcover_ebpf.facts.kernel import Fact
 from kcover_ebpf.model.roles import Role
 from kcover_ebpf.output.metrics import MetricsSink
 from kcover_ebpf.output.over_bounds_metric import OverBounds
+from kcover_ebpf.tunables.agent import LAG_BUCKETS_S
 
 if TYPE_CHECKING:
     from kcover_ebpf.kernel.probes import ProbeStatus
@@ -36,7 +37,6 @@ _REQUESTS = (
 _WENT_DOWN = "Times a port, or a link backed by a device, went down."
 _MOST_AGES = 1024
 """Series of ages: two for each rank of the largest nodes. Beyond, those that have waited longest are kept."""
-_LAG_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _AGE_LABELS = ("namespace", "training_job", "rank", "pod")
 
 
@@ -44,7 +44,7 @@ def _lag_histogram(registry: CollectorRegistry) -> Histogram:
     return Histogram(
         "kcover_loop_lag_seconds",
         "From when a pass over the node was due until it was over.",
-        buckets=_LAG_BUCKETS_S,
+        buckets=LAG_BUCKETS_S,
         registry=registry,
     )
 

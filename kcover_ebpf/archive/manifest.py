@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from kcover_ebpf.api.codec import Codec, Omit
-from kcover_ebpf.archive.node_part import Trigger
+from kcover_ebpf.archive.node_part import EvidenceTrigger
 
 SCHEMA = "kcover.io/archive/v1"
 MANIFEST = "manifest.json"
@@ -37,7 +37,7 @@ class ArchivedNode:
     """Below the archive's folder."""
     time_s: float
     """When it was taken, unix seconds by the clock of the node."""
-    trigger: Trigger
+    trigger: EvidenceTrigger
     version: str
     unobserved: tuple[str, ...] = ()
 

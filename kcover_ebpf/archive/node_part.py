@@ -10,7 +10,7 @@ from kcover_ebpf.api.fault_report import FaultReport
 from kcover_ebpf.model.thread_stack import Stack
 
 
-class Trigger(Enum):
+class EvidenceTrigger(Enum):
     """Why it was kept; the orders of a controller, or a run on one host."""
 
     STOP = "Stop"
@@ -69,7 +69,7 @@ class NodePart:
     node: str
     time_s: float
     """When it was taken, unix seconds by the clock of the node."""
-    trigger: Trigger = Trigger.UNKNOWN
+    trigger: EvidenceTrigger = EvidenceTrigger.UNKNOWN
     version: str = ""
     """Of the program that wrote it."""
     report: FaultReport | None = None

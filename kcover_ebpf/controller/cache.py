@@ -375,7 +375,7 @@ class ObjectCache:
         trigger = self.triggers.get(gang_id)
         if trigger is not None and trigger.is_over(self.wall(), self.of_gang(gang_id)):
             self.triggers.pop(gang_id, None)
-            return None
+            trigger = None
         return trigger
 
     def acting(self, window_s: float) -> dict[str, str]:
@@ -383,12 +383,12 @@ class ObjectCache:
         since_s = self.wall() - window_s
         with self._lock:
             return {
-                other_incident.job.uid: other_incident.namespace
-                for other_incident in self.incidents.values()
-                if other_incident.status is not None
+                incident.job.uid: incident.namespace
+                for incident in self.incidents.values()
+                if (status := incident.status) is not None
                 and (
-                    other_incident.status.phase is Phase.SHUTTING_DOWN
-                    or any(one.time_s >= since_s for one in other_incident.status.restarts)
+                    status.phase is Phase.SHUTTING_DOWN
+                    or any(one.time_s >= since_s for one in status.restarts)
                 )
             }
 

@@ -9,6 +9,7 @@ from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Incident, Phase, RestartMethod
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.owners import FoundOwner, Owners
+from kcover_ebpf.controller.trigger import Trigger
 from kcover_ebpf.gang import job_rules
 from kcover_ebpf.gang.gang_input import GangInput, GangVerdict
 from kcover_ebpf.gang.gang_judge import merge
@@ -94,14 +95,8 @@ class ContextBuilder:
             now_s=now_s,
             strays=found.strays if found is not None else frozenset(),
         )
-        gang_verdict = merge(gang_input)
-        if policy.job_rules and not gang_verdict.verdict.kind.is_fault:
-            gang_verdict = job_rules.verdict_of(gang_input, policy.job_rules) or gang_verdict
         trigger = self._store.trigger(gang_id)
-        if trigger is not None and trigger.demand is not None:
-            gang_verdict = demanded(gang_verdict, trigger.demand)
-        elif trigger is not None and not gang_verdict.verdict.kind.is_fault:
-            gang_verdict = trigger.gang_verdict
+        gang_verdict = _verdict_of(gang_input, policy, trigger)
         agents = frozenset(
             received.report.node for received in seen if not received.is_stale(now_s)
         )
@@ -118,6 +113,18 @@ class ContextBuilder:
             fenced=frozenset(node for node in nodes if self._store.is_out_of_service(node)),
             published=self._owners.published(gang_id.namespace) if _moves(live_incident) else {},
         )
+
+
+def _verdict_of(gang_input: GangInput, policy: FaultPolicy, trigger: Trigger | None) -> GangVerdict:
+    """What the reports add up to, what the job's rules say, or what an Event asks for."""
+    gang_verdict = merge(gang_input)
+    if policy.job_rules and not gang_verdict.verdict.kind.is_fault:
+        gang_verdict = job_rules.verdict_of(gang_input, policy.job_rules) or gang_verdict
+    if trigger is not None and trigger.demand is not None:
+        return demanded(gang_verdict, trigger.demand)
+    if trigger is not None and not gang_verdict.verdict.kind.is_fault:
+        return trigger.gang_verdict
+    return gang_verdict
 
 
 def _moves(live_incident: Incident | None) -> bool:

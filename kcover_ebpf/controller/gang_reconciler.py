@@ -343,7 +343,7 @@ class GangReconciler:
         with self._gate:
             top: TopOwner | None = context.world.top
             request = guards.RestartRequest(
-                turn=context,
+                context=context,
                 armed=top is not None and top.armed,
                 approved=live_incident.approved,
                 gates=self._breaker.gates(live_incident.job.uid, live_incident.namespace),

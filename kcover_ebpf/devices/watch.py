@@ -135,7 +135,7 @@ class DeviceWatch:
         """What reports device events now; the console is known once its self-test was observed."""
         return Sources(
             probes={status.probe for status in self.statuses if status.attached},
-            xid=self.rung,
+            xid_rung=self.rung,
             driver=self.driver is not None,
             console=self.console_works,
             log=self._kmsg is not None,

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from kcover_ebpf.diagnosis.clock.job_memory import JobMemory
 from kcover_ebpf.diagnosis.clock.progress import JobProgress, Stall
-from kcover_ebpf.diagnosis.clock.sampling import connected, in_detail, requests
+from kcover_ebpf.diagnosis.clock.sampling import connected, examined, in_detail, requests
 from kcover_ebpf.diagnosis.clock.silences import Silences
 from kcover_ebpf.diagnosis.clock.suspicion import Suspicion
 from kcover_ebpf.diagnosis.evidence.snapshot import Finding, JobSnapshot
@@ -29,7 +29,7 @@ from kcover_ebpf.diagnosis.membership.members import Members
 from kcover_ebpf.diagnosis.waits.file_servers import probes_wanted
 from kcover_ebpf.facts.host import (
     CollectivesSeen,
-    FileSystemProbed,
+    FileSystemProbe,
     ProbeRequest,
     ProcessSeen,
     ReadingRequest,
@@ -88,8 +88,8 @@ class Job:
         self._stopped: frozenset[Pid] = frozenset()
         self.floor_ns = 0
         self._alarm = self._examined = False
-        self._silent_s, self._place = 0.0, ""
-        """Of the present suspicion: the longest silence, and what the last finding said of it."""
+        self._silent_s, self.place = 0.0, ""
+        """Of the present suspicion: the longest silence, and where the judge saw the job wait."""
 
     def observe(self, fact: Fact) -> None:
         """Take one fact, in the order of its kind's arrival."""
@@ -107,8 +107,8 @@ class Job:
                 self.attention.on_reading(fact)
                 if (process := self.members.views.get(fact.pid)) is not None:
                     process.on_devices(fact)
-            case FileSystemProbed():
-                self.attention.on_probe(fact)
+            case FileSystemProbe():
+                self.attention.probes[fact.pid, fact.tid] = fact
             case TcpRetransmit():
                 self.loss.observe(fact, self.members.ranks)
             case Tick():
@@ -247,6 +247,10 @@ class Job:
             self.pace.observe_shares(active, now_ns, elsewhere=self.has_parts_elsewhere)
         self._suspect(active, stopped, now_ns)
         self._alarm = False
+        for process in self._examined_ranks:
+            # the next pass shows what their side threads do
+            if process.sides_asked_ns is None:
+                process.sides_asked_ns = now_ns
 
     def _is_resumed(self, ranks: Mapping[Pid, ProcessHistory]) -> bool:
         """True if a rank was resumed since the last pass, and others are still stopped."""
@@ -268,8 +272,8 @@ class Job:
         if self.attention.suspect(silent or known, stall, now_ns, only_silent=not known):
             self.members.forget_descriptors()
             if self.is_healthy:
-                self.silences.learn(self._place, self._silent_s)
-            self._silent_s, self._place = 0.0, ""
+                self.silences.learn(self.place, self._silent_s)
+            self._silent_s, self.place = 0.0, ""
         elif self.attention.suspicious:
             self._silent_s = max(self._silent_s, silent_s)
         self.faults.outlive(now_ns, silent, self.attention.stalled)
@@ -327,27 +331,24 @@ class Job:
     def sampling(self) -> dict[Pid, SampleRequest]:
         """How closely each living process is to be sampled."""
         now_ns, trained = self.now_ns, self.pace.trained
-        closely = in_detail(self.attention, now_ns, trained=trained, examined=self._examined)
+        closely = self._detail
         rests = trained and not self.pace.compares(now_ns)
         # what runs beside the steps is learned soon: a fault may come before the twentieth pass
         rests = rests and all(view.background.is_known for view in self.members.ranks.values())
         wanted = requests(self.members.views, self.detailed, closely, now_ns, rests=rests)
-        for process in self._examined_ranks(closely):
+        for process in self._examined_ranks:
             wanted[process.pid] = replace(wanted[process.pid], detail=Detail.ALL)
-            if process.sides_asked_ns is None:
-                process.sides_asked_ns = now_ns
         return wanted
 
-    def _examined_ranks(self, request: SampleRequest) -> list[ProcessHistory]:
-        """Ranks of which every thread is wanted: all, or the first that is silent for too long, before it is blamed."""
-        ranks = [rank for rank in self.members.ranks.values() if rank.exit is None]
-        if request.detail is Detail.ALL:
-            return ranks
-        if not self.attention.suspicious:
-            return []
-        if not self.attention.urgent(self.now_ns, self.pace.trained):
-            return [rank for rank in ranks if self.attention.awaits_timer(rank)]
-        return [rank for rank in ranks if self.pace.has_stalled(rank, self.now_ns)]
+    @property
+    def _examined_ranks(self) -> list[ProcessHistory]:
+        ranks = self.members.ranks.values()
+        return examined(ranks, self.attention, self.pace, self._detail, self.now_ns)
+
+    @property
+    def _detail(self) -> SampleRequest:
+        trained = self.pace.trained
+        return in_detail(self.attention, self.now_ns, trained=trained, examined=self._examined)
 
     @property
     def urgent(self) -> bool:
@@ -378,10 +379,6 @@ class Job:
     def finding(self) -> Finding | None:
         """What the facts add up to now; None while what was seen is not complete enough to judge by."""
         return finding_of(self)
-
-    def judged_place(self, place: str) -> None:
-        """Remember where the judge saw the job wait: the present silence is learned there if it ends by itself."""
-        self._place = place
 
     @property
     def has_parts_elsewhere(self) -> bool:

@@ -39,7 +39,7 @@ def finding_of(job: Job) -> Finding | None:
     snapshot = job.announced.judged(job.snapshot())
     missed = losses.missed(snapshot, job.announced, job.members.views)
     finding = missed or job.faults.located(judge(snapshot), job.members.ranks)
-    job.judged_place(finding.cause.value)
+    job.place = finding.cause.value
     if missing is not None and finding.cause not in (Cause.STOPPED, Cause.FROZEN):
         return missing
     if finding.cause is Cause.TRAINING:

@@ -84,7 +84,7 @@ def _context(job: Job, endpoints: EndpointIndex) -> ClassifyContext:
         children=members.children,
         holders=files.of,
         readings=job.attention.readings,
-        probe=job.attention.probe,
+        probes=job.attention.probes,
         kind=members.kind,
         ends=endpoints,
         all_here=members.world_size == len(members.all_ranks),

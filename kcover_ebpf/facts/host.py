@@ -144,10 +144,10 @@ class ProbeRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class FileSystemProbed:
-    """The file system that a thread waits for was asked by statfs(2), in a process of its own.
+class FileSystemProbe:
+    """The file system that a thread waits for was asked by statfs(2), in a separate process.
 
-    A server that answers others is slow for one call; one that leaves a probe unanswered answers nobody.
+    A server that answers others is slow for one call; one that leaves a probe unanswered answers none.
     """
 
     boottime_ns: int

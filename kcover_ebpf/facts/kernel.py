@@ -17,7 +17,7 @@ from kcover_ebpf.facts.host import (
     CodeSeen,
     CollectivesLaunched,
     CollectivesSeen,
-    FileSystemProbed,
+    FileSystemProbe,
     ProcessSeen,
     ThreadReading,
     Unreadable,
@@ -326,7 +326,7 @@ Fact = (
     | ProcessSeen
     | ThreadReading
     | Unreadable
-    | FileSystemProbed
+    | FileSystemProbe
     | CodeSeen
     | CollectivesSeen
     | CollectivesLaunched

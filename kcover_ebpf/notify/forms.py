@@ -35,7 +35,7 @@ class Request:
 
 
 def request_of(target: NotifyTarget, message: Message, secret: str) -> Request:
-    """The request for a target that is asked by HTTP; `secret`: the content of `target.key`, empty without one."""
+    """The request for a target that is asked by HTTP; `secret`: the content of the target's key, empty without one."""
     if target.template:
         text = Template(target.template).substitute(
             {key: json.dumps(value)[1:-1] for key, value in fields_of(message).items()}

@@ -9,10 +9,10 @@ from kcover_ebpf import __version__
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.output.formatting import span
 from kcover_ebpf.postmortem.page import Page
+from kcover_ebpf.tunables.postmortem import TENTHS_S
 from kcover_ebpf.views.rank_grid import CellState
 
 _TEMPLATES = "templates"
-_TENTHS_S = 600.0
 _PAGE, _STYLE = "page.html.j2", "page.css"
 
 
@@ -50,7 +50,7 @@ def visible(value: object) -> object:
 
 def after(seconds: float) -> str:
     """Seconds after the first event, to the tenth where they are few enough to be compared."""
-    return f"+{seconds:.1f} s" if seconds < _TENTHS_S else f"+{span(seconds)}"
+    return f"+{seconds:.1f} s" if seconds < TENTHS_S else f"+{span(seconds)}"
 
 
 def clock(seconds: float) -> str:

@@ -12,6 +12,7 @@ from kcover_ebpf.api.incident import Moment, Status
 from kcover_ebpf.archive.incident_archive import Archive
 from kcover_ebpf.archive.node_part import NodePart
 from kcover_ebpf.model.verdict import Verdict
+from kcover_ebpf.tunables.postmortem import MOMENTS_BEFORE_S, SIGNS_EARLIEST_S
 from kcover_ebpf.views.timeline import TimelineEvent, in_order
 
 FRAMEWORK = "framework"
@@ -19,10 +20,6 @@ FRAMEWORK = "framework"
 _MOST_EVENTS = 200
 _MOST_LINKS = 20
 _NOTED = ("fatal", "error", "warning")
-_BEFORE_S = 60.0
-"""Of the incident's own moments before the fault."""
-_EARLIEST_S = 86400.0
-"""What a log said a day before is no sign of this fault."""
 
 
 def events_of(archive: Archive, verdict: Verdict) -> tuple[TimelineEvent, ...]:
@@ -32,7 +29,7 @@ def events_of(archive: Archive, verdict: Verdict) -> tuple[TimelineEvent, ...]:
     signs = [event for part in archive.parts for event in _of_part(part)]
     since_s = verdict.since_s
     if since_s:
-        signs = [event for event in signs if event.time_s > since_s - _EARLIEST_S]
+        signs = [event for event in signs if event.time_s > since_s - SIGNS_EARLIEST_S]
     ordered = in_order(signs)
     # what came after the fault was reported followed from it
     reported = (event.time_s for event in found if event.source == "incident")
@@ -61,7 +58,7 @@ def _of_incident(status: Status | None, verdict: Verdict) -> Iterator[TimelineEv
         yield TimelineEvent(verdict.deadline_s, FRAMEWORK, text)
     for moment in status.timeline if status is not None else ():
         # of a run of days, what was healthy long before leaves no place for the fault
-        if moment.time_s >= verdict.since_s - _BEFORE_S:
+        if moment.time_s >= verdict.since_s - MOMENTS_BEFORE_S:
             yield TimelineEvent(moment.time_s, "incident", _said(moment))
 
 

@@ -149,7 +149,7 @@ def _path(source_box: GroupBox, target_box: GroupBox) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class TimeMark:
     """One event in its lane."""
 
     event: TimelineEvent
@@ -166,7 +166,7 @@ class TimelineDrawing:
     width: int
     height: int
     lanes: tuple[tuple[str, int], ...]
-    marks: tuple[Mark, ...]
+    marks: tuple[TimeMark, ...]
     ticks: tuple[tuple[int, float], ...]
     """x, and seconds after the first event."""
     label_width: int = _LANE_LABEL
@@ -181,7 +181,7 @@ def timeline_drawing(events: Sequence[TimelineEvent]) -> TimelineDrawing | None:
     lanes = list(dict.fromkeys(event.source for event in events))
     scale = (_WIDE - _LANE_LABEL - 20) / length_s
     marks = tuple(
-        Mark(
+        TimeMark(
             event,
             number,
             round(_LANE_LABEL + 8 + (event.time_s - begin_s) * scale),

@@ -19,7 +19,7 @@ from kcover_ebpf.api.fault_report import FaultReport, ReportedJob
 from kcover_ebpf.api.incident import Incident, JobRef, Moment, Phase, Status
 from kcover_ebpf.archive.incident_archive import Archive, packed
 from kcover_ebpf.archive.manifest import plain
-from kcover_ebpf.archive.node_part import ArchivedThread, NodePart, Trigger
+from kcover_ebpf.archive.node_part import ArchivedThread, EvidenceTrigger, NodePart
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.errors import ActionError
 from kcover_ebpf.gang import rank_report
@@ -48,7 +48,11 @@ class Taken:
 
 
 def taken(
-    job: Job, verdict: Verdict, facts: Iterable[str], moments: Iterable[Moment], trigger: Trigger
+    job: Job,
+    verdict: Verdict,
+    facts: Iterable[str],
+    moments: Iterable[Moment],
+    trigger: EvidenceTrigger,
 ) -> Taken:
     """All that the sensor knows of the job; `facts`: as JSON lines."""
     host = os.uname().nodename

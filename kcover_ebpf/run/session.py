@@ -12,7 +12,7 @@ import signal
 import time
 from types import FrameType
 
-from kcover_ebpf.archive.node_part import Trigger
+from kcover_ebpf.archive.node_part import EvidenceTrigger
 from kcover_ebpf.devices.watch import DeviceWatch
 from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.errors import ActionError, CannotObserve
@@ -191,7 +191,7 @@ class Session:
 
     def _snapshot(self, decision: Decision) -> None:
         job, recent, verdict = self._sensor.job, self._recent, decision.verdict
-        taken = bundle.taken(job, verdict, recent.lines, recent.moments, Trigger.RUN)
+        taken = bundle.taken(job, verdict, recent.lines, recent.moments, EvidenceTrigger.RUN)
         # what was announced is acted on at once: then only those stacks are kept that were read for the verdict
         is_urgent = verdict.is_announced and decision.act is not Act.SNAPSHOT
         stacks_s = 0.0 if is_urgent else RUN_STACKS_S

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kcover_ebpf.api.incident import Moment, Phase
 from kcover_ebpf.archive.incident_archive import Archive
-from kcover_ebpf.archive.node_part import Trigger
+from kcover_ebpf.archive.node_part import EvidenceTrigger
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.model.verdict import Verdict
 from kcover_ebpf.run import bundle
@@ -50,7 +50,7 @@ class _Keeper(Recent):
         super().on_verdict(verdict)
         if verdict.opens_incident or self.taken is None or not self.taken.verdict.opens_incident:
             job = self._replay.job
-            self.taken = bundle.taken(job, verdict, self.lines, self.moments, Trigger.TAPE)
+            self.taken = bundle.taken(job, verdict, self.lines, self.moments, EvidenceTrigger.TAPE)
 
     def _note(self, phase: str, time_s: float, text: str) -> None:
         super()._note(phase, time_s, text)

@@ -213,3 +213,5 @@ DRILL_POLL_S = 0.1
 """How often a drill asks whether the process is gone: a person reads when it was. Chosen."""
 LONGEST_DRILL_S = 600.0
 """No drill keeps a rank stopped for longer, whatever is asked for. Chosen."""
+LAG_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+"""Bounds of the histogram of the loop's lag: fine below the quarter of a second that is the goal."""

@@ -47,7 +47,7 @@ HELPER_SINCE_S = 2.0
 """A side thread that began to wait so long before its lead, or later, may be who the lead waits for."""
 SIDES_READ_S = 3.0
 """A rank at a lock is blamed so much later while its side threads have not been read, which takes three passes: what is
-not seen is not nobody, and a loaded host is slow."""
+not seen may be there, and a loaded host is slow."""
 TIMER_LEFT_NS = 500_000_000
 """A timed wait that has so long to go is a timer, and no poll."""
 TIMER_UNSEEN_NS = 10 * NS

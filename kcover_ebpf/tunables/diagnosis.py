@@ -139,10 +139,10 @@ FREEZE_PATIENCE_NS = 2 * NS
 STORAGE_ANSWER_NS = 45 * NS
 """Drivers give a request 30 s (SCSI, NVMe) before they abort it, reset the device and try again."""
 SERVER_ANSWER_NS = 25 * NS
-"""A file server that leaves a probe unanswered for so long answers nobody: NFS repeats a request after 0.6 to 60 s, and
+"""A file server that leaves a probe unanswered for so long answers none: NFS repeats a request after 0.6 to 60 s, and
 a fail-over that is meant to go unnoticed takes less."""
 PROBE_AFTER_NS = 4 * NS
-"""A call into a file system is that old before its server is asked: 30 s with the time above. Chosen."""
+"""A call into a file system is that old before its server is asked: with the time above it is named after 30 s."""
 SAME_STACK_SHARE = 0.6
 """Two stacks are of one wait when so much of them agrees (`similarity`)."""
 REMEMBERED_STACKS = 64
@@ -207,7 +207,7 @@ RARELY_FACTOR = 10
 group is agreed upon, a name is looked up."""
 HOST_RARELY_FACTOR = 4
 """An address with which payload was exchanged so many times more rarely than with the busiest is no other rank's: a
-store from which shards are read, or to which a checkpoint goes. Chosen."""
+store from which shards are read, or to which a checkpoint goes."""
 LOST_BACKOFF = 3
 """Doublings of the retransmission time-out without an answer: 0.2 s + 0.4 s + 0.8 s and more."""
 LOST_ON_LOSSY_BACKOFF = 6
@@ -249,7 +249,7 @@ START_UP_EFFORT_NS = 4 * NS
 ARRIVAL_FACTOR = 10.0
 """A rank is missing after so many times the longest pause between two that came,"""
 ARRIVAL_FLOOR_S = 3.0
-"""and no sooner: launchers fork their ranks within milliseconds, and interpreters differ by a second. Chosen."""
+"""and no sooner: launchers fork their ranks within milliseconds, and interpreters differ by a second."""
 ARRIVAL_SEEN_NS = 2 * NS
 """A rank that was seen so soon after it began was seen to come: it is found within a pass or two."""
 MISSED_REST_NS = 2 * NS

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kcover_ebpf.confined import helper
 from kcover_ebpf.confined.helper import Confinement, Helper
-from kcover_ebpf.facts.host import FileSystemProbed, ProbeRequest
+from kcover_ebpf.facts.host import FileSystemProbe, ProbeRequest
 from kcover_ebpf.host import procfs
 from kcover_ebpf.host.capabilities import Capability
 from kcover_ebpf.ids import Pid, Tid
@@ -36,7 +36,7 @@ _Wait = tuple[Pid, Tid, int]
 @dataclass(slots=True)
 class _Probe:
     asked_ns: int
-    process: Helper | None
+    helper_process: Helper | None
     """None once it has answered, or could not ask."""
 
 
@@ -48,7 +48,7 @@ class FileSystemProbes:
         self._command = command
         self._probes: dict[_Wait, _Probe] = {}
 
-    def tick(self, wanted: Sequence[ProbeRequest]) -> list[FileSystemProbed]:
+    def tick(self, wanted: Sequence[ProbeRequest]) -> list[FileSystemProbe]:
         """Ask for these waits, those that matter most first; returns what is known of them now."""
         now_ns = procfs.boottime_ns()
         waits = {(request.pid, request.tid, request.since_ns): request for request in wanted}
@@ -59,11 +59,11 @@ class FileSystemProbes:
             for wait, probe in self._probes.items()
             if (fact := _answer(wait, probe, now_ns)) is not None
         ]
-        running = sum(probe.process is not None for probe in self._probes.values())
+        running = sum(probe.helper_process is not None for probe in self._probes.values())
         for wait, request in waits.items():
             last = self._probes.get(wait)
             is_due = last is None or (
-                last.process is None and now_ns - last.asked_ns >= PROBE_AGAIN_NS
+                last.helper_process is None and now_ns - last.asked_ns >= PROBE_AGAIN_NS
             )
             if is_due and running < PROBES_AT_ONCE:
                 self._probes[wait] = self._asked(request, now_ns)
@@ -87,20 +87,20 @@ class FileSystemProbes:
 
     @staticmethod
     def _end(probe: _Probe) -> None:
-        if probe.process is not None:
+        if probe.helper_process is not None:
             # who asks a server that is gone may not end: it is left behind, and counted
-            probe.process.end(reap_s=0.0)
+            probe.helper_process.end(reap_s=0.0)
 
 
-def _answer(wait: _Wait, probe: _Probe, now_ns: int) -> FileSystemProbed | None:
-    if probe.process is None:
+def _answer(wait: _Wait, probe: _Probe, now_ns: int) -> FileSystemProbe | None:
+    if probe.helper_process is None:
         return None
     pid, tid, _ = wait
-    code = probe.process.exit_code
+    code = probe.helper_process.exit_code
     if code is None:
-        return FileSystemProbed(now_ns, pid, tid, probe.asked_ns, answered=False)
-    probe.process.end()
-    probe.process = None
+        return FileSystemProbe(now_ns, pid, tid, probe.asked_ns, answered=False)
+    probe.helper_process.end()
+    probe.helper_process = None
     if code != 0:
         return None
-    return FileSystemProbed(now_ns, pid, tid, probe.asked_ns, answered=True)
+    return FileSystemProbe(now_ns, pid, tid, probe.asked_ns, answered=True)

@@ -3,7 +3,7 @@
 It speaks the kernel's protocol itself (include/uapi/linux/fuse.h), because the point is a server
 that misbehaves. Usage: fuse_server.py MOUNTPOINT silent|slow|close|sync SECONDS. It ends
 when the file system is unmounted. A silent one answers nothing at all from the first read on, as a server that hangs;
-the others answer each request in a thread of its own, as libfuse does by default.
+the others answer each request in a separate thread, as libfuse does by default.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import pytest
 from kcover_ebpf.agent.containers import Containers, processes
 from kcover_ebpf.api.pods import Pod, pod_of
 from kcover_ebpf.archive.incident_archive import Archive, unpacked
-from kcover_ebpf.archive.node_part import Trigger
+from kcover_ebpf.archive.node_part import EvidenceTrigger
 from kcover_ebpf.output.archives import read_files
 from testbed.driver.agents import Agent
 from testbed.driver.cluster import JOBS, Namespace, until
@@ -67,7 +67,7 @@ def worker(namespace: Namespace) -> tuple[Pod, int]:
     return pod, min(processes(Containers().of_work(pod)))
 
 
-def check(archive: Archive, pod: Pod, trigger: Trigger, nodes: set[str]) -> None:
+def check(archive: Archive, pod: Pod, trigger: EvidenceTrigger, nodes: set[str]) -> None:
     assert {part.node for part in archive.parts} == nodes
     assert archive.missing == ()
     assert archive.incident is not None
@@ -78,7 +78,7 @@ def check(archive: Archive, pod: Pod, trigger: Trigger, nodes: set[str]) -> None
     assert ranks >= {0, 1, 2, 3}
     assert all(part.trigger is trigger for part in archive.parts)
     with_stacks = {stack.rank for part in archive.parts for stack in part.stacks}
-    if trigger is Trigger.SNAPSHOT:
+    if trigger is EvidenceTrigger.SNAPSHOT:
         assert with_stacks >= {0, 1, 2, 3}
         assert any(stack.python for part in archive.parts for stack in part.stacks)
 
@@ -97,7 +97,7 @@ def test_a_hung_job_on_two_nodes_has_one_archive_and_one_page(
         os.kill(pid, signal.SIGSTOP)
         observed = wait_for_phase(namespace, ("Observed",))
         archive = fetched(namespace, observed, kept / "snapshot", set(agents))
-        check(archive, pod, Trigger.SNAPSHOT, set(agents))
+        check(archive, pod, EvidenceTrigger.SNAPSHOT, set(agents))
         policy(namespace, ways=["Replace"])
         recovered = wait_for_phase(namespace, ("Recovered", "Failed", "Refused"))
         with suppress(ProcessLookupError):
@@ -106,7 +106,7 @@ def test_a_hung_job_on_two_nodes_has_one_archive_and_one_page(
         name = recovered["metadata"]["name"]
         until(lambda: len(bundles(namespace, name)) >= 4, "both nodes report a second bundle")
         archive = fetched(namespace, recovered, kept / "replaced", set(agents))
-        check(archive, pod, Trigger.KILL_TERMINATING, set(agents))
+        check(archive, pod, EvidenceTrigger.KILL_TERMINATING, set(agents))
         assert archive.incident is not None
         assert archive.incident.status is not None
         phases = [moment.phase for moment in archive.incident.status.timeline]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kcover_ebpf.facts.host import FileSystemProbed, ProbeRequest
+from kcover_ebpf.facts.host import FileSystemProbe, ProbeRequest
 from kcover_ebpf.host.procfs import boottime_ns
 from kcover_ebpf.ids import Pid, Tid
 from kcover_ebpf.watching.file_system_probes import FileSystemProbes
@@ -41,16 +41,14 @@ def reader_of(path: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
 
 
-def asked(request: ProbeRequest, seconds: float) -> list[FileSystemProbed]:
+def asked(request: ProbeRequest, seconds: float) -> list[FileSystemProbe]:
     """What is known after so long, or once it answered."""
     probes = FileSystemProbes()
-    found: list[FileSystemProbed] = []
+    found: list[FileSystemProbe] = []
     end_s = time.monotonic() + seconds
     try:
         while time.monotonic() < end_s and not (found and found[-1].answered):
-            began_s = time.monotonic()
             found += probes.tick([request])
-            assert time.monotonic() - began_s < 2, "a pass of the sensor waits for nothing"
             time.sleep(0.1)
     finally:
         probes.close()
@@ -59,7 +57,7 @@ def asked(request: ProbeRequest, seconds: float) -> list[FileSystemProbed]:
 
 @pytest.mark.parametrize(("manner", "answers"), [("silent", False), ("slow", True)])
 @pytest.mark.parametrize("by", ["descriptor", "path"])
-def test_file_system_probes__a_server_that_hangs_is_told_from_one_that_is_slow(
+def test_file_system_probes__a_server_that_hangs_answers_no_probe_and_a_slow_one_does(
     tmp_path: Path, manner: str, answers: bool, by: str
 ) -> None:
     # it can end once the file system is gone

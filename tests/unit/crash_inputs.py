@@ -40,4 +40,4 @@ def crashed(
 
 def asked(restart_input: RestartInput, *earlier_record: CrashRecord, **more) -> RestartRequest:
     made = ask(restart_input, **more)
-    return replace(made, turn=replace(made.turn, crashes=earlier_record))
+    return replace(made, context=replace(made.context, crashes=earlier_record))

@@ -9,7 +9,7 @@ from kcover_ebpf.api.fault_report import FaultReport, PodRef, ReportedDeviceFaul
 from kcover_ebpf.api.incident import FailureClass, Incident, JobRef, Lost, Moment, Phase, Status
 from kcover_ebpf.api.log_report import ContainerLog, LogFinding
 from kcover_ebpf.archive.incident_archive import Archive
-from kcover_ebpf.archive.node_part import ArchivedThread, GroupPressure, NodePart, Trigger
+from kcover_ebpf.archive.node_part import ArchivedThread, EvidenceTrigger, GroupPressure, NodePart
 from kcover_ebpf.ids import Endpoint, Pid
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.rank_snapshot import RankSnapshot, SocketSnapshot
@@ -150,7 +150,7 @@ def part(index: int, world: int, culprit: int, text: Text = str, *, full: bool =
     return NodePart(
         node=text(node_of(ranks[0])),
         time_s=REPORT_S + 0.4,
-        trigger=Trigger.STOP,
+        trigger=EvidenceTrigger.STOP,
         version="0",
         report=report(ranks, world, culprit, text),
         stacks=tuple(stack(rank, culprit, text) for rank in ranks),

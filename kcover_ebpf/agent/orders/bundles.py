@@ -18,7 +18,7 @@ from kcover_ebpf.api.fault_report import FaultReport
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.archive.incident_archive import Archive, packed
 from kcover_ebpf.archive.manifest import plain
-from kcover_ebpf.archive.node_part import NodePart, Trigger
+from kcover_ebpf.archive.node_part import EvidenceTrigger, NodePart
 from kcover_ebpf.confined.helper import Confinement
 from kcover_ebpf.errors import ActionError, ReaderError
 from kcover_ebpf.output.bundles import bundle_name, prune, write_bundle
@@ -76,7 +76,7 @@ class Bundles:
         return NodePart(
             node=self._node,
             time_s=self._clock(),
-            trigger=Trigger(request.verb.value),
+            trigger=EvidenceTrigger(request.verb.value),
             version=__version__,
             report=report,
             stacks=readings.stacks,

@@ -23,7 +23,7 @@ class Sources:
 
     probes: Collection[str]
     """Names of the attached ones."""
-    xid: Rung
+    xid_rung: Rung
     driver: bool
     """The GPU driver is loaded."""
     console: bool
@@ -66,9 +66,9 @@ def active(sources: Sources) -> Sequence[Active]:
 
 
 def _xids(sources: Sources) -> str:
-    if sources.driver or sources.xid in (Rung.KPROBE, Rung.TRACEPOINT):
-        return _XID[sources.xid]
-    return f"{_XID[sources.xid]} (the driver is not loaded)"
+    if sources.driver or sources.xid_rung in (Rung.KPROBE, Rung.TRACEPOINT):
+        return _XID[sources.xid_rung]
+    return f"{_XID[sources.xid_rung]} (the driver is not loaded)"
 
 
 _MEMORY = {

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
 
-from kcover_ebpf.diagnosis.clock.progress import Stall
+from kcover_ebpf.diagnosis.clock.progress import JobProgress, Stall
 from kcover_ebpf.diagnosis.clock.suspicion import Suspicion
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.diagnosis.membership.members import Members
@@ -46,6 +46,27 @@ def in_detail(suspicion: Suspicion, now_ns: int, *, trained: bool, examined: boo
     if examined or (urgent and suspicion.stall is not Stall.NONE):
         return _EXAMINED
     return _CLOSE if urgent else _EASED
+
+
+def examined(
+    ranks: Iterable[ProcessHistory],
+    suspicion: Suspicion,
+    progress: JobProgress,
+    request: SampleRequest,
+    now_ns: int,
+) -> list[ProcessHistory]:
+    """Ranks of which every thread is wanted: all, where `request` says so; else the first that are silent for too long.
+
+    They are not blamed before; and in long stalls those whose threads sleep until a known time.
+    """
+    living = [rank for rank in ranks if rank.exit is None]
+    if request.detail is Detail.ALL:
+        return living
+    if not suspicion.suspicious:
+        return []
+    if not suspicion.urgent(now_ns, progress.trained):
+        return [rank for rank in living if suspicion.awaits_timer(rank)]
+    return [rank for rank in living if progress.has_stalled(rank, now_ns)]
 
 
 def requests(

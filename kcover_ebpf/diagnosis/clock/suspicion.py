@@ -17,7 +17,7 @@ from kcover_ebpf.diagnosis.history.stacks import KnownWaits, Stack
 from kcover_ebpf.diagnosis.history.thread import ThreadHistory, is_timed, waits_in_frame
 from kcover_ebpf.facts.host import (
     CollectivesSeen,
-    FileSystemProbed,
+    FileSystemProbe,
     ReadingRequest,
     ThreadReading,
     Unreadable,
@@ -69,7 +69,8 @@ class Suspicion:
         self.unreadable: dict[Pid, Unreadable] = {}
         """Processes that could not be read when it was tried last."""
         self._readings: dict[tuple[Pid, Tid], deque[ThreadReading]] = {}
-        self._probes: dict[tuple[Pid, Tid], FileSystemProbed] = {}
+        self.probes: dict[tuple[Pid, Tid], FileSystemProbe] = {}
+        """What is known last of the file system that a thread waits for."""
         self._pending: dict[Pid, ThreadReading] = {}
         self._doubted: dict[Pid, ThreadReading] = {}
         """The last reading of each first thread that was made while something seemed wrong."""
@@ -132,7 +133,7 @@ class Suspicion:
         self._suspicious_since_ns = None
         if ended:
             self._readings.clear()
-            self._probes.clear()
+            self.probes.clear()
             self.forget_answers()
         return ended
 
@@ -189,20 +190,12 @@ class Suspicion:
         self._doubted.pop(pid, None)
         for key in [key for key in self._readings if key[0] == pid]:
             del self._readings[key]
-        for key in [key for key in self._probes if key[0] == pid]:
-            del self._probes[key]
+        for key in [key for key in self.probes if key[0] == pid]:
+            del self.probes[key]
 
     def readings(self, pid: Pid, tid: int) -> Sequence[ThreadReading]:
         """Readings of a thread, oldest first."""
         return self._readings.get((pid, Tid(tid)), ())
-
-    def on_probe(self, probe: FileSystemProbed) -> None:
-        """The newest answer counts."""
-        self._probes[probe.pid, probe.tid] = probe
-
-    def probe(self, pid: Pid, tid: int) -> FileSystemProbed | None:
-        """What is known last of the file system that a thread waits for; None where it was not asked."""
-        return self._probes.get((pid, Tid(tid)))
 
     def last_readings(self) -> dict[tuple[Pid, Tid], ThreadReading]:
         """The last reading of each thread, of those that were read."""

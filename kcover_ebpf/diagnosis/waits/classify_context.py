@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.diagnosis.membership.endpoints import EndpointIndex
-from kcover_ebpf.facts.host import FileSystemProbed, ThreadReading, WaitedFile
+from kcover_ebpf.facts.host import FileSystemProbe, ThreadReading, WaitedFile
 from kcover_ebpf.facts.syscalls import SyscallTable
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.ids import Pid, Tid
 from kcover_ebpf.settings import Policy
 
 
@@ -25,8 +25,8 @@ class ClassifyContext:
     """Processes of the job that hold the other end of a file."""
     readings: Callable[[Pid, int], Sequence[ThreadReading]]
     """Readings of a thread, oldest first."""
-    probe: Callable[[Pid, int], FileSystemProbed | None]
-    """What is known last of the file system that a thread waits for."""
+    probes: Mapping[tuple[Pid, Tid], FileSystemProbe]
+    """What is known last of the file systems that threads wait for."""
     kind: Callable[[Pid, WaitedFile], str]
     """What a file really is (a socket's protocol is not in its name)."""
     ends: EndpointIndex

@@ -219,7 +219,7 @@ def _storage_proven(
     # flight of which none was completed.
     if not readings:
         return False
-    if file_servers.answers_nobody(context.probe(sample.pid, sample.tid), sample):
+    if file_servers.is_unanswered(context.probes.get((sample.pid, sample.tid)), sample):
         return True
     first, last = readings[0], readings[-1]
     span_ns = last.boottime_ns - first.boottime_ns

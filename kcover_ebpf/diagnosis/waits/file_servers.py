@@ -1,8 +1,8 @@
 """Calls into file systems whose servers are asked whether they answer at all. Pure.
 
-To one that waits, a server that is slow and one that is gone look alike. A probe tells them apart on FUSE, NFS, Lustre
-and Ceph, where statfs(2) is a question to the server: what answers somebody is slow, however long this call lasts. A
-server that answers probes from memory is never found by them.
+To one that waits, a server that is slow and one that is gone look alike. A probe distinguishes them on FUSE, NFS,
+Lustre and Ceph, where statfs(2) is a question to the server: one that answers it is slow, however long this call lasts.
+A server that answers probes from memory is never found by them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
-from kcover_ebpf.facts.host import FileSystemProbed, ProbeRequest, ThreadReading, WaitedFile
+from kcover_ebpf.facts.host import FileSystemProbe, ProbeRequest, ThreadReading, WaitedFile
 from kcover_ebpf.facts.kernel import TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallFamily, SyscallTable
 from kcover_ebpf.ids import Pid
@@ -69,7 +69,7 @@ def _may_be_served(file: WaitedFile) -> bool:
     return file.device.startswith(NO_DEVICE)
 
 
-def answers_nobody(probe: FileSystemProbed | None, sample: ThreadSample) -> bool:
+def is_unanswered(probe: FileSystemProbe | None, sample: ThreadSample) -> bool:
     """True if the file system that this thread waits for was asked in this wait, and has long left it unanswered."""
     if probe is None or probe.answered or probe.asked_ns < sample.idle_since_ns:
         return False

@@ -61,7 +61,7 @@ class ClusterLimits:
 class RestartRequest:
     """One question to the guards."""
 
-    turn: RestartContext
+    context: RestartContext
     armed: bool
     approved: bool
     gates: ClusterLimits
@@ -141,13 +141,15 @@ _KEEPS_EVIDENCE = (Level.SNAPSHOT, Level.SHUTDOWN)
 
 def decide(request: RestartRequest) -> Transition:
     """What comes next for an incident that is not acted on yet (Open, Decided, Observed, Refused)."""
-    gang_verdict = request.turn.world.gang_verdict
+    gang_verdict = request.context.world.gang_verdict
     if gang_verdict is None or not gang_verdict.verdict.opens_incident:
         return _over(request)
     if not gang_verdict.verdict.is_announced and request.stable_s < VERDICT_STABLE_S:
         return Transition(wake_s=VERDICT_STABLE_S - request.stable_s)
-    described = describe(request.turn.status, gang_verdict, request.turn.world.nodes)
-    context = replace(request.turn, status=repeated_crash.with_logs(described, request.turn.world))
+    described = describe(request.context.status, gang_verdict, request.context.world.nodes)
+    context = replace(
+        request.context, status=repeated_crash.with_logs(described, request.context.world)
+    )
     if gang_verdict.verdict.kind is VerdictKind.SLOW:
         return _settle(request, context, Phase.OBSERVED, "slow rank: reported only, no action")
     short = _too_little(gang_verdict, context)
@@ -369,7 +371,7 @@ def _settle(
     request: RestartRequest, context: RestartContext, phase: Phase, reason: str, wake_s: float = 5.0
 ) -> Transition:
     """Stay in a phase for a reason. What is written changes with the verdict or the reason, not with each second."""
-    old, new = request.turn.status, context.status
+    old, new = request.context.status, context.status
     same = (old.verdict, old.cause, old.culprit) == (new.verdict, new.cause, new.culprit)
     same = same and (old.order, old.bundles) == (new.order, new.bundles)
     same = same and (old.failure, old.crashes) == (new.failure, new.crashes)
@@ -385,12 +387,12 @@ def _settle(
 
 
 def _over(request: RestartRequest) -> Transition:
-    status = request.turn.status
+    status = request.context.status
     if status.phase.is_over:
         return Transition()
     if request.stable_s < FAULT_OVER_S:
         return Transition(wake_s=FAULT_OVER_S - request.stable_s)
-    requested, now_s = status.cause is Cause.REQUESTED, request.turn.world.now_s
+    requested, now_s = status.cause is Cause.REQUESTED, request.context.world.now_s
     text = "resolved on its own before any action"
     if requested:
         text = "the request expired before the job could be restarted: ask again"

@@ -17,14 +17,14 @@ from kcover_ebpf.recovery.restart.methods import MovesBy
 from kcover_ebpf.recovery.restart.replacement import cordon
 from kcover_ebpf.recovery.restart.steps import Step
 from kcover_ebpf.tunables.recovery import (
+    ADDRESS_CHECKED_S,
     CALL_CHECKED_S,
     GRACE_MARGIN_S,
+    MOVE_GRACE_S,
     MOVED_S,
     STOP_RENEWED_S,
 )
 
-_MOVE_GRACE_S = 1
-_ADDRESS_CHECKED_S = 0.5
 _MOST_SERVICES = 12
 
 
@@ -80,14 +80,14 @@ def move(context: RestartContext) -> Transition:
             context.status, action=context.keep(replace(context.detail, renewed=count))
         )
         return Transition(context.order(status, Verb.STOP, f"-{count}"))
-    return Transition(wake_s=_ADDRESS_CHECKED_S)
+    return Transition(wake_s=ADDRESS_CHECKED_S)
 
 
 def _call(moves: MovesBy, pods: Sequence[GangPod]) -> Delete | Evict:
     named = tuple((pod.pod.name, pod.pod.uid) for pod in pods)
     if moves is MovesBy.EVICT:
-        return Evict(named, _MOVE_GRACE_S)
-    return Delete(named, _MOVE_GRACE_S)
+        return Evict(named, MOVE_GRACE_S)
+    return Delete(named, MOVE_GRACE_S)
 
 
 def _has_address(pod: GangPod) -> bool:

@@ -251,7 +251,7 @@ def test_preflight__the_whole_job_is_replaced_elsewhere_by_its_own_switch() -> N
     assert move.status.cause is Cause.PREFLIGHT
     assert move.status.failure is FailureClass.HARDWARE
     assert RestartDetail.read(move.status.action.detail).elsewhere == "b"
-    done = advance.advance(replace(asked.turn, status=move.status))
+    done = advance.advance(replace(asked.context, status=move.status))
     suspended, cordoned = done.calls
     assert isinstance(suspended, Suspension)
     assert suspended.suspended
@@ -271,13 +271,13 @@ def test_preflight__a_second_bad_node_is_left_as_well_and_then_it_says_so() -> N
     assert begun.action is not None
     detail = RestartDetail(pods=4, before_s=0.0).words()
     acting = replace(begun, action=replace(begun.action, step=Step.RETURN.value, detail=detail))
-    second = advance.advance(replace(asked.turn, status=acting)).status
+    second = advance.advance(replace(asked.context, status=acting)).status
     assert second is not None
     assert second.action is not None
     assert (second.action.step, second.action.attempt) == (Step.SUSPEND.value, 2)
     assert RestartDetail.read(second.action.detail).elsewhere == "b"
     acting = replace(second, action=replace(second.action, step=Step.RETURN.value, detail=detail))
-    ended = advance.advance(replace(asked.turn, status=acting)).status
+    ended = advance.advance(replace(asked.context, status=acting)).status
     assert ended is not None
     assert ended.phase is Phase.FAILED
     assert "node b also failed its preflight; every restart method was tried" in ended.message
@@ -298,7 +298,7 @@ def test_preflight__a_node_that_turns_bad_during_a_restart_in_place_is_left() ->
         detail=detail,
     )
     acting = replace(begun, action=action, restarts=(), cause=Cause.STOPPED)
-    moved = advance.advance(replace(asked.turn, status=acting)).status
+    moved = advance.advance(replace(asked.context, status=acting)).status
     assert moved is not None
     assert moved.action is not None
     assert moved.action.way is RestartMethod.REPLACE
@@ -312,5 +312,5 @@ def test_preflight__pods_of_the_start_before_say_nothing_about_the_next() -> Non
     assert begun.action is not None
     detail = RestartDetail(pods=4, before_s=NOW_S).words()
     acting = replace(begun, action=replace(begun.action, step=Step.RETURN.value, detail=detail))
-    move = advance.advance(replace(asked.turn, status=acting))
+    move = advance.advance(replace(asked.context, status=acting))
     assert (move.status, move.calls) == (None, ())

@@ -10,7 +10,7 @@ import pytest
 from kcover_ebpf.api.incident import Incident, JobRef, Moment, Phase, Status
 from kcover_ebpf.archive.incident_archive import Archive, merged, packed, unpacked
 from kcover_ebpf.archive.manifest import SCHEMA, MissingPart, plain
-from kcover_ebpf.archive.node_part import ArchivedThread, GroupPressure, NodePart, Trigger
+from kcover_ebpf.archive.node_part import ArchivedThread, EvidenceTrigger, GroupPressure, NodePart
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.model.thread_stack import Stack
 from kcover_ebpf.model.verdict import Cause, VerdictKind
@@ -30,7 +30,7 @@ def part(node: str = "a", time_s: float = 100.0) -> NodePart:
     return NodePart(
         node=node,
         time_s=time_s,
-        trigger=Trigger.STOP,
+        trigger=EvidenceTrigger.STOP,
         version="1",
         report=build.report(node, build.rank(0), build.rank(2)).report,
         stacks=(Stack(100, 100, 0, ("step (train.py:1)",), ("futex (libc)",), ("futex_wait",)),),

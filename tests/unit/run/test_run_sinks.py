@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from kcover_ebpf.archive.incident_archive import Archive, unpacked
-from kcover_ebpf.archive.node_part import Trigger
+from kcover_ebpf.archive.node_part import EvidenceTrigger
 from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.diagnosis.job import Job
@@ -129,7 +129,7 @@ def kept(folder: Path) -> Archive:
     recent = Recent(lambda: 104.0)
     report_all(recent)
     job = Job(Policy(), SyscallTable("x86_64"))
-    taken = bundle.taken(job, HUNG, recent.lines, recent.moments, Trigger.RUN)
+    taken = bundle.taken(job, HUNG, recent.lines, recent.moments, EvidenceTrigger.RUN)
     text = BundleThread(folder, taken, (), 0.0).outcome()
     path = folder / "19700101T000143.500Z-j-1-HUNG"
     assert text == f"wrote {path}"
@@ -171,7 +171,7 @@ def test_bundle__a_disk_that_does_not_answer_keeps_no_action_waiting(
     monkeypatch.setattr(bundle, "write_bundle", lambda *_: answered.wait(60))
     monkeypatch.setattr(bundle, "BUNDLE_LIMIT_S", 0.1)
     job = Job(Policy(), SyscallTable("x86_64"))
-    taken = bundle.taken(job, HUNG, (), (), Trigger.RUN)
+    taken = bundle.taken(job, HUNG, (), (), EvidenceTrigger.RUN)
     assert "still being written" in BundleThread(tmp_path, taken, (), 0.0).outcome()
     answered.set()
 

@@ -15,7 +15,7 @@ from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.archive.incident_archive import unpacked
-from kcover_ebpf.archive.node_part import NodePart, Trigger
+from kcover_ebpf.archive.node_part import EvidenceTrigger, NodePart
 from kcover_ebpf.errors import ReaderError
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
@@ -107,7 +107,7 @@ def test_bundles__a_part_has_report_threads_stacks_pressure_and_logs(
     report = build.report("n0", rank_of(container)).report
     part = written(tmp_path / "kept", request(container), report)
     pid = pid_of(container)
-    assert (part.node, part.trigger, part.report) == ("n0", Trigger.STOP, report)
+    assert (part.node, part.trigger, part.report) == ("n0", EvidenceTrigger.STOP, report)
     (stack,) = part.stacks
     assert (stack.pid, stack.rank, stack.python) == (pid, 0, ("save (train.py:71)",))
     assert stack.native, "of the C library, or at least the sampled words"
@@ -135,7 +135,7 @@ def test_bundles__no_argument_and_no_environment_is_in_it(
 def test_bundles__a_pod_whose_processes_crashed_has_its_logs_in_it(tmp_path: Path) -> None:
     part = written(tmp_path, request(verb=Verb.SNAPSHOT), build.report("n0").report)
     assert part.logs == LOGS
-    assert part.trigger is Trigger.SNAPSHOT
+    assert part.trigger is EvidenceTrigger.SNAPSHOT
     assert (part.threads, part.stacks) == ((), ())
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from kcover_ebpf.diagnosis.decisions import decide
-from kcover_ebpf.facts.host import FileSystemProbed, StorageState, ThreadReading, WaitedFile
+from kcover_ebpf.facts.host import FileSystemProbe, StorageState, ThreadReading, WaitedFile
 from kcover_ebpf.facts.kernel import TaskState, ThreadSample
 from kcover_ebpf.ids import NS, Inode, Pid, Tid
 from kcover_ebpf.model.process_state import State
@@ -260,7 +260,7 @@ def probe_each_second(stage: Stage, seconds: int, asked_ns: int, *, answered: bo
     for _ in range(seconds):
         (request,) = stage.job.probes()
         assert (request.pid, request.fd, request.path) == (100, 3, "")
-        probe = FileSystemProbed(stage.now_ns, request.pid, request.tid, asked_ns, answered)
+        probe = FileSystemProbe(stage.now_ns, request.pid, request.tid, asked_ns, answered)
         stage.feed(probe)
         stage.run(1)
 
@@ -298,7 +298,7 @@ def test_classify_wait__a_probe_of_an_earlier_wait_says_nothing_of_this_one() ->
     stage.run(5)
     stage.become(reader, "read", files=(SERVED,), wait_channel="request_wait_answer")
     stage.run(5)
-    stage.feed(FileSystemProbed(stage.now_ns, Pid(100), Tid(100), asked_ns, answered=False))
+    stage.feed(FileSystemProbe(stage.now_ns, Pid(100), Tid(100), asked_ns, answered=False))
     stage.run(30)
     assert not_working(stage) == []
 

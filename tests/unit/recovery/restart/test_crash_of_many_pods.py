@@ -42,7 +42,7 @@ def test_with_logs__what_many_pods_raise_is_noted_once() -> None:
     at = gang()
     assert at.gang_verdict is not None
     assert at.gang_verdict.verdict.culprit is None
-    begun = ask(at).turn.status
+    begun = ask(at).context.status
     first = with_logs(begun, at)
     assert [(crash.pod_uid, crash.node) for crash in first.crashes] == [
         ("uid-0", "a"),
@@ -57,7 +57,7 @@ def test_advance__a_restart_continues_when_many_pods_raise_one_error() -> None:
     at = gang()
     begun = guards.decide(ask(at)).status
     assert begun is not None
-    turn = replace(ask(at).turn, status=begun)
+    turn = replace(ask(at).context, status=begun)
     move = advance.advance(turn)
     assert move.status is None or move.status.crashes == begun.crashes
     back = tuple(
@@ -74,7 +74,7 @@ def test_advance__a_restart_continues_when_many_pods_raise_one_error() -> None:
 
 
 def test_with_logs__a_gang_that_crashes_again_is_hopeless() -> None:
-    first = with_logs(ask(gang()).turn.status, gang())
+    first = with_logs(ask(gang()).context.status, gang())
     earlier = tuple(replace(crash, time_s=crash.time_s - 100) for crash in first.crashes)
     acting = replace(first, since_s=NOW_S - 100, crashes=earlier)
     for at in (gang(1, after_s=50.0), gang(1, raised=1, after_s=50.0), gang(1, after_s=None)):
@@ -85,7 +85,7 @@ def test_with_logs__a_gang_that_crashes_again_is_hopeless() -> None:
 
 
 def test_with_logs__an_error_of_cuda_on_two_nodes_is_the_programs() -> None:
-    first = with_logs(ask(gang()).turn.status, gang(rule="cuda_program_error"))
+    first = with_logs(ask(gang()).context.status, gang(rule="cuda_program_error"))
     earlier = tuple(replace(crash, time_s=crash.time_s - 100) for crash in first.crashes)
     acting = replace(first, since_s=NOW_S - 100, crashes=earlier)
     again = with_logs(acting, gang(1, raised=1, after_s=50.0, rule="cuda_program_error"))
@@ -103,7 +103,7 @@ def test_with_logs__what_was_cut_is_not_noted_again() -> None:
         )))
         for index, report in enumerate(at.reports)
     )  # fmt: skip
-    begun = ask(at).turn.status
+    begun = ask(at).context.status
     first = with_logs(begun, replace(at, reports=reports))
     assert 1 < len(first.crashes) <= 16
     assert with_logs(first, replace(at, reports=reports)) is first
@@ -116,7 +116,7 @@ def test_with_logs__what_was_cut_is_not_noted_again() -> None:
 
 
 def test_with_logs__evidence_for_which_there_is_no_room_is_not_new_in_each_turn() -> None:
-    begun = ask(gang()).turn.status
+    begun = ask(gang()).context.status
     full = replace(begun, evidence=(Evidence(EvidenceKind.EVENT, "it ended"),) * 64)
     first = with_logs(full, gang())
     assert first.evidence == full.evidence

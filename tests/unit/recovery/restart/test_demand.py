@@ -90,11 +90,11 @@ def test_decide__a_request_that_expired_says_so() -> None:
     waiting = guards.decide(replace(request, approved=False)).status
     assert waiting is not None
     turn = replace(
-        request.turn,
+        request.context,
         status=replace(waiting, phase=Phase.DECIDED),
-        world=replace(request.turn.world, gang_verdict=TRAINS, demand=None),
+        world=replace(request.context.world, gang_verdict=TRAINS, demand=None),
     )
-    status = guards.decide(replace(request, turn=turn, stable_s=100.0)).status
+    status = guards.decide(replace(request, context=turn, stable_s=100.0)).status
     assert status is not None
     assert status.phase is Phase.OBSERVED
     assert "expired" in status.message

@@ -80,7 +80,7 @@ def test_decide__each_guard_stops_a_restart(asked, phase, words):
     assert (move.status.phase, words in move.status.message) == (phase, True), move.status.message
     assert move.calls == ()
     assert move.status.restarts == ()
-    again = decide(replace(asked, turn=replace(asked.turn, status=move.status)))
+    again = decide(replace(asked, context=replace(asked.context, status=move.status)))
     assert again.status is None, "the same is not written every second"
 
 
@@ -134,7 +134,7 @@ def test_decide__a_verdict_must_hold_before_it_counts():
 def test_decide__a_fault_that_passes_is_reported_as_over():
     asked = ask(world())
     calm = replace(
-        asked, turn=replace(asked.turn, world=replace(asked.turn.world, gang_verdict=None))
+        asked, context=replace(asked.context, world=replace(asked.context.world, gang_verdict=None))
     )
     assert decide(replace(calm, stable_s=1.0)).status is None
     status = decide(replace(calm, stable_s=9.0)).status
@@ -173,11 +173,13 @@ def test_decide__a_policy_that_stops_at_a_snapshot_has_evidence_kept_once() -> N
     assert found.phase is Phase.OBSERVED
     assert found.order is not None
     assert (found.order.verb, found.order.selector) == (Verb.SNAPSHOT, SELECTOR)
-    again = replace(asked, turn=replace(asked.turn, status=found))
+    again = replace(asked, context=replace(asked.context, status=found))
     assert decide(again).status is None, "it is asked for once"
     ack = Ack("inc-snapshot", Verb.SNAPSHOT, AckResult.DONE, bundle="/state/x")
     reported = replace(SEEN[0], report=replace(SEEN[0].report, acks=(ack,)))
-    kept = decide(replace(again, turn=replace(again.turn, world=world((reported, SEEN[1]))))).status
+    kept = decide(
+        replace(again, context=replace(again.context, world=world((reported, SEEN[1]))))
+    ).status
     assert kept is not None
     assert kept.bundles == ("a:/state/x",)
 

@@ -58,7 +58,7 @@ def test_advance__a_gang_that_its_kubelets_would_restart_for_ever_is_suspended()
     move = guards.decide(asked(at, record()))
     assert move.status is not None
     assert (move.status.phase, move.status.restarts) == (Phase.SHUTTING_DOWN, ())
-    turn = replace(asked(at).turn, status=move.status)
+    turn = replace(asked(at).context, status=move.status)
     (suspension,) = advance.advance(turn).calls
     assert isinstance(suspension, Suspension)
     assert suspension.suspended
@@ -171,10 +171,10 @@ def test_decide__a_crash_that_is_remembered_has_the_step_that_its_log_shows_by_n
     assert first.status is not None
     assert [crash.step for crash in first.status.crashes] == [29]
     later = asked(crashed(STEP_30, start=0), armed=False)
-    second = guards.decide(replace(later, turn=replace(later.turn, status=first.status)))
+    second = guards.decide(replace(later, context=replace(later.context, status=first.status)))
     assert second.status is not None
     assert [crash.step for crash in second.status.crashes] == [30]
-    third = guards.decide(replace(later, turn=replace(later.turn, status=second.status)))
+    third = guards.decide(replace(later, context=replace(later.context, status=second.status)))
     assert third.status is None, "and is written once"
 
 
@@ -189,7 +189,7 @@ def test_advance__a_crash_that_is_repeated_before_any_progress_ends_the_restart(
         phase=Phase.RECOVERING if step is Step.PROGRESS else Phase.SHUTTING_DOWN,
         action=replace(begun.status.action, step=step.value),
     )
-    turn = replace(asked(crashed(STEP_30)).turn, status=acting)
+    turn = replace(asked(crashed(STEP_30)).context, status=acting)
     noted = advance.advance(turn)
     assert noted.status is not None
     assert [crash.start for crash in noted.status.crashes] == [0, 1]
@@ -215,7 +215,7 @@ def restarting(*crashes_record: CrashRecord, step: Step = Step.PROGRESS) -> Stat
 def test_advance__a_repeated_crash_is_compared_when_its_log_was_read_to_the_end(step: Step) -> None:
     known = record(time_s=NOW_S - 21)
     early = crashed(STEP_30, age_s=0.4)
-    turn = replace(asked(early).turn, status=restarting(known, step=step))
+    turn = replace(asked(early).context, status=restarting(known, step=step))
     noted = advance.advance(turn).status
     assert noted is not None
     assert len(noted.crashes) == 2
@@ -232,11 +232,11 @@ def test_advance__a_repeated_crash_is_compared_when_its_log_was_read_to_the_end(
 
 def test_advance__the_log_of_a_repeated_crash_is_awaited_and_not_for_long() -> None:
     status = restarting(record(time_s=NOW_S - 21))
-    assert advance.advance(replace(asked(crashed()).turn, status=status)).status is None
-    late = advance.advance(replace(asked(crashed(age_s=4.0)).turn, status=status)).status
+    assert advance.advance(replace(asked(crashed()).context, status=status)).status is None
+    late = advance.advance(replace(asked(crashed(age_s=4.0)).context, status=status)).status
     assert late is not None
     assert "again before any progress" in late.message
-    unread = advance.advance(replace(asked(crashed()).turn, status=replace(status, crashes=())))
+    unread = advance.advance(replace(asked(crashed()).context, status=replace(status, crashes=())))
     assert unread.status is not None, "nothing is known that it could repeat"
 
 
@@ -245,7 +245,7 @@ def test_advance__a_traceback_that_a_running_start_caught_ends_nothing() -> None
     assert begun.status is not None
     acting = replace(begun.status, since_s=NOW_S - 20)
     first, second = seen(log(1, STEP_30, start=1))
-    turn = replace(asked(crashed()).turn, status=acting, world=world((first, second)))
+    turn = replace(asked(crashed()).context, status=acting, world=world((first, second)))
     assert turn.world.gang_verdict is not None
     move = advance.advance(turn)
     assert (move.status, move.calls) == (None, ())
@@ -256,12 +256,12 @@ def test_decide__the_class_of_a_crash_comes_when_its_log_was_read() -> None:
     assert first.status is not None
     assert (first.status.phase, first.status.failure) == (Phase.OBSERVED, FailureClass.UNKNOWN)
     later = asked(crashed(BUG), armed=False)
-    later = replace(later, turn=replace(later.turn, status=first.status))
+    later = replace(later, context=replace(later.context, status=first.status))
     second = guards.decide(later)
     assert second.status is not None
     assert second.status.failure is FailureClass.PROGRAM
     assert EvidenceKind.LOG in {evidence.kind for evidence in second.status.evidence}
-    third = guards.decide(replace(later, turn=replace(later.turn, status=second.status)))
+    third = guards.decide(replace(later, context=replace(later.context, status=second.status)))
     assert third.status is None, "and is written once"
 
 
