@@ -116,10 +116,10 @@ LOADERS = (
 )
 STORAGES = (
     Scenario("20-fuse-rank", "20", "rank reads from a file server without answers", HUNG,
-             STORAGE | causes("blocked_read"), inject="read-path", prepare="fuse-silent",
+             STORAGE | causes("blocked_read"), inject="read-path", prepare="fuse-hung",
              frameworks=ALL),
     Scenario("20-fuse-worker", "20", "loader worker reads from a file server without answers",
-             HUNG, LOADER | STORAGE, inject="worker-read", prepare="fuse-silent", held_out=True),
+             HUNG, LOADER | STORAGE, inject="worker-read", prepare="fuse-hung", held_out=True),
     Scenario("21-frozen-fs", "21", "checkpoint to a suspended file system", HUNG, STORAGE,
              inject="write-path", prepare="ext4-frozen", frameworks=("torch", "mpi")),
     Scenario("22-disk-full", "22", "disk full during a checkpoint", CRASHED, causes("exited"),

@@ -26,6 +26,8 @@ SLOW_STEPS = 5
 """Steps of the slowed length that are watched: one alone cannot be distinguished from one long phase."""
 UNKNOWN_WATCH_S = 120.0
 """A rank that computes while all others wait is named after a minute, or twice the learned threshold."""
+SERVER_WATCH_S = 45.0
+"""A file server is asked for 25 s before it is named, after 30 s."""
 ABSENT_WATCH_S = 90.0
 """A start may take its time, and so may a verdict that a rank is missing."""
 QUICK_STEP_S = 0.5
@@ -103,6 +105,8 @@ class RunSpec:
             return max(SLOW_WATCH_S, slowed_s)
         if "UNKNOWN" in self.scenario.verdicts:
             return UNKNOWN_WATCH_S
+        if self.scenario.prepare == "fuse-hung":
+            return SERVER_WATCH_S
         if self.scenario.is_fault:
             return max(30.0, 8 * self.step_s)
         return max(6.0, 3 * self.step_s)

@@ -115,7 +115,7 @@ PREPARE: dict[str, Callable[[Live], Path | str]] = {
     "name": name,
     "fifo": fifo,
     "big-file": big_file,
-    "fuse-silent": lambda live: fuse(live, "silent"),
+    "fuse-hung": lambda live: fuse(live, "hung"),
     "fuse-slow": lambda live: fuse(live, "slow"),
     "fuse-late-close": lambda live: fuse(live, "close"),
     "fuse-late-sync": lambda live: fuse(live, "sync"),

@@ -1,9 +1,9 @@
 """A FUSE file system with one file, "data", that answers never, slowly, or when it is closed or synchronised late.
 
 It speaks the kernel's protocol itself (include/uapi/linux/fuse.h), because the point is a server
-that misbehaves. Usage: fuse_server.py MOUNTPOINT silent|slow|close|sync SECONDS. It ends
-when the file system is unmounted. A silent one answers nothing at all from the first read on, as a server that hangs;
-the others answer each request in a separate thread, as libfuse does by default.
+that misbehaves. Usage: fuse_server.py MOUNTPOINT hung|silent|slow|close|sync SECONDS. It ends
+when the file system is unmounted. A hung one answers nothing at all from the first read on, a silent one no read; they
+answer each request in a separate thread, as libfuse does by default.
 """
 
 from __future__ import annotations
@@ -61,6 +61,8 @@ def answer(
     if operation == LATE.get(manner):
         time.sleep(late_s)
     if operation in (READ, WRITE):
+        if manner == "silent":
+            return None
         time.sleep(SLOW_S if manner == "slow" else 0)
         size = WRITE_IN.unpack_from(body)[2]
         return 0, struct.pack("<II", size, 0) if operation == WRITE else bytes(min(size, 4096))
@@ -100,7 +102,7 @@ def serve(device: int, manner: str, late_s: float) -> None:
                 continue
             return
         operation = REQUEST.unpack_from(message)[1]
-        hangs |= manner == "silent" and operation in (READ, WRITE)
+        hangs |= manner == "hung" and operation in (READ, WRITE)
         if not hangs:
             arguments = (device, message, manner, late_s)
             threading.Thread(target=reply_to, args=arguments, daemon=True).start()
