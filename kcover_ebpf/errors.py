@@ -114,6 +114,14 @@ class ActionError(KcoverError):
     """A decision could not be carried out."""
 
 
+class NotSent(KcoverError):
+    """A message was not delivered; `is_final`: nor will it be by another attempt."""
+
+    def __init__(self, text: str, is_final: bool = False) -> None:
+        super().__init__(text)
+        self.is_final = is_final
+
+
 class ReaderError(KcoverError):
     """A confined reader refused, crashed or did not answer in time: what it should have read is not observed."""
 

@@ -14,8 +14,8 @@ from prometheus_client.core import CounterMetricFamily
 
 from kcover_ebpf.api.incident import Incident, Status
 from kcover_ebpf.api.notify_rule import NotifyRule
+from kcover_ebpf.errors import NotSent
 from kcover_ebpf.notify.message import Message, message_of
-from kcover_ebpf.notify.sending import NotSent
 from kcover_ebpf.notify.target import NotifyTarget
 from kcover_ebpf.tunables.notify import (
     GIVE_UP_S,

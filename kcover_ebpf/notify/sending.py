@@ -11,7 +11,7 @@ from email.message import EmailMessage
 from pathlib import Path
 from typing import Any, NoReturn
 
-from kcover_ebpf.errors import KcoverError
+from kcover_ebpf.errors import NotSent
 from kcover_ebpf.notify.forms import Request, mail_of, request_of
 from kcover_ebpf.notify.message import Message
 from kcover_ebpf.notify.target import PAGERDUTY, MessageForm, NotifyTarget, Security, wrong_address
@@ -20,14 +20,6 @@ from kcover_ebpf.tunables.notify import SEND_S
 _TRY_AGAIN = frozenset({408, 425, 429})
 """Answers of the kind "you are wrong" that a later attempt may not get."""
 _MOST_SECRET_BYTES = 4096
-
-
-class NotSent(KcoverError):
-    """A message was not delivered; `is_final`: nor will it be by another attempt."""
-
-    def __init__(self, text: str, is_final: bool = False) -> None:
-        super().__init__(text)
-        self.is_final = is_final
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

@@ -73,7 +73,7 @@ def complete(
 
 
 def test_completion__commands(complete: Complete) -> None:
-    assert complete("r") == {"run", "replay"}
+    assert complete("r") == {"replay", "report", "run"}
 
 
 def test_completion__options_of_a_command(complete: Complete) -> None:

@@ -114,6 +114,7 @@ TENANTS = ("agent", "collectives", "devices", "host", "kernel", "trace", "watchi
 OUR_OWN = "a file of the package, of the agent's own state, or that the operator names"
 KERNELS = "the kernel's own, of fixed length, and no process decides what it holds"
 UNBOUNDED = {
+    "agent/drill.py": OUR_OWN,
     "agent/containers.py": "mountinfo of the node's first process, and a file of a control group",
     "agent/node_health/idle_pods.py": OUR_OWN,
     "agent/node_health/inspector.py": OUR_OWN,

@@ -11,10 +11,11 @@ import pytest
 
 from kcover_ebpf.api.incident import FailureClass, Incident, Phase
 from kcover_ebpf.api.notify_rule import NotifyRule
+from kcover_ebpf.errors import NotSent
 from kcover_ebpf.notify import notifier as module
 from kcover_ebpf.notify.message import Message
 from kcover_ebpf.notify.notifier import Notifier
-from kcover_ebpf.notify.sending import NotSent, Sender
+from kcover_ebpf.notify.sending import Sender
 from kcover_ebpf.notify.target import MessageForm, NotifyTarget
 from tests.unit.fake_api_server import Answer, Request, serving
 from tests.unit.notify.notified_incidents import incident, status

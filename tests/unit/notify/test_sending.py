@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from kcover_ebpf.errors import NotSent
 from kcover_ebpf.notify.message import message_of
-from kcover_ebpf.notify.sending import NotSent, Sender
+from kcover_ebpf.notify.sending import Sender
 from kcover_ebpf.notify.target import MessageForm, NotifyTarget, Security
 from tests.unit.fake_api_server import Answer, Request, serving
 from tests.unit.notify.mail_server import MailServer, mail_server

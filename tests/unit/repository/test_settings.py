@@ -160,5 +160,6 @@ def test_settings__the_exit_codes_of_all_errors() -> None:
         "TooLarge": 1,
         "Unreachable": 3,
         "ActionError": 1,
+        "NotSent": 1,
         "ReaderError": 1,
     }

@@ -17,11 +17,11 @@ def reported(sources: Sources) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("changes", "family", "words"),
     [
-        ({"xid": Rung.KPROBE, "driver": True}, "Xids", "kprobe nv_report_error"),
-        ({"xid": Rung.TRACEPOINT, "driver": True}, "Xids", "keeps the driver loaded"),
-        ({"xid": Rung.NVML, "driver": True}, "Xids", "NVML events"),
-        ({"xid": Rung.KMSG, "driver": True}, "Xids", "/dev/kmsg"),
-        ({"xid": Rung.KMSG}, "Xids", "the driver is not loaded"),
+        ({"xid_rung": Rung.KPROBE, "driver": True}, "Xids", "kprobe nv_report_error"),
+        ({"xid_rung": Rung.TRACEPOINT, "driver": True}, "Xids", "keeps the driver loaded"),
+        ({"xid_rung": Rung.NVML, "driver": True}, "Xids", "NVML events"),
+        ({"xid_rung": Rung.KMSG, "driver": True}, "Xids", "/dev/kmsg"),
+        ({"xid_rung": Rung.KMSG}, "Xids", "the driver is not loaded"),
         ({"console": True, "log": True}, "driver lines", "printk:console, read in /dev/kmsg"),
         (
             {"console": True, "log": True, "probes": {"on_stored"}},
