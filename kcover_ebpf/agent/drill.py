@@ -1,6 +1,6 @@
 """A fault that a drill injects into one process of a pod, and its end.
 
-It runs in the agent's container, in a process of its own that an operator starts there. A stopped process continues
+It runs in the agent's container, in a separate process that an operator starts there. A stopped process continues
 after its time, when the operator's connection ends, when this process is gone (the `Resumer` has its descriptor), and
 when the whole container was killed: the next agent reads the record and lets go (`finish_left`).
 """

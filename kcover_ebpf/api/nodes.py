@@ -5,6 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+_OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+
+
+def is_out_of_service(spec: Mapping[str, Any]) -> bool:
+    """True if a node was marked so that nothing runs there any more; Kubernetes fences by the same taint."""
+    return any(taint.get("key") == _OUT_OF_SERVICE for taint in spec.get("taints") or ())
+
 
 def is_ready(api: Mapping[str, Any]) -> bool:
     """True if the kubelet of the node answers."""

@@ -14,7 +14,7 @@ from kcover_ebpf.api.agent_lease import AgentLease
 from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Incident, Phase
 from kcover_ebpf.api.node_health import ReceivedHealth
-from kcover_ebpf.api.nodes import is_ready
+from kcover_ebpf.api.nodes import is_out_of_service, is_ready
 from kcover_ebpf.api.policy_store import PolicyStore
 from kcover_ebpf.controller.incident_bounds import IncidentBounds
 from kcover_ebpf.controller.trigger import Trigger
@@ -23,11 +23,10 @@ from kcover_ebpf.gang.gang_input import NodeState
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport, confirmed
 from kcover_ebpf.gang.report_delays import Delays
 from kcover_ebpf.kube.reflector import Change, Event
-from kcover_ebpf.recovery.nodes.others import device_counts
+from kcover_ebpf.recovery.nodes.others import kept_of_node
 from kcover_ebpf.tunables.controller import REPORT_LATE_S
 
 Uid = NewType("Uid", str)
-_OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 
 
 @dataclass(slots=True)
@@ -309,19 +308,7 @@ class ObjectCache:
             self.raw_nodes.pop(name, None)
             self.node_changed(name)
             return
-        spec, status = event.object.get("spec") or {}, event.object.get("status") or {}
-        conditions = status.get("conditions") or ()
-        state = NodeState(name, is_ready(event.object))
-        kept = ("name", "uid", "annotations", "resourceVersion")
-        slim = {key: metadata[key] for key in kept if key in metadata}
-        slim["bootID"] = str((status.get("nodeInfo") or {}).get("bootID", ""))
-        shown = [
-            {key: condition.get(key) for key in ("type", "status", "message")}
-            for condition in conditions
-        ]
-        kept_spec = {key: spec.get(key) for key in ("taints", "unschedulable")}
-        counts = device_counts(status)
-        fresh = {"metadata": slim, "spec": kept_spec, "conditions": shown, "status": counts}
+        state, fresh = NodeState(name, is_ready(event.object)), kept_of_node(event.object)
         became_bad = name in self.nodes and self.nodes[name].ready and not state.ready
         with self._lock:
             self.nodes[name], self.raw_nodes[name] = state, fresh
@@ -344,9 +331,8 @@ class ObjectCache:
         return state is not None and state.ready
 
     def is_out_of_service(self, node: str) -> bool:
-        """True if a node was marked so that nothing runs there any more; Kubernetes fences by the same taint."""
-        spec = (self.raw_nodes.get(node) or {}).get("spec") or {}
-        return any(taint.get("key") == _OUT_OF_SERVICE for taint in spec.get("taints") or ())
+        """True if a node was marked so that nothing runs there any more."""
+        return is_out_of_service((self.raw_nodes.get(node) or {}).get("spec") or {})
 
     @property
     def gangs(self) -> list[GangId]:

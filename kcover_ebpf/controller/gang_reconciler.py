@@ -18,6 +18,7 @@ from kcover_ebpf.controller.breaker import Breaker, Limits
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.context_builder import ContextBuilder, GangMemo
 from kcover_ebpf.controller.deletions import Deletions
+from kcover_ebpf.controller.incident_context import context_of, others_of
 from kcover_ebpf.controller.owners import FoundOwner, Owners
 from kcover_ebpf.controller.pod_cache import PodCache
 from kcover_ebpf.controller.quota import Quota
@@ -104,7 +105,7 @@ class GangReconciler:
         ):
             self._deciding.add(gang_id)
         try:
-            return self._go_on(gang_id, live_incident, known, pods, memory)
+            return self._continue(gang_id, live_incident, known, pods, memory)
         finally:
             self._deciding.discard(gang_id)
 
@@ -146,7 +147,7 @@ class GangReconciler:
         began_s = status.at(Phase.SHUTTING_DOWN)
         return began_s is not None and self.wall() - began_s < YIELD_S
 
-    def _go_on(
+    def _continue(
         self,
         gang_id: GangId,
         live_incident: Incident | None,
@@ -241,9 +242,7 @@ class GangReconciler:
             restart_input = replace(
                 restart_input, now_s=self.wall(), top=found.top if found is not None else None
             )
-            context = self._turn(live_incident, known, policy, restart_input)
-            if context is None:
-                return None
+            context = context_of(live_incident, known, policy, restart_input)
             transition = self._next(live_incident, context, known, memo)
             if transition.status is not None:
                 began = transition.status.phase.is_acting and not context.status.phase.is_acting
@@ -285,51 +284,6 @@ class GangReconciler:
             memo.found = kept = self.wall(), self._contexts.found(gang_id, live_incident, pods)
         return kept[1]
 
-    def _turn(
-        self,
-        live_incident: Incident,
-        known: list[Incident],
-        policy: FaultPolicy,
-        restart_input: RestartInput,
-    ) -> RestartContext | None:
-        status = live_incident.status
-        if status is None:
-            if (
-                restart_input.gang_verdict is None
-                or not restart_input.gang_verdict.verdict.opens_incident
-            ):
-                # the controller that made it died before it could say why, and the fault is over
-                status = Status(Phase.OPEN).enter(Phase.OPEN, live_incident.created_s, "seen")
-            else:
-                owner = restart_input.top.owner if restart_input.top is not None else None
-                status = guards.first_status(restart_input.gang_verdict, restart_input.nodes, owner)
-        window_s = policy.restarts.window_seconds
-        since_s = restart_input.now_s - window_s
-        others = _others(live_incident, known)
-        earlier = sum(
-            one.time_s >= since_s for other_status in others for one in other_status.restarts
-        )
-        return RestartContext(
-            status=status,
-            world=restart_input,
-            policy=policy,
-            name=live_incident.name,
-            mark=f"{live_incident.namespace}/{live_incident.name}",
-            selector=live_incident.selector,
-            earlier=earlier,
-            crashes=tuple(
-                sorted(
-                    (
-                        one
-                        for other_status in others
-                        for one in other_status.crashes
-                        if one.time_s >= since_s
-                    ),
-                    key=lambda record: record.time_s,
-                )
-            ),
-        )
-
     def _next(
         self,
         live_incident: Incident,
@@ -339,7 +293,7 @@ class GangReconciler:
     ) -> Transition:
         if context.status.phase.is_acting:
             return advance.advance(context)
-        ended = [status.last_s for status in _others(live_incident, known) if status.restarts]
+        ended = [status.last_s for status in others_of(live_incident, known) if status.restarts]
         with self._gate:
             top: TopOwner | None = context.world.top
             request = guards.RestartRequest(
@@ -401,13 +355,3 @@ def _is_still_slow(status: Status, gang_verdict: GangVerdict) -> bool:
         culprit.pod_uid,
         culprit.pid,
     )
-
-
-def _others(live_incident: Incident, known: list[Incident]) -> list[Status]:
-    """What is said of other incidents of the same job."""
-    ours = (
-        incident
-        for incident in known
-        if incident.name != live_incident.name and incident.job.uid == live_incident.job.uid
-    )
-    return [incident.status for incident in ours if incident.status is not None]

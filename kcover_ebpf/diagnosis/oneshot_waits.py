@@ -15,7 +15,7 @@ from kcover_ebpf.diagnosis.evidence import evidence, wait_chain
 from kcover_ebpf.diagnosis.evidence.snapshot import Finding, JobSnapshot, blame
 from kcover_ebpf.diagnosis.failures import startup
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
-from kcover_ebpf.diagnosis.history.thread import asks_again
+from kcover_ebpf.diagnosis.history.sampled_call import asks_again
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.judge.judge import judge
 from kcover_ebpf.diagnosis.waits.classify import with_cpu

@@ -262,7 +262,7 @@ class SignalSent:
 
 @dataclass(frozen=True, slots=True)
 class FatalSignal:
-    """A signal that ends a watched process was delivered to it: it runs no code of its own from now on.
+    """A signal that ends a watched process was delivered to it: it runs none of its code from now on.
 
     `ProcessExit` follows once its core is written and its memory is free, which takes as long as there is of it.
     """

@@ -50,6 +50,8 @@ class FileSystemProbes:
 
     def tick(self, wanted: Sequence[ProbeRequest]) -> list[FileSystemProbe]:
         """Ask for these waits, those that matter most first; returns what is known of them now."""
+        if not wanted and not self._probes:
+            return []
         now_ns = procfs.boottime_ns()
         waits = {(request.pid, request.tid, request.since_ns): request for request in wanted}
         for wait in self._probes.keys() - waits.keys():

@@ -11,6 +11,7 @@ its place alone (O_PATH), by which no file and no device is touched. Exit code 0
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import struct
 import sys
@@ -46,7 +47,7 @@ def main(pid: int, descriptor: int, path: str = "") -> int:
         return COULD_NOT_ASK
     except OSError as error:
         # what the lookup of a path says came from its file system; a descriptor is of the kernel alone
-        return COULD_NOT_ASK if descriptor >= 0 or error.errno == 38 else 0
+        return COULD_NOT_ASK if descriptor >= 0 or error.errno == errno.ENOSYS else 0
     try:
         os.fstatvfs(file)
     except OSError:

@@ -1,4 +1,4 @@
-"""Freeze the ranks of one host after those of the other, and let them go on in the same order, as backups do."""
+"""Freeze the ranks of one host after those of the other, and thaw them in the same order, as backups do."""
 
 import time
 from threading import Thread

@@ -1,4 +1,4 @@
-"""The main thread of a rank waits for a thread, a lock or a queue of its own process; the others wait for the rank."""
+"""The main thread of a rank waits for a thread, a lock or a queue in the same process; the others wait for the rank."""
 
 import asyncio
 import gc
@@ -43,7 +43,7 @@ class Feed:
 
 
 def unreachable(attempts: int) -> None:
-    """Report to a tracking server that is not there, after 1, 2, 4 ... s again, then go on without."""
+    """Report to a tracking server that is not there, after 1, 2, 4 ... s again, then continue without it."""
     for pause_s in (2**attempt for attempt in range(attempts)):
         try:
             socket.create_connection(("127.0.0.1", 1)).close()

@@ -45,7 +45,7 @@ def stop(pids: Iterable[int], apart_s: float = 0.0) -> None:
 
 
 def resume(pids: Iterable[int], apart_s: float = 0.0) -> None:
-    """Let them go on."""
+    """Let them continue."""
     signal_all(pids, signal.SIGCONT, apart_s)
 
 

@@ -23,17 +23,15 @@ from kcover_ebpf.agent.orders.open_kill import OpenKill
 from kcover_ebpf.agent.orders.order_journal import (
     ContainerRef,
     OrderJournal,
-    ProcessRef,
     StopRecord,
     interrupted,
 )
 from kcover_ebpf.agent.orders.order_listeners import Listeners, StopHolder
-from kcover_ebpf.agent.orders.order_scope import is_meant, is_one_in
+from kcover_ebpf.agent.orders.order_scope import addressed, is_meant, is_one_in
 from kcover_ebpf.agent.orders.stop_and_kill import StopOutcome
-from kcover_ebpf.agent.pod_registry import LocalGang, PodRegistry
+from kcover_ebpf.agent.pod_registry import PodRegistry
 from kcover_ebpf.agent.reports.report_names import key_of
 from kcover_ebpf.api.fault_report import Ack, AckResult
-from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.api.order import Order, OrderedIncident, Verb
 from kcover_ebpf.api.pods import Pod
@@ -160,7 +158,7 @@ class OrderExecutor:
             return
         if not is_one_in(order, incident.phase):
             return
-        local_gang = self._addressed(incident.namespace, order)
+        local_gang = addressed(self._registry.gangs(), incident.namespace, order)
         if local_gang is None:
             return
         pods = [pod for pod in local_gang.pods if is_meant(pod, order)]
@@ -195,13 +193,6 @@ class OrderExecutor:
             return any(open_kill.order.id == order.id for open_kill in self._open_kills)
         return self._journal.knows(order.id)
 
-    def _addressed(self, namespace: str, order: Order) -> LocalGang | None:
-        wanted_gang_id = GangId.of(namespace, order.selector)
-        for gang, local_gang in self._registry.gangs().items():
-            if gang.id == wanted_gang_id:
-                return local_gang
-        return None
-
     def _carry_out(
         self, incident: OrderedIncident, order: Order, gang: Gang, pods: Sequence[Pod]
     ) -> None:
@@ -227,7 +218,11 @@ class OrderExecutor:
         found = [container for pod in pods for container in self._containers.at_work(pod)]
         before = self._journal.stops.get(incident.uid)
         # of a stop that is given anew the ranks are stopped by us
-        already = set(before.already_stopped) if before is not None else _stopped_before(found)
+        already = (
+            set(before.already_stopped)
+            if before is not None
+            else stop_and_kill.already_stopped(found)
+        )
         record = StopRecord(
             incident=incident.uid,
             gang=key_of(gang),
@@ -397,12 +392,3 @@ class OrderExecutor:
         stops = self._journal.stops
         self._stopped = frozenset(stop.gang for stop in stops.values())
         self._until_s = {key: at_s for key, at_s in self._until_s.items() if key in stops}
-
-
-def _stopped_before(found: Sequence[RunningContainer]) -> set[ProcessRef]:
-    """Processes that something else has stopped: they stay so when ours are let go."""
-    return {
-        ProcessRef(pid, start)
-        for pid in stop_and_kill.already_stopped(found)
-        if (start := start_ticks(pid)) is not None
-    }

@@ -1,9 +1,13 @@
-"""What an order applies to: which phases of its incident, and which pods."""
+"""What an order applies to: which gang, which phases of its incident, and which pods."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from kcover_ebpf.agent.pod_registry import LocalGang
+from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Phase
-from kcover_ebpf.api.job_kinds import selects
+from kcover_ebpf.api.job_kinds import Gang, selects
 from kcover_ebpf.api.order import Order, Verb
 from kcover_ebpf.api.pods import Pod
 
@@ -15,6 +19,12 @@ _PHASES = {Verb.SNAPSHOT: (Phase.OBSERVED.value, Phase.REFUSED.value)}
 def is_one_in(order: Order, phase: str) -> bool:
     """Whether the order is to be obeyed while its incident is in this phase."""
     return phase in _PHASES.get(order.verb, _SHUTTING_DOWN)
+
+
+def addressed(gangs: Mapping[Gang, LocalGang], namespace: str, order: Order) -> LocalGang | None:
+    """The gang that an order of this namespace is for; None where no pod of it is on this node."""
+    gang_id = GangId.of(namespace, order.selector)
+    return next((found for gang, found in gangs.items() if gang.id == gang_id), None)
 
 
 def is_meant(pod: Pod, order: Order) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from kcover_ebpf.agent import containers
 from kcover_ebpf.agent.containers import RunningContainer
+from kcover_ebpf.agent.orders.order_journal import ProcessRef
 from kcover_ebpf.host import procfs, terminate
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.tunables.agent import KILL_WAIT_S, STOP_POLL_S, STOP_WAIT_S
@@ -28,9 +29,13 @@ class StopOutcome:
     """Those that did not do as they were ordered."""
 
 
-def already_stopped(found: Sequence[RunningContainer]) -> set[int]:
-    """Processes that are stopped now."""
-    return {pid for pid in containers.processes(found) if containers.is_stopped(pid)}
+def already_stopped(found: Sequence[RunningContainer]) -> set[ProcessRef]:
+    """Processes that something else has stopped: they stay so when ours are let go."""
+    return {
+        ProcessRef(pid, start)
+        for pid in containers.processes(found)
+        if containers.is_stopped(pid) and (start := containers.start_ticks(pid)) is not None
+    }
 
 
 def stop(

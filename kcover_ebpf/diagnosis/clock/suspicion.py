@@ -13,8 +13,9 @@ from itertools import islice
 
 from kcover_ebpf.diagnosis.clock.progress import Stall
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
+from kcover_ebpf.diagnosis.history.sampled_call import is_timed, waits_in_frame
 from kcover_ebpf.diagnosis.history.stacks import KnownWaits, Stack
-from kcover_ebpf.diagnosis.history.thread import ThreadHistory, is_timed, waits_in_frame
+from kcover_ebpf.diagnosis.history.thread import ThreadHistory
 from kcover_ebpf.facts.host import (
     CollectivesSeen,
     FileSystemProbe,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from kcover_ebpf.diagnosis.history.background import Background, Used
 from kcover_ebpf.diagnosis.history.code_map import CodeMap, of_stack
 from kcover_ebpf.diagnosis.history.progress_clocks import ByteClock, GpuClock
+from kcover_ebpf.diagnosis.history.sampled_call import HELD, STOPPED
 from kcover_ebpf.diagnosis.history.thread import ThreadHistory
 from kcover_ebpf.diagnosis.history.traffic import Traffic
 from kcover_ebpf.facts.devices import FabricMoved, GpuSeen
@@ -18,7 +19,6 @@ from kcover_ebpf.facts.kernel import (
     ProcessExit,
     ProcessTotals,
     SocketSample,
-    TaskState,
     ThreadSample,
 )
 from kcover_ebpf.facts.syscalls import SyscallFamily, SyscallTable
@@ -35,8 +35,6 @@ from kcover_ebpf.tunables.diagnosis import (
 )
 
 _MOST_THREADS = 4096
-_HELD = (TaskState.STOPPED, TaskState.FROZEN)
-_STOPPED = (*_HELD, TaskState.TRACED)
 
 Clock = CodeSeen | FabricMoved | GpuSeen | CollectivesLaunched
 """What shows progress without a sample of a thread or socket."""
@@ -160,12 +158,12 @@ class ProcessHistory:
     @property
     def is_stopped(self) -> bool:
         """True while something keeps its lead thread from running: a stop signal, a freezer, a debugger."""
-        return self.lead is not None and self.lead.sample.state in _STOPPED
+        return self.lead is not None and self.lead.sample.state in STOPPED
 
     @property
     def is_held(self) -> bool:
         """The same without a debugger, which stops and resumes all the time."""
-        return self.lead is not None and self.lead.sample.state in _HELD
+        return self.lead is not None and self.lead.sample.state in HELD
 
     @property
     def worker(self) -> Tid | None:

@@ -11,6 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kcover_ebpf.diagnosis.history.code_map import WAITS, Code, CodeMap
+from kcover_ebpf.diagnosis.history.sampled_call import (
+    STOPPED,
+    asks_again,
+    site,
+)
 from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallFamily, SyscallTable
 from kcover_ebpf.ids import NS
@@ -30,8 +35,6 @@ from kcover_ebpf.tunables.diagnosis import (
     WORK_SHARE,
     WORK_SIGNS,
 )
-
-_STOPPED = (TaskState.STOPPED, TaskState.FROZEN, TaskState.TRACED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +135,7 @@ class ThreadHistory:
         share, wanted = _shares(before, sample)
         self.cpu_share = share
         busy = share >= BUSY_SHARE or (sample.state is TaskState.RUNNING and wanted >= BUSY_SHARE)
-        busy = busy and sample.state not in _STOPPED
+        busy = busy and sample.state not in STOPPED
         self.delay_share = wanted - share
         was_burning = self.burning_since_ns is not None
         if not busy:
@@ -170,7 +173,7 @@ class ThreadHistory:
         self.progress_ns = max(self.progress_ns, self.burnt_until_ns)
 
     def _note_stopped(self, earlier_sample: ThreadSample, sample: ThreadSample) -> None:
-        if sample.state not in _STOPPED:
+        if sample.state not in STOPPED:
             self.stopped_since_ns = 0
             return
         if earlier_sample.state is not sample.state:
@@ -339,47 +342,6 @@ def is_tick(earlier_sample: ThreadSample, later_sample: ThreadSample, share: flo
     return same_place or NO_SYSCALL in (earlier_sample.syscall, later_sample.syscall)
 
 
-def site(sample: ThreadSample) -> tuple[int, int, int]:
-    """Where a thread waits: the call, its first argument (0 outside a call) and the user stack pointer."""
-    argument = 0 if sample.syscall == NO_SYSCALL else sample.args[0]
-    return sample.syscall, argument, sample.user_sp
-
-
-_FRAME_BYTES = 4096
-"""As in bpf/sample.bpf.h."""
-
-
-def waits_in_frame(sample: ThreadSample, table: SyscallTable) -> bool:
-    """True at a futex in a frame of its own stack, as of CUDA's host threads that sleep until their device is done.
-
-    That is so with CU_CTX_SCHED_BLOCKING_SYNC (driver 580); the locks of programs and interpreters lie elsewhere.
-    """
-    in_frame = 0 <= sample.args[0] - sample.user_sp < _FRAME_BYTES
-    sleeps = sample.state is TaskState.SLEEPING
-    return sleeps and in_frame and table.family(sample.syscall) is SyscallFamily.FUTEX
-
-
-_FUTEX_WAITS = (0, 9)
-"""FUTEX_WAIT and FUTEX_WAIT_BITSET (include/uapi/linux/futex.h), without their flags."""
-
-
-def is_timed(sample: ThreadSample, table: SyscallTable) -> bool:
-    """True in a sleep, and at a futex in a wait with a time-out."""
-    family = table.family(sample.syscall)
-    if family is SyscallFamily.SLEEP:
-        return True
-    waits = sample.args[1] & 0x7F in _FUTEX_WAITS
-    return family is SyscallFamily.FUTEX and waits and sample.args[3] != 0
-
-
-def asks_again(sample: ThreadSample, table: SyscallTable) -> bool:
-    """True in sched_yield, or in a poll with time-out 0: the calls of a busy waiter."""
-    family = table.family(sample.syscall)
-    return family is SyscallFamily.YIELD or (
-        family is SyscallFamily.POLL and poll_timeout_ms(sample, table) == 0
-    )
-
-
 def _sample(sample: ThreadSample, table: SyscallTable, *, works: bool) -> _RegisterSample:
     return _RegisterSample(
         boottime_ns=sample.boottime_ns,
@@ -388,15 +350,3 @@ def _sample(sample: ThreadSample, table: SyscallTable, *, works: bool) -> _Regis
         registers=(sample.user_sp, *sample.args),
         works=works,
     )
-
-
-def poll_timeout_ms(sample: ThreadSample, table: SyscallTable) -> int | None:
-    """Time-out of a poll or epoll_wait that carries it by value: milliseconds, -1 for none; None if by pointer."""
-    name = table.name(sample.syscall)
-    raw = {"poll": sample.args[2], "epoll_wait": sample.args[3], "epoll_pwait": sample.args[3]}.get(
-        name
-    )
-    if raw is None:
-        return None
-    value = raw & 0xFFFFFFFF
-    return value - (1 << 32) if value & 0x80000000 else value

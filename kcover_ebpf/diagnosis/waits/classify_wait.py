@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from kcover_ebpf.diagnosis.history.code_map import Code, of_stack
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
-from kcover_ebpf.diagnosis.history.thread import poll_timeout_ms, waits_in_frame
+from kcover_ebpf.diagnosis.history.sampled_call import poll_timeout_ms, waits_in_frame
 from kcover_ebpf.diagnosis.waits import file_servers, helpers
 from kcover_ebpf.diagnosis.waits.classify_context import ClassifyContext
 from kcover_ebpf.facts.host import ThreadReading, WaitedFile

@@ -24,6 +24,22 @@ def seen_on(raw: Mapping[str, Any], conditions: Mapping[str, Mapping[str, Any]])
     )
 
 
+def kept_of_node(api: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a Node what the rules for nodes need of metadata, spec, conditions and status."""
+    metadata, spec = api.get("metadata") or {}, api.get("spec") or {}
+    status = api.get("status") or {}
+    kept = ("name", "uid", "annotations", "resourceVersion")
+    slim = {key: metadata[key] for key in kept if key in metadata}
+    slim["bootID"] = str((status.get("nodeInfo") or {}).get("bootID", ""))
+    shown = [
+        {key: condition.get(key) for key in ("type", "status", "message")}
+        for condition in status.get("conditions") or ()
+    ]
+    kept_spec = {key: spec.get(key) for key in ("taints", "unschedulable")}
+    counts = device_counts(status)
+    return {"metadata": slim, "spec": kept_spec, "conditions": shown, "status": counts}
+
+
 def device_counts(status: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Of a Node's status what device plug-ins for GPUs report: how many devices there are, and how many are healthy."""
     return {

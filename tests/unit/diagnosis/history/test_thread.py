@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcover_ebpf.diagnosis.history.code_map import CodeMap
-from kcover_ebpf.diagnosis.history.thread import ThreadHistory, poll_timeout_ms
+from kcover_ebpf.diagnosis.history.sampled_call import poll_timeout_ms
+from kcover_ebpf.diagnosis.history.thread import ThreadHistory
 from kcover_ebpf.facts.host import Module
 from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
 from kcover_ebpf.ids import NS

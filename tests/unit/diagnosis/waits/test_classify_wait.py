@@ -126,12 +126,10 @@ def test_classify_wait__a_thread_that_entered_storage_afterwards_is_believed_to_
     )
 
 
-FRAMEWORKS_TIMEOUT_NS = 1800 * NS
-
-
+@pytest.mark.parametrize("timeout_s", [300, 1800])
 @pytest.mark.parametrize(("seen_since", "believed"), [(True, False), (False, True)])
 def test_classify_wait__a_sleep_is_believed_to_its_end_though_all_ranks_have_time_outs(
-    seen_since: bool, believed: bool
+    seen_since: bool, believed: bool, timeout_s: int
 ) -> None:
     """A helper backs off for 20 s; each rank has a thread in a collective, whose time-out is the framework's."""
     stage = blocked_on_a_thread()
@@ -142,7 +140,7 @@ def test_classify_wait__a_sleep_is_believed_to_its_end_though_all_ranks_have_tim
             number = FUTEX if rank != 1 else CLOCK_NANOSLEEP
             since_ns, until_ns = (
                 began_ns,
-                ends_ns if rank == 1 else began_ns + FRAMEWORKS_TIMEOUT_NS,
+                ends_ns if rank == 1 else began_ns + timeout_s * NS,
             )
             seen_ns = sleeper_ns if rank == 1 else stage.now_ns
             proc = stage.rank(rank)
@@ -159,6 +157,17 @@ def test_classify_wait__a_sleep_is_believed_to_its_end_though_all_ranks_have_tim
     for _ in range(24):
         pass_by(stage.now_ns if seen_since else last_ns)
     assert (not_working(stage) == []) is believed
+
+
+def test_classify_wait__the_time_out_of_a_framework_excuses_no_rank() -> None:
+    stage = blocked_on_a_thread()
+    began_ns = stage.now_ns
+    for _ in range(40):
+        thread = second_thread(stage.rank(1), TaskState.SLEEPING, began_ns, stage.now_ns)
+        stage.feed(replace(thread, syscall=FUTEX, args=(1, 0, 0, 5, 0, 0)))
+        stage.feed(timed_reading(thread, began_ns + 1800 * NS))
+        stage.one_pass(NS // 4)
+    assert [verdict.cause for verdict in not_working(stage)] == [Cause.BLOCKED_LOCK]
 
 
 def timed_reading(thread: ThreadSample, ends_ns: int) -> ThreadReading:
@@ -298,7 +307,8 @@ def test_classify_wait__a_probe_of_an_earlier_wait_says_nothing_of_this_one() ->
     stage.run(5)
     stage.become(reader, "read", files=(SERVED,), wait_channel="request_wait_answer")
     stage.run(5)
-    stage.feed(FileSystemProbe(stage.now_ns, Pid(100), Tid(100), asked_ns, answered=False))
+    late_ns = asked_ns + 30 * NS
+    stage.feed(FileSystemProbe(late_ns, Pid(100), Tid(100), asked_ns, answered=False))
     stage.run(30)
     assert not_working(stage) == []
 

@@ -20,11 +20,15 @@ DEVICE = Culprit(node="n1", pod="j-1", pod_uid="u2", device="gpu-3")
 IN_PLACE, REPLACE, HYBRID = RestartMethod.IN_PLACE, RestartMethod.REPLACE, RestartMethod.HYBRID
 
 
+ALL_WAYS = FaultPolicy(ways=(IN_PLACE, HYBRID, REPLACE))
+
+
 @dataclass
 class MovingSim(Sim):
     """A kind whose controller makes a deleted pod again after `again_s`; a device of node n1 is at fault."""
 
     method: str = "delete"
+    policy: FaultPolicy = ALL_WAYS
     again_s: float = 1.0
     room_s: float = 0.0
     """From then on a node has room."""
@@ -164,7 +168,7 @@ def test_hybrid__another_controller_continues_wherever_one_was_killed(point: int
 WHY: dict[str, tuple[MovingSim, dict[str, object], str | None]] = {
     "it can": (MovingSim(), {}, None),
     "a policy without it": (
-        MovingSim(policy=FaultPolicy(ways=(REPLACE,))),
+        MovingSim(policy=FaultPolicy(ways=(IN_PLACE, REPLACE))),
         {},
         "the policy does not allow it",
     ),
@@ -212,10 +216,7 @@ def test_hybrid__why_not(case: str) -> None:
     seen = sim.world()
     assert seen.top is not None
     seen = replace(seen, top=replace(seen.top, **of_top))  # type: ignore[arg-type]
-    policy = sim.policy
-    if policy == FaultPolicy():
-        policy = FaultPolicy(ways=(IN_PLACE, HYBRID, REPLACE))
-    assert why_not_hybrid(seen, policy) == why
+    assert why_not_hybrid(seen, sim.policy) == why
 
 
 def test_hybrid__of_a_node_all_its_pods_move_and_of_a_device_the_one_that_has_it() -> None:
