@@ -21,7 +21,7 @@ from tests.unit.scripted_job import COLLECTIVE, LOCK, Proc, Stage, all_wait, pip
 from tests.unit.seen_verdicts import not_working
 
 WRITE = 1
-FUTEX, CLOCK_NANOSLEEP = 202, 230
+FUTEX, CLOCK_NANOSLEEP, TIMED_ARGS = 202, 230, (1, 0, 0, 5, 0, 0)
 OUTSIDE_FD = 60
 
 
@@ -145,8 +145,7 @@ def test_classify_wait__a_sleep_is_believed_to_its_end_though_all_ranks_have_tim
             seen_ns = sleeper_ns if rank == 1 else stage.now_ns
             proc = stage.rank(rank)
             thread = second_thread(proc, TaskState.SLEEPING, since_ns, seen_ns)
-            args = (1, 0, 0, 5, 0, 0)
-            stage.feed(replace(thread, syscall=number, args=args))
+            stage.feed(replace(thread, syscall=number, args=TIMED_ARGS))
             stage.feed(timed_reading(thread, until_ns))
         stage.one_pass(NS // 4)
 
@@ -161,10 +160,10 @@ def test_classify_wait__a_sleep_is_believed_to_its_end_though_all_ranks_have_tim
 
 def test_classify_wait__the_time_out_of_a_framework_excuses_no_rank() -> None:
     stage = blocked_on_a_thread()
-    began_ns = stage.now_ns
+    began_ns, waiter = stage.now_ns, stage.rank(1)
     for _ in range(40):
-        thread = second_thread(stage.rank(1), TaskState.SLEEPING, began_ns, stage.now_ns)
-        stage.feed(replace(thread, syscall=FUTEX, args=(1, 0, 0, 5, 0, 0)))
+        thread = second_thread(waiter, TaskState.SLEEPING, began_ns, stage.now_ns)
+        stage.feed(replace(thread, syscall=FUTEX, args=TIMED_ARGS))
         stage.feed(timed_reading(thread, began_ns + 1800 * NS))
         stage.one_pass(NS // 4)
     assert [verdict.cause for verdict in not_working(stage)] == [Cause.BLOCKED_LOCK]
@@ -307,8 +306,8 @@ def test_classify_wait__a_probe_of_an_earlier_wait_says_nothing_of_this_one() ->
     stage.run(5)
     stage.become(reader, "read", files=(SERVED,), wait_channel="request_wait_answer")
     stage.run(5)
-    late_ns = asked_ns + 30 * NS
-    stage.feed(FileSystemProbe(late_ns, Pid(100), Tid(100), asked_ns, answered=False))
+    probe = FileSystemProbe(asked_ns + 30 * NS, Pid(100), Tid(100), asked_ns, answered=False)
+    stage.feed(probe)
     stage.run(30)
     assert not_working(stage) == []
 
