@@ -4,7 +4,7 @@
  * server on the port of NCCL_RAS_ADDR that reports them. Signatures: nccl.h.
  */
 #define _GNU_SOURCE
-#include "../../workloads/stubs/ras_server.h"
+#include "../../../testbed/workloads/stubs/ras_server.h"
 
 static int operations;
 
