@@ -34,7 +34,7 @@ class WaitedFile:
 
     fd: int
     kind: str
-    """socket, tcp, unix, pipe, fifo, file, tty, null, device, other, or the name of an anonymous
+    """socket, tcp, udp, unix, pipe, fifo, file, tty, null, device, other, or the name of an anonymous
     inode.
     """
     target: str

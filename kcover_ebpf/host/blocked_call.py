@@ -6,6 +6,7 @@ lock: callers use a worker (thread or process) that they can leave behind.
 
 from __future__ import annotations
 
+import os
 import struct
 import sys
 import time
@@ -190,8 +191,18 @@ def _file(pid: Pid, fd: int) -> WaitedFile:
     except OSError:
         return WaitedFile(fd, "other", "?", Inode(0), "", "")
     kind, inode = kind_of(target)
+    if kind == "socket" and _protocol(pid, fd).startswith("UDP"):
+        kind = "udp"
     device, fs_type = _mount_of(pid, fd) if kind == "file" else ("", "")
     return WaitedFile(fd, kind, target[:120], inode, device, fs_type)
+
+
+def _protocol(pid: Pid, fd: int) -> str:
+    """TCP, UDPv6, UNIX-STREAM, ...: what net/socket.c says of a socket; empty where it cannot be asked."""
+    try:
+        return os.getxattr(f"/proc/{pid}/fd/{fd}", "system.sockprotoname").rstrip(b"\0").decode()
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def kind_of(target: str) -> tuple[str, Inode]:

@@ -75,9 +75,11 @@ class Side:
     """A thread beside the first one of a process, from now on."""
 
     mode: str
-    """yield, spin or futex."""
+    """yield, spin, futex, or timed: a futex with a time-out that begins anew when it ends."""
     module: str = "libc.so.6"
     stack: tuple[str, ...] = ()
+    period_ns: int = NS
+    """Of that time-out."""
 
 
 @dataclass
@@ -304,14 +306,19 @@ class Stage:
         )
 
     def _side(self, proc: Proc, tid: int, side: Side, lead_sample: ThreadSample) -> ThreadSample:
-        burns = side.mode != "futex"
-        number = {"yield": YIELD, "futex": FUTEX}.get(side.mode, NO_SYSCALL)
+        burns = side.mode not in ("futex", "timed")
+        number = {"yield": YIELD, "futex": FUTEX, "timed": FUTEX}.get(side.mode, NO_SYSCALL)
+        if side.mode == "timed":
+            since_ns = self.now_ns - self.now_ns % side.period_ns
+            lead_sample = replace(lead_sample, idle_since_ns=since_ns, site_since_ns=since_ns)
         return replace(
             lead_sample,
             tid=Tid(tid),
             state=TaskState.RUNNING if burns else TaskState.SLEEPING,
             syscall=number,
-            args=(0x9010, self.now_ns % 97, 0, 0, 0, 0),
+            args=(0x9010, 9, 0, 0x9100, 0, 0)
+            if side.mode == "timed"
+            else (0x9010, self.now_ns % 97, 0, 0, 0, 0),
             user_sp=0x9000,
             user_ip=CODE[side.module] + 0x10,
             cpu_ns=self.now_ns - START_NS if burns else 0,
@@ -365,9 +372,13 @@ class Stage:
             timed=proc.timed,
             wait_channel=proc.wait_channel,
             storage=proc.storage,
-            deadline_ns=proc.deadline_ns,
+            deadline_ns=proc.deadline_ns if side is None else _end_ns(side, self.now_ns),
             lock_holders=tuple(Pid(lock_holder) for lock_holder in proc.lock_holders),
         )
+
+
+def _end_ns(side: Side, now_ns: int) -> int | None:
+    return None if side.mode != "timed" else now_ns - now_ns % side.period_ns + side.period_ns
 
 
 def _empty(request: ReadingRequest, now_ns: int) -> ThreadReading:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from kcover_ebpf.diagnosis.evidence.snapshot import JobSnapshot
 from kcover_ebpf.diagnosis.history import stacks
@@ -29,13 +29,14 @@ def split(
     # of a chain
     spinning = [rank_snapshot for rank_snapshot in ranks if rank_snapshot.state is State.SPINNING]
     waits = WAITING | ({State.SPINNING} if len(spinning) > 1 else set())
-    asking = any(rank_snapshot.state in waits - {State.FUTEX} for rank_snapshot in ranks)
+    asking = any(_asks_peers(rank_snapshot, waits) for rank_snapshot in ranks)
     if comparable and not odd and futexes and asking:
         # a busy waiter is in the collective for certain; a futex that no process ever left is not
         odd = futexes.keys() - known
         on_device = sum(rank_snapshot.state is State.ON_DEVICE for rank_snapshot in ranks)
-        if on_device and len(odd) >= on_device:
-            # one rank that waits for its device while the others wait for it, as in an evaluation on rank 0
+        # most ranks are in a collective that is seldom called; and one that waits for its device while the others wait
+        # for it is in an evaluation
+        if 2 * len(odd) > len(ranks) or (on_device and len(odd) >= on_device):
             odd = set()
     waiting, sinks = [], []
     for rank in ranks:
@@ -45,6 +46,15 @@ def split(
         else:
             sinks.append(rank)
     return waiting, sinks
+
+
+def _asks_peers(rank: RankSnapshot, waits: Collection[State]) -> bool:
+    """True where a rank surely waits for ranks: a connection that never carried training data may lead anywhere."""
+    if rank.state is State.FUTEX or rank.state not in waits:
+        return False
+    return rank.awaits is None or any(
+        socket.payload and socket.remote == rank.awaits for socket in rank.sockets
+    )
 
 
 def follow(snapshot: JobSnapshot, first_rank: RankSnapshot) -> RankSnapshot:

@@ -342,5 +342,5 @@ def _cause(first_rank: RankSnapshot, end_rank: RankSnapshot) -> Cause:
     if end_rank.pid != first_rank.pid:
         return Cause.LOADER_STUCK
     if first_rank.state is State.CHILD:
-        return Cause.LOADER_STUCK if first_rank.waits_for else Cause.LOADER_DIED
+        return Cause.LOADER_STUCK
     return _STUCK_CAUSE.get(end_rank.state, Cause.BLOCKED_UNKNOWN)

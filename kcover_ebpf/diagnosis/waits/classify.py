@@ -83,8 +83,17 @@ def classify(process: ProcessHistory, context: ClassifyContext) -> RankSnapshot:
         wait=None if effort is None else wait.state,
         awaits=wait.endpoint,
         sides_read=process.sides_read_ns >= lead.sample.idle_since_ns,
-        beside=wait.beside or helpers.beside(process, lead.sample.idle_since_ns, context),
+        beside=wait.beside or _beside(process, lead, context),
     )
+
+
+def _beside(
+    process: ProcessHistory, lead_thread: ThreadHistory, context: ClassifyContext
+) -> tuple[str, ...]:
+    # a lead that burns a CPU left it a moment ago: it waits since the burn began
+    burns = lead_thread.burning_since_ns is not None
+    since_ns = _since(lead_thread, process) if burns else lead_thread.sample.idle_since_ns
+    return helpers.beside(process, since_ns, context, compared=burns)
 
 
 def _unsampled(process: ProcessHistory, context: ClassifyContext) -> RankSnapshot:

@@ -54,9 +54,12 @@ def judge_wait(
         return _at_futex(process, sample, reading, context)
     if family is SyscallFamily.SLEEP:
         return Wait(_sleeping(reading, context))
+    if family is SyscallFamily.SIGNAL and reading is not None:
+        return Wait(State.SLEEPING if reading.timed else State.SLEEP_LONG)
     if family is SyscallFamily.CHILD:
         children = tuple(child.pid for child in context.children(process.pid))
-        return Wait(State.CHILD, waits_for=children)
+        # the call returns at once where there is no child (wait(2), ECHILD): one is there that was not seen yet
+        return Wait(State.CHILD if children else State.OUTSIDE, waits_for=children)
     if reading is not None and reading.lock_holders:
         return Wait(State.LOCK, waits_for=reading.lock_holders)
     on_files = _on_files(process, sample, family, readings, context)
@@ -129,8 +132,8 @@ def _on_files(
         return Wait(State.STORAGE, _storage_proven(sample, readings, context))
     if "tcp" in kinds:
         return _on_tcp(process, files, context)
-    if "socket" in kinds and not _is_rank(process):
-        # none of TCP's, or not sampled yet
+    if "udp" in kinds or ("socket" in kinds and not _is_rank(process)):
+        # a question to a name server or the like; of others TCP's are the last that are known by their protocol
         return Wait(State.OUTSIDE)
     if "tty" in kinds or any(file.fd == 0 for file in files):
         return Wait(State.USER)

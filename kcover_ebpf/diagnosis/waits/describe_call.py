@@ -206,13 +206,14 @@ def _on_files(name: str, known_details: CallDetails) -> tuple[str, tuple[WaitTar
     return f"{name} {', '.join(shown)}", targets
 
 
+_TARGET_KINDS = {"fifo": "pipe", "tty": "user", "null": "file", "other": "file", "udp": "socket"}
+
+
 def _ends_of(file: WaitedFile, known_details: CallDetails) -> Sequence[WaitTarget]:
     ends = known_details.ends.get(file.fd)
     if ends:
         return ends
-    kind = {"fifo": "pipe", "tty": "user", "null": "file", "other": "file"}.get(
-        file.kind, file.kind
-    )
+    kind = _TARGET_KINDS.get(file.kind, file.kind)
     return (WaitTarget(kind, file.target, fd=file.fd),)
 
 

@@ -31,14 +31,23 @@ _WORDS = {SyscallFamily.READ: STREAM, SyscallFamily.NETWORK: STREAM}
 _WORDS |= dict.fromkeys((SyscallFamily.FILE, SyscallFamily.ASYNC_IO), STORAGE)
 
 
-def beside(process: ProcessHistory, began_ns: int, context: ClassifyContext) -> tuple[str, ...]:
-    """What the side threads of a process wait for since its lead began to wait, each word once, in order."""
+def beside(
+    process: ProcessHistory, began_ns: int, context: ClassifyContext, *, compared: bool = False
+) -> tuple[str, ...]:
+    """What the side threads of a process wait for since its lead began to wait, each word once, in order.
+
+    `compared`: only to compare other ranks with it. Its time-outs are not read then, and each may be a long one.
+    """
     since_ns = began_ns - round(HELPER_SINCE_S * NS)
     found = {
         word
         for thread in recent(process, since_ns)
         if (word := _waits_for(thread, process, context))
     }
+    if compared and any(
+        is_timed(thread.sample, context.table) for thread in recent(process, since_ns)
+    ):
+        found.add(TIMED)
     if _asks_outside(process, began_ns - NS, context):
         found.add(SERVICE)
     return tuple(sorted(found))

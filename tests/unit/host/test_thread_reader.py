@@ -370,3 +370,15 @@ def test_thread_reader__of_a_thread_that_burns_the_mappings_and_the_words_at_its
     (home,) = [module.name for module in seen.modules if module.start <= address < module.end]
     assert seen.stack[0].startswith(f"{home}+")
     assert "[vdso]" in {module.name for module in seen.modules}
+
+
+SOCKETS = {
+    "udp": "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)",
+    "socket": "s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen()",
+}
+
+
+@pytest.mark.parametrize("kind", SOCKETS)
+def test_thread_reader__a_socket_of_udp_is_known_by_its_protocol(kind: str) -> None:
+    found, _ = reading_in(f"import socket; {SOCKETS[kind]}; ready(); select.select([s], [], [])")
+    assert [file.kind for file in found.files] == [kind]

@@ -14,9 +14,9 @@ from kcover_ebpf.diagnosis.evidence.snapshot import JobSnapshot
 from kcover_ebpf.diagnosis.history.stacks import KnownWaits
 from kcover_ebpf.diagnosis.judge.judge import judge
 from kcover_ebpf.diagnosis.membership.endpoints import EndpointIndex
-from kcover_ebpf.ids import NS, Pid
+from kcover_ebpf.ids import NS, Endpoint, Pid
 from kcover_ebpf.model.process_state import State
-from kcover_ebpf.model.rank_snapshot import RankSnapshot
+from kcover_ebpf.model.rank_snapshot import RankSnapshot, SocketSnapshot
 from kcover_ebpf.model.roles import Role
 from kcover_ebpf.model.verdict import Cause, EvidenceKind, VerdictKind
 from kcover_ebpf.settings import Policy
@@ -245,3 +245,30 @@ def test_job_snapshot__a_circle_is_reported_after_twice_a_stall(
     slower = {pid: replace(rank, threshold_s=threshold_s) for pid, rank in scene.ranks.items()}
     found = judge(replace(scene, processes=slower))
     assert found.cause is cause
+
+
+def peers(pid: int, *, payload: bool) -> RankSnapshot:
+    """A rank that waits for data of a connection to a host that is not seen."""
+    far = Endpoint("10.0.0.9", 4000)
+    socket = SocketSnapshot(Endpoint("10.0.0.1", 5000), far, "ESTABLISHED", payload=payload)
+    return replace(at(pid, State.PEERS), awaits=far, sockets=(socket,))
+
+
+@pytest.mark.parametrize(("payload", "sinks"), [(True, [1]), (False, [])])
+def test_wait_chain__who_waits_for_an_unknown_host_is_in_no_collective_for_certain(
+    payload: bool, sinks: list[int]
+) -> None:
+    snapshot = job_snapshot(peers(0, payload=payload), at(1, State.FUTEX, stack=BARRIER))
+    _, found = wait_chain.split(snapshot, list(snapshot.ranks.values()))
+    assert [rank.pid for rank in found] == sinks
+
+
+@pytest.mark.parametrize(("barrier", "sinks"), [(1, [1]), (2, [1, 2]), (3, []), (5, [])])
+def test_wait_chain__most_ranks_are_never_elsewhere_than_the_others(
+    barrier: int, sinks: list[int]
+) -> None:
+    waiting = [at(pid, State.FUTEX, stack=BARRIER) for pid in range(1, barrier + 1)]
+    asking = [at(pid, State.PEERS) for pid in (10, 11)]
+    snapshot = job_snapshot(*waiting, *asking)
+    _, found = wait_chain.split(snapshot, list(snapshot.ranks.values()))
+    assert [rank.pid for rank in found] == sinks

@@ -379,3 +379,17 @@ def test_device_wait__a_poll_on_a_device_is_no_wait_for_an_idle_loader() -> None
     found = faults(stage, began_s)
     assert [(verdict.cause, verdict.culprit) for verdict in found] == [(Cause.DEVICE_WAIT, None)]
     assert not any(ended(verdict) for verdict in found)
+
+
+@pytest.mark.parametrize("period_s", [1, 480])
+def test_device_wait__a_watchdog_of_every_rank_releases_no_lock(period_s: int) -> None:
+    stage = trained(seconds=60)
+    for proc in stage.procs.values():
+        proc.sides = {proc.pid + 50_000: Side("timed", period_ns=period_s * NS)}
+    stage.run(60)
+    for number in range(4):
+        mode, stack = ("run", COLLECTIVE) if number else ("futex", LOCK)
+        stage.become(stage.rank(number), mode, module="libcuda.so.1", stack=stack)
+    stage.run(30)
+    verdict = faults(stage)[-1]
+    assert (verdict.kind, verdict.culprit and verdict.culprit.rank) == (VerdictKind.HUNG, 0)

@@ -212,7 +212,7 @@ def test_nccl__a_rank_that_the_host_names_is_not_spared_for_being_behind(others:
     verdict = repeated(stage, 12, behind=(rank(2, pid=102),))[-1]
     assert verdict.culprit is not None
     assert (verdict.kind, verdict.culprit.rank) == (VerdictKind.HUNG, 2)
-    assert verdict.cause is Cause.BLOCKED_UNKNOWN
+    assert verdict.cause is Cause.BLOCKED_SLEEP
 
 
 def test_nccl__a_rank_asleep_in_the_driver_is_behind_and_may_come() -> None:

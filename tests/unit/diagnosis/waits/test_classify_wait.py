@@ -398,3 +398,38 @@ def test_classify_wait__a_wait_that_a_stop_interrupted_is_no_wait_of_unknown_kin
     with sitting_in(219):
         stage.run(8)
         assert state(stage, 101) is State.PEERS
+
+
+def test_classify_wait__a_child_that_was_not_seen_is_not_one_that_died() -> None:
+    stage = trained()
+    with sitting_in(61):
+        stage.become(stage.rank(1), "read", stack=LOCK)
+        all_wait(stage, 1)
+        stage.run(Policy().storage_patience_s - 3)
+        assert not_working(stage) == []
+        verdict = stage.run(8)
+    assert verdict is not None
+    assert (verdict.kind, verdict.certainty) == (VerdictKind.UNKNOWN, Certainty.SUSPECTED)
+    assert verdict.culprit is not None
+    assert verdict.culprit.rank == 1
+
+
+@pytest.mark.parametrize("here", [None, 4], ids=["one host", "one of two hosts"])
+def test_classify_wait__a_question_by_udp_leads_outside_on_any_number_of_hosts(
+    here: int | None,
+) -> None:
+    stage = trained(8 if here else 4, here=here)
+    asked = WaitedFile(60, "udp", "socket:[4242]", Inode(4242), "", "")
+    stage.become(stage.rank(0), "poll", files=(asked,), stack=LOCK)
+    all_wait(stage, 0)
+    stage.run(20)
+    assert state(stage, 100) is State.OUTSIDE
+    assert not_working(stage) == []
+
+
+def test_classify_wait__a_program_that_waits_for_a_signal_alone_is_kept_alive_for_later() -> None:
+    stage = Stage(world=1)
+    stage.become(stage.rank(0), "pause", stack=LOCK)
+    stage.run(300)
+    assert not_working(stage) == []
+    assert state(stage, 100) is State.SLEEP_LONG
