@@ -83,6 +83,7 @@ def _context(job: Job, endpoints: EndpointIndex) -> ClassifyContext:
         table=job.table,
         children=members.children,
         holders=files.of,
+        is_own=files.is_own,
         readings=job.attention.readings,
         probes=job.attention.probes,
         kind=members.kind,

@@ -170,7 +170,7 @@ CAUSES: Mapping[VerdictKind, frozenset[Cause]] = {
     VerdictKind.WORKING: _QUIET,
     VerdictKind.UNKNOWN: _STUCK
     | {Cause.COLLECTIVE_MISMATCH, Cause.CPU_THROTTLED}
-    | {Cause.COMPUTING, Cause.LOADING, Cause.CHECKPOINT}
+    | {Cause.COMPUTING, Cause.LOADING, Cause.CHECKPOINT, Cause.SLEEPING, Cause.ENDING}
     | {Cause.REQUESTED},
 }
 """Every pair of verdict and cause that there is: metrics have them from the start, and no judgement makes another.

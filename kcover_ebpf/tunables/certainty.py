@@ -71,3 +71,5 @@ KILLED_PATIENCE_S = 60.0
 """A launcher that ended a rank has started it again before, or does not mean to: torchrun takes 5 to 30 s."""
 LEFT_SINCE_S = 2.0
 """A clean exit explains a stall that began at most a step and this after it."""
+RUN_END_S = 30.0
+"""Where most ranks have ended well, one that is silent for so long is named: it hangs at its exit, or uploads."""

@@ -99,6 +99,10 @@ def acts_at(
         return ActsAt(patience.seconds, patience.why, of_silence=True)
     if cause in (Cause.STOPPED, Cause.FROZEN):
         return ActsAt(policy.stopped_s, _STOPPED)
+    if cause is Cause.ENDING:
+        return ActsAt(
+            None, "most ranks have ended well, and a job that is done is not started again"
+        )
     return ActsAt(
         limit_s,
         _HARD_LIMIT if limit_s is not None else "a suspicion never ends a job",

@@ -34,7 +34,7 @@ def standstill(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding 
         text = f"{evidence.name(gone)} exited with code 0 while the others still wait for it"
         found = [Evidence(EvidenceKind.EVENT, text), *evidence.time(ranks[0])]
         return blame(snapshot, VerdictKind.HUNG, Cause.LEFT_EARLY, gone, found)
-    if snapshot.starting or _may_read_yet(snapshot) or _is_planned_end(snapshot, ranks):
+    if snapshot.starting or _may_read_yet(snapshot):
         return None
     if any(rank.state is State.ON_DEVICE for rank in ranks):
         # what was sent last, and when, shows nothing about which rank waits for a device
@@ -85,7 +85,7 @@ def _left_for_it(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> RankSn
 
     And they wait where ranks wait for each other: who joins its own uploader at the end waits for none that left.
     """
-    if not all(_in_collective(rank) for rank in ranks) or _is_planned_end(snapshot, ranks):
+    if not all(_in_collective(rank) for rank in ranks):
         return None
     step_s = max(snapshot.threshold_s(rank.pid) for rank in ranks)
     stopped_s = max(rank.age_s for rank in ranks)
@@ -93,12 +93,6 @@ def _left_for_it(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> RankSn
         rank for rank in snapshot.left.values() if rank.age_s <= stopped_s + step_s + LEFT_SINCE_S
     ]
     return max(recent, key=lambda rank: rank.age_s, default=None)
-
-
-def _is_planned_end(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> bool:
-    """True where most ranks have left: the job is over, and who is still there saves, uploads or hangs at its exit."""
-    left = sum(rank.state is State.LEFT for rank in snapshot.left.values())
-    return left > len(ranks)
 
 
 def _in_collective(rank: RankSnapshot) -> bool:

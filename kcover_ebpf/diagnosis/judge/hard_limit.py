@@ -13,6 +13,9 @@ def at_hard_limit(finding: Finding, silent_s: float, policy: Policy, now_ns: int
     limit_s = policy.hard_limit_s
     if limit_s is None or finding.kind.is_fault or silent_s < limit_s:
         return finding
+    if finding.cause is Cause.ENDING:
+        # the run is done, whoever is still there
+        return finding
     text = f"no progress for {silent_s:.0f} s: the policy's hard limit"
     return Finding(
         kind=VerdictKind.HUNG,

@@ -22,6 +22,7 @@ from kcover_ebpf.diagnosis.evidence.snapshot import Finding, JobSnapshot, blame
 from kcover_ebpf.diagnosis.history import stacks
 from kcover_ebpf.diagnosis.judge import device_wait, lone_worker, nccl
 from kcover_ebpf.diagnosis.judge.all_waiting import standstill
+from kcover_ebpf.diagnosis.judge.run_end import at_run_end
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.process_state import EFFORT, STOPPED, Effort, State
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
@@ -38,7 +39,8 @@ def judge(snapshot: JobSnapshot) -> Finding:
     if snapshot.whole and ranks and all(rank.state in STOPPED for rank in ranks):
         return Finding(VerdictKind.WORKING, Cause.SUSPENDED, snapshot.oldest_ns)
     finding = (
-        _stopped_alone(snapshot, ranks)
+        at_run_end(snapshot, ranks)
+        or _stopped_alone(snapshot, ranks)
         or _lost_link(snapshot)
         or _closed_window(snapshot, ranks)
         or _at_the_end_of_the_chain(snapshot, ranks)

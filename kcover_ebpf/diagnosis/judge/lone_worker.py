@@ -1,4 +1,4 @@
-"""One rank computes and every other rank waits for it, longer than the job ever was silent: reported, never acted on.
+"""One rank works and every other rank waits for it, longer than the job ever was silent: reported, never acted on.
 
 That it computes, that all wait, and for how long, are readings of one clock. An evaluation, a checkpoint that is put
 together in memory and a loop without end show the same, so the finding names the rank and is no fault.
@@ -28,15 +28,15 @@ def report(
 
     `waiting`: ranks that wait for others or for their devices.
     """
-    if len(working) != 1 or working[0].state is not State.COMPUTING:
-        return None
-    if snapshot.starting or not snapshot.all_seen:
-        return None
     first, ranks = working[0], snapshot.ranks
-    inert_s = first.inert_s or 0.0
-    if not snapshot.cadence_known and inert_s < INERT_S:
+    if snapshot.starting or not snapshot.all_seen or len(working) != 1:
         return None
     if not waiting or len(waiting) + 1 < len(ranks):
+        return None
+    if first.state is not State.COMPUTING:
+        return _is_awaited(snapshot, first, waiting)
+    inert_s = first.inert_s or 0.0
+    if not snapshot.cadence_known and inert_s < INERT_S:
         return None
     waited_s = min(rank.age_s for rank in waiting)
     threshold_s = max(snapshot.threshold_s(pid) for pid in ranks)
@@ -53,6 +53,35 @@ def report(
         *evidence.gpus(list(ranks.values()), first),
     ]
     return blame(snapshot, VerdictKind.UNKNOWN, Cause.COMPUTING, first, found)
+
+
+def _is_awaited(
+    snapshot: JobSnapshot, first_rank: RankSnapshot, waiting: Sequence[RankSnapshot]
+) -> Finding | None:
+    """UNKNOWN once all others have waited for longer than what it does is believed.
+
+    Each nap, and each call of a loop that fails and tries again, is as short as ever: only those who wait show that it
+    comes to no end.
+    """
+    policy, waited_s = snapshot.policy, min(rank.age_s for rank in waiting)
+    believed_s = policy.storage_patience_s if first_rank.state in _TRIES else policy.quiet_cap_s
+    if waited_s < believed_s:
+        return None
+    text = (
+        f"{evidence.name(first_rank)} is {first_rank.state.text} ({first_rank.text}) "
+        f"while all {len(waiting)} other ranks wait for it"
+    )
+    found = [
+        Evidence(EvidenceKind.SINK, text),
+        Evidence(EvidenceKind.TIME, f"that lasts for {waited_s:.1f} s"),
+    ]
+    cause = _CAUSES.get(first_rank.state, Cause.SLEEPING)
+    return blame(snapshot, VerdictKind.UNKNOWN, cause, first_rank, found)
+
+
+_TRIES = frozenset({State.SLEEPING, State.NAPPING, State.MOVING})
+"""States between two tries, and of one that takes no time."""
+_CAUSES = {State.STORING: Cause.CHECKPOINT, State.CHILDREN: Cause.LOADING}
 
 
 def _inert(first_rank: RankSnapshot) -> list[Evidence]:

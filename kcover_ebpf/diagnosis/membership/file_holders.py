@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from functools import cached_property
 
+from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.diagnosis.membership.endpoints import EndpointIndex
 from kcover_ebpf.diagnosis.membership.members import Members
 from kcover_ebpf.facts.host import WaitedFile
@@ -27,12 +28,18 @@ class FileHolders:
         if socket is not None:
             peer = self._ends.peer(socket)
             return () if peer is None else (peer,)
-        inodes: set[Inode] = {waited.inode}
-        for descriptor in process.descriptors.values():
-            if descriptor.fd == waited.fd:
-                inodes = {descriptor.peer_inode or descriptor.inode}
-        found = {other for inode in inodes for other in self._opened_by.get(inode, ())}
-        return tuple(sorted(found - {pid}))
+        return tuple(sorted(self._opened_by.get(_far_inode(process, waited), set()) - {pid}))
+
+    def is_own(self, pid: Pid, waited: WaitedFile) -> bool:
+        """True for a pipe or pair of sockets of which the process has both ends, and no other one of the job has any."""
+        process = self._members.views[pid]
+        far_inode = _far_inode(process, waited)
+        fds = {
+            descriptor.fd
+            for descriptor in process.descriptors.values()
+            if descriptor.inode == far_inode
+        }
+        return bool(fds - {waited.fd}) and not self.of(pid, waited)
 
     @cached_property
     def _opened_by(self) -> dict[Inode, set[Pid]]:
@@ -42,3 +49,11 @@ class FileHolders:
                 for descriptor in process.descriptors.values():
                     found[descriptor.inode].add(process.pid)
         return found
+
+
+def _far_inode(process: ProcessHistory, waited: WaitedFile) -> Inode:
+    """Of the other end: both ends of a pipe have the same."""
+    for descriptor in process.descriptors.values():
+        if descriptor.fd == waited.fd:
+            return descriptor.peer_inode or descriptor.inode
+    return waited.inode

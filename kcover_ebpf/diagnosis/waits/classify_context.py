@@ -23,6 +23,8 @@ class ClassifyContext:
     children: Callable[[Pid], Sequence[ProcessHistory]]
     holders: Callable[[Pid, WaitedFile], tuple[Pid, ...]]
     """Processes of the job that hold the other end of a file."""
+    is_own: Callable[[Pid, WaitedFile], bool]
+    """Whether the process itself has the other end of a file, and no other one."""
     readings: Callable[[Pid, int], Sequence[ThreadReading]]
     """Readings of a thread, oldest first."""
     probes: Mapping[tuple[Pid, Tid], FileSystemProbe]

@@ -138,7 +138,7 @@ def _on_files(
     if "tty" in kinds or any(file.fd == 0 for file in files):
         return Wait(State.USER)
     if kinds & _STREAM_KINDS:
-        return _on_stream(process, files, context)
+        return _on_stream(process, sample, files, context)
     if family is SyscallFamily.POLL and any(
         file.target.startswith(_POLLED_DEVICES) for file in files
     ):
@@ -167,8 +167,16 @@ def _on_tcp(process: ProcessHistory, files: Sequence[WaitedFile], context: Class
 
 
 def _on_stream(
-    process: ProcessHistory, files: Sequence[WaitedFile], context: ClassifyContext
+    process: ProcessHistory,
+    sample: ThreadSample,
+    files: Sequence[WaitedFile],
+    context: ClassifyContext,
 ) -> Wait:
+    streams = [file for file in files if context.kind(process.pid, file) in _STREAM_KINDS]
+    if all(context.is_own(process.pid, file) for file in streams):
+        # an event loop that a thread of its own is to wake: a lock by another name
+        found = helpers.beside(process, sample.idle_since_ns, context)
+        return Wait(State.HELPED if found else State.FUTEX, beside=found)
     holders = _holders(process, files, context)
     offspring = tuple(child.pid for child in context.children(process.pid))
     own = tuple(pid for pid in offspring if pid in holders)

@@ -152,3 +152,23 @@ def test_judge__a_rank_that_began_to_wait_a_moment_ago_shows_that_the_job_contin
         for pid, process in found.processes.items()
     }
     assert named(replace(found, processes=young)) is None
+
+
+@pytest.mark.parametrize("state", ["sleep", "nap"])
+def test_lone_worker__a_loop_that_tries_again_for_ever_is_suspected_in_the_end(state: str) -> None:
+    stage = trained(seconds=60)
+    stage.become(stage.rank(2), state, naps_per_s=10)
+    all_wait(stage, 2)
+    patience_s = int(stage.policy.storage_patience_s)
+    for _ in range(patience_s // 2 - 10):
+        # each nap begins a moment ago
+        stage.run(2)
+        stage.rank(2).mode_since_ns = stage.now_ns
+    assert reported(stage) == []
+    for _ in range(20):
+        stage.run(2)
+        stage.rank(2).mode_since_ns = stage.now_ns
+    (verdict,) = reported(stage)
+    assert (verdict.kind, verdict.cause) == (VerdictKind.UNKNOWN, Cause.SLEEPING)
+    assert (verdict.culprit and verdict.culprit.rank) == 2
+    assert decide(verdict, Act.SHUTDOWN).act is Act.OBSERVE

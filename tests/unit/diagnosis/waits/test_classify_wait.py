@@ -10,7 +10,7 @@ import pytest
 
 from kcover_ebpf.diagnosis.decisions import decide
 from kcover_ebpf.facts.host import FileSystemProbe, StorageState, ThreadReading, WaitedFile
-from kcover_ebpf.facts.kernel import TaskState, ThreadSample
+from kcover_ebpf.facts.kernel import DescriptorSample, TaskState, ThreadSample
 from kcover_ebpf.ids import NS, Inode, Pid, Tid
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.verdict import Cause, Certainty, VerdictKind
@@ -433,3 +433,23 @@ def test_classify_wait__a_program_that_waits_for_a_signal_alone_is_kept_alive_fo
     stage.run(300)
     assert not_working(stage) == []
     assert state(stage, 100) is State.SLEEP_LONG
+
+
+@pytest.mark.parametrize("kind", ["unix", "pipe"])
+def test_classify_wait__an_event_loop_that_only_its_own_threads_can_wake_is_at_a_lock(
+    kind: str,
+) -> None:
+    stage = trained()
+    loop = stage.rank(1)
+    ends = (Inode(900), Inode(901)) if kind == "unix" else (Inode(900), Inode(900))
+    asked = WaitedFile(8, "socket" if kind == "unix" else "pipe", "?", ends[0], "", "")
+    stage.become(loop, "poll", files=(asked,), stack=LOCK)
+    all_wait(stage, 1)
+    for _ in range(20):
+        for fd, own, far in ((8, ends[0], ends[1]), (9, ends[1], ends[0])):
+            peer = far if kind == "unix" else None
+            stage.feed(DescriptorSample(stage.now_ns, Pid(101), fd, kind, own, peer))
+        stage.run(1)
+    assert state(stage, 101) is State.FUTEX
+    verdict = not_working(stage)[-1]
+    assert (verdict.kind, verdict.culprit and verdict.culprit.rank) == (VerdictKind.HUNG, 1)
