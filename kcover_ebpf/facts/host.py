@@ -34,8 +34,8 @@ class WaitedFile:
 
     fd: int
     kind: str
-    """socket, tcp, udp, unix, pipe, fifo, file, tty, null, device, other, or the name of an anonymous
-    inode.
+    """socket, tcp, udp, unix, pipe, stream (one of these, by a ring of io_uring), fifo, file, tty, null, device, other,
+    or the name of an anonymous inode.
     """
     target: str
     """The link text of /proc/PID/fd/N, cut at 120 characters."""

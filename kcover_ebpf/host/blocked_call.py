@@ -143,6 +143,8 @@ def _timespec(
 
 def files(pid: Pid, call: Call) -> tuple[WaitedFile, ...]:
     """What the call waits on: its descriptor, those that poll or epoll watch, or the path it opens."""
+    if call.name == "io_uring_enter":
+        return _polled_by_ring(pid, call.args[0] & 0xFFFFFFFF)
     if call.name in FIRST_ARGUMENT_IS_FD:
         fd = call.args[0] & 0xFFFFFFFF
         if call.name.startswith("epoll"):
@@ -183,6 +185,14 @@ def _selected(pid: Pid, args: tuple[int, ...]) -> list[int]:
 def _watched_by(pid: Pid, epoll_fd: int) -> list[int]:
     lines = read_text(f"/proc/{pid}/fdinfo/{epoll_fd}").splitlines()
     return [int(line.split()[1]) for line in lines if line.startswith("tfd:")][:_POLL_FDS]
+
+
+def _polled_by_ring(pid: Pid, ring_fd: int) -> tuple[WaitedFile, ...]:
+    """The ring, where a request of it waits for a pipe or socket: io_uring/fdinfo.c lists that it polls, not what."""
+    _, found, rest = read_text(f"/proc/{pid}/fdinfo/{ring_fd}").partition("PollList:\n")
+    if not found or not rest.lstrip().startswith("op="):
+        return ()
+    return (WaitedFile(ring_fd, "stream", "anon_inode:[io_uring]", Inode(0), "", ""),)
 
 
 def _file(pid: Pid, fd: int) -> WaitedFile:

@@ -31,7 +31,7 @@ class FileHolders:
         return tuple(sorted(self._opened_by.get(_far_inode(process, waited), set()) - {pid}))
 
     def is_own(self, pid: Pid, waited: WaitedFile) -> bool:
-        """True for a pipe or pair of sockets of which the process has both ends, and no other one of the job has any."""
+        """True where the process has both ends of a pipe or pair of sockets, and no other one of the job has any."""
         process = self._members.views[pid]
         far_inode = _far_inode(process, waited)
         fds = {

@@ -23,6 +23,7 @@ from kcover_ebpf.tunables.diagnosis import (
 )
 
 _STREAM_KINDS = frozenset({"pipe", "unix"})
+_OUTSIDE_KINDS = frozenset({"udp", "stream"})
 
 
 class Wait(NamedTuple):
@@ -132,8 +133,9 @@ def _on_files(
         return Wait(State.STORAGE, _storage_proven(sample, readings, context))
     if "tcp" in kinds:
         return _on_tcp(process, files, context)
-    if "udp" in kinds or ("socket" in kinds and not _is_rank(process)):
-        # a question to a name server or the like; of others TCP's are the last that are known by their protocol
+    if kinds & _OUTSIDE_KINDS or ("socket" in kinds and not _is_rank(process)):
+        # a question to a name server, or a request of a ring of which the file is not seen; a socket of another process
+        # that is none of TCP's, or was not sampled yet
         return Wait(State.OUTSIDE)
     if "tty" in kinds or any(file.fd == 0 for file in files):
         return Wait(State.USER)

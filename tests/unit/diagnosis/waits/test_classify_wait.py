@@ -414,12 +414,13 @@ def test_classify_wait__a_child_that_was_not_seen_is_not_one_that_died() -> None
     assert verdict.culprit.rank == 1
 
 
+@pytest.mark.parametrize("kind", ["udp", "stream"])
 @pytest.mark.parametrize("here", [None, 4], ids=["one host", "one of two hosts"])
-def test_classify_wait__a_question_by_udp_leads_outside_on_any_number_of_hosts(
-    here: int | None,
+def test_classify_wait__a_question_by_udp_or_by_a_ring_leads_outside_on_any_number_of_hosts(
+    here: int | None, kind: str
 ) -> None:
     stage = trained(8 if here else 4, here=here)
-    asked = WaitedFile(60, "udp", "socket:[4242]", Inode(4242), "", "")
+    asked = WaitedFile(60, kind, "socket:[4242]", Inode(4242), "", "")
     stage.become(stage.rank(0), "poll", files=(asked,), stack=LOCK)
     all_wait(stage, 0)
     stage.run(20)
