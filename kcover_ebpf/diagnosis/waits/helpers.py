@@ -13,9 +13,10 @@ from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.diagnosis.history.sampled_call import is_timed
 from kcover_ebpf.diagnosis.history.thread import ThreadHistory
 from kcover_ebpf.diagnosis.waits.classify_context import ClassifyContext
+from kcover_ebpf.facts.host import WaitedFile
 from kcover_ebpf.facts.kernel import SocketSample, TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallFamily
-from kcover_ebpf.ids import NS
+from kcover_ebpf.ids import NS, Inode
 from kcover_ebpf.tunables.certainty import HELPER_SINCE_S, TIMER_LEFT_NS, TIMER_UNSEEN_NS
 from kcover_ebpf.tunables.diagnosis import (
     LOST_BACKOFF,
@@ -27,8 +28,8 @@ from kcover_ebpf.tunables.diagnosis import (
 TIMER, STORAGE, SERVICE, STREAM = "timer", "storage", "service", "another program"
 TIMED = "a wait with a time-out"
 """At a futex: what it waits for may come before, so it is no sleep; and all ranks' collectives may have one."""
-_WORDS = {SyscallFamily.READ: STREAM, SyscallFamily.NETWORK: STREAM}
-_WORDS |= dict.fromkeys((SyscallFamily.FILE, SyscallFamily.ASYNC_IO), STORAGE)
+_STREAMS = frozenset({SyscallFamily.READ, SyscallFamily.NETWORK})
+_FILES = frozenset({SyscallFamily.FILE, SyscallFamily.ASYNC_IO})
 
 
 def beside(
@@ -42,7 +43,7 @@ def beside(
     found = {
         word
         for thread in recent(process, since_ns)
-        if (word := _waits_for(thread, process, context))
+        if (word := _waits_for(thread, process, context) or _by_stream(thread, process, context))
     }
     if compared and any(
         is_timed(thread.sample, context.table) for thread in recent(process, since_ns)
@@ -73,12 +74,45 @@ def _waits_for(
     if is_timed(sample, context.table):
         word = TIMER if family is SyscallFamily.SLEEP else TIMED
         return word if _is_timer(sample, context) else None
-    if family in (SyscallFamily.READ, SyscallFamily.NETWORK):
-        socket = process.sockets.get(sample.args[0])
-        # one that was not seen since was closed before, and the number is another file's
-        if socket is not None and socket.boottime_ns >= sample.idle_since_ns:
-            return SERVICE if context.ends.leads_outside(process.pid, socket) else None
-    return _WORDS.get(family)
+    if family in _STREAMS and (socket := _socket(sample, process)) is not None:
+        return SERVICE if context.ends.leads_outside(process.pid, socket) else None
+    return STORAGE if family in _FILES else None
+
+
+def _socket(sample: ThreadSample, process: ProcessHistory) -> SocketSample | None:
+    socket = process.sockets.get(sample.args[0])
+    # one that was not seen since was closed before, and the number is another file's
+    return socket if socket is not None and socket.boottime_ns >= sample.idle_since_ns else None
+
+
+def _by_stream(
+    thread: ThreadHistory, process: ProcessHistory, context: ClassifyContext
+) -> str | None:
+    """What is at the other end of the pipe or Unix socket that a side thread reads: a program, or its children's wait.
+
+    A reader of answers from children that are idle themselves, as a pool of workers has one, waits for nothing.
+    """
+    sample = thread.sample
+    if (
+        sample.state is not TaskState.SLEEPING
+        or context.table.family(sample.syscall) not in _STREAMS
+        or _socket(sample, process) is not None
+    ):
+        return None
+    file = WaitedFile(sample.args[0], "", "", Inode(0), "", "")
+    if context.is_own(process.pid, file):
+        return None
+    holders = set(context.holders(process.pid, file))
+    children = {child.pid: child for child in context.children(process.pid)}
+    if not holders or holders - children.keys():
+        return STREAM
+    for child in (children[pid] for pid in sorted(holders)):
+        word = None if child.lead is None else _waits_for(child.lead, child, context)
+        if word is not None:
+            return word
+        if _asks_outside(child, sample.idle_since_ns, context):
+            return SERVICE
+    return None
 
 
 def _is_timer(sample: ThreadSample, context: ClassifyContext) -> bool:

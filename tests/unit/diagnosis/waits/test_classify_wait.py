@@ -454,3 +454,26 @@ def test_classify_wait__an_event_loop_that_only_its_own_threads_can_wake_is_at_a
     assert state(stage, 101) is State.FUTEX
     verdict = not_working(stage)[-1]
     assert (verdict.kind, verdict.culprit and verdict.culprit.rank) == (VerdictKind.HUNG, 1)
+
+
+@pytest.mark.parametrize(
+    ("worker_mode", "believed"), [("read", False), ("futex", False), ("sleep", True)]
+)
+def test_classify_wait__who_reads_answers_of_children_that_are_idle_waits_for_nothing(
+    worker_mode: str, believed: bool
+) -> None:
+    stage = trained()
+    worker = stage.add(Proc(500, ppid=101, mode="read"))
+    stage.run(10)
+    stage.become(worker, worker_mode, stack=LOCK)
+    stage.become(stage.rank(1), "futex", stack=LOCK)
+    all_wait(stage, 1)
+    began_ns = stage.now_ns
+    for _ in range(60):
+        reader = second_thread(stage.rank(1), TaskState.SLEEPING, began_ns, stage.now_ns)
+        stage.feed(replace(reader, syscall=scripted_job.READ, args=(8, 0, 0, 0, 0, 0)))
+        for pid, fd in ((101, 8), (500, 7)):
+            stage.feed(DescriptorSample(stage.now_ns, Pid(pid), fd, "pipe", Inode(900), None))
+        stage.one_pass(NS // 4)
+    assert state(stage, 101) is (State.HELPED if believed else State.FUTEX)
+    assert bool(not_working(stage)) is not believed
