@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from enum import Enum
 from pathlib import Path
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import PolicyError
 from kcover_ebpf.tunables.host import LONGEST_PHASE_S
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from kcover_ebpf.api.fault_policy import FaultPolicy, NamedPolicy, holding
 from kcover_ebpf.api.gang_id import GangId
@@ -10,6 +10,7 @@ from kcover_ebpf.api.incident import Incident, Phase, RestartMethod
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.owners import FoundOwner, Owners
 from kcover_ebpf.controller.trigger import Trigger
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.gang import job_rules
 from kcover_ebpf.gang.gang_input import GangInput, GangVerdict
 from kcover_ebpf.gang.gang_judge import merge

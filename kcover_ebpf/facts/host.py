@@ -5,8 +5,9 @@ Same rules as `facts`: immutable, CLOCK_BOOTTIME nanoseconds, what was seen and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.ids import Inode, Pid, Tid
 
 

@@ -7,8 +7,9 @@ processes of its own node only: those of other nodes are recognised by address a
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.facts.host import CollectiveRank
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.model.collective_counts import CollectiveCounts

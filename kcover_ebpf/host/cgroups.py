@@ -12,9 +12,9 @@ import contextlib
 import errno
 import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.host import proc_text
 from kcover_ebpf.host.process_tree import is_same_alive, read_stat

@@ -12,7 +12,6 @@ import signal
 import time
 from types import FrameType
 
-from kcover_ebpf.archive.node_part import EvidenceTrigger
 from kcover_ebpf.devices.watch import DeviceWatch
 from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.errors import ActionError, CannotObserve
@@ -20,8 +19,7 @@ from kcover_ebpf.host.process_tree import read_stat
 from kcover_ebpf.host.supervisor_client import Supervisor
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.output.log_lines import blame
-from kcover_ebpf.run import actions, bundle, outcome
-from kcover_ebpf.run.bundle import BundleThread
+from kcover_ebpf.run import actions, outcome
 from kcover_ebpf.run.options import RunOptions
 from kcover_ebpf.run.outcome import Outcome, Reason
 from kcover_ebpf.run.sinks import Announcer, Recent
@@ -190,13 +188,17 @@ class Session:
                 self._pause_s = self._budget.pause_s(self.restart_count)
 
     def _snapshot(self, decision: Decision) -> None:
+        # what only a faulty job needs would make every start longer
+        from kcover_ebpf.archive.node_part import EvidenceTrigger
+        from kcover_ebpf.run import bundle
+
         job, recent, verdict = self._sensor.job, self._recent, decision.verdict
         taken = bundle.taken(job, verdict, recent.lines, recent.moments, EvidenceTrigger.RUN)
         # what was announced is acted on at once: then only those stacks are kept that were read for the verdict
         is_urgent = verdict.is_announced and decision.act is not Act.SNAPSHOT
         stacks_s = 0.0 if is_urgent else RUN_STACKS_S
         folder = self._plan.snapshot_dir
-        text = BundleThread(folder, taken, list(job.members.views), stacks_s).outcome()
+        text = bundle.BundleThread(folder, taken, list(job.members.views), stacks_s).outcome()
         self._report_action(Decision(Act.SNAPSHOT, decision.reason, verdict), text)
 
     def _shut_down(self, decision: Decision, reason: Reason, text: str) -> None:

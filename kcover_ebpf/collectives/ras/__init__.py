@@ -10,7 +10,8 @@ other, and the last has not joined; or two ranks are ahead of each other, and th
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+
+from kcover_ebpf.dataclass import dataclass
 
 REMOTE = "remote error"
 """`RasRank.error` of who only learned that a peer failed."""

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -22,6 +21,7 @@ from typing import Protocol
 from kcover_ebpf.collectives.ras import RasError, RasReport
 from kcover_ebpf.collectives.ras.answer import parse
 from kcover_ebpf.collectives.ras.netns import connect, holder_inode
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.host import bounded, procfs
 from kcover_ebpf.ids import Pid
 
