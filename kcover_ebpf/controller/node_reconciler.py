@@ -92,7 +92,7 @@ class NodeReconciler:
         self._said: dict[str, str] = {}
         self._suspicions = Suspicions()
         self.devices = DeviceTaints(client, writes, self._say)
-        self._lifted: dict[str, float] = {}  # by node: the clearance that its devices' taints ended with
+        self._lifted: dict[str, float] = {}  # node -> the clearance that ended its taints
 
     @property
     def cordoned_count(self) -> int:

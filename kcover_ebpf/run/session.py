@@ -15,7 +15,7 @@ from types import FrameType
 from kcover_ebpf.devices.watch import DeviceWatch
 from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.errors import ActionError, CannotObserve
-from kcover_ebpf.host.process_tree import read_stat
+from kcover_ebpf.host.process_tree import Witness
 from kcover_ebpf.host.supervisor_client import Supervisor
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.output.log_lines import blame
@@ -56,6 +56,8 @@ class Session:
         self.restart_count = 0
         self._end_s = None if options.for_s is None else time.monotonic() + options.for_s
         self._signal: signal.Signals | None = None
+        self._first = Witness()
+        """The first process of our job."""
         self._outcome: Outcome | None = None
         self._pause_s: float | None = None
         """A restart is due after so many seconds."""
@@ -106,10 +108,15 @@ class Session:
         if not self._owns_job:
             return self._target.gone()
         assert self._supervisor is not None
-        if self._supervisor.job_pid is not None and not _is_alive(self._supervisor.job_pid):
+        if self._supervisor.job_pid is not None and not self._lives(self._supervisor.job_pid):
             self._wait_for_news(LAST_WORD_S)
         self._supervisor.poll()
         return self._supervisor.job_code is not None or self._supervisor.lost
+
+    def _lives(self, job_pid: int) -> bool:
+        if self._first.pid != job_pid:
+            self._first.hold(job_pid)
+        return self._first.lives
 
     def _wait_for_news(self, timeout_s: float) -> None:
         if self._supervisor is not None and not self._supervisor.lost:
@@ -252,11 +259,6 @@ class Session:
         self._announcer.on_start(fields)
         self._recent.on_start(fields)
         return True
-
-
-def _is_alive(pid: int) -> bool:
-    stat = read_stat(pid)
-    return stat is not None and stat.alive
 
 
 def _in_foreground() -> bool:
