@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from kcover_ebpf.collectives.ras import RasCommunicator, RasRank, Reading
+from kcover_ebpf.collectives.ras import RasCommunicator, RasRank, Reading, weight
 from kcover_ebpf.facts.host import CollectiveRank, CollectiveSide, CollectivesSeen
 from kcover_ebpf.ids import Pid
 
@@ -63,8 +63,8 @@ def _sides(sides: Sequence[Sequence[RasRank]]) -> tuple[CollectiveSide, ...]:
     return tuple(
         CollectiveSide(
             ", ".join(f"{kind} {side[0].counts.get(kind, 0)}" for kind in differ[:_MOST_SIDES]),
-            len(side),
-            tuple(sorted(rank.rank for rank in side)[:_MOST_SIDES]),
+            weight(side),
+            tuple(sorted(rank.rank for rank in side if rank.rank >= 0)[:_MOST_SIDES]),
         )
         for side in sides[:_MOST_SIDES]
     )
