@@ -50,6 +50,7 @@ def joined(
         failed=_all(here, [node.counts.failed for node in still]),
         odd=_all(here, [node.counts.odd for node in still]),
         sides=newest.sides or next((node.counts.sides for node in still if node.counts.sides), ()),
+        lags=newest.lags or next((node.counts.lags for node in still if node.counts.lags), ()),
         equal=all(node.counts.equal for node in still),
         unseen=newest.unseen,
     )
