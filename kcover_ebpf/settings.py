@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from enum import Enum
 from pathlib import Path
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import PolicyError
+from kcover_ebpf.tables import read_table
 from kcover_ebpf.tunables.host import LONGEST_PHASE_S
 
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -121,17 +123,8 @@ class Policy:
 
     @classmethod
     def from_file(cls, path: Path) -> Policy:
-        """Read a TOML policy; raises `PolicyError` for anything that is not exactly a known setting."""
-        import tomllib
-
-        try:
-            table = tomllib.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise PolicyError(f"cannot read policy {path}: {error.strerror}") from error
-        except (ValueError, RecursionError) as error:
-            # tomllib also lets through what very long numbers and deep nesting raise
-            raise PolicyError(f"policy {path} is not valid TOML: {error}") from error
-        return cls.of(table, f"policy {path}")
+        """Read a policy; raises `PolicyError` for anything that is not exactly a known setting."""
+        return cls.of(read_table(path, "policy"), f"policy {path}")
 
     @classmethod
     def of(cls, table: Mapping[str, object], where: str) -> Policy:

@@ -1,4 +1,4 @@
-"""How fast and how dear we are in a cluster: `python -m bench.clusterbench decide|delete|orders|load|rates|slow|agent`.
+"""How fast and how dear we are in a cluster: `python -m bench.clusterbench decide|delete|orders|gang|load|rates|...`.
 
 No node runs there. Nodes and pods are objects, and agents are simulated, so that what is measured is the
 controller and the API server it talks to. Both share this machine with whatever else runs on it.
@@ -20,6 +20,7 @@ from typing import Any
 
 from bench.clusterbench.agent import agent
 from bench.clusterbench.agents import Agents, build, obedient
+from bench.clusterbench.gang import gang
 from bench.clusterbench.load import load, rates
 from bench.clusterbench.meter import Meter
 from bench.clusterbench.needs import AGENT, ON_CLUSTER, SLOW, WAYS, lack, programs
@@ -252,6 +253,8 @@ def _run(
         return decide(client, kubeconfig, folder, asked.nodes, asked.jobs)
     if asked.scenario == "delete":
         return delete(client, kubeconfig, folder, asked.nodes, asked.pods)
+    if asked.scenario == "gang":
+        return gang(client, kubeconfig, folder, asked.nodes, asked.gang_nodes, asked.span)
     if asked.scenario == "load":
         return load(client, kubeconfig, folder, asked.nodes, asked.span)
     return orders(client, kubeconfig, folder, asked.nodes, asked.answers == "leases")
@@ -285,18 +288,21 @@ def main() -> None:
     """Run one scenario, and append its numbers to the record."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "scenario", choices=["decide", "delete", "orders", "load", "rates", *ON_CLUSTER]
+        "scenario", choices=["decide", "delete", "orders", "gang", "load", "rates", *ON_CLUSTER]
     )
     parser.add_argument("--nodes", type=int, default=1500)
     parser.add_argument("--jobs", type=int, default=150)
     parser.add_argument("--pods", type=int, default=1000)
+    parser.add_argument("--gang-nodes", type=int, default=1280, help="gang: nodes of the gang")
     parser.add_argument("--ranks", type=_eights, default=8, help="agent: 0, or a multiple of 8")
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument(
         "--answers", choices=["leases", "reports"], default="leases", help="of agents to orders"
     )
     parser.add_argument("--commit", default="HEAD~1", help="rates: the package to compare with")
-    parser.add_argument("--span", type=int, default=60, help="load: seconds of each measurement")
+    parser.add_argument(
+        "--span", type=int, default=60, help="gang, load: seconds of each measurement"
+    )
     parser.add_argument("--bin", type=Path, default=programs())
     parser.add_argument("--record", type=Path, default=DATA / "clusterbench.jsonl")
     asked = parser.parse_args()

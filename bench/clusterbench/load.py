@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -102,7 +103,7 @@ def load(
             ("stalled before", "stalled", 1.0, None),
             ("stalled after", "stalled", pace.refresh_s, pace.fast_s(nodes)),
         ):
-            bodies = [_body(index, pod, nodes, state) for index, pod in enumerate(gang)]
+            bodies = [report_of(index, pod, nodes, state) for index, pod in enumerate(gang)]
             agents = Agents(program, client, beating(bodies, report_s, lease_s), listening=False)
             try:
                 time.sleep(_SETTLE_S)
@@ -117,8 +118,16 @@ def load(
     return found
 
 
-def _body(index: int, pod: dict[str, Any], nodes: int, state: str) -> dict[str, Any]:
-    made = _module().draft(f"n{index}", time.time() - 1.7e9, nodes, state)
+def report_of(
+    index: int, pod: dict[str, Any], nodes: int, state: str, at_s: float | None = None
+) -> dict[str, Any]:
+    """What the agent of node `index` reports of its pod of a gang on so many nodes, in a state of `rates.STATES`.
+
+    `at_s`: so long after the state began; None: very long.
+    """
+    now_s = time.time()
+    began_s = now_s - 1.7e9 if at_s is None else at_s
+    made = replace(_module().draft(f"n{index}", began_s, nodes, state), time_s=now_s)
     body: dict[str, Any] = fault_report.object_of(made, NAMESPACE, f"llm.n{index}")
     uid = pod["metadata"]["uid"]
     body["spec"]["job"]["selector"] = {SELECTOR: "llm"}

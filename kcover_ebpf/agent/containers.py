@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from kcover_ebpf.api.container_cgroup import containers_of
 from kcover_ebpf.api.job_kinds import with_ranks
 from kcover_ebpf.api.pods import Pod
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.host import cgroups, procfs
 from kcover_ebpf.host.host_programs import host_root
 from kcover_ebpf.host.process_tree import read_stat

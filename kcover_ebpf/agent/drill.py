@@ -13,7 +13,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -21,6 +20,7 @@ from kcover_ebpf.agent import containers
 from kcover_ebpf.agent.orders.resumer import Resumer
 from kcover_ebpf.api.codec import decode, encode
 from kcover_ebpf.api.drill import DrillEnd, DrillFault, DrillOver, Injected
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import CannotObserve, ObjectError, UsageError
 from kcover_ebpf.host import procfs, terminate
 from kcover_ebpf.host.bounded import read_bytes

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from kcover_ebpf.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

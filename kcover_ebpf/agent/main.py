@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,7 @@ from kcover_ebpf.agent.reports.report_cache import ReportCache
 from kcover_ebpf.agent.reports.report_names import report_name
 from kcover_ebpf.agent.reports.report_sender import ReportSender
 from kcover_ebpf.api.fault_report import Ack, FaultReport, PodRef
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.host import capabilities, cgroups
 from kcover_ebpf.host.capabilities import Capability
 from kcover_ebpf.host.host_programs import host_root

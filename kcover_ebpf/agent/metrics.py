@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Gauge, Histogram
 
 from kcover_ebpf.agent.gpu_metrics import GpuMetrics
-from kcover_ebpf.agent.inspection_metrics import InspectionMetrics
-from kcover_ebpf.agent.reader_metrics import ReaderMetrics
 from kcover_ebpf.api.fault_report import Ack, AckResult, FaultReport, ReportedDeviceFault
 from kcover_ebpf.api.job_kinds import Gang
+from kcover_ebpf.api.node_health import NodeHealth
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.errors import ApiError, Unreachable
 from kcover_ebpf.facts.devices import AerError, PortChange, XidReported
+from kcover_ebpf.facts.health import Result
 from kcover_ebpf.facts.kernel import Fact
 from kcover_ebpf.model.roles import Role
-from kcover_ebpf.output.metrics import MetricsSink
-from kcover_ebpf.output.over_bounds_metric import OverBounds
+from kcover_ebpf.output.metrics import MetricsSink, OverBounds, TotalCounter
 from kcover_ebpf.tunables.agent import LAG_BUCKETS_S
 
 if TYPE_CHECKING:
@@ -37,6 +37,12 @@ _REQUESTS = (
 _WENT_DOWN = "Times a port, or a link backed by a device, went down."
 _MOST_AGES = 1024
 """Series of ages: two for each rank of the largest nodes. Beyond, those that have waited longest are kept."""
+_SKIPPED = (
+    "Bytes of containers' logs that were skipped because the log grew faster than the read limit."
+)
+_READER_ENDS = (
+    "Times a process that reads what tenants wrote crashed, or was ended because it did not answer."
+)
 _AGE_LABELS = ("namespace", "training_job", "rank", "pod")
 
 
@@ -63,7 +69,8 @@ class AgentMetrics(MetricsSink):
         self._pods = self._gauge("kcover_watched_pods", "Pods watched on this node.")
         self._lag = _lag_histogram(self.registry)
         self._gangs = self._gauge("kcover_watched_jobs", "Jobs with pods watched on this node.")
-        self._sent = self._counter("kcover_reports", "Reports and Leases, by outcome.", "result")
+        text = "Reports and Leases, by outcome."
+        self._sent = TotalCounter("kcover_reports", text, self.registry, "result")
         self._spooled = self._gauge(
             "kcover_reports_spooled", "Reports with changes not yet accepted by the API server."
         )
@@ -87,7 +94,6 @@ class AgentMetrics(MetricsSink):
             "kcover_pcie_aer", "PCIe errors reported (AER).", "device", "severity", "error"
         )
         self._down = self._counter("kcover_port_down", _WENT_DOWN, "device", "port")
-        self._sent_before: Tally[str] = Tally()
         self.inspection = InspectionMetrics(self.registry)
         self.gpus = GpuMetrics()
         self.registry.register(self.gpus)
@@ -108,8 +114,7 @@ class AgentMetrics(MetricsSink):
         self._gangs.set(len(gangs))
         self._spooled.set(waiting)
         for result, count in sent.items():
-            self._sent.labels(result).inc(count - self._sent_before[result])
-        self._sent_before = Tally(sent)
+            self._sent.take(count, result)
         self._ages.clear()
         ages: dict[tuple[str, ...], float] = {}
         for gang, report in gangs.items():
@@ -162,21 +167,90 @@ def _ages_of(gang: Gang, report: FaultReport) -> Iterator[tuple[tuple[str, ...],
 
 
 class LogMetrics:
-    """What was read, and what was not."""
+    """What was read of containers' logs, and what was not."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._read = Counter(
-            "kcover_log_read_bytes", "Bytes of containers' logs that were read.", registry=registry
-        )
-        self._skipped = Counter(
-            "kcover_log_skipped_bytes",
-            "Bytes of containers' logs that were skipped because the log grew faster than the read limit.",
-            registry=registry,
-        )
-        self._before = (0, 0)
+        text = "Bytes of containers' logs that were read."
+        self._read = TotalCounter("kcover_log_read_bytes", text, registry)
+        self._skipped = TotalCounter("kcover_log_skipped_bytes", _SKIPPED, registry)
 
     def update(self, read_bytes: int, skipped_bytes: int) -> None:
         """The sums now."""
-        self._read.inc(read_bytes - self._before[0])
-        self._skipped.inc(skipped_bytes - self._before[1])
-        self._before = (read_bytes, skipped_bytes)
+        self._read.take(read_bytes)
+        self._skipped.take(skipped_bytes)
+
+
+class InspectionMetrics:
+    """Series of the last inspection; those of checks that are no longer run go with them."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._results = Gauge(
+            "kcover_inspection_result",
+            "1 for the result of each check in the last inspection of the node, 0 for its other results.",
+            ["check", "result"],
+            registry=registry,
+        )
+        self._age = Gauge(
+            "kcover_inspection_age_seconds",
+            "Seconds since the last inspection of the node ended; -1 before the first one.",
+            registry=registry,
+        )
+        self._expiry = Gauge(
+            "kcover_inspection_expiry_seconds",
+            "Age beyond which the health of the node is unknown; 0 where it is not inspected.",
+            registry=registry,
+        )
+        self._clean_rounds = Gauge(
+            "kcover_inspection_clean_rounds",
+            "Consecutive inspections in which nothing failed and every earlier failure has since been seen working.",
+            registry=registry,
+        )
+        text = "CPU time used by inspections of the node."
+        self._cpu = TotalCounter("kcover_inspection_cpu_seconds", text, registry)
+        self._health: NodeHealth | None = None
+        self._age.set(-1.0)
+
+    def update(self, health: NodeHealth | None, ended_s: float | None, cpu_s: float) -> None:
+        """The state now; `ended_s` by CLOCK_MONOTONIC, None before the first inspection of this agent."""
+        if ended_s is None:
+            return
+        self._age.set(time.monotonic() - ended_s)
+        self._cpu.take(cpu_s)
+        if health is None or health is self._health:
+            return
+        self._health = health
+        self._results.clear()
+        for check in health.checks:
+            for result in Result:
+                self._results.labels(check.name, result.value).set(check.result is result)
+        self._expiry.set(health.expires_after_s)
+        self._clean_rounds.set(health.clean_rounds)
+
+
+class ReaderMetrics:
+    """Whether the processes that read what tenants wrote live, and are confined."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._ends = TotalCounter("kcover_reader_ends", _READER_ENDS, registry, "reader")
+        self._left = Gauge(
+            "kcover_helpers_left_behind",
+            "Helper processes that were killed and have not ended: they hang in the kernel.",
+            registry=registry,
+        )
+        self._guard = Gauge(
+            "kcover_device_guard",
+            "1 if the kernel refuses device nodes to the processes that read what tenants wrote.",
+            registry=registry,
+        )
+
+    def begin(self, names: Iterable[str], *, refuses_devices: bool) -> None:
+        """The readers there are."""
+        for name in names:
+            self._ends.labels(name)
+        self._guard.set(int(refuses_devices))
+
+    def update(self, ends: Mapping[str, int], left_behind: int) -> None:
+        """The sums now."""
+        for name, count in ends.items():
+            self._ends.take(count, name)
+        self._left.set(left_behind)

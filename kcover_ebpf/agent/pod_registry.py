@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from kcover_ebpf.api import custom_kind
@@ -19,6 +18,7 @@ from kcover_ebpf.api.job_rules import JobRule
 from kcover_ebpf.api.pods import Pod, about_pod, kept_bytes, pod_of
 from kcover_ebpf.api.policy_store import PolicyStore
 from kcover_ebpf.api.shares import Shares
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ObjectError, OverBound
 from kcover_ebpf.host import over_bounds
 from kcover_ebpf.kube.reflector import Change, Event

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.codec import decode, encode, wire
 from kcover_ebpf.api.fault_report import Ack, PodRef
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.model.rank_snapshot import RankPace
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
 from functools import partial
 from typing import Any, TypeVar
@@ -33,6 +33,7 @@ from kcover_ebpf.api.json_values import (
     words,
     wrong,
 )
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.ids import Endpoint
 

@@ -13,7 +13,8 @@ Source: kubelet pkg/kubelet/cm (node container manager, ToSystemd), the runtimes
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from kcover_ebpf.dataclass import dataclass
 
 _POD_SYSTEMD = re.compile(r"(?:[^/]+-)?kubepods(?:-[a-z]+)?-pod([0-9a-fA-F_]{32,36})\.slice")
 _POD_CGROUPFS = re.compile(

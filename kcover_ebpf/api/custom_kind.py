@@ -7,12 +7,13 @@ suspended and resumed. Its paths are JSON pointers (RFC 6901) into objects; no l
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Any
 
 from kcover_ebpf.api.codec import decode, wire
 from kcover_ebpf.api.job_kind import JobKind
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ObjectError
 
 MOST_KINDS = 64

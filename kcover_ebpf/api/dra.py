@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from kcover_ebpf.dataclass import dataclass
 
 _PCI = "resource.kubernetes.io/pciBusID"
 

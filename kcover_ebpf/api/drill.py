@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
+
+from kcover_ebpf.dataclass import dataclass
 
 CONSENT = "kcover.io/drill"
 """Label of a pod: "true" allows drills."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 from typing import Any
 
@@ -13,6 +13,7 @@ from kcover_ebpf.api.codec import decode
 from kcover_ebpf.api.incident import RestartMethod
 from kcover_ebpf.api.job_rules import JobRule, checked
 from kcover_ebpf.api.notify_rule import NotifyRule
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ObjectError, PolicyError
 from kcover_ebpf.settings import RestartBudget
 

@@ -7,7 +7,7 @@ The schema, with a sentence about each field, is charts/kcover-ebpf/crds. Ages a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Any
 
@@ -15,6 +15,7 @@ from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.codec import Codec, wire
 from kcover_ebpf.api.log_report import ContainerLog
 from kcover_ebpf.api.order import Verb
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.facts.python_stacks import PythonFrame
 from kcover_ebpf.model.collective_counts import CollectiveCounts, Recordings

@@ -7,8 +7,9 @@ with the same labels in one namespace are one, whatever their pods say of their 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Self
+
+from kcover_ebpf.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

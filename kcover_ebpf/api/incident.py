@@ -8,7 +8,7 @@ controller's clock.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 from typing import Any
 
@@ -17,6 +17,7 @@ from kcover_ebpf.api.codec import decode, encode, wire
 from kcover_ebpf.api.fault_report import API_VERSION
 from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.order import Order
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.model.verdict import Cause, Certainty, Culprit, Evidence, VerdictKind
 

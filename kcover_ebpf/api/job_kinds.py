@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from importlib import resources
 
 from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.job_kind import JobKind
 from kcover_ebpf.api.pods import Container, ContainerKind, Owner, Pod
+from kcover_ebpf.dataclass import dataclass
 
 OWNER_UID = "kcover.io/owner-uid"
 """In a selector: the uid of the controlling owner, for kinds that put no label of their own on pods."""

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from enum import Enum
 from functools import lru_cache
 from typing import Any
 
 import re2
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import PolicyError
 
 MOST_RULES = 8

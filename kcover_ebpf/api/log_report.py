@@ -6,7 +6,9 @@ hash of its frames with the file and line of the innermost one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from kcover_ebpf.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

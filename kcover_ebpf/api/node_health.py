@@ -6,12 +6,13 @@ The schema, with a sentence about each field, is charts/kcover-ebpf/crds.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from kcover_ebpf.api import fault_report, rfc3339
 from kcover_ebpf.api.codec import decode, encode, wire
 from kcover_ebpf.api.fault_report import API_VERSION
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.facts.health import Result
 

@@ -20,3 +20,18 @@ def is_ready(api: Mapping[str, Any]) -> bool:
         condition.get("type") == "Ready" and condition.get("status") == "True"
         for condition in conditions
     )
+
+
+_RACKS = (
+    "topology.kubernetes.io/rack",
+    "network.topology.nvidia.com/leaf",
+    "cloud.google.com/gce-topology-subblock",
+    "topology.k8s.aws/network-node-layer-3",
+    "cloud.provider.com/topology-rack",
+)
+"""Labels of nodes under one switch: one in wide use, those of topograph, GKE and EKS, and of Kueue's guide."""
+
+
+def rack_of(labels: Mapping[str, str]) -> str | None:
+    """The rack of a node, by the first of the usual labels that it has; None without one."""
+    return next((labels[name] for name in _RACKS if labels.get(name)), None)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from kcover_ebpf.api.incident import FailureClass, Phase, Status
+from kcover_ebpf.dataclass import dataclass
 
 ALL_ENDS = frozenset({Phase.RECOVERED, Phase.OBSERVED, Phase.REFUSED, Phase.FAILED})
 """The first of these is said where a rule names no phases."""

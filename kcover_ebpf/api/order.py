@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Any
 
 from kcover_ebpf.api.codec import decode, wire
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ObjectError
 
 

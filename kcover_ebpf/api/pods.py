@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.job_kind import JobKind
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ObjectError, OverBound
 
 MOST_POD_BYTES = 32 << 10

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from kcover_ebpf.api.fault_policy import (
@@ -23,6 +23,7 @@ from kcover_ebpf.api.fault_policy import (
 )
 from kcover_ebpf.api.fault_report import API_VERSION
 from kcover_ebpf.api.shares import Shares
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ObjectError, OverBound
 
 MOST_POLICIES = 100

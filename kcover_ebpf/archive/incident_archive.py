@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from kcover_ebpf.api import incident as incidents
@@ -28,6 +28,7 @@ from kcover_ebpf.archive.manifest import (
     plain,
 )
 from kcover_ebpf.archive.node_part import ArchivedThread, GroupPressure, NodePart
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ObjectError, UsageError
 from kcover_ebpf.model.thread_stack import Stack
 

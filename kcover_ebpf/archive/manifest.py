@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from kcover_ebpf.api.codec import Codec, Omit
 from kcover_ebpf.archive.node_part import EvidenceTrigger
+from kcover_ebpf.dataclass import dataclass
 
 SCHEMA = "kcover.io/archive/v1"
 MANIFEST = "manifest.json"

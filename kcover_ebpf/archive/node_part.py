@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
 from kcover_ebpf.api.fault_report import FaultReport
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.model.thread_stack import Stack
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from kcover_ebpf.cli.options import duration_option, metrics_option
+from kcover_ebpf.tables import read_table
 
 if TYPE_CHECKING:
     from kcover_ebpf.controller.main import ControllerOptions
@@ -214,7 +214,7 @@ def _repairs(path: Path | None) -> RepairLimits:
 
     if path is None:
         return RepairLimits()
-    return limits_of(_table(path, "repairs"), f"repairs {path}")
+    return limits_of(read_table(path, "repairs"), f"repairs {path}")
 
 
 def _targets(path: Path | None) -> tuple[NotifyTarget, ...]:
@@ -223,22 +223,7 @@ def _targets(path: Path | None) -> tuple[NotifyTarget, ...]:
 
     if path is None:
         return ()
-    return targets_of(_table(path, "notifications"), f"notifications {path}", WORDS)
-
-
-def _table(path: Path, what: str) -> dict[str, Any]:
-    """The JSON object in an operator's file; raises `PolicyError`."""
-    from kcover_ebpf.errors import PolicyError
-
-    try:
-        table = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise PolicyError(f"cannot read {what} {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise PolicyError(f"{what} {path} cannot be parsed: {error}") from error
-    if not isinstance(table, dict):
-        raise PolicyError(f"{what} {path} are no JSON object")
-    return table
+    return targets_of(read_table(path, "notifications"), f"notifications {path}", WORDS)
 
 
 def _own_namespace() -> str:

@@ -6,13 +6,14 @@ import os
 import platform
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
 from kcover_ebpf import __version__
 from kcover_ebpf.cli.options import output_option
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import CannotObserve
 from kcover_ebpf.host import capabilities, cgroups
 from kcover_ebpf.kernel import features

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 
 import click
 
@@ -16,6 +16,7 @@ from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.cli.kubectl_common import common, object_name, show
 from kcover_ebpf.cli.kubectl_restart import JobPods, incidents_of, job_of
 from kcover_ebpf.cli.options import duration_option
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ApiError, CannotObserve, Forbidden, UsageError
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.recovery.drill_score import Scorecard, score

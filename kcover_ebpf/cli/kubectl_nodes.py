@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -15,6 +15,7 @@ from kcover_ebpf.api.dra import rule_of
 from kcover_ebpf.api.node_health import HEALTHS, ReceivedHealth, health_of
 from kcover_ebpf.cli.kubectl_common import age, common, object_name, show, show_table
 from kcover_ebpf.cli.options import nccl_floor_option
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import CannotObserve, Forbidden, NotFound, ObjectError
 from kcover_ebpf.kube import dra
 from kcover_ebpf.kube.client import ApiClient

@@ -6,7 +6,6 @@ import json
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -17,6 +16,7 @@ from kcover_ebpf.api.job_kinds import ARMING_LABEL, POD_UID, Gang, gang_of, is_a
 from kcover_ebpf.api.pods import Pod, about_pod, pod_of
 from kcover_ebpf.cli.kubectl_common import common, show
 from kcover_ebpf.cli.options import duration_option
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import CannotObserve, Forbidden, ObjectError, UsageError
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.tunables.cli import FOLLOW_S, TAKEN_UP_S

@@ -17,11 +17,12 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 
 from kcover_ebpf.confined.seccomp import SyscallFilter
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.host import capabilities
 from kcover_ebpf.host.capabilities import Capability
 from kcover_ebpf.tunables.host import HELPER_REAP_S

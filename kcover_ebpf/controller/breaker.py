@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from kcover_ebpf.api.fault_policy import Bounds
 from kcover_ebpf.controller.cache import ObjectCache
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.recovery.restart.guards import ClusterLimits
 from kcover_ebpf.tunables.controller import RESERVED_S
 

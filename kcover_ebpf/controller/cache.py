@@ -6,7 +6,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, NewType
 
 from kcover_ebpf.api import agent_lease, fault_report, incident, node_health, rfc3339
@@ -18,6 +18,7 @@ from kcover_ebpf.api.nodes import is_out_of_service, is_ready
 from kcover_ebpf.api.policy_store import PolicyStore
 from kcover_ebpf.controller.incident_bounds import IncidentBounds
 from kcover_ebpf.controller.trigger import Trigger
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ObjectError, OverBound
 from kcover_ebpf.gang.gang_input import NodeState
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport, confirmed

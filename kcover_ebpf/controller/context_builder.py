@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from kcover_ebpf.api.fault_policy import FaultPolicy, NamedPolicy, holding
 from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Incident, Phase, RestartMethod
 from kcover_ebpf.controller.cache import ObjectCache
+from kcover_ebpf.controller.lagging import with_lags
 from kcover_ebpf.controller.owners import FoundOwner, Owners
 from kcover_ebpf.controller.trigger import Trigger
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.gang import job_rules
 from kcover_ebpf.gang.gang_input import GangInput, GangVerdict
 from kcover_ebpf.gang.gang_judge import merge
@@ -96,7 +98,7 @@ class ContextBuilder:
             strays=found.strays if found is not None else frozenset(),
         )
         trigger = self._store.trigger(gang_id)
-        gang_verdict = _verdict_of(gang_input, policy, trigger)
+        gang_verdict = with_lags(_verdict_of(gang_input, policy, trigger), seen, self._rack)
         agents = frozenset(
             received.report.node for received in seen if not received.is_stale(now_s)
         )
@@ -113,6 +115,10 @@ class ContextBuilder:
             fenced=frozenset(node for node in nodes if self._store.is_out_of_service(node)),
             published=self._owners.published(gang_id.namespace) if _moves(live_incident) else {},
         )
+
+    def _rack(self, node: str) -> str | None:
+        metadata = (self._store.raw_nodes.get(node) or {}).get("metadata") or {}
+        return metadata.get("rack")
 
 
 def _verdict_of(gang_input: GangInput, policy: FaultPolicy, trigger: Trigger | None) -> GangVerdict:

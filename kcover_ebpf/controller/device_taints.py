@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.dra import rule_of
 from kcover_ebpf.api.fault_report import ReportedDeviceFault
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ApiError, Conflict, NotFound
 from kcover_ebpf.kube import dra
 from kcover_ebpf.kube.client import ApiClient

@@ -12,8 +12,9 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import KcoverError
 from kcover_ebpf.tunables.controller import EVENT_PAUSE_S, EVENT_SETTLE_S
 

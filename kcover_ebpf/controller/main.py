@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from kcover_ebpf.api.agent_lease import collection as leases
@@ -28,6 +28,7 @@ from kcover_ebpf.controller.pod_cache import PodCache
 from kcover_ebpf.controller.repairs import Repairs
 from kcover_ebpf.controller.telemetry import ControllerTelemetry
 from kcover_ebpf.controller.workqueue import WorkQueue
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ApiError, KcoverError, OverBound
 from kcover_ebpf.host import over_bounds
 from kcover_ebpf.kube.client import ApiClient

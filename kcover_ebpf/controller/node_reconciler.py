@@ -6,7 +6,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from kcover_ebpf.api import rfc3339
@@ -16,6 +16,7 @@ from kcover_ebpf.api.node_health import HEALTHS, ReceivedHealth
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.device_taints import DeviceTaints
 from kcover_ebpf.controller.suspicions import Suspicions
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ApiError, NotFound
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.kube.client import ApiClient
@@ -91,8 +92,7 @@ class NodeReconciler:
         self._said: dict[str, str] = {}
         self._suspicions = Suspicions()
         self.devices = DeviceTaints(client, writes, self._say)
-        self._lifted: dict[str, float] = {}
-        """Node -> the clearance after which the taints of its devices were taken back."""
+        self._lifted: dict[str, float] = {}  # node -> the clearance that ended its taints
 
     @property
     def cordoned_count(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from kcover_ebpf.api import rfc3339
@@ -13,6 +13,7 @@ from kcover_ebpf.api.incident import JobRef
 from kcover_ebpf.api.job_kinds import POD_GROUP, gang_of, is_armed
 from kcover_ebpf.api.pods import Owner, owner_of
 from kcover_ebpf.controller import service_addresses
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import NotFound, Unreachable
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.kube.paths import segment

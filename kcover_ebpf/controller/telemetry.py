@@ -25,8 +25,7 @@ from kcover_ebpf.controller.notices import Notices
 from kcover_ebpf.errors import OverBound
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.model.verdict import Cause
-from kcover_ebpf.output.metrics import DETECTION_BUCKETS_S
-from kcover_ebpf.output.over_bounds_metric import OverBounds
+from kcover_ebpf.output.metrics import DETECTION_BUCKETS_S, OverBounds
 from kcover_ebpf.tunables.controller import OVER_SAID_S
 
 _LOG = logging.getLogger(__name__)

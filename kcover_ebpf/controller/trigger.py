@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from kcover_ebpf.api.incident import Incident
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.gang.gang_input import GangVerdict
 from kcover_ebpf.recovery.restart.demand import RestartDemand, is_spent
 from kcover_ebpf.tunables.controller import TRIGGER_S

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.devices.catalog import FIRST_SXID, Action, Catalog, judge
 from kcover_ebpf.facts.devices import (
     AerError,

@@ -11,10 +11,10 @@ import queue
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.devices.nvml_library import address_of, initialise
 from kcover_ebpf.facts.devices import Rung, XidReported
 from kcover_ebpf.ids import Pid

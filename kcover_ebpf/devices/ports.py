@@ -11,10 +11,10 @@ import select
 import socket
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.devices.inventory.topology import function_of, function_of_rdma
 from kcover_ebpf.facts.devices import PortChange
 from kcover_ebpf.host import netlink

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.model.verdict import Verdict
 from kcover_ebpf.settings import Act
 

@@ -9,8 +9,9 @@ to another one for seconds, those that only ask are waiting, and since then.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis.evidence import evidence, wait_chain
 from kcover_ebpf.diagnosis.evidence.snapshot import Finding, JobSnapshot, blame
 from kcover_ebpf.diagnosis.failures import startup

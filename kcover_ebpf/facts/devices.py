@@ -7,9 +7,9 @@ for a job is `DeviceFault`, made in `hardware` with the help of the catalogue.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.ids import Pid
 
 

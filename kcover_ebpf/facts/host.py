@@ -5,8 +5,9 @@ Same rules as `facts`: immutable, CLOCK_BOOTTIME nanoseconds, what was seen and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.ids import Inode, Pid, Tid
 
 
@@ -215,6 +216,30 @@ class CollectiveSide:
     """In the communicator; the first few."""
 
 
+@dataclass(frozen=True, slots=True)
+class LaggingHost:
+    """Ranks of one host that are behind by the same."""
+
+    host: str
+    rank_count: int
+    slots: tuple[int, ...] = ()
+    """Their devices on it, which are local ranks where each rank has one; the first few."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveLag:
+    """Ranks of one communicator that are so many operations behind those that are furthest."""
+
+    behind: int
+    rank_count: int
+    size: int
+    """Ranks of the communicator."""
+    kind: str = ""
+    """NCCL's name of the operations, where all that they are behind by are of one; else empty."""
+    places: tuple[LaggingHost, ...] = ()
+    """The first hosts, by address."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveAnswer:
     """What NCCL answers about the operations of a job's ranks."""
@@ -230,6 +255,8 @@ class CollectiveAnswer:
     """Ranks that called another operation than most; none where there is no majority."""
     sides: tuple[CollectiveSide, ...] = ()
     """Who called what, where ranks called different operations; the largest side first."""
+    lags: tuple[CollectiveLag, ...] = ()
+    """How far those behind are, in the communicator with most of them; the furthest behind first."""
 
 
 @dataclass(frozen=True, slots=True)

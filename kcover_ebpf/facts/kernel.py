@@ -9,9 +9,9 @@ meaning begins in `incidents`.
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
 from enum import Enum
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.facts.devices import DeviceFact
 from kcover_ebpf.facts.host import (
     CodeSeen,

@@ -5,8 +5,7 @@ Same rules as `facts`. Source: py-spy's `dump --json`, which reads the memory of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.ids import Pid
 
 

@@ -6,8 +6,7 @@ torch/csrc/distributed/c10d/FlightRecorder.hpp and FlightRecorderDetail.hpp, ver
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.ids import Pid
 
 

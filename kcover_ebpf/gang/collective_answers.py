@@ -7,8 +7,9 @@ processes of its own node only: those of other nodes are recognised by address a
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.facts.host import CollectiveRank
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.model.collective_counts import CollectiveCounts
@@ -49,6 +50,7 @@ def joined(
         failed=_all(here, [node.counts.failed for node in still]),
         odd=_all(here, [node.counts.odd for node in still]),
         sides=newest.sides or next((node.counts.sides for node in still if node.counts.sides), ()),
+        lags=newest.lags or next((node.counts.lags for node in still if node.counts.lags), ()),
         equal=all(node.counts.equal for node in still),
         unseen=newest.unseen,
     )

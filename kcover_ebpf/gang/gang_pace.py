@@ -6,9 +6,9 @@ A node compares its own ranks; this compares those of all nodes, by the shares o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from kcover_ebpf.api.job_kinds import must_train
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis.clock.stragglers import chance
 from kcover_ebpf.gang.gang_input import GangInput, silent_s
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport

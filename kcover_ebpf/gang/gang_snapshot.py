@@ -8,10 +8,11 @@ reports are rebased to one moment by the controller's clock. What two nodes did 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kcover_ebpf.api.agent_lease import AgentLease
 from kcover_ebpf.api.fault_report import FaultReport
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis.evidence.snapshot import JobSnapshot
 from kcover_ebpf.diagnosis.history.stacks import KnownWaits
 from kcover_ebpf.diagnosis.membership.endpoints import EndpointIndex, is_loopback

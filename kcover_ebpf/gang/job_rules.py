@@ -7,10 +7,10 @@ printed it, and a number is off where any container's is. What could not be read
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from kcover_ebpf.api.job_rules import JobRule, RuleAction
 from kcover_ebpf.api.log_report import ContainerLog, JobRuleReading
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.gang.gang_input import GangInput, GangVerdict
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport
 from kcover_ebpf.model.verdict import (

@@ -7,10 +7,10 @@ identifies a crash so that it is recognised when it recurs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from kcover_ebpf.api.incident import CrashRecord, FailureClass
 from kcover_ebpf.api.log_report import ContainerLog, LogFinding, LoggedTraceback
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.gang import job_rules
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport
 from kcover_ebpf.gang.job_rules import LoggedProgress

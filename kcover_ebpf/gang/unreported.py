@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from kcover_ebpf.api.job_kinds import must_train, with_ranks
 from kcover_ebpf.api.pods import ContainerEnd, Pod
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis.failures.exits import cause_of_signal
 from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.tunables.recovery import (

@@ -10,9 +10,9 @@ import os
 import struct
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.facts.host import ThreadReading, WaitedFile
 from kcover_ebpf.facts.kernel import NO_SYSCALL
 from kcover_ebpf.facts.syscalls import FIRST_ARGUMENT_IS_FD, SyscallTable

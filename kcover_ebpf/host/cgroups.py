@@ -12,12 +12,12 @@ import contextlib
 import errno
 import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.host import proc_text
-from kcover_ebpf.host.process_tree import is_same_alive, read_stat
+from kcover_ebpf.host.process_tree import Witness
 from kcover_ebpf.tunables.host import FREEZE_PATIENCE_S, FREEZE_POLL_S
 
 _GONE = (errno.ENOENT, errno.ENODEV)
@@ -214,14 +214,13 @@ class CgroupTarget:
         self.path = path
         self.name = name
         self._exclude = exclude
-        self._witness: tuple[int, int] | None = None
+        self._witness = Witness()
 
     def pids(self) -> set[int]:
         """Members now; empty once the group is gone."""
         members = processes(self.path) - self._exclude
-        oldest = min(members, default=0)
-        stat = read_stat(oldest) if oldest else None
-        self._witness = (oldest, stat.start_ticks) if stat is not None else None
+        if not (self._witness.pid in members and self._witness.lives):
+            self._witness.hold(min(members, default=0))
         return members
 
     def gone(self) -> bool:
@@ -231,6 +230,4 @@ class CgroupTarget:
         at the last listing and still lives is enough. One that was moved elsewhere since is taken for a
         member until the next listing.
         """
-        if self._witness is not None and is_same_alive(*self._witness):
-            return False
-        return not self.pids()
+        return not self._witness.lives and not self.pids()

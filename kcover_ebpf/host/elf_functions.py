@@ -11,7 +11,8 @@ import os
 import struct
 import sys
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+
+from kcover_ebpf.dataclass import dataclass
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")

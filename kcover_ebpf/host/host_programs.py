@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from kcover_ebpf.dataclass import dataclass
 
 _ROOTS = (".", "run/nvidia/driver")
 """The host's files, and those of the driver container of NVIDIA's GPU operator."""

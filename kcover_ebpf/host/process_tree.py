@@ -8,6 +8,9 @@ there at the pass before.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import select
 from typing import NamedTuple
 
 from kcover_ebpf.errors import UsageError
@@ -42,6 +45,43 @@ def is_same_alive(pid: int, start_ticks: int) -> bool:
     """True while the process that has this number and start lives; costs one small file."""
     stat = read_stat(pid)
     return stat is not None and stat.alive and stat.start_ticks == start_ticks
+
+
+class Witness:
+    """One process of a job, held by a descriptor: to ask whether it lives costs one call and no file of /proc.
+
+    A descriptor stays that of its process when the number is used again (pidfd_open(2)); it can be read once the last
+    thread of the process has ended.
+    """
+
+    def __init__(self) -> None:
+        self.pid = 0
+        """0: none is held."""
+        self._fd: int | None = None
+        self._ends = select.poll()
+
+    def hold(self, pid: int) -> None:
+        """This one from now on, in place of the one before; one that is gone does not live."""
+        self.close()
+        self.pid = pid
+        with contextlib.suppress(OSError):
+            self._fd = os.pidfd_open(pid)
+            self._ends.register(self._fd, select.POLLIN)
+
+    @property
+    def lives(self) -> bool:
+        """False for a zombie, unless threads of it still run, and where none is held."""
+        return self._fd is not None and not self._ends.poll(0)
+
+    def close(self) -> None:
+        """Hold none any more."""
+        if self._fd is not None:
+            self._ends.unregister(self._fd)
+            os.close(self._fd)
+        self.pid, self._fd = 0, None
+
+    def __del__(self) -> None:
+        self.close()
 
 
 def living_in_group(group: int) -> int | None:
@@ -91,6 +131,7 @@ class PidTarget:
         self._members: dict[int, int] = {}
         """pid -> start_ticks; an excluded root, too, so that its descendants are found."""
         self._rooted = False
+        self._witness = Witness()
 
     def pids(self) -> set[int]:
         """Members now."""
@@ -103,8 +144,11 @@ class PidTarget:
 
     def gone(self) -> bool:
         """True when no member is left; one that lives is enough to know, so most calls are cheap."""
-        known = ((pid, ticks) for pid, ticks in self._members.items() if pid not in self._exclude)
-        return not any(is_same_alive(pid, ticks) for pid, ticks in known) and not self.pids()
+        if self._witness.lives:
+            return False
+        members = self.pids()
+        self._witness.hold(min(members, default=0))
+        return not members
 
     def _forget_dead(self) -> None:
         for pid, start_ticks in list(self._members.items()):

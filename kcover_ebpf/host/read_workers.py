@@ -15,10 +15,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterator
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.tunables.host import READ_SLOW_S, READ_STUCK_S
 
 _MOST_THREADS = 16

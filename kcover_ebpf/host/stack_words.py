@@ -15,9 +15,9 @@ import time
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
-from dataclasses import dataclass
 from posixpath import basename
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.facts.host import Module
 from kcover_ebpf.host import bounded, over_bounds
 from kcover_ebpf.host.proc_text import code_mappings

@@ -28,10 +28,10 @@ import select
 import signal
 import socket
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.host import cgroups, process_tree, terminate
 from kcover_ebpf.tunables.host import (
     GROUP_REMOVE_S,

@@ -9,9 +9,9 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.host import capabilities, host_programs
 from kcover_ebpf.inspection.result import CheckFinding, unknown
 

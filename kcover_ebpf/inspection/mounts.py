@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.host.proc_text import mountinfo, unescaped
 from kcover_ebpf.inspection.result import CheckFinding

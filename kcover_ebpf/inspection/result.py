@@ -7,9 +7,10 @@ process of a check to its runner, and from a round of a schedule to the agent.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.facts.health import SEVERITY, Result
 from kcover_ebpf.inspection.options import InspectionOptions
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 
 from kcover_ebpf.api.codec import decode, encode
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import KcoverError
 from kcover_ebpf.host.host_programs import host_root
 from kcover_ebpf.inspection import runner

@@ -14,10 +14,11 @@ import signal
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import NoReturn
 
 from kcover_ebpf.api.codec import decode, encode
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.host import process_tree

@@ -10,9 +10,9 @@ import errno
 import os
 from collections.abc import Iterator
 from ctypes import c_int, c_size_t, c_uint32, c_uint64, c_void_p
-from dataclasses import dataclass
 from pathlib import Path
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import CannotObserve
 from kcover_ebpf.host import capabilities
 from kcover_ebpf.kernel import kprobes

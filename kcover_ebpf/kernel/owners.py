@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from collections.abc import Mapping
 
@@ -16,6 +15,9 @@ _COUNT_BYTES = 8
 
 def of_pod(uid: str) -> int:
     """What the kernel half calls a pod, 64 bits: no number of a control group, which are counted from 1."""
+    # a run on one host knows no pods, and need not load it
+    import hashlib
+
     return int.from_bytes(hashlib.sha256(uid.encode()).digest()[:8], "big") | 1 << 63
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import LoadError
 from kcover_ebpf.kernel import kprobes, tracepoints
 from kcover_ebpf.kernel.maps import BpfMap

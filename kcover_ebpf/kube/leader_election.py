@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from kcover_ebpf.api import rfc3339
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ApiError, Conflict, NotFound
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.tunables.kube import (

@@ -12,10 +12,10 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ApiError, Gone, TooLarge
 from kcover_ebpf.tunables.kube import (
     STREAM_S,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kcover_ebpf.api.job_rules import JobRule
 from kcover_ebpf.api.log_report import ContainerLog, LogFinding, LoggedTraceback
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.devices.catalog import Catalog
 from kcover_ebpf.logs import lines, printed_steps
 from kcover_ebpf.logs.job_rule_watch import JobRuleWatch

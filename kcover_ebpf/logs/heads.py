@@ -10,8 +10,8 @@ lines of one process belong together; times are not.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.logs import levels
 from kcover_ebpf.logs.levels import LogLevel
 

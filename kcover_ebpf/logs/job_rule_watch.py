@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from kcover_ebpf.api.job_rules import JobRule, compiled, number_group
 from kcover_ebpf.api.log_report import JobRuleReading
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.logs import lines, scanner
 
 _TIME_BYTES = 100

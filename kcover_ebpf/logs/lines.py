@@ -8,10 +8,11 @@ container log format": time, stream, P or F, text). What launchers and loggers a
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 
 from kcover_ebpf.api import rfc3339
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.devices.xid import kmsg_parser
 from kcover_ebpf.logs import heads, json_records
 from kcover_ebpf.logs.levels import LogLevel

@@ -16,9 +16,9 @@ import os
 import re
 import stat
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.tunables.host import FILE_TICK_NS
 
 MOST_BEHIND_BYTES = 16 << 20

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from kcover_ebpf.api.log_report import ContainerLog
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.devices.catalog import Catalog
 from kcover_ebpf.logs.container_log import ContainerLogReader
 from kcover_ebpf.logs.lines import Source

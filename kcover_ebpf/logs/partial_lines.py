@@ -12,8 +12,9 @@ each with what the runtime put in front of the line.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.logs import json_records
 
 MOST_LINE_BYTES = 32 << 10

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import re2
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.logs import lines
 from kcover_ebpf.tunables.host import LATE_LINE_S
 

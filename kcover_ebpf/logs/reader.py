@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.devices.catalog import Catalog, Entry, judge
 from kcover_ebpf.devices.catalog import Domain as XidDomain
 from kcover_ebpf.devices.xid import kmsg_parser

@@ -6,7 +6,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from enum import StrEnum
 from functools import cache, lru_cache
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 import re2
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.devices.xid import kmsg_parser
 from kcover_ebpf.errors import PolicyError
 from kcover_ebpf.logs import scanner

@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.logs import lines, printed_steps
 from kcover_ebpf.logs.levels import LogLevel
 from kcover_ebpf.logs.printed_steps import PrintedStep

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from kcover_ebpf.api.job_rules import JobRule
 from kcover_ebpf.api.log_report import ContainerLog
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.tunables.host import NAMESPACE_JOB_RULES, NODE_JOB_RULES
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.facts.host import CollectiveAnswer, CollectivesSeen
 from kcover_ebpf.facts.recorders import RankRecord, UnreadRecorder
 from kcover_ebpf.ids import NS

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.ids import Pid
 
 

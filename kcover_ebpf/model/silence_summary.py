@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.settings import Policy
 from kcover_ebpf.tunables.certainty import (
     PRIOR_HOURS,

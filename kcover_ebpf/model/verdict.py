@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
+
+from kcover_ebpf.dataclass import dataclass
 
 
 class VerdictKind(Enum):

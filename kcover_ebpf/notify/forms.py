@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from email.message import EmailMessage
 from string import Template
 from typing import Any
 
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.fault_report import API_VERSION
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.notify.message import Message, fields_of, lines_of
 from kcover_ebpf.notify.target import MessageForm, NotifyTarget
 from kcover_ebpf.tunables.notify import ALERT_LASTS_S

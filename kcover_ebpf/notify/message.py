@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.incident import FailureClass, Incident, Phase, Status
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.output.formatting import culprit_text, printable, span
 
 _WHERE = {

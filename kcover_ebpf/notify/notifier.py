@@ -7,13 +7,14 @@ import threading
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily
 
 from kcover_ebpf.api.incident import Incident, Status
 from kcover_ebpf.api.notify_rule import NotifyRule
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import NotSent
 from kcover_ebpf.notify.message import Message, message_of
 from kcover_ebpf.notify.target import NotifyTarget

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from string import Template
 from typing import Any
@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from kcover_ebpf.api.codec import decode
 from kcover_ebpf.api.incident import Phase
 from kcover_ebpf.api.notify_rule import ALL_ENDS
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ObjectError, PolicyError
 
 PAGERDUTY = "https://events.pagerduty.com/v2/enqueue"

@@ -6,9 +6,9 @@ import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ActionError
 from kcover_ebpf.tunables.agent import BUNDLES_AGE_S, BUNDLES_BYTES, BUNDLES_KEPT
 

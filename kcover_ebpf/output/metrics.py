@@ -11,7 +11,7 @@ import gzip
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING, Any, Self
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -24,12 +24,14 @@ from prometheus_client import (
     ProcessCollector,
     disable_created_metrics,
 )
+from prometheus_client.core import CounterMetricFamily
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 
 from kcover_ebpf import __version__
 from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.facts.kernel import Fact
+from kcover_ebpf.host import over_bounds
 from kcover_ebpf.ids import host_and_port
 from kcover_ebpf.model.verdict import CAUSES, Certainty, Verdict, VerdictKind, WaitRow
 from kcover_ebpf.tunables.host import METRICS_KEPT_S, SCRAPER_SILENT_S
@@ -52,6 +54,41 @@ _WHERE_LOST = (
     "driver lines and connections dropped to leave room in it; log and links: the kernel overwrote its log, or dropped "
     "messages about links, before they were read; nccl: communicators and peers without room (--nccl-probes)."
 )
+
+_OVER_BOUND = (
+    "What tenants made that is larger, or more, than what is kept of one: a `pod`, an `incident`, `pods`, "
+    "`policies` or `incidents` of a namespace, `descriptors` or `mappings` of a process, a `file` under /proc."
+)
+
+
+class TotalCounter:
+    """A counter of what somebody else adds up: it is given sums, and exports by how much they grew."""
+
+    def __init__(self, name: str, text: str, registry: CollectorRegistry, *labels: str) -> None:
+        self._counter = Counter(name, text, labels, registry=registry)
+        self._before: dict[tuple[str, ...], float] = {}
+
+    def labels(self, *values: str) -> None:
+        """Have this series exist from now on, at zero."""
+        self._counter.labels(*values)
+
+    def take(self, total: float, *values: str) -> None:
+        """The sum of the series with these labels now; who counts from zero again adds what it has."""
+        before = self._before.get(values, 0.0)
+        series = self._counter.labels(*values) if values else self._counter
+        series.inc(total - before if total >= before else total)
+        self._before[values] = total
+
+
+class OverBounds:
+    """How often what a tenant made was over its bound: a collector, read when it is asked."""
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """For prometheus_client."""
+        family = CounterMetricFamily("kcover_over_bound", _OVER_BOUND, labels=["what"])
+        for what, count in sorted(over_bounds.counts().items()):
+            family.add_metric([what], count)
+        yield family
 
 
 class MetricsSink:
@@ -97,10 +134,9 @@ class MetricsSink:
         )
         self._read_probes = read_probes
         self._probes_before: tuple[ProbeStatus, ...] = ()
-        self._lost = self._counter("kcover_records_lost", _WHERE_LOST, "family")
+        self._lost = TotalCounter("kcover_records_lost", _WHERE_LOST, self.registry, "family")
         self._read_lost = read_lost
         self._counted: dict[str, Verdict] = {}
-        self._lost_before: dict[str, int] = {}
         self._read_kernel()
 
     @classmethod
@@ -159,8 +195,7 @@ class MetricsSink:
                 if probe.refusal is not None:
                     self._refused.labels(probe.family, probe.probe, probe.refusal.value).set(1)
         for family, count in self._read_lost().items():
-            self._lost.labels(family).inc(count - self._lost_before.get(family, 0))
-            self._lost_before[family] = count
+            self._lost.take(count, family)
 
 
 def parse_address(text: str) -> tuple[str, int]:

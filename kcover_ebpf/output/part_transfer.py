@@ -10,8 +10,9 @@ import gzip
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.output import archives
 from kcover_ebpf.tunables.kube import PART_MOST_BYTES

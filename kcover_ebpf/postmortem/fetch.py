@@ -9,12 +9,13 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from kcover_ebpf.api.incident import Incident
 from kcover_ebpf.archive.incident_archive import Archive, merged, packed, unpacked
 from kcover_ebpf.archive.manifest import MANIFEST, MissingPart, plain
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ApiError, CannotObserve, UsageError
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.kube.exec import Exec

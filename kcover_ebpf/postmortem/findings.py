@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from kcover_ebpf.api.fault_report import ReportedDeviceFault
 from kcover_ebpf.archive.incident_archive import Archive
 from kcover_ebpf.archive.manifest import MissingPart
 from kcover_ebpf.archive.node_part import ArchivedThread, GroupPressure
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.model.collective_counts import CollectiveCounts
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.model.verdict import Verdict

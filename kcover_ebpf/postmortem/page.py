@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from kcover_ebpf.api.fault_report import ReportedDeviceFault
@@ -11,6 +10,7 @@ from kcover_ebpf.api.incident import Status
 from kcover_ebpf.archive.incident_archive import Archive
 from kcover_ebpf.archive.manifest import MissingPart
 from kcover_ebpf.archive.node_part import ArchivedThread, GroupPressure, NodePart
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.model.thread_stack import Stack
 from kcover_ebpf.model.verdict import Verdict, VerdictKind

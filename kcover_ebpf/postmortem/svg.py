@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.views.rank_grid import CellState, GridRow, RankCell, RankGrid
 from kcover_ebpf.views.timeline import TimelineEvent
 from kcover_ebpf.views.wait_graph import GraphEdge, GraphGroup, WaitGraph

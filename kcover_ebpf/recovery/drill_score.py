@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from kcover_ebpf.api.drill import DrillOver, Injected
 from kcover_ebpf.api.incident import Incident, Phase, Status
+from kcover_ebpf.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

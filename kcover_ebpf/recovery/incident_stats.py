@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 from kcover_ebpf.api.incident import Incident, Lost, Phase, Status
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.model.verdict import Cause
 
 UNNAMED = "(not known)"

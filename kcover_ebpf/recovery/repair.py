@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.fault_policy import NodeActions
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import PolicyError
 from kcover_ebpf.recovery.nodes.node_health import CORDONED_FOR, noted_cordon
 from kcover_ebpf.recovery.nodes.node_plan import NodeView

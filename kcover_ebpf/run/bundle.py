@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from kcover_ebpf import __version__
@@ -20,6 +20,7 @@ from kcover_ebpf.api.incident import Incident, JobRef, Moment, Phase, Status
 from kcover_ebpf.archive.incident_archive import Archive, packed
 from kcover_ebpf.archive.manifest import plain
 from kcover_ebpf.archive.node_part import ArchivedThread, EvidenceTrigger, NodePart
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.errors import ActionError
 from kcover_ebpf.gang import rank_report

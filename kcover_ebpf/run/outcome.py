@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
 from enum import Enum
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis.failures.exits import signal_name
 
 EXIT_SHUT_DOWN = 75

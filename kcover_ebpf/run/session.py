@@ -12,16 +12,14 @@ import signal
 import time
 from types import FrameType
 
-from kcover_ebpf.archive.node_part import EvidenceTrigger
 from kcover_ebpf.devices.watch import DeviceWatch
 from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.errors import ActionError, CannotObserve
-from kcover_ebpf.host.process_tree import read_stat
+from kcover_ebpf.host.process_tree import Witness
 from kcover_ebpf.host.supervisor_client import Supervisor
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.output.log_lines import blame
-from kcover_ebpf.run import actions, bundle, outcome
-from kcover_ebpf.run.bundle import BundleThread
+from kcover_ebpf.run import actions, outcome
 from kcover_ebpf.run.options import RunOptions
 from kcover_ebpf.run.outcome import Outcome, Reason
 from kcover_ebpf.run.sinks import Announcer, Recent
@@ -58,6 +56,8 @@ class Session:
         self.restart_count = 0
         self._end_s = None if options.for_s is None else time.monotonic() + options.for_s
         self._signal: signal.Signals | None = None
+        self._first = Witness()
+        """The first process of our job."""
         self._outcome: Outcome | None = None
         self._pause_s: float | None = None
         """A restart is due after so many seconds."""
@@ -108,10 +108,15 @@ class Session:
         if not self._owns_job:
             return self._target.gone()
         assert self._supervisor is not None
-        if self._supervisor.job_pid is not None and not _is_alive(self._supervisor.job_pid):
+        if self._supervisor.job_pid is not None and not self._lives(self._supervisor.job_pid):
             self._wait_for_news(LAST_WORD_S)
         self._supervisor.poll()
         return self._supervisor.job_code is not None or self._supervisor.lost
+
+    def _lives(self, job_pid: int) -> bool:
+        if self._first.pid != job_pid:
+            self._first.hold(job_pid)
+        return self._first.lives
 
     def _wait_for_news(self, timeout_s: float) -> None:
         if self._supervisor is not None and not self._supervisor.lost:
@@ -190,13 +195,17 @@ class Session:
                 self._pause_s = self._budget.pause_s(self.restart_count)
 
     def _snapshot(self, decision: Decision) -> None:
+        # what only a faulty job needs would make every start longer
+        from kcover_ebpf.archive.node_part import EvidenceTrigger
+        from kcover_ebpf.run import bundle
+
         job, recent, verdict = self._sensor.job, self._recent, decision.verdict
         taken = bundle.taken(job, verdict, recent.lines, recent.moments, EvidenceTrigger.RUN)
         # what was announced is acted on at once: then only those stacks are kept that were read for the verdict
         is_urgent = verdict.is_announced and decision.act is not Act.SNAPSHOT
         stacks_s = 0.0 if is_urgent else RUN_STACKS_S
         folder = self._plan.snapshot_dir
-        text = BundleThread(folder, taken, list(job.members.views), stacks_s).outcome()
+        text = bundle.BundleThread(folder, taken, list(job.members.views), stacks_s).outcome()
         self._report_action(Decision(Act.SNAPSHOT, decision.reason, verdict), text)
 
     def _shut_down(self, decision: Decision, reason: Reason, text: str) -> None:
@@ -250,11 +259,6 @@ class Session:
         self._announcer.on_start(fields)
         self._recent.on_start(fields)
         return True
-
-
-def _is_alive(pid: int) -> bool:
-    stat = read_stat(pid)
-    return stat is not None and stat.alive
 
 
 def _in_foreground() -> bool:

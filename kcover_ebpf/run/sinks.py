@@ -10,13 +10,15 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kcover_ebpf.api.incident import Moment
 from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.facts.kernel import Fact, FatalSignal, ProcessExit
 from kcover_ebpf.model.verdict import Verdict, VerdictKind, WaitRow
 from kcover_ebpf.output import formatting
+
+if TYPE_CHECKING:
+    from kcover_ebpf.api.incident import Moment
 
 _RECENT_FACTS = 200
 _RECENT_MOMENTS = 64
@@ -162,8 +164,15 @@ class Recent(Sink):
         self._clock = clock
         self.lines: deque[str] = deque(maxlen=_RECENT_FACTS)
         """As JSON lines."""
-        self.moments: deque[Moment] = deque(maxlen=_RECENT_MOMENTS)
+        self._notes: deque[tuple[str, float, str]] = deque(maxlen=_RECENT_MOMENTS)
+
+    @property
+    def moments(self) -> list[Moment]:
         """Since the run began: starts, verdicts, and what was done."""
+        # only a snapshot asks, and many a run makes none
+        from kcover_ebpf.api.incident import Moment
+
+        return [Moment(phase, time_s, text) for phase, time_s, text in self._notes]
 
     def on_fact(self, fact: Fact) -> None:
         """Remember it."""
@@ -190,7 +199,7 @@ class Recent(Sink):
         self._note(decision.act.value.capitalize(), self._clock(), text)
 
     def _note(self, phase: str, time_s: float, text: str) -> None:
-        self.moments.append(Moment(phase, time_s, text[:_MOMENT_LENGTH]))
+        self._notes.append((phase, time_s, text[:_MOMENT_LENGTH]))
 
 
 class Announcer(Sink):

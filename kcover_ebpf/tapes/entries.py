@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from kcover_ebpf.api.codec import Codec, Omit
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.facts.host import ThreadReading
 from kcover_ebpf.facts.kernel import Fact
 from kcover_ebpf.settings import Act, Policy

@@ -88,7 +88,7 @@ class Masks:
         }
 
     def _of_host(self) -> _Rules:
-        named = dict.fromkeys(("behind", "missing", "failed", "odd"), self._each)
+        named = dict.fromkeys(("behind", "missing", "failed", "odd", "lags"), self._each)
         return {
             host.ProcessSeen: {
                 "comm": self._program,
@@ -99,6 +99,8 @@ class Masks:
             host.Module: {"name": self._module},
             host.CodeSeen: {"stack": self._stack, "modules": self._each, "devices": self._nodes},
             host.ThreadReading: {"stack": self._stack, "files": self._each, "devices": self._nodes},
+            host.LaggingHost: {"host": self._address},
+            host.CollectiveLag: {"places": self._each},
             host.CollectiveRank: {"host": self._address, "comm": self._name, "trouble": _text},
             host.CollectivesSeen: {**named, "trouble": _text, "unseen": _text},
         }

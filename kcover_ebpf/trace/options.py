@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import UsageError
 
 

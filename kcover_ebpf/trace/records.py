@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.codec import Codec, Omit, wire
 from kcover_ebpf.api.json_values import WrongValue
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis.waits.describe_call import WaitTarget
 from kcover_ebpf.errors import CannotObserve, UsageError
 from kcover_ebpf.model.thread_stack import Stack

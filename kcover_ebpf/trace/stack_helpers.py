@@ -11,10 +11,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from kcover_ebpf.confined import helper
 from kcover_ebpf.confined.helper import Confinement, Helper
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.host.capabilities import Capability
 from kcover_ebpf.model.thread_stack import Stack
 from kcover_ebpf.tunables.host import HELPER_CPU_S

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.model.process_state import STOPPED, STUCK, WAITING, State
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.model.roles import Role

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.model.thread_stack import Stack
 from kcover_ebpf.views.rank_numbers import in_and_out, ranks_text
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.model.roles import Role
 from kcover_ebpf.views.rank_grid import NodeRanks
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from kcover_ebpf.confined import helper
 from kcover_ebpf.confined.helper import Confinement, Helper
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.facts.host import FileSystemProbe, ProbeRequest
 from kcover_ebpf.host import procfs
 from kcover_ebpf.host.capabilities import Capability

@@ -8,12 +8,13 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from kcover_ebpf.confined import helper
 from kcover_ebpf.confined.helper import Confinement, Helper
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.facts.python_stacks import PythonFrame
 from kcover_ebpf.host.capabilities import Capability
 from kcover_ebpf.tunables.host import HELPER_CPU_S

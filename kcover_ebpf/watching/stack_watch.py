@@ -9,10 +9,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 from kcover_ebpf.confined.helper import Confinement
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis.evidence.odd_stack import LEAST_RANKS, innermost
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.facts.python_stacks import PythonStack, PythonStacksSeen

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.devices.inventory import pci
 from kcover_ebpf.host import capabilities
 from kcover_ebpf.host.capabilities import Capability

@@ -12,13 +12,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from kcover_ebpf.api.codec import encode
 from kcover_ebpf.api.fault_report import ReportedDeviceFault
 from kcover_ebpf.confined import helper
 from kcover_ebpf.confined.helper import Helper
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ActionError
 from kcover_ebpf.host import host_programs, procfs
 from kcover_ebpf.host.host_programs import HostProgram

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kcover_ebpf.api.fault_report import ReportedDeviceFault
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.devices.fault_rules import LINK_DOWN, PORT_DOWN
 from kcover_ebpf.devices.inventory import open_holders
 from kcover_ebpf.devices.inventory.identity import DeviceIdentity

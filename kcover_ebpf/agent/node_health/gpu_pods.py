@@ -6,12 +6,12 @@ Also of pods that are not watched: a process belongs to the pod whose control gr
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from kcover_ebpf.agent.pod_registry import PodRegistry
 from kcover_ebpf.api.container_cgroup import containers_of_process
 from kcover_ebpf.api.pods import Pod
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.devices.telemetry.reading import GpuReading
 from kcover_ebpf.host.bounded import read_bytes
 

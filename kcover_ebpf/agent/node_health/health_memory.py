@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from kcover_ebpf import __version__
 from kcover_ebpf.api.node_health import NodeHealth, PartHealth, RememberedFault
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.facts.health import SEVERITY, Result, worst
 from kcover_ebpf.inspection.result import PartResult
 from kcover_ebpf.output.formatting import printable

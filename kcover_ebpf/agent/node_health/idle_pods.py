@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from kcover_ebpf.agent.node_health.gpu_pods import GpuPod
@@ -16,6 +16,7 @@ from kcover_ebpf.agent.state_file import write_json
 from kcover_ebpf.api.codec import decode
 from kcover_ebpf.api.fault_report import IdlePod
 from kcover_ebpf.api.pods import Pod
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.devices.telemetry.use import GpuState
 from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.facts.devices import GpuUse

@@ -12,7 +12,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from kcover_ebpf.agent.node_health import health_memory, left_behind
@@ -24,6 +24,7 @@ from kcover_ebpf.api.codec import decode
 from kcover_ebpf.api.fault_report import ReportedDeviceFault
 from kcover_ebpf.api.node_health import HEALTHS, NodeHealth, PartHealth, object_of
 from kcover_ebpf.confined import helper
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ApiError, ObjectError
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.host import procfs

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kcover_ebpf.agent.node_health.health_memory import MOST_LINES
 from kcover_ebpf.api import rfc3339
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.host import process_tree
 from kcover_ebpf.ids import Pid

@@ -9,12 +9,13 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 
 from kcover_ebpf.agent.containers import RunningContainer, processes
 from kcover_ebpf.archive.node_part import ArchivedThread, GroupPressure
 from kcover_ebpf.confined.helper import Confinement
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.host import bounded
 from kcover_ebpf.host.proc_text import split_stat

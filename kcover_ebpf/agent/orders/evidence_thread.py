@@ -5,11 +5,11 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from kcover_ebpf.agent.containers import RunningContainer
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.api.order import Verb
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.tunables.agent import BUNDLE_LIMIT_S
 
 _MOST_WAITING = 4

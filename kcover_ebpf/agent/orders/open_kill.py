@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from kcover_ebpf.agent.containers import RunningContainer
 from kcover_ebpf.agent.orders import stop_and_kill
@@ -11,6 +11,7 @@ from kcover_ebpf.api.fault_report import Ack, AckResult
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.api.order import Order
 from kcover_ebpf.api.pods import Pod
+from kcover_ebpf.dataclass import dataclass
 
 _PODS_REPORTED = 64
 """As many as the schema admits (crds/faultreports.yaml, spec.acks.pods)."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from kcover_ebpf.agent.orders.late_writer import LateWriter
 from kcover_ebpf.api.codec import decode, wire
 from kcover_ebpf.api.fault_report import Ack, AckResult
 from kcover_ebpf.api.order import Order, Verb
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ObjectError, UsageError
 from kcover_ebpf.tunables.agent import JOURNAL_WAIT_S
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from kcover_ebpf.agent.orders.evidence_thread import BundleWriter, EvidenceRequest
 from kcover_ebpf.api.fault_report import Ack
 from kcover_ebpf.api.job_kinds import Gang
+from kcover_ebpf.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

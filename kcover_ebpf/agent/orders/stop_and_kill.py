@@ -9,11 +9,11 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 
 from kcover_ebpf.agent import containers
 from kcover_ebpf.agent.containers import RunningContainer
 from kcover_ebpf.agent.orders.order_journal import ProcessRef
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.host import procfs, terminate
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.tunables.agent import KILL_WAIT_S, STOP_POLL_S, STOP_WAIT_S

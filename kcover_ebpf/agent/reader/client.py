@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ import kcover_ebpf
 from kcover_ebpf.confined import helper
 from kcover_ebpf.confined.frames import FrameError, FrameReader, pack
 from kcover_ebpf.confined.helper import Confinement, Helper
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ReaderError
 from kcover_ebpf.tunables.agent import (
     READER_AGAIN_S,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from kcover_ebpf.agent.reader.form import decode, encode
 from kcover_ebpf.api.job_rules import JobRule
 from kcover_ebpf.api.json_values import WrongValue
 from kcover_ebpf.confined.helper import Confinement
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ReaderError
 from kcover_ebpf.host.capabilities import Capability
 from kcover_ebpf.logs.wanted_logs import LogTurn, WantedLog

@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kcover_ebpf import __version__
 from kcover_ebpf.agent.node_loop import GangWatch
@@ -24,6 +24,7 @@ from kcover_ebpf.api.fault_report import (
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.api.log_report import ContainerLog
 from kcover_ebpf.api.node_health import NodeHealth
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis.clock.progress import Stall
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.gang.rank_report import paces_of, verdict_of, with_snapshots

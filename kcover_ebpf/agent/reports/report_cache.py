@@ -10,11 +10,12 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from kcover_ebpf.agent.state_file import write_json
 from kcover_ebpf.api.fault_report import REPORT, FaultReport
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.model.verdict import Verdict, VerdictKind
 

@@ -7,9 +7,9 @@ of them there are: up to some hundred nodes nothing is slower than it could be.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from kcover_ebpf.api.fault_report import FaultReport
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.model.roles import Role
 from kcover_ebpf.tunables.agent import (
     COMPARED_HEARTBEAT_S,

@@ -14,7 +14,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -29,6 +29,7 @@ from kcover_ebpf.api.fault_report import (
     PodRef,
     object_of,
 )
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ApiError, NotFound, Unreachable
 from kcover_ebpf.gang.report_size import fitted
 from kcover_ebpf.model.rank_snapshot import RankPace

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from kcover_ebpf.collectives.ras import RasCommunicator, RasRank, RasReport
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.ids import Pid
 
 MESSAGES = "messages"

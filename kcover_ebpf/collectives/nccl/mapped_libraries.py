@@ -10,9 +10,10 @@ import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from posixpath import basename
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.host import bounded, procfs
 from kcover_ebpf.host.capabilities import Capability, raised
 from kcover_ebpf.host.elf_functions import ElfError, function_offsets

@@ -11,12 +11,12 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from kcover_ebpf.collectives.nccl.counts import Counted
 from kcover_ebpf.collectives.nccl.mapped_libraries import Libraries, NoLibrary, mapped
 from kcover_ebpf.collectives.nccl.tables import Tables
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import LoadError
 from kcover_ebpf.host.capabilities import Capability, raised
 from kcover_ebpf.host.elf_functions import ElfError, function_offsets

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kcover_ebpf.collectives import ras
 from kcover_ebpf.collectives.nccl.counts import account
 from kcover_ebpf.collectives.nccl.probes import NcclProbes
 from kcover_ebpf.collectives.ras import RasRank, RasReport, said
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.facts.host import CollectivesLaunched, CollectivesSeen
 from kcover_ebpf.host import procfs
 from kcover_ebpf.ids import NS, Pid

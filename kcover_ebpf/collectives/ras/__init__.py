@@ -10,7 +10,8 @@ other, and the last has not joined; or two ranks are ahead of each other, and th
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+
+from kcover_ebpf.dataclass import dataclass
 
 REMOTE = "remote error"
 """`RasRank.error` of who only learned that a peer failed."""
@@ -39,6 +40,8 @@ class RasRank:
     """What its communicator failed of, in words; empty where it did not, and in the text report."""
     aborted: bool = False
     """It gave the communicator up."""
+    many: int = 1
+    """Ranks that it stands for, with rank -1, where not all of a large group are listed."""
 
     @property
     def total(self) -> int:
@@ -67,6 +70,11 @@ class RasCommunicator:
         return {rank.rank: dict(rank.counts) for rank in self.ranks if not rank.missing}
 
     @property
+    def answered_count(self) -> int:
+        """Ranks that answered."""
+        return weight([rank for rank in self.ranks if not rank.missing])
+
+    @property
     def groups(self) -> list[tuple[RasRank, ...]]:
         """Ranks that answered, by what they have launched; the largest group first."""
         found: dict[frozenset[tuple[str, int]], list[RasRank]] = {}
@@ -74,7 +82,7 @@ class RasCommunicator:
             if not rank.missing:
                 launched = frozenset(item for item in rank.counts.items() if item[1])
                 found.setdefault(launched, []).append(rank)
-        return sorted(map(tuple, found.values()), key=len, reverse=True)
+        return sorted(map(tuple, found.values()), key=weight, reverse=True)
 
     def compared(self) -> RasComparison:
         """Which ranks are behind and which are at odds; none while it is taken apart."""
@@ -87,6 +95,11 @@ class RasCommunicator:
         ahead = tuple(group for group in groups if group not in late)
         behind = tuple(rank for group in late for rank in group)
         return RasComparison(behind, ahead if len(ahead) > 1 else (), equal=False)
+
+
+def weight(ranks: Sequence[RasRank]) -> int:
+    """How many ranks these are, those included that others stand for."""
+    return sum(rank.many for rank in ranks)
 
 
 _MOST_GROUPS = 64
@@ -113,7 +126,7 @@ class RasComparison:
     @property
     def odd(self) -> tuple[RasRank, ...]:
         """The few among those at odds; none where no side has most of them."""
-        if not self.sides or 2 * len(self.sides[0]) <= sum(map(len, self.sides)):
+        if not self.sides or 2 * weight(self.sides[0]) <= sum(map(weight, self.sides)):
             return ()
         return tuple(rank for side in self.sides[1:] for rank in side)
 
@@ -124,7 +137,9 @@ class RasReport:
 
     communicators: tuple[RasCommunicator, ...]
     whole: bool
-    """All ranks are listed (JSON); False: only those that differ (text)."""
+    """All ranks are listed, or stood for (JSON); False: only those that differ (text)."""
+    process_count: int | None = None
+    """Processes and devices that answered; None: those that are listed."""
 
     def concerns(self, pids: Collection[int]) -> bool:
         """Whether any of its processes is one of `pids` (in the ranks' own numbering)."""
@@ -182,18 +197,23 @@ def read(reports: Sequence[RasReport]) -> Reading | None:
     sinks = {rank.who: (rank, comm) for rank, comm in behind if rank.who not in waiting}
     odd = {rank.who: (rank, comm) for comm, comparison in compared for rank in comparison.odd}
     sides = [comparison.sides for _, comparison in compared]
-    at_odds = max(sides, key=lambda side: sum(map(len, side)), default=())
+    at_odds = max(sides, key=lambda side: sum(map(weight, side)), default=())
     missing = _missing(reports)
     return Reading(
         moving=False,
-        behind=tuple(sinks.values()),
+        behind=_listed(sinks),
         missing=missing,
         failed=_failed(last, any_late=bool(behind or missing or at_odds)),
-        odd=tuple(odd.values()),
+        odd=_listed(odd),
         sides=at_odds,
         equal=all(comparison.equal for _, comparison in compared),
         complete=complete,
     )
+
+
+def _listed(found: Mapping[tuple[str, int, int], tuple[RasRank, RasCommunicator]]) -> _Pairs:
+    """Without those who only stand for others."""
+    return tuple(pair for pair in found.values() if pair[0].rank >= 0)
 
 
 def _failed(comms: Sequence[RasCommunicator], *, any_late: bool) -> _Pairs:

@@ -51,7 +51,7 @@ def parse(answer: str) -> RasReport:
 
 
 # 2.28.9 forgets a comma between the fields of a missing rank
-_LOST_COMMA = re.compile(r'("|\d|\}|true|false)([ \t\r]*+\n\s*+")')
+LOST_COMMA = re.compile(r'("|\d|\}|true|false)([ \t\r]*+\n\s*+")')
 
 
 def parse_json(text: str) -> RasReport:
@@ -63,7 +63,7 @@ def parse_json(text: str) -> RasReport:
         raise RasError("not a RAS report: escaped characters")
     table = _loads(text)
     return RasReport(
-        tuple(_communicator(communicator) for communicator in table["communicators"]), whole=True
+        tuple(communicator_of(communicator) for communicator in table["communicators"]), whole=True
     )
 
 
@@ -71,11 +71,17 @@ def _loads(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
-        return json.loads(_LOST_COMMA.sub(r"\1,\2", text))
+        return json.loads(LOST_COMMA.sub(r"\1,\2", text))
 
 
-def _communicator(table: Mapping[str, Any]) -> RasCommunicator:
-    ranks = [_rank(rank) for rank in table.get("ranks", ())]
+def communicator_of(
+    table: Mapping[str, Any], read_ranks: Sequence[RasRank] = ()
+) -> RasCommunicator:
+    """One communicator of a JSON report; `read_ranks`: those of it that were read before.
+
+    Raises whatever a table raises that is none.
+    """
+    ranks = [*read_ranks, *(_rank(rank) for rank in table.get("ranks", ()))]
     absent = table.get("missing_ranks", ())
     ranks += [_missing_rank(item) for item in absent if _gave_no_answer(item)]
     states = [rank.get("status", {}) for rank in table.get("ranks", ())]

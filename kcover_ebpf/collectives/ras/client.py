@@ -12,16 +12,17 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from kcover_ebpf.collectives.ras import RasError, RasReport
 from kcover_ebpf.collectives.ras.answer import parse
+from kcover_ebpf.collectives.ras.large_answer import LargeAnswer
 from kcover_ebpf.collectives.ras.netns import connect, holder_inode
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.host import bounded, procfs
 from kcover_ebpf.ids import Pid
 
@@ -31,8 +32,8 @@ _MOST_FILES = 16384
 DEFAULT_PORT = 28028
 _PROTOCOL = 2
 REPORT_BYTES = 2 * 1024 * 1024
-"""NCCL writes some 600 bytes for each rank of each communicator, so this is 512 ranks in six of them. Whoever listens
-on the port decides what arrives here."""
+"""NCCL writes some 600 bytes for each rank of each communicator, so this is 512 ranks in six of them; a larger report
+is read as it comes. Whoever listens on the port decides what arrives here."""
 _LINE_BYTES = 4096
 """An answer or event of NCCL is shorter than 300."""
 _EVENTS_BYTES = 64 * 1024
@@ -134,7 +135,7 @@ def report_over(connection: socket.socket, place: RasPlace, patience: RasPatienc
     """What the server at the other end says; raises `RasError`, `OSError`."""
     stream = _greeted(connection, place, patience)
     with _reader(patience):
-        return parse(_report(stream, patience))
+        return _report(stream, patience, place.pids)
 
 
 def listen_over(
@@ -195,15 +196,11 @@ class _Stream:
         line, _, self._left = self._left.partition(b"\n")
         return line.decode("utf-8", "replace").strip()
 
-    def rest(self, until_s: float) -> str:
-        """All that comes until the end of file; raises `RasError` if that is too much."""
-        found = bytearray(self._left)
+    def rest(self, until_s: float) -> Iterator[bytes]:
+        """All that comes until the end of file."""
+        yield self._left
         while chunk := self._receive(until_s):
-            found += chunk
-            if len(found) > REPORT_BYTES:
-                raise RasError(f"a report of more than {REPORT_BYTES // 1024} KiB")
-        # names and numbers are ASCII; one byte a character, whatever is sent
-        return found.decode("latin-1")
+            yield chunk
 
     def _receive(self, until_s: float) -> bytes:
         left_s = until_s - time.monotonic()
@@ -244,10 +241,25 @@ def _reader(patience: RasPatience) -> Iterator[None]:
         _READERS.release()
 
 
-def _report(stream: _Stream, patience: RasPatience) -> str:
+def _report(stream: _Stream, patience: RasPatience, pids: Collection[int]) -> RasReport:
     until_s = time.monotonic() + 2 * patience.collect_s + 1
     stream.send("VERBOSE STATUS", until_s)
-    return stream.rest(until_s)
+    found, large = bytearray(), None
+    for block in stream.rest(until_s):
+        if large is not None:
+            large.feed(block)
+            continue
+        found += block
+        if len(found) > REPORT_BYTES:
+            if not found.lstrip().startswith(b"{"):
+                raise RasError(f"a report of more than {REPORT_BYTES // 1024} KiB")
+            large = LargeAnswer(pids)
+            large.feed(bytes(found))
+            found.clear()
+    if large is not None:
+        return large.finish()
+    # names and numbers are ASCII; one byte a character, whatever is sent
+    return parse(found.decode("latin-1"))
 
 
 def _is_ours(connection: socket.socket, place: RasPlace) -> bool:

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 
-from kcover_ebpf.collectives.ras import RasCommunicator, RasRank, Reading
-from kcover_ebpf.facts.host import CollectiveRank, CollectiveSide, CollectivesSeen
+from kcover_ebpf.collectives.ras import RasCommunicator, RasRank, Reading, weight
+from kcover_ebpf.facts.host import (
+    CollectiveLag,
+    CollectiveRank,
+    CollectiveSide,
+    CollectivesSeen,
+    LaggingHost,
+)
 from kcover_ebpf.ids import Pid
 
 _MOST_NAMED = 16
 """More than one is a list for people only, and it travels in a report."""
 _MOST_SIDES = 8
+_MOST_LAGS = 4
+_MOST_HOSTS = 64
+"""A rack has fewer, and of more the number is said. It travels in a report."""
+_MOST_SLOTS = 16
 
 
 def fact(
@@ -34,6 +45,7 @@ def fact(
         failed=failed,
         odd=odd,
         sides=_sides(reading.sides),
+        lags=_lags(reading.behind),
         equal=reading.equal,
     )
 
@@ -57,14 +69,52 @@ def _rank(
     )
 
 
+def _lags(behind: Sequence[tuple[RasRank, RasCommunicator]]) -> tuple[CollectiveLag, ...]:
+    comms = Counter(comm.name for _, comm in behind)
+    if not comms:
+        return ()
+    name, _ = comms.most_common(1)[0]
+    comm = next(comm for _, comm in behind if comm.name == name)
+    furthest = max((rank for rank in comm.ranks if not rank.missing), key=lambda rank: rank.total)
+    groups: dict[tuple[int, str], list[RasRank]] = defaultdict(list)
+    for rank, other in behind:
+        if other.name == name:
+            groups[_distance(rank, furthest)].append(rank)
+    return tuple(
+        CollectiveLag(distance, len(ranks), comm.size, kind, _hosts(ranks))
+        for (distance, kind), ranks in sorted(groups.items(), reverse=True)[:_MOST_LAGS]
+    )
+
+
+def _distance(rank: RasRank, furthest: RasRank) -> tuple[int, str]:
+    """By how many operations, and of which kind where it is one."""
+    short = {
+        kind: count - rank.counts.get(kind, 0)
+        for kind, count in furthest.counts.items()
+        if count > rank.counts.get(kind, 0)
+    }
+    kind = next(iter(short)) if len(short) == 1 and "all" not in short else ""
+    return furthest.total - rank.total, kind
+
+
+def _hosts(ranks: Sequence[RasRank]) -> tuple[LaggingHost, ...]:
+    slots: dict[str, list[int]] = defaultdict(list)
+    for rank in ranks:
+        slots[rank.host].append(rank.gpu)
+    return tuple(
+        LaggingHost(host, len(found), tuple(sorted(found)[:_MOST_SLOTS]))
+        for host, found in sorted(slots.items())[:_MOST_HOSTS]
+    )
+
+
 def _sides(sides: Sequence[Sequence[RasRank]]) -> tuple[CollectiveSide, ...]:
     kinds = sorted({kind for side in sides for kind in side[0].counts})
     differ = [kind for kind in kinds if len({side[0].counts.get(kind, 0) for side in sides}) > 1]
     return tuple(
         CollectiveSide(
             ", ".join(f"{kind} {side[0].counts.get(kind, 0)}" for kind in differ[:_MOST_SIDES]),
-            len(side),
-            tuple(sorted(rank.rank for rank in side)[:_MOST_SIDES]),
+            weight(side),
+            tuple(sorted(rank.rank for rank in side if rank.rank >= 0)[:_MOST_SIDES]),
         )
         for side in sides[:_MOST_SIDES]
     )

@@ -226,7 +226,9 @@ class _Inquiry:
 
 def _uncovered(report: RasReport, world_size: int | None) -> str:
     """That the answer is not about all ranks, where it lists those that it is about."""
-    count = len({rank.who for comm in report.communicators for rank in comm.ranks})
+    count = report.process_count
+    if count is None:
+        count = len({rank.who for comm in report.communicators for rank in comm.ranks})
     if not report.whole or world_size is None or count >= world_size:
         return ""
     return f"NCCL answered for {count} of {world_size} ranks"
@@ -238,9 +240,14 @@ def _joined(reports: Sequence[RasReport]) -> RasReport:
     for report in reports:
         for comm in report.communicators:
             known_communicator = comms.get(comm.name)
-            if known_communicator is None or len(comm.counts) > len(known_communicator.counts):
+            if (
+                known_communicator is None
+                or comm.answered_count > known_communicator.answered_count
+            ):
                 comms[comm.name] = comm
-    return RasReport(tuple(comms.values()), all(report.whole for report in reports))
+    counted = [report.process_count for report in reports if report.process_count is not None]
+    is_whole = all(report.whole for report in reports)
+    return RasReport(tuple(comms.values()), is_whole, max(counted, default=None))
 
 
 def _ranks_of(

@@ -11,12 +11,12 @@ import errno
 import os
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 from kcover_ebpf.collectives.recorder import recorder_dump
 from kcover_ebpf.collectives.recorder.pickle_machine import MOST_BYTES
 from kcover_ebpf.collectives.recorder.recorder_dump import DumpError
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis.membership.rank_numbers import RECORDER_FILES, RECORDER_PIPE
 from kcover_ebpf.facts.recorders import RankRecord
 from kcover_ebpf.host import procfs, rank_files

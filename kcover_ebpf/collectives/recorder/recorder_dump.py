@@ -11,11 +11,12 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from kcover_ebpf.collectives.recorder import pickle_machine
 from kcover_ebpf.collectives.recorder.pickle_machine import PickleError
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.facts.recorders import RankRecord, RecordedCall, RecordedGroup
 from kcover_ebpf.ids import Pid
 

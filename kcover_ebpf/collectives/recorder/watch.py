@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from functools import partial
 
 from kcover_ebpf.collectives.recorder import dump_request
@@ -19,6 +18,7 @@ from kcover_ebpf.collectives.recorder.dump_request import (
     RecorderSource,
     RequestError,
 )
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.facts.recorders import RankRecord, RecordersSeen, UnreadRecorder
 from kcover_ebpf.host import procfs

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 from functools import partial
 from typing import Any
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.devices.catalog import nvlink5
 
 FIRST_SXID = 10000

@@ -18,6 +18,7 @@ from kcover_ebpf.devices.catalog import (
     version_key,
 )
 from kcover_ebpf.errors import PolicyError
+from kcover_ebpf.tables import read_table
 
 _NEEDED = ("mnemonic", "meaning", "domain", "action", "survival")
 
@@ -93,16 +94,7 @@ def _sxids(table: Mapping[str, Any]) -> list[Entry]:
 
 
 def _overridden(catalog: Catalog, path: Path) -> Catalog:
-    import tomllib
-
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise PolicyError(f"cannot read catalogue {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        # tomllib also lets through what very long numbers and deep nesting raise
-        raise PolicyError(f"catalogue {path} is not valid TOML: {error}") from error
-    for kind, rows in table.items():
+    for kind, rows in read_table(path, "catalogue").items():
         if kind not in ("xid", "sxid") or not isinstance(rows, dict):
             raise PolicyError(f"catalogue {path}: [{kind}] is unknown; use [xid.N] or [sxid.N]")
         for key, changes in rows.items():

@@ -8,8 +8,9 @@ printed. The number behind `i` counts injected errors: a test, not a fault.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import Enum
+
+from kcover_ebpf.dataclass import dataclass
 
 _FAULT = re.compile(
     r"(?P<unit>[A-Z][A-Z0-9_]{1,40}) {1,8}(?P<severity>Nonfatal|Fatal) {1,8}XC ?(?P<crossed>\d)"

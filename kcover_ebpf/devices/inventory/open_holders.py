@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.facts.devices import CudaContext, DeviceHeld
 from kcover_ebpf.host import procfs
 from kcover_ebpf.ids import Pid

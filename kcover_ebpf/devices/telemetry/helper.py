@@ -11,11 +11,12 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from kcover_ebpf.api.codec import encode
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.devices.inventory import topology
 from kcover_ebpf.devices.telemetry.reading import GpuReading
 from kcover_ebpf.errors import CannotObserve

@@ -5,8 +5,7 @@ None is what could not be observed: NVML does not support it on this GPU, or dcg
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.devices.inventory.pci import kernel_address
 
 THROTTLE_REASONS = {

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.devices.telemetry.reading import GpuReading
 from kcover_ebpf.facts.devices import GpuUse
 from kcover_ebpf.tunables.devices import (

@@ -13,7 +13,6 @@ import select
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -21,6 +20,7 @@ from typing import Any
 from kcover_ebpf.api.codec import decode
 from kcover_ebpf.confined import helper
 from kcover_ebpf.confined.helper import Helper
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.devices.inventory.topology import Gpu
 from kcover_ebpf.devices.telemetry import use
 from kcover_ebpf.devices.telemetry.helper import HelperOptions

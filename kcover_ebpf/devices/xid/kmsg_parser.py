@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.facts.devices import DeviceNotice, Notice, Rung, XidReported
 from kcover_ebpf.ids import Pid
 

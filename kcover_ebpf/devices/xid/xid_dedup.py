@@ -8,8 +8,9 @@ instance, the driver's words) from the others. What only a lower rung saw is rep
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.devices.xid.kmsg_parser import message_parts
 from kcover_ebpf.facts.devices import Rung, XidReported
 from kcover_ebpf.tunables.devices import XID_FORGET_NS, XID_HOLD_NS, XID_UNCONFIRMED_NS

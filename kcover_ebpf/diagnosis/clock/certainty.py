@@ -8,8 +8,9 @@ announcement, a state that no process of the job can end, and a contradiction.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.model.silence_summary import Patience
 from kcover_ebpf.model.verdict import (
     Cause,

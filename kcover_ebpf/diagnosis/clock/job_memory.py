@@ -7,8 +7,9 @@ a rebuilt library has other offsets, so that its waits are learned anew).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis.clock.silences import Silences, of_words, to_words
 from kcover_ebpf.diagnosis.history.stacks import KnownWaits
 

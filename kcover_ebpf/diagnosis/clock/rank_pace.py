@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis.clock.stragglers import Waiting, WaitShares, chance, repeated_share
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.tunables.diagnosis import PACE_PERIOD_NS, PACE_WINDOW

@@ -7,8 +7,9 @@ the policy accepts a needless restart. While the record is short a prior is used
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.model.silence_summary import SilenceSummary
 from kcover_ebpf.tunables.certainty import (
     SILENCE_FLOOR_S,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.tunables.diagnosis import (
     STRAGGLER_APART,

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 from typing import Generic, TypeVar
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis.evidence import evidence
 from kcover_ebpf.diagnosis.evidence.snapshot import Finding, JobSnapshot
 from kcover_ebpf.facts.python_stacks import PythonFrame

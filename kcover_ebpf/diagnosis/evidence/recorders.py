@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.facts.recorders import (
     RankRecord,
     RecordedCall,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis.clock.certainty import certainty_of
 from kcover_ebpf.diagnosis.membership.endpoints import EndpointIndex
 from kcover_ebpf.ids import NS, Pid

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis.history.traffic import pauses_s
 from kcover_ebpf.diagnosis.membership.endpoints import EndpointIndex
 from kcover_ebpf.ids import NS, Endpoint, Pid

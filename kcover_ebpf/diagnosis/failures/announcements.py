@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis.evidence.snapshot import JobSnapshot
 from kcover_ebpf.diagnosis.failures import gave_up
 from kcover_ebpf.diagnosis.history.process import ProcessHistory

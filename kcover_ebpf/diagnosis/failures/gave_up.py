@@ -7,8 +7,8 @@ waited for one, for long, that one is why, whatever it was doing: an evaluation 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis.evidence import control_group, evidence, wait_chain
 from kcover_ebpf.diagnosis.evidence.snapshot import JobSnapshot
 from kcover_ebpf.diagnosis.history.process import ProcessHistory

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from statistics import median
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.model.process_state import Effort
 from kcover_ebpf.tunables.certainty import (
     BACKGROUND_CPUS,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis.history.background import Background, Used
 from kcover_ebpf.diagnosis.history.code_map import CodeMap, of_stack
 from kcover_ebpf.diagnosis.history.progress_clocks import ByteClock, GpuClock

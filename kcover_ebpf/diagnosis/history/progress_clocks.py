@@ -7,8 +7,9 @@ threads are found in. All of them report to `JobProgress.progress`, and the cade
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.facts.devices import GpuSeen
 from kcover_ebpf.tunables.diagnosis import (
     GPU_CLOCK_LOST_NS,

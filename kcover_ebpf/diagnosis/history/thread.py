@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis.history.code_map import WAITS, Code, CodeMap
 from kcover_ebpf.diagnosis.history.sampled_call import (
     STOPPED,

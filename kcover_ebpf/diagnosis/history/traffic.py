@@ -8,8 +8,8 @@ how far a rank has come.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.facts.kernel import SocketSample
 from kcover_ebpf.ids import NS, Inode
 from kcover_ebpf.tunables.diagnosis import (

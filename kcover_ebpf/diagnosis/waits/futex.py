@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from kcover_ebpf.dataclass import dataclass
 
 _COMMAND = 0x7F
 _PRIVATE = 0x80

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.host import sysfs
 from kcover_ebpf.host.proc_text import split_stat
 from kcover_ebpf.inspection.options import InspectionOptions

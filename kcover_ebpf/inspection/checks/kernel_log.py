@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from kcover_ebpf.api import rfc3339
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.devices.xid import kmsg_parser, kmsg_reader
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown, warned

@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.inspection.result import CheckFinding, failed, unknown, warned
 from kcover_ebpf.tunables.inspection import BUSY_SHARE, POWER_LIMIT_SHARE, SM_CLOCK_SHARE
 

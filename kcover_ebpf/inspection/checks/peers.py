@@ -8,9 +8,10 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.inspection import echo, route
 from kcover_ebpf.inspection.at_once import at_once

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.fault_policy import InspectionAction, NodeActions
 from kcover_ebpf.api.fault_report import ReportedDeviceFault
 from kcover_ebpf.api.node_health import PartHealth, ReceivedHealth
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.tunables.recovery import (
     CORDON_DOUBLINGS,

@@ -7,13 +7,13 @@ node is let go only on a person's word, or on evidence that it is mended (`node_
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.fault_policy import NodeActions
 from kcover_ebpf.api.fault_report import ReportedDeviceFault
 from kcover_ebpf.api.node_health import PartHealth, ReceivedHealth
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.recovery.nodes.node_health import (
     CORDONED_FOR,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from kcover_ebpf.api.fault_report import AckResult
 from kcover_ebpf.api.incident import JobRef
 from kcover_ebpf.api.pods import ContainerKind, Pod
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.gang.gang_input import GangVerdict
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport
 from kcover_ebpf.recovery.restart.demand import RestartDemand

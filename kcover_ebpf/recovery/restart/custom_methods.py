@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
 
 from kcover_ebpf.api.custom_kind import CustomKind, KindRestart
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.recovery.restart.methods import (
     EndField,
     KindMethod,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kcover_ebpf.api.incident import Incident, Phase, RestartMethod
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.gang.gang_input import GangVerdict
 from kcover_ebpf.model.verdict import (
     Cause,

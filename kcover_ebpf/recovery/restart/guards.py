@@ -6,12 +6,13 @@ pause; then the method. Pure.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kcover_ebpf.api.fault_policy import Approval, Bounds, Level
 from kcover_ebpf.api.incident import FailureClass, Lost, Phase, RestartAction, RestartMethod, Status
 from kcover_ebpf.api.job_kinds import ARMING_LABEL
 from kcover_ebpf.api.order import Order, Verb
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis import decisions
 from kcover_ebpf.gang.gang_input import GangVerdict
 from kcover_ebpf.model.verdict import Cause, EvidenceKind, VerdictKind

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from kcover_ebpf.api.fault_policy import FaultPolicy
 from kcover_ebpf.api.incident import CrashRecord, Phase, RestartAction, RestartMethod, Status
 from kcover_ebpf.api.job_kinds import must_train
 from kcover_ebpf.api.order import Order, Verb
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.model.verdict import Cause, Culprit
 from kcover_ebpf.recovery.restart.context import Call, GangPod, RestartInput, replace_method_of
 from kcover_ebpf.recovery.restart.methods import MovesBy, ReplaceMethod

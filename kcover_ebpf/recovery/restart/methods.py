@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from functools import cache
 from importlib.resources import files
+
+from kcover_ebpf.dataclass import dataclass
 
 
 class ReplaceMethod(Enum):

@@ -7,11 +7,12 @@ pods are there, is not taken from the report.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from kcover_ebpf.api.fault_report import REPORT, FaultReport
 from kcover_ebpf.api.pods import Pod
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.gang.gang_input import GangInput, GangVerdict
 from kcover_ebpf.gang.gang_judge import merge

@@ -6,10 +6,11 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from kcover_ebpf.api.pods import Pod
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import CannotObserve
 from kcover_ebpf.gang.gang_input import GangVerdict
 from kcover_ebpf.output import formatting

@@ -6,7 +6,7 @@ import time
 
 from prometheus_client import CollectorRegistry
 
-from kcover_ebpf.agent.inspection_metrics import InspectionMetrics
+from kcover_ebpf.agent.metrics import InspectionMetrics
 from kcover_ebpf.agent.node_health.health_memory import Round, after_round
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.inspection.result import PartResult

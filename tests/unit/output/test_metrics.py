@@ -34,7 +34,7 @@ from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.model.roles import Role
 from kcover_ebpf.model.verdict import Cause, Evidence, EvidenceKind, Verdict, VerdictKind, WaitRow
 from kcover_ebpf.output import metrics
-from kcover_ebpf.output.metrics import MetricsServer, MetricsSink, parse_address
+from kcover_ebpf.output.metrics import MetricsServer, MetricsSink, TotalCounter, parse_address
 from kcover_ebpf.run.metrics import RunMetrics
 from kcover_ebpf.settings import Act
 from tests.unit.fake_clock import FakeClock
@@ -331,3 +331,15 @@ def test_agent_metrics__links_of_pods_leave_no_series() -> None:
         if sample.name == "kcover_port_down_total"
     }
     assert reported == {"eth0", "soft/1"}
+
+
+def test_total_counter__exports_growth_and_survives_one_who_counts_from_zero_again() -> None:
+    registry = CollectorRegistry()
+    counter = TotalCounter("kcover_things", "Things.", registry, "kind")
+    counter.labels("a")
+    assert registry.get_sample_value("kcover_things_total", {"kind": "a"}) == 0
+    for total in (3, 3, 5, 2):
+        counter.take(total, "a")
+    counter.take(1, "b")
+    assert registry.get_sample_value("kcover_things_total", {"kind": "a"}) == 7
+    assert registry.get_sample_value("kcover_things_total", {"kind": "b"}) == 1

@@ -145,7 +145,7 @@ def live(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, supervisor: FakeSupervisor
 ) -> Callable[..., tuple[Session, FakeSink]]:
     monkeypatch.setattr(module, "Sensor", FakeSensor)
-    monkeypatch.setattr(module, "_is_alive", lambda _: True)
+    monkeypatch.setattr(Session, "_lives", lambda *_: True)
 
     def make(*scripts: Script, owns: bool = True, **policy: Any) -> tuple[Session, FakeSink]:
         monkeypatch.setattr(FakeSensor, "scripts", list(scripts), raising=False)

@@ -241,3 +241,12 @@ def test_ras_watch__a_job_that_answers_slowly_has_one_thread(monkeypatch):
     asking.tick(True, {})
     assert asking._inquiry is not None
     asking.close()
+
+
+def test_ask__a_report_larger_than_is_kept_is_read_as_it_comes(serve):
+    ranks = 7000
+    text = json_report([7] * ranks)
+    assert len(text) > REPORT_BYTES
+    report = ask(place(serve(text)), QUICK)
+    assert report.process_count == ranks
+    assert sum(rank.many for rank in report.communicators[0].ranks) == ranks

@@ -1,0 +1,39 @@
+"""The files that an operator writes, TOML or JSON: read in one way, with one line for each that cannot be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from kcover_ebpf.errors import PolicyError
+
+_MOST_BYTES = 1 << 20
+"""Larger than any that people write; a device file or a log by mistake has no end."""
+
+
+def read_table(path: Path, what: str) -> dict[str, Any]:
+    """The table in a file: JSON where it begins with a brace, TOML otherwise.
+
+    `what`: what it should hold, for people ("policy", "job rules"). Raises `PolicyError`, which begins with it and the
+    path.
+    """
+    # few starts read a file
+    import json
+    import tomllib
+
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise PolicyError(f"cannot read {what} {path}: {error.strerror}") from error
+    if len(raw) > _MOST_BYTES:
+        raise PolicyError(f"{what} {path}: the file is larger than {_MOST_BYTES >> 20} MiB")
+    is_json = raw.lstrip()[:1] == b"{"
+    try:
+        text = raw.decode("utf-8")
+        table: dict[str, Any] = json.loads(text) if is_json else tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        # both also let through what very long numbers and deep nesting raise
+        form = "JSON" if is_json else "TOML"
+        raise PolicyError(f"{what} {path}: the file is not valid {form}: {error}") from error
+    return table
