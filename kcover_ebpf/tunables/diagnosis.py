@@ -157,8 +157,12 @@ DEVICE_WAIT_FACTOR = 2.0
 """Waits for devices last several times what the job needed while it was healthy, as for a circle of waits,"""
 DEVICE_WAIT_FLOOR_S = 6.0
 """and no less than this,"""
+DEVICE_WAIT_HUNG_S = 60.0
+"""It is a suspicion until then: a step of all devices may take so long, whatever the steps before it took;"""
 DEVICE_WAIT_UNLEARNED_S = 60.0
 """or this, while no cadence is learned: the first step of a large job, its warm-up included, may well take so long."""
+READER_DRAINS_NS = 3 * NS
+"""A reader of a full pipe that takes nothing for so long does not read."""
 DEVICE_WAIT_OTHERS = 2
 """Ranks whose network threads must all differ from that of the one that is named."""
 VICTIM_S = 0.4

@@ -58,9 +58,11 @@ def _in_waits(
     new = [rank for rank in odd if not rank.known_wait]
     if new:
         return _apart(snapshot, ranks, apart, new, lag)
-    if odd or lag is not None:
+    if len(odd) == 1 or lag is not None:
         late = odd[0] if len(odd) == 1 else None
         return _late(snapshot, ranks, late, lag, is_late=is_late)
+    if odd:
+        return _parted(snapshot, ranks, apart) if is_late else None
     lasts = silent_s >= max(CYCLE_FLOOR_S, CYCLE_FACTOR * needed_s)
     return _cycle(snapshot, ranks) if is_late or (lasts and len(apart) < 2) else None
 
@@ -90,7 +92,9 @@ def _left_for_it(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> RankSn
     step_s = max(snapshot.threshold_s(rank.pid) for rank in ranks)
     stopped_s = max(rank.age_s for rank in ranks)
     recent = [
-        rank for rank in snapshot.left.values() if rank.age_s <= stopped_s + step_s + LEFT_SINCE_S
+        rank
+        for rank in snapshot.left.values()
+        if rank.state is not State.DUMPING and rank.age_s <= stopped_s + step_s + LEFT_SINCE_S
     ]
     return max(recent, key=lambda rank: rank.age_s, default=None)
 
@@ -139,10 +143,7 @@ def _apart(
     lag: tuple[Pid, float] | None,
 ) -> Finding:
     """The ranks wait in several places, and some of them where no healthy rank did."""
-    sides = " | ".join(
-        ", ".join(evidence.name(snapshot.ranks[pid]) for pid in group) for group in apart
-    )
-    said = f"the ranks wait in {len(apart)} places: {sides}"
+    said = f"the ranks wait in {len(apart)} places: {_sides(snapshot, apart)}"
     found = [*_silence(ranks), *_order(snapshot, lag), Evidence(EvidenceKind.STACK, said)]
     culprit = snapshot.ranks[lag[0]] if lag is not None else None
     culprit = odd[0] if len(odd) == 1 else culprit
@@ -152,6 +153,23 @@ def _apart(
         return blame(snapshot, kind, cause, culprit, found)
     victims = tuple(rank.pid for rank in ranks)
     return Finding(kind, cause, snapshot.oldest_ns, None, tuple(found), victims)
+
+
+def _parted(
+    snapshot: JobSnapshot, ranks: Sequence[RankSnapshot], apart: Sequence[list[Pid]]
+) -> Finding:
+    """Several ranks wait in one place and several in another, as often before: nobody can say who is to come."""
+    said = f"the ranks wait in {len(apart)} places: {_sides(snapshot, apart)}"
+    found = [*_silence(ranks), Evidence(EvidenceKind.STACK, said), *evidence.gpus(ranks)]
+    victims = tuple(rank.pid for rank in ranks)
+    kind, since_ns = VerdictKind.UNKNOWN, snapshot.oldest_ns
+    return Finding(kind, Cause.WAIT_CYCLE, since_ns, None, tuple(found), victims)
+
+
+def _sides(snapshot: JobSnapshot, apart: Sequence[list[Pid]]) -> str:
+    return " | ".join(
+        ", ".join(evidence.name(snapshot.ranks[pid]) for pid in group) for group in apart
+    )
 
 
 def _late(

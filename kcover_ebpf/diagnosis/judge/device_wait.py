@@ -12,6 +12,7 @@ from kcover_ebpf.model.verdict import Cause, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.tunables.diagnosis import (
     DEVICE_WAIT_FACTOR,
     DEVICE_WAIT_FLOOR_S,
+    DEVICE_WAIT_HUNG_S,
     DEVICE_WAIT_OTHERS,
     DEVICE_WAIT_UNLEARNED_S,
 )
@@ -59,18 +60,16 @@ def all_wait(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding | 
     since_ns = snapshot.oldest_ns
     victims = tuple(rank_snapshot.pid for rank_snapshot in ranks)
     if not snapshot.cadence_known:
-        return Finding(
-            VerdictKind.UNKNOWN, Cause.DEVICE_WAIT, since_ns, evidence=tuple(found), victims=victims
-        )
+        kind = VerdictKind.UNKNOWN
+        return Finding(kind, Cause.DEVICE_WAIT, since_ns, evidence=tuple(found), victims=victims)
     for rank in ranks:
         if idle := _network_threads(rank, ranks):
             # on its own device, as in an evaluation: that may take as long as any other work
             at_work = rank.state is State.ON_DEVICE and silent_s < snapshot.policy.quiet_cap_s
             kind = VerdictKind.UNKNOWN if at_work else VerdictKind.HUNG
             return blame(snapshot, kind, Cause.NOT_IN_COLLECTIVE, rank, [*idle, *found])
-    return Finding(
-        VerdictKind.HUNG, Cause.DEVICE_WAIT, since_ns, evidence=tuple(found), victims=victims
-    )
+    kind = VerdictKind.HUNG if silent_s >= DEVICE_WAIT_HUNG_S else VerdictKind.UNKNOWN
+    return Finding(kind, Cause.DEVICE_WAIT, since_ns, evidence=tuple(found), victims=victims)
 
 
 def _network_threads(rank: RankSnapshot, ranks: Sequence[RankSnapshot]) -> list[Evidence]:

@@ -90,10 +90,10 @@ def classify(process: ProcessHistory, context: ClassifyContext) -> RankSnapshot:
 def _beside(
     process: ProcessHistory, lead_thread: ThreadHistory, context: ClassifyContext
 ) -> tuple[str, ...]:
-    # a lead that burns a CPU left it a moment ago: it waits since the burn began
-    burns = lead_thread.burning_since_ns is not None
-    since_ns = _since(lead_thread, process) if burns else lead_thread.sample.idle_since_ns
-    return helpers.beside(process, since_ns, context, compared=burns)
+    # a lead that burns a CPU or naps left its call a moment ago: it waits since it last did something else
+    asks = lead_thread.burning_since_ns is not None or lead_thread.naps_since_ns is not None
+    since_ns = _since(lead_thread, process) if asks else lead_thread.sample.idle_since_ns
+    return helpers.beside(process, since_ns, context, compared=asks)
 
 
 def _unsampled(process: ProcessHistory, context: ClassifyContext) -> RankSnapshot:
@@ -255,7 +255,8 @@ def _works(child_process: ProcessHistory, since_ns: int, context: ClassifyContex
         return child_process.first_seen_ns >= recent_ns
     if lead.burning_since_ns is not None:
         return not lead.spins_in_place
-    return lead.progress_ns > recent_ns
+    # one that wants a CPU works, however little it gets
+    return lead.sample.state is TaskState.RUNNING or lead.progress_ns > recent_ns
 
 
 def _state_since(lead_thread: ThreadHistory, process: ProcessHistory, state: State) -> int:

@@ -18,6 +18,7 @@ from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.roles import Role
 from kcover_ebpf.tunables.diagnosis import (
     FREEZE_PATIENCE_NS,
+    READER_DRAINS_NS,
     SLEEP_CAP_S,
     STORAGE_ANSWER_NS,
 )
@@ -184,8 +185,11 @@ def _on_stream(
     own = tuple(pid for pid in offspring if pid in holders)
     if own or (offspring and not holders):
         return Wait(State.CHILD, waits_for=own or offspring)
-    # a stream whose other end is nowhere has ended; one that lasts leads to a program outside the job
-    return Wait(State.READ, waits_for=holders) if holders else Wait(State.OUTSIDE)
+    # A stream whose other end is nowhere has ended; one that lasts leads to a program outside the job. A reader that is
+    # alive wakes whoever writes to it, again and again: one that does not owes its answer to none.
+    writes = context.table.family(sample.syscall) is SyscallFamily.WRITE
+    unread = writes and context.now_ns - sample.idle_since_ns >= READER_DRAINS_NS
+    return Wait(State.READ, waits_for=holders) if holders or unread else Wait(State.OUTSIDE)
 
 
 def _holders(

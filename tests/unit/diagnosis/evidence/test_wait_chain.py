@@ -272,3 +272,15 @@ def test_wait_chain__most_ranks_are_never_elsewhere_than_the_others(
     snapshot = job_snapshot(*waiting, *asking)
     _, found = wait_chain.split(snapshot, list(snapshot.ranks.values()))
     assert [rank.pid for rank in found] == sinks
+
+
+def test_wait_chain__a_job_parted_in_two_known_places_is_suspected_in_the_end() -> None:
+    known = KnownWaits()
+    known.learn(COLLECTIVE)
+    ranks = [
+        at(pid, State.FUTEX, stack=BARRIER if pid < 5 else COLLECTIVE, since_s=90)
+        for pid in range(8)
+    ]
+    finding = judge(job_snapshot(*ranks, known=known))
+    assert (finding.kind, finding.cause) == (VerdictKind.UNKNOWN, Cause.WAIT_CYCLE)
+    assert finding.culprit is None

@@ -73,7 +73,7 @@ def test_device_wait__a_rank_that_yields_until_its_device_is_done_is_not_named_o
     for number in (0, 2, 3):
         stage.become(stage.rank(number), "futex", stack=COLLECTIVE)
     stage.become(stage.rank(1), "yield", module="libc.so.6", called_from=(), unread=1 << 20)
-    stage.run(60)
+    stage.run(90)
     found = faults(stage, began_s)
     assert [(verdict.cause, verdict.culprit) for verdict in found] == [(Cause.DEVICE_WAIT, None)]
     assert not any(map(ended, found))
@@ -90,7 +90,7 @@ def test_device_wait__a_rank_that_does_not_read_while_its_device_works_is_not_na
     gpu.stuck = {1}
     gpu.left_alone = {0}
     stage.become(stage.rank(0), "futex", stack=COLLECTIVE, unsent=1 << 20)
-    gpu.spend(60)
+    gpu.spend(90)
     found = faults(stage, began_s)
     assert [(verdict.cause, verdict.culprit) for verdict in found] == [(Cause.DEVICE_WAIT, None)]
     assert not any(map(ended, found))
@@ -116,7 +116,7 @@ def test_device_wait__a_rank_waits_for_its_device_if_its_other_thread_sleeps_unt
     stage = trained()
     sleep_until_done(stage, 1, argument=3, stack=LOCK)
     stage.rank(1).sides = {101_000: Side("futex", stack=stack)}
-    stage.run(60)
+    stage.run(90)
     named = [(fault.cause, fault.culprit and fault.culprit.rank) for fault in faults(stage)]
     assert named == [found]
 
@@ -375,21 +375,22 @@ def test_device_wait__a_poll_on_a_device_is_no_wait_for_an_idle_loader() -> None
     began_s = stage.now_ns / NS
     for rank in range(4):
         stage.become(stage.rank(rank), "poll", files=(GPU,), stack=SYNCHRONIZE)
-    stage.run(60)
+    stage.run(90)
     found = faults(stage, began_s)
     assert [(verdict.cause, verdict.culprit) for verdict in found] == [(Cause.DEVICE_WAIT, None)]
     assert not any(ended(verdict) for verdict in found)
 
 
+@pytest.mark.parametrize("others", ["run", "nap"])
 @pytest.mark.parametrize("period_s", [1, 480])
-def test_device_wait__a_watchdog_of_every_rank_releases_no_lock(period_s: int) -> None:
+def test_device_wait__a_watchdog_of_every_rank_releases_no_lock(period_s: int, others: str) -> None:
     stage = trained(seconds=60)
     for proc in stage.procs.values():
         proc.sides = {proc.pid + 50_000: Side("timed", period_ns=period_s * NS)}
     stage.run(60)
     for number in range(4):
-        mode, stack = ("run", COLLECTIVE) if number else ("futex", LOCK)
-        stage.become(stage.rank(number), mode, module="libcuda.so.1", stack=stack)
+        mode, stack = (others, COLLECTIVE) if number else ("futex", LOCK)
+        stage.become(stage.rank(number), mode, module="libcuda.so.1", stack=stack, naps_per_s=400)
     stage.run(30)
     verdict = faults(stage)[-1]
     assert (verdict.kind, verdict.culprit and verdict.culprit.rank) == (VerdictKind.HUNG, 0)

@@ -477,3 +477,33 @@ def test_classify_wait__who_reads_answers_of_children_that_are_idle_waits_for_no
         stage.one_pass(NS // 4)
     assert state(stage, 101) is (State.HELPED if believed else State.FUTEX)
     assert bool(not_working(stage)) is not believed
+
+
+@pytest.mark.parametrize(("drains", "named"), [(True, False), (False, True)])
+def test_classify_wait__who_writes_to_a_reader_that_does_not_read_is_named(
+    drains: bool, named: bool
+) -> None:
+    stage = trained()
+    full = WaitedFile(2, "pipe", "pipe:[900]", Inode(900), "", "")
+    with sitting_in(WRITE):
+        stage.become(stage.rank(1), "read", files=(full,), stack=LOCK)
+        all_wait(stage, 1)
+        for _ in range(20):
+            stage.run(1)
+            if drains:
+                # it was woken, and fills the room that there is
+                stage.rank(1).mode_since_ns = stage.now_ns
+    assert [
+        (verdict.cause, verdict.culprit and verdict.culprit.rank) for verdict in not_working(stage)
+    ] == ([(Cause.BLOCKED_READ, 1)] if named else [])
+
+
+def test_classify_wait__a_child_that_wants_a_cpu_is_at_work_however_little_it_gets() -> None:
+    stage = trained()
+    child = stage.add(Proc(500, ppid=101, argv=("judge",)))
+    with sitting_in(61):
+        stage.become(stage.rank(1), "read", stack=LOCK)
+        stage.become(child, "quota")
+        all_wait(stage, 1)
+        stage.run(30)
+    assert not_working(stage) == []
