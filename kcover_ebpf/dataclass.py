@@ -3,8 +3,8 @@
 A start imports 190 data classes. The standard decorator compiles six functions for each, which was
 half of the start, and an object of a frozen class is filled by a call for each field, which was
 most of decoding a record. Here only `__init__` is compiled; `==`, `hash` and `repr` are shared
-functions over the names of the fields. That nobody assigns to a frozen class is for the type
-checker to say, which sees the standard decorator; nothing checks it at run time.
+functions over the names of the fields. Only the type checker, which sees the
+standard decorator, says where a frozen class is assigned to.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Our `dataclass` against the standard one: what both make cannot be told apart, but for assignments."""
+"""Our `dataclass` against the standard one: what both make is the same, but for assignments."""
 
 from __future__ import annotations
 
