@@ -227,7 +227,9 @@ def _listed(
     pids: Collection[int],
 ) -> list[RasCommunicator]:
     """Those that differ or have processes of ours; all others as one, whose counts are the sums of theirs."""
-    kept, sums, size = [], dict[str, int](), 0
+    kept: list[RasCommunicator] = []
+    sums: dict[str, int] = {}
+    size = 0
     for comm, group in zip(named, groups, strict=True):
         is_plain = len(group) < 2 and not any(
             rank.who in apart or rank.pid in pids for rank in comm.ranks
