@@ -1,7 +1,7 @@
 """`python -m bench.clusterbench gang`: one gang on a part of a large cluster, calm and then with one rank that stops.
 
 The API server and the controller are real; agents are simulated, one for each node, and write what and as often as
-`agent.reports` does in a cluster of that size. The controller decides and is told to change nothing.
+`agent.reports` does in a cluster of that size. The controller makes a dry run.
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ def gang(
     client: ApiClient, kubeconfig: Path, folder: Path, nodes: int, gang_nodes: int, span_s: int
 ) -> dict[str, Any]:
     """A gang of `gang_nodes` nodes with eight ranks each, among `nodes`: until its one stopped rank is named."""
-    pace = Pace(nodes)
+    pace, idle = Pace(nodes), [_of_node(f"n{index}") for index in range(nodes)]
     make_nodes(client, nodes)
     pods = make_job(client, _JOB, range(gang_nodes))
-    idle = [_of_node(f"n{index}") for index in range(nodes)]
     program, log = build(folder), folder / "controller.log"
     controller = Controller(kubeconfig, log, "--dry-run")
     started: list[Agents] = []
@@ -62,7 +61,6 @@ def gang(
         culprit, named_s = _named(client) or ({}, 0.0)
         found["fault"] = _costs(meter, time.monotonic() - began_s, controller)
         found["named"] = {
-            "rank": culprit.get("rank"),
             "is_right": culprit.get("rank") == stopped,
             "after_first_report_s": round(named_s - fault_s, 2),
             "last_report_came_s": round(reported_s - fault_s, 2),
@@ -75,7 +73,7 @@ def gang(
 
 
 def _of_node(node: str) -> dict[str, Any]:
-    """The report of an agent about its node, which has no gang of its own."""
+    """The report of an agent about its node, without a gang."""
     return fault_report.object_of(FaultReport(node, time.time(), 1, "0.1.0"), NAMESPACE, node)
 
 

@@ -48,7 +48,7 @@ def is_same_alive(pid: int, start_ticks: int) -> bool:
 
 
 class Witness:
-    """One process of a job, held by a descriptor: to ask whether it lives costs one call and no file of /proc.
+    """One process of a job, known by a descriptor: to ask whether it lives costs one call and no file of /proc.
 
     A descriptor stays that of its process when the number is used again (pidfd_open(2)); it can be read once the last
     thread of the process has ended.

@@ -7,9 +7,8 @@ host's own clocks, threads and descriptors stay behind in `diagnosis.history.pro
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
-from kcover_ebpf.dataclass import dataclass
+from kcover_ebpf.dataclass import dataclass, replace
 from kcover_ebpf.facts.devices import GpuUse
 from kcover_ebpf.facts.python_stacks import PythonFrame
 from kcover_ebpf.ids import Endpoint, Pid

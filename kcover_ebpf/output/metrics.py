@@ -62,7 +62,7 @@ _OVER_BOUND = (
 
 
 class TotalCounter:
-    """A counter of what somebody else adds up: it is given sums, and exports by how much they grew."""
+    """A counter that is given sums, and exports by how much they grew."""
 
     def __init__(self, name: str, text: str, registry: CollectorRegistry, *labels: str) -> None:
         self._counter = Counter(name, text, labels, registry=registry)

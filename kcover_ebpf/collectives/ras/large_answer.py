@@ -1,7 +1,7 @@
 """An answer of NCCL's RAS of any size, read as it comes: what it says of each rank goes into one of few groups. Pure.
 
 A job of 10,000 ranks answers 40 MB. Ranks of a communicator that have launched the same are one group, and of a
-large group a few ranks stand for all (`RasRank.many`): so what is kept, and what travels on, grows with the
+large group a few ranks represent all (`RasRank.many`): so what is kept, and what travels on, grows with the
 communicators and with the ranks that differ. A rank that differs anywhere is kept everywhere, for it may be behind in
 one communicator because it waits in another.
 
@@ -24,7 +24,7 @@ _MOST_RANKS = 1 << 18
 """Entries of ranks in communicators: 32,768 ranks in eight."""
 _MOST_COMMUNICATORS = 1 << 15
 _MOST_VALUE = 16 << 10
-"""A rank is some 600 bytes, and whatever else stands in a communicator less."""
+"""A rank is some 600 bytes, and whatever else a communicator has less."""
 _MOST_FIELDS = 64
 _BLOCK = 64 << 10
 _MOST_APART = 512
@@ -204,12 +204,12 @@ def _compact(found: list[RasCommunicator], pids: frozenset[int]) -> RasReport:
 
 
 def _compact_communicator(
-    comm: RasCommunicator,
+    communicator: RasCommunicator,
     groups: list[tuple[RasRank, ...]],
     apart: Collection[tuple[str, int, int]],
     pids: Collection[int],
 ) -> RasCommunicator:
-    kept = [rank for rank in comm.ranks if rank.missing and rank.who in apart]
+    kept = [rank for rank in communicator.ranks if rank.missing and rank.who in apart]
     for group in groups:
         own = [rank for rank in group if rank.who in apart or rank.pid in pids]
         chosen = {id(rank) for rank in (*own[:_MOST_APART], *group[:_SAMPLES])}
@@ -217,7 +217,7 @@ def _compact_communicator(
         kept += listed
         if len(listed) < len(group):
             kept.append(RasRank(-1, "", 0, group[0].counts, many=len(group) - len(listed)))
-    return replace(comm, ranks=tuple(kept))
+    return replace(communicator, ranks=tuple(kept))
 
 
 def _listed(
@@ -227,7 +227,9 @@ def _listed(
     pids: Collection[int],
 ) -> list[RasCommunicator]:
     """Those that differ or have processes of ours; all others as one, whose counts are the sums of theirs."""
-    kept, sums, size = [], dict[str, int](), 0
+    kept: list[RasCommunicator] = []
+    sums: dict[str, int] = {}
+    size = 0
     for comm, group in zip(named, groups, strict=True):
         is_plain = len(group) < 2 and not any(
             rank.who in apart or rank.pid in pids for rank in comm.ranks

@@ -86,15 +86,15 @@ def _lags(behind: Sequence[tuple[RasRank, RasCommunicator]]) -> tuple[Collective
     )
 
 
-def _distance(rank: RasRank, furthest: RasRank) -> tuple[int, str]:
+def _distance(rank: RasRank, furthest_rank: RasRank) -> tuple[int, str]:
     """By how many operations, and of which kind where it is one."""
     short = {
         kind: count - rank.counts.get(kind, 0)
-        for kind, count in furthest.counts.items()
+        for kind, count in furthest_rank.counts.items()
         if count > rank.counts.get(kind, 0)
     }
     kind = next(iter(short)) if len(short) == 1 and "all" not in short else ""
-    return furthest.total - rank.total, kind
+    return furthest_rank.total - rank.total, kind
 
 
 def _hosts(ranks: Sequence[RasRank]) -> tuple[LaggingHost, ...]:

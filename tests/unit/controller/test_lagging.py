@@ -31,7 +31,7 @@ def reports(*lagging: int):
             f"n{node}",
             connected(2 * node),
             connected(2 * node + 1),
-            **({"collectives": counts} if node == 0 else {}),
+            collectives=counts if node == 0 else None,
         )
         for node in range(4)
     ]

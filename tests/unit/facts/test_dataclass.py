@@ -1,4 +1,4 @@
-"""Our `dataclass` against the standard one: what both make cannot be told apart, but for assignments."""
+"""Our `dataclass` against the standard one: what both make is the same, but for assignments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kcover_ebpf.dataclass import dataclass
+from kcover_ebpf.dataclass import dataclass, replace
 from kcover_ebpf.facts.kernel import Tick
 
 
@@ -54,6 +54,27 @@ def test_dataclass__fields_patterns_and_replace_are_the_standard_ones() -> None:
     assert dataclasses.asdict(OURS(1, "x")) == dataclasses.asdict(STANDARD(1, "x"))
     assert dataclasses.replace(OURS(1), pid=3) == OURS(3)
     assert OURS(1) != STANDARD(1)
+
+
+def test_replace__is_the_standard_one_and_leaves_the_old_object_alone() -> None:
+    old = OURS(1, "x", 2.0, ("a",))
+    new = replace(old, pid=3)
+    assert new == dataclasses.replace(old, pid=3) == OURS(3, "x", 2.0, ("a",))
+    assert (old.pid, new.note, new.tags) == (1, "x", ("a",))
+    with pytest.raises(AttributeError):
+        replace(old, other=1)
+
+
+def test_replace__what_is_done_after_construction_is_done_again() -> None:
+    @dataclass(slots=True)
+    class Square:
+        side: int
+        area: int = dataclasses.field(init=False)
+
+        def __post_init__(self) -> None:
+            self.area = self.side**2
+
+    assert replace(Square(2), side=3).area == 9
 
 
 def test_dataclass__an_object_without_slot_cannot_be_given_one() -> None:

@@ -249,18 +249,22 @@ def test_hierarchies__a_mount_point_of_other_letters_and_one_that_is_no_text() -
     assert found.mount == Path("/sys/fs/m\u00fc ller")
 
 
+def lives(witness: process_tree.Witness) -> bool:
+    return witness.lives
+
+
 def test_witness__lives_until_its_process_is_a_zombie_and_is_none_without_one() -> None:
     witness = process_tree.Witness()
-    assert not witness.lives
+    assert not lives(witness)
     with subprocess.Popen(["sleep", "60"]) as sleeper:
         witness.hold(sleeper.pid)
-        assert witness.lives
+        assert lives(witness)
         sleeper.kill()
         os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
-        assert not witness.lives
-    assert not witness.lives
+        assert not lives(witness)
+    assert not lives(witness)
     witness.hold(sleeper.pid)
-    assert not witness.lives
+    assert not lives(witness)
 
 
 def test_witness__of_another_process_says_nothing_of_the_one_before() -> None:
@@ -269,6 +273,6 @@ def test_witness__of_another_process_says_nothing_of_the_one_before() -> None:
         witness.hold(sleeper.pid)
         witness.hold(os.getpid())
         sleeper.kill()
-    assert witness.lives
+    assert lives(witness)
     witness.close()
-    assert not witness.lives
+    assert not lives(witness)

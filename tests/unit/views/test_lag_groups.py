@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from kcover_ebpf.collectives.ras import RasCommunicator, RasRank, RasReport, read, said
 from kcover_ebpf.facts.host import CollectiveLag, LaggingHost
 from kcover_ebpf.views.lag_groups import JobPlaces, sentences
@@ -14,7 +16,7 @@ PLACES = JobPlaces(
 )
 
 
-def lag(by: int, slots: dict[int, tuple[int, ...]], kind: str = "AllReduce") -> CollectiveLag:
+def lag(by: int, slots: Mapping[int, tuple[int, ...]], kind: str = "AllReduce") -> CollectiveLag:
     places = tuple(
         LaggingHost(f"10.0.0.{node}", len(found), found) for node, found in slots.items()
     )
