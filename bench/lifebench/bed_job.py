@@ -53,6 +53,27 @@ def start_command(phase: Phase, command: list[str]) -> str:
 
 def manifest(phase: Phase, command: list[str], folder: Path, variables: dict[str, str]) -> str:
     """The Service and the Job, as JSON; pods find the sources and the phase's folder at their own paths."""
+    job = {
+        "completionMode": "Indexed",
+        "completions": phase.hosts,
+        "parallelism": phase.hosts,
+        "backoffLimit": 0,
+        "template": {
+            "metadata": {"labels": {"life": JOB, **ARMED}},
+            "spec": _pod(phase, command, folder, variables),
+        },
+    }
+    service = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {"life": JOB}}
+    objects = [
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": JOB}, "spec": service},
+        {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": JOB}, "spec": job},
+    ]
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
+
+
+def _pod(
+    phase: Phase, command: list[str], folder: Path, variables: dict[str, str]
+) -> dict[str, Any]:
     mounts = [("source", ROOT, True), ("folder", folder, False)]
     container = {
         "name": "main",
@@ -66,8 +87,11 @@ def manifest(phase: Phase, command: list[str], folder: Path, variables: dict[str
             {"name": name, "mountPath": str(path), "readOnly": only} for name, path, only in mounts
         ],
     }
-    apart = {"labelSelector": {"matchLabels": {"life": JOB}}, "topologyKey": "kubernetes.io/hostname"}
-    pod = {
+    apart = {
+        "labelSelector": {"matchLabels": {"life": JOB}},
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    return {
         "automountServiceAccountToken": False,
         "restartPolicy": "Never",
         "subdomain": JOB,
@@ -78,19 +102,6 @@ def manifest(phase: Phase, command: list[str], folder: Path, variables: dict[str
         "containers": [container],
         "volumes": [{"name": name, "hostPath": {"path": str(path)}} for name, path, _ in mounts],
     }
-    job = {
-        "completionMode": "Indexed",
-        "completions": phase.hosts,
-        "parallelism": phase.hosts,
-        "backoffLimit": 0,
-        "template": {"metadata": {"labels": {"life": JOB, **ARMED}}, "spec": pod},
-    }
-    service = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {"life": JOB}}
-    objects = [
-        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": JOB}, "spec": service},
-        {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": JOB}, "spec": job},
-    ]
-    return json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
 
 
 def exit_codes(pods: list[dict[str, Any]], hosts: int) -> list[int | None]:
@@ -108,7 +119,13 @@ class BedPhase:
     """A phase in a namespace of its own; needs root, and that the agents and the controller run."""
 
     def __init__(
-        self, phase: Phase, phases: Path, folder: Path, space: Namespace, outside: Outside, number: int
+        self,
+        phase: Phase,
+        phases: Path,
+        folder: Path,
+        space: Namespace,
+        outside: Outside,
+        number: int,
     ) -> None:
         self._phase, self._phases, self._folder = phase, phases, folder
         self._space, self._outside = space, outside
@@ -164,7 +181,10 @@ class BedPhase:
             TAG_VARIABLE: tag_value(self._tag),
             "LIFE_PODS": str(self._folder / PODS),
         }
-        command = [*self._outside.inside(), *program(self._phases, self._phase.beside, self._folder)]
+        command = [
+            *self._outside.inside(),
+            *program(self._phases, self._phase.beside, self._folder),
+        ]
         with (self._folder / "job.log").open("ab") as log:
             self._beside = subprocess.Popen(
                 command,

@@ -175,8 +175,7 @@ def no_requests(shape: Shape, rng: random.Random) -> Round:
 
 
 def waits(activity: Activity) -> Pause:
-    """One rank waits so for 4 s to 150 s, as in the phases of the library of life; the others have launched the next
-    collective."""
+    """One rank waits so for 4 to 150 s, as in the library of life; the others have launched the next collective."""
 
     def pause(shape: Shape, rng: random.Random) -> Round:
         seconds = rng.choice((4.0, 6.0, 12.0, 15.0, 20.0, 30.0, 150.0)) * rng.uniform(0.9, 1.1)

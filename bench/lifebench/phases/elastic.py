@@ -25,7 +25,13 @@ def launch(kind: str) -> None:
             event_log(None).write("phase_begin")
         rendezvous = f"--rdzv_conf=is_host={int(host == 0)},last_call_timeout=2"
         nodes = "1:2" if kind == "grows" else "2:2"
-        options += [f"--nnodes={nodes}", "--max_restarts=2", "--nproc_per_node=2", "--rdzv_backend=c10d", rendezvous]
+        options += [
+            f"--nnodes={nodes}",
+            "--max_restarts=2",
+            "--nproc_per_node=2",
+            "--rdzv_backend=c10d",
+            rendezvous,
+        ]
         options += [f"--rdzv_endpoint={endpoint}", "--rdzv_id=life", "--monitor_interval=1"]
     else:
         port = os.environ["MASTER_PORT"]

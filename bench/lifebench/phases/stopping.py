@@ -106,7 +106,10 @@ def freeze_container(pid: int, seconds: float) -> None:
     for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
         _, controller, path = line.split(":", 2)
         mount = Path("/sys/fs/cgroup", controller) if controller else UNIFIED
-        for name, frozen, thawed in (("freezer.state", "FROZEN", "THAWED"), ("cgroup.freeze", "1", "0")):
+        for name, frozen, thawed in (
+            ("freezer.state", "FROZEN", "THAWED"),
+            ("cgroup.freeze", "1", "0"),
+        ):
             file = mount / path.lstrip("/") / name
             if path != "/" and file.exists():
                 file.write_text(frozen)
