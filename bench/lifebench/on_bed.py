@@ -78,12 +78,12 @@ def rows_of(path: Path) -> list[dict[str, object]]:
 def test_bed(name: str) -> Iterator[Bed]:
     """A running test bed without job controllers, taken down at the end; raises ClusterError."""
     try:
-        up = [TESTBED, "up", "--name", name, "--controllers", "none"]
+        up = [str(TESTBED), "up", "--name", name, "--controllers", "none"]
         if subprocess.run(up, check=False).returncode != 0:
             raise ClusterError("tools/testbed up failed; its last lines are above")
         yield Bed.of_checkout(name)
     finally:
-        subprocess.run([TESTBED, "down", "--name", name], check=False)
+        subprocess.run([str(TESTBED), "down", "--name", name], check=False)
 
 
 class BedBench:
