@@ -116,7 +116,7 @@ def exit_codes(pods: list[dict[str, Any]], hosts: int) -> list[int | None]:
 
 
 class BedPhase:
-    """A phase in a namespace of its own; needs root, and that the agents and the controller run."""
+    """A phase in one namespace; needs root, and that the agents and the controller run."""
 
     def __init__(
         self,

@@ -18,18 +18,18 @@ MOST = 100
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """It has a network namespace of its own."""
+    """It has its own network namespace."""
 
     prefix: str
     """What the names of the test bed's network namespaces begin with."""
 
     @property
     def netns(self) -> str:
-        """The name of its own."""
+        """The name of its namespace."""
         return f"{self.prefix}-outside"
 
     def address(self, number: int) -> str:
-        """An address of its own for what runs beside one job, below `MOST`; it is there from now on."""
+        """One of its addresses, by number modulo `MOST`, for what runs beside one job; it is there from now on."""
         address = str(_FIRST + number % MOST)
         ip("-n", self.netns, "address", "replace", f"{address}/24", "dev", DEVICE)
         return address
