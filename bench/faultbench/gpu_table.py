@@ -31,6 +31,8 @@ GPU = (
           frameworks=("cuda-spin", "cuda-block", "cuda-graph")),
     quiet("g2-long-steps", "G2", "steps of 20 s after a first one of 120 s", inject="first-step", at_first_step=True,
           phase_s=120.0, steps_s=(20.0,), frameworks=EAGER),
+    quiet("g2-one-long-step", "G2", "one step in which all devices compute for 25 s", inject="device-long",
+          phase_s=25.0, steps_s=SHORT, frameworks=CUDA),
     Scenario("g3-lock", "G3", "two threads of a rank take two locks crosswise", HUNG, BLOCKED,
              inject="deadlock-threads", frameworks=CUDA, steps_s=STEPS),
     Scenario("g3-sleep", "G3", "rank sleeps instead of joining", HUNG, BLOCKED, inject="sleep", frameworks=CUDA,

@@ -29,6 +29,8 @@ def missing(need: str) -> str:
             return "" if Path("/dev/fuse").exists() else "no /dev/fuse"
         case "tty":
             return "" if Path("/dev/ptmx").exists() else "no pseudo terminals"
+        case "mount":
+            return "" if _runs("unshare", "--mount", "true") else "no mount namespaces"
         case "netns":
             return "" if _runs("unshare", "--net", "true") else "no network namespaces"
         case _:

@@ -10,7 +10,7 @@ from typing import Any
 
 TABLE = "phases.toml"
 LAUNCHERS = ("alone", "loop", "mpi", "torchrun")
-NEEDS = ("fuse", "gcc", "gdb", "mpi", "netns", "ninja", "py-spy", "strace", "torch", "tty")
+NEEDS = ("fuse", "gcc", "gdb", "mount", "mpi", "netns", "ninja", "py-spy", "strace", "torch", "tty")
 STDIN = ("", "pipe", "tty")
 
 

@@ -41,8 +41,8 @@ class Row:
     `ended` is whether a sensor ended it; `completed` whether the job ended by itself, with code 0. A run that did
     neither, never began its phase, or beside which a program failed, has a `problem` and counts nowhere; `skipped`
     says why it was not started. `exit_codes` has one for each host. `trained_s` is how long it trained before the
-    phase, `phase_s` how long the phase was, both in seconds and None if unknown. `steps` are those of the rank that
-    did most.
+    phase, `phase_s` how long the phase was, both in seconds and None if unknown; `lasted_s` is from the first to the
+    last line of its record. `steps` are those of the rank that did most.
     """
 
     phase: str
@@ -54,6 +54,7 @@ class Row:
     verdicts: tuple[Verdict, ...] = ()
     trained_s: float | None = None
     phase_s: float | None = None
+    lasted_s: float = 0.0
     steps: int = 0
     problem: str = ""
     skipped: str = ""
@@ -62,6 +63,11 @@ class Row:
     def reported(self) -> bool:
         """Whether it was called a fault."""
         return any(verdict.is_fault for verdict in self.verdicts)
+
+    @property
+    def suspected(self) -> bool:
+        """Whether something was said of it, and no fault reported."""
+        return bool(self.verdicts) and not self.reported
 
     @property
     def counts(self) -> bool:
@@ -84,6 +90,7 @@ def row_of(
     begin_s = min(times_s(events, "phase_begin"), default=None)
     end_s = max(times_s(events, "phase_end"), default=None)
     first_s = min(times_s(events, "step"), default=None)
+    moments = [float(event["unix"]) for event in events]
     ended, completed = ENDED_CODE in codes, all(code == 0 for code in codes)
     counts: dict[Any, int] = {}
     for event in events:
@@ -99,6 +106,7 @@ def row_of(
         verdicts=tuple(verdicts_of(hosts, begin_s)),
         trained_s=_apart(first_s, begin_s),
         phase_s=_apart(begin_s, end_s),
+        lasted_s=round(max(moments, default=0.0) - min(moments, default=0.0), 1),
         steps=max(counts.values(), default=0),
         problem=_problem(codes, begin_s, beside_code),
     )
@@ -155,7 +163,7 @@ def _verdict(line: Line, begin_s: float | None, host: int) -> Verdict:
 
 def record(row: Row) -> Line:
     """The row as one JSON line has it."""
-    return {**asdict(row), "reported": row.reported}
+    return {**asdict(row), "reported": row.reported, "suspected": row.suspected}
 
 
 def shown(row: Row) -> str:
@@ -192,12 +200,14 @@ def _seconds(value: float | None) -> str:
 
 
 def summary(rows: Sequence[Row]) -> Line:
-    """How many runs count, how many of those a sensor ended, and how many it called a fault."""
+    """How many runs count, and for how many hours; how many were ended, called a fault, or only suspected."""
     valid = [row for row in rows if row.counts]
     return {
         "runs": len(valid),
         "ended": sum(row.ended for row in valid),
         "reported": sum(row.reported for row in valid),
+        "suspected": sum(row.suspected for row in valid),
+        "hours": round(sum(row.lasted_s for row in valid) / 3600, 2),
         "invalid": sum(bool(row.problem) for row in rows),
         "skipped": sum(bool(row.skipped) for row in rows),
     }
@@ -206,6 +216,6 @@ def summary(rows: Sequence[Row]) -> Line:
 def summary_shown(line: Line) -> str:
     """The summary for the eye."""
     return (
-        f"ended {line['ended']} of {line['runs']}, reported as a fault {line['reported']} of {line['runs']}; "
-        f"{line['invalid']} invalid, {line['skipped']} skipped"
+        f"ended {line['ended']} of {line['runs']}, reported as a fault {line['reported']}, only suspected "
+        f"{line['suspected']}, in {line['hours']} job-hours; {line['invalid']} invalid, {line['skipped']} skipped"
     )

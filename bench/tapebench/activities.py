@@ -153,6 +153,18 @@ SLEEP = Activity(
     sleep_s=3600.0,
     stack=words("python3.11", 0x910),
 )
+HELPED = Activity("helped", 0.0, TaskState.SLEEPING, FUTEX, stack=words("python3.11", 0xA00))
+"""The first thread waits for a thread of its process of which nothing is seen: a future, a queue, a join."""
+SERVED = Activity(
+    "served",
+    0.0,
+    TaskState.SLEEPING,
+    POLL,
+    stack=words("python3.11", 0xB00),
+    files=(WaitedFile(77, "unix", "socket:[99]", Inode(99), "", ""),),
+    wait_channel="do_sys_poll",
+)
+"""It waits for an answer of a program beside the job."""
 LOOP = Activity("Python loop", 1.0, TaskState.RUNNING, stack=words("python3.11", 0x920))
 STOPPED = Activity("stopped", 0.0, TaskState.STOPPED)
 

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from bench.tapebench.activities import (
     FSYNC_DISK,
     FUSE_CLOSE,
+    HELPED,
     HTTP_FD,
     IMPORTS,
     LAUNCH,
     METRIC,
     SERIALIZE,
+    SERVED,
     STORE_FD,
     WAIT_STYLES,
     Activity,
@@ -172,6 +174,16 @@ def no_requests(shape: Shape, rng: random.Random) -> Round:
     return _with(found, 0, ((idle_s, waits),))
 
 
+def waits(activity: Activity) -> Pause:
+    """One rank waits so for 4 to 150 s, as in the library of life; the others have launched the next collective."""
+
+    def pause(shape: Shape, rng: random.Random) -> Round:
+        seconds = rng.choice((4.0, 6.0, 12.0, 15.0, 20.0, 30.0, 150.0)) * rng.uniform(0.9, 1.1)
+        return _with(step(shape, rng), rng.randrange(shape.world), ((seconds, activity),))
+
+    return pause
+
+
 _STEP_STYLES = ("spin", "yield", "block", "ioctl")
 
 
@@ -183,6 +195,17 @@ def _steps() -> Mapping[str, Shape]:
         name = f"step-{step_s:g}s-{style}"
         rdma = (number + number // 4) % 2 == 0
         found[name] = Shape(name, step_s, style, rdma=rdma, proxies=rdma)
+    return found
+
+
+def _life() -> Mapping[str, Shape]:
+    """Phases of the library of life whose wait is on the host, in every style in which the others wait."""
+    found = {}
+    for number, style in enumerate(WAIT_STYLES):
+        for activity in (HELPED, SERVED):
+            name = f"{activity.name}-{style}"
+            pause = waits(activity)
+            found[name] = Shape(name, style=style, pause=pause, rdma=number % 2 == 0, hours=0.5)
     return found
 
 
@@ -226,4 +249,8 @@ def _others() -> list[Shape]:
     ]
 
 
-SHAPES: Mapping[str, Shape] = {**_steps(), **{other.name: other for other in _others()}}
+SHAPES: Mapping[str, Shape] = {
+    **_steps(),
+    **{other.name: other for other in _others()},
+    **_life(),
+}

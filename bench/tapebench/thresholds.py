@@ -3,6 +3,9 @@
 The same tapes are judged with the threshold as it ships, halved and doubled. A threshold of which neither changes a
 verdict was not chosen too sharply for these jobs, or no tape comes near it: the table shows which by the passes that
 differ. One JSON line for each threshold and factor. Synthetic, as all tapes are.
+
+    nice -n 19 python -m bench.tapebench.thresholds --into FILE    # what FILE lacks; all of it takes hours
+    python -m bench.tapebench.thresholds --report FILE
 """
 
 from __future__ import annotations
@@ -33,16 +36,21 @@ CHOSEN = (
     "GAVE_UP_S",
     "COUNTS_MOVE_S",
     "LAUNCHED_AHEAD_S",
+    "SILENCE_MARGIN",
+    "PRIOR_HOURS",
+    "PRIOR_RATE_PER_H",
+    "PRIOR_SHAPE",
 )
-"""Tunables of the judge whose docstring says "Chosen"."""
+"""Tunables of the judge (`tunables.diagnosis`, `tunables.certainty`) whose docstring says "Chosen"."""
 _SHIPPED = ("as shipped", 1.0)
 _PLAY = """
 import sys
-import kcover_ebpf.tunables.diagnosis as tunables
+from kcover_ebpf.tunables import certainty, diagnosis
 name, factor = sys.argv[1], float(sys.argv[2])
-if factor != 1.0:
-    old = getattr(tunables, name)
-    setattr(tunables, name, type(old)(old * factor))  # before any module has imported the value
+for tunables in (certainty, diagnosis):
+    if factor != 1.0 and hasattr(tunables, name):
+        old = getattr(tunables, name)
+        setattr(tunables, name, type(old)(old * factor))  # before any module has imported the value
 from bench.tapebench.bench import main
 sys.exit(main(sys.argv[3:]))
 """
@@ -109,26 +117,39 @@ def markdown(lines: Sequence[Line]) -> str:
     return "\n".join((*rows, ""))
 
 
+def runs_left(done: Sequence[Line], names: Sequence[str]) -> list[tuple[str, float]]:
+    """Threshold and factor of each run whose line is not there yet; that of what ships is the first."""
+    runs = [_SHIPPED, *((name, factor) for name in names for factor in (0.5, 2.0))]
+    there = {(line["threshold"], line["factor"]) for line in done}
+    return [run for run in runs if run not in there]
+
+
 def main() -> int:
     """Play all, or make the table."""
     parser = argparse.ArgumentParser(prog="bench.tapebench.thresholds", description=__doc__)
     parser.add_argument("--hours", type=float, default=21.0, help="healthy job-hours each")
     parser.add_argument("--fault-rounds", type=int, default=1)
     parser.add_argument("--seed", type=int, default=9000)
+    parser.add_argument("--only", default="*", metavar="PATTERN", help="shapes, as of tapebench")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--into", type=Path, help="append to this file the lines that it lacks")
     parser.add_argument("--report", type=Path, help="write the table of a file of lines, and exit")
     args = parser.parse_args()
     if args.report is not None:
         sys.stdout.write(markdown(lines_of(args.report)))
         return 0
     words = [f"--hours={args.hours}", f"--fault-rounds={args.fault_rounds}"]
-    words += [f"--seed={args.seed}", f"--jobs={args.jobs}"]
-    shipped = summary(play(*_SHIPPED, words))
-    print(json.dumps(compared(*_SHIPPED, shipped, shipped)), flush=True)
-    for name in CHOSEN:
-        for factor in (0.5, 2.0):
-            one = summary(play(name, factor, words))
-            print(json.dumps(compared(name, factor, one, shipped)), flush=True)
+    words += [f"--seed={args.seed}", f"--jobs={args.jobs}", f"--only={args.only}"]
+    runs = runs_left(lines_of(args.into) if args.into else (), CHOSEN)
+    shipped = summary(play(*_SHIPPED, words)) if runs else {}
+    for name, factor in runs:
+        one = shipped if (name, factor) == _SHIPPED else summary(play(name, factor, words))
+        text = json.dumps(compared(name, factor, one, shipped))
+        if args.into:
+            with args.into.open("a", encoding="utf-8") as out:
+                out.write(text + "\n")
+        else:
+            print(text, flush=True)
     return 0
 
 

@@ -139,6 +139,11 @@ def long_compute(run: Run) -> None:
     run.pace.burn(run.options.inject_s)
 
 
+def device_long(run: Run) -> None:
+    """All ranks wait for their devices for long, in one step."""
+    run.pace.wait(run.options.inject_s)
+
+
 def idle_all(run: Run) -> None:
     """All ranks sleep: a back-off while the input data are being prepared."""
     time.sleep(run.options.inject_s)
@@ -240,6 +245,7 @@ STOPPING: dict[str, Callable[[Run], None]] = {
     "compile-one": compile_one,
     "compile-all": compile_all,
     "long-compute": long_compute,
+    "device-long": device_long,
     "idle-all": idle_all,
     "rejoin": rejoin,
     "ask-user": ask_user,

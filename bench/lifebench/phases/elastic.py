@@ -1,8 +1,8 @@
-"""torchrun that forms its group again: `elastic.py grows` on two hosts, `elastic.py restarts` on one.
+"""torchrun that forms its group again: `elastic.py grows` or `fails` on two hosts, `elastic.py restarts` on one.
 
 grows: the second host joins after 16 s of training; the workers of the first are ended and all start with a
 world of four. restarts: a worker loses its data service once and exits with 1; torchrun starts all
-of them again, from the last checkpoint.
+of them again, from the last checkpoint. fails: the same with a worker of the second of two hosts.
 """
 
 import os
@@ -19,12 +19,19 @@ def launch(kind: str) -> None:
     endpoint = f"{address}:{os.environ['MASTER_PORT']}"
     # PyTorch 1.13 on Python 3.11 knows neither redirection 0, its own default, nor 3.
     options = ["--redirects=1", "--tee=1", f"--log_dir=torchrun-{host}", "--no_python"]
-    if kind == "grows":
-        if host:
+    if kind in ("grows", "fails"):
+        if host and kind == "grows":
             await_events("step", 80)
             event_log(None).write("phase_begin")
         rendezvous = f"--rdzv_conf=is_host={int(host == 0)},last_call_timeout=2"
-        options += ["--nnodes=1:2", "--nproc_per_node=2", "--rdzv_backend=c10d", rendezvous]
+        nodes = "1:2" if kind == "grows" else "2:2"
+        options += [
+            f"--nnodes={nodes}",
+            "--max_restarts=2",
+            "--nproc_per_node=2",
+            "--rdzv_backend=c10d",
+            rendezvous,
+        ]
         options += [f"--rdzv_endpoint={endpoint}", "--rdzv_id=life", "--monitor_interval=1"]
     else:
         port = os.environ["MASTER_PORT"]
@@ -47,9 +54,9 @@ def work(kind: str) -> None:
     job.train(3)
     if job.rank == 0:
         (folder() / CHECKPOINT).touch()
-    if kind == "restarts" and first:
+    if kind != "grows" and first:
         job.train(15)
-        if job.rank == 1:
+        if job.rank == (1 if kind == "restarts" else 3):
             job.log.write("phase_begin")
             sys.exit("data service: connection reset")
     while kind == "grows" and job.world < 4:

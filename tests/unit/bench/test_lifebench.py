@@ -198,8 +198,22 @@ def test_summary__counts_only_what_was_carried_out() -> None:
         Row("other", "storage", 0, skipped="no PyTorch"),
     ]
     found = summary(rows)
-    assert found == {"runs": 3, "ended": 1, "reported": 2, "invalid": 1, "skipped": 1}
-    assert summary_shown(found).startswith("ended 1 of 3, reported as a fault 2 of 3")
+    assert found == {
+        "runs": 3,
+        "ended": 1,
+        "reported": 2,
+        "suspected": 0,
+        "hours": 0.03,
+        "invalid": 1,
+        "skipped": 1,
+    }
+    assert summary_shown(found).startswith("ended 1 of 3, reported as a fault 2, only suspected 0")
+
+
+def test_summary__what_was_only_suspected_is_no_report() -> None:
+    row = row_of(PHASE, 0, TRAINED, [(0, [verdict("UNKNOWN", 125.0, certainty="suspected")])])
+    assert (row.suspected, row.reported, row.lasted_s) == (True, False, 40.0)
+    assert summary([row])["suspected"] == 1
 
 
 def test_record__is_json_and_says_whether_it_was_reported() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import itertools
 from pathlib import Path
+from types import ModuleType
 
-from bench.tapebench.thresholds import CHOSEN, compared, markdown, play, summary
-from kcover_ebpf.tunables import diagnosis
+from bench.tapebench.thresholds import CHOSEN, compared, markdown, play, runs_left, summary
+from kcover_ebpf.tunables import certainty, diagnosis
 
 SHIPPED = {
     "hours": 2.0,
@@ -19,9 +20,9 @@ SHIPPED = {
 }
 
 
-def documented() -> dict[str, str]:
-    """Each tunable of the judge with its docstring."""
-    body = ast.parse(Path(diagnosis.__file__).read_text(encoding="utf-8")).body
+def documented(module: ModuleType) -> dict[str, str]:
+    """Each tunable of a module with its docstring."""
+    body = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8")).body
     return {
         target.id: statement.value.value
         for one, statement in itertools.pairwise(body)
@@ -34,8 +35,17 @@ def documented() -> dict[str, str]:
 
 
 def test_chosen__is_every_threshold_of_the_judge_without_a_measurement() -> None:
-    chosen = {name for name, text in documented().items() if "Chosen" in text}
-    assert chosen == set(CHOSEN)
+    texts = documented(diagnosis) | documented(certainty)
+    chosen = {name for name, text in texts.items() if "Chosen" in text or "chosen by hand" in text}
+    # the rate of the prior is chosen with its shape, below which the reason is
+    assert chosen | {"PRIOR_RATE_PER_H"} == set(CHOSEN)
+    assert len(CHOSEN) == len(set(CHOSEN)) <= 60
+
+
+def test_runs_left__what_the_file_has_is_not_played_again() -> None:
+    assert runs_left((), ("A",)) == [("as shipped", 1.0), ("A", 0.5), ("A", 2.0)]
+    done = [{"threshold": "as shipped", "factor": 1.0}, {"threshold": "A", "factor": 0.5}]
+    assert runs_left(done, ("A",)) == [("A", 2.0)]
 
 
 def test_compared__a_verdict_and_a_pass_that_differ_are_counted_apart() -> None:
