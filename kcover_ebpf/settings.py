@@ -122,16 +122,7 @@ class Policy:
     @classmethod
     def from_file(cls, path: Path) -> Policy:
         """Read a TOML policy; raises `PolicyError` for anything that is not exactly a known setting."""
-        import tomllib
-
-        try:
-            table = tomllib.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise PolicyError(f"cannot read policy {path}: {error.strerror}") from error
-        except (ValueError, RecursionError) as error:
-            # tomllib also lets through what very long numbers and deep nesting raise
-            raise PolicyError(f"policy {path} is not valid TOML: {error}") from error
-        return cls.of(table, f"policy {path}")
+        return cls.of(toml_of(path, "policy"), f"policy {path}")
 
     @classmethod
     def of(cls, table: Mapping[str, object], where: str) -> Policy:
@@ -145,6 +136,19 @@ class Policy:
                 )
             values[known[key]] = _policy_value(where, key, known[key], raw)
         return replace(cls(), **values)  # type: ignore[arg-type]
+
+
+def toml_of(path: Path, what: str) -> dict[str, object]:
+    """The table of a TOML file; raises `PolicyError` in one line, which begins with what the file is."""
+    import tomllib
+
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PolicyError(f"cannot read {what} {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        # tomllib also lets through what very long numbers and deep nesting raise
+        raise PolicyError(f"{what} {path} is not valid TOML: {error}") from error
 
 
 def _policy_key(name: str) -> str:

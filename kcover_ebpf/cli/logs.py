@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -17,13 +16,14 @@ from kcover_ebpf.api.job_rules import JobRule, of_table
 from kcover_ebpf.api.log_report import JobRuleReading
 from kcover_ebpf.cli.options import output_option
 from kcover_ebpf.devices.catalog.files import load as load_catalog
-from kcover_ebpf.errors import PolicyError, UsageError
+from kcover_ebpf.errors import UsageError
 from kcover_ebpf.logs import lines, rules
 from kcover_ebpf.logs.job_rule_watch import JobRuleWatch
 from kcover_ebpf.logs.lines import Source
 from kcover_ebpf.logs.normal import NormalLines
 from kcover_ebpf.logs.reader import LogReader, Match
 from kcover_ebpf.output.formatting import printable
+from kcover_ebpf.settings import toml_of
 
 _BLOCK_BYTES = 1 << 20
 _SOURCES = {"auto": Source.UNKNOWN, "kernel": Source.KERNEL, "container": Source.CONTAINER}
@@ -69,13 +69,7 @@ def logs(
 
 
 def _job_rules(path: Path) -> tuple[JobRule, ...]:
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise PolicyError(f"cannot read job rules {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise PolicyError(f"job rules {path} are not valid TOML: {error}") from error
-    return of_table(table, f"job rules {path}")
+    return of_table(toml_of(path, "job rules"), f"job rules {path}")
 
 
 class _Expected:
