@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from kcover_ebpf.agent.gpu_metrics import GpuMetrics
 from kcover_ebpf.agent.inspection_metrics import InspectionMetrics
 from kcover_ebpf.agent.reader_metrics import ReaderMetrics
 from kcover_ebpf.api.fault_report import Ack, AckResult, FaultReport, ReportedDeviceFault
 from kcover_ebpf.api.job_kinds import Gang
+from kcover_ebpf.api.log_report import ContainerLog
 from kcover_ebpf.api.order import Verb
+from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.errors import ApiError, Unreachable
 from kcover_ebpf.facts.devices import AerError, PortChange, XidReported
 from kcover_ebpf.facts.kernel import Fact
@@ -37,6 +40,13 @@ _REQUESTS = (
 _WENT_DOWN = "Times a port, or a link backed by a device, went down."
 _MOST_AGES = 1024
 """Series of ages: two for each rank of the largest nodes. Beyond, those that have waited longest are kept."""
+_POD_LABELS = ("namespace", "pod")
+_PROGRESS = {
+    "step": "Last step that the container's log prints.",
+    "loss": "Last finite loss that the container's log prints.",
+    "unsaved_steps": "Steps since the last checkpoint that the container's log says is complete.",
+    "redone_steps": "Steps of the start before that the container's present start does again.",
+}
 _AGE_LABELS = ("namespace", "training_job", "rank", "pod")
 
 
@@ -162,7 +172,7 @@ def _ages_of(gang: Gang, report: FaultReport) -> Iterator[tuple[tuple[str, ...],
 
 
 class LogMetrics:
-    """What was read, and what was not."""
+    """What was read of containers' logs, what was not, and how far the trainings have come by them."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._read = Counter(
@@ -174,6 +184,28 @@ class LogMetrics:
             registry=registry,
         )
         self._before = (0, 0)
+        self._progress = {
+            name: Gauge(f"kcover_log_{name}", text, _POD_LABELS, registry=registry)
+            for name, text in _PROGRESS.items()
+        }
+
+    def on_progress(
+        self,
+        pods: Iterable[Pod],
+        logs: Callable[[Iterable[str], float], Iterable[ContainerLog]],
+    ) -> None:
+        """How far the trainings in these pods have come; those that print no step have no series."""
+        for gauge in self._progress.values():
+            gauge.clear()
+        by_uid = {pod.uid: pod for pod in pods}
+        for log in logs(by_uid, time.time()):
+            if log.progress is None:
+                continue
+            pod = by_uid[log.pod_uid]
+            for name, gauge in self._progress.items():
+                value: float | None = getattr(log.progress, name)
+                if value is not None:
+                    gauge.labels(pod.namespace, pod.name).set(value)
 
     def update(self, read_bytes: int, skipped_bytes: int) -> None:
         """The sums now."""

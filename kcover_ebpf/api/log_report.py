@@ -89,6 +89,10 @@ class PrintedProgress:
     checkpoint_step: int | None = None
     """Of the last checkpoint that was said to be complete."""
     checkpoint_age_s: float | None = None
+    first_step: int | None = None
+    """The first of this start that was read,"""
+    first_age_s: float | None = None
+    """and the seconds since it was printed."""
     step_s: float | None = None
     """Mean seconds of a step of this start, by the times of its lines; None before the second."""
     loss: float | None = None
@@ -145,6 +149,7 @@ class ContainerLog:
                 progress,
                 age_s=_older(progress.age_s, late_s),
                 checkpoint_age_s=_older(progress.checkpoint_age_s, late_s),
+                first_age_s=_older(progress.first_age_s, late_s),
             )
         if phase is not None:
             left_s = round(phase.left_s - late_s, 3)

@@ -42,16 +42,26 @@ class BrokenRule:
 class LoggedProgress:
     """The clock of progress that a job's log is."""
 
-    step: int | None
+    step: int | None = None
     """The highest that any of its running containers printed last."""
-    moved_s: float | None
+    moved_s: float | None = None
     """Unix seconds by our clock at which a step or an expected line was printed last; None where none was."""
-    unsaved_steps: int | None
+    unsaved_steps: int | None = None
     """Steps since the last checkpoint that was said to be complete; None where none is known."""
-    redone_steps: int | None
+    redone_steps: int | None = None
     """Steps that were done before the last restart and are done again; None where that is not known."""
-    phase_until_s: float | None
+    phase_until_s: float | None = None
     """Unix seconds by our clock at which the last announced phase is over; None where none is announced."""
+    first_step: int | None = None
+    """The first of the container that has come furthest, of its present start,"""
+    first_s: float | None = None
+    """and when it was printed (unix seconds by our clock)."""
+    step_s: float | None = None
+    """Mean seconds of its steps; None before the second."""
+    loss: float | None = None
+    """The last that a container printed that prints one; the largest of several."""
+    tokens: int | None = None
+    """That the training has taken so far, as it counts them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +166,12 @@ def progress_in(seen: Sequence[SeenLog], rules: Sequence[JobRule] = ()) -> Logge
         for seen_log in seen
         if seen_log.log.phase is not None and not seen_log.log.phase.refused
     ]
+    furthest = max(
+        ((seen_log, found) for seen_log, found in printed if found.step is not None),
+        key=lambda pair: pair[1].step or 0,
+        default=None,
+    )
+    first_age_s = None if furthest is None else furthest[1].first_age_s
     return LoggedProgress(
         step=max((found.step for _, found in printed if found.step is not None), default=None),
         moved_s=max(moved, default=None),
@@ -163,6 +179,32 @@ def progress_in(seen: Sequence[SeenLog], rules: Sequence[JobRule] = ()) -> Logge
         unsaved_steps=min(unsaved, default=None),
         redone_steps=max(redone, default=None),
         phase_until_s=max(phases, default=None),
+        first_step=None if furthest is None else furthest[1].first_step,
+        first_s=None
+        if furthest is None or first_age_s is None
+        else furthest[0].made_s - first_age_s,
+        step_s=None if furthest is None else furthest[1].step_s,
+        loss=max((found.loss for _, found in printed if found.loss is not None), default=None),
+        tokens=max(
+            (found.tokens for _, found in printed if found.tokens is not None), default=None
+        ),
+    )
+
+
+def has_begun(
+    rules: Sequence[JobRule],
+    reports: Iterable[ReceivedReport],
+    nodes: Mapping[str, str],
+    now_s: float,
+) -> bool:
+    """Whether the present start of every pod was read from its beginning for all these rules; `nodes` as in `broken`."""
+    seen = _current(reports, nodes, now_s)
+    is_complete = {seen_log.log.pod_uid for seen_log in seen} >= set(nodes)
+    names = {rule.name for rule in rules}
+    return is_complete and all(
+        names
+        <= {reading.rule for reading in seen_log.log.rules if reading.started_age_s is not None}
+        for seen_log in seen
     )
 
 

@@ -148,6 +148,8 @@ class ProgressWatch:
             redone_steps=self._redone,
             checkpoint_step=self._saved,
             checkpoint_age_s=None if self._saved is None else _age(now_s, self._saved_s),
+            first_step=None if self._first is None else self._first[0],
+            first_age_s=None if self._first is None else _age(now_s, self._first[1]),
             step_s=self._mean_step_s(),
             loss=self._loss,
             tokens=self._tokens,
