@@ -57,7 +57,8 @@ PATTERNS: Mapping[KnownLine, str] = {
     KnownLine.GRAD_NORM: rf"(?i)\b(?:grad[_ ]?norm|gnorm)\b{_SEPARATED}{_NUMBER}",
     KnownLine.TFLOPS: rf"(?i)\bt(?:era)?flop/?s?\b[^:=\n]{{0,20}}{_SEPARATED}{_NUMBER}",
     KnownLine.TOKENS_PER_SECOND: (
-        r"(?i)\b(?:(?:interval_)?tok(?:en)?s?[_/ ](?:per[_ ])?s(?:ec(?:ond)?)?(?:(?:/|_per_)(?:gpu|device))?|tps|tgs|wps)\b"
+        r"(?i)\b(?:(?:interval_)?tok(?:en)?s?[_/ ](?:per[_ ])?s(?:ec(?:ond)?)?(?:(?:/|_per_)(?:gpu|device))?"
+        r"|tps|tgs|wps)\b"
         rf"{_SEPARATED}{_NUMBER}|(?P<value_before>{_DIGITS}) tok(?:en)?s?/s\b"
     ),
     KnownLine.STEP_SECONDS: (

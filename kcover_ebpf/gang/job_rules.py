@@ -146,9 +146,7 @@ def progress_in(seen: Sequence[SeenLog], rules: Sequence[JobRule] = ()) -> Logge
     """The same of these logs. `rules`: the job's; a line that one of them expects in time is a sign of progress."""
     clocks = {rule.name for rule in rules if rule.is_clock}
     printed = [
-        (seen_log, seen_log.log.progress)
-        for seen_log in seen
-        if seen_log.log.progress is not None
+        (seen_log, seen_log.log.progress) for seen_log in seen if seen_log.log.progress is not None
     ]
     moved = [
         seen_log.made_s - found.age_s for seen_log, found in printed if found.age_s is not None
@@ -197,7 +195,7 @@ def has_begun(
     nodes: Mapping[str, str],
     now_s: float,
 ) -> bool:
-    """Whether the present start of every pod was read from its beginning for all these rules; `nodes` as in `broken`."""
+    """Whether all these rules know the present start of every pod from its beginning; `nodes` as in `broken`."""
     seen = _current(reports, nodes, now_s)
     is_complete = {seen_log.log.pod_uid for seen_log in seen} >= set(nodes)
     names = {rule.name for rule in rules}
@@ -256,9 +254,7 @@ def _late(rule: JobRule, seen: Sequence[SeenLog], now_s: float) -> BrokenRule | 
     if len(found) < len(seen) or not found:
         return None
     printed = [
-        seen_log.made_s - reading.age_s
-        for seen_log, reading in found
-        if reading.age_s is not None
+        seen_log.made_s - reading.age_s for seen_log, reading in found if reading.age_s is not None
     ]
     if printed:
         last_s = max(printed)

@@ -7,7 +7,7 @@ identifies a crash so that it is recognised when it recurs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kcover_ebpf.api.incident import CrashRecord, FailureClass
 from kcover_ebpf.api.log_report import ContainerLog, LogFinding, LoggedTraceback
@@ -65,7 +65,7 @@ class LogEvidence:
     """Program errors whose traceback is known, the newest last; several where the gang crashed again."""
     no_bugs: frozenset[tuple[str, int]] = frozenset()
     """Pod (uid) and start of each crash whose log shows a cause outside of the program."""
-    progress: LoggedProgress = LoggedProgress()
+    progress: LoggedProgress = field(default_factory=LoggedProgress)
 
 
 @dataclass(frozen=True, slots=True)

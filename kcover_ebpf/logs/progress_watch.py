@@ -21,7 +21,6 @@ _PIECE_BYTES = 4 << 10
 _TIME_BYTES = 100
 
 
-
 def _compiled(pattern: bytes) -> re2._Regexp[bytes]:
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1

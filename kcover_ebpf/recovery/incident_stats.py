@@ -46,7 +46,7 @@ class JobStats:
     ettr: float | None
     """Effective training time ratio: 1 - time lost / its age within the window; None where its age is not known."""
     lost_steps: int = 0
-    """Steps that were done again after restarts, or are lost since the last checkpoint, as far as its logs show them."""
+    """Steps that were done again after restarts, or lost since the last checkpoint, as far as its logs show them."""
     work_lost_s: float = 0.0
     """Seconds of training that they had taken."""
     goodput: float | None = None

@@ -15,12 +15,14 @@ from typing import Any
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.fault_policy import NodeActions
 from kcover_ebpf.errors import PolicyError
-from kcover_ebpf.recovery.nodes.node_health import CORDONED_FOR, noted_cordon
+from kcover_ebpf.recovery.nodes.node_health import CORDONED_FOR, noted_cordon, often_text
 from kcover_ebpf.recovery.nodes.node_plan import NodeView
 from kcover_ebpf.tunables.recovery import REPAIR_DAY_S, REPAIR_SETTLE_S
 
 REPAIRS = "kcover.io/repairs"
 """Annotation of a node that we cordoned: what was tried since, as JSON."""
+DRAINED = "kcover.io/repair-drain"
+"""Annotation of a node that we cordoned: since when pods are evicted for its next step."""
 _MOST_STEPS = 4
 _MOST_AT_ONCE = 100
 
@@ -44,6 +46,8 @@ class Repair:
     """`spec` of a batch/v1 Job."""
     on_node: bool = True
     """The Job's pod runs on the node itself, although it is cordoned."""
+    drain: bool = False
+    """Pods that the step would end are evicted; else it waits for them to end by themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +105,17 @@ def limits_of(table: Mapping[str, Any], where: str) -> RepairLimits:
 def _repair_of(row: object, where: str) -> Repair:
     if not isinstance(row, Mapping) or not isinstance(row.get("job"), Mapping):
         raise PolicyError(f"{where}: each step has a step and a job, the spec of a Job")
-    on_node = row.get("onNode", True)
-    if set(row) - {"step", "job", "onNode"} or not isinstance(on_node, bool):
+    on_node, drain = row.get("onNode", True), row.get("drain", False)
+    is_bool = isinstance(on_node, bool) and isinstance(drain, bool)
+    if set(row) - {"step", "job", "onNode", "drain"} or not is_bool:
         raise PolicyError(
-            f"{where}: keys of a step are step, job and onNode, which is true or false"
+            f"{where}: keys of a step are step, job, onNode and drain; these two are true or false"
         )
     containers = row["job"].get("template", {}).get("spec", {}).get("containers")
     if not isinstance(containers, list) or not containers:
         raise PolicyError(f"{where}: the job of step {row.get('step')} has no containers")
     try:
-        return Repair(RepairStep(row.get("step")), row["job"], on_node)
+        return Repair(RepairStep(row.get("step")), row["job"], on_node, drain)
     except ValueError as error:
         words = ", ".join(step.value for step in RepairStep)
         raise PolicyError(f"{where}: step {row.get('step')!r} is not one of {words}") from error
@@ -126,6 +131,14 @@ def attempts_of(node: NodeView) -> tuple[RepairAttempt, ...]:
     except (ValueError, TypeError, KeyError):
         return ()
     return tuple(attempt for attempt in found if attempt.time_s >= (node.since_s or 0.0))
+
+
+def _is_drained(node: NodeView, now_s: float) -> bool:
+    try:
+        since_s = rfc3339.from_text(node.annotations.get(DRAINED, ""))
+    except ValueError:
+        return False
+    return since_s >= (node.since_s or 0.0) and now_s - since_s < REPAIR_SETTLE_S
 
 
 def noted_attempts(attempts: Iterable[RepairAttempt]) -> str:
@@ -153,6 +166,8 @@ def plan(
         return RepairPlan(None, "it was cordoned by a person or another program")
     cordon = noted_cordon(node.annotations.get(CORDONED_FOR), node.since_s, node.annotations, now_s)
     devices = cordon.devices if cordon is not None else ()
+    if cordon is not None and actions.most_cordons and cordon.offences >= actions.most_cordons:
+        return RepairPlan(None, often_text(cordon.offences, cordon.mtbf_s))
     made = attempts_of(node)
     if made and now_s - made[-1].time_s < REPAIR_SETTLE_S:
         return RepairPlan(
@@ -170,7 +185,13 @@ def plan(
     others = [
         attempt for other in nodes if other.name != node.name for attempt in attempts_of(other)
     ]
-    if sum(now_s - attempt.time_s < REPAIR_SETTLE_S for attempt in others) >= limits.at_once:
+    busy = sum(now_s - attempt.time_s < REPAIR_SETTLE_S for attempt in others)
+    busy += sum(
+        _is_drained(other, now_s)
+        for other in nodes
+        if other.name != node.name and not attempts_of(other)
+    )
+    if busy >= limits.at_once:
         return RepairPlan(None, "as many nodes as may be are being repaired")
     recent = sum(now_s - attempt.time_s < REPAIR_DAY_S for attempt in (*others, *made))
     if recent >= limits.most_per_day:

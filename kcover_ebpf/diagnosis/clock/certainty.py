@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
-from kcover_ebpf.diagnosis.clock.log_clock import LogClock
+from kcover_ebpf.diagnosis.clock.log_clock import UNKNOWN, LogClock
 from kcover_ebpf.model.silence_summary import Patience
 from kcover_ebpf.model.verdict import (
     Cause,
@@ -125,7 +125,7 @@ def completed(
     policy: Policy,
     patience: Patience,
     silent_since_s: float | None = None,
-    log_clock: LogClock = LogClock(),
+    log_clock: LogClock = UNKNOWN,
 ) -> Verdict:
     """The verdict with its certainty, where it has none yet, and when and why an armed job is ended for it.
 

@@ -31,3 +31,7 @@ class LogClock:
         if self.phase_until_s is None or self.phase_until_s <= ends_s:
             return ends_s, ""
         return self.phase_until_s, "its program announced a phase that may take until then"
+
+
+UNKNOWN = LogClock()
+"""No log is read."""

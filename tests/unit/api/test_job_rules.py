@@ -137,13 +137,13 @@ def test_broken__a_number_outside_of_its_limits(values: list[str], is_broken: bo
 
 TRAINERS = {
     "Megatron-LM": (
-        " iteration 1200/ 10000 | consumed samples: 307200 | elapsed time per iteration (ms): 5803.2 | throughput per "
-        "GPU (TFLOP/s/GPU): 412.1 | lm loss: 2.31E+00 | loss scale: 1.0 | grad norm: 0.312 |",
+        (" iteration 1200/ 10000 | consumed samples: 307200 | elapsed time per iteration (ms): 5803.2 | throughput per "
+        "GPU (TFLOP/s/GPU): 412.1 | lm loss: 2.31E+00 | loss scale: 1.0 | grad norm: 0.312 |"),
         {"step": 1200, "loss": 2.31, "gradNorm": 0.312, "tflops": 412.1, "stepSeconds": 5.8032},
     ),
     "torchtitan": (
-        "[titan] - root - INFO - \x1b[31mstep: 10  \x1b[32mloss:  7.9921  grad_norm: 1.2  \x1b[33mmemory: 42.1GiB  "
-        "\x1b[34mtps: 4,521  \x1b[36mtflops: 180.3",
+        ("[titan] - root - INFO - \x1b[31mstep: 10  \x1b[32mloss:  7.9921  grad_norm: 1.2  \x1b[33mmemory: 42.1GiB  "
+        "\x1b[34mtps: 4,521  \x1b[36mtflops: 180.3"),
         {"step": 10, "loss": 7.9921, "gradNorm": 1.2, "tflops": 180.3, "tokensPerSecond": 4521},
     ),
     "Hugging Face": (
@@ -166,8 +166,8 @@ TRAINERS = {
         {"step": 42, "loss": 0.31},
     ),
     "NeMo": (
-        "Training epoch 0, iteration 22/999 | lr: 2.4e-06 | global_step: 22 | reduced_train_loss: 9.87 | "
-        "train_step_timing in s: 1.56 | consumed_samples: 2944",
+        ("Training epoch 0, iteration 22/999 | lr: 2.4e-06 | global_step: 22 | reduced_train_loss: 9.87 | "
+        "train_step_timing in s: 1.56 | consumed_samples: 2944"),
         {"step": 22, "loss": 9.87, "stepSeconds": 1.56},
     ),
     "DeepSpeed": (

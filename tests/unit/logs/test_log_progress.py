@@ -20,7 +20,8 @@ RULES = tuple(
 )
 WORDS = st.sampled_from(
     [
-        "step ", "step: 12", "iteration", "global_step=7.00", " 42/100 [", "Epoch 3: ", "loss", ": ", "= ", "nan", "inf",
+        "step ", "step: 12", "iteration", "global_step=7.00", " 42/100 [", "Epoch 3: ", "loss", ": ", "= ", "nan",
+        "inf",
         "1e400", "1,234", ",", ".", "tps: 4,521", "tok/s", "time 203.11ms", "1.81s/it", "grad norm", "checkpoint ",
         "saved", "Saving model checkpoint", "is complete", "kcover: ", "phase x", " up to 99999999999 s", " up to 9 s",
         " ends", "kcover: checkpoint 12 is complete", "\n", "\r", "\xff", "\u2501", "consumed tokens: 1,000", "9" * 40,
