@@ -52,7 +52,8 @@ class Repairs:
             self._said.pop(name, None)
             return
         nodes = [view_of(raw_node) for raw_node in list(self._store.raw_nodes.values())]
-        todo = repair.plan(node, nodes, self._limits, self._policy(), self._store.wall())
+        health, now_s = self._store.healths.get(name), self._store.wall()
+        todo = repair.plan(node, nodes, self._limits, self._policy(), now_s, health)
         if todo.repair is None:
             self._say(node, f"no repair: {todo.reason}")
             return
