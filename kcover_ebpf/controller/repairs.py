@@ -133,9 +133,9 @@ class Repairs:
             )
         ]
 
-    def _annotate(self, writes: ApiClient, node: NodeView, notes: Mapping[str, str | None]) -> None:
+    def _annotate(self, client: ApiClient, node: NodeView, notes: Mapping[str, str | None]) -> None:
         patch = {"metadata": {"resourceVersion": node.resource_version, "annotations": notes}}
-        raw = writes.merge_patch(f"/api/v1/nodes/{segment(node.name)}", patch)
+        raw = client.merge_patch(f"/api/v1/nodes/{segment(node.name)}", patch)
         self._store.raw_nodes[node.name] = raw
 
     def _begin(self, node: NodeView, plan: RepairPlan) -> None:

@@ -7,10 +7,10 @@ printed it, and a number is off where any container's is. What could not be read
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kcover_ebpf.api.job_rules import JobRule, RuleAction
-from kcover_ebpf.api.log_report import ContainerLog, JobRuleReading
+from kcover_ebpf.api.log_report import ContainerLog, JobRuleReading, PrintedProgress
 from kcover_ebpf.gang.gang_input import GangInput, GangVerdict
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport
 from kcover_ebpf.model.verdict import (
@@ -164,28 +164,29 @@ def progress_in(seen: Sequence[SeenLog], rules: Sequence[JobRule] = ()) -> Logge
         for seen_log in seen
         if seen_log.log.phase is not None and not seen_log.log.phase.refused
     ]
-    furthest = max(
-        ((seen_log, found) for seen_log, found in printed if found.step is not None),
-        key=lambda pair: pair[1].step or 0,
-        default=None,
-    )
-    first_age_s = None if furthest is None else furthest[1].first_age_s
-    return LoggedProgress(
-        step=max((found.step for _, found in printed if found.step is not None), default=None),
+    return replace(
+        _furthest(printed),
         moved_s=max(moved, default=None),
         # whichever rank says that a checkpoint is complete, it is
         unsaved_steps=min(unsaved, default=None),
         redone_steps=max(redone, default=None),
         phase_until_s=max(phases, default=None),
-        first_step=None if furthest is None else furthest[1].first_step,
-        first_s=None
-        if furthest is None or first_age_s is None
-        else furthest[0].made_s - first_age_s,
-        step_s=None if furthest is None else furthest[1].step_s,
         loss=max((found.loss for _, found in printed if found.loss is not None), default=None),
         tokens=max(
             (found.tokens for _, found in printed if found.tokens is not None), default=None
         ),
+    )
+
+
+def _furthest(printed: Sequence[tuple[SeenLog, PrintedProgress]]) -> LoggedProgress:
+    """What the container shows of its steps that has come furthest."""
+    with_step = [(seen_log, found) for seen_log, found in printed if found.step is not None]
+    if not with_step:
+        return LoggedProgress()
+    seen_log, found = max(with_step, key=lambda pair: pair[1].step or 0)
+    first_s = None if found.first_age_s is None else seen_log.made_s - found.first_age_s
+    return LoggedProgress(
+        step=found.step, first_step=found.first_step, first_s=first_s, step_s=found.step_s
     )
 
 

@@ -107,13 +107,13 @@ class JobLog:
         self._files = [_LogFile(path, rules, longest_phase_s) for path in paths]
         self._offset_s = procfs.unix_offset_s()
         self._begun_s = 0.0
-        self._last: LogSeen | None = None
+        self._last_seen: LogSeen | None = None
         self._has_printed = False
         """Some start of the job printed a step."""
 
     def begin(self, *, is_first: bool = True) -> None:
         """The job is started now; where `is_first` is false, it runs already."""
-        self._begun_s, self._last = self._wall(), None
+        self._begun_s, self._last_seen = self._wall(), None
         for file in self._files:
             file.begin(self._begun_s, is_first=is_first)
 
@@ -125,9 +125,12 @@ class JobLog:
                 file.read(now_s)
         seen, progress = self._seen(now_s), self._progress(now_s)
         self._has_printed |= progress.step is not None
-        if self._last is not None and replace(self._last, boottime_ns=seen.boottime_ns) == seen:
+        if (
+            self._last_seen is not None
+            and replace(self._last_seen, boottime_ns=seen.boottime_ns) == seen
+        ):
             return None
-        self._last = seen
+        self._last_seen = seen
         return seen
 
     @property

@@ -11,10 +11,10 @@ from kcover_ebpf.facts.logs import LogSeen
 from kcover_ebpf.model.verdict import Cause, Evidence, EvidenceKind, VerdictKind
 
 
-def broken_rule(logged: LogSeen) -> Finding | None:
+def broken_rule(log_seen: LogSeen) -> Finding | None:
     """The finding, since the first of the rules was broken; None where none is."""
-    ends = [rule for rule in logged.broken if rule.restarts]
-    found = ends or logged.broken
+    ends = [rule for rule in log_seen.broken if rule.restarts]
+    found = ends or log_seen.broken
     if not found:
         return None
     kind = EvidenceKind.EVENT if ends else EvidenceKind.LOG
