@@ -47,6 +47,8 @@ _CHECKPOINT = _compiled(
     rb"(?i)(?:step|iteration|iter|checkpoint|ckpt)[ _=:#/-]{0,8}(?:step[ _=-]?)?(\d{1,15})"
 )
 _CHECKPOINT_WORDS = (b"heckpoint", b"CHECKPOINT")
+_MOST_PHASES = 16
+"""At the same time: a program that names a new one each time ends none of them."""
 _PHASE_WORD = b"kcover: phase "
 _PHASE = _compiled(
     rb"\bkcover: phase ([A-Za-z][\w-]{0,31}) (?:(ends)|up to (\d{1,9})(?:\.\d{1,3})? s)\b"
@@ -82,7 +84,8 @@ class ProgressWatch:
         self._tokens: int | None = None
         self._saved: int | None = None
         self._saved_s = 0.0
-        self._phase: tuple[str, float, float] | None = None
+        self._phases: dict[str, tuple[float, float]] = {}
+        """Those that have not ended, by name: when each began (unix seconds), and how long it may take."""
 
     def feed(self, block: bytes, now_s: float) -> None:
         """Lines in order; `now_s` (unix seconds) is the time of those without one."""
@@ -132,10 +135,10 @@ class ProgressWatch:
     def _note_phase(self, match: re2._Match[bytes], time_s: float) -> None:
         name = match.group(1).decode("ascii", "replace")
         if match.group(2) is not None:
-            if self._phase is not None and self._phase[0] == name:
-                self._phase = None
+            self._phases.pop(name, None)
             return
-        self._phase = (name, time_s, float(match.group(3)))
+        if name in self._phases or len(self._phases) < _MOST_PHASES:
+            self._phases[name] = time_s, float(match.group(3))
 
     def progress(self, now_s: float) -> PrintedProgress | None:
         """What was printed so far, ages before `now_s`; None where no step and no checkpoint was."""
@@ -161,14 +164,16 @@ class ProgressWatch:
         return round(took_s / steps, 6) if steps > 0 and took_s > 0 else None
 
     def phase(self, now_s: float) -> AnnouncedPhase | None:
-        """The long phase that the program says it is in; None where it is in none, or its time is over."""
-        if self._phase is None:
-            return None
-        name, begun_s, up_to_s = self._phase
-        left_s = round(begun_s + up_to_s - now_s, 3)
-        if left_s <= 0:
-            return None
-        return AnnouncedPhase(name, left_s, refused=up_to_s > self._longest_phase_s)
+        """The long phase that the program says it is in, of several the last to end; None where it is in none.
+
+        One that is refused is named only where none is allowed.
+        """
+        found = [
+            AnnouncedPhase(name, left_s, refused=up_to_s > self._longest_phase_s)
+            for name, (begun_s, up_to_s) in self._phases.items()
+            if (left_s := round(begun_s + up_to_s - now_s, 3)) > 0
+        ]
+        return max(found, key=lambda phase: (not phase.refused, phase.left_s), default=None)
 
 
 def _age(now_s: float, time_s: float) -> float:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -61,6 +60,8 @@ def say(text):
         sys.stderr.write(put(line) + "\\n")
 def put(line):
     return %s
+def put_all(text):
+    return json.dumps({"level": "error", "message": "failed", "exc_info": text}) + "\\n"
 try:
     train()
 except ValueError:
@@ -75,7 +76,7 @@ STYLES = {
     "coloured": (r'"\x1b[31m" + line + "\x1b[0m"', TRACEBACK),
     "record": (
         'json.dumps({"level": "error", "message": line})',
-        'sys.stderr.write(json.dumps({"level": "error", "exc_info": traceback.format_exc()}) + "\\n")',
+        "sys.stderr.write(put_all(traceback.format_exc()))",
     ),
 }
 SILENT = """

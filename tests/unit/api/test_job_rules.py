@@ -332,6 +332,24 @@ def test_progress__a_hint_for_longer_than_is_allowed_counts_for_nothing() -> Non
     assert job_rules.progress([seen], {"uid-0": "a"}, NOW_S).phase_until_s is None
 
 
+def test_progress__a_phase_within_another_ends_alone() -> None:
+    begun = [(90, "kcover: phase fit up to 600 s"), (91, "kcover: phase save up to 60 s")]
+    within = read(*begun)
+    after = read(*begun, (92, "kcover: phase save ends"))
+    assert within is not None
+    assert after is not None
+    assert within.phase == after.phase
+    assert after.phase is not None
+    assert (after.phase.name, after.phase.left_s) == ("fit", 590.0)
+
+
+def test_progress__a_phase_that_is_refused_hides_none_that_is_allowed() -> None:
+    found = read((90, "kcover: phase all up to 999999 s"), (91, "kcover: phase save up to 60 s"))
+    assert found is not None
+    assert found.phase is not None
+    assert (found.phase.name, found.phase.refused) == ("save", False)
+
+
 def test_progress__a_hint_is_over_when_its_time_is() -> None:
     found = read((10, "kcover: phase evaluation up to 60 s"))
     assert found is None or found.phase is None
