@@ -105,13 +105,11 @@ class ProgressWatch:
                 self._note_phase(match, _time_s(block, match.start(), now_s))
 
     def _note_step(self, block: bytes, now_s: float) -> None:
-        if (place := _last_place(block, len(block))) is None:
-            return
-        number, is_in_epoch, at = place
-        if (number, is_in_epoch) != self._place:
-            self._place, self._moved_s = (number, is_in_epoch), _time_s(block, at, now_s)
-        if (found := _last_step(block, len(block))) is not None and found[0] != self._step:
-            self._step, self._step_s = found[0], _time_s(block, found[1], now_s)
+        last_place, last_step = _last_steps(block, len(block))
+        if last_place is not None and last_place[:2] != self._place:
+            self._place, self._moved_s = last_place[:2], _time_s(block, last_place[2], now_s)
+        if last_step is not None and last_step[0] != self._step:
+            self._step, self._step_s = last_step[0], _time_s(block, last_step[2], now_s)
 
     def _note_numbers(self, block: bytes) -> None:
         piece = block[max(0, len(block) - _PIECE_BYTES) :]
@@ -127,7 +125,7 @@ class ProgressWatch:
         named = [found.group(1) for found in _CHECKPOINT.finditer(text)]
         step = int(named[-1]) if named else None
         if step is None:
-            before = _last_step(block, match.start())
+            _, before = _last_steps(block, match.start())
             step = before[0] if before is not None else self._step
         if step is not None:
             self._saved, self._saved_s = step, _time_s(block, match.start(), now_s)
@@ -196,31 +194,28 @@ def _first_step(block: bytes) -> tuple[int, int] | None:
     return None
 
 
-def _last_step(block: bytes, end: int) -> tuple[int, int] | None:
-    """The last of those before `end`, and where it is."""
-    found = _last_match(block, end, in_epoch=False)
-    return None if found is None else found[::2]
+_Place = tuple[int, bool, int]
+"""A number of a step, whether it is counted within its epoch, and where it is."""
 
 
-def _last_place(block: bytes, end: int) -> tuple[int, bool, int] | None:
-    """The last number of a step, whether it is counted within its epoch, and where it is."""
-    return _last_match(block, end, in_epoch=True)
+def _last_steps(block: bytes, end: int) -> tuple[_Place | None, _Place | None]:
+    """The last number of a step before `end`; and the last that is counted from the beginning of the training.
 
-
-def _last_match(block: bytes, end: int, *, in_epoch: bool) -> tuple[int, bool, int] | None:
+    The second only near the first: a training that prints both prints them together.
+    """
     size = _PIECE_BYTES
     if _STEP.search(block[max(0, end - size) : end]) is None and _STEP.search(block) is None:
-        return None
+        return None, None
     while end > 0:
         start = block.rfind(b"\n", 0, max(0, end - size)) + 1
-        found = None
+        last_place = last_step = None
         for match in _STEP.finditer(block[start:end]):
-            if in_epoch or not _is_in_epoch(match):
-                found = match
-        if found is not None:
-            return _number(found), _is_in_epoch(found), start + found.start()
+            last_place = _number(match), _is_in_epoch(match), start + match.start()
+            last_step = last_step if last_place[1] else last_place
+        if last_place is not None:
+            return last_place, last_step
         end, size = start, 2 * size
-    return None
+    return None, None
 
 
 def _last_number(pattern: re2._Regexp[bytes], piece: bytes) -> float | None:

@@ -115,21 +115,21 @@ def test_read__a_phase_that_the_program_announces(followed: Followed) -> None:
 
 
 def test_made_progress__by_the_start_that_runs(followed: Followed) -> None:
-    assert followed.log.made_progress is False
+    found = [followed.log.made_progress]
     assert followed.after(1, "step 1 loss: 2.0\n") is not None
-    assert followed.log.made_progress is True
+    found.append(followed.log.made_progress)
     followed.now_s += 5
     followed.log.begin()
-    assert followed.log.made_progress is False
+    assert [*found, followed.log.made_progress] == [False, True, False]
 
 
 def test_made_progress__of_a_log_that_never_said_a_step_is_not_known(tmp_path: Path) -> None:
     followed = Followed(tmp_path / "train.log")
     followed.log.begin()
     assert followed.after(1, "hello\n") is not None
-    assert followed.log.made_progress is None
+    found = [followed.log.made_progress]
     assert followed.after(1, "step 1\n") is not None
-    assert followed.log.made_progress is True
+    assert [*found, followed.log.made_progress] == [None, True]
 
 
 def test_make_settings__job_rules_are_a_part_of_a_policy(tmp_path: Path) -> None:
