@@ -1,8 +1,8 @@
 """What real pods print, by agents and a controller on this host: crashes behind prefixes, and a loss that stops.
 
-A crash whose traceback stands behind what a launcher, a logger or a terminal puts in front of it is one bug of the
+A crash whose traceback is behind what a launcher, a logger or a terminal puts in front of it is one bug of the
 program, so the job is restarted once and not again. A rule of the policy restarts a job whose loss is not printed any
-more, although its ranks go on.
+more, although its ranks continue.
 """
 
 from __future__ import annotations

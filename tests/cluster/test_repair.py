@@ -43,7 +43,7 @@ def scripts(cluster: Cluster, tmp_path: Path) -> Iterator[Path]:
 
 
 def repairs(folder: Path) -> dict[str, object]:
-    """One step: a Job whose pod takes away, on the node, what the stub of NVML was told."""
+    """One step: a Job whose pod takes away, on the node, what the stub of NVML reads."""
     command = ["sh", "-ec", 'test -n "$KCOVER_DEVICES"; : > "/scripts/$KCOVER_NODE"']
     container = {
         "name": "reset",
