@@ -85,7 +85,7 @@ pipe up to 3 s later, and a second crash is compared 1 s after the rank ended at
 prints when it ends the others, after one has failed, changes nothing.
 
 **What leaves the node.** A log may contain secrets. Reports and incidents contain names of rules, counts, ages, a hash of each traceback (without its messages),
-`FILE:LINE` of the program's innermost frame without the folder, step, epoch, rank, the numbers that a policy's rules ask for, and the name of a phase that the program announced: no other text of a log. Bundles stay on the node until they are [fetched](incidents.md), and contain the ends of logs unless the policy has `evidenceLogs: false`.
+`FILE:LINE` of the program's innermost frame without the folder, step, epoch, loss, tokens taken, rank, the numbers that a policy's rules ask for, and the name of a phase that the program announced: no other text of a log. Bundles stay on the node until they are [fetched](incidents.md), and contain the ends of logs unless the policy has `evidenceLogs: false`.
 
 **What is read.** Only regular files that root owns and that have a single name, below `agent.containerLogs.folder` (the kubelet's `podLogsDir`): no symbolic or hard link is followed, so a pod
 that can write there cannot have other files read. All logs of a node together take at most 5% of a core, one block of each in turn; what a container writes faster is skipped and
@@ -105,7 +105,8 @@ spec:
 ```
 
 A rule is about a job: the line of any of its containers will do, and a number is off where any container's is. `line` is one that usual trainers print (`step`, `loss`, `gradNorm`, `tflops`, `tokensPerSecond`, `stepSeconds`,
-`checkpoint`: Megatron-LM, DeepSpeed, torchtitan, Lightning, Hugging Face, NeMo, progress bars); `pattern` is your own (RE2). `withinSeconds` counts from the first line of the container that started last, `everySeconds` from the last such line.
+`checkpoint`), in the forms of Megatron-LM, DeepSpeed, torchtitan, torchtune, Lightning, Hugging Face's trainer (so TRL and axolotl), LLaMA-Factory, NeMo, MaxText, Composer, Keras, nanoGPT, llm.c, fairseq, mmengine,
+timm, PaddleNLP, Levanter, veRL, OpenRLHF and of progress bars; a number in milliseconds is taken in seconds. `pattern` is your own (RE2). `withinSeconds` counts from the first line of the container that started last, `everySeconds` from the last such line.
 A number that is not finite is outside of any limit. Where a pod is not reported no line is missing, and a log that was not read from its beginning misses no first one.
 
 The logs of a node are searched for at most 64 different rules, and at most 32 of one namespace. The log of the agent
@@ -113,6 +114,27 @@ names each pod whose rules are beyond that; they are not reported, and none of t
 
 With `action: Restart` a broken rule is a fault of the job (`HUNG`, cause `unknown`), for which an armed job is restarted within the budget of its policy, as for any other; its text is in the evidence. With
 `Observe`, the default, an Incident is written and nothing is done. `kcover-ebpf logs FILE --job-rules RULES.toml` tries rules on a saved log (`[[job_rule]]` tables, keys in snake case) as of its last line.
+
+On one host the same tables are a part of the policy file of `run`, and `--log` names the file that the job's output goes to (repeat it for several). What the file
+contained before the start does not count:
+
+```sh
+kcover-ebpf run --act restart --policy policy.toml --log train.log -- torchrun train.py > train.log 2>&1
+```
+
+```toml
+[[job_rule]]
+name = "trains"
+line = "step"
+within_seconds = 1200
+every_seconds = 600
+action = "Restart"
+```
+
+**A clock of progress.** A step, and a line that a rule expects in time, are signs of progress. They begin no fault and never end a job sooner: where one was printed after the ranks fell silent,
+the patience of an inferred fault, and a policy's `hard_limit`, count from it. What was announced or is proven does not wait for a log. So write no such rule for a line that a side thread prints
+whatever the ranks do. Where a rule expects a line in time, and the start since the last restart printed neither one nor a step, a job that hangs is not restarted again: the Incident is `Refused` and
+says so (`kubectl kcover approve` restarts it all the same), and `run` ends the job.
 
 **Hints.** A program may say what it is about to do, in one line on its standard error; nothing needs it. [`hints/kcover_hint.py`](../hints/kcover_hint.py) is one file without dependencies, `hints/kcover_hint.sh` the same for scripts:
 
@@ -124,7 +146,12 @@ with phase("evaluation", up_to_s=900):
 checkpoint_complete(step)
 ```
 
-A phase that is announced for longer than the operator allows (`agent.containerLogs.longestPhase`, an hour) counts for nothing. The fields `progress` and `phase` of a report's logs carry steps, checkpoints and phases.
+A phase that is announced for longer than the operator allows (`agent.containerLogs.longestPhase`, an hour) counts for nothing. Until an allowed one is over, or the program says that it ends, no job is ended for an inference or a suspicion.
+
+**What a restart costs.** `status.work` of an Incident has the last step before the fault, the steps since the last checkpoint that the log says is complete, the steps that the new start did again (as soon
+as it prints one), the mean seconds of a step, loss and tokens. `kubectl kcover stats` adds up these steps and their seconds, and takes them off in `GOODPUT`; `kcover_lost_steps_total` and
+`kcover_lost_work_seconds_total` count them over all jobs, and the agent serves `kcover_log_step`, `kcover_log_loss`, `kcover_log_unsaved_steps` and `kcover_log_redone_steps` of each pod that prints them.
+A number that begins anew with each epoch shows that the job moves, and is no step.
 
 ## The kernel's log of a node
 

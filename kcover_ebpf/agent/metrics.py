@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from kcover_ebpf.agent.gpu_metrics import GpuMetrics
 from kcover_ebpf.api.fault_report import Ack, AckResult, FaultReport, ReportedDeviceFault
 from kcover_ebpf.api.job_kinds import Gang
+from kcover_ebpf.api.log_report import ContainerLog
 from kcover_ebpf.api.node_health import NodeHealth
 from kcover_ebpf.api.order import Verb
+from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.errors import ApiError, Unreachable
 from kcover_ebpf.facts.devices import AerError, PortChange, XidReported
 from kcover_ebpf.facts.health import Result
@@ -173,6 +175,40 @@ class LogMetrics:
         text = "Bytes of containers' logs that were read."
         self._read = TotalCounter("kcover_log_read_bytes", text, registry)
         self._skipped = TotalCounter("kcover_log_skipped_bytes", _SKIPPED, registry)
+    """What was read of containers' logs, what was not, and how far the trainings have come by them."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._read = Counter(
+            "kcover_log_read_bytes", "Bytes of containers' logs that were read.", registry=registry
+        )
+        self._skipped = Counter(
+            "kcover_log_skipped_bytes",
+            "Bytes of containers' logs that were skipped because the log grew faster than the read limit.",
+            registry=registry,
+        )
+        self._before = (0, 0)
+        self._progress = {
+            name: Gauge(f"kcover_log_{name}", text, _POD_LABELS, registry=registry)
+            for name, text in _PROGRESS.items()
+        }
+
+    def on_progress(
+        self,
+        pods: Iterable[Pod],
+        logs: Callable[[Iterable[str], float], Iterable[ContainerLog]],
+    ) -> None:
+        """How far the trainings in these pods have come; those that print no step have no series."""
+        for gauge in self._progress.values():
+            gauge.clear()
+        by_uid = {pod.uid: pod for pod in pods}
+        for log in logs(by_uid, time.time()):
+            if log.progress is None:
+                continue
+            pod = by_uid[log.pod_uid]
+            for name, gauge in self._progress.items():
+                value: float | None = getattr(log.progress, name)
+                if value is not None:
+                    gauge.labels(pod.namespace, pod.name).set(value)
 
     def update(self, read_bytes: int, skipped_bytes: int) -> None:
         """The sums now."""

@@ -120,6 +120,8 @@ class NodeOutputs:
             self.metrics.readers.update(self.readers.ends, left_behind.count())
         if self.logs is not None:
             self.metrics.logs.update(self.logs.read_bytes, self.logs.skipped_bytes)
+            pods = [pod for watch in watched for pod in watch.here.pods]
+            self.metrics.logs.on_progress(pods, self.logs.of_pods)
         if self._device_faults.version != self._device_faults_version:
             self._device_faults_version = self._device_faults.version
             self.metrics.on_devices(self._device_faults.reported(now_ns))

@@ -16,6 +16,7 @@ from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.codec import decode, encode, wire
 from kcover_ebpf.api.fault_report import API_VERSION
 from kcover_ebpf.api.gang_id import GangId
+from kcover_ebpf.api.logged_work import LoggedWork
 from kcover_ebpf.api.order import Order
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ObjectError
@@ -216,6 +217,8 @@ class Status:
     crashes: tuple[CrashRecord, ...] = ()
     """Crashes whose traceback is known, the newest last."""
     lost: Lost | None = None
+    work: LoggedWork | None = None
+    """What the logs show of the training that is lost; None where they show no step."""
     owner: str | None = None
     """Who owns the job, as its label or annotation says; None where none does."""
     bundles: tuple[str, ...] = ()

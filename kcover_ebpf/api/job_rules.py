@@ -13,6 +13,7 @@ from typing import Any
 
 import re2
 
+from kcover_ebpf.api.known_lines import PATTERNS, KnownLine
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import PolicyError
 
@@ -21,7 +22,8 @@ MOST_RULES = 8
 _MOST_PATTERN_CHARS = 500
 _MEMORY = 256 << 10
 """Bytes that RE2 may take for one pattern."""
-_VALUE = b"value"
+_VALUE, _MILLIS = b"value", b"millis"
+"""How the names of groups begin that are the number, as it is and in thousandths."""
 
 
 class RuleAction(Enum):
@@ -31,41 +33,6 @@ class RuleAction(Enum):
     """It is reported."""
     RESTART = "Restart"
     """It is a fault of the job, for which a policy may have it restarted."""
-
-
-class KnownLine(Enum):
-    """Lines that usual trainers print; the pattern of each is in `PATTERNS`."""
-
-    STEP = "step"
-    LOSS = "loss"
-    GRAD_NORM = "gradNorm"
-    TFLOPS = "tflops"
-    TOKENS_PER_SECOND = "tokensPerSecond"
-    STEP_SECONDS = "stepSeconds"
-    CHECKPOINT = "checkpoint"
-
-
-_NUMBER = r"(?P<value>[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|nan|inf(?:inity)?))"
-_SEPARATED = r"""["']?\s{0,4}[:=]\s{0,4}["']?"""
-_OR_BLANK = r"""["']?\s{0,4}[:=#]?\s{0,4}["']?"""
-PATTERNS: Mapping[KnownLine, str] = {
-    KnownLine.STEP: rf"(?i)\b(?:global_?step|train_?step|step|iteration|iter)\b{_OR_BLANK}(?P<value>\d+)|\b\d+/\d+ \[",
-    KnownLine.LOSS: rf"(?i)\b(?:train_|lm |lm_|train/|global_avg_)?loss\b{_SEPARATED}{_NUMBER}",
-    KnownLine.GRAD_NORM: rf"(?i)\b(?:grad[_ ]?norm|gnorm)\b{_SEPARATED}{_NUMBER}",
-    KnownLine.TFLOPS: rf"(?i)\bt(?:era)?flop/?s?\b[^:=\n]{{0,20}}{_SEPARATED}{_NUMBER}",
-    KnownLine.TOKENS_PER_SECOND: (
-        rf"(?i)\b(?:tokens?[_/ ](?:per[_ ])?s(?:ec(?:ond)?)?(?:/gpu)?|tps|tgs)\b{_SEPARATED}{_NUMBER}"
-    ),
-    KnownLine.STEP_SECONDS: (
-        r"(?i)\b(?:step[_ ]time(?: \(s\))?|time[_ /]per[_ ](?:step|iteration)(?: \(s\))?|s/it)\b"
-        rf"{_SEPARATED}{_NUMBER}"
-    ),
-    KnownLine.CHECKPOINT: (
-        r"(?i)\b(?:successfully )?saved? (?:a |the |model )?checkpoint"
-        r"|checkpoint\b[^\n]{0,120}\b(?:saved|written|complete)|kcover: checkpoint \d+ is complete"
-    ),
-}
-"""Of Megatron-LM, DeepSpeed, torchtitan, Lightning, Hugging Face's trainer, NeMo, nanotron and progress bars."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +55,11 @@ class JobRule:
     times: int = 3
     """Numbers outside of the limits in a row from which on the rule is broken."""
     action: RuleAction = RuleAction.OBSERVE
+
+    @property
+    def is_clock(self) -> bool:
+        """Whether such a line is a sign of progress: it must come in time."""
+        return self.within_seconds is not None or self.every_seconds is not None
 
     @property
     def has_limits(self) -> bool:
@@ -150,10 +122,10 @@ def _wrong(rule: JobRule) -> str:
     if not 1 <= rule.times <= 1000:
         return "times is from 1 to 1000"
     try:
-        number = number_group(rule.expression)
+        groups = number_groups(rule.expression)
     except ValueError as error:
         return str(error)
-    if rule.has_limits and number is None:
+    if rule.has_limits and not groups:
         return "above and below need a group (?P<value>...) in the pattern"
     return ""
 
@@ -173,11 +145,26 @@ def compiled(expression: str) -> re2._Regexp[bytes]:
         raise ValueError(f"pattern {expression[:80]!r}: {text}") from error
 
 
-def number_group(expression: str) -> int | None:
-    """Which group of a rule's pattern is its number; None where none is. Raises as `compiled` does."""
+def number_groups(expression: str) -> Mapping[int, float]:
+    """Which groups of a rule's pattern are its number, and what it is multiplied by. Raises as `compiled` does."""
     # of a pattern in bytes RE2 names the groups in bytes
     names: Mapping[Any, int] = compiled(expression).groupindex
-    return names.get(_VALUE)
+    return {
+        group: 0.001 if name.startswith(_MILLIS) else 1.0
+        for name, group in names.items()
+        if name.startswith((_VALUE, _MILLIS))
+    }
+
+
+def number_of(match: re2._Match[bytes], groups: Mapping[int, float]) -> float | None:
+    """The number of a line; None where it has none, or none that can be read."""
+    for group, factor in groups.items():
+        if (text := match.group(group)) is not None:
+            try:
+                return float(text.replace(b",", b"")) * factor
+            except ValueError:
+                return None
+    return None
 
 
 def of_table(table: Mapping[str, Any], where: str) -> tuple[JobRule, ...]:

@@ -84,12 +84,23 @@ class PrintedProgress:
 
     step: int | None = None
     age_s: float | None = None
-    """Seconds before the report's time at which the step changed last; None without one."""
+    """Seconds before the report's time at which a step, or a number of one within an epoch, changed last; None without
+    one."""
     redone_steps: int | None = None
     """Steps of the start before that this one does again; None where that is not known."""
     checkpoint_step: int | None = None
     """Of the last checkpoint that was said to be complete."""
     checkpoint_age_s: float | None = None
+    first_step: int | None = None
+    """The first of this start that was read,"""
+    first_age_s: float | None = None
+    """and the seconds since it was printed."""
+    step_s: float | None = None
+    """Mean seconds of a step of this start, by the times of its lines; None before the second."""
+    loss: float | None = None
+    """The last; None where none was printed, or it was not finite."""
+    tokens: int | None = None
+    """That the training has taken so far, as it counts them."""
 
     @property
     def unsaved_steps(self) -> int | None:
@@ -140,6 +151,7 @@ class ContainerLog:
                 progress,
                 age_s=_older(progress.age_s, late_s),
                 checkpoint_age_s=_older(progress.checkpoint_age_s, late_s),
+                first_age_s=_older(progress.first_age_s, late_s),
             )
         if phase is not None:
             left_s = round(phase.left_s - late_s, 3)

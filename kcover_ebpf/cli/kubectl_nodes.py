@@ -40,6 +40,8 @@ class _Row:
     kept_out_since: str | None
     kept_out_count: int
     """By kcover, within the last month."""
+    mtbf_s: float | None
+    """Mean seconds from one of those to the next; null before the second."""
     clean_rounds: int
     gpus: str | None
     inspected: str | None
@@ -87,7 +89,7 @@ def _row(
     devices: Mapping[str, tuple[str, ...]],
     now_s: float,
 ) -> _Row:
-    from kcover_ebpf.recovery.nodes.node_health import offences
+    from kcover_ebpf.recovery.nodes.node_health import mtbf_s, offences
     from kcover_ebpf.recovery.nodes.node_plan import CORDONED, view_of
 
     conditions = (raw.get("status") or {}).get("conditions") or ()
@@ -108,6 +110,7 @@ def _row(
         kept_out_by=by,
         kept_out_since=since or None,
         kept_out_count=offences(node.annotations, now_s),
+        mtbf_s=mtbf_s(node.annotations, now_s),
         clean_rounds=health.clean_rounds if health else 0,
         gpus=health.gpus if health else None,
         inspected=rfc3339.to_text(received.written_s) if received is not None else None,
@@ -131,7 +134,8 @@ def _cells(row: _Row) -> tuple[str, ...]:
     if row.kept_out_since:
         by += f" {age(row.kept_out_since)}"
     if row.kept_out_count > 1:
-        by += f" ({row.kept_out_count}x)"
+        every = "" if row.mtbf_s is None else f", every {row.mtbf_s / 86400:.1f} d"
+        by += f" ({row.kept_out_count}x{every})"
     if row.cordoned_by_operator and row.kept_out_by == "kcover":
         by += ", operator"
     since = age(row.since) if row.since else ""

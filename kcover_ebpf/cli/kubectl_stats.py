@@ -28,7 +28,7 @@ from kcover_ebpf.recovery.incident_stats import (
 
 _MOST_JOBS = 200
 """Jobs of which the age is asked for: one request each."""
-_JOB_COLUMNS = ("JOB", "KIND", "INCIDENTS", "RESTARTS", "LOST", "ETTR")
+_JOB_COLUMNS = ("JOB", "KIND", "INCIDENTS", "RESTARTS", "LOST", "ETTR", "STEPS LOST", "GOODPUT")
 _GROUP_COLUMNS = ("INTERRUPTIONS", "MTBI", "MTTR", "LOST")
 
 
@@ -108,6 +108,8 @@ def _job_cells(job: JobStats) -> tuple[str, ...]:
         str(job.restarts),
         span(job.lost.total_s),
         f"{job.ettr:.2%}" if job.ettr is not None else "not known",
+        f"{job.lost_steps} ({span(job.work_lost_s)})" if job.goodput is not None else "",
+        f"{job.goodput:.2%}" if job.goodput is not None else "",
     )
 
 

@@ -24,6 +24,7 @@ Examples:
   kcover-ebpf run -- python3 train.py                      watch and report only
   kcover-ebpf run --act shutdown -- torchrun train.py      shut the whole job down on a fault
   kcover-ebpf run --act restart --max-restarts 2 -- mpirun -n 4 python3 train.py
+  kcover-ebpf run --log train.log --policy p.toml -- torchrun train.py > train.log 2>&1
   kcover-ebpf run --pid 4711 --for 30s -o json             watch a running process tree
   kcover-ebpf run --cgroup /sys/fs/cgroup/system.slice/train.service
 
@@ -50,7 +51,7 @@ Exit codes:
 @click.option(
     "--policy",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="TOML file with thresholds and budgets.",
+    help="TOML file with thresholds, budgets and [[job_rule]]s.",
 )
 @catalog_option()
 @click.option(
@@ -73,6 +74,14 @@ Exit codes:
     "--record-names",
     is_flag=True,
     help="Keep names of programs and files, addresses and arguments in the tape.",
+)
+@click.option(
+    "--log",
+    "logs",
+    metavar="FILE",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="A file that the job's output goes to: its steps, hints and [[job_rule]]s of the policy are read there.",
 )
 @metrics_option("Serve Prometheus metrics at this address.")
 @click.option(
@@ -97,6 +106,7 @@ def run(  # noqa: PLR0913 - one for each option
     output: str,
     record: Path | None,
     record_names: bool,
+    logs: tuple[Path, ...],
     metrics: str | None,
     snapshot_dir: Path,
     pid: int | None,
@@ -111,7 +121,8 @@ def run(  # noqa: PLR0913 - one for each option
     if record_names and record is None:
         raise UsageError("--record-names needs --record FILE")
     planning.choose_target(argv, pid, cgroup)
-    settings = planning.make_settings(act, policy, max_restarts)
+    settings, job_rules = planning.make_settings(act, policy, max_restarts)
+    planning.check_logs(logs, job_rules)
     settings = replace(settings, pin_driver=pin_driver, nccl_probes=nccl_probes)
     planning.check_act(settings.act, has_command=bool(argv))
     planning.check_catalog(catalog)
@@ -131,6 +142,8 @@ def run(  # noqa: PLR0913 - one for each option
             metrics=metrics,
             snapshot_dir=snapshot_dir.absolute(),
             catalog=catalog,
+            logs=logs,
+            job_rules=job_rules,
             record=record,
             record_names=record_names,
         )

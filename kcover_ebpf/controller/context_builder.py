@@ -96,6 +96,7 @@ class ContextBuilder:
             policy=policy.settings(),
             now_s=now_s,
             strays=found.strays if found is not None else frozenset(),
+            job_rules=policy.job_rules,
         )
         trigger = self._store.trigger(gang_id)
         gang_verdict = with_lags(_verdict_of(gang_input, policy, trigger), seen, self._rack)

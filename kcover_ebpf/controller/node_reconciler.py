@@ -25,10 +25,10 @@ from kcover_ebpf.recovery.nodes.node_health import (
     CORDONED_FOR,
     MOST_NAMED,
     OFFENCES,
-    FailedCheck,
     NodeFault,
     counted,
     inspected,
+    name_of,
     noted,
     noted_cordon,
     noted_more,
@@ -47,6 +47,7 @@ from kcover_ebpf.recovery.nodes.node_plan import (
     NodeBreaker,
     NodePlan,
     NodeView,
+    cordoned_again,
     counting,
     inspection_condition,
     is_news,
@@ -286,7 +287,7 @@ class NodeReconciler:
         if cordon is None:
             return  # cordoned by an older version: uncordoning it is left to a person
         known = {*cordon.checks, *cordon.devices}
-        new = [fault for fault in faults if _name(fault) not in known]
+        new = [fault for fault in faults if name_of(fault) not in known]
         if not node.ours or not new or len(known) >= MOST_NAMED:
             return
         note = noted_more(cordon, new, node.boot_id, self._store.healths.get(node.name))
@@ -327,9 +328,9 @@ class NodeReconciler:
         )
 
     def _cordon(self, node: NodeView, node_plan: NodePlan) -> None:
-        now = rfc3339.to_text(self._store.wall())
+        why = f"{rfc3339.to_text(self._store.wall())} {node_plan.reason}"
         spec: dict[str, Any] = {}
-        notes: dict[str, str | None] = {CORDONED: f"{now} {node_plan.reason}", UNTIL: None}
+        notes: dict[str, str | None] = {CORDONED: why, UNTIL: None}
         if node_plan.cordon and not node.cordoned:
             spec["unschedulable"] = True
             notes[CORDONED_BY] = BY_US
@@ -342,7 +343,7 @@ class NodeReconciler:
             notes[UNTIL] = rfc3339.to_text(node_plan.until_s)
         else:
             notes[CORDONED_FOR] = self._noted(node, node_plan.faults)
-            notes[OFFENCES] = counted(node.annotations, self._store.wall())
+            notes |= cordoned_again(node.annotations, why, self._store.wall(), self._policy())
         self._remember(_change(self._writes(), node, notes, spec))
         self._say(node, "KcoverCordoned", node_plan.reason, True)
 
@@ -367,10 +368,6 @@ class NodeReconciler:
         _LOG.info("node %s: %s: %s", node.name, reason, text)
         about = {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid}
         self._notify(about, reason, text, warning)
-
-
-def _name(fault: NodeFault) -> str:
-    return fault.name if isinstance(fault, FailedCheck) else fault.device
 
 
 def release(client: ApiClient, node: NodeView) -> dict[str, Any]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import hashlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.fault_policy import FaultPolicy, NodeActions, holding
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.node_reconciler import NodeLimits
-from kcover_ebpf.errors import ApiError, Conflict
+from kcover_ebpf.errors import ApiError, Conflict, NotFound
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.kube.paths import segment
 from kcover_ebpf.recovery import repair
@@ -51,23 +52,60 @@ class Repairs:
             self._said.pop(name, None)
             return
         nodes = [view_of(raw_node) for raw_node in list(self._store.raw_nodes.values())]
-        todo = repair.plan(node, nodes, self._limits, self._policy(), self._store.wall())
+        health, now_s = self._store.healths.get(name), self._store.wall()
+        todo = repair.plan(node, nodes, self._limits, self._policy(), now_s, health)
         if todo.repair is None:
             self._say(node, f"no repair: {todo.reason}")
             return
-        if users := self._users(node, todo):
-            self._say(node, f"{todo.repair.step.value} waits for {users} pods that use it to end")
-            return
+        users = self._users(node, todo)
         if self._dry_run:
             self._say(node, f"would repair by {todo.repair.step.value}")
-            return
-        self._begin(node, todo)
+        elif not users:
+            self._begin(node, todo)
+        elif todo.repair.drain:
+            self._drain(node, todo, users)
+        else:
+            text = f"{todo.repair.step.value} waits for {len(users)} pods that use it to end"
+            self._say(node, text)
+
+    def _drain(self, node: NodeView, plan: RepairPlan, users: Sequence[Mapping[str, Any]]) -> None:
+        """Evict the pods that the step would end; a disruption budget may refuse that for a while."""
+        assert plan.repair is not None
+        writes = self._writes()
+        if repair.DRAINED not in node.annotations:
+            # first the note, by which other nodes wait for this one
+            now = rfc3339.to_text(self._store.wall())
+            self._annotate(writes, node, {repair.DRAINED: now})
+        refused = 0
+        for pod in users:
+            metadata = pod["metadata"]
+            name, namespace = str(metadata.get("name")), str(metadata.get("namespace"))
+            if metadata.get("deletionTimestamp"):
+                continue
+            body = {
+                "apiVersion": "policy/v1",
+                "kind": "Eviction",
+                "metadata": {"name": name, "namespace": namespace},
+                "deleteOptions": {"preconditions": {"uid": metadata.get("uid")}},
+            }
+            path = f"/api/v1/namespaces/{segment(namespace)}/pods/{segment(name)}/eviction"
+            try:
+                writes.create(path, body)
+            except (NotFound, Conflict):
+                continue  # it went by itself
+            except ApiError as error:
+                _LOG.info("pod %s/%s is not evicted: %s", namespace, name, error)
+                refused += 1
+        text = (
+            f"{plan.repair.step.value} waits for {len(users)} pods that use it, which are evicted"
+        )
+        self._say(node, text + (f"; {refused} may not be now" if refused else ""))
 
     def _policy(self) -> NodeActions:
         policy = holding(self._store.policies.of(self._namespace), self._namespace, {})
         return (policy.policy if policy is not None else FaultPolicy()).node
 
-    def _users(self, node: NodeView, plan: RepairPlan) -> int:
+    def _users(self, node: NodeView, plan: RepairPlan) -> list[Mapping[str, Any]]:
         """Pods that a step would end: those that have the devices, or all of jobs on the node."""
         received = self._store.host_reports.get(node.name)
         assert plan.repair is not None
@@ -78,14 +116,14 @@ class Repairs:
                 if fault.device in plan.devices
                 for uid in fault.pods
             }
-            return len(holders & self._living(node))
-        return len(self._living(node))
+            return [pod for pod in self._living(node) if pod["metadata"].get("uid") in holders]
+        return self._living(node)
 
-    def _living(self, node: NodeView) -> set[str]:
-        """Uids of the pods on the node that have not ended, but for those that every node runs."""
+    def _living(self, node: NodeView) -> list[Mapping[str, Any]]:
+        """The pods on the node that have not ended, but for those that every node runs."""
         listed = self._session.list("/api/v1/pods", {"fieldSelector": f"spec.nodeName={node.name}"})
-        return {
-            str(pod["metadata"].get("uid"))
+        return [
+            pod
             for pod in listed.get("items", ())
             if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
             and pod["metadata"].get("namespace") != self._namespace
@@ -93,22 +131,20 @@ class Repairs:
                 owner.get("kind") in ("DaemonSet", "Node")
                 for owner in pod["metadata"].get("ownerReferences") or ()
             )
-        }
+        ]
+
+    def _annotate(self, client: ApiClient, node: NodeView, notes: Mapping[str, str | None]) -> None:
+        patch = {"metadata": {"resourceVersion": node.resource_version, "annotations": notes}}
+        raw = client.merge_patch(f"/api/v1/nodes/{segment(node.name)}", patch)
+        self._store.raw_nodes[node.name] = raw
 
     def _begin(self, node: NodeView, plan: RepairPlan) -> None:
         assert plan.repair is not None
         attempt = RepairAttempt(plan.repair.step, self._store.wall())
         note = repair.noted_attempts((*repair.attempts_of(node), attempt))
         # first the note: what is begun twice may be worse than what is not begun
-        patch = {
-            "metadata": {
-                "resourceVersion": node.resource_version,
-                "annotations": {repair.REPAIRS: note},
-            }
-        }
         writes = self._writes()
-        raw = writes.merge_patch(f"/api/v1/nodes/{segment(node.name)}", patch)
-        self._store.raw_nodes[node.name] = raw
+        self._annotate(writes, node, {repair.REPAIRS: note, repair.DRAINED: None})
         body = job_of(node, plan, self._namespace)
         try:
             writes.create(f"/apis/batch/v1/namespaces/{segment(self._namespace)}/jobs", body)

@@ -82,6 +82,10 @@ class ControllerTelemetry:
         self._lost = Counter("kcover_time_lost_seconds", text, ["phase"], registry=self.registry)
         for phase in _LOST:
             self._lost.labels(phase)
+        text = "Steps that restarts made jobs do again, or lost since their last checkpoints, as their logs show."
+        self._steps = Counter("kcover_lost_steps", text, registry=self.registry)
+        text = "Seconds of training that the steps of kcover_lost_steps_total had taken."
+        self._work = Counter("kcover_lost_work_seconds", text, registry=self.registry)
         text = (
             "Failed reconciles of gangs (incidents) or nodes, interrupted watches, and unreadable "
             "objects."
@@ -172,6 +176,9 @@ class ControllerTelemetry:
         if status.phase in (Phase.RECOVERED, Phase.FAILED) and status.lost is not None:
             for phase in _LOST:
                 self._lost.labels(phase).inc(max(getattr(status.lost, f"{phase}_s") or 0.0, 0.0))
+            if status.work is not None and status.restarts:
+                self._steps.inc(status.work.lost_steps or 0)
+                self._work.inc(status.work.lost_s or 0.0)
 
     # ---- what is read from the store when it is asked for
 

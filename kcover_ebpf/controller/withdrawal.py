@@ -37,7 +37,7 @@ from kcover_ebpf.recovery.nodes.node_plan import (
     NodeView,
     view_of,
 )
-from kcover_ebpf.recovery.repair import REPAIRS
+from kcover_ebpf.recovery.repair import DRAINED, REPAIRS
 from kcover_ebpf.tunables.controller import (
     OWNER_REQUEST_S,
     WITHDRAWAL_AGAIN_S,
@@ -46,7 +46,7 @@ from kcover_ebpf.tunables.controller import (
 )
 
 _LOG = logging.getLogger(__name__)
-_NOTES = (CORDONED, CORDONED_BY, UNTIL, CORDONED_FOR, OFFENCES, REPAIRS, CLEARED)
+_NOTES = (CORDONED, CORDONED_BY, UNTIL, CORDONED_FOR, OFFENCES, REPAIRS, DRAINED, CLEARED)
 _CONDITIONS = (CONDITION, INSPECTED)
 _WHY = "kcover-ebpf was uninstalled during the restart; the job was resumed"
 Step = tuple[str, Callable[[], None]]

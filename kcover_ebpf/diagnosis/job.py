@@ -53,6 +53,7 @@ from kcover_ebpf.facts.kernel import (
     ThreadSample,
     Tick,
 )
+from kcover_ebpf.facts.logs import LogSeen
 from kcover_ebpf.facts.python_stacks import PythonStacksSeen
 from kcover_ebpf.facts.recorders import RecordersSeen
 from kcover_ebpf.facts.syscalls import SyscallTable
@@ -78,6 +79,7 @@ class Job:
         self.announced = Announcements()
         self.faults = DeviceFaults()
         self.loss = LossWatch()
+        self.logged = LogSeen(0)
         self.now_ns = 0
         self.moved_bytes: dict[Pid, int] = defaultdict(int)
         self.silences = Silences()
@@ -146,6 +148,8 @@ class Job:
     def _on_rest(self, fact: Fact) -> None:
         if isinstance(fact, RecordersSeen | PythonStacksSeen):
             self.attention.on_answer(fact)
+        elif isinstance(fact, LogSeen):
+            self.logged = fact
         elif isinstance(fact, OomKill):
             self.announced.on_oom(fact)
         elif not isinstance(fact, Clock):

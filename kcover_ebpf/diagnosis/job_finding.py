@@ -8,6 +8,7 @@ from kcover_ebpf.diagnosis.evidence.snapshot import Finding
 from kcover_ebpf.diagnosis.failures import exits, gave_up, losses, startup
 from kcover_ebpf.diagnosis.judge.hard_limit import at_hard_limit
 from kcover_ebpf.diagnosis.judge.judge import judge
+from kcover_ebpf.diagnosis.judge.log_rules import broken_rule
 from kcover_ebpf.diagnosis.judge.slow_job import slowness
 from kcover_ebpf.model.verdict import Cause, VerdictKind
 from kcover_ebpf.tunables.diagnosis import FAILURE_SETTLE_NS
@@ -19,8 +20,16 @@ if TYPE_CHECKING:
 def finding_of(job: Job) -> Finding | None:
     """The finding about the job now; None for a moment while what was seen is not complete enough to judge by.
 
-    What was announced is judged whatever was missed: it is certain.
+    What was announced is judged whatever was missed: it is certain. A rule of the job's policy that its log breaks
+    counts where nothing else is wrong.
     """
+    finding = _found(job)
+    if finding is None or finding.kind.is_fault:
+        return finding
+    return broken_rule(job.logged) or finding
+
+
+def _found(job: Job) -> Finding | None:
     has_stalled = job.attention.stalled and job.pace.trained
     failed = job.faults.judge(job.members.views, has_stalled) or _failure(job)
     if failed is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kcover_ebpf.diagnosis.clock.certainty import completed
+from kcover_ebpf.diagnosis.clock.log_clock import LogClock
 from kcover_ebpf.diagnosis.evidence.snapshot import Finding
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.wait_table import gives_up_after_s, unobserved, wait_rows
@@ -133,11 +134,20 @@ class Tracker:
             certainty=finding.certainty,
             graph=finding.graph,
         )
-        return completed(verdict, job.policy, job.patience, silent_s)
+        log_clock = _log_clock(job, unix_offset_s)
+        return completed(verdict, job.policy, job.patience, silent_s, log_clock)
 
     def _culprit(self, finding: Finding) -> Culprit | None:
         culprit = finding.culprit
         return None if culprit is None else replace(culprit, host=culprit.host or self._host)
+
+
+def _log_clock(job: Job, unix_offset_s: float) -> LogClock:
+    moved_ns, until_ns = job.logged.moved_ns, job.logged.phase_until_ns
+    return LogClock(
+        None if moved_ns is None else moved_ns / NS + unix_offset_s,
+        None if until_ns is None else until_ns / NS + unix_offset_s,
+    )
 
 
 def _alike(finding: Finding, other_finding: Finding) -> bool:

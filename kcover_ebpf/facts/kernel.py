@@ -22,6 +22,7 @@ from kcover_ebpf.facts.host import (
     ThreadReading,
     Unreadable,
 )
+from kcover_ebpf.facts.logs import LogSeen
 from kcover_ebpf.facts.python_stacks import PythonStacksSeen
 from kcover_ebpf.facts.recorders import RecordersSeen
 from kcover_ebpf.ids import Inode, Pid, Tid
@@ -332,6 +333,7 @@ Fact = (
     | CollectivesLaunched
     | RecordersSeen
     | PythonStacksSeen
+    | LogSeen
     | Tick
     | DeviceFact
 )

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from kcover_ebpf.api.fault_report import FaultReport
 from kcover_ebpf.api.job_kinds import must_train
+from kcover_ebpf.api.job_rules import JobRule
 from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport
@@ -54,6 +55,8 @@ class GangInput:
     """Pods (uids) that carry the labels of the gang and do not belong to the job; they are not among `pods`."""
     unwatched: bool = False
     """The reports are those of one run over all nodes, which saw the job for seconds; no agent watched it."""
+    job_rules: tuple[JobRule, ...] = ()
+    """What its policy expects of its logs."""
 
     @property
     def fresh(self) -> list[ReceivedReport]:

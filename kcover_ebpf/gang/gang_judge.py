@@ -10,11 +10,12 @@ import math
 from dataclasses import replace
 
 from kcover_ebpf.diagnosis.clock import certainty, silences
+from kcover_ebpf.diagnosis.clock.log_clock import LogClock
 from kcover_ebpf.diagnosis.evidence import control_group, wait_chain
 from kcover_ebpf.diagnosis.evidence.snapshot import Finding
 from kcover_ebpf.diagnosis.judge import nccl
 from kcover_ebpf.diagnosis.judge.judge import judge
-from kcover_ebpf.gang import gang_pace, log_evidence, missing, unwatched
+from kcover_ebpf.gang import gang_pace, job_rules, log_evidence, missing, unwatched
 from kcover_ebpf.gang.gang_input import GangInput, GangVerdict
 from kcover_ebpf.gang.gang_snapshot import GangSnapshot, ReceivedReport, gather
 from kcover_ebpf.ids import NS
@@ -54,9 +55,22 @@ def _certain(
     return replace(
         gang_verdict,
         verdict=certainty.completed(
-            gang_verdict.verdict, gang_input.policy, patience, silent_since_s
+            gang_verdict.verdict,
+            gang_input.policy,
+            patience,
+            silent_since_s,
+            _log_clock(gang_input, gang_verdict.verdict),
         ),
     )
+
+
+def _log_clock(gang_input: GangInput, verdict: Verdict) -> LogClock:
+    """What the logs of all its pods say of its progress; nothing where nothing is wrong."""
+    if not verdict.opens_incident:
+        return LogClock()
+    nodes = {pod.uid: pod.node for pod in gang_input.pods if not pod.ended}
+    logged = job_rules.progress(gang_input.fresh, nodes, gang_input.now_s, gang_input.job_rules)
+    return LogClock(logged.moved_s, logged.phase_until_s)
 
 
 def _with_history(gang_input: GangInput, gang_verdict: GangVerdict) -> GangVerdict:

@@ -7,9 +7,10 @@ printed it, and a number is off where any container's is. What could not be read
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from kcover_ebpf.api.job_rules import JobRule, RuleAction
-from kcover_ebpf.api.log_report import ContainerLog, JobRuleReading
+from kcover_ebpf.api.log_report import ContainerLog, JobRuleReading, PrintedProgress
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.gang.gang_input import GangInput, GangVerdict
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport
@@ -42,23 +43,35 @@ class BrokenRule:
 class LoggedProgress:
     """The clock of progress that a job's log is."""
 
-    step: int | None
+    step: int | None = None
     """The highest that any of its running containers printed last."""
-    moved_s: float | None
+    moved_s: float | None = None
     """Unix seconds by our clock at which a step or an expected line was printed last; None where none was."""
-    unsaved_steps: int | None
+    unsaved_steps: int | None = None
     """Steps since the last checkpoint that was said to be complete; None where none is known."""
-    redone_steps: int | None
+    redone_steps: int | None = None
     """Steps that were done before the last restart and are done again; None where that is not known."""
-    phase_until_s: float | None
+    phase_until_s: float | None = None
     """Unix seconds by our clock at which the last announced phase is over; None where none is announced."""
+    first_step: int | None = None
+    """The first of the container that has come furthest, of its present start,"""
+    first_s: float | None = None
+    """and when it was printed (unix seconds by our clock)."""
+    step_s: float | None = None
+    """Mean seconds of its steps; None before the second."""
+    loss: float | None = None
+    """The last that a container printed that prints one; the largest of several."""
+    tokens: int | None = None
+    """That the training has taken so far, as it counts them."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class SeenLog:
+    """The log of the newest start of one container, on our clock."""
+
     log: ContainerLog
     made_s: float
-    """Unix seconds by our clock of the report: its ages count back from then."""
+    """Unix seconds by our clock from which its ages count back."""
 
 
 def broken(
@@ -72,7 +85,14 @@ def broken(
     A line is missing only where every pod was reported: the one that printed it may be another.
     """
     seen = _current(reports, nodes, now_s)
-    is_complete = {other_seen.log.pod_uid for other_seen in seen} >= set(nodes)
+    is_complete = {seen_log.log.pod_uid for seen_log in seen} >= set(nodes)
+    return broken_in(rules, seen, now_s, is_complete=is_complete)
+
+
+def broken_in(
+    rules: Sequence[JobRule], seen: Sequence[SeenLog], now_s: float, *, is_complete: bool = True
+) -> tuple[BrokenRule, ...]:
+    """The same of logs of which `is_complete` says whether they are all that the job has."""
     return tuple(
         found_rule
         for rule in rules
@@ -114,46 +134,85 @@ def verdict_of(gang_input: GangInput, rules: Sequence[JobRule]) -> GangVerdict |
 
 
 def progress(
-    reports: Iterable[ReceivedReport], nodes: Mapping[str, str], now_s: float
+    reports: Iterable[ReceivedReport],
+    nodes: Mapping[str, str],
+    now_s: float,
+    rules: Sequence[JobRule] = (),
 ) -> LoggedProgress:
-    """What the logs show of the job's progress; `nodes` as in `broken`."""
-    seen = _current(reports, nodes, now_s)
+    """What the logs show of the job's progress; `nodes` as in `broken`, `rules` as in `progress_in`."""
+    return progress_in(_current(reports, nodes, now_s), rules)
+
+
+def progress_in(seen: Sequence[SeenLog], rules: Sequence[JobRule] = ()) -> LoggedProgress:
+    """The same of these logs. `rules`: the job's; a line that one of them expects in time is a sign of progress."""
+    clocks = {rule.name for rule in rules if rule.is_clock}
     printed = [
-        (other_seen, other_seen.log.progress)
-        for other_seen in seen
-        if other_seen.log.progress is not None
+        (seen_log, seen_log.log.progress) for seen_log in seen if seen_log.log.progress is not None
     ]
     moved = [
-        other_seen.made_s - found.age_s for other_seen, found in printed if found.age_s is not None
+        seen_log.made_s - found.age_s for seen_log, found in printed if found.age_s is not None
     ]
     moved += [
-        other_seen.made_s - reading.age_s
-        for other_seen in seen
-        for reading in other_seen.log.rules
-        if reading.age_s is not None
+        seen_log.made_s - reading.age_s
+        for seen_log in seen
+        for reading in seen_log.log.rules
+        if reading.age_s is not None and reading.rule in clocks
     ]
     unsaved = [steps for _, found in printed if (steps := found.unsaved_steps) is not None]
     redone = [found.redone_steps for _, found in printed if found.redone_steps is not None]
     phases = [
-        other_seen.made_s + other_seen.log.phase.left_s
-        for other_seen in seen
-        if other_seen.log.phase is not None and not other_seen.log.phase.refused
+        seen_log.made_s + seen_log.log.phase.left_s
+        for seen_log in seen
+        if seen_log.log.phase is not None and not seen_log.log.phase.refused
     ]
-    return LoggedProgress(
-        step=max((found.step for _, found in printed if found.step is not None), default=None),
+    return replace(
+        _furthest(printed),
         moved_s=max(moved, default=None),
         # whichever rank says that a checkpoint is complete, it is
         unsaved_steps=min(unsaved, default=None),
         redone_steps=max(redone, default=None),
         phase_until_s=max(phases, default=None),
+        loss=max((found.loss for _, found in printed if found.loss is not None), default=None),
+        tokens=max(
+            (found.tokens for _, found in printed if found.tokens is not None), default=None
+        ),
+    )
+
+
+def _furthest(printed: Sequence[tuple[SeenLog, PrintedProgress]]) -> LoggedProgress:
+    """What the container shows of its steps that has come furthest."""
+    with_step = [(seen_log, found) for seen_log, found in printed if found.step is not None]
+    if not with_step:
+        return LoggedProgress()
+    seen_log, found = max(with_step, key=lambda pair: pair[1].step or 0)
+    first_s = None if found.first_age_s is None else seen_log.made_s - found.first_age_s
+    return LoggedProgress(
+        step=found.step, first_step=found.first_step, first_s=first_s, step_s=found.step_s
+    )
+
+
+def has_begun(
+    rules: Sequence[JobRule],
+    reports: Iterable[ReceivedReport],
+    nodes: Mapping[str, str],
+    now_s: float,
+) -> bool:
+    """Whether all these rules know the present start of every pod from its beginning; `nodes` as in `broken`."""
+    seen = _current(reports, nodes, now_s)
+    is_complete = {seen_log.log.pod_uid for seen_log in seen} >= set(nodes)
+    names = {rule.name for rule in rules}
+    return is_complete and all(
+        names
+        <= {reading.rule for reading in seen_log.log.rules if reading.started_age_s is not None}
+        for seen_log in seen
     )
 
 
 def _current(
     reports: Iterable[ReceivedReport], nodes: Mapping[str, str], now_s: float
-) -> list[_Seen]:
+) -> list[SeenLog]:
     """The newest start of each container."""
-    newest: dict[tuple[str, str], _Seen] = {}
+    newest: dict[tuple[str, str], SeenLog] = {}
     for report in reports:
         made_s = now_s - report.since_made_s(now_s)
         for log in report.report.logs:
@@ -161,21 +220,21 @@ def _current(
                 continue
             known_seen = newest.get((log.pod_uid, log.container))
             if known_seen is None or known_seen.log.start < log.start:
-                newest[log.pod_uid, log.container] = _Seen(log, made_s)
+                newest[log.pod_uid, log.container] = SeenLog(log, made_s)
     return list(newest.values())
 
 
-def _readings(rule: JobRule, seen: Iterable[_Seen]) -> list[tuple[_Seen, JobRuleReading]]:
+def _readings(rule: JobRule, seen: Iterable[SeenLog]) -> list[tuple[SeenLog, JobRuleReading]]:
     return [
-        (other_seen, reading)
-        for other_seen in seen
-        for reading in other_seen.log.rules
+        (seen_log, reading)
+        for seen_log in seen
+        for reading in seen_log.log.rules
         if reading.rule == rule.name
     ]
 
 
-def _off(rule: JobRule, seen: Sequence[_Seen]) -> BrokenRule | None:
-    for other_seen, reading in _readings(rule, seen):
+def _off(rule: JobRule, seen: Sequence[SeenLog]) -> BrokenRule | None:
+    for seen_log, reading in _readings(rule, seen):
         if rule.is_off(reading.wrong_count):
             value = "not a finite number" if reading.value is None else f"{reading.value:g}"
             limits = " and ".join(
@@ -187,19 +246,17 @@ def _off(rule: JobRule, seen: Sequence[_Seen]) -> BrokenRule | None:
                 f"rule {rule.name}: its number was {reading.wrong_count} times in a row not {limits}; "
                 f"the last is {value}"
             )
-            since_s = other_seen.made_s - (reading.age_s or 0.0)
-            return BrokenRule(rule.name, rule.action, since_s, text, other_seen.log.pod_uid)
+            since_s = seen_log.made_s - (reading.age_s or 0.0)
+            return BrokenRule(rule.name, rule.action, since_s, text, seen_log.log.pod_uid)
     return None
 
 
-def _late(rule: JobRule, seen: Sequence[_Seen], now_s: float) -> BrokenRule | None:
+def _late(rule: JobRule, seen: Sequence[SeenLog], now_s: float) -> BrokenRule | None:
     found = _readings(rule, seen)
     if len(found) < len(seen) or not found:
         return None
     printed = [
-        other_seen.made_s - reading.age_s
-        for other_seen, reading in found
-        if reading.age_s is not None
+        seen_log.made_s - reading.age_s for seen_log, reading in found if reading.age_s is not None
     ]
     if printed:
         last_s = max(printed)
@@ -208,8 +265,8 @@ def _late(rule: JobRule, seen: Sequence[_Seen], now_s: float) -> BrokenRule | No
         text = f"rule {rule.name}: the last such line came {now_s - last_s:.0f} s ago"
         return BrokenRule(rule.name, rule.action, last_s + (rule.every_seconds or 0.0), text)
     begun = [
-        other_seen.made_s - reading.started_age_s
-        for other_seen, reading in found
+        seen_log.made_s - reading.started_age_s
+        for seen_log, reading in found
         if reading.started_age_s is not None
     ]
     if len(begun) < len(found):

@@ -7,6 +7,7 @@ identifies a crash so that it is recognised when it recurs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field
 
 from kcover_ebpf.api.incident import CrashRecord, FailureClass
 from kcover_ebpf.api.log_report import ContainerLog, LogFinding, LoggedTraceback
@@ -65,6 +66,7 @@ class LogEvidence:
     """Program errors whose traceback is known, the newest last; several where the gang crashed again."""
     no_bugs: frozenset[tuple[str, int]] = frozenset()
     """Pod (uid) and start of each crash whose log shows a cause outside of the program."""
+    progress: LoggedProgress = field(default_factory=LoggedProgress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +133,15 @@ def read(
     raised = [log.raised(fault) for log in blamed]
     crashes, no_bugs = _crashes(blamed, fault)
     first = _first_cause(blamed, logs, fault) or _first_cause(logs, logs, fault)
+    progress = job_rules.progress(seen, nodes, now_s)
     said = [_cause_line(first, logs, fault)] if first is not None else _lines(blamed, fault)
     return LogEvidence(
         failure=_failure(fault, findings, raised, exit_code),
         evidence=(*said, *_exit_line(fault, exit_code))[:_MOST_LINES]
-        + _progress_line(job_rules.progress(seen, nodes, now_s), fault),
+        + _progress_line(progress, fault),
         crashes=crashes,
         no_bugs=no_bugs,
+        progress=progress,
     )
 
 

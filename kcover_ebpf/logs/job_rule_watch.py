@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kcover_ebpf.api.job_rules import JobRule, compiled, number_group
+from kcover_ebpf.api.job_rules import JobRule, compiled, number_groups, number_of
 from kcover_ebpf.api.log_report import JobRuleReading
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.logs import lines, scanner
@@ -40,11 +40,11 @@ class JobRuleWatch:
         block = scanner.whole_utf8(block)
         for rule in self._rules:
             seen, pattern = self._seen[rule.name], compiled(rule.expression)
-            last_at, number = -1, number_group(rule.expression)
+            last_at, groups = -1, number_groups(rule.expression)
             for match in pattern.finditer(block):
                 last_at = match.start()
-                if rule.has_limits and number is not None:
-                    _note(rule, seen, match.group(number))
+                if rule.has_limits and (value := number_of(match, groups)) is not None:
+                    _note(rule, seen, value)
             if last_at >= 0:
                 seen.last_s = _time_s(block, last_at, now_s)
 
@@ -69,13 +69,7 @@ def _age(now_s: float, time_s: float | None) -> float | None:
     return None if time_s is None else max(0.0, round(now_s - time_s, 3))
 
 
-def _note(rule: JobRule, seen: _Seen, text: bytes | None) -> None:
-    if text is None:
-        return
-    try:
-        value = float(text)
-    except ValueError:
-        return
+def _note(rule: JobRule, seen: _Seen, value: float) -> None:
     # what JSON has no number for shows in the count
     seen.value = value if value - value == 0 else None
     seen.wrong_count = seen.wrong_count + 1 if rule.is_wrong(value) else 0

@@ -46,6 +46,12 @@ class JobStats:
     lost: LostTime
     ettr: float | None
     """Effective training time ratio: 1 - time lost / its age within the window; None where its age is not known."""
+    lost_steps: int = 0
+    """Steps that were done again after restarts, or lost since the last checkpoint, as far as its logs show them."""
+    work_lost_s: float = 0.0
+    """Seconds of training that they had taken."""
+    goodput: float | None = None
+    """As `ettr`, less `work_lost_s`; None where its logs show no step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +139,10 @@ def _sum(found: Sequence[Lost], name: str) -> float:
 def _job(found: Sequence[tuple[Incident, Status]], begun_s: float | None, now_s: float) -> JobStats:
     incident, lost = found[0][0], _lost(status for _, status in found)
     age_s = now_s - begun_s if begun_s is not None else 0.0
+    # only a restart costs steps
+    works = [status.work for _, status in found if status.work is not None and status.restarts]
+    work_lost_s = sum(work.lost_s or 0.0 for work in works)
+    all_lost_s = lost.total_s + work_lost_s
     return JobStats(
         namespace=incident.namespace,
         kind=incident.job.kind,
@@ -141,6 +151,9 @@ def _job(found: Sequence[tuple[Incident, Status]], begun_s: float | None, now_s:
         restarts=sum(len(status.restarts) for _, status in found),
         lost=lost,
         ettr=max(0.0, 1.0 - lost.total_s / age_s) if age_s > 0 else None,
+        lost_steps=sum(work.lost_steps or 0 for work in works),
+        work_lost_s=work_lost_s,
+        goodput=max(0.0, 1.0 - all_lost_s / age_s) if works and age_s > 0 else None,
     )
 
 

@@ -13,14 +13,23 @@ from typing import Any
 
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.fault_policy import NodeActions
+from kcover_ebpf.api.node_health import ReceivedHealth
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import PolicyError
-from kcover_ebpf.recovery.nodes.node_health import CORDONED_FOR, noted_cordon
+from kcover_ebpf.recovery.nodes.node_health import (
+    CORDONED_FOR,
+    NotedCordon,
+    noted_cordon,
+    often_text,
+    rounds_needed,
+)
 from kcover_ebpf.recovery.nodes.node_plan import NodeView
 from kcover_ebpf.tunables.recovery import REPAIR_DAY_S, REPAIR_SETTLE_S
 
 REPAIRS = "kcover.io/repairs"
 """Annotation of a node that we cordoned: what was tried since, as JSON."""
+DRAINED = "kcover.io/repair-drain"
+"""Annotation of a node that we cordoned: since when pods are evicted for its next step."""
 _MOST_STEPS = 4
 _MOST_AT_ONCE = 100
 
@@ -44,6 +53,8 @@ class Repair:
     """`spec` of a batch/v1 Job."""
     on_node: bool = True
     """The Job's pod runs on the node itself, although it is cordoned."""
+    drain: bool = False
+    """Pods that the step would end are evicted; else it waits for them to end by themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +112,17 @@ def limits_of(table: Mapping[str, Any], where: str) -> RepairLimits:
 def _repair_of(row: object, where: str) -> Repair:
     if not isinstance(row, Mapping) or not isinstance(row.get("job"), Mapping):
         raise PolicyError(f"{where}: each step has a step and a job, the spec of a Job")
-    on_node = row.get("onNode", True)
-    if set(row) - {"step", "job", "onNode"} or not isinstance(on_node, bool):
+    on_node, drain = row.get("onNode", True), row.get("drain", False)
+    is_bool = isinstance(on_node, bool) and isinstance(drain, bool)
+    if set(row) - {"step", "job", "onNode", "drain"} or not is_bool:
         raise PolicyError(
-            f"{where}: keys of a step are step, job and onNode, which is true or false"
+            f"{where}: keys of a step are step, job, onNode and drain; these two are true or false"
         )
     containers = row["job"].get("template", {}).get("spec", {}).get("containers")
     if not isinstance(containers, list) or not containers:
         raise PolicyError(f"{where}: the job of step {row.get('step')} has no containers")
     try:
-        return Repair(RepairStep(row.get("step")), row["job"], on_node)
+        return Repair(RepairStep(row.get("step")), row["job"], on_node, drain)
     except ValueError as error:
         words = ", ".join(step.value for step in RepairStep)
         raise PolicyError(f"{where}: step {row.get('step')!r} is not one of {words}") from error
@@ -128,6 +140,29 @@ def attempts_of(node: NodeView) -> tuple[RepairAttempt, ...]:
     return tuple(attempt for attempt in found if attempt.time_s >= (node.since_s or 0.0))
 
 
+def _heals(
+    attempt: RepairAttempt,
+    cordon: NotedCordon,
+    received: ReceivedHealth | None,
+    actions: NodeActions,
+    now_s: float,
+) -> bool:
+    """Whether the step may have helped: inspections are clean since, and not yet so many as are needed."""
+    if received is None or received.is_stale(now_s) or received.health.clean_since_s is None:
+        return False
+    health = received.health
+    is_since = received.at(received.health.clean_since_s) > attempt.time_s
+    return is_since and health.clean_rounds < rounds_needed(cordon, health.boot_id, actions)
+
+
+def _is_drained(node: NodeView, now_s: float) -> bool:
+    try:
+        since_s = rfc3339.from_text(node.annotations.get(DRAINED, ""))
+    except ValueError:
+        return False
+    return since_s >= (node.since_s or 0.0) and now_s - since_s < REPAIR_SETTLE_S
+
+
 def noted_attempts(attempts: Iterable[RepairAttempt]) -> str:
     """The value of `REPAIRS`."""
     rows = [
@@ -143,21 +178,17 @@ def plan(
     limits: RepairLimits,
     actions: NodeActions,
     now_s: float,
+    received: ReceivedHealth | None = None,
 ) -> RepairPlan:
-    """The next step for a node; `nodes`: all of them, this one included."""
-    if not limits.repairs:
-        return RepairPlan(None, "no repair is configured")
-    if not node.ours or node.until_s is not None or node.since_s is None:
-        return RepairPlan(None, "it is not cordoned for a fault")
-    if not actions.cordon or node.cordoned_by_others:
-        return RepairPlan(None, "it was cordoned by a person or another program")
+    """The next step for a node; `nodes`: all of them, this one included; `received`: its health, where it is known."""
     cordon = noted_cordon(node.annotations.get(CORDONED_FOR), node.since_s, node.annotations, now_s)
-    devices = cordon.devices if cordon is not None else ()
     made = attempts_of(node)
-    if made and now_s - made[-1].time_s < REPAIR_SETTLE_S:
-        return RepairPlan(
-            None, f"{made[-1].step.value} was begun, and inspections may take it back"
-        )
+    reason = _why_none(node, cordon, limits, actions) or _why_not_yet(
+        made, cordon, received, actions, now_s
+    )
+    if reason:
+        return RepairPlan(None, reason)
+    devices = cordon.devices if cordon is not None else ()
     tried = {attempt.step for attempt in made}
     left = [
         repair
@@ -167,12 +198,59 @@ def plan(
     if not left:
         words = ", ".join(attempt.step.value for attempt in made) or "nothing"
         return RepairPlan(None, f"tried {words}: it stays cordoned for a person")
-    others = [
-        attempt for other in nodes if other.name != node.name for attempt in attempts_of(other)
-    ]
-    if sum(now_s - attempt.time_s < REPAIR_SETTLE_S for attempt in others) >= limits.at_once:
-        return RepairPlan(None, "as many nodes as may be are being repaired")
+    if reason := _why_full(node, nodes, made, limits, now_s):
+        return RepairPlan(None, reason)
+    return RepairPlan(left[0], "", devices, len(made))
+
+
+def _why_none(
+    node: NodeView, cordon: NotedCordon | None, limits: RepairLimits, actions: NodeActions
+) -> str:
+    """Why no step is for this node."""
+    if not limits.repairs:
+        return "no repair is configured"
+    if not node.ours or node.until_s is not None or node.since_s is None:
+        return "it is not cordoned for a fault"
+    if not actions.cordon or node.cordoned_by_others:
+        return "it was cordoned by a person or another program"
+    if cordon is not None and actions.most_cordons and cordon.offences >= actions.most_cordons:
+        return often_text(cordon.offences, cordon.mtbf_s)
+    return ""
+
+
+def _why_not_yet(
+    made: Sequence[RepairAttempt],
+    cordon: NotedCordon | None,
+    received: ReceivedHealth | None,
+    actions: NodeActions,
+    now_s: float,
+) -> str:
+    """Why the step before may have helped."""
+    if not made:
+        return ""
+    step = made[-1].step.value
+    if now_s - made[-1].time_s < REPAIR_SETTLE_S:
+        return f"{step} was begun, and inspections may take it back"
+    if cordon is not None and _heals(made[-1], cordon, received, actions, now_s):
+        return f"nothing failed since {step}, and inspections may take it back"
+    return ""
+
+
+def _why_full(
+    node: NodeView,
+    nodes: Sequence[NodeView],
+    made: Sequence[RepairAttempt],
+    limits: RepairLimits,
+    now_s: float,
+) -> str:
+    """Why the operator allows no step now."""
+    rest = [other for other in nodes if other.name != node.name]
+    others = [attempt for other in rest for attempt in attempts_of(other)]
+    busy = sum(now_s - attempt.time_s < REPAIR_SETTLE_S for attempt in others)
+    busy += sum(_is_drained(other, now_s) for other in rest if not attempts_of(other))
+    if busy >= limits.at_once:
+        return "as many nodes as may be are being repaired"
     recent = sum(now_s - attempt.time_s < REPAIR_DAY_S for attempt in (*others, *made))
     if recent >= limits.most_per_day:
-        return RepairPlan(None, f"{recent} repairs within a day: the cause may be common")
-    return RepairPlan(left[0], "", devices, len(made))
+        return f"{recent} repairs within a day: the cause may be common"
+    return ""

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from kcover_ebpf.devices.watch import DeviceWatch
     from kcover_ebpf.kernel.sampler import KernelSampler
     from kcover_ebpf.output.metrics import MetricsServer
+    from kcover_ebpf.run.job_log import JobLog
     from kcover_ebpf.run.metrics import RunMetrics
     from kcover_ebpf.run.recording import Tape
 
@@ -73,8 +74,13 @@ class _Run:
         extra = () if server is None else (self._serve(server, kernel, devices),)
         target = self._make_target(supervisor)
         writer = None if tape is None else tape.writer
-        session = Session(plan, kernel, target, supervisor, announcer, extra, devices, writer)
+        job_log = self._open_log()
+        session = Session(
+            plan, kernel, target, supervisor, announcer, extra, devices, writer, job_log
+        )
         session.catch_signals()
+        if job_log is not None:
+            job_log.begin(is_first=bool(plan.argv))
         if plan.argv and supervisor is not None:
             supervisor.start()
         announcer.on_start(self._start_fields(kernel, supervisor, server))
@@ -116,6 +122,16 @@ class _Run:
         tape = Tape(self._plan, self._plan.record)
         self._stack.callback(tape.writer.close)
         return tape
+
+    def _open_log(self) -> JobLog | None:
+        plan = self._plan
+        if not plan.logs:
+            return None
+        from kcover_ebpf.run.job_log import JobLog
+
+        job_log = JobLog(plan.logs, plan.job_rules, plan.settings.longest_phase_s)
+        self._stack.callback(job_log.close)
+        return job_log
 
     def _make_announcer(self, supervisor: Supervisor | None, tape: Tape | None) -> Announcer:
         out = Out(_STDOUT)

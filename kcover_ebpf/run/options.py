@@ -5,12 +5,18 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.host import cgroups, process_tree
 from kcover_ebpf.settings import Act, Policy, Settings, parse_duration
+from kcover_ebpf.tables import read_table
 
+if TYPE_CHECKING:
+    from kcover_ebpf.api.job_rules import JobRule
+
+_RULES = "job_rule"
 _SHELLS = ("sh", "bash", "dash", "env")
 
 
@@ -32,6 +38,10 @@ class RunOptions:
     snapshot_dir: Path = Path("kcover-snapshots")
     catalog: Path | None = None
     """An operator's own entries about Xids and SXids; None: the shipped ones."""
+    logs: tuple[Path, ...] = ()
+    """Files that the job's output goes to."""
+    job_rules: tuple[JobRule, ...] = ()
+    """What is expected of them."""
     record: Path | None = None
     """Where a tape of the job is written; None: nowhere."""
     record_names: bool = False
@@ -63,14 +73,32 @@ def find_target(
     return path.name, path
 
 
-def make_settings(act: str, policy: Path | None, max_restarts: int | None) -> Settings:
-    """Settings from the flags and the policy file; the flag `--max-restarts` wins over the file."""
-    chosen_policy = Policy() if policy is None else Policy.from_file(policy)
+def make_settings(
+    act: str, policy: Path | None, max_restarts: int | None
+) -> tuple[Settings, tuple[JobRule, ...]]:
+    """Settings from the flags and the policy file, and that file's job rules; `--max-restarts` wins over the file."""
+    table = {} if policy is None else read_table(policy, "policy")
+    rules: tuple[JobRule, ...] = ()
+    if _RULES in table:
+        # RE2 is memory that a run without rules does not need
+        from kcover_ebpf.api.job_rules import of_table
+
+        rules = of_table({_RULES: table.pop(_RULES)}, f"policy {policy}")
+    chosen_policy = Policy.of(table, f"policy {policy}")
     if max_restarts is not None:
         if act != Act.RESTART.value:
             raise UsageError("--max-restarts needs --act restart")
         chosen_policy = replace(chosen_policy, max_restarts=max_restarts)
-    return Settings(act=Act(act), policy=chosen_policy)
+    return Settings(act=Act(act), policy=chosen_policy), rules
+
+
+def check_logs(logs: tuple[Path, ...], rules: tuple[JobRule, ...]) -> None:
+    """Raise `UsageError` unless the job's logs are files, and there is one where something is expected of it."""
+    if rules and not logs:
+        raise UsageError("job rules need --log FILE, the file that the job's output goes to")
+    for path in logs:
+        if path.exists() and not path.is_file():
+            raise UsageError(f"--log {path} is not a file; name the one that the output goes to")
 
 
 def check_catalog(path: Path | None) -> None:

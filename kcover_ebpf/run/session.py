@@ -11,10 +11,12 @@ import select
 import signal
 import time
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from kcover_ebpf.devices.watch import DeviceWatch
 from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.errors import ActionError, CannotObserve
+from kcover_ebpf.facts.logs import LogSeen
 from kcover_ebpf.host.process_tree import Witness
 from kcover_ebpf.host.supervisor_client import Supervisor
 from kcover_ebpf.kernel.sampler import KernelSampler
@@ -27,6 +29,9 @@ from kcover_ebpf.settings import Act
 from kcover_ebpf.tunables.host import END_SLACK_S, LAST_WORD_S, RUN_STACKS_S
 from kcover_ebpf.watching.judging import InputRecorder, ObservationSink
 from kcover_ebpf.watching.loop import Sensor, Target
+
+if TYPE_CHECKING:
+    from kcover_ebpf.run.job_log import JobLog
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -44,11 +49,12 @@ class Session:
         extra_sinks: tuple[ObservationSink, ...] = (),
         devices: DeviceWatch | None = None,
         recorder: InputRecorder | None = None,
+        job_log: JobLog | None = None,
     ) -> None:
-        """`supervisor` is None only where a job that is not ours is merely watched."""
+        """`supervisor` is None only where a job that is not ours is merely watched. `job_log`: None: none is named."""
         self._plan, self._kernel, self._target = options, kernel, target
         self._supervisor, self._announcer = supervisor, announcer
-        self._devices, self._recorder = devices, recorder
+        self._devices, self._recorder, self._log = devices, recorder, job_log
         self._recent = Recent()
         self._sinks: tuple[ObservationSink, ...] = (announcer, self._recent, *extra_sinks)
         self._owns_job = bool(options.argv)
@@ -88,7 +94,11 @@ class Session:
             self._devices,
             self._recorder,
             reads_stacks=True,
+            read_log=self._read_log,
         )
+
+    def _read_log(self) -> LogSeen | None:
+        return None if self._log is None else self._log.read()
 
     def _watch(self) -> None:
         try:
@@ -184,7 +194,7 @@ class Session:
             self._shut_down(decision, Reason.SHUTDOWN, "the job was shut down")
         elif decision.act is Act.RESTART:
             refusal = actions.refusal(
-                self._budget, self.restart_count, made_progress=self._sensor.made_progress
+                self._budget, self.restart_count, made_progress=self._made_progress
             )
             if refusal is not None:
                 instead = Decision(Act.SHUTDOWN, f"{decision.reason}; {refusal}", decision.verdict)
@@ -193,6 +203,12 @@ class Session:
                 self.restart_count += 1
                 # before the first one as well: no controller has waited here until all of the job was gone
                 self._pause_s = self._budget.pause_s(self.restart_count)
+
+    @property
+    def _made_progress(self) -> bool:
+        """Since the last start: by the job's own log where that would show it, else by the judge's clocks."""
+        logged = None if self._log is None else self._log.made_progress
+        return self._sensor.made_progress if logged is None else logged
 
     def _snapshot(self, decision: Decision) -> None:
         # what only a faulty job needs would make every start longer
@@ -251,6 +267,8 @@ class Session:
                 self._outcome = self._time_over()
                 return False
             time.sleep(min(left_s, 0.1))
+        if self._log is not None:
+            self._log.begin()
         pid = self._supervisor.start()
         sensor, self._sensor = self._sensor, self._new_sensor()
         self._sensor.tracker = sensor.tracker  # incident numbers continue, and WORKING is reported

@@ -19,7 +19,7 @@ from kcover_ebpf.diagnosis.evidence.recorders import DEFAULT_GROUP
 from kcover_ebpf.diagnosis.history import code_map, stacks
 from kcover_ebpf.diagnosis.judge import nccl
 from kcover_ebpf.diagnosis.membership import rank_numbers, roles
-from kcover_ebpf.facts import devices, host, kernel, python_stacks, recorders
+from kcover_ebpf.facts import devices, host, kernel, logs, python_stacks, recorders
 
 _T = TypeVar("_T")
 _Rules = Mapping[type, Mapping[str, Callable[[Any], Any]]]
@@ -102,6 +102,8 @@ class Masks:
             host.LaggingHost: {"host": self._address},
             host.CollectiveLag: {"places": self._each},
             host.CollectiveRank: {"host": self._address, "comm": self._name, "trouble": _text},
+            logs.BrokenLogRule: {"text": _text},
+            logs.LogSeen: {"broken": self._each},
             host.CollectivesSeen: {**named, "trouble": _text, "unseen": _text},
         }
 

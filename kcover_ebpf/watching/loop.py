@@ -18,6 +18,7 @@ from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.tracker import Tracker
 from kcover_ebpf.facts.devices import AnnouncedFault, DeviceFact
 from kcover_ebpf.facts.kernel import Fact, ProcessExit
+from kcover_ebpf.facts.logs import LogSeen
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.host import procfs
 from kcover_ebpf.host.thread_reader import ThreadReader
@@ -198,10 +199,14 @@ class Sensor(SamplingLoop):
         recorder: InputRecorder | None = None,
         *,
         reads_stacks: bool = False,
+        read_log: Callable[[], LogSeen | None] = lambda: None,
     ) -> None:
-        """`reads_stacks`: the Python stacks of the ranks are read for a verdict."""
+        """`reads_stacks`: the Python stacks of the ranks are read for a verdict.
+
+        `read_log`: what the job's log shows that is new; asked once a pass.
+        """
         super().__init__(kernel, devices, settings)
-        self._target = target
+        self._target, self._read_log = target, read_log
         self._watch = JobWatch(
             kernel,
             Tracker(target.name, os.uname().nodename),
@@ -253,6 +258,8 @@ class Sensor(SamplingLoop):
         self._watch.judge()
 
     def _judge(self, due: Sequence[JobWatch]) -> None:
+        if (logged := self._read_log()) is not None:
+            self._watch.take(logged)
         for watch in due:
             watch.judge()
             watch.publish_table()

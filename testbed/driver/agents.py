@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from testbed.driver.cluster import ROOT, Cluster, home
@@ -23,6 +24,8 @@ class Agent:
     """Where its report about the node lies."""
     process: subprocess.Popen[bytes] | None = None
     options: Sequence[str] = ()
+    environ: Mapping[str, str] = field(default_factory=dict)
+    """What its environment has besides ours."""
 
     def start(self) -> None:
         """Run it."""
@@ -33,7 +36,8 @@ class Agent:
             f"--kubeconfig={self.kubeconfig}", *self.options,
         ]  # fmt: skip
         with open(self.folder / f"{self.node}.log", "ab") as log:
-            self.process = subprocess.Popen(command, stderr=log, cwd=ROOT)
+            environ = {**os.environ, **self.environ}
+            self.process = subprocess.Popen(command, stderr=log, cwd=ROOT, env=environ)
 
     def kill(self) -> None:
         """As a crash would."""
@@ -53,14 +57,21 @@ def running(
     folder: Path,
     kubeconfig: Path | None = None,
     options: Sequence[str] = (),
+    for_node: Callable[[str], tuple[Sequence[str], Mapping[str, str]]] = lambda _: ((), {}),
 ) -> Iterator[dict[str, Agent]]:
-    """An agent for each node of the cluster, by the node's name, as long as the block lasts."""
+    """An agent for each node of the cluster, by the node's name, as long as the block lasts.
+
+    `for_node`: further options and environment of the agent of a node.
+    """
     agents, namespace = {}, home(cluster)
     try:
         for node in cluster.get("nodes"):
             name = node["metadata"]["name"]
             config = kubeconfig or cluster.kubeconfig
-            agents[name] = Agent(name, folder, config, namespace, options=options)
+            more, environ = for_node(name)
+            agents[name] = Agent(
+                name, folder, config, namespace, options=(*options, *more), environ=environ
+            )
             agents[name].start()
         yield agents
     finally:

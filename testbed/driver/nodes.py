@@ -57,6 +57,11 @@ def inside(cluster: Cluster, node: str, *command: str) -> str:
     return done.stdout
 
 
+def pod_logs(cluster: Cluster, node: str) -> Path:
+    """The folder of containers' logs of a node of the test bed, as this host reaches it."""
+    return Path(f"/proc/{_kubelet(cluster, node)}/root/var/log/pods")
+
+
 @contextmanager
 def still(cluster: Cluster, node: str) -> Iterator[None]:
     """The kubelet of a node of the test bed is stopped, and so leaves the node's status as it is.

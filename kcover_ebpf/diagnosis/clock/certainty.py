@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from kcover_ebpf.dataclass import dataclass
+from kcover_ebpf.diagnosis.clock.log_clock import UNKNOWN, LogClock
 from kcover_ebpf.model.silence_summary import Patience
 from kcover_ebpf.model.verdict import (
     Cause,
@@ -125,9 +126,16 @@ def _acts_on_announced(
 
 
 def completed(
-    verdict: Verdict, policy: Policy, patience: Patience, silent_since_s: float | None = None
+    verdict: Verdict,
+    policy: Policy,
+    patience: Patience,
+    silent_since_s: float | None = None,
+    log_clock: LogClock = UNKNOWN,
 ) -> Verdict:
-    """The verdict with its certainty, where it has none yet, and when and why an armed job is ended for it."""
+    """The verdict with its certainty, where it has none yet, and when and why an armed job is ended for it.
+
+    `log_clock`: what the job's own log says of its progress; it puts off what is counted from a silence.
+    """
     certainty = verdict.certainty or certainty_of(
         verdict.kind, verdict.cause, verdict.culprit, verdict.evidence
     )
@@ -135,5 +143,12 @@ def completed(
         return verdict
     kinds = {evidence.kind for evidence in verdict.evidence}
     acts = acts_at(certainty, verdict.kind, verdict.cause, policy, patience, kinds)
+    why = acts.why
+    if acts.of_silence:
+        silent_s = verdict.since_s if silent_since_s is None else silent_since_s
+        silent_since_s = log_clock.silent_since_s(silent_s, verdict.time_s)
     moment_s = acts.time_s(verdict.since_s, silent_since_s)
-    return replace(verdict, certainty=certainty, acts_at_s=moment_s, acts_why=acts.why)
+    if acts.of_silence and moment_s is not None:
+        moment_s, late = log_clock.ends_s(moment_s)
+        why = late or why
+    return replace(verdict, certainty=certainty, acts_at_s=moment_s, acts_why=why)

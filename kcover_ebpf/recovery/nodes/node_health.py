@@ -27,10 +27,11 @@ from kcover_ebpf.tunables.recovery import (
 CORDONED_FOR = "kcover.io/kept-out-for"
 """Annotation of a node, or of a rule about one device: why we cordoned it (checks, devices and boot, as JSON)."""
 OFFENCES = "kcover.io/kept-out-count"
-"""Annotation of a node: how often it was cordoned, and when last. It stays when the node is uncordoned."""
+"""Annotation of a node: how often it was cordoned, when last and when first. It stays when the node is uncordoned."""
 INSPECTION = "inspection"
 """Fault of what an inspection found, beside those that the kernel and drivers announce."""
 MOST_NAMED = 16
+_DAY_S = 86400.0
 _WELL = (Result.PASS, Result.WARN)
 
 
@@ -48,6 +49,8 @@ class NotedCordon:
     """How often it was cordoned lately, this time included."""
     uninspected: tuple[str, ...] = ()
     """Those of `devices` that no inspection had examined by then, so that none can show them at work."""
+    mtbf_s: float | None = None
+    """Mean seconds from one cordon to the next; None before the second, and where an older version counted them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,11 @@ class FailedCheck:
 
 NodeFault = ReportedDeviceFault | FailedCheck
 """What a node may be cordoned for."""
+
+
+def name_of(fault: NodeFault) -> str:
+    """Of its check, or its device."""
+    return fault.name if isinstance(fault, FailedCheck) else fault.device
 
 
 def inspected(
@@ -144,17 +152,50 @@ def noted_more(
 
 def counted(annotations: Mapping[str, str], now_s: float) -> str:
     """The value of `OFFENCES` once the node is cordoned again."""
-    return f"{offences(annotations, now_s) + 1} {rfc3339.to_text(now_s)}"
+    known, now = _offences(annotations, now_s), rfc3339.to_text(now_s)
+    return f"{known.count + 1} {now} {known.first or now}"
+
+
+def often_text(count: int, mean_s: float | None) -> str:
+    """Why a node that fails again and again is left to a person."""
+    every = "" if mean_s is None else f", every {mean_s / _DAY_S:.1f} days on average (MTBF)"
+    # the first of them may be a month ago, and each is at most a month after the one before
+    return (
+        f"it was cordoned {count} times{every}, each within a month of the one before: replace it"
+    )
+
+
+def mtbf_s(annotations: Mapping[str, str], now_s: float) -> float | None:
+    """Mean seconds from one cordon of the node to the next, of those that count; None before the second."""
+    known = _offences(annotations, now_s)
+    if known.count < 2 or not known.first:
+        return None
+    return (rfc3339.from_text(known.last) - rfc3339.from_text(known.first)) / (known.count - 1)
 
 
 def offences(annotations: Mapping[str, str], now_s: float) -> int:
     """How often the node was cordoned; 0 where the last time was more than a month ago."""
-    count, _, when = annotations.get(OFFENCES, "").partition(" ")
+    return _offences(annotations, now_s).count
+
+
+@dataclass(frozen=True, slots=True)
+class _Offences:
+    """What `OFFENCES` says; times as it has them, empty where it has none."""
+
+    count: int = 0
+    last: str = ""
+    first: str = ""
+
+
+def _offences(annotations: Mapping[str, str], now_s: float) -> _Offences:
+    count, last, first = [*annotations.get(OFFENCES, "").split(" "), "", "", ""][:3]
     try:
-        recent = now_s - rfc3339.from_text(when) < OFFENDER_REMEMBERED_S
+        is_recent = now_s - rfc3339.from_text(last) < OFFENDER_REMEMBERED_S
+        is_read = not first or rfc3339.from_text(first) <= rfc3339.from_text(last)
     except ValueError:
-        return 0
-    return int(count) if recent and count.isdecimal() else 0
+        return _Offences()
+    is_known = is_recent and is_read and count.isdecimal()
+    return _Offences(int(count), last, first) if is_known else _Offences()
 
 
 def noted_cordon(
@@ -173,7 +214,8 @@ def noted_cordon(
     if since_s is None or not (checks or devices):
         return None
     count = max(offences(annotations, now_s), 1)
-    return NotedCordon(since_s, checks, devices, boot_id, count, uninspected)
+    mean_s = mtbf_s(annotations, now_s)
+    return NotedCordon(since_s, checks, devices, boot_id, count, uninspected, mean_s)
 
 
 def rounds_needed(cordon: NotedCordon, boot_id: str, actions: NodeActions) -> int:
@@ -191,8 +233,7 @@ def why_cordoned(
     if cordon is None:
         return "the node does not record why it was cordoned"
     if actions.most_cordons and cordon.offences >= actions.most_cordons:
-        # the first of them may be a month ago, and each is at most a month after the one before
-        return f"it was cordoned {cordon.offences} times, each within a month of the one before: replace it"
+        return often_text(cordon.offences, cordon.mtbf_s)
     if received is None or received.is_stale(now_s):
         return "its health is unknown: no inspection is reported"
     health = received.health

@@ -18,9 +18,14 @@ from kcover_ebpf.facts.health import Result
 from kcover_ebpf.recovery.nodes.node_health import (
     CORDONED_FOR,
     INSPECTION,
+    OFFENCES,
     FailedCheck,
     NodeFault,
+    counted,
+    mtbf_s,
     noted_cordon,
+    offences,
+    often_text,
     why_cordoned,
 )
 from kcover_ebpf.recovery.nodes.others import seen_on
@@ -280,6 +285,17 @@ def suspect(
     if not room:
         return NodePlan(refused=f"{reason}, but the breaker allows no more nodes to be cordoned")
     return NodePlan(reason=reason, cordon=True, until_s=now_s + SUSPECT_CORDON_S)
+
+
+def cordoned_again(
+    annotations: Mapping[str, str], why: str, now_s: float, actions: NodeActions
+) -> dict[str, str | None]:
+    """`OFFENCES` and `CORDONED` of a node that is cordoned, for the reason `why`, which begins with the time."""
+    count = {OFFENCES: counted(annotations, now_s)}
+    often = offences(count, now_s)
+    if not actions.most_cordons or often < actions.most_cordons:
+        return {**count, CORDONED: why}
+    return {**count, CORDONED: f"{why}; {often_text(often, mtbf_s(count, now_s))}"}
 
 
 def _time(text: str | None) -> float | None:

@@ -16,7 +16,7 @@ from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis import decisions
 from kcover_ebpf.gang.gang_input import GangVerdict
 from kcover_ebpf.model.verdict import Cause, EvidenceKind, VerdictKind
-from kcover_ebpf.recovery.restart import repeated_crash
+from kcover_ebpf.recovery.restart import no_progress, repeated_crash
 from kcover_ebpf.recovery.restart.advance import with_bundles
 from kcover_ebpf.recovery.restart.context import replace_method_of
 from kcover_ebpf.recovery.restart.machine import (
@@ -168,7 +168,7 @@ def _restart(
     """The restart of a job that may be restarted, unless it would not help."""
     if repeated_crash.awaits_logs(context.status, context.crashes, context.world.now_s):
         return Transition(wake_s=LOGS_AGAIN_S)
-    hopeless = repeated_crash.why_hopeless(context.status, context.crashes)
+    hopeless = no_progress.why_hopeless(context, request.last_restart_s)
     if hopeless is not None and not request.approved:
         if _loops(context):
             return Transition(final_stop(context, hopeless))

@@ -14,6 +14,7 @@ from kcover_ebpf.gang import log_evidence
 from kcover_ebpf.gang.log_evidence import Fault, LogEvidence
 from kcover_ebpf.model.verdict import RAISED, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.recovery.restart.context import RestartInput
+from kcover_ebpf.recovery.restart.logged_work import work_of
 from kcover_ebpf.tunables.recovery import CRASH_AT_START_S, CRASH_LOGS_S, CRASH_READ_S
 
 _MOST_CRASHES = 16
@@ -27,7 +28,7 @@ _OF_DEVICES = ("cuda_", "loss_not_finite", "anomaly_detected")
 """Rules (or how their names begin) whose errors a bad device, or memory that another process left occupied, causes as
 well: they count as the same bug only on another node."""
 
-_NOT_THE_PROGRAM = (FailureClass.HARDWARE, FailureClass.NETWORK, FailureClass.STORAGE)
+NOT_THE_PROGRAM = (FailureClass.HARDWARE, FailureClass.NETWORK, FailureClass.STORAGE)
 """Classes of incidents after which another restart may end otherwise: on another node, or once a server answers."""
 
 
@@ -48,13 +49,15 @@ def with_logs(status: Status, restart_input: RestartInput) -> Status:
     is_known = status.failure not in (None, FailureClass.UNKNOWN)
     is_new = not is_known and evidence.failure is not FailureClass.UNKNOWN
     failure = evidence.failure if is_new else status.failure
-    if crashes == status.crashes and not lines and failure is status.failure:
+    work = work_of(status, evidence.progress)
+    if (crashes, failure, work) == (status.crashes, status.failure, status.work) and not lines:
         return status
     return replace(
         status,
         failure=failure,
         evidence=(*status.evidence, *lines),
         crashes=crashes,
+        work=work,
     )
 
 
@@ -141,7 +144,7 @@ def why_hopeless(status: Status, earlier: Sequence[CrashRecord]) -> str | None:
     """
     if status.verdict is not VerdictKind.CRASHED or not status.crashes:
         return None
-    if status.failure in _NOT_THE_PROGRAM:
+    if status.failure in NOT_THE_PROGRAM:
         return None
     last = status.crashes[-1]
     before = (*earlier, *status.crashes[:-1])

@@ -12,7 +12,8 @@ import pytest
 
 from kcover_ebpf.agent import log_watch
 from kcover_ebpf.agent.log_watch import LogWatch
-from kcover_ebpf.api.job_rules import JobRule, KnownLine
+from kcover_ebpf.api.job_rules import JobRule
+from kcover_ebpf.api.known_lines import KnownLine
 from kcover_ebpf.api.log_report import ContainerLog
 from kcover_ebpf.api.pods import Container, ContainerKind, Pod
 from kcover_ebpf.devices.catalog.files import shipped as catalog

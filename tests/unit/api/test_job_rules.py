@@ -16,13 +16,11 @@ from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.fault_policy import policy_of
 from kcover_ebpf.api.job_rules import (
     JobRule,
-    KnownLine,
     RuleAction,
     checked,
-    compiled,
-    number_group,
     of_table,
 )
+from kcover_ebpf.api.known_lines import KnownLine
 from kcover_ebpf.api.log_report import ContainerLog
 from kcover_ebpf.cli import entry
 from kcover_ebpf.cli.logs import logs
@@ -133,49 +131,6 @@ def test_broken__a_number_outside_of_its_limits(values: list[str], is_broken: bo
     assert all("not below 5" in rule.text and rule.pod_uid == "uid-0" for rule in found)
 
 
-TRAINERS = {
-    "Megatron-LM": (
-        " iteration 1200/ 10000 | throughput per GPU (TFLOP/s/GPU): 412.1 | lm loss: 2.31E+00 | grad norm: 0.312 |",
-        {"step": None, "loss": 2.31, "gradNorm": 0.312, "tflops": 412.1},
-    ),
-    "torchtitan": (
-        "[titan] - root - INFO - step: 10  loss:  7.9921  grad_norm: 1.2  memory: 42.1GiB  tflops: 180.3",
-        {"step": 10.0, "loss": 7.9921, "gradNorm": 1.2, "tflops": 180.3},
-    ),
-    "Hugging Face": (
-        "{'loss': 0.4321, 'grad_norm': 1.25, 'learning_rate': 1e-05, 'epoch': 0.3}",
-        {"loss": 0.4321, "gradNorm": 1.25},
-    ),
-    "Lightning": (
-        "Epoch 3:  42%|####      | 42/100 [00:42<00:58, 1.0it/s, v_num=0, train_loss=0.31]", {"loss": 0.31},
-    ),
-    "DeepSpeed": (
-        "step=10, skipped=0, lr=[1e-05], loss: 2.5, step_time: 0.81",
-        {"step": 10.0, "loss": 2.5, "stepSeconds": 0.81},
-    ),
-    "a dictionary": (
-        '{"step": 12, "loss": 0.31, "tokens_per_sec": 1200}',
-        {"step": 12.0, "loss": 0.31, "tokensPerSecond": 1200.0},
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("line", "numbers"), TRAINERS.values(), ids=TRAINERS)
-def test_known_line__of_usual_trainers(line: str, numbers: dict[str, float | None]) -> None:
-    assert numbers
-    for name, value in numbers.items():
-        expression = JobRule("x", KnownLine(name)).expression
-        match = compiled(expression).search(line.encode())
-        assert match is not None, name
-        number = number_group(expression)
-        assert number is not None
-        assert value is None or float(match.group(number)) == value
-    for other in set(KnownLine) - {KnownLine(name) for name in numbers} - {
-        KnownLine.STEP, KnownLine.TFLOPS, KnownLine.TOKENS_PER_SECOND, KnownLine.STEP_SECONDS,
-    }:  # fmt: skip
-        assert compiled(JobRule("x", other).expression).search(line.encode()) is None, other
-
-
 BAD = {
     "no expectation": (JobRule("x", KnownLine.LOSS), "needs withinSeconds"),
     "no line": (JobRule("x", every_seconds=5), "needs either line or pattern"),
@@ -263,6 +218,33 @@ def test_progress__steps_checkpoints_and_what_is_done_again() -> None:
     assert again.progress.checkpoint_step is None
 
 
+def test_progress__numbers_that_it_prints_beside_a_step() -> None:
+    found = read(
+        (10, "step 100 | loss: 3.5 | consumed tokens: 1,000,000"),
+        (30, "step 110 | loss: nan"),
+        (40, "step 115 | loss: 3.25 | consumed tokens: 1,150,000"),
+    )
+    assert found is not None
+    assert found.progress is not None
+    assert (found.progress.loss, found.progress.tokens) == (3.25, 1_150_000)
+    assert found.progress.step_s == pytest.approx(2.0, abs=0.01)
+
+
+def test_progress__a_bar_of_one_epoch_moves_and_is_no_step() -> None:
+    """Its number begins anew with each epoch: nothing is done again where it does."""
+    reader = ContainerLogReader("uid-0", "main", (), Catalog({}))
+    bar = "Epoch {0}:  1%|#  | {1}/100 [00:42<00:58]"
+    first = read((10, bar.format(0, 90)), (60, bar.format(1, 3)), reader=reader)
+    assert first is not None
+    assert first.progress is not None
+    assert (first.progress.step, first.progress.unsaved_steps) == (None, None)
+    assert first.progress.age_s == pytest.approx(40, abs=0.1)
+    again = read((70, bar.format(0, 1)), start=1, reader=reader)
+    assert again is not None
+    assert again.progress is not None
+    assert again.progress.redone_steps is None
+
+
 CHECKPOINTS = {
     "Megatron-LM": ("  successfully saved checkpoint from iteration     100 to /ckpt", 100),
     "Hugging Face": ("Saving model checkpoint to /out/checkpoint-100", None),
@@ -348,6 +330,24 @@ def test_progress__a_hint_for_longer_than_is_allowed_counts_for_nothing() -> Non
     assert found.phase.refused
     seen = report("a", rank(0), logs=(found,), arrived_s=NOW_S)
     assert job_rules.progress([seen], {"uid-0": "a"}, NOW_S).phase_until_s is None
+
+
+def test_progress__a_phase_within_another_ends_alone() -> None:
+    begun = [(90, "kcover: phase fit up to 600 s"), (91, "kcover: phase save up to 60 s")]
+    within = read(*begun)
+    after = read(*begun, (92, "kcover: phase save ends"))
+    assert within is not None
+    assert after is not None
+    assert within.phase == after.phase
+    assert after.phase is not None
+    assert (after.phase.name, after.phase.left_s) == ("fit", 590.0)
+
+
+def test_progress__a_phase_that_is_refused_hides_none_that_is_allowed() -> None:
+    found = read((90, "kcover: phase all up to 999999 s"), (91, "kcover: phase save up to 60 s"))
+    assert found is not None
+    assert found.phase is not None
+    assert (found.phase.name, found.phase.refused) == ("save", False)
 
 
 def test_progress__a_hint_is_over_when_its_time_is() -> None:

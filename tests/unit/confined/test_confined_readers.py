@@ -21,7 +21,8 @@ import pytest
 
 from kcover_ebpf.agent.reader.logs import LogPlan
 from kcover_ebpf.agent.reader.started import ConfinedReaders
-from kcover_ebpf.api.job_rules import JobRule, KnownLine
+from kcover_ebpf.api.job_rules import JobRule
+from kcover_ebpf.api.known_lines import KnownLine
 from kcover_ebpf.collectives.ras import RasError
 from kcover_ebpf.collectives.ras.client import RasPatience, RasPlace
 from kcover_ebpf.collectives.recorder.dump_request import RankRecorder, RequestError

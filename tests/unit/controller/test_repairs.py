@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.fault_policy import NodeActions
 from kcover_ebpf.controller.repairs import Repairs
-from kcover_ebpf.errors import Conflict, PolicyError
+from kcover_ebpf.errors import Conflict, PolicyError, Unreachable
 from kcover_ebpf.recovery import repair
 from kcover_ebpf.recovery.nodes.node_plan import CORDONED, NodeView
 from kcover_ebpf.recovery.repair import RepairLimits, RepairStep, limits_of
@@ -195,3 +196,86 @@ def test_limits_of__a_wrong_file_is_refused_in_one_line(table: dict[str, Any], w
     assert str(caught.value).startswith("repairs x: ")
     assert "\n" not in str(caught.value)
     json.dumps(table)
+
+
+# --- pods that a step would end
+
+DRAINS = limits_of({"steps": [{**TABLE["steps"][0], "drain": True}]}, "file")
+
+
+class Drained(Yard):
+    """Whose pods may be evicted."""
+
+    def __init__(self, limits: RepairLimits = DRAINS) -> None:
+        self.evicted: list[str] = []
+        self.budget: set[str] = set()
+        """Pods that a disruption budget keeps for now."""
+        super().__init__(limits)
+
+    def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        if not path.endswith("/eviction"):
+            return super().create(path, body)
+        name = body["metadata"]["name"]
+        if name in self.budget:
+            raise Unreachable("a disruption budget", 429)
+        self.evicted.append(name)
+        self.pods = [pod for pod in self.pods if pod["metadata"]["name"] != name]
+        return {}
+
+
+def test_repairs__a_reset_evicts_the_pods_that_have_the_gpu_and_no_others() -> None:
+    yard = Drained()
+    yard.pods = [named("a"), named("b"), named("d", owner="DaemonSet")]
+    held = replace(XID, pods=("b", "d"))
+    yard.report(held)
+    yard.repairs.reconcile("n0")
+    assert (yard.evicted, yard.jobs) == (["b"], [])
+    assert repair.DRAINED in yard.notes("n0")
+    yard.repairs.reconcile("n0")
+    assert (yard.evicted, steps(yard)) == (["b"], ["ResetGPU"])
+    assert repair.DRAINED not in yard.notes("n0")
+
+
+def test_repairs__a_disruption_budget_keeps_its_pods() -> None:
+    yard = Drained()
+    yard.pods, yard.budget = [named("b")], {"b"}
+    yard.report(replace(XID, pods=("b",)))
+    yard.repairs.reconcile("n0")
+    assert (yard.evicted, yard.jobs) == ([], [])
+    yard.budget = set()
+    yard.repairs.reconcile("n0")
+    yard.repairs.reconcile("n0")
+    assert (yard.evicted, steps(yard)) == (["b"], ["ResetGPU"])
+
+
+def test_plan__a_node_that_is_drained_counts_as_being_repaired() -> None:
+    ours, drained = node("a"), node("b")
+    limits = replace(LIMITS, repairs=LIMITS.repairs[1:])
+    note = {repair.DRAINED: rfc3339.to_text(NOW_S - 60)}
+    drained = replace(drained, annotations={**drained.annotations, **note})
+    found = repair.plan(ours, [ours, drained], limits, NodeActions(), NOW_S)
+    assert "as many nodes" in found.reason
+    assert repair.plan(drained, [ours, drained], limits, NodeActions(), NOW_S).repair is not None
+
+
+def test_repairs__a_node_that_fails_again_and_again_stays_out_and_says_why() -> None:
+    yard = Yard()
+    for _ in range(4):
+        yard.is_broken = True
+        yard.fail()
+        yard.round(60)
+        assert yard.cordoned() == []
+    yard.is_broken = True
+    yard.fail()
+    yard.round(200)
+    assert yard.cordoned() == ["n0"]
+    assert len(yard.jobs) == 4, "the fifth time nothing is tried"
+    why = yard.notes("n0")[CORDONED]
+    assert "it was cordoned 5 times, every " in why
+    assert "days on average (MTBF)" in why
+
+
+def named(name: str, owner: str = "Job") -> dict[str, Any]:
+    made = pod(name, owner=owner)
+    made["metadata"]["name"] = name
+    return made

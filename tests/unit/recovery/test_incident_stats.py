@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kcover_ebpf.api.incident import Incident, JobRef, Lost, Phase, RestartMethod, Status
+from kcover_ebpf.api.logged_work import LoggedWork
 from kcover_ebpf.model.verdict import Cause, Culprit, VerdictKind
 from kcover_ebpf.recovery.incident_stats import UNNAMED, stats_of
 
@@ -90,3 +91,20 @@ def test_stats_of__what_went_by_or_was_asked_for_interrupts_nothing() -> None:
 
 def test_stats_of__what_is_older_than_the_window_does_not_count() -> None:
     assert week(recovered(NOW_S - 8 * DAY_S)).incidents == 0
+
+
+def test_stats_of__steps_that_a_restart_costs() -> None:
+    work = LoggedWork(step=1200, unsaved_steps=100, step_s=2.0)
+    found = week(
+        recovered(NOW_S - DAY_S, "a", work=work),
+        recovered(NOW_S - 2 * DAY_S, "b", work=replace(work, redone_steps=50)),
+        of(replace(BEGUN, work=work, lost=None), NOW_S - DAY_S, "c"),
+        recovered(NOW_S - DAY_S, "d", "silent"),
+        llm=NOW_S - 4000.0,
+        silent=NOW_S - 4000.0,
+    )
+    llm, silent = sorted(found.jobs, key=lambda job: job.name)
+    assert (llm.lost_steps, llm.work_lost_s) == (150, 300.0), "what was not restarted lost none"
+    assert llm.goodput == pytest.approx(1 - (40.0 + 300.0) / 4000.0)
+    assert llm.ettr == pytest.approx(0.99)
+    assert (silent.lost_steps, silent.goodput) == (0, None)

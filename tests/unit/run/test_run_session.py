@@ -105,8 +105,10 @@ class FakeSensor:
         recorder: object = None,
         *,
         reads_stacks: bool = False,
+        read_log: object = None,
     ) -> None:
         assert reads_stacks
+        assert read_log is not None
         self.job = Job(Policy(), SyscallTable("x86_64"))
         self.tracker: object = object()
         self.made_progress = False

@@ -21,9 +21,11 @@ from kcover_ebpf.recovery.nodes.node_health import (
     NotedCordon,
     counted,
     inspected,
+    mtbf_s,
     noted,
     noted_cordon,
     noted_more,
+    offences,
     rounds_needed,
     why_cordoned,
 )
@@ -338,3 +340,28 @@ def test_health_of__an_object_is_about_the_node_of_its_name() -> None:
         health_of({"metadata": None})
     bare = object_of(seen().health)
     assert health_of(bare).is_stale(NOW_S), "it is not known when it was written"
+
+
+def test_mtbf_s__is_the_mean_of_what_lies_between_cordons() -> None:
+    annotations: dict[str, str] = {}
+    for day in (0, 4, 6):
+        now_s = NOW_S + day * DAY_S
+        assert mtbf_s(annotations, now_s) == (None if day < 6 else 4 * DAY_S)
+        annotations[OFFENCES] = counted(annotations, now_s)
+    assert mtbf_s(annotations, now_s) == 3 * DAY_S
+    assert mtbf_s(annotations, now_s + 40 * DAY_S) is None, "forgotten after a month"
+    assert mtbf_s({OFFENCES: f"2 {rfc3339.to_text(now_s)}"}, now_s) is None, "of an older version"
+
+
+def test_offences__what_cannot_be_read_counts_as_none() -> None:
+    now = rfc3339.to_text(NOW_S)
+    for text in ("", "x", "3", "3 x", f"x {now}", f"3 {now} x", f"3 {now} {rfc3339.to_text(NOW_S + 9)}"):  # fmt: skip
+        assert offences({OFFENCES: text}, NOW_S) == 0
+    assert offences({OFFENCES: f"3 {now}"}, NOW_S) == 3
+    assert offences({OFFENCES: f"3 {now} {now}"}, NOW_S) == 3
+
+
+@given(st.text(max_size=60))
+def test_offences__any_text_is_read(text: str) -> None:
+    assert offences({OFFENCES: text}, NOW_S) >= 0
+    assert mtbf_s({OFFENCES: text}, NOW_S) is None or text

@@ -1,0 +1,178 @@
+"""The files that a job's output goes to, followed while it runs: its steps, hints, and the rules of its policy.
+
+What was there before the job was started belongs to an earlier one and is not read. A file that is cut or replaced is
+read from its beginning.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from kcover_ebpf.api.job_rules import JobRule, RuleAction
+from kcover_ebpf.devices.catalog import Catalog
+from kcover_ebpf.facts.logs import BrokenLogRule, LogSeen
+from kcover_ebpf.gang import job_rules
+from kcover_ebpf.gang.job_rules import LoggedProgress, SeenLog
+from kcover_ebpf.host import procfs
+from kcover_ebpf.ids import NS
+from kcover_ebpf.logs.container_log import ContainerLogReader
+from kcover_ebpf.logs.log_files import KEPT_BYTES, MOST_BEHIND_BYTES, Chunk
+
+_READ_BYTES = 1 << 20
+"""Of one file in one pass: about 10 ms of work."""
+_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+class _LogFile:
+    """One of them."""
+
+    def __init__(self, path: Path, rules: Sequence[JobRule], longest_phase_s: float) -> None:
+        self._path = path
+        self.reader = ContainerLogReader(
+            os.fspath(path), "", (), Catalog({}), job_rules=rules, longest_phase_s=longest_phase_s
+        )
+        self._fd: int | None = None
+        self._offset = 0
+        self._start = -1
+        self._is_first = False
+
+    def begin(self, now_s: float, *, is_first: bool) -> None:
+        """What is written from now on is of a new start; `is_first`: the job is started now."""
+        self._open()
+        if self._fd is not None:
+            self._offset = os.fstat(self._fd).st_size
+        self._start += 1
+        self.reader.feed(Chunk(self._start, b"", is_first=is_first), now_s)
+
+    def read(self, now_s: float) -> None:
+        """Read what was written since."""
+        self._open()
+        if self._fd is None:
+            return
+        size = os.fstat(self._fd).st_size
+        if size < self._offset:
+            self._offset = 0
+        skipped = 0
+        if size - self._offset > MOST_BEHIND_BYTES:
+            skipped = size - KEPT_BYTES - self._offset
+            self._offset += skipped
+        data = os.pread(self._fd, _READ_BYTES, self._offset)
+        if data:
+            self._offset += len(data)
+            self.reader.feed(Chunk(self._start, data, skipped), now_s)
+
+    def _open(self) -> None:
+        """Open what the path names now, once the file before was read to its end."""
+        try:
+            named = self._path.stat()
+        except OSError:
+            return
+        if self._fd is not None:
+            opened = os.fstat(self._fd)
+            is_same = (opened.st_dev, opened.st_ino) == (named.st_dev, named.st_ino)
+            if is_same or opened.st_size > self._offset:
+                return
+        if not stat.S_ISREG(named.st_mode):
+            return
+        with contextlib.suppress(OSError):
+            fresh = os.open(self._path, _FLAGS)
+            self.close()
+            self._fd, self._offset = fresh, 0
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+class JobLog:
+    """All of them, as facts about the job. Used by one thread."""
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        rules: Sequence[JobRule],
+        longest_phase_s: float,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """`longest_phase_s`: what the program announces for longer is refused. `wall`: unix seconds."""
+        self._rules, self._wall = tuple(rules), wall
+        self._files = [_LogFile(path, rules, longest_phase_s) for path in paths]
+        self._offset_s = procfs.unix_offset_s()
+        self._begun_s = 0.0
+        self._last_seen: LogSeen | None = None
+        self._has_printed = False
+        """Some start of the job printed a step."""
+
+    def begin(self, *, is_first: bool = True) -> None:
+        """The job is started now; where `is_first` is false, it runs already."""
+        self._begun_s, self._last_seen = self._wall(), None
+        for file in self._files:
+            file.begin(self._begun_s, is_first=is_first)
+
+    def read(self) -> LogSeen | None:
+        """What the log shows by now; None where that is what it showed before. Call it once a pass."""
+        now_s = self._wall()
+        for file in self._files:
+            with contextlib.suppress(OSError):
+                file.read(now_s)
+        seen, progress = self._seen(now_s), self._progress(now_s)
+        self._has_printed |= progress.step is not None
+        if (
+            self._last_seen is not None
+            and replace(self._last_seen, boottime_ns=seen.boottime_ns) == seen
+        ):
+            return None
+        self._last_seen = seen
+        return seen
+
+    @property
+    def made_progress(self) -> bool | None:
+        """Whether this start printed a step or an expected line; None where nothing says that it would have."""
+        if not self._has_printed and not any(rule.is_clock for rule in self._rules):
+            return None
+        moved_s = self._progress(self._wall()).moved_s
+        return moved_s is not None and moved_s >= self._begun_s
+
+    def close(self) -> None:
+        """Let go of the files."""
+        for file in self._files:
+            file.close()
+
+    def _logs(self, now_s: float) -> list[SeenLog]:
+        logs = (file.reader.summary(now_s) for file in self._files)
+        return [SeenLog(log, now_s) for log in logs if log is not None]
+
+    def _progress(self, now_s: float) -> LoggedProgress:
+        return job_rules.progress_in(self._logs(now_s), self._rules)
+
+    def _seen(self, now_s: float) -> LogSeen:
+        progress = self._progress(now_s)
+        broken = job_rules.broken_in(self._rules, self._logs(now_s), now_s)
+        return LogSeen(
+            boottime_ns=self._boottime_ns(now_s),
+            moved_ns=None if progress.moved_s is None else self._boottime_ns(progress.moved_s),
+            phase_until_ns=None
+            if progress.phase_until_s is None
+            else self._boottime_ns(progress.phase_until_s),
+            broken=tuple(
+                BrokenLogRule(
+                    rule.text, self._boottime_ns(rule.since_s), rule.action is RuleAction.RESTART
+                )
+                for rule in broken
+            ),
+            step=progress.step,
+            unsaved_steps=progress.unsaved_steps,
+            redone_steps=progress.redone_steps,
+        )
+
+    def _boottime_ns(self, unix_s: float) -> int:
+        # ages have milliseconds: what is no more exact than that is not new in each pass
+        return round((unix_s - self._offset_s) * 10) * (NS // 10)
