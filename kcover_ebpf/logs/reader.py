@@ -167,7 +167,12 @@ class LogReader:
 
 def said_severity(rule: LogRule, line: LogLine) -> Severity:
     """The rule's severity, or less where the line's own level is less or its program continues."""
-    if rule.source is Source.KERNEL or rule.severity not in (Severity.FATAL, Severity.ERROR):
+    if rule.source is Source.KERNEL:
+        return rule.severity
+    found = rule.regex.search(line.text)
+    if not levels.reports(line.text) or (found and levels.denied(line.text, found.start())):
+        return Severity.INFO
+    if rule.severity not in (Severity.FATAL, Severity.ERROR):
         return rule.severity
     if line.level is not None and line.level <= LogLevel.INFO:
         return Severity.INFO

@@ -26,6 +26,9 @@ class RegexMatch(Protocol):
     def groupdict(self) -> dict[str, str | None]:
         """The named groups."""
 
+    def start(self) -> int:
+        """Where it begins, in characters."""
+
 
 class Regex(Protocol):
     """What is used of a compiled RE2 pattern."""
