@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from enum import IntEnum
 
+import re2
+
 
 class LogLevel(IntEnum):
     """As Python's logging numbers them, and most other loggers name them."""
@@ -90,15 +92,35 @@ _DENIED_CHARS = 40
 _ATTEMPT = re.compile(
     r"(?i:\b(?:attempt|try|retry|retries)) {0,2}#?\(?(\d{1,4}) ?(?:/|of|out of) ?(\d{1,4})\b"
 )
-_CONTINUES = re.compile(
+_CONTINUES = (
     r"(?i:\b(?:retrying|will (?:be )?(?:retr(?:y|ied)|reconnect|try again)|trying again|reconnecting"
     r"|falling back|fall(?:s|ing)? ?back to|continuing without|will be (?:skipped|ignored)"
     r"|skipp(?:ing|ed)|ignor(?:ing|ed)|this is (?:harmless|expected)|safely ignored?"
     r"|can be (?:safely )?ignored|(?:using|trying) .{1,60} instead|recovered from)\b)"
     # the best value so far is infinite until there is one
     r"|(?i:\b(?:best|min|minimum|lowest|initial)[ _](?:\w{1,20}[ _])?(?:loss|ppl|perplexity)\b\W{1,4}inf)"
-    r"|\bException ignored in\b|\bretry in \d|\bretries left\b(?<!\b0 retries left)"
+    r"|\bException ignored in\b|\bretry in \d|[^ 0] retries left\b|\d0 retries left\b"
 )
+_MILD_WORDS = (
+    _CONTINUES,
+    r"(?i:\b(?:attempt|try|retry|retries)\b)",
+    r"(?i:\b(?:no|not|never|without)\b|n't)",
+)
+
+
+_DENIAL = len(_MILD_WORDS) - 1
+
+
+def _together(patterns: tuple[str, ...]) -> re2.Set:
+    made = re2.Set.SearchSet()
+    for pattern in patterns:
+        made.Add(pattern)
+    made.Compile()
+    return made
+
+
+_MILD = _together(_MILD_WORDS)
+"""What may make a message milder, in one pass of RE2: that it continues; an attempt or a denial, which are read then."""
 
 
 def of_word(word: str) -> LogLevel | None:
@@ -147,8 +169,10 @@ def denied(text: str, start: int) -> bool:
     return _DENIED.search(text[max(0, start - _DENIED_CHARS) : start]) is not None
 
 
-def continues(text: str) -> bool:
-    """True if a message says that the program does without, or tries again."""
-    if any(int(number) < int(of) for number, of in _ATTEMPT.findall(text)):
-        return True
-    return _CONTINUES.search(text) is not None
+def mild_words(text: str) -> tuple[bool, bool]:
+    """Whether a message says that the program does without, or tries again; and whether it may deny something."""
+    found = _MILD.Match(text)
+    if not found:
+        return False, False
+    is_attempt = 1 in found and any(int(number) < int(of) for number, of in _ATTEMPT.findall(text))
+    return 0 in found or is_attempt, _DENIAL in found

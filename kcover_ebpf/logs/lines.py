@@ -125,11 +125,11 @@ def parse(line: str) -> LogLine | None:
 
 
 def _parsed(line: str, nested: int) -> LogLine | None:
+    if match := _CRI.match(line):
+        return _of_program(line[match.end() :], match["stream"], match["time"], nested)
     line = _without(_COPIED, line)
     if (record := kmsg_parser.split_record(line)) is not None:
         return _of_kernel(record.text) if record.from_kernel else None
-    if match := _CRI.match(line):
-        return _of_program(line[match.end() :], match["stream"], match["time"], nested)
     if match := _OF_PROGRAM.match(line):
         return replace(_of_program(line[match.end() :], "", "", nested), source=Source.CONTAINER)
     # `journalctl -o json-seq` and `json-sse` mark the beginning of a record

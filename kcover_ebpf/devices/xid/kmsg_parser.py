@@ -132,6 +132,12 @@ def read_line(text: str, boottime_ns: int, rung: Rung) -> XidReported | DeviceNo
     return _notice(text, boottime_ns)
 
 
+def is_detail(text: str) -> bool:
+    """True for registers that a switch's driver prints behind a report, under the same number."""
+    match = _SXID.match(text)
+    return match is not None and _SXID_DETAIL.match(match["rest"] or "") is not None
+
+
 def message_parts(text: str) -> tuple[Pid | None, str, str]:
     """Process id, process name and the message proper of what follows an Xid's number."""
     pid: Pid | None = None
