@@ -80,7 +80,8 @@ _ADVICE = re.compile(
 )
 # A program's text is none of what it does: a shell that prints its commands, code, a definition.
 _CODE = re.compile(
-    r" {0,80}(?:\+{1,8} \S|\#(?:ifn?def|define|include)\b|from [\w.]{1,100} import \S|import [\w.]{1,100}(?: as \w{1,80})?$"
+    r" {0,80}(?:\+{1,8} \S|\#(?:ifn?def|define|include)\b|from [\w.]{1,100} import \S"
+    r"|import [\w.]{1,100}(?: as \w{1,80})?$"
     r"|(?:def|class|except|elif|catch)\b.{0,400}[:{]$|raise [\w.]{1,100}(?:\(|$)|throw [\w.:]{1,100}\("
     r"|[A-Za-z_][\w.]{0,100} {0,8}= {0,8}(?:0x)?[\da-f]{1,16}[,;]?$"
     r"|[\w./-]{1,200}::[\w\[\]:.-]{1,200} (?:PASSED|FAILED|SKIPPED|XFAIL|ERROR)\b)"
@@ -120,7 +121,7 @@ def _together(patterns: tuple[str, ...]) -> re2.Set:
 
 
 _MILD = _together(_MILD_WORDS)
-"""What may make a message milder, in one pass of RE2: that it continues; an attempt or a denial, which are read then."""
+"""What may make a message milder, in one pass of RE2: that it continues; an attempt or a denial, which is read then."""
 
 
 def of_word(word: str) -> LogLevel | None:

@@ -191,14 +191,18 @@ def said_severity(rule: LogRule, line: LogLine) -> Severity:
     if not levels.reports(line.text):
         return Severity.INFO
     continues, may_deny = levels.mild_words(line.text)
-    if may_deny and (found := rule.regex.search(line.text)) is not None:
-        if levels.denied(line.text, found.start()):
-            return Severity.INFO
+    if may_deny and _is_denied(rule, line.text):
+        return Severity.INFO
     if rule.severity not in (Severity.FATAL, Severity.ERROR):
         return rule.severity
     if line.level is not None and line.level <= LogLevel.INFO:
         return Severity.INFO
     return Severity.WARNING if continues or line.level is LogLevel.WARNING else rule.severity
+
+
+def _is_denied(rule: LogRule, text: str) -> bool:
+    found = rule.regex.search(text)
+    return found is not None and levels.denied(text, found.start())
 
 
 def _continued(raw: str, block: bytes, start: int) -> str | None:
