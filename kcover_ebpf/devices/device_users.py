@@ -101,7 +101,7 @@ class DeviceUsers:
         reported = self._holders.of(gpu.minor, gpu.uuid, now_ns)
         listed = self.nvml.users(gpu.device) if self.nvml is not None else ()
         reported |= {user.pid for user in listed}
-        held = reported & set(members) | open_holders.open_by(members, {f"/dev/nvidia{gpu.minor}"})
+        held = reported & set(members) | open_holders.open_by(members, gpu.nodes)
         if instance is None:
             return held
         nodes = topology.mig_nodes(self._root, gpu.minor, instance)

@@ -130,8 +130,8 @@ def _parsed(line: str, nested: int) -> LogLine | None:
     line = _without(_COPIED, line)
     if (record := kmsg_parser.split_record(line)) is not None:
         return _of_kernel(record.text) if record.from_kernel else None
-    if match := _OF_PROGRAM.match(line):
-        return replace(_of_program(line[match.end() :], "", "", nested), source=Source.CONTAINER)
+    if _OF_PROGRAM.match(line):
+        return replace(_of_program(line, "", "", nested), source=Source.CONTAINER)
     # `journalctl -o json-seq` and `json-sse` mark the beginning of a record
     record_text = line.removeprefix("\x1e").removeprefix("data: ")
     if record_text.startswith('{"') and nested:
@@ -176,7 +176,7 @@ def _of_kernel(text: str) -> LogLine:
 
 def _of_program(written: str, stream: str, time: str, nested: int) -> LogLine:
     """A line of a program, or of unknown origin where there is no stream."""
-    head = heads.split(written)
+    head = heads.split(_without(_OF_PROGRAM, written))
     found = json_records.plain(head.text) if nested and head.text.startswith('{"') else None
     if found:
         inner = heads.split(" ".join(found))

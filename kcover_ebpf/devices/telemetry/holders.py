@@ -12,8 +12,6 @@ from kcover_ebpf.host import procfs
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.tunables.devices import GPU_HOLDERS_S
 
-_NODE = "/dev/nvidia"
-
 
 class GpuHolders:
     """Remembers the open files of processes for a while. Used by one thread."""
@@ -46,7 +44,7 @@ class GpuHolders:
         return found
 
     def _read_open(self, wanted: frozenset[Pid], now_s: float) -> None:
-        nodes = {f"{_NODE}{gpu.minor}": gpu.device for gpu in self._gpus() if gpu.minor >= 0}
+        nodes = {node: gpu.device for gpu in self._gpus() for node in gpu.nodes}
         if now_s >= self._due_s:
             self._due_s = now_s + GPU_HOLDERS_S
             self._open.clear()

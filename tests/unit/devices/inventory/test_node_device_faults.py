@@ -234,7 +234,7 @@ def test_node_device_faults__a_later_word_on_the_same_fault_keeps_its_pods_and_a
 
 def test_devices_of__which_devices_each_pod_has_open(monkeypatch):
     topology = Topology(
-        (Gpu(GPU, 0, "GPU-1", ()), Gpu(OTHER, -1, "", ())),
+        (Gpu(GPU, 0, "GPU-1", (), frozenset({"/dev/nvidia0"})), Gpu(OTHER, -1, "", ())),
         (Port("mlx5_0", NIC, (), "/dev/infiniband/uverbs0"), Port("eth0", NIC, (), "")),
     )
     held = {"/dev/nvidia0": {Pid(7), Pid(8)}, "/dev/infiniband/uverbs0": {Pid(8)}}
