@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from kcover_ebpf.devices.inventory.topology import Gpu
+from kcover_ebpf.devices.inventory.gpu_vendors import Gpu
 from kcover_ebpf.devices.telemetry.use import GpuState
 from kcover_ebpf.facts.devices import GpuSeen, GpuUse
 from kcover_ebpf.host import procfs

@@ -137,8 +137,8 @@ def test_first_cause__of_512_ranks_in_64_pods_one_line_is_in_the_incident(early_
         log = reader.summary(NOW_S)
         assert log is not None
         verdict = local(VerdictKind.CRASHED, Cause.EXITED, culprit_pod, 2.0, EvidenceKind.EVENT)
-        more = {"verdict": verdict} if number == culprit_pod else {}
-        reports.append(report(f"n{number}", rank(number), logs=(log,), **more))
+        said = verdict if number == culprit_pod else None
+        reports.append(report(f"n{number}", rank(number), logs=(log,), verdict=said))
     gang_input = replace(
         case(*reports),
         pods=tuple(pod_of_512(number) for number in range(NODES)),

@@ -10,8 +10,8 @@ from kcover_ebpf.devices import fault_rules
 from kcover_ebpf.devices.catalog.files import shipped as catalog
 from kcover_ebpf.devices.xid import kmsg_parser
 from kcover_ebpf.facts.devices import AnnouncedFault, DeviceNotice, Rung, XidReported
+from kcover_ebpf.facts.health import Result
 from kcover_ebpf.inspection.checks import kernel_log
-from kcover_ebpf.inspection.result import Result
 from kcover_ebpf.logs import lines, rules
 from kcover_ebpf.logs.container_log import ContainerLogReader
 from kcover_ebpf.logs.lines import Source

@@ -11,8 +11,9 @@ import pytest
 from kcover_ebpf.agent.node_health.device_faults import NodeDeviceFaults, devices_of
 from kcover_ebpf.devices.attribution import Attributed, Attribution
 from kcover_ebpf.devices.catalog.files import shipped
+from kcover_ebpf.devices.inventory.gpu_vendors import Gpu
 from kcover_ebpf.devices.inventory.identity import DeviceIdentities, slot_of
-from kcover_ebpf.devices.inventory.topology import Gpu, Port, Topology
+from kcover_ebpf.devices.inventory.topology import Port, Topology
 from kcover_ebpf.facts.devices import (
     AerError,
     AerSeverity,

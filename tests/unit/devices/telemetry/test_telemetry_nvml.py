@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from kcover_ebpf.api.codec import decode
-from kcover_ebpf.devices.inventory.topology import Gpu
+from kcover_ebpf.devices.inventory.gpu_vendors import Gpu
 from kcover_ebpf.devices.telemetry import watch
 from kcover_ebpf.devices.telemetry.reading import GpuProcess, GpuReading
 from kcover_ebpf.devices.telemetry.watch import GpuTelemetry, TelemetryOptions
