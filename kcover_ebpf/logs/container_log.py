@@ -215,8 +215,8 @@ def _add_late_steps(tracebacks: Sequence[_Seen], whole: bytes) -> None:
         traceback.settled = end_s is not None and end_s - traceback.time_s > LATE_LINE_S
 
 
-def _is_of_another_rank(known: LoggedTraceback, logged: LoggedTraceback) -> bool:
-    return None not in (known.rank, logged.rank) and known.rank != logged.rank
+def _is_of_another_rank(traceback: LoggedTraceback, logged: LoggedTraceback) -> bool:
+    return None not in (traceback.rank, logged.rank) and traceback.rank != logged.rank
 
 
 def _age(time_s: float, now_s: float) -> float:
