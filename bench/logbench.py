@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import random
 import tempfile
@@ -73,7 +74,18 @@ _LOGS = {
     ),
     "lines of 64 KiB, in pieces": _Log(1.0, lambda chance: ["x" * chance.randint(60_000, 65_000)]),
     "every line matches a rule": _Log(1.0, lambda _: [_ERROR]),
+    "every line matches a rule, and no two are alike": _Log(
+        1.0, lambda chance: [f"{_ERROR} at step {chance.random()}"]
+    ),
+    "hostile: lines of 30 KiB that are all heads": _Log(
+        1.0, lambda _: [("[rank1]: " * 3300)[:_PIECE_BYTES] + _ERROR]
+    ),
+    "hostile: lines of 30 KiB of what rules begin with": _Log(
+        1.0, lambda _: ["NCCL WARN Call to [Errno CUDA error: Watchdog " * 650]
+    ),
 }
+_HEAVY = ("every", "hostile")
+"""How the names of logs begin of which less is read."""
 
 
 def log(size: int, kind_log: _Log) -> bytes:
@@ -138,7 +150,7 @@ def by_agent(data: bytes) -> tuple[float, int]:
 def measure(mib: int) -> Iterator[dict[str, object]]:
     """One row for each log and reader."""
     for name, kind in _LOGS.items():
-        size = (mib << 20) >> (5 if name.startswith("every") else 0)
+        size = (mib << 20) >> (5 if name.startswith(_HEAVY) else 0)
         data = log(size, kind)
         for reader, run in (("logs", by_command), ("agent", by_agent)):
             took, count = run(data)
@@ -150,6 +162,8 @@ def measure(mib: int) -> Iterator[dict[str, object]]:
                 "mb_per_cpu_second": round(len(data) / took / 1e6, 1),
                 "matches": count,
                 "machine": platform.machine(),
+                "load": round(os.getloadavg()[0], 1),
+                "cpus": os.cpu_count(),
             }
 
 
@@ -167,7 +181,10 @@ def page(rows: list[dict[str, object]]) -> str:
             f"format of the CRI. The goal is {_GOAL:.0f} for the log of a training that is well. The agent takes",
             "at most 5% of a core for all logs of its node, so it follows 5 MB/s of them; what is written faster",
             "is skipped and counted. The lines' own time advances as fast as that, so of the logs with a traceback",
-            "on stderr all is searched for steps that were printed before one and written after it.",
+            "on stderr all is searched for steps that were printed before one and written after it. A storm of",
+            "known lines and hostile ones are read in linear time: twice as much takes twice as long.",
+            "",
+            f"The machine had {rows[0]['cpus']} processors and a load of {rows[0]['load']}.",
             "",
             "| log | `kcover-ebpf logs` | agent |",
             "|---|---|---|",

@@ -28,6 +28,7 @@ enum line_source {
 	LINE_XID,
 	LINE_GPU,
 	LINE_SWITCH,
+	LINE_AMD_GPU,
 	LINE_NIC,
 	LINE_OURS,
 	LINE_SOURCES,
@@ -80,6 +81,8 @@ static __always_inline __u32 source_of(const char *text)
 		return LINE_GPU;
 	if (BEGINS(text, "nvidia-nvswitch"))
 		return LINE_SWITCH;
+	if (BEGINS(text, "amdgpu "))
+		return LINE_AMD_GPU;
 	if (BEGINS(text, "mlx5_core "))
 		return LINE_NIC;
 	return BEGINS(text, "kcover-ebpf ") ? LINE_OURS : LINE_OTHER;

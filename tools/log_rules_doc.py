@@ -44,8 +44,9 @@ One step makes lines of whatever arrives, before any rule and before tracebacks 
   name (pdsh) or a file's (grep). The second line of a record is whose the first one is.
 
 **Its own level counts.** A line that its writer calls a warning or less (`WARNING`, `[W`, a class of Python's warnings), or that says that the program tries again or does without, is at most a
-warning, of the job, and lasts not; so an optional import that fails is no error. NCCL's `WARN` is its word for an error. What a program says that it read or generated (`prompt: `, `output: `, a JSON object with a `text` and no level) is data, whatever it
-quotes.
+warning, of the job, and lasts not; so an optional import that fails is no error. NCCL's `WARN` is its word for an error. What a program says that it read or generated (`prompt: `, `User: `, a JSON object with a `text` and no level) is data, whatever it
+quotes. Advice and conditions (`To avoid ...`, `If you see ...`), code and the commands of a shell, the result of a test, and what is denied in front of it (`no NaN found`) say of nothing that it happened: they are information.
+How a process ended counts too: a signal that asks it to end is an end from outside, and SIGKILL is the kernel's for lack of memory or from outside; neither is a bug of the program. What became of lines and crashes of public reports: [table](bench/log-reports.md).
 
 A kernel rule never applies to a line of a container's log, nor to a line of the kernel's log that user space wrote (`/dev/kmsg` records and
 `dmesg -x` show which side wrote a line): any program can print a line that looks like a fault. The kernel's own lines quote names that a

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Gauge, Histogram
 
 from kcover_ebpf.agent.gpu_metrics import GpuMetrics
 from kcover_ebpf.api.fault_report import Ack, AckResult, FaultReport, ReportedDeviceFault
@@ -45,6 +45,13 @@ _SKIPPED = (
 _READER_ENDS = (
     "Times a process that reads what tenants wrote crashed, or was ended because it did not answer."
 )
+_POD_LABELS = ("namespace", "pod")
+_PROGRESS = {
+    "step": "Last step that the container's log prints.",
+    "loss": "Last finite loss that the container's log prints.",
+    "unsaved_steps": "Steps since the last checkpoint that the container's log says is complete.",
+    "redone_steps": "Steps of the start before that the container's present start does again.",
+}
 _AGE_LABELS = ("namespace", "training_job", "rank", "pod")
 
 
@@ -169,24 +176,12 @@ def _ages_of(gang: Gang, report: FaultReport) -> Iterator[tuple[tuple[str, ...],
 
 
 class LogMetrics:
-    """What was read of containers' logs, and what was not."""
+    """What was read of containers' logs, what was not, and how far the trainings have come by them."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         text = "Bytes of containers' logs that were read."
         self._read = TotalCounter("kcover_log_read_bytes", text, registry)
         self._skipped = TotalCounter("kcover_log_skipped_bytes", _SKIPPED, registry)
-    """What was read of containers' logs, what was not, and how far the trainings have come by them."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._read = Counter(
-            "kcover_log_read_bytes", "Bytes of containers' logs that were read.", registry=registry
-        )
-        self._skipped = Counter(
-            "kcover_log_skipped_bytes",
-            "Bytes of containers' logs that were skipped because the log grew faster than the read limit.",
-            registry=registry,
-        )
-        self._before = (0, 0)
         self._progress = {
             name: Gauge(f"kcover_log_{name}", text, _POD_LABELS, registry=registry)
             for name, text in _PROGRESS.items()

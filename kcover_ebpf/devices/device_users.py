@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from kcover_ebpf.devices.inventory import open_holders, topology
+from kcover_ebpf.devices.inventory.gpu_vendors import Gpu
 from kcover_ebpf.devices.nvml import Nvml
 from kcover_ebpf.facts.devices import CudaContext, DeviceHeld
 from kcover_ebpf.facts.kernel import Fact, ProcessExit
@@ -96,12 +97,12 @@ class DeviceUsers:
         return {pid for gpu in gpus for pid in self._of_gpu(gpu, members, now_ns, None)}
 
     def _of_gpu(
-        self, gpu: topology.Gpu, members: Collection[Pid], now_ns: int, instance: int | None
+        self, gpu: Gpu, members: Collection[Pid], now_ns: int, instance: int | None
     ) -> set[Pid]:
         reported = self._holders.of(gpu.minor, gpu.uuid, now_ns)
         listed = self.nvml.users(gpu.device) if self.nvml is not None else ()
         reported |= {user.pid for user in listed}
-        held = reported & set(members) | open_holders.open_by(members, {f"/dev/nvidia{gpu.minor}"})
+        held = reported & set(members) | open_holders.open_by(members, gpu.nodes)
         if instance is None:
             return held
         nodes = topology.mig_nodes(self._root, gpu.minor, instance)

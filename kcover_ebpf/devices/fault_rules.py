@@ -16,9 +16,9 @@ from kcover_ebpf.facts.devices import (
 
 PORT_DOWN, LINK_DOWN = "port down", "link down"
 """Codes of an RDMA port, and of a network interface, that is down."""
-_LETHAL_NOTICES = frozenset(
-    {Notice.GPU_LOST, Notice.GPU_INIT_FAILED, Notice.NIC_FAILED, Notice.SLOT_DOWN}
-)
+_BROKEN = frozenset({Notice.GPU_LOST, Notice.GPU_INIT_FAILED, Notice.NIC_FAILED, Notice.SLOT_DOWN})
+_ENDS_JOB = _BROKEN | {Notice.GPU_RESET}
+_UNFIT = _BROKEN | {Notice.GPU_WORN_OUT}
 _ONE_PROCESS = frozenset({Action.RESTART_APP, Action.CHECK_APP, Action.CHECK_PEER, Action.NONE})
 """After these only the process that the driver named is concerned, not all that hold the GPU."""
 
@@ -74,9 +74,13 @@ def of_notice(notice: DeviceNotice, device: str) -> AnnouncedFault | None:
     """The fault of a device of which the driver said something; None where it said that it works again."""
     if notice.notice in (Notice.SLOT_UP, Notice.NIC_RECOVERED):
         return None
-    lethal = notice.notice in _LETHAL_NOTICES
     return AnnouncedFault(
-        notice.boottime_ns, device, notice.notice.value, notice.text, lethal, lethal
+        notice.boottime_ns,
+        device,
+        notice.notice.value,
+        notice.text,
+        ends_job=notice.notice in _ENDS_JOB,
+        device_unfit=notice.notice in _UNFIT,
     )
 
 

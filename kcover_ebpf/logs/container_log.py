@@ -119,9 +119,23 @@ class ContainerLogReader:
             known_count.last_s = max(known_count.last_s, time_s)
 
     def _note(self, found: FoundTraceback, time_s: float) -> None:
+        logged = self._logged(found, time_s)
+        self._seen = [seen for seen in self._seen if time_s - seen.time_s <= CRASH_S]
+        # of several ranks that write to one log, who lost a peer is a victim, however early
+        of_others = [seen for seen in self._seen if _is_of_another_rank(seen.traceback, logged)]
+        if logged.follows and any(not seen.traceback.follows for seen in of_others):
+            return
+        if not logged.follows:
+            victims = [seen for seen in of_others if seen.traceback.follows]
+            self._seen = [seen for seen in self._seen if seen not in victims]
+        known = {(seen.traceback.fingerprint, seen.traceback.step) for seen in self._seen}
+        if (logged.fingerprint, logged.step) not in known and len(self._seen) < _MOST_TRACEBACKS:
+            self._seen.append(_Seen(logged, found.stream, time_s))
+
+    def _logged(self, found: FoundTraceback, time_s: float) -> LoggedTraceback:
         line = LogLine(Source.CONTAINER, found.error, written=found.error)
         rule = self._rule_set.first(line, Source.CONTAINER)
-        logged = LoggedTraceback(
+        return LoggedTraceback(
             fingerprint=found.fingerprint,
             rule=rule.name if rule is not None else _FALLBACK,
             domain=(rule.domain if rule is not None else LogDomain.PROGRAM).value,
@@ -135,10 +149,6 @@ class ContainerLogReader:
             follows=rule is not None and rule.follows,
             rank=found.rank,
         )
-        self._seen = [seen for seen in self._seen if time_s - seen.time_s <= CRASH_S]
-        known = {(seen.traceback.fingerprint, seen.traceback.step) for seen in self._seen}
-        if (logged.fingerprint, logged.step) not in known and len(self._seen) < _MOST_TRACEBACKS:
-            self._seen.append(_Seen(logged, found.stream, time_s))
 
     def summary(self, now_s: float) -> ContainerLog | None:
         """What this start's log showed so far, ages before `now_s` (unix seconds); None if that is nothing."""
@@ -204,6 +214,10 @@ def _add_late_steps(tracebacks: Sequence[_Seen], whole: bytes) -> None:
     end_s = _first_time(whole[whole.rfind(b"\n", 0, -1) + 1 :])
     for traceback in tracebacks:
         traceback.settled = end_s is not None and end_s - traceback.time_s > LATE_LINE_S
+
+
+def _is_of_another_rank(traceback: LoggedTraceback, logged: LoggedTraceback) -> bool:
+    return None not in (traceback.rank, logged.rank) and traceback.rank != logged.rank
 
 
 def _age(time_s: float, now_s: float) -> float:

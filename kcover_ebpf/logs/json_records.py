@@ -36,6 +36,12 @@ _TRACES = [
 ]
 _RANKS = ("rank", "global_rank", "RANK", "process_index")
 _KERNEL = "kernel"
+_NO_TIME = "Jan  1 00:00:00 - "
+"""In the place of time and host, in front of what user space wrote: so a line of `journalctl` shows who wrote it."""
+_FACILITIES = ("facility", "SYSLOG_FACILITY", "syslog_facility", "fac")
+_IDENTS = ("ident", "program", "appname", "app_name", "SYSLOG_IDENTIFIER", "syslog_identifier")
+"""What syslog daemons and shippers call the name of who wrote a record."""
+_OF_KERNEL = ("kern", _KERNEL, "0")
 _DMESG = frozenset(["pri", "fac", "time", "caller", "msg"])
 """Members of a record of `dmesg --json`: `pri` is facility * 8 + level."""
 
@@ -60,6 +66,8 @@ def plain(text: str) -> list[str] | None:
     found = _parsed(text) if text.endswith("}") else None
     if found is None:
         return None
+    if isinstance(inner := found.get("jsonPayload"), dict):
+        found = inner
     made = of_kernel_or_journal(found)
     return _logger(found) if made is None else made
 
@@ -72,15 +80,19 @@ def of_kernel_or_journal(found: Mapping[str, Any]) -> list[str] | None:
         records = [row for row in found["dmesg"] if isinstance(row, dict)]
         return [line for row in records for line in of_kernel_or_journal(row) or []]
     if set(found) <= _DMESG and {"pri", "msg"} <= set(found) and isinstance(found["msg"], str):
-        return [_of_dmesg(found["pri"], found["msg"])]
+        return [_of_dmesg(found)]
     return None
 
 
-def _of_dmesg(priority: object, message: str) -> str:
-    """As `dmesg --raw` prints it; of a facility that is no number as `dmesg --decode`."""
-    is_number = isinstance(priority, int) and not isinstance(priority, bool)
-    text = " ".join(message.split("\n"))
-    return f"<{priority}>{text}" if is_number else text
+def _of_dmesg(found: Mapping[str, Any]) -> str:
+    """As `dmesg --raw` prints it, or `dmesg --decode` where facility and level are words."""
+    priority, text = found["pri"], " ".join(found["msg"].split("\n"))
+    if isinstance(priority, int) and not isinstance(priority, bool):
+        return f"<{priority}>{text}"
+    words = found.get("fac"), priority
+    if not all(isinstance(word, str) and word.isalnum() and len(word) < 9 for word in words):
+        return text
+    return f"{words[0]:6}:{words[1]:6}: {text}"
 
 
 def docker(text: str) -> tuple[str, str, str] | None:
@@ -104,8 +116,8 @@ def journal(fields: Mapping[str, Any]) -> list[str]:
         name = str(fields.get("SYSLOG_IDENTIFIER") or fields.get("_COMM") or "unknown")[:64]
         if name.split("[")[0].strip().rstrip(":") == _KERNEL:
             return []
-        pid = fields.get("_PID") or fields.get("SYSLOG_PID")
-        head = f"{name}[{pid}]: " if pid else f"{name}: "
+        pid = fields.get("_PID") or fields.get("SYSLOG_PID") or 0
+        head = f"{_NO_TIME}{name}[{pid}]: "
     return [f"{head}{line}" for line in message.splitlines()[:_MOST_LINES]]
 
 
@@ -137,10 +149,22 @@ def _logger(found: Mapping[str, Any]) -> list[str] | None:
         if isinstance(word := found.get(key), str) and word.strip() and word not in message
     ]
     all_lines = [line for text in texts for line in text.splitlines() if line.strip()]
+    if (head := _syslog_head(found)) is not None:
+        return [f"{head}{line}" for line in all_lines[:_MOST_LINES]]
     head = f"{level.name}: " if level is not None else ""
     rank = next((found[key] for key in _RANKS if _is_rank(found.get(key))), None)
     head = f"[rank{rank}]: {head}" if rank is not None else head
     return [f"{head}{line}" for line in all_lines[:_MOST_LINES]]
+
+
+def _syslog_head(found: Mapping[str, Any]) -> str | None:
+    """What a syslog daemon would have put in front; None for a record that is none of one."""
+    facility = next((str(found[key]) for key in _FACILITIES if key in found), None)
+    ident = next((word for key in _IDENTS if isinstance(word := found.get(key), str)), None)
+    if facility is None and ident != _KERNEL:
+        return None
+    is_of_kernel = facility is None or facility.lower() in _OF_KERNEL
+    return f"{_KERNEL}: " if is_of_kernel else f"{_NO_TIME}{(ident or 'unknown')[:64]}[0]: "
 
 
 def _is_rank(value: object) -> bool:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from enum import IntEnum
 
+import re2
+
 
 class LogLevel(IntEnum):
     """As Python's logging numbers them, and most other loggers name them."""
@@ -60,7 +62,7 @@ _HEAD_CHARS = 300
 # NCCL's WARN is its word for an error, and so is libfabric's <warn> (fabric(7): the level of errors). A class of
 # Python's warnings is printed as an error's is.
 _IN_TEXT = re.compile(
-    r"\bNCCL (?P<nccl>INFO|TRACE|VERSION)\b|<(?P<libfabric>info|debug|trace)> "
+    r"\b(?:[A-Z]{1,2}CCL|CCOM) (?P<nccl>INFO|TRACE|VERSION)\b|<(?P<libfabric>info|debug|trace)> "
     r"|\bUCX  ?(?P<ucx>WARN|DIAG|INFO|DEBUG|TRACE)\b"
     r"|^(?:\S{1,200}:\d{1,7}: )?(?P<python>[A-Za-z_.]{0,80}Warning): "
 )
@@ -69,18 +71,57 @@ _QUOTES = re.compile(
     r"(?i:\W{0,4}(?:model |sample |user |generated )?(?:prompt|question|answer|sample|text|input|output|completion"
     r"|response|instruction|generation|caption|document|query|content)s?(?: ?#?\d{1,9}| ?\[\d{1,9}\])?[\"']? ?[:=] ?)"
 )
+# What may happen, or what to do then, has not happened: advice, a condition, a question.
+_ADVICE = re.compile(
+    r"(?i:\W{0,6}(?:tip|hint|faq|example|q|user|assistant|human|docs?|help|see also) {0,2}[:!]"
+    r"|\W{0,6}(?:to|in order to) (?:avoid|prevent|fix|resolve|debug|diagnose|work around|handle|recover from)\b"
+    r"|\W{0,6}(?:if|when|whenever|in case) (?:you|we|there|this|your|of|an?|the|it|any)\b"
+    r"|\W{0,6}(?:why|how|what|when) (?:do|does|to|is|are|should|can)\b)"
+)
+# A program's text is none of what it does: a shell that prints its commands, code, a definition.
+_CODE = re.compile(
+    r" {0,80}(?:\+{1,8} \S|\#(?:ifn?def|define|include)\b|from [\w.]{1,100} import \S"
+    r"|import [\w.]{1,100}(?: as \w{1,80})?$"
+    r"|(?:def|class|except|elif|catch)\b.{0,400}[:{]$|raise [\w.]{1,100}(?:\(|$)|throw [\w.:]{1,100}\("
+    r"|[A-Za-z_][\w.]{0,100} {0,8}= {0,8}(?:0x)?[\da-f]{1,16}[,;]?$"
+    r"|[\w./-]{1,200}::[\w\[\]:.-]{1,200} (?:PASSED|FAILED|SKIPPED|XFAIL|ERROR)\b)"
+)
+_DENIED = re.compile(
+    r"(?i:\b(?:no|without) (?:\w{1,20} )?|(?:\b(?:not|never)|n't) (?:been |being |an? |any |yet )?)[\"'`]?$"
+)
+_DENIED_CHARS = 40
 _ATTEMPT = re.compile(
     r"(?i:\b(?:attempt|try|retry|retries)) {0,2}#?\(?(\d{1,4}) ?(?:/|of|out of) ?(\d{1,4})\b"
 )
-_CONTINUES = re.compile(
+_CONTINUES = (
     r"(?i:\b(?:retrying|will (?:be )?(?:retr(?:y|ied)|reconnect|try again)|trying again|reconnecting"
     r"|falling back|fall(?:s|ing)? ?back to|continuing without|will be (?:skipped|ignored)"
     r"|skipp(?:ing|ed)|ignor(?:ing|ed)|this is (?:harmless|expected)|safely ignored?"
     r"|can be (?:safely )?ignored|(?:using|trying) .{1,60} instead|recovered from)\b)"
     # the best value so far is infinite until there is one
     r"|(?i:\b(?:best|min|minimum|lowest|initial)[ _](?:\w{1,20}[ _])?(?:loss|ppl|perplexity)\b\W{1,4}inf)"
-    r"|\bException ignored in\b|\bretry in \d|\bretries left\b(?<!\b0 retries left)"
+    r"|\bException ignored in\b|\bretry in \d|[^ 0] retries left\b|\d0 retries left\b"
 )
+_MILD_WORDS = (
+    _CONTINUES,
+    r"(?i:\b(?:attempt|try|retry|retries)\b)",
+    r"(?i:\b(?:no|not|never|without)\b|n't)",
+)
+
+
+_DENIAL = len(_MILD_WORDS) - 1
+
+
+def _together(patterns: tuple[str, ...]) -> re2.Set:
+    made = re2.Set.SearchSet()
+    for pattern in patterns:
+        made.Add(pattern)
+    made.Compile()
+    return made
+
+
+_MILD = _together(_MILD_WORDS)
+"""What may make a message milder, in one pass of RE2: that it continues; an attempt or a denial, which is read then."""
 
 
 def of_word(word: str) -> LogLevel | None:
@@ -109,7 +150,7 @@ def of_number(number: float) -> LogLevel | None:
 
 def in_text(text: str) -> LogLevel | None:
     """The level that a message states itself; None where it states none."""
-    if _QUOTES.match(text) is not None:
+    if not reports(text):
         return LogLevel.INFO
     match = _IN_TEXT.search(text, 0, _HEAD_CHARS)
     if match is None:
@@ -119,8 +160,20 @@ def in_text(text: str) -> LogLevel | None:
     return of_word(match["nccl"] or match["libfabric"] or match["ucx"])
 
 
-def continues(text: str) -> bool:
-    """True if a message says that the program does without, or tries again."""
-    if any(int(number) < int(of) for number, of in _ATTEMPT.findall(text)):
-        return True
-    return _CONTINUES.search(text) is not None
+def reports(text: str) -> bool:
+    """False for data, advice and code: such a message says of nothing that it happened."""
+    return not (_QUOTES.match(text) or _ADVICE.match(text) or _CODE.match(text))
+
+
+def denied(text: str, start: int) -> bool:
+    """True if what begins at `start` of a message did not happen, by the words in front of it."""
+    return _DENIED.search(text[max(0, start - _DENIED_CHARS) : start]) is not None
+
+
+def mild_words(text: str) -> tuple[bool, bool]:
+    """Whether a message says that the program does without, or tries again; and whether it may deny something."""
+    found = _MILD.Match(text)
+    if not found:
+        return False, False
+    is_attempt = 1 in found and any(int(number) < int(of) for number, of in _ATTEMPT.findall(text))
+    return 0 in found or is_attempt, _DENIAL in found

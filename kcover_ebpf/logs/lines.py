@@ -74,22 +74,28 @@ _RFC5424 = re.compile(
     r" (?:-|\[[^\]]{0,500}\]) ?"
 )
 # `dmesg -x`; talosctl puts the time in brackets behind
+_FACILITIES = "kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local\\d"
 _DECODED = re.compile(
-    r"(?P<facility>kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local\d)\s{0,8}"
+    rf"(?P<facility>{_FACILITIES})\s{{0,8}}"
     r":\s{0,8}(?:emerg|alert|crit|err|error|warn|warning|notice|info|debug)\s{0,8}:\s{0,8}"
 )
 _ISO = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.,\d]{0,10}(?:Z|[+-]\d\d:?\d\d)?"
 _BRACKET_TIME = re.compile(
     r"\[(?: {0,12}\d{1,9}\.\d{1,9}(?: <[ .\d]{1,30}>)?| {0,12}\+\d{1,9}\.\d{1,9}"
     r"|\w{3} \w{3} {1,3}\d{1,2} \d\d:\d\d:\d\d \d{4}(?: <[ .\d]{1,30}>)?|<[ .\d]{1,30}>"
-    r"|\w{3} ?[ \d]\d \d\d:\d\d)\](?: ?\[ {0,12}[TC]\d{1,10}(?:@\d{1,6})?\])? ?"
+    r"|\w{3} ?[ \d]\d \d\d:\d\d(?::\d\d)?"
+    r")\](?: ?\[ {0,12}[TC]\d{1,10}(?:@\d{1,6})?\])? ?"
 )
 _ISO_TIME = re.compile(rf"(?:{_ISO} |\[{_ISO}\]: ?)")
+_STAMP = (
+    r"(?:(?:\d{4} )?[A-Z][a-z]{2} {1,2}\d{1,2} (?:\d{4} )?\d\d:\d\d:\d\d(?:\.\d{1,9})?|\d{9,11}\.\d{3,6}"
+    r"|(?:\w{3} )?\d{4}-\d\d-\d\d[T ][\d:]{5,8}[^\s,]{0,24}(?: [A-Z]{3,5})?|\d\d/\d\d/\d{4} \d\d:\d\d:\d\d)"
+)
+"""What a journal or a syslog daemon puts first: RFC 3164 with and without a year, Unix seconds, ISO, `short-full`."""
 _DMESG_ISO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{6}[+-]\d\d:\d\d ")
 _SYSLOG = re.compile(
-    r"(?:\w{3} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,9})? |\d{9,11}\.\d{3,6} "
-    r"|(?:\w{3} )?\d{4}-\d\d-\d\d[T ]\S{1,40} (?:[A-Z]{3,5} )?)?"
-    r"(?:[^\s\[\]]{1,255} )?(?:kern\.\w{1,8} )?kernel(?:\[0\])?: "
+    rf"(?:{_STAMP} )?"
+    r"(?:[^\s\[\]]{1,255} )?(?:kern\.\w{1,8} )?(?:kernel(?:\[0\])?: ){1,2}"
     r"(?:\[(?: {0,12}\d{1,12}\.\d{1,9}|\w{3} \w{3} {1,3}\d{1,2} \d\d:\d\d:\d\d \d{4})\] )?"
     r"(?:message repeated \d{1,9} times: \[ ?)?"
 )
@@ -97,17 +103,20 @@ _OF_UNIT = re.compile(r"[^\s\[\]]{1,255} [\w.@/:-]{1,128}\[\d{1,10}\]: ")
 """Host, program and its number: what the journal has for a line that user space wrote."""
 _COPIED = re.compile(
     r"(?:(?:[\w./@-]{1,255}:(?:\d{1,9}:)? ?)(?=\[ {0,12}\d{1,9}\.\d|\[\w{3} \w{3} {1,3}\d|<\d{1,3}>"
-    r"|(?:\w{3} [ \d]\d [\d:]{8}|\d{4}-\d\d-\d\dT\S{8,40}) \S{1,255} kernel: |kern\s{0,8}:)"
+    r"|(?:\w{3} [ \d]\d [\d:]{8}|\d{4}-\d\d-\d\dT\S{8,40}) \S{1,255} kernel: "
+    rf"|(?:{_FACILITIES})\s{{0,8}}:\s{{0,8}}\w{{3,7}}\s{{0,8}}:)"
     rf"|{_ISO} (?=\[ {{0,12}}\d{{1,9}}\.\d)"
     r"|\d{1,2}\.\d{1,3}[\w.+-]{0,80},(?=\d{1,3},\d{1,20},\d{1,20},))"
 )
 """What pdsh, grep and netconsole put in front of a line of the kernel's log: a host or file, a time, a release."""
+_DAEMONS = r"nv-fabricmanager|nvidia-fabric|multipathd?\b|mmfs|weka"
+"""Programs of a device or of storage: their rules are beside the kernel's."""
 _OF_PROGRAM = re.compile(
-    r"(?:\w{3} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,9})?|\d{4}-\d\d-\d\dT\S{8,40}) [\w.-]{1,255} "
-    r"(?!kernel\b|nv-fabricmanager|nvidia-fabric|multipathd?\b|mmfs|weka)[\w.@/-]{1,128}\[\d{1,10}\]: "
+    rf"{_STAMP} (?:[\w.-]{{1,255}} )?(?!kernel\b|{_DAEMONS})[\w.@/-]{{1,128}}\[\d{{1,10}}\]: "
+    rf"|{_STAMP} (?!(?i:trace|debug|info|notice|warn|warning|err|error|fatal|critical)\b)[\w.-]{{1,255}}"
+    rf" (?!kernel\b|{_DAEMONS})[A-Za-z][\w.@/-]{{0,127}}: "
 )
-"""Time, host, program and its number: a line that a program wrote through syslog or the journal. Not the daemons of a
-device or of storage: their rules are beside the kernel's."""
+"""Time, host, program and its number: a line that a program wrote through syslog or the journal."""
 _MOST_NESTED = 2
 
 
@@ -117,13 +126,13 @@ def parse(line: str) -> LogLine | None:
 
 
 def _parsed(line: str, nested: int) -> LogLine | None:
+    if match := _CRI.match(line):
+        return _of_program(line[match.end() :], match["stream"], match["time"], nested)
     line = _without(_COPIED, line)
     if (record := kmsg_parser.split_record(line)) is not None:
         return _of_kernel(record.text) if record.from_kernel else None
-    if match := _CRI.match(line):
-        return _of_program(line[match.end() :], match["stream"], match["time"], nested)
-    if match := _OF_PROGRAM.match(line):
-        return replace(_of_program(line[match.end() :], "", "", nested), source=Source.CONTAINER)
+    if _OF_PROGRAM.match(line):
+        return replace(_of_program(line, "", "", nested), source=Source.CONTAINER)
     # `journalctl -o json-seq` and `json-sse` mark the beginning of a record
     record_text = line.removeprefix("\x1e").removeprefix("data: ")
     if record_text.startswith('{"') and nested:
@@ -168,7 +177,7 @@ def _of_kernel(text: str) -> LogLine:
 
 def _of_program(written: str, stream: str, time: str, nested: int) -> LogLine:
     """A line of a program, or of unknown origin where there is no stream."""
-    head = heads.split(written)
+    head = heads.split(_without(_OF_PROGRAM, written))
     found = json_records.plain(head.text) if nested and head.text.startswith('{"') else None
     if found:
         inner = heads.split(" ".join(found))

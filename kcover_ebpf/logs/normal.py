@@ -37,9 +37,10 @@ def _compiled(pattern: bytes) -> re2._Regexp[bytes]:
 
 
 _RECORD = _compiled(
-    rb'(?m)^[^{\n\r]{0,200}\{"[^\n\r]*(?:\\|"(?:exc|stack|traceback|@x|error)[^\n\r]*)[^\n\r]*\}\r?$'
+    rb'(?m)^[^{\n\r]{0,200}\{"[^\n\r]*(?:\\|\[ ?\d|"(?:exc|stack|traceback|@x|error)[^\n\r]*)[^\n\r]*\}\r?$'
 )
-"""A line with a JSON object that has an escape, or more than a message: others are read where they matter."""
+"""A line with a JSON object that has an escape, a message as numbers of bytes, or more than a message: others are read
+where they matter."""
 
 
 class NormalLines:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from kcover_ebpf.dataclass import dataclass
-from kcover_ebpf.devices.catalog import Catalog, Entry, judge
+from kcover_ebpf.devices.catalog import Action, Catalog, Entry, judge
 from kcover_ebpf.devices.catalog import Domain as XidDomain
 from kcover_ebpf.devices.xid import kmsg_parser
 from kcover_ebpf.logs import levels, lines, scanner
@@ -13,7 +13,15 @@ from kcover_ebpf.logs.levels import LogLevel
 from kcover_ebpf.logs.lines import LogLine, Source
 from kcover_ebpf.logs.normal import NormalLines
 from kcover_ebpf.logs.rule_set import RuleSet
-from kcover_ebpf.logs.rules import Concerns, LogDomain, LogRule, Severity, compiled, scanner_for
+from kcover_ebpf.logs.rules import (
+    Concerns,
+    LogDomain,
+    LogRule,
+    Severity,
+    compiled,
+    scanner_for,
+    test_for,
+)
 
 _LONGEST_LINE = 64 << 10
 """Bytes; what a line has beyond them is not read. The CRI cuts at 16 KiB."""
@@ -75,6 +83,7 @@ class LogReader:
         self._catalog = catalog
         self._bare = source
         self._scan = scanner_for(rules)
+        self._test = test_for(rules)
         self._lines = NormalLines()
         self._line_count = 0
 
@@ -115,6 +124,13 @@ class LogReader:
                 end = len(block)
             yield start, end
             position = end + 1
+            if not has_parts:
+                # known lines come in storms: whether the next is one is found out without where it matches
+                while (end := block.find(b"\n", position)) >= 0 and self._test.Match(
+                    block[position:end]
+                ):
+                    yield position, end
+                    position = end + 1
 
     def _classify(self, raw: str, block: bytes, start: int) -> Match | None:
         if (head := _continued(raw, block, start)) is not None:
@@ -131,8 +147,11 @@ class LogReader:
     def _match(self, line: LogLine) -> Match | None:
         source = self._bare if line.source is Source.UNKNOWN else line.source
         number = self._line_count + 1
-        if source is not Source.CONTAINER and (found := self._xid(line.written)) is not None:
-            return _of_xid(number, line.written, *found)
+        if source is not Source.CONTAINER:
+            if kmsg_parser.is_detail(line.written):
+                return None
+            if (found := self._xid(line.written)) is not None:
+                return _of_xid(number, line.written, *found)
         rule = self._rules.first(line, source)
         if rule is None:
             return None
@@ -167,12 +186,23 @@ class LogReader:
 
 def said_severity(rule: LogRule, line: LogLine) -> Severity:
     """The rule's severity, or less where the line's own level is less or its program continues."""
-    if rule.source is Source.KERNEL or rule.severity not in (Severity.FATAL, Severity.ERROR):
+    if rule.source is Source.KERNEL:
+        return rule.severity
+    if not levels.reports(line.text):
+        return Severity.INFO
+    continues, may_deny = levels.mild_words(line.text)
+    if may_deny and _is_denied(rule, line.text):
+        return Severity.INFO
+    if rule.severity not in (Severity.FATAL, Severity.ERROR):
         return rule.severity
     if line.level is not None and line.level <= LogLevel.INFO:
         return Severity.INFO
-    is_mild = line.level is LogLevel.WARNING or levels.continues(line.text)
-    return Severity.WARNING if is_mild else rule.severity
+    return Severity.WARNING if continues or line.level is LogLevel.WARNING else rule.severity
+
+
+def _is_denied(rule: LogRule, text: str) -> bool:
+    found = rule.regex.search(text)
+    return found is not None and levels.denied(text, found.start())
 
 
 def _continued(raw: str, block: bytes, start: int) -> str | None:
@@ -195,13 +225,13 @@ def _continued(raw: str, block: bytes, start: int) -> str | None:
 
 def _of_xid(number: int, text: str, entry: Entry, rest: str) -> Match:
     verdict = judge(entry, kmsg_parser.message_parts(rest)[2])
-    severity = (
-        Severity.FATAL
-        if verdict.device_unfit
-        else Severity.ERROR
-        if verdict.ends_job
-        else Severity.WARNING
-    )
+    severity = Severity.WARNING
+    if verdict.device_unfit:
+        severity = Severity.FATAL
+    elif verdict.ends_job:
+        severity = Severity.ERROR
+    elif verdict.action is Action.NONE and entry.action is not Action.NONE:
+        severity = Severity.INFO  # by its own words there is nothing to do
     advice = entry.advice if verdict.action is entry.action else verdict.reason
     return Match(
         number,

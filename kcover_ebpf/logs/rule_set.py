@@ -26,6 +26,18 @@ class RuleSet:
             source: tuple(rule for rule in rules if source in (Source.UNKNOWN, rule.source))
             for source in Source
         }
+        self._patterns = {
+            source: tuple(rule.pattern for rule in rules) for source, rules in self._rules.items()
+        }
+        self._anchored = {
+            source: tuple(number for number, rule in enumerate(rules) if _may_need_text(rule))
+            for source, rules in self._rules.items()
+        }
+        """Rules that may know a message and not the same behind a head: others know both."""
+        self._anchored_patterns = {
+            source: tuple(self._patterns[source][number] for number in numbers)
+            for source, numbers in self._anchored.items()
+        }
 
     def first(self, line: LogLine, source: Source) -> LogRule | None:
         """The first rule that knows a line of this log; UNKNOWN tries those of all logs.
@@ -34,17 +46,25 @@ class RuleSet:
         front of it.
         """
         rules = self._rules[source]
-        patterns = tuple(rule.pattern for rule in rules)
-        found = set(_matching(patterns, line.written))
+        found = _matching(self._patterns[source], line.written)
         if line.text != line.written:
-            found |= {
-                index
-                for index in _matching(patterns, line.text)
-                if rules[index].source is Source.CONTAINER
-            }
+            if line.written.endswith(line.text):
+                numbers = self._anchored[source]
+                inner = _matching(self._anchored_patterns[source], line.text)
+                found += [numbers[index] for index in inner]
+            else:  # a record in JSON: what it says is not written so in the line
+                found += [
+                    index
+                    for index in _matching(self._patterns[source], line.text)
+                    if rules[index].source is Source.CONTAINER
+                ]
         if found:
             return rules[min(found)]
         return first_rule(rules, line, source)
+
+
+def _may_need_text(rule: LogRule) -> bool:
+    return rule.anchored and rule.source is Source.CONTAINER
 
 
 def first_rule(rules: Iterable[LogRule], line: LogLine, source: Source) -> LogRule | None:
@@ -55,19 +75,18 @@ def first_rule(rules: Iterable[LogRule], line: LogLine, source: Source) -> LogRu
             continue
         if rule.regex.search(line.written):
             return rule
-        is_own = has_head and rule.anchored and rule.source is Source.CONTAINER
-        if is_own and rule.regex.search(line.text):
+        if has_head and _may_need_text(rule) and rule.regex.search(line.text):
             return rule
     return None
 
 
 def _matching(patterns: tuple[str, ...], text: str) -> list[int]:
-    compiled = _compiled(patterns)
+    compiled = _compiled(patterns) if patterns else None
     found: list[int] | None = None if compiled is None else compiled.Match(text)
     return found or []
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=16)
 def _compiled(patterns: tuple[str, ...]) -> re2.Set | None:
     """The automaton; None where RE2 refuses the patterns together."""
     options = re2.Options()

@@ -27,6 +27,9 @@ class RegexMatch(Protocol):
     def groupdict(self) -> dict[str, str | None]:
         """The named groups."""
 
+    def start(self) -> int:
+        """Where it begins, in characters."""
+
 
 class Regex(Protocol):
     """What is used of a compiled RE2 pattern."""
@@ -171,7 +174,16 @@ def scanner_for(rules: Iterable[LogRule]) -> re2._Regexp[bytes]:
 
     Raises `ValueError` if they are too many for RE2.
     """
-    return scanner.compiled([kmsg_parser.BEGINS_IN_LOG, *(rule.pattern for rule in rules)])
+    return scanner.compiled(_searched(rules))
+
+
+def test_for(rules: Iterable[LogRule]) -> re2.Set:
+    """The same for one line: only whether it may match."""
+    return scanner.test(_searched(rules))
+
+
+def _searched(rules: Iterable[LogRule]) -> list[str]:
+    return [kmsg_parser.BEGINS_IN_LOG, *(rule.pattern for rule in rules)]
 
 
 def compiled(pattern: str) -> Regex:

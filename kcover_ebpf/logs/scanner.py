@@ -29,11 +29,19 @@ r"""Of RE2's syntax: only outside of \Q...\E, of \p{^...} and of classes are ^, 
 
 def compiled(patterns: Iterable[str]) -> re2._Regexp[bytes]:
     """The search for any of these patterns, each valid for itself; `ValueError` if RE2 refuses them together."""
-    return _compiled("|".join(f"(?:{_unanchored(pattern)})" for pattern in patterns))
+    return _compiled(_joined(patterns))
 
 
-@lru_cache(maxsize=8)
-def _compiled(joined: str) -> re2._Regexp[bytes]:
+def test(patterns: Iterable[str]) -> re2.Set:
+    """Whether any of these patterns may match a line: faster than the search by as much as it says less."""
+    return _test(_joined(patterns))
+
+
+def _joined(patterns: Iterable[str]) -> str:
+    return "|".join(f"(?:{_unanchored(pattern)})" for pattern in patterns)
+
+
+def _options() -> re2.Options:
     options = re2.Options()
     options.max_mem = _MEMORY
     options.log_errors = False
@@ -41,6 +49,20 @@ def _compiled(joined: str) -> re2._Regexp[bytes]:
         True  # else [^x] and \s would match across lines, and each search take longer
     )
     options.never_capture = True
+    return options
+
+
+@lru_cache(maxsize=8)
+def _test(joined: str) -> re2.Set:
+    made = re2.Set.SearchSet(_options())
+    made.Add(joined.encode())
+    made.Compile()
+    return made
+
+
+@lru_cache(maxsize=8)
+def _compiled(joined: str) -> re2._Regexp[bytes]:
+    options = _options()
     try:
         return re2.compile(joined.encode(), options=options)
     except re2.error as error:

@@ -10,7 +10,12 @@ from kcover_ebpf.logs.lines import Source
 
 FILES = [
     tomllib.loads((Path(__file__).parent / name).read_text())
-    for name in ("log_corpus.toml", "log_corpus_makers.toml", "log_corpus_words.toml")
+    for name in (
+        "log_corpus.toml",
+        "log_corpus_makers.toml",
+        "log_corpus_words.toml",
+        "log_corpus_more.toml",
+    )
 ]
 CORPUS: dict[str, Any] = {
     **FILES[0],
@@ -18,7 +23,9 @@ CORPUS: dict[str, Any] = {
         log: [row for file in FILES for row in file[log]]
         for log in ("kernel", "container", "near_misses")
     },
-    "mild": FILES[-1]["mild"],
+    "mild": FILES[2]["mild"],
+    "quiet": FILES[3]["quiet"],
+    "forms": FILES[3]["forms"],
 }
 ROWS = [
     (Source(log), row["text"], row["rule"])

@@ -124,7 +124,7 @@ class NodeDeviceFaults:
 
 def devices_of(topology: Topology, members: Mapping[Pid, str]) -> dict[str, tuple[str, ...]]:
     """Which devices each pod has open: uid of the pod to PCI addresses; `members`: process to uid."""
-    nodes = {f"/dev/nvidia{gpu.minor}": gpu.device for gpu in topology.gpus if gpu.minor >= 0}
+    nodes = {node: gpu.device for gpu in topology.gpus for node in gpu.nodes}
     nodes |= {port.node: port.device for port in topology.ports if port.node}
     if not nodes:
         return {}

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kcover_ebpf.dataclass import dataclass
-from kcover_ebpf.devices.inventory import topology
+from kcover_ebpf.devices.inventory import pci
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def slot_of(root: Path, device: str) -> str:
             slots[file.read_text(encoding="ascii").strip()] = file.parent.name
         except (OSError, ValueError):
             continue
-    for address in reversed(topology.path_of(root, device)):
+    for address in reversed(pci.path_of(root, device)):
         if found := slots.get(address.rpartition(".")[0]):
             return found
     return ""

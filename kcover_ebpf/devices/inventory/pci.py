@@ -75,6 +75,15 @@ def has_nvidia(root: Path = Path("/")) -> bool:
     return any(function.vendor == NVIDIA for function in functions(root))
 
 
+def path_of(root: Path, device: str) -> tuple[str, ...]:
+    """The PCI addresses above a device, and itself; just itself when it has left the bus."""
+    try:
+        real = str((root / "sys/bus/pci/devices" / device).readlink())
+    except OSError:
+        return (device,)
+    return tuple(part for part in real.split("/") if is_pci_address(part))
+
+
 def is_virtual(function: Path) -> bool:
     """Whether this folder is that of a virtual function; in a virtual machine that has it, it is not."""
     return (function / "physfn").exists()

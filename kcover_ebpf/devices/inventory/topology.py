@@ -8,20 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kcover_ebpf.dataclass import dataclass
-from kcover_ebpf.devices.inventory.pci import is_pci_address
+from kcover_ebpf.devices.inventory.gpu_vendors import VENDORS, Gpu
+from kcover_ebpf.devices.inventory.pci import is_pci_address, path_of
 from kcover_ebpf.host.sysfs import text
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """One GPU that the driver knows."""
-
-    device: str
-    minor: int
-    """N of /dev/nvidiaN; -1 when the driver did not say."""
-    uuid: str
-    path: tuple[str, ...]
-    """PCI addresses from the root port down to the device itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +55,9 @@ class Topology:
 
 def read(root: Path = Path("/")) -> Topology:
     """The topology now; what cannot be read is left out."""
-    return Topology(tuple(_gpus(root)), tuple(_ports(root)))
+    return Topology(
+        tuple(gpu for vendor in VENDORS for gpu in vendor.gpus(root)), tuple(_ports(root))
+    )
 
 
 _MIG_ACCESS = re.compile(r"gpu(\d+)/gi(\d+)/(?:ci\d+/)?access (\d+)")
@@ -80,33 +71,6 @@ def mig_nodes(root: Path, minor: int, instance: int) -> frozenset[str]:
         for gpu, found, number in table
         if (int(gpu), int(found)) == (minor, instance)
     )
-
-
-def path_of(root: Path, device: str) -> tuple[str, ...]:
-    """The PCI addresses above a device, and itself; just itself when it has left the bus."""
-    try:
-        real = str((root / "sys/bus/pci/devices" / device).readlink())
-    except OSError:
-        return (device,)
-    return tuple(part for part in real.split("/") if is_pci_address(part))
-
-
-def _gpus(root: Path) -> Iterator[Gpu]:
-    for folder in sorted((root / "proc/driver/nvidia/gpus").glob("*")):
-        fields = _fields(folder / "information")
-        minor = fields.get("Device Minor", "")
-        device = folder.name.lower()
-        yield Gpu(
-            device,
-            int(minor) if minor.isdecimal() else -1,
-            fields.get("GPU UUID", ""),
-            path_of(root, device),
-        )
-
-
-def _fields(path: Path) -> dict[str, str]:
-    pairs = (line.partition(":") for line in text(path).splitlines())
-    return {key.strip(): value.strip() for key, _, value in pairs}
 
 
 def function_of(folder: Path) -> str:

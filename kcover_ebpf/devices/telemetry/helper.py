@@ -44,7 +44,8 @@ def reader_of(options: HelperOptions) -> Callable[[], list[GpuReading]]:
     if options.dcgm:
         from kcover_ebpf.devices.telemetry.dcgm_source import DcgmSource
 
-        return DcgmSource(options.dcgm, [gpu.uuid for gpu in topology.read(root).gpus]).readings
+        own = [gpu.uuid for gpu in topology.read(root).gpus if gpu.uuid]
+        return DcgmSource(options.dcgm, own).readings
     try:
         import pynvml
     except ImportError as error:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from kcover_ebpf.devices.inventory.topology import Gpu
+from kcover_ebpf.devices.inventory.gpu_vendors import Gpu
 from kcover_ebpf.devices.telemetry.use import GpuState
 from kcover_ebpf.facts.devices import GpuSeen, GpuUse
 from kcover_ebpf.host import procfs
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.tunables.devices import GPU_HOLDERS_S
-
-_NODE = "/dev/nvidia"
 
 
 class GpuHolders:
@@ -46,7 +44,7 @@ class GpuHolders:
         return found
 
     def _read_open(self, wanted: frozenset[Pid], now_s: float) -> None:
-        nodes = {f"{_NODE}{gpu.minor}": gpu.device for gpu in self._gpus() if gpu.minor >= 0}
+        nodes = {node: gpu.device for gpu in self._gpus() for node in gpu.nodes}
         if now_s >= self._due_s:
             self._due_s = now_s + GPU_HOLDERS_S
             self._open.clear()

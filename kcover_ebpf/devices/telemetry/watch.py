@@ -21,6 +21,7 @@ from kcover_ebpf.api.codec import decode
 from kcover_ebpf.confined import helper
 from kcover_ebpf.confined.helper import Helper
 from kcover_ebpf.dataclass import dataclass
+from kcover_ebpf.devices.inventory.gpu_vendors import Gpu
 from kcover_ebpf.devices.inventory.topology import Gpu
 from kcover_ebpf.devices.telemetry import use
 from kcover_ebpf.devices.telemetry.helper import HelperOptions

@@ -42,6 +42,7 @@ def may_concern(raw: bytes) -> bool:
         b"NVRM: " in raw
         or b"nvidia-nvswitch" in raw
         or b"mlx5_core " in raw
+        or b"amdgpu " in raw
         or b": pciehp: " in raw
     )
 
@@ -133,6 +134,12 @@ def read_line(text: str, boottime_ns: int, rung: Rung) -> XidReported | DeviceNo
     return _notice(text, boottime_ns)
 
 
+def is_detail(text: str) -> bool:
+    """True for registers that a switch's driver prints behind a report, under the same number."""
+    match = _SXID.match(text)
+    return match is not None and _SXID_DETAIL.match(match["rest"] or "") is not None
+
+
 def message_parts(text: str) -> tuple[Pid | None, str, str]:
     """Process id, process name and the message proper of what follows an Xid's number."""
     pid: Pid | None = None
@@ -189,12 +196,37 @@ def _int(digits: str | None) -> int | None:
 
 
 _NVRM_GPU = rf"NVRM: GPU {_BDF}: "
+_AMD_GPU = rf"amdgpu {_BDF}: (?:amdgpu: )?"
 _MLX5 = rf"mlx5_core {_BDF}(?: [^ :]{{1,15}})?: "
 _NOTICES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Notice]], ...] = tuple(
     (re.compile(pattern, re.DOTALL), choose)
     for pattern, choose in (
         (_NVRM_GPU + r".*fallen off the bus", lambda _: Notice.GPU_LOST),
         (rf"NVRM: The NVIDIA GPU {_BDF}\s.*fallen off the bus", lambda _: Notice.GPU_LOST),
+        (_AMD_GPU + r"[\w ]{0,40}[Dd]evice lost from bus", lambda _: Notice.GPU_LOST),
+        (
+            _AMD_GPU + r"(?:GPU reset(?:\(\d+\) failed| end with ret = -\d+)"
+            r"|Fatal error during GPU init|amdgpu_device_ip_init failed"
+            r"|failed to load ucode|PSP (?:load|create) \w+ failed)",
+            lambda _: Notice.GPU_INIT_FAILED,
+        ),
+        (
+            rf"amdgpu {_BDF}: probe with driver amdgpu failed with error",
+            lambda _: Notice.GPU_INIT_FAILED,
+        ),
+        (
+            _AMD_GPU + r"(?:[\w :]{0,80}(?:bad page\w* |RAS records).{0,80}(?:exceed|reach)"
+            r"|.{0,80}Bad page threshold|GPU is bad)",
+            lambda _: Notice.GPU_WORN_OUT,
+        ),
+        (_AMD_GPU + r"GPU reset begin", lambda _: Notice.GPU_RESET),
+        (
+            _AMD_GPU + r"(?:.{0,80}[^\d][1-9]\d* (?:new )?uncorrectable hardware errors detected"
+            r"|.{0,80}(?:[Pp]oison (?:is )?(?:consum|creat)|[Uu]ncorrectable error|RAS fatal error"
+            r"|ERREVENT_ATHUB_INTERRUPT))",
+            lambda _: Notice.GPU_ERROR,
+        ),
+        (_AMD_GPU + r"XGMI: .{0,200}(?:[Ff]ail|error)", lambda _: Notice.GPU_LINK_ERROR),
         (_NVRM_GPU + r"(?:RmInitAdapter|rm_init_adapter) failed", lambda _: Notice.GPU_INIT_FAILED),
         (
             _MLX5 + r".*(?:Fatal error \d+ detected|health compromised|handling bad device here"

@@ -6,6 +6,7 @@ import pytest
 
 from kcover_ebpf.devices.device_users import DeviceUsers
 from kcover_ebpf.devices.inventory import pci, topology
+from kcover_ebpf.devices.inventory.gpu_vendors import Gpu
 from kcover_ebpf.devices.inventory.open_holders import OpenHolders, open_by
 from kcover_ebpf.devices.stuck_ioctl import StuckCalls
 from kcover_ebpf.facts.devices import (
@@ -148,7 +149,7 @@ def reading(at_s: float, *targets: str) -> ThreadReading:
 )
 def test_device_users__driver_calls_that_hang(readings, in_d, reported, tmp_path):
     whose = DeviceUsers(tmp_path)
-    whose.topology = topology.Topology((topology.Gpu(GPU, 0, UUID, (GPU,)),))
+    whose.topology = topology.Topology((Gpu(GPU, 0, UUID, (GPU,), frozenset({"/dev/nvidia0"})),))
     if reported != [""]:
         whose.observe(DeviceHeld(0, Pid(7), 0, 1, True))
     calls = StuckCalls(whose, lambda pid, tid: in_d)
@@ -177,7 +178,7 @@ def test_mig_nodes__the_users_of_a_mig_instance(tmp_path):
 def test_device_users__a_driver_that_does_not_answer_is_waited_for_once(tmp_path, monkeypatch):
     """/proc/driver/nvidia takes locks of the driver, which may hang just when a job does."""
     over = threading.Event()
-    found = topology.Topology((topology.Gpu(GPU, 0, UUID, (GPU,)),))
+    found = topology.Topology((Gpu(GPU, 0, UUID, (GPU,), frozenset({"/dev/nvidia0"})),))
     monkeypatch.setattr("kcover_ebpf.devices.device_users.DEVICES_FIRST_WAIT_S", 0.05)
     monkeypatch.setattr(
         "kcover_ebpf.devices.device_users.topology.read",

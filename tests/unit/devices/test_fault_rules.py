@@ -116,3 +116,20 @@ def test_of_notice__whom_a_notice_concerns():
         reported = fault_rules.of_notice(late, GPU)
         assert reported is not None
         assert not reported.ends_job
+
+
+@pytest.mark.parametrize(
+    ("notice", "ends_job", "device_unfit"),
+    [
+        (Notice.GPU_LOST, True, True),
+        (Notice.GPU_INIT_FAILED, True, True),
+        (Notice.GPU_RESET, True, False),
+        (Notice.GPU_WORN_OUT, False, True),
+        (Notice.GPU_ERROR, False, False),
+        (Notice.GPU_LINK_ERROR, False, False),
+    ],
+)
+def test_of_notice__a_gpu_of_any_vendor(notice: Notice, ends_job: bool, device_unfit: bool) -> None:
+    fault = fault_rules.of_notice(DeviceNotice(5, GPU, notice, "amdgpu: ..."), GPU)
+    assert fault is not None
+    assert (fault.ends_job, fault.device_unfit) == (ends_job, device_unfit)

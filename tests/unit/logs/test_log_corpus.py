@@ -141,13 +141,39 @@ def test_log_corpus__what_its_writer_does_without_is_a_warning_at_most(row: dict
     assert [match for match in found if match.lasting or match.concerns is Concerns.NODE] == []
 
 
+@pytest.mark.parametrize("row", CORPUS["quiet"], ids=lambda row: str(row["text"])[:40])
+def test_log_corpus__what_did_not_happen_is_information_at_most(row: dict[str, str]) -> None:
+    found = read(Source(row["log"]), row["text"])
+    assert [match for match in found if match.severity is not Severity.INFO] == []
+
+
+@pytest.mark.parametrize("row", CORPUS["forms"], ids=lambda row: str(row["source"]))
+def test_log_corpus__the_kernels_log_is_read_as_tools_hand_it_on(row: dict[str, str]) -> None:
+    assert [match.rule for match in read(Source(row["log"]), row["text"])] == [row["rule"]]
+
+
+def test_log_corpus__has_many_facts_and_many_that_are_harmless() -> None:
+    harmless = {
+        row["text"]
+        for part in ("near_misses", "mild", "quiet")
+        for row in CORPUS[part]
+        if row.get("rule") is None
+    }
+    assert len({text for _, text, _ in ROWS}) >= 400
+    assert len(harmless) >= 100
+
+
 def test_log_corpus__each_has_an_example_and_each_example_a_rule() -> None:
     names = {rule.name for rule in rules.shipped()}
     assert len(names) == len(rules.shipped())
     shown = {rule for _, _, rule in ROWS if not rule.startswith(XIDS)}
     assert shown == names
     assert {rule for _, _, rule in NEAR_MISSES if rule is not None} <= names
-    rows = [row for log in ("kernel", "container", "near_misses", "mild") for row in CORPUS[log]]
+    rows = [
+        row
+        for log in ("kernel", "container", "near_misses", "mild", "quiet", "forms")
+        for row in CORPUS[log]
+    ]
     assert [row["text"] for row in rows if not row["source"]] == []
 
 

@@ -11,8 +11,9 @@ import pytest
 from kcover_ebpf.agent.node_health.device_faults import NodeDeviceFaults, devices_of
 from kcover_ebpf.devices.attribution import Attributed, Attribution
 from kcover_ebpf.devices.catalog.files import shipped
+from kcover_ebpf.devices.inventory.gpu_vendors import Gpu
 from kcover_ebpf.devices.inventory.identity import DeviceIdentities, slot_of
-from kcover_ebpf.devices.inventory.topology import Gpu, Port, Topology
+from kcover_ebpf.devices.inventory.topology import Port, Topology
 from kcover_ebpf.facts.devices import (
     AerError,
     AerSeverity,
@@ -234,7 +235,7 @@ def test_node_device_faults__a_later_word_on_the_same_fault_keeps_its_pods_and_a
 
 def test_devices_of__which_devices_each_pod_has_open(monkeypatch):
     topology = Topology(
-        (Gpu(GPU, 0, "GPU-1", ()), Gpu(OTHER, -1, "", ())),
+        (Gpu(GPU, 0, "GPU-1", (), frozenset({"/dev/nvidia0"})), Gpu(OTHER, -1, "", ())),
         (Port("mlx5_0", NIC, (), "/dev/infiniband/uverbs0"), Port("eth0", NIC, (), "")),
     )
     held = {"/dev/nvidia0": {Pid(7), Pid(8)}, "/dev/infiniband/uverbs0": {Pid(8)}}

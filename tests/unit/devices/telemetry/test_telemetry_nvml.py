@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from kcover_ebpf.api.codec import decode
-from kcover_ebpf.devices.inventory.topology import Gpu
+from kcover_ebpf.devices.inventory.gpu_vendors import Gpu
 from kcover_ebpf.devices.telemetry import watch
 from kcover_ebpf.devices.telemetry.reading import GpuProcess, GpuReading
 from kcover_ebpf.devices.telemetry.watch import GpuTelemetry, TelemetryOptions
@@ -242,7 +242,7 @@ def test_telemetry_nvml__readings_reach_the_processes_that_nvml_lists(host: Host
 def test_telemetry_nvml__a_process_that_nvml_does_not_list_has_the_gpus_whose_files_it_has_open(
     host: Host,
 ) -> None:
-    host.gpus = [Gpu("0000:5e:00.0", 1, "GPU-7c0e-1", ())]
+    host.gpus = [Gpu("0000:5e:00.0", 1, "GPU-7c0e-1", (), frozenset({"/dev/nvidia1"}))]
     links = host.root / "proc/31/fd"
     links.mkdir(parents=True)
     (links / "4").symlink_to("/dev/nvidia1")

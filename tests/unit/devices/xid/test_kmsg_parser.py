@@ -171,6 +171,51 @@ def test_read_line__switch_detail_lines_are_no_second_error(rest):
             Notice.SLOT_DOWN,
         ),
         ("pcieport 0000:5c:00.0: pciehp: Slot(40): Link Up", "0000:5c:00.0", Notice.SLOT_UP),
+        (
+            "amdgpu 0000:c1:00.0: amdgpu: device lost from bus!",
+            "0000:c1:00.0",
+            Notice.GPU_LOST,
+        ),
+        (
+            "amdgpu 0000:c1:00.0: amdgpu: GPU reset(4) failed",
+            "0000:c1:00.0",
+            Notice.GPU_INIT_FAILED,
+        ),
+        (
+            "amdgpu 0000:c1:00.0: amdgpu: Fatal error during GPU init",
+            "0000:c1:00.0",
+            Notice.GPU_INIT_FAILED,
+        ),
+        (
+            "amdgpu 0000:c1:00.0: probe with driver amdgpu failed with error -110",
+            "0000:c1:00.0",
+            Notice.GPU_INIT_FAILED,
+        ),
+        (
+            "amdgpu 0000:c1:00.0: amdgpu: RAS records:128 exceed threshold:128",
+            "0000:c1:00.0",
+            Notice.GPU_WORN_OUT,
+        ),
+        (
+            "amdgpu 0000:c1:00.0: amdgpu: GPU reset begin!",
+            "0000:c1:00.0",
+            Notice.GPU_RESET,
+        ),
+        (
+            "amdgpu 0000:c1:00.0: amdgpu: socket: 2, die: 0, 1 new uncorrectable hardware errors detected in umc block",
+            "0000:c1:00.0",
+            Notice.GPU_ERROR,
+        ),
+        (
+            "amdgpu 0000:c1:00.0: amdgpu: Poison is consumed by client 18, kick off gpu reset flow",
+            "0000:c1:00.0",
+            Notice.GPU_ERROR,
+        ),
+        (
+            "amdgpu 0000:c1:00.0: amdgpu: XGMI: Failed to add node 0, hive 1",
+            "0000:c1:00.0",
+            Notice.GPU_LINK_ERROR,
+        ),
     ],
 )
 def test_read_line__notices(text, device, notice):
