@@ -51,13 +51,7 @@ HOME = "kcover"
 # ---- permissions that this restart does not use, and why they are there
 
 NOT_USED: dict[str, dict[Permission, str]] = {
-    "agent": {
-        Permission(
-            "create", "kcover.io", "faultreports"
-        ): "asked for beside `patch` by a server-side "
-        "apply of what is not there yet; the request is written down as a patch",
-        Permission("create", "kcover.io", "nodehealths"): "the same",
-    },
+    "agent": {},
     "controller": {
         **dict.fromkeys(OF_OTHER_KINDS, "another kind of job (tests/cluster/test_kinds.py)"),
         **dict.fromkeys(
