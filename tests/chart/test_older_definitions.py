@@ -16,6 +16,7 @@ import yaml
 from kcover_ebpf.api import fault_report, node_health
 from kcover_ebpf.api.fault_report import FaultReport, ReportedJob
 from kcover_ebpf.api.node_health import NodeHealth, PartHealth
+from kcover_ebpf.errors import ApiError
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.kube.client import ApiClient, connect
 from kcover_ebpf.model.verdict import Cause, Certainty, Verdict, VerdictKind
@@ -51,7 +52,7 @@ def served(client: ApiClient, path: str) -> None:
         try:
             client.list(path.rpartition("/")[0])
             return
-        except Exception:
+        except ApiError:
             assert time.monotonic() < deadline, f"{path} is not served"
             time.sleep(0.2)
 
