@@ -12,7 +12,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -142,7 +142,7 @@ class ApiClient:
         method: str,
         path: str,
         query: Mapping[str, str] | None = None,
-        body: Object | list[Object] | None = None,
+        body: Object | Sequence[Object] | None = None,
         kind: str = "application/json",
         most_bytes: int | None = None,
     ) -> Object:
@@ -164,7 +164,7 @@ class ApiClient:
         method: str,
         path: str,
         query: Mapping[str, str] | None,
-        body: Object | list[Object] | None,
+        body: Object | Sequence[Object] | None,
         kind: str,
         timeout_s: float,
     ) -> Any:
