@@ -9,7 +9,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,13 +19,13 @@ import pytest
 
 from kcover_ebpf.host import procfs
 from testbed.driver.control_plane import ControlPlane
-from tests.chart.played_job import INCIDENTS, JOB, JOBS, NODE, PODS, PlayedJob, until
+from tests.chart.played_cluster import HOME, PROGRAM, installed, plane, played
+from tests.chart.played_job import INCIDENTS, JOB, JOBS, NODE, PODS, PlayedJob, replaced, until
 from tests.chart.release import FULLNAME, Installed, make_pod
-from tests.chart.test_least_privilege import HOME, installed, plane, played, replaced
 
 __all__ = ["installed", "plane", "played"]
 MINUTES = float(os.environ.get("KCOVER_CHAOS_MINUTES", "1"))
-CALM_S = 15.0
+CALM_S, STARTED_S = 15.0, 20.0
 MOST_HELPERS, MOST_DESCRIPTORS = 8, 256
 pytestmark = [
     pytest.mark.needs("root", "bpf", "cgroup2"),
@@ -41,25 +40,28 @@ class KeptAgent:
     def __init__(self, plane: ControlPlane, folder: Path, chance: random.Random) -> None:
         account = f"{FULLNAME}-agent"
         token = plane.token(HOME, account, make_pod(plane, HOME, NODE, account))
-        program = str(Path(sys.executable).with_name("kcover-ebpf"))
         self._command = [
-            *(program, "agent", f"--kubeconfig={plane.kubeconfig_of('agent', token)}"),
+            *(str(PROGRAM), "agent", f"--kubeconfig={plane.kubeconfig_of('agent', token)}"),
             *(f"--namespace={HOME}", f"--node={NODE}", f"--state-dir={folder / 's'}"),
         ]
         self._log, self._chance = folder / "agent.log", chance
-        self._ended = threading.Event()
+        self._ended, self._steady = threading.Event(), threading.Event()
+        self._started_s = 0.0
         self.process = self._start()
         self.kills = {"helper": 0, "agent": 0}
         self._thread = threading.Thread(target=self._kill, daemon=True)
         self._thread.start()
 
     def _start(self) -> subprocess.Popen[bytes]:
+        self._started_s = time.monotonic()
         with self._log.open("ab") as file:
             return subprocess.Popen(self._command, stderr=file, stdout=subprocess.DEVNULL)
 
     def _kill(self) -> None:
         while not self._ended.wait(self._chance.expovariate(1 / 3.0)):
-            if self._chance.random() < 0.05:
+            if self.process.poll() is not None:
+                self.process = self._start()
+            elif self._chance.random() < 0.05 and not self._steady.is_set():
                 self.process.kill()
                 self.process.wait()
                 self.kills["agent"] += 1
@@ -75,6 +77,16 @@ class KeptAgent:
             tasks = Path(f"/proc/{self.process.pid}/task").iterdir()
             return [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
         return []
+
+    @contextmanager
+    def steady(self) -> Iterator[None]:
+        """It has been there for a while, and stays: what happens while a node has no agent is not observed."""
+        self._steady.set()
+        try:
+            until(lambda: time.monotonic() - self._started_s > STARTED_S, "the agent has started")
+            yield
+        finally:
+            self._steady.clear()
 
     def rest(self) -> None:
         """Nothing is killed from now on."""
@@ -101,7 +113,8 @@ def broken(played: PlayedJob) -> None:
     (rank,) = played.pods[min(played.pods)].pids()
     os.kill(rank, signal.SIGKILL)
     replaced(played)
-    played.root.ask("DELETE", f"{JOBS}/{JOB}")
+    # no garbage collector runs, which would take off what another kind of deletion puts on
+    played.root.ask("DELETE", f"{JOBS}/{JOB}", {"propagationPolicy": "Background"})
     for pod in played.pods.values():
         played.root.ask("DELETE", f"{PODS}/{pod.name}", {"gracePeriodSeconds": 0})
     for leader in played.leaders:
@@ -120,8 +133,7 @@ def test_jobs_do_not_notice_that_the_processes_of_their_agent_are_killed(
     account = f"{FULLNAME}-controller"
     pod = make_pod(installed.plane, HOME, NODE, account)
     config = installed.plane.kubeconfig_of("controller", installed.plane.token(HOME, account, pod))
-    program = str(Path(sys.executable).with_name("kcover-ebpf"))
-    command = [program, "controller", f"--kubeconfig={config}", f"--namespace={HOME}"]
+    command = [str(PROGRAM), "controller", f"--kubeconfig={config}", f"--namespace={HOME}"]
     command += [f"--lease={account}"]
     end_s, rounds = time.monotonic() + MINUTES * 60, 0
     with (
@@ -138,7 +150,8 @@ def test_jobs_do_not_notice_that_the_processes_of_their_agent_are_killed(
                 while time.monotonic() < calm_s:
                     assert not played.incident(), "nothing was done to the job"
                     time.sleep(0.5)
-                broken(played)
+                with agent.steady():
+                    broken(played)
                 rounds += 1
             agent.rest()
             time.sleep(10.0)

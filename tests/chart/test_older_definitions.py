@@ -21,10 +21,10 @@ from kcover_ebpf.facts.health import Result
 from kcover_ebpf.kube.client import ApiClient, connect
 from kcover_ebpf.model.verdict import Cause, Certainty, Verdict, VerdictKind
 from testbed.driver.control_plane import ControlPlane
+from tests.chart.played_cluster import DEFINITIONS
 from tests.chart.release import CHART
 
 pytestmark = pytest.mark.timeout(300, func_only=True)
-DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 REPORT = "/apis/kcover.io/v1alpha1/namespaces/default/faultreports/llm-0a1b2c.n1"
 HEALTH = "/apis/kcover.io/v1alpha1/nodehealths/n1"
 LATER = {"certainty", "graph", "silences", "devices", "logs"}

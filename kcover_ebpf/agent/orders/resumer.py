@@ -62,7 +62,11 @@ class Resumer:
     def start(self) -> None:
         """Have it run, before the first thread and while all capabilities are there; raises `ActionError`."""
         with self._lock:
-            self._connected()
+            try:
+                self._connected()
+            except ActionError:
+                # one that is killed as it starts is no reason to end
+                self._connected()
 
     def hold(self, incident: str, descriptors: Sequence[int]) -> None:
         """Pidfds of what is about to be stopped for an incident; raises `ActionError` if they are not taken."""
