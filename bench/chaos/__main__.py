@@ -18,7 +18,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from bench.chaos import clocks, report
+from bench.chaos import clocks, helpers, report
 from bench.chaos.disturbances import NOISE, STATE, Disturber, Undo
 from bench.chaos.invariants import Outcome
 from bench.chaos.jobs import JOB, Trained
@@ -110,12 +110,12 @@ def started(stack: ExitStack, cluster: Cluster) -> list[Namespace]:
     return spaces
 
 
-def run(seed: int, minutes: float, out: Path, bed: Bed) -> int:
+def run(seed: int, minutes: float, out: Path, bed: Bed, *, only_helpers: bool = False) -> int:
     """The exit code."""
     cluster = Cluster(bed.kubeconfig, bed.bin / "kubectl")
     if not cluster.kubeconfig.exists():
         raise ClusterError(f"no test bed runs here; start one: tools/testbed up --name {bed.name}")
-    acts = plan(seed, minutes * 60, _FAULTY)
+    acts = plan(seed, minutes * 60, _FAULTY, helpers=only_helpers)
     with ExitStack() as stack:
         stack.enter_context(nodes.all_uncordoned(cluster))
         shut_before = shut(cluster)
@@ -141,7 +141,7 @@ def run(seed: int, minutes: float, out: Path, bed: Bed) -> int:
             faults = [fault for trained in jobs for fault in trained.dated(observer)]
             outcome = Outcome(
                 faults, observer.seen(), at_end, list(observer.peaks.values()),
-                sorted(shut(cluster) - shut_before),
+                sorted(shut(cluster) - shut_before), helpers.at_end(cluster),
             )  # fmt: skip
     return report.write(out, seed, minutes, work.done, outcome, observer.misses)
 
@@ -164,14 +164,18 @@ def main() -> int:
     parser.add_argument(
         "--out", type=Path, default=DATA / "chaos", help="report, without its suffix"
     )
+    parser.add_argument(
+        "--helpers", action="store_true", help="kill the processes of agents, and nothing else"
+    )
     parser.add_argument("--plan", action="store_true", help="print what would happen, and end")
     chosen = parser.parse_args()
     if chosen.plan:
-        for act in plan(chosen.seed, chosen.minutes * 60, _FAULTY):
+        for act in plan(chosen.seed, chosen.minutes * 60, _FAULTY, helpers=chosen.helpers):
             print(f"{act.at_s:7.1f} s  {act.kind.value:22} {act.target} {act.seconds or ''}")
         return 0
     try:
-        return run(chosen.seed, chosen.minutes, chosen.out, Bed.of_checkout(chosen.name))
+        bed = Bed.of_checkout(chosen.name)
+        return run(chosen.seed, chosen.minutes, chosen.out, bed, only_helpers=chosen.helpers)
     except (ClusterError, AssertionError) as error:
         print(f"chaos: {error}", file=sys.stderr)
         return 2

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.chaos import clocks
+from bench.chaos import clocks, helpers
 from bench.chaos.plan import Act, Kind
 from testbed.cluster import state
 from testbed.cluster.layout import Bed
@@ -67,6 +67,8 @@ class Disturber:
         if act.kind in _DELETED:
             return self._delete(_DELETED[act.kind], act.target)
         match act.kind:
+            case Kind.KILL_HELPER:
+                return self._kill_helper(act.target)
             case Kind.FILL_DISK:
                 return self._fill(node)
             case Kind.CUT_API:
@@ -99,6 +101,14 @@ class Disturber:
         self.cluster.ctl(
             f"--namespace={NAMESPACE}", "delete", "pod", pod, "--wait=false", "--grace-period=1"
         )
+        return nothing
+
+    def _kill_helper(self, number: int) -> Undo:
+        found = helpers.of_agents(self.cluster)
+        if not found:
+            raise ClusterError("no agent has started a process")
+        pid, _ = found[number % len(found)]
+        os.kill(pid, signal.SIGKILL)
         return nothing
 
     def _fill(self, node: str) -> Undo:

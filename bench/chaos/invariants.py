@@ -11,6 +11,8 @@ MOST_BYTES = {"agent": 200_000_000, "controller": 300_000_000}
 """Peak resident memory of one process."""
 MOST_DESCRIPTORS = 256
 """Of one process. An agent has 60 to 90 without a job, most of them of BPF objects."""
+MOST_HELPERS = 8
+"""Of one agent: three readers, two that read Python stacks, the resumer, a prober, a round of the inspection."""
 KILLED = "kill a rank"
 REPORTED_EARLY_S = 15.0
 """An incident may date its beginning so much before the fault: a report's age is that of the last progress, and a
@@ -78,6 +80,16 @@ class Peak:
 
 
 @dataclass(frozen=True, slots=True)
+class Helpers:
+    """The processes that an agent had started, at the end."""
+
+    pod: str
+    alive: int
+    ended: int
+    """Not waited for by their agent."""
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """All that a run showed."""
 
@@ -86,6 +98,7 @@ class Outcome:
     jobs: Sequence[JobAtEnd]
     peaks: Sequence[Peak]
     shut_nodes: Sequence[str] = field(default=())
+    helpers: Sequence[Helpers] = field(default=())
 
 
 def violations(outcome: Outcome) -> list[str]:
@@ -108,7 +121,17 @@ def violations(outcome: Outcome) -> list[str]:
         for incident in outcome.incidents
         if incident.job not in faulty and incident.verdict not in _NO_FAULT
     ]
+    found += [sentence for helpers in outcome.helpers for sentence in _of_helpers(helpers)]
     return found + [sentence for peak in outcome.peaks for sentence in _of_process(peak)]
+
+
+def _of_helpers(helpers: Helpers) -> list[str]:
+    found = []
+    if helpers.alive > MOST_HELPERS:
+        found.append(f"{helpers.pod} has {helpers.alive} processes that it started")
+    if helpers.ended:
+        found.append(f"{helpers.pod}: {helpers.ended} processes have ended and are still there")
+    return found
 
 
 def _of_job(job: JobAtEnd, faults: Sequence[Fault], restarts: int) -> list[str]:

@@ -22,6 +22,7 @@ class Kind(Enum):
     STOP_RANK = "stop a rank"
     KILL_RANK = KILLED
     KILL_AGENT = "kill an agent"
+    KILL_HELPER = "kill a process of an agent's"
     KILL_CONTROLLER = "kill a controller"
     FILL_DISK = "fill an agent's disk"
     CUT_API = "stop the API server"
@@ -35,8 +36,12 @@ class Kind(Enum):
 
 FAULTS = {Kind.STOP_RANK: 3, Kind.KILL_RANK: 1}
 """Weights: a hang is what takes all parts to notice and mend."""
-_DISTURBANCES = {
+HELPERS = {Kind.KILL_HELPER: 9, Kind.KILL_AGENT: 1}
+"""Of the agent's processes alone, far more often than in a run of everything."""
+HELPER_EVERY_S = 3.0
+EVERYTHING = {
     Kind.KILL_AGENT: 4,
+    Kind.KILL_HELPER: 4,
     Kind.KILL_CONTROLLER: 3,
     Kind.FILL_DISK: 2,
     Kind.CUT_API: 3,
@@ -70,16 +75,20 @@ class Act:
     """How long it lasts; 0 where it is over at once."""
 
 
-def plan(seed: int, length_s: float, jobs: int) -> list[Act]:
-    """All acts of a run, by time; jobs 0 to `jobs`-1 may be given faults."""
+def plan(seed: int, length_s: float, jobs: int, *, helpers: bool = False) -> list[Act]:
+    """All acts of a run, by time; jobs 0 to `jobs`-1 may be given faults.
+
+    `helpers`: nothing but the processes of agents is disturbed.
+    """
+    weights, every_s = (HELPERS, HELPER_EVERY_S) if helpers else (EVERYTHING, DISTURBANCE_EVERY_S)
     chance = random.Random(seed)
     acts = []
     for job in range(jobs):
         for at_s in _moments(chance, FAULT_EVERY_S, length_s):
             (kind,) = chance.choices(list(FAULTS), list(FAULTS.values()))
             acts.append(Act(at_s, kind, job, chance.randrange(64)))
-    for at_s in _moments(chance, DISTURBANCE_EVERY_S, length_s):
-        (kind,) = chance.choices(list(_DISTURBANCES), list(_DISTURBANCES.values()))
+    for at_s in _moments(chance, every_s, length_s):
+        (kind,) = chance.choices(list(weights), list(weights.values()))
         seconds = chance.uniform(*_SECONDS[kind]) if kind in _SECONDS else 0.0
         acts.append(Act(at_s, kind, chance.randrange(64), seconds=round(seconds, 1)))
     return sorted(acts, key=lambda act: (act.at_s, act.kind.value, act.target))

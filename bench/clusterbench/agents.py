@@ -22,7 +22,7 @@ from testbed.cluster import build as programs
 _INCIDENTS = f"/apis/kcover.io/v1alpha1/namespaces/{NAMESPACE}/incidents"
 _REPORTS = f"/apis/kcover.io/v1alpha1/namespaces/{NAMESPACE}/faultreports"
 _PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
-_APPLY = "?fieldManager=kcover-agent&force=true"
+_BY_AGENT = "?fieldManager=kcover-agent&fieldValidation=Ignore"
 _VALID_S = 900
 
 
@@ -116,8 +116,8 @@ def beating(
     found = []
     for body in reports:
         made = _agent(body["spec"]["node"], body, lease_every_s is not None)
-        apply = {"path": made["report"] + _APPLY, "type": "application/apply-patch+yaml"}
-        beats = [{**apply, "body": body, "everyS": report_every_s}]
+        change = {"path": made["report"] + _BY_AGENT, "type": "application/json-patch+json"}
+        beats = [{**change, "body": body, "everyS": report_every_s}]
         if lease_every_s is not None:
             renewal = {"path": made["lease"], "type": "application/merge-patch+json"}
             beats.append({**renewal, "body": made["leaseBody"], "everyS": lease_every_s})

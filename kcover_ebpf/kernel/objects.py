@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from collections.abc import Iterator
 from ctypes import byref, c_size_t, c_uint32, c_void_p
 from pathlib import Path
@@ -32,28 +33,54 @@ class _IterAttachOptions(ctypes.Structure):
     _fields_ = (("sz", c_size_t), ("link_info", c_void_p), ("link_info_len", c_uint32))
 
 
+class IteratorWalk:
+    """One walk of an iterator program, which may be read in parts: the next begins where the one before ended."""
+
+    def __init__(self, fd: int) -> None:
+        """Takes over the descriptor of the walk."""
+        self._fd = fd
+        self.is_over = False
+        """Everything was read."""
+
+    def read(self, most_bytes: int) -> bytes:
+        """What the program writes, until that is `most_bytes` (and up to 32 KiB more) or all."""
+        chunks: list[bytes] = []
+        size = 0
+        while size < most_bytes:
+            try:
+                chunk = os.read(self._fd, _READ_BYTES)
+            except BlockingIOError:
+                # The kernel pauses after a million objects without output.
+                continue
+            if not chunk:
+                self.is_over = True
+                break
+            chunks.append(chunk)
+            size += len(chunk)
+        return b"".join(chunks)
+
+    def close(self) -> None:
+        """End it; it is not read any more."""
+        os.close(self._fd)
+
+
 class BpfLink:
     """An attached program; destroying the link detaches it."""
 
     def __init__(self, pointer: int) -> None:
         self._pointer: int | None = pointer
 
+    def walk(self) -> IteratorWalk:
+        """Begin a walk of an iterator program."""
+        return IteratorWalk(check(library().bpf_iter_create(library().bpf_link__fd(self._pointer))))
+
     def read_iterator(self) -> bytes:
         """One whole walk of an iterator program: everything it wrote."""
-        fd = check(library().bpf_iter_create(library().bpf_link__fd(self._pointer)))
-        chunks: list[bytes] = []
+        walk = self.walk()
         try:
-            while True:
-                try:
-                    chunk = os.read(fd, _READ_BYTES)
-                except BlockingIOError:
-                    # The kernel pauses after a million objects without output.
-                    continue
-                if not chunk:
-                    return b"".join(chunks)
-                chunks.append(chunk)
+            return walk.read(sys.maxsize)
         finally:
-            os.close(fd)
+            walk.close()
 
     def destroy(self) -> None:
         """Detach; further calls do nothing."""

@@ -30,7 +30,7 @@ from kcover_ebpf.facts.kernel import (
     Tick,
 )
 from kcover_ebpf.ids import NS, Pid, Tid
-from kcover_ebpf.kernel import features, owners
+from kcover_ebpf.kernel import features
 from kcover_ebpf.kernel.clock import tick_ns, tick_ns_between
 from kcover_ebpf.kernel.libbpf import kept_memory
 from kcover_ebpf.kernel.maps import BpfMap, RingBuffer
@@ -39,6 +39,7 @@ from kcover_ebpf.kernel.records import wire
 from kcover_ebpf.kernel.records.decode import decode, decode_stream
 from kcover_ebpf.kernel.roster import Absence, WatchedProcesses
 from kcover_ebpf.kernel.sockets import SocketSampler
+from kcover_ebpf.kernel.sweep import sweep
 from kcover_ebpf.kernel.threads import ThreadSampler
 from kcover_ebpf.settings import Settings
 from kcover_ebpf.tunables.host import (
@@ -76,7 +77,8 @@ class KernelSampler:
         base = families[0]
         self._maps = _maps_of(base)
         self._threads = ThreadSampler(families)
-        self._sockets = SocketSampler.of(families)
+        self._owner_ids: dict[Pid, int] = {}
+        self._sockets = SocketSampler.of(families, self._owner_ids)
         self._ring = RingBuffer(self._maps["events"])
         self._lost = self._maps["lost"].memory()
         self._unsent_exits = _find_map(families, "unsent_exits")
@@ -84,7 +86,6 @@ class KernelSampler:
         self._roster = WatchedProcesses()
         self._lost_count = self._unsent_count = 0
         self._refused: set[Pid] = set()
-        self._owner_ids: dict[Pid, int] = {}
         self._next_sweep_ns = 0
         self._refused_count = 0
         self._requests: dict[Pid, SampleRequest] = {}
@@ -232,6 +233,7 @@ class KernelSampler:
                 self._forget(fact.pid)
             elif isinstance(fact, ProcessFork):
                 self._roster.add_child(fact.child_pid, fact.boottime_ns)
+                self._owner_ids[fact.child_pid] = self._owner_ids.get(fact.pid, 0)
             elif isinstance(fact, TcpStateChange):
                 self._sockets.has_connection(fact.pid)
             facts.append(fact)
@@ -369,26 +371,11 @@ class KernelSampler:
     def _sweep(self, pass_id: int) -> None:
         # who fills a table has it walked, and others must not wait for that in each pass
         began_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-        self._forget_stale(pass_id)
+        sweep(self._maps, pass_id, self._sockets.behind())
+        self._has_stale = False
         ended_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         pause_ns = min(SWEEP_PAUSE_NS, SWEEP_PAUSES * (ended_ns - began_ns))
         self._next_sweep_ns = ended_ns + pause_ns
-
-    def _forget_stale(self, pass_id: int) -> None:
-        """Make room: drop samples of threads and sockets that this pass did not see."""
-        mark = pass_id.to_bytes(8, sys.byteorder)
-        kept: Counter[bytes] = Counter()
-        for name in ("threads", "sockets"):
-            stale = []
-            for key, value in self._maps[name].items():
-                if not value.startswith(mark):
-                    stale.append(key)
-                elif name == "sockets":
-                    kept[value[owners.IN_SOCKET]] += 1
-            for key in stale:
-                self._maps[name].delete(key)
-        owners.count_sockets(self._maps["owners"], kept)
-        self._has_stale = False
 
 
 def _find_map(families: Sequence[LoadedFamily], name: str) -> BpfMap | None:

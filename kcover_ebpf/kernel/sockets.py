@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.kernel.objects import BpfLink, BpfObject
+from kcover_ebpf.kernel.objects import BpfLink, BpfObject, IteratorWalk
 from kcover_ebpf.kernel.probes import LoadedFamily
-from kcover_ebpf.tunables.host import UNANNOUNCED_PASSES, UNCONNECTED_PASSES
+from kcover_ebpf.tunables.host import (
+    SOCKET_BYTES_A_PASS,
+    UNANNOUNCED_PASSES,
+    UNCONNECTED_PASSES,
+)
 
 _PROGRAM = "sample_sockets"
 _ANNOUNCES = "on_tcp_state"
@@ -18,16 +23,29 @@ class SocketSampler:
     """Reads the iterator over descriptors, one process at a time, or over all (before Linux 6.1).
 
     A walk costs some 15 us and 0.1 us per descriptor, so processes without an edge are not walked, and those that
-    never had a TCP socket now and then only.
+    never had a TCP socket now and then only. Of all processes of one owner (a pod) a pass takes a bounded amount of
+    records: walks that find more are continued by the passes that follow.
     """
 
     def __init__(
-        self, bpf_object: BpfObject | None, link: BpfLink | None, *, announced: bool
+        self,
+        bpf_object: BpfObject | None,
+        link: BpfLink | None,
+        owner_ids: Mapping[Pid, int],
+        *,
+        announced: bool,
     ) -> None:
         """`link` is the link over all processes, None if the family was refused.
 
-        `announced`: `has_connection` is called for every connection that is begun or awaited.
+        `owner_ids`: whose share of a pass a process takes; those that are not in it have one together. `announced`:
+        `has_connection` is called for every connection that is begun or awaited.
         """
+        self._owner_ids = owner_ids
+        self._walks: dict[Pid, IteratorWalk] = {}
+        self._begun: dict[Pid, int] = {}
+        """The pass in which the walk of `_walks` began."""
+        self._walked: dict[Pid, int] = {}
+        """The pass in which the last walk to its end began."""
         self._object = bpf_object
         self._unconnected_every = UNCONNECTED_PASSES if announced else UNANNOUNCED_PASSES
         self._every = link
@@ -38,13 +56,13 @@ class SocketSampler:
         self._by_process = self._knows_processes()
 
     @classmethod
-    def of(cls, families: Sequence[LoadedFamily]) -> SocketSampler:
+    def of(cls, families: Sequence[LoadedFamily], owner_ids: Mapping[Pid, int]) -> SocketSampler:
         """The sampler of whichever family carries the program; it reads nothing if none does."""
         announced = any(_ANNOUNCES in family.links for family in families)
         for family in families:
             if _PROGRAM in family.links:
-                return cls(family.object, family.links[_PROGRAM], announced=announced)
-        return cls(None, None, announced=announced)
+                return cls(family.object, family.links[_PROGRAM], owner_ids, announced=announced)
+        return cls(None, None, owner_ids, announced=announced)
 
     def read(self, pids: Collection[Pid], pass_id: int) -> bytes:
         """The records of those of these processes whose turn it is (at least, where all must be walked)."""
@@ -53,14 +71,47 @@ class SocketSampler:
         if not self._by_process:
             return self._every.read_iterator()
         due = [pid for pid in pids if self._is_due(pid, pass_id)]
-        self._due.difference_update(due)
-        return b"".join(self._link_to(pid).read_iterator() for pid in due)
+        # who was put off comes first
+        due.sort(key=lambda pid: self._walked.get(pid, 0))
+        left_bytes: defaultdict[int, int] = defaultdict(lambda: SOCKET_BYTES_A_PASS)
+        parts: list[bytes] = []
+        for pid in due:
+            owner_id = self._owner_ids.get(pid, 0)
+            if left_bytes[owner_id] <= 0:
+                self._due.add(pid)
+                continue
+            parts.append(self._read(pid, left_bytes[owner_id], pass_id))
+            left_bytes[owner_id] -= len(parts[-1])
+        return b"".join(parts)
+
+    def _read(self, pid: Pid, most_bytes: int, pass_id: int) -> bytes:
+        """A part of the walk over a process; the last one ends it."""
+        walk = self._walks.get(pid)
+        if walk is None:
+            self._due.discard(pid)
+            walk = self._walks[pid] = self._link_to(pid).walk()
+            self._begun[pid] = pass_id
+        part = walk.read(most_bytes)
+        if walk.is_over:
+            self._walked[pid] = self._begun[pid]
+            self._end_walk(pid)
+        return part
+
+    def _end_walk(self, pid: Pid) -> None:
+        self._begun.pop(pid, None)
+        walk = self._walks.pop(pid, None)
+        if walk is not None:
+            walk.close()
 
     def _is_due(self, pid: Pid, pass_id: int) -> bool:
-        is_known = pid in self._links and pid not in self._due
+        is_known = pid in self._links and pid not in self._due and pid not in self._walks
         return (
             pid in self._connected or not is_known or (pid + pass_id) % self._unconnected_every == 0
         )
+
+    def behind(self) -> dict[Pid, int]:
+        """Processes that the last pass did not walk to the end: in which pass the last such walk began, 0 for none."""
+        return {pid: self._walked.get(pid, 0) for pid in (*self._walks, *self._due)}
 
     def has_connection(self, pid: Pid) -> None:
         """A process has, or makes, a TCP connection: it is walked in every pass from now on."""
@@ -80,9 +131,11 @@ class SocketSampler:
         """Drop what is kept for a process that ended or is watched no more."""
         for kept in (self._leaderless, self._connected, self._due):
             kept.discard(pid)
+        self._walked.pop(pid, None)
         self._drop_link(pid)
 
     def _drop_link(self, pid: Pid) -> None:
+        self._end_walk(pid)
         link = self._links.pop(pid, None)
         if link is not None:
             link.destroy()

@@ -12,13 +12,13 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from kcover_ebpf import __version__
-from kcover_ebpf.errors import ApiError, TooLarge, Unreachable, UsageError
+from kcover_ebpf.errors import ApiError, Conflict, NotFound, TooLarge, Unreachable, UsageError
 from kcover_ebpf.kube.access import IN_POD, Access, OfficialAccess, PodAccess
 from kcover_ebpf.kube.api_errors import refusal, said, unreachable
 from kcover_ebpf.tunables.kube import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, STREAM_SILENT_S, TOKEN_S
@@ -27,6 +27,9 @@ MOST_PAGE_BYTES = 4 * 1024 * 1024
 """Of a page, or of one event: more than any object (etcd takes 1.5 MiB). As objects it may take ten times as much."""
 
 Object = dict[str, Any]
+
+_IDENTITY = frozenset({"apiVersion", "kind", "metadata"})
+_OWN_METADATA = frozenset({"labels", "annotations", "ownerReferences"})
 
 _LOADING = threading.Lock()
 """The official client writes the certificates of a kubeconfig to files, and names a file to other threads before it has
@@ -88,9 +91,20 @@ class ApiClient:
         return self._json("PATCH", path, None, body, "application/strategic-merge-patch+json")
 
     def apply(self, path: str, body: Object, manager: str) -> Object:
-        """Server-side apply, taking over fields of other managers."""
-        query = {"fieldManager": manager, "force": "true"}
-        return self._json("PATCH", path, query, body, "application/apply-patch+yaml")
+        """Make the object `path` names, or replace what `body` says of one that is there; other metadata stays.
+
+        A field that the server's definition of the resource lacks is dropped. A server-side apply with such a field
+        is refused as a whole (500), so that programs newer than the definitions could write nothing.
+        """
+        query = {"fieldManager": manager, "fieldValidation": "Ignore"}
+        changes = json_patch(body)
+        collection = path.rpartition("/")[0]
+        with contextlib.suppress(NotFound):
+            return self._json("PATCH", path, query, changes, "application/json-patch+json")
+        with contextlib.suppress(Conflict):
+            return self._json("POST", collection, query, body)
+        # another has made it in between
+        return self._json("PATCH", path, query, changes, "application/json-patch+json")
 
     def delete(
         self,
@@ -128,7 +142,7 @@ class ApiClient:
         method: str,
         path: str,
         query: Mapping[str, str] | None = None,
-        body: Object | None = None,
+        body: Object | Sequence[Object] | None = None,
         kind: str = "application/json",
         most_bytes: int | None = None,
     ) -> Object:
@@ -150,7 +164,7 @@ class ApiClient:
         method: str,
         path: str,
         query: Mapping[str, str] | None,
-        body: Object | None,
+        body: Object | Sequence[Object] | None,
         kind: str,
         timeout_s: float,
     ) -> Any:
@@ -242,6 +256,14 @@ def _modules() -> tuple[Any, Any]:
     except ModuleNotFoundError as error:
         raise UsageError("this needs the Kubernetes client: pip install kubernetes") from error
     return client, config
+
+
+def json_patch(body: Mapping[str, Any]) -> list[Object]:
+    """What makes an object say what `body` does: each of its parts is replaced as a whole."""
+    metadata = body["metadata"]
+    written = [(f"metadata/{key}", metadata[key]) for key in metadata if key in _OWN_METADATA]
+    written += [(key, value) for key, value in body.items() if key not in _IDENTITY]
+    return [{"op": "add", "path": f"/{name}", "value": value} for name, value in written]
 
 
 def _delete_options(grace_s: int | None, propagation: str | None) -> Object:

@@ -80,6 +80,9 @@ RESUMER_START_S = 5.0
 """An interpreter without packages takes 20 ms, and a second on a node that is busy. Chosen."""
 RESUMER_TAKES_S = 0.5
 """It does nothing but take packets: one that does not take them so long is dead or stopped. Chosen."""
+RESUMER_KEPT = 512
+"""Descriptors of stopped processes that the agent keeps for a resumer that is started again, half of the 1,024 that a
+container may have open."""
 BUNDLE_LIMIT_S = 2.0
 """Time to write the evidence of a gang: its ranks are stopped meanwhile, and released after 10 s."""
 EVIDENCE_PASS_S = 1.1

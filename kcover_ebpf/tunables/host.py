@@ -82,6 +82,9 @@ UNCONNECTED_PASSES = 16
 many."""
 UNANNOUNCED_PASSES = 4
 """The same where nothing announces connect(2) and listen(2)."""
+SOCKET_BYTES_A_PASS = 256 * 1024
+"""Records of connections that a pass takes of the processes of one pod, bytes: 1,800 connections, 30 ms of CPU. What is
+more comes with the next passes: 16,384 connections, which all pods but one must not wait for, took 0.25 s."""
 
 
 # --- Logs, metrics and tapes

@@ -18,6 +18,8 @@ from typing import Any
 
 import urllib3
 
+from kcover_ebpf.kube.client import json_patch
+
 UP_WITHIN_S = 60.0
 
 
@@ -61,9 +63,12 @@ class User:
         return Answer(answer.status, _object(answer.data))
 
     def apply(self, path: str, body: Mapping[str, Any], manager: str = "test") -> Answer:
-        """Server-side apply, as the agent writes its reports."""
-        query = f"{path}?fieldManager={manager}&force=true"
-        return self.ask("PATCH", query, body, "application/apply-patch+yaml")
+        """Make it, or replace what `body` says of it, as the agent writes its reports (kube/client.py)."""
+        query = f"?fieldManager={manager}&fieldValidation=Ignore"
+        changed = self.ask("PATCH", path + query, json_patch(body), "application/json-patch+json")
+        if changed.code != 404:
+            return changed
+        return self.ask("POST", path.rpartition("/")[0] + query, body)
 
     def merge(self, path: str, body: Mapping[str, Any]) -> Answer:
         """A JSON merge patch."""

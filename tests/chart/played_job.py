@@ -112,3 +112,22 @@ class PlayedJob:
         for pod in pods:
             self.root.ask("DELETE", f"{PODS}/{pod.name}", {"gracePeriodSeconds": 0})
         self.pods.clear()
+
+
+def replaced(played: PlayedJob) -> None:
+    """What the job's controller and the kubelet do while the job is being replaced, until it is over."""
+    until(lambda: played.job()["spec"].get("suspend") is True, "the controller suspends the job")
+    played.delete_pods()
+    played.bury_pods()
+    until(lambda: not played.job()["spec"].get("suspend"), "the controller lets the job continue")
+    played.make_pods("b")
+    until(lambda: played.phase() == "Recovering", "all pods run again")
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    ends = ("SuccessCriteriaMet", "Complete")
+    conditions = [
+        {"type": end, "status": "True", "lastTransitionTime": now, "reason": "CompletionsReached"}
+        for end in ends
+    ]
+    status = {"conditions": conditions, "startTime": now, "completionTime": now}
+    made(played.root.merge(f"{JOBS}/{JOB}/status", {"status": status}))
+    until(lambda: played.phase() == "Recovered", "the job is over")

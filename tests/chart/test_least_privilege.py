@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from kcover_ebpf.api import agent_lease
 from kcover_ebpf.api.agent_lease import AgentLease
 from kcover_ebpf.api.incident import NOTIFIED
 from kcover_ebpf.api.order import Verb
-from testbed.driver.control_plane import ControlPlane, User, running
+from testbed.driver.control_plane import ControlPlane, User
 from tests.chart.permissions import (
     AGENT,
     AT_HOME,
@@ -35,29 +34,33 @@ from tests.chart.permissions import (
     OF_OTHER_KINDS,
     Permission,
 )
-from tests.chart.played_job import JOB, JOB_LABEL, JOBS, NODE, PODS, TEAM, PlayedJob, made, until
-from tests.chart.release import CHART, FULLNAME, RELEASE, Helm, Installed, make_pod
+from tests.chart.played_cluster import HOME, installed, plane, played, start
+from tests.chart.played_job import (
+    JOB,
+    JOB_LABEL,
+    JOBS,
+    NODE,
+    PODS,
+    TEAM,
+    PlayedJob,
+    made,
+    replaced,
+    until,
+)
+from tests.chart.release import FULLNAME, Installed, make_pod
 from tests.kernel.helpers import state_of
-from tests.kernel.pods import kubelet_root
 from tests.unit.fake_api_server import Answer, serving
 
+__all__ = ["installed", "plane", "played"]
 pytestmark = [
     pytest.mark.needs("root", "bpf", "cgroup2"),
     pytest.mark.timeout(600, func_only=True),
 ]
 
-HOME = "kcover"
-
 # ---- permissions that this restart does not use, and why they are there
 
 NOT_USED: dict[str, dict[Permission, str]] = {
-    "agent": {
-        Permission(
-            "create", "kcover.io", "faultreports"
-        ): "asked for beside `patch` by a server-side "
-        "apply of what is not there yet; the request is written down as a patch",
-        Permission("create", "kcover.io", "nodehealths"): "the same",
-    },
+    "agent": {},
     "controller": {
         **dict.fromkeys(OF_OTHER_KINDS, "another kind of job (tests/cluster/test_kinds.py)"),
         **dict.fromkeys(
@@ -87,55 +90,6 @@ NOT_USED: dict[str, dict[Permission, str]] = {
 
 SOMETIMES = {Permission("patch", "", "events")}
 """An Event is changed where the restart took longer than the Event waited for the last text."""
-
-
-@pytest.fixture
-def plane(programs: dict[str, Path], tmp_path: Path) -> Iterator[ControlPlane]:
-    with running(tmp_path, programs["kube-apiserver"], audited=HOME) as plane:
-        yield plane
-
-
-@pytest.fixture
-def installed(plane: ControlPlane, programs: dict[str, Path]) -> Installed:
-    root = plane.admin()
-    ready = {"conditions": [{"type": "Ready", "status": "True", "reason": "test"}]}
-    made(root.ask("POST", "/api/v1/nodes", {"metadata": {"name": NODE}, "status": ready}))
-    for name in (HOME, TEAM):
-        made(root.ask("POST", "/api/v1/namespaces", {"metadata": {"name": name}}))
-        accounts = f"/api/v1/namespaces/{name}/serviceaccounts"
-        made(root.ask("POST", accounts, {"metadata": {"name": "default"}}))
-    helm = Helm(programs["helm"], plane.kubeconfig)
-    # a restart in place uses fewer permissions: pods are to be replaced
-    full = f"--set=fullnameOverride={FULLNAME}"
-    helm("install", RELEASE, str(CHART), f"--namespace={HOME}", full)
-    return Installed(plane, HOME)
-
-
-@pytest.fixture
-def played(plane: ControlPlane) -> Iterator[PlayedJob]:
-    with kubelet_root() as groups:
-        made_one = PlayedJob(plane.admin(), groups)
-        yield made_one
-        for leader in made_one.leaders:
-            leader.kill()
-            leader.wait()
-            assert leader.stdout is not None
-            leader.stdout.close()
-
-
-def start(stack: ExitStack, installed: Installed, folder: Path, component: str, *more: str) -> Path:
-    """The real program, as the chart's account, bound to a pod on the node; returns its log."""
-    plane, account = installed.plane, f"{FULLNAME}-{component}"
-    pod = make_pod(plane, HOME, NODE, account)
-    config = plane.kubeconfig_of(component, plane.token(HOME, account, pod))
-    program = str(Path(sys.executable).with_name("kcover-ebpf"))
-    command = [program, component, f"--kubeconfig={config}", f"--namespace={HOME}", *more]
-    log = folder / f"{component}.log"
-    with log.open("wb") as file:
-        process = subprocess.Popen(command, stderr=file, stdout=subprocess.DEVNULL)
-    stack.callback(process.wait, 30)
-    stack.callback(process.terminate)
-    return log
 
 
 def lease(root: User) -> AgentLease:
@@ -188,25 +142,6 @@ def restart(played: PlayedJob) -> None:
     (rank,) = next(iter(played.pods.values())).pids()
     os.kill(rank, signal.SIGKILL)
     replaced(played)
-
-
-def replaced(played: PlayedJob) -> None:
-    """What the job's controller and the kubelet do while the job is being replaced, until it is over."""
-    until(lambda: played.job()["spec"].get("suspend") is True, "the controller suspends the job")
-    played.delete_pods()
-    played.bury_pods()
-    until(lambda: not played.job()["spec"].get("suspend"), "the controller lets the job continue")
-    played.make_pods("b")
-    until(lambda: played.phase() == "Recovering", "all pods run again")
-    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    ends = ("SuccessCriteriaMet", "Complete")
-    conditions = [
-        {"type": end, "status": "True", "lastTransitionTime": now, "reason": "CompletionsReached"}
-        for end in ends
-    ]
-    status = {"conditions": conditions, "startTime": now, "completionTime": now}
-    made(played.root.merge(f"{JOBS}/{JOB}/status", {"status": status}))
-    until(lambda: played.phase() == "Recovered", "the job is over")
 
 
 def used(plane: ControlPlane, component: str) -> set[Permission]:

@@ -1,10 +1,12 @@
-"""What a confined reader that was taken over may send: frames, and the answers in them."""
+"""What a confined reader that was taken over may send, and what it may be asked: frames, and what is in them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from kcover_ebpf.agent.reader.form import decode, encode
+from kcover_ebpf.agent.reader.program import parts_of
+from kcover_ebpf.agent.reader.questions import Questions
 from kcover_ebpf.api.json_values import WrongValue
 from kcover_ebpf.collectives.ras import RasReport
 from kcover_ebpf.confined.frames import FrameError, FrameReader, pack
@@ -36,7 +38,32 @@ def _answer(value: Any) -> None:
         assert decode(kind, encode(found)) == found
 
 
+def _talk(data: bytes) -> None:
+    """As answers to three questions: each receives one answer at most, and a short text."""
+    questions = Questions()
+    waiting = [questions.add()[1] for _ in range(3)]
+    try:
+        reader = FrameReader()
+        for start in range(0, len(data), _BLOCK_BYTES):
+            for value in reader.feed(data[start : start + _BLOCK_BYTES]):
+                questions.take(value)
+    finally:
+        questions.end()
+        for question in waiting:
+            assert question.answers.qsize() == 1
+            assert len(question.at) <= 256
+
+
+def _asked(data: bytes) -> None:
+    """By the agent, to a reader."""
+    for value in FrameReader().feed(data):
+        number, name, arguments = parts_of(value)
+        assert list(FrameReader().feed(pack({"id": number, "do": name, "with": arguments})))
+
+
 TARGETS = (
     Target("reader_frames", _frames, _STREAM_BYTES, (FrameError,)),
+    Target("reader_talk", _talk, _STREAM_BYTES, (FrameError,)),
+    Target("reader_questions", _asked, _STREAM_BYTES, (FrameError,)),
     Target("reader_answers", of_json(_answer), _STREAM_BYTES, is_json=True),
 )

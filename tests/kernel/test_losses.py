@@ -1,5 +1,6 @@
 """What happens when records find no room: exits are late and whole, others are counted, no process is forgotten."""
 
+import ctypes
 import os
 import signal
 import struct
@@ -10,10 +11,12 @@ from dataclasses import replace
 
 from kcover_ebpf.devices import families
 from kcover_ebpf.facts.kernel import (
+    Detail,
     Fact,
     ProcessExit,
     ProcessFork,
     ProcessTotals,
+    SampleRequest,
     SocketSample,
     ThreadSample,
     Tick,
@@ -21,8 +24,10 @@ from kcover_ebpf.facts.kernel import (
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.owners import of_pod
 from kcover_ebpf.kernel.probes import FAMILIES, load_family
+from kcover_ebpf.kernel.records import wire
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
+from kcover_ebpf.tunables.host import SOCKET_BYTES_A_PASS
 from tests.kernel.helpers import EACH_PASS, FIRINGS, of_kind, program, running, watch
 
 TINY = replace(Settings(), ring_bytes=os.sysconf("SC_PAGE_SIZE"))
@@ -222,6 +227,64 @@ c = socket.create_connection(l.getsockname()); a, _ = l.accept(); c.sendall(b"x"
 print("done", flush=True)
 sys.stdin.read()
 """
+
+
+MANY_LISTENERS = r"""
+import os, socket, sys
+kept = [socket.socket() for _ in range(int(sys.argv[1]))]
+for listener in kept:
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(1)
+print("ready", flush=True)
+if sys.stdin.readline() and os.fork() == 0:
+    print("done", flush=True)
+    os.read(0, 1)
+    os._exit(0)
+sys.stdin.read()
+"""
+MOST_SAMPLES = (SOCKET_BYTES_A_PASS + 32_768) // ctypes.sizeof(wire.SocketEvent)
+
+
+def test_a_pod_with_many_sockets_takes_its_share_of_a_pass() -> None:
+    """What it has more comes with the passes that follow; others are read in each pass."""
+    with (
+        KernelSampler.open(Settings()) as kernel,
+        running(sys.executable, "-c", MANY_LISTENERS, "900") as first,
+        running(sys.executable, "-c", MANY_LISTENERS, "900") as second,
+        running(sys.executable, "-c", MANY_LISTENERS, "900") as third,
+        running(sys.executable, "-c", MANY_LISTENERS, "3") as other,
+    ):
+        for one, owner in ((first, POD), (second, POD), (third, POD), (other, OTHER)):
+            assert one.line() == "ready"
+            kernel.watch(one.pid, owner)
+            kernel.request(one.pid, SampleRequest(Detail.ON))
+        pids = [first.pid, second.pid, third.pid, other.pid]
+        seen: set[tuple[Pid, int]] = set()
+        for _ in range(4):
+            samples = of_kind(kernel.sample(pids), SocketSample)
+            assert len([one for one in samples if one.pid == other.pid]) == 3
+            assert len(samples) <= MOST_SAMPLES + 3
+            seen |= {(one.pid, one.fd) for one in samples}
+        lost = kernel.lost_counts["sockets"]
+    assert len(seen) == 3 * 900 + 3, "each is seen, in some pass"
+    assert lost == 0
+
+
+def test_a_child_takes_the_share_of_a_pass_of_its_parent() -> None:
+    with (
+        KernelSampler.open(Settings()) as kernel,
+        running(sys.executable, "-c", MANY_LISTENERS, "1500") as parent,
+    ):
+        assert parent.line() == "ready"
+        kernel.watch(parent.pid, POD)
+        parent.say()
+        assert parent.line() == "done"
+        (fork,) = of_kind(drained(kernel), ProcessFork)
+        pids = [parent.pid, fork.child_pid]
+        for pid in pids:
+            kernel.request(pid, SampleRequest(Detail.ON))
+        counts = [len(of_kind(kernel.sample(pids), SocketSample)) for _ in range(4)]
+        assert max(counts) <= MOST_SAMPLES
 
 
 def test_a_pod_that_fills_its_share_of_sockets_leaves_room_for_others() -> None:

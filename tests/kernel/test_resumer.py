@@ -95,6 +95,32 @@ def test_a_resumer_that_died_is_started_again(bench: Bench) -> None:
     assert bench.resumer.pid not in (None, first)
 
 
+def test_a_resumer_that_died_while_ranks_are_stopped_is_replaced_by_one_that_holds_them(
+    bench: Bench,
+) -> None:
+    pod = bench.pod("a", containers=[f"c{number}" for number in range(40)])
+    ack = bench.order(Verb.STOP)
+    assert ack is not None
+    assert ack.result is AckResult.DONE, ack
+    first = bench.resumer.pid
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: procfs.task_state(first) in ("Z", ""))
+    bench.resumer.tend()
+    second = bench.resumer.pid
+    assert second not in (None, first)
+    assert procfs.task_state(first) == "", "it was waited for"
+    assert pod.states() == "T" * 120
+    # as if the agent were gone: its end of the socket closes
+    bench.resumer.close()
+    wait_until(lambda: "T" not in pod.states())
+
+
+def test_tend__one_that_was_never_started_is_not_started(bench: Bench) -> None:
+    bench.resumer.tend()
+    assert bench.resumer.pid is None
+
+
 def test_without_a_resumer_no_process_is_stopped(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

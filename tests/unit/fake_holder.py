@@ -17,6 +17,9 @@ class FakeHolder:
         """Count them."""
         self.held[incident] = self.held.get(incident, 0) + len(descriptors)
 
+    def tend(self) -> None:
+        pass
+
     def drop(self, incident: str) -> None:
         """Forget them."""
         self.held.pop(incident, None)

@@ -54,6 +54,11 @@ def _lie(_: Mapping[str, Any], __: list[int], ___: Note) -> Any:
     return None
 
 
+def _chatter(_: Mapping[str, Any], __: list[int], note: Note) -> Any:
+    while True:
+        note("x" * 1000)
+
+
 OPERATIONS: Mapping[str, Operation] = {
     "echo": _echo,
     "lock": _keep_the_lock,
@@ -62,6 +67,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "crash": _crash,
     "much": _too_much,
     "lie": _lie,
+    "chatter": _chatter,
 }
 
 

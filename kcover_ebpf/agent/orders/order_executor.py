@@ -111,6 +111,7 @@ class OrderExecutor:
         while not self._stopping.is_set():
             self.turn_s = time.monotonic()
             self.expire()
+            self._holder.tend()
             try:
                 incident = self._inbox.get(timeout=self._patience_s())
             except queue.Empty:

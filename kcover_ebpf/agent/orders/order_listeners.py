@@ -33,3 +33,7 @@ class StopHolder(Protocol):
     def drop(self, incident: str) -> None:
         """They were resumed or killed. Never fails."""
         ...
+
+    def tend(self) -> None:
+        """Called every few seconds: be there for what is held. Never fails."""
+        ...

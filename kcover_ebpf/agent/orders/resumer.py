@@ -1,7 +1,8 @@
 """The agent's side of the resumer: hands over a descriptor of each process before it is stopped.
 
 The resumer (`resumer_program`) lets go of what it holds when this process is gone, however it ended, or after a time,
-of orders `LONGEST_STOP_S`. Who cannot hand over does not stop.
+of orders `LONGEST_STOP_S`. Who cannot hand over does not stop. One that has ended is started again, and is handed what
+is stopped now: the agent may be the next to end.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import array
 import contextlib
 import hashlib
+import itertools
 import logging
+import os
 import socket
 import subprocess
 import sys
@@ -24,7 +27,12 @@ from kcover_ebpf.confined import helper
 from kcover_ebpf.confined.helper import Confinement, Helper
 from kcover_ebpf.errors import ActionError
 from kcover_ebpf.host.capabilities import Capability
-from kcover_ebpf.tunables.agent import LONGEST_STOP_S, RESUMER_START_S, RESUMER_TAKES_S
+from kcover_ebpf.tunables.agent import (
+    LONGEST_STOP_S,
+    RESUMER_KEPT,
+    RESUMER_START_S,
+    RESUMER_TAKES_S,
+)
 
 _LOG = logging.getLogger(__name__)
 _CONFINEMENT = Confinement(
@@ -48,21 +56,36 @@ class Resumer:
         self._lock = threading.Lock()
         self._helper: Helper | None = None
         self._socket: socket.socket | None = None
+        self._held: dict[str, list[int]] = {}
+        """Incident -> descriptors of our own of what is held for it."""
 
     def start(self) -> None:
         """Have it run, before the first thread and while all capabilities are there; raises `ActionError`."""
         with self._lock:
-            self._connected()
+            try:
+                self._connected()
+            except ActionError:
+                # one that is killed as it starts is no reason to end
+                self._connected()
 
     def hold(self, incident: str, descriptors: Sequence[int]) -> None:
         """Pidfds of what is about to be stopped for an incident; raises `ActionError` if they are not taken."""
         with self._lock:
             for first in range(0, len(descriptors), MOST_DESCRIPTORS):
                 self._send(b"h" + _key(incident), descriptors[first : first + MOST_DESCRIPTORS])
+            self._keep(incident, descriptors)
+
+    def tend(self) -> None:
+        """Start it again where it has ended, and hand it what is held; never fails: `hold` says why it cannot be."""
+        with self._lock, contextlib.suppress(ActionError, OSError):
+            if self._helper is not None and self.pid is None:
+                self._connected()
 
     def drop(self, incident: str) -> None:
         """What was stopped for it was resumed or killed; never fails: what is held too long is resumed once more."""
         with self._lock, contextlib.suppress(ActionError, OSError):
+            for descriptor in self._held.pop(incident, ()):
+                os.close(descriptor)
             if self._socket is not None:
                 self._socket.sendmsg([b"d" + _key(incident)])
 
@@ -76,16 +99,25 @@ class Resumer:
         """End it: it lets go of whatever it still holds."""
         with self._lock:
             self._disconnect()
+            for descriptor in itertools.chain(*self._held.values()):
+                os.close(descriptor)
+            self._held.clear()
+
+    def _keep(self, incident: str, descriptors: Sequence[int]) -> None:
+        """For the next resumer, as many as there is room for."""
+        room = RESUMER_KEPT - sum(map(len, self._held.values()))
+        kept = self._held.setdefault(incident, [])
+        with contextlib.suppress(OSError):
+            for descriptor in descriptors[: max(0, room)]:
+                kept.append(os.dup(descriptor))
 
     def _send(self, packet: bytes, descriptors: Sequence[int]) -> None:
-        attached = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
         for is_last in (False, True):
             connection = self._connected()
             try:
-                connection.sendmsg([packet], attached)
+                connection.sendmsg([packet], _attached(descriptors))
                 return
             except OSError as error:
-                # it was killed, and held what is stopped now: this agent lives, and lets go of that itself
                 self._disconnect()
                 if is_last:
                     text = (
@@ -120,6 +152,12 @@ class Resumer:
             raise ActionError(text) from error
         ours.settimeout(RESUMER_TAKES_S)
         self._socket = ours
+        for incident, kept in self._held.items():
+            for first in range(0, len(kept), MOST_DESCRIPTORS):
+                part = kept[first : first + MOST_DESCRIPTORS]
+                # what was not sent is stopped already: this agent lives, and lets go of it itself
+                with contextlib.suppress(OSError):
+                    ours.sendmsg([b"h" + _key(incident)], _attached(part))
         return ours
 
     def _disconnect(self) -> None:
@@ -132,6 +170,10 @@ class Resumer:
             if not self._helper.end():
                 _LOG.warning("process %d, which resumes processes, does not end", self._helper.pid)
             self._helper = None
+
+
+def _attached(descriptors: Sequence[int]) -> list[tuple[int, int, array.array[int]]]:
+    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
 
 
 def _key(incident: str) -> bytes:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import array
 import contextlib
-import itertools
 import queue
 import select
 import socket
@@ -19,15 +18,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 import kcover_ebpf
+from kcover_ebpf.agent.reader.questions import Question, Questions, text_of
 from kcover_ebpf.confined import helper
 from kcover_ebpf.confined.frames import FrameError, FrameReader, pack
 from kcover_ebpf.confined.helper import Confinement, Helper
-from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ReaderError
 from kcover_ebpf.tunables.agent import (
     READER_AGAIN_S,
@@ -43,13 +41,6 @@ _DEAD, _FULL = "it gave no sign of life", "too many files do not let it go"
 _MOST_LEFT = 4
 """Helpers that were killed and have not ended: beyond them no other reader is started, for they would become many."""
 _BLOCK_BYTES = 256 << 10
-
-
-@dataclass(slots=True)
-class _Question:
-    answers: queue.SimpleQueue[dict[str, Any] | None] = field(default_factory=queue.SimpleQueue)
-    """None: the reader has ended."""
-    at: str = ""
 
 
 class ConfinedReader:
@@ -70,9 +61,7 @@ class ConfinedReader:
         self.name = self._name = name
         self._confinement, self._on_end = confinement, on_end
         self._lock = threading.Lock()
-        self._numbers = itertools.count(1)
-        self._questions: dict[int, _Question] = {}
-        self._stuck: set[int] = set()
+        self._questions = Questions()
         self._connection: socket.socket | None = None
         self._helper: Helper | None = None
         self._up = threading.Event()
@@ -113,29 +102,29 @@ class ConfinedReader:
             raise ReaderError(f"the reader of {self._name} is not there: {self._why}")
         number, question = self._send(operation, arguments, descriptors, end_s)
         try:
-            while True:
-                left_s = max(0.0, end_s - time.monotonic())
-                try:
-                    answer = question.answers.get(timeout=min(left_s, READER_PATIENCE_S))
-                except queue.Empty:
-                    if left_s > READER_PATIENCE_S:
-                        self._end_if_dead()
-                        continue
-                    self._give_up(number)
-                    text = f"no answer to {operation} within {deadline_s:g} s"
-                    raise ReaderError(text, question.at) from None
-                if answer is None:
-                    text = f"the reader of {self._name} ended: {self._why}"
-                    raise ReaderError(text, question.at)
-                if "at" in answer:
-                    question.at = str(answer["at"])[:256]
-                elif "no" in answer:
-                    raise ReaderError(str(answer["no"])[:256])
-                else:
-                    return answer.get("is")
+            answer = self._answer_to(question, end_s)
+        except queue.Empty:
+            self._give_up(number)
+            text = f"no answer to {operation} within {deadline_s:g} s"
+            raise ReaderError(text, question.at) from None
         finally:
-            with self._lock:
-                self._questions.pop(number, None)
+            self._questions.drop(number)
+        if answer is None:
+            raise ReaderError(f"the reader of {self._name} ended: {self._why}", question.at)
+        if "no" in answer:
+            raise ReaderError(text_of(answer["no"]))
+        return answer.get("is")
+
+    def _answer_to(self, question: Question, end_s: float) -> Mapping[str, Any] | None:
+        """None: the reader ended; raises `queue.Empty`."""
+        while True:
+            left_s = max(0.0, end_s - time.monotonic())
+            try:
+                return question.answers.get(timeout=min(left_s, READER_PATIENCE_S))
+            except queue.Empty:
+                if left_s <= READER_PATIENCE_S:
+                    raise
+            self._end_if_dead()
 
     def close(self) -> None:
         """End it."""
@@ -146,12 +135,19 @@ class ConfinedReader:
 
     def _send(
         self, operation: str, arguments: Mapping[str, Any], descriptors: Sequence[int], end_s: float
-    ) -> tuple[int, _Question]:
-        number, question = next(self._numbers), _Question()
+    ) -> tuple[int, Question]:
+        number, question = self._questions.add()
         try:
             frame = pack({"id": number, "do": operation, "with": arguments})
-        except FrameError as error:
-            raise ReaderError(f"too much is asked at once: {error}") from error
+            self._write(frame, descriptors, end_s)
+        except (FrameError, ReaderError) as error:
+            self._questions.drop(number)
+            if isinstance(error, FrameError):
+                raise ReaderError(f"too much is asked at once: {error}") from error
+            raise
+        return number, question
+
+    def _write(self, frame: bytes, descriptors: Sequence[int], end_s: float) -> None:
         attached = []
         if descriptors:
             attached = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
@@ -159,24 +155,18 @@ class ConfinedReader:
             connection = self._connection
             if connection is None:
                 raise ReaderError(f"the reader of {self._name} is not there: {self._why}")
-            self._questions[number] = question
             try:
                 connection.settimeout(max(0.001, end_s - time.monotonic()))
                 sent = connection.sendmsg([frame], attached)
                 connection.sendall(frame[sent:])
             except OSError as error:
                 # part of a frame may be sent: nothing after it would be understood
-                del self._questions[number]
                 self._shut()
                 raise ReaderError(f"the reader of {self._name} takes no question") from error
-        return number, question
 
     def _give_up(self, number: int) -> None:
         """A question was not answered in time: end the reader if all of it is stuck, and not one of its threads."""
-        with self._lock:
-            self._stuck.add(number)
-            is_full = len(self._stuck) >= _MOST_STUCK
-        if is_full:
+        if self._questions.give_up(number) >= _MOST_STUCK:
             self._why = _FULL
             self._shut()
         else:
@@ -197,8 +187,7 @@ class ConfinedReader:
         except queue.Empty:
             return False
         finally:
-            with self._lock:
-                self._questions.pop(number, None)
+            self._questions.drop(number)
 
     def _shut(self) -> None:
         connection = self._connection
@@ -247,12 +236,9 @@ class ConfinedReader:
         self._up.clear()
         with self._lock:
             self._helper = self._connection = None
-            self._stuck.clear()
-            waiting, self._questions = list(self._questions.values()), {}
         why = self._reason_of(running, broken)
         self._why = why
-        for question in waiting:
-            question.answers.put(None)
+        self._questions.end()
         return why
 
     def _reason_of(self, running_helper: Helper, broken: str) -> str:
@@ -283,20 +269,9 @@ class ConfinedReader:
                 return ""
             try:
                 for answer in frames.feed(block):
-                    self._take(answer)
+                    self._questions.take(answer)
             except FrameError as error:
                 return f"it answered {error}"
-
-    def _take(self, answer: dict[str, Any]) -> None:
-        number = answer.get("id")
-        if not isinstance(number, int):
-            return
-        with self._lock:
-            question = self._questions.get(number)
-            if "at" not in answer:
-                self._stuck.discard(number)
-        if question is not None:
-            question.answers.put(answer)
 
 
 def _command(program: str) -> list[str]:

@@ -45,6 +45,14 @@ def operations_of(name: str) -> Mapping[str, Operation]:
 _Task = tuple[int, Operation | None, Mapping[str, Any], list[int]]
 
 
+def parts_of(question: Mapping[str, Any]) -> tuple[int, str, Mapping[str, Any]]:
+    """Number, operation and arguments; raises `FrameError`."""
+    number, name, arguments = question.get("id"), question.get("do"), question.get("with")
+    if not (isinstance(number, int) and isinstance(name, str) and isinstance(arguments, Mapping)):
+        raise FrameError("no question")
+    return number, name, arguments
+
+
 class Server:
     """One connection."""
 
@@ -72,11 +80,11 @@ class Server:
                 self._begin(question, taken)
 
     def _begin(self, question: dict[str, Any], descriptors: list[int]) -> None:
-        number, name = question["id"], question["do"]
+        number, name, arguments = parts_of(question)
         if name == "ping":
             self._say({"id": number, "is": True})
             return
-        self._asked.put((number, self._operations.get(name), question["with"], descriptors))
+        self._asked.put((number, self._operations.get(name), arguments, descriptors))
         if self._idle.acquire(blocking=False):
             return
         try:

@@ -46,7 +46,7 @@ class Api(LeaseApi, Protocol):
     """What is needed of a session."""
 
     def apply(self, path: str, body: dict[str, object], manager: str) -> object:
-        """Server-side apply."""
+        """Make an object, or replace what `body` says of it."""
         ...
 
     def delete(self, path: str) -> object:
@@ -335,7 +335,7 @@ class ReportSender:
 
     def _answer(self, path: str, acks: tuple[Ack, ...]) -> bool:
         """Add to a report which orders were carried out; False if it is not there any more."""
-        # a whole report is read as YAML, some KB of it, and 1,000 nodes answer at the same moment
+        # a whole report has some KB, and 1,000 nodes answer at the same moment
         spec = {"sequence": self._sequence, "acks": [encode(ack) for ack in acks]}
         try:
             self._api.merge_patch(path, {"spec": spec})

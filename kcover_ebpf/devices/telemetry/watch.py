@@ -22,7 +22,6 @@ from kcover_ebpf.confined import helper
 from kcover_ebpf.confined.helper import Helper
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.devices.inventory.gpu_vendors import Gpu
-from kcover_ebpf.devices.inventory.topology import Gpu
 from kcover_ebpf.devices.telemetry import use
 from kcover_ebpf.devices.telemetry.helper import HelperOptions
 from kcover_ebpf.devices.telemetry.holders import GpuHolders, seen_by

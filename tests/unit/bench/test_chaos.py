@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.chaos.invariants import Fault, JobAtEnd, Outcome, Peak, Seen, violations
+from bench.chaos.invariants import Fault, Helpers, JobAtEnd, Outcome, Peak, Seen, violations
 from bench.chaos.plan import FAULTS, LAST_S, Kind, plan
 from testbed.skips import ROOT
 
@@ -20,7 +20,8 @@ REPORTED = Seen("a", "i-1", "HUNG", "demo-1", 999.0, "Recovered")
 JOB = JobAtEnd("a", suspended=False, stopped=0, trains=True, starts={0: 2, 1: 2})
 STEADY = JobAtEnd("s", suspended=False, stopped=0, trains=True, starts={0: 1, 1: 1})
 PEAK = Peak("agent", 7, 120_000_000, 80)
-GOOD = Outcome([STOP], [REPORTED], [JOB, STEADY], [PEAK])
+HELPERS = Helpers("agent-a", alive=5, ended=0)
+GOOD = Outcome([STOP], [REPORTED], [JOB, STEADY], [PEAK], helpers=[HELPERS])
 
 
 def test_plan__a_seed_makes_the_same_plan_again() -> None:
@@ -33,6 +34,12 @@ def test_plan__an_hour_has_every_kind_and_ends_in_calm() -> None:
     assert {act.kind for act in acts} == set(Kind)
     assert max(act.at_s for act in acts) < 3600 - LAST_S
     assert {act.target for act in acts if act.kind in FAULTS} == {0, 1}
+
+
+def test_plan__a_run_of_helpers_disturbs_nothing_else() -> None:
+    kinds = [act.kind for act in plan(1, 600, 2, helpers=True)]
+    assert set(kinds) == {*FAULTS, Kind.KILL_HELPER, Kind.KILL_AGENT}
+    assert kinds.count(Kind.KILL_HELPER) > 100
 
 
 def test_violations__a_good_run_breaks_nothing() -> None:
@@ -55,6 +62,8 @@ def test_violations__a_good_run_breaks_nothing() -> None:
         (replace(GOOD, incidents=[REPORTED, replace(REPORTED, job="s")]), "s: i-1 reports HUNG"),
         (replace(GOOD, peaks=[replace(PEAK, bytes=201_000_000)]), "agent 7 used 201 MB"),
         (replace(GOOD, peaks=[replace(PEAK, descriptors=999)]), "999 descriptors"),
+        (replace(GOOD, helpers=[replace(HELPERS, alive=9)]), "agent-a has 9 processes"),
+        (replace(GOOD, helpers=[replace(HELPERS, ended=2)]), "2 processes have ended and are"),
         (replace(GOOD, shut_nodes=["node1"]), "node1 takes no pods"),
     ],
 )

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.controller.main import Controller, ControllerOptions
 from kcover_ebpf.errors import Unreachable
 from kcover_ebpf.kube.reflector import Reflector
@@ -51,3 +52,13 @@ def test_health__a_dead_thread_is_named(part: str) -> None:
     assert program._health() == f"these threads are dead: the {part} thread"
     program.stop()
     assert program._health() == "stopping"
+
+
+def test_controller__one_namespace_takes_a_quarter_of_the_workers() -> None:
+    program = Controller(FakeSilentSession(), ControllerOptions("ns", "me", workers=16))  # type: ignore[arg-type]
+    busy = [GangId("busy", (("job", str(number)),)) for number in range(6)]
+    other = GangId("other", (("job", "0"),))
+    for gang in (*busy, other):
+        program._queue.add(gang, 0.0)
+    assert [program._queue.take() for _ in range(5)] == [*busy[:4], other]
+    program.stop()

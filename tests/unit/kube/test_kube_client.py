@@ -59,11 +59,14 @@ CALLS: dict[str, tuple[Call, str, dict[str, str], str | None, Any]] = {
         {"a": None},
     ),
     "apply": (
-        lambda s: s.apply("/x", {"a": 1}, "me"),
+        lambda s: s.apply("/x", {"metadata": {"name": "x", "labels": {}}, "spec": 1}, "me"),
         "PATCH",
-        {"fieldManager": "me", "force": "true"},
-        "application/apply-patch+yaml",
-        {"a": 1},
+        {"fieldManager": "me", "fieldValidation": "Ignore"},
+        "application/json-patch+json",
+        [
+            {"op": "add", "path": "/metadata/labels", "value": {}},
+            {"op": "add", "path": "/spec", "value": 1},
+        ],
     ),
     "delete with a uid": (
         lambda s: s.delete("/x", uid="u", grace_s=1, propagation="Foreground"),
@@ -103,6 +106,32 @@ def test_connect__request(  # noqa: PLR0917 - one column of the table each
     assert (sent.method, sent.query, sent.body) == (method, query, body)
     assert sent.headers.get("Content-Type") == kind
     assert sent.headers["Authorization"].endswith(SECRET)
+
+
+def test_apply__what_is_not_there_is_made(
+    session: ApiClient, server: FakeApiServer, answers: list[Answer]
+) -> None:
+    body = {"metadata": {"name": "x"}, "spec": {"a": 1}}
+    answers += [Answer(404), Answer(body={"is": "made"})]
+    assert session.apply("/all/x", body, "me") == {"is": "made"}
+    changed, made = server.requests
+    assert (changed.method, changed.path) == ("PATCH", "/all/x")
+    assert (made.method, made.path, made.body) == ("POST", "/all", body)
+
+
+def test_apply__what_another_makes_in_between_is_changed(
+    session: ApiClient, server: FakeApiServer, answers: list[Answer]
+) -> None:
+    answers += [Answer(404), Answer(409), Answer(body={"is": "changed"})]
+    body = {"metadata": {"name": "x"}, "spec": {"a": 1}}
+    assert session.apply("/all/x", body, "me") == {"is": "changed"}
+    assert [request.method for request in server.requests] == ["PATCH", "POST", "PATCH"]
+
+
+def test_apply__a_namespace_that_is_gone(session: ApiClient, answers: list[Answer]) -> None:
+    answers += [Answer(404), Answer(404)]
+    with pytest.raises(NotFound):
+        session.apply("/all/x", {"metadata": {"name": "x"}, "spec": {}}, "me")
 
 
 ERRORS = {

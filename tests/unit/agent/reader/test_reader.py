@@ -188,6 +188,13 @@ def test_ask__one_that_was_taken_over_cannot_make_us_build_what_it_likes(asked: 
     assert asked.is_well()
 
 
+def test_ask__one_that_says_without_end_where_it_is_is_not_waited_for(asked: Asked) -> None:
+    assert asked.is_well()
+    error = asked.error("chatter", 1.0)
+    assert "no answer to chatter" in str(error)
+    assert error.at == "x" * 256
+
+
 def test_ask__one_that_cannot_be_started_is_a_reason_and_not_a_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -1,0 +1,86 @@
+"""What a reader was asked and has not answered. Thread-safe.
+
+A reader may have been taken over: whatever it answers, one question keeps one answer and one short text at most, and an
+answer to none is dropped.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any
+
+from kcover_ebpf.dataclass import dataclass
+
+_MOST_TEXT = 256
+
+
+@dataclass(slots=True)
+class Question:
+    """Waits for one answer."""
+
+    answers: queue.SimpleQueue[Mapping[str, Any] | None] = field(default_factory=queue.SimpleQueue)
+    """Receives one thing: the answer, or None where the reader has ended."""
+    at: str = ""
+    """What the reader said last that it works on."""
+
+
+class Questions:
+    """Those of one reader."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._numbers = itertools.count(1)
+        self._open: dict[int, Question] = {}
+        self._given_up: set[int] = set()
+
+    def add(self) -> tuple[int, Question]:
+        """A new one, and its number."""
+        number, question = next(self._numbers), Question()
+        with self._lock:
+            self._open[number] = question
+        return number, question
+
+    def drop(self, number: int) -> None:
+        """No answer to it is waited for; those that are not open are passed over."""
+        with self._lock:
+            self._open.pop(number, None)
+
+    def give_up(self, number: int) -> int:
+        """As `drop`, for want of an answer in time; how many of these are not answered yet."""
+        with self._lock:
+            self._open.pop(number, None)
+            self._given_up.add(number)
+            return len(self._given_up)
+
+    def take(self, answer: Mapping[str, Any]) -> None:
+        """What the reader says: where it is (`at`), or an answer."""
+        number = answer.get("id")
+        if not isinstance(number, int):
+            return
+        with self._lock:
+            if "at" in answer:
+                question = self._open.get(number)
+                if question is not None:
+                    question.at = text_of(answer["at"])
+                return
+            self._given_up.discard(number)
+            question = self._open.pop(number, None)
+        if question is not None:
+            question.answers.put(answer)
+
+    def end(self) -> None:
+        """The reader has ended: who waits has waited."""
+        with self._lock:
+            waiting, self._open = list(self._open.values()), {}
+            self._given_up.clear()
+        for question in waiting:
+            question.answers.put(None)
+
+
+def text_of(value: object) -> str:
+    """The beginning of a text that a reader sent; empty for anything else."""
+    return value[:_MOST_TEXT] if isinstance(value, str) else ""
