@@ -88,6 +88,8 @@ class PrintedProgress:
     checkpoint_step: int | None = None
     """Of the last checkpoint that was said to be complete."""
     checkpoint_age_s: float | None = None
+    saving_age_s: float | None = None
+    """Since a checkpoint was said to be begun that was not said to be complete; None where none is being written."""
 
     @property
     def unsaved_steps(self) -> int | None:
@@ -138,6 +140,7 @@ class ContainerLog:
                 progress,
                 age_s=_older(progress.age_s, late_s),
                 checkpoint_age_s=_older(progress.checkpoint_age_s, late_s),
+                saving_age_s=_older(progress.saving_age_s, late_s),
             )
         if phase is not None:
             left_s = round(phase.left_s - late_s, 3)

@@ -66,6 +66,7 @@ class ProgressWatch:
         self._redone: int | None = None
         self._saved: int | None = None
         self._saved_s = 0.0
+        self._saving_s: float | None = None
         self._phase: tuple[str, float, float] | None = None
 
     def feed(self, block: bytes, now_s: float) -> None:
@@ -91,7 +92,9 @@ class ProgressWatch:
     def _note_checkpoint(self, block: bytes, match: re2._Match[bytes], now_s: float) -> None:
         text = match.group(0)
         if _BEGUN.search(text) and not _DONE.search(text):
+            self._saving_s = _time_s(block, match.start(), now_s)
             return
+        self._saving_s = None
         named = [found.group(1) for found in _CHECKPOINT.finditer(text)]
         step = int(named[-1]) if named else None
         if step is None:
@@ -118,6 +121,7 @@ class ProgressWatch:
             redone_steps=self._redone,
             checkpoint_step=self._saved,
             checkpoint_age_s=None if self._saved is None else _age(now_s, self._saved_s),
+            saving_age_s=None if self._saving_s is None else _age(now_s, self._saving_s),
         )
 
     def phase(self, now_s: float) -> AnnouncedPhase | None:

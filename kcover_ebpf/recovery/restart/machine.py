@@ -29,6 +29,7 @@ from kcover_ebpf.tunables.recovery import (
 
 _EXPIRES_S = {
     Verb.STOP: STOP_EXPIRES_S,
+    Verb.SAVE: STOP_EXPIRES_S,
     Verb.KILL: KILL_EXPIRES_S,
     Verb.RESUME: RESUME_EXPIRES_S,
     Verb.KILL_TERMINATING: RESUME_EXPIRES_S,
