@@ -8,6 +8,7 @@ from pathlib import Path
 
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.host import cgroups, process_tree
+from kcover_ebpf.run.join.options import JoinOptions
 from kcover_ebpf.settings import Act, Policy, Settings, parse_duration
 
 _SHELLS = ("sh", "bash", "dash", "env")
@@ -33,6 +34,8 @@ class RunOptions:
     """An operator's own entries about Xids and SXids; None: the shipped ones."""
     record: Path | None = None
     """Where a tape of the job is written; None: nowhere."""
+    join: JoinOptions | None = None
+    """The other hosts of the job; None: all of it is here."""
     record_names: bool = False
     """The tape keeps the names of programs, files and addresses."""
 

@@ -197,9 +197,13 @@ class Sensor(SamplingLoop):
         devices: DeviceWatch | None = None,
         recorder: InputRecorder | None = None,
         *,
+        whole: bool = True,
         reads_stacks: bool = False,
     ) -> None:
-        """`reads_stacks`: the Python stacks of the ranks are read for a verdict."""
+        """`whole`: every rank of the job should be on this host.
+
+        `reads_stacks`: the Python stacks of the ranks are read for a verdict.
+        """
         super().__init__(kernel, devices, settings)
         self._target = target
         self._watch = JobWatch(
@@ -209,6 +213,7 @@ class Sensor(SamplingLoop):
             settings,
             sinks,
             carry_out,
+            whole=whole,
             recorder=recorder,
             nccl=None if devices is None else devices.nccl,
             reads_stacks=reads_stacks,

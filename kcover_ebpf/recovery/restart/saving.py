@@ -57,7 +57,7 @@ def wait(context: RestartContext) -> Transition:
     status = context.status.enter(context.status.phase, context.world.now_s, f"save: {text}")
     action = context.action
     ready = replace(context, status=status)
-    return Transition(start(ready, action.way, action.reason, context.detail.elsewhere))
+    return Transition(start(ready, action.way, action.reason or "", context.detail.elsewhere))
 
 
 def why_not_yet(context: RestartContext) -> str | None:
