@@ -113,7 +113,7 @@ class _Run:
         from kcover_ebpf.run.join.joined_gang import JoinedGang
         from kcover_ebpf.run.join.joined_session import JoinedSession
         from kcover_ebpf.run.join.member import Member
-        from kcover_ebpf.run.join.words import Hello
+        from kcover_ebpf.run.join.messages import Hello
 
         plan = self._plan
         if listener is not None:

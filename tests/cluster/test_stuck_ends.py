@@ -101,7 +101,7 @@ def test_no_second_rank_starts_beside_one_of_a_node_that_is_cut_off_until_it_is_
             assert f"the kubelet of {node} does not answer" in stuck["known"]
             assert any("whether its processes are gone is not known" in t for t in stuck["known"])
             assert FENCE in stuck["next"]
-            time.sleep(35)  # longer than it takes to look at it again
+            time.sleep(35)  # longer than the pause before it is checked again
             assert processes(uid), "its rank computes"
             assert uids(namespace) == {uid}, "no pod was made, and none deleted by force"
             for pid in processes(uid):  # the machine is switched off, and a person says so

@@ -1,4 +1,4 @@
-"""The run that listens: takes the words of all hosts, has them judged, and says the same to all.
+"""The run that listens: takes the messages of all hosts, has them judged, and says the same to all.
 
 It is the run on the host that `--join` names, which is also a member like the others.
 """
@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable
 
 from kcover_ebpf.errors import ObjectError, UsageError
-from kcover_ebpf.run.join import words
+from kcover_ebpf.run.join import messages
 from kcover_ebpf.run.join.channel import Channel, ChannelError
 from kcover_ebpf.run.join.joined_gang import JoinedGang
+from kcover_ebpf.run.join.messages import CoordinatorMessage
 from kcover_ebpf.run.join.options import JoinOptions
-from kcover_ebpf.run.join.words import ToMember
 from kcover_ebpf.tunables.host import JOIN_BEAT_S, JOIN_ENDED_S, JOIN_TICK_S
 
 _MORE_CONNECTIONS = 16
@@ -111,30 +111,30 @@ class Coordinator:
             self._slots.release()
 
     def _hear(self, channel: Channel, address: str) -> None:
-        hello = words.hello_of(channel.receive())
+        hello = messages.hello_of(channel.receive())
         with self._lock:
             refused = self._gang.join(hello, address, self._clock())
             if refused is None:
                 self._channels[hello.host] = channel
-            channel.send(words.packed(ToMember(refused=refused)))
+            channel.send(messages.packed(CoordinatorMessage(refused=refused)))
         if refused is not None:
             return
         try:
             while not self._closing.is_set():
-                self._take(hello.host, words.from_member(channel.receive()))
+                self._take(hello.host, messages.from_member(channel.receive()))
         finally:
             with self._lock:
                 self._channels.pop(hello.host, None)
                 self._gang.leave(hello.host)
 
-    def _take(self, host: str, word: words.FromMember) -> None:
+    def _take(self, host: str, message: messages.MemberMessage) -> None:
         with self._lock:
-            if word.report is not None:
-                self._gang.report(host, word.report, self._clock())
-            if word.ended is not None:
-                self._gang.ended(host, word.ended)
-            if word.done is not None:
-                self._gang.done(host, word.done)
+            if message.report is not None:
+                self._gang.report(host, message.report, self._clock())
+            if message.ended is not None:
+                self._gang.ended(host, message.ended)
+            if message.done is not None:
+                self._gang.done(host, message.done)
 
     def _tick(self) -> None:
         while not self._closing.wait(JOIN_TICK_S):
@@ -143,12 +143,12 @@ class Coordinator:
                 if not said and time.monotonic() - self._spoken_s < JOIN_BEAT_S:
                     continue
                 self._spoken_s = time.monotonic()
-                for word in said or [ToMember()]:
-                    self._say(word)
+                for message in said or [CoordinatorMessage()]:
+                    self._say(message)
 
-    def _say(self, word: ToMember) -> None:
+    def _say(self, message: CoordinatorMessage) -> None:
         for channel in self._channels.values():
             try:
-                channel.send(words.packed(word))
+                channel.send(messages.packed(message))
             except ChannelError:
                 channel.close()  # its own thread notices

@@ -16,7 +16,7 @@ from kcover_ebpf.gang.gang_judge import merge
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport
 from kcover_ebpf.model.verdict import Verdict
 from kcover_ebpf.run.actions import refusal
-from kcover_ebpf.run.join.words import EndOrder, Hello, StartOrder, ToMember
+from kcover_ebpf.run.join.messages import CoordinatorMessage, EndOrder, Hello, StartOrder
 from kcover_ebpf.settings import Act, Settings
 from kcover_ebpf.tunables.host import JOIN_ENDED_S
 from kcover_ebpf.tunables.recovery import VERDICT_STABLE_S
@@ -41,7 +41,7 @@ class JoinedGang:
         """`hosts`: so many belong to the job."""
         self._name, self._count, self._settings = name, hosts, settings
         self._hosts: dict[str, _Host] = {}
-        self._told: Verdict | None = None
+        self._announced_verdict: Verdict | None = None
         self._signature: tuple[object, ...] = ()
         self._since_s = 0.0
         self._incident_count = 0
@@ -111,7 +111,7 @@ class JoinedGang:
 
     # ---- what is said to all of them
 
-    def tick(self, now_s: float) -> tuple[ToMember, ...]:
+    def tick(self, now_s: float) -> tuple[CoordinatorMessage, ...]:
         """What all members are to hear now; to be asked a few times a second."""
         if self.is_over:
             return ()
@@ -121,10 +121,10 @@ class JoinedGang:
             host.ended is not None or not host.is_connected for host in self._hosts.values()
         ):
             self.is_over = True
-            return (ToMember(over=True),)
+            return (CoordinatorMessage(over=True),)
         return tuple(self._judge(now_s))
 
-    def _after_end(self, end: EndOrder, now_s: float) -> Iterator[ToMember]:
+    def _after_end(self, end: EndOrder, now_s: float) -> Iterator[CoordinatorMessage]:
         """What follows an order once all have carried it out, or one does not answer."""
         there = {name for name, host in self._hosts.items() if host.is_connected}
         waits = there - self._obeyed
@@ -133,30 +133,30 @@ class JoinedGang:
             return
         if end.act is Act.RESTART and not waits and len(there) == self._count:
             self._end, self._restart_count = None, self._restart_count + 1
-            self._told, self._has_trained = None, False
+            self._announced_verdict, self._has_trained = None, False
             for host in self._hosts.values():
                 host.received = host.ended = None
             budget = self._settings.policy.restarts
-            yield ToMember(start=StartOrder(budget.pause_s(self._restart_count)))
+            yield CoordinatorMessage(start=StartOrder(budget.pause_s(self._restart_count)))
             return
         self.is_over = True
-        yield ToMember(over=True)
+        yield CoordinatorMessage(over=True)
 
-    def _judge(self, now_s: float) -> Iterator[ToMember]:
+    def _judge(self, now_s: float) -> Iterator[CoordinatorMessage]:
         gang_verdict = self._verdict(now_s)
         verdict = gang_verdict.verdict
         if not self._is_stable(verdict, now_s):
             return
-        if not verdict.same_as(self._told):
-            self._told = verdict
-            yield ToMember(verdict=verdict)
+        if not verdict.same_as(self._announced_verdict):
+            self._announced_verdict = verdict
+            yield CoordinatorMessage(verdict=verdict)
         if gang_verdict.depends and not self._is_hopeless(verdict):
             return
         decision = decisions.decide(verdict, self._settings.act)
         if decision.act is Act.OBSERVE or (self._incident, decision.act) in self._done_acts:
             return
         self._done_acts.add((self._incident, decision.act))
-        yield ToMember(end=self._order(decision.act, decision.reason, verdict, now_s))
+        yield CoordinatorMessage(end=self._order(decision.act, decision.reason, verdict, now_s))
 
     def _order(self, act: Act, reason: str, verdict: Verdict, now_s: float) -> EndOrder:
         why = None

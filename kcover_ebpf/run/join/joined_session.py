@@ -20,7 +20,7 @@ from kcover_ebpf.facts.kernel import Fact
 from kcover_ebpf.gang.rank_report import carrying, verdict_of
 from kcover_ebpf.run import outcome
 from kcover_ebpf.run.join.member import Member
-from kcover_ebpf.run.join.words import EndOrder, ToMember
+from kcover_ebpf.run.join.messages import CoordinatorMessage, EndOrder
 from kcover_ebpf.run.outcome import Reason
 from kcover_ebpf.run.session import Session
 from kcover_ebpf.run.sinks import Sink
@@ -68,13 +68,13 @@ class JoinedSession(Session):
         self._member = member
         self._is_gang_over = self._is_held = False
         """Held: the job was ended by us, and is started again once all hosts have done so."""
-        self._told_code: int | None = None
+        self._reported_code: int | None = None
         self._reported_s = 0.0
         self._lost_reason: str | None = None
         super().__init__(*parts, **more)
 
     def _new_sensor(self) -> Sensor:
-        self._is_held, self._told_code = False, None
+        self._is_held, self._reported_code = False, None
         return _PartSensor(
             self._after_pass,
             self._kernel,
@@ -91,18 +91,18 @@ class JoinedSession(Session):
         ended = super()._is_over()
         assert self._supervisor is not None
         code = self._supervisor.job_code
-        if ended and (code is None or self._is_told_to_end):
+        if ended and (code is None or self._is_to_end):
             return True
-        if code is not None and self._told_code is None and not self._is_held:
+        if code is not None and self._reported_code is None and not self._is_held:
             self._after_pass()  # what was seen of the end goes before it
-            self._told_code = code
+            self._reported_code = code
             self._member.ended(code)
         if self._is_gang_over:
             return True
         return code is not None and not self._is_held and self._member.why_lost is not None
 
     @property
-    def _is_told_to_end(self) -> bool:
+    def _is_to_end(self) -> bool:
         """By the user, the time or a decision; the end of the job here does not suffice."""
         is_late = self._end_s is not None and time.monotonic() >= self._end_s
         return bool(self._signal or self._outcome or self._pause_s is not None or is_late)
@@ -115,8 +115,8 @@ class JoinedSession(Session):
         if not self._is_held and time.monotonic() - self._reported_s >= pause_s:
             self._reported_s = time.monotonic()
             self._member.report(report)
-        for word in self._member.received():
-            self._take(word)
+        for message in self._member.received():
+            self._take(message)
 
     def _report(self) -> FaultReport:
         job, tracker = self._sensor.job, self._sensor.tracker
@@ -152,16 +152,16 @@ class JoinedSession(Session):
 
     # ---- what is decided for all hosts
 
-    def _take(self, word: ToMember) -> None:
-        if word.verdict is not None:
+    def _take(self, message: CoordinatorMessage) -> None:
+        if message.verdict is not None:
             for sink in self._sinks:
-                sink.on_verdict(word.verdict)
-        if word.end is not None:
-            self._obey(word.end)
-        if word.start is not None and self._is_held:
+                sink.on_verdict(message.verdict)
+        if message.end is not None:
+            self._obey(message.end)
+        if message.start is not None and self._is_held:
             self.restart_count += 1
-            self._pause_s = word.start.pause_s
-        if word.over:
+            self._pause_s = message.start.pause_s
+        if message.over:
             self._is_gang_over = True
             if self._is_held:
                 why = "not restarted: another host did not end its part of the job"

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 
 from kcover_ebpf.api.fault_report import FaultReport
 from kcover_ebpf.errors import ObjectError
-from kcover_ebpf.run.join import words
+from kcover_ebpf.run.join import messages
 from kcover_ebpf.run.join.channel import Channel, ChannelError
+from kcover_ebpf.run.join.messages import CoordinatorMessage, Hello, MemberMessage
 from kcover_ebpf.run.join.options import JoinOptions
-from kcover_ebpf.run.join.words import FromMember, Hello, ToMember
 from kcover_ebpf.tunables.host import JOIN_AGAIN_S, JOIN_ANSWER_S, JOIN_BEAT_S
 
 _MOST_WAITING = 16
@@ -26,11 +26,11 @@ class Member:
 
     def __init__(self, options: JoinOptions, hello: Hello) -> None:
         self._options, self._hello = options, hello
-        self._received: queue.SimpleQueue[ToMember] = queue.SimpleQueue()
+        self._received: queue.SimpleQueue[CoordinatorMessage] = queue.SimpleQueue()
         self._changed = threading.Condition()
         self._report: FaultReport | None = None
         """The newest that was not sent."""
-        self._owed: deque[FromMember] = deque(maxlen=_MOST_WAITING)
+        self._owed: deque[MemberMessage] = deque(maxlen=_MOST_WAITING)
         """Words of which each counts; sent again where a connection was lost before."""
         self._closing = False
         self.why_lost: str | None = "not connected yet"
@@ -57,21 +57,21 @@ class Member:
 
     def ended(self, code: int) -> None:
         """The job of this host has ended by itself."""
-        self._owe(FromMember(ended=code))
+        self._owe(MemberMessage(ended=code))
 
     def done(self, order: str) -> None:
         """An order was carried out."""
-        self._owe(FromMember(done=order))
+        self._owe(MemberMessage(done=order))
 
-    def received(self) -> Iterator[ToMember]:
+    def received(self) -> Iterator[CoordinatorMessage]:
         """What came since."""
         with contextlib.suppress(queue.Empty):
             while True:
                 yield self._received.get_nowait()
 
-    def _owe(self, word: FromMember) -> None:
+    def _owe(self, message: MemberMessage) -> None:
         with self._changed:
-            self._owed.append(word)
+            self._owed.append(message)
             self._changed.notify_all()
 
     def _run(self) -> None:
@@ -89,8 +89,8 @@ class Member:
         connection = socket.create_connection(address, timeout=JOIN_ANSWER_S)
         try:
             channel = Channel.opened(connection, self._options.secret, is_server=False)
-            channel.send(words.packed(FromMember(hello=self._hello)))
-            self.refused = words.to_member(channel.receive()).refused
+            channel.send(messages.packed(MemberMessage(hello=self._hello)))
+            self.refused = messages.to_member(channel.receive()).refused
         except BaseException:
             connection.close()
             raise
@@ -110,9 +110,9 @@ class Member:
                 owed = list(self._owed)
             # the end of a job after what was seen of it
             if report is not None or not owed:
-                channel.send(words.packed(FromMember(report=report)))
-            for word in owed:
-                channel.send(words.packed(word))
+                channel.send(messages.packed(MemberMessage(report=report)))
+            for message in owed:
+                channel.send(messages.packed(message))
                 with self._changed:
                     self._owed.popleft()
                     self._changed.notify_all()
@@ -122,7 +122,7 @@ class Member:
     def _listen(self, channel: Channel) -> None:
         try:
             while True:
-                self._received.put(words.to_member(channel.receive()))
+                self._received.put(messages.to_member(channel.receive()))
         except (ChannelError, ObjectError) as error:
             self.why_lost = str(error)
             channel.close()

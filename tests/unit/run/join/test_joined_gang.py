@@ -7,9 +7,9 @@ import pytest
 from kcover_ebpf.api.fault_report import FaultReport
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.verdict import VerdictKind
-from kcover_ebpf.run.join import words
+from kcover_ebpf.run.join import messages
 from kcover_ebpf.run.join.joined_gang import JoinedGang
-from kcover_ebpf.run.join.words import EndOrder, FromMember, Hello, ToMember
+from kcover_ebpf.run.join.messages import CoordinatorMessage, EndOrder, Hello, MemberMessage
 from kcover_ebpf.settings import Act, Policy, Settings
 from tests.unit.report_builders import NOW_S, rank, report
 
@@ -40,9 +40,9 @@ class Gang(JoinedGang):
             made = report(host, *ranks, suspicious=hangs).report if hangs else calm(host)
             self.report(host, made, self.now_s)
 
-    def pass_by(self, seconds: float) -> list[ToMember]:
+    def pass_by(self, seconds: float) -> list[CoordinatorMessage]:
         """What is said meanwhile; nothing new is reported."""
-        said: list[ToMember] = []
+        said: list[CoordinatorMessage] = []
         for _ in range(round(seconds / 0.2)):
             self.now_s += 0.2
             said += self.tick(self.now_s)
@@ -53,8 +53,8 @@ def calm(host: str) -> FaultReport:
     return FaultReport(host, NOW_S, 1, trained=True)
 
 
-def orders(said: list[ToMember]) -> list[EndOrder]:
-    return [word.end for word in said if word.end is not None]
+def orders(said: list[CoordinatorMessage]) -> list[EndOrder]:
+    return [message.end for message in said if message.end is not None]
 
 
 def hung(gang: Gang) -> EndOrder:
@@ -72,7 +72,9 @@ def hung(gang: Gang) -> EndOrder:
 def test_joined_gang__a_stopped_rank_of_one_host_ends_the_job_on_all() -> None:
     gang = Gang()
     gang.see()
-    assert [word.verdict.kind for word in gang.pass_by(1) if word.verdict] == [VerdictKind.WORKING]
+    assert [message.verdict.kind for message in gang.pass_by(1) if message.verdict] == [
+        VerdictKind.WORKING
+    ]
     order = hung(gang)
     culprit = order.verdict.culprit
     assert culprit is not None
@@ -83,14 +85,14 @@ def test_joined_gang__a_stopped_rank_of_one_host_ends_the_job_on_all() -> None:
 
 def test_joined_gang__nothing_is_ended_where_a_host_has_not_joined() -> None:
     gang = Gang(joined=1)
-    said: list[ToMember] = []
+    said: list[CoordinatorMessage] = []
     for _ in range(60):
         gang.report("a", report("a", rank(0, State.STOPPED, 90.0)).report, gang.now_s)
         said += gang.pass_by(1)
     assert orders(said) == []
-    told = [word.verdict for word in said if word.verdict is not None]
-    assert told
-    assert all("1 of 2 hosts have not joined" in verdict.unobserved for verdict in told)
+    announced = [message.verdict for message in said if message.verdict is not None]
+    assert announced
+    assert all("1 of 2 hosts have not joined" in verdict.unobserved for verdict in announced)
 
 
 def test_joined_gang__observing_orders_nothing() -> None:
@@ -108,8 +110,8 @@ def test_joined_gang__a_restart_begins_when_all_hosts_have_ended_their_part() ->
     gang.done("b", "another order")
     assert gang.pass_by(2) == []
     gang.done("b", order.id)
-    (word,) = gang.pass_by(0.2)
-    assert word.start is not None
+    (message,) = gang.pass_by(0.2)
+    assert message.start is not None
     assert not gang.is_over
     second = hung(gang)
     assert second.id != order.id
@@ -122,7 +124,7 @@ def test_joined_gang__a_host_that_does_not_end_its_part_keeps_the_job_from_being
     order = hung(gang)
     gang.done("a", order.id)
     said = gang.pass_by(40)
-    assert said == [ToMember(over=True)]
+    assert said == [CoordinatorMessage(over=True)]
     assert gang.is_over
 
 
@@ -131,7 +133,7 @@ def test_joined_gang__a_host_that_left_keeps_the_job_from_being_started_again() 
     order = hung(gang)
     gang.leave("b")
     gang.done("a", order.id)
-    assert gang.pass_by(0.4) == [ToMember(over=True)]
+    assert gang.pass_by(0.4) == [CoordinatorMessage(over=True)]
 
 
 def test_joined_gang__without_a_restart_left_the_job_is_ended_and_says_why() -> None:
@@ -153,9 +155,9 @@ def test_joined_gang__is_over_when_the_job_has_ended_on_all_hosts() -> None:
     gang.see()
     gang.pass_by(1)
     gang.ended("a", 0)
-    assert not any(word.over for word in gang.pass_by(1))
+    assert not any(message.over for message in gang.pass_by(1))
     gang.ended("b", 0)
-    assert gang.pass_by(0.2) == [ToMember(over=True)]
+    assert gang.pass_by(0.2) == [CoordinatorMessage(over=True)]
     assert gang.join(gang.hello("a"), "", NOW_S) is not None
 
 
@@ -191,11 +193,11 @@ def test_joined_gang__a_report_speaks_for_its_own_host_only() -> None:
     assert {rank.pod_uid for rank in seen[0].report.ranks} == {"a"}
 
 
-def test_words__a_report_and_an_order_are_read_as_they_were_written() -> None:
-    said = FromMember(report=report("a", rank(0, State.STOPPED)).report)
-    assert words.from_member(words.packed(said)).report is not None
+def test_messages__a_report_and_an_order_are_read_as_they_were_written() -> None:
+    said = MemberMessage(report=report("a", rank(0, State.STOPPED)).report)
+    assert messages.from_member(messages.packed(said)).report is not None
     order = hung(Gang())
-    again = words.to_member(words.packed(ToMember(end=order))).end
+    again = messages.to_member(messages.packed(CoordinatorMessage(end=order))).end
     assert again is not None
     assert (again.id, again.act, again.reason) == (order.id, order.act, order.reason)
     assert again.verdict.culprit == order.verdict.culprit

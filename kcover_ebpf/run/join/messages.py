@@ -17,7 +17,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The first word of a run."""
+    """The first message of a run."""
 
     host: str
     job: str
@@ -27,7 +27,7 @@ class Hello:
 
 
 @dataclass(frozen=True, slots=True)
-class FromMember:
+class MemberMessage:
     """What a run says to the coordinator; one of these."""
 
     hello: Hello | None = None
@@ -59,7 +59,7 @@ class StartOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class ToMember:
+class CoordinatorMessage:
     """What the coordinator says; at most one of these, none of them to show that it is there."""
 
     refused: str | None = None
@@ -74,26 +74,26 @@ _WHOLE = Codec({Verdict: {"waits": wire(None)}})
 """A verdict with its times, unlike the one in a report."""
 
 
-def packed(word: FromMember | ToMember) -> dict[str, Any]:
-    """The JSON object of a word."""
-    return REPORT.encode(word) if isinstance(word, FromMember) else _WHOLE.encode(word)
+def packed(message: MemberMessage | CoordinatorMessage) -> dict[str, Any]:
+    """The JSON object of a message."""
+    return REPORT.encode(message) if isinstance(message, MemberMessage) else _WHOLE.encode(message)
 
 
-def from_member(value: Mapping[str, Any]) -> FromMember:
+def from_member(value: Mapping[str, Any]) -> MemberMessage:
     """Raises `ObjectError`."""
-    return REPORT.decode(FromMember, value, "word")
+    return REPORT.decode(MemberMessage, value, "message")
 
 
-def to_member(value: Mapping[str, Any]) -> ToMember:
+def to_member(value: Mapping[str, Any]) -> CoordinatorMessage:
     """Raises `ObjectError`."""
-    return _WHOLE.decode(ToMember, value, "word")
+    return _WHOLE.decode(CoordinatorMessage, value, "message")
 
 
 def hello_of(value: Mapping[str, Any]) -> Hello:
-    """The first word; raises `ObjectError`."""
+    """The first message; raises `ObjectError`."""
     hello = from_member(value).hello
     if hello is None:
-        raise ObjectError("the first word is no hello")
+        raise ObjectError("the first message is no hello")
     if not hello.host or len(hello.host) > 253:
         raise ObjectError("hello: no host name")
     return hello
