@@ -18,7 +18,7 @@ ENDLESS = timedelta(days=30)
 
 
 def front_end(engine: socket.socket) -> None:
-    """A process of its own: requests while there is load, and each is answered before the next."""
+    """Another process: requests while there is load, and each is answered before the next."""
     while True:
         if (FOLDER / "load").exists():
             engine.sendall(b"?")

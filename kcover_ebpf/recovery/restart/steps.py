@@ -176,6 +176,8 @@ class RestartDetail:
     """Pods (uids) that move while the others restart in place."""
     services: str = ""
     """Services that published their addresses."""
+    run_s: float = 0.0
+    """Unix seconds at which the newest pod of the run was made that is being ended."""
 
     @property
     def moved_uids(self) -> frozenset[str]:
@@ -234,5 +236,6 @@ FORMS: Mapping[str, Form] = {
     "is_slow": Form("slow", bool, _flag),
     "moved": Form("moved", str, str),
     "services": Form("services", str, str),
+    "run_s": Form("run", float, _seconds),
 }
 """Keys and texts are read by controllers of other versions: they stay as they are."""

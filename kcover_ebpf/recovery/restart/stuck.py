@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kcover_ebpf.api.fault_report import AckResult
-from kcover_ebpf.api.incident import Phase, StuckPod, StuckState
+from kcover_ebpf.api.incident import StuckPod, StuckState
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.model.verdict import Cause
 from kcover_ebpf.recovery.restart import incarnations
 from kcover_ebpf.recovery.restart.context import Cordon, Delete, GangPod
 from kcover_ebpf.recovery.restart.machine import RestartContext
-from kcover_ebpf.tunables.recovery import CLOCKS_APART_S
 
 _MOST_STUCK = 32
 _FENCE = "kubectl taint node {node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
@@ -24,8 +23,7 @@ _FENCE = "kubectl taint node {node} node.kubernetes.io/out-of-service=nodeshutdo
 def left(context: RestartContext) -> list[GangPod]:
     """Old pods whose objects are there; not those that the job continued beside once already."""
     suspendable = context.world.top is not None and context.world.top.target is not None
-    began_s = context.status.at(Phase.SHUTTING_DOWN) or context.action.started_s
-    earlier = incarnations.earlier(context.world.pods, began_s - CLOCKS_APART_S)
+    earlier = incarnations.earlier(context.world.pods, context.detail.run_s)
     pods = [pod for pod in context.world.pods if pod.pod.uid not in earlier]
     if suspendable:
         return [pod for pod in pods if pod.is_leaving or pod.is_live]

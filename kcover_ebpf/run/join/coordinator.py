@@ -49,7 +49,7 @@ def bind(options: JoinOptions) -> socket.socket | None:
 
 
 class Coordinator:
-    """Serves from `start` to `close`, in threads of its own."""
+    """Serves from `start` to `close`, in its own threads."""
 
     def __init__(
         self,

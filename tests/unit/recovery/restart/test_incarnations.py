@@ -21,6 +21,7 @@ from kcover_ebpf.recovery.restart import stuck
 from kcover_ebpf.recovery.restart.context import GangPod
 from kcover_ebpf.recovery.restart.incarnations import earlier
 from kcover_ebpf.recovery.restart.machine import RestartContext
+from kcover_ebpf.recovery.restart.steps import RestartDetail
 from kcover_ebpf.settings import Policy
 from tests.unit.guard_inputs import world
 from tests.unit.report_builders import NOW_S, SELECTOR, pod, rank, report
@@ -63,8 +64,12 @@ def test_earlier__a_deleted_pod_is_of_a_run_before_once_the_job_has_made_others(
 
 def test_earlier__a_pod_that_a_controller_makes_during_a_restart_begins_no_run() -> None:
     pods = [made(0, 100, 200), made(1, 202)]
-    assert earlier(pods, before_s=197) == frozenset()
+    assert earlier(pods, newest_s=100) == frozenset()
     assert earlier(pods) == {"0@100"}
+
+
+def test_earlier__a_run_whose_pods_are_gone_is_remembered() -> None:
+    assert earlier([made(0, 100, 200)], newest_s=203) == {"0@100"}
 
 
 def _judged(pods: list[GangPod]) -> tuple[Cause, str | None]:
@@ -88,7 +93,8 @@ def test_earlier__what_is_left_of_the_run_before_on_a_lost_node_explains_no_hang
 
 def test_left__a_restart_waits_for_the_pods_of_its_run_and_for_none_of_the_run_before() -> None:
     began_s = NOW_S - 20
-    action = RestartAction(RestartMethod.REPLACE, "Gone", 1, began_s, "", {})
+    words = RestartDetail(run_s=NOW_S - 300).words()
+    action = RestartAction(RestartMethod.REPLACE, "Gone", 1, began_s, "", words)
     status = replace(Status(Phase.SHUTTING_DOWN), action=action)
     status = status.enter(Phase.SHUTTING_DOWN, began_s, "replace")
     run = [made(number, NOW_S - 300, began_s + 1) for number in (0, 1)]

@@ -86,7 +86,7 @@ def test_channel__a_frame_of_another_connection_is_not_believed(
             server.receive()
 
 
-def test_channel__a_frame_that_comes_back_is_not_believed(
+def test_channel__a_frame_that_is_reflected_is_not_believed(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
     _, client = opened(pair)

@@ -67,7 +67,7 @@ def test_make__what_is_wrong_is_said(
         ("x" * 5000, 0o600, "larger than 4096 bytes"),
     ],
 )
-def test_read_secret__a_weak_one_is_refused_and_never_shown(
+def test_make__a_weak_one_is_refused_and_never_shown(
     tmp_path: Path, text: str, mode: int, said: str
 ) -> None:
     with pytest.raises(UsageError, match=said) as caught:
@@ -75,6 +75,6 @@ def test_read_secret__a_weak_one_is_refused_and_never_shown(
     assert text.strip() == "" or text not in str(caught.value)
 
 
-def test_read_secret__a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_make__a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No such file"):
         make("127.0.0.1", 2, tmp_path / "none")

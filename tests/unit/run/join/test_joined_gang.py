@@ -177,7 +177,7 @@ def test_joined_gang__who_does_not_belong_to_it_is_refused(hello: Hello, said: s
     assert said in refused
 
 
-def test_joined_gang__a_host_that_lost_its_connection_may_come_back() -> None:
+def test_joined_gang__a_host_that_lost_its_connection_may_join_again() -> None:
     gang = Gang()
     gang.leave("a")
     assert gang.join(gang.hello("a"), "", NOW_S) is None
