@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
+from kcover_ebpf.host import cgroups
 from testbed.skips import ROOT
 from testbed.workloads import network
-from tests.kernel.command import COMMAND, PYTHON, Run, own_group, until
+from tests.kernel.command import COMMAND, PYTHON, own_group, until
 
 pytestmark = [pytest.mark.needs("root", "bpf", "torch", "cgroup2"), pytest.mark.timeout(240)]
 PREFIX = "kcjoin"
@@ -64,7 +65,7 @@ def started(hosts: list[list[str]], secret: Path, folder: Path, *options: str) -
     return [runs[0], runs[1]]
 
 
-class JoinedRun(Run):
+class JoinedRun:
     """A run whose output goes to files, which can be read while it runs."""
 
     def __init__(
@@ -88,7 +89,7 @@ class JoinedRun(Run):
     def rank(self) -> int:
         """The process that trains."""
         return max(
-            self.members(),
+            cgroups.processes(self.group),
             key=lambda pid: Path(f"/proc/{pid}/cmdline").read_bytes().count(b"train.py"),
         )
 

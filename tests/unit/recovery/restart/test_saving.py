@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,7 @@ def logging(
     return replace(first, report=replace(first.report, logs=(log,))), *others
 
 
-def decided(seen: tuple[ReceivedReport, ...], policy: FaultPolicy, **more: object) -> Status:
+def decided(seen: tuple[ReceivedReport, ...], policy: FaultPolicy, **more: Any) -> Status:
     """What is decided about the stopped rank 1 at first."""
     move = guards.decide(ask(replace(world(SEEN), reports=seen, **more), policy))
     assert move.status is not None
@@ -47,7 +48,7 @@ def later(
     seconds: float,
     seen: tuple[ReceivedReport, ...],
     policy: FaultPolicy,
-    **more: object,
+    **more: Any,
 ) -> Status | None:
     """What is written so much later; None: it is waited for."""
     now_s = NOW_S + seconds
@@ -84,7 +85,7 @@ def test_saving__a_restart_begins_once_a_checkpoint_is_complete_that_was_asked_f
     assert begun is not None
     assert begun.order is not None
     assert begun.order.verb is Verb.STOP
-    assert any("a checkpoint is complete" in line.text for line in begun.timeline)
+    assert any("a checkpoint is complete" in (line.text or "") for line in begun.timeline)
 
 
 def test_saving__a_restart_begins_when_the_time_of_the_policy_is_over() -> None:
@@ -93,7 +94,9 @@ def test_saving__a_restart_begins_when_the_time_of_the_policy_is_over() -> None:
     begun = later(status, 60, logging(), ASKING)
     assert step(begun) == "Stop"
     assert begun is not None
-    assert any("no checkpoint was complete within 60 s" in line.text for line in begun.timeline)
+    assert any(
+        "no checkpoint was complete within 60 s" in (line.text or "") for line in begun.timeline
+    )
 
 
 @pytest.mark.parametrize(
