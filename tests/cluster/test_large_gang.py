@@ -1,6 +1,6 @@
 """A gang of thousands of pods, under the real controllers, is replaced whole; KWOK plays the kubelets.
 
-`KCOVER_PODS=5000 pytest -s tests/cluster/test_large_gang.py` prints what docs/cluster.md says of 5,000. Most of its time
+`KCOVER_PODS=5000 pytest -s tests/cluster/test_large_gang.py` prints what docs/cluster.md says. Most of its time
 the Job controller makes pods, 20 a second. A request, as of kubectl kcover restart, takes the place of a fault.
 """
 

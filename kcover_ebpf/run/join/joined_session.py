@@ -16,6 +16,7 @@ from kcover_ebpf import __version__
 from kcover_ebpf.api.fault_report import FaultReport, PodRef
 from kcover_ebpf.diagnosis.clock.progress import Stall
 from kcover_ebpf.diagnosis.decisions import Decision
+from kcover_ebpf.diagnosis.tracker import Tracker
 from kcover_ebpf.facts.kernel import Fact
 from kcover_ebpf.gang.rank_report import carrying, verdict_of
 from kcover_ebpf.run import outcome
@@ -100,6 +101,16 @@ class JoinedSession(Session):
         if self._is_gang_over:
             return True
         return code is not None and not self._is_held and self._member.why_lost is not None
+
+    def _start_again(self) -> bool:
+        begun = super()._start_again()
+        # what was seen of our own kill is no fault of the job that begins
+        self._sensor.tracker = Tracker(self._plan.name, os.uname().nodename)
+        return begun
+
+    def _has_ended_by_itself(self) -> bool:
+        """Before the order came: hosts are not ended in one moment, and ranks may die of the end of others."""
+        return self._reported_code is not None
 
     @property
     def _is_to_end(self) -> bool:
