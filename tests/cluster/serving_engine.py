@@ -2,7 +2,7 @@
 
 A front end in the leader's pod takes requests and passes them to the engine, over a socket. The engine, rank 0, waits
 there while none comes; the other ranks wait in a broadcast from it, however long. For each request all ranks compute
-and sum up, layer by layer. Requests come five times a second while the file `load` is in the folder /engine.
+and sum up, layer by layer. Requests come five times a second while the file `load` is in a folder (/engine).
 """
 
 import os
@@ -12,7 +12,7 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
-FOLDER = Path("/engine")
+FOLDER = Path(os.environ.get("ENGINE_FOLDER", "/engine"))
 LAYERS = 8
 ENDLESS = timedelta(days=30)
 
