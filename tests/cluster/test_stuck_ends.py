@@ -120,7 +120,7 @@ def test_a_name_that_is_needed_is_freed_by_force_where_the_policy_says_so(
     bed: Cluster, namespace: Namespace, tmp_path: Path
 ) -> None:
     """A StatefulSet: the same pod of a stopped kubelet blocks the new one of its name, until it is deleted by force."""
-    policy(namespace, ways=["Replace"])
+    policy(namespace, ways=["Replace"], forceDelete=True)
     text = (JOBS / "statefulset.yaml").read_text()
     text = text.replace("[python3, /train/train.py]", "[sleep, infinity]")
     objects = list(yaml.safe_load_all(text))
@@ -135,8 +135,7 @@ def test_a_name_that_is_needed_is_freed_by_force_where_the_policy_says_so(
     with log, fake, _cordoned(bed, node), still(bed, node):
         fake.break_rank(name)
         (stuck,) = _rung(namespace, "Proven")
-        assert stuck["next"].startswith("set forceDelete: true in the FaultPolicy")
-        policy(namespace, ways=["Replace"], forceDelete=True)
+        assert stuck["next"] == "it is deleted by force"
         until(lambda: _uid(namespace, name) != victim["metadata"]["uid"], "it is another pod")
         incident = wait_for_phase(namespace, ("Recovering", "Recovered", "Failed"))
         assert ways(incident) == ["Replace"]
