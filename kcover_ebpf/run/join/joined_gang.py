@@ -16,7 +16,7 @@ from kcover_ebpf.gang.gang_judge import merge
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport
 from kcover_ebpf.model.verdict import Verdict
 from kcover_ebpf.run.actions import refusal
-from kcover_ebpf.run.join.messages import CoordinatorMessage, EndOrder, Hello, StartOrder
+from kcover_ebpf.run.join.messages import VERSION, CoordinatorMessage, EndOrder, Hello, StartOrder
 from kcover_ebpf.settings import Act, Settings
 from kcover_ebpf.tunables.host import JOIN_ENDED_S
 from kcover_ebpf.tunables.recovery import VERDICT_STABLE_S
@@ -67,6 +67,8 @@ class JoinedGang:
     def join(self, hello: Hello, address: str, now_s: float) -> str | None:
         """A host came; why it is refused, None where it is not."""
         known = self._hosts.get(hello.host)
+        if hello.version != VERSION:
+            return "the runs of all hosts must have the same version"
         if hello.job != self._name:
             return f"the job of the coordinator is {self._name}, not {hello.job}"
         if (hello.hosts, hello.act) != (self._count, self._settings.act):

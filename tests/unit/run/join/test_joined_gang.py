@@ -169,6 +169,7 @@ def test_joined_gang__is_over_when_the_job_has_ended_on_all_hosts() -> None:
         (Hello("c", "other", 2, Act.SHUTDOWN), "the job of the coordinator is train"),
         (Hello("c", "train", 3, Act.SHUTDOWN), "must be the same"),
         (Hello("c", "train", 2, Act.OBSERVE), "must be the same"),
+        (Hello("c", "train", 2, Act.SHUTDOWN, version=2), "the same version"),
     ],
 )
 def test_joined_gang__who_does_not_belong_to_it_is_refused(hello: Hello, said: str) -> None:
