@@ -49,6 +49,7 @@ from kcover_ebpf.host.host_programs import host_root
 from kcover_ebpf.inspection.round import RoundOptions
 from kcover_ebpf.kernel import features
 from kcover_ebpf.kube.client import connect
+from kcover_ebpf.model.roles import Role
 from kcover_ebpf.output.log_lines import about
 from kcover_ebpf.settings import Settings
 from kcover_ebpf.tunables.agent import (
@@ -286,6 +287,7 @@ class _Agent:
             killed=self._forget,
             evidence=bundles.of,
             passed_over=_LOG.info,
+            ranks=self._ranks,
         )
         return order_executor.OrderExecutor(registry, containers, journal, listeners, self._resumer)
 
@@ -296,6 +298,11 @@ class _Agent:
 
     def _last_report(self, gang: Gang) -> FaultReport | None:
         return self._builder.evidence_of(gang)
+
+    def _ranks(self, gang: Gang) -> frozenset[int]:
+        report = self._builder.evidence_of(gang)
+        ranks = report.ranks if report is not None else ()
+        return frozenset(rank.pid for rank in ranks if rank.role is Role.RANK and rank.exit is None)
 
     def _on_ack(self, gang: Gang, ack: Ack) -> None:
         _LOG.info(

@@ -13,6 +13,7 @@ from kcover_ebpf.api.codec import decode
 from kcover_ebpf.api.incident import RestartMethod
 from kcover_ebpf.api.job_rules import JobRule, checked
 from kcover_ebpf.api.notify_rule import NotifyRule
+from kcover_ebpf.api.order import SaveSignal
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ObjectError, PolicyError
 from kcover_ebpf.settings import RestartBudget
@@ -133,6 +134,18 @@ class Avoidance:
 
 
 @dataclass(frozen=True, slots=True)
+class SavePolicy:
+    """What is done for the work of a job before its ranks are ended."""
+
+    signal: SaveSignal | None = None
+    """Sent to the healthy ranks, which then save; None: none is sent."""
+    seconds: int = 30
+    """Longest wait for a checkpoint, one that is being written or one that the signal asked for; 0: no wait."""
+    unsaved_seconds: int = 0
+    """An inferred fault is given as much silence as there is work since the last complete checkpoint, up to this."""
+
+
+@dataclass(frozen=True, slots=True)
 class FaultPolicy:
     """One policy; the defaults are those of the chart, and hold where no policy selects a pod."""
 
@@ -146,6 +159,7 @@ class FaultPolicy:
     avoid: Avoidance = field(default_factory=Avoidance)
     framework_first_seconds: int = 60
     """A crash is left so long to a launcher that starts failed ranks again."""
+    save: SavePolicy = field(default_factory=SavePolicy)
     node: NodeActions = field(default_factory=NodeActions)
     thresholds: Mapping[str, str] = field(default_factory=dict)
     job_rules: tuple[JobRule, ...] = ()

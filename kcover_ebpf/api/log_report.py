@@ -101,6 +101,8 @@ class PrintedProgress:
     """The last; None where none was printed, or it was not finite."""
     tokens: int | None = None
     """That the training has taken so far, as it counts them."""
+    saving_age_s: float | None = None
+    """Since a checkpoint was said to be begun that was not said to be complete; None where none is being written."""
 
     @property
     def unsaved_steps(self) -> int | None:
@@ -152,6 +154,7 @@ class ContainerLog:
                 age_s=_older(progress.age_s, late_s),
                 checkpoint_age_s=_older(progress.checkpoint_age_s, late_s),
                 first_age_s=_older(progress.first_age_s, late_s),
+                saving_age_s=_older(progress.saving_age_s, late_s),
             )
         if phase is not None:
             left_s = round(phase.left_s - late_s, 3)

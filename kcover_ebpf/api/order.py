@@ -21,6 +21,15 @@ class Verb(Enum):
     KILL_TERMINATING = "KillTerminating"
     SNAPSHOT = "Snapshot"
     """Keep evidence, and touch nothing."""
+    SAVE = "Save"
+    """Send `signal` to the ranks of all pods but those of `spared`, which are expected to save."""
+
+
+class SaveSignal(Enum):
+    """What may ask a rank to save; their default action ends a process, so only one that handles it gets it."""
+
+    USR1 = "SIGUSR1"
+    USR2 = "SIGUSR2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +43,10 @@ class Order:
     created_before_s: float = field(metadata=wire("createdBefore", time=True))
     """Pods created later are of the next start and not meant."""
     expires_s: float = field(metadata=wire("expires", time=True))
+    signal: SaveSignal | None = None
+    """Of a Save alone."""
+    spared: tuple[str, ...] = ()
+    """Uids of pods that a Save is not for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,6 +106,8 @@ class Pod:
     """Its IP address, of the node where it uses the node's network; empty while it has none."""
     pod_group: str = ""
     """Name of what it is scheduled with, all or nothing; empty: it is scheduled alone."""
+    deletion_asked_s: float | None = None
+    """When its deletion was asked for; None unless it is being deleted."""
     job_kind: JobKind | None = None
     """The `JobKind` object whose labels it carries (`job_kinds.with_kind`)."""
 
@@ -152,6 +154,7 @@ def pod_of(api: Mapping[str, Any]) -> Pod:
         phase=_text(status.get("phase")),
         created_s=_time(metadata.get("creationTimestamp")) or 0.0,
         deleted_s=_time(metadata.get("deletionTimestamp")),
+        deletion_asked_s=_asked_s(metadata),
         labels=_strings(metadata.get("labels")),
         annotations=_ours(_strings(metadata.get("annotations"))),
         owners=tuple(
@@ -168,6 +171,15 @@ def pod_of(api: Mapping[str, Any]) -> Pod:
         address=_text(status.get("podIP")),
         pod_group=_pod_group(metadata, spec),
     )
+
+
+def _asked_s(metadata: Mapping[str, Any]) -> float | None:
+    """DeletionTimestamp is when the grace period ends that the request, or the pod, asked for."""
+    ends_s, grace_s = (
+        _time(metadata.get("deletionTimestamp")),
+        metadata.get("deletionGracePeriodSeconds"),
+    )
+    return None if ends_s is None or not isinstance(grace_s, int) else ends_s - grace_s
 
 
 def _pod_group(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ from kcover_ebpf.cli.options import (
 )
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.run import options as planning
+from kcover_ebpf.run.join import options as joining
 from kcover_ebpf.run.options import RunOptions
 from kcover_ebpf.settings import Act
 
@@ -91,6 +92,20 @@ Exit codes:
     show_default=True,
     help="Directory for fault bundles.",
 )
+@click.option(
+    "--join",
+    metavar="HOST[:PORT]",
+    help="The job runs on several hosts: decide together, at the run on HOST (port 29479).",
+)
+@click.option(
+    "--join-hosts", type=int, metavar="N", help="Number of hosts of the job, with --join."
+)
+@click.option(
+    "--join-secret",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Secret that all hosts share, with --join; readable by its owner only.",
+)
 @click.option("--pid", type=click.IntRange(min=1), help="Watch this process and its descendants.")
 @click.option("--cgroup", metavar="PATH", help="Watch the processes of this control group.")
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD...]")
@@ -109,6 +124,9 @@ def run(  # noqa: PLR0913 - one for each option
     logs: tuple[Path, ...],
     metrics: str | None,
     snapshot_dir: Path,
+    join: str | None,
+    join_hosts: int | None,
+    join_secret: Path | None,
     pid: int | None,
     cgroup: str | None,
     argv: tuple[str, ...],
@@ -121,6 +139,8 @@ def run(  # noqa: PLR0913 - one for each option
     if record_names and record is None:
         raise UsageError("--record-names needs --record FILE")
     planning.choose_target(argv, pid, cgroup)
+    if join is not None and not argv:
+        raise UsageError("--join needs a command after --")
     settings, job_rules = planning.make_settings(act, policy, max_restarts)
     planning.check_logs(logs, job_rules)
     settings = replace(settings, pin_driver=pin_driver, nccl_probes=nccl_probes)
@@ -144,6 +164,7 @@ def run(  # noqa: PLR0913 - one for each option
             catalog=catalog,
             logs=logs,
             job_rules=job_rules,
+            join=joining.make(join, join_hosts, join_secret),
             record=record,
             record_names=record_names,
         )

@@ -17,6 +17,7 @@ from kcover_ebpf.gang.gang_input import GangInput, GangVerdict
 from kcover_ebpf.gang.gang_judge import merge
 from kcover_ebpf.model.verdict import VerdictKind
 from kcover_ebpf.recovery.closing import is_suspected
+from kcover_ebpf.recovery.restart import incarnations
 from kcover_ebpf.recovery.restart.context import GangPod, RestartInput
 from kcover_ebpf.recovery.restart.demand import demanded
 
@@ -88,10 +89,11 @@ class ContextBuilder:
     ) -> RestartInput:
         """What is known now."""
         now_s, seen = self._store.wall(), self._store.seen(gang_id)
+        left_over = incarnations.earlier(pods)
         gang_input = GangInput(
             name=str(gang_id),
             seen=seen,
-            pods=[pod.pod for pod in pods],
+            pods=[pod.pod for pod in pods if pod.pod.uid not in left_over],
             nodes=self._store.nodes,
             policy=policy.settings(),
             now_s=now_s,

@@ -86,6 +86,7 @@ class ProgressWatch:
         self._saved_s = 0.0
         self._phases: dict[str, tuple[float, float]] = {}
         """Those that have not ended, by name: when each began (unix seconds), and how long it may take."""
+        self._saving_s: float | None = None
 
     def feed(self, block: bytes, now_s: float) -> None:
         """Lines in order; `now_s` (unix seconds) is the time of those without one."""
@@ -121,7 +122,9 @@ class ProgressWatch:
     def _note_checkpoint(self, block: bytes, match: re2._Match[bytes], now_s: float) -> None:
         text = match.group(0)
         if _BEGUN.search(text) and not _DONE.search(text):
+            self._saving_s = _time_s(block, match.start(), now_s)
             return
+        self._saving_s = None
         named = [found.group(1) for found in _CHECKPOINT.finditer(text)]
         step = int(named[-1]) if named else None
         if step is None:
@@ -153,6 +156,7 @@ class ProgressWatch:
             step_s=self._mean_step_s(),
             loss=self._loss,
             tokens=self._tokens,
+            saving_age_s=None if self._saving_s is None else _age(now_s, self._saving_s),
         )
 
     def _mean_step_s(self) -> float | None:

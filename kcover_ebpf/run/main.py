@@ -28,12 +28,16 @@ from kcover_ebpf.watching import start
 from kcover_ebpf.watching.start import FactSources
 
 if TYPE_CHECKING:
+    import socket
+
     from kcover_ebpf.devices.watch import DeviceWatch
     from kcover_ebpf.kernel.sampler import KernelSampler
     from kcover_ebpf.output.metrics import MetricsServer
     from kcover_ebpf.run.job_log import JobLog
+    from kcover_ebpf.run.join.options import JoinOptions
     from kcover_ebpf.run.metrics import RunMetrics
     from kcover_ebpf.run.recording import Tape
+    from kcover_ebpf.run.session import Session
 
 _STDOUT = 1
 _KEPT = capabilities.KEPT - {
@@ -64,6 +68,7 @@ class _Run:
         plan = self._plan
         supervisor = self._fork_supervisor()
         server = start.bind_metrics(plan.metrics, self._stack)
+        listener = self._listen()
         tape = self._open_tape()
         announcer = self._make_announcer(supervisor, tape)
         from kcover_ebpf.run.session import Session
@@ -75,9 +80,8 @@ class _Run:
         target = self._make_target(supervisor)
         writer = None if tape is None else tape.writer
         job_log = self._open_log()
-        session = Session(
-            plan, kernel, target, supervisor, announcer, extra, devices, writer, job_log
-        )
+        parts = (plan, kernel, target, supervisor, announcer, extra, devices, writer, job_log)
+        session = Session(*parts) if plan.join is None else self._joined(plan.join, listener, parts)
         session.catch_signals()
         if job_log is not None:
             job_log.begin(is_first=bool(plan.argv))
@@ -97,6 +101,35 @@ class _Run:
         supervisor = Supervisor.fork(Charge(plan.argv, plan.json, plan.pid, plan.cgroup))
         self._stack.callback(supervisor.close)
         return supervisor
+
+    def _listen(self) -> socket.socket | None:
+        """Where the other hosts of a joined run connect to; None where this host is not the one that they name."""
+        if self._plan.join is None:
+            return None
+        from kcover_ebpf.run.join import coordinator
+
+        return coordinator.bind(self._plan.join)
+
+    def _joined(
+        self, join: JoinOptions, listener: socket.socket | None, parts: tuple[Any, ...]
+    ) -> Session:
+        from kcover_ebpf.run.join.coordinator import Coordinator
+        from kcover_ebpf.run.join.joined_gang import JoinedGang
+        from kcover_ebpf.run.join.joined_session import JoinedSession
+        from kcover_ebpf.run.join.member import Member
+        from kcover_ebpf.run.join.messages import Hello
+
+        plan = self._plan
+        if listener is not None:
+            gang = JoinedGang(plan.name, join.hosts, plan.settings)
+            coordinator = Coordinator(listener, gang, join)
+            coordinator.start()
+            self._stack.callback(coordinator.close)
+        host = os.uname().nodename
+        member = Member(join, Hello(host, plan.name, join.hosts, plan.settings.act))
+        member.start()
+        self._stack.callback(member.close)
+        return JoinedSession(member, *parts)
 
     def _serve(
         self, server: MetricsServer, kernel: KernelSampler, devices: DeviceWatch

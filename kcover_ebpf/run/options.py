@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.host import cgroups, process_tree
+from kcover_ebpf.run.join.options import JoinOptions
 from kcover_ebpf.settings import Act, Policy, Settings, parse_duration
 from kcover_ebpf.tables import read_table
 
@@ -44,6 +45,8 @@ class RunOptions:
     """What is expected of them."""
     record: Path | None = None
     """Where a tape of the job is written; None: nowhere."""
+    join: JoinOptions | None = None
+    """The other hosts of the job; None: all of it is here."""
     record_names: bool = False
     """The tape keeps the names of programs, files and addresses."""
 

@@ -144,3 +144,18 @@ RUN_STACKS_S = 1.0
 """Longest time to read the stacks of a job's ranks before it is ended on a verdict that was not announced. Chosen: with
 the files it stays within `BUNDLE_LIMIT_S`, and a verdict of that kind has taken seconds of patience before.
 """
+
+# --- Runs of several hosts that are joined (`run --join`)
+
+JOIN_ANSWER_S = 10.0
+"""A run that connects must have said who it is by then. Chosen."""
+JOIN_SILENT_S = 20.0
+"""A joined run, or the coordinator, that says nothing for so long is gone: each speaks every `JOIN_BEAT_S`."""
+JOIN_BEAT_S = 3.0
+"""Longest pause between two words of a joined run: reports count for 10 s."""
+JOIN_TICK_S = 0.2
+"""Pause between two judgements of all hosts' reports: a verdict must hold for 0.3 s."""
+JOIN_AGAIN_S = 1.0
+"""Pause before another attempt to reach the coordinator, which may be started later. Chosen."""
+JOIN_ENDED_S = 30.0
+"""All hosts must have ended their part of a job by then; else it is not started again. A kill takes 10 s at most."""

@@ -57,6 +57,8 @@ STOP_EXPIRES_S = 10.0
 """An agent carries out an order to stop ranks within so long and releases what it stopped if no order to kill came."""
 KILL_EXPIRES_S = 15.0
 """The same of an order to kill: what agents see of it takes longer in large gangs."""
+SAVE_CHECKED_S = 1.0
+"""Between two readings of what the logs say of a checkpoint: agents read them every 0.5 s."""
 RESUME_EXPIRES_S = 30.0
 """The same of orders that do no harm late: to resume, and to kill what is terminating anyway."""
 BUNDLE_WITHIN_S = 30.0

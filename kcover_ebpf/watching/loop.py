@@ -198,10 +198,13 @@ class Sensor(SamplingLoop):
         devices: DeviceWatch | None = None,
         recorder: InputRecorder | None = None,
         *,
+        whole: bool = True,
         reads_stacks: bool = False,
         read_log: Callable[[], LogSeen | None] = lambda: None,
     ) -> None:
-        """`reads_stacks`: the Python stacks of the ranks are read for a verdict.
+        """`whole`: every rank of the job should be on this host.
+
+        `reads_stacks`: the Python stacks of the ranks are read for a verdict.
 
         `read_log`: what the job's log shows that is new; asked once a pass.
         """
@@ -214,6 +217,7 @@ class Sensor(SamplingLoop):
             settings,
             sinks,
             carry_out,
+            whole=whole,
             recorder=recorder,
             nccl=None if devices is None else devices.nccl,
             reads_stacks=reads_stacks,

@@ -8,6 +8,7 @@ STEPS               end after so many steps (0: never)
 CHECKPOINT_EVERY    rank 0 saves every so many steps while the others wait (0: never)
 CHECKPOINT_SECONDS  how long it then writes, past the page cache (5)
 CHECKPOINT_PATH     where to (/tmp/checkpoint)
+RESUME_FOLDER       if it is there, rank 0 notes each step in it, and a new start continues after the last (/resume)
 
 SIGUSR1 makes it take memory until the kernel ends it, SIGUSR2 makes it 1.3 times slower from then on.
 """
@@ -22,6 +23,7 @@ import signal
 import socket
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 PORT = "29500"
@@ -165,9 +167,32 @@ class Pace:
         time.sleep(max(0.0, began_s + self._step_s - time.monotonic()))
 
 
+class Resume:
+    """The last step that all ranks made, in a folder that outlives them; does nothing where there is none."""
+
+    def __init__(self) -> None:
+        self._folder = Path(os.environ.get("RESUME_FOLDER", "/resume"))
+
+    def first(self) -> int:
+        """The step to begin with; to be asked before the ranks meet, for then none of them writes."""
+        try:
+            return int((self._folder / "step").read_text()) + 1
+        except (OSError, ValueError):
+            return 1
+
+    def note(self, number: int) -> None:
+        """This step was made."""
+        if self._folder.is_dir():
+            new = self._folder / "step.new"
+            new.write_text(str(number))
+            new.replace(self._folder / "step")
+
+
 def main() -> None:
     signal.signal(signal.SIGUSR1, take_memory)
     job: Any
+    resume = Resume()
+    first = resume.first()
     if "OMPI_COMM_WORLD_RANK" in os.environ:
         job = MpiJob()
         rank, world = job.rank, job.world
@@ -179,10 +204,12 @@ def main() -> None:
     every = int(os.environ.get("CHECKPOINT_EVERY", "0"))
     last = int(os.environ.get("STEPS", "0"))
     print(f"rank {rank} of {world} begins", flush=True)
-    for number in range(1, last + 1) if last else itertools.count(1):
+    for number in range(first, last + 1) if last else itertools.count(first):
         job.step()
         began = time.monotonic()
         print(f"rank {rank} step {number}", flush=True)
+        if rank == 0:
+            resume.note(number)
         if every and number % every == 0:
             if rank == 0:
                 path = os.environ.get("CHECKPOINT_PATH", "/tmp/checkpoint")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -13,6 +14,7 @@ from pathlib import Path
 from kcover_ebpf.controller.node_reconciler import release
 from kcover_ebpf.kube.client import connect
 from kcover_ebpf.recovery.nodes.node_plan import view_of
+from testbed.cluster.layout import DEFAULT_NAME, Bed
 from testbed.driver.cluster import Cluster, ClusterError, Namespace
 
 
@@ -74,6 +76,30 @@ def still(cluster: Cluster, node: str) -> Iterator[None]:
         yield
     finally:
         os.kill(pid, signal.SIGCONT)
+
+
+@contextmanager
+def partitioned(cluster: Cluster, node: str) -> Iterator[None]:
+    """A node of the test bed has lost its network: its kubelet and its pods run, and reach nothing."""
+    control = _control_netns(cluster)
+    (port,) = re.findall(r"\d+$", node)
+    _set_link(control, f"port{port}", "down")
+    try:
+        yield
+    finally:
+        _set_link(control, f"port{port}", "up")
+
+
+def _control_netns(cluster: Cluster) -> str:
+    folder = cluster.kubeconfig.parent
+    name = re.fullmatch(r"\.testbed(?:-(.+))?", folder.name)
+    assert name is not None, "use a cluster that tools/testbed made"
+    return Bed.of_checkout(name[1] or DEFAULT_NAME, folder.parent).control_netns
+
+
+def _set_link(namespace: str, device: str, state: str) -> None:
+    command = ["ip", "-n", namespace, "link", "set", device, state]
+    subprocess.run(command, check=True, capture_output=True)
 
 
 _ONE_DISK = threading.Lock()

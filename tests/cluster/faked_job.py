@@ -32,14 +32,24 @@ def faked(
 
 
 def started(
-    namespace: Namespace, job: str = "demo", *, in_place: bool = False, trains: bool = False
+    namespace: Namespace,
+    job: str = "demo",
+    *,
+    in_place: bool = False,
+    trains: bool = False,
+    grace_s: int | None = None,
 ) -> None:
-    """Start a job; unless it is to train, its ranks sleep: they answer to SIGTERM as little."""
+    """Start a job; unless it is to train, its ranks sleep: they answer to SIGTERM as little.
+
+    `grace_s`: grace period of its pods; None: that of Kubernetes.
+    """
     text = (JOBS / "job.yaml").read_text().replace("demo", job)
     assert _TRAIN in text
     if not trains:
         text = text.replace(_TRAIN, "[sleep, infinity]")
     objects = list(yaml.safe_load_all(text))
+    if grace_s is not None:
+        objects[-1]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = grace_s
     if in_place:
         for object_ in objects:
             _carry(object_)

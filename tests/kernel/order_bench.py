@@ -38,6 +38,7 @@ class Bench:
     """States of all processes when it was written."""
     requests: list[EvidenceRequest] = field(default_factory=list)
     pods: list[FakePod] = field(default_factory=list)
+    ranks: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.resumer = Resumer()
@@ -57,6 +58,7 @@ class Bench:
             killed=self.killed.append,
             evidence=keep,
             passed_over=self.said.append,
+            ranks=lambda _: self.ranks,
         )
         return OrderExecutor(
             self.registry,

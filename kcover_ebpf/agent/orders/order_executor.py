@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 
 from kcover_ebpf.agent.containers import Containers, RunningContainer, start_ticks
-from kcover_ebpf.agent.orders import stop_and_kill
+from kcover_ebpf.agent.orders import save_signal, stop_and_kill
 from kcover_ebpf.agent.orders.evidence_thread import BundleWriter, EvidenceRequest, EvidenceThread
 from kcover_ebpf.agent.orders.open_kill import OpenKill
 from kcover_ebpf.agent.orders.order_journal import (
@@ -208,6 +208,11 @@ class OrderExecutor:
                 self._finish(gang, order, outcome)
             case Verb.SNAPSHOT:
                 self._snapshot(incident, order, gang)
+            case Verb.SAVE:
+                self._journal.begin(order, key_of(gang))
+                ranks = self._listeners.ranks(gang)
+                ack = save_signal.carry_out(order, pods, self._containers.at_work, ranks)
+                self._ack(gang, ack)
             case Verb.KILL_TERMINATING:
                 self._kill_what_terminates(incident, order, gang)
                 if not self._journal.knows(order.id):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from kcover_ebpf.agent.orders.evidence_thread import BundleWriter, EvidenceRequest
@@ -21,6 +21,8 @@ class Listeners:
     evidence: Callable[[EvidenceRequest], BundleWriter]
     """What is to be kept of a gang, before it is killed where it is. Another thread writes it."""
     passed_over: Callable[[str], None]
+    ranks: Callable[[Gang], Collection[int]]
+    """Processes of the gang on this node that are ranks and live. Asked before a Save alone, and may take a second."""
 
 
 class StopHolder(Protocol):

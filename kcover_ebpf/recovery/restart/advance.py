@@ -1,5 +1,6 @@
 """The restart of a whole gang, step by step. Pure: what is seen goes in, a status and calls come out.
 
+any of them may begin with Save
 in place   Stop -> Kill -> Progress               (Stop -> Resume -> replace, where a node does not answer)
 hybrid     Stop -> Move -> Kill -> Return -> Progress
 a crash    Settle -> Progress                     (-> Stop, where only some pods restarted)
@@ -17,7 +18,7 @@ from collections.abc import Callable, Mapping
 from kcover_ebpf.api.incident import Lost, Phase, Status
 from kcover_ebpf.api.job_kinds import must_train
 from kcover_ebpf.model.verdict import Certainty
-from kcover_ebpf.recovery.restart import hybrid, in_place, repeated_crash, replacement
+from kcover_ebpf.recovery.restart import hybrid, in_place, repeated_crash, replacement, saving
 from kcover_ebpf.recovery.restart.machine import (
     RestartContext,
     Transition,
@@ -30,6 +31,7 @@ from kcover_ebpf.recovery.restart.steps import Step, step_of
 from kcover_ebpf.tunables.recovery import LOGS_AGAIN_S, PODS_CHECKED_S, RECOVERED_UNSEEN_S
 
 HANDLERS: Mapping[Step, Callable[[RestartContext], Transition]] = {
+    Step.SAVE: saving.wait,
     Step.STOP: in_place.stop,
     Step.RESUME: in_place.resume,
     Step.MOVE: hybrid.move,

@@ -16,7 +16,7 @@ from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis import decisions
 from kcover_ebpf.gang.gang_input import GangVerdict
 from kcover_ebpf.model.verdict import Cause, EvidenceKind, VerdictKind
-from kcover_ebpf.recovery.restart import no_progress, repeated_crash
+from kcover_ebpf.recovery.restart import no_progress, repeated_crash, saving
 from kcover_ebpf.recovery.restart.advance import with_bundles
 from kcover_ebpf.recovery.restart.context import replace_method_of
 from kcover_ebpf.recovery.restart.machine import (
@@ -206,7 +206,7 @@ def _too_little(gang_verdict: GangVerdict, context: RestartContext) -> str | Non
         seconds = context.policy.framework_first_seconds
         return f"left for {seconds} s to its launcher, which starts failed ranks again"
     decision = decisions.decide(verdict, Act.SHUTDOWN)
-    return None if decision.act is Act.SHUTDOWN else decision.reason
+    return decision.reason if decision.act is not Act.SHUTDOWN else saving.why_not_yet(context)
 
 
 def _is_left_to_launcher(gang_verdict: GangVerdict, context: RestartContext) -> bool:
@@ -346,7 +346,8 @@ def _act(
     culprit = preflight_of(context.world)
     if method is RestartMethod.HYBRID:
         culprit = gang_verdict.culprit
-    return start(context, method, reason, (culprit.node or "") if culprit is not None else "")
+    node = (culprit.node or "") if culprit is not None else ""
+    return saving.first(context, method, reason, node)
 
 
 def can_replace(context: RestartContext) -> bool:

@@ -72,6 +72,8 @@ def move(context: RestartContext) -> Transition:
         return Transition(_kill(context, f"hybrid: {places}, its address is known"))
     if context.elapsed_s >= MOVED_S:
         why = "no node has room" if any(not pod.pod.node for pod in fresh) else "it takes long"
+        if len(fresh) < len(moved):
+            why = "the controller of the job has not made it again"
         return Transition(_kill(context, f"hybrid: not moved within {MOVED_S:.0f} s ({why})"))
     order = context.status.order
     if order is None or context.world.now_s >= order.expires_s - STOP_RENEWED_S:

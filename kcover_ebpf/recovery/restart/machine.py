@@ -17,6 +17,7 @@ from kcover_ebpf.api.job_kinds import must_train
 from kcover_ebpf.api.order import Order, Verb
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.model.verdict import Cause, Culprit
+from kcover_ebpf.recovery.restart import incarnations
 from kcover_ebpf.recovery.restart.context import Call, GangPod, RestartInput, replace_method_of
 from kcover_ebpf.recovery.restart.methods import MovesBy, ReplaceMethod
 from kcover_ebpf.recovery.restart.steps import TRANSITIONS, RestartDetail, Step, step_of
@@ -30,6 +31,7 @@ from kcover_ebpf.tunables.recovery import (
 
 _EXPIRES_S = {
     Verb.STOP: STOP_EXPIRES_S,
+    Verb.SAVE: STOP_EXPIRES_S,
     Verb.KILL: KILL_EXPIRES_S,
     Verb.RESUME: RESUME_EXPIRES_S,
     Verb.KILL_TERMINATING: RESUME_EXPIRES_S,
@@ -321,7 +323,8 @@ def _first_step(
     if method is RestartMethod.REPLACE and top is not None and top.pod_count is not None:
         # also those that were never there, or are gone by now
         count = max(count, top.pod_count)
-    detail = RestartDetail(pods=count, grace_s=grace_s)
+    run_s = incarnations.newest(restart_input.live)
+    detail = RestartDetail(pods=count, grace_s=grace_s, run_s=run_s)
     replacing = replace_method_of(top) if top is not None else None
     if method is not RestartMethod.REPLACE:
         counts = baseline(restart_input.live) or "0"

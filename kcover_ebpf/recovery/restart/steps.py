@@ -13,6 +13,7 @@ from kcover_ebpf.dataclass import dataclass
 class Step(Enum):
     """What a restart waits for; the word is `status.action.step` of an Incident."""
 
+    SAVE = "Save"
     STOP = "Stop"
     MOVE = "Move"
     KILL = "Kill"
@@ -48,15 +49,23 @@ _NEW_PODS: Mapping[Step, str] = {
     Step.PAUSE: "the old pods are gone, and the policy wants a pause",
     Step.RELEASE: "the old pods are gone",
 }
+_FIRST: Mapping[Step, str] = {
+    Step.STOP: "every pod can restart in place, or all but those that move",
+    Step.SUSPEND: "replace, with the switch of the job",
+    Step.DELETE: "replace, without a switch",
+}
 TRANSITIONS: Mapping[Step | None, Mapping[Step, str]] = {
     None: {
-        Step.STOP: "every pod can restart in place, or all but those that move",
-        Step.SUSPEND: "replace, with the switch of the job",
-        Step.DELETE: "replace, without a switch",
+        **_FIRST,
+        Step.SAVE: "healthy ranks are to save first, or one is saving",
         Step.SETTLE: "the kubelets are restarting a gang that crashed",
         Step.FINAL_STOP: "the job would crash for ever: its budget is used up, or its program fails in the same place",
         Step.DONE: "the ranks make progress after a step of another version",
         Step.FAILED: "the step is one of another version",
+    },
+    Step.SAVE: {
+        **_FIRST,
+        Step.DONE: "the ranks made progress again while one was saving",
     },
     Step.STOP: {
         Step.KILL: "every node has stopped its ranks",
@@ -169,6 +178,8 @@ class RestartDetail:
     """Pods (uids) that move while the others restart in place."""
     services: str = ""
     """Services that published their addresses."""
+    run_s: float = 0.0
+    """Unix seconds at which the newest pod of the run was made that is being ended."""
 
     @property
     def moved_uids(self) -> frozenset[str]:
@@ -227,5 +238,6 @@ FORMS: Mapping[str, Form] = {
     "is_slow": Form("slow", bool, _flag),
     "moved": Form("moved", str, str),
     "services": Form("services", str, str),
+    "run_s": Form("run", float, _seconds),
 }
 """Keys and texts are read by controllers of other versions: they stay as they are."""

@@ -51,6 +51,7 @@ def executor(journal: OrderJournal, folder: Path, said: list[str] | None = None)
         killed=lambda _gang: None,
         evidence=lambda _: BundleWriter("/bundle", lambda: None),
         passed_over=reported.append,
+        ranks=lambda _: (),
     )
     return OrderExecutor(
         PodRegistry("n"), Containers([folder]), journal, listeners, FakeHolder(), lambda: NOW_S

@@ -1,0 +1,236 @@
+"""The state of one job on several hosts: who is there, what they report, what is said and ordered. Pure.
+
+The reports are judged as those of a cluster's agents: a host stands for a node with one pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from kcover_ebpf.api.fault_report import FaultReport, PodRef
+from kcover_ebpf.api.pods import Pod
+from kcover_ebpf.dataclass import dataclass
+from kcover_ebpf.diagnosis import decisions
+from kcover_ebpf.gang.gang_input import GangInput, GangVerdict, NodeState
+from kcover_ebpf.gang.gang_judge import merge
+from kcover_ebpf.gang.gang_snapshot import ReceivedReport
+from kcover_ebpf.model.verdict import Verdict
+from kcover_ebpf.run.actions import refusal
+from kcover_ebpf.run.join.messages import VERSION, CoordinatorMessage, EndOrder, Hello, StartOrder
+from kcover_ebpf.settings import Act, Settings
+from kcover_ebpf.tunables.host import JOIN_ENDED_S
+from kcover_ebpf.tunables.recovery import VERDICT_STABLE_S
+
+
+@dataclass(slots=True)
+class _Host:
+    """One host of the job."""
+
+    joined_s: float
+    address: str
+    is_connected: bool = True
+    received: ReceivedReport | None = None
+    ended: int | None = None
+    """Exit code of its job; None while that runs."""
+
+
+class JoinedGang:
+    """Used by one thread at a time; times are unix seconds by the coordinator's clock."""
+
+    def __init__(self, name: str, hosts: int, settings: Settings) -> None:
+        """`hosts`: so many belong to the job."""
+        self._name, self._count, self._settings = name, hosts, settings
+        self._hosts: dict[str, _Host] = {}
+        self._announced_verdict: Verdict | None = None
+        self._signature: tuple[object, ...] = ()
+        self._since_s = 0.0
+        self._incident_count = 0
+        self._incident = ""
+        self._done_acts: set[tuple[str, Act]] = set()
+        self._end: EndOrder | None = None
+        """The order that is being carried out."""
+        self._ordered_s = 0.0
+        self._obeyed: set[str] = set()
+        self._restart_count = 0
+        self._has_trained = False
+        """Since the last start."""
+        self.is_over = False
+        """Nothing more will be ordered."""
+
+    @property
+    def is_ending(self) -> bool:
+        """True once the job is being ended, or is over: members have to hear of it."""
+        return self.is_over or self._end is not None
+
+    # ---- what members say
+
+    def join(self, hello: Hello, address: str, now_s: float) -> str | None:
+        """A host came; why it is refused, None where it is not."""
+        known = self._hosts.get(hello.host)
+        if hello.version != VERSION:
+            return "the runs of all hosts must have the same version"
+        if hello.job != self._name:
+            return f"the job of the coordinator is {self._name}, not {hello.job}"
+        if (hello.hosts, hello.act) != (self._count, self._settings.act):
+            return "--join-hosts and --act must be the same on all hosts"
+        if known is not None and known.is_connected:
+            return f"a host named {hello.host} has joined by now: host names must differ"
+        if known is None and len(self._hosts) >= self._count:
+            return f"all {self._count} hosts have joined by now"
+        if self.is_over:
+            return "the job is over"
+        self._hosts[hello.host] = _Host(now_s, address)
+        return None
+
+    def leave(self, host: str) -> None:
+        """Its connection has ended."""
+        self._hosts[host].is_connected = False
+
+    def report(self, host: str, report: FaultReport, now_s: float) -> None:
+        """What a host sees of its ranks."""
+        own = self._hosts[host]
+        if self._end is not None and self._end.act is not Act.SNAPSHOT:
+            return  # it is being ended: what is seen of that is no fault
+        ranks = tuple(replace(rank, pod_uid=host) for rank in report.ranks)
+        verdict = report.verdict
+        if verdict is not None and verdict.culprit is not None:
+            culprit = replace(verdict.culprit, pod=host, pod_uid=host, node=host, host=host)
+            verdict = replace(verdict, culprit=culprit)
+        said = replace(
+            report, node=host, pods=(PodRef(host, host),), ranks=ranks, verdict=verdict, acks=()
+        )
+        own.received = ReceivedReport(said, now_s)
+        self._has_trained |= report.trained
+
+    def ended(self, host: str, code: int) -> None:
+        """The job of a host has ended by itself."""
+        self._hosts[host].ended = code
+
+    def done(self, host: str, order: str) -> None:
+        """A host has carried out an order."""
+        if self._end is not None and self._end.id == order:
+            self._obeyed.add(host)
+
+    # ---- what is said to all of them
+
+    def tick(self, now_s: float) -> tuple[CoordinatorMessage, ...]:
+        """What all members are to hear now; to be asked a few times a second."""
+        if self.is_over:
+            return ()
+        if self._end is not None:
+            return tuple(self._after_end(self._end, now_s))
+        if len(self._hosts) == self._count and all(
+            host.ended is not None or not host.is_connected for host in self._hosts.values()
+        ):
+            self.is_over = True
+            return (CoordinatorMessage(over=True),)
+        return tuple(self._judge(now_s))
+
+    def _after_end(self, end: EndOrder, now_s: float) -> Iterator[CoordinatorMessage]:
+        """What follows an order once all have carried it out, or one does not answer."""
+        there = {name for name, host in self._hosts.items() if host.is_connected}
+        waits = there - self._obeyed
+        is_late = now_s - self._ordered_s > JOIN_ENDED_S
+        if waits and not is_late:
+            return
+        if end.act is Act.RESTART and not waits and len(there) == self._count:
+            self._end, self._restart_count = None, self._restart_count + 1
+            self._announced_verdict, self._has_trained = None, False
+            for host in self._hosts.values():
+                host.received = host.ended = None
+            budget = self._settings.policy.restarts
+            yield CoordinatorMessage(start=StartOrder(budget.pause_s(self._restart_count)))
+            return
+        self.is_over = True
+        yield CoordinatorMessage(over=True)
+
+    def _judge(self, now_s: float) -> Iterator[CoordinatorMessage]:
+        gang_verdict = self._verdict(now_s)
+        verdict = gang_verdict.verdict
+        if not self._is_stable(verdict, now_s):
+            return
+        if not verdict.same_as(self._announced_verdict):
+            self._announced_verdict = verdict
+            yield CoordinatorMessage(verdict=verdict)
+        if gang_verdict.depends and not self._is_hopeless(verdict):
+            return
+        decision = decisions.decide(verdict, self._settings.act)
+        if decision.act is Act.OBSERVE or (self._incident, decision.act) in self._done_acts:
+            return
+        self._done_acts.add((self._incident, decision.act))
+        yield CoordinatorMessage(end=self._order(decision.act, decision.reason, verdict, now_s))
+
+    def _order(self, act: Act, reason: str, verdict: Verdict, now_s: float) -> EndOrder:
+        why = None
+        if act is Act.RESTART:
+            budget = self._settings.policy.restarts
+            why = refusal(budget, self._restart_count, made_progress=self._has_trained)
+        if why is not None:
+            act = Act.SHUTDOWN
+        order = EndOrder(f"{self._incident}-{act.value}", act, reason, verdict, why or "")
+        if act is not Act.SNAPSHOT:
+            self._end, self._ordered_s, self._obeyed = order, now_s, set()
+        return order
+
+    def _is_hopeless(self, verdict: Verdict) -> bool:
+        """True once a host that is not seen keeps the others waiting for longer than any policy allows."""
+        limit_s = self._settings.policy.hard_limit_s
+        return limit_s is not None and verdict.time_s - verdict.since_s >= limit_s
+
+    def _verdict(self, now_s: float) -> GangVerdict:
+        gang_input = GangInput(
+            name=self._name,
+            seen=[host.received for host in self._hosts.values() if host.received is not None],
+            pods=[_pod(name, host) for name, host in self._hosts.items()],
+            nodes={name: NodeState(name, host.is_connected) for name, host in self._hosts.items()},
+            policy=self._settings.policy,
+            now_s=now_s,
+        )
+        gang_verdict = merge(gang_input)
+        verdict = self._named(gang_verdict.verdict)
+        absent = self._count - len(self._hosts)
+        if absent:
+            text = f"{absent} of {self._count} hosts have not joined"
+            verdict = replace(verdict, unobserved=(text, *verdict.unobserved))
+        return GangVerdict(verdict, gang_verdict.depends or bool(absent))
+
+    def _named(self, verdict: Verdict) -> Verdict:
+        """The verdict with the id of its incident, and hosts in place of pods."""
+        if not verdict.opens_incident:
+            self._incident = ""
+        elif not self._incident:
+            self._incident_count += 1
+            self._incident = f"{self._name}-{self._incident_count}"
+        culprit = verdict.culprit
+        if culprit is not None:
+            host = culprit.node or culprit.host
+            culprit = replace(culprit, host=host, pod=None, pod_uid=None, node=None)
+        return replace(verdict, incident=self._incident, culprit=culprit)
+
+    def _is_stable(self, verdict: Verdict, now_s: float) -> bool:
+        culprit = verdict.culprit
+        who = (culprit.host, culprit.rank, culprit.pid) if culprit is not None else None
+        signature = (verdict.kind, verdict.cause, who)
+        if signature != self._signature:
+            self._signature, self._since_s = signature, now_s
+        return verdict.is_announced or now_s - self._since_s >= VERDICT_STABLE_S
+
+
+def _pod(name: str, host: _Host) -> Pod:
+    phase = "Running" if host.ended is None else "Failed" if host.ended else "Succeeded"
+    return Pod(
+        namespace="",
+        name=name,
+        uid=name,
+        node=name,
+        phase=phase,
+        created_s=host.joined_s,
+        deleted_s=None,
+        labels={},
+        annotations={},
+        owners=(),
+        containers=(),
+        ready=host.ended is None,
+        address=host.address,
+    )

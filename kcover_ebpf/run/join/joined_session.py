@@ -1,0 +1,198 @@
+"""One run of several that watch one job: it reports what it sees, and does what is decided for all of them.
+
+The verdicts are those on the whole job. What this host would say alone is not announced, and ends nothing: of a part of
+a job it is often wrong. The run is over when the job has ended on all hosts, for its own ranks may wait for others.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from kcover_ebpf import __version__
+from kcover_ebpf.api.fault_report import FaultReport, PodRef
+from kcover_ebpf.diagnosis.clock.progress import Stall
+from kcover_ebpf.diagnosis.decisions import Decision
+from kcover_ebpf.diagnosis.tracker import Tracker
+from kcover_ebpf.facts.kernel import Fact
+from kcover_ebpf.gang.rank_report import carrying, verdict_of
+from kcover_ebpf.run import outcome
+from kcover_ebpf.run.join.member import Member
+from kcover_ebpf.run.join.messages import CoordinatorMessage, EndOrder
+from kcover_ebpf.run.outcome import Reason
+from kcover_ebpf.run.session import Session
+from kcover_ebpf.run.sinks import Sink
+from kcover_ebpf.settings import Act
+from kcover_ebpf.tunables.host import JOIN_BEAT_S
+from kcover_ebpf.watching.judging import ObservationSink
+from kcover_ebpf.watching.loop import Sensor
+
+
+class _FactsOnly(Sink):
+    """Hands on what was observed here, and no verdict on this part of the job."""
+
+    def __init__(self, sinks: tuple[ObservationSink, ...]) -> None:
+        self._sinks = sinks
+
+    def on_fact(self, fact: Fact) -> None:
+        """An announced fact."""
+        for sink in self._sinks:
+            sink.on_fact(fact)
+
+    def on_blind(self, reason: str) -> None:
+        """For a while nothing can be said."""
+        for sink in self._sinks:
+            sink.on_blind(reason)
+
+
+class _PartSensor(Sensor):
+    """A sensor of a part of a job, which says when a pass is over."""
+
+    def __init__(self, after_pass: Callable[[], None], *parts: Any, **more: Any) -> None:
+        super().__init__(*parts, whole=False, **more)
+        self._after_pass = after_pass
+
+    def step(self) -> None:
+        """One pass."""
+        super().step()
+        self._after_pass()
+
+
+class JoinedSession(Session):
+    """The life of one run among others."""
+
+    def __init__(self, member: Member, *parts: Any, **more: Any) -> None:
+        """`parts`: as of `Session`."""
+        self._member = member
+        self._is_gang_over = self._is_held = False
+        """Held: the job was ended by us, and is started again once all hosts have done so."""
+        self._reported_code: int | None = None
+        self._reported_s = 0.0
+        self._lost_reason: str | None = None
+        super().__init__(*parts, **more)
+
+    def _new_sensor(self) -> Sensor:
+        self._is_held, self._reported_code = False, None
+        return _PartSensor(
+            self._after_pass,
+            self._kernel,
+            self._target,
+            self._plan.settings,
+            (_FactsOnly(self._sinks),),
+            None,
+            self._devices,
+            self._recorder,
+            reads_stacks=True,
+        )
+
+    def _is_over(self) -> bool:
+        ended = super()._is_over()
+        assert self._supervisor is not None
+        code = self._supervisor.job_code
+        if ended and (code is None or self._is_to_end):
+            return True
+        if code is not None and self._reported_code is None and not self._is_held:
+            self._after_pass()  # what was seen of the end goes before it
+            self._reported_code = code
+            self._member.ended(code)
+        if self._is_gang_over:
+            return True
+        return code is not None and not self._is_held and self._member.why_lost is not None
+
+    def _start_again(self) -> bool:
+        begun = super()._start_again()
+        # what was seen of our own kill is no fault of the job that begins
+        self._sensor.tracker = Tracker(self._plan.name, os.uname().nodename)
+        return begun
+
+    def _has_ended_by_itself(self) -> bool:
+        """Before the order came: hosts are not ended in one moment, and ranks may die of the end of others."""
+        return self._reported_code is not None
+
+    @property
+    def _is_to_end(self) -> bool:
+        """By the user, the time or a decision; the end of the job here does not suffice."""
+        is_late = self._end_s is not None and time.monotonic() >= self._end_s
+        return bool(self._signal or self._outcome or self._pause_s is not None or is_late)
+
+    def _after_pass(self) -> None:
+        """Report, at most once a second, or less often while nothing is wrong; and do as is ordered."""
+        self._say_whether_lost()
+        report = self._report()
+        pause_s = 1.0 if report.is_urgent or report.ranks else JOIN_BEAT_S
+        if not self._is_held and time.monotonic() - self._reported_s >= pause_s:
+            self._reported_s = time.monotonic()
+            self._member.report(report)
+        for message in self._member.received():
+            self._take(message)
+
+    def _report(self) -> FaultReport:
+        job, tracker = self._sensor.job, self._sensor.tracker
+        host, now_s = os.uname().nodename, time.time()
+        snapshot = job.snapshot()
+        pods = dict.fromkeys(snapshot.processes, host)
+        latest = tracker.latest or tracker.current
+        stall = job.attention.stall
+        report = FaultReport(
+            node=host,
+            time_s=now_s,
+            sequence=0,
+            agent=__version__,
+            pods=(PodRef(host, host),),
+            suspicious=stall is Stall.CERTAIN,
+            trained=job.pace.trained,
+            verdict=latest and verdict_of(latest, host, now_s, pods, {host: host}),
+        )
+        if stall is Stall.NONE and not report.is_urgent:
+            return report
+        return replace(carrying(report, snapshot, pods), silences=job.silences.summary)
+
+    def _say_whether_lost(self) -> None:
+        reason = self._member.why_lost
+        if reason is not None and reason != self._lost_reason:
+            if self._is_held:
+                why = f"not restarted: the run on the other hosts is not reached: {reason}"
+                self._outcome = outcome.shut_down(Reason.RESTARTS, why)
+            text = f"the run on the other hosts is not reached: {reason}; nothing is decided here"
+            for sink in self._sinks:
+                sink.on_blind(text)
+        self._lost_reason = reason
+
+    # ---- what is decided for all hosts
+
+    def _take(self, message: CoordinatorMessage) -> None:
+        if message.verdict is not None:
+            for sink in self._sinks:
+                sink.on_verdict(message.verdict)
+        if message.end is not None:
+            self._obey(message.end)
+        if message.start is not None and self._is_held:
+            self.restart_count += 1
+            self._pause_s = message.start.pause_s
+        if message.over:
+            self._is_gang_over = True
+            if self._is_held:
+                why = "not restarted: another host did not end its part of the job"
+                self._outcome = outcome.shut_down(Reason.RESTARTS, why)
+
+    def _obey(self, order: EndOrder) -> None:
+        """Keep evidence, or end the job; what is left of an order when the user ends the run is left undone."""
+        if self._signal is not None or self._outcome is not None or self._is_held:
+            return
+        decision = Decision(order.act, order.reason, order.verdict)
+        self._snapshot(decision)
+        if order.act is Act.SNAPSHOT:
+            return
+        if order.act is Act.RESTART:
+            self._is_held = self._kill(decision)
+        elif order.refusal:
+            text = f"not restarted: {order.refusal}"
+            instead = replace(decision, reason=f"{order.reason}; {order.refusal}")
+            self._shut_down(instead, Reason.RESTARTS, text)
+        else:
+            self._shut_down(decision, Reason.SHUTDOWN, "the job was shut down on all hosts")
+        self._is_gang_over |= order.act is Act.SHUTDOWN
+        self._member.done(order.id)
