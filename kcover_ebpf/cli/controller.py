@@ -218,12 +218,17 @@ def _repairs(path: Path | None) -> RepairLimits:
 
 
 def _targets(path: Path | None) -> tuple[NotifyTarget, ...]:
+    from kcover_ebpf.errors import UsageError
+    from kcover_ebpf.notify import otlp
     from kcover_ebpf.notify.message import WORDS
-    from kcover_ebpf.notify.target import targets_of
+    from kcover_ebpf.notify.target import MessageForm, targets_of
 
     if path is None:
         return ()
-    return targets_of(_table(path, "notifications"), f"notifications {path}", WORDS)
+    targets = targets_of(_table(path, "notifications"), f"notifications {path}", WORDS)
+    if any(target.form is MessageForm.OPEN_TELEMETRY for target in targets) and not otlp.is_here():
+        raise UsageError(otlp.MISSING)
+    return targets
 
 
 def _table(path: Path, what: str) -> dict[str, Any]:

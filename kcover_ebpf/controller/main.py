@@ -108,12 +108,24 @@ class Controller:
         self._idle = IdleEvents(client, store, self._story.event)
         self._elector = self._make_elector(client)
         self._story.leads = lambda: self._elector.leads
-        self._notices = Notices(store, self._writer, options.targets, options.secrets)
-        self._story.notify(self._notices)
+        self._notices = self._make_notices(store)
         self._archive = self._make_archive(owners)
         self._story.cordoned, self._story.breakers = self._cordoned, self._breakers
         self._workers = self._make_workers(options.workers)
         self._watches = self._make_watches(client, store)
+
+    def _make_notices(self, cache: ObjectCache) -> Notices:
+        options, registry = self._settings, self._story.registry
+        notices = Notices(
+            cache,
+            self._writer,
+            options.targets,
+            options.secrets,
+            registry.collect,
+            options.identity,
+        )
+        self._story.notify(notices)
+        return notices
 
     def _make_elector(self, client: ApiClient) -> LeaderElector:
         options = self._settings
@@ -172,7 +184,7 @@ class Controller:
         self._kinds.start()
         self._archive.start()
         self._story.start()
-        self._notices.notifier.start()
+        self._notices.start()
         for worker in self._workers:
             worker.start()
         self._elector.start(self._on_lead, time.time)
@@ -184,7 +196,7 @@ class Controller:
         for worker in self._workers:
             worker.join(5.0)
         self._story.close(2.0)
-        self._notices.notifier.close(2.0)
+        self._notices.close(2.0)
         self._elector.stop()
         if server is not None:
             server.close()
@@ -299,7 +311,7 @@ class Controller:
             self._archive.thread,
             self._kinds.thread,
             self._story.thread,
-            *self._notices.notifier.threads,
+            *self._notices.threads,
             *elector,
         ]
         return [*watches, *self._gangs.threads, *self._workers, *others]
