@@ -59,6 +59,11 @@ _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace"
     metavar="FOLDER",
     help="Folder with a file for each key that the targets name.",
 )
+@click.option(
+    "--mark-culprits",
+    is_flag=True,
+    help="Put the condition kcover.io/Culprit on the pod of each open incident's culprit.",
+)
 @click.option("--dry-run", is_flag=True, help="Report what would be done without doing it.")
 @click.option(
     "--breaker-jobs",
@@ -130,6 +135,7 @@ def controller(  # noqa: PLR0913, PLR0917 - one argument for each option
     repairs: Path | None,
     notifications: Path | None,
     notification_secrets: Path | None,
+    mark_culprits: bool,
     dry_run: bool,
     breaker_jobs: int,
     breaker_nodes: int,
@@ -181,6 +187,7 @@ def controller(  # noqa: PLR0913, PLR0917 - one argument for each option
         repairs=_repairs(repairs),
         targets=_targets(notifications),
         secrets=notification_secrets,
+        marks_culprits=mark_culprits,
     )
     if withdraw:
         return _withdraw(connect(kubeconfig), settings)

@@ -16,6 +16,7 @@ from kcover_ebpf.api.node_health import HEALTHS
 from kcover_ebpf.controller.api_writer import ApiWriter
 from kcover_ebpf.controller.breaker import Limits
 from kcover_ebpf.controller.cache import ObjectCache
+from kcover_ebpf.controller.culprit_conditions import CulpritConditions
 from kcover_ebpf.controller.gang_reconciler import GangReconciler
 from kcover_ebpf.controller.idle_events import IdleEvents
 from kcover_ebpf.controller.incident_gc import IncidentCollector
@@ -66,6 +67,8 @@ class ControllerOptions:
     """Of messages about incidents."""
     secrets: Path | None = None
     """Folder with what is secret of the targets."""
+    marks_culprits: bool = False
+    """The culprit's pod of each open incident gets a condition."""
     workers: int = 16
 
     @property
@@ -110,6 +113,11 @@ class Controller:
         self._story.leads = lambda: self._elector.leads
         self._notices = self._make_notices(store)
         self._archive = self._make_archive(owners)
+        self._culprits = (
+            CulpritConditions(store, self._writer, self._may_work)
+            if options.marks_culprits
+            else None
+        )
         self._story.cordoned, self._story.breakers = self._cordoned, self._breakers
         self._workers = self._make_workers(options.workers)
         self._watches = self._make_watches(client, store)
@@ -183,6 +191,8 @@ class Controller:
         self._gangs.start()
         self._kinds.start()
         self._archive.start()
+        if self._culprits is not None:
+            self._culprits.start()
         self._story.start()
         self._notices.start()
         for worker in self._workers:
@@ -192,6 +202,8 @@ class Controller:
             self._reconcile_all()
         self._queue.close()
         self._archive.stop()
+        if self._culprits is not None:
+            self._culprits.stop()
         self._kinds.stop()
         for worker in self._workers:
             worker.join(5.0)
@@ -307,7 +319,9 @@ class Controller:
     def _threads(self) -> list[threading.Thread]:
         watches = [watch.thread for watch in self._watches]
         elector = [self._elector.thread] if self._elector.thread is not None else []
+        culprits = [self._culprits.thread] if self._culprits is not None else []
         others = [
+            *culprits,
             self._archive.thread,
             self._kinds.thread,
             self._story.thread,

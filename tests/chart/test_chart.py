@@ -42,6 +42,7 @@ MATRIX = {
         "archiveStore.secretName=s",
     ],
     "archives in a volume": ["archiveStore.claim=incidents"],
+    "a condition of culprits": ["controller.culpritCondition=true"],
     "a flight recorder": ["admission.flightRecorder=true"],
     "by digest": ["image.digest=sha256:" + "0" * 64],
     "GPU nodes only": [
