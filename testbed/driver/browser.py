@@ -86,9 +86,10 @@ class Browser:
         self.ask("Input.dispatchKeyEvent", type=down, **about, **more)
         self.ask("Input.dispatchKeyEvent", type="keyUp", **about)
 
-    def screenshot(self, file: Path, *, whole: bool = False) -> None:
-        """A PNG of the visible part, or of the whole page."""
-        answer = self.ask("Page.captureScreenshot", captureBeyondViewport=whole)
+    def screenshot(self, file: Path) -> None:
+        """The visible part, as its name ends: .png or .webp."""
+        about = {"format": "webp", "quality": 70} if file.suffix == ".webp" else {"format": "png"}
+        answer = self.ask("Page.captureScreenshot", **about)
         file.write_bytes(base64.b64decode(answer["data"]))
 
     def pdf(self) -> bytes:
