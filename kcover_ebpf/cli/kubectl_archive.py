@@ -45,7 +45,7 @@ _STORE = click.option(
 @_STORE
 @store_options
 @common
-def bundle(
+def bundle(  # noqa: PLR0913 - one argument for each option
     *,
     client: ApiClient,
     namespace: str,
@@ -91,7 +91,7 @@ def bundle(
 @_STORE
 @store_options
 @common
-def report(
+def report(  # noqa: PLR0913 - one argument for each option
     *,
     client: ApiClient,
     namespace: str,

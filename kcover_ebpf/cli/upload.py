@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import threading
 import time
@@ -42,7 +43,9 @@ Exit codes:
     help="Folder with the files accessKey, secretKey and, if it is used, sessionToken, read anew for each request; "
     "default: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN.",
 )
-@click.option("--node", envvar="NODE_NAME", help="Name of this node; default: NODE_NAME, or the host's name.")
+@click.option(
+    "--node", envvar="NODE_NAME", help="Name of this node; default: NODE_NAME, or the host's name."
+)
 @metrics_option("Serve Prometheus metrics and /healthz at this address.")
 @click.option(
     "--log-level",
@@ -70,13 +73,13 @@ def upload(  # noqa: PLR0913, PLR0917 - one argument for each option
     from kcover_ebpf.stores.store import store_address
     from kcover_ebpf.stores.upload_metrics import UploadMetrics
     from kcover_ebpf.stores.uploader import Uploader
-    from kcover_ebpf.watching.start import catch_ending
 
     log_lines.configure(log_level)
     store = opened(store_address(to, endpoint, region), credentials)
     server = MetricsServer(parse_address(metrics)) if metrics else None
     ending = threading.Event()
-    catch_ending(ending.set)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ending.set())
     counts = UploadMetrics()
     uploader = Uploader(bundles, node or socket.gethostname(), store, counts.on_result)
     counts.follow(uploader)

@@ -38,9 +38,7 @@ class MarkedPod:
 class CulpritConditions:
     """Of the leader. What a leader before us wrote is removed if its incident was closed a short while ago."""
 
-    def __init__(
-        self, cache: ObjectCache, writer: ApiWriter, may_work: Callable[[], bool]
-    ) -> None:
+    def __init__(self, cache: ObjectCache, writer: ApiWriter, may_work: Callable[[], bool]) -> None:
         """`may_work`: whether we lead, and know all incidents."""
         self._store, self._writer, self._may_work = cache, writer, may_work
         self._written: dict[MarkedPod, dict[str, str]] = {}
@@ -92,7 +90,11 @@ class CulpritConditions:
         since_s = self._store.wall() - CULPRITS_AGAIN_S
         for incident, status in self._incidents():
             pod = _pod_of(incident, status)
-            if pod is not None and status.is_closed and (status.closed_s or status.last_s) > since_s:
+            if (
+                pod is not None
+                and status.is_closed
+                and (status.closed_s or status.last_s) > since_s
+            ):
                 yield pod
 
     def _incidents(self) -> Iterator[tuple[Incident, Status]]:

@@ -1,7 +1,8 @@
 """A message in the form that a target understands. Pure.
 
 Sources: CloudEvents 1.0 (structured content mode of the HTTP binding), Slack's incoming webhooks and Block Kit, Teams'
-workflows with Adaptive Cards 1.4, Alertmanager's API v2 (POST /api/v2/alerts), PagerDuty's Events API v2, OTLP 1 over HTTP, RFC 5322.
+workflows with Adaptive Cards 1.4, Alertmanager's API v2 (POST /api/v2/alerts), PagerDuty's Events API v2, OTLP 1 over
+HTTP, RFC 5322.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An incident as a trace: a span for each phase from the first sign to the first step, facts as events of a span. Pure."""
+"""An incident as a trace: a span for each phase from the first sign to the first step, facts as events. Pure."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TraceSpan:
 
 @dataclass(frozen=True, slots=True)
 class IncidentTrace:
-    """The whole incident, and its phases in order. Its ids are made from the incident's uid: sent twice it is the same."""
+    """The whole incident, and its phases in order. Its ids follow from the incident's uid: sent twice it is the same."""
 
     trace_id: int
     whole: TraceSpan

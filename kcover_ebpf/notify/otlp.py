@@ -15,10 +15,10 @@ from kcover_ebpf.ids import NS
 from kcover_ebpf.notify.incident_trace import IncidentTrace, SpanEvent, TraceSpan
 
 if TYPE_CHECKING:
-    from prometheus_client.core import Metric as Family
-    from prometheus_client.core import Sample
     from opentelemetry.sdk.metrics.export import Metric
     from opentelemetry.sdk.resources import Resource
+    from prometheus_client.core import Metric as Family
+    from prometheus_client.core import Sample
 
 MISSING = "OpenTelemetry's SDK is not installed: pip install 'kcover-ebpf[otel]'"
 _SCOPE = "kcover-ebpf"
@@ -98,9 +98,7 @@ def _ns(time_s: float) -> int:
     return round(time_s * NS)
 
 
-def metrics_bytes(
-    families: Iterable[Family], begin_s: float, now_s: float, instance: str
-) -> bytes:
+def metrics_bytes(families: Iterable[Family], begin_s: float, now_s: float, instance: str) -> bytes:
     """The body of POST /v1/metrics.
 
     `families`: of a registry; `begin_s`: when its counters were 0, `now_s`: both unix seconds; `instance`: of the

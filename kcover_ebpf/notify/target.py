@@ -128,7 +128,17 @@ def targets_of(
         targets = decode(_Targets, table).targets
     except ObjectError as error:
         raise PolicyError(f"{where}: {error}") from error
-    known = {"name", "form", "url", "urlKey", "key", "template", "namespaces", "everyIncident", "metricsSeconds"}
+    known = {
+        "name",
+        "form",
+        "url",
+        "urlKey",
+        "key",
+        "template",
+        "namespaces",
+        "everyIncident",
+        "metricsSeconds",
+    }
     known |= {"server", "security", "user", "sender", "to", "ownerDomains"}
     for row, target in zip(rows, targets, strict=True):
         place = f"{where}: target {target.name!r}"

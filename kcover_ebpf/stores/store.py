@@ -57,7 +57,9 @@ def store_address(text: str, endpoint: str = "", region: str = "us-east-1") -> S
     if ".." in prefix.split("/"):
         raise UsageError(f"{text[:200]!r} is no store: its prefix must not contain '..'")
     if endpoint and not _is_origin(endpoint):
-        raise UsageError(f"{endpoint[:200]!r} is no endpoint: write https://HOST or http://HOST:PORT")
+        raise UsageError(
+            f"{endpoint[:200]!r} is no endpoint: write https://HOST or http://HOST:PORT"
+        )
     if not _REGION.fullmatch(region):
         raise UsageError(f"{region[:80]!r} is no region: write one like us-east-1")
     return StoreAddress(

@@ -23,7 +23,13 @@ from kcover_ebpf.output.bundles import bundle_bytes, bundle_paths
 from kcover_ebpf.output.log_lines import about
 from kcover_ebpf.stores.part_key import part_key
 from kcover_ebpf.stores.store import PartStore
-from kcover_ebpf.tunables.stores import COPIED_MOST_BYTES, LONGEST_RETRY_S, REMEMBERED, RETRY_S, SEARCH_S
+from kcover_ebpf.tunables.stores import (
+    COPIED_MOST_BYTES,
+    LONGEST_RETRY_S,
+    REMEMBERED,
+    RETRY_S,
+    SEARCH_S,
+)
 
 _LOG = logging.getLogger(__name__)
 

@@ -19,4 +19,4 @@ CAUGHT_UP_S = 900.0
 ALERT_LASTS_S = 86400.0
 """An alert that is not resolved ends after a day: whoever was called has seen it by then."""
 SHORTEST_METRICS_S, LONGEST_METRICS_S = 10, 3600
-"""How often the controller's metrics may be sent to a collector: as often as a Prometheus would ask, at most. Chosen."""
+"""Between two sendings of the controller's metrics to a collector: a Prometheus asks no more often. Chosen."""

@@ -1,4 +1,4 @@
-"""Tunables of copies of archives outside of the nodes, with unit and reason. Set by no option; "chosen" means not measured."""
+"""Tunables of copies of archives, with unit and reason. Set by no option; "chosen" means not measured."""
 
 from __future__ import annotations
 

@@ -67,7 +67,9 @@ def _own_module(wanted: Program) -> Path:
     (work / "go.mod").write_text("\n".join(lines) + "\n")
     (work / "main.go").write_text(wanted.main)
     # -e: what only the tests of a module need may not be there; what the program needs is missed by its build
-    shell.logged(cache.folder("log") / "build.log", [*go(), "-C", work, "mod", "tidy", "-e"], _env())
+    shell.logged(
+        cache.folder("log") / "build.log", [*go(), "-C", work, "mod", "tidy", "-e"], _env()
+    )
     return work
 
 

@@ -1,4 +1,4 @@
-"""Real servers of others on this host, built from their Go modules: a store of S3's kind, a collector of OpenTelemetry."""
+"""Real servers of others on this host, built from Go modules: a store of S3's kind, a collector of OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from testbed.cluster import build, versions
 
-ACCESS_KEY, SECRET_KEY = "kcover-access", "kcover-secret-word"  # noqa: S105 - of a server that lives for one test
+ACCESS_KEY, SECRET_KEY = "kcover-access", "kcover-secret-word"
 _COLLECTOR = """
 receivers:
   otlp:
@@ -65,7 +65,9 @@ def free_port() -> int:
 
 
 @contextmanager
-def _running(command: list[str], environment: dict[str, str], port: int, log: Path) -> Iterator[None]:
+def _running(
+    command: list[str], environment: dict[str, str], port: int, log: Path
+) -> Iterator[None]:
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, env=os.environ | environment, stdout=output, stderr=output

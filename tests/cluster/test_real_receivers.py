@@ -1,4 +1,4 @@
-"""What leaves the cluster, received by real servers: archives by a store of S3's kind, traces and metrics by a collector.
+"""What leaves the cluster, received by real servers: archives by a store of S3's kind, traces by a collector.
 
 No cluster is needed: the servers, the uploader and the controller's senders are real, the node is a folder.
 """
@@ -6,10 +6,8 @@ No cluster is needed: the servers, the uploader and the controller's senders are
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,7 +28,14 @@ from kcover_ebpf.stores.s3_store import S3Store
 from kcover_ebpf.stores.sigv4 import Credentials
 from kcover_ebpf.stores.store import store_address
 from testbed.driver.cluster import until
-from testbed.driver.servers import ACCESS_KEY, SECRET_KEY, ObjectStore, collector, free_port, object_store
+from testbed.driver.servers import (
+    ACCESS_KEY,
+    SECRET_KEY,
+    ObjectStore,
+    collector,
+    free_port,
+    object_store,
+)
 from tests.cluster.stub_agents import COMMAND
 from tests.unit import incident_archives as build
 
@@ -55,7 +60,14 @@ def secrets(folder: Path, secret_key: str = SECRET_KEY) -> Path:
 @contextmanager
 def uploading(node: str, bundles: Path, url: str, credentials: Path, log: Path) -> Iterator[None]:
     """The uploader of one node, as the chart's DaemonSet runs it: without a capability."""
-    command = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", COMMAND, "upload"]
+    command = [
+        "setpriv",
+        "--bounding-set=-all",
+        "--inh-caps=-all",
+        "--no-new-privs",
+        COMMAND,
+        "upload",
+    ]
     command += ["--from", str(bundles), "--to", "s3://incidents/prod", "--node", node]
     command += ["--endpoint", url, "--credentials", str(credentials)]
     with log.open("wb") as output:
@@ -134,7 +146,9 @@ def test_a_collector_receives_an_incident_as_a_trace_and_the_metrics(tmp_path: P
     assert incident.status is not None
     (tmp_path / "token").write_text("abc")
     registry = CollectorRegistry()
-    Counter("kcover_time_lost_seconds", "Lost.", ["phase"], registry=registry).labels("detect").inc(3)
+    Counter("kcover_time_lost_seconds", "Lost.", ["phase"], registry=registry).labels("detect").inc(
+        3
+    )
     sender = Sender(tmp_path)
     with collector(tmp_path) as found:
         target = NotifyTarget("t", MessageForm.OPEN_TELEMETRY, f"{found.url}/", key="token")

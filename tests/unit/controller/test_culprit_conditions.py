@@ -69,7 +69,9 @@ def bed() -> Bed:
     "phase",
     [Phase.DECIDED, Phase.SHUTTING_DOWN, Phase.RECOVERING, Phase.OBSERVED, Phase.REFUSED, Phase.FAILED],
 )  # fmt: skip
-def test_culprit__its_pod_has_the_condition_while_the_incident_is_open(bed: Bed, phase: Phase) -> None:
+def test_culprit__its_pod_has_the_condition_while_the_incident_is_open(
+    bed: Bed, phase: Phase
+) -> None:
     bed.put(phase)
     bed.culprits.turn()
     bed.culprits.turn()

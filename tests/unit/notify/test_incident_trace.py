@@ -97,7 +97,7 @@ def test_trace_bytes__are_what_opentelemetry_reads() -> None:
     assert whole.parent_span_id == b""
     assert {span.parent_span_id for span in phases} == {whole.span_id}
     assert whole.start_time_unix_nano == BEGIN_S * 1_000_000_000
-    assert [span.name for span in phases][0] == "detect"
+    assert phases[0].name == "detect"
     assert len(phases[0].events) == len(trace.phases[0].events)
 
 

@@ -1,4 +1,4 @@
-"""The page of an incident in a real headless browser: errors, light and dark, a phone, the keyboard, paper, contrast."""
+"""The page of an incident in a real headless browser: errors, light and dark, keyboard, paper, contrast, widths."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +122,7 @@ def wrong(events: list[dict[str, Any]], file: Path) -> list[Any]:
     found: list[Any] = []
     for event in events:
         name, about = event["method"], event.get("params", {})
-        if name == "Runtime.exceptionThrown" or name == "Runtime.consoleAPICalled":
+        if name in {"Runtime.exceptionThrown", "Runtime.consoleAPICalled"}:
             found.append(about)
         elif name == "Log.entryAdded":
             found.append(about["entry"]["text"])
@@ -132,7 +133,9 @@ def wrong(events: list[dict[str, Any]], file: Path) -> list[Any]:
 
 
 @pytest.mark.parametrize("make", ARCHIVES)
-def test_page__reports_no_error_and_asks_for_nothing(page: Browser, make: Any, tmp_path: Path) -> None:
+def test_page__reports_no_error_and_asks_for_nothing(
+    page: Browser, make: Any, tmp_path: Path
+) -> None:
     file = written(make(), tmp_path)
     for scheme in ("light", "dark"):
         page.media(scheme)
@@ -229,7 +232,10 @@ def test_page__paper_shows_what_is_folded_on_the_screen(page: Browser, tmp_path:
     assert page.value(f"{closed}.filter((part) => part.checkVisibility()).length") == 0
     page.media(kind="print")
     assert page.value(f"{closed}.filter((part) => !part.checkVisibility()).length") == 0
-    cut = "[...document.querySelectorAll('.tree, pre, .wide')].filter((part) => part.scrollHeight > part.clientHeight + 1)"
+    cut = (
+        "[...document.querySelectorAll('.tree, pre, .wide')]"
+        ".filter((part) => part.scrollHeight > part.clientHeight + 1)"
+    )
     assert page.value(f"{cut}.map((part) => part.getAttribute('aria-label') || part.tagName)") == []
     assert page.value("document.documentElement.scrollWidth") <= 720
     printed = page.pdf()
@@ -242,10 +248,12 @@ def test_page__its_structure_is_that_of_a_document(page: Browser, tmp_path: Path
     page.open(written(usual(), tmp_path))
     assert page.value("document.documentElement.lang") == "en"
     assert page.value("document.querySelectorAll('main').length") == 1
-    levels = page.value("[...document.querySelectorAll('h1,h2,h3')].map((part) => Number(part.tagName[1]))")
+    levels = page.value(
+        "[...document.querySelectorAll('h1,h2,h3')].map((part) => Number(part.tagName[1]))"
+    )
     assert levels[0] == 1
     assert levels.count(1) == 1
-    assert all(after - before <= 1 for before, after in zip(levels, levels[1:], strict=False))
+    assert all(after - before <= 1 for before, after in pairwise(levels))
     unnamed = "document.querySelectorAll('[role]:not([aria-label]), th:not([scope])').length"
     assert page.value(unnamed) == 0
 

@@ -45,7 +45,7 @@ def test_store_address__a_bucket_with_a_prefix_or_a_folder() -> None:
 def test_store_address__anything_else_is_one_line_that_says_what_to_write(
     text: str, endpoint: str, region: str
 ) -> None:
-    with pytest.raises(UsageError, match="write|must not"):
+    with pytest.raises(UsageError, match=r"write|must not"):
         store_address(text, endpoint, region)
 
 
@@ -66,7 +66,9 @@ def test_folder_store__what_is_there_stays_and_is_complete(tmp_path: Path) -> No
         store.get("ml/a/n.tar.gz", 4)
 
 
-def test_folder_store__a_volume_that_is_not_mounted_does_not_become_a_folder(tmp_path: Path) -> None:
+def test_folder_store__a_volume_that_is_not_mounted_does_not_become_a_folder(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(StoreError, match="mounted"):
         FolderStore(tmp_path / "volume").put("a", b"")
     assert not (tmp_path / "volume").exists()

@@ -63,7 +63,9 @@ def test_uploader__each_part_is_copied_once_and_reads_as_the_bundle_does(node: N
     uploader.turn()
     uploader.turn()
     assert node.results == [UploadResult.COPIED] * 2
-    keys = [key for key in node.store.kept if re.fullmatch(r"ml/train-x7k2/n7\.[^/]+\.tar\.gz", key)]
+    keys = [
+        key for key in node.store.kept if re.fullmatch(r"ml/train-x7k2/n7\.[^/]+\.tar\.gz", key)
+    ]
     assert len(keys) == 2
     archive = unpacked(archives.from_tar(node.store.kept[keys[0]], "part"), "part")
     assert archive.parts == (PART,)
@@ -77,7 +79,9 @@ def test_uploader__one_that_starts_anew_copies_nothing_twice(node: Node) -> None
     assert node.results == [UploadResult.COPIED, UploadResult.KNOWN]
 
 
-def test_uploader__a_store_that_fails_is_asked_ever_less_often_and_loses_nothing(node: Node) -> None:
+def test_uploader__a_store_that_fails_is_asked_ever_less_often_and_loses_nothing(
+    node: Node,
+) -> None:
     node.keep(1)
     node.keep(2)
     node.store.is_down = True
@@ -94,7 +98,9 @@ def test_uploader__a_store_that_fails_is_asked_ever_less_often_and_loses_nothing
 
 
 def _bug_report(node: Node) -> None:
-    write_bundle(node.folder, bundle_name(1.7e9, "node-1-0000_5d_00.0-xid_79"), {"faults.json": b""})
+    write_bundle(
+        node.folder, bundle_name(1.7e9, "node-1-0000_5d_00.0-xid_79"), {"faults.json": b""}
+    )
 
 
 def _one_host(node: Node) -> None:

@@ -211,7 +211,9 @@ def test_bundles__stacks_are_read_while_the_report_is_waited_for(
         return report
 
     bare = replace(report, ranks=())
-    part = written(tmp_path / "bundles", request(container, verb=Verb.SNAPSHOT), bare, complete=complete)
+    part = written(
+        tmp_path / "bundles", request(container, verb=Verb.SNAPSHOT), bare, complete=complete
+    )
     (stack,) = part.stacks
     assert (stack.rank, stack.python) == (0, ("save (train.py:71)",))
 
