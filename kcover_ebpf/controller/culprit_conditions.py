@@ -1,7 +1,7 @@
 """A condition on the pod of each open incident's culprit, for `kubectl describe pod` and for programs that read pods.
 
 It is there from the decision on, and goes when the incident is closed. What should be there is compared with what we
-wrote every few seconds, in a thread of its own: no decision waits for it, and a failed write is made again.
+wrote every few seconds, in its own thread: no decision waits for it, and a failed write is made again.
 """
 
 from __future__ import annotations

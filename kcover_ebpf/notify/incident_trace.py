@@ -37,10 +37,11 @@ class TraceSpan:
 
 @dataclass(frozen=True, slots=True)
 class IncidentTrace:
-    """The whole incident, and its phases in order. Its ids follow from the incident's uid: sent twice it is the same."""
+    """The whole incident, and its phases in order. Its ids follow from the incident's uid: sent twice, it is one."""
 
     trace_id: int
-    whole: TraceSpan
+    root_span: TraceSpan
+    """Of the whole incident."""
     phases: tuple[TraceSpan, ...]
     failed: str = ""
     """What went wrong with the restart; empty where nothing did."""
@@ -63,7 +64,7 @@ def trace_of(incident: Incident, status: Status) -> IncidentTrace:
         )
         for (name, begin_s), (_, next_s) in pairwise(edges)
     )
-    whole = TraceSpan(
+    root_span = TraceSpan(
         f"incident {_words(status)}".rstrip(),
         begins[0][1] if begins else end_s,
         end_s,
@@ -73,7 +74,7 @@ def trace_of(incident: Incident, status: Status) -> IncidentTrace:
     )
     is_failed = status.phase in (Phase.FAILED, Phase.REFUSED)
     failed = printable(status.message) if is_failed else ""
-    return IncidentTrace(_number(identity, 16), whole, phases, failed)
+    return IncidentTrace(_number(identity, 16), root_span, phases, failed)
 
 
 def _number(text: str, size: int) -> int:

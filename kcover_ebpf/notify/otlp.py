@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from kcover_ebpf import __version__
 from kcover_ebpf.ids import NS
-from kcover_ebpf.notify.incident_trace import IncidentTrace, SpanEvent, TraceSpan
+from kcover_ebpf.notify.incident_trace import IncidentTrace, TraceSpan
 
 if TYPE_CHECKING:
+    from opentelemetry.context import Context
     from opentelemetry.sdk.metrics.export import Metric
     from opentelemetry.sdk.resources import Resource
+    from opentelemetry.trace import Tracer
     from prometheus_client.core import Metric as Family
     from prometheus_client.core import Sample
 
@@ -47,20 +49,12 @@ def trace_bytes(trace: IncidentTrace) -> bytes:
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
     from opentelemetry.sdk.trace.id_generator import IdGenerator
-    from opentelemetry.trace import (
-        NonRecordingSpan,
-        SpanContext,
-        Status,
-        StatusCode,
-        TraceFlags,
-        set_span_in_context,
-    )
 
-    ids: list[int] = []
+    ids = [span.span_id for span in (trace.root_span, *trace.phases)]
 
     class Given(IdGenerator):
         def generate_span_id(self) -> int:
-            return ids.pop()
+            return ids.pop(0)
 
         def generate_trace_id(self) -> int:
             return trace.trace_id
@@ -69,29 +63,36 @@ def trace_bytes(trace: IncidentTrace) -> bytes:
     provider = TracerProvider(resource=_resource(), id_generator=Given(), shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(made))
     tracer = provider.get_tracer(_SCOPE, __version__)
-    parent = SpanContext(trace.trace_id, trace.whole.span_id, False, TraceFlags(TraceFlags.SAMPLED))
-    inside = set_span_in_context(NonRecordingSpan(parent))
-
-    def make(span: TraceSpan, context: Any, failed: str) -> None:
-        ids.append(span.span_id)
-        started = tracer.start_span(
-            span.name, context, attributes=dict(span.attributes), start_time=_ns(span.begin_s)
-        )
-        for event in span.events:
-            _add(started, event)
-        if failed:
-            started.set_status(Status(StatusCode.ERROR, failed))
-        started.end(_ns(span.end_s))
-
-    make(trace.whole, None, trace.failed)
+    inside = _inside(trace)
+    _record(tracer, trace.root_span, None, trace.failed)
     for phase in trace.phases:
-        make(phase, inside, trace.failed if phase is trace.phases[-1] else "")
+        _record(tracer, phase, inside, trace.failed if phase is trace.phases[-1] else "")
     body: bytes = encode_spans(made.get_finished_spans()).SerializeToString()
     return body
 
 
-def _add(span: Any, event: SpanEvent) -> None:
-    span.add_event(event.name, dict(event.attributes), _ns(event.time_s))
+def _inside(trace: IncidentTrace) -> Context:
+    """That spans below the root begin in."""
+    from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
+
+    sampled = TraceFlags(TraceFlags.SAMPLED)
+    parent = SpanContext(
+        trace.trace_id, trace.root_span.span_id, is_remote=False, trace_flags=sampled
+    )
+    return set_span_in_context(NonRecordingSpan(parent))
+
+
+def _record(tracer: Tracer, span: TraceSpan, context: Context | None, failed: str) -> None:
+    from opentelemetry.trace import Status, StatusCode
+
+    started = tracer.start_span(
+        span.name, context, attributes=dict(span.attributes), start_time=_ns(span.begin_s)
+    )
+    for event in span.events:
+        started.add_event(event.name, dict(event.attributes), _ns(event.time_s))
+    if failed:
+        started.set_status(Status(StatusCode.ERROR, failed))
+    started.end(_ns(span.end_s))
 
 
 def _ns(time_s: float) -> int:

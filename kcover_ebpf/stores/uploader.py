@@ -1,6 +1,6 @@
 """Copies the parts that an agent keeps into a store, one after the other, until they are there or gone.
 
-A process of its own, which the agent does not know of: it reads a folder, holds the credentials of the store, and can
+A separate process, which the agent does not know of: it reads a folder, holds the credentials of the store, and can
 do nothing else. What is copied is a tar file of the bundle as it is, so every reader of bundles reads it.
 """
 
@@ -65,10 +65,10 @@ class Uploader:
         self.turn_s = time.monotonic()
         """When it last began a pass or a copy (CLOCK_MONOTONIC)."""
 
-    def run(self, ending: threading.Event) -> None:
-        """Pass after pass until `ending`."""
+    def run(self, ending_event: threading.Event) -> None:
+        """Pass after pass until `ending_event`."""
         wait_s = 0.0
-        while not ending.wait(wait_s):
+        while not ending_event.wait(wait_s):
             wait_s = self.turn()
 
     def turn(self) -> float:

@@ -100,7 +100,7 @@ class Browser:
 
 @contextmanager
 def browser(program: str) -> Iterator[Browser]:
-    """A new browser without network, with a profile of its own; `program`: chromium."""
+    """A new browser without network, with a new profile; `program`: chromium."""
     with tempfile.TemporaryDirectory(prefix="kcover-", ignore_cleanup_errors=True) as folder:
         command = [program, "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run"]
         command += ["--disable-dev-shm-usage", "--disable-background-networking", "--disable-sync"]

@@ -41,13 +41,13 @@ def test_trace_of__a_span_for_each_phase_from_the_first_sign_to_the_first_step()
     edges = [0.0, 3.0, 12.2, 13.2, 14.0, 21.5]
     assert [begin for _, begin, _ in shown] == pytest.approx(edges[:-1])
     assert [end for _, _, end in shown] == pytest.approx(edges[1:])
-    assert (trace.whole.begin_s, trace.whole.end_s) == (BEGIN_S, BEGIN_S + 21.5)
-    assert trace.whole.name == "incident HUNG storage"
+    assert (trace.root_span.begin_s, trace.root_span.end_s) == (BEGIN_S, BEGIN_S + 21.5)
+    assert trace.root_span.name == "incident HUNG storage"
     assert trace.failed == ""
     assert {event.name for event in trace.phases[0].events} == {"evidence", "wait"}
     assert {event.time_s for event in trace.phases[0].events} == {BEGIN_S + 3.0}
-    assert [event.name for event in trace.whole.events][:2] == ["Open", "Decided"]
-    assert trace.whole.attributes["k8s.namespace.name"] == "research"
+    assert [event.name for event in trace.root_span.events][:2] == ["Open", "Decided"]
+    assert trace.root_span.attributes["k8s.namespace.name"] == "research"
 
 
 def test_trace_of__the_same_incident_has_the_same_ids_and_another_one_has_others() -> None:
@@ -55,7 +55,7 @@ def test_trace_of__the_same_incident_has_the_same_ids_and_another_one_has_others
     assert first == second
     incident_, status_ = restarted()
     other = trace_of(replace(incident_, uid="u-2"), status_)
-    ids = [span.span_id for trace in (first, other) for span in (trace.whole, *trace.phases)]
+    ids = [span.span_id for trace in (first, other) for span in (trace.root_span, *trace.phases)]
     assert len(set(ids)) == len(ids) == 12
     assert first.trace_id != other.trace_id
 
@@ -71,12 +71,12 @@ def test_trace_of__a_clock_that_was_set_back_makes_no_span_of_negative_length() 
     moments = (Moment("Open", 100.0), Moment("ShuttingDown", 90.0), Moment("Recovered", 80.0))
     odd = Status(Phase.RECOVERED, since_s=120.0, timeline=moments)
     trace = trace_of(incident(), odd)
-    assert all(span.begin_s <= span.end_s for span in (trace.whole, *trace.phases))
+    assert all(span.begin_s <= span.end_s for span in (trace.root_span, *trace.phases))
 
 
 def test_trace_of__an_incident_without_a_status_of_any_kind_is_one_span() -> None:
     trace = trace_of(incident(), Status(Phase.OPEN))
-    assert (trace.phases, trace.whole.name) == ((), "incident")
+    assert (trace.phases, trace.root_span.name) == ((), "incident")
 
 
 def test_message__the_trace_is_no_part_of_a_template_or_of_what_a_webhook_gets() -> None:
