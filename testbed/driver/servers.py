@@ -24,8 +24,6 @@ receivers:
 exporters:
   file: {{path: "{file}", flush_interval: 100ms}}
 service:
-  telemetry:
-    metrics: {{level: none}}
   pipelines:
     traces: {{receivers: [otlp], exporters: [file]}}
     metrics: {{receivers: [otlp], exporters: [file]}}
