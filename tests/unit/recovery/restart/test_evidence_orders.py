@@ -67,7 +67,7 @@ def decided(request: RestartRequest) -> Status:
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_evidence__each_end_has_an_order_that_agents_obey(name: str) -> None:
+def test_decide__each_end_has_an_order_that_agents_obey(name: str) -> None:
     request, phase, verb = KEPT[name]
     status = decided(request)
     assert status.phase is phase
@@ -78,7 +78,7 @@ def test_evidence__each_end_has_an_order_that_agents_obey(name: str) -> None:
 
 
 @pytest.mark.parametrize("restart_input", [world(), DEVICE], ids=["a hang", "a device fault"])
-def test_evidence__what_is_replaced_is_kept_as_its_pods_are_deleted(restart_input) -> None:
+def test_decide__what_is_replaced_is_kept_as_its_pods_are_deleted(restart_input) -> None:
     """The order comes once they are marked: `KillTerminating` (test_restart.py), which keeps evidence as well."""
     status = decided(ask(replace(restart_input, pods=without_rule())))
     assert status.phase is Phase.SHUTTING_DOWN
@@ -87,7 +87,7 @@ def test_evidence__what_is_replaced_is_kept_as_its_pods_are_deleted(restart_inpu
     assert EvidenceTrigger(Verb.KILL_TERMINATING.value) is EvidenceTrigger.KILL_TERMINATING
 
 
-def test_evidence__a_suspicion_has_its_order_once_and_stays_open() -> None:
+def test_decide__a_suspicion_has_its_order_once_and_stays_open() -> None:
     request = suspected(CAP_S)
     status = decided(request)
     again = replace(request, context=replace(request.context, status=status))
@@ -109,12 +109,12 @@ def test_evidence__a_suspicion_has_its_order_once_and_stays_open() -> None:
     ],
     ids=["too early", "not armed", "dry run", "observe"],
 )
-def test_evidence__no_other_suspicion_has_one(request_: RestartRequest) -> None:
+def test_decide__no_other_suspicion_has_one(request_: RestartRequest) -> None:
     status = decided(request_)
     assert (status.phase, status.order) == (Phase.OPEN, None)
 
 
-def test_evidence__each_crash_that_the_kubelets_restart_has_an_order_with_its_own_name() -> None:
+def test_decide__each_crash_that_the_kubelets_restart_has_an_order_with_its_own_name() -> None:
     first = decided(ask(CRASH))
     request = ask(CRASH)
     later = replace(request.context.status, restarts=first.restarts)
