@@ -10,6 +10,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,10 @@ WHOLE = build.archive()
 def keys(store: ObjectStore) -> set[str]:
     folder = store.folder / "incidents/prod"
     return {str(path.relative_to(folder)) for path in folder.rglob("*.tar.gz")}
+
+
+def is_there(store: ObjectStore, key: str) -> bool:
+    return key in keys(store)
 
 
 def secrets(folder: Path, secret_key: str = SECRET_KEY) -> Path:
@@ -87,7 +92,7 @@ def test_the_parts_of_two_nodes_are_read_back_after_the_nodes_are_gone(tmp_path:
             write_bundle(folder, name, packed(Archive(WHOLE.job, WHOLE.name, parts=(part,))))
             with uploading(part.node, folder, store.url, secrets(tmp_path), tmp_path / "log"):
                 key = part_key("research", part.node, name)
-                until(lambda key=key: key in keys(store), f"{key} is in the store")
+                until(partial(is_there, store, key), f"{key} is in the store")
             shutil.rmtree(folder)
         address = store_address("s3://incidents/prod", store.url)
         reader = S3Store(address, lambda: Credentials(ACCESS_KEY, SECRET_KEY))

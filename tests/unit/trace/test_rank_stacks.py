@@ -47,7 +47,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             self.first = threads[0]
 
         def collect(self, *_: object) -> Frames:
-            native = {self.first: ("__write (libc.so.6)",)}
+            native: dict[tuple[int, int], tuple[str, ...]] = {self.first: ("__write (libc.so.6)",)}
             return Frames(native=native, blind=["native frames of 3 threads"])
 
         def close(self) -> None: ...

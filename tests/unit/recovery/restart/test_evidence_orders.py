@@ -12,6 +12,7 @@ from kcover_ebpf.api.fault_report import Ack, AckResult
 from kcover_ebpf.api.incident import Phase, RestartMethod, Status
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.archive.node_part import EvidenceTrigger
+from kcover_ebpf.gang.gang_snapshot import ReceivedReport
 from kcover_ebpf.model.verdict import Cause, Certainty, EvidenceKind, VerdictKind
 from kcover_ebpf.recovery.restart.guards import ClusterLimits, RestartRequest, decide
 from tests.unit.guard_inputs import SEEN, ask, without_rule, world
@@ -20,7 +21,7 @@ from tests.unit.report_builders import local, rank, report
 CAP_S = FaultPolicy().settings().act_cap_s
 
 
-def seen(kind: VerdictKind, cause: Cause) -> tuple:
+def seen(kind: VerdictKind, cause: Cause) -> tuple[ReceivedReport, ...]:
     verdict = local(kind, cause, 1, 1.0, EvidenceKind.EVENT)
     return SEEN[0], report("b", rank(1), rank(3), verdict=verdict)
 
