@@ -15,13 +15,15 @@ from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.incident import Incident, Phase, Status
 from kcover_ebpf.controller.api_writer import ApiWriter
 from kcover_ebpf.controller.cache import ObjectCache
-from kcover_ebpf.errors import Conflict, KcoverError, NotFound
+from kcover_ebpf.errors import ApiError, Conflict, KcoverError, NotFound
 from kcover_ebpf.output.formatting import culprit_text, printable
 from kcover_ebpf.tunables.controller import CULPRIT_PASS_S, CULPRITS_AGAIN_S
 
 _LOG = logging.getLogger(__name__)
 TYPE = "kcover.io/Culprit"
 _MOST_TEXT = 512
+_OTHER_POD = 422
+"""The API server's answer to a patch with a uid that is not the pod's: the uid is immutable."""
 _MOST_MARKED = 1000
 """Pods that have it at a time: the open incidents of ten namespaces."""
 
@@ -110,6 +112,8 @@ class CulpritConditions:
         except (NotFound, Conflict):
             return True
         except KcoverError as error:
+            if isinstance(error, ApiError) and error.status == _OTHER_POD:
+                return True
             _LOG.info("condition of pod %s/%s: %s", pod.namespace, pod.name, error)
             return False
         return True

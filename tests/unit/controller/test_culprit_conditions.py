@@ -10,7 +10,7 @@ import pytest
 from kcover_ebpf.api.incident import Incident, JobRef, Phase, Status
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.culprit_conditions import TYPE, CulpritConditions
-from kcover_ebpf.errors import Conflict, NotFound, Unreachable
+from kcover_ebpf.errors import ApiError, Conflict, NotFound, Unreachable
 from kcover_ebpf.model.verdict import Cause, Certainty, Culprit, VerdictKind
 
 NOW_S = 1_767_225_600.0
@@ -137,7 +137,9 @@ def test_culprit__what_could_not_be_written_is_written_later(bed: Bed) -> None:
     assert bed.writer.conditions == {}
 
 
-@pytest.mark.parametrize("error", [NotFound("gone"), Conflict("another pod of this name")])
+@pytest.mark.parametrize(
+    "error", [NotFound("gone"), Conflict("meanwhile"), ApiError("another pod of this name", 422)]
+)
 def test_culprit__a_pod_that_is_gone_is_not_asked_for_again(bed: Bed, error: Exception) -> None:
     bed.put(Phase.OBSERVED)
     bed.writer.error = error
