@@ -14,6 +14,7 @@
     │   ├── NotFound        no such object, or no such kind                    404
     │   ├── Gone            the history asked for is no longer kept            410
     │   └── Unreachable     no answer: network, time-out, overload             -, 429, 5xx; exit code 3
+    ├── StoreError          a store of archives refused, or did not answer     retried
     ├── ReaderError         a confined reader crashed, or did not answer       unobserved, retried
     └── ActionError         a decision could not be carried out                reported, retried
 
@@ -112,6 +113,10 @@ class Unreachable(ApiError):
 
 class ActionError(KcoverError):
     """A decision could not be carried out."""
+
+
+class StoreError(KcoverError):
+    """A store of archives refused a request, or did not answer; the message carries no secrets."""
 
 
 class NotSent(KcoverError):

@@ -83,6 +83,7 @@ CAPABILITIES: Mapping[str, tuple[Callable[[], bool], str]] = {
     ),
     "etcd": (lambda: shutil.which("etcd") is not None, "run tools/setup cluster"),
     "go": (lambda: shutil.which("go") is not None, "run tools/setup cluster: Kubernetes is built"),
+    "chromium": (lambda: shutil.which("chromium") is not None, "run tools/setup test"),
     "promtool": (lambda: shutil.which("promtool") is not None, "run tools/setup test"),
     "prometheus": (lambda: shutil.which("prometheus") is not None, "run tools/setup test"),
     "torch": (lambda: _has_module("torch"), "run tools/setup test"),

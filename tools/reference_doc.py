@@ -21,6 +21,9 @@ from kcover_ebpf.controller.telemetry import ControllerTelemetry
 from kcover_ebpf.notify.notifier import Notifier
 from kcover_ebpf.output.metrics import MetricsSink
 from kcover_ebpf.run.metrics import RunMetrics
+from kcover_ebpf.stores.folder_store import FolderStore
+from kcover_ebpf.stores.upload_metrics import UploadMetrics
+from kcover_ebpf.stores.uploader import Uploader
 from tools.pages import ROOT, keep
 
 ALERTS = ROOT / "charts/kcover-ebpf/files/alerts.yaml"
@@ -55,6 +58,11 @@ CONTROLLER_HEAD = """
 ## Controller
 
 Counted by the leader; a standby replica serves `kcover_leader` 0 and no incident.
+"""
+UPLOADER_HEAD = """
+## Uploader
+
+Of `kcover-ebpf upload`, which `archiveStore` runs on each node ([incidents](incidents.md)).
 """
 ALERTS_HEAD = """# Alerts
 
@@ -128,11 +136,15 @@ def metrics_page() -> str:
     telemetry = ControllerTelemetry(ObjectCache(print), writer, lambda: 0.0)
     telemetry.registry.register(Notifier([], lambda *_: False))
     controller = served(telemetry.registry)
+    uploads = UploadMetrics()
+    uploads.follow(Uploader(ROOT, "", FolderStore(ROOT)))
+    uploader = served(uploads.registry)
     parts = [METRICS_HEAD + TABLE, *rows(sensor, agent)]
     for title, of_program in (("`kcover-ebpf run` only", run), ("Agent only", agent)):
         own = {name: metric for name, metric in of_program.items() if name not in sensor}
         parts += [f"\n## {title}\n{TABLE}", *rows(own, {})]
-    return "".join([*parts, CONTROLLER_HEAD + TABLE, *rows(controller, {})])
+    parts += [CONTROLLER_HEAD + TABLE, *rows(controller, {})]
+    return "".join([*parts, UPLOADER_HEAD + TABLE, *rows(uploader, {})])
 
 
 def when(alert: str) -> str:

@@ -28,7 +28,7 @@ from kcover_ebpf.agent.node_health.idle_pods import IdlePods
 from kcover_ebpf.agent.node_health.inspector import Inspector, InspectorOptions
 from kcover_ebpf.agent.node_loop import NodeLoop
 from kcover_ebpf.agent.orders import order_executor
-from kcover_ebpf.agent.orders.bundles import Bundles
+from kcover_ebpf.agent.orders.bundles import Bundles, GangReports
 from kcover_ebpf.agent.orders.order_journal import OrderJournal
 from kcover_ebpf.agent.orders.order_listeners import Listeners
 from kcover_ebpf.agent.orders.resumer import Resumer
@@ -276,7 +276,7 @@ class _Agent:
         logs = self._readers.logs
         bundles = Bundles(
             self._plan.state_dir / "bundles",
-            self._last_report,
+            GangReports(self._newest_report, self._complete_report),
             _LOG.info,
             logs.tails if logs is not None else lambda *_: {},
             self._plan.node,
@@ -296,7 +296,10 @@ class _Agent:
     def _forget(self, gang: Gang) -> None:
         self._loop.forget(gang)
 
-    def _last_report(self, gang: Gang) -> FaultReport | None:
+    def _newest_report(self, gang: Gang) -> FaultReport | None:
+        return self._builder.last.get(gang)
+
+    def _complete_report(self, gang: Gang) -> FaultReport | None:
         return self._builder.evidence_of(gang)
 
     def _ranks(self, gang: Gang) -> frozenset[int]:

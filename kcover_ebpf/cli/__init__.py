@@ -18,6 +18,7 @@ _COMMANDS = {
     "agent": "Watch the training pods on a Kubernetes node.",
     "inspect": "Check whether this node is fit for training.",
     "doctor": "Check which probes work on this host, and what cannot be observed.",
+    "upload": "Copy what the agent of this node keeps of incidents into a store.",
     "controller": "Diagnose and restart the jobs of a Kubernetes cluster.",
     "logs": "Classify the lines of a kernel or container log.",
     "drill": "Inject a fault into a pod of this node, as `kubectl kcover drill` asks for it.",

@@ -59,6 +59,11 @@ _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace"
     metavar="FOLDER",
     help="Folder with a file for each key that the targets name.",
 )
+@click.option(
+    "--mark-culprits",
+    is_flag=True,
+    help="Put the condition kcover.io/Culprit on the pod of each open incident's culprit.",
+)
 @click.option("--dry-run", is_flag=True, help="Report what would be done without doing it.")
 @click.option(
     "--breaker-jobs",
@@ -130,6 +135,7 @@ def controller(  # noqa: PLR0913, PLR0917 - one argument for each option
     repairs: Path | None,
     notifications: Path | None,
     notification_secrets: Path | None,
+    mark_culprits: bool,
     dry_run: bool,
     breaker_jobs: int,
     breaker_nodes: int,
@@ -181,6 +187,7 @@ def controller(  # noqa: PLR0913, PLR0917 - one argument for each option
         repairs=_repairs(repairs),
         targets=_targets(notifications),
         secrets=notification_secrets,
+        marks_culprits=mark_culprits,
     )
     if withdraw:
         return _withdraw(connect(kubeconfig), settings)
@@ -218,12 +225,17 @@ def _repairs(path: Path | None) -> RepairLimits:
 
 
 def _targets(path: Path | None) -> tuple[NotifyTarget, ...]:
+    from kcover_ebpf.errors import UsageError
+    from kcover_ebpf.notify import otlp
     from kcover_ebpf.notify.message import WORDS
-    from kcover_ebpf.notify.target import targets_of
+    from kcover_ebpf.notify.target import MessageForm, targets_of
 
     if path is None:
         return ()
-    return targets_of(read_table(path, "notifications"), f"notifications {path}", WORDS)
+    targets = targets_of(read_table(path, "notifications"), f"notifications {path}", WORDS)
+    if any(target.form is MessageForm.OPEN_TELEMETRY for target in targets) and not otlp.is_here():
+        raise UsageError(otlp.MISSING)
+    return targets
 
 
 def _own_namespace() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,12 +13,22 @@ from kcover_ebpf.api.fault_report import API_VERSION
 from kcover_ebpf.api.incident import Incident, incident_of
 from kcover_ebpf.archive.incident_archive import Archive
 from kcover_ebpf.cli.kubectl_common import common, object_name, show
+from kcover_ebpf.cli.options import store_options
 from kcover_ebpf.cli.report import page_text, write
 from kcover_ebpf.errors import NotFound, UsageError
 from kcover_ebpf.kube.client import ApiClient
 
+if TYPE_CHECKING:
+    from kcover_ebpf.stores.store import PartStore
+
 _AGENTS = click.option(
     "--agent-namespace", metavar="NAME", help="Namespace of the agents; default: detected."
+)
+_STORE = click.option(
+    "--store",
+    metavar="STORE",
+    help="s3://BUCKET/PREFIX or /FOLDER, for the parts that no agent has any more; the credentials are those of "
+    "AWS_ACCESS_KEY_ID and its like.",
 )
 
 
@@ -31,8 +42,10 @@ _AGENTS = click.option(
     help="Write the archive here; what is there of it already is not fetched again.",
 )
 @_AGENTS
+@_STORE
+@store_options
 @common
-def bundle(
+def bundle(  # noqa: PLR0913 - one argument for each option
     *,
     client: ApiClient,
     namespace: str,
@@ -40,6 +53,9 @@ def bundle(
     incident: str,
     to: Path,
     agent_namespace: str | None,
+    store: str | None,
+    endpoint: str,
+    region: str,
 ) -> int:
     """Fetch the evidence that all nodes kept of an incident, merged into one archive.
 
@@ -48,7 +64,9 @@ def bundle(
     from kcover_ebpf.postmortem import fetch
 
     fetch.check_folder(to)
-    archive = fetch.fetched(client, _incident(client, namespace, incident), to, agent_namespace)
+    part_store = _store(store, endpoint, region)
+    sources = fetch.PartSources(client, agent_namespace, part_store)
+    archive = fetch.fetched(sources, _incident(client, namespace, incident), to)
     size_bytes = fetch.write_folder(archive, to)
     if as_json:
         missing = [{"what": part.what, "why": part.why} for part in archive.missing]
@@ -70,8 +88,10 @@ def bundle(
     help="Write the page to this file.",
 )
 @_AGENTS
+@_STORE
+@store_options
 @common
-def report(
+def report(  # noqa: PLR0913 - one argument for each option
     *,
     client: ApiClient,
     namespace: str,
@@ -79,13 +99,18 @@ def report(
     incident: str,
     to: Path,
     agent_namespace: str | None,
+    store: str | None,
+    endpoint: str,
+    region: str,
 ) -> int:
     """Write the page of an incident: what happened, whose fault it was, what was done, and what to do next."""
     from kcover_ebpf.postmortem import fetch
 
+    part_store = _store(store, endpoint, region)
+    sources = fetch.PartSources(client, agent_namespace, part_store)
     found_incident = _incident(client, namespace, incident)
     with tempfile.TemporaryDirectory(prefix="kcover-") as folder:
-        archive = fetch.fetched(client, found_incident, Path(folder), agent_namespace)
+        archive = fetch.fetched(sources, found_incident, Path(folder))
     write(page_text(archive), to)
     if as_json:
         print(json.dumps({"file": str(to), "nodes": [part.node for part in archive.parts]}))
@@ -93,6 +118,14 @@ def report(
     show(f"{to}: the page of incident {incident}, from {len(archive.parts)} nodes")
     _show_missing(archive)
     return 0
+
+
+def _store(store: str | None, endpoint: str, region: str) -> PartStore | None:
+    """Raises `UsageError` for an address that is none."""
+    from kcover_ebpf.stores.opened import opened
+    from kcover_ebpf.stores.store import store_address
+
+    return opened(store_address(store, endpoint, region)) if store else None
 
 
 def _incident(client: ApiClient, namespace: str, name: str) -> Incident:

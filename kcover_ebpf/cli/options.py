@@ -56,6 +56,25 @@ def metrics_option(explained: str, envvar: str | None = None) -> Callable[[_Comm
     return click.option("--metrics", envvar=envvar, metavar="ADDR:PORT", help=explained)
 
 
+def store_options(command: _Command) -> _Command:
+    """`--endpoint` and `--region` of an S3-compatible store."""
+    region = click.option(
+        "--region",
+        envvar="AWS_REGION",
+        default="us-east-1",
+        show_default=True,
+        help="Region of the bucket; most stores but Amazon's take any.",
+    )
+    endpoint = click.option(
+        "--endpoint",
+        envvar="AWS_ENDPOINT_URL_S3",
+        metavar="URL",
+        default="",
+        help="Of the store, https://HOST; default: Amazon's in the region.",
+    )
+    return endpoint(region(command))
+
+
 def nccl_floor_option() -> Callable[[_Command], _Command]:
     """`--nccl-floor GB/S`; the command gets None without it."""
     return click.option(

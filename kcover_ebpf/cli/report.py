@@ -7,12 +7,12 @@ import os
 import signal
 import sys
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
 
-from kcover_ebpf.archive.incident_archive import Archive, unpacked
+from kcover_ebpf.archive.incident_archive import Archive, merged, unpacked
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.output import archives
 
@@ -22,6 +22,7 @@ Examples:
   kcover-ebpf report kcover-snapshots/20260102T030405.678Z-train-1-HUNG -o incident.html
   kcover-ebpf report job.tape.gz -o incident.html
   kcover-ebpf report BUNDLE -f speedscope -o stacks.json    open at speedscope.app, or offline
+  kcover-ebpf report incidents/ml/llm-1f2e3d4c/*.tar.gz -o incident.html    the parts that a store has
   kcover-ebpf report BUNDLE -f timeline -o timeline.json    open at ui.perfetto.dev
 
 \b
@@ -31,7 +32,9 @@ Exit codes:
 
 
 @click.command(epilog=_EXAMPLES)
-@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument(
+    "bundles", metavar="BUNDLE...", nargs=-1, required=True, type=click.Path(path_type=Path)
+)
 @click.option(
     "-o",
     "--output",
@@ -53,15 +56,28 @@ Exit codes:
     ),
 )
 @click.option("--transfer-from", type=click.IntRange(min=0), hidden=True, help="For an agent.")
-def report(bundle: Path, to: Path | None, form: str, transfer_from: int | None) -> None:
+def report(
+    bundles: tuple[Path, ...], to: Path | None, form: str, transfer_from: int | None
+) -> None:
     """Explain one incident from BUNDLE: the folder or tar file of its archive, or a tape of `run --record`.
 
-    Needs no privileges, no cluster and no network.
+    Several are the parts of one incident, as a store of archives has them. Needs no privileges, no cluster and no
+    network.
     """
     if transfer_from is not None:
-        _transfer(bundle, transfer_from)
+        _transfer(bundles[0], transfer_from)
         return
-    write(_FORMS[form](read(bundle)), to)
+    write(_FORMS[form](_together(bundles)), to)
+
+
+def _together(bundles: Sequence[Path]) -> Archive:
+    """One archive of all; raises `UsageError`, also for parts of two jobs."""
+    parts = [read(bundle) for bundle in bundles]
+    jobs = sorted({archive.job for archive in parts})
+    if len(jobs) > 1:
+        raise UsageError(f"these are parts of different jobs: {', '.join(jobs)}; name those of one")
+    incident = next((part.incident for part in parts if part.incident is not None), None)
+    return merged(parts, incident) if len(parts) > 1 else parts[0]
 
 
 def _transfer(bundle: Path, offset: int) -> None:

@@ -117,6 +117,11 @@ class ApiWriter:
             {"metadata": {"annotations": {incident.NOTIFIED: notified}}},
         )
 
+    def pod_condition(self, namespace: str, pod: str, uid: str, change: dict[str, str]) -> None:
+        """Change one condition of a pod; `ApiError` 422 if another pod has its name by now, `NotFound` if none has."""
+        body = {"metadata": {"uid": uid}, "status": {"conditions": [change]}}
+        self.api.strategic_patch(f"/api/v1/namespaces/{namespace}/pods/{pod}/status", body)
+
     def delete_incident(self, known_incident: Incident) -> None:
         """Delete an incident, unless another one has its name by now."""
         try:

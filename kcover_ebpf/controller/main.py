@@ -16,6 +16,7 @@ from kcover_ebpf.api.node_health import HEALTHS
 from kcover_ebpf.controller.api_writer import ApiWriter
 from kcover_ebpf.controller.breaker import Limits
 from kcover_ebpf.controller.cache import ObjectCache
+from kcover_ebpf.controller.culprit_conditions import CulpritConditions
 from kcover_ebpf.controller.gang_reconciler import GangReconciler
 from kcover_ebpf.controller.idle_events import IdleEvents
 from kcover_ebpf.controller.incident_gc import IncidentCollector
@@ -67,6 +68,8 @@ class ControllerOptions:
     """Of messages about incidents."""
     secrets: Path | None = None
     """Folder with what is secret of the targets."""
+    marks_culprits: bool = False
+    """The culprit's pod of each open incident gets a condition."""
     workers: int = 16
 
     @property
@@ -109,12 +112,29 @@ class Controller:
         self._idle = IdleEvents(client, store, self._story.event)
         self._elector = self._make_elector(client)
         self._story.leads = lambda: self._elector.leads
-        self._notices = Notices(store, self._writer, options.targets, options.secrets)
-        self._story.notify(self._notices)
+        self._notices = self._make_notices(store)
         self._archive = self._make_archive(owners)
+        self._culprits = (
+            CulpritConditions(store, self._writer, self._may_work)
+            if options.marks_culprits
+            else None
+        )
         self._story.cordoned, self._story.breakers = self._cordoned, self._breakers
         self._workers = self._make_workers(options.workers)
         self._watches = self._make_watches(client, store)
+
+    def _make_notices(self, cache: ObjectCache) -> Notices:
+        options, registry = self._settings, self._story.registry
+        notices = Notices(
+            cache,
+            self._writer,
+            options.targets,
+            options.secrets,
+            registry.collect,
+            options.identity,
+        )
+        self._story.notify(notices)
+        return notices
 
     def _make_elector(self, client: ApiClient) -> LeaderElector:
         options = self._settings
@@ -172,8 +192,10 @@ class Controller:
         self._gangs.start()
         self._kinds.start()
         self._archive.start()
+        if self._culprits is not None:
+            self._culprits.start()
         self._story.start()
-        self._notices.notifier.start()
+        self._notices.start()
         for worker in self._workers:
             worker.start()
         self._elector.start(self._on_lead, time.time)
@@ -181,11 +203,13 @@ class Controller:
             self._reconcile_all()
         self._queue.close()
         self._archive.stop()
+        if self._culprits is not None:
+            self._culprits.stop()
         self._kinds.stop()
         for worker in self._workers:
             worker.join(5.0)
         self._story.close(2.0)
-        self._notices.notifier.close(2.0)
+        self._notices.close(2.0)
         self._elector.stop()
         if server is not None:
             server.close()
@@ -296,11 +320,13 @@ class Controller:
     def _threads(self) -> list[threading.Thread]:
         watches = [watch.thread for watch in self._watches]
         elector = [self._elector.thread] if self._elector.thread is not None else []
+        culprits = [self._culprits.thread] if self._culprits is not None else []
         others = [
+            *culprits,
             self._archive.thread,
             self._kinds.thread,
             self._story.thread,
-            *self._notices.notifier.threads,
+            *self._notices.threads,
             *elector,
         ]
         return [*watches, *self._gangs.threads, *self._workers, *others]

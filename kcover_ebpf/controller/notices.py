@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kcover_ebpf.api.incident import Incident, Status
 from kcover_ebpf.api.notify_rule import NotifyRule
 from kcover_ebpf.controller.api_writer import ApiWriter
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.errors import KcoverError
+from kcover_ebpf.notify.metrics_pusher import MetricsPusher
 from kcover_ebpf.notify.notifier import Notifier
 from kcover_ebpf.notify.sending import Sender
 from kcover_ebpf.notify.target import NotifyTarget
 from kcover_ebpf.tunables.notify import CAUGHT_UP_S
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric as Family
 
 _LOG = logging.getLogger(__name__)
 
@@ -29,11 +34,39 @@ class Notices:
         writer: ApiWriter,
         targets: Sequence[NotifyTarget],
         secrets: Path | None,
+        collect: Callable[[], Iterable[Family]] = tuple,
+        instance: str = "",
     ) -> None:
-        """`secrets`: the folder with what is secret of the targets; None where nothing is."""
+        """`secrets`: the folder with what is secret of the targets; None where nothing is.
+
+        `collect`: the metrics for targets that want them; `instance`: the name of this replica.
+        """
         self._store, self._writer = cache, writer
         self._noting = threading.Lock()
-        self.notifier = Notifier(targets, Sender(secrets).send, self._note)
+        sender = Sender(secrets)
+        self.notifier = Notifier(targets, sender.send, self._note)
+        self._pushers = [
+            MetricsPusher(target, collect, sender, instance)
+            for target in targets
+            if target.metrics_s
+        ]
+
+    @property
+    def threads(self) -> list[threading.Thread]:
+        """One for each target, and one for each that gets metrics."""
+        return [*self.notifier.threads, *(pusher.thread for pusher in self._pushers)]
+
+    def start(self) -> None:
+        """Begin to send."""
+        self.notifier.start()
+        for pusher in self._pushers:
+            pusher.start()
+
+    def close(self, within_s: float) -> None:
+        """Deliver what is due, and give up the rest, no later than `within_s` from now for each target."""
+        self.notifier.close(within_s)
+        for pusher in self._pushers:
+            pusher.close(within_s)
 
     def publish(self, incident: Incident, status: Status) -> None:
         """An incident entered a phase; returns at once."""

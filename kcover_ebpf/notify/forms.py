@@ -1,7 +1,8 @@
 """A message in the form that a target understands. Pure.
 
 Sources: CloudEvents 1.0 (structured content mode of the HTTP binding), Slack's incoming webhooks and Block Kit, Teams'
-workflows with Adaptive Cards 1.4, Alertmanager's API v2 (POST /api/v2/alerts), PagerDuty's Events API v2, RFC 5322.
+workflows with Adaptive Cards 1.4, Alertmanager's API v2 (POST /api/v2/alerts), PagerDuty's Events API v2, OTLP 1 over
+HTTP, RFC 5322.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.fault_report import API_VERSION
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.notify.message import Message, fields_of, lines_of
+from kcover_ebpf.notify.otlp import trace_bytes
 from kcover_ebpf.notify.target import MessageForm, NotifyTarget
 from kcover_ebpf.tunables.notify import ALERT_LASTS_S
 
@@ -33,6 +35,8 @@ class Request:
 
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
+    path: str = ""
+    """Below the target's address."""
 
 
 def request_of(target: NotifyTarget, message: Message, secret: str) -> Request:
@@ -44,15 +48,23 @@ def request_of(target: NotifyTarget, message: Message, secret: str) -> Request:
         return _request(text.encode(), _JSON, secret)
     if target.form is MessageForm.PAGERDUTY:
         return _request(json.dumps(_pagerduty(message, secret)).encode(), _JSON)
+    if target.form is MessageForm.OPEN_TELEMETRY:
+        return otlp_request(trace_bytes(message.trace), "/v1/traces", secret)
     kind = "application/cloudevents+json" if target.form is MessageForm.CLOUD_EVENTS else _JSON
     return _request(json.dumps(_BODIES[target.form](message)).encode(), kind, secret)
 
 
+def otlp_request(body: bytes, path: str, token: str) -> Request:
+    """Of OTLP over HTTP, in binary form."""
+    return Request(body, {"Content-Type": "application/x-protobuf", **_bearer(token)}, path)
+
+
 def _request(body: bytes, kind: str, token: str = "") -> Request:
-    headers = {"Content-Type": f"{kind}; charset=utf-8"}
-    if token:
-        headers["Authorization"] = f"Bearer {token}"
-    return Request(body, headers)
+    return Request(body, {"Content-Type": f"{kind}; charset=utf-8", **_bearer(token)})
+
+
+def _bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 def _cloud_event(message: Message) -> dict[str, Any]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import fields
 
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.incident import FailureClass, Incident, Phase, Status
 from kcover_ebpf.dataclass import dataclass
+from kcover_ebpf.notify.incident_trace import IncidentTrace, trace_of
 from kcover_ebpf.output.formatting import culprit_text, printable, span
 
 _WHERE = {
@@ -66,6 +67,8 @@ class Message:
     restarts: str
     explain: str
     """The command that shows all of it."""
+    trace: IncidentTrace
+    """What a form for programs says of it; no text, so no part of a template."""
 
     @property
     def is_resolved(self) -> bool:
@@ -73,8 +76,9 @@ class Message:
         return self.phase == Phase.RECOVERED.value
 
 
-WORDS = frozenset(field.name for field in fields(Message))
+WORDS = frozenset(field.name for field in fields(Message) if field.name != "trace")
 """What a template may contain."""
+_ORDERED = tuple(field.name for field in fields(Message) if field.name in WORDS)
 
 
 def message_of(incident: Incident, status: Status) -> Message:
@@ -111,12 +115,13 @@ def message_of(incident: Incident, status: Status) -> Message:
         lost=span(status.lost.total_s) if status.lost is not None else "",
         restarts=str(len(status.restarts)),
         explain=f"kubectl kcover explain {incident.name} -n {incident.namespace}",
+        trace=trace_of(incident, status),
     )
 
 
 def fields_of(message: Message) -> Mapping[str, str]:
     """The message as an object of JSON."""
-    return asdict(message)
+    return {name: getattr(message, name) for name in _ORDERED}
 
 
 def lines_of(message: Message) -> list[str]:

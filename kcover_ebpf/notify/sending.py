@@ -7,6 +7,7 @@ import smtplib
 import ssl
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from email.message import EmailMessage
 from pathlib import Path
 from typing import Any, NoReturn
@@ -44,12 +45,17 @@ class Sender:
             if recipients:
                 self._mail(target, mail_of(target, message, recipients))
             return bool(recipients)
+        self.ask(target, lambda secret: request_of(target, message, secret))
+        return True
+
+    def ask(self, target: NotifyTarget, make: Callable[[str], Request]) -> None:
+        """POST what `make` returns for the content of the target's key. Raises `NotSent`."""
         secret = self._secret(target.key) if target.key else ""
         url = self._secret(target.url_key) if target.url_key else target.url or PAGERDUTY
         if wrong := wrong_address(url):
             raise NotSent(wrong, is_final=True)
-        self._post(url, request_of(target, message, secret))
-        return True
+        request = make(secret)
+        self._post(f"{url.rstrip('/')}{request.path}" if request.path else url, request)
 
     def _secret(self, key: str) -> str:
         if self._secrets is None:

@@ -14,11 +14,12 @@ from string import Template
 from typing import Any
 from urllib.parse import urlsplit
 
-from kcover_ebpf.api.codec import decode
+from kcover_ebpf.api.codec import decode, wire
 from kcover_ebpf.api.incident import Phase
 from kcover_ebpf.api.notify_rule import ALL_ENDS
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ObjectError, PolicyError
+from kcover_ebpf.tunables.notify import LONGEST_METRICS_S, SHORTEST_METRICS_S
 
 PAGERDUTY = "https://events.pagerduty.com/v2/enqueue"
 """Where PagerDuty takes events (Events API v2)."""
@@ -39,6 +40,8 @@ class MessageForm(Enum):
     TEAMS = "Teams"
     ALERTMANAGER = "Alertmanager"
     PAGERDUTY = "PagerDuty"
+    OPEN_TELEMETRY = "OpenTelemetry"
+    """A collector, which gets the incident as a trace, and the controller's metrics."""
     EMAIL = "Email"
 
     @property
@@ -72,6 +75,8 @@ class NotifyTarget:
     """Whose policies may name it; empty: all."""
     every_incident: bool = False
     """It is notified of the incidents of its namespaces whatever policies say."""
+    metrics_s: int = field(default=0, metadata=wire("metricsSeconds"))
+    """The controller's metrics are sent to a collector so often; 0: never."""
     server: str = ""
     """Of mail, HOST:PORT."""
     security: Security = Security.STARTTLS
@@ -124,7 +129,17 @@ def targets_of(
         targets = decode(_Targets, table).targets
     except ObjectError as error:
         raise PolicyError(f"{where}: {error}") from error
-    known = {"name", "form", "url", "urlKey", "key", "template", "namespaces", "everyIncident"}
+    known = {
+        "name",
+        "form",
+        "url",
+        "urlKey",
+        "key",
+        "template",
+        "namespaces",
+        "everyIncident",
+        "metricsSeconds",
+    }
     known |= {"server", "security", "user", "sender", "to", "ownerDomains"}
     for row, target in zip(rows, targets, strict=True):
         place = f"{where}: target {target.name!r}"
@@ -143,6 +158,10 @@ def _wrong(target: NotifyTarget, words: frozenset[str]) -> str | None:
     keys = [key for key in (target.url_key, target.key) if key]
     if not all(_KEY.fullmatch(key) for key in keys):
         return "urlKey and key are keys of the Secret"
+    if target.metrics_s and target.form is not MessageForm.OPEN_TELEMETRY:
+        return "metricsSeconds belongs to the form OpenTelemetry"
+    if target.metrics_s and not SHORTEST_METRICS_S <= target.metrics_s <= LONGEST_METRICS_S:
+        return f"metricsSeconds is 0, or {SHORTEST_METRICS_S} to {LONGEST_METRICS_S}"
     if target.form is MessageForm.EMAIL:
         return _wrong_mail(target)
     if target.server or target.user or target.sender or target.to or target.owner_domains:

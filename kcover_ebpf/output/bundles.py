@@ -75,12 +75,22 @@ def prune(parent: Path, now_s: float, bounds: BundleBounds | None = None) -> Non
     bounds = bounds or BundleBounds()
     left_bytes = bounds.size_bytes
     oldest_name = bundle_name(max(0.0, now_s - bounds.age_s), "")
-    # names begin with the time
-    found = [path for path in parent.glob(_NAMED) if path.is_dir() and not path.is_symlink()]
-    for place, path in enumerate(sorted(found, reverse=True)):
-        left_bytes -= sum(_sizes(path))
+    for place, path in enumerate(reversed(bundle_paths(parent))):
+        left_bytes -= bundle_bytes(path)
         if place >= bounds.count or left_bytes < 0 or path.name < oldest_name:
             shutil.rmtree(path, ignore_errors=True)
+
+
+def bundle_paths(parent: Path) -> list[Path]:
+    """The complete bundles of a folder, the oldest first; none where it is not there."""
+    # names begin with the time
+    found = parent.glob(_NAMED)
+    return sorted(path for path in found if path.is_dir() and not path.is_symlink())
+
+
+def bundle_bytes(bundle: Path) -> int:
+    """The sizes of its files together."""
+    return sum(_sizes(bundle))
 
 
 def _sizes(folder: Path) -> Iterator[int]:

@@ -16,13 +16,15 @@ from kcover_ebpf.api.incident import Incident
 from kcover_ebpf.archive.incident_archive import Archive, merged, packed, unpacked
 from kcover_ebpf.archive.manifest import MANIFEST, MissingPart, plain
 from kcover_ebpf.dataclass import dataclass
-from kcover_ebpf.errors import ApiError, CannotObserve, UsageError
+from kcover_ebpf.errors import ApiError, CannotObserve, StoreError, UsageError
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.kube.exec import Exec
 from kcover_ebpf.output import archives
 from kcover_ebpf.output.part_transfer import Received
+from kcover_ebpf.stores.part_key import part_key
+from kcover_ebpf.stores.store import PartStore
 from kcover_ebpf.trace.gang.agent_pods import AGENT_CONTAINER, agent_on
-from kcover_ebpf.tunables.kube import PART_LIMIT_S, PART_TRIES, PARTS_AT_ONCE
+from kcover_ebpf.tunables.kube import PART_LIMIT_S, PART_MOST_BYTES, PART_TRIES, PARTS_AT_ONCE
 from kcover_ebpf.tunables.trace import BEAT_S
 
 _PARTS = ".parts"
@@ -48,19 +50,28 @@ def kept_bundles(incident: Incident) -> tuple[KeptBundle, ...]:
     return tuple(KeptBundle(node, path) for node, _, path in pairs if node and path)
 
 
-def fetched(
-    client: ApiClient, incident: Incident, folder: Path, agent_namespace: str | None
-) -> Archive:
+@dataclass(frozen=True, slots=True)
+class PartSources:
+    """Where parts are fetched from."""
+
+    client: ApiClient
+    agent_namespace: str | None = None
+    """Of the agents; None: it is searched for."""
+    store: PartStore | None = None
+    """That agents' parts are copied into, for those that no agent has; None: there is none."""
+
+
+def fetched(sources: PartSources, incident: Incident, folder: Path) -> Archive:
     """The archive, with every part that could be fetched; what could not is in `missing`.
 
-    `folder`: where parts are kept; `agent_namespace`: of the agents, None: it is searched for.
+    `folder`: where parts are kept.
     """
     wanted = kept_bundles(incident)
     parts_folder = folder / _PARTS
     _make(parts_folder)
     with ThreadPoolExecutor(PARTS_AT_ONCE, "kcover-fetch") as pool:
         fetches = [
-            pool.submit(_part, client, kept, parts_folder, agent_namespace) for kept in wanted
+            pool.submit(_part, sources, incident.namespace, kept, parts_folder) for kept in wanted
         ]
         answers = [fetch.result() for fetch in fetches]
     found = [answer for answer in answers if isinstance(answer, Archive)]
@@ -84,12 +95,12 @@ def _make(folder: Path) -> None:
 
 
 def _part(
-    client: ApiClient, kept: KeptBundle, folder: Path, agent_namespace: str | None
+    sources: PartSources, namespace: str, kept: KeptBundle, folder: Path
 ) -> Archive | MissingPart:
     path = folder / kept.file_name
     try:
         if not path.exists():
-            received = _received(client, kept, agent_namespace)
+            received = _of_agent_or_store(sources, namespace, kept)
             draft = path.with_suffix(".draft")
             draft.write_bytes(received)
             draft.rename(path)
@@ -101,6 +112,23 @@ def _part(
         return MissingPart(kept.node, str(error))
     except OSError as error:
         return MissingPart(kept.node, f"cannot write {path}: {error.strerror}")
+
+
+def _of_agent_or_store(sources: PartSources, namespace: str, kept: KeptBundle) -> bytes:
+    """The packed bundle; raises what `_received` raises."""
+    try:
+        return _received(sources.client, kept, sources.agent_namespace)
+    except (UsageError, CannotObserve, ApiError) as error:
+        if sources.store is None:
+            raise
+        key = part_key(namespace, kept.node, kept.path.rpartition("/")[2])
+        try:
+            content = sources.store.get(key, PART_MOST_BYTES)
+        except StoreError as store_error:
+            raise CannotObserve(f"{error}; nor from the store: {store_error}") from error
+        if content is None:
+            raise CannotObserve(f"{error}; nor is {key} in the store") from error
+        return content
 
 
 def _received(client: ApiClient, kept: KeptBundle, agent_namespace: str | None) -> bytes:

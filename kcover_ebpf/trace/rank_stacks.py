@@ -23,28 +23,60 @@ _WORKERS = (Role.RANK, Role.LOADER)
 _Leads = Mapping[tuple[int, int], RankSnapshot]
 
 
+class StackReading:
+    """The programs that read stacks, which run while their reader does something else."""
+
+    def __init__(
+        self,
+        pids: Collection[int],
+        ranks: Sequence[RankSnapshot],
+        confinement: Confinement | None = None,
+    ) -> None:
+        """Begin to read the lead threads of ranks and loaders among these processes.
+
+        Of each interpreter where no rank is known. `confinement`: of py-spy, None: its default.
+        """
+        self._pids = pids
+        wanted = list(_leads(pids, ranks)) or _interpreters(pids)
+        self._chosen = wanted[:_MOST]
+        more = len(wanted) - _MOST
+        self._unread = [f"stacks of {more} more processes"] if more > 0 else []
+        self._helpers = _helpers(self._chosen, confinement) if self._chosen else None
+
+    def finish(
+        self, ranks: Sequence[RankSnapshot], end_s: float
+    ) -> tuple[tuple[Stack, ...], list[str]]:
+        """(the stacks, what could not be read) by `end_s` (CLOCK_MONOTONIC); `ranks`: as they are known by now."""
+        frames = Frames()
+        if self._helpers is not None:
+            try:
+                numbers = {pid: thread_numbers(Pid(pid), [Tid(tid)]) for pid, tid in self._chosen}
+                frames = self._helpers.collect(max(0.0, end_s - time.monotonic()), numbers)
+            finally:
+                self._helpers.close()
+        leads = _leads(self._pids, ranks)
+        chosen = list(leads)[:_MOST] or self._chosen
+        stacks = tuple(_completed(frames, key, leads) for key in chosen)
+        return stacks, [*self._unread, *frames.blind]
+
+
 def read(
     pids: Collection[int],
     ranks: Sequence[RankSnapshot],
     end_s: float,
     confinement: Confinement | None = None,
 ) -> tuple[tuple[Stack, ...], list[str]]:
-    """(the stacks, what could not be read) of the lead threads of ranks and loaders among these processes.
-
-    Of each interpreter where no rank is known. `end_s`: CLOCK_MONOTONIC; in the past: only what `ranks` know already.
-    `confinement`: of py-spy, None: its default.
-    """
+    """What `StackReading` reads, by `end_s`; in the past: only what `ranks` know already."""
+    if end_s > time.monotonic():
+        return StackReading(pids, ranks, confinement).finish(ranks, end_s)
     leads = _leads(pids, ranks)
-    wanted = list(leads) or [(pid, pid) for pid in sorted(pids) if is_python(procfs.comm(pid))]
-    chosen = wanted[:_MOST]
-    unread = [f"stacks of {len(wanted) - _MOST} more processes"] if len(wanted) > _MOST else []
-    frames = Frames()
-    if chosen and end_s > time.monotonic():
-        frames = _frames(chosen, end_s, confinement)
-    elif chosen:
-        unread.append("stacks (no time was left)")
-    stacks = [_completed(frames, key, leads) for key in chosen]
-    return tuple(stacks), [*unread, *frames.blind]
+    chosen = (list(leads) or _interpreters(pids))[:_MOST]
+    stacks = tuple(_completed(Frames(), key, leads) for key in chosen)
+    return stacks, ["stacks (no time was left)"] if chosen else []
+
+
+def _interpreters(pids: Collection[int]) -> list[tuple[int, int]]:
+    return [(pid, pid) for pid in sorted(pids) if is_python(procfs.comm(pid))]
 
 
 def _leads(pids: Collection[int], ranks: Sequence[RankSnapshot]) -> _Leads:
@@ -58,15 +90,8 @@ def _leads(pids: Collection[int], ranks: Sequence[RankSnapshot]) -> _Leads:
     }
 
 
-def _frames(
-    threads: Sequence[tuple[int, int]], end_s: float, confinement: Confinement | None
-) -> Frames:
-    helpers = Helpers([(pid, tid, procfs.comm(pid)) for pid, tid in threads], confinement)
-    try:
-        numbers = {pid: thread_numbers(Pid(pid), [Tid(tid)]) for pid, tid in threads}
-        return helpers.collect(max(0.0, end_s - time.monotonic()), numbers)
-    finally:
-        helpers.close()
+def _helpers(threads: Sequence[tuple[int, int]], confinement: Confinement | None) -> Helpers:
+    return Helpers([(pid, tid, procfs.comm(pid)) for pid, tid in threads], confinement)
 
 
 def _completed(frames: Frames, key: tuple[int, int], leads: _Leads) -> Stack:

@@ -55,6 +55,10 @@ EVENT_PAUSE_S = 0.05
 """Between two Events: at most 20 a second."""
 GC_PERIOD_S = 15.0
 """Between two searches for incidents that need not be kept."""
+CULPRIT_PASS_S = 2.0
+"""Between two comparisons of the conditions on culprits' pods with the open incidents: 1 ms for 1,000 incidents."""
+CULPRITS_AGAIN_S = 900.0
+"""A new leader removes the condition from the culprits of incidents that were closed within this time. Chosen."""
 QUOTA_LOGGED_S = 60.0
 """That a namespace is full is logged no more often."""
 OVER_SAID_S = 3600.0

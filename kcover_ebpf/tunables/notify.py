@@ -18,3 +18,5 @@ CAUGHT_UP_S = 900.0
 """A new leader says what ended within this time before it led, unless it is noted on the incident that it was said."""
 ALERT_LASTS_S = 86400.0
 """An alert that is not resolved ends after a day: whoever was called has seen it by then."""
+SHORTEST_METRICS_S, LONGEST_METRICS_S = 10, 3600
+"""Between two sendings of the controller's metrics to a collector: a Prometheus asks no more often. Chosen."""

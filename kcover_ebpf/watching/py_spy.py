@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import field
@@ -64,36 +65,56 @@ class Spies:
         self._waiting = list(dict.fromkeys(pids))[:_MOST_PROCESSES]
         self._blind: list[str] = []
         self._running: dict[int, Helper] = {}
-        self._start()
-
-    def _start(self) -> None:
-        """As many as may run at once; `collect` starts the others as these end."""
-        found = program()
-        if found is None and self._waiting:
+        self._lock = threading.Lock()
+        self._program = program()
+        if self._program is None and self._waiting:
             self._blind.append("Python frames (py-spy is not installed)")
             self._waiting.clear()
-        while found is not None and self._waiting and len(self._running) < _AT_ONCE:
+        while self._waiting and len(self._running) < _AT_ONCE:
+            self._start()
+
+    def _start(self) -> tuple[int, Helper] | None:
+        """The next one; None where none is left."""
+        with self._lock:
+            if not self._waiting:
+                return None
             pid = self._waiting.pop(0)
-            command = [found, "dump", "--nonblocking", "--json", "--pid", str(pid)]
+            command = [str(self._program), "dump", "--nonblocking", "--json", "--pid", str(pid)]
             try:
                 self._running[pid] = helper.start(command, self._confinement)
             except OSError as error:
                 self._blind.append(f"Python frames (py-spy does not start: {error.strerror})")
                 self._waiting.clear()
+                return None
+            return pid, self._running[pid]
 
     def collect(self, limit_s: float, numbers: Mapping[int, Mapping[int, int]]) -> Spied:
         """All that is there within `limit_s`; `numbers`: pid -> thread numbers of its namespace -> ours."""
         end_s = time.monotonic() + limit_s
         spied = Spied()
         failed: list[str] = []
-        while self._running:
-            pid = next(iter(self._running))
-            out, why = self._running.pop(pid).output(end_s, _OUTPUT_BYTES)
-            self._start()
-            try:
-                spied.threads |= parse(out, pid, numbers.get(pid, {}))
-            except ValueError:
-                failed.append(f"pid {pid}: {why or 'py-spy said nothing'}")
+
+        def follow(running: tuple[int, Helper] | None) -> None:
+            while running is not None:
+                pid, spy = running
+                out, why = spy.output(end_s, _OUTPUT_BYTES)
+                with self._lock:
+                    self._running.pop(pid, None)
+                try:
+                    spied.threads.update(parse(out, pid, numbers.get(pid, {})))
+                except ValueError:
+                    failed.append(f"pid {pid}: {why or 'py-spy said nothing'}")
+                running = self._start()
+
+        # one that does not answer keeps its own place, and not the others'
+        followers = [
+            threading.Thread(target=follow, args=(running,), name="kcover-spy", daemon=True)
+            for running in list(self._running.items())
+        ]
+        for follower in followers:
+            follower.start()
+        for follower in followers:
+            follower.join()
         spied.blind += self._blind
         if failed:
             more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""

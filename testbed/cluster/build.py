@@ -46,14 +46,31 @@ def kubernetes(
 
 
 def program(wanted: Program, say: shell.Say) -> Path:
-    """One program, built where it is missing: with Kubernetes, or in its module's folder."""
+    """One program, built where it is missing: with Kubernetes, in its module's folder, or in a module of our own."""
     if wanted.with_kubernetes:
         return _guest(wanted, versions.kubernetes(None), say)
-    path = cache.folder("bin", f"{wanted.name}-{wanted.version}") / wanted.name
+    made_of = [wanted.version, *([cache.key(wanted.main, *wanted.requires)] if wanted.main else [])]
+    path = cache.folder("bin", "-".join([wanted.name, *made_of])) / wanted.name
     with cache.locked(path.parent.name):
         if not cache.intact(path):
-            _build(path, module_folder(wanted), wanted.package, [], say, cgo=wanted.cgo)
+            folder = _own_module(wanted) if wanted.main else module_folder(wanted)
+            _build(path, folder, wanted.package, [], say, cgo=wanted.cgo)
     return path
+
+
+def _own_module(wanted: Program) -> Path:
+    """A module of our own with a program's `main`, by the versions that it names."""
+    work = cache.folder("build", f"{wanted.name}-{wanted.version}")
+    _pinned(f"{wanted.module}@{wanted.version}", wanted.sum)
+    required = [f"{wanted.module} {wanted.version}", *wanted.requires]
+    lines = ["module testbed", f"go {versions.go()}", *(f"require {line}" for line in required)]
+    (work / "go.mod").write_text("\n".join(lines) + "\n")
+    (work / "main.go").write_text(wanted.main)
+    # -e: what only the tests of a module need may not be there; what the program needs is missed by its build
+    shell.logged(
+        cache.folder("log") / "build.log", [*go(), "-C", work, "mod", "tidy", "-e"], _env()
+    )
+    return work
 
 
 def _guest(wanted: Program, release: Kubernetes, say: shell.Say) -> Path:

@@ -41,6 +41,8 @@ class Program:
     """Part of it is C: it is linked with this machine's libc and needs a C compiler."""
     main: str = ""
     """Go source of a main package of our own, which takes less of the module than its own does."""
+    requires: tuple[str, ...] = ()
+    """Further modules of it, each with its version; their hashes are checked against Go's checksum database."""
     with_kubernetes: bool = False
     """Built in one module with the default Kubernetes, so that what they share is compiled once."""
 
@@ -86,7 +88,8 @@ def by_version(version: str) -> Kubernetes:
 
 
 def program(name: str) -> Program:
-    return Program(name, **_file()["program"][name])
+    fields = _file()["program"][name]
+    return Program(name, **fields | {"requires": tuple(fields.get("requires", ()))})
 
 
 def with_kubernetes() -> list[Program]:

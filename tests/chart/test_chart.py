@@ -37,6 +37,12 @@ MATRIX = {
         "controller.notifications.targets[0].form=PagerDuty", "controller.notifications.targets[0].key=k",
         "controller.podAnnotations.a=b",
     ],
+    "archives in a bucket": [
+        "archiveStore.url=s3://incidents/prod", "archiveStore.endpoint=https://minio.example:9000",
+        "archiveStore.secretName=s",
+    ],
+    "archives in a volume": ["archiveStore.claim=incidents"],
+    "a condition of culprits": ["controller.culpritCondition=true"],
     "a flight recorder": ["admission.flightRecorder=true"],
     "by digest": ["image.digest=sha256:" + "0" * 64],
     "GPU nodes only": [
@@ -65,6 +71,7 @@ REFUSED = {
     "admission.bandwidth=400": "bandwidth",
     "agent.capabilities.hardware={SYS_MODULE}": "hardware",
     "image.digest=latest": "digest",
+    "archiveStore.url=http://minio": "url",
     "metrics.agentPort=80": "agentPort",
     "prometheusRule.runbookBase=https://x": "runbookBase",
 }

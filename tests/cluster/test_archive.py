@@ -6,8 +6,10 @@ import os
 import signal
 import subprocess
 import time
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -20,18 +22,32 @@ from kcover_ebpf.output.archives import read_files
 from testbed.driver.agents import Agent
 from testbed.driver.cluster import JOBS, Namespace, until
 from testbed.driver.restarts import incidents, policy, running, wait_for_phase
+from testbed.driver.servers import ACCESS_KEY, SECRET_KEY, ObjectStore, object_store
 from tests.cluster.stub_agents import COMMAND, start_pods
 
-pytestmark = [pytest.mark.needs("root", "bpf"), pytest.mark.timeout(900, func_only=True)]
+pytestmark = [pytest.mark.needs("root", "bpf", "go"), pytest.mark.timeout(900, func_only=True)]
 
 SELECTOR = "training.kubeflow.org/job-name=demo"
 
 
-def plugin(namespace: Namespace, *arguments: str) -> str:
+def plugin(
+    namespace: Namespace,
+    *arguments: str,
+    agents_in: str = "",
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """What it printed; `agents_in`: the namespace in which it searches for agents."""
     command = [COMMAND.replace("kcover-ebpf", "kubectl-kcover"), *arguments, "-n", namespace.name]
-    command += ["--agent-namespace", namespace.name]
+    command += ["--agent-namespace", agents_in or namespace.name]
     command += ["--kubeconfig", str(namespace.cluster.kubeconfig)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env=os.environ | dict(environment),
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -83,6 +99,48 @@ def check(archive: Archive, pod: Pod, trigger: EvidenceTrigger, nodes: set[str])
         assert any(stack.python for part in archive.parts for stack in part.stacks)
 
 
+@contextmanager
+def copied(agents: dict[str, Agent], folder: Path) -> Iterator[ObjectStore]:
+    """A real store, and the uploader of each node."""
+    credentials = folder / "credentials"
+    credentials.mkdir()
+    (credentials / "accessKey").write_text(ACCESS_KEY)
+    (credentials / "secretKey").write_text(SECRET_KEY)
+    with object_store(folder, "incidents") as store, ExitStack() as stack:
+        for node, agent in agents.items():
+            command = [
+                COMMAND,
+                "upload",
+                "--from",
+                str(agent.folder / node / "bundles"),
+                "--node",
+                node,
+            ]
+            command += ["--to", "s3://incidents/prod", "--endpoint", store.url]
+            command += ["--credentials", str(credentials)]
+            process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+            stack.callback(process.wait, 15.0)
+            stack.callback(process.terminate)
+        yield store
+
+
+def read_back(
+    namespace: Namespace, incident: dict[str, Any], store: ObjectStore, folder: Path
+) -> Archive:
+    """The archive as it is once no agent has its part any more: agents are searched for where there are none."""
+    name = incident["metadata"]["name"]
+    kept = bundles(namespace, name)
+    parts = store.folder / "incidents/prod" / namespace.name / name
+    until(lambda: len(list(parts.glob("*.tar.gz"))) == len(kept), "all parts are in the store")
+    account = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
+    said = plugin(
+        namespace, "bundle", name, "--to", str(folder), "--store", "s3://incidents/prod",
+        "--endpoint", store.url, agents_in="default", environment=account,
+    )  # fmt: skip
+    assert "missing:" not in said
+    return unpacked(read_files(folder), str(folder))
+
+
 def test_a_hung_job_on_two_nodes_has_one_archive_and_one_page(
     namespace: Namespace, agents: dict[str, Agent], tmp_path: Path
 ) -> None:
@@ -92,12 +150,13 @@ def test_a_hung_job_on_two_nodes_has_one_archive_and_one_page(
     namespace.wait_for_steps(SELECTOR, 4, 5, 300)
     policy(namespace, action="Snapshot")
     kept = Path(os.environ.get("KCOVER_KEPT_ARCHIVES", tmp_path))
-    with running(namespace, tmp_path / "controller.log"):
+    with running(namespace, tmp_path / "controller.log"), copied(agents, tmp_path) as store:
         pod, pid = worker(namespace)
         os.kill(pid, signal.SIGSTOP)
         observed = wait_for_phase(namespace, ("Observed",))
         archive = fetched(namespace, observed, kept / "snapshot", set(agents))
         check(archive, pod, EvidenceTrigger.SNAPSHOT, set(agents))
+        assert read_back(namespace, observed, store, kept / "stored").parts == archive.parts
         policy(namespace, ways=["Replace"])
         recovered = wait_for_phase(namespace, ("Recovered", "Failed", "Refused"))
         with suppress(ProcessLookupError):

@@ -11,23 +11,35 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from kcover_ebpf import __version__
-from kcover_ebpf.agent.orders import evidence_reader
+from kcover_ebpf.agent.orders.evidence_reader import EvidenceReading
 from kcover_ebpf.agent.orders.evidence_thread import BundleWriter, EvidenceRequest
 from kcover_ebpf.agent.reports.report_names import key_of
 from kcover_ebpf.api.fault_report import FaultReport
 from kcover_ebpf.api.job_kinds import Gang
+from kcover_ebpf.api.order import Verb
 from kcover_ebpf.archive.incident_archive import Archive, packed
 from kcover_ebpf.archive.manifest import plain
 from kcover_ebpf.archive.node_part import EvidenceTrigger, NodePart
 from kcover_ebpf.confined.helper import Confinement
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ActionError, ReaderError
 from kcover_ebpf.output.bundles import bundle_name, prune, write_bundle
-from kcover_ebpf.tunables.agent import BUNDLE_LIMIT_S
+from kcover_ebpf.tunables.agent import BUNDLE_LIMIT_S, SNAPSHOT_LIMIT_S
 from kcover_ebpf.watching import py_spy
 
 Tails = Callable[[str, Sequence[str]], Mapping[str, str]]
 """The ends of logs by name of a file, of a namespace and uids of pods there; raises `ReaderError`."""
 _NO_LOGS = "the policy of the job leaves log lines out (spec.evidenceLogs)"
+
+
+@dataclass(frozen=True, slots=True)
+class GangReports:
+    """The reports of this node about a gang; None where none was made yet."""
+
+    newest: Callable[[Gang], FaultReport | None]
+    """The last one, at once."""
+    complete: Callable[[Gang], FaultReport | None]
+    """With snapshots of all ranks, for which it may wait for a pass of the loop."""
 
 
 class Bundles:
@@ -36,18 +48,19 @@ class Bundles:
     def __init__(  # noqa: PLR0913, PLR0917 - one source of evidence each
         self,
         folder: Path,
-        last: Callable[[Gang], FaultReport | None],
+        reports: GangReports,
         on_error: Callable[[str], None],
         tails: Tails,
         node: str = "",
         confinement: Confinement = py_spy.SPY,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`last`: the newest report of a gang; `tails`: a reader of logs; `confinement`: of py-spy.
+        """`tails`: a reader of logs; `confinement`: of py-spy.
 
         `clock`: unix seconds.
         """
-        self._folder, self._last, self._on_error, self._clock = folder, last, on_error, clock
+        self._folder, self._reports = folder, reports
+        self._on_error, self._clock = on_error, clock
         self._tails, self._spies, self._node = tails, confinement, node
 
     def of(self, request: EvidenceRequest) -> BundleWriter:
@@ -66,10 +79,16 @@ class Bundles:
             self._on_error(str(error))
 
     def _part(self, request: EvidenceRequest) -> NodePart:
-        end_s = time.monotonic() + BUNDLE_LIMIT_S
-        report = self._last(request.gang)
+        limit_s = SNAPSHOT_LIMIT_S if request.verb is Verb.SNAPSHOT else BUNDLE_LIMIT_S
+        end_s = time.monotonic() + limit_s
+        known = self._reports.newest(request.gang)
+        # the report may take a pass of the loop, which is half of the time
+        reading = EvidenceReading(
+            request.found, known.ranks if known is not None else (), self._spies
+        )
+        report = self._reports.complete(request.gang)
         ranks = report.ranks if report is not None else ()
-        readings = evidence_reader.read(request.found, ranks, request.pods, end_s, self._spies)
+        readings = reading.finish(ranks, request.pods, end_s)
         unobserved = readings.unobserved
         if report is None:
             unobserved.append("the report of this node: none was made yet")

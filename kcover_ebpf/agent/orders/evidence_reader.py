@@ -22,7 +22,7 @@ from kcover_ebpf.host.proc_text import split_stat
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.model.thread_stack import Stack
-from kcover_ebpf.trace import rank_stacks
+from kcover_ebpf.trace.rank_stacks import StackReading, wait_channel
 
 _THREADS_OF_ONE, _THREADS_OF_ALL = 64, 2048
 _THROTTLED = re.compile(r"^(?:nr_throttled|throttled_usec) \d+$", re.MULTILINE)
@@ -39,24 +39,33 @@ class Readings:
     unobserved: list[str] = field(default_factory=list)
 
 
-def read(
-    found: Sequence[RunningContainer],
-    ranks: Sequence[RankSnapshot],
-    names: Mapping[str, str],
-    end_s: float,
-    confinement: Confinement | None = None,
-) -> Readings:
-    """Everything of these containers, until `end_s` (CLOCK_MONOTONIC).
+class EvidenceReading:
+    """Of some containers: the programs that read stacks run from the beginning, and all else is read at the end."""
 
-    `ranks`: of the last report; `names`: uid of a pod -> its name; `confinement`: of py-spy, None: its default.
-    """
-    readings = Readings()
-    readings.pressure = tuple(_pressure(container, names) for container in found)
-    pids = sorted(processes(found))
-    readings.threads = tuple(_threads(pids, ranks, end_s, readings.unobserved))
-    readings.stacks, unread = rank_stacks.read(pids, ranks, end_s, confinement)
-    readings.unobserved += unread
-    return readings
+    def __init__(
+        self,
+        found: Sequence[RunningContainer],
+        known_ranks: Sequence[RankSnapshot],
+        confinement: Confinement | None = None,
+    ) -> None:
+        """`known_ranks`: those that are known now; `confinement`: of py-spy, None: its default."""
+        self._found = found
+        self._pids = sorted(processes(found))
+        self._stacks = StackReading(self._pids, known_ranks, confinement)
+
+    def finish(
+        self, ranks: Sequence[RankSnapshot], names: Mapping[str, str], end_s: float
+    ) -> Readings:
+        """Everything, until `end_s` (CLOCK_MONOTONIC).
+
+        `ranks`: of the last report; `names`: uid of a pod -> its name.
+        """
+        readings = Readings()
+        readings.pressure = tuple(_pressure(container, names) for container in self._found)
+        readings.threads = tuple(_threads(self._pids, ranks, end_s, readings.unobserved))
+        readings.stacks, unread = self._stacks.finish(ranks, end_s)
+        readings.unobserved += unread
+        return readings
 
 
 def _threads(
@@ -92,7 +101,7 @@ def _thread(pid: int, tid: int, rank: RankSnapshot | None, table: SyscallTable) 
     # the first word alone: the others are arguments
     number = bounded.read_text(f"{task}/syscall").partition(" ")[0].strip()
     call = table.name(int(number)) if number.isdigit() else ""
-    channel = rank_stacks.wait_channel(pid, tid)
+    channel = wait_channel(pid, tid)
     is_lead = rank is not None and tid == (rank.tid or rank.pid)
     return ArchivedThread(
         pid=pid,

@@ -12,8 +12,15 @@ from kcover_ebpf.api.order import Order, Verb
 from kcover_ebpf.api.pods import Pod
 
 _SHUTTING_DOWN = (Phase.SHUTTING_DOWN.value,)
-_PHASES = {Verb.SNAPSHOT: (Phase.OBSERVED.value, Phase.REFUSED.value)}
-"""Where an order is one; all others only in `_SHUTTING_DOWN`."""
+_PHASES = {
+    Verb.SNAPSHOT: (
+        Phase.OPEN.value,
+        Phase.OBSERVED.value,
+        Phase.REFUSED.value,
+        *_SHUTTING_DOWN,
+    )
+}
+"""Where an order is one; all others only in `_SHUTTING_DOWN`. A snapshot signals no process."""
 
 
 def is_one_in(order: Order, phase: str) -> bool:

@@ -11,18 +11,15 @@ from dataclasses import replace
 from kcover_ebpf.api.fault_policy import Approval, Bounds, Level
 from kcover_ebpf.api.incident import FailureClass, Lost, Phase, RestartAction, RestartMethod, Status
 from kcover_ebpf.api.job_kinds import ARMING_LABEL
-from kcover_ebpf.api.order import Order, Verb
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis import decisions
 from kcover_ebpf.gang.gang_input import GangVerdict
 from kcover_ebpf.model.verdict import Cause, EvidenceKind, VerdictKind
-from kcover_ebpf.recovery.restart import no_progress, repeated_crash, saving
-from kcover_ebpf.recovery.restart.advance import with_bundles
+from kcover_ebpf.recovery.restart import evidence_orders, no_progress, repeated_crash, saving
 from kcover_ebpf.recovery.restart.context import replace_method_of
 from kcover_ebpf.recovery.restart.machine import (
     RestartContext,
     Transition,
-    before_s,
     final_stop,
     preflight_of,
     start,
@@ -32,7 +29,6 @@ from kcover_ebpf.recovery.restart.machine import (
 from kcover_ebpf.recovery.restart.steps import RestartDetail, Step
 from kcover_ebpf.settings import Act
 from kcover_ebpf.tunables.recovery import (
-    BUNDLE_WITHIN_S,
     FAULT_OVER_S,
     LOGS_AGAIN_S,
     VERDICT_STABLE_S,
@@ -137,9 +133,6 @@ def headline_of(gang_verdict: GangVerdict) -> str:
     return f"{verdict.kind.value} {verdict.cause.value}, {who}{first}"[:1024]
 
 
-_KEEPS_EVIDENCE = (Level.SNAPSHOT, Level.SHUTDOWN)
-
-
 def decide(request: RestartRequest) -> Transition:
     """What comes next for an incident that is not acted on yet (Open, Decided, Observed, Refused)."""
     gang_verdict = request.context.world.gang_verdict
@@ -155,6 +148,8 @@ def decide(request: RestartRequest) -> Transition:
         return _settle(request, context, Phase.OBSERVED, "slow rank: reported only, no action")
     short = _too_little(gang_verdict, context)
     if short is not None:
+        if evidence_orders.is_overdue(context, gang_verdict):
+            context = _with_snapshot(request, context)
         return _settle(request, context, Phase.OPEN, short, 1.0)
     observed = _why_observed(request, context)
     if observed is not None:
@@ -244,24 +239,9 @@ def _refused(request: RestartRequest, context: RestartContext, why: str) -> Tran
 
 
 def _with_snapshot(request: RestartRequest, context: RestartContext) -> RestartContext:
-    """The context with an order to keep evidence, of what is not restarted; agents carry it out once."""
-    status, policy = with_bundles(context.status, context), context.policy
-    if (
-        not request.armed
-        or policy.action not in _KEEPS_EVIDENCE
-        or request.gates.dry_run
-        or policy.dry_run
-        or status.order is not None
-    ):
-        return replace(context, status=status)
-    order = Order(
-        id=f"{context.name}-{Verb.SNAPSHOT.value.lower()}",
-        verb=Verb.SNAPSHOT,
-        selector=context.selector,
-        created_before_s=before_s(context.world.pods),
-        expires_s=context.world.now_s + BUNDLE_WITHIN_S,
+    return evidence_orders.with_snapshot(
+        context, armed=request.armed, dry_run=request.gates.dry_run
     )
-    return replace(context, status=replace(status, order=order))
 
 
 def _no_method(context: RestartContext, why: str) -> str:
@@ -366,7 +346,8 @@ def _settle_crash(context: RestartContext, gang_verdict: GangVerdict) -> Status:
     )
     status = replace(context.status, action=action, order=None)
     text = "in place: the kubelets are restarting what crashed; waiting for every pod"
-    return status.enter(Phase.SHUTTING_DOWN, now_s, text).begin(RestartMethod.IN_PLACE, now_s)
+    status = status.enter(Phase.SHUTTING_DOWN, now_s, text).begin(RestartMethod.IN_PLACE, now_s)
+    return evidence_orders.of_crash(context, status)
 
 
 def _settle(

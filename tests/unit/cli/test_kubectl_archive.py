@@ -19,6 +19,7 @@ from kcover_ebpf.errors import CannotObserve, Forbidden
 from kcover_ebpf.output import archives, part_transfer
 from kcover_ebpf.output.part_transfer import Received, lines_of
 from kcover_ebpf.postmortem import fetch
+from kcover_ebpf.stores.part_key import part_key
 from tests.unit import incident_archives as build
 from tests.unit.fake_api_server import Answer, Request, serving
 from tests.unit.kubeconfigs import kubeconfig
@@ -244,6 +245,33 @@ def test_kubectl_archive__a_folder_with_other_files_is_left_alone(
     code, _, err = plugin("bundle", "train-x7k2", "--to", str(tmp_path))
     assert code == 2
     assert "is not empty and holds no archive" in err
+
+
+def test_kubectl_archive__the_store_is_asked_for_what_no_agent_has(
+    plugin: Plugin, agents: FakeAgents, tmp_path: Path
+) -> None:
+    """Of the two nodes one has lost its agent, and its part is in the store; a forged one of the other is not taken."""
+    lost, kept = WHOLE.parts
+    agents.files.pop(f"agent-{lost.node}")
+    store, folder = tmp_path / "store", tmp_path / "kept"
+    for node, part in ((lost.node, lost), (kept.node, replace(lost, node=kept.node))):
+        content = archives.tar_of(packed(Archive(WHOLE.job, WHOLE.name, parts=(part,))))
+        key = part_key("research", node, PATH.rpartition("/")[2])
+        (store / key).parent.mkdir(parents=True, exist_ok=True)
+        (store / key).write_bytes(content)
+    code, out, _ = plugin("bundle", "train-x7k2", "--to", str(folder), "--store", str(store))
+    assert code == 0
+    assert "missing: gpu-node-9: no agent of kcover-ebpf runs on node gpu-node-9; nor is " in out
+    assert read(folder).parts == WHOLE.parts
+
+
+def test_kubectl_archive__a_store_that_is_none_is_one_line_and_exit_code_2(
+    plugin: Plugin, tmp_path: Path
+) -> None:
+    folder = tmp_path / "kept"
+    code, _, err = plugin("bundle", "train-x7k2", "--to", str(folder), "--store", "incidents")
+    assert code == 2
+    assert err.endswith("'incidents' is no store: write s3://BUCKET/PREFIX, or /FOLDER\n")
 
 
 def test_received__a_bundle_that_changed_or_grew_is_begun_anew() -> None:

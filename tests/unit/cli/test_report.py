@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kcover_ebpf import cli
-from kcover_ebpf.archive.incident_archive import packed
+from kcover_ebpf.archive.incident_archive import Archive, packed
 from kcover_ebpf.output import archives
 from kcover_ebpf.output.bundles import write_bundle
 from tests.unit import incident_archives as build
@@ -101,3 +101,21 @@ def test_read_files__links_and_too_much_are_refused(
     monkeypatch.setattr(archives, "ARCHIVE_MOST_BYTES", 10)
     with pytest.raises(Exception, match="larger than an archive may be"):
         archives.read_files(tmp_path)
+
+
+def test_report__the_parts_that_a_store_has_are_one_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = build.archive()
+    paths = []
+    for part in whole.parts:
+        path = tmp_path / f"{part.node}.tar"
+        path.write_bytes(archives.tar_of(packed(Archive(whole.job, whole.name, parts=(part,)))))
+        paths.append(str(path))
+    page = tmp_path / "page.html"
+    assert cli.main(["report", *paths, "-o", str(page)]) == 0
+    assert all(part.node in page.read_text() for part in whole.parts)
+    other = tmp_path / "other.tar"
+    other.write_bytes(archives.tar_of(packed(Archive("ns/other", parts=whole.parts[:1]))))
+    assert cli.main(["report", paths[0], str(other), "-o", str(page)]) == 2
+    assert "parts of different jobs: ns/other, research/train" in capsys.readouterr().err

@@ -161,5 +161,6 @@ def test_settings__the_exit_codes_of_all_errors() -> None:
         "Unreachable": 3,
         "ActionError": 1,
         "NotSent": 1,
+        "StoreError": 1,
         "ReaderError": 1,
     }

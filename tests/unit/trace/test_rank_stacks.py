@@ -41,14 +41,18 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Ranks in the order in which they are read; only the first is read in time."""
     found: list[int] = []
 
-    def frames(threads: list[tuple[int, int]], *_: object) -> Frames:
-        found.extend(pid - FIRST for pid, _ in threads)
-        first = threads[0]
-        return Frames(
-            native={first: ("__write (libc.so.6)",)}, blind=["native frames of 3 threads"]
-        )
+    class FakeHelpers:
+        def __init__(self, threads: list[tuple[int, int]], _: object) -> None:
+            found.extend(pid - FIRST for pid, _ in threads)
+            self.first = threads[0]
 
-    monkeypatch.setattr(rank_stacks, "_frames", frames)
+        def collect(self, *_: object) -> Frames:
+            native: dict[tuple[int, int], tuple[str, ...]] = {self.first: ("__write (libc.so.6)",)}
+            return Frames(native=native, blind=["native frames of 3 threads"])
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(rank_stacks, "_helpers", FakeHelpers)
     return found
 
 
@@ -71,3 +75,13 @@ def test_rank_stacks__without_time_what_the_sensor_knows_is_kept(asked: list[int
     assert asked == []
     assert {stack.native for stack in stacks} == {("libtorch.so+1",)}
     assert unread == ["stacks (no time was left)"]
+
+
+def test_rank_stacks__ranks_that_become_known_while_stacks_are_read_are_named(
+    asked: list[int],
+) -> None:
+    reading = rank_stacks.StackReading(PIDS, RANKS[:1])
+    stacks, _ = reading.finish(RANKS, 1e12)
+    assert asked == [0]
+    assert [stack.rank for stack in stacks] == [2, 0, 1, 4]
+    assert stacks[1].native == ("__write (libc.so.6)",)

@@ -143,3 +143,20 @@ def test_helpers__few_run_at_once_and_all_in_the_end(
         running += 1 if line == "+" else -1
         peak = max(peak, running)
     assert (running, peak) == (0, 2)
+
+
+def test_helpers__one_that_does_not_answer_does_not_keep_the_others_from_being_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    spy = tmp_path / "py-spy"
+    spy.write_text(
+        "#!/bin/sh\n[ $5 = 9000001 ] && exec sleep 600\n"
+        "echo '[{\"os_thread_id\": '$5', \"frames\": []}]'\n"
+    )
+    spy.chmod(0o755)
+    monkeypatch.setattr(py_spy, "program", lambda: str(spy))
+    pids = range(9_000_001, 9_000_006)
+    spies = py_spy.Spies(pids)
+    found = spies.collect(4.0, {})
+    assert set(found.threads) == {(pid, pid) for pid in pids[1:]}
+    assert found.blind == ["Python frames (pid 9000001: no time was left)"]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kcover_ebpf.agent.containers import RunningContainer
-from kcover_ebpf.agent.orders.bundles import Bundles
+from kcover_ebpf.agent.orders.bundles import Bundles, GangReports
+from kcover_ebpf.agent.orders.evidence_reader import Readings
 from kcover_ebpf.agent.orders.evidence_thread import EvidenceRequest
 from kcover_ebpf.api.fault_report import FaultReport
 from kcover_ebpf.api.gang_id import GangId
@@ -21,6 +24,7 @@ from kcover_ebpf.ids import Pid
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.output import archives
 from kcover_ebpf.output.bundles import BundleBounds, bundle_name, prune
+from kcover_ebpf.tunables.agent import BUNDLE_LIMIT_S, SNAPSHOT_LIMIT_S
 from kcover_ebpf.watching import py_spy
 from tests.unit import report_builders as build
 from tests.unit.children import child_in
@@ -88,9 +92,11 @@ def written(
     asked: EvidenceRequest,
     report: FaultReport | None = None,
     source=tails,
+    complete: Callable[[Gang], FaultReport | None] | None = None,
 ) -> NodePart:
     errors: list[str] = []
-    bundles = Bundles(folder, lambda _: report, errors.append, source, "n0", clock=lambda: NOW_S)
+    reports = GangReports(lambda _: report, complete or (lambda _: report))
+    bundles = Bundles(folder, reports, errors.append, source, "n0", clock=lambda: NOW_S)
     writer = bundles.of(asked)
     writer.write()
     assert errors == []
@@ -188,3 +194,50 @@ def test_prune__the_oldest_go_first(tmp_path: Path, bounds: BundleBounds, left: 
     assert [name.rpartition("-")[2] for name in kept] == left
     assert (tmp_path / "notes").is_dir(), "what is no bundle is not ours"
     assert Path("/etc").is_dir()
+
+
+def test_bundles__stacks_are_read_while_the_report_is_waited_for(
+    tmp_path: Path, spy: Path, container: RunningContainer
+) -> None:
+    begun = tmp_path / "begun"
+    spy.write_text(SPY.replace("for last", f"touch {begun}\nfor last"))
+    report = build.report("n0", rank_of(container)).report
+
+    def complete(_: Gang) -> FaultReport:
+        end_s = time.monotonic() + 10.0
+        while not begun.exists():
+            assert time.monotonic() < end_s, "py-spy was not started before the report was complete"
+            time.sleep(0.01)
+        return report
+
+    bare = replace(report, ranks=())
+    part = written(
+        tmp_path / "bundles", request(container, verb=Verb.SNAPSHOT), bare, complete=complete
+    )
+    (stack,) = part.stacks
+    assert (stack.rank, stack.python) == (0, ("save (train.py:71)",))
+
+
+@pytest.mark.parametrize(
+    ("verb", "limit_s"),
+    [
+        (Verb.STOP, BUNDLE_LIMIT_S),
+        (Verb.KILL_TERMINATING, BUNDLE_LIMIT_S),
+        (Verb.SNAPSHOT, SNAPSHOT_LIMIT_S),
+    ],
+)
+def test_bundles__only_what_a_kill_may_wait_for_has_two_seconds(
+    verb: Verb, limit_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[float] = []
+
+    class FakeReading:
+        def __init__(self, *_: object) -> None: ...
+
+        def finish(self, ranks: object, names: object, end_s: float) -> Readings:
+            limits.append(end_s - time.monotonic())
+            return Readings()
+
+    monkeypatch.setattr("kcover_ebpf.agent.orders.bundles.EvidenceReading", FakeReading)
+    written(tmp_path, request(verb=verb), build.report("n0").report)
+    assert limits == [pytest.approx(limit_s, abs=0.5)]

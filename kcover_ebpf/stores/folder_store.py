@@ -1,0 +1,55 @@
+"""A mounted folder as a store: a volume of the cluster, a file server."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from kcover_ebpf.errors import StoreError
+
+
+class FolderStore:
+    """A `PartStore`. Files are complete, or not there: a reader sees no half of one."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder`: must exist; a volume that is not mounted must not become a folder of the node."""
+        self._folder = folder
+
+    def put(self, key: str, content: bytes) -> bool:
+        """Keep it; False where there is one of this name already, which stays. Raises `StoreError`."""
+        path = self._folder / key
+        try:
+            if not self._folder.is_dir():
+                raise StoreError(f"{self._folder} is no folder: is the volume mounted?")
+            if path.exists():
+                return False
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
+            descriptor, draft = tempfile.mkstemp(prefix=".part-", dir=path.parent)
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    os.fchmod(file.fileno(), 0o640)
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+                Path(draft).rename(path)
+            except OSError:
+                Path(draft).unlink(missing_ok=True)
+                raise
+        except OSError as error:
+            raise StoreError(f"cannot write {path}: {error.strerror}") from error
+        return True
+
+    def get(self, key: str, most_bytes: int) -> bytes | None:
+        """The content; None where there is none. Raises `StoreError`, also for one of more bytes."""
+        path = self._folder / key
+        try:
+            with path.open("rb") as file:
+                content = file.read(most_bytes + 1)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise StoreError(f"cannot read {path}: {error.strerror}") from error
+        if len(content) > most_bytes:
+            raise StoreError(f"{path} is larger than {most_bytes >> 20} MiB")
+        return content
