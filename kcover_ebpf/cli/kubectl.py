@@ -17,10 +17,18 @@ from kcover_ebpf.api.fault_report import API_VERSION
 from kcover_ebpf.api.incident import Status, incident_of
 from kcover_ebpf.cli.entry import call
 from kcover_ebpf.cli.kubectl_archive import bundle, report
-from kcover_ebpf.cli.kubectl_common import age, common, object_name, show, show_table
+from kcover_ebpf.cli.kubectl_common import (
+    age,
+    all_namespaces_option,
+    common,
+    object_name,
+    show,
+    show_table,
+)
 from kcover_ebpf.cli.kubectl_drill import drill
 from kcover_ebpf.cli.kubectl_nodes import inspect, nodes
 from kcover_ebpf.cli.kubectl_restart import restart
+from kcover_ebpf.cli.kubectl_simulate import simulate
 from kcover_ebpf.cli.kubectl_stats import stats
 from kcover_ebpf.cli.kubectl_top import top
 from kcover_ebpf.errors import (
@@ -50,12 +58,13 @@ kubectl.add_command(drill)
 kubectl.add_command(restart)
 kubectl.add_command(top)
 kubectl.add_command(stats)
+kubectl.add_command(simulate)
 kubectl.add_command(bundle)
 kubectl.add_command(report)
 
 
 @kubectl.command("list")
-@click.option("-A", "--all-namespaces", is_flag=True, help="In all namespaces.")
+@all_namespaces_option
 @common
 def list_incidents(client: ApiClient, namespace: str, as_json: bool, all_namespaces: bool) -> int:
     """List incidents, newest last."""

@@ -11,14 +11,10 @@ import click
 from kcover_ebpf.api.fault_report import API_VERSION
 from kcover_ebpf.api.incident import Incident, incident_of
 from kcover_ebpf.archive.incident_archive import Archive
-from kcover_ebpf.cli.kubectl_common import common, object_name, show
+from kcover_ebpf.cli.kubectl_common import agent_namespace_option, common, object_name, show
 from kcover_ebpf.cli.report import page_text, write
 from kcover_ebpf.errors import NotFound, UsageError
 from kcover_ebpf.kube.client import ApiClient
-
-_AGENTS = click.option(
-    "--agent-namespace", metavar="NAME", help="Namespace of the agents; default: detected."
-)
 
 
 @click.command("bundle")
@@ -30,7 +26,7 @@ _AGENTS = click.option(
     type=click.Path(path_type=Path),
     help="Write the archive here; what is there of it already is not fetched again.",
 )
-@_AGENTS
+@agent_namespace_option
 @common
 def bundle(
     *,
@@ -69,7 +65,7 @@ def bundle(
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write the page to this file.",
 )
-@_AGENTS
+@agent_namespace_option
 @common
 def report(
     *,

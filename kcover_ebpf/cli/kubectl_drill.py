@@ -13,7 +13,7 @@ from kcover_ebpf.api.codec import decode
 from kcover_ebpf.api.drill import CONSENT, DrillFault, DrillOver, Injected, consents
 from kcover_ebpf.api.incident import Incident
 from kcover_ebpf.api.pods import Pod
-from kcover_ebpf.cli.kubectl_common import common, object_name, show
+from kcover_ebpf.cli.kubectl_common import agent_namespace_option, common, object_name, show
 from kcover_ebpf.cli.kubectl_restart import JobPods, incidents_of, job_of
 from kcover_ebpf.cli.options import duration_option
 from kcover_ebpf.errors import ApiError, CannotObserve, Forbidden, UsageError
@@ -43,12 +43,7 @@ class _Running:
 )
 @click.option("--pod", callback=object_name, help="The pod to hit; default: the last by name.")
 @duration_option("--for", "60s", "The longest that the rank stays stopped; at most 10m.")
-@click.option(
-    "--agent-namespace",
-    metavar="NAME",
-    callback=object_name,
-    help="Namespace of the agents; needed where you may not list pods in all namespaces.",
-)
+@agent_namespace_option
 @common
 def drill(  # noqa: PLR0913 - one for each option
     *,

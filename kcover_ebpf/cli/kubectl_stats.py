@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
-from collections.abc import Iterable
 from dataclasses import asdict
 
 import click
 
-from kcover_ebpf.api import rfc3339
-from kcover_ebpf.api.fault_report import API_VERSION
-from kcover_ebpf.api.incident import Incident, incident_of
-from kcover_ebpf.cli.kubectl_common import common, show, show_table
+from kcover_ebpf.cli.kubectl_common import all_namespaces_option, common, show, show_table
+from kcover_ebpf.cli.kubectl_incidents import JobFacts, incidents_since
 from kcover_ebpf.cli.options import duration_option
-from kcover_ebpf.errors import ApiError, CannotObserve, NotFound, ObjectError
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.output.formatting import span
 from kcover_ebpf.recovery.incident_stats import (
@@ -26,15 +21,13 @@ from kcover_ebpf.recovery.incident_stats import (
     stats_of,
 )
 
-_MOST_JOBS = 200
-"""Jobs of which the age is asked for: one request each."""
 _JOB_COLUMNS = ("JOB", "KIND", "INCIDENTS", "RESTARTS", "LOST", "ETTR")
 _GROUP_COLUMNS = ("INTERRUPTIONS", "MTBI", "MTTR", "LOST")
 
 
 @click.command()
-@click.option("-A", "--all-namespaces", is_flag=True, help="In all namespaces.")
-@duration_option("--since", "168h", "How far back.")
+@all_namespaces_option
+@duration_option("--since", "7d", "How far back.")
 @common
 def stats(
     *, client: ApiClient, namespace: str, as_json: bool, all_namespaces: bool, since: float
@@ -43,37 +36,15 @@ def stats(
 
     It reaches back as far as incidents are kept: a week, and 20 of each job.
     """
-    where = "" if all_namespaces else f"/namespaces/{namespace}"
-    try:
-        items = client.list(f"/apis/{API_VERSION}{where}/incidents").get("items") or []
-    except NotFound:
-        raise CannotObserve("this cluster has no incidents; is kcover-ebpf installed?") from None
-    incidents = []
-    for raw in items:
-        with contextlib.suppress(ObjectError, ValueError):
-            created = rfc3339.from_text(str(raw["metadata"].get("creationTimestamp")))
-            incidents.append(incident_of(raw, created))
     now_s = time.time()
-    found = stats_of(incidents, now_s - since, now_s, _created(client, incidents))
+    incidents = incidents_since(client, None if all_namespaces else namespace, now_s - since)
+    created_s = JobFacts(client, incidents).created_s
+    found = stats_of(incidents, now_s - since, now_s, created_s)
     if as_json:
         print(json.dumps(asdict(found), indent=2))
         return 0
     _show(found)
     return 0
-
-
-def _created(client: ApiClient, incidents: Iterable[Incident]) -> dict[str, float]:
-    """When each job was created, by its uid; without those that are gone or may not be read."""
-    from kcover_ebpf.controller.owners import Owners
-
-    owners, found = Owners(client), {}
-    jobs = {incident.job.uid: incident for incident in incidents}
-    for uid, incident in list(jobs.items())[:_MOST_JOBS]:
-        with contextlib.suppress(ApiError):
-            owner = owners.of_ref(incident.namespace, incident.job)
-            if owner is not None and owner.created_s is not None:
-                found[uid] = owner.created_s
-    return found
 
 
 def _show(stats: IncidentStats) -> None:

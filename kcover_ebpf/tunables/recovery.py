@@ -129,6 +129,11 @@ FAULT_SILENT_S = 3600.0
 RECOVERED_STABLE_S = 10.0
 """Ranks that train must do so for a while: a job may move once and stop again."""
 
+# --- Another policy, tried on past incidents
+
+SIMULATED_S = 2.0
+"""What a record and a simulation say less apart than this is the same: the controller asks every second. Chosen."""
+
 # --- Ranks that ended unreported
 
 END_REPORTED_S = 20.0
