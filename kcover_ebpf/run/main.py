@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from kcover_ebpf.devices.watch import DeviceWatch
     from kcover_ebpf.kernel.sampler import KernelSampler
     from kcover_ebpf.output.metrics import MetricsServer
+    from kcover_ebpf.run.live_board import BoardSink
     from kcover_ebpf.run.metrics import RunMetrics
     from kcover_ebpf.run.recording import Tape
 
@@ -56,6 +57,7 @@ class _Run:
     def __init__(self, options: RunOptions, stack: contextlib.ExitStack) -> None:
         self._plan, self._stack = options, stack
         self._begin_s = time.monotonic()
+        self._board: BoardSink | None = None
         # The table is drawn by escape sequences, so it must be a terminal, and ours to draw on.
         self._is_live = not options.json and terminal_table.fits(_STDOUT)
 
@@ -74,6 +76,8 @@ class _Run:
         target = self._make_target(supervisor)
         writer = None if tape is None else tape.writer
         session = Session(plan, kernel, target, supervisor, announcer, extra, devices, writer)
+        if self._board is not None:
+            self._board.job_of = lambda: session.job
         session.catch_signals()
         if plan.argv and supervisor is not None:
             supervisor.start()
@@ -124,9 +128,20 @@ class _Run:
             return Announcer([JsonSink(out), *more], wants_waits=False)
         if not self._is_live or supervisor is None:
             return Announcer([TextSink(out), *more], wants_waits=False)
-        live = terminal_table.LiveSink(out, supervisor.restore_on_death)
+        live = self._live_sink(out, supervisor)
         self._stack.callback(live.close)
         return Announcer([live, *more], wants_waits=True)
+
+    def _live_sink(self, out: Out, supervisor: Supervisor) -> terminal_table.LiveSink:
+        if not self._plan.live:
+            return terminal_table.LiveSink(out, supervisor.restore_on_death)
+        from kcover_ebpf.run.live_board import BoardSink
+
+        options = self._plan
+        self._board = BoardSink(
+            out, supervisor.restore_on_death, options.name, options.settings.act
+        )
+        return self._board
 
     def _make_target(
         self, supervisor: Supervisor | None

@@ -31,6 +31,8 @@ class RunOptions:
     snapshot_dir: Path = Path("kcover-snapshots")
     catalog: Path | None = None
     """An operator's own entries about Xids and SXids; None: the shipped ones."""
+    live: bool = False
+    """On a terminal the ranks are shown as a grid, else the table of waits."""
     record: Path | None = None
     """Where a tape of the job is written; None: nowhere."""
     record_names: bool = False

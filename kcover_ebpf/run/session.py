@@ -15,6 +15,7 @@ from types import FrameType
 from kcover_ebpf.archive.node_part import EvidenceTrigger
 from kcover_ebpf.devices.watch import DeviceWatch
 from kcover_ebpf.diagnosis.decisions import Decision
+from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.errors import ActionError, CannotObserve
 from kcover_ebpf.host.process_tree import read_stat
 from kcover_ebpf.host.supervisor_client import Supervisor
@@ -62,6 +63,11 @@ class Session:
         self._pause_s: float | None = None
         """A restart is due after so many seconds."""
         self._sensor = self._new_sensor()
+
+    @property
+    def job(self) -> Job:
+        """The job as it is watched now; another one after each restart."""
+        return self._sensor.job
 
     def catch_signals(self) -> None:
         """From now on a signal ends the job; those ignored when we were started (nohup) stay so."""
