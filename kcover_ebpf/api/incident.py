@@ -16,6 +16,7 @@ from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.codec import decode, encode, wire
 from kcover_ebpf.api.fault_report import API_VERSION
 from kcover_ebpf.api.gang_id import GangId
+from kcover_ebpf.api.job_size import JobSize
 from kcover_ebpf.api.order import Order
 from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.model.verdict import Cause, Certainty, Culprit, Evidence, VerdictKind
@@ -215,6 +216,8 @@ class Status:
     crashes: tuple[CrashRecord, ...] = ()
     """Crashes whose traceback is known, the newest last."""
     lost: Lost | None = None
+    size: JobSize | None = None
+    """What the job occupies; None of incidents of an older controller."""
     owner: str | None = None
     """Who owns the job, as its label or annotation says; None where none does."""
     bundles: tuple[str, ...] = ()

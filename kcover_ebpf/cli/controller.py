@@ -14,11 +14,14 @@ import click
 from kcover_ebpf.cli.options import duration_option, metrics_option
 
 if TYPE_CHECKING:
+    from kcover_ebpf.controller.job_sizes import GpuPrices
     from kcover_ebpf.controller.main import ControllerOptions
     from kcover_ebpf.kube.client import ApiClient
     from kcover_ebpf.notify.target import NotifyTarget
     from kcover_ebpf.recovery.repair import RepairLimits
 
+_HIGHEST_PRICE = 1e6
+"""Of a GPU hour; also false for nan."""
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -58,6 +61,16 @@ _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace"
     type=click.Path(file_okay=False, path_type=Path),
     metavar="FOLDER",
     help="Folder with a file for each key that the targets name.",
+)
+@click.option(
+    "--gpu-price",
+    "gpu_prices",
+    multiple=True,
+    metavar="MODEL=PRICE",
+    help="Price of one GPU of this model (label nvidia.com/gpu.product) for an hour; may be repeated.",
+)
+@click.option(
+    "--currency", default="USD", show_default=True, metavar="CODE", help="Of --gpu-price."
 )
 @click.option("--dry-run", is_flag=True, help="Report what would be done without doing it.")
 @click.option(
@@ -130,6 +143,8 @@ def controller(  # noqa: PLR0913, PLR0917 - one argument for each option
     repairs: Path | None,
     notifications: Path | None,
     notification_secrets: Path | None,
+    gpu_prices: tuple[str, ...],
+    currency: str,
     dry_run: bool,
     breaker_jobs: int,
     breaker_nodes: int,
@@ -180,6 +195,7 @@ def controller(  # noqa: PLR0913, PLR0917 - one argument for each option
         nodes=NodeBreaker(breaker_nodes, breaker_nodes_percent),
         repairs=_repairs(repairs),
         targets=_targets(notifications),
+        prices=_prices(gpu_prices, currency),
         secrets=notification_secrets,
     )
     if withdraw:
@@ -207,6 +223,22 @@ def _withdraw(client: ApiClient, options: ControllerOptions) -> int:
     for line in left:
         click.echo(line, err=True)
     return 1 if left else 0
+
+
+def _prices(texts: tuple[str, ...], currency: str) -> GpuPrices:
+    from kcover_ebpf.controller.job_sizes import GpuPrices
+    from kcover_ebpf.errors import UsageError
+
+    by_product = {}
+    for text in texts:
+        product, _, price = text.rpartition("=")
+        try:
+            by_product[product] = float(price)
+        except ValueError:
+            by_product[product] = -1.0
+        if not product or not 0.0 <= by_product[product] < _HIGHEST_PRICE:
+            raise UsageError(f"--gpu-price {text!r}: write MODEL=PRICE, such as NVIDIA-H100=2.5")
+    return GpuPrices(by_product, currency)
 
 
 def _repairs(path: Path | None) -> RepairLimits:

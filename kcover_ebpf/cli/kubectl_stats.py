@@ -14,14 +14,17 @@ from kcover_ebpf.cli.options import duration_option
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.output.formatting import span
 from kcover_ebpf.recovery.incident_stats import (
+    Cost,
     GroupStats,
     IncidentStats,
     JobStats,
     LostTime,
+    NamespaceStats,
     stats_of,
 )
 
-_JOB_COLUMNS = ("JOB", "KIND", "INCIDENTS", "RESTARTS", "LOST", "ETTR")
+_JOB_COLUMNS = ("JOB", "KIND", "INCIDENTS", "RESTARTS", "LOST", "GPU HOURS", "COST", "ETTR")
+_NAMESPACE_COLUMNS = ("NAMESPACE", "JOBS", "INCIDENTS", "LOST", "GPU HOURS", "COST", "ETTR")
 _GROUP_COLUMNS = ("INTERRUPTIONS", "MTBI", "MTTR", "LOST")
 
 
@@ -34,7 +37,7 @@ def stats(
 ) -> int:
     """Show what incidents cost: time lost by phase, effective training time, mean times by node and cause.
 
-    It reaches back as far as incidents are kept: a week, and 20 of each job.
+    It reaches back as far as incidents are kept: a month, and 60 of each job.
     """
     now_s = time.time()
     incidents = incidents_since(client, None if all_namespaces else namespace, now_s - since)
@@ -55,6 +58,12 @@ def _show(stats: IncidentStats) -> None:
     if not stats.incidents:
         return
     show(f"  lost: {_parts(stats.lost)}")
+    if stats.cost.gpu_hours:
+        price = _price(stats.cost)
+        show(f"  GPUs: {stats.cost.gpu_hours:.1f} hours{f', {price}' if price else ''}")
+    if len(stats.namespaces) > 1:
+        print()
+        show_table([_NAMESPACE_COLUMNS, *map(_namespace_cells, stats.namespaces)])
     print()
     show_table([_JOB_COLUMNS, *map(_job_cells, stats.jobs)])
     for title, groups in (("NODE", stats.nodes), ("CAUSE", stats.causes)):
@@ -71,6 +80,26 @@ def _parts(lost: LostTime) -> str:
     )
 
 
+def _price(cost: Cost) -> str:
+    return " + ".join(f"{price:.2f} {currency}" for currency, price in cost.prices)
+
+
+def _ratio(ettr: float | None) -> str:
+    return f"{ettr:.2%}" if ettr is not None else "not known"
+
+
+def _namespace_cells(namespace: NamespaceStats) -> tuple[str, ...]:
+    return (
+        namespace.name,
+        str(namespace.jobs),
+        str(namespace.incidents),
+        span(namespace.lost.total_s),
+        f"{namespace.cost.gpu_hours:.1f}",
+        _price(namespace.cost),
+        _ratio(namespace.ettr),
+    )
+
+
 def _job_cells(job: JobStats) -> tuple[str, ...]:
     return (
         f"{job.namespace}/{job.name}",
@@ -78,7 +107,9 @@ def _job_cells(job: JobStats) -> tuple[str, ...]:
         str(job.incidents),
         str(job.restarts),
         span(job.lost.total_s),
-        f"{job.ettr:.2%}" if job.ettr is not None else "not known",
+        f"{job.cost.gpu_hours:.1f}",
+        _price(job.cost),
+        _ratio(job.ettr),
     )
 
 

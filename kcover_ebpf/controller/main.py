@@ -19,6 +19,7 @@ from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.gang_reconciler import GangReconciler
 from kcover_ebpf.controller.idle_events import IdleEvents
 from kcover_ebpf.controller.incident_gc import IncidentCollector
+from kcover_ebpf.controller.job_sizes import GpuPrices, JobSizes
 from kcover_ebpf.controller.kcover_events import FIELDS, KcoverEvents
 from kcover_ebpf.controller.kind_registry import JOB_KINDS, KindRegistry
 from kcover_ebpf.controller.node_reconciler import NodeLimits, NodeReconciler
@@ -64,6 +65,7 @@ class ControllerOptions:
     repairs: RepairLimits = field(default_factory=RepairLimits)
     targets: tuple[NotifyTarget, ...] = ()
     """Of messages about incidents."""
+    prices: GpuPrices = field(default_factory=GpuPrices)
     secrets: Path | None = None
     """Folder with what is secret of the targets."""
     workers: int = 16
@@ -94,6 +96,7 @@ class Controller:
         owners = Owners(client.hurried(OWNER_REQUEST_S), time.monotonic, lambda: kinds.table)
         limits = options.limits
         self._jobs = GangReconciler(store, self._gangs, owners, self._writer, self._story, limits)
+        self._jobs.sizes = JobSizes(store, options.prices)
         self._nodes = NodeReconciler(
             client, self._writing, store, options.about_nodes, self._story.event
         )

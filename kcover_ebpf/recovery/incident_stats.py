@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 from kcover_ebpf.api.incident import Incident, Lost, Phase, Status
 from kcover_ebpf.model.verdict import Cause
@@ -34,6 +34,15 @@ class LostTime:
 
 
 @dataclass(frozen=True, slots=True)
+class Cost:
+    """What lost time took away from the GPUs of the jobs."""
+
+    gpu_hours: float = 0.0
+    prices: tuple[tuple[str, float], ...] = ()
+    """By currency; only of GPUs whose price is on the operator's list."""
+
+
+@dataclass(frozen=True, slots=True)
 class JobStats:
     """One job within the window."""
 
@@ -45,6 +54,22 @@ class JobStats:
     lost: LostTime
     ettr: float | None
     """Effective training time ratio: 1 - time lost / its age within the window; None where its age is not known."""
+    age_s: float | None = None
+    """Within the window; of a job that is gone until its last incident was over."""
+    cost: Cost = field(default_factory=Cost)
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceStats:
+    """All jobs of one namespace that had an incident."""
+
+    name: str
+    jobs: int
+    incidents: int
+    lost: LostTime
+    ettr: float | None
+    """1 - time lost / age of the jobs, all together; None where the age of none is known."""
+    cost: Cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +95,8 @@ class IncidentStats:
     """Incidents in which a job had to be restarted, or would have had to be: not those that went by."""
     restarts: int
     lost: LostTime
+    cost: Cost
+    namespaces: tuple[NamespaceStats, ...]
     jobs: tuple[JobStats, ...]
     """Those that lost most first."""
     nodes: tuple[GroupStats, ...]
@@ -95,8 +122,7 @@ def stats_of(
     window_s = now_s - since_s
     ages = created_s or {}
     jobs = [
-        _job(found, max(since_s, ages[uid]) if uid in ages else None, now_s)
-        for uid, found in by_job.items()
+        _job(found, _span(found, ages.get(uid), since_s, now_s)) for uid, found in by_job.items()
     ]
     return IncidentStats(
         window_s=window_s,
@@ -104,6 +130,8 @@ def stats_of(
         interruptions=len(broken),
         restarts=sum(len(status.restarts) for _, status in known),
         lost=_lost(status for _, status in known),
+        cost=_cost(status for _, status in known),
+        namespaces=_namespaces(jobs),
         jobs=tuple(sorted(jobs, key=lambda job: (-job.lost.total_s, job.namespace, job.name))),
         nodes=_groups(broken, _node, window_s),
         causes=_groups(broken, _cause, window_s),
@@ -122,16 +150,82 @@ def _interrupts(status: Status) -> bool:
 
 def _lost(statuses: Iterable[Status]) -> LostTime:
     found = [status.lost for status in statuses if status.lost is not None]
-    return LostTime(**{field.name: _sum(found, field.name) for field in fields(LostTime)})
+    return LostTime(**{part.name: _sum(found, part.name) for part in fields(LostTime)})
 
 
 def _sum(found: Sequence[Lost], name: str) -> float:
     return sum(max(getattr(lost, name) or 0.0, 0.0) for lost in found)
 
 
-def _job(found: Sequence[tuple[Incident, Status]], begun_s: float | None, now_s: float) -> JobStats:
+def _cost(statuses: Iterable[Status]) -> Cost:
+    gpu_hours, prices = 0.0, defaultdict[str, float](float)
+    for status in statuses:
+        if status.lost is None or status.size is None:
+            continue
+        lost_s = _lost([status]).total_s
+        gpu_hours += status.size.gpu_hours(lost_s)
+        price = status.size.price_of(lost_s)
+        if price is not None:
+            prices[status.size.currency or ""] += price
+    return Cost(gpu_hours, tuple(sorted(prices.items())))
+
+
+def _added(costs: Iterable[Cost]) -> Cost:
+    gpu_hours, prices = 0.0, defaultdict[str, float](float)
+    for cost in costs:
+        gpu_hours += cost.gpu_hours
+        for currency, price in cost.prices:
+            prices[currency] += price
+    return Cost(gpu_hours, tuple(sorted(prices.items())))
+
+
+def _namespaces(jobs: Sequence[JobStats]) -> tuple[NamespaceStats, ...]:
+    by_name: defaultdict[str, list[JobStats]] = defaultdict(list)
+    for job in jobs:
+        by_name[job.namespace].append(job)
+    return tuple(
+        NamespaceStats(
+            name=name,
+            jobs=len(ours),
+            incidents=sum(job.incidents for job in ours),
+            lost=LostTime(
+                **{
+                    part.name: sum(getattr(job.lost, part.name) for job in ours)
+                    for part in fields(LostTime)
+                }
+            ),
+            ettr=_ratio([job for job in ours if job.age_s]),
+            cost=_added(job.cost for job in ours),
+        )
+        for name, ours in sorted(by_name.items())
+    )
+
+
+def _ratio(jobs: Sequence[JobStats]) -> float | None:
+    age_s = sum(job.age_s or 0.0 for job in jobs)
+    if age_s <= 0:
+        return None
+    return max(0.0, 1.0 - sum(job.lost.total_s for job in jobs) / age_s)
+
+
+def _span(
+    found: Sequence[tuple[Incident, Status]], created_s: float | None, since_s: float, now_s: float
+) -> float | None:
+    """How long the job is known to have lived within the window; `created_s`: None for one that is gone."""
+    if created_s is not None:
+        return now_s - max(since_s, created_s)
+    begun_s = [
+        status.size.created_s
+        for _, status in found
+        if status.size is not None and status.size.created_s
+    ]
+    if not begun_s:
+        return None
+    return max(status.last_s for _, status in found) - max(since_s, min(begun_s))
+
+
+def _job(found: Sequence[tuple[Incident, Status]], age_s: float | None) -> JobStats:
     incident, lost = found[0][0], _lost(status for _, status in found)
-    age_s = now_s - begun_s if begun_s is not None else 0.0
     return JobStats(
         namespace=incident.namespace,
         kind=incident.job.kind,
@@ -139,7 +233,9 @@ def _job(found: Sequence[tuple[Incident, Status]], begun_s: float | None, now_s:
         incidents=len(found),
         restarts=sum(len(status.restarts) for _, status in found),
         lost=lost,
-        ettr=max(0.0, 1.0 - lost.total_s / age_s) if age_s > 0 else None,
+        ettr=max(0.0, 1.0 - lost.total_s / age_s) if age_s is not None and age_s > 0 else None,
+        age_s=age_s,
+        cost=_cost(status for _, status in found),
     )
 
 

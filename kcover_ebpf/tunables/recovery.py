@@ -116,9 +116,9 @@ RECOVERED_UNSEEN_S = 60.0
 
 # --- What is kept, and for how long
 
-INCIDENT_KEPT_S = 7 * 86400.0
-"""A closed incident is kept for a week. Chosen."""
-INCIDENTS_PER_JOB = 20
+INCIDENT_KEPT_S = 31 * 86400.0
+"""A closed incident is kept for a month, which statistics and a simulated policy look back on. Chosen."""
+INCIDENTS_PER_JOB = 60
 """Of the jobs of one name in a namespace, the newest so many closed incidents are kept. Chosen."""
 INCIDENTS_PER_NAMESPACE = 500
 """Of a namespace the newest so many: jobs may have ever new names, and etcd keeps some 10 KB of each."""

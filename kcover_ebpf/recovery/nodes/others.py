@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kcover_ebpf.api.dra import DeviceTaint, DraDevice, TaintRule
+from kcover_ebpf.api.nodes import PRODUCT_LABELS
 
 _OURS = "kcover.io/"
 _COUNTED = ("nvidia.com/", "amd.com/")
@@ -30,6 +31,8 @@ def kept_of_node(api: Mapping[str, Any]) -> dict[str, Any]:
     status = api.get("status") or {}
     kept = ("name", "uid", "annotations", "resourceVersion")
     slim = {key: metadata[key] for key in kept if key in metadata}
+    labels = metadata.get("labels") or {}
+    slim["labels"] = {label: labels[label] for label in PRODUCT_LABELS if label in labels}
     slim["bootID"] = str((status.get("nodeInfo") or {}).get("bootID", ""))
     shown = [
         {key: condition.get(key) for key in ("type", "status", "message")}

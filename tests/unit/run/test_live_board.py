@@ -77,8 +77,8 @@ def test_lines_of_one__many_ranks_are_rows_and_the_culprits_is_the_first() -> No
     assert (len(lines), lines[-1]) == (7, LEGEND)
     assert lines[0] == "train act observe  40 ranks  HUNG"
     assert "2! 3~" in lines[3]
-    cut = lines_of_one(job, 100, 6)
-    assert (len(cut), cut[-2]) == (6, "  and 1 more rows")
+    cut = lines_of_one(job, 100, 7)
+    assert (len(cut), cut[-2]) == (7, "  and 1 more rows")
 
 
 def test_board_sink__draws_the_grid_below_the_lines_and_gives_the_terminal_back(
