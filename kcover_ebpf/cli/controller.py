@@ -39,6 +39,11 @@ _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 )
 @metrics_option("Serve Prometheus metrics, /healthz and /readyz at this address.")
 @click.option(
+    "--page",
+    metavar="ADDR:PORT",
+    help="Serve a read-only page of all jobs at this address, for the API server's proxy; default: none.",
+)
+@click.option(
     "--only",
     multiple=True,
     metavar="NAMESPACE",
@@ -139,6 +144,7 @@ def controller(  # noqa: PLR0913, PLR0917 - one argument for each option
     namespace: str | None,
     lease: str,
     metrics: str | None,
+    page: str | None,
     only: tuple[str, ...],
     repairs: Path | None,
     notifications: Path | None,
@@ -179,6 +185,7 @@ def controller(  # noqa: PLR0913, PLR0917 - one argument for each option
         pod_uid=os.environ.get("POD_UID", ""),
         lease=lease,
         metrics=parse_address(metrics) if metrics else None,
+        page=parse_address(page, "--page") if page else None,
         limits=Limits(
             dry_run=dry_run,
             jobs=breaker_jobs,

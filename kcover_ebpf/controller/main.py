@@ -14,6 +14,7 @@ from kcover_ebpf.api.fault_report import API_VERSION
 from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.node_health import HEALTHS
 from kcover_ebpf.controller.api_writer import ApiWriter
+from kcover_ebpf.controller.board_server import BoardPage
 from kcover_ebpf.controller.breaker import Limits
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.gang_reconciler import GangReconciler
@@ -60,6 +61,8 @@ class ControllerOptions:
     """Of the pod named `identity` that we run in; empty outside of a cluster."""
     lease: str = "kcover-ebpf-controller"
     metrics: tuple[str, int] | None = None
+    page: tuple[str, int] | None = None
+    """Where the read-only page is served; None: nowhere."""
     limits: Limits = field(default_factory=Limits)
     nodes: NodeBreaker = field(default_factory=NodeBreaker)
     repairs: RepairLimits = field(default_factory=RepairLimits)
@@ -169,6 +172,10 @@ class Controller:
         server = MetricsServer(address) if address is not None else None
         if server is not None:
             server.serve(self._story.registry, {"/healthz": self._health, "/readyz": self._ready})
+        address = self._settings.page
+        page = MetricsServer(address) if address is not None else None
+        if page is not None:
+            page.serve_app(BoardPage(self._store))
         for watch in self._watches:
             watch.start()
         self._gangs.start()
@@ -189,8 +196,9 @@ class Controller:
         self._story.close(2.0)
         self._notices.notifier.close(2.0)
         self._elector.stop()
-        if server is not None:
-            server.close()
+        for listening in (server, page):
+            if listening is not None:
+                listening.close()
 
     def stop(self) -> None:
         """End; may be called from a signal handler."""

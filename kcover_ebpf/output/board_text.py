@@ -9,7 +9,7 @@ from typing import Any
 from kcover_ebpf.output.formatting import printable, span
 from kcover_ebpf.output.job_board import BoardJob, BoardNode, Cell, Mark
 
-_SIGNS = {
+SIGNS = {
     Mark.CULPRIT: "!",
     Mark.STOPPED: "x",
     Mark.WAITS: "~",
@@ -114,7 +114,7 @@ def _row(node: BoardNode, label: int, width: int, *, colours: bool) -> str:
     start = f"  {printable(node.node).ljust(label)}  "
     used, parts = len(start), [start]
     for cell in node.cells:
-        text = f"{printable(cell.name)}{_SIGNS[cell.mark]}" if named else _SIGNS[cell.mark]
+        text = f"{printable(cell.name)}{SIGNS[cell.mark]}" if named else SIGNS[cell.mark]
         gap = " " if named else ""
         if used + len(text) + len(gap) > width:
             break

@@ -57,7 +57,12 @@ def test_kubectl_simulate__says_what_the_policy_would_have_left_alone(
     out = capsys.readouterr().out
     assert "1 incidents in 30d 00h, 1 of them changed; 1 of other policies left out" in out
     row = next(line for line in out.splitlines() if line.startswith("ml/a "))
-    assert re.split(" {3,}", row)[1:] == ["HUNG stopped", "ended after 5.0s", "not ended", "would not be ended"]
+    assert re.split(" {3,}", row)[1:] == [
+        "HUNG stopped",
+        "ended after 5.0s",
+        "not ended",
+        "would not be ended",
+    ]
     assert "the policy allows Observe only" in out
 
 
