@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
  * A drill cuts the containers of one pod off: every packet of their sockets is dropped but those that
- * stay within the pod. The links of these programs are held by the drill alone, so the kernel lets
- * everything through again when that process is gone, however it ended.
+ * stay within the pod. Only the drill has the links of these programs, so the kernel lets everything
+ * through again when that process is gone, however it ended.
  */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>

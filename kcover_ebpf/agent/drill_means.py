@@ -77,7 +77,7 @@ class Partition:
 
 
 class Slowdown:
-    """The containers get a part of the CPU time that they use; a process of its own undoes it with the end of this."""
+    """The containers get a part of the CPU time that they use; another process undoes it with the end of this."""
 
     def __init__(self, groups: Sequence[Path]) -> None:
         """Takes `DRILL_USE_S` to see what they use; raises `CannotObserve` where no limit can be set."""
@@ -164,7 +164,7 @@ def print_error(pid: int) -> None:
     try:
         descriptor = _descriptor_of(pid, _STDERR)
         try:
-            # a pipe that takes the whole line takes it at once, and one that nobody reads is not waited for
+            # a pipe that takes the whole line takes it at once, and one that is not read is not waited for
             if not select.select([], [descriptor], [], DRILL_PRINTS_S)[1]:
                 raise CannotObserve(f"the log of process {pid} is not being read")
             os.write(descriptor, _LINE.encode())

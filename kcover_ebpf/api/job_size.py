@@ -1,4 +1,4 @@
-"""What a job occupies while it stands still: a part of an incident's status, so that its cost outlives job and pods."""
+"""What a job occupies while it makes no progress: a part of its incident, so that the cost outlives job and pods."""
 
 from __future__ import annotations
 

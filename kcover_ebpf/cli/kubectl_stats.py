@@ -14,10 +14,10 @@ from kcover_ebpf.cli.options import duration_option
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.output.formatting import span
 from kcover_ebpf.recovery.incident_stats import (
-    Cost,
     GroupStats,
     IncidentStats,
     JobStats,
+    LostCost,
     LostTime,
     NamespaceStats,
     stats_of,
@@ -80,7 +80,7 @@ def _parts(lost: LostTime) -> str:
     )
 
 
-def _price(cost: Cost) -> str:
+def _price(cost: LostCost) -> str:
     return " + ".join(f"{price:.2f} {currency}" for currency, price in cost.prices)
 
 

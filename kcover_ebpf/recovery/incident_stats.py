@@ -34,7 +34,7 @@ class LostTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class LostCost:
     """What lost time took away from the GPUs of the jobs."""
 
     gpu_hours: float = 0.0
@@ -56,7 +56,7 @@ class JobStats:
     """Effective training time ratio: 1 - time lost / its age within the window; None where its age is not known."""
     age_s: float | None = None
     """Within the window; of a job that is gone until its last incident was over."""
-    cost: Cost = field(default_factory=Cost)
+    cost: LostCost = field(default_factory=LostCost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class NamespaceStats:
     lost: LostTime
     ettr: float | None
     """1 - time lost / age of the jobs, all together; None where the age of none is known."""
-    cost: Cost
+    cost: LostCost
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class IncidentStats:
     """Incidents in which a job had to be restarted, or would have had to be: not those that went by."""
     restarts: int
     lost: LostTime
-    cost: Cost
+    cost: LostCost
     namespaces: tuple[NamespaceStats, ...]
     jobs: tuple[JobStats, ...]
     """Those that lost most first."""
@@ -157,7 +157,7 @@ def _sum(found: Sequence[Lost], name: str) -> float:
     return sum(max(getattr(lost, name) or 0.0, 0.0) for lost in found)
 
 
-def _cost(statuses: Iterable[Status]) -> Cost:
+def _cost(statuses: Iterable[Status]) -> LostCost:
     gpu_hours, prices = 0.0, defaultdict[str, float](float)
     for status in statuses:
         if status.lost is None or status.size is None:
@@ -167,16 +167,16 @@ def _cost(statuses: Iterable[Status]) -> Cost:
         price = status.size.price_of(lost_s)
         if price is not None:
             prices[status.size.currency or ""] += price
-    return Cost(gpu_hours, tuple(sorted(prices.items())))
+    return LostCost(gpu_hours, tuple(sorted(prices.items())))
 
 
-def _added(costs: Iterable[Cost]) -> Cost:
+def _added(costs: Iterable[LostCost]) -> LostCost:
     gpu_hours, prices = 0.0, defaultdict[str, float](float)
     for cost in costs:
         gpu_hours += cost.gpu_hours
         for currency, price in cost.prices:
             prices[currency] += price
-    return Cost(gpu_hours, tuple(sorted(prices.items())))
+    return LostCost(gpu_hours, tuple(sorted(prices.items())))
 
 
 def _namespaces(jobs: Sequence[JobStats]) -> tuple[NamespaceStats, ...]:

@@ -180,10 +180,10 @@ def test_the_page_of_the_controller_is_off_and_admits_no_pod(
 
 
 def test_gpu_prices_reach_the_controller(helm: Helm, matrix_namespace: str) -> None:
-    values = ["controller.gpuPrices.perHour.H100-80GB=2.5", "controller.gpuPrices.currency=EUR"]
+    values = ["controller.gpuPrices.perHour.H100-80GB=2", "controller.gpuPrices.currency=EUR"]
     (controller,) = (object_ for object_ in render(helm, values) if object_["kind"] == "Deployment")
     arguments = controller["spec"]["template"]["spec"]["containers"][0]["args"]
-    assert {"--gpu-price=H100-80GB=2.5", "--currency=EUR"} <= set(arguments)
+    assert {"--gpu-price=H100-80GB=2", "--currency=EUR"} <= set(arguments)
 
 
 def test_runbooks_of_alerts_become_links(helm: Helm) -> None:

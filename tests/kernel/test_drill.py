@@ -249,7 +249,7 @@ for line in sys.stdin:
 
 @pytest.fixture
 def far() -> Iterator[None]:
-    """A server beyond a link, in a network namespace of its own."""
+    """A server beyond a link, in another network namespace."""
     ip, name = "ip", f"kdrill{os.getpid()}"
     commands = [
         [ip, "netns", "add", name],

@@ -15,8 +15,8 @@ from kcover_ebpf.api import incident, rfc3339
 from kcover_ebpf.cli import kubectl, main
 from tests.unit.fake_api_server import Answer, Request, serving
 from tests.unit.kubeconfigs import kubeconfig
+from tests.unit.past_incidents import STOPPED, of, restarted
 from tests.unit.recorded_stage import TAPES
-from tests.unit.recovery.test_simulation import STOPPED, of, restarted
 
 POLICY = """
 apiVersion: kcover.io/v1alpha1
@@ -94,7 +94,7 @@ def test_kubectl_simulate__what_is_no_policy_is_refused(
     assert said in capsys.readouterr().err
 
 
-def test_simulate__a_tape_is_judged_with_both_policies(
+def test_kubectl_simulate__a_tape_is_judged_with_both_policies(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     policy = tmp_path / "policy.toml"

@@ -7,47 +7,14 @@ from dataclasses import replace
 import pytest
 
 from kcover_ebpf.api.fault_policy import Approval, FaultPolicy, Level
-from kcover_ebpf.api.incident import Incident, JobRef, Phase, RestartMethod, Status
-from kcover_ebpf.model.verdict import Cause, Certainty, Culprit, VerdictKind
+from kcover_ebpf.api.incident import Phase, RestartMethod, Status
+from kcover_ebpf.model.verdict import Cause, VerdictKind
 from kcover_ebpf.recovery.restart.guards import NOT_ARMED, ClusterLimits
 from kcover_ebpf.recovery.simulation import Difference, PastIncident, SimulatedIncident, simulated
 from kcover_ebpf.settings import RestartBudget
+from tests.unit.past_incidents import AT_S, INFERRED, STOPPED, of, opened, restarted
 
-AT_S = 1_700_000_000.0
 DEFAULTS = FaultPolicy()
-STOPPED = Status(
-    Phase.OPEN,
-    verdict=VerdictKind.HUNG,
-    cause=Cause.STOPPED,
-    certainty=Certainty.PROVEN,
-    since_s=AT_S,
-    acts_at_s=AT_S + 5.0,
-    culprit=Culprit(rank=1, pod="llm-1", node="n1"),
-    nodes=("n0", "n1"),
-)
-INFERRED = replace(
-    STOPPED,
-    cause=Cause.BLOCKED_LOCK,
-    certainty=Certainty.INFERRED,
-    acts_at_s=AT_S + 40.0,
-    acts_why="its own past",
-)
-
-
-def of(status: Status, name: str = "a", after_s: float = 2.0) -> Incident:
-    ref = JobRef("Job", "llm", "uid-llm", "batch/v1")
-    since_s = status.since_s or 0.0
-    return Incident("ml", name, ref, {"k": "llm"}, status=status, created_s=since_s + after_s)
-
-
-def opened(status: Status) -> Status:
-    return status.enter(Phase.OPEN, (status.since_s or 0.0) + 2.0, "seen")
-
-
-def restarted(status: Status, after_s: float = 5.0) -> Status:
-    at_s = (status.since_s or 0.0) + after_s
-    begun = opened(status).enter(Phase.SHUTTING_DOWN, at_s, "in place: stopping all ranks")
-    return begun.begin(RestartMethod.IN_PLACE, at_s).enter(Phase.RECOVERED, at_s + 9.0, "trains")
 
 
 def resolved(status: Status, after_s: float) -> Status:

@@ -18,8 +18,8 @@ from kcover_ebpf.run import terminal_table
 from kcover_ebpf.run.live_board import BoardSink, board_of_run
 from kcover_ebpf.run.sinks import Out
 from kcover_ebpf.settings import Act
-from tests.unit.run.test_run_sinks import everything, resize
 from tests.unit.scripted_job import Stage
+from tests.unit.terminals import everything, resize
 
 
 def stopped(stage: Stage) -> Verdict:
