@@ -24,6 +24,7 @@ from kcover_ebpf.agent.drill_means import (
     Partition,
     Slowdown,
     are_changed,
+    cpu_ticks,
     print_error,
     write_back,
 )
@@ -33,7 +34,6 @@ from kcover_ebpf.api.drill import DrillEnd, DrillFault, DrillOver, Injected
 from kcover_ebpf.errors import CannotObserve, ObjectError, UsageError
 from kcover_ebpf.host import procfs, terminate
 from kcover_ebpf.host.bounded import read_bytes
-from kcover_ebpf.host.proc_text import split_stat
 from kcover_ebpf.host.process_tree import is_same_alive, read_stat
 from kcover_ebpf.tunables.agent import DRILL_POLL_S
 
@@ -198,15 +198,7 @@ def _read(path: Path) -> _Record | None:
 def _busiest(pids: set[int]) -> int | None:
     """The process with a rank's number in its environment that has used most CPU time; without any, that of all."""
     ranks = {pid for pid in pids if _rank(pid) is not None}
-    return max(ranks or pids, key=_cpu_ticks, default=None)
-
-
-def _cpu_ticks(pid: int) -> int:
-    try:
-        _, words = split_stat(read_bytes(f"/proc/{pid}/stat").decode("utf-8", "replace"))
-    except OSError:
-        return -1
-    return int(words[11]) + int(words[12])
+    return max(ranks or pids, key=cpu_ticks, default=None)
 
 
 def _rank(pid: int) -> int | None:

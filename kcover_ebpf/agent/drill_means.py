@@ -14,12 +14,17 @@ from pathlib import Path
 from typing import Protocol
 
 from kcover_ebpf.errors import CannotObserve, LoadError
+from kcover_ebpf.host import cgroups
 from kcover_ebpf.host.bounded import read_bytes
+from kcover_ebpf.host.proc_text import split_stat
 from kcover_ebpf.kernel.objects import BpfLink
 from kcover_ebpf.kernel.probes import open_object
 from kcover_ebpf.tunables.agent import DRILL_PRINTS_S, DRILL_SLOW_SHARE, DRILL_USE_S
 
-QUOTA = "cpu.max"
+_QUOTA, _QUOTA_V1, _PERIOD_V1 = "cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us"
+_CPU_MOUNTS = ("cpu,cpuacct", "cpu")
+"""What distributions call the mount of the CPU controller of version 1."""
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PERIOD_US = 100_000
 _PIDFD_GETFD = 438
 """On every architecture (include/uapi/asm-generic/unistd.h)."""
@@ -85,13 +90,17 @@ class Slowdown:
         self.before: dict[Path, str] = {}
         """The limits that they had, by file."""
         try:
-            used_us = {path: _used_us(path) for path in groups}
+            files = {group: quota_file(group) for group in groups}
+            used = {group: _used_ticks(group) for group in groups}
             began_s = time.monotonic()
             time.sleep(DRILL_USE_S)
             passed_s = time.monotonic() - began_s
-            self.before = {path / QUOTA: (path / QUOTA).read_text().strip() for path in groups}
+            self.before = {
+                file: file.read_text(encoding="ascii").strip() for file in files.values()
+            }
             self._quotas = {
-                path / QUOTA: _quota((_used_us(path) - used_us[path]) / passed_s) for path in groups
+                file: _quota(file, (_used_ticks(group) - used[group]) / _TICKS_PER_S / passed_s)
+                for group, file in files.items()
             }
         except (OSError, ValueError) as error:
             raise CannotObserve(f"the CPU time of the pod cannot be limited: {error}") from error
@@ -124,16 +133,42 @@ def _keeper(path: Path, text: str) -> subprocess.Popen[bytes]:
     )
 
 
-def _used_us(group: Path) -> float:
-    text = (group / "cpu.stat").read_text(encoding="ascii")
-    return next(
-        float(line.split()[1]) for line in text.splitlines() if line.startswith("usage_usec ")
-    )
+def quota_file(group: Path) -> Path:
+    """The file that limits the CPU time of a group; raises `CannotObserve` where there is none.
+
+    Where version 1 has the CPU controller, the group of the same name there.
+    """
+    candidates = [group / _QUOTA]
+    for parent in group.parents:
+        inside = group.relative_to(parent)
+        candidates += [parent.parent / name / inside / _QUOTA_V1 for name in _CPU_MOUNTS]
+    found = next((path for path in candidates if path.exists()), None)
+    if found is None:
+        raise CannotObserve(
+            "the CPU time of the pod cannot be limited: no CPU controller is at work"
+        )
+    return found
 
 
-def _quota(used_us_per_s: float) -> str:
-    quota_us = used_us_per_s * DRILL_SLOW_SHARE * _PERIOD_US / 1e6
-    return f"{max(int(quota_us), _LEAST_QUOTA_US)} {_PERIOD_US}"
+def _used_ticks(group: Path) -> int:
+    return sum(max(cpu_ticks(pid), 0) for pid in cgroups.processes(group))
+
+
+def cpu_ticks(pid: int) -> int:
+    """CPU time of a process in clock ticks; -1 if it is gone."""
+    try:
+        _, words = split_stat(read_bytes(f"/proc/{pid}/stat").decode("utf-8", "replace"))
+    except OSError:
+        return -1
+    return int(words[11]) + int(words[12])
+
+
+def _quota(file: Path, used_s_per_s: float) -> str:
+    period_us = _PERIOD_US
+    if file.name == _QUOTA_V1:
+        period_us = int((file.parent / _PERIOD_V1).read_text(encoding="ascii"))
+    quota_us = max(int(used_s_per_s * DRILL_SLOW_SHARE * period_us), _LEAST_QUOTA_US)
+    return str(quota_us) if file.name == _QUOTA_V1 else f"{quota_us} {period_us}"
 
 
 def are_changed(limits: Mapping[str, str]) -> bool:

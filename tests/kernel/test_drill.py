@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kcover_ebpf.agent.drill import RECORD, Drill, finish_left
-from kcover_ebpf.agent.drill_means import QUOTA
+from kcover_ebpf.agent.drill_means import quota_file
 from kcover_ebpf.api.drill import DrillEnd, DrillFault
 from kcover_ebpf.errors import CannotObserve, UsageError
 from kcover_ebpf.host import cgroups
@@ -145,20 +145,25 @@ def test_a_pod_without_a_process_is_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def group(pod: PodOfProcesses) -> Iterator[Path]:
-    """A control group with the processes of the pod, as that of a container."""
+    """A control group with the processes of the pod, as that of a container; in version 1, too, where that limits CPU time."""
     made = cgroups.make_for_job("kcover-drill-test", os.getpid())
     if made is None:
         pytest.skip("no control group of version 2 can be made")
-    for pid in pod.pids():
-        (made / "cgroup.procs").write_text(str(pid))
+    twin = Path("/sys/fs/cgroup/cpu") / made.relative_to(made.parent)
+    groups = [made, twin] if twin.parent.exists() else [made]
+    for path in groups:
+        path.mkdir(exist_ok=True)
+        for pid in pod.pids():
+            (path / "cgroup.procs").write_text(str(pid))
     yield made
     pod.end()
     wait_until(lambda: not cgroups.processes(made))
-    cgroups.remove(made)
+    for path in groups:
+        cgroups.remove(path)
 
 
 def limit(group: Path) -> str:
-    return (group / QUOTA).read_text().strip()
+    return quota_file(group).read_text().strip()
 
 
 def test_a_slow_rank_gets_its_cpu_time_back(
