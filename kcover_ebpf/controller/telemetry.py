@@ -83,6 +83,10 @@ class ControllerTelemetry:
         self._lost = Counter("kcover_time_lost_seconds", text, ["phase"], registry=self.registry)
         for phase in _LOST:
             self._lost.labels(phase)
+        text = "GPU hours of jobs that were lost in incidents, by the model of the GPUs; other: no label says it."
+        self._gpu_hours = Counter(
+            "kcover_gpu_hours_lost", text, ["product"], registry=self.registry
+        )
         text = (
             "Failed reconciles of gangs (incidents) or nodes, interrupted watches, and unreadable "
             "objects."
@@ -173,6 +177,9 @@ class ControllerTelemetry:
         if status.phase in (Phase.RECOVERED, Phase.FAILED) and status.lost is not None:
             for phase in _LOST:
                 self._lost.labels(phase).inc(max(getattr(status.lost, f"{phase}_s") or 0.0, 0.0))
+            if status.size is not None and status.size.gpus:
+                hours = status.size.gpu_hours(max(status.lost.total_s, 0.0))
+                self._gpu_hours.labels(status.size.product or "other").inc(hours)
 
     # ---- what is read from the store when it is asked for
 

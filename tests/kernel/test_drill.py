@@ -145,7 +145,7 @@ def test_a_pod_without_a_process_is_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def group(pod: PodOfProcesses) -> Iterator[Path]:
-    """A control group with the processes of the pod, as that of a container; in version 1, too, where that limits CPU time."""
+    """A control group with the processes of the pod; in version 1, too, where that limits CPU time."""
     made = cgroups.make_for_job("kcover-drill-test", os.getpid())
     if made is None:
         pytest.skip("no control group of version 2 can be made")
