@@ -19,7 +19,7 @@ def marks(job: BoardJob) -> dict[str, Mark]:
     return {cell.name: cell.mark for node in job.nodes for cell in node.cells}
 
 
-def test_board_of__the_culprit_comes_first_and_says_what_is_left_of_the_patience() -> None:
+def test_board__the_culprit_comes_first_and_says_what_is_left_of_the_patience() -> None:
     (job,) = board(*HUNG, incidents=[incident()])
     assert [node.node for node in job.nodes] == ["b", "a"]
     waits = dict.fromkeys(("0", "2", "3"), Mark.WAITS)
@@ -29,7 +29,7 @@ def test_board_of__the_culprit_comes_first_and_says_what_is_left_of_the_patience
     assert "the job was silent for 20 s before" in job.text
 
 
-def test_board_of__a_restart_shows_its_step_and_no_patience() -> None:
+def test_board__a_restart_shows_its_step_and_no_patience() -> None:
     action = RestartAction(RestartMethod.IN_PLACE, "Kill", 1, NOW_S - 2.0)
     acting = replace(HANG, action=action).enter(Phase.SHUTTING_DOWN, NOW_S - 3.0, "killing them")
     (job,) = board(*HUNG, incidents=[incident(acting)])
@@ -37,7 +37,7 @@ def test_board_of__a_restart_shows_its_step_and_no_patience() -> None:
     assert job.text == "InPlace, step Kill for 2.0s: killing them"
 
 
-def test_board_of__a_job_that_trains_has_its_ranks_by_pace_or_its_pods() -> None:
+def test_board__a_job_that_trains_has_its_ranks_by_pace_or_its_pods() -> None:
     well = report("a", rank(0), ranks=(), suspicious=False)
     paced = replace(
         well, paces=(RankPace(7, 0.5, 0.5, 9, rank=4), RankPace(8, 0.5, 0.5, 9, rank=5))
@@ -53,14 +53,14 @@ def test_board_of__a_job_that_trains_has_its_ranks_by_pace_or_its_pods() -> None
     assert starting.state == "starting"
 
 
-def test_board_of__what_is_not_reported_any_more_is_never_well() -> None:
+def test_board__what_is_not_reported_any_more_is_never_well() -> None:
     well = report("a", rank(0), ranks=(), suspicious=False)
     (job,) = board(well, now_s=NOW_S + 1000.0)
     assert marks(job) == {"j-0": Mark.UNKNOWN}
     assert (job.state, job.is_well) == ("unknown", False)
 
 
-def test_board_of__an_incident_of_a_job_without_reports_is_shown_and_a_closed_one_is_not() -> None:
+def test_board__an_incident_of_a_job_without_reports_is_shown_and_a_closed_one_is_not() -> None:
     (job,) = board(incidents=[incident()])
     assert (job.name, job.state, job.nodes) == ("j", "Open", ())
     assert board(incidents=[incident(replace(HANG, closed_s=1.0))]) == ()
