@@ -116,7 +116,7 @@ RECOVERED_UNSEEN_S = 60.0
 
 # --- What is kept, and for how long
 
-INCIDENT_KEPT_S = 31 * 86400.0
+INCIDENT_KEPT_S = 30 * 86400.0
 """A closed incident is kept for a month, which statistics and a simulated policy look back on. Chosen."""
 INCIDENTS_PER_JOB = 60
 """Of the jobs of one name in a namespace, the newest so many closed incidents are kept. Chosen."""

@@ -109,7 +109,7 @@ def test_outdated__closed_incidents_are_kept_for_a_month_and_sixty_of_a_job() ->
         incident(1, 30 * DAY_S, Phase.OBSERVED),
         incident(1, 30 * DAY_S, Phase.FAILED),
         incident(1, 40 * DAY_S, Phase.SHUTTING_DOWN),
-        incident(1, 30 * DAY_S),
+        incident(1, 29 * DAY_S),
         incident(
             1, 32 * DAY_S, restarts=(RestartRecord(RestartMethod.IN_PLACE, NOW_S - 29 * DAY_S),)
         ),
