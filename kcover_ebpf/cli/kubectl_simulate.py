@@ -7,19 +7,21 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from kcover_ebpf.api.fault_policy import Bounds, NamedPolicy, policy_of
 from kcover_ebpf.api.incident import Incident
 from kcover_ebpf.cli.kubectl_common import all_namespaces_option, common, show, show_table
 from kcover_ebpf.cli.kubectl_incidents import JobFacts, incidents_since
 from kcover_ebpf.cli.options import duration_option
-from kcover_ebpf.errors import ObjectError, UsageError
+from kcover_ebpf.errors import CannotObserve, ObjectError, UsageError
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.output.formatting import span
-from kcover_ebpf.recovery.restart.guards import ClusterLimits
-from kcover_ebpf.recovery.simulation import PastIncident, SimulatedIncident, simulated
+
+if TYPE_CHECKING:
+    from kcover_ebpf.api.fault_policy import NamedPolicy
+    from kcover_ebpf.recovery.simulation import SimulatedIncident
 
 _COLUMNS = ("INCIDENT", "FAULT", "WHAT HAPPENED", "WITH THIS POLICY", "DIFFERENCE")
 _MOST_BYTES = 64 << 10
@@ -60,8 +62,17 @@ def simulate(  # noqa: PLR0913 - one for each option
     Incidents are those whose policy has the name of this one, or that its selector fits. Thresholds that decide
     whether a fault is reported at all show in tapes only: an incident has one verdict on record.
     """
-    from kcover_ebpf.cli.simulate import object_of, show_tapes, tapes_of
-    from kcover_ebpf.run.tape_simulation import simulated_tape
+    try:
+        from kcover_ebpf.api.fault_policy import Bounds
+        from kcover_ebpf.cli.simulate import object_of, show_tapes, tapes_of
+        from kcover_ebpf.recovery.restart.guards import ClusterLimits
+        from kcover_ebpf.recovery.simulation import PastIncident, simulated
+        from kcover_ebpf.run.tape_simulation import simulated_tape
+    except ImportError as error:
+        # the plug-in's own archive leaves out what only this verb needs
+        raise CannotObserve(
+            f"simulate needs the whole package ({error}): pip install it"
+        ) from error
 
     named = _read(file)
     policy = Bounds().of(named.policy)
@@ -87,6 +98,8 @@ def simulate(  # noqa: PLR0913 - one for each option
 def _read(file: Path) -> NamedPolicy:
     """The policy; raises `UsageError` for anything else."""
     import yaml
+
+    from kcover_ebpf.api.fault_policy import policy_of
 
     try:
         with file.open("rb") as stream:

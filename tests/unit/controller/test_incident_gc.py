@@ -134,7 +134,7 @@ def test_incident_collector__incidents_are_kept_as_long_as_the_longest_budget_co
 ) -> None:
     kept = put(store, "old", Phase.RECOVERED, 32 * DAY_S)
     assert kept.status is not None
-    store.put(replace(kept, status=kept.status.begin(RestartMethod.IN_PLACE, NOW_S - 32 * DAY_S)))
+    store.put(replace(kept, status=kept.status.begin(RestartMethod.IN_PLACE, NOW_S - 29 * DAY_S)))
     longest = FaultPolicy(restarts=RestartBudget(window_seconds=int(30 * DAY_S)))
     put_policy(store, "ns", "p", longest)
     writer = FakeIncidentWriter()
