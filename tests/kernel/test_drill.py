@@ -172,10 +172,8 @@ def test_a_slow_rank_gets_its_cpu_time_back(
     before = limit(group)
     with Drill(pod.pids, tmp_path, 1.0, lambda: [group]) as drill:
         drill.inject(DrillFault.SLOW)
-        quota_us, period_us = map(int, limit(group).split())
-        assert 1_000 <= quota_us <= period_us / 2, (
-            "a third of what a loop uses, on a machine that is shared"
-        )
+        quota_us = int(limit(group).split()[0])
+        assert 1_000 <= quota_us <= 50_000, "a third of what a loop uses, of 100,000 us"
         assert drill.wait().end is DrillEnd.RESUMED
         assert limit(group) == before
     assert not (tmp_path / RECORD).exists()
