@@ -2,7 +2,7 @@
 
 `Settings` is built once from flags (and, in a cluster, chart values) and passed down; nothing else
 is global. `Policy` is the part that a user writes into a policy file (`--policy FILE`, TOML);
-durations there are text with a unit ("500ms", "3s", "2m", "1h"), so that no reader has to guess.
+durations there are text with a unit ("500ms", "3s", "2m", "1h", "7d"), so that no reader has to guess.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from kcover_ebpf.errors import PolicyError
 from kcover_ebpf.tables import read_table
 from kcover_ebpf.tunables.host import LONGEST_PHASE_S
 
-_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _MOST = 1e9
 """Nothing here is larger: 30 years, or a number that was meant to be infinite."""
 _RATE = re.compile(r"(\d{1,9}(?:\.\d{1,6})?) per (\d{1,9}(?:\.\d{1,6})?)h")
 _LEAST_RATE = 1e-6
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
 
 class Act(Enum):
@@ -179,10 +179,12 @@ def _policy_value(where: str, key: str, name: str, raw: object) -> float | int |
 
 
 def parse_duration(text: str) -> float:
-    """Seconds in "500ms", "3s", "2m" or "1h"; raises `ValueError` with a hint for anything else."""
+    """Seconds in "500ms", "3s", "2m", "1h" or "7d"; raises `ValueError` with a hint for anything else."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is not a duration; write a number and ms, s, m or h, like 30s")
+        raise ValueError(
+            f"{text!r} is not a duration; write a number and ms, s, m, h or d, like 30s"
+        )
     seconds = float(match[1]) * _UNIT_S[match[2]]
     if seconds > _MOST:
         raise ValueError(f"{text[:20]!r} is longer than 30 years; write a shorter one, like 30s")

@@ -67,6 +67,8 @@ CLUSTER = Dashboard(
             tuple((f"histogram_quantile({q}, sum by (le, way) (rate(kcover_recovery_seconds_bucket[1h])))", f"{{{{way}}}} p{int(q * 100)}") for q in (0.5, 0.99)), "s",
         ),
         Panel("Time lost, by phase", "timeseries", 8, 8, (("sum by (phase) (increase(kcover_time_lost_seconds_total[1h]))", "{{phase}}"),), "s"),
+        Panel("Effective training time, by namespace", "timeseries", 12, 8, (("avg by (namespace) (kcover_job_ettr_ratio)", "{{namespace}}"),), "percentunit"),
+        Panel("GPU hours lost a day", "timeseries", 12, 8, (("sum by (product) (increase(kcover_gpu_hours_lost_total[1d]))", "{{product}}"),)),
         Panel("API errors", "timeseries", 12, 8, (("sum by (verb, resource) (rate(kcover_api_errors_total[$__rate_interval]))", "{{verb}} {{resource}}"),), "reqps"),
         Panel("Own memory, largest", "timeseries", 12, 8, (('max by (job) (process_resident_memory_bytes{job=~"kcover-.+"})', "{{job}}"),), "bytes"),
     ),
@@ -85,6 +87,12 @@ JOB = Dashboard(
             (('max by (rank, pod) (kcover_rank_progress_age_seconds{namespace="$namespace",training_job="$training_job"})', "{{rank}} {{pod}}"),), "s",
             "A training rank stays near zero; waiting ranks rise together, and so does the one they wait for.",
         ),
+        Panel(
+            "Heat map of the ranks", "status-history", 24, 10,
+            (('max by (rank) (kcover_rank_progress_age_seconds{namespace="$namespace",training_job="$training_job"})', "{{rank}}"),), "s",
+            "One row a rank: green while it makes progress, red once it has made none for a minute. The row that turned first is the culprit's, or that of who waited for it.",
+        ),
+        Panel("Incidents", "timeseries", 24, 6, ((f'sum by (verdict, cause, phase) ({INCIDENTS}{{namespace="$namespace",training_job="$training_job"}})', "{{verdict}} {{cause}} {{phase}}"),)),
         Panel("Effective training time", "timeseries", 24, 7, (('kcover_job_ettr_ratio{namespace="$namespace",training_job="$training_job"}', "ratio"),), "percentunit"),
     ),
 )  # fmt: skip
@@ -160,10 +168,19 @@ def _panel(panel: Panel, number: int, x: int, y: int) -> Json:
         "description": panel.text,
         "datasource": SOURCE,
         "gridPos": {"x": x, "y": y, "w": panel.width, "h": panel.height},
-        "fieldConfig": {"defaults": {"unit": panel.unit}, "overrides": []},
+        "fieldConfig": {"defaults": {"unit": panel.unit, **_colours(panel)}, "overrides": []},
         "targets": targets,
         "transformations": tidy if panel.kind == "table" else [],
     }
+
+
+def _colours(panel: Panel) -> Json:
+    """By how long a rank has made no progress, where that is shown as a colour."""
+    if panel.kind != "status-history":
+        return {}
+    ages_s = (("green", None), ("yellow", 5), ("orange", 20), ("red", 60))
+    steps = [{"color": colour, "value": from_s} for colour, from_s in ages_s]
+    return {"color": {"mode": "thresholds"}, "thresholds": {"mode": "absolute", "steps": steps}}
 
 
 def _panels(panels: tuple[Panel, ...]) -> list[Json]:

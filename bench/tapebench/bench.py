@@ -17,6 +17,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,6 +25,8 @@ from bench.tapebench.faults import FAULTS
 from bench.tapebench.report import markdown
 from bench.tapebench.shapes import SHAPES
 from bench.tapebench.tape import Outcome, Tape
+from kcover_ebpf.errors import KcoverError
+from kcover_ebpf.settings import Policy
 
 _FAULT_SHAPES = tuple(
     name for name, shape in SHAPES.items() if shape.pause is None and shape.step_s <= 20
@@ -58,20 +61,24 @@ def faulty(rounds: int, seed: int, only: str = "*") -> Iterator[Work]:
             yield shape, turn, fault, 0.0
 
 
-def play(work: Work) -> Outcome:
-    """One tape."""
+def play(work: Work, policy: Policy | None = None) -> Outcome:
+    """One tape; `policy`: what it is judged by."""
     name, seed, fault, hours = work
     world = _FAULTY_RANKS if fault else _RANKS[seed % len(_RANKS)]
-    return Tape(replace(SHAPES[name], world=world), seed, FAULTS.get(fault)).play(hours)
+    shape = replace(SHAPES[name], world=world)
+    return Tape(shape, seed, FAULTS.get(fault), policy).play(hours)
 
 
-def outcomes(work: Iterable[Work], jobs: int, until_s: float) -> Iterator[Outcome]:
+def outcomes(
+    work: Iterable[Work], jobs: int, until_s: float, policy: Policy | None = None
+) -> Iterator[Outcome]:
     """What came of each tape; no further ones are waited for once the time is over."""
+    judged = partial(play, policy=policy)
     with ExitStack() as stack:
-        played: Iterable[Outcome] = map(play, work)
+        played: Iterable[Outcome] = map(judged, work)
         if jobs > 1:
             pool = stack.enter_context(multiprocessing.get_context("fork").Pool(jobs))
-            played = pool.imap_unordered(play, work)
+            played = pool.imap_unordered(judged, work)
         for outcome in played:
             yield outcome
             if time.monotonic() > until_s:
@@ -99,7 +106,7 @@ def _play_all(args: argparse.Namespace, out: IO[str], done: Collection[Key]) -> 
         faulty(args.fault_rounds, args.seed, args.only),
         healthy(args.hours, args.longest, args.seed, args.only),
     ):
-        for outcome in outcomes(_new(work, done), args.jobs, until_s):
+        for outcome in outcomes(_new(work, done), args.jobs, until_s, args.policy):
             print(line_of(outcome), file=out, flush=True)
 
 
@@ -116,6 +123,12 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--fault-rounds", type=int, default=1, help="each fault so often a shape")
     parser.add_argument("--seed", type=int, default=1, help="the same seed plays the same tapes")
     parser.add_argument("--only", default="*", metavar="PATTERN", help="shapes, such as 'clock-*'")
+    parser.add_argument(
+        "--policy",
+        type=lambda name: Policy.from_file(Path(name)),
+        metavar="FILE",
+        help="judge with these thresholds (TOML, as of `kcover-ebpf run`), to try them before they are used",
+    )
     parser.add_argument("--jobs", type=int, default=1, help="tapes at a time")
     parser.add_argument("--minutes", type=float, default=600.0, help="stop after so long")
     parser.add_argument(
@@ -130,7 +143,10 @@ def _arguments() -> argparse.ArgumentParser:
 def main(words: Sequence[str] | None = None) -> int:
     """Play tapes, or make the report."""
     parser = _arguments()
-    args = parser.parse_args(words)
+    try:
+        args = parser.parse_args(words)
+    except KcoverError as error:
+        parser.error(str(error))
     try:
         if args.report is not None:
             sys.stdout.write(markdown(lines_of(args.report.resolve(strict=True))))

@@ -57,13 +57,16 @@ class Outcome:
 class Tape:
     """Plays one shape, perhaps with a fault."""
 
-    def __init__(self, shape: Shape, seed: int, fault: Fault | None = None) -> None:
+    def __init__(
+        self, shape: Shape, seed: int, fault: Fault | None = None, policy: Policy | None = None
+    ) -> None:
+        """`policy`: what it is judged by; None: the defaults."""
         self.shape, self._fault = shape, fault
         self._rng = rng = random.Random(f"{shape.name} {seed} {fault.name if fault else ''}")
         self.gang = Gang(rng, shape.world, proxies=shape.proxies, autograd=shape.autograd)
         self._sensor = ScriptedSensor(self.gang, rdma=shape.rdma)
         self._sensor.connections.outside = shape.http
-        self.job = Job(Policy(), SyscallTable("x86_64"))
+        self.job = Job(policy or Policy(), SyscallTable("x86_64"))
         self._tracker = Tracker("job", "host")
         self._outcome = Outcome(shape.name, seed, fault.name if fault else "", shape.world)
         self._pending = self._arrivals()

@@ -1,8 +1,9 @@
-"""A fault that a drill injects into one process of a pod, and its end.
+"""A fault that a drill injects into one process of a pod, or into its containers, and its end.
 
 It runs in the agent's container, in a separate process that an operator starts there. A stopped process continues
 after its time, when the operator's connection ends, when this process is gone (the `Resumer` has its descriptor), and
-when the whole container was killed: the next agent reads the record and lets go (`finish_left`).
+when the whole container was killed: the next agent reads the record and lets go (`finish_left`). The same holds for
+what is done to containers (`drill_means`).
 """
 
 from __future__ import annotations
@@ -12,11 +13,21 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Self
 
 from kcover_ebpf.agent import containers
+from kcover_ebpf.agent.drill_means import (
+    Means,
+    Partition,
+    Slowdown,
+    are_changed,
+    cpu_ticks,
+    print_error,
+    write_back,
+)
 from kcover_ebpf.agent.orders.resumer import Resumer
 from kcover_ebpf.api.codec import decode, encode
 from kcover_ebpf.api.drill import DrillEnd, DrillFault, DrillOver, Injected
@@ -24,7 +35,6 @@ from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import CannotObserve, ObjectError, UsageError
 from kcover_ebpf.host import procfs, terminate
 from kcover_ebpf.host.bounded import read_bytes
-from kcover_ebpf.host.proc_text import split_stat
 from kcover_ebpf.host.process_tree import is_same_alive, read_stat
 from kcover_ebpf.tunables.agent import DRILL_POLL_S
 
@@ -38,21 +48,34 @@ Members = Callable[[], set[int]]
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """The process that is stopped; with its start no other one of the same number is meant."""
+    """The process that is hit; with its start no other one of the same number is meant."""
 
     pid: int
     start_ticks: int
+    limits: Mapping[str, str] = field(default_factory=dict)
+    """Limits of CPU time as they were, by file; empty unless they are changed."""
 
 
 class Drill:
     """One fault. A context manager: leaving it takes the fault back."""
 
-    def __init__(self, members: Members, state_dir: Path, longest_s: float) -> None:
-        """`members`: the processes of the pod's ranks now; `longest_s`: no process stays stopped for longer."""
+    def __init__(
+        self,
+        members: Members,
+        state_dir: Path,
+        longest_s: float,
+        groups: Callable[[], list[Path]] = list,
+    ) -> None:
+        """`members`: the processes of the pod's ranks now; `groups`: the control groups of their containers.
+
+        `longest_s`: no fault lasts for longer.
+        """
         self._members, self._path, self._longest_s = members, state_dir / RECORD, longest_s
+        self._groups = groups
+        self._means: Means | None = None
         self._resumer = Resumer(longest_s)
         self._record: _Record | None = None
-        self._is_kept = False
+        self._is_kept = self._is_stopping = False
         self._stop = threading.Event()
 
     def __enter__(self) -> Self:
@@ -69,18 +92,41 @@ class Drill:
         if pid is None or stat is None:
             raise UsageError("no process runs in the pod's containers; name a pod that trains")
         record, rank = _Record(pid, stat.start_ticks), _rank(pid)
-        if fault is DrillFault.KILL:
-            terminate.send(self._members, {pid}, signal.SIGKILL)
-        else:
-            self._keep(record)
-            terminate.send(
-                self._members,
-                {pid},
-                signal.SIGSTOP,
-                lambda pinned: self._resumer.hold(_KEY, list(pinned.values())),
-            )
+        match fault:
+            case DrillFault.KILL:
+                terminate.send(self._members, {pid}, signal.SIGKILL)
+            case DrillFault.LOG:
+                print_error(pid)
+                terminate.send(self._members, {pid}, signal.SIGKILL)
+            case DrillFault.STOP:
+                self._keep(record)
+                self._stop_process(pid)
+            case DrillFault.PARTITION:
+                self._keep(record)
+                self._means = Partition(self._own_groups())
+            case DrillFault.SLOW:
+                slowdown = Slowdown(self._own_groups())
+                limits = {str(path): text for path, text in slowdown.before.items()}
+                self._keep(replace(record, limits=limits))
+                self._means = slowdown
+                slowdown.begin()
         self._record = record
         return Injected(fault, pid, time.time(), rank)
+
+    def _stop_process(self, pid: int) -> None:
+        self._is_stopping = True
+        terminate.send(
+            self._members,
+            {pid},
+            signal.SIGSTOP,
+            lambda pinned: self._resumer.hold(_KEY, list(pinned.values())),
+        )
+
+    def _own_groups(self) -> list[Path]:
+        groups = self._groups()
+        if not groups:
+            raise CannotObserve("the containers of the pod have no control group here")
+        return groups
 
     def stop(self) -> None:
         """End soon; may be called from another thread or a signal handler."""
@@ -101,7 +147,7 @@ class Drill:
     def _keep(self, record: _Record) -> None:
         """Note it on disk before it is stopped; one drill at a time on a node."""
         left = _read(self._path)
-        if left is not None and _is_stopped(left):
+        if left is not None and (_is_stopped(left) or are_changed(left.limits)):
             raise UsageError("a drill is under way on this node already; wait until it is over")
         try:
             self._path.write_text(json.dumps(encode(record)), encoding="utf-8")
@@ -111,7 +157,11 @@ class Drill:
 
     def _take_back(self) -> None:
         record, self._record = self._record, None
-        if record is not None and is_same_alive(record.pid, record.start_ticks):
+        means, self._means = self._means, None
+        if means is not None:
+            means.take_back()
+        is_there = record is not None and is_same_alive(record.pid, record.start_ticks)
+        if record is not None and is_there and self._is_stopping:
             terminate.send(self._members, {record.pid}, signal.SIGCONT)
         self._resumer.drop(_KEY)
         if self._is_kept:
@@ -120,11 +170,14 @@ class Drill:
 
 
 def finish_left(state_dir: Path) -> int | None:
-    """Let go of a process that a drill left stopped whose container was killed; its number, None if there is none."""
+    """Let go of a process that a drill left stopped or slowed whose container was killed; None if there is none."""
     path = state_dir / RECORD
     left = _read(path)
-    found = left is not None and _is_stopped(left)
-    if left is not None and found:
+    is_slow = left is not None and are_changed(left.limits)
+    if left is not None and is_slow:
+        write_back(left.limits)
+    found = is_slow or (left is not None and _is_stopped(left))
+    if left is not None and _is_stopped(left):
         terminate.send(lambda: {left.pid}, {left.pid}, signal.SIGCONT)
     with contextlib.suppress(OSError):
         path.unlink(missing_ok=True)
@@ -146,15 +199,7 @@ def _read(path: Path) -> _Record | None:
 def _busiest(pids: set[int]) -> int | None:
     """The process with a rank's number in its environment that has used most CPU time; without any, that of all."""
     ranks = {pid for pid in pids if _rank(pid) is not None}
-    return max(ranks or pids, key=_cpu_ticks, default=None)
-
-
-def _cpu_ticks(pid: int) -> int:
-    try:
-        _, words = split_stat(read_bytes(f"/proc/{pid}/stat").decode("utf-8", "replace"))
-    except OSError:
-        return -1
-    return int(words[11]) + int(words[12])
+    return max(ranks or pids, key=cpu_ticks, default=None)
 
 
 def _rank(pid: int) -> int | None:

@@ -18,6 +18,24 @@ class DrillFault(Enum):
     """SIGSTOP, taken back after a while."""
     KILL = "kill"
     """SIGKILL."""
+    PARTITION = "partition"
+    """No packet leaves or reaches the containers of its pod; let through again after a while."""
+    SLOW = "slow"
+    """Its containers get a third of the CPU time that they use; given back after a while."""
+    LOG = "log"
+    """An error of a broken GPU in its log, and SIGKILL: the incident should say hardware."""
+
+    @property
+    def is_taken_back(self) -> bool:
+        """True for a fault that ends with the drill; the others have ended a process."""
+        return self not in (DrillFault.KILL, DrillFault.LOG)
+
+
+FAULTS_HELP = (
+    "stop: SIGSTOP to a rank; partition: no packet of its pod passes; slow: a third of its CPU time; these are taken "
+    "back. kill: SIGKILL; log: an error of a GPU in its log, and SIGKILL."
+)
+"""What each fault does, for people."""
 
 
 class DrillEnd(Enum):

@@ -16,6 +16,7 @@ from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.codec import decode, encode, wire
 from kcover_ebpf.api.fault_report import API_VERSION
 from kcover_ebpf.api.gang_id import GangId
+from kcover_ebpf.api.job_size import JobSize
 from kcover_ebpf.api.logged_work import LoggedWork
 from kcover_ebpf.api.order import Order
 from kcover_ebpf.dataclass import dataclass
@@ -219,6 +220,8 @@ class Status:
     lost: Lost | None = None
     work: LoggedWork | None = None
     """What the logs show of the training that is lost; None where they show no step."""
+    size: JobSize | None = None
+    """What the job occupies; None of incidents of an older controller."""
     owner: str | None = None
     """Who owns the job, as its label or annotation says; None where none does."""
     bundles: tuple[str, ...] = ()

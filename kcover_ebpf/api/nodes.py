@@ -8,6 +8,16 @@ from typing import Any
 _OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 
 
+PRODUCT_LABELS = ("nvidia.com/gpu.product", "amd.com/gpu.product-name")
+"""Labels that the feature discovery of the vendors' device plug-ins puts on nodes."""
+
+
+def gpu_product(api: Mapping[str, Any]) -> str:
+    """The model of the GPUs of the node; empty where no label says it."""
+    labels = (api.get("metadata") or {}).get("labels") or {}
+    return next((str(labels[label])[:63] for label in PRODUCT_LABELS if label in labels), "")
+
+
 def is_out_of_service(spec: Mapping[str, Any]) -> bool:
     """True if a node was marked so that nothing runs there any more; Kubernetes fences by the same taint."""
     return any(taint.get("key") == _OUT_OF_SERVICE for taint in spec.get("taints") or ())

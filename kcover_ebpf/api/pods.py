@@ -49,6 +49,10 @@ class Owner:
         return group if slash else ""
 
 
+GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu", "intel.com/gpu", "habana.ai/gaudi")
+"""Names under which device plug-ins hand out whole devices."""
+
+
 @dataclass(frozen=True, slots=True)
 class ContainerEnd:
     """How a container ended, as its kubelet reports it; times by that node's clock, exact to one second."""
@@ -108,6 +112,8 @@ class Pod:
     """Name of what it is scheduled with, all or nothing; empty: it is scheduled alone."""
     deletion_asked_s: float | None = None
     """When its deletion was asked for; None unless it is being deleted."""
+    gpus: int = 0
+    """Whole ones that the limits of its main containers name; none of those that DRA allocates."""
     job_kind: JobKind | None = None
     """The `JobKind` object whose labels it carries (`job_kinds.with_kind`)."""
 
@@ -170,6 +176,7 @@ def pod_of(api: Mapping[str, Any]) -> Pod:
         finalizers=tuple(_text(finalizer) for finalizer in _list(metadata.get("finalizers"))),
         address=_text(status.get("podIP")),
         pod_group=_pod_group(metadata, spec),
+        gpus=sum(map(_gpus, _list(spec.get("containers")))),
     )
 
 
@@ -180,6 +187,12 @@ def _asked_s(metadata: Mapping[str, Any]) -> float | None:
         metadata.get("deletionGracePeriodSeconds"),
     )
     return None if ends_s is None or not isinstance(grace_s, int) else ends_s - grace_s
+
+
+def _gpus(container: object) -> int:
+    limits = _map(_map(_map(container).get("resources")).get("limits"))
+    counts = (str(count) for name, count in limits.items() if name in GPU_RESOURCES)
+    return sum(int(count) for count in counts if count.isdecimal() and len(count) < 6)
 
 
 def _pod_group(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from kcover_ebpf.cli.entry import call
 _COMMANDS = {
     "run": "Watch a job for hangs and faults; shut it down or restart it as a whole.",
     "replay": "Diagnose a recorded job again.",
+    "simulate": "Try another policy on recorded jobs.",
     "report": "Write the page of an incident from its archive, or from a tape.",
     "trace": "Explain why a process or job is stuck, from a single inspection.",
     "agent": "Watch the training pods on a Kubernetes node.",

@@ -14,11 +14,14 @@ from kcover_ebpf.cli.options import duration_option, metrics_option
 from kcover_ebpf.tables import read_table
 
 if TYPE_CHECKING:
+    from kcover_ebpf.controller.job_sizes import GpuPrices
     from kcover_ebpf.controller.main import ControllerOptions
     from kcover_ebpf.kube.client import ApiClient
     from kcover_ebpf.notify.target import NotifyTarget
     from kcover_ebpf.recovery.repair import RepairLimits
 
+_HIGHEST_PRICE = 1e6
+"""Of a GPU hour; also false for nan."""
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -35,6 +38,11 @@ _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace"
     "--lease", default="kcover-ebpf-controller", show_default=True, help="Name of the lease."
 )
 @metrics_option("Serve Prometheus metrics, /healthz and /readyz at this address.")
+@click.option(
+    "--page",
+    metavar="ADDR:PORT",
+    help="Serve a read-only page of all jobs at this address, for the API server's proxy; default: none.",
+)
 @click.option(
     "--only",
     multiple=True,
@@ -63,6 +71,16 @@ _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace"
     "--mark-culprits",
     is_flag=True,
     help="Put the condition kcover.io/Culprit on the pod of each open incident's culprit.",
+)
+@click.option(
+    "--gpu-price",
+    "gpu_prices",
+    multiple=True,
+    metavar="MODEL=PRICE",
+    help="Price of one GPU of this model (label nvidia.com/gpu.product) for an hour; may be repeated.",
+)
+@click.option(
+    "--currency", default="USD", show_default=True, metavar="CODE", help="Of --gpu-price."
 )
 @click.option("--dry-run", is_flag=True, help="Report what would be done without doing it.")
 @click.option(
@@ -131,11 +149,14 @@ def controller(  # noqa: PLR0913, PLR0917 - one argument for each option
     namespace: str | None,
     lease: str,
     metrics: str | None,
+    page: str | None,
     only: tuple[str, ...],
     repairs: Path | None,
     notifications: Path | None,
     notification_secrets: Path | None,
     mark_culprits: bool,
+    gpu_prices: tuple[str, ...],
+    currency: str,
     dry_run: bool,
     breaker_jobs: int,
     breaker_nodes: int,
@@ -170,6 +191,7 @@ def controller(  # noqa: PLR0913, PLR0917 - one argument for each option
         pod_uid=os.environ.get("POD_UID", ""),
         lease=lease,
         metrics=parse_address(metrics) if metrics else None,
+        page=parse_address(page, "--page") if page else None,
         limits=Limits(
             dry_run=dry_run,
             jobs=breaker_jobs,
@@ -186,6 +208,7 @@ def controller(  # noqa: PLR0913, PLR0917 - one argument for each option
         nodes=NodeBreaker(breaker_nodes, breaker_nodes_percent),
         repairs=_repairs(repairs),
         targets=_targets(notifications),
+        prices=_prices(gpu_prices, currency),
         secrets=notification_secrets,
         marks_culprits=mark_culprits,
     )
@@ -214,6 +237,22 @@ def _withdraw(client: ApiClient, options: ControllerOptions) -> int:
     for line in left:
         click.echo(line, err=True)
     return 1 if left else 0
+
+
+def _prices(texts: tuple[str, ...], currency: str) -> GpuPrices:
+    from kcover_ebpf.controller.job_sizes import GpuPrices
+    from kcover_ebpf.errors import UsageError
+
+    by_product = {}
+    for text in texts:
+        product, _, price = text.rpartition("=")
+        try:
+            by_product[product] = float(price)
+        except ValueError:
+            by_product[product] = -1.0
+        if not product or not 0.0 <= by_product[product] < _HIGHEST_PRICE:
+            raise UsageError(f"--gpu-price {text!r}: write MODEL=PRICE, such as NVIDIA-H100=2.5")
+    return GpuPrices(by_product, currency)
 
 
 def _repairs(path: Path | None) -> RepairLimits:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from kcover_ebpf.api.drill import DrillFault
+from kcover_ebpf.api.drill import FAULTS_HELP, DrillFault
 from kcover_ebpf.cli.options import duration_option, node_kubeconfig_option
 
 if TYPE_CHECKING:
+    from kcover_ebpf.agent.containers import Containers
     from kcover_ebpf.api.pods import Pod
 
 _EXAMPLES = """
@@ -30,9 +32,9 @@ Exit codes:
     "--fault",
     required=True,
     type=click.Choice([fault.value for fault in DrillFault]),
-    help="stop: SIGSTOP, taken back; kill: SIGKILL.",
+    help=FAULTS_HELP,
 )
-@duration_option("--for", "60s", "The longest that a process stays stopped; at most 10m.")
+@duration_option("--for", "60s", "The longest that the fault lasts; at most 10m.")
 @click.option(
     "--node",
     envvar=["KCOVER_NODE_NAME", "NODE_NAME"],
@@ -66,7 +68,7 @@ def drill(  # noqa: PLR0913 - one for each option
     Prints one JSON line when it is injected, and one when it is over. A process that is stopped continues after the
     time, and when this command ends, however it does.
     """
-    from kcover_ebpf.agent.containers import Containers, processes
+    from kcover_ebpf.agent.containers import Containers
     from kcover_ebpf.agent.drill import Drill
     from kcover_ebpf.api.codec import encode
     from kcover_ebpf.errors import UsageError
@@ -77,7 +79,9 @@ def drill(  # noqa: PLR0913 - one for each option
     if not 1.0 <= longest_s <= LONGEST_DRILL_S:
         raise UsageError(f"--for is from 1s to {LONGEST_DRILL_S:.0f}s")
     found, containers = _consenting(kubeconfig, namespace, pod, node), Containers()
-    with Drill(lambda: processes(containers.of_ranks(found)), state_dir, longest_s) as running:
+    members = partial(_members, containers, found)
+    groups = partial(_groups, containers, found)
+    with Drill(members, state_dir, longest_s, groups) as running:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: running.stop())
         if with_asker:
@@ -87,6 +91,16 @@ def drill(  # noqa: PLR0913 - one for each option
     # whoever asked may be gone
     sys.stdout.write(json.dumps(encode(over)) + "\n")
     return 0
+
+
+def _members(containers: Containers, pod: Pod) -> set[int]:
+    from kcover_ebpf.agent.containers import processes
+
+    return processes(containers.of_ranks(pod))
+
+
+def _groups(containers: Containers, pod: Pod) -> list[Path]:
+    return [container.path for container in containers.of_ranks(pod)]
 
 
 def _consenting(kubeconfig: str | None, namespace: str, name: str, node: str) -> Pod:

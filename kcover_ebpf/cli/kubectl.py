@@ -14,13 +14,21 @@ from click.shell_completion import ShellComplete
 from kcover_ebpf import __version__
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.fault_report import API_VERSION
-from kcover_ebpf.api.incident import Status, incident_of
+from kcover_ebpf.api.incident import Incident, Status, incident_of
 from kcover_ebpf.cli.entry import call
 from kcover_ebpf.cli.kubectl_archive import bundle, report
-from kcover_ebpf.cli.kubectl_common import age, common, object_name, show, show_table
+from kcover_ebpf.cli.kubectl_common import (
+    age,
+    all_namespaces_option,
+    common,
+    object_name,
+    show,
+    show_table,
+)
 from kcover_ebpf.cli.kubectl_drill import drill
 from kcover_ebpf.cli.kubectl_nodes import inspect, nodes
 from kcover_ebpf.cli.kubectl_restart import restart
+from kcover_ebpf.cli.kubectl_simulate import simulate
 from kcover_ebpf.cli.kubectl_stats import stats
 from kcover_ebpf.cli.kubectl_top import top
 from kcover_ebpf.errors import (
@@ -50,12 +58,13 @@ kubectl.add_command(drill)
 kubectl.add_command(restart)
 kubectl.add_command(top)
 kubectl.add_command(stats)
+kubectl.add_command(simulate)
 kubectl.add_command(bundle)
 kubectl.add_command(report)
 
 
 @kubectl.command("list")
-@click.option("-A", "--all-namespaces", is_flag=True, help="In all namespaces.")
+@all_namespaces_option
 @common
 def list_incidents(client: ApiClient, namespace: str, as_json: bool, all_namespaces: bool) -> int:
     """List incidents, newest last."""
@@ -108,21 +117,25 @@ def explain(client: ApiClient, namespace: str, as_json: bool, incident: str) -> 
     if found_incident.status is None:
         print("no decision yet")
         return 0
-    _explain(found_incident.status)
+    _explain(found_incident, found_incident.status)
     return 0
 
 
-def _explain(status: Status) -> None:
+def _explain(incident: Incident, status: Status) -> None:
+    from kcover_ebpf.controller.owners import OWNER
+    from kcover_ebpf.notify.message import message_of
+    from kcover_ebpf.recovery.recorded_verdict import recorded_verdict
+    from kcover_ebpf.trace.advice import next_step
+
     show(f"  {status.phase.value}: {status.message}")
+    show(f"  next: {next_step(recorded_verdict(status, incident.job.name, incident.name))}")
     culprit = status.culprit
     if culprit is not None:
         known = {key: getattr(culprit, key) for key in ("rank", "pod", "node", "pid", "device")}
         said = ", ".join(f"{key} {value}" for key, value in known.items() if value is not None)
         show(f"  culprit: {said or 'no culprit identified'}")
-    if status.owner is not None:
-        show(f"  owner: {status.owner}")
-    if status.failure is not None:
-        show(f"  class: {status.failure.value}")
+    show(f"  owner: {status.owner or f'not known; the label {OWNER} of the job names one'}")
+    show(f"  cause: {message_of(incident, status).blame}")
     if status.deadline_s is not None:
         show(f"  the framework would have given up at {rfc3339.to_text(status.deadline_s)[:19]}Z")
     for title, lines in (

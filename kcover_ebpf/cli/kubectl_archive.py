@@ -12,7 +12,7 @@ import click
 from kcover_ebpf.api.fault_report import API_VERSION
 from kcover_ebpf.api.incident import Incident, incident_of
 from kcover_ebpf.archive.incident_archive import Archive
-from kcover_ebpf.cli.kubectl_common import common, object_name, show
+from kcover_ebpf.cli.kubectl_common import agent_namespace_option, common, object_name, show
 from kcover_ebpf.cli.options import store_options
 from kcover_ebpf.cli.report import page_text, write
 from kcover_ebpf.errors import NotFound, UsageError
@@ -21,9 +21,6 @@ from kcover_ebpf.kube.client import ApiClient
 if TYPE_CHECKING:
     from kcover_ebpf.stores.store import PartStore
 
-_AGENTS = click.option(
-    "--agent-namespace", metavar="NAME", help="Namespace of the agents; default: detected."
-)
 _STORE = click.option(
     "--store",
     metavar="STORE",
@@ -41,7 +38,7 @@ _STORE = click.option(
     type=click.Path(path_type=Path),
     help="Write the archive here; what is there of it already is not fetched again.",
 )
-@_AGENTS
+@agent_namespace_option
 @_STORE
 @store_options
 @common
@@ -87,7 +84,7 @@ def bundle(  # noqa: PLR0913 - one argument for each option
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write the page to this file.",
 )
-@_AGENTS
+@agent_namespace_option
 @_STORE
 @store_options
 @common

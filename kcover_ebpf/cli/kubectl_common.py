@@ -51,6 +51,23 @@ def common(command: _Command) -> _Command:
     return run
 
 
+def all_namespaces_option(command: _Command) -> _Command:
+    """`-A`, as `all_namespaces`."""
+    option = click.option("-A", "--all-namespaces", is_flag=True, help="In all namespaces.")
+    return option(command)
+
+
+def agent_namespace_option(command: _Command) -> _Command:
+    """`--agent-namespace NAME`; the command gets None without it."""
+    option = click.option(
+        "--agent-namespace",
+        metavar="NAME",
+        callback=object_name,
+        help="Namespace of the agents; needed where you may not list pods in all namespaces.",
+    )
+    return option(command)
+
+
 def show(line: str) -> None:
     """Print one line."""
     # names of threads, files and pods come from the job, and could command a terminal

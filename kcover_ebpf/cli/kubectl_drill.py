@@ -10,10 +10,10 @@ from dataclasses import asdict, field
 import click
 
 from kcover_ebpf.api.codec import decode
-from kcover_ebpf.api.drill import CONSENT, DrillFault, DrillOver, Injected, consents
+from kcover_ebpf.api.drill import CONSENT, FAULTS_HELP, DrillFault, DrillOver, Injected, consents
 from kcover_ebpf.api.incident import Incident
 from kcover_ebpf.api.pods import Pod
-from kcover_ebpf.cli.kubectl_common import common, object_name, show
+from kcover_ebpf.cli.kubectl_common import agent_namespace_option, common, object_name, show
 from kcover_ebpf.cli.kubectl_restart import JobPods, incidents_of, job_of
 from kcover_ebpf.cli.options import duration_option
 from kcover_ebpf.dataclass import dataclass
@@ -40,16 +40,11 @@ class _Running:
     "--fault",
     required=True,
     type=click.Choice([fault.value for fault in DrillFault]),
-    help="stop: SIGSTOP to a rank, taken back; kill: SIGKILL.",
+    help=FAULTS_HELP,
 )
 @click.option("--pod", callback=object_name, help="The pod to hit; default: the last by name.")
-@duration_option("--for", "60s", "The longest that the rank stays stopped; at most 10m.")
-@click.option(
-    "--agent-namespace",
-    metavar="NAME",
-    callback=object_name,
-    help="Namespace of the agents; needed where you may not list pods in all namespaces.",
-)
+@duration_option("--for", "60s", "The longest that the fault lasts; at most 10m.")
+@agent_namespace_option
 @common
 def drill(  # noqa: PLR0913 - one for each option
     *,
@@ -175,7 +170,8 @@ def _show(scorecard: Scorecard) -> None:
     what = (
         f"{scorecard.verdict} {scorecard.cause}" if scorecard.verdict is not None else "no incident"
     )
-    show(f"  named after          {after(scorecard.named_after_s):>8}   {named}: {what}")
+    class_ = f", {scorecard.failure}" if scorecard.failure not in (None, "unknown") else ""
+    show(f"  named after          {after(scorecard.named_after_s):>8}   {named}: {what}{class_}")
     show(f"  shut down after      {after(scorecard.stopped_after_s):>8}")
     show(f"  running again after  {after(scorecard.running_after_s):>8}")
     show(f"  training again after {after(scorecard.training_after_s):>8}")

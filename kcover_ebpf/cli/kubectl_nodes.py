@@ -13,7 +13,14 @@ import click
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.dra import rule_of
 from kcover_ebpf.api.node_health import HEALTHS, ReceivedHealth, health_of
-from kcover_ebpf.cli.kubectl_common import age, common, object_name, show, show_table
+from kcover_ebpf.cli.kubectl_common import (
+    age,
+    agent_namespace_option,
+    common,
+    object_name,
+    show,
+    show_table,
+)
 from kcover_ebpf.cli.options import nccl_floor_option
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import CannotObserve, Forbidden, NotFound, ObjectError
@@ -146,12 +153,7 @@ def _cells(row: _Row) -> tuple[str, ...]:
 @click.argument("node", callback=object_name)
 @click.option("--checks", metavar="A,B", help="Run only these checks; default: all light ones.")
 @nccl_floor_option()
-@click.option(
-    "--agent-namespace",
-    metavar="NAME",
-    callback=object_name,
-    help="Namespace of the agents; needed where you may not list pods in all namespaces.",
-)
+@agent_namespace_option
 @common
 def inspect(  # noqa: PLR0913 - one for each option
     *,

@@ -2,78 +2,55 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
-from collections.abc import Iterable
 from dataclasses import asdict
 
 import click
 
-from kcover_ebpf.api import rfc3339
-from kcover_ebpf.api.fault_report import API_VERSION
-from kcover_ebpf.api.incident import Incident, incident_of
-from kcover_ebpf.cli.kubectl_common import common, show, show_table
+from kcover_ebpf.cli.kubectl_common import all_namespaces_option, common, show, show_table
+from kcover_ebpf.cli.kubectl_incidents import JobFacts, incidents_since
 from kcover_ebpf.cli.options import duration_option
-from kcover_ebpf.errors import ApiError, CannotObserve, NotFound, ObjectError
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.output.formatting import span
 from kcover_ebpf.recovery.incident_stats import (
     GroupStats,
     IncidentStats,
     JobStats,
+    LostCost,
     LostTime,
+    NamespaceStats,
     stats_of,
 )
 
-_MOST_JOBS = 200
-"""Jobs of which the age is asked for: one request each."""
-_JOB_COLUMNS = ("JOB", "KIND", "INCIDENTS", "RESTARTS", "LOST", "ETTR", "STEPS LOST", "GOODPUT")
+_JOB_COLUMNS = (
+    *("JOB", "KIND", "INCIDENTS", "RESTARTS", "LOST", "GPU HOURS", "COST", "ETTR"),
+    *("STEPS LOST", "GOODPUT"),
+)
+_NAMESPACE_COLUMNS = ("NAMESPACE", "JOBS", "INCIDENTS", "LOST", "GPU HOURS", "COST", "ETTR")
 _GROUP_COLUMNS = ("INTERRUPTIONS", "MTBI", "MTTR", "LOST")
 
 
 @click.command()
-@click.option("-A", "--all-namespaces", is_flag=True, help="In all namespaces.")
-@duration_option("--since", "168h", "How far back.")
+@all_namespaces_option
+@duration_option("--since", "7d", "How far back.")
 @common
 def stats(
     *, client: ApiClient, namespace: str, as_json: bool, all_namespaces: bool, since: float
 ) -> int:
     """Show what incidents cost: time lost by phase, effective training time, mean times by node and cause.
 
-    It reaches back as far as incidents are kept: a week, and 20 of each job.
+    It reaches back as far as incidents are kept: a month, and 60 of each job.
     """
-    where = "" if all_namespaces else f"/namespaces/{namespace}"
-    try:
-        items = client.list(f"/apis/{API_VERSION}{where}/incidents").get("items") or []
-    except NotFound:
-        raise CannotObserve("this cluster has no incidents; is kcover-ebpf installed?") from None
-    incidents = []
-    for raw in items:
-        with contextlib.suppress(ObjectError, ValueError):
-            created = rfc3339.from_text(str(raw["metadata"].get("creationTimestamp")))
-            incidents.append(incident_of(raw, created))
     now_s = time.time()
-    found = stats_of(incidents, now_s - since, now_s, _created(client, incidents))
+    incidents = incidents_since(client, None if all_namespaces else namespace, now_s - since)
+    created_s = JobFacts(client, incidents).created_s
+    found = stats_of(incidents, now_s - since, now_s, created_s)
     if as_json:
         print(json.dumps(asdict(found), indent=2))
         return 0
     _show(found)
     return 0
-
-
-def _created(client: ApiClient, incidents: Iterable[Incident]) -> dict[str, float]:
-    """When each job was created, by its uid; without those that are gone or may not be read."""
-    from kcover_ebpf.controller.owners import Owners
-
-    owners, found = Owners(client), {}
-    jobs = {incident.job.uid: incident for incident in incidents}
-    for uid, incident in list(jobs.items())[:_MOST_JOBS]:
-        with contextlib.suppress(ApiError):
-            owner = owners.of_ref(incident.namespace, incident.job)
-            if owner is not None and owner.created_s is not None:
-                found[uid] = owner.created_s
-    return found
 
 
 def _show(stats: IncidentStats) -> None:
@@ -84,6 +61,12 @@ def _show(stats: IncidentStats) -> None:
     if not stats.incidents:
         return
     show(f"  lost: {_parts(stats.lost)}")
+    if stats.cost.gpu_hours:
+        price = _price(stats.cost)
+        show(f"  GPUs: {stats.cost.gpu_hours:.1f} hours{f', {price}' if price else ''}")
+    if len(stats.namespaces) > 1:
+        print()
+        show_table([_NAMESPACE_COLUMNS, *map(_namespace_cells, stats.namespaces)])
     print()
     show_table([_JOB_COLUMNS, *map(_job_cells, stats.jobs)])
     for title, groups in (("NODE", stats.nodes), ("CAUSE", stats.causes)):
@@ -100,6 +83,26 @@ def _parts(lost: LostTime) -> str:
     )
 
 
+def _price(cost: LostCost) -> str:
+    return " + ".join(f"{price:.2f} {currency}" for currency, price in cost.prices)
+
+
+def _ratio(ettr: float | None) -> str:
+    return f"{ettr:.2%}" if ettr is not None else "not known"
+
+
+def _namespace_cells(namespace: NamespaceStats) -> tuple[str, ...]:
+    return (
+        namespace.name,
+        str(namespace.jobs),
+        str(namespace.incidents),
+        span(namespace.lost.total_s),
+        f"{namespace.cost.gpu_hours:.1f}",
+        _price(namespace.cost),
+        _ratio(namespace.ettr),
+    )
+
+
 def _job_cells(job: JobStats) -> tuple[str, ...]:
     return (
         f"{job.namespace}/{job.name}",
@@ -107,7 +110,9 @@ def _job_cells(job: JobStats) -> tuple[str, ...]:
         str(job.incidents),
         str(job.restarts),
         span(job.lost.total_s),
-        f"{job.ettr:.2%}" if job.ettr is not None else "not known",
+        f"{job.cost.gpu_hours:.1f}",
+        _price(job.cost),
+        _ratio(job.ettr),
         f"{job.lost_steps} ({span(job.work_lost_s)})" if job.goodput is not None else "",
         f"{job.goodput:.2%}" if job.goodput is not None else "",
     )

@@ -15,7 +15,7 @@ from kcover_ebpf.api import fault_report, incident
 from kcover_ebpf.api.agent_lease import AgentLease, collection, lease_of
 from kcover_ebpf.api.fault_report import API_VERSION
 from kcover_ebpf.api.incident import Incident
-from kcover_ebpf.cli.kubectl_common import common, object_name
+from kcover_ebpf.cli.kubectl_common import all_namespaces_option, common, object_name
 from kcover_ebpf.cli.options import duration_option
 from kcover_ebpf.errors import CannotObserve, Forbidden, NotFound, ObjectError
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport, confirmed
@@ -30,7 +30,7 @@ _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 
 
 @click.command()
-@click.option("-A", "--all-namespaces", is_flag=True, help="In all namespaces.")
+@all_namespaces_option
 @click.option("--watch", is_flag=True, help="Continue, until interrupted.")
 @duration_option("--every", "2s", "With --watch: time between two readings.")
 @click.option(

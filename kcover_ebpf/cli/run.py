@@ -26,6 +26,7 @@ Examples:
   kcover-ebpf run --act shutdown -- torchrun train.py      shut the whole job down on a fault
   kcover-ebpf run --act restart --max-restarts 2 -- mpirun -n 4 python3 train.py
   kcover-ebpf run --log train.log --policy p.toml -- torchrun train.py > train.log 2>&1
+  kcover-ebpf run --live -- torchrun train.py              a grid of all ranks below the job's output
   kcover-ebpf run --pid 4711 --for 30s -o json             watch a running process tree
   kcover-ebpf run --cgroup /sys/fs/cgroup/system.slice/train.service
 
@@ -63,6 +64,11 @@ Exit codes:
 @nccl_probes_option()
 @click.option(
     "--for", "duration", metavar="DURATION", help="Stop after this long, for example 90s or 2h."
+)
+@click.option(
+    "--live",
+    is_flag=True,
+    help="On a terminal show all ranks as a grid, and when the job will be ended; elsewhere plain lines.",
 )
 @output_option("json: JSON lines on stdout; the job's own output goes to stderr.")
 @click.option(
@@ -118,6 +124,7 @@ def run(  # noqa: PLR0913 - one for each option
     pin_driver: bool,
     nccl_probes: bool,
     duration: str | None,
+    live: bool,
     output: str,
     record: Path | None,
     record_names: bool,
@@ -138,6 +145,8 @@ def run(  # noqa: PLR0913 - one for each option
     """
     if record_names and record is None:
         raise UsageError("--record-names needs --record FILE")
+    if live and output == "json":
+        raise UsageError("--live draws on a terminal; leave out -o json")
     planning.choose_target(argv, pid, cgroup)
     if join is not None and not argv:
         raise UsageError("--join needs a command after --")
@@ -159,6 +168,7 @@ def run(  # noqa: PLR0913 - one for each option
             cgroup=path,
             for_s=planning.parse_for(duration),
             json=output == "json",
+            live=live,
             metrics=metrics,
             snapshot_dir=snapshot_dir.absolute(),
             catalog=catalog,

@@ -19,6 +19,7 @@ from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.context_builder import ContextBuilder, GangMemo
 from kcover_ebpf.controller.deletions import Deletions
 from kcover_ebpf.controller.incident_context import context_of, others_of
+from kcover_ebpf.controller.job_sizes import JobSizes
 from kcover_ebpf.controller.owners import FoundOwner, Owners
 from kcover_ebpf.controller.pod_cache import PodCache
 from kcover_ebpf.controller.quota import Quota
@@ -66,6 +67,8 @@ class GangReconciler:
         self._gate = threading.Lock()
         self._deciding: set[GangId] = set()
         self.wall: Callable[[], float] = time.time
+        self.sizes: JobSizes | None = None
+        """Notes in an incident what its job occupies; None: nothing does."""
 
     def reconcile(self, gang_id: GangId) -> float | None:
         """Reconcile a gang; seconds until it should be again, None if an event will say so."""
@@ -245,6 +248,8 @@ class GangReconciler:
             context = context_of(live_incident, known, policy, restart_input)
             transition = self._next(live_incident, context, known, memo)
             if transition.status is not None:
+                transition = self._sized(transition, transition.status, restart_input, found)
+            if transition.status is not None:
                 began = transition.status.phase.is_acting and not context.status.phase.is_acting
                 live_incident = self._write(live_incident, transition.status)
                 if began and transition.status.order is None:
@@ -310,6 +315,19 @@ class GangReconciler:
         if transition.status is None and live_incident.status is None:
             return Transition(context.status)
         return transition
+
+    def _sized(
+        self,
+        transition: Transition,
+        status: Status,
+        restart_input: RestartInput,
+        found: FoundOwner | None,
+    ) -> Transition:
+        if status.size is not None or self.sizes is None:
+            return transition
+        created_s = found.created_s if found is not None else None
+        size = self.sizes.of(restart_input.pods, created_s)
+        return replace(transition, status=replace(status, size=size))
 
     def _write(self, live_incident: Incident, status: Status) -> Incident:
         before = live_incident.status

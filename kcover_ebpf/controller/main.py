@@ -14,12 +14,14 @@ from kcover_ebpf.api.fault_report import API_VERSION
 from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.node_health import HEALTHS
 from kcover_ebpf.controller.api_writer import ApiWriter
+from kcover_ebpf.controller.board_server import BoardPage
 from kcover_ebpf.controller.breaker import Limits
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.culprit_conditions import CulpritConditions
 from kcover_ebpf.controller.gang_reconciler import GangReconciler
 from kcover_ebpf.controller.idle_events import IdleEvents
 from kcover_ebpf.controller.incident_gc import IncidentCollector
+from kcover_ebpf.controller.job_sizes import GpuPrices, JobSizes
 from kcover_ebpf.controller.kcover_events import FIELDS, KcoverEvents
 from kcover_ebpf.controller.kind_registry import JOB_KINDS, KindRegistry
 from kcover_ebpf.controller.node_reconciler import NodeLimits, NodeReconciler
@@ -61,11 +63,14 @@ class ControllerOptions:
     """Of the pod named `identity` that we run in; empty outside of a cluster."""
     lease: str = "kcover-ebpf-controller"
     metrics: tuple[str, int] | None = None
+    page: tuple[str, int] | None = None
+    """Where the read-only page is served; None: nowhere."""
     limits: Limits = field(default_factory=Limits)
     nodes: NodeBreaker = field(default_factory=NodeBreaker)
     repairs: RepairLimits = field(default_factory=RepairLimits)
     targets: tuple[NotifyTarget, ...] = ()
     """Of messages about incidents."""
+    prices: GpuPrices = field(default_factory=GpuPrices)
     secrets: Path | None = None
     """Folder with what is secret of the targets."""
     marks_culprits: bool = False
@@ -98,6 +103,7 @@ class Controller:
         owners = Owners(client.hurried(OWNER_REQUEST_S), time.monotonic, lambda: kinds.table)
         limits = options.limits
         self._jobs = GangReconciler(store, self._gangs, owners, self._writer, self._story, limits)
+        self._jobs.sizes = JobSizes(store, options.prices)
         self._nodes = NodeReconciler(
             client, self._writing, store, options.about_nodes, self._story.event
         )
@@ -187,6 +193,10 @@ class Controller:
         server = MetricsServer(address) if address is not None else None
         if server is not None:
             server.serve(self._story.registry, {"/healthz": self._health, "/readyz": self._ready})
+        address = self._settings.page
+        page = MetricsServer(address) if address is not None else None
+        if page is not None:
+            page.serve_app(BoardPage(self._store))
         for watch in self._watches:
             watch.start()
         self._gangs.start()
@@ -211,8 +221,9 @@ class Controller:
         self._story.close(2.0)
         self._notices.close(2.0)
         self._elector.stop()
-        if server is not None:
-            server.close()
+        for listening in (server, page):
+            if listening is not None:
+                listening.close()
 
     def stop(self) -> None:
         """End; may be called from a signal handler."""

@@ -86,6 +86,10 @@ class ControllerTelemetry:
         self._steps = Counter("kcover_lost_steps", text, registry=self.registry)
         text = "Seconds of training that the steps of kcover_lost_steps_total had taken."
         self._work = Counter("kcover_lost_work_seconds", text, registry=self.registry)
+        text = "GPU hours of jobs that were lost in incidents, by the model of the GPUs; other: no label says it."
+        self._gpu_hours = Counter(
+            "kcover_gpu_hours_lost", text, ["product"], registry=self.registry
+        )
         text = (
             "Failed reconciles of gangs (incidents) or nodes, interrupted watches, and unreadable "
             "objects."
@@ -179,6 +183,9 @@ class ControllerTelemetry:
             if status.work is not None and status.restarts:
                 self._steps.inc(status.work.lost_steps or 0)
                 self._work.inc(status.work.lost_s or 0.0)
+            if status.size is not None and status.size.gpus:
+                hours = status.size.gpu_hours(max(status.lost.total_s, 0.0))
+                self._gpu_hours.labels(status.size.product or "other").inc(hours)
 
     # ---- what is read from the store when it is asked for
 

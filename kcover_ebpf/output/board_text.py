@@ -9,7 +9,7 @@ from typing import Any
 from kcover_ebpf.output.formatting import printable, span
 from kcover_ebpf.output.job_board import BoardJob, BoardNode, Cell, Mark
 
-_SIGNS = {
+SIGNS = {
     Mark.CULPRIT: "!",
     Mark.STOPPED: "x",
     Mark.WAITS: "~",
@@ -69,25 +69,34 @@ def _rows(left: Sequence[BoardJob], room: int | None) -> int | None:
     return max(1, room - _BESIDE_ROWS - others)
 
 
-def _block(job: BoardJob, width: int, rows: int | None, *, colours: bool) -> Iterator[str]:
+def lines_of_one(job: BoardJob, width: int, height: int, *, colours: bool = False) -> list[str]:
+    """One job with all its ranks, also while it is well, as lines of a terminal; sizes in characters."""
+    found = list(_block(job, width, max(height - _BESIDE_ROWS - 1, 1), colours=colours, whole=True))
+    return [*found[: height - 1], LEGEND[:width]]
+
+
+def _block(
+    job: BoardJob, width: int, rows: int | None, *, colours: bool, whole: bool = False
+) -> Iterator[str]:
     cells = sum(len(node.cells) for node in job.nodes)
-    what = f"{job.namespace}/{job.name} {job.kind}  {cells} ranks on {len(job.nodes)} nodes  {job.state}"
-    title = printable(what)[:width]
+    nodes = f" on {len(job.nodes)} nodes" if job.namespace else ""
+    name = f"{job.namespace}/{job.name}" if job.namespace else job.name
+    title = printable(f"{name} {job.kind}  {cells} ranks{nodes}  {job.state}")[:width]
     yield f"{_BOLD}{title}{_PLAIN}" if colours and not job.is_well else title
-    if job.is_well:
+    if job.is_well and not whole:
         return
     if job.text:
         yield f"  {printable(job.text)}"[:width]
     if (oldest := _oldest(job)) is not None:
         yield f"  {printable(oldest)}"[:width]
     bad = [node for node in job.nodes if node.order[0] < Mark.STARTS]
-    well = job.nodes[len(bad) :]
-    shown = [*bad, *well[:_MOST_WELL]][: rows if rows is not None else None]
+    well = job.nodes[len(bad) :][: None if whole else _MOST_WELL]
+    shown = [*bad, *well][: rows if rows is not None else None]
     label = max((len(node.node) for node in shown), default=0)
     for node in shown:
         yield _row(node, label, width, colours=colours)
     if (left := len(job.nodes) - len(shown)) > 0:
-        yield f"  and {left} more nodes"
+        yield f"  and {left} more rows" if whole else f"  and {left} more nodes"
 
 
 def _oldest(job: BoardJob) -> str | None:
@@ -105,7 +114,7 @@ def _row(node: BoardNode, label: int, width: int, *, colours: bool) -> str:
     start = f"  {printable(node.node).ljust(label)}  "
     used, parts = len(start), [start]
     for cell in node.cells:
-        text = f"{printable(cell.name)}{_SIGNS[cell.mark]}" if named else _SIGNS[cell.mark]
+        text = f"{printable(cell.name)}{SIGNS[cell.mark]}" if named else SIGNS[cell.mark]
         gap = " " if named else ""
         if used + len(text) + len(gap) > width:
             break

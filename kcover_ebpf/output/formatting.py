@@ -116,14 +116,15 @@ def printable(text: str) -> str:
 
 
 def span(seconds: float) -> str:
-    """Such as "0.3s", "12.1s", "2m 05s" or "1h 02m"; negative spans count as nothing."""
+    """Such as "0.3s", "12.1s", "2m 05s", "1h 02m" or "3d 01h"; negative spans count as nothing."""
     seconds = max(seconds, 0.0)
     if seconds < 59.95:
         return f"{seconds:.1f}s"
     minutes, rest_s = divmod(round(seconds), 60)
     if minutes < 60:
         return f"{minutes}m {rest_s:02d}s"
-    return f"{minutes // 60}h {minutes % 60:02d}m"
+    hours = minutes // 60
+    return f"{hours}h {minutes % 60:02d}m" if hours < 48 else f"{hours // 24}d {hours % 24:02d}h"
 
 
 def headline(verdict: Verdict) -> str:

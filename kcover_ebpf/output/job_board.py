@@ -108,7 +108,9 @@ def _job(
 ) -> BoardJob:
     status = incident.status if incident is not None else None
     culprit = status.culprit if status is not None else None
-    nodes = [BoardNode(received.report.node, _cells(received, culprit, now_s)) for received in seen]
+    nodes = [
+        BoardNode(received.report.node, cells_of(received, culprit, now_s)) for received in seen
+    ]
     nodes.sort(key=lambda board_node: board_node.order)
     named = next((received.report.job for received in seen if received.report.job), None)
     name = incident.job.name if incident is not None else named.name if named is not None else ""
@@ -146,11 +148,12 @@ def _state(nodes: Sequence[BoardNode]) -> str:
     return "unknown"
 
 
-def _cells(received: ReceivedReport, culprit: Culprit | None, now_s: float) -> tuple[Cell, ...]:
+def cells_of(received: ReceivedReport, culprit: Culprit | None, now_s: float) -> tuple[Cell, ...]:
+    """The ranks that a node reports, in order; `culprit`: of the whole job, `now_s`: unix seconds."""
     report = received.report
     ranks = [snapshot for snapshot in report.ranks if snapshot.role is Role.RANK]
     if received.is_stale(now_s):
-        names = [_name(snapshot) for snapshot in ranks] or [pod.name for pod in report.pods]
+        names = [cell_name(snapshot) for snapshot in ranks] or [pod.name for pod in report.pods]
         return tuple(Cell(name, Mark.UNKNOWN, doing="not reported any more") for name in names)
     if ranks:
         late_s = received.since_made_s(now_s)
@@ -191,10 +194,11 @@ def _cell(
         if age_s is not None
     ]
     age_s = None if mark is Mark.TRAINS else min(ages) + late_s
-    return Cell(_name(snapshot), mark, age_s, snapshot.text or snapshot.state.text)
+    return Cell(cell_name(snapshot), mark, age_s, snapshot.text or snapshot.state.text)
 
 
-def _name(snapshot: RankSnapshot) -> str:
+def cell_name(snapshot: RankSnapshot) -> str:
+    """The rank's number, or its process where it has none."""
     return str(snapshot.rank) if snapshot.rank is not None else f"pid {snapshot.pid}"
 
 
@@ -213,8 +217,8 @@ def _text(status: Status, acts_in_s: float | None, now_s: float) -> str:
     return f"{patience_of(acts_in_s)} ({status.acts_why}); {said}"
 
 
-def patience_of(acts_in_s: float) -> str:
-    """What is left of the patience, for people."""
+def patience_of(acts_in_s: float, what: str = "restarted") -> str:
+    """What is left of the patience, for people; `what`: is done to the job then."""
     if acts_in_s <= 0:
-        return "is due to be restarted"
-    return f"will be restarted in {acts_in_s:.0f} s if nothing moves"
+        return f"is due to be {what}"
+    return f"will be {what} in {acts_in_s:.0f} s if nothing moves"

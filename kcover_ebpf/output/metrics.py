@@ -198,12 +198,12 @@ class MetricsSink:
             self._lost.take(count, family)
 
 
-def parse_address(text: str) -> tuple[str, int]:
-    """Host and port of "ADDR:PORT"; an empty ADDR means all; raises `UsageError`."""
+def parse_address(text: str, option: str = "--metrics") -> tuple[str, int]:
+    """Host and port of "ADDR:PORT"; an empty ADDR means all; raises `UsageError`, which names the option."""
     found = host_and_port(text)
     if found is None:
         raise UsageError(
-            f"--metrics {text[:80]!r} is not ADDR:PORT; write 127.0.0.1:9464, :9464 or [::1]:9464"
+            f"{option} {text[:80]!r} is not ADDR:PORT; write 127.0.0.1:9464, :9464 or [::1]:9464"
         )
     return found
 
@@ -268,7 +268,7 @@ class MetricsServer:
         except OSError as error:
             where = f"{host or '*'}:{port}"
             raise UsageError(
-                f"cannot serve metrics on {where}: {error.strerror}; choose another --metrics"
+                f"cannot serve on {where}: {error.strerror}; choose another address and port"
             ) from error
         self.port: int = self._server.server_port
         self._thread: threading.Thread | None = None
@@ -277,7 +277,11 @@ class MetricsServer:
         self, registry: CollectorRegistry, checks: Mapping[str, Callable[[], str]] | None = None
     ) -> None:
         """Answer from now on, in its own thread; `checks`: path to what is wrong, empty if nothing is."""
-        self._server.set_app(_with_checks(_Rendered(registry), checks or {}))
+        self.serve_app(_with_checks(_Rendered(registry), checks or {}))
+
+    def serve_app(self, app: Callable[..., Iterable[bytes]]) -> None:
+        """Answer by a WSGI application from now on, in its own thread."""
+        self._server.set_app(app)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
 

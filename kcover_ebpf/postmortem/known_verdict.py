@@ -6,6 +6,7 @@ from kcover_ebpf.api.incident import Phase, Status
 from kcover_ebpf.archive.incident_archive import Archive
 from kcover_ebpf.model.verdict import Cause, Culprit, Verdict, VerdictKind
 from kcover_ebpf.output.formatting import CAUSE_TEXT, span
+from kcover_ebpf.recovery.recorded_verdict import recorded_verdict
 from kcover_ebpf.views.rank_numbers import ranks_text
 
 _MOST_RUNS = 4
@@ -15,7 +16,7 @@ def verdict_of(archive: Archive) -> Verdict:
     """The verdict, with times in unix seconds; UNKNOWN where neither an Incident nor a report has one."""
     incident = archive.incident
     if incident is not None and incident.status is not None and incident.status.verdict is not None:
-        return _of_status(incident.status, archive.job, archive.name)
+        return recorded_verdict(incident.status, archive.job, archive.name)
     found = [
         part.report.verdict.shifted(part.report.time_s)
         for part in archive.parts
@@ -26,27 +27,6 @@ def verdict_of(archive: Archive) -> Verdict:
         faults or found,
         key=lambda verdict: verdict.since_s,
         default=Verdict(VerdictKind.UNKNOWN, Cause.UNKNOWN, job=archive.job),
-    )
-
-
-def _of_status(status: Status, job: str, name: str) -> Verdict:
-    first_s = status.timeline[0].time_s if status.timeline else 0.0
-    return Verdict(
-        kind=status.verdict or VerdictKind.UNKNOWN,
-        cause=status.cause or Cause.UNKNOWN,
-        time_s=first_s,
-        since_s=first_s if status.since_s is None else status.since_s,
-        job=job,
-        incident=name,
-        culprit=status.culprit,
-        evidence=status.evidence,
-        victims=status.victims,
-        deadline_s=status.deadline_s,
-        unobserved=status.unobserved,
-        graph=status.graph,
-        certainty=status.certainty,
-        acts_at_s=status.acts_at_s,
-        acts_why=status.acts_why,
     )
 
 

@@ -20,10 +20,12 @@ class Scorecard:
     """None: no incident speaks of it."""
     verdict: str | None = None
     cause: str | None = None
+    failure: str | None = None
+    """Where the cause lies, as the incident says: hardware, program ..."""
     named_after_s: float | None = None
     """None: no culprit was named."""
     right: bool | None = None
-    """Whether the culprit is the pod (and rank) that was hit; None where none was named."""
+    """Whether the culprit is the pod (and rank) that was hit, or one of two that may be; None where none was named."""
     stopped_after_s: float | None = None
     """All ranks were being shut down for a restart."""
     running_after_s: float | None = None
@@ -59,7 +61,8 @@ def score(
     right = None
     if culprit is not None and is_named:
         ranks = {culprit.rank, injected.rank}
-        right = culprit.pod == pod and (None in ranks or len(ranks) == 1)
+        is_other_end = injected.rank is not None and injected.rank == culprit.or_rank
+        right = is_other_end or (culprit.pod == pod and (None in ranks or len(ranks) == 1))
     return Scorecard(
         fault=hit.fault,
         pod=hit.pod,
@@ -69,6 +72,7 @@ def score(
         incident=incident.name,
         verdict=status.verdict.value if status.verdict is not None else None,
         cause=status.cause.value if status.cause is not None else None,
+        failure=status.failure.value if status.failure is not None else None,
         named_after_s=_after(status, injected, Phase.OPEN) if is_named else None,
         right=right,
         stopped_after_s=_after(status, injected, Phase.SHUTTING_DOWN),

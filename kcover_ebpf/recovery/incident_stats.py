@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import field, fields
 
 from kcover_ebpf.api.incident import Incident, Lost, Phase, Status
 from kcover_ebpf.dataclass import dataclass
@@ -35,6 +35,15 @@ class LostTime:
 
 
 @dataclass(frozen=True, slots=True)
+class LostCost:
+    """What lost time took away from the GPUs of the jobs."""
+
+    gpu_hours: float = 0.0
+    prices: tuple[tuple[str, float], ...] = ()
+    """By currency; only of GPUs whose price is on the operator's list."""
+
+
+@dataclass(frozen=True, slots=True)
 class JobStats:
     """One job within the window."""
 
@@ -52,6 +61,22 @@ class JobStats:
     """Seconds of training that they had taken."""
     goodput: float | None = None
     """As `ettr`, less `work_lost_s`; None where its logs show no step."""
+    age_s: float | None = None
+    """Within the window; of a job that is gone until its last incident was over."""
+    cost: LostCost = field(default_factory=LostCost)
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceStats:
+    """All jobs of one namespace that had an incident."""
+
+    name: str
+    jobs: int
+    incidents: int
+    lost: LostTime
+    ettr: float | None
+    """1 - time lost / age of the jobs, all together; None where the age of none is known."""
+    cost: LostCost
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +102,8 @@ class IncidentStats:
     """Incidents in which a job had to be restarted, or would have had to be: not those that went by."""
     restarts: int
     lost: LostTime
+    cost: LostCost
+    namespaces: tuple[NamespaceStats, ...]
     jobs: tuple[JobStats, ...]
     """Those that lost most first."""
     nodes: tuple[GroupStats, ...]
@@ -102,8 +129,7 @@ def stats_of(
     window_s = now_s - since_s
     ages = created_s or {}
     jobs = [
-        _job(found, max(since_s, ages[uid]) if uid in ages else None, now_s)
-        for uid, found in by_job.items()
+        _job(found, _span(found, ages.get(uid), since_s, now_s)) for uid, found in by_job.items()
     ]
     return IncidentStats(
         window_s=window_s,
@@ -111,6 +137,8 @@ def stats_of(
         interruptions=len(broken),
         restarts=sum(len(status.restarts) for _, status in known),
         lost=_lost(status for _, status in known),
+        cost=_cost(status for _, status in known),
+        namespaces=_namespaces(jobs),
         jobs=tuple(sorted(jobs, key=lambda job: (-job.lost.total_s, job.namespace, job.name))),
         nodes=_groups(broken, _node, window_s),
         causes=_groups(broken, _cause, window_s),
@@ -129,16 +157,82 @@ def _interrupts(status: Status) -> bool:
 
 def _lost(statuses: Iterable[Status]) -> LostTime:
     found = [status.lost for status in statuses if status.lost is not None]
-    return LostTime(**{field.name: _sum(found, field.name) for field in fields(LostTime)})
+    return LostTime(**{part.name: _sum(found, part.name) for part in fields(LostTime)})
 
 
 def _sum(found: Sequence[Lost], name: str) -> float:
     return sum(max(getattr(lost, name) or 0.0, 0.0) for lost in found)
 
 
-def _job(found: Sequence[tuple[Incident, Status]], begun_s: float | None, now_s: float) -> JobStats:
+def _cost(statuses: Iterable[Status]) -> LostCost:
+    gpu_hours, prices = 0.0, defaultdict[str, float](float)
+    for status in statuses:
+        if status.lost is None or status.size is None:
+            continue
+        lost_s = _lost([status]).total_s
+        gpu_hours += status.size.gpu_hours(lost_s)
+        price = status.size.price_of(lost_s)
+        if price is not None:
+            prices[status.size.currency or ""] += price
+    return LostCost(gpu_hours, tuple(sorted(prices.items())))
+
+
+def _added(costs: Iterable[LostCost]) -> LostCost:
+    gpu_hours, prices = 0.0, defaultdict[str, float](float)
+    for cost in costs:
+        gpu_hours += cost.gpu_hours
+        for currency, price in cost.prices:
+            prices[currency] += price
+    return LostCost(gpu_hours, tuple(sorted(prices.items())))
+
+
+def _namespaces(jobs: Sequence[JobStats]) -> tuple[NamespaceStats, ...]:
+    by_name: defaultdict[str, list[JobStats]] = defaultdict(list)
+    for job in jobs:
+        by_name[job.namespace].append(job)
+    return tuple(
+        NamespaceStats(
+            name=name,
+            jobs=len(ours),
+            incidents=sum(job.incidents for job in ours),
+            lost=LostTime(
+                **{
+                    part.name: sum(getattr(job.lost, part.name) for job in ours)
+                    for part in fields(LostTime)
+                }
+            ),
+            ettr=_ratio([job for job in ours if job.age_s]),
+            cost=_added(job.cost for job in ours),
+        )
+        for name, ours in sorted(by_name.items())
+    )
+
+
+def _ratio(jobs: Sequence[JobStats]) -> float | None:
+    age_s = sum(job.age_s or 0.0 for job in jobs)
+    if age_s <= 0:
+        return None
+    return max(0.0, 1.0 - sum(job.lost.total_s for job in jobs) / age_s)
+
+
+def _span(
+    found: Sequence[tuple[Incident, Status]], created_s: float | None, since_s: float, now_s: float
+) -> float | None:
+    """How long the job is known to have lived within the window; `created_s`: None for one that is gone."""
+    if created_s is not None:
+        return now_s - max(since_s, created_s)
+    begun_s = [
+        status.size.created_s
+        for _, status in found
+        if status.size is not None and status.size.created_s
+    ]
+    if not begun_s:
+        return None
+    return max(status.last_s for _, status in found) - max(since_s, min(begun_s))
+
+
+def _job(found: Sequence[tuple[Incident, Status]], age_s: float | None) -> JobStats:
     incident, lost = found[0][0], _lost(status for _, status in found)
-    age_s = now_s - begun_s if begun_s is not None else 0.0
     # only a restart costs steps
     works = [status.work for _, status in found if status.work is not None and status.restarts]
     work_lost_s = sum(work.lost_s or 0.0 for work in works)
@@ -150,10 +244,12 @@ def _job(found: Sequence[tuple[Incident, Status]], begun_s: float | None, now_s:
         incidents=len(found),
         restarts=sum(len(status.restarts) for _, status in found),
         lost=lost,
-        ettr=max(0.0, 1.0 - lost.total_s / age_s) if age_s > 0 else None,
+        ettr=max(0.0, 1.0 - lost.total_s / age_s) if age_s is not None and age_s > 0 else None,
         lost_steps=sum(work.lost_steps or 0 for work in works),
         work_lost_s=work_lost_s,
-        goodput=max(0.0, 1.0 - all_lost_s / age_s) if works and age_s > 0 else None,
+        goodput=max(0.0, 1.0 - all_lost_s / age_s) if works and age_s else None,
+        age_s=age_s,
+        cost=_cost(status for _, status in found),
     )
 
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from kcover_ebpf.output.metrics import MetricsServer
     from kcover_ebpf.run.job_log import JobLog
     from kcover_ebpf.run.join.options import JoinOptions
+    from kcover_ebpf.run.live_board import BoardSink
     from kcover_ebpf.run.metrics import RunMetrics
     from kcover_ebpf.run.recording import Tape
     from kcover_ebpf.run.session import Session
@@ -61,6 +62,7 @@ class _Run:
     def __init__(self, options: RunOptions, stack: contextlib.ExitStack) -> None:
         self._plan, self._stack = options, stack
         self._begin_s = time.monotonic()
+        self._board: BoardSink | None = None
         # The table is drawn by escape sequences, so it must be a terminal, and ours to draw on.
         self._is_live = not options.json and terminal_table.fits(_STDOUT)
 
@@ -82,6 +84,8 @@ class _Run:
         job_log = self._open_log()
         parts = (plan, kernel, target, supervisor, announcer, extra, devices, writer, job_log)
         session = Session(*parts) if plan.join is None else self._joined(plan.join, listener, parts)
+        if self._board is not None:
+            self._board.job_of = lambda: session.job
         session.catch_signals()
         if job_log is not None:
             job_log.begin(is_first=bool(plan.argv))
@@ -173,9 +177,20 @@ class _Run:
             return Announcer([JsonSink(out), *more], wants_waits=False)
         if not self._is_live or supervisor is None:
             return Announcer([TextSink(out), *more], wants_waits=False)
-        live = terminal_table.LiveSink(out, supervisor.restore_on_death)
+        live = self._live_sink(out, supervisor)
         self._stack.callback(live.close)
         return Announcer([live, *more], wants_waits=True)
+
+    def _live_sink(self, out: Out, supervisor: Supervisor) -> terminal_table.LiveSink:
+        if not self._plan.live:
+            return terminal_table.LiveSink(out, supervisor.restore_on_death)
+        from kcover_ebpf.run.live_board import BoardSink
+
+        options = self._plan
+        self._board = BoardSink(
+            out, supervisor.restore_on_death, options.name, options.settings.act
+        )
+        return self._board
 
     def _make_target(
         self, supervisor: Supervisor | None

@@ -43,6 +43,8 @@ class RunOptions:
     """Files that the job's output goes to."""
     job_rules: tuple[JobRule, ...] = ()
     """What is expected of them."""
+    live: bool = False
+    """On a terminal the ranks are shown as a grid, else the table of waits."""
     record: Path | None = None
     """Where a tape of the job is written; None: nowhere."""
     join: JoinOptions | None = None

@@ -26,9 +26,10 @@ _NOT_DONE = "replayed: nothing was done"
 class Replay:
     """One tape being judged."""
 
-    def __init__(self, tape: TapeReader) -> None:
+    def __init__(self, tape: TapeReader, settings: Settings | None = None) -> None:
+        """`settings`: instead of those of the run that was recorded."""
         self._tape, self._header = tape, tape.header
-        self._settings = Settings(act=tape.header.act, policy=tape.header.policy)
+        self._settings = settings or Settings(act=tape.header.act, policy=tape.header.policy)
         self._table = SyscallTable(tape.header.machine)
         self._announcer = Announcer((), wants_waits=False)
         self._offset_s = 0.0
@@ -111,7 +112,7 @@ class Replay:
             "pid": start.pid,
             "restart": start.restart,
             "cgroup": None,
-            "act": header.act,
+            "act": self._settings.act,
             "world_size": start.world_size,
             "metrics_port": None,
             "unobserved": list(start.unobserved),

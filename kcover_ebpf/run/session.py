@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from kcover_ebpf.devices.watch import DeviceWatch
 from kcover_ebpf.diagnosis.decisions import Decision
+from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.errors import ActionError, CannotObserve
 from kcover_ebpf.facts.logs import LogSeen
 from kcover_ebpf.host.process_tree import Witness
@@ -68,6 +69,11 @@ class Session:
         self._pause_s: float | None = None
         """A restart is due after so many seconds."""
         self._sensor = self._new_sensor()
+
+    @property
+    def job(self) -> Job:
+        """The job as it is watched now; another one after each restart."""
+        return self._sensor.job
 
     def catch_signals(self) -> None:
         """From now on a signal ends the job; those ignored when we were started (nohup) stay so."""

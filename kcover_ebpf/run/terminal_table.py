@@ -21,7 +21,7 @@ from kcover_ebpf.run.sinks import Out, Sink, TextSink
 
 MIN_LINES = 16
 _MAX_ROWS = 10
-_HEIGHT = _MAX_ROWS + 3
+HEIGHT = _MAX_ROWS + 3
 """Title, head of the table, rows, and how many rows there was no room for."""
 _SAVE, _BACK, _CLEAR_BELOW, _CLEAR_LINE = "\x1b7", "\x1b8", "\x1b[J", "\x1b[K"
 _RESET, _BOLD = "\x1b[0m", "\x1b[1m"
@@ -58,7 +58,7 @@ class LiveSink(Sink):
         """What gives the whole terminal back; empty while nothing was drawn."""
         if not self._size.lines:
             return ""
-        top = self._size.lines - _HEIGHT + 1
+        top = self._size.lines - HEIGHT + 1
         return f"{_SAVE}\x1b[r\x1b[{top};1H{_CLEAR_BELOW}{_BACK}"
 
     def on_start(self, fields: dict[str, Any]) -> None:
@@ -104,14 +104,17 @@ class LiveSink(Sink):
         if not fits(self._out.descriptor) or not self._is_foreground():
             return
         size = os.get_terminal_size(self._out.descriptor)
-        top = size.lines - _HEIGHT + 1
+        top = size.lines - HEIGHT + 1
         text = ""
         if size != self._size:
             text = self._restore() + self._make_room(top)
             self._size = size
             self._on_change(self._restore())
-        lines = self._content(size.columns)
-        drawn = "".join(f"\x1b[{top + index};1H{_CLEAR_LINE}{line}" for index, line in lines)
+        lines = self._content(size.columns)[:HEIGHT]
+        lines += [""] * (HEIGHT - len(lines))
+        drawn = "".join(
+            f"\x1b[{top + index};1H{_CLEAR_LINE}{line}" for index, line in enumerate(lines)
+        )
         self._out.write(f"{text}{_SAVE}{drawn}{_BACK}")
 
     def _is_foreground(self) -> bool:
@@ -124,17 +127,17 @@ class LiveSink(Sink):
     @staticmethod
     def _make_room(top: int) -> str:
         # Scroll what is in the lower part up first, so that nothing is drawn over.
-        room = "\n" * _HEIGHT + f"\x1b[{_HEIGHT}A"
+        room = "\n" * HEIGHT + f"\x1b[{HEIGHT}A"
         return f"{room}{_SAVE}\x1b[1;{top - 1}r{_BACK}"
 
-    def _content(self, columns: int) -> list[tuple[int, str]]:
+    def _content(self, columns: int) -> list[str]:
+        """At most `HEIGHT` lines."""
         table = formatting.wait_table(self._rows)
         hidden = len(table) - 1 - _MAX_ROWS
         lines = [self._title(columns), *(line[:columns] for line in table[: _MAX_ROWS + 1])]
         if hidden > 0:
             lines.append(f"... and {hidden} more"[:columns])
-        lines += [""] * (_HEIGHT - len(lines))
-        return list(enumerate(lines))
+        return lines
 
     def _title(self, columns: int) -> str:
         verdict = self._verdict

@@ -216,6 +216,12 @@ MEMORY_SAVED_S = 300.0
 """They are written so often: what is lost with an agent that is killed is minutes of a record of days."""
 DRILL_POLL_S = 0.1
 """How often a drill asks whether the process is gone: a person reads when it was. Chosen."""
+DRILL_USE_S = 2.0
+"""For so long a drill observes how much CPU time a pod uses, before it gives it a part of that. Chosen."""
+DRILL_SLOW_SHARE = 1 / 3
+"""That part: a rank that computes all the time is then three times as slow, which no noise is. Chosen."""
+DRILL_PRINTS_S = 1.0
+"""A log that does not take a line for so long is not read. Chosen."""
 LONGEST_DRILL_S = 600.0
 """No drill keeps a rank stopped for longer, whatever is asked for. Chosen."""
 LAG_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.5, 1, 2.5, 5, 10, 30)

@@ -10,3 +10,5 @@ INJECTED_S = 30.0
 """A drill that has not begun after so long does not: the agent starts a program, and asks the API server. Chosen."""
 DRILL_RECOVERS_S = 120.0
 """After the injected fault is over, the restart of its job is followed for so long. Chosen."""
+PAGE_EVERY_S = 5.0
+"""The page of the controller asks for itself anew so often: phases of a restart take seconds. Chosen."""

@@ -73,3 +73,6 @@ WITHDRAWAL_TRIES = 3
 """What could not be undone, as after a conflict, is tried so often,"""
 WITHDRAWAL_AGAIN_S = 2.0
 """after a pause of so long. Both chosen."""
+
+PAGE_KEPT_S = 1.0
+"""The page of the controller is made so often at most, whoever asks: its numbers are whole seconds. Chosen."""

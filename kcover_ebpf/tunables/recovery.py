@@ -118,9 +118,9 @@ RECOVERED_UNSEEN_S = 60.0
 
 # --- What is kept, and for how long
 
-INCIDENT_KEPT_S = 7 * 86400.0
-"""A closed incident is kept for a week. Chosen."""
-INCIDENTS_PER_JOB = 20
+INCIDENT_KEPT_S = 30 * 86400.0
+"""A closed incident is kept for a month, which statistics and a simulated policy look back on. Chosen."""
+INCIDENTS_PER_JOB = 60
 """Of the jobs of one name in a namespace, the newest so many closed incidents are kept. Chosen."""
 INCIDENTS_PER_NAMESPACE = 500
 """Of a namespace the newest so many: jobs may have ever new names, and etcd keeps some 10 KB of each."""
@@ -130,6 +130,11 @@ FAULT_SILENT_S = 3600.0
 """A fault that no report has mentioned for so long is taken to be over."""
 RECOVERED_STABLE_S = 10.0
 """Ranks that train must do so for a while: a job may move once and stop again."""
+
+# --- Another policy, tried on past incidents
+
+SIMULATED_S = 2.0
+"""What a record and a simulation say less apart than this is the same: the controller asks every second. Chosen."""
 
 # --- Ranks that ended unreported
 

@@ -157,6 +157,42 @@ def test_monitoring_is_there_where_the_api_is_or_when_forced(
     assert rule["spec"] == yaml.safe_load((CHART / "files/alerts.yaml").read_text())
 
 
+def test_the_page_of_the_controller_is_off_and_admits_no_pod(
+    helm: Helm, matrix_namespace: str
+) -> None:
+    page = {f"Service/{FULLNAME}-page", f"Role/{FULLNAME}-page"}
+    named = "fullnameOverride=" + FULLNAME
+    assert not page & names(render(helm, [named]))
+    objects = render(helm, [named, "controller.page.enabled=true"])
+    assert page <= names(objects)
+    policies = [object_ for object_ in objects if object_["kind"] == "NetworkPolicy"]
+    ports = [rule["ports"] for policy in policies for rule in policy["spec"]["ingress"]]
+    assert ports == [[{"port": "metrics"}]]
+    (controller,) = (object_ for object_ in objects if object_["kind"] == "Deployment")
+    container = controller["spec"]["template"]["spec"]["containers"][0]
+    assert "--page=:9467" in container["args"]
+    role = next(
+        object_
+        for object_ in objects
+        if object_["kind"] == "Role" and object_["metadata"]["name"].endswith("-page")
+    )
+    assert role["rules"] == [
+        {
+            "apiGroups": [""],
+            "resources": ["services/proxy"],
+            "resourceNames": [f"{FULLNAME}-page:page"],
+            "verbs": ["get"],
+        }
+    ]
+
+
+def test_gpu_prices_reach_the_controller(helm: Helm, matrix_namespace: str) -> None:
+    values = ["controller.gpuPrices.perHour.H100-80GB=2", "controller.gpuPrices.currency=EUR"]
+    (controller,) = (object_ for object_ in render(helm, values) if object_["kind"] == "Deployment")
+    arguments = controller["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert {"--gpu-price=H100-80GB=2", "--currency=EUR"} <= set(arguments)
+
+
 def test_runbooks_of_alerts_become_links(helm: Helm) -> None:
     values = [
         "prometheusRule.enabled=true",

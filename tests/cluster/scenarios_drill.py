@@ -8,6 +8,7 @@ import subprocess
 import sys
 from typing import Any
 
+from testbed import skips
 from testbed.driver.cluster import JOBS, Namespace
 from testbed.driver.kinds import KINDS, replaced, wait_for_training, wait_until_learned
 from testbed.driver.restarts import policy
@@ -58,12 +59,61 @@ def a_drill_names_the_rank_that_it_stopped(namespace: Namespace) -> None:
     namespace.apply(replaced(text, {"{labels: {": '{labels: {kcover.io/drill: "true", '}))
     wait_for_training(namespace, _JOB)
     wait_until_learned(namespace, _JOB)
-    code, card, said = drilled(namespace, "--fault=stop", "--for=90s")
+    card = restarted(namespace, "stop")
+    assert (card["verdict"], card["cause"]) == ("HUNG", "stopped")
+    assert card["fault_end"] == "gone", "the restart ended the process"
+
+
+def consenting(namespace: Namespace) -> None:
+    """A job of two pods that may be broken, and that trains."""
+    policy(namespace)
+    start_agents(namespace)
+    text = (JOBS / "job.yaml").read_text()
+    namespace.apply(replaced(text, {"{labels: {": '{labels: {kcover.io/drill: "true", '}))
+    wait_for_training(namespace, _JOB)
+    wait_until_learned(namespace, _JOB)
+
+
+def restarted(namespace: Namespace, fault: str, *more: str) -> Any:
+    """The scorecard of a drill that ends in a restart, after which the job trains again."""
+    code, card, said = drilled(namespace, f"--fault={fault}", *(more or ("--for=90s",)))
     print(json.dumps(card, indent=2))
     assert code == 0, (card, said)
-    assert (card["right"], card["verdict"], card["cause"]) == (True, "HUNG", "stopped")
-    assert card["fault_end"] == "gone", "the restart ended the process"
+    assert card["right"] is True
     assert card["outcome"].startswith("Recovered")
     times = [card[f"{name}_after_s"] for name in ("named", "stopped", "running", "training")]
     assert times == sorted(times)
     wait_for_training(namespace, _JOB)
+    return card
+
+
+@BOOK.scenario()
+def a_drill_that_kills_a_rank_and_one_that_prints_an_error_differ_in_their_class(
+    namespace: Namespace,
+) -> None:
+    if not namespace.cluster.arms_pods:
+        skips.skip("restart-in-place", "without it the job of a rank that dies has failed")
+    consenting(namespace)
+    killed = restarted(namespace, "kill")
+    assert (killed["verdict"], killed["cause"]) == ("CRASHED", "killed")
+    wait_until_learned(namespace, _JOB)
+    logged = restarted(namespace, "log")
+    assert (logged["verdict"], logged["failure"]) == ("CRASHED", "hardware")
+    assert killed["failure"] != "hardware"
+
+
+@BOOK.scenario()
+def a_drill_that_cuts_a_pod_off_is_a_lost_link(namespace: Namespace) -> None:
+    consenting(namespace)
+    card = restarted(namespace, "partition", "--for=170s")
+    assert card["verdict"] in ("LOST_LINK", "HUNG")
+
+
+@BOOK.scenario()
+def a_drill_that_slows_a_pod_down_is_reported_and_restarts_nothing(namespace: Namespace) -> None:
+    consenting(namespace)
+    code, card, said = drilled(namespace, "--fault=slow", "--for=150s")
+    print(json.dumps(card, indent=2))
+    assert code == 0, (card, said)
+    assert (card["verdict"], card["right"], card["fault_end"]) == ("SLOW", True, "resumed")
+    assert card["stopped_after_s"] is None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kcover_ebpf.api.dra import DeviceTaint, DraDevice, TaintRule
-from kcover_ebpf.api.nodes import rack_of
+from kcover_ebpf.api.nodes import PRODUCT_LABELS, rack_of
 
 _OURS = "kcover.io/"
 _COUNTED = ("nvidia.com/", "amd.com/")
@@ -31,8 +31,10 @@ def kept_of_node(api: Mapping[str, Any]) -> dict[str, Any]:
     status = api.get("status") or {}
     kept = ("name", "uid", "annotations", "resourceVersion")
     slim = {key: metadata[key] for key in kept if key in metadata}
-    if (rack := rack_of(metadata.get("labels") or {})) is not None:
+    labels = metadata.get("labels") or {}
+    if (rack := rack_of(labels)) is not None:
         slim["rack"] = rack
+    slim["labels"] = {label: labels[label] for label in PRODUCT_LABELS if label in labels}
     slim["bootID"] = str((status.get("nodeInfo") or {}).get("bootID", ""))
     shown = [
         {key: condition.get(key) for key in ("type", "status", "message")}

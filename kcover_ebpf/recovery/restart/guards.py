@@ -133,6 +133,9 @@ def headline_of(gang_verdict: GangVerdict) -> str:
     return f"{verdict.kind.value} {verdict.cause.value}, {who}{first}"[:1024]
 
 
+NOT_ARMED = f"not armed: label the job or its pods {ARMING_LABEL}=true"
+
+
 def decide(request: RestartRequest) -> Transition:
     """What comes next for an incident that is not acted on yet (Open, Decided, Observed, Refused)."""
     gang_verdict = request.context.world.gang_verdict
@@ -224,7 +227,7 @@ def _why_observed(request: RestartRequest, context: RestartContext) -> str | Non
     if top is None or top.ended:
         return f"the job is {top.ended if top else 'gone'}"
     if not request.armed:
-        return f"not armed: label the job or its pods {ARMING_LABEL}=true"
+        return NOT_ARMED
     if policy.action is not Level.SHUTDOWN:
         return f"the policy allows {policy.action.value} only"
     if request.gates.dry_run or policy.dry_run:

@@ -54,7 +54,7 @@ def failure(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[i
         ("run --max-restarts 2 -- true", "needs --act restart"),
         ("run --act restart --max-restarts -1 -- true", "--max-restarts"),
         ("run --for 5 -- true", "'5' is not a duration"),
-        ("run --for 5d -- true", "'5d' is not a duration"),
+        ("run --for 5w -- true", "'5w' is not a duration"),
         ("run --for 0s -- true", "longer time"),
         ("run --policy no-such-file -- true", "does not exist"),
         ("run -o yaml -- true", "'yaml' is not one of"),

@@ -122,7 +122,7 @@ def test_incident_collector__an_incident_that_cannot_be_written_does_not_stop_th
     store, error
 ) -> None:
     put(store, "i", Phase.OBSERVED)
-    put(store, "old", Phase.RECOVERED, 8 * DAY_S)
+    put(store, "old", Phase.RECOVERED, 32 * DAY_S)
     writer = FakeIncidentWriter()
     writer.error = error
     collect(store, FakeOwners(None), writer)
@@ -132,9 +132,9 @@ def test_incident_collector__an_incident_that_cannot_be_written_does_not_stop_th
 def test_incident_collector__incidents_are_kept_as_long_as_the_longest_budget_counts_them(
     store,
 ) -> None:
-    kept = put(store, "old", Phase.RECOVERED, 8 * DAY_S)
+    kept = put(store, "old", Phase.RECOVERED, 32 * DAY_S)
     assert kept.status is not None
-    store.put(replace(kept, status=kept.status.begin(RestartMethod.IN_PLACE, NOW_S - 8 * DAY_S)))
+    store.put(replace(kept, status=kept.status.begin(RestartMethod.IN_PLACE, NOW_S - 29 * DAY_S)))
     longest = FaultPolicy(restarts=RestartBudget(window_seconds=int(30 * DAY_S)))
     put_policy(store, "ns", "p", longest)
     writer = FakeIncidentWriter()
@@ -155,11 +155,11 @@ def test_incident_of__a_reader_that_knows_nothing_of_closing_still_reads() -> No
 
 def test_archive__what_cannot_be_deleted_does_not_keep_the_rest(store) -> None:
     for index in range(100):
-        held = put(store, f"held-{index:03}", Phase.RECOVERED, 9 * DAY_S)
+        held = put(store, f"held-{index:03}", Phase.RECOVERED, 33 * DAY_S)
         if index < 50:
             store.put(replace(held, finalizers=("example.com/x",), is_leaving=True))
     for index in range(60):
-        put(store, f"old-{index}", Phase.RECOVERED, 8 * DAY_S)
+        put(store, f"old-{index}", Phase.RECOVERED, 32 * DAY_S)
     writer = FakeIncidentWriter()
     archive = IncidentCollector(store, FakeOwners(None), writer, lambda: True)  # type: ignore[arg-type]
     archive.collect()

@@ -237,6 +237,8 @@ def test_formatting__every_cause_has_its_text() -> None:
         (125, "2m 05s"),
         (3599.6, "1h 00m"),
         (3720, "1h 02m"),
+        (175000, "2d 00h"),
+        (2592000, "30d 00h"),
     ],
 )
 def test_span__spans(seconds: float, text: str) -> None:

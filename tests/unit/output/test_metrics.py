@@ -201,7 +201,7 @@ def test_metrics_server__a_port_in_use_is_a_usage_error() -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
-        with pytest.raises(UsageError, match=r"cannot serve metrics on 127\.0\.0\.1:"):
+        with pytest.raises(UsageError, match=r"cannot serve on 127\.0\.0\.1:"):
             MetricsServer(("127.0.0.1", holder.getsockname()[1]))
 
 

@@ -96,11 +96,11 @@ def names(found: list[Incident]) -> set[str]:
     return {other_incident.name for other_incident in found}
 
 
-def test_outdated__closed_incidents_are_kept_for_a_week_and_twenty_of_a_job() -> None:
-    many = [incident(number, 60.0 * number) for number in range(25)]
-    old = incident(99, 8 * DAY_S)
+def test_outdated__closed_incidents_are_kept_for_a_month_and_sixty_of_a_job() -> None:
+    many = [incident(number, 60.0 * number) for number in range(62)]
+    old = incident(99, 32 * DAY_S)
     found = closing.outdated([*many, old], NOW_S, DAY_S)
-    assert names(found) == {"i20", "i21", "i22", "i23", "i24", "i99"}
+    assert names(found) == {"i60", "i61", "i99"}
 
 
 @pytest.mark.parametrize(
@@ -108,10 +108,10 @@ def test_outdated__closed_incidents_are_kept_for_a_week_and_twenty_of_a_job() ->
     [
         incident(1, 30 * DAY_S, Phase.OBSERVED),
         incident(1, 30 * DAY_S, Phase.FAILED),
-        incident(1, 30 * DAY_S, Phase.SHUTTING_DOWN),
-        incident(1, 6 * DAY_S),
+        incident(1, 40 * DAY_S, Phase.SHUTTING_DOWN),
+        incident(1, 29 * DAY_S),
         incident(
-            1, 8 * DAY_S, restarts=(RestartRecord(RestartMethod.IN_PLACE, NOW_S - 8 * DAY_S),)
+            1, 32 * DAY_S, restarts=(RestartRecord(RestartMethod.IN_PLACE, NOW_S - 29 * DAY_S),)
         ),
         replace(incident(1, 0.0), status=None),
     ],
@@ -123,6 +123,6 @@ def test_outdated__what_still_says_something_is_kept(kept: Incident) -> None:
 
 def test_outdated__a_restart_counts_no_longer_than_the_longest_window() -> None:
     kept = incident(
-        1, 8 * DAY_S, restarts=(RestartRecord(RestartMethod.IN_PLACE, NOW_S - 8 * DAY_S),)
+        1, 32 * DAY_S, restarts=(RestartRecord(RestartMethod.IN_PLACE, NOW_S - 8 * DAY_S),)
     )
     assert names(closing.outdated([kept], NOW_S, DAY_S)) == {"i1"}

@@ -43,6 +43,8 @@ def test_score__each_phase_is_counted_from_the_fault() -> None:
         (Culprit(rank=2, pod="j-2"), False),
         (Culprit(rank=2, pod="j-3"), False),
         (Culprit(pod="j-3"), True),
+        (Culprit(rank=0, or_rank=3, pod="j-0"), True),
+        (Culprit(rank=0, or_rank=1, pod="j-0"), False),
         (Culprit(node="n1"), None),
         (None, None),
     ],

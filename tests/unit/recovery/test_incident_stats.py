@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kcover_ebpf.api.incident import Incident, JobRef, Lost, Phase, RestartMethod, Status
+from kcover_ebpf.api.job_size import JobSize
 from kcover_ebpf.api.logged_work import LoggedWork
 from kcover_ebpf.model.verdict import Cause, Culprit, VerdictKind
 from kcover_ebpf.recovery.incident_stats import UNNAMED, stats_of
@@ -108,3 +109,24 @@ def test_stats_of__steps_that_a_restart_costs() -> None:
     assert llm.goodput == pytest.approx(1 - (40.0 + 300.0) / 4000.0)
     assert llm.ettr == pytest.approx(0.99)
     assert (silent.lost_steps, silent.goodput) == (0, None)
+
+
+def test_stats_of__the_gpus_of_a_job_and_their_price_are_on_record() -> None:
+    size = JobSize(gpus=90, product="H100", hour_price=2.5, currency="USD")
+    found = week(
+        recovered(NOW_S - DAY_S, "a", size=size),
+        recovered(NOW_S - DAY_S, "b", "llm2", size=replace(size, gpus=10, hour_price=None)),
+        recovered(NOW_S - DAY_S, "c", "old"),
+    )
+    assert found.cost.gpu_hours == pytest.approx(100 * 20 / 3600)
+    assert found.cost.prices == (("USD", pytest.approx(90 * 20 / 3600 * 2.5)),)
+    (ml,) = found.namespaces
+    assert (ml.name, ml.jobs, ml.incidents, ml.lost.total_s) == ("ml", 3, 3, 60.0)
+    assert ml.cost == found.cost
+
+
+def test_stats_of__a_job_that_is_gone_lived_until_its_last_incident_was_over() -> None:
+    size = JobSize(created_s=NOW_S - DAY_S - 180.0)
+    found = week(recovered(NOW_S - DAY_S, "a", size=size))
+    assert found.jobs[0].age_s == 200.0
+    assert found.jobs[0].ettr == found.namespaces[0].ettr == pytest.approx(0.9)

@@ -43,7 +43,15 @@ def assert_sound(policy: Policy) -> None:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("500ms", 0.5), ("3s", 3), ("2m", 120), ("1h", 3600), ("1.5s", 1.5), (" 2m ", 120), ("0s", 0)],
+    [
+        ("500ms", 0.5),
+        ("3s", 3),
+        ("2m", 120),
+        ("1h", 3600),
+        ("7d", 604800),
+        ("1.5s", 1.5),
+        (" 2m ", 120),
+    ],
 )
 def test_parse_duration__a_duration_has_a_unit(text: str, seconds: float) -> None:
     assert parse_duration(text) == pytest.approx(seconds)
@@ -51,14 +59,30 @@ def test_parse_duration__a_duration_has_a_unit(text: str, seconds: float) -> Non
 
 @pytest.mark.parametrize(
     "text",
-    ["", "3", "s", "-1s", "+1s", "1e3s", ".5s", "1.s", "3 s", "3S", "1m30s", "inf", "nans", "9e9h"],
+    [
+        "",
+        "3",
+        "s",
+        "-1s",
+        "+1s",
+        "1e3s",
+        ".5s",
+        "1.s",
+        "3 s",
+        "3S",
+        "1m30s",
+        "2w",
+        "inf",
+        "nans",
+        "9e9h",
+    ],
 )
 def test_parse_duration__what_is_no_duration_is_refused_with_a_hint(text: str) -> None:
     with pytest.raises(ValueError, match="like 30s"):
         parse_duration(text)
 
 
-@given(st.one_of(st.text(), st.from_regex(r"\d+(\.\d+)?(ms|s|m|h)", fullmatch=True)))
+@given(st.one_of(st.text(), st.from_regex(r"\d+(\.\d+)?(ms|s|m|h|d)", fullmatch=True)))
 @example("9" * 400 + "h")
 def test_parse_duration__any_text_is_a_finite_duration_or_a_value_error(text: str) -> None:
     try:

@@ -4,12 +4,8 @@ import json
 import os
 import pty
 import re
-import select
-import struct
-import termios
 import threading
 from collections.abc import Iterator
-from fcntl import ioctl
 from pathlib import Path
 
 import pytest
@@ -29,6 +25,7 @@ from kcover_ebpf.run.bundle import BundleThread
 from kcover_ebpf.run.sinks import Announcer, JsonSink, Out, Recent, Sink, TextSink
 from kcover_ebpf.settings import Act, Policy
 from kcover_ebpf.trace import tcp_connections
+from tests.unit.terminals import everything, resize
 
 WORKING = Verdict(VerdictKind.WORKING, Cause.TRAINING, time_s=100.25, since_s=90.0, job="j")
 HUNG = Verdict(
@@ -236,10 +233,6 @@ def terminal() -> Iterator[tuple[int, int]]:
     os.close(writer)
 
 
-def resize(descriptor: int, lines: int, columns: int) -> None:
-    ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
-
-
 def test_out__the_panel_fits_only_on_a_terminal_with_room(
     terminal: tuple[int, int], pipe: tuple[int, Out], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,14 +248,6 @@ def test_out__the_panel_fits_only_on_a_terminal_with_room(
     resize(writer, 30, 100)
     monkeypatch.setenv("TERM", "dumb")
     assert not terminal_table.fits(writer)
-
-
-def everything(reader: int) -> str:
-    """All that arrives until the terminal, which hands on in pieces, is quiet for a moment."""
-    text = b""
-    while select.select([reader], [], [], 0.2)[0]:
-        text += os.read(reader, 65536)
-    return text.decode()
 
 
 def test_out__the_panel_gives_the_terminal_back(
