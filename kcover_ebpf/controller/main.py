@@ -189,14 +189,7 @@ class Controller:
 
     def run(self) -> None:
         """Work until `stop`; raises `UsageError` where the metrics cannot be served."""
-        address = self._settings.metrics
-        server = MetricsServer(address) if address is not None else None
-        if server is not None:
-            server.serve(self._story.registry, {"/healthz": self._health, "/readyz": self._ready})
-        address = self._settings.page
-        page = MetricsServer(address) if address is not None else None
-        if page is not None:
-            page.serve_app(BoardPage(self._store))
+        servers = self._serve()
         for watch in self._watches:
             watch.start()
         self._gangs.start()
@@ -221,9 +214,20 @@ class Controller:
         self._story.close(2.0)
         self._notices.close(2.0)
         self._elector.stop()
-        for listening in (server, page):
-            if listening is not None:
-                listening.close()
+        for server in servers:
+            server.close()
+
+    def _serve(self) -> list[MetricsServer]:
+        """What listens: for metrics and probes, and for the page of all jobs."""
+        servers = []
+        if (address := self._settings.metrics) is not None:
+            servers.append(MetricsServer(address))
+            probes = {"/healthz": self._health, "/readyz": self._ready}
+            servers[-1].serve(self._story.registry, probes)
+        if (address := self._settings.page) is not None:
+            servers.append(MetricsServer(address))
+            servers[-1].serve_app(BoardPage(self._store))
+        return servers
 
     def stop(self) -> None:
         """End; may be called from a signal handler."""

@@ -401,7 +401,7 @@ READ = 22
 
 
 def has_rings() -> bool:
-    ring = ctypes.CDLL(None).syscall(ctypes.c_long(425), 4, ctypes.create_string_buffer(120))
+    ring: int = ctypes.CDLL(None).syscall(ctypes.c_long(425), 4, ctypes.create_string_buffer(120))
     if ring >= 0:
         os.close(ring)
     return ring >= 0
