@@ -1,7 +1,6 @@
 """All facts of one job over time, and what they add up to. Pure: time comes in with the facts.
 
-The caller feeds `observe` with every fact, carries out the readings it `wants`, and asks for the
-`finding` once a pass.
+The caller feeds `observe` with every fact, carries out the readings it `wants`, and asks for the `finding` once a pass.
 """
 
 from __future__ import annotations
@@ -128,6 +127,7 @@ class Job:
                 self.attention.unreadable[fact.pid] = fact
             case ProcessFork():
                 self.members.view(fact.child_pid, fact.boottime_ns)
+                self.announced.forked.append(fact.child_pid)
             case ProcessExec():
                 self.members.on_exec(self._view(fact))
             case ProcessExit():
@@ -316,8 +316,8 @@ class Job:
     @property
     def nameless(self) -> list[Pid]:
         """Living processes about which nothing was read yet."""
-        views = self.members.views.values()
-        return [view.pid for view in views if view.seen is None and view.exit is None]
+        living = (view for view in self.members.views.values() if view.exit is None)
+        return [view.pid for view in living if view.seen is None]
 
     @property
     def connected(self) -> list[Pid]:

@@ -7,6 +7,7 @@ and a rank may do without one of its children: what was lost is a fault only if 
 from __future__ import annotations
 
 import signal
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 
@@ -28,6 +29,7 @@ from kcover_ebpf.tunables.diagnosis import (
 
 ENDING_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL})
 """By which a process is ended on purpose."""
+_FORKED_KEPT = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,8 @@ class Announcements:
     oom: set[Pid] = field(default_factory=set)
     signals: dict[Pid, SignalSent] = field(default_factory=dict)
     """The last fatal signal sent to a process."""
+    forked: deque[Pid] = field(default_factory=lambda: deque(maxlen=_FORKED_KEPT))
+    """Processes that the job's own began of late; they may be gone, or be heard of after what they did."""
     stops: dict[Pid, SignalSent] = field(default_factory=dict)
     """The stop signal in force for a process."""
     awaited: gave_up.Awaited | None = None
@@ -147,6 +151,10 @@ class Announcements:
         `ranks`: the living ones; `longest_s`: the longest step so far.
         """
         for pid, loss in list(self.losses.items()):
+            if loss.owner is not None and self._sender(pid) in self.forked:
+                # a shell of the rank ended what the rank had begun
+                del self.losses[pid]
+                continue
             needed = list(ranks.values()) if loss.owner is None else _known(ranks, loss.owner)
             ends_ns = loss.lasts_ns(longest_s)
             moved = all(_moved_ns(rank) > ends_ns for rank in needed)
@@ -158,12 +166,13 @@ class Announcements:
 
     def _ended_inside(self, process_exit: ProcessExit, members: Members) -> bool:
         # a launcher or a rank ends its own processes; that is management, not a fault
-        sent = self.signals.get(process_exit.pid)
-        return (
-            sent is not None
-            and sent.sender_pid != process_exit.pid
-            and sent.sender_pid in members.views
-        )
+        sender = self._sender(process_exit.pid)
+        return sender is not None and (sender in members.views or sender in self.forked)
+
+    def _sender(self, pid: Pid) -> Pid | None:
+        """Who sent the last fatal signal to a process; None where that is not known, or it did so itself."""
+        sent = self.signals.get(pid)
+        return None if sent is None or sent.sender_pid == pid else sent.sender_pid
 
     def _ended_for_another(
         self, process: ProcessHistory, process_exit: ProcessExit, members: Members, longest_s: float

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from kcover_ebpf.diagnosis.decisions import decide
-from kcover_ebpf.facts.kernel import OomKill, SignalSent
+from kcover_ebpf.facts.kernel import OomKill, ProcessFork, SignalSent
 from kcover_ebpf.ids import NS, Pid, Tid
 from kcover_ebpf.model.verdict import Cause, Certainty, VerdictKind
 from kcover_ebpf.settings import Act
@@ -233,3 +233,22 @@ def test_losses__of_two_children_the_one_that_is_missed_counts_though_it_died_la
     wait_apart(stage)
     stage.run(5)
     assert only_fault(stage).cause is Cause.LOADER_DIED
+
+
+@pytest.mark.parametrize("heard_late", [False, True])
+def test_losses__what_a_shell_of_the_rank_ended_is_no_loss_though_the_shell_is_gone(
+    heard_late: bool,
+) -> None:
+    stage = trained()
+    child = stage.add(Proc(700, ppid=101))
+    stage.run(3)
+    fork = ProcessFork(stage.now_ns, Pid(101), Pid(800), "sh")
+    if not heard_late:
+        stage.feed(fork)
+    stage.feed(SignalSent(stage.now_ns, Pid(700), Tid(700), 9, Pid(800), "sh"))
+    stage.exit(child, signal=signal.SIGKILL)
+    if heard_late:
+        stage.feed(fork)
+    wait_apart(stage)
+    stage.run(5)
+    assert all(verdict.kind is not VerdictKind.CRASHED for verdict in stage.verdicts)
