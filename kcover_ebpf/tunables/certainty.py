@@ -18,11 +18,11 @@ SILENCE_MARGIN = 2.0
 SILENCES_KEPT = 16
 """Longest silences kept of each place."""
 PRIOR_HOURS = 1.0
-"""Hours of training that weigh as much as the prior. Chosen: a job with a day of history is given 30 s."""
-PRIOR_RATE_PER_H = 67.0
+"""Hours of training that weigh as much as the prior. Chosen: a job with a day of history is given 39 s."""
+PRIOR_RATE_PER_H = 45.0
 """Silences longer than L seconds an hour of which nothing is known: this, times L to the power of `-PRIOR_SHAPE`;"""
-PRIOR_SHAPE = 2.32
-"""both chosen by hand: no program fits them to measured phases yet."""
+PRIOR_SHAPE = 2.05
+"""both fitted to the measured phases of the library of life (`bench/lifebench/prior.py`)."""
 SUSPECT_STOPPED_S = 2.0
 """A rank that was stopped alone for so long is named as a suspect, before `Policy.stopped_s` makes it a fault."""
 

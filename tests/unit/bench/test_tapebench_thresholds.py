@@ -38,7 +38,7 @@ def test_chosen__is_every_threshold_of_the_judge_without_a_measurement() -> None
     texts = documented(diagnosis) | documented(certainty)
     chosen = {name for name, text in texts.items() if "Chosen" in text or "chosen by hand" in text}
     # the rate of the prior is chosen with its shape, below which the reason is
-    assert chosen | {"PRIOR_RATE_PER_H"} == set(CHOSEN)
+    assert chosen | {"PRIOR_RATE_PER_H", "PRIOR_SHAPE"} == set(CHOSEN)
     assert len(CHOSEN) == len(set(CHOSEN)) <= 60
 
 

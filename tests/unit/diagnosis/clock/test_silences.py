@@ -28,7 +28,7 @@ def record(*silences: tuple[str, float], hours: float = 0.0) -> Silences:
     ("hours", "longest_s", "least_s", "most_s"),
     [
         (0, None, 120, 120),
-        (24, None, 25, 35),
+        (24, None, 30, 45),
         (400, None, 10, 10.5),
         (31, 12, 24, 35),
         (24, 100, 120, 200),
