@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 else:
 
     def replace(old, /, **changes):
-        """As `dataclasses.replace`, for classes made here with slots; their fields are copied, not checked again."""
+        """As the standard one, for classes made here with slots; their fields are copied, not checked again."""
         copied = _copier(type(old))
         if copied is None:
             return dataclasses.replace(old, **changes)

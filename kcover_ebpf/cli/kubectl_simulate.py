@@ -70,9 +70,7 @@ def simulate(  # noqa: PLR0913 - one for each option
         from kcover_ebpf.run.tape_simulation import simulated_tape
     except ImportError as error:
         # the plug-in's own archive leaves out what only this verb needs
-        raise CannotObserve(
-            f"simulate needs the whole package ({error}): pip install it"
-        ) from error
+        raise CannotObserve(f"simulate needs the whole package ({error}): install it") from error
 
     named = _read(file)
     policy = Bounds().of(named.policy)
@@ -85,8 +83,8 @@ def simulate(  # noqa: PLR0913 - one for each option
     if as_json:
         items = [asdict(one) | {"difference": one.difference.value} for one in found]
         left_out = len(incidents) - len(chosen)
-        tape_items = [object_of(one) for one in played]
-        print(json.dumps({"items": items, "tapes": tape_items, "left_out": left_out}, indent=2))
+        tape = [object_of(one) for one in played]
+        print(json.dumps({"items": items, "tapes": tape, "left_out": left_out}, indent=2))
         return 0
     _show(found, since, len(incidents) - len(chosen))
     if played:

@@ -120,14 +120,15 @@ class Controller:
         self._story.leads = lambda: self._elector.leads
         self._notices = self._make_notices(store)
         self._archive = self._make_archive(owners)
-        self._culprits = (
-            CulpritConditions(store, self._writer, self._may_work)
-            if options.marks_culprits
-            else None
-        )
+        self._culprits = self._make_culprits(store)
         self._story.cordoned, self._story.breakers = self._cordoned, self._breakers
         self._workers = self._make_workers(options.workers)
         self._watches = self._make_watches(client, store)
+
+    def _make_culprits(self, cache: ObjectCache) -> CulpritConditions | None:
+        if not self._settings.marks_culprits:
+            return None
+        return CulpritConditions(cache, self._writer, self._may_work)
 
     def _make_notices(self, cache: ObjectCache) -> Notices:
         options, registry = self._settings, self._story.registry

@@ -78,6 +78,18 @@ class ControllerTelemetry:
         self._recovery = self._histogram("kcover_recovery_seconds", text, "way")
         for method in (RestartMethod.IN_PLACE, RestartMethod.HYBRID, RestartMethod.REPLACE):
             self._recovery.labels(method.value)
+        self._count_losses()
+        text = (
+            "Failed reconciles of gangs (incidents) or nodes, interrupted watches, and unreadable "
+            "objects."
+        )
+        self._errors = Counter(
+            "kcover_api_errors", text, ["verb", "resource"], registry=self.registry
+        )
+        for request in _REQUESTS:
+            self._errors.labels(*request)
+
+    def _count_losses(self) -> None:
         text = f"Training time lost in incidents, in seconds, by phase: {', '.join(_LOST)}."
         self._lost = Counter("kcover_time_lost_seconds", text, ["phase"], registry=self.registry)
         for phase in _LOST:
@@ -90,15 +102,6 @@ class ControllerTelemetry:
         self._gpu_hours = Counter(
             "kcover_gpu_hours_lost", text, ["product"], registry=self.registry
         )
-        text = (
-            "Failed reconciles of gangs (incidents) or nodes, interrupted watches, and unreadable "
-            "objects."
-        )
-        self._errors = Counter(
-            "kcover_api_errors", text, ["verb", "resource"], registry=self.registry
-        )
-        for request in _REQUESTS:
-            self._errors.labels(*request)
 
     def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
         return Histogram(name, text, labels, buckets=DETECTION_BUCKETS_S, registry=self.registry)

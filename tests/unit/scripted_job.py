@@ -67,6 +67,9 @@ CALLS = dict.fromkeys(("run", "spin", "throttled", "quota"), NO_SYSCALL) | {
     "pause": PAUSE,
 }
 """System call of the lead thread by mode."""
+SHARES = {"train": 0.3, **dict.fromkeys(("run", "spin", "yield"), 1.0)}
+SHARES |= dict.fromkeys(("throttled", "quota", "starved"), 0.01)
+"""Of a CPU that the lead thread uses, by mode."""
 STACK_POINTER = 0x7000
 
 
@@ -75,11 +78,13 @@ class Side:
     """A thread beside the first one of a process, from now on."""
 
     mode: str
-    """yield, spin, futex, or timed: a futex with a time-out that begins anew when it ends."""
+    """yield, spin, futex, or timed: a futex with a time-out of `period_ns` that begins anew when it ends."""
     module: str = "libc.so.6"
     stack: tuple[str, ...] = ()
     period_ns: int = NS
-    """Of that time-out."""
+
+    def since_ns(self, now_ns: int) -> int:
+        return now_ns - now_ns % self.period_ns
 
 
 @dataclass
@@ -160,9 +165,8 @@ class Stage:
         """A new process appears."""
         proc.mode_since_ns = self.now_ns
         self.procs[proc.pid] = proc
-        environ = (
-            {} if proc.rank is None else {"RANK": str(proc.rank), "WORLD_SIZE": str(self.world)}
-        )
+        ranked = {"RANK": str(proc.rank), "WORLD_SIZE": str(self.world)}
+        environ = {} if proc.rank is None else ranked
         self.feed(
             ProcessSeen(
                 self.now_ns,
@@ -225,15 +229,7 @@ class Stage:
         return proc.passes == 1 or begins or (proc.passes + proc.pid) % wanted_request.every == 0
 
     def _sample(self, proc: Proc, period_ns: int, wanted_request: SampleRequest) -> None:
-        shares = {
-            "train": 0.3,
-            "run": 1.0,
-            "spin": 1.0,
-            "yield": 1.0,
-            "throttled": 0.01,
-            "quota": 0.01,
-        }
-        share = {**shares, "starved": 0.01}.get(proc.mode, 0.0)
+        share = SHARES.get(proc.mode, 0.0)
         proc.cpu_ns += int(share * period_ns)
         if proc.mode in ("throttled", "starved"):
             proc.delay_ns += int(0.99 * period_ns)
@@ -309,16 +305,15 @@ class Stage:
         burns = side.mode not in ("futex", "timed")
         number = {"yield": YIELD, "futex": FUTEX, "timed": FUTEX}.get(side.mode, NO_SYSCALL)
         if side.mode == "timed":
-            since_ns = self.now_ns - self.now_ns % side.period_ns
+            since_ns = side.since_ns(self.now_ns)
             lead_sample = replace(lead_sample, idle_since_ns=since_ns, site_since_ns=since_ns)
+        idle = 0x9010, self.now_ns % 97, 0, 0, 0, 0
         return replace(
             lead_sample,
             tid=Tid(tid),
             state=TaskState.RUNNING if burns else TaskState.SLEEPING,
             syscall=number,
-            args=(0x9010, 9, 0, 0x9100, 0, 0)
-            if side.mode == "timed"
-            else (0x9010, self.now_ns % 97, 0, 0, 0, 0),
+            args=(0x9010, 9, 0, 0x9100, 0, 0) if side.mode == "timed" else idle,
             user_sp=0x9000,
             user_ip=CODE[side.module] + 0x10,
             cpu_ns=self.now_ns - START_NS if burns else 0,
@@ -372,13 +367,11 @@ class Stage:
             timed=proc.timed,
             wait_channel=proc.wait_channel,
             storage=proc.storage,
-            deadline_ns=proc.deadline_ns if side is None else _end_ns(side, self.now_ns),
+            deadline_ns=proc.deadline_ns
+            if side is None
+            else side.since_ns(self.now_ns) + side.period_ns,
             lock_holders=tuple(Pid(lock_holder) for lock_holder in proc.lock_holders),
         )
-
-
-def _end_ns(side: Side, now_ns: int) -> int | None:
-    return None if side.mode != "timed" else now_ns - now_ns % side.period_ns + side.period_ns
 
 
 def _empty(request: ReadingRequest, now_ns: int) -> ThreadReading:
@@ -402,7 +395,7 @@ def trained(world: int = 4, seconds: float = 20, **options: object) -> Stage:
 
 
 def all_wait(stage: Stage, but: int) -> None:
-    """Every other rank waits for rank `but`."""
+    """Every other rank waits for it."""
     for proc in stage.procs.values():
         if proc.rank is not None and proc.rank != but and proc.alive:
             stage.become(proc, "futex", last_send_ns=stage.now_ns)

@@ -158,7 +158,7 @@ def _apart(
 def _parted(
     snapshot: JobSnapshot, ranks: Sequence[RankSnapshot], apart: Sequence[list[Pid]]
 ) -> Finding:
-    """Several ranks wait in one place and several in another, as often before: nobody can say who is to come."""
+    """Several ranks wait in one place and several in another, as often before: who is to come is not known."""
     said = f"the ranks wait in {len(apart)} places: {_sides(snapshot, apart)}"
     found = [*_silence(ranks), Evidence(EvidenceKind.STACK, said), *evidence.gpus(ranks)]
     victims = tuple(rank.pid for rank in ranks)

@@ -22,23 +22,11 @@ from kcover_ebpf.host.thread_reader import ThreadReader, ThreadReadings
 from kcover_ebpf.ids import Inode, Pid, Tid
 from tests.unit.children import child_in
 from tests.unit.patience import soon
+from tests.unit.thread_readings import reading_in, reading_of
 
 pytestmark = pytest.mark.needs("root")
 
 NEAR_NS = 300_000_000
-
-
-def reading_of(request: ReadingRequest) -> ThreadReading:
-    (found,) = ThreadReader(ThreadReadings(platform.machine())).read([request], timeout_s=5)
-    assert isinstance(found, ThreadReading)
-    assert (found.pid, found.tid) == (request.pid, request.tid)
-    return found
-
-
-def reading_in(body: str, *words: str) -> tuple[ThreadReading, int]:
-    """The reading of a child in `body`, and when its wait began."""
-    with child_in(body, words) as request:
-        return reading_of(request), request.since_ns
 
 
 UNTIMED = {
@@ -370,44 +358,3 @@ def test_thread_reader__of_a_thread_that_burns_the_mappings_and_the_words_at_its
     (home,) = [module.name for module in seen.modules if module.start <= address < module.end]
     assert seen.stack[0].startswith(f"{home}+")
     assert "[vdso]" in {module.name for module in seen.modules}
-
-
-SOCKETS = {
-    "udp": "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)",
-    "socket": "s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen()",
-}
-
-
-@pytest.mark.parametrize("kind", SOCKETS)
-def test_thread_reader__a_socket_of_udp_is_known_by_its_protocol(kind: str) -> None:
-    found, _ = reading_in(f"import socket; {SOCKETS[kind]}; ready(); select.select([s], [], [])")
-    assert [file.kind for file in found.files] == [kind]
-
-
-RING = """
-import ctypes, mmap, struct
-r, w = os.pipe()
-call, params = ctypes.CDLL(None).syscall, ctypes.create_string_buffer(120)
-ring = call(ctypes.c_long(425), 4, params)
-offsets = struct.unpack("30I", params.raw)
-queue, entries = mmap.mmap(ring, 4096), mmap.mmap(ring, 4096, offset=0x10000000)
-room = ctypes.create_string_buffer(64)
-entries[:32] = struct.pack("=BBHiQQII", OPCODE, 0, 0, r, 0, ctypes.addressof(room), 64, 0)
-queue[offsets[16] : offsets[16] + 4] = struct.pack("I", 0)
-queue[offsets[11] : offsets[11] + 4] = struct.pack("I", 1)
-ready(); call(ctypes.c_long(426), ring, 1, 1, 1, None, 0)
-"""
-READ = 22
-
-
-def has_rings() -> bool:
-    ring: int = ctypes.CDLL(None).syscall(ctypes.c_long(425), 4, ctypes.create_string_buffer(120))
-    if ring >= 0:
-        os.close(ring)
-    return ring >= 0
-
-
-@pytest.mark.skipif(not has_rings(), reason="io_uring is switched off here")
-def test_thread_reader__a_ring_that_polls_a_pipe_is_no_storage() -> None:
-    found, _ = reading_in(RING.replace("OPCODE", str(READ)))
-    assert [file.kind for file in found.files] == ["stream"]

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 
 from kcover_ebpf.diagnosis.decisions import decide
 from kcover_ebpf.facts.host import FileSystemProbe, StorageState, ThreadReading, WaitedFile
-from kcover_ebpf.facts.kernel import DescriptorSample, TaskState, ThreadSample
+from kcover_ebpf.facts.kernel import TaskState, ThreadSample
 from kcover_ebpf.ids import NS, Inode, Pid, Tid
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.verdict import Cause, Certainty, VerdictKind
 from kcover_ebpf.settings import Act, Policy
-from tests.unit import scripted_job
+from tests.unit.blocked_ranks import second_thread, sitting_in, state
 from tests.unit.link_builders import edge
 from tests.unit.scripted_job import COLLECTIVE, LOCK, Proc, Stage, all_wait, pipe, trained
 from tests.unit.seen_verdicts import not_working
 
-WRITE = 1
 FUTEX, CLOCK_NANOSLEEP, TIMED_ARGS = 202, 230, (1, 0, 0, 5, 0, 0)
 OUTSIDE_FD = 60
-
-
-def state(stage: Stage, pid: int) -> State:
-    return stage.job.snapshot().processes[Pid(pid)].state
 
 
 def connect_outside(stage: Stage, proc: Proc, sent_ns: int = 0) -> WaitedFile:
@@ -36,14 +29,6 @@ def connect_outside(stage: Stage, proc: Proc, sent_ns: int = 0) -> WaitedFile:
         edge(Pid(proc.pid), OUTSIDE_FD, inode=Inode(4242), remote=("192.0.2.1", 443), **changes)
     )
     return WaitedFile(OUTSIDE_FD, "socket", "socket:[4242]", Inode(4242), "", "")
-
-
-@contextmanager
-def sitting_in(number: int) -> Iterator[None]:
-    """Processes of the script that are in `read` are in another call."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(scripted_job.CALLS, "read", number)
-        yield
 
 
 @pytest.mark.parametrize("patience_s", [30, 60])
@@ -72,27 +57,6 @@ def test_classify_wait__with_ranks_on_other_hosts_a_foreign_connection_may_lead_
     stage.run(4)
     # no rank here has a link to that address, so it is none of theirs
     assert state(stage, 101) is State.OUTSIDE
-
-
-def second_thread(proc: Proc, state: TaskState, since_ns: int, now_ns: int) -> ThreadSample:
-    """Another thread of `proc`, in a write since `since_ns`."""
-    return ThreadSample(
-        boottime_ns=now_ns,
-        pid=Pid(proc.pid),
-        tid=Tid(proc.pid + 5000),
-        start_ns=1,
-        state=state,
-        syscall=WRITE,
-        args=(9, 0, 0, 0, 0, 0),
-        user_sp=0x9000,
-        user_ip=0,
-        site_since_ns=since_ns,
-        idle_since_ns=since_ns,
-        cpu_ns=0,
-        run_delay_ns=0,
-        voluntary_count=0,
-        comm="worker",
-    )
 
 
 def blocked_on_a_thread() -> Stage:
@@ -398,112 +362,3 @@ def test_classify_wait__a_wait_that_a_stop_interrupted_is_no_wait_of_unknown_kin
     with sitting_in(219):
         stage.run(8)
         assert state(stage, 101) is State.PEERS
-
-
-def test_classify_wait__a_child_that_was_not_seen_is_not_one_that_died() -> None:
-    stage = trained()
-    with sitting_in(61):
-        stage.become(stage.rank(1), "read", stack=LOCK)
-        all_wait(stage, 1)
-        stage.run(Policy().storage_patience_s - 3)
-        assert not_working(stage) == []
-        verdict = stage.run(8)
-    assert verdict is not None
-    assert (verdict.kind, verdict.certainty) == (VerdictKind.UNKNOWN, Certainty.SUSPECTED)
-    assert verdict.culprit is not None
-    assert verdict.culprit.rank == 1
-
-
-@pytest.mark.parametrize("kind", ["udp", "stream"])
-@pytest.mark.parametrize("here", [None, 4], ids=["one host", "one of two hosts"])
-def test_classify_wait__a_question_by_udp_or_by_a_ring_leads_outside_on_any_number_of_hosts(
-    here: int | None, kind: str
-) -> None:
-    stage = trained(8 if here else 4, here=here)
-    asked = WaitedFile(60, kind, "socket:[4242]", Inode(4242), "", "")
-    stage.become(stage.rank(0), "poll", files=(asked,), stack=LOCK)
-    all_wait(stage, 0)
-    stage.run(20)
-    assert state(stage, 100) is State.OUTSIDE
-    assert not_working(stage) == []
-
-
-def test_classify_wait__a_program_that_waits_for_a_signal_alone_is_kept_alive_for_later() -> None:
-    stage = Stage(world=1)
-    stage.become(stage.rank(0), "pause", stack=LOCK)
-    stage.run(300)
-    assert not_working(stage) == []
-    assert state(stage, 100) is State.SLEEP_LONG
-
-
-@pytest.mark.parametrize("kind", ["unix", "pipe"])
-def test_classify_wait__an_event_loop_that_only_its_own_threads_can_wake_is_at_a_lock(
-    kind: str,
-) -> None:
-    stage = trained()
-    loop = stage.rank(1)
-    ends = (Inode(900), Inode(901)) if kind == "unix" else (Inode(900), Inode(900))
-    asked = WaitedFile(8, "socket" if kind == "unix" else "pipe", "?", ends[0], "", "")
-    stage.become(loop, "poll", files=(asked,), stack=LOCK)
-    all_wait(stage, 1)
-    for _ in range(20):
-        for fd, own, far in ((8, ends[0], ends[1]), (9, ends[1], ends[0])):
-            peer = far if kind == "unix" else None
-            stage.feed(DescriptorSample(stage.now_ns, Pid(101), fd, kind, own, peer))
-        stage.run(1)
-    assert state(stage, 101) is State.FUTEX
-    verdict = not_working(stage)[-1]
-    assert (verdict.kind, verdict.culprit and verdict.culprit.rank) == (VerdictKind.HUNG, 1)
-
-
-@pytest.mark.parametrize(
-    ("worker_mode", "believed"), [("read", False), ("futex", False), ("sleep", True)]
-)
-def test_classify_wait__who_reads_answers_of_children_that_are_idle_waits_for_nothing(
-    worker_mode: str, believed: bool
-) -> None:
-    stage = trained()
-    worker = stage.add(Proc(500, ppid=101, mode="read"))
-    stage.run(10)
-    stage.become(worker, worker_mode, stack=LOCK)
-    stage.become(stage.rank(1), "futex", stack=LOCK)
-    all_wait(stage, 1)
-    began_ns = stage.now_ns
-    for _ in range(60):
-        reader = second_thread(stage.rank(1), TaskState.SLEEPING, began_ns, stage.now_ns)
-        stage.feed(replace(reader, syscall=scripted_job.READ, args=(8, 0, 0, 0, 0, 0)))
-        for pid, fd in ((101, 8), (500, 7)):
-            stage.feed(DescriptorSample(stage.now_ns, Pid(pid), fd, "pipe", Inode(900), None))
-        stage.one_pass(NS // 4)
-    assert state(stage, 101) is (State.HELPED if believed else State.FUTEX)
-    assert bool(not_working(stage)) is not believed
-
-
-@pytest.mark.parametrize(("drains", "named"), [(True, False), (False, True)])
-def test_classify_wait__who_writes_to_a_reader_that_does_not_read_is_named(
-    drains: bool, named: bool
-) -> None:
-    stage = trained()
-    full = WaitedFile(2, "pipe", "pipe:[900]", Inode(900), "", "")
-    with sitting_in(WRITE):
-        stage.become(stage.rank(1), "read", files=(full,), stack=LOCK)
-        all_wait(stage, 1)
-        for _ in range(20):
-            stage.run(1)
-            if drains:
-                # it was woken, and fills the room that there is
-                stage.rank(1).mode_since_ns = stage.now_ns
-    assert [
-        (verdict.cause, verdict.culprit and verdict.culprit.rank) for verdict in not_working(stage)
-    ] == ([(Cause.BLOCKED_READ, 1)] if named else [])
-
-
-def test_classify_wait__a_child_that_wants_a_cpu_is_at_work_however_little_it_gets() -> None:
-    stage = trained()
-    child = stage.add(Proc(500, ppid=101, argv=("judge",)))
-    with sitting_in(61):
-        stage.become(stage.rank(1), "read", stack=LOCK)
-        stage.become(child, "quota")
-        all_wait(stage, 1)
-        stage.run(30)
-    assert not_working(stage) == []
