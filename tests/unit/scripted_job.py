@@ -153,7 +153,7 @@ class Stage:
     modules: dict[str, int] = field(default_factory=CODE.copy)
     """What each process has loaded."""
     facts: list[Fact] | None = None
-    """All that was fed to the job, in order, where a test wants to feed it to another one."""
+    """All that was fed to the job, where a test wants to feed it to another one."""
 
     def __post_init__(self) -> None:
         self.job = Job(self.policy, SyscallTable("x86_64"), whole=self.here is None)
@@ -303,10 +303,10 @@ class Stage:
 
     def _side(self, proc: Proc, tid: int, side: Side, lead_sample: ThreadSample) -> ThreadSample:
         burns = side.mode not in ("futex", "timed")
-        number = {"yield": YIELD, "futex": FUTEX, "timed": FUTEX}.get(side.mode, NO_SYSCALL)
+        number = FUTEX if not burns else YIELD if side.mode == "yield" else NO_SYSCALL
         if side.mode == "timed":
-            since_ns = side.since_ns(self.now_ns)
-            lead_sample = replace(lead_sample, idle_since_ns=since_ns, site_since_ns=since_ns)
+            begun = dict.fromkeys(("idle_since_ns", "site_since_ns"), side.since_ns(self.now_ns))
+            lead_sample = replace(lead_sample, **begun)
         idle = 0x9010, self.now_ns % 97, 0, 0, 0, 0
         return replace(
             lead_sample,
@@ -361,7 +361,7 @@ class Stage:
         proc = self.procs[int(request.pid)]
         side = proc.sides.get(int(request.tid))
         return replace(
-            _empty(request, self.now_ns),
+            ThreadReading(self.now_ns, request.pid, request.tid, "", None, False, (), (), None, ()),
             stack=proc.stack if side is None else side.stack,
             files=proc.files,
             timed=proc.timed,
@@ -374,12 +374,8 @@ class Stage:
         )
 
 
-def _empty(request: ReadingRequest, now_ns: int) -> ThreadReading:
-    return ThreadReading(now_ns, request.pid, request.tid, "", None, False, (), (), None, ())
-
-
 def pipe(stage: Stage, holder: Proc, fd: int, inode: int) -> WaitedFile:
-    """A pipe that `holder` has open, as the sampler reports it in detail mode."""
+    """A pipe that `holder` has open."""
     stage.feed(DescriptorSample(stage.now_ns, Pid(holder.pid), fd, "pipe", Inode(inode), None))
     return WaitedFile(fd, "pipe", f"pipe:[{inode}]", Inode(inode), "", "")
 
