@@ -305,8 +305,8 @@ class Stage:
         burns = side.mode not in ("futex", "timed")
         number = FUTEX if not burns else YIELD if side.mode == "yield" else NO_SYSCALL
         if side.mode == "timed":
-            begun = dict.fromkeys(("idle_since_ns", "site_since_ns"), side.since_ns(self.now_ns))
-            lead_sample = replace(lead_sample, **begun)
+            since_ns = side.since_ns(self.now_ns)
+            lead_sample = replace(lead_sample, idle_since_ns=since_ns, site_since_ns=since_ns)
         idle = 0x9010, self.now_ns % 97, 0, 0, 0, 0
         return replace(
             lead_sample,
