@@ -15,7 +15,7 @@ from typing import Protocol
 
 from kcover_ebpf.errors import CannotObserve, LoadError
 from kcover_ebpf.host import cgroups
-from kcover_ebpf.host.bounded import read_bytes
+from kcover_ebpf.host.bounded import read_bytes, read_text
 from kcover_ebpf.host.proc_text import split_stat
 from kcover_ebpf.kernel.objects import BpfLink
 from kcover_ebpf.kernel.probes import open_object
@@ -95,9 +95,7 @@ class Slowdown:
             began_s = time.monotonic()
             time.sleep(DRILL_USE_S)
             passed_s = time.monotonic() - began_s
-            self.before = {
-                file: file.read_text(encoding="ascii").strip() for file in files.values()
-            }
+            self.before = {file: read_text(file).strip() for file in files.values()}
             self._quotas = {
                 file: _quota(file, (_used_ticks(group) - used[group]) / _TICKS_PER_S / passed_s)
                 for group, file in files.items()
@@ -166,7 +164,7 @@ def cpu_ticks(pid: int) -> int:
 def _quota(file: Path, used_s_per_s: float) -> str:
     period_us = _PERIOD_US
     if file.name == _QUOTA_V1:
-        period_us = int((file.parent / _PERIOD_V1).read_text(encoding="ascii"))
+        period_us = int(read_text(file.parent / _PERIOD_V1))
     quota_us = max(int(used_s_per_s * DRILL_SLOW_SHARE * period_us), _LEAST_QUOTA_US)
     return str(quota_us) if file.name == _QUOTA_V1 else f"{quota_us} {period_us}"
 

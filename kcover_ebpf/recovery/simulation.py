@@ -31,11 +31,10 @@ from kcover_ebpf.recovery.restart.context import GangPod, RestartInput, SuspendS
 from kcover_ebpf.recovery.restart.guards import ClusterLimits, RestartRequest
 from kcover_ebpf.recovery.restart.machine import RestartContext
 from kcover_ebpf.recovery.restart.methods import KindMethod, ReplaceMethod, restarts
-from kcover_ebpf.tunables.recovery import SIMULATED_S, VERDICT_STABLE_S
+from kcover_ebpf.tunables.recovery import SIMULATED_S, SIMULATED_STEP_S, VERDICT_STABLE_S
 
 _MOST_TURNS = 1000
 """Questions about one incident: each moves on by a second at least."""
-_LEAST_STEP_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +229,7 @@ class _Replayed:
 
     def _next_s(self, now_s: float, wake_s: float | None) -> float:
         acts_s = self.verdict.acts_at_s
-        step_s = max(wake_s or _LEAST_STEP_S, _LEAST_STEP_S)
+        step_s = max(wake_s or SIMULATED_STEP_S, SIMULATED_STEP_S)
         return acts_s if acts_s is not None and acts_s > now_s + step_s else now_s + step_s
 
     def _request(self, status: Status, now_s: float, opened_s: float) -> RestartRequest:

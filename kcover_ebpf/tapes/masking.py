@@ -44,6 +44,7 @@ KEPT: Mapping[type, frozenset[str]] = {
     host.StorageState: frozenset({"device"}),
     host.ThreadReading: frozenset({"wait_channel"}),
     host.CollectiveSide: frozenset({"operations"}),
+    host.CollectiveLag: frozenset({"kind"}),
     recorders.RecordedCall: frozenset({"operation", "state", "shape"}),
     devices.XidSighting: frozenset({"device"}),
     devices.XidReported: frozenset({"device"}),

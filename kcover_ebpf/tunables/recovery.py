@@ -169,6 +169,8 @@ FAULT_CONFIRMED_S = 120.0
 SUSPECT_CORDON_S = 4 * 3600.0
 """A node is cordoned so long where no device of it is known to be unfit: a person on call has seen it by then, and
 what was no fault of the node does not use up the breaker for days."""
+SIMULATED_STEP_S = 1.0
+"""From one question about a simulated incident to the next, at least."""
 MOVE_GRACE_S = 1
 """Grace period of a pod that is moved: its ranks are stopped already, and save nothing."""
 ADDRESS_CHECKED_S = 0.5

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.inspection.bandwidth.link import kill
 
 BUFFER = "512M"

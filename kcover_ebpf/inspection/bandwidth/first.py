@@ -10,12 +10,11 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.inspection.bandwidth import starts
 from kcover_ebpf.inspection.bandwidth.all_reduce import Measured, measure, ring_phases
 from kcover_ebpf.inspection.bandwidth.link import GATHER_S, LINK_S, MEASURE_S, PORT, MeasuredLink

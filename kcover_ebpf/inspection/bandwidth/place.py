@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-
-from kcover_ebpf.dataclass import dataclass
 
 NODE = "KCOVER_NODE_NAME"
 """Of the environment: the node of this pod."""

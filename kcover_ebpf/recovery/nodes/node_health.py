@@ -31,7 +31,6 @@ OFFENCES = "kcover.io/kept-out-count"
 INSPECTION = "inspection"
 """Fault of what an inspection found, beside those that the kernel and drivers announce."""
 MOST_NAMED = 16
-_DAY_S = 86400.0
 _WELL = (Result.PASS, Result.WARN)
 
 
@@ -158,7 +157,7 @@ def counted(annotations: Mapping[str, str], now_s: float) -> str:
 
 def often_text(count: int, mean_s: float | None) -> str:
     """Why a node that fails again and again is left to a person."""
-    every = "" if mean_s is None else f", every {mean_s / _DAY_S:.1f} days on average (MTBF)"
+    every = "" if mean_s is None else f", every {mean_s / 86400:.1f} days on average (MTBF)"
     # the first of them may be a month ago, and each is at most a month after the one before
     return (
         f"it was cordoned {count} times{every}, each within a month of the one before: replace it"
