@@ -363,7 +363,7 @@ def test_a_process_that_cannot_be_pinned_for_another_reason_stops_no_process(
 
 def test_snapshot__keeps_evidence_and_touches_nothing(bench: Bench) -> None:
     pod = bench.pod("a")
-    assert bench.order(Verb.SNAPSHOT, phase="ShuttingDown") is None
+    assert bench.order(Verb.SNAPSHOT, phase="Recovered") is None
     ack = bench.order(Verb.SNAPSHOT, phase="Observed")
     assert ack is not None
     assert (ack.result, ack.processes, ack.bundle) == (AckResult.DONE, 0, "/bundle")
