@@ -116,13 +116,14 @@ class EndpointIndex:
         return self._payload[process.pid]
 
     def outside(self, process: ProcessHistory) -> list[SocketSample]:
-        """The connections of the process itself that lead outside the job."""
+        """The connections of the process itself that lead outside the job, and that it has begun."""
         return [
             sample
             for sample in process.sockets.values()
             if sample.state in ("ESTABLISHED", "SYN_SENT")
             and self._owner.get((sample.local, sample.remote)) == process.pid
             and self.leads_outside(process.pid, sample)
+            and not is_accepted(process, sample)
         ]
 
     def leads_outside(self, pid: Pid, connection: Connection) -> bool:
@@ -153,6 +154,14 @@ class EndpointIndex:
             for fd in self.payload_fds(view)
             if self.peer(view.sockets[fd]) is None
         )
+
+
+def is_accepted(process: ProcessHistory, connection: SocketSample) -> bool:
+    """True where somebody connected to it: who answers questions, ours of NCCL's RAS as well, asks none."""
+    port = connection.local[1]
+    return any(
+        sample.state == "LISTEN" and sample.local[1] == port for sample in process.sockets.values()
+    )
 
 
 def is_loopback(address: str) -> bool:

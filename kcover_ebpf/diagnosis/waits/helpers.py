@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.diagnosis.history.sampled_call import is_timed
 from kcover_ebpf.diagnosis.history.thread import ThreadHistory
+from kcover_ebpf.diagnosis.membership.endpoints import is_accepted
 from kcover_ebpf.diagnosis.waits.classify_context import ClassifyContext
 from kcover_ebpf.facts.host import WaitedFile
 from kcover_ebpf.facts.kernel import SocketSample, TaskState, ThreadSample
@@ -75,7 +76,8 @@ def _waits_for(
         word = TIMER if family is SyscallFamily.SLEEP else TIMED
         return word if _is_timer(sample, context) else None
     if family in _STREAMS and (socket := _socket(sample, process)) is not None:
-        return SERVICE if context.ends.leads_outside(process.pid, socket) else None
+        asks = context.ends.leads_outside(process.pid, socket) and not is_accepted(process, socket)
+        return SERVICE if asks else None
     return STORAGE if family in _FILES else None
 
 

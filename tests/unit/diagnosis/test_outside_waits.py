@@ -216,3 +216,24 @@ def test_outside_waits__a_rank_that_asks_outside_for_long_is_reported_only() -> 
     assert verdict.culprit is not None
     assert (verdict.kind, verdict.culprit.rank) == (VerdictKind.UNKNOWN, 1)
     assert "waiting for a service outside the job" in verdict.evidence[0].text
+
+
+@pytest.mark.parametrize("is_server", [True, False])
+def test_outside_waits__who_answers_a_question_of_others_asks_none(is_server: bool) -> None:
+    stage = trained()
+    waiter = stage.rank(1)
+    stage.become(waiter, "futex", stack=LOCK)
+    all_wait(stage, 1)
+
+    def answer() -> None:
+        # a RAS client, or a scraper of metrics, asks every second; or the rank itself has asked
+        asked_ns = stage.now_ns - 2 * NS
+        outside(stage, waiter, last_send_ns=asked_ns, last_receive_ns=asked_ns - NS)
+        if is_server:
+            more = {"fd": 78, "inode": Inode(778), "state": "LISTEN", "remote": ("0.0.0.0", 0)}
+            outside(stage, waiter, **more)
+
+    passes(stage, 20, answer)
+    state = stage.job.snapshot().processes[Pid(101)].state
+    assert state is (State.FUTEX if is_server else State.HELPED)
+    assert bool(faults(stage)) is is_server
