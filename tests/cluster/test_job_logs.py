@@ -132,7 +132,7 @@ def given_up(namespace: Namespace, name: str) -> dict[str, Any] | None:
 
 
 def test_a_crash_behind_each_prefix_is_one_bug_and_one_restart(namespace: Namespace) -> None:
-    policy(namespace, frameworkFirstSeconds=0)
+    policy(namespace)
     for name, (put, end) in STYLES.items():
         start(namespace, name, CRASH % (put, end))
     for name in STYLES:
