@@ -69,7 +69,7 @@ def _waits_for(
     sample = thread.sample
     if sample.state is TaskState.UNINTERRUPTIBLE:
         return STORAGE
-    if sample.state is not TaskState.SLEEPING:
+    if sample.state is not TaskState.SLEEPING or _serves(sample, context):
         return None
     family = context.table.family(sample.syscall)
     if is_timed(sample, context.table):
@@ -79,6 +79,11 @@ def _waits_for(
         asks = context.ends.leads_outside(process.pid, socket) and not is_accepted(process, socket)
         return SERVICE if asks else None
     return STORAGE if family in _FILES else None
+
+
+def _serves(sample: ThreadSample, context: ClassifyContext) -> bool:
+    # who waits for the next client waits for nobody in particular
+    return context.table.name(sample.syscall) in ("accept", "accept4")
 
 
 def _socket(sample: ThreadSample, process: ProcessHistory) -> SocketSample | None:
@@ -97,6 +102,7 @@ def _by_stream(
     sample = thread.sample
     if (
         sample.state is not TaskState.SLEEPING
+        or _serves(sample, context)
         or context.table.family(sample.syscall) not in _STREAMS
         or _socket(sample, process) is not None
     ):

@@ -125,3 +125,18 @@ def test_known_ends__a_child_that_wants_a_cpu_is_at_work_however_little_it_gets(
         all_wait(stage, 1)
         stage.run(30)
     assert not_working(stage) == []
+
+
+@pytest.mark.parametrize(("call", "believed"), [(43, False), (288, False), (45, True)])
+def test_known_ends__a_side_thread_that_waits_for_clients_releases_no_lock(
+    call: int, believed: bool
+) -> None:
+    stage = trained()
+    stage.become(stage.rank(1), "futex", stack=LOCK)
+    all_wait(stage, 1)
+    began_ns = stage.now_ns
+    for _ in range(60):
+        server = second_thread(stage.rank(1), TaskState.SLEEPING, began_ns, stage.now_ns)
+        stage.feed(replace(server, syscall=call, args=(9, 0, 0, 0, 0, 0)))
+        stage.one_pass(NS // 4)
+    assert state(stage, 101) is (State.HELPED if believed else State.FUTEX)
