@@ -76,8 +76,7 @@ def _waits_for(
         word = TIMER if family is SyscallFamily.SLEEP else TIMED
         return word if _is_timer(sample, context) else None
     if family in _STREAMS and (socket := _socket(sample, process)) is not None:
-        asks = context.ends.leads_outside(process.pid, socket) and not is_accepted(process, socket)
-        return SERVICE if asks else None
+        return SERVICE if _asks_by(socket, process, context) else None
     return STORAGE if family in _FILES else None
 
 
@@ -87,9 +86,18 @@ def _serves(sample: ThreadSample, context: ClassifyContext) -> bool:
 
 
 def _socket(sample: ThreadSample, process: ProcessHistory) -> SocketSample | None:
-    socket = process.sockets.get(sample.args[0])
-    # one that was not seen since was closed before, and the number is another file's
-    return socket if socket is not None and socket.boottime_ns >= sample.idle_since_ns else None
+    """The TCP socket that a thread reads; None where it reads another file."""
+    fd = sample.args[0]
+    socket = process.sockets.get(fd)
+    if socket is None or socket.boottime_ns >= sample.idle_since_ns:
+        return socket
+    # one that was closed since: its number is another file's, which is reported at each pass
+    is_reused = any(descriptor.fd == fd for descriptor in process.descriptors.values())
+    return None if is_reused else socket
+
+
+def _asks_by(socket: SocketSample, process: ProcessHistory, context: ClassifyContext) -> bool:
+    return context.ends.leads_outside(process.pid, socket) and not is_accepted(process, socket)
 
 
 def _by_stream(

@@ -14,6 +14,7 @@ from kcover_ebpf.model.verdict import Cause, Certainty, VerdictKind
 from kcover_ebpf.settings import Policy
 from tests.unit import scripted_job
 from tests.unit.blocked_ranks import WRITE, second_thread, sitting_in, state
+from tests.unit.link_builders import edge
 from tests.unit.scripted_job import LOCK, Proc, Stage, all_wait, trained
 from tests.unit.seen_verdicts import not_working
 
@@ -138,5 +139,30 @@ def test_known_ends__a_side_thread_that_waits_for_clients_releases_no_lock(
     for _ in range(60):
         server = second_thread(stage.rank(1), TaskState.SLEEPING, began_ns, stage.now_ns)
         stage.feed(replace(server, syscall=call, args=(9, 0, 0, 0, 0, 0)))
+        stage.one_pass(NS // 4)
+    assert state(stage, 101) is (State.HELPED if believed else State.FUTEX)
+
+
+@pytest.mark.parametrize(("is_reused", "believed"), [(False, False), (True, True)])
+def test_known_ends__a_connection_that_was_not_sampled_again_is_still_that_connection(
+    is_reused: bool, believed: bool
+) -> None:
+    stage = trained()
+    waiter = stage.rank(1)
+    stage.become(waiter, "futex", stack=LOCK)
+    all_wait(stage, 1)
+    began_ns = stage.now_ns
+    known = {"boottime_ns": began_ns - NS, "last_send_ns": 1, "last_receive_ns": 1}
+    for fd, state_of_it, remote in (
+        (9, "ESTABLISHED", ("192.0.2.1", 4000)),
+        (8, "LISTEN", ("0.0.0.0", 0)),
+    ):
+        changes = {"fd": fd, "local": ("10.0.0.1", 28028), "remote": remote, **known}
+        stage.feed(edge(Pid(waiter.pid), fd, inode=Inode(fd), state=state_of_it, **changes))
+    for _ in range(60):
+        server = second_thread(waiter, TaskState.SLEEPING, began_ns, stage.now_ns)
+        stage.feed(replace(server, syscall=scripted_job.READ, args=(9, 0, 0, 0, 0, 0)))
+        if is_reused:
+            stage.feed(DescriptorSample(stage.now_ns, Pid(101), 9, "unix", Inode(7), Inode(6)))
         stage.one_pass(NS // 4)
     assert state(stage, 101) is (State.HELPED if believed else State.FUTEX)
