@@ -81,7 +81,7 @@ def _waits_for(
 
 
 def _serves(sample: ThreadSample, context: ClassifyContext) -> bool:
-    # who waits for the next client waits for nobody in particular
+    # whoever waits for the next client waits for none that is known
     return context.table.name(sample.syscall) in ("accept", "accept4")
 
 
