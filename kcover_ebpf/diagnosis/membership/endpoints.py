@@ -156,9 +156,9 @@ class EndpointIndex:
         )
 
 
-def is_accepted(process: ProcessHistory, connection: SocketSample) -> bool:
+def is_accepted(process: ProcessHistory, accepted_sample: SocketSample) -> bool:
     """True where the other end began it: who answers questions, ours of NCCL's RAS as well, asks none."""
-    port = connection.local[1]
+    port = accepted_sample.local[1]
     return any(
         sample.state == "LISTEN" and sample.local[1] == port for sample in process.sockets.values()
     )
