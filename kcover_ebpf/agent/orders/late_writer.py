@@ -21,6 +21,7 @@ class LateWriter:
         self._wanted = self._ended = 0
         """Numbers of the last value that was given, and of the last that was written or refused."""
         self._begun_s = 0.0
+        """Since when the disk is waited for: the time that its thread takes to begin counts as well."""
         self._error: OSError | None = None
         """Of the last write that ended."""
         self._is_running = False
@@ -35,7 +36,7 @@ class LateWriter:
             self._wanted += 1
             number = self._wanted
             if not self._is_running:
-                self._is_running = True
+                self._is_running, self._begun_s = True, time.monotonic()
                 threading.Thread(target=self._run, name="journal", daemon=True).start()
             elif time.monotonic() - self._begun_s > self._wait_s:
                 raise ActionError(f"cannot write {self._path}: the disk does not answer")
@@ -51,7 +52,6 @@ class LateWriter:
                     self._is_running = False
                     return
                 number, value = self._wanted, self._value
-                self._begun_s = time.monotonic()
             error: OSError | None = None
             try:
                 write_json(self._path, value, durable=True)
@@ -59,4 +59,5 @@ class LateWriter:
                 error = caught
             with self._changed:
                 self._ended, self._error = number, error
+                self._begun_s = time.monotonic()
                 self._changed.notify_all()
