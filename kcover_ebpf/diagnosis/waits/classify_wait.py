@@ -177,7 +177,7 @@ def _on_stream(
 ) -> Wait:
     streams = [file for file in files if context.kind(process.pid, file) in _STREAM_KINDS]
     if all(context.is_own(process.pid, file) for file in streams):
-        # an event loop that a thread of its own is to wake: a lock by another name
+        # an event loop that one of its own threads is to wake: a lock by another name
         found = helpers.beside(process, sample.idle_since_ns, context)
         return Wait(State.HELPED if found else State.FUTEX, beside=found)
     holders = _holders(process, files, context)

@@ -40,15 +40,10 @@ def beside(
 
     `compared`: only to compare other ranks with it. Its time-outs are not read then, and each may be a long one.
     """
-    since_ns = began_ns - round(HELPER_SINCE_S * NS)
-    found = {
-        word
-        for thread in recent(process, since_ns)
-        if (word := _waits_for(thread, process, context) or _by_stream(thread, process, context))
-    }
-    if compared and any(
-        is_timed(thread.sample, context.table) for thread in recent(process, since_ns)
-    ):
+    threads = list(recent(process, began_ns - round(HELPER_SINCE_S * NS)))
+    words = (_waits_for(thread.sample, process, context, follows=True) for thread in threads)
+    found = {word for word in words if word is not None}
+    if compared and any(is_timed(thread.sample, context.table) for thread in threads):
         found.add(TIMED)
     if _asks_outside(process, began_ns - NS, context):
         found.add(SERVICE)
@@ -64,9 +59,9 @@ def recent(process: ProcessHistory, since_ns: int) -> Iterator[ThreadHistory]:
 
 
 def _waits_for(
-    thread: ThreadHistory, process: ProcessHistory, context: ClassifyContext
+    sample: ThreadSample, process: ProcessHistory, context: ClassifyContext, *, follows: bool
 ) -> str | None:
-    sample = thread.sample
+    # `follows`: a pipe or Unix socket to the children at its other end
     if sample.state is TaskState.UNINTERRUPTIBLE:
         return STORAGE
     if sample.state is not TaskState.SLEEPING or _serves(sample, context):
@@ -75,8 +70,10 @@ def _waits_for(
     if is_timed(sample, context.table):
         word = TIMER if family is SyscallFamily.SLEEP else TIMED
         return word if _is_timer(sample, context) else None
-    if family in _STREAMS and (socket := _socket(sample, process)) is not None:
-        return SERVICE if _asks_by(socket, process, context) else None
+    if family in _STREAMS:
+        if (socket := _socket(sample, process)) is not None:
+            return SERVICE if _asks_by(socket, process, context) else None
+        return _by_stream(sample, process, context) if follows else None
     return STORAGE if family in _FILES else None
 
 
@@ -101,20 +98,12 @@ def _asks_by(socket: SocketSample, process: ProcessHistory, context: ClassifyCon
 
 
 def _by_stream(
-    thread: ThreadHistory, process: ProcessHistory, context: ClassifyContext
+    sample: ThreadSample, process: ProcessHistory, context: ClassifyContext
 ) -> str | None:
     """What is at the other end of the pipe or Unix socket that a side thread reads: a program, or its children's wait.
 
     A reader of answers from children that are idle themselves, as a pool of workers has one, waits for nothing.
     """
-    sample = thread.sample
-    if (
-        sample.state is not TaskState.SLEEPING
-        or _serves(sample, context)
-        or context.table.family(sample.syscall) not in _STREAMS
-        or _socket(sample, process) is not None
-    ):
-        return None
     file = WaitedFile(sample.args[0], "", "", Inode(0), "", "")
     if context.is_own(process.pid, file):
         return None
@@ -123,8 +112,9 @@ def _by_stream(
     if not holders or holders - children.keys():
         return STREAM
     for child in (children[pid] for pid in sorted(holders)):
-        word = None if child.lead is None else _waits_for(child.lead, child, context)
-        if word is not None:
+        sampled = None if child.lead is None else child.lead.sample
+        word = sampled and _waits_for(sampled, child, context, follows=False)
+        if word:
             return word
         if _asks_outside(child, sample.idle_since_ns, context):
             return SERVICE
