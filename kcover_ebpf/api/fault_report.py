@@ -137,6 +137,8 @@ class FaultReport:
     """The job has stalled: no rank here has made progress for longer than ever while healthy, and one would have
     shown it. A snapshot in a report that is not suspicious: it is unknown whether its ranks make progress."""
     trained: bool = False
+    resumed_age_s: float | None = None
+    """Since a rank here that was stopped or frozen went on; None if none ever did, and from agents that do not say."""
     verdict: Verdict | None = None
     """Of this node alone; its times are seconds after `time_s`."""
     ranks: tuple[RankSnapshot, ...] = ()

@@ -19,6 +19,7 @@ from kcover_ebpf.diagnosis.failures.announcements import Announcements
 from kcover_ebpf.diagnosis.failures.device_faults import DeviceFaults
 from kcover_ebpf.diagnosis.history.packet_loss import LossWatch
 from kcover_ebpf.diagnosis.history.process import Clock, ProcessHistory
+from kcover_ebpf.diagnosis.history.resumptions import Resumptions
 from kcover_ebpf.diagnosis.history.senders import Senders
 from kcover_ebpf.diagnosis.job_finding import finding_of
 from kcover_ebpf.diagnosis.job_learning import end_pass
@@ -86,7 +87,7 @@ class Job:
         self.senders = Senders()
         self.sight = Sight()
         self._unseen = ""
-        self._stopped: frozenset[Pid] = frozenset()
+        self.resumptions = Resumptions()
         self.floor_ns = 0
         self._alarm = self._examined = False
         self._silent_s, self.place = 0.0, ""
@@ -242,10 +243,8 @@ class Job:
         self._check_blindness(tick)
         active = {pid: view for pid, view in ranks.items() if not view.rests} or ranks
         stopped = sum(view.is_stopped for view in ranks.values())
-        if self.all_here and stopped and stopped == len(ranks):
-            self._restart_clocks(now_ns)
-        elif self._is_resumed(ranks):
-            # whoever resumes one of several may resume the others
+        is_suspended = self.all_here and stopped == len(ranks) > 0
+        if self.resumptions.observe(ranks, now_ns) or is_suspended:
             self._restart_clocks(now_ns)
         elif not self.attention.suspicious:
             self.pace.observe_shares(active, now_ns, elsewhere=self.has_parts_elsewhere)
@@ -255,13 +254,6 @@ class Job:
             # the next pass shows what their side threads do
             if process.sides_asked_ns is None:
                 process.sides_asked_ns = now_ns
-
-    def _is_resumed(self, ranks: Mapping[Pid, ProcessHistory]) -> bool:
-        """True if a rank was resumed since the last pass, and others are still stopped."""
-        stopped = frozenset(pid for pid, rank in ranks.items() if rank.is_held)
-        resumed = any(pid in ranks and pid not in stopped for pid in self._stopped)
-        self._stopped = stopped
-        return resumed and bool(stopped)
 
     def _suspect(self, active: Mapping[Pid, ProcessHistory], stopped: int, now_ns: int) -> None:
         """Say whether something may be wrong, and remember a silence that ended by itself."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ from kcover_ebpf.api.job_kinds import must_train
 from kcover_ebpf.api.job_rules import JobRule
 from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.dataclass import dataclass
-from kcover_ebpf.gang.gang_snapshot import ReceivedReport
+from kcover_ebpf.gang.gang_snapshot import GangSnapshot, ReceivedReport, gather
 from kcover_ebpf.model.verdict import Culprit, Evidence, Verdict
 from kcover_ebpf.settings import Policy
 from kcover_ebpf.tunables.recovery import AGENT_SILENT_S, SNAPSHOT_FRESH_S
@@ -98,6 +99,37 @@ class GangInput:
             if received.age_s(self.now_s) <= silent_s(received) and not received.report.suspicious
         }
         return {name: there[name] for name in self.silent if name in there}
+
+    @property
+    def resumed_age_s(self) -> float:
+        """Seconds since a rank of the job that was stopped or frozen went on, on any node; infinite if none did."""
+        return min(
+            (
+                received.report.resumed_age_s + received.since_made_s(self.now_s)
+                for received in self.fresh
+                if received.report.resumed_age_s is not None
+            ),
+            default=math.inf,
+        )
+
+    def gathered(self) -> GangSnapshot:
+        """One snapshot of all ranks that the reports show.
+
+        Where an agent has no word on how its ranks are now, they may be what all others wait for. One that is gone
+        has not had any for long.
+        """
+        reporting = {
+            received.report.node
+            for received in self.fresh
+            if received.unheard_s(self.now_s) <= silent_s(received)
+        }
+        return gather(
+            self.with_snapshots,
+            self.now_s,
+            self.policy,
+            whole=reporting.isdisjoint(self.silent),
+            resumed_age_s=self.resumed_age_s,
+        )
 
     def unheard_s(self, node: str) -> float | None:
         """Seconds since the agent of a node was heard last; None where no report of it is known."""

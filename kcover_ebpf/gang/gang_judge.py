@@ -14,10 +14,11 @@ from kcover_ebpf.diagnosis.clock.log_clock import LogClock
 from kcover_ebpf.diagnosis.evidence import control_group, wait_chain
 from kcover_ebpf.diagnosis.evidence.snapshot import Finding
 from kcover_ebpf.diagnosis.judge import nccl
+from kcover_ebpf.diagnosis.judge.hard_limit import at_hard_limit
 from kcover_ebpf.diagnosis.judge.judge import judge
 from kcover_ebpf.gang import gang_pace, job_rules, log_evidence, missing, unwatched
 from kcover_ebpf.gang.gang_input import GangInput, GangVerdict
-from kcover_ebpf.gang.gang_snapshot import GangSnapshot, ReceivedReport, gather
+from kcover_ebpf.gang.gang_snapshot import GangSnapshot, ReceivedReport
 from kcover_ebpf.ids import NS
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.roles import Role
@@ -97,10 +98,9 @@ def _merged(gang_input: GangInput) -> tuple[GangVerdict, float | None]:
     gang_verdict = _announced(gang_input) or missing.lost_node(gang_input) or _alone(gang_input)
     if gang_verdict is not None:
         return gang_verdict, _silent_since_s(gang_input)
-    with_snapshots = gang_input.with_snapshots
-    if not any(received.report.is_urgent for received in with_snapshots):
+    if not any(received.report.is_urgent for received in gang_input.with_snapshots):
         return _slow(gang_input) or _working(gang_input), None
-    snapshot = gather(with_snapshots, gang_input.now_s, gang_input.policy)
+    snapshot = gang_input.gathered()
     finding = missing.missing_rank(gang_input, snapshot) or judge(snapshot.job)
     if gang_input.unwatched:
         finding = unwatched.refined(gang_input, snapshot.job, finding)
@@ -110,11 +110,33 @@ def _merged(gang_input: GangInput) -> tuple[GangVerdict, float | None]:
         text = "ranks on several nodes stopped at about the same time; which was first cannot be determined"
         evidence = (*finding.evidence, Evidence(EvidenceKind.SINK, text))
         finding = replace(finding, culprit=None, evidence=evidence)
+    unseen = missing.towards_unseen(gang_input, snapshot)
+    if unseen is not None and finding.kind is not VerdictKind.WORKING:
+        finding = replace(finding, evidence=(*finding.evidence, unseen))
+    if missing.silent_for_s(snapshot.job) >= gang_input.policy.quiet_cap_s and _is_open(finding):
+        # no rank is believed to work for longer, seen or not
+        finding = replace(finding, kind=VerdictKind.HUNG)
+    finding = _at_hard_limit(gang_input, snapshot, finding)
     silent_ns = finding.silent_since_ns
     silent_s = (
         None if silent_ns is None else gang_input.now_s - (snapshot.job.now_ns - silent_ns) / NS
     )
-    return _report(gang_input, snapshot, finding), silent_s
+    depends = bool(gang_input.silent) and unseen is None and not _is_stopped(finding)
+    return replace(_report(gang_input, snapshot, finding), depends=depends), silent_s
+
+
+def _is_open(finding: Finding) -> bool:
+    # a circle of waits in which not all ranks are seen
+    return finding.kind is VerdictKind.UNKNOWN and finding.cause is Cause.WAIT_CYCLE
+
+
+def _at_hard_limit(gang_input: GangInput, snapshot: GangSnapshot, finding: Finding) -> Finding:
+    if any(gang_input.calm.values()):
+        # a node says that its ranks continue
+        return finding
+    job = snapshot.job
+    silent_s = (job.now_ns - job.silent_since_ns) / NS
+    return at_hard_limit(finding, silent_s, job.policy, job.now_ns)
 
 
 def _silent_since_s(gang_input: GangInput) -> float | None:
@@ -257,7 +279,9 @@ def _is_unordered(gathered_snapshot: GangSnapshot, finding: Finding) -> bool:
 
 def _others_go_on(gang_input: GangInput, snapshot: GangSnapshot, finding: Finding) -> bool:
     """True while ranks on nodes that report no stall explain why the others wait."""
-    if not finding.kind.is_fault or _is_stopped(finding) or not any(gang_input.calm.values()):
+    if finding.kind is VerdictKind.WORKING or _is_stopped(finding):
+        return False
+    if not any(gang_input.calm.values()):
         return False
     return min((rank.age_s for rank in snapshot.job.ranks.values()), default=0.0) < WORK_BELIEVED_S
 
@@ -285,9 +309,6 @@ def _report(gang_input: GangInput, snapshot: GangSnapshot, finding: Finding) -> 
     ranks = {pid: rank_snapshot.rank for pid, (_, rank_snapshot) in snapshot.who.items()}
     victims = {rank for pid in finding.victims if (rank := ranks.get(pid)) is not None}
     silent = _missing(gang_input)
-    unseen = missing.towards_unseen(gang_input, snapshot) if finding.kind.is_fault else None
-    if unseen is not None:
-        finding = replace(finding, evidence=(*finding.evidence, unseen))
     deadlines = [
         _made_s(gang_input, received) + received.report.verdict.deadline_s
         for received in gang_input.fresh
@@ -315,8 +336,7 @@ def _report(gang_input: GangInput, snapshot: GangSnapshot, finding: Finding) -> 
         certainty=finding.certainty,
         graph=finding.graph,
     )
-    depends = bool(silent) and unseen is None and not _is_stopped(finding)
-    return GangVerdict(verdict, depends)
+    return GangVerdict(verdict)
 
 
 def _missing(gang_input: GangInput) -> tuple[str, ...]:

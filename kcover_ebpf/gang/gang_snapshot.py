@@ -7,6 +7,7 @@ reports are rebased to one moment by the controller's clock. What two nodes did 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
@@ -92,8 +93,19 @@ class GangSnapshot:
     """The report and the snapshot in it, with the number that the process has on its node."""
 
 
-def gather(seen: Sequence[ReceivedReport], now_s: float, policy: Policy) -> GangSnapshot:
-    """One snapshot of all ranks that the reports show."""
+def gather(
+    seen: Sequence[ReceivedReport],
+    now_s: float,
+    policy: Policy,
+    *,
+    whole: bool = True,
+    resumed_age_s: float = math.inf,
+) -> GangSnapshot:
+    """One snapshot of all ranks that the reports show.
+
+    `whole`: no rank is on a node of which nothing is known now. `resumed_age_s`: since a rank went on that had been
+    stopped, on any node: no rank is in its state for longer, as far as that can be judged.
+    """
     who: dict[Pid, tuple[FaultReport, RankSnapshot]] = {}
     processes: dict[Pid, RankSnapshot] = {}
     answers: list[collective_answers.CountsOfNode] = []
@@ -103,7 +115,7 @@ def gather(seen: Sequence[ReceivedReport], now_s: float, policy: Policy) -> Gang
         for rank in received.report.ranks:
             pid = _pid(index, rank.pid)
             who[pid] = received.report, rank
-            processes[pid] = _rebased(index, rank, late_s)
+            processes[pid] = _rebased(index, rank, late_s).capped(resumed_age_s)
     processes = _with_known_waits(processes)
     everyone = [process for process in processes.values() if process.role is Role.RANK]
     size = max((rank_snapshot.world_size or 0 for rank_snapshot in everyone), default=0)
@@ -124,6 +136,7 @@ def gather(seen: Sequence[ReceivedReport], now_s: float, policy: Policy) -> Gang
         processes=_unordered(processes, nodes, _vague(seen)),
         ends=endpoints,
         cadence_known=all(received_report.report.knows_cadence for received_report in seen),
+        whole=whole,
         lossy=any(received_report.report.lossy for received_report in seen),
         knows_waits=any(received_report.report.knows_waits for received_report in seen)
         or any(process.known_wait for process in processes.values()),

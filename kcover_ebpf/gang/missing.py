@@ -6,7 +6,7 @@ from kcover_ebpf.diagnosis.evidence import wait_chain
 from kcover_ebpf.diagnosis.evidence.snapshot import Finding, JobSnapshot
 from kcover_ebpf.diagnosis.membership.absent_ranks import absent
 from kcover_ebpf.gang.gang_input import GangInput, GangVerdict, silent_s
-from kcover_ebpf.gang.gang_snapshot import GangSnapshot, gather
+from kcover_ebpf.gang.gang_snapshot import GangSnapshot
 from kcover_ebpf.ids import NS
 from kcover_ebpf.model.process_state import EFFORT, STOPPED
 from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, Verdict, VerdictKind
@@ -23,8 +23,8 @@ def lost_node(gang_input: GangInput) -> GangVerdict | None:
     if not down or set(gang_input.silent) - set(down) or not _has_stalled(gang_input):
         return None
     name = down[0]
-    snapshot = gather(with_snapshots, gang_input.now_s, gang_input.policy).job
-    waited_s = _waited_s(snapshot)
+    snapshot = gang_input.gathered().job
+    waited_s = silent_for_s(snapshot)
     if waited_s < max([STALLED_BESIDE_GONE_S, *map(snapshot.threshold_s, snapshot.ranks)]):
         return None
     pod = next(pod for pod in gang_input.pods if pod.node == name and not pod.ended)
@@ -77,7 +77,7 @@ def _has_stalled(gang_input: GangInput) -> bool:
     return bool(with_snapshots) and all(received.report.suspicious for received in with_snapshots)
 
 
-def _waited_s(snapshot: JobSnapshot) -> float:
+def silent_for_s(snapshot: JobSnapshot) -> float:
     """Seconds for which every rank in the snapshot has made no progress; 0 while one makes an effort, or is stopped."""
     ranks = list(snapshot.ranks.values())
     if any(
@@ -97,7 +97,7 @@ def towards_unseen(gang_input: GangInput, gathered_snapshot: GangSnapshot) -> Ev
     heard_s = [at_s for name in silent if (at_s := gang_input.unheard_s(name)) is not None]
     if not silent or min(heard_s, default=AGENT_GONE_S) < AGENT_GONE_S:
         return None
-    if not _has_stalled(gang_input) or _waited_s(snapshot) < gang_input.policy.quiet_cap_s:
+    if not _has_stalled(gang_input) or silent_for_s(snapshot) < gang_input.policy.quiet_cap_s:
         return None
     there = {pod.address for pod in gang_input.pods if pod.node in silent and pod.address}
     peers = [

@@ -186,6 +186,7 @@ class ReportBuilder:
             pods=refs,
             suspicious=stall is Stall.CERTAIN,
             trained=job.pace.trained,
+            resumed_age_s=job.resumptions.age_s(job.now_ns),
             verdict=verdict,
             # what a policy expects of a log is reported whether or not something is wrong
             logs=self.logs(names, now_s) if explained or watch.here.job_rules else (),

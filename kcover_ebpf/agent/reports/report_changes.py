@@ -63,6 +63,8 @@ def has_new_details(sent_report: FaultReport, report: FaultReport) -> bool:
     if _records(sent_report.recorders) != _records(report.recorders):
         return True
     later_s = report.time_s - sent_report.time_s
+    if _began_anew(sent_report.resumed_age_s, report.resumed_age_s, later_s):
+        return True
     return any(
         old is None or new is None or _is_another(old, new, later_s)
         for old, new in zip_longest(sent_report.ranks, report.ranks)
@@ -87,7 +89,11 @@ def _records(recordings: Recordings | None) -> Recordings | None:
 def _is_another(old_rank: RankSnapshot, new_rank: RankSnapshot, later_s: float) -> bool:
     if _state(old_rank) != _state(new_rank):
         return True
-    ages = (old_rank.age_s, new_rank.age_s), (old_rank.sent_age_s, new_rank.sent_age_s)
+    ages = (
+        (old_rank.age_s, new_rank.age_s),
+        (old_rank.sent_age_s, new_rank.sent_age_s),
+        (old_rank.inert_s, new_rank.inert_s),
+    )
     if any(_began_anew(before_s, after_s, later_s) for before_s, after_s in ages):
         return True
     return any(
@@ -96,28 +102,21 @@ def _is_another(old_rank: RankSnapshot, new_rank: RankSnapshot, later_s: float) 
     )
 
 
-def _state(rank: RankSnapshot) -> object:
-    return (
-        rank.pid,
-        rank.pod_uid,
-        rank.role,
-        rank.state,
-        rank.rank,
-        rank.world_size,
-        rank.proven,
-        rank.effort,
-        rank.timed,
-        rank.thread_read,
-        rank.waits_for,
-        () if rank.state in _MOVING else rank.stack,
-        rank.python,
-        rank.known_wait,
-        rank.joined,
-        rank.exit,
-        rank.stop_signal,
-        rank.network_busy,
-        None if rank.gpu is None else (rank.gpu.devices, rank.gpu.use),
+def _state(rank: RankSnapshot) -> RankSnapshot:
+    """All that a rank does, without what another moment or sample changes; its connections are compared apart."""
+    state = replace(
+        rank,
+        text="",
+        age_s=0.0,
+        threshold_s=None,
+        sent_age_s=None,
+        received_age_s=None,
+        inert_s=None,
+        effort_rate=0.0,
+        sockets=(),
+        gpu=rank.gpu and replace(rank.gpu, use_age_s=0.0, power_w=None),
     )
+    return replace(state, tid=None, sides_read=False, stack=()) if rank.state in _MOVING else state
 
 
 def _significant(rank: RankSnapshot) -> Iterator[SocketSnapshot]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kcover_ebpf.api.fault_report import REPORT, FaultReport
+from kcover_ebpf.api.fault_report import REPORT, FaultReport, PodRef
 from kcover_ebpf.gang.gang_input import NodeState
 from kcover_ebpf.gang.gang_judge import merge
 from kcover_ebpf.model.process_state import Effort, State
@@ -184,6 +184,28 @@ def test_merge__ages_are_counted_from_when_the_report_came():
         report("b", rank(1, State.STOPPED, 5.0), rank(3), arrived_s=NOW_S - 3),
     )
     assert merge(late).verdict.since_s == pytest.approx(NOW_S - 8, abs=0.01)
+
+
+def test_merge__ranks_that_are_suspended_in_turn_are_no_fault_while_one_after_another_goes_on():
+    still_stopped = rank(1, State.STOPPED, 9.0), rank(3, State.STOPPED, 8.0)
+    resumed = report("a", rank(0, age_s=1.0), rank(2, State.STOPPED), resumed_age_s=1.0)
+    merged = merge(case(resumed, report("b", *still_stopped)))
+    assert not merged.verdict.kind.is_fault
+    long_ago = replace(resumed, report=replace(resumed.report, resumed_age_s=30.0))
+    merged = merge(case(long_ago, report("b", *still_stopped)))
+    assert (merged.verdict.kind, merged.verdict.cause) == (VerdictKind.HUNG, Cause.STOPPED)
+
+
+def test_merge__ranks_of_one_node_alone_are_no_circle():
+    waits = rank(1, State.FUTEX, 400.0), rank(3, State.FUTEX, 400.0)
+    everywhere = report("a", rank(0, age_s=400.0), rank(2, age_s=400.0)), report("b", *waits)
+    assert merge(case(*everywhere)).verdict.cause is Cause.WAIT_CYCLE
+    assert merge(case(*everywhere)).verdict.kind is VerdictKind.HUNG
+    works = report("a", suspicious=False, pods=(PodRef("j-0", "uid-0"),))
+    has_stalled = report("a", rank(0, State.OUTSIDE, 400.0), arrived_s=NOW_S - 12)
+    for other in (works, has_stalled):
+        merged = merge(case(other, report("b", *waits)))
+        assert merged.verdict.kind is VerdictKind.UNKNOWN, "what the others do now is not seen"
 
 
 numbers = st.floats(0, 100, allow_nan=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -11,10 +11,11 @@ from kcover_ebpf.agent.reports.report_changes import has_new_details
 from kcover_ebpf.agent.reports.report_pace import Allowance, Pace, nodes_of, valid_s
 from kcover_ebpf.api.fault_report import FaultReport, PodRef
 from kcover_ebpf.facts.devices import GpuUse
+from kcover_ebpf.facts.python_stacks import PythonFrame
 from kcover_ebpf.ids import Endpoint
 from kcover_ebpf.model.collective_counts import CollectiveCounts
-from kcover_ebpf.model.process_state import State
-from kcover_ebpf.model.rank_snapshot import GpuSnapshot, RankSnapshot, SocketSnapshot
+from kcover_ebpf.model.process_state import Effort, State
+from kcover_ebpf.model.rank_snapshot import GpuSnapshot, RankSnapshot, SocketSnapshot, StopSignal
 from kcover_ebpf.model.roles import Role
 from kcover_ebpf.model.verdict import Cause, Evidence, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.tunables.agent import HEARTBEAT_S
@@ -156,6 +157,7 @@ CHANGES = {
     "the counts move": later(collectives=CollectiveCounts(age_s=0.2, moving=True)),
     "NCCL was not asked any more": later(collectives=None),
     "packets are lost": later(lossy=True),
+    "a rank that was stopped went on": later(resumed_age_s=0.5),
 }
 
 
@@ -164,6 +166,25 @@ def test_has_new_details__what_a_judge_could_conclude_something_from_is_new(
     now: FaultReport,
 ) -> None:
     assert has_new_details(SENT, now)
+
+
+AGES_AND_AMOUNTS = {"text", "threshold_s", "received_age_s", "effort_rate"}
+OTHER: dict[str, Any] = {
+    "pid": 9, "role": Role.LOADER, "state": State.STORAGE, "pod_uid": "v", "tid": 9, "rank": 7,
+    "pid_inside": 9, "world_size": 9, "age_s": 1.0, "sent_age_s": 1.0, "effort": Effort.COMPUTE,
+    "wait": State.PEERS, "awaits": Endpoint("10.0.0.1", 443), "beside": ("a timer",),
+    "inert_s": 4.0, "sends_alike": True, "waits_for": (3,), "stack": ("libc.so+1",),
+    "python": (PythonFrame("f", "a.py", 1),), "exit": "signal 9", "stop_signal": StopSignal(19),
+    "sockets": (), "network_busy": True, "gpu": GpuSnapshot(("x",), next(iter(GpuUse))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", sorted({field.name for field in fields(RankSnapshot)} - AGES_AND_AMOUNTS)
+)
+def test_has_new_details__each_fact_about_a_rank_is_one(name: str) -> None:
+    other = OTHER.get(name, not getattr(WAITING, name))
+    assert has_new_details(SENT, changed_rank(**{name: other}))
 
 
 def test_has_new_details__where_a_running_thread_was_found_is_a_sample() -> None:
