@@ -65,8 +65,11 @@ def carrying(report: FaultReport, snapshot: JobSnapshot, pods: Mapping[Pid, str]
 
 
 def paces_of(job: Job, pods: Mapping[Pid, str]) -> tuple[RankPace, ...]:
-    """How much the ranks wait for those on other nodes; none unless they train. `pods`: process to uid of its pod."""
-    if job.attention.suspicious or not job.has_parts_elsewhere:
+    """How much the ranks wait for those on other nodes; none unless all of them train. `pods`: process to uid of its pod.
+
+    Once a rank has left, those that remain are the odd ones: a server whose other workers are done waits for the last.
+    """
+    if job.attention.suspicious or not job.has_parts_elsewhere or job.members.has_ended:
         return ()
     found = paces(job.pace, job.members.ranks, job.now_ns)
     return tuple(replace(pace, pod_uid=pods.get(Pid(pace.pid), "")) for pace in found)

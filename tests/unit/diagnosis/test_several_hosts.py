@@ -9,6 +9,7 @@ import pytest
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.facts.host import ProcessSeen
 from kcover_ebpf.facts.syscalls import SyscallTable
+from kcover_ebpf.gang.rank_report import paces_of
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.model.verdict import Cause, Certainty, EvidenceKind, VerdictKind
 from kcover_ebpf.settings import Policy
@@ -166,6 +167,16 @@ def test_several_hosts__all_ranks_of_this_host_may_be_stopped_while_the_others_c
         stage.become(proc, "stopped")
     stage.run(8)
     assert stage.causes() == [Cause.STOPPED]
+
+
+def test_paces_of__ranks_that_remain_after_one_has_left_are_compared_with_none() -> None:
+    stage = Part(reported={TORCHRUN: "4"})
+    stage.run(120)
+    pods = {Pid(100 + rank): f"uid-{rank}" for rank in range(4)}
+    assert {pace.rank for pace in paces_of(stage.job, pods)} == {0, 1, 2, 3}
+    stage.exit(stage.rank(3))
+    stage.run(1)
+    assert paces_of(stage.job, pods) == ()
 
 
 @dataclass
