@@ -42,7 +42,8 @@ def snapshot_of(job: Job) -> JobSnapshot:
         processes=processes,
         ends=endpoints,
         lossy=silent_s < LOSSY_SILENCE_S and is_lossy,
-        knows_waits=habits.known.count > 0,
+        knows_waits=habits.known.count > 0
+        or any(process.naps_while_healthy for process in members.ranks.values()),
         whole=job.all_here,
         cadence_known=job.pace.learned(members.ranks),
         starting=startup.awaits_missing_rank(members, job.pace),

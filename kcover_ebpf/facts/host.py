@@ -129,6 +129,11 @@ class ThreadReading:
     lock_memory: bytes = b""
     """From the futex word it waits for on; read for `trace` alone."""
 
+    @property
+    def sleeps(self) -> bool:
+        """It is in a sleep (kernel/time/hrtimer.c: hrtimer_nanosleep, do_nanosleep)."""
+        return "nanosleep" in self.wait_channel
+
 
 @dataclass(frozen=True, slots=True)
 class ProbeRequest:

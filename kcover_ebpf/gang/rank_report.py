@@ -65,7 +65,9 @@ def carrying(report: FaultReport, snapshot: JobSnapshot, pods: Mapping[Pid, str]
 
 
 def paces_of(job: Job, pods: Mapping[Pid, str]) -> tuple[RankPace, ...]:
-    """How much the ranks wait for those on other nodes; none unless all of them train. `pods`: process to uid of its pod.
+    """How much the ranks wait for those on other nodes; none unless all of them train.
+
+    `pods`: process to uid of its pod.
 
     Once a rank has left, those that remain are the odd ones: a server whose other workers are done waits for the last.
     """

@@ -162,6 +162,9 @@ class Suspicion:
         self._readings.setdefault((reading.pid, reading.tid), deque(maxlen=_READINGS_KEPT)).append(
             reading
         )
+        if reading.sleeps:
+            # it ends by its timer, which says nothing of other waits below the same callers
+            return
         if reading.stack and not self.suspicious:
             self._pending[reading.pid] = reading
         elif reading.stack and int(reading.tid) == int(reading.pid):

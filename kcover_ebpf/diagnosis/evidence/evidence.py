@@ -163,6 +163,12 @@ def name(each: RankSnapshot | ProcessHistory) -> str:
     return f"rank {each.rank}" if each.rank is not None else f"process {each.pid}"
 
 
+def doing(rank: RankSnapshot) -> str:
+    """What a rank, or the end of its chain, does, in which call and since when."""
+    helpers = f" ({' or '.join(rank.beside)})" if rank.state is State.HELPED else ""
+    return f"{rank.state.text}{helpers}: {rank.text}, {ago(rank)}"
+
+
 def ago(rank: RankSnapshot) -> str:
     """Since when it is in its state, for people."""
     return f"for {rank.age_s:.1f} s"

@@ -156,8 +156,7 @@ def _working(
         return Finding(VerdictKind.WORKING, Cause.TRAINING, snapshot.now_ns)
     first = max(working, key=lambda rank: rank.age_s)
     end = wait_chain.follow(snapshot, first)
-    what = f"{end.state.text}: {end.text}, {evidence.ago(end)}"
-    text = f"{evidence.name(first)} is {what}; the others wait for it"
+    text = f"{evidence.name(first)} is {evidence.doing(end)}; the others wait for it"
     return Finding(
         VerdictKind.WORKING,
         _quiet_cause(first, end),

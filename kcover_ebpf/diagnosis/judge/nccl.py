@@ -103,8 +103,7 @@ def _behind(
     if agrees or not _overrules(finding):
         return finding
     end = wait_chain.follow(snapshot, elsewhere)
-    what = f"{end.state.text}: {end.text}, {evidence.ago(end)}"
-    text = f"{evidence.name(elsewhere)} is {what}; the others wait for it"
+    text = f"{evidence.name(elsewhere)} is {evidence.doing(end)}; the others wait for it"
     said = Evidence(EvidenceKind.SINK, text), *reasons
     cause = finding.cause if finding.kind is VerdictKind.WORKING else Cause.COMPUTING
     return Finding(VerdictKind.WORKING, cause, snapshot.since_ns(elsewhere), evidence=said)

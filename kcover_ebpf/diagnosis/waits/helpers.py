@@ -18,7 +18,12 @@ from kcover_ebpf.facts.host import WaitedFile
 from kcover_ebpf.facts.kernel import SocketSample, TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallFamily
 from kcover_ebpf.ids import NS, Inode
-from kcover_ebpf.tunables.certainty import HELPER_SINCE_S, TIMER_LEFT_NS, TIMER_UNSEEN_NS
+from kcover_ebpf.tunables.certainty import (
+    HELPER_SINCE_S,
+    RESTS_PASSES,
+    TIMER_LEFT_NS,
+    TIMER_UNSEEN_NS,
+)
 from kcover_ebpf.tunables.diagnosis import (
     LOST_BACKOFF,
     OPEN_QUESTION_NS,
@@ -40,7 +45,11 @@ def beside(
 
     `compared`: only to compare other ranks with it. Its time-outs are not read then, and each may be a long one.
     """
-    threads = list(recent(process, began_ns - round(HELPER_SINCE_S * NS)))
+    threads = [
+        thread
+        for thread in _recent(process, began_ns - round(HELPER_SINCE_S * NS))
+        if not (is_timed(thread.sample, context.table) and _always_sleeps(process, thread.sample))
+    ]
     words = (_waits_for(thread.sample, process, context, follows=True) for thread in threads)
     found = {word for word in words if word is not None}
     if compared and any(is_timed(thread.sample, context.table) for thread in threads):
@@ -50,12 +59,18 @@ def beside(
     return tuple(sorted(found))
 
 
-def recent(process: ProcessHistory, since_ns: int) -> Iterator[ThreadHistory]:
+def _recent(process: ProcessHistory, since_ns: int) -> Iterator[ThreadHistory]:
     """The side threads that came to where they are since then, and do not just nap as before."""
     for thread in process.side_threads:
         naps_ns = thread.naps_since_ns
         if thread.sample.idle_since_ns >= since_ns and (naps_ns is None or naps_ns >= since_ns):
             yield thread
+
+
+def _always_sleeps(process: ProcessHistory, sample: ThreadSample) -> bool:
+    """True if it slept in this place before the training was first seen healthy: a heartbeat, a monitor."""
+    is_known = process.healthy_passes >= RESTS_PASSES
+    return is_known and sample.site_since_ns <= process.healthy_since_ns
 
 
 def _waits_for(
@@ -129,9 +144,10 @@ def _is_timer(sample: ThreadSample, context: ClassifyContext) -> bool:
     readings = context.readings(sample.pid, sample.tid)
     ends_ns = readings[-1].deadline_ns if readings else None
     if ends_ns is None or readings[-1].boottime_ns < sample.idle_since_ns:
-        # not read yet, or it cannot be
+        # Not read yet, or it cannot be: it has slept for as long as it was seen to. One that naps has slept again and
+        # again since.
         is_sleep = context.table.family(sample.syscall) is SyscallFamily.SLEEP
-        return is_sleep and context.now_ns - sample.idle_since_ns >= TIMER_LEFT_NS
+        return is_sleep and sample.boottime_ns - sample.idle_since_ns >= TIMER_LEFT_NS
     lasts_ns = ends_ns - sample.idle_since_ns
     # a thread that was not seen since its sleep ended may sleep again
     ended_ns = ends_ns if sample.boottime_ns >= ends_ns else ends_ns + TIMER_UNSEEN_NS

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from kcover_ebpf.facts.host import WaitedFile
+from kcover_ebpf.diagnosis.clock.suspicion import Suspicion
+from kcover_ebpf.facts.host import ThreadReading, WaitedFile
 from kcover_ebpf.facts.kernel import DescriptorSample, TaskState
-from kcover_ebpf.ids import NS, Inode, Pid
+from kcover_ebpf.facts.syscalls import SyscallTable
+from kcover_ebpf.ids import NS, Inode, Pid, Tid
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.verdict import Cause, Certainty, VerdictKind
 from kcover_ebpf.settings import Policy
@@ -166,3 +168,35 @@ def test_known_ends__a_connection_that_was_not_sampled_again_is_still_that_conne
             stage.feed(DescriptorSample(stage.now_ns, Pid(101), 9, "unix", Inode(7), Inode(6)))
         stage.one_pass(NS // 4)
     assert state(stage, 101) is (State.HELPED if believed else State.FUTEX)
+
+
+@pytest.mark.parametrize(("is_habit", "believed"), [(True, False), (False, True)])
+def test_known_ends__a_side_thread_that_sleeps_as_it_always_did_releases_no_lock(
+    is_habit: bool, believed: bool
+) -> None:
+    stage = trained()
+    stage.become(stage.rank(1), "futex", stack=LOCK)
+    all_wait(stage, 1)
+    began_ns = stage.now_ns
+    site_ns = 0 if is_habit else began_ns
+    for _ in range(60):
+        # a second each time
+        slept_ns = began_ns + (stage.now_ns - began_ns) // NS * NS
+        sleeper = second_thread(stage.rank(1), TaskState.SLEEPING, slept_ns, stage.now_ns)
+        sleep = replace(sleeper, syscall=scripted_job.NANOSLEEP, site_since_ns=site_ns)
+        stage.feed(sleep)
+        ends_ns = slept_ns + NS
+        stage.feed(
+            ThreadReading(stage.now_ns, Pid(101), sleep.tid, "hrtimer_nanosleep", ends_ns, True, ())
+        )
+        stage.one_pass(NS // 4)
+    assert state(stage, 101) is (State.HELPED if believed else State.FUTEX)
+
+
+def test_suspicion__what_a_nap_shares_with_a_lock_below_the_same_callers_is_not_learned() -> None:
+    suspicion = Suspicion(SyscallTable("x86_64"))
+    for channel, known in (("hrtimer_nanosleep", False), ("futex_do_wait", True)):
+        reading = ThreadReading(NS, Pid(7), Tid(7), channel, None, False, (), LOCK)
+        suspicion.on_reading(reading)
+        suspicion.on_progress(Pid(7), 2 * NS, 2 * NS, 1.0)
+        assert suspicion.known.knows(LOCK) is known
