@@ -46,6 +46,8 @@ class ScriptedProcess:
     plan: deque[tuple[int, Activity]] = field(default_factory=deque)
     """(end, what); the last one is the tail."""
     written: int = 0
+    """Bytes, as of `settle`."""
+    _written_ns: int = 0
     alive: bool = True
     joined: bool = False
     """It waits for the end of the round."""
@@ -78,6 +80,7 @@ class ScriptedProcess:
                 thread.become(activity, now_ns)
 
     def _begin(self, now_ns: int) -> None:
+        self._count_written(now_ns)
         activity = self.plan[0][1]
         self.joined = len(self.plan) == 1
         grad = self.threads.get("autograd")
@@ -89,22 +92,21 @@ class ScriptedProcess:
         if proxy is not None:
             proxy.become(PROXY if self.joined and self.has_proxy else IDLE, now_ns)
 
-    def advance(self, from_ns: int, to_ns: int) -> None:
-        """Spend the time between."""
-        at_ns = from_ns
+    def advance(self, to_ns: int) -> None:
+        """Do until then what the plan says."""
         while self.plan and self.plan[0][0] <= to_ns:
-            self._spend(self.plan[0][0] - at_ns)
-            at_ns = self.plan.popleft()[0]
-            self._begin(at_ns)
-        self._spend(to_ns - at_ns)
+            self._begin(self.plan.popleft()[0])
 
-    def _spend(self, duration_ns: int) -> None:
-        if not duration_ns:
-            return
-        if self.main.now.write_bytes_s:
-            self.written += self.main.now.write_bytes_s * duration_ns // NS
+    def settle(self, now_ns: int) -> None:
+        """Count what its threads used, and what it wrote, until now."""
         for thread in self.threads.values():
-            thread.spend(duration_ns)
+            thread.spend(now_ns)
+        self._count_written(now_ns)
+
+    def _count_written(self, now_ns: int) -> None:
+        if self.main.now.write_bytes_s:
+            self.written += self.main.now.write_bytes_s * (now_ns - self._written_ns) // NS
+        self._written_ns = now_ns
 
 
 class Gang:
@@ -179,7 +181,7 @@ class Gang:
         target_ns = min(to_ns, end_ns)
         for process in self.processes.values():
             if process.alive:
-                process.advance(self.now_ns, target_ns)
+                process.advance(target_ns)
         data_from_ns = end_ns - int(self._data_s * NS)
         self.data_ns += max(0, target_ns - max(self.now_ns, data_from_ns))
         self.now_ns = target_ns
