@@ -7,15 +7,25 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bench.tapebench.activities import AUTOGRAD, IDLE, IMPORTS, LAUNCH, PROXY, Activity
+from bench.tapebench.activities import (
+    AUTOGRAD,
+    BACKGROUND,
+    HALTS,
+    IDLE,
+    IMPORTS,
+    LAUNCH,
+    PROXY,
+    Activity,
+)
 from bench.tapebench.threads import ScriptedThread
-from kcover_ebpf.facts.kernel import TaskState
 from kcover_ebpf.ids import NS
 
 FOREVER_NS = 1 << 62
 Plan = Sequence[tuple[float, Activity]]
 """What a rank does one after the other: (seconds, what)."""
-_THREADS = {"main": 0, "proxy": 1, "watchdog": 2, "autograd": 3}
+_THREADS = {"main": 0, "proxy": 1, "watchdog": 2, "autograd": 3, "background": 4}
+_RESTS = {"watchdog": IDLE, "background": BACKGROUND}
+"""What threads do all the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +85,6 @@ class ScriptedProcess:
         self.stuck = True
         self.plan = deque([(FOREVER_NS, activity), (FOREVER_NS, activity)])
         self._begin(now_ns)
-        if activity.state is TaskState.STOPPED:
-            for thread in self.threads.values():
-                thread.become(activity, now_ns)
 
     def _begin(self, now_ns: int) -> None:
         self._count_written(now_ns)
@@ -91,6 +98,10 @@ class ScriptedProcess:
         proxy = self.threads.get("proxy")
         if proxy is not None:
             proxy.become(PROXY if self.joined and self.has_proxy else IDLE, now_ns)
+        halts = activity.state in HALTS
+        for name, thread in self.threads.items():
+            if halts or name in _RESTS:
+                thread.become(activity if halts else _RESTS[name], now_ns)
 
     def advance(self, to_ns: int) -> None:
         """Do until then what the plan says."""
@@ -104,17 +115,28 @@ class ScriptedProcess:
         self._count_written(now_ns)
 
     def _count_written(self, now_ns: int) -> None:
-        if self.main.now.write_bytes_s:
-            self.written += self.main.now.write_bytes_s * (now_ns - self._written_ns) // NS
+        rate = sum(thread.now.write_bytes_s for thread in self.threads.values())
+        self.written += rate * (now_ns - self._written_ns) // NS
         self._written_ns = now_ns
 
 
 class Gang:
     """All processes of one job."""
 
-    def __init__(self, rng: random.Random, world: int, *, proxies: bool, autograd: bool) -> None:
+    def __init__(
+        self,
+        rng: random.Random,
+        world: int,
+        *,
+        proxies: bool,
+        autograd: bool,
+        background: bool = False,
+    ) -> None:
+        """`background`: every rank has a thread that is busy with other things all the time."""
         self.rng, self.world = rng, world
-        self._proxies, self._autograd = proxies, autograd
+        self._proxies = proxies
+        names = ("autograd", autograd), ("background", background)
+        self._names = ["main", "proxy", "watchdog", *(name for name, has in names if has)]
         self.processes: dict[int, ScriptedProcess] = {}
         self._by_rank: dict[int, ScriptedProcess] = {}
         self.now_ns = 0
@@ -130,9 +152,7 @@ class Gang:
 
     def add(self, pid: int, ppid: int, rank: int | None, now_ns: int) -> ScriptedProcess:
         """A process begins."""
-        names = ["main", "proxy", "watchdog"] if rank is not None else ["main"]
-        if self._autograd and rank is not None:
-            names.append("autograd")
+        names = self._names if rank is not None else ["main"]
         threads = {
             name: ScriptedThread(pid, pid + _THREADS[name], now_ns, self.rng, burst_ns=now_ns)
             for name in names

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from bench.tapebench.faults import Fault, port_lost, sides
 from bench.tapebench.gang import FOREVER_NS, Gang, Round
+from bench.tapebench.life import any_phase
 from bench.tapebench.sensor import ScriptedSensor
 from bench.tapebench.shapes import LOADER_PID, Shape, pid_of, start, step
 from kcover_ebpf.diagnosis.decisions import decide
@@ -68,7 +69,13 @@ class Tape:
         self._rng = rng = random.Random(f"{shape.name} {seed} {fault.name if fault else ''}")
         self._dice = dice = random.Random(f"passes {shape.name} {seed}")
         """When the job is sampled, and what is seen then: what it does is independent of that."""
-        self.gang = Gang(dice, shape.world, proxies=shape.proxies, autograd=shape.autograd)
+        self.gang = Gang(
+            dice,
+            shape.world,
+            proxies=shape.proxies,
+            autograd=shape.autograd,
+            background=shape.background,
+        )
         self._sensor = ScriptedSensor(self.gang, rdma=shape.rdma)
         self._sensor.connections.outside = shape.http
         self.job = Job(policy or Policy(), SyscallTable("x86_64"))
@@ -77,7 +84,8 @@ class Tape:
         self._pending = self._arrivals()
         self._steps = 0
         self._pause_ns = 0
-        self._ras = "evaluation" in shape.name or (shape.pause is None and rng.random() < 0.5)
+        is_plain = shape.pause is None or shape.pause is any_phase
+        self._ras = "evaluation" in shape.name or (is_plain and rng.random() < 0.5)
         self._ras_since_ns: int | None = None
         self._ras_next_ns = 0
         self._ras_rounds = 0

@@ -60,11 +60,7 @@ class ScriptedThread:
             return
         self._spent_ns = until_ns
         self.cpu_ns += int(self.now.share * duration_ns)
-        if self.now is IDLE:
-            self.cpu_ns += duration_ns // 20_000
-            self.switches += max(1, duration_ns * 10 // NS)
-        elif self.now.syscall == YIELD:
-            self.switches += duration_ns * 1000 // NS
+        self.switches += duration_ns * self.now.wakes_s // NS
 
     def sample(
         self, now_ns: int, detail: Detail, *, begins: bool, is_lead: bool
@@ -102,15 +98,21 @@ class ScriptedThread:
         if act.syscall == YIELD and self.rng.random() < 0.5:
             call = NO_SYSCALL
         # code that computes is found at other depths of its stack; a wait is always the same call
-        depth = self.rng.randrange(40) if act.burns and act.syscall == NO_SYSCALL else 0
+        varies = act.burns and act.syscall == NO_SYSCALL and not act.in_place
+        depth = self.rng.randrange(40) if varies else 0
         place = act.argument if call != NO_SYSCALL else 0
         return call, place, 0x7000_0000 + self.tid * 4096 + depth * 64
 
     def _made(self, now_ns: int, site: tuple[int, int, int]) -> ThreadSample:
         act = self.now
-        module = self.rng.choices(act.modules, cum_weights=act.weights)[0]
-        vary = self.rng.getrandbits(30) if act.burns else 0
-        left_ns = self.burst_ns if act is not IDLE else now_ns - self.rng.randrange(NS // 10)
+        modules, weights = act.modules, act.weights
+        module = modules[0]
+        if len(modules) > 1:
+            module = self.rng.choices(modules, cum_weights=weights)[0]
+        vary = self.rng.getrandbits(30) if act.burns and not act.in_place else 0
+        left_ns = self.burst_ns
+        if act.wakes_s and not act.burns:
+            left_ns = max(left_ns, now_ns - self.rng.randrange(NS // act.wakes_s))
         return ThreadSample(
             boottime_ns=now_ns,
             pid=Pid(self.pid),

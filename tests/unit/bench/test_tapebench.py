@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from bench.tapebench.bench import faulty, healthy, line_of, main, play
+from bench.tapebench.catalog import SHAPES
 from bench.tapebench.faults import FAULTS
 from bench.tapebench.report import markdown
-from bench.tapebench.shapes import SHAPES
 from bench.tapebench.tape import Outcome, Tape
 
 
