@@ -15,6 +15,7 @@ from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState
 from kcover_ebpf.ids import Inode
 
 READ, POLL, NANOSLEEP, IOCTL, FSYNC, YIELD, CLOSE, FUTEX = 0, 7, 35, 16, 74, 24, 3, 202
+WAIT4 = 61
 """System calls of x86_64."""
 
 MODULES = {"python3.11": 0x1000, "libtorch.so": 0x2000, "libcuda.so.1": 0x3000, "[vdso]": 0x4000}
@@ -49,6 +50,10 @@ class Activity:
     completes: bool = False
     """Its disk completes requests all the time."""
     write_bytes_s: int = 0
+    wakes_s: int = 0
+    """Times a second that it sleeps anew, or yields its CPU."""
+    in_place: bool = False
+    """It burns in a loop that leaves its registers as they are."""
 
     burns: bool = field(init=False)
     """It uses a CPU for good."""
@@ -80,7 +85,15 @@ SPIN = Activity(
 )
 CLOCK = replace(SPIN, name="clock", stack=(*words("python3.11", 0x180, 1), *_SYNCHRONIZE))
 """The same where the vDSO's clock saves a register that points into the interpreter."""
-YIELDING = Activity("yield", 1.0, TaskState.RUNNING, YIELD, (("libc.so.6", 1),), stack=_SYNCHRONIZE)
+YIELDING = Activity(
+    "yield",
+    1.0,
+    TaskState.RUNNING,
+    YIELD,
+    (("libc.so.6", 1),),
+    stack=_SYNCHRONIZE,
+    wakes_s=1000,
+)
 BLOCK = Activity(
     "block",
     0.0,
@@ -109,7 +122,15 @@ WAIT_STYLES = {
 
 AUTOGRAD = Activity("autograd", 0.0, TaskState.SLEEPING, FUTEX, stack=words("libtorch.so", 0x300))
 """The first thread waits for the one that runs the backward pass."""
-IDLE = Activity("idle", 0.0, TaskState.SLEEPING, FUTEX, timed=True, stack=words("libc.so.6", 0x90))
+IDLE = Activity(
+    "idle",
+    0.00005,
+    TaskState.SLEEPING,
+    FUTEX,
+    timed=True,
+    stack=words("libc.so.6", 0x90),
+    wakes_s=10,
+)
 """A helper thread that wakes ten times a second and finds nothing to do."""
 PROXY = Activity(
     "proxy",
@@ -118,6 +139,7 @@ PROXY = Activity(
     YIELD,
     (("libnccl.so.2", 1),),
     stack=words("libnccl.so.2", 0x10),
+    wakes_s=1000,
 )
 """NCCL's network thread while an operation is pending."""
 
@@ -167,6 +189,58 @@ SERVED = Activity(
 """It waits for an answer of a program beside the job."""
 LOOP = Activity("Python loop", 1.0, TaskState.RUNNING, stack=words("python3.11", 0x920))
 STOPPED = Activity("stopped", 0.0, TaskState.STOPPED)
+FROZEN = Activity("frozen", 0.0, TaskState.FROZEN)
+TRACED = Activity("traced", 0.0, TaskState.TRACED)
+HALTS = frozenset({TaskState.STOPPED, TaskState.FROZEN, TaskState.TRACED})
+"""States of all threads of a process at once."""
+NAPS = Activity(
+    "naps",
+    0.01,
+    TaskState.SLEEPING,
+    NANOSLEEP,
+    timed=True,
+    wakes_s=200,
+    stack=words("python3.11", 0x940),
+)
+"""It asks every 5 ms whether something has come."""
+POLLS = replace(NAPS, name="polls", share=0.001, wakes_s=5, stack=words("python3.11", 0x960))
+"""It looks for a file five times a second."""
+FLAG = Activity("flag", 1.0, TaskState.RUNNING, stack=words("python3.11", 0x980), in_place=True)
+"""It spins on a flag in shared memory."""
+CHILD = Activity(
+    "child",
+    0.0,
+    TaskState.SLEEPING,
+    WAIT4,
+    stack=words("python3.11", 0x9A0),
+    wait_channel="do_wait",
+)
+BACKGROUND = Activity(
+    "background",
+    0.06,
+    TaskState.SLEEPING,
+    FUTEX,
+    timed=True,
+    stack=words("libc.so.6", 0xB0),
+    write_bytes_s=20_000,
+    wakes_s=50,
+)
+"""A side thread that samples metrics and writes logs all the time."""
+
+
+def asleep(seconds: float) -> Activity:
+    """One sleep of so long."""
+    stack = words("python3.11", 0x9C0)
+    return Activity(
+        "asleep",
+        0.0,
+        TaskState.SLEEPING,
+        NANOSLEEP,
+        timed=True,
+        sleep_s=seconds,
+        stack=stack,
+        wait_channel="hrtimer_nanosleep",
+    )
 
 
 def on_socket(name: str, fd: int, inode: int, stack_at: int) -> Activity:

@@ -21,9 +21,9 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
+from bench.tapebench.catalog import SHAPES
 from bench.tapebench.faults import FAULTS
 from bench.tapebench.report import markdown
-from bench.tapebench.shapes import SHAPES
 from bench.tapebench.tape import Outcome, Tape
 from kcover_ebpf.errors import KcoverError
 from kcover_ebpf.settings import Policy

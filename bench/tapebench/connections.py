@@ -13,6 +13,7 @@ from kcover_ebpf.ids import NS, Inode, Pid
 RATE = 2_000_000_000
 """Bytes a second of the training's data while it flows."""
 _HERE, _FAR = "10.0.0.1", "203.0.113.9"
+_STORE = (_HERE, 29500)
 _QUESTION, _ANSWER = 57, 1
 """Bytes over a connection to the TCP store, once a second."""
 _TELEMETRY_FD = 60
@@ -56,38 +57,40 @@ class Connections:
                 reported[key] = found.counts
                 yield self._made(pid, found)
 
-    def _of(self, process: ScriptedProcess) -> Iterator[Connection]:
-        rank = process.rank
+    def _of(self, process: ScriptedProcess) -> list[Connection]:
+        rank, found = process.rank, []
         if self.outside and rank in (None, 0):
             asked_ns = process.main.since_ns
             ends = (_HERE, 52000 + process.pid), (_FAR, 443)
             total = asked_ns // NS * 400
-            yield Connection(HTTP_FD, *ends, (total, total), asked_ns)
+            found.append(Connection(HTTP_FD, *ends, (total, total), asked_ns))
         if rank is None:
-            return
-        store = self._gang.of_rank(0)
-        if store is not None:
+            return found
+        if self._gang.of_rank(0) is not None:
             for other in range(1, self._gang.world) if rank == 0 else (rank,):
                 client = process if other == rank else self._gang.of_rank(other)
                 if client is not None:
-                    yield self._store(rank, other, client)
+                    found.append(self._store(rank, other, client))
         if not self._rdma:
-            yield from self._ring(rank)
+            found += self._ring(rank)
         dead_ns, now_ns = self.dead_since_ns, self._gang.now_ns
         if rank == self._gang.world - 1 and dead_ns is not None and now_ns >= dead_ns:
             backoff = min(15, ((now_ns - dead_ns) // (NS // 5) + 1).bit_length() - 1)
             ends = (_HERE, 51000), (_FAR, 4318)
-            yield Connection(_TELEMETRY_FD, *ends, (5000, 5000), dead_ns, 1448, backoff)
+            found.append(Connection(_TELEMETRY_FD, *ends, (5000, 5000), dead_ns, 1448, backoff))
+        return found
 
-    def _ring(self, rank: int) -> Iterator[Connection]:
+    def _ring(self, rank: int) -> tuple[Connection, Connection]:
         world = self._gang.world
         total = 1000 + self._gang.data_ns * RATE // NS // world
         up, down = (rank + 1) % world, (rank - 1) % world
         counts = total, total
-        ends = (_HERE, 41000 + rank), (_HERE, 42000 + up)
-        yield Connection(RING_FD, *ends, counts, self.sent_ns)
-        ends = (_HERE, 42000 + rank), (_HERE, 41000 + down)
-        yield Connection(PEER_RING_FD, *ends, counts, self.sent_ns)
+        out = (_HERE, 41000 + rank), (_HERE, 42000 + up)
+        back = (_HERE, 42000 + rank), (_HERE, 41000 + down)
+        return (
+            Connection(RING_FD, *out, counts, self.sent_ns),
+            Connection(PEER_RING_FD, *back, counts, self.sent_ns),
+        )
 
     def _store(self, rank: int, other: int, client: ScriptedProcess) -> Connection:
         phase_ns = self._phase[other]
@@ -97,7 +100,7 @@ class Connections:
         last_ns = beats * NS + phase_ns
         asked = max(0, beats - (client.born_ns - phase_ns) // NS)
         up, down = 1 + asked * _QUESTION, 1 + asked * _ANSWER
-        here, store = (_HERE, 30000 + other), (_HERE, 29500)
+        here, store = (_HERE, 30000 + other), _STORE
         if rank:
             return Connection(STORE_FD, here, store, (up, down), last_ns)
         return Connection(STORE_FD + 100 + other, store, here, (down, up), last_ns)

@@ -7,15 +7,25 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bench.tapebench.activities import AUTOGRAD, IDLE, IMPORTS, LAUNCH, PROXY, Activity
+from bench.tapebench.activities import (
+    AUTOGRAD,
+    BACKGROUND,
+    HALTS,
+    IDLE,
+    IMPORTS,
+    LAUNCH,
+    PROXY,
+    Activity,
+)
 from bench.tapebench.threads import ScriptedThread
-from kcover_ebpf.facts.kernel import TaskState
 from kcover_ebpf.ids import NS
 
 FOREVER_NS = 1 << 62
 Plan = Sequence[tuple[float, Activity]]
 """What a rank does one after the other: (seconds, what)."""
-_THREADS = {"main": 0, "proxy": 1, "watchdog": 2, "autograd": 3}
+_THREADS = {"main": 0, "proxy": 1, "watchdog": 2, "autograd": 3, "background": 4}
+_RESTS = {"watchdog": IDLE, "background": BACKGROUND}
+"""What threads do all the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +56,8 @@ class ScriptedProcess:
     plan: deque[tuple[int, Activity]] = field(default_factory=deque)
     """(end, what); the last one is the tail."""
     written: int = 0
+    """Bytes, as of `settle`."""
+    _written_ns: int = 0
     alive: bool = True
     joined: bool = False
     """It waits for the end of the round."""
@@ -73,11 +85,9 @@ class ScriptedProcess:
         self.stuck = True
         self.plan = deque([(FOREVER_NS, activity), (FOREVER_NS, activity)])
         self._begin(now_ns)
-        if activity.state is TaskState.STOPPED:
-            for thread in self.threads.values():
-                thread.become(activity, now_ns)
 
     def _begin(self, now_ns: int) -> None:
+        self._count_written(now_ns)
         activity = self.plan[0][1]
         self.joined = len(self.plan) == 1
         grad = self.threads.get("autograd")
@@ -88,31 +98,45 @@ class ScriptedProcess:
         proxy = self.threads.get("proxy")
         if proxy is not None:
             proxy.become(PROXY if self.joined and self.has_proxy else IDLE, now_ns)
+        halts = activity.state in HALTS
+        for name, thread in self.threads.items():
+            if halts or name in _RESTS:
+                thread.become(activity if halts else _RESTS[name], now_ns)
 
-    def advance(self, from_ns: int, to_ns: int) -> None:
-        """Spend the time between."""
-        at_ns = from_ns
+    def advance(self, to_ns: int) -> None:
+        """Do until then what the plan says."""
         while self.plan and self.plan[0][0] <= to_ns:
-            self._spend(self.plan[0][0] - at_ns)
-            at_ns = self.plan.popleft()[0]
-            self._begin(at_ns)
-        self._spend(to_ns - at_ns)
+            self._begin(self.plan.popleft()[0])
 
-    def _spend(self, duration_ns: int) -> None:
-        if not duration_ns:
-            return
-        if self.main.now.write_bytes_s:
-            self.written += self.main.now.write_bytes_s * duration_ns // NS
+    def settle(self, now_ns: int) -> None:
+        """Count what its threads used, and what it wrote, until now."""
         for thread in self.threads.values():
-            thread.spend(duration_ns)
+            thread.spend(now_ns)
+        self._count_written(now_ns)
+
+    def _count_written(self, now_ns: int) -> None:
+        rate = sum(thread.now.write_bytes_s for thread in self.threads.values())
+        self.written += rate * (now_ns - self._written_ns) // NS
+        self._written_ns = now_ns
 
 
 class Gang:
     """All processes of one job."""
 
-    def __init__(self, rng: random.Random, world: int, *, proxies: bool, autograd: bool) -> None:
+    def __init__(
+        self,
+        rng: random.Random,
+        world: int,
+        *,
+        proxies: bool,
+        autograd: bool,
+        background: bool = False,
+    ) -> None:
+        """`background`: every rank has a thread that is busy with other things all the time."""
         self.rng, self.world = rng, world
-        self._proxies, self._autograd = proxies, autograd
+        self._proxies = proxies
+        names = ("autograd", autograd), ("background", background)
+        self._names = ["main", "proxy", "watchdog", *(name for name, has in names if has)]
         self.processes: dict[int, ScriptedProcess] = {}
         self._by_rank: dict[int, ScriptedProcess] = {}
         self.now_ns = 0
@@ -128,9 +152,7 @@ class Gang:
 
     def add(self, pid: int, ppid: int, rank: int | None, now_ns: int) -> ScriptedProcess:
         """A process begins."""
-        names = ["main", "proxy", "watchdog"] if rank is not None else ["main"]
-        if self._autograd and rank is not None:
-            names.append("autograd")
+        names = self._names if rank is not None else ["main"]
         threads = {
             name: ScriptedThread(pid, pid + _THREADS[name], now_ns, self.rng, burst_ns=now_ns)
             for name in names
@@ -179,7 +201,7 @@ class Gang:
         target_ns = min(to_ns, end_ns)
         for process in self.processes.values():
             if process.alive:
-                process.advance(self.now_ns, target_ns)
+                process.advance(target_ns)
         data_from_ns = end_ns - int(self._data_s * NS)
         self.data_ns += max(0, target_ns - max(self.now_ns, data_from_ns))
         self.now_ns = target_ns

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 from bench.tapebench.activities import LOADER_FD, MODULES, Activity
 from bench.tapebench.connections import RATE, Connections
 from bench.tapebench.gang import Gang, ScriptedProcess
 from bench.tapebench.threads import ScriptedThread
-from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.facts.devices import FabricMoved
 from kcover_ebpf.facts.host import (
     CodeSeen,
@@ -20,21 +19,30 @@ from kcover_ebpf.facts.host import (
 )
 from kcover_ebpf.facts.kernel import (
     DescriptorSample,
+    Detail,
     Fact,
     ProcessTotals,
+    SampleRequest,
+    ThreadSample,
 )
 from kcover_ebpf.ids import NS, Inode, Pid
 
 MODULE_LIST = tuple(Module(at, at + 0x1000, name) for name, at in MODULES.items())
 
 
+_CALM = SampleRequest()
+
+
 class ScriptedSensor:
-    """Samples one gang."""
+    """Samples one gang as closely as the job requests, like the programs in the kernel."""
 
     def __init__(self, gang: Gang, *, rdma: bool) -> None:
         self._gang, self._rdma = gang, rdma
         self.connections = Connections(gang, rdma=rdma)
-        self._detailed: set[int] = set()
+        self._requests: Mapping[Pid, SampleRequest] = {}
+        self._details: dict[int, Detail] = {}
+        """Of each process that was sampled, at the pass before."""
+        self._pass_number = 0
         self._data_ns = 0
 
     def seen(self, process: ScriptedProcess) -> ProcessSeen:
@@ -45,28 +53,50 @@ class ScriptedSensor:
         pid, ppid = Pid(process.pid), Pid(process.ppid)
         return ProcessSeen(process.born_ns, pid, ppid, "python3", argv, environ)
 
-    def sample(self, job: Job) -> Iterator[Fact]:
-        """One pass, without its end."""
+    def request(self, requests: Mapping[Pid, SampleRequest]) -> None:
+        """How closely each process is to be sampled from the next pass on; those that are left out: least."""
+        self._requests = requests
+
+    def sample(self, connected: Collection[Pid]) -> Iterator[Fact]:
+        """One pass, without its end; the connections of `connected` alone are read."""
+        self._pass_number += 1
         now_ns = self._gang.now_ns
-        detailed = job.detailed
         flowed_ns, self._data_ns = self._gang.data_ns - self._data_ns, self._gang.data_ns
         if flowed_ns:
             self.connections.sent_ns = now_ns
         for process in self._gang.processes.values():
             if not process.alive or process.born_ns > now_ns:
                 continue
-            detail = 0 if Pid(process.pid) not in detailed else 1 + (process.pid in self._detailed)
-            for thread in process.threads.values():
-                found = thread.sample(now_ns, detail)
-                if found is not None:
-                    yield found
-            yield self._totals(process)
-            yield from self.connections.sample(process, detail=detail > 0)
+            pid = Pid(process.pid)
+            wanted_request = self._requests.get(pid, _CALM)
+            yield from self._visit(process, wanted_request)
+            in_detail = wanted_request.detail is not Detail.OFF
+            if pid in connected:
+                yield from self.connections.sample(process, detail=in_detail)
+                if in_detail and process.rank is None:
+                    yield from self._pipe(process)
             if self._rdma and flowed_ns and process.rank is not None:
-                yield FabricMoved(now_ns, Pid(process.pid), flowed_ns * RATE // NS)
-            if detail and process.rank is None:
-                yield from self._pipe(process)
-        self._detailed = {int(pid) for pid in detailed}
+                yield FabricMoved(now_ns, pid, flowed_ns * RATE // NS)
+
+    def _visit(
+        self, process: ScriptedProcess, wanted_request: SampleRequest
+    ) -> Iterator[ThreadSample | ProcessTotals]:
+        """Its leads; all its threads, and its totals, where that is its turn (bpf/pass.bpf.h)."""
+        before, detail = self._details.get(process.pid), wanted_request.detail
+        self._details[process.pid] = detail
+        begins = before is not None and detail.value > before.value
+        turn = (self._pass_number + process.pid) % wanted_request.every
+        is_whole = before is None or begins or turn == 0
+        for thread in process.threads.values():
+            is_lead = thread.tid in {process.pid, wanted_request.lead}
+            if not (is_whole or is_lead):
+                continue
+            sample = thread.sample(self._gang.now_ns, detail, begins=begins, is_lead=is_lead)
+            if sample is not None:
+                yield sample
+        if is_whole:
+            process.settle(self._gang.now_ns)
+            yield self._totals(process)
 
     def _totals(self, process: ScriptedProcess) -> ProcessTotals:
         return ProcessTotals(

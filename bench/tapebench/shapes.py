@@ -1,21 +1,19 @@
-"""Healthy GPU-shaped jobs: how they start, step, wait and pause. Each is one entry of `SHAPES`."""
+"""Healthy GPU-shaped jobs: how they start, step, wait and pause."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bench.tapebench.activities import (
     FSYNC_DISK,
     FUSE_CLOSE,
-    HELPED,
     HTTP_FD,
     IMPORTS,
     LAUNCH,
     METRIC,
     SERIALIZE,
-    SERVED,
     STORE_FD,
     WAIT_STYLES,
     Activity,
@@ -49,6 +47,8 @@ class Shape:
     every_s: tuple[float, float] = (300.0, 600.0)
     """Between two pauses."""
     loaders: bool = False
+    background: bool = False
+    """Every rank has a thread that samples metrics and writes logs all the time."""
     dead_telemetry: bool = False
     http: bool = False
     hours: float = 1.0
@@ -93,7 +93,8 @@ def step(shape: Shape, rng: random.Random, *, device_s: float | None = None) -> 
     return Round(plans, tails(shape), rest_s, min(0.3 * rest_s, 2.0))
 
 
-def _with(step_round: Round, rank: int, before: Plan, loader: Activity | None = None) -> Round:
+def following(step_round: Round, rank: int, before: Plan, loader: Activity | None = None) -> Round:
+    """The round that begins with `before` on one rank, whose loader does `loader` meanwhile."""
     plans = dict(step_round.plans)
     plans[rank] = (*before, *step_round.plans[rank])
     loaders = {} if loader is None else {rank: loader}
@@ -103,13 +104,13 @@ def _with(step_round: Round, rank: int, before: Plan, loader: Activity | None = 
 def fsync_checkpoint(shape: Shape, rng: random.Random) -> Round:
     """Rank 0 writes and waits for a disk that completes requests all the time."""
     before = (rng.uniform(5, 20), SERIALIZE), (rng.uniform(60, 90), FSYNC_DISK)
-    return _with(step(shape, rng), 0, before)
+    return following(step(shape, rng), 0, before)
 
 
 def fuse_checkpoint(shape: Shape, rng: random.Random) -> Round:
     """Rank 0 closes a file on a bucket: the whole object is uploaded in one call."""
     before = (rng.uniform(5, 20), SERIALIZE), (rng.uniform(20, 90), FUSE_CLOSE)
-    return _with(step(shape, rng), 0, before)
+    return following(step(shape, rng), 0, before)
 
 
 def shard_checkpoint(shape: Shape, rng: random.Random) -> Round:
@@ -117,7 +118,7 @@ def shard_checkpoint(shape: Shape, rng: random.Random) -> Round:
     found = step(shape, rng)
     for rank in range(shape.world):
         before = (rng.uniform(2, 6), SERIALIZE), (rng.uniform(10, 80), FSYNC_DISK)
-        found = _with(found, rank, before)
+        found = following(found, rank, before)
     return found
 
 
@@ -126,12 +127,12 @@ def evaluation(shape: Shape, rng: random.Random) -> Round:
     batch_s = rng.choice((0.3, 2.0, 15.0))
     count = int(rng.uniform(60, 300) / batch_s)
     batch = (0.1 * batch_s, LAUNCH), (0.9 * batch_s, shape.tail)
-    return _with(step(shape, rng), 0, batch * count)
+    return following(step(shape, rng), 0, batch * count)
 
 
 def host_evaluation(shape: Shape, rng: random.Random) -> Round:
     """Rank 0 computes a metric in Python, without its device; the others have launched the next collective."""
-    return _with(step(shape, rng), 0, ((rng.uniform(20, 240), METRIC),))
+    return following(step(shape, rng), 0, ((rng.uniform(20, 240), METRIC),))
 
 
 def slow_load(shape: Shape, rng: random.Random) -> Round:
@@ -142,7 +143,7 @@ def slow_load(shape: Shape, rng: random.Random) -> Round:
         loader = LOADER_PID + rank
         waits_s = rng.uniform(20, 40)
         fetch = on_socket("fetch", HTTP_FD, loader * 1000 + HTTP_FD, 0x800)
-        found = _with(found, rank, ((waits_s, on_pipe("next batch", loader)),), fetch)
+        found = following(found, rank, ((waits_s, on_pipe("next batch", loader)),), fetch)
     return found
 
 
@@ -171,86 +172,4 @@ def no_requests(shape: Shape, rng: random.Random) -> Round:
     idle_s = rng.choice((5.0, 30.0, 120.0, 600.0)) * rng.uniform(0.8, 1.2)
     found = step(shape, rng)
     waits = on_socket("requests", HTTP_FD, pid_of(0) * 1000 + HTTP_FD, 0x840)
-    return _with(found, 0, ((idle_s, waits),))
-
-
-def waits(activity: Activity) -> Pause:
-    """One rank waits so for 4 to 150 s, as in the library of life; the others have launched the next collective."""
-
-    def pause(shape: Shape, rng: random.Random) -> Round:
-        seconds = rng.choice((4.0, 6.0, 12.0, 15.0, 20.0, 30.0, 150.0)) * rng.uniform(0.9, 1.1)
-        return _with(step(shape, rng), rng.randrange(shape.world), ((seconds, activity),))
-
-    return pause
-
-
-_STEP_STYLES = ("spin", "yield", "block", "ioctl")
-
-
-def _steps() -> Mapping[str, Shape]:
-    found = {}
-    for number, (step_s, style) in enumerate(
-        (step_s, style) for step_s in (0.5, 5.0, 20.0, 120.0) for style in _STEP_STYLES
-    ):
-        name = f"step-{step_s:g}s-{style}"
-        rdma = (number + number // 4) % 2 == 0
-        found[name] = Shape(name, step_s, style, rdma=rdma, proxies=rdma)
-    return found
-
-
-def _life() -> Mapping[str, Shape]:
-    """Phases of the library of life whose wait is on the host, in every style in which the others wait."""
-    found = {}
-    for number, style in enumerate(WAIT_STYLES):
-        for activity in (HELPED, SERVED):
-            name = f"{activity.name}-{style}"
-            pause = waits(activity)
-            found[name] = Shape(name, style=style, pause=pause, rdma=number % 2 == 0, hours=0.5)
-    return found
-
-
-def _others() -> list[Shape]:
-    return [
-        Shape("graphs", 1.0, "spin", launch_share=0.003),
-        Shape("graphs-20s", 20.0, "spin", launch_share=0.0005),
-        Shape("clock-0.5s", 0.5, "clock", proxies=False),
-        Shape("clock-5s", 5.0, "clock", rdma=False),
-        Shape("clock-20s", 20.0, "clock"),
-        Shape("clock-120s", 120.0, "clock", proxies=False),
-        Shape("clock-autograd", 3.0, "clock", autograd=True),
-        Shape("clock-evaluation", style="clock", pause=evaluation),
-        Shape("one-node-no-bytes", 2.0, "spin", rdma=True, proxies=False),
-        Shape("autograd", 3.0, "spin", autograd=True),
-        Shape("autograd-block", 3.0, "block", autograd=True, rdma=False),
-        Shape("checkpoint-fsync", pause=fsync_checkpoint),
-        Shape("checkpoint-fsync-block", style="block", pause=fsync_checkpoint, rdma=False),
-        Shape("checkpoint-fuse", pause=fuse_checkpoint),
-        Shape("checkpoint-fuse-yield", style="yield", pause=fuse_checkpoint, rdma=False),
-        Shape("checkpoint-shards", pause=shard_checkpoint),
-        Shape("evaluation", pause=evaluation),
-        Shape("evaluation-block", style="block", pause=evaluation, rdma=False),
-        Shape("evaluation-ioctl", style="ioctl", pause=evaluation),
-        Shape("metric", pause=host_evaluation),
-        Shape("metric-block", style="block", pause=host_evaluation, rdma=False),
-        Shape("loader", pause=slow_load, loaders=True, http=True),
-        Shape("loader-block", style="block", pause=slow_load, loaders=True, http=True, rdma=False),
-        Shape("dead-telemetry", dead_telemetry=True),
-        Shape("dead-telemetry-block", style="block", dead_telemetry=True, rdma=False),
-        Shape("flap-5s", pause=flap(5.0)),
-        Shape("flap-12s", pause=flap(12.0)),
-        Shape("flap-40s", pause=flap(40.0)),
-        Shape("flap-40s-yield", style="yield", pause=flap(40.0)),
-        Shape("pipeline", 4.0, pause=bubbles, every_s=(0.0, 0.0)),
-        Shape("pipeline-block", 4.0, "block", pause=bubbles, every_s=(0.0, 0.0), rdma=False),
-        Shape("inference", 0.5, pause=no_requests, every_s=(5.0, 120.0), http=True),
-        Shape("inference-block", 0.5, "block", pause=no_requests, every_s=(5.0, 120.0), http=True),
-        Shape("slow-start", late_s=(19.0, 60.0), hours=0.05),
-        Shape("slow-start-block", style="block", late_s=(19.0, 60.0), hours=0.05, rdma=False),
-    ]
-
-
-SHAPES: Mapping[str, Shape] = {
-    **_steps(),
-    **{other.name: other for other in _others()},
-    **_life(),
-}
+    return following(found, 0, ((idle_s, waits),))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from bench.tapebench.faults import Fault, port_lost, sides
 from bench.tapebench.gang import FOREVER_NS, Gang, Round
+from bench.tapebench.life import any_phase
 from bench.tapebench.sensor import ScriptedSensor
 from bench.tapebench.shapes import LOADER_PID, Shape, pid_of, start, step
 from kcover_ebpf.diagnosis.decisions import decide
@@ -18,10 +19,13 @@ from kcover_ebpf.facts.kernel import Fact, Tick
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.verdict import Verdict, VerdictKind
-from kcover_ebpf.settings import Act, Policy
+from kcover_ebpf.settings import Act, Policy, Settings
+from kcover_ebpf.watching.judging import ANNOUNCED
+from kcover_ebpf.watching.pacing import Pacing, pause_s
 
 _RAS_FIRST_NS, _RAS_PERIOD_NS = 3 * NS, 5 * NS
 """NCCL is asked three times within three seconds, and then more rarely."""
+_SETTINGS = Settings()
 _WATCH_NS = 180 * NS
 """So long after a fault the tape ends."""
 
@@ -63,16 +67,25 @@ class Tape:
         """`policy`: what it is judged by; None: the defaults."""
         self.shape, self._fault = shape, fault
         self._rng = rng = random.Random(f"{shape.name} {seed} {fault.name if fault else ''}")
-        self.gang = Gang(rng, shape.world, proxies=shape.proxies, autograd=shape.autograd)
+        self._dice = dice = random.Random(f"passes {shape.name} {seed}")
+        """When the job is sampled, and what is seen then: what it does is independent of that."""
+        self.gang = Gang(
+            dice,
+            shape.world,
+            proxies=shape.proxies,
+            autograd=shape.autograd,
+            background=shape.background,
+        )
         self._sensor = ScriptedSensor(self.gang, rdma=shape.rdma)
         self._sensor.connections.outside = shape.http
         self.job = Job(policy or Policy(), SyscallTable("x86_64"))
-        self._tracker = Tracker("job", "host")
+        self._tracker, self._pacing = Tracker("job", "host"), Pacing(self.job)
         self._outcome = Outcome(shape.name, seed, fault.name if fault else "", shape.world)
         self._pending = self._arrivals()
         self._steps = 0
         self._pause_ns = 0
-        self._ras = "evaluation" in shape.name or (shape.pause is None and rng.random() < 0.5)
+        is_plain = shape.pause is None or shape.pause is any_phase
+        self._ras = "evaluation" in shape.name or (is_plain and rng.random() < 0.5)
         self._ras_since_ns: int | None = None
         self._ras_next_ns = 0
         self._ras_rounds = 0
@@ -104,14 +117,19 @@ class Tape:
         if self._fault is not None:
             fault_ns = begin_ns + self._trained_after_ns()
             end_ns = fault_ns + _WATCH_NS
+        looked_ns = begin_ns
         while self.gang.now_ns < end_ns and not self._outcome.shutdown:
-            period_ns = NS // 4 if self.job.urgent else NS
-            target_ns = self.gang.now_ns + period_ns
+            pause_ns = (
+                pause_s(_SETTINGS, self._pacing.ease, self._dice, urgent=self.job.urgent) * NS
+            )
+            target_ns = self.gang.now_ns + int(pause_ns)
             if self.gang.now_ns < fault_ns <= target_ns and self._fault is not None:
                 self._advance(fault_ns)
-                self._begin(self._fault)
+                if self._begin(self._fault):
+                    target_ns = self.gang.now_ns
             self._advance(target_ns)
-            self._look(period_ns)
+            self._look(self.gang.now_ns - looked_ns)
+            looked_ns = self.gang.now_ns
         self._outcome.hours = (self.gang.now_ns - begin_ns) / NS / 3600
         return self._outcome
 
@@ -153,26 +171,40 @@ class Tape:
 
     def _feed(self, fact: Fact) -> None:
         self.job.observe(fact)
+        if isinstance(fact, ANNOUNCED):
+            self._pacing.announce()
 
-    def _begin(self, fault: Fault) -> None:
+    def _begin(self, fault: Fault) -> bool:
+        """Make it happen; True if it is announced, so that the next pass begins at once."""
         self._began_ns = self.gang.now_ns
         victim = next(rank for rank in self.gang.ranks() if rank.rank == self._victim)
         self._outcome.rank = self._victim if fault.names_rank else None
-        for fact in fault.begin(self.gang, victim):
+        announced = fault.begin(self.gang, victim)
+        for fact in announced:
             self._feed(fact)
         if fault.port_down:
             self._late.append((self.gang.now_ns + 60 * NS, fault))
+        return bool(announced)
 
     def _look(self, period_ns: int) -> None:
         now_ns = self.gang.now_ns
         observe = self.job.observe
-        for fact in self._sensor.sample(self.job):
+        if self._pacing.is_attended:
+            self._sensor.request(self.job.sampling())
+        for fact in self._sensor.sample(set(self.job.connected)):
             observe(fact)
         while self._late and self._late[0][0] <= now_ns:
             self._late.pop()
             for fact in port_lost(self.gang):
                 self._feed(fact)
-        self._feed(Tick(now_ns, period_ns, 0, late=False))
+        observe(Tick(now_ns, period_ns, 0, late=False))
+        self._outcome.passes += 1
+        self._outcome.suspicious += self.job.attention.suspicious
+        self._outcome.stalled += self.job.attention.stalled
+        if self._pacing.attend(self._tracker.current):
+            self._judge()
+
+    def _judge(self) -> None:
         for request in self.job.wants():
             answer = self._sensor.answer(request)
             if answer is not None:
@@ -217,9 +249,6 @@ class Tape:
 
     def _note(self, reported_verdict: Verdict | None) -> None:
         outcome = self._outcome
-        outcome.passes += 1
-        outcome.suspicious += self.job.attention.suspicious
-        outcome.stalled += self.job.attention.stalled
         if reported_verdict is not None:
             named = (
                 ""

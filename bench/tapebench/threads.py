@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from bench.tapebench.activities import FUTEX, IDLE, MODULES, YIELD, Activity
-from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
+from kcover_ebpf.facts.kernel import NO_SYSCALL, Detail, TaskState, ThreadSample
 from kcover_ebpf.ids import NS, Pid, Tid
 
 _MOVED_SHARE = 0.02
@@ -28,45 +28,63 @@ class ScriptedThread:
     """When it got its last CPU: the kernel's mark of when it left it is as early as that."""
     since_ns: int = 0
     """When the present activity began."""
+    _spent_ns: int = 0
+    """Until when `cpu_ns` and `switches` are counted."""
     _seen: tuple[int, int, int] = (-2, 0, 0)
     _seen_state: TaskState = TaskState.OTHER
     _seen_cpu_ns: int = 0
+    _seen_switches: int = 0
     _seen_ns: int = 0
+    """When the sampler visited it last; 0 before."""
     _site_since_ns: int = 0
-    _moved: bool = field(default=True)
+    _moved: bool = False
+
+    def __post_init__(self) -> None:
+        """It has used nothing before it began."""
+        self._spent_ns = self.start_ns
 
     def become(self, activity: Activity, now_ns: int) -> None:
         """Do something else from now on."""
         if activity is self.now:
             return
+        self.spend(now_ns)
         if activity.burns or not self.now.burns:
             self.burst_ns = now_ns
         self.now, self.since_ns = activity, now_ns
         self.switches += 1
 
-    def spend(self, duration_ns: int) -> None:
-        """Continue the present activity for so long."""
+    def spend(self, until_ns: int) -> None:
+        """Count what the present activity used until now."""
+        duration_ns = until_ns - self._spent_ns
+        if duration_ns <= 0:
+            return
+        self._spent_ns = until_ns
         self.cpu_ns += int(self.now.share * duration_ns)
-        if self.now is IDLE:
-            self.cpu_ns += duration_ns // 20_000
-            self.switches += max(1, duration_ns * 10 // NS)
-        elif self.now.syscall == YIELD:
-            self.switches += duration_ns * 1000 // NS
+        self.switches += duration_ns * self.now.wakes_s // NS
 
-    def sample(self, now_ns: int, detail: int) -> ThreadSample | None:
-        """What the sampler sends at this pass; `detail`: 0 off, 1 the first such pass, 2 later ones."""
+    def sample(
+        self, now_ns: int, detail: Detail, *, begins: bool, is_lead: bool
+    ) -> ThreadSample | None:
+        """What the sampler sends of it at a visit (bpf/sample.bpf.h); `begins`: the first in such detail."""
+        self.spend(now_ns)
         act = self.now
+        is_judged = is_lead or detail is Detail.ALL or act.state is not TaskState.SLEEPING
         site = self._site()
-        used_ns = self.cpu_ns - self._seen_cpu_ns
-        moved = site != self._seen or used_ns > _MOVED_SHARE * (now_ns - self._seen_ns)
-        ran = used_ns > 0
-        state_changed = act.state is not self._seen_state
+        if not self._seen_ns:
+            moved, news, self._site_since_ns = False, is_judged, self.burst_ns
+        else:
+            used_ns = self.cpu_ns - self._seen_cpu_ns
+            moved = site != self._seen or used_ns > _MOVED_SHARE * (now_ns - self._seen_ns)
+            changed = act.state is not self._seen_state
+            ran = used_ns > 0 or self.switches != self._seen_switches
+            in_detail = begins or (detail is not Detail.OFF and (ran or changed))
+            news = moved or self._moved or changed or (is_judged and in_detail)
         if moved:
             self._site_since_ns = now_ns
-        news = moved or self._moved or state_changed or detail == 1 or (detail and ran)
+        sample = self._made(now_ns, site) if news else None
         self._seen, self._seen_state, self._seen_cpu_ns = site, act.state, self.cpu_ns
-        self._seen_ns, self._moved = now_ns, moved
-        return self._made(now_ns, site) if news else None
+        self._seen_ns, self._seen_switches, self._moved = now_ns, self.switches, moved
+        return sample
 
     @property
     def is_forsaken(self) -> bool:
@@ -80,15 +98,21 @@ class ScriptedThread:
         if act.syscall == YIELD and self.rng.random() < 0.5:
             call = NO_SYSCALL
         # code that computes is found at other depths of its stack; a wait is always the same call
-        depth = self.rng.randrange(40) if act.burns and act.syscall == NO_SYSCALL else 0
+        varies = act.burns and act.syscall == NO_SYSCALL and not act.in_place
+        depth = self.rng.randrange(40) if varies else 0
         place = act.argument if call != NO_SYSCALL else 0
         return call, place, 0x7000_0000 + self.tid * 4096 + depth * 64
 
     def _made(self, now_ns: int, site: tuple[int, int, int]) -> ThreadSample:
         act = self.now
-        module = self.rng.choices(act.modules, cum_weights=act.weights)[0]
-        vary = self.rng.getrandbits(30) if act.burns else 0
-        left_ns = self.burst_ns if act is not IDLE else now_ns - self.rng.randrange(NS // 10)
+        modules, weights = act.modules, act.weights
+        module = modules[0]
+        if len(modules) > 1:
+            module = self.rng.choices(modules, cum_weights=weights)[0]
+        vary = self.rng.getrandbits(30) if act.burns and not act.in_place else 0
+        left_ns = self.burst_ns
+        if act.wakes_s and not act.burns:
+            left_ns = max(left_ns, now_ns - self.rng.randrange(NS // act.wakes_s))
         return ThreadSample(
             boottime_ns=now_ns,
             pid=Pid(self.pid),
@@ -105,4 +129,5 @@ class ScriptedThread:
             run_delay_ns=0,
             voluntary_count=self.switches,
             comm="python3",
+            previous_ns=self._seen_ns,
         )

@@ -89,12 +89,14 @@ class Job:
         self._unseen = ""
         self.resumptions = Resumptions()
         self.floor_ns = 0
+        self._snapshot: JobSnapshot | None = None
         self._alarm = self._examined = False
         self._silent_s, self.place = 0.0, ""
         """Of the present suspicion: the longest silence, and where the judge saw the job wait."""
 
     def observe(self, fact: Fact) -> None:
         """Take one fact, in the order of its kind's arrival."""
+        self._snapshot = None
         self.now_ns = max(self.now_ns, fact.boottime_ns)
         match fact:
             case ThreadSample():
@@ -388,5 +390,6 @@ class Job:
         return self.whole and (size is None or self.members.expected == size)
 
     def snapshot(self) -> JobSnapshot:
-        """Everything a judgement needs, as of now."""
-        return snapshot_of(self)
+        """Everything a judgement needs, as of the last fact; made once for each."""
+        self._snapshot = self._snapshot or snapshot_of(self)
+        return self._snapshot

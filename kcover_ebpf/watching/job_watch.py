@@ -22,11 +22,10 @@ from kcover_ebpf.host import procfs
 from kcover_ebpf.host.identities import Identities
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.sampler import KernelSampler
-from kcover_ebpf.model.verdict import VerdictKind
 from kcover_ebpf.settings import Settings
-from kcover_ebpf.tunables.agent import JUDGED_PASSES
 from kcover_ebpf.watching.file_system_probes import FileSystemProbes
 from kcover_ebpf.watching.judging import InputRecorder, Judging, ObservationSink
+from kcover_ebpf.watching.pacing import Pacing
 from kcover_ebpf.watching.rank_sources import RankSources
 from kcover_ebpf.watching.stack_watch import StackWatch
 
@@ -85,7 +84,7 @@ class JobWatch:
         self._recorders: RecorderWatch | None = None
         self._nccl = None if nccl is None else _nccl_watch(nccl)
         self._watches_table = any(getattr(sink, "wants_waits", False) for sink in sinks)
-        self._is_attended, self._is_announced, self._rest_count = True, False, 0
+        self._pacing = Pacing(self.job)
 
     @property
     def job(self) -> Job:
@@ -112,7 +111,7 @@ class JobWatch:
     def prepare(self) -> None:
         """Before a pass: learn who is new, and say how closely each process is to be sampled."""
         self._introduce(self.job.nameless)
-        if not self._is_attended:
+        if not self._pacing.is_attended:
             return
         for pid, wanted_request in self.job.sampling().items():
             self._kernel.request(pid, wanted_request)
@@ -120,30 +119,13 @@ class JobWatch:
     @property
     def ease(self) -> float:
         """How many times the regular pause lies before the next pass, where that is not urgent."""
-        job = self.job
-        return job.pace.ease(job.now_ns) * job.attention.ease(job.now_ns, job.pace.trained)
+        return self._pacing.ease
 
     def attend(self) -> bool:
         """Once a pass, with its facts: True if its threads are to be read and the job judged as well."""
-        self._rest_count += 1
-        self._is_attended = self._rest_count >= JUDGED_PASSES or not self._may_rest
-        if self._is_attended:
-            self._rest_count, self._is_announced = 0, False
-        return self._is_attended
-
-    @property
-    def _may_rest(self) -> bool:
-        job, verdict = self.job, self.tracker.current
-        is_calm = job.pace.trained and not job.attention.suspicious and not self._is_announced
-        is_calm = is_calm and not job.attention.learns_eagerly(job.now_ns)
         # what NCCL's probes count, and a table, are of one pass
-        waited_for = self._nccl is not None or self._watches_table
-        return (
-            is_calm
-            and not waited_for
-            and verdict is not None
-            and verdict.kind is VerdictKind.WORKING
-        )
+        needs_all = self._nccl is not None or self._watches_table
+        return self._pacing.attend(self.tracker.current, needs_all=needs_all)
 
     def _introduce(self, pids: Collection[Pid]) -> None:
         if pids:
@@ -160,7 +142,8 @@ class JobWatch:
         if isinstance(fact, ProcessExit):
             self.members.discard(fact.pid)
         is_announced = self._judging.take(fact)
-        self._is_announced |= is_announced
+        if is_announced:
+            self._pacing.announce()
         return is_announced
 
     def wants(self) -> list[ReadingRequest]:

@@ -25,10 +25,10 @@ from kcover_ebpf.host.thread_reader import ThreadReader
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
-from kcover_ebpf.tunables.host import CALM_SPREAD, SUSPICIOUS_SPREAD
 from kcover_ebpf.watching.job_watch import JobWatch
 from kcover_ebpf.watching.judging import InputRecorder, ObservationSink
 from kcover_ebpf.watching.member_search import MemberSearch
+from kcover_ebpf.watching.pacing import pause_s
 from kcover_ebpf.watching.rank_sources import RankSources
 
 
@@ -65,6 +65,7 @@ class SamplingLoop(ABC):
         self._table = SyscallTable(os.uname().machine)
         self._reader = ThreadReader(self._sources.threads)
         self._search = MemberSearch()
+        self._dice = random.Random()
         self._due_ns: int | None = None
         """When the pass that was made last was due (boottime); None before the first."""
         self._on_lag: Callable[[float], None] = lambda _: None
@@ -150,11 +151,8 @@ class SamplingLoop(ABC):
 
     @property
     def _period_s(self) -> float:
-        if any(watch.job.urgent for watch in self._watches):
-            period_s, spread = self._settings.suspicious_period_s, SUSPICIOUS_SPREAD
-        else:
-            period_s, spread = self._settings.period_s * self._ease, CALM_SPREAD
-        return period_s * random.uniform(1 - spread, 1 + spread)
+        urgent = any(watch.job.urgent for watch in self._watches)
+        return pause_s(self._settings, self._ease, self._dice, urgent=urgent)
 
     def _hear(self, events: Iterable[Fact]) -> bool:
         """Take what came between two passes; True if the next is to begin now."""

@@ -49,14 +49,13 @@ def is_due(ranks: Iterable[ProcessHistory], now_ns: int) -> bool:
 
 def awaited(snapshot: JobSnapshot) -> Awaited | None:
     """The one rank that all others have waited for, for longer than a step ever took; None unless there is just one."""
-    snapshot = control_group.compared(snapshot)
-    ranks = list(snapshot.ranks.values())
     if snapshot.starting or not snapshot.all_seen:
         return None
     # before the dearer question who waits for whom
-    if sum(rank.age_s < GAVE_UP_S for rank in ranks) > 1:
+    if sum(rank.age_s < GAVE_UP_S for rank in snapshot.ranks.values()) > 1:
         return None
-    waiting, sinks = wait_chain.split(snapshot, ranks)
+    snapshot = control_group.compared(snapshot)
+    waiting, sinks = wait_chain.split(snapshot, list(snapshot.ranks.values()))
     if len(sinks) != 1 or not waiting:
         return None
     waited_s = min(rank.age_s for rank in waiting)

@@ -42,6 +42,8 @@ class Background:
     """What one process used in healthy times."""
 
     _healthy: deque[Used] = field(default_factory=lambda: deque(maxlen=BACKGROUND_INTERVALS))
+    _usually_used: Used | None = None
+    """What is no more than usual; None until it is asked for after something was learned."""
 
     @property
     def is_known(self) -> bool:
@@ -51,19 +53,28 @@ class Background:
     def learn(self, used: Used) -> None:
         """Take what was used in a healthy interval."""
         self._healthy.append(used)
+        self._usually_used = None
 
     def beyond(self, used: Used) -> Mapping[Effort, float]:
         """How much more was used than in healthy times: by kind of effort, in the smallest one that counts."""
-        cpus = used.side_cpus - self._usual(
-            [past.side_cpus for past in self._healthy], BACKGROUND_CPUS
-        )
-        files = self._usual([past.file_bytes_s for past in self._healthy], BACKGROUND_FILE_BYTES_S)
-        calls = self._usual([past.call_bytes_s for past in self._healthy], BACKGROUND_FILE_BYTES_S)
+        usual = self._usually_used = self._usually_used or self._usual()
         storage = max(
-            (used.file_bytes_s - files) / STORAGE_RATE,
-            (used.call_bytes_s - calls) / STORAGE_CALLS_RATE,
+            (used.file_bytes_s - usual.file_bytes_s) / STORAGE_RATE,
+            (used.call_bytes_s - usual.call_bytes_s) / STORAGE_CALLS_RATE,
         )
+        cpus = used.side_cpus - usual.side_cpus
         return {Effort.COMPUTE: cpus / COMPUTE_SHARE, Effort.STORAGE: storage}
 
-    def _usual(self, past: list[float], most: float) -> float:
-        return min(EFFORT_FACTOR * median(past), most) if self.is_known else 0.0
+    def _usual(self) -> Used:
+        if not self.is_known:
+            return Used()
+        healthy = self._healthy
+        return Used(
+            _capped([past.side_cpus for past in healthy], BACKGROUND_CPUS),
+            _capped([past.file_bytes_s for past in healthy], BACKGROUND_FILE_BYTES_S),
+            _capped([past.call_bytes_s for past in healthy], BACKGROUND_FILE_BYTES_S),
+        )
+
+
+def _capped(past: list[float], most: float) -> float:
+    return min(EFFORT_FACTOR * median(past), most)

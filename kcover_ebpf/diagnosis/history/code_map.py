@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from enum import Enum
+from functools import lru_cache
 from itertools import groupby
 
 from kcover_ebpf.facts.host import Module
@@ -72,6 +73,7 @@ PREFIXES = tuple(_MODULES)
 """Beginnings of names of files by which a module is known."""
 
 
+@lru_cache(maxsize=1024)
 def of_module(name: str) -> Code:
     """What a thread does that burns in this file (its base name, as in /proc/PID/maps)."""
     fitting = [prefix for prefix in _MODULES if name.startswith(prefix)]

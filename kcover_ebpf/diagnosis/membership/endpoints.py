@@ -66,6 +66,7 @@ class EndpointIndex:
         self._ranks: set[Pid] = set()
         self.elsewhere = elsewhere
         self._payload: dict[Pid, list[int]] = {}
+        self._outside: dict[Pid, list[SocketSample]] = {}
         processes = list(processes)
         self._views = [
             connected
@@ -117,14 +118,16 @@ class EndpointIndex:
 
     def outside(self, process: ProcessHistory) -> list[SocketSample]:
         """The connections of the process itself that lead outside the job, and that it has begun."""
-        return [
-            sample
-            for sample in process.sockets.values()
-            if sample.state in ("ESTABLISHED", "SYN_SENT")
-            and self._owner.get((sample.local, sample.remote)) == process.pid
-            and self.leads_outside(process.pid, sample)
-            and not is_accepted(process, sample)
-        ]
+        if process.pid not in self._outside:
+            self._outside[process.pid] = [
+                sample
+                for sample in process.sockets.values()
+                if sample.state in ("ESTABLISHED", "SYN_SENT")
+                and self._owner.get((sample.local, sample.remote)) == process.pid
+                and self.leads_outside(process.pid, sample)
+                and not is_accepted(process, sample)
+            ]
+        return self._outside[process.pid]
 
     def leads_outside(self, pid: Pid, connection: Connection) -> bool:
         """True where the far end is no process of the job: neither here, nor where ranks elsewhere are known to be.

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import random
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bench.tapebench.bench import faulty, healthy, line_of, main, play
+from bench.tapebench.catalog import SHAPES
 from bench.tapebench.faults import FAULTS
+from bench.tapebench.gang import Gang
+from bench.tapebench.life import PHASES
 from bench.tapebench.report import markdown
-from bench.tapebench.shapes import SHAPES
+from bench.tapebench.sensor import ScriptedSensor
 from bench.tapebench.tape import Outcome, Tape
+from kcover_ebpf.facts.kernel import CALM_EVERY, Detail, ProcessTotals, SampleRequest, ThreadSample
+from kcover_ebpf.ids import NS, Pid
 
 
 @pytest.mark.parametrize("shape", ["step-5s-spin", "evaluation-block"])
@@ -74,6 +81,44 @@ def test_tape__the_same_seed_plays_the_same_tape() -> None:
     one, two, other = (Tape(SHAPES["slow-start"], seed).play(0.02) for seed in (1, 1, 2))
     assert one == two
     assert (one.passes, one.suspicious) != (other.passes, other.suspicious)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_life__every_phase_is_a_round_that_ends(phase: str) -> None:
+    shape = replace(SHAPES["life-block"], world=4)
+    found = PHASES[phase](shape, random.Random(phase))
+    lengths_s = [sum(seconds for seconds, _ in plan) for plan in found.plans.values()]
+    assert set(found.plans) == set(found.tails) == set(range(4))
+    assert 2.0 < max(lengths_s) + found.device_s < 1000
+
+
+@pytest.mark.parametrize("phase", ["frozen-rank", "suspended", "polls-5ms"])
+def test_life__a_phase_ends_no_job(phase: str) -> None:
+    shape = replace(SHAPES["life-clock"], world=4, pause=PHASES[phase], every_s=(20.0, 20.0))
+    outcome = Tape(shape, seed=1).play(0.1)
+    assert outcome.suspicious > 0
+    assert outcome.shutdown == ""
+
+
+def test_sensor__a_calm_process_is_sampled_whole_once_in_twenty_passes() -> None:
+    gang = Gang(random.Random(1), 1, proxies=False, autograd=False)
+    gang.now_ns = NS
+    gang.add(100, 1, 0, gang.now_ns)
+    sensor = ScriptedSensor(gang, rdma=True)
+
+    def one_pass() -> tuple[int, int]:
+        gang.advance(gang.now_ns + NS)
+        facts = list(sensor.sample(()))
+        kinds = ThreadSample, ProcessTotals
+        sent = [sum(isinstance(fact, kind) for fact in facts) for kind in kinds]
+        return sent[0], sent[1]
+
+    assert one_pass() == (1, 1), "the first; of threads that sleep beside it nothing is sent"
+    calm = [one_pass() for _ in range(CALM_EVERY)]
+    assert [threads for threads, _ in calm] == [1] * CALM_EVERY, "its first thread burns a CPU"
+    assert sum(totals for _, totals in calm) == 1
+    sensor.request({Pid(100): SampleRequest(Detail.ALL, every=1)})
+    assert [one_pass() for _ in range(3)] == [(3, 1)] * 3
 
 
 def line(**changes: object) -> dict[str, object]:

@@ -9,6 +9,7 @@ import pytest
 from kcover_ebpf.diagnosis.decisions import decide
 from kcover_ebpf.diagnosis.evidence import tcp_links
 from kcover_ebpf.diagnosis.history.traffic import Traffic
+from kcover_ebpf.diagnosis.job_snapshot import snapshot_of
 from kcover_ebpf.ids import NS, Inode, Pid
 from kcover_ebpf.model.verdict import Cause, EvidenceKind, VerdictKind
 from kcover_ebpf.settings import Act, Policy
@@ -201,5 +202,5 @@ def test_unread__what_a_store_has_not_read_is_no_sign_of_a_stuck_rank() -> None:
     view = stage.job.members.views[Pid(100)]
     for fd in (20, 21, 101):
         view.sockets[fd] = replace(view.sockets[fd], unread_bytes=29)
-    snapshot = stage.job.snapshot()
+    snapshot = snapshot_of(stage.job)
     assert tcp_links.unread(snapshot.ranks[Pid(100)], snapshot.ends, snapshot.ranks) == (58, 2)

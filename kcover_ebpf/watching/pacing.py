@@ -1,0 +1,66 @@
+"""When a job is sampled, and in which of its passes its threads are read and it is judged. Pure but for the dice.
+
+The loop over a live job keeps this pace, and a bench that plays a job in virtual time keeps the same.
+"""
+
+from __future__ import annotations
+
+import random
+
+from kcover_ebpf.diagnosis.job import Job
+from kcover_ebpf.model.verdict import Verdict, VerdictKind
+from kcover_ebpf.settings import Settings
+from kcover_ebpf.tunables.agent import JUDGED_PASSES
+from kcover_ebpf.tunables.host import CALM_SPREAD, SUSPICIOUS_SPREAD
+
+
+class Pacing:
+    """The pace of one job."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._rest_count = 0
+        self._is_announced = False
+        self.is_attended = True
+        """In the last pass its threads were read and it was judged."""
+
+    @property
+    def ease(self) -> float:
+        """How many times the regular pause lies before the next pass, where that is not urgent."""
+        job = self._job
+        return job.pace.ease(job.now_ns) * job.attention.ease(job.now_ns, job.pace.trained)
+
+    def announce(self) -> None:
+        """Something was announced that should be judged at once."""
+        self._is_announced = True
+
+    def attend(self, reported_verdict: Verdict | None, *, needs_all: bool = False) -> bool:
+        """Once a pass, with its facts: True if its threads are to be read and the job judged as well.
+
+        `reported_verdict`: the one that was reported last. `needs_all`: what is wanted of the job is of one pass.
+        """
+        self._rest_count += 1
+        may_rest = not needs_all and self._may_rest(reported_verdict)
+        self.is_attended = self._rest_count >= JUDGED_PASSES or not may_rest
+        if self.is_attended:
+            self._rest_count, self._is_announced = 0, False
+        return self.is_attended
+
+    def _may_rest(self, reported_verdict: Verdict | None) -> bool:
+        job = self._job
+        is_calm = job.pace.trained and not job.attention.suspicious and not self._is_announced
+        return (
+            is_calm
+            and not job.attention.learns_eagerly(job.now_ns)
+            and reported_verdict is not None
+            and reported_verdict.kind is VerdictKind.WORKING
+        )
+
+
+def pause_s(settings: Settings, ease: float, dice: random.Random, *, urgent: bool) -> float:
+    """Seconds from one pass to the next; `ease` as of `Pacing.ease`, `urgent` if any job is."""
+    if urgent:
+        period_s, spread = settings.suspicious_period_s, SUSPICIOUS_SPREAD
+    else:
+        period_s, spread = settings.period_s * ease, CALM_SPREAD
+    return period_s * dice.uniform(1 - spread, 1 + spread)
