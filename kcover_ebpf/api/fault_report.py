@@ -138,7 +138,7 @@ class FaultReport:
     shown it. A snapshot in a report that is not suspicious: it is unknown whether its ranks make progress."""
     trained: bool = False
     resumed_age_s: float | None = None
-    """Since a rank here that was stopped or frozen went on; None if none ever did, and from agents that do not say."""
+    """Since a rank here that was stopped or frozen was resumed; None if none was, and from agents that do not say."""
     verdict: Verdict | None = None
     """Of this node alone; its times are seconds after `time_s`."""
     ranks: tuple[RankSnapshot, ...] = ()

@@ -102,7 +102,7 @@ class GangInput:
 
     @property
     def resumed_age_s(self) -> float:
-        """Seconds since a rank of the job that was stopped or frozen went on, on any node; infinite if none did."""
+        """Seconds since a rank of the job that was stopped or frozen was resumed, on any node; infinite if none was."""
         return min(
             (
                 received.report.resumed_age_s + received.since_made_s(self.now_s)

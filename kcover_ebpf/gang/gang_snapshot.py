@@ -103,7 +103,7 @@ def gather(
 ) -> GangSnapshot:
     """One snapshot of all ranks that the reports show.
 
-    `whole`: no rank is on a node of which nothing is known now. `resumed_age_s`: since a rank went on that had been
+    `whole`: no rank is on a node of which nothing is known now. `resumed_age_s`: since a rank was resumed that had been
     stopped, on any node: no rank is in its state for longer, as far as that can be judged.
     """
     who: dict[Pid, tuple[FaultReport, RankSnapshot]] = {}
@@ -118,29 +118,22 @@ def gather(
             processes[pid] = _rebased(index, rank, late_s).capped(resumed_age_s)
     processes = _with_known_waits(processes)
     everyone = [process for process in processes.values() if process.role is Role.RANK]
-    size = max((rank_snapshot.world_size or 0 for rank_snapshot in everyone), default=0)
+    size = max((rank.world_size or 0 for rank in everyone), default=0)
     endpoints = EndpointIndex(processes.values(), elsewhere=size > len(everyone))
     processes = {pid: _between_ranks(process, endpoints) for pid, process in processes.items()}
     if not endpoints.elsewhere:
-        held = {
-            Endpoint(*socket.local)
-            for rank_snapshot in everyone
-            for socket in rank_snapshot.sockets
-        }
-        processes = {pid: _placed(process, held) for pid, process in processes.items()}
-    nodes = {pid: report.node for pid, (report, _) in who.items()}
-    trained = any(received_report.report.trained for received_report in seen)
+        processes = _all_placed(processes, everyone)
     snapshot = JobSnapshot(
         now_ns=round(now_s * NS),
         policy=policy,
-        processes=_unordered(processes, nodes, _vague(seen)),
+        processes=_unordered(processes, who, _vague(seen)),
         ends=endpoints,
-        cadence_known=all(received_report.report.knows_cadence for received_report in seen),
         whole=whole,
+        cadence_known=all(received_report.report.knows_cadence for received_report in seen),
         lossy=any(received_report.report.lossy for received_report in seen),
-        knows_waits=any(received_report.report.knows_waits for received_report in seen)
+        knows_waits=any(received.report.knows_waits for received in seen)
         or any(process.known_wait for process in processes.values()),
-        starting=len(everyone) < size and not trained,
+        starting=len(everyone) < size and not any(received.report.trained for received in seen),
         collectives=collective_answers.joined(answers, everyone),
         recordings=_recordings(seen, now_s),
     )
@@ -231,6 +224,14 @@ def _between_ranks(rank: RankSnapshot, endpoints: EndpointIndex) -> RankSnapshot
     return replace(rank, sockets=sockets, sent_age_s=min(ages, default=rank.sent_age_s))
 
 
+def _all_placed(
+    processes: Mapping[Pid, RankSnapshot], ranks: Sequence[RankSnapshot]
+) -> dict[Pid, RankSnapshot]:
+    """The processes of a job of which all ranks are known, with their waits for addresses placed."""
+    held = {Endpoint(*socket.local) for rank in ranks for socket in rank.sockets}
+    return {pid: _placed(process, held) for pid, process in processes.items()}
+
+
 def _placed(rank: RankSnapshot, held: Collection[Endpoint]) -> RankSnapshot:
     """A wait for an address is one for peers where a rank of any node has that address, and leads outside elsewhere."""
     if rank.awaits is None or rank.state not in (State.PEERS, State.OUTSIDE) or not held:
@@ -244,9 +245,12 @@ def _placed(rank: RankSnapshot, held: Collection[Endpoint]) -> RankSnapshot:
 
 
 def _unordered(
-    processes: dict[Pid, RankSnapshot], nodes: Mapping[Pid, str], vague: Collection[str]
+    processes: dict[Pid, RankSnapshot],
+    who: Mapping[Pid, tuple[FaultReport, RankSnapshot]],
+    vague: Collection[str],
 ) -> dict[Pid, RankSnapshot]:
     """The same without the lead of whoever sent first (or last) where another node is close to it."""
+    nodes = {pid: report.node for pid, (report, _) in who.items()}
     changed = dict(processes)
     for is_last in (False, True):
         sent = [

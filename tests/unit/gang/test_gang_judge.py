@@ -186,7 +186,7 @@ def test_merge__ages_are_counted_from_when_the_report_came():
     assert merge(late).verdict.since_s == pytest.approx(NOW_S - 8, abs=0.01)
 
 
-def test_merge__ranks_that_are_suspended_in_turn_are_no_fault_while_one_after_another_goes_on():
+def test_merge__ranks_that_are_suspended_in_turn_are_no_fault_while_one_after_another_is_resumed():
     still_stopped = rank(1, State.STOPPED, 9.0), rank(3, State.STOPPED, 8.0)
     resumed = report("a", rank(0, age_s=1.0), rank(2, State.STOPPED), resumed_age_s=1.0)
     merged = merge(case(resumed, report("b", *still_stopped)))

@@ -157,7 +157,7 @@ CHANGES = {
     "the counts move": later(collectives=CollectiveCounts(age_s=0.2, moving=True)),
     "NCCL was not asked any more": later(collectives=None),
     "packets are lost": later(lossy=True),
-    "a rank that was stopped went on": later(resumed_age_s=0.5),
+    "a rank that was stopped is resumed": later(resumed_age_s=0.5),
 }
 
 
