@@ -176,36 +176,6 @@ def test_traceback__the_last_step_before_it(
     assert found.printed.epoch == (epoch or (1 if step is not None else None))
 
 
-OF_RANKS = {
-    "its own step, and not that of a rank that is ahead": (
-        ["[default1]:step 20", "[default0]:step 21"], "[default1]:", 20,
-    ),
-    "also where the traceback names the process more exactly": (
-        ["[default1]:step 20", "[default0]:step 21"], "[default1]:[rank9]: ", 20,
-    ),
-    "that of the log, where the process itself prints none": (
-        ["[default0]:step 20", "[default0]:step 21"], "[default1]:", 21,
-    ),
-    "that of the log, where its lines have no name": (["step 20", "step 21"], "[rank1]: ", 21),
-    "a name that only begins alike is another process": (
-        ["[rank1]: step 20", "[rank12]: step 21"], "[rank1]: ", 20,
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("before", "name", "step"), OF_RANKS.values(), ids=OF_RANKS)
-@pytest.mark.parametrize("stream", ["stdout", "stderr"])
-@pytest.mark.parametrize("is_late", [False, True])
-def test_container_logs__of_ranks_that_write_to_one_log_each_is_at_its_own_step(
-    before: list[str], name: str, step: int, stream: str, is_late: bool
-) -> None:
-    raised = lines("\n".join(f"{name}{line}" for line in TRACEBACK.splitlines()))
-    ahead = cri(before[1], stream=stream)
-    log = [raised, ahead] if is_late and stream == "stdout" else [ahead, raised]
-    (found,) = read(cri(before[0], stream=stream, at="09:59:59"), *log).tracebacks
-    assert found.step == step
-
-
 def test_traceback__those_of_ranks_that_write_at_once_are_distinguished_by_their_prefix() -> None:
     other = TRACEBACK.replace("line 71", "line 99")
     mixed = "\n".join(

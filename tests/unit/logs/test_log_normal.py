@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kcover_ebpf.devices.catalog.files import shipped as catalog
 from kcover_ebpf.logs import heads, rules
@@ -189,13 +186,6 @@ def test_heads__what_was_stripped_is_kept(head: str, rank: int | None) -> None:
     found = heads.split(f"{head}KeyError: 'x'")
     assert (found.text, found.rank) == ("KeyError: 'x'", rank)
     assert found.process == heads.split(f"{head}ValueError: y").process
-
-
-@pytest.mark.parametrize("name", heads.ITEMS)
-@given(data=st.data())
-def test_heads__each_item_is_looked_for_where_it_may_begin(name: str, data: st.DataObject) -> None:
-    item = data.draw(st.from_regex(re.compile(heads.ITEMS[name], re.ASCII), fullmatch=True))
-    assert name in heads.items_at(item[0], heads.BAR in item).groupindex
 
 
 @pytest.mark.parametrize(
