@@ -66,7 +66,7 @@ def last(text: bytes) -> PrintedStep:
 def of_process(text: bytes, process: str) -> PrintedStep:
     """The last step and epoch in those of its lines that this process put its name in front of.
 
-    Ranks that write to one log are at different steps; what one of them raised is of its own.
+    Ranks that write to one log are at different steps, and a traceback is at that of the rank that raised it.
     """
     found_step = PrintedStep(None, None)
     for raw in reversed(text.split(b"\n")) if process else ():

@@ -53,7 +53,7 @@ OF_RANKS = {
 @pytest.mark.parametrize(("before", "name", "step"), OF_RANKS.values(), ids=OF_RANKS)
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 @pytest.mark.parametrize("is_late", [False, True])
-def test_container_logs__of_ranks_that_write_to_one_log_each_is_at_its_own_step(
+def test_steps_of_ranks__a_traceback_is_at_that_of_the_rank_that_raised_it(
     before: list[str], name: str, step: int, stream: str, is_late: bool
 ) -> None:
     raised = b"".join(cri(f"{name}{line}") for line in TRACEBACK)
