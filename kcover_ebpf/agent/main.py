@@ -152,7 +152,7 @@ class _Agent:
         memories = JobMemories(plan.state_dir / "jobs.json")
         self._loop = self._make_loop(sources, registry, containers, memories)
         self._order_thread, self._report_thread = self._start(executor), self._start(reporter)
-        self._inspect(session)
+        self._inspect(session, registry)
         self._read_logs()
         informers.start()
         if server is not None:
@@ -223,14 +223,16 @@ class _Agent:
         lease = LeaseWriter(client, plan.namespace, plan.node, self._on_error, plan.pod)
         return ReportSender(client, lease, self._acks, self._on_error, late_s)
 
-    def _inspect(self, client: ApiClient) -> None:
+    def _inspect(self, client: ApiClient, registry: PodRegistry) -> None:
         plan = self._plan
         if plan.inspect_every_s <= 0:
             return
         options = InspectorOptions(
             plan.node, plan.inspect_every_s, plan.state_dir / "health.json", plan.inspect
         )
-        inspector = self._outputs.inspector = Inspector(client, options, self._on_error)
+        inspector = self._outputs.inspector = Inspector(
+            client, options, self._on_error, registry.pod
+        )
         self._builder.health = lambda: inspector.latest_health
         self._inspection_thread = self._start(inspector)
 

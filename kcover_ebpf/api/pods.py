@@ -16,6 +16,7 @@ MOST_POD_BYTES = 32 << 10
 owners, finalizers nor containers, so a pod of 1.3 MB of labels took 11 MiB in every controller."""
 _TEXT_BYTES, _CONTAINER_BYTES, _POD_BYTES = 64, 512, 1024
 """What Python adds to a text, and takes for a container and for a pod (measured, 3.11)."""
+_MOST_CLAIMS, _CLAIM_CHARS = 16, 253
 _PLUGINS_GROUP = "scheduling.x-k8s.io/pod-group"
 """Label of the coscheduling plug-in (kubernetes-sigs/scheduler-plugins, apis/scheduling/v1alpha1)."""
 _VOLCANO_GROUPS = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
@@ -114,6 +115,8 @@ class Pod:
     """When its deletion was asked for; None unless it is being deleted."""
     gpus: int = 0
     """Whole ones that the limits of its main containers name; none of those that DRA allocates."""
+    claims: tuple[str, ...] = ()
+    """Of the PersistentVolumeClaims that its volumes name, at most 16."""
     job_kind: JobKind | None = None
     """The `JobKind` object whose labels it carries (`job_kinds.with_kind`)."""
 
@@ -177,7 +180,18 @@ def pod_of(api: Mapping[str, Any]) -> Pod:
         address=_text(status.get("podIP")),
         pod_group=_pod_group(metadata, spec),
         gpus=sum(map(_gpus, _list(spec.get("containers")))),
+        claims=_claims(_text(metadata.get("name")), spec),
     )
+
+
+def _claims(pod: str, spec: Mapping[str, Any]) -> tuple[str, ...]:
+    found = []
+    for volume in map(_map, _list(spec.get("volumes"))):
+        if "ephemeral" in volume:  # the claim is made for the pod, and named after both
+            found.append(f"{pod}-{_text(volume.get('name'))}")
+        elif claim := _text(_map(volume.get("persistentVolumeClaim")).get("claimName")):
+            found.append(claim)
+    return tuple(claim[:_CLAIM_CHARS] for claim in found[:_MOST_CLAIMS])
 
 
 def _asked_s(metadata: Mapping[str, Any]) -> float | None:
@@ -215,7 +229,8 @@ def kept_bytes(pod: Pod) -> int:
     """About what a pod takes in memory, at most; its owners are not counted, which many pods share."""
     texts = _texts_bytes(pod.labels) + _texts_bytes(pod.annotations)
     finalizers = sum(_TEXT_BYTES + len(finalizer) for finalizer in pod.finalizers)
-    return _POD_BYTES + texts + finalizers + _CONTAINER_BYTES * len(pod.containers)
+    claims = sum(_TEXT_BYTES + len(claim) for claim in pod.claims)
+    return _POD_BYTES + texts + finalizers + claims + _CONTAINER_BYTES * len(pod.containers)
 
 
 def _size_bytes(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> int:

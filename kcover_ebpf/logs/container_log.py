@@ -41,6 +41,8 @@ class _Count:
 class _Seen:
     traceback: LoggedTraceback
     stream: str
+    process: str
+    """As in `FoundTraceback`."""
     time_s: float
     settled: bool = False
     """All was read that may have been printed before it."""
@@ -130,7 +132,7 @@ class ContainerLogReader:
             self._seen = [seen for seen in self._seen if seen not in victims]
         known = {(seen.traceback.fingerprint, seen.traceback.step) for seen in self._seen}
         if (logged.fingerprint, logged.step) not in known and len(self._seen) < _MOST_TRACEBACKS:
-            self._seen.append(_Seen(logged, found.stream, time_s))
+            self._seen.append(_Seen(logged, found.stream, found.process, time_s))
 
     def _logged(self, found: FoundTraceback, time_s: float) -> LoggedTraceback:
         line = LogLine(Source.CONTAINER, found.error, written=found.error)
@@ -208,7 +210,9 @@ class ContainerLogReader:
 def _add_late_steps(tracebacks: Sequence[_Seen], whole: bytes) -> None:
     """Add to tracebacks that ended what was printed before them and written after them."""
     for traceback in tracebacks:
-        late = printed_steps.written_late(whole, traceback.stream, traceback.time_s)
+        late = printed_steps.written_late(
+            whole, traceback.stream, traceback.time_s, traceback.process
+        )
         both = PrintedStep(traceback.traceback.step, traceback.traceback.epoch).then(late)
         traceback.traceback = replace(traceback.traceback, step=both.step, epoch=both.epoch)
     end_s = _first_time(whole[whole.rfind(b"\n", 0, -1) + 1 :])

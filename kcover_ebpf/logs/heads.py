@@ -10,6 +10,7 @@ lines of one process belong together; times are not.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.logs import levels
@@ -26,7 +27,7 @@ _FILE = r"[\w./<>-]{1,160}:\d{1,7}(?::[\w<>.]{1,80})?"
 _END = r"(?: {0,12}(?:\|{1,2}|-|>>|::?)(?: |$)| |$)"
 """Between two items: a separator with its blanks, or one blank. What is more is indentation of the message."""
 
-_ITEMS = {
+ITEMS = {
     "rank": r"\[rank(?P<n_rank>\d{1,7})\]: ?",
     "mpi": r"\[[^\]\s]{0,80}?\d{1,7},(?P<n_mpi>\d{1,7})\]<std(?:err|out|diag)>: ?",
     "horovod": r"\[(?P<n_horovod>\d{1,7})\]<std(?:err|out)>: ?",
@@ -63,8 +64,31 @@ _ITEMS = {
     ),
     "host": r"(?![a-z0-9.-]{0,100}(?:error|exception|warning):)(?=[a-z.-]{0,80}[\d-])[a-z0-9][a-z0-9.-]{0,100}: ",
 }
-_ITEM = re.compile("|".join(f"(?P<{name}>{pattern})" for name, pattern in _ITEMS.items()))
-"""No two unbounded repeats: each alternative is tried once at each item, over a bounded text."""
+BAR = "%|"
+"""In every progress bar."""
+_BEGINNINGS = {
+    "[": "rank mpi horovod hydra mpich c10d nemo raycore sglang hugging role thread pod time level file",
+    "(": "actor component ascend thread bar",
+    " ": "srun bar margin",
+    "0": "srun ident compose bar counter time file host",
+    "A": "glog tensorflow bar time logging level file",
+    "a": "ident compose bar level file host",
+    "": "bar file",
+}
+"""The items that may begin so: with this character, a digit, a letter, or any other of ASCII."""
+
+
+def _pattern(names: Collection[str]) -> re.Pattern[str]:
+    """No two unbounded repeats: each alternative is tried once at each item, over a bounded text."""
+    return re.compile("|".join(f"(?P<{name}>{ITEMS[name]})" for name in ITEMS if name in names))
+
+
+_ALL_ITEMS = _pattern(ITEMS)
+_ITEMS_OF = {
+    (beginning, has_bar): _pattern([name for name in names.split() if has_bar or name != "bar"])
+    for beginning, names in _BEGINNINGS.items()
+    for has_bar in (False, True)
+}
 _NAME = re.compile(r"[\w.:<>\[\]/-]{1,120}(?: {0,12}- | {1,12}\| )")
 """A logger's name or a place between a time and a level, or behind both."""
 _OF_PROCESS = frozenset(
@@ -111,9 +135,10 @@ def split(text: str) -> Head:
     rank: int | None = None
     level: LogLevel | None = None
     may_be_name = False
-    while items < _MOST_ITEMS:
+    has_bar = BAR in text
+    while items < _MOST_ITEMS and position < len(text):
         items += 1
-        match = _ITEM.match(text, position)
+        match = items_at(text[position], has_bar).match(text, position)
         if match is None or match.end() == position:
             match = _NAME.match(text, position) if may_be_name else None
             if match is None or match.end() == len(text):
@@ -124,12 +149,26 @@ def split(text: str) -> Head:
         found = match.groupdict()
         rank, level = _rank(found, rank), level if level is not None else _level(found)
         if kind in _OF_PROCESS:
-            process.append((found["w_sglang"] or match[0]).strip())
+            process.append((found.get("w_sglang") or match[0]).strip())
         may_be_name = kind in _RECORDS
         position = match.end()
     message = text[position:]
     stated = levels.in_text(message)
     return Head(message, " ".join(process), rank, level if stated is None else stated)
+
+
+def items_at(character: str, has_bar: bool) -> re.Pattern[str]:
+    """The items that may begin with a character."""
+    beginning = ""
+    if character in _BEGINNINGS:
+        beginning = character
+    elif not character.isascii():
+        return _ALL_ITEMS
+    elif character.isdigit():
+        beginning = "0"
+    elif character.isalpha():
+        beginning = "A" if character.isupper() else "a"
+    return _ITEMS_OF[beginning, has_bar]
 
 
 def _kind(match: re.Match[str]) -> str:
@@ -138,21 +177,21 @@ def _kind(match: re.Match[str]) -> str:
 
 
 def _rank(found: dict[str, str | None], before: int | None) -> int | None:
-    if found["n_rank"] is not None:
-        return int(found["n_rank"])
+    if (digits := found.get("n_rank")) is not None:
+        return int(digits)
     if before is not None:
         return before
     for name in ("n_mpi", "n_horovod", "n_hydra", "n_srun", "n_ascend"):
-        if (digits := found[name]) is not None and int(digits) >= 0:
+        if (digits := found.get(name)) is not None and int(digits) >= 0:
             return int(digits)
     return None
 
 
 def _level(found: dict[str, str | None]) -> LogLevel | None:
     for name in ("l_level", "l_bracket", "l_colon", "l_logging", "l_hugging"):
-        if (word := found[name]) is not None:
+        if (word := found.get(name)) is not None:
             return levels.of_word(word)
     for name in ("l_c10d", "l_glog", "l_nemo", "l_ray", "l_tf"):
-        if (letter := found[name]) is not None:
+        if (letter := found.get(name)) is not None:
             return levels.of_letter(letter)
     return None

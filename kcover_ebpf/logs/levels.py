@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from enum import IntEnum
+from functools import lru_cache
 
 import re2
 
@@ -102,26 +103,36 @@ _CONTINUES = (
     r"|(?i:\b(?:best|min|minimum|lowest|initial)[ _](?:\w{1,20}[ _])?(?:loss|ppl|perplexity)\b\W{1,4}inf)"
     r"|\bException ignored in\b|\bretry in \d|[^ 0] retries left\b|\d0 retries left\b"
 )
-_MILD_WORDS = (
-    _CONTINUES,
-    r"(?i:\b(?:attempt|try|retry|retries)\b)",
-    r"(?i:\b(?:no|not|never|without)\b|n't)",
-)
+_ATTEMPTED = r"(?i:\b(?:attempt|try|retry|retries)\b)"
+_DENIES = r"(?i:\b(?:no|not|never|without)\b|n't)"
 
 
-_DENIAL = len(_MILD_WORDS) - 1
-
-
-def _together(patterns: tuple[str, ...]) -> re2.Set:
+@lru_cache(maxsize=1)
+def _signs() -> re2.Set:
+    """Whatever a level is read from, in one pass of RE2: most messages have none of it. By their place in `_SIGNS`."""
     made = re2.Set.SearchSet()
-    for pattern in patterns:
-        made.Add(pattern)
+    for sign in _SIGNS:
+        made.Add(sign)
     made.Compile()
     return made
 
 
-_MILD = _together(_MILD_WORDS)
-"""What may make a message milder, in one pass of RE2: that it continues; an attempt or a denial, which is read then."""
+_SIGNS = (
+    *(rf"\A(?:{pattern.pattern})" for pattern in (_QUOTES, _ADVICE, _CODE)),
+    _IN_TEXT.pattern,
+    _CONTINUES,
+    _ATTEMPTED,
+    _DENIES,
+)
+_NO_REPORT = frozenset([0, 1, 2])
+_STATED, _CONTINUED, _TRIED, _DENIED_WORD = 3, 4, 5, 6
+
+
+@lru_cache(maxsize=2)
+def _found(text: str) -> frozenset[int]:
+    """The signs in a message, and beyond ASCII, where RE2 knows fewer letters, all that Python's patterns decide."""
+    found = frozenset(_signs().Match(text) or ())
+    return found if text.isascii() else found | _NO_REPORT | {_STATED}
 
 
 def of_word(word: str) -> LogLevel | None:
@@ -152,6 +163,8 @@ def in_text(text: str) -> LogLevel | None:
     """The level that a message states itself; None where it states none."""
     if not reports(text):
         return LogLevel.INFO
+    if _STATED not in _found(text):
+        return None
     match = _IN_TEXT.search(text, 0, _HEAD_CHARS)
     if match is None:
         return None
@@ -162,6 +175,8 @@ def in_text(text: str) -> LogLevel | None:
 
 def reports(text: str) -> bool:
     """False for data, advice and code: such a message says of nothing that it happened."""
+    if not _NO_REPORT & _found(text):
+        return True
     return not (_QUOTES.match(text) or _ADVICE.match(text) or _CODE.match(text))
 
 
@@ -172,8 +187,8 @@ def denied(text: str, start: int) -> bool:
 
 def mild_words(text: str) -> tuple[bool, bool]:
     """Whether a message says that the program does without, or tries again; and whether it may deny something."""
-    found = _MILD.Match(text)
-    if not found:
-        return False, False
-    is_attempt = 1 in found and any(int(number) < int(of) for number, of in _ATTEMPT.findall(text))
-    return 0 in found or is_attempt, _DENIAL in found
+    found = _found(text)
+    is_attempt = _TRIED in found and any(
+        int(number) < int(of) for number, of in _ATTEMPT.findall(text)
+    )
+    return _CONTINUED in found or is_attempt, _DENIED_WORD in found

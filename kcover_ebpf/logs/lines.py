@@ -120,6 +120,12 @@ _OF_PROGRAM = re.compile(
 _MOST_NESTED = 2
 
 
+def cri_time(line: str) -> tuple[str, str]:
+    """The time of a line in a container's log file, and what its program wrote; two empty texts for any other line."""
+    match = _CRI.match(line)
+    return (match["time"], line[match.end() :]) if match else ("", "")
+
+
 def parse(line: str) -> LogLine | None:
     """The line's message; None for one in the kernel's log that user space wrote: it may be forged."""
     return _parsed(line, _MOST_NESTED)

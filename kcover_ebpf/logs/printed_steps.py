@@ -63,6 +63,29 @@ def last(text: bytes) -> PrintedStep:
     return PrintedStep(_last(_STEP, text), _last(_EPOCH, text))
 
 
+def of_process(text: bytes, process: str) -> PrintedStep:
+    """The last step and epoch in those of its lines that this process put its name in front of.
+
+    Ranks that write to one log are at different steps, and a traceback is at that of the rank that raised it.
+    """
+    found_step = PrintedStep(None, None)
+    for raw in reversed(text.split(b"\n")) if process else ():
+        if (printed := last(raw)) == PrintedStep(None, None):
+            continue
+        line = lines.parse(raw.decode("utf-8", "replace"))
+        if line is not None and are_of_one(line.process, process):
+            found_step = printed.then(found_step)
+        if None not in (found_step.step, found_step.epoch):
+            break
+    return found_step
+
+
+def are_of_one(process: str, other_process: str) -> bool:
+    """Whether two names that launchers put in front of lines are of one process: one may name it more exactly."""
+    names = sorted((process, other_process), key=len)
+    return names[0] != "" and f"{names[1]} ".startswith(f"{names[0]} ")
+
+
 def is_of_before(line: lines.LogLine, stream: str, raised_s: float) -> bool:
     """Whether a line that was written after a traceback (to `stream`, unix seconds) was printed before it.
 
@@ -74,16 +97,17 @@ def is_of_before(line: lines.LogLine, stream: str, raised_s: float) -> bool:
     return 0.0 <= line.time_s - raised_s <= LATE_LINE_S
 
 
-def written_late(block: bytes, stream: str, raised_s: float) -> PrintedStep:
+def written_late(block: bytes, stream: str, raised_s: float, process: str = "") -> PrintedStep:
     """What lines of this block say that was printed before a traceback and written after it.
 
-    `block`: whole lines, in order of time; `stream`, `raised_s`: of the traceback (unix seconds).
+    `block`: whole lines, in order of time; `stream`, `raised_s`: of the traceback (unix seconds). `process`: whose
+    lines count; empty: those of all.
     """
     if stream not in _SIGNS:
         return PrintedStep(None, None)
     block = _until(block, raised_s + LATE_LINE_S)
     step, epoch = (
-        _last_late(pattern, sign, block, stream, raised_s)
+        _last_late(pattern, sign, block, stream, raised_s, process)
         for pattern, sign in zip((_STEP, _EPOCH), _SIGNS[stream], strict=True)
     )
     return PrintedStep(step, epoch)
@@ -110,6 +134,7 @@ def _last_late(
     block: bytes,
     stream: str,
     raised_s: float,
+    process: str,
 ) -> int | None:
     for raw in _backwards(block, sign):
         line = lines.parse(raw.decode("utf-8", "replace"))
@@ -117,6 +142,8 @@ def _last_late(
             continue
         if line.time_s < raised_s:
             break  # the lines of one stream are in order
+        if process and not are_of_one(line.process, process):
+            continue
         if is_of_before(line, stream, raised_s) and (number := _last(pattern, raw)) is not None:
             return number
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from kcover_ebpf.dataclass import dataclass
+from kcover_ebpf.dataclass import dataclass, replace
 from kcover_ebpf.devices.catalog import Action, Catalog, Entry, judge
 from kcover_ebpf.devices.catalog import Domain as XidDomain
 from kcover_ebpf.devices.xid import kmsg_parser
@@ -27,6 +27,8 @@ _LONGEST_LINE = 64 << 10
 """Bytes; what a line has beyond them is not read. The CRI cuts at 16 KiB."""
 _MOST_CONTINUED = 64
 """Lines of one record of the kernel: a stack has as many."""
+_MOST_KNOWN, _MOST_KNOWN_CHARS = 16, 512
+"""Lines of a storm that are remembered, and the length of each: there is a reader for each container of a node."""
 _HEAD_BYTES = 200
 """Longer than whatever a log puts in front of a message."""
 
@@ -86,6 +88,8 @@ class LogReader:
         self._test = test_for(rules)
         self._lines = NormalLines()
         self._line_count = 0
+        self._known: dict[str, Match | None] = {}
+        """What was made of the last lines of a container, without their times: a storm repeats them."""
 
     def feed(self, block: bytes) -> Iterator[Match]:
         """The known lines that end in this block."""
@@ -141,8 +145,17 @@ class LogReader:
             if first.source is Source.KERNEL:
                 text = raw.strip()
                 return self._match(LogLine(Source.KERNEL, text, written=text))
-        line = lines.parse(raw)
-        return None if line is None else self._match(line)
+        time, text = lines.cri_time(raw)
+        if not time or len(text) > _MOST_KNOWN_CHARS:
+            line = lines.parse(raw)
+            return None if line is None else self._match(line)
+        if text not in self._known:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            line = lines.parse(raw)
+            self._known[text] = None if line is None else self._match(line)
+        match = self._known[text]
+        return None if match is None else replace(match, number=self._line_count + 1, time=time)
 
     def _match(self, line: LogLine) -> Match | None:
         source = self._bare if line.source is Source.UNKNOWN else line.source

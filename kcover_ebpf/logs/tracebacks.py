@@ -57,6 +57,8 @@ class FoundTraceback:
     """It follows from another failure: a launcher's, or that of an interruption."""
     rank: int | None = None
     """Of the process that printed it, where what a launcher put in front says so."""
+    process: str = ""
+    """Whose lines `printed` is of; empty where it is of those of all that write to the log."""
 
 
 @dataclass(slots=True)
@@ -64,6 +66,8 @@ class _Open:
     time: str
     stream: str
     printed: PrintedStep
+    process: str
+    """As in `FoundTraceback`."""
     rank: int | None
     indent: int
     """Blanks before its first line, whatever put them there; frames have more, and its last line as many."""
@@ -120,7 +124,9 @@ class TracebackFinder:
         """Of lines that are all of the stream that no open traceback has."""
         for other_open in self._open.values():
             if (raised_s := lines.unix_s(other_open.time)) is not None:
-                late = printed_steps.written_late(others, other_open.stream, raised_s)
+                late = printed_steps.written_late(
+                    others, other_open.stream, raised_s, other_open.process
+                )
                 other_open.printed = other_open.printed.then(late)
 
     def _before(self, block: bytes, position: int) -> bytes:
@@ -138,8 +144,14 @@ class TracebackFinder:
                 # behind a message or a progress bar it says nothing about the lines that follow
                 is_alone = _ALONE.match(text) is not None
                 indent = len(text) - len(text.lstrip(" ")) if is_alone else 0
+                own_step = printed_steps.of_process(before, line.process)
                 self._open[key] = _Open(
-                    line.time, line.stream, printed_steps.last(before), line.rank, indent
+                    line.time,
+                    line.stream,
+                    printed_steps.last(before).then(own_step),
+                    line.process if own_step.step is not None else "",
+                    line.rank,
+                    indent,
                 )
             return
         found_open = self._open.get(key)
@@ -157,7 +169,12 @@ class TracebackFinder:
                 yield _finished(found_open, text.strip(), error["error"])
 
     def _add_late_step(self, line: lines.LogLine) -> None:
-        others = [item for item in self._open.values() if item.stream != line.stream]
+        others = [
+            item
+            for item in self._open.values()
+            if item.stream != line.stream
+            and (not item.process or printed_steps.are_of_one(line.process, item.process))
+        ]
         printed = printed_steps.last(line.text.encode()) if others else PrintedStep(None, None)
         for other_open in others:
             raised_s = lines.unix_s(other_open.time)
@@ -191,4 +208,5 @@ def _finished(found_open: _Open, text: str, error: str) -> FoundTraceback:
         printed=found_open.printed,
         secondary=_SECONDARY.match(error) is not None,
         rank=found_open.rank,
+        process=found_open.process,
     )

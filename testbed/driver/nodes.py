@@ -14,7 +14,7 @@ from pathlib import Path
 from kcover_ebpf.controller.node_reconciler import release
 from kcover_ebpf.kube.client import connect
 from kcover_ebpf.recovery.nodes.node_plan import view_of
-from testbed.cluster.layout import DEFAULT_NAME, Bed
+from testbed.cluster.layout import DEFAULT_NAME, MAX_NODES, Bed
 from testbed.driver.cluster import Cluster, ClusterError, Namespace
 
 
@@ -60,8 +60,12 @@ def inside(cluster: Cluster, node: str, *command: str) -> str:
 
 
 def pod_logs(cluster: Cluster, node: str) -> Path:
-    """The folder of containers' logs of a node of the test bed, as this host reaches it."""
-    return Path(f"/proc/{_kubelet(cluster, node)}/root/var/log/pods")
+    """The folder of containers' logs of a node of the test bed: on its disk, which lies on this host.
+
+    Not through the root of one of its processes, which takes a capability (CAP_SYS_PTRACE) that no reader of logs has.
+    """
+    (bed_node,) = (bed_node for bed_node in _bed(cluster).nodes(MAX_NODES) if bed_node.name == node)
+    return bed_node.folder / "var/log/pods"
 
 
 @contextmanager
@@ -81,7 +85,7 @@ def still(cluster: Cluster, node: str) -> Iterator[None]:
 @contextmanager
 def partitioned(cluster: Cluster, node: str) -> Iterator[None]:
     """A node of the test bed has lost its network: its kubelet and its pods run, and reach nothing."""
-    control = _control_netns(cluster)
+    control = _bed(cluster).control_netns
     (port,) = re.findall(r"\d+$", node)
     _set_link(control, f"port{port}", "down")
     try:
@@ -90,11 +94,11 @@ def partitioned(cluster: Cluster, node: str) -> Iterator[None]:
         _set_link(control, f"port{port}", "up")
 
 
-def _control_netns(cluster: Cluster) -> str:
+def _bed(cluster: Cluster) -> Bed:
     folder = cluster.kubeconfig.parent
     name = re.fullmatch(r"\.testbed(?:-(.+))?", folder.name)
     assert name is not None, "use a cluster that tools/testbed made"
-    return Bed.of_checkout(name[1] or DEFAULT_NAME, folder.parent).control_netns
+    return Bed.of_checkout(name[1] or DEFAULT_NAME, folder.parent)
 
 
 def _set_link(namespace: str, device: str, state: str) -> None:

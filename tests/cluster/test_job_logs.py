@@ -1,14 +1,15 @@
-"""What real pods print, by agents and a controller on this host: crashes behind prefixes, and a loss that stops.
+"""What real pods print, by agents and a controller here: crashes behind prefixes, a loss that stops, a first cause.
 
 A crash whose traceback is behind what a launcher, a logger or a terminal puts in front of it is one bug of the
 program, so the job is restarted once and not again. A rule of the policy restarts a job whose loss is not printed any
-more, although its ranks continue.
+more, although its ranks continue. Where 64 ranks print an error, the Incident names the one that was first.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -90,6 +91,64 @@ while True:
     if step == 15:
         print("kcover: checkpoint 15 is complete", flush=True)
 """
+RANKS_JOB = """
+apiVersion: batch/v1
+kind: Job
+metadata: {name: many}
+spec:
+  completionMode: Indexed
+  completions: 8
+  parallelism: 8
+  backoffLimit: 0
+  template:
+    spec:
+      automountServiceAccountToken: false
+      restartPolicy: Never
+      terminationGracePeriodSeconds: 10
+      containers:
+      - name: main
+        image: localhost/kcover-train:1
+        command: %(command)s
+        volumeMounts: [{name: shared, mountPath: /shared}]
+        resources: {requests: {cpu: 20m}}
+      volumes:
+      - {name: shared, hostPath: {path: %(folder)s}}
+"""
+FIRST = 37
+"""The rank that fails by itself; the other 63 then lose it."""
+RANKS = """
+import os, pathlib, subprocess, sys, time, traceback
+shared = pathlib.Path("/shared")
+def launch():
+    first = 8 * int(os.environ["JOB_COMPLETION_INDEX"])
+    environs = [
+        {"RANK": str(first + local), "LOCAL_RANK": str(local), "WORLD_SIZE": "64"} for local in range(8)
+    ]
+    ranks = [subprocess.Popen(sys.orig_argv, env={**os.environ, **mine}) for mine in environs]
+    sys.exit(max(rank.wait() for rank in ranks))
+def train(rank):
+    (shared / str(rank)).touch()
+    while len(list(shared.iterdir())) < 64:
+        time.sleep(0.2)
+    for step in range(10_000):
+        say(rank, f"step {step}")
+        time.sleep(0.3)
+        if (shared / "failed").exists():
+            raise ConnectionResetError(104, "Connection reset by peer")
+        if rank == FIRST and step == 20:
+            raise ValueError("sample 20")
+def say(rank, text):
+    os.write(2, "".join(f"[rank{rank}]: {line}\\n" for line in text.splitlines()).encode())
+if "RANK" not in os.environ:
+    launch()
+try:
+    train(int(os.environ["RANK"]))
+except Exception:
+    say(int(os.environ["RANK"]), traceback.format_exc())
+    (shared / "failed").touch()
+    time.sleep(3)
+    sys.exit(1)
+"""
 LOSS = {
     "name": "loss",
     "line": "loss",
@@ -159,3 +218,26 @@ def test_a_job_whose_loss_stops_being_printed_is_restarted_once(namespace: Names
     assert (status["verdict"], status["certainty"]) == ("HUNG", "announced")
     assert status["work"]["step"] == 20
     assert status["work"]["unsavedSteps"] == 5
+
+
+def test_of_64_ranks_that_all_print_an_error_the_first_is_named(
+    namespace: Namespace, tmp_path: Path
+) -> None:
+    policy(namespace)
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    program = RANKS.replace("FIRST", str(FIRST))
+    command = json.dumps(["python3", "-u", "-c", program])
+    namespace.apply(RANKS_JOB % {"command": command, "folder": folder})
+
+    def named() -> list[str]:
+        statuses = [found.get("status", {}) for found in of_job(namespace, "many")]
+        evidence = [line for status in statuses for line in status.get("evidence", ())]
+        said = [line["text"] for line in evidence if line["kind"] == "log"]
+        return said if any(text.endswith("; 7 others followed") for text in said) else []
+
+    (line, *_) = said = until(named, "the first cause is named", 400)
+    print("\n".join(said))
+    assert f" rank {FIRST}: first cause: traceback " in line
+    assert ", step 20 (python_error)" in line
+    assert sum("first cause" in text or "traceback" in text for text in said) == 1

@@ -15,12 +15,13 @@ FILES = [
         "log_corpus_makers.toml",
         "log_corpus_words.toml",
         "log_corpus_more.toml",
+        "log_corpus_resembling.toml",
     )
 ]
 CORPUS: dict[str, Any] = {
     **FILES[0],
     **{
-        log: [row for file in FILES for row in file[log]]
+        log: [row for file in FILES for row in file.get(log, ())]
         for log in ("kernel", "container", "near_misses")
     },
     "mild": FILES[2]["mild"],

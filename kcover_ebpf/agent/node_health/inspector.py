@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kcover_ebpf.agent.node_health import health_memory, left_behind
+from kcover_ebpf.agent.node_health import health_memory, left_behind, pod_volumes
 from kcover_ebpf.agent.node_health.health_memory import Round
 from kcover_ebpf.agent.node_health.left_behind import LeftBehind
 from kcover_ebpf.agent.reports.report_sender import MANAGER
@@ -23,6 +23,7 @@ from kcover_ebpf.agent.state_file import write_json
 from kcover_ebpf.api.codec import decode
 from kcover_ebpf.api.fault_report import ReportedDeviceFault
 from kcover_ebpf.api.node_health import HEALTHS, NodeHealth, PartHealth, object_of
+from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.confined import helper
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ApiError, ObjectError
@@ -64,9 +65,11 @@ class Inspector:
         api: ApiClient,
         options: InspectorOptions,
         on_error: Callable[[str, str, ApiError], None],
+        pod_of: Callable[[str], Pod | None] = lambda _: None,
     ) -> None:
-        """`on_error`: verb, resource and what was wrong."""
+        """`on_error`: verb, resource and what was wrong; `pod_of`: the pod of this node with that uid."""
         self._api, self._options, self._on_error = api, options, on_error
+        self._pod_of = pod_of
         self._wake, self._stopping = threading.Event(), False
         self._hurried = False
         self._unfit: tuple[ReportedDeviceFault, ...] = ()
@@ -136,7 +139,9 @@ class Inspector:
         if self._stopping:
             return
         now_s = time.time()
-        checks: Sequence[PartResult] = [check.part for check in answer.checks]
+        checks: Sequence[PartResult] = [
+            pod_volumes.named(check.part, self._pod_of) for check in answer.checks
+        ]
         devices: Sequence[PartResult] = answer.devices
         if wrong and self.latest_health is not None:
             checks = _unknown(self.latest_health.checks, wrong)

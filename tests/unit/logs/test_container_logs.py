@@ -302,9 +302,9 @@ def test_container_logs__long_after_a_traceback_no_line_is_searched_for_steps(
     searched: list[bytes] = []
     search = printed_steps.written_late
 
-    def note(block: bytes, stream: str, raised_s: float) -> PrintedStep:
+    def note(block: bytes, stream: str, raised_s: float, process: str) -> PrintedStep:
         searched.append(block)
-        return search(block, stream, raised_s)
+        return search(block, stream, raised_s, process)
 
     monkeypatch.setattr(printed_steps, "written_late", note)
     reader.feed(Chunk(0, cri("step 20", stream="stdout", at="10:00:10")), NOW_S)

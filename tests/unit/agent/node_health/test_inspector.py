@@ -19,6 +19,7 @@ from kcover_ebpf.agent.node_health.inspector import Inspector, InspectorOptions
 from kcover_ebpf.agent.node_health.left_behind import LeftBehind
 from kcover_ebpf.api.codec import decode
 from kcover_ebpf.api.fault_report import ReportedDeviceFault
+from kcover_ebpf.api.pods import pod_of
 from kcover_ebpf.errors import ApiError, UsageError
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.host import capabilities
@@ -30,6 +31,13 @@ from kcover_ebpf.inspection.result import Check, CheckResult, Cost, unknown
 from kcover_ebpf.inspection.round import RoundAnswer, RoundOptions, answer_of, environment
 from tests.unit.inspection_hosts import NIC, pci_device, tool
 
+TRAINER = pod_of(
+    {
+        "metadata": {"name": "trainer-0", "namespace": "team", "uid": "8f1d3a52"},
+        "spec": {"volumes": [{"persistentVolumeClaim": {"claimName": "data"}}]},
+    }
+)
+PODS = {TRAINER.uid: TRAINER}
 XID = ReportedDeviceFault("0000:5d:00.0", "xid_79", "fell off the bus", fatal=True, unfit=True)
 
 
@@ -67,7 +75,7 @@ class Bench:
         names = tuple(f"plugin/{path.name}" for path in sorted(self.plugins.iterdir()))
         wanted = RoundOptions(names, str(self.plugins))
         options = InspectorOptions("n1", interval_s, folder / "state/health.json", wanted)
-        self.inspector = Inspector(server, options, self._on_error)  # type: ignore[arg-type]
+        self.inspector = Inspector(server, options, self._on_error, PODS.get)  # type: ignore[arg-type]
         self.thread = threading.Thread(target=self.inspector.run)
 
     def _on_error(self, verb: str, resource: str, error: ApiError) -> None:
@@ -109,6 +117,15 @@ def test_inspector__a_node_fails_and_is_mended(tmp_path: Path, broken: Path) -> 
         until(lambda: bench.server.objects[-1]["status"]["cleanRounds"] >= 2)
     assert bench.inspector.cpu_s > 0.0
     assert bench.errors == []
+
+
+def test_inspector__of_a_volume_at_fault_pod_and_claim_are_named(tmp_path: Path) -> None:
+    volume = f"/var/lib/kubelet/pods/{TRAINER.uid}/volumes/kubernetes.io~csi/pvc-1/mount"
+    tool(tmp_path / "plugins", "mounts", f'echo "{volume} is gone"; exit 1')
+    with Bench(tmp_path, FakeHealthServer()) as bench:
+        until(lambda: bench.server.result() == "fail")
+    reason = bench.server.objects[-1]["status"]["reason"]
+    assert reason == f"plugin/mounts: {volume} is gone; pod team/trainer-0, claim data"
 
 
 def test_inspector__what_failed_before_the_agent_was_started_anew_is_remembered(
