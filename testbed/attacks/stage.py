@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kcover_ebpf.api.rfc3339 import from_text
 from kcover_ebpf.kube.client import ApiClient
 from testbed.attacks import meters
 from testbed.attacks.hostile import JOB_NAME, SLEEPS, job
@@ -92,11 +94,12 @@ class Victim:
         self.wait_until_learned()
         known = self.condition().incidents
         pod = self.pods()[-1]
-        began_s = time.monotonic()
+        began_s, hung_s = time.monotonic(), time.time()
         hang(pod)
         incident = until(lambda: self._over(known), "the incident of the victim's hang is over")
         took_s = time.monotonic() - began_s
         status = incident["status"]
+        print(course(status["timeline"], hung_s))
         assert status["phase"] == "Recovered", status["timeline"]
         assert status["verdict"] == "HUNG", status
         assert status["culprit"]["pod"] == pod["metadata"]["name"]
@@ -215,6 +218,14 @@ class Stage:
         print(meters.said(uses))
         meters.check_bounded(uses)
         return uses
+
+
+def course(timeline: Iterable[Mapping[str, str]], since_s: float) -> str:
+    """What became of an incident, by seconds since a moment (unix seconds), for a log."""
+    return "\n".join(
+        f"{from_text(line['time']) - since_s:+7.2f} s {line['phase']}: {line.get('text', '')[:120]}"
+        for line in timeline
+    )
 
 
 def shut(cluster: Cluster) -> frozenset[str]:
