@@ -47,6 +47,16 @@ def faults_of(namespace: Namespace) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True)
+class Recovery:
+    """What became of a job after a rank of it was stopped, in seconds from then."""
+
+    running_s: float
+    """All of its ranks had been started again."""
+    took_s: float
+    """Its incident was Recovered: they trained."""
+
+
+@dataclass(frozen=True)
 class Victim:
     """A healthy job, armed, in its own namespace."""
 
@@ -89,8 +99,8 @@ class Victim:
 
         until(has_learned, "the agents report that the victim trains")
 
-    def survives_a_hang(self) -> float:
-        """Stop one rank and wait until the job trains again; seconds from the stop to phase Recovered."""
+    def survives_a_hang(self) -> Recovery:
+        """Stop one rank and wait until the job trains again."""
         self.wait_until_learned()
         known = self.condition().incidents
         pod = self.pods()[-1]
@@ -104,7 +114,12 @@ class Victim:
         assert status["verdict"] == "HUNG", status
         assert status["culprit"]["pod"] == pod["metadata"]["name"]
         self._check_training()
-        return took_s
+        running_s = next(
+            from_text(line["time"]) - hung_s
+            for line in status["timeline"]
+            if line["phase"] == "Recovering"
+        )
+        return Recovery(running_s, took_s)
 
     def _check_training(self) -> None:
         for pod in self.pods():

@@ -19,7 +19,9 @@ from pathlib import Path
 
 import pytest
 
+from kcover_ebpf.agent.reader.client import ConfinedReader
 from kcover_ebpf.agent.reader.logs import LogPlan
+from kcover_ebpf.agent.reader.ranks import THREADS, ReadRanks
 from kcover_ebpf.agent.reader.started import ConfinedReaders
 from kcover_ebpf.api.job_rules import JobRule
 from kcover_ebpf.api.known_lines import KnownLine
@@ -158,6 +160,25 @@ def test_ranks__a_thread_that_waits_is_read_as_here(node: Node) -> None:
     assert isinstance(found, ThreadReading)
     assert (found.pid, found.timed, "nanosleep" in found.wait_channel) == (pid, True, True)
     assert found.devices == frozenset()
+
+
+def test_ranks__who_has_a_file_open_is_read_and_only_what_was_asked_for_is_taken(
+    node: Node, tmp_path: Path
+) -> None:
+    (tmp_path / "held").touch()
+    here, paths = Pid(os.getpid()), [str(tmp_path / "held"), str(tmp_path / "other")]
+    with (tmp_path / "held").open():
+        found = node.ranks.open_files([here, Pid(2**22)], paths)
+    assert found == {here: {paths[0]}, Pid(2**22): frozenset()}
+
+
+def test_ranks__without_a_reader_open_files_are_read_here(tmp_path: Path) -> None:
+    (tmp_path / "held").touch()
+    gone = ConfinedReader("none", THREADS, lambda *_: None)
+    gone.close()
+    with (tmp_path / "held").open():
+        found = ReadRanks(gone, gone).open_files([Pid(os.getpid())], [str(tmp_path / "held")])
+    assert found == {os.getpid(): {str(tmp_path / "held")}}
 
 
 def test_ranks__where_a_burning_thread_is_comes_with_the_files_that_are_mapped(node: Node) -> None:
