@@ -19,7 +19,7 @@ _MOST_LINKS = (512, 16_384)
 """Of a process: so many of all, then the rest of those that have more. Devices are opened early, and the kernel lists
 descriptors by number."""
 
-Reading = Callable[[Collection[Pid], Collection[str]], Mapping[Pid, frozenset[str]]]
+FileSearch = Callable[[Collection[Pid], Collection[str]], Mapping[Pid, frozenset[str]]]
 """As `read`."""
 
 
@@ -55,15 +55,15 @@ class OpenFiles:
     """One for all of a program. Used by several threads."""
 
     def __init__(self, proc: Path = PROC) -> None:
-        self._read: Reading = partial(read, proc=proc)
+        self._search: FileSearch = partial(read, proc=proc)
 
-    def read_by(self, reading: Reading) -> None:
+    def read_by(self, search: FileSearch) -> None:
         """Have another process read, from now on."""
-        self._read = reading
+        self._search = search
 
     def of(self, pids: Collection[Pid], paths: Collection[str]) -> Mapping[Pid, frozenset[str]]:
         """As `read`; empty where it cannot be read now."""
-        return self._read(pids, paths) if pids and paths else {}
+        return self._search(pids, paths) if pids and paths else {}
 
     def holders(self, pids: Collection[Pid], paths: Collection[str]) -> set[Pid]:
         """Those of `pids` that have one of the files open now, as far as they can be read."""
