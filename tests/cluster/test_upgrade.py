@@ -18,7 +18,7 @@ import pytest
 
 from testbed.attacks.stage import JOB, Victim, faults_of
 from testbed.driver.cluster import ROOT, Cluster, Namespace, until
-from testbed.driver.installed import CHART, NAMESPACE, Release, installed
+from testbed.driver.installed import CHART, NAMESPACE, Release, installed, provide_image
 from testbed.driver.kinds import start
 from testbed.driver.restarts import hang, policy
 from testbed.skips import PREVIOUS
@@ -40,6 +40,12 @@ def old_image(cluster: Cluster) -> str:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr or done.stdout
     return OLD_IMAGE
+
+
+@pytest.fixture(scope="module")
+def image(cluster: Cluster, old_image: str) -> str:  # noqa: ARG001 - it goes first
+    """The image of this checkout: both archives have its name, and the last one that is loaded gets it."""
+    return provide_image(cluster)
 
 
 @contextmanager
