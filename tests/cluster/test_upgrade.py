@@ -43,7 +43,7 @@ def old_image(cluster: Cluster) -> str:
 
 
 @pytest.fixture(scope="module")
-def image(cluster: Cluster, old_image: str) -> str:  # noqa: ARG001 - it goes first
+def image(cluster: Cluster, old_image: str) -> str:
     """The image of this checkout: both archives have its name, and the last one that is loaded gets it."""
     return provide_image(cluster)
 
