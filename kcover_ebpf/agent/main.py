@@ -139,7 +139,7 @@ class _Agent:
         start.drop_privileges(_KEPT, plan.settings)
         start.catch_ending(self._ending.set)
         registry = PodRegistry(plan.node, _warn)
-        self._readers.start(devices.nccl)
+        self._readers.start(devices.nccl, devices.users.open_files)
         self._executor = executor = self._make_executor(registry, containers, journal)
         self._reporter = reporter = self._make_reporter(session)
         informers = Informers(

@@ -156,7 +156,9 @@ class NodeOutputs:
             return
         self._next_devices_ns = now_ns + DEVICES_READ_NS
         living = {pid: watch.pods[pid] for watch in watched for pid in watch.watch.members}
-        self._builder.devices = devices_of(self._devices.topology, living)
+        self._builder.devices = devices_of(
+            self._devices.topology, living, self._devices.users.open_files
+        )
 
     def on_order(self, gang: Gang, ack: Ack) -> None:
         """An order was carried out; called in the order thread."""

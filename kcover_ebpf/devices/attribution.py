@@ -9,7 +9,6 @@ from kcover_ebpf.devices import fault_rules
 from kcover_ebpf.devices.catalog import FIRST_SXID, Catalog
 from kcover_ebpf.devices.device_users import DeviceUsers
 from kcover_ebpf.devices.fault_rules import XidMeaning
-from kcover_ebpf.devices.inventory import open_holders
 from kcover_ebpf.facts.devices import (
     AerError,
     AerSeverity,
@@ -120,7 +119,7 @@ class Attribution:
     def _of_port(self, change: PortChange, members: Members) -> AnnouncedFault:
         name = change.port.partition("/")[0]
         nodes = {port.node for port in self._users.topology.ports if port.name == name} - {""}
-        holders = open_holders.open_by(members, nodes) if nodes else set()
+        holders = self._users.open_files.holders(members, nodes)
         fault = fault_rules.of_port(change, self._where(change) or change.port)
         return replace(fault, holders=frozenset(holders))
 

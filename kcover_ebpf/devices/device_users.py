@@ -11,6 +11,7 @@ from kcover_ebpf.devices.inventory.gpu_vendors import Gpu
 from kcover_ebpf.devices.nvml import Nvml
 from kcover_ebpf.facts.devices import CudaContext, DeviceHeld
 from kcover_ebpf.facts.kernel import Fact, ProcessExit
+from kcover_ebpf.host.open_files import OpenFiles
 from kcover_ebpf.host.read_workers import Readers
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.tunables.devices import DEVICES_FIRST_WAIT_S
@@ -21,6 +22,8 @@ class DeviceUsers:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self.open_files = OpenFiles()
+        """Read by this process unless another is asked to."""
         self._holders = open_holders.OpenHolders()
         self._readers: Readers[str, topology.Topology] = Readers("kcover-devices")
         self._is_stale = False
@@ -89,7 +92,7 @@ class DeviceUsers:
             if gpu.device == device:
                 concerned |= self._of_gpu(gpu, members, now_ns, instance)
         nodes = {port.node for port in self.topology.ports if port.device == device and port.node}
-        return concerned | (open_holders.open_by(members, nodes) if nodes else set())
+        return concerned | self.open_files.holders(members, nodes)
 
     def of_any_gpu(self, members: Collection[Pid], now_ns: int) -> set[Pid]:
         """Those of `members` that hold some GPU."""
@@ -102,9 +105,9 @@ class DeviceUsers:
         reported = self._holders.of(gpu.minor, gpu.uuid, now_ns)
         listed = self.nvml.users(gpu.device) if self.nvml is not None else ()
         reported |= {user.pid for user in listed}
-        held = reported & set(members) | open_holders.open_by(members, gpu.nodes)
+        held = reported & set(members) | self.open_files.holders(members, gpu.nodes)
         if instance is None:
             return held
         nodes = topology.mig_nodes(self._root, gpu.minor, instance)
         users = {user.pid for user in listed if user.gpu_instance == instance}
-        return (open_holders.open_by(held, nodes) | users & held) or held
+        return (self.open_files.holders(held, nodes) | users & held) or held

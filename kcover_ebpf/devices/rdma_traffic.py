@@ -14,7 +14,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from kcover_ebpf.facts.devices import FabricMoved
-from kcover_ebpf.host import procfs
+from kcover_ebpf.host.open_files import OpenFiles
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.tunables.devices import PORT_HOLDERS_S, RDMA_TRAFFIC_S
 
@@ -32,8 +32,8 @@ _COUNTERS = (
 class FabricReader:
     """Reads the counters of all RDMA ports of this host, and who has them open."""
 
-    def __init__(self, root: Path = Path("/")) -> None:
-        self._root = root
+    def __init__(self, root: Path, files: OpenFiles) -> None:
+        self._files = files
         self._rdma = root / "sys/class/infiniband"
         self._before: dict[str, int] = {}
         self._nodes: dict[Pid, frozenset[str]] = {}
@@ -50,7 +50,9 @@ class FabricReader:
         if now_s >= self._holders_due_s:
             self._holders_due_s = now_s + PORT_HOLDERS_S
             self._nodes.clear()
-        self._nodes = {pid: self._nodes.get(pid) or self._held(pid, moved) for pid in members}
+        unknown = [pid for pid in members if not self._nodes.get(pid)]
+        self._nodes |= self._files.of(unknown, moved.keys())
+        self._nodes = {pid: self._nodes.get(pid, frozenset()) for pid in members}
         found = ((pid, sum(moved.get(node, 0) for node in self._nodes[pid])) for pid in members)
         return [FabricMoved(boottime_ns, pid, count) for pid, count in found if count]
 
@@ -78,9 +80,6 @@ class FabricReader:
     def _node(device: Path) -> str:
         names = sorted(path.name for path in (device / "device/infiniband_verbs").glob("uverbs*"))
         return f"/dev/infiniband/{names[0]}" if names else device.name
-
-    def _held(self, pid: Pid, nodes: Collection[str]) -> frozenset[str]:
-        return procfs.open_among(pid, nodes, self._root / "proc")
 
 
 class FabricWatch:

@@ -94,7 +94,8 @@ class DeviceWatch:
         self.telemetry: GpuTelemetry | None = None
         """Set where GPUs are read."""
         if telemetry is not None:
-            self.telemetry = GpuTelemetry(telemetry, lambda: self.users.topology.gpus, root)
+            files = self.users.open_files
+            self.telemetry = GpuTelemetry(telemetry, lambda: self.users.topology.gpus, files, root)
         self.identities = DeviceIdentities(root, self.users.uuid, self._serial_of)
         self._stale_nic = False
         self._aer = AerCounter()
@@ -159,7 +160,7 @@ class DeviceWatch:
         self._stale_driver = False
 
     def _meet_fabric(self) -> None:
-        reader = FabricReader(self._root)
+        reader = FabricReader(self._root, self.users.open_files)
         if self._fabric is None and reader.has_ports:
             self._fabric = FabricWatch(reader)
 

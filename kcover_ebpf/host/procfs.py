@@ -18,6 +18,9 @@ _SIGKILL_BIT = 1 << (signal.SIGKILL - 1)
 _TICK_NS = NS // os.sysconf("SC_CLK_TCK")
 _WORDS = 16
 _ENVIRON_BYTES = 256 * 1024
+_VALUE_LENGTH = 200
+_VALUE_BYTES = 4 * _VALUE_LENGTH
+"""A character of UTF-8 has four bytes at most."""
 
 
 def boottime_ns() -> int:
@@ -170,13 +173,19 @@ def namespace_numbers(pid: int, tid: int | None = None) -> tuple[int, ...]:
 
 
 def parse_environ(raw: bytes, variables: Collection[str]) -> dict[str, str]:
-    """The wanted variables of an environment block; values are cut at 200 characters."""
+    """The wanted variables of an environment block; values are cut at 200 characters.
+
+    The block is searched for each of them: a program may have hundreds of thousands of variables.
+    """
     found = {}
-    for entry in raw.split(b"\0"):
-        name, separator, value = entry.partition(b"=")
-        key = name.decode("utf-8", "replace")
-        if separator and key in variables:
-            found[key] = value.decode("utf-8", "replace")[:200]
+    block = b"\0" + raw
+    for name in variables:
+        mark = b"\0%s=" % name.encode()
+        if (place := block.rfind(mark)) >= 0:
+            begin = place + len(mark)
+            end = block.find(b"\0", begin, begin + _VALUE_BYTES)
+            value = block[begin : end if end >= 0 else begin + _VALUE_BYTES]
+            found[name] = value.decode("utf-8", "replace")[:_VALUE_LENGTH]
     return found
 
 

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 from kcover_ebpf.errors import UsageError
+from kcover_ebpf.tunables.kube import KEEPALIVE_AGAIN_S, KEEPALIVE_IDLE_S, KEEPALIVE_TRIES
 
 IN_POD = "KUBERNETES_SERVICE_HOST"
 """Set in every pod, with `KUBERNETES_SERVICE_PORT`."""
 POOL = 64
 """Connections that are kept: each watch holds one, and one too many costs a TLS handshake for every request."""
+SOCKET_OPTIONS = (
+    # as urllib3 has it without others
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    # a watch waits for minutes: the kernel asks whether the other end is there, and ends the read where it is not
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_AGAIN_S),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_TRIES),
+)
 _FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _TOKEN_BYTES = 65536
 """A token of a ServiceAccount has about 1 kB."""
@@ -45,6 +56,7 @@ class OfficialAccess:
     def __init__(self, configuration: Any) -> None:
         configuration.retries = False
         configuration.connection_pool_maxsize = POOL
+        configuration.socket_options = list(SOCKET_OPTIONS)
         self._configuration = configuration
         self.host = str(configuration.host).rstrip("/")
 
@@ -91,7 +103,11 @@ class PodAccess:
         import urllib3
 
         return urllib3.connection_from_url(
-            self.host, maxsize=POOL, cert_reqs="CERT_REQUIRED", ca_certs=str(self._certificate)
+            self.host,
+            maxsize=POOL,
+            cert_reqs="CERT_REQUIRED",
+            ca_certs=str(self._certificate),
+            socket_options=list(SOCKET_OPTIONS),
         )
 
     def authorization(self) -> str:

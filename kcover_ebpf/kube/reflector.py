@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ApiError, Gone, TooLarge
 from kcover_ebpf.tunables.kube import (
+    QUIET_STREAM_S,
     STREAM_S,
     WATCH_FIRST_DELAY_S,
     WATCH_HEALTHY_S,
@@ -59,6 +60,8 @@ class ListWatchState:
         """By namespace and name."""
         self._seen: set[str] = set()
         self._failures = 0
+        self.speaks = False
+        """Something came in the last watch, so that silence in the next one means something."""
 
     def begin(self) -> None:
         """A list begins, from its first page."""
@@ -134,6 +137,7 @@ class ListWatchState:
         History that is gone is listed again at once, the first time.
         """
         self._failures += 1
+        self.speaks = False
         if isinstance(error, Gone):
             self.version = None
             if self._failures == 1:
@@ -142,6 +146,10 @@ class ListWatchState:
             WATCH_FIRST_DELAY_S * float(2 ** min(self._failures - 1, 16)), WATCH_LONGEST_DELAY_S
         )
         return max(delay_s, error.retry_after_s or 0.0)
+
+    def ended(self, was_spoken: bool) -> None:
+        """The server ended a watch; `was_spoken`: an event or a bookmark came in it."""
+        self.speaks = was_spoken
 
     def worked(self) -> None:
         """A list was complete, or a watch lived long enough: the next failure is a first one."""
@@ -232,19 +240,20 @@ class Reflector:
     def _once(self) -> None:
         if self._plan.version is None:
             self._list()
-        began_s = time.monotonic()
+        began_s, was_spoken = time.monotonic(), False
         asked = {
             **self._query,
             "resourceVersion": self._plan.version or "",
             "allowWatchBookmarks": "true",
         }
-        for raw in self._transport.stream(self._path, asked, _stream_s()):
-            event = self._plan.reported(raw)
+        for raw in self._transport.stream(self._path, asked, _stream_s(self._plan.speaks)):
+            event, was_spoken = self._plan.reported(raw), True
             self._plan.worked()
             if event is not None:
                 self._hand(event)
             if self._stop.is_set():
                 return
+        self._plan.ended(was_spoken)
         if time.monotonic() - began_s < 1.0:
             # a server (or a proxy) that ends every watch at once must not be asked in a tight loop
             self._stop.wait(1.0)
@@ -292,5 +301,6 @@ class Reflector:
             self._on_error(ApiError(f"{self._path}: cannot take {what}: {error!r}"))
 
 
-def _stream_s() -> int:
-    return random.randint(STREAM_S * 9 // 10, STREAM_S)
+def _stream_s(speaks: bool) -> int:
+    most_s = STREAM_S if speaks else QUIET_STREAM_S
+    return random.randint(most_s * 9 // 10, most_s)

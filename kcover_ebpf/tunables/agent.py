@@ -121,6 +121,9 @@ RANK_READ_S = 10.0
 """For a question to a recorder, which takes milliseconds. Chosen."""
 THREAD_READ_S = 3600.0
 """For one reading of a process: one that does not return is a fact about it, and is not begun again. Chosen."""
+OPEN_FILES_S = 1.0
+"""For a search of open files: it takes 0.1 s of CPU at most, and a pass waits for it. A reader that ended is there
+again by then."""
 ELF_READ_S = 60.0
 """For the symbols of one library: the largest of frameworks have tens of megabytes of names. Chosen."""
 

@@ -19,6 +19,8 @@ MAPS_AGE_S = 20.0
 """Mappings of code are read again after so long: libraries are loaded while a program starts. Chosen."""
 OPEN_DEVICES_S = 30.0
 """Devices are opened when a training starts and closed when it ends; to read them costs 2 us for each open file."""
+OPEN_FILES_CPU_S = 0.1
+"""For one search of the open files of many processes: some 50,000 of them. Who asks makes its pass meanwhile."""
 
 
 # --- Ending a job

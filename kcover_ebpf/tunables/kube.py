@@ -12,7 +12,14 @@ CONNECT_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 30.0
 """Half of what the API server itself allows a request by default (--request-timeout, 60 s)."""
 STREAM_SILENT_S = 90.0
-"""A watch that is silent for so long is dead, though its connection is open: a server sends bookmarks each minute."""
+"""A watch that is silent for so long is dead, though its connection is open: a server sends bookmarks each minute, or
+ends the watch before (`QUIET_STREAM_S`)."""
+KEEPALIVE_IDLE_S = 10
+"""A connection that says nothing for so long is asked by the kernel whether its other end is there (tcp(7)),"""
+KEEPALIVE_AGAIN_S = 3
+"""again after so long without an answer,"""
+KEEPALIVE_TRIES = 3
+"""and is given up after so many: a watch that a network cut in silence ends after 19 s, not after `STREAM_SILENT_S`."""
 TOKEN_S = 10.0
 """For so long a token is not asked for again: the official client reads its whole configuration anew each time."""
 EXEC_POLL_S = 1.0
@@ -23,6 +30,9 @@ EXEC_POLL_S = 1.0
 
 STREAM_S = 290
 """Length of one watch; the server's own limit is 30 to 60 minutes, idle connections die sooner."""
+QUIET_STREAM_S = 75
+"""The same where nothing came in the watch before. Of a kind of which it saw no object since its start, an API server
+sends no bookmarks (its cacher: `lastProcessedResourceVersion == 0`); 15 s less than `STREAM_SILENT_S`."""
 WATCH_FIRST_DELAY_S = 0.5
 """Before a watch that failed is begun again; doubled with each failure in a row,"""
 WATCH_LONGEST_DELAY_S = 30.0

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kcover_ebpf.api.rfc3339 import from_text
 from kcover_ebpf.kube.client import ApiClient
 from testbed.attacks import meters
 from testbed.attacks.hostile import JOB_NAME, SLEEPS, job
@@ -42,6 +44,16 @@ def faults_of(namespace: Namespace) -> list[dict[str, Any]]:
         for incident in incidents(namespace)
         if incident.get("status", {}).get("verdict") not in (None, "SLOW")
     ]
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """What became of a job after a rank of it was stopped, in seconds from then."""
+
+    running_s: float
+    """All of its ranks had been started again."""
+    took_s: float
+    """Its incident was Recovered: they trained."""
 
 
 @dataclass(frozen=True)
@@ -87,21 +99,27 @@ class Victim:
 
         until(has_learned, "the agents report that the victim trains")
 
-    def survives_a_hang(self) -> float:
-        """Stop one rank and wait until the job trains again; seconds from the stop to phase Recovered."""
+    def survives_a_hang(self) -> Recovery:
+        """Stop one rank and wait until the job trains again."""
         self.wait_until_learned()
         known = self.condition().incidents
         pod = self.pods()[-1]
-        began_s = time.monotonic()
+        began_s, hung_s = time.monotonic(), time.time()
         hang(pod)
         incident = until(lambda: self._over(known), "the incident of the victim's hang is over")
         took_s = time.monotonic() - began_s
         status = incident["status"]
+        print(course(status["timeline"], hung_s))
         assert status["phase"] == "Recovered", status["timeline"]
         assert status["verdict"] == "HUNG", status
         assert status["culprit"]["pod"] == pod["metadata"]["name"]
         self._check_training()
-        return took_s
+        running_s = next(
+            from_text(line["time"]) - hung_s
+            for line in status["timeline"]
+            if line["phase"] == "Recovering"
+        )
+        return Recovery(running_s, took_s)
 
     def _check_training(self) -> None:
         for pod in self.pods():
@@ -215,6 +233,14 @@ class Stage:
         print(meters.said(uses))
         meters.check_bounded(uses)
         return uses
+
+
+def course(timeline: Iterable[Mapping[str, str]], since_s: float) -> str:
+    """What became of an incident, by seconds since a moment (unix seconds), for a log."""
+    return "\n".join(
+        f"{from_text(line['time']) - since_s:+7.2f} s {line['phase']}: {line.get('text', '')[:120]}"
+        for line in timeline
+    )
 
 
 def shut(cluster: Cluster) -> frozenset[str]:

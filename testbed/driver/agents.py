@@ -26,12 +26,15 @@ class Agent:
     options: Sequence[str] = ()
     environ: Mapping[str, str] = field(default_factory=dict)
     """What its environment has besides ours."""
+    root: Path | None = None
+    """Another checkout whose agent it is; None: this one's."""
 
     def start(self) -> None:
         """Run it."""
         state = self.folder / self.node
+        python = Path(sys.executable) if self.root is None else self.root / ".venv/bin/python"
         command = [
-            str(Path(sys.executable).with_name("kcover-ebpf")), "agent", f"--node={self.node}",
+            str(python.with_name("kcover-ebpf")), "agent", f"--node={self.node}",
             f"--state-dir={state}", f"--namespace={self.namespace}",
             f"--kubeconfig={self.kubeconfig}", *self.options,
         ]  # fmt: skip

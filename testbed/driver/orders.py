@@ -44,6 +44,18 @@ def scale(release: Release, count: int) -> None:
         release.ctl("wait", "pods", "--for=delete", CONTROLLERS, "--timeout=60s")
 
 
+def wait_for_leader(release: Release) -> None:
+    """Until one of the controllers that are there now leads: a new one may wait for the Lease of one that is gone."""
+
+    def leads() -> bool:
+        space = f"--namespace={NAMESPACE}"
+        names = {pod["metadata"]["name"] for pod in release.cluster.get("pods", space, CONTROLLERS)}
+        leases = release.cluster.get("leases", space)
+        return any(lease["spec"].get("holderIdentity") in names for lease in leases)
+
+    until(leads, "a controller leads")
+
+
 @dataclass
 class ByHand:
     """An incident whose orders a test writes; there must be no controller."""
@@ -123,13 +135,14 @@ def answers(
 
 @contextmanager
 def without_controllers(release: Release, namespace: Namespace) -> Iterator[None]:
-    """For orders by hand in this namespace; their incident is deleted before the controllers are there again."""
+    """For orders by hand in this namespace; their incident is deleted before controllers are there again, and one leads."""
     scale(release, 0)
     try:
         yield
     finally:
         namespace.ctl("delete", "incidents", "--all", "--wait=false")
         scale(release, 2)
+        wait_for_leader(release)
 
 
 def _time(ahead_s: float) -> str:

@@ -16,11 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from testbed.attacks.meters import MOST_BYTES, Lag, Use
+from testbed.attacks.stage import Recovery
 
 FILE = "KCOVER_ATTACK_RECORD"
 """The variable that names the file to add to; nothing is written without it."""
+RESTARTED_S = 10.0
+"""Within which the ranks of the victim are to be started again during an attack: 5 s of it is the patience with a
+stopped rank (`Policy.stopped_s`)."""
 PATIENCE_S = 60.0
-"""Within which the victim's own hang is to be recovered during an attack."""
+"""Within which they are to train again."""
 LAG_S = 0.25
 """Within which 99% of an agent's passes are to be over, counted from when they were due."""
 _HEAD = """\
@@ -28,25 +32,28 @@ _HEAD = """\
 
 Written by `python -m tests.attack.record` from the last run of each test of `make test-attack`:
 the installed chart on the test bed's two nodes, real kubelets, a tenant or a stolen agent's token that attacks, and a
-victim of two ranks that trains beside it. While the attack lasts, a rank of the victim is stopped: `recovered` is from
-then until its incident is `Recovered`. Memory is the most that one process used (VmHWM, set back before each attack);
+victim of two ranks that trains beside it. While the attack lasts, a rank of the victim is stopped: `restarted` is from
+then until all of its ranks were started again, `recovered` until they trained and its incident was `Recovered`: between
+the two the ranks load PyTorch, on two cores that others use. Memory is the most that one process used (VmHWM, set back
+before each attack);
 `agent's pod` is the sum of that over its processes, readers of what tenants wrote included, and more than it used at
 once. `Lag` is the time within which 99% of the agents' passes were over, counted from when they were due, as the end of
 a bucket of `kcover_loop_lag_seconds`. `-`: from a run before that was measured. The restarts are those of all agents
 and controllers.
 
-| attack | recovered | agent | agent's pod | controller | lag | restarts | load | commit |
-|---|---|---|---|---|---|---|---|---|
+| attack | restarted | recovered | agent | agent's pod | controller | lag | restarts | load | commit |
+|---|---|---|---|---|---|---|---|---|---|
 """
 
 
-def write(name: str, recovered_s: float, uses: Sequence[Use], lag: Lag) -> None:
+def write(name: str, recovery: Recovery, uses: Sequence[Use], lag: Lag) -> None:
     """Add a line, where a file for it is named."""
     if not (file := os.environ.get(FILE)):
         return
     line = {
         "attack": name,
-        "recovered_s": round(recovered_s, 1),
+        "running_s": round(recovery.running_s, 1),
+        "recovered_s": round(recovery.took_s, 1),
         "peak_bytes": {
             part: [use.peak_bytes for use in uses if use.component == part] for part in MOST_BYTES
         },
@@ -86,16 +93,22 @@ def _row(name: str, line: Mapping[str, Any]) -> str:
     words = name.removeprefix("test_").replace("_", " ")
     pod = f"{line['pod_bytes'] / 1e6:.0f} MB" if "pod_bytes" in line else "-"
     lag = f"{line['lag_p99_s']} s" if "lag_p99_s" in line else "-"
+    restarted = f"{line['running_s']} s" if "running_s" in line else "-"
     return (
-        f"| {words[0].upper()}{words[1:]} | {line['recovered_s']} s | {agent} | {pod} | {controller} | {lag}"
-        f" | {line['restarts']} | {line['load']} | {line['commit']} |"
+        f"| {words[0].upper()}{words[1:]} | {restarted} | {line['recovered_s']} s"
+        f" | {agent} | {pod} | {controller} | {lag} | {line['restarts']} | {line['load']} | {line['commit']} |"
     )
 
 
 def _summary(lines: Sequence[Mapping[str, Any]]) -> list[str]:
-    slowest = max(float(line["recovered_s"]) for line in lines)
-    kept = "kept" if slowest <= PATIENCE_S else "missed"
-    found = [f"Slowest recovery: {slowest} s (goal {PATIENCE_S:.0f} s: {kept})."]
+    restarts = [float(line["running_s"]) for line in lines if "running_s" in line]
+    found = [
+        f"Slowest {what}: {slowest} s (goal {goal_s:.0f} s: {'kept' if slowest <= goal_s else 'missed'})."
+        for what, slowest, goal_s in (
+            ("restart", max(restarts, default=0.0), RESTARTED_S),
+            ("recovery", max(float(line["recovered_s"]) for line in lines), PATIENCE_S),
+        )
+    ]
     for part, most in MOST_BYTES.items():
         peak = max(_most(line, part) for line in lines)
         kept = "kept" if peak < most else "missed"

@@ -18,7 +18,7 @@ import pytest
 
 from testbed.attacks.stage import JOB, Victim, faults_of
 from testbed.driver.cluster import ROOT, Cluster, Namespace, until
-from testbed.driver.installed import CHART, NAMESPACE, Release, installed
+from testbed.driver.installed import CHART, NAMESPACE, Release, installed, provide_image
 from testbed.driver.kinds import start
 from testbed.driver.restarts import hang, policy
 from testbed.skips import PREVIOUS
@@ -40,6 +40,12 @@ def old_image(cluster: Cluster) -> str:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr or done.stdout
     return OLD_IMAGE
+
+
+@pytest.fixture(scope="module")
+def image(cluster: Cluster, old_image: str) -> str:
+    """The image of this checkout: both archives have its name, and the last one that is loaded gets it."""
+    return provide_image(cluster)
 
 
 @contextmanager
@@ -114,7 +120,7 @@ def test_a_job_that_hangs_is_recovered_by_versions_that_differ(
         hanging.join()
         until(lambda: _is_recovered(namespace, 1), "the job that hung meanwhile is recovered", 120)
         assert versions(release)[behind] == {old_image}
-        took_s = victim.survives_a_hang()
+        took_s = victim.survives_a_hang().took_s
         print(f"{behind} behind, {crds} definitions: recovered after {took_s:.1f} s")
         if behind == "controller":
             release.ctl("rollout", "resume", CONTROLLER)
@@ -125,7 +131,7 @@ def test_a_job_that_hangs_is_recovered_by_versions_that_differ(
         )
         release.wait_until_ready()
         time.sleep(1.0)
-        took_s = victim.survives_a_hang()
+        took_s = victim.survives_a_hang().took_s
         print(f"all of this version: recovered after {took_s:.1f} s")
 
 

@@ -11,6 +11,7 @@ from kcover_ebpf.devices.telemetry import helper
 from kcover_ebpf.devices.telemetry.dcgm_source import DcgmSource
 from kcover_ebpf.devices.telemetry.watch import GpuTelemetry, TelemetryOptions
 from kcover_ebpf.host.elf_functions import ElfError, function_offsets
+from kcover_ebpf.host.open_files import OpenFiles
 from tests.fuzz.target import Target, folder, text
 
 _FUNCTIONS = ("ncclAllReduce", "ncclSend")
@@ -28,7 +29,7 @@ def _exporter(data: bytes) -> None:
 
 
 def _lines(data: bytes) -> None:
-    telemetry = GpuTelemetry(_OPTIONS, tuple)
+    telemetry = GpuTelemetry(_OPTIONS, tuple, OpenFiles())
     for line in data.split(b"\n"):
         telemetry._take(line)
     for state in telemetry.latest.gpus:

@@ -9,11 +9,11 @@ from dataclasses import replace
 from kcover_ebpf.api.fault_report import ReportedDeviceFault
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.devices.fault_rules import LINK_DOWN, PORT_DOWN
-from kcover_ebpf.devices.inventory import open_holders
 from kcover_ebpf.devices.inventory.identity import DeviceIdentity
 from kcover_ebpf.devices.inventory.topology import Topology
 from kcover_ebpf.facts.devices import AnnouncedFault, DeviceNotice, Notice, PortChange
 from kcover_ebpf.facts.kernel import Fact
+from kcover_ebpf.host.open_files import OpenFiles
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.tunables.agent import HARMLESS_REPORTED_NS
 
@@ -122,16 +122,18 @@ class NodeDeviceFaults:
         )
 
 
-def devices_of(topology: Topology, members: Mapping[Pid, str]) -> dict[str, tuple[str, ...]]:
+def devices_of(
+    topology: Topology, members: Mapping[Pid, str], files: OpenFiles
+) -> dict[str, tuple[str, ...]]:
     """Which devices each pod has open: uid of the pod to PCI addresses; `members`: process to uid."""
     nodes = {node: gpu.device for gpu in topology.gpus for node in gpu.nodes}
     nodes |= {port.node: port.device for port in topology.ports if port.node}
     if not nodes:
         return {}
     found: dict[str, set[str]] = {}
-    for node, device in nodes.items():
-        for pid in open_holders.open_by(members.keys(), {node}):
-            found.setdefault(members[pid], set()).add(device)
+    for pid, paths in files.of(members.keys(), nodes.keys()).items():
+        if paths:
+            found.setdefault(members[pid], set()).update(nodes[path] for path in paths)
     return {uid: tuple(sorted(devices)) for uid, devices in found.items()}
 
 

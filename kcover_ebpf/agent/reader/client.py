@@ -2,6 +2,7 @@
 
     asked     {"id": 7, "do": "logs", "with": {...}}        descriptors may come with it (SCM_RIGHTS)
     answered  {"id": 7, "is": ...} or {"id": 7, "no": "why"}, after any number of {"id": 7, "at": "..."}
+              with "over": what tenants made that was over its bound since the last answer (`host.over_bounds`)
 
 `at` is what it works on now: should it end, that is what ended it.
 """
@@ -27,6 +28,7 @@ from kcover_ebpf.confined import helper
 from kcover_ebpf.confined.frames import FrameError, FrameReader, pack
 from kcover_ebpf.confined.helper import Confinement, Helper
 from kcover_ebpf.errors import ReaderError
+from kcover_ebpf.host import over_bounds
 from kcover_ebpf.tunables.agent import (
     READER_AGAIN_S,
     READER_LONGEST_PAUSE_S,
@@ -111,6 +113,7 @@ class ConfinedReader:
             self._questions.drop(number)
         if answer is None:
             raise ReaderError(f"the reader of {self._name} ended: {self._why}", question.at)
+        over_bounds.add(answer.get("over"))
         if "no" in answer:
             raise ReaderError(text_of(answer["no"]))
         return answer.get("is")

@@ -18,6 +18,7 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from kcover_ebpf.confined.frames import FrameError, FrameReader, pack
+from kcover_ebpf.host import over_bounds
 
 _BLOCK_BYTES = 256 << 10
 _MOST_DESCRIPTORS = 16
@@ -110,9 +111,10 @@ class Server:
             found = operation(
                 arguments, descriptors, lambda text: self._say({"id": number, "at": text})
             )
-            self._say({"id": number, "is": found})
+            self._say({"id": number, "is": found, **_over()})
         except (Exception, FrameError) as error:  # noqa: BLE001 - whatever a tenant's bytes do is an answer
-            self._say({"id": number, "no": f"{type(error).__name__}: {error}"[:256]})
+            text = f"{type(error).__name__}: {error}"[:256]
+            self._say({"id": number, "no": text, **_over()})
         finally:
             for descriptor in descriptors:
                 with contextlib.suppress(OSError):
@@ -122,6 +124,12 @@ class Server:
         frame = pack(answer)
         with self._sending, contextlib.suppress(OSError):
             self._connection.sendall(frame)
+
+
+def _over() -> Mapping[str, Any]:
+    """What was over its bound since the last answer."""
+    found = over_bounds.drained()
+    return {"over": found} if found else {}
 
 
 def run(operations: Mapping[str, Operation], descriptor: int) -> NoReturn:

@@ -22,10 +22,17 @@ from kcover_ebpf.confined.helper import Confinement
 from kcover_ebpf.errors import ReaderError
 from kcover_ebpf.facts.host import CodeSeen, ReadingRequest, ThreadReading
 from kcover_ebpf.facts.recorders import RankRecord
+from kcover_ebpf.host import open_files
 from kcover_ebpf.host.capabilities import Capability
 from kcover_ebpf.host.elf_functions import ElfError
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.tunables.agent import ELF_READ_S, RANK_READ_S, READER_CPU_S, THREAD_READ_S
+from kcover_ebpf.tunables.agent import (
+    ELF_READ_S,
+    OPEN_FILES_S,
+    RANK_READ_S,
+    READER_CPU_S,
+    THREAD_READ_S,
+)
 
 if TYPE_CHECKING:
     from kcover_ebpf.agent.reader.client import ConfinedReader
@@ -77,6 +84,19 @@ class ReadRanks:
         """With the next question."""
         with self._lock:
             self._forgotten.add(pid)
+
+    def open_files(
+        self, pids: Collection[Pid], paths: Collection[str]
+    ) -> Mapping[Pid, frozenset[str]]:
+        """As `host.open_files.read`, by this process where there is no reader now: its bounds are the same."""
+        wanted, known = frozenset(pids), frozenset(paths)
+        asked = {"pids": sorted(wanted), "paths": sorted(known)}
+        try:
+            found = _object(self._threads.ask("open_files", asked, OPEN_FILES_S))
+            held = {Pid(int(text)): known.intersection(words) for text, words in found.items()}
+        except (ReaderError, TypeError, ValueError):
+            return open_files.read(pids, known)
+        return {pid: held[pid] for pid in wanted & held.keys()}
 
     # --- recorders (`RecorderSource`)
 

@@ -20,6 +20,7 @@ from kcover_ebpf.watching.rank_sources import RankSources
 
 if TYPE_CHECKING:
     from kcover_ebpf.collectives.nccl.probes import NcclProbes
+    from kcover_ebpf.host.open_files import OpenFiles
 
 
 class ConfinedReaders:
@@ -69,10 +70,12 @@ class ConfinedReaders:
     def names(self) -> list[str]:
         return [reader.name for reader in self._readers]
 
-    def start(self, nccl: NcclProbes | None = None) -> None:
-        """Returns at once. `nccl`: probes that have their libraries read by a reader from now on."""
+    def start(self, nccl: NcclProbes | None = None, files: OpenFiles | None = None) -> None:
+        """Returns at once. From now on a reader reads libraries of probes, and which `files` processes have open."""
         for reader in self._first:
             reader.start()
+        if files is not None:
+            files.read_by(self.ranks.open_files)
         if nccl is not None:
             nccl.read_by(self.ranks.functions)
 

@@ -13,6 +13,7 @@ from typing import Any
 from kcover_ebpf.agent.reader.form import decode, encode
 from kcover_ebpf.agent.reader.program import Note, Operation
 from kcover_ebpf.facts.host import ReadingRequest
+from kcover_ebpf.host import open_files
 from kcover_ebpf.host.thread_reader import ThreadReadings
 from kcover_ebpf.ids import Pid
 
@@ -20,7 +21,11 @@ from kcover_ebpf.ids import Pid
 def operations() -> Mapping[str, Operation]:
     """By name."""
     readings = ThreadReadings(os.uname().machine)
-    return {"thread": partial(_thread, readings), "wait": partial(_wait, readings)}
+    return {
+        "thread": partial(_thread, readings),
+        "wait": partial(_wait, readings),
+        "open_files": _open_files,
+    }
 
 
 def _thread(readings: ThreadReadings, given: Mapping[str, Any], _: list[int], note: Note) -> Any:
@@ -29,6 +34,12 @@ def _thread(readings: ThreadReadings, given: Mapping[str, Any], _: list[int], no
     request = decode(ReadingRequest, given["request"])
     note(f"pid {request.pid}")
     return encode(readings.reading(request))
+
+
+def _open_files(given: Mapping[str, Any], _: list[int], note: Note) -> Any:
+    note(f"open files of {len(given['pids'])} processes")
+    found = open_files.read([Pid(pid) for pid in given["pids"]], frozenset(given["paths"]))
+    return {str(pid): sorted(paths) for pid, paths in found.items()}
 
 
 def _wait(readings: ThreadReadings, given: Mapping[str, Any], _: list[int], note: Note) -> Any:

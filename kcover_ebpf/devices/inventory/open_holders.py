@@ -1,13 +1,9 @@
-"""Who holds which GPU: from the driver's open and close, and from /proc for what came before."""
+"""Who holds which GPU, from the driver's open and close; what came before is in /proc (`host.open_files`)."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from pathlib import Path
-
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.facts.devices import CudaContext, DeviceHeld
-from kcover_ebpf.host import procfs
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.tunables.devices import HOLDER_KEPT_NS
 
@@ -58,8 +54,3 @@ class OpenHolders:
         for file, hold in list(self._holds.items()):
             if hold.released_ns is not None and now_ns - hold.released_ns > HOLDER_KEPT_NS:
                 del self._holds[file]
-
-
-def open_by(pids: Collection[Pid], paths: Collection[str], proc: Path = procfs.PROC) -> set[Pid]:
-    """Those of `pids` that have one of the device files open now."""
-    return {pid for pid in pids if procfs.open_among(pid, paths, proc)}

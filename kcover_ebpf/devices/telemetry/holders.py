@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from pathlib import Path
 
 from kcover_ebpf.devices.inventory.gpu_vendors import Gpu
 from kcover_ebpf.devices.telemetry.use import GpuState
 from kcover_ebpf.facts.devices import GpuSeen, GpuUse
-from kcover_ebpf.host import procfs
+from kcover_ebpf.host.open_files import OpenFiles
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.tunables.devices import GPU_HOLDERS_S
 
@@ -16,8 +15,8 @@ from kcover_ebpf.tunables.devices import GPU_HOLDERS_S
 class GpuHolders:
     """Remembers the open files of processes for a while. Used by one thread."""
 
-    def __init__(self, gpus: Callable[[], Iterable[Gpu]], proc: Path) -> None:
-        self._gpus, self._proc = gpus, proc
+    def __init__(self, gpus: Callable[[], Iterable[Gpu]], files: OpenFiles) -> None:
+        self._gpus, self._files = gpus, files
         self._open: dict[Pid, frozenset[str]] = {}
         self._due_s = 0.0
 
@@ -38,7 +37,8 @@ class GpuHolders:
         self._read_open(wanted, now_s)
         by_device = {state.reading.device: state for state in states}
         for pid in wanted - found.keys():
-            held = [by_device[device] for device in self._open[pid] if device in by_device]
+            opened = self._open.get(pid, frozenset())
+            held = [by_device[device] for device in opened if device in by_device]
             if held:
                 found[pid] = held
         return found
@@ -48,8 +48,7 @@ class GpuHolders:
         if now_s >= self._due_s:
             self._due_s = now_s + GPU_HOLDERS_S
             self._open.clear()
-        for pid in wanted - self._open.keys():
-            paths = procfs.open_among(pid, nodes, self._proc)
+        for pid, paths in self._files.of(wanted - self._open.keys(), nodes.keys()).items():
             self._open[pid] = frozenset(nodes[path] for path in paths)
         for pid in self._open.keys() - wanted:
             del self._open[pid]

@@ -29,6 +29,7 @@ from kcover_ebpf.devices.telemetry.reading import GpuReading
 from kcover_ebpf.devices.telemetry.use import GpuState
 from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.facts.devices import GpuSeen
+from kcover_ebpf.host.open_files import OpenFiles
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.tunables.devices import (
     DCGM_PERIOD_S,
@@ -75,13 +76,17 @@ class GpuTelemetry:
         self,
         options: TelemetryOptions,
         gpus: Callable[[], Iterable[Gpu]],
+        files: OpenFiles,
         root: Path = Path("/"),
         again_s: float = TELEMETRY_AGAIN_S,
     ) -> None:
-        """`gpus`: those that the driver knows, without waiting; `root`: of our own proc and sys."""
+        """`gpus`: those that the driver knows, without waiting; `files`: who has theirs open.
+
+        `root`: of our own proc and sys.
+        """
         self._options, self._root, self._again_s = options, root, again_s
         self._period_s = max(options.period_s, DCGM_PERIOD_S) if options.dcgm else options.period_s
-        self._holders = GpuHolders(gpus, root / "proc")
+        self._holders = GpuHolders(gpus, files)
         self._members: Collection[Pid] = ()
         self._found: SimpleQueue[GpuSeen] = SimpleQueue()
         self._over = threading.Event()

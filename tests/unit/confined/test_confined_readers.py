@@ -19,7 +19,9 @@ from pathlib import Path
 
 import pytest
 
+from kcover_ebpf.agent.reader.client import ConfinedReader
 from kcover_ebpf.agent.reader.logs import LogPlan
+from kcover_ebpf.agent.reader.ranks import THREADS, ReadRanks
 from kcover_ebpf.agent.reader.started import ConfinedReaders
 from kcover_ebpf.api.job_rules import JobRule
 from kcover_ebpf.api.known_lines import KnownLine
@@ -29,7 +31,7 @@ from kcover_ebpf.collectives.recorder.dump_request import RankRecorder, RequestE
 from kcover_ebpf.confined.helper import Confinement
 from kcover_ebpf.errors import ReaderError
 from kcover_ebpf.facts.host import CodeSeen, ReadingRequest, ThreadReading
-from kcover_ebpf.host import cgroups, procfs
+from kcover_ebpf.host import cgroups, over_bounds, procfs
 from kcover_ebpf.host.elf_functions import ElfError
 from kcover_ebpf.host.thread_reader import ThreadReadings
 from kcover_ebpf.ids import Pid, Tid
@@ -158,6 +160,50 @@ def test_ranks__a_thread_that_waits_is_read_as_here(node: Node) -> None:
     assert isinstance(found, ThreadReading)
     assert (found.pid, found.timed, "nanosleep" in found.wait_channel) == (pid, True, True)
     assert found.devices == frozenset()
+
+
+def test_ranks__who_has_a_file_open_is_read_and_only_what_was_asked_for_is_taken(
+    node: Node, tmp_path: Path
+) -> None:
+    (tmp_path / "held").touch()
+    here, paths = Pid(os.getpid()), [str(tmp_path / "held"), str(tmp_path / "other")]
+    with (tmp_path / "held").open():
+        found = node.ranks.open_files([here, Pid(2**22)], paths)
+    assert found == {here: {paths[0]}, Pid(2**22): frozenset()}
+
+
+CROWDED = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (20_000, 20_000))
+for _ in range(16_500):
+    os.dup(0)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_ranks__what_a_reader_found_over_its_bound_is_in_the_metric_of_the_agent(
+    node: Node,
+) -> None:
+    command = [sys.executable, "-S", "-c", CROWDED]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        before = over_bounds.counts()["descriptors"]
+        assert node.ranks.open_files([Pid(child.pid)], ["/x"]) == {child.pid: set()}
+        assert over_bounds.counts()["descriptors"] == before + 1
+        node.ranks.open_files([ME], ["/x"])
+        assert over_bounds.counts()["descriptors"] == before + 1, "each is counted once"
+        child.kill()
+
+
+def test_ranks__without_a_reader_open_files_are_read_here(tmp_path: Path) -> None:
+    (tmp_path / "held").touch()
+    gone = ConfinedReader("none", THREADS, lambda *_: None)
+    gone.close()
+    with (tmp_path / "held").open():
+        found = ReadRanks(gone, gone).open_files([Pid(os.getpid())], [str(tmp_path / "held")])
+    assert found == {os.getpid(): {str(tmp_path / "held")}}
 
 
 def test_ranks__where_a_burning_thread_is_comes_with_the_files_that_are_mapped(node: Node) -> None:

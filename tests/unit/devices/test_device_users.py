@@ -7,7 +7,7 @@ import pytest
 from kcover_ebpf.devices.device_users import DeviceUsers
 from kcover_ebpf.devices.inventory import pci, topology
 from kcover_ebpf.devices.inventory.gpu_vendors import Gpu
-from kcover_ebpf.devices.inventory.open_holders import OpenHolders, open_by
+from kcover_ebpf.devices.inventory.open_holders import OpenHolders
 from kcover_ebpf.devices.stuck_ioctl import StuckCalls
 from kcover_ebpf.facts.devices import (
     CudaContext,
@@ -47,15 +47,6 @@ def test_open_holders__compute_contexts():
     holders.on_context(CudaContext(0, Pid(4), UUID, True))
     holders.on_exit(Pid(4))
     assert holders.of(-1, UUID, 0) == set()
-
-
-def test_open_by__open_files(tmp_path):
-    for pid, target in ((1, "/dev/nvidia0"), (2, "/dev/nvidia1"), (3, "/dev/null")):
-        folder = tmp_path / str(pid) / "fd"
-        folder.mkdir(parents=True)
-        (folder / "5").symlink_to(target)
-    pids = {Pid(1), Pid(2), Pid(3), Pid(99)}
-    assert open_by(pids, {"/dev/nvidia0"}, tmp_path) == {1}
 
 
 def test_has_nvidia__topology(tmp_path):

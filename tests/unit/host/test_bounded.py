@@ -38,6 +38,19 @@ def test_lines__no_more_is_read_than_asked_for(large: Path) -> None:
     assert list(bounded.lines(large.parent / "short")) == ["a\rb", "last"]
 
 
+def test_over_bounds__what_another_process_counted_is_added_and_nothing_else() -> None:
+    over_bounds.drained()
+    over_bounds.count("mappings")
+    over_bounds.count("mappings")
+    assert over_bounds.drained() == {"mappings": 2}
+    assert over_bounds.drained() == {}
+    for wrong in (None, 7, [], {"x": 1}, {"file": -1}, {"file": "1"}, {"file": 1 << 30}, {1: 1}):
+        over_bounds.add(wrong)
+    assert over_bounds.drained() == {}
+    over_bounds.add({"file": 3, "x": 1, "mappings": True})
+    assert over_bounds.drained() == {"file": 3}
+
+
 def proc_with(tmp_path: Path, targets: list[str]) -> Path:
     folder = tmp_path / "7/fd"
     folder.mkdir(parents=True)

@@ -55,6 +55,20 @@ def test_parse_environ__variables_are_found_whole_and_others_are_never_kept(
     assert parse_environ(raw, wanted) == {k: v for k, v in environ.items() if k in wanted}
 
 
+@pytest.mark.parametrize("entry", [b"\0", b"A\0", b"A=\0", b"RANK=7\0"])
+def test_parse_environ__of_very_many_variables_takes_no_time_for_each(entry: bytes) -> None:
+    raw = entry * ((256 << 10) // len(entry))
+    wanted = {f"NAME_{number}" for number in range(20)} | {"RANK"}
+    began_s = time.thread_time()
+    found = parse_environ(raw, wanted)
+    assert time.thread_time() - began_s < 0.008, "an entry at a time takes 12 to 40 ms"
+    assert found == ({"RANK": "7"} if b"RANK" in entry else {})
+
+
+def test_parse_environ__the_last_value_of_a_variable_counts() -> None:
+    assert parse_environ(b"A=1\0A=2\0XA=3", {"A"}) == {"A": "2"}
+
+
 def test_parse_environ__values_are_cut_and_may_hold_equal_signs() -> None:
     assert parse_environ(b"A=1=2\0B\0C=" + b"x" * 999, {"A", "B", "C"}) == {
         "A": "1=2",

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
 from kcover_ebpf.errors import Unreachable, UsageError
-from kcover_ebpf.kube.access import PodAccess
+from kcover_ebpf.kube.access import Access, OfficialAccess, PodAccess
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.tunables.kube import TOKEN_S
 from tests.unit.fake_api_server import Answer, FakeApiServer, serving
@@ -79,6 +80,35 @@ def test_pod_access__a_request_has_the_token_that_is_there_now(
         "Bearer first",
         "Bearer second",
     ]
+
+
+def official(server: FakeApiServer, account: Path) -> Access:
+    from kubernetes import client
+
+    configuration = client.Configuration(host=server.url.replace("localhost", "127.0.0.1"))
+    configuration.ssl_ca_cert = str(account / "ca.crt")
+    return OfficialAccess(configuration)
+
+
+@pytest.mark.parametrize(
+    "made", [lambda server, account: PodAccess(account, environ(server)), official]
+)
+def test_access__a_connection_that_is_cut_in_silence_is_noticed_by_the_kernel(
+    server: FakeApiServer, account: Path, made: Callable[[FakeApiServer, Path], Access]
+) -> None:
+    """A watch that waits sends nothing, and no read of it ends before 90 s."""
+    pool = made(server, account).pool()
+    connection = pool._get_conn()
+    connection.connect()
+    sock = connection.sock
+    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    idle_s, every_s, count = (
+        sock.getsockopt(socket.IPPROTO_TCP, option)
+        for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+    )
+    assert idle_s + every_s * count <= 20
+    assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1, "as urllib3 itself"
+    connection.close()
 
 
 def test_pod_access__another_authority_is_not_believed(

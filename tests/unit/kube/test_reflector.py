@@ -8,6 +8,7 @@ import pytest
 
 from kcover_ebpf.errors import ApiError, Gone, TooLarge, Unreachable
 from kcover_ebpf.kube.reflector import Change, Event, ListWatchState, Reflector
+from kcover_ebpf.tunables.kube import STREAM_SILENT_S
 
 
 def item(name: str, version: int = 1, uid: str | None = None) -> dict[str, Any]:
@@ -131,6 +132,7 @@ class FakeTransport:
     def __init__(self, pages: list[Any], streams: list[Any]) -> None:
         self.pages, self.streams = pages, streams
         self.asked: list[Mapping[str, str]] = []
+        self.lengths_s: list[int] = []
         self.done, self.over = threading.Event(), threading.Event()
 
     def list(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -144,6 +146,7 @@ class FakeTransport:
         self, path: str, query: Mapping[str, str], timeout_s: int
     ) -> Iterator[dict[str, Any]]:
         self.asked.append(dict(query))
+        self.lengths_s.append(timeout_s)
         if not self.streams:
             self.done.set()
             self.over.wait(60)
@@ -290,3 +293,30 @@ def test_reflector__a_first_list_comes_from_memory_and_a_later_one_does_not() ->
         ("0", "500"),
         (None, "500"),
     ]
+
+
+def test_list_watch_state__a_server_says_something_or_not_until_the_opposite_is_seen() -> None:
+    plan = ListWatchState()
+    assert not plan.speaks
+    for was_spoken in (True, False, True):
+        plan.ended(was_spoken)
+        assert plan.speaks == was_spoken
+    plan.failed(Unreachable("cut"))
+    assert not plan.speaks, "the next server may be another one"
+
+
+def test_reflector__only_a_watch_that_is_spoken_in_outlasts_the_silence_that_ends_it() -> None:
+    """A server sends no bookmarks of a kind of which it never saw an object: such a watch it ends itself, in time."""
+    bookmark = {"type": "BOOKMARK", "object": item("", 9)}
+    transport = FakeTransport([page("3")], [[], [bookmark], [bookmark, Unreachable("cut")]])
+    errors: list[ApiError] = []
+    watch = Reflector(transport, "/pods", {}, lambda _: None, errors.append)
+    watch.start()
+    assert transport.done.wait(30)
+    assert len(errors) == 1
+    first_s, second_s, third_s, last_s = transport.lengths_s
+    assert third_s > STREAM_SILENT_S
+    longest_s = max(first_s, second_s, last_s)
+    assert STREAM_SILENT_S - longest_s > 10, "a server that is late counts as dead a while later"
+    watch.stop()
+    transport.over.set()

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from testbed.attacks.meters import Lag, Use, lag_between
+from testbed.attacks.stage import Recovery
 from tests.attack.record import FILE, page_of, write
 
 
 def line(attack: str, **other: object) -> dict[str, object]:
     measured = {
+        "running_s": 7.5,
         "recovered_s": 8.6,
         "peak_bytes": {"agent": [71_000_000, 93_000_000], "controller": [57_000_000]},
         "pod_bytes": 120_000_000,
@@ -34,9 +36,9 @@ def test_attack_record__the_last_run_of_each_attack_is_a_row() -> None:
     )
     rows = [text for text in page.splitlines() if text.startswith(("| A", "| N"))]
     assert rows == [
-        "| A2 y | 8.6 s | 93 MB | 120 MB | 57 MB | 0.1 s | 0 | 1.2 | abc |",
-        "| A10 x | 9.9 s | 93 MB | 120 MB | 57 MB | 0.1 s | 0 | 1.2 | abc |",
-        "| N1 z | 8.6 s | 93 MB | 120 MB | 57 MB | 0.1 s | 0 | 1.2 | abc |",
+        "| A2 y | 7.5 s | 8.6 s | 93 MB | 120 MB | 57 MB | 0.1 s | 0 | 1.2 | abc |",
+        "| A10 x | 7.5 s | 9.9 s | 93 MB | 120 MB | 57 MB | 0.1 s | 0 | 1.2 | abc |",
+        "| N1 z | 7.5 s | 8.6 s | 93 MB | 120 MB | 57 MB | 0.1 s | 0 | 1.2 | abc |",
     ]
     assert "Slowest recovery: 9.9 s (goal 60 s: kept)." in page
     assert "Most memory of one agent: 93 MB (goal 200 MB: kept)." in page
@@ -45,6 +47,7 @@ def test_attack_record__the_last_run_of_each_attack_is_a_row() -> None:
 @pytest.mark.parametrize(
     "worse",
     [
+        {"running_s": 10.5},
         {"recovered_s": 61.0},
         {"lag_p99_s": 0.5},
         {"peak_bytes": {"agent": [201_000_000], "controller": [1]}},
@@ -66,12 +69,12 @@ def test_attack_record__a_line_is_added_only_where_a_file_is_named(
     file = tmp_path / "attack.jsonl"
     uses = [Use("a", "agent", 0, 5_000_000, 9_000_000), Use("c", "controller", 2, 7_000_000)]
     monkeypatch.delenv(FILE, raising=False)
-    write("test_a1_x", 3.14, uses, Lag(60, 0.1))
+    write("test_a1_x", Recovery(2.22, 3.14), uses, Lag(60, 0.1))
     assert not file.exists()
     monkeypatch.setenv(FILE, str(file))
-    write("test_a1_x", 3.14, uses, Lag(60, 0.1))
+    write("test_a1_x", Recovery(2.22, 3.14), uses, Lag(60, 0.1))
     (added,) = [json.loads(text) for text in file.read_text().splitlines()]
-    assert (added["recovered_s"], added["restarts"]) == (3.1, 2)
+    assert (added["running_s"], added["recovered_s"], added["restarts"]) == (2.2, 3.1, 2)
     assert (added["pod_bytes"], added["lag_p99_s"]) == (9_000_000, 0.1)
     assert added["peak_bytes"] == {"agent": [5_000_000], "controller": [7_000_000]}
 

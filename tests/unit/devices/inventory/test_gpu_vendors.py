@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from kcover_ebpf.devices.device_users import DeviceUsers
 from kcover_ebpf.devices.inventory import topology
 from kcover_ebpf.devices.inventory.gpu_vendors import VENDORS, Gpu
+from kcover_ebpf.host.open_files import OpenFiles
 from kcover_ebpf.ids import Pid
 
 AMD = "0000:c1:00.0"
@@ -72,16 +71,14 @@ def test_gpus__of_amd_without_its_compute_driver_have_the_file_that_draws(tmp_pa
 
 
 def test_device_users__a_process_holds_the_gpu_of_amd_whose_file_it_has_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     host_with_amd(tmp_path)
     opens(tmp_path / "proc", 7, "/dev/kfd", "/dev/dri/renderD129")
     opens(tmp_path / "proc", 8, "/dev/kfd", "/dev/dri/renderD130")
     opens(tmp_path / "proc", 9, "/dev/null")
-    monkeypatch.setattr(
-        "kcover_ebpf.devices.inventory.open_holders.open_by.__defaults__", (tmp_path / "proc",)
-    )
     users = DeviceUsers(tmp_path)
+    users.open_files = OpenFiles(tmp_path / "proc")
     users.topology = topology.read(tmp_path)
     members = {Pid(7), Pid(8), Pid(9)}
     assert users.of(AMD, members, 0) == {7}

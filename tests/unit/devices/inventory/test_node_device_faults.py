@@ -25,6 +25,7 @@ from kcover_ebpf.facts.devices import (
     XidReported,
 )
 from kcover_ebpf.facts.kernel import Fact
+from kcover_ebpf.host.open_files import OpenFiles
 from kcover_ebpf.ids import Pid
 
 PORT, GPU, OTHER, NIC = "0000:5c:00.0", "0000:5d:00.0", "0000:5e:00.0", "0000:9a:00.0"
@@ -39,6 +40,7 @@ class FakeUsers:
 
     def __init__(self) -> None:
         self.held: dict[str, set[Pid]] = {}
+        self.open_files = OpenFiles()
 
     def below(self, device: str) -> set[str]:
         return BELOW.get(device, set())
@@ -233,24 +235,24 @@ def test_node_device_faults__a_later_word_on_the_same_fault_keeps_its_pods_and_a
     assert len(known.reported(5 * S)) == 64
 
 
-def test_devices_of__which_devices_each_pod_has_open(monkeypatch):
+def test_devices_of__which_devices_each_pod_has_open():
     topology = Topology(
         (Gpu(GPU, 0, "GPU-1", (), frozenset({"/dev/nvidia0"})), Gpu(OTHER, -1, "", ())),
         (Port("mlx5_0", NIC, (), "/dev/infiniband/uverbs0"), Port("eth0", NIC, (), "")),
     )
-    held = {"/dev/nvidia0": {Pid(7), Pid(8)}, "/dev/infiniband/uverbs0": {Pid(8)}}
     asked = []
 
-    def open_by(pids, paths):
-        (path,) = paths
-        asked.append(path)
-        return held[path] & set(pids)
+    def read(pids, paths):
+        asked.append(set(paths))
+        held = {Pid(7): {"/dev/nvidia0"}, Pid(8): set(paths), Pid(9): frozenset()}
+        return {pid: frozenset(held[pid]) for pid in pids}
 
-    monkeypatch.setattr("kcover_ebpf.agent.node_health.device_faults.open_holders.open_by", open_by)
-    members = {Pid(7): "uid-a", Pid(8): "uid-b"}
-    assert devices_of(topology, members) == {"uid-a": (GPU,), "uid-b": (GPU, NIC)}
-    assert set(asked) == set(held)
-    assert devices_of(Topology(), members) == {}
+    files = OpenFiles()
+    files.read_by(read)
+    members = {Pid(7): "uid-a", Pid(8): "uid-b", Pid(9): "uid-c"}
+    assert devices_of(topology, members, files) == {"uid-a": (GPU,), "uid-b": (GPU, NIC)}
+    assert asked == [{"/dev/nvidia0", "/dev/infiniband/uverbs0"}], "one walk for all devices"
+    assert devices_of(Topology(), members, files) == {}
 
 
 APPLICATION_XIDS = (13, 31, 43, 45, 63, 68, 69, 8)

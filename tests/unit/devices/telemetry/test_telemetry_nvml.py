@@ -20,6 +20,7 @@ from kcover_ebpf.devices.telemetry import watch
 from kcover_ebpf.devices.telemetry.reading import GpuProcess, GpuReading
 from kcover_ebpf.devices.telemetry.watch import GpuTelemetry, TelemetryOptions
 from kcover_ebpf.facts.devices import GpuUse
+from kcover_ebpf.host.open_files import OpenFiles
 from kcover_ebpf.ids import Pid
 from testbed.driver import nvml_stub
 
@@ -204,7 +205,10 @@ class Host:
 
     def watch(self, script: str = "", members: tuple[int, ...] = ()) -> GpuTelemetry:
         self.script.write_text(script)
-        found = GpuTelemetry(TelemetryOptions(0.2), lambda: self.gpus, self.root, again_s=0.2)
+        files = OpenFiles(self.root / "proc")
+        found = GpuTelemetry(
+            TelemetryOptions(0.2), lambda: self.gpus, files, self.root, again_s=0.2
+        )
         self.made.append(found)
         self.members = [Pid(member) for member in members]
         return found

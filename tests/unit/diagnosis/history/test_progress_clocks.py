@@ -8,6 +8,7 @@ from pathlib import Path
 from kcover_ebpf.devices.rdma_traffic import FabricReader, FabricWatch
 from kcover_ebpf.diagnosis.history.progress_clocks import ByteClock
 from kcover_ebpf.facts.devices import FabricMoved
+from kcover_ebpf.host.open_files import OpenFiles
 from kcover_ebpf.ids import NS, Pid
 from tests.unit.scripted_job import Stage
 
@@ -46,7 +47,7 @@ def test_fabric_reader__bytes_are_those_of_the_ports_that_a_process_has_open(
     tmp_path: Path,
 ) -> None:
     host = Host(tmp_path)
-    reader = FabricReader(tmp_path)
+    reader = FabricReader(tmp_path, OpenFiles(tmp_path / "proc"))
     assert reader.has_ports
     assert reader.read([Pid(7), Pid(8)], 1, 0.0) == []
     host.count("mlx5_0", 100, 25)
@@ -57,15 +58,16 @@ def test_fabric_reader__bytes_are_those_of_the_ports_that_a_process_has_open(
 
 
 def test_fabric_reader__a_host_without_rdma_has_no_ports(tmp_path: Path) -> None:
-    assert not FabricReader(tmp_path).has_ports
-    assert FabricReader(tmp_path).read([Pid(7)], 1, 0.0) == []
+    reader = FabricReader(tmp_path, OpenFiles(tmp_path / "proc"))
+    assert not reader.has_ports
+    assert reader.read([Pid(7)], 1, 0.0) == []
 
 
 class FakeStuckReader(FabricReader):
     """Its firmware answers no more."""
 
     def __init__(self, root: Path) -> None:
-        super().__init__(root)
+        super().__init__(root, OpenFiles(root / "proc"))
         self.asked, self.answer = threading.Event(), threading.Event()
 
     def read(self, *_: object) -> list[FabricMoved]:

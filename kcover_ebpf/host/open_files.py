@@ -1,0 +1,70 @@
+"""Which of some files processes have open: read by this process, or by another that is asked to.
+
+How many descriptors a process has, and how long their paths are, its program decides.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from pathlib import Path
+
+from kcover_ebpf.host import bounded, over_bounds
+from kcover_ebpf.host.procfs import PROC
+from kcover_ebpf.ids import Pid
+from kcover_ebpf.tunables.host import OPEN_FILES_CPU_S
+
+_MOST_LINKS = (512, 16_384)
+"""Of a process: so many of all, then the rest of those that have more. Devices are opened early, and the kernel lists
+descriptors by number."""
+
+FileSearch = Callable[[Collection[Pid], Collection[str]], Mapping[Pid, frozenset[str]]]
+"""As `read`."""
+
+
+def read(
+    pids: Collection[Pid], paths: Collection[str], proc: Path = PROC
+) -> Mapping[Pid, frozenset[str]]:
+    """Those of `paths` that each process has open; one that cannot be read has none.
+
+    One that was not reached within `OPEN_FILES_CPU_S` is not in it.
+    """
+    found: dict[Pid, frozenset[str]] = {}
+    end_s = time.thread_time() + OPEN_FILES_CPU_S
+    left = list(pids)
+    for most in _MOST_LINKS:
+        longer = []
+        for pid in left:
+            if time.thread_time() > end_s:
+                return found
+            try:
+                links, is_cut = bounded.links(proc / str(pid) / "fd", most)
+                found[pid] = frozenset(link for link in links if link in paths)
+            except OSError:
+                found[pid], is_cut = frozenset(), False
+            if is_cut:
+                longer.append(pid)
+        left = longer
+    for _ in left:
+        over_bounds.count("descriptors")
+    return found
+
+
+class OpenFiles:
+    """One for all of a program. Used by several threads."""
+
+    def __init__(self, proc: Path = PROC) -> None:
+        self._search: FileSearch = partial(read, proc=proc)
+
+    def read_by(self, search: FileSearch) -> None:
+        """Have another process read, from now on."""
+        self._search = search
+
+    def of(self, pids: Collection[Pid], paths: Collection[str]) -> Mapping[Pid, frozenset[str]]:
+        """As `read`; empty where it cannot be read now."""
+        return self._search(pids, paths) if pids and paths else {}
+
+    def holders(self, pids: Collection[Pid], paths: Collection[str]) -> set[Pid]:
+        """Those of `pids` that have one of the files open now, as far as they can be read."""
+        return {pid for pid, held in self.of(pids, paths).items() if held}
