@@ -239,10 +239,35 @@ def _joined(part: NodePart, other_part: NodePart) -> NodePart:
     first, last = sorted((part, other_part), key=lambda node_part: node_part.time_s)
     return replace(
         last,
-        report=last.report or first.report,
-        stacks=last.stacks or first.stacks,
+        report=_fuller(first.report, last.report),
+        stacks=_filled(first.stacks, last.stacks),
         threads=last.threads or first.threads,
         pressure=last.pressure or first.pressure,
         logs={**first.logs, **last.logs},
         facts=last.facts or first.facts,
     )
+
+
+def _fuller(first: FaultReport | None, last: FaultReport | None) -> FaultReport | None:
+    """The later report, unless only the other one has the ranks."""
+    if last is None or (first is not None and first.ranks and not last.ranks):
+        return first
+    return last
+
+
+def _filled(first: Sequence[Stack], last: Sequence[Stack]) -> tuple[Stack, ...]:
+    """The later stacks; of what could not be read any more the frames that were read before."""
+    before = {(stack.pid, stack.tid): stack for stack in first}
+    filled = []
+    for stack in last:
+        old = before.get((stack.pid, stack.tid), stack)
+        filled.append(
+            replace(
+                stack,
+                rank=old.rank if stack.rank is None else stack.rank,
+                python=stack.python or old.python,
+                native=stack.native or old.native,
+                kernel=stack.kernel or old.kernel,
+            )
+        )
+    return tuple(filled) or tuple(first)

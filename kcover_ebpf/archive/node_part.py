@@ -16,7 +16,6 @@ class EvidenceTrigger(Enum):
 
     STOP = "Stop"
     SNAPSHOT = "Snapshot"
-    KILL_TERMINATING = "KillTerminating"
     RUN = "run"
     TAPE = "tape"
     UNKNOWN = "unknown"

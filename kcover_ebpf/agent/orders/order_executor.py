@@ -214,7 +214,8 @@ class OrderExecutor:
                 ack = save_signal.carry_out(order, pods, self._containers.at_work, ranks)
                 self._ack(gang, ack)
             case Verb.KILL_TERMINATING:
-                self._kill_what_terminates(incident, order, gang)
+                self._open_kills.append(OpenKill(order, gang, self._ended_before(order)))
+                self.repeat()
                 if not self._journal.knows(order.id):
                     self._remember(order, gang)
 
@@ -260,17 +261,6 @@ class OrderExecutor:
         # a stop is reported before there is evidence: all other nodes wait for it
         self._finish(gang, order, outcome, bundle.path)
         self._evidence.write(incident.uid, bundle)
-
-    def _kill_what_terminates(self, incident: OrderedIncident, order: Order, gang: Gang) -> None:
-        open_kill = OpenKill(order, gang, self._ended_before(order))
-        if not self._journal.knows(order.id):
-            bundle = self._evidence_of(incident, order, gang)
-            open_kill.bundle = bundle.path
-            self._evidence.write(incident.uid, bundle)
-            # pods are marked at any moment, and no kill waits: what was not read by then is not kept
-            self._evidence.forget(incident.uid)
-        self._open_kills.append(open_kill)
-        self.repeat()
 
     def _evidence_of(self, incident: OrderedIncident, order: Order, gang: Gang) -> BundleWriter:
         local_gang = self._registry.gangs().get(gang)

@@ -94,6 +94,18 @@ def test_packed__names_of_nodes_and_logs_lead_to_no_other_folder() -> None:
     assert plain("..") == "_"
 
 
+def test_merged__ranks_and_frames_that_were_gone_by_the_later_part_are_those_of_the_earlier() -> None:
+    early, late = part("a", 100.0), part("a", 200.0)
+    assert early.report is not None
+    assert early.report.ranks
+    blank = tuple(replace(s, rank=None, python=(), native=(), kernel=()) for s in early.stacks)
+    late = replace(late, report=replace(early.report, ranks=()), stacks=blank)
+    whole = merged([Archive("ns/j", "j-abc", parts=(found,)) for found in (early, late)], None)
+    (kept,) = whole.parts
+    assert kept.report == early.report
+    assert kept.stacks == early.stacks
+
+
 def test_merged__the_later_part_of_a_node_wins_and_keeps_what_only_the_other_had() -> None:
     early = replace(part("a", 100.0), threads=())
     late = replace(part("a", 200.0), logs={}, stacks=())

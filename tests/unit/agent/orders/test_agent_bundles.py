@@ -218,11 +218,22 @@ def test_bundles__stacks_are_read_while_the_report_is_waited_for(
     assert (stack.rank, stack.python) == (0, ("save (train.py:71)",))
 
 
+@pytest.mark.parametrize("later", [None, build.report("n0").report], ids=["none", "no ranks"])
+def test_bundles__ranks_that_end_while_they_are_read_are_those_of_the_order(
+    later: FaultReport | None, tmp_path: Path, spy: Path, container: RunningContainer
+) -> None:
+    report = build.report("n0", rank_of(container)).report
+    asked = request(container, verb=Verb.SNAPSHOT)
+    part = written(tmp_path / "kept", asked, report, complete=lambda _: later)
+    assert part.report is not None
+    assert [rank.rank for rank in part.report.ranks] == [0]
+    assert [stack.rank for stack in part.stacks] == [0]
+
+
 @pytest.mark.parametrize(
     ("verb", "limit_s"),
     [
         (Verb.STOP, BUNDLE_LIMIT_S),
-        (Verb.KILL_TERMINATING, BUNDLE_LIMIT_S),
         (Verb.SNAPSHOT, SNAPSHOT_LIMIT_S),
     ],
 )
