@@ -30,6 +30,7 @@ from kcover_ebpf.archive.manifest import (
 from kcover_ebpf.archive.node_part import ArchivedThread, GroupPressure, NodePart
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ObjectError, UsageError
+from kcover_ebpf.model.gpu_kernel import GpuKernel
 from kcover_ebpf.model.thread_stack import Stack
 
 _T = TypeVar("_T")
@@ -39,6 +40,7 @@ _REPORT, _STACKS, _THREADS, _PRESSURE = (
     "threads.json",
     "pressure.json",
 )
+_KERNELS, _CHECKPOINTS = "kernels.json", "checkpoints.json"
 _FACTS, _LOGS = "facts.jsonl", "logs"
 
 
@@ -69,6 +71,16 @@ class _Threads:
 @dataclass(frozen=True, slots=True)
 class _Groups:
     groups: tuple[GroupPressure, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernels:
+    kernels: tuple[GpuKernel, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Checkpoints:
+    checkpoints: tuple[str, ...] = ()
 
 
 def packed(archive: Archive, more: Mapping[str, str] | None = None) -> dict[str, bytes]:
@@ -115,6 +127,10 @@ def _files_of(part: NodePart) -> dict[str, bytes]:
         _THREADS: _json(FORM.encode(_Threads(part.threads))),
         _PRESSURE: _json(FORM.encode(_Groups(part.pressure))),
     }
+    if part.kernels:
+        files[_KERNELS] = _json(FORM.encode(_Kernels(part.kernels)))
+    if part.checkpoints:
+        files[_CHECKPOINTS] = _json(FORM.encode(_Checkpoints(part.checkpoints)))
     if part.report is not None:
         files[_REPORT] = _json(REPORT.encode(part.report))
     if part.facts:
@@ -196,6 +212,8 @@ def _part(node: ArchivedNode, files: Mapping[str, bytes]) -> tuple[NodePart, lis
         stacks=(read(_STACKS, _Stacks) or _Stacks()).stacks,
         threads=(read(_THREADS, _Threads) or _Threads()).threads,
         pressure=(read(_PRESSURE, _Groups) or _Groups()).groups,
+        kernels=(read(_KERNELS, _Kernels) or _Kernels()).kernels,
+        checkpoints=(read(_CHECKPOINTS, _Checkpoints) or _Checkpoints()).checkpoints,
         logs={
             path.removeprefix(logs): content.decode("utf-8", "replace")
             for path, content in files.items()
@@ -243,6 +261,8 @@ def _joined(part: NodePart, other_part: NodePart) -> NodePart:
         stacks=_filled(first.stacks, last.stacks),
         threads=last.threads or first.threads,
         pressure=last.pressure or first.pressure,
+        kernels=last.kernels or first.kernels,
+        checkpoints=tuple(dict.fromkeys((*first.checkpoints, *last.checkpoints))),
         logs={**first.logs, **last.logs},
         facts=last.facts or first.facts,
     )

@@ -18,7 +18,7 @@ from functools import partial
 
 from kcover_ebpf.agent.containers import Containers, RunningContainer, start_ticks
 from kcover_ebpf.agent.orders import save_signal, stop_and_kill
-from kcover_ebpf.agent.orders.evidence_thread import BundleWriter, EvidenceRequest, EvidenceThread
+from kcover_ebpf.agent.orders.evidence_thread import EvidenceRequest, EvidenceThread
 from kcover_ebpf.agent.orders.open_kill import OpenKill
 from kcover_ebpf.agent.orders.order_journal import (
     ContainerRef,
@@ -27,7 +27,7 @@ from kcover_ebpf.agent.orders.order_journal import (
     interrupted,
 )
 from kcover_ebpf.agent.orders.order_listeners import Listeners, StopHolder
-from kcover_ebpf.agent.orders.order_scope import addressed, is_meant, is_one_in
+from kcover_ebpf.agent.orders.order_scope import addressed, checkpointed, is_meant, is_one_in
 from kcover_ebpf.agent.orders.stop_and_kill import StopOutcome
 from kcover_ebpf.agent.pod_registry import PodRegistry
 from kcover_ebpf.agent.reports.report_names import key_of
@@ -237,6 +237,8 @@ class OrderExecutor:
             containers=tuple(ContainerRef(container.pod_uid, container.id) for container in found),
             already_stopped=tuple(sorted(already, key=lambda process_ref: process_ref.pid)),
         )
+        if before is None:
+            self._listeners.before_stop(self._request(incident, order, gang))
         with self._stops_lock:
             self._until_s[incident.uid] = self._steady() + LONGEST_STOP_S
             self._journal.begin(order, key_of(gang), record)
@@ -257,24 +259,24 @@ class OrderExecutor:
     def _save(
         self, incident: OrderedIncident, order: Order, gang: Gang, outcome: StopOutcome
     ) -> None:
-        bundle = self._evidence_of(incident, order, gang)
+        bundle = self._listeners.evidence(self._request(incident, order, gang))
         # a stop is reported before there is evidence: all other nodes wait for it
         self._finish(gang, order, outcome, bundle.path)
         self._evidence.write(incident.uid, bundle)
 
-    def _evidence_of(self, incident: OrderedIncident, order: Order, gang: Gang) -> BundleWriter:
+    def _request(self, incident: OrderedIncident, order: Order, gang: Gang) -> EvidenceRequest:
         local_gang = self._registry.gangs().get(gang)
         here = () if local_gang is None else local_gang.pods
         pods = [pod for pod in here if is_meant(pod, order)]
-        request = EvidenceRequest(
+        return EvidenceRequest(
             gang=gang,
             incident=incident.name,
             verb=order.verb,
             found=[found for pod in pods for found in self._containers.at_work(pod)],
             pods={pod.uid: pod.name for pod in pods},
             with_logs=local_gang is None or local_gang.keeps_logs,
+            checkpointed=checkpointed(pods, incident.phase),
         )
-        return self._listeners.evidence(request)
 
     def _kill(self, incident: OrderedIncident, order: Order, gang: Gang) -> None:
         record = self._journal.stops.get(incident.uid)

@@ -96,9 +96,7 @@ def test_decide__what_is_replaced_has_its_order_before_its_pods_are_marked() -> 
     found = request.context.world
     assert found.top is not None
     assert found.top.target is not None
-    target = replace(
-        found.top.target, suspended=True, suspended_by=request.context.mark
-    )
+    target = replace(found.top.target, suspended=True, suspended_by=request.context.mark)
     suspended = replace(found, top=replace(found.top, target=target))
     after = suspend(replace(request.context, status=status, world=suspended)).status
     assert after is not None
