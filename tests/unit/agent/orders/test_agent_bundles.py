@@ -23,7 +23,7 @@ from kcover_ebpf.errors import ReaderError
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.output import archives
-from kcover_ebpf.output.bundles import BundleBounds, bundle_name, prune
+from kcover_ebpf.output.bundles import BundleBounds, bundle_name, bundles_of, prune
 from kcover_ebpf.tunables.agent import BUNDLE_LIMIT_S, SNAPSHOT_LIMIT_S
 from kcover_ebpf.watching import py_spy
 from tests.unit import report_builders as build
@@ -194,6 +194,14 @@ def test_prune__the_oldest_go_first(tmp_path: Path, bounds: BundleBounds, left: 
     assert [name.rpartition("-")[2] for name in kept] == left
     assert (tmp_path / "notes").is_dir(), "what is no bundle is not ours"
     assert Path("/etc").is_dir()
+
+
+def test_bundles_of__those_of_one_incident_and_the_newest_last(tmp_path: Path) -> None:
+    for second, what in ((3, "job-1"), (1, "job-1"), (2, "x-job-1"), (4, "job-1-b")):
+        (tmp_path / bundle_name(NOW_S + second, what)).mkdir()
+    (tmp_path / bundle_name(NOW_S + 9, "job-1")).symlink_to("/etc")
+    found = [path.name for path in bundles_of(tmp_path, "job-1")]
+    assert found == [bundle_name(NOW_S + second, "job-1") for second in (1, 3)]
 
 
 def test_bundles__stacks_are_read_while_the_report_is_waited_for(
