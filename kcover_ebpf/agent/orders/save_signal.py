@@ -51,7 +51,8 @@ def takes(pid: int, number: signal.Signals) -> bool:
     if _has(bounded.read_text(f"/proc/{pid}/status"), _CAUGHT, number):
         return True
     try:
-        tasks = [f"/proc/{pid}/task/{thread}" for thread in os.listdir(f"/proc/{pid}/task")]
+        with os.scandir(f"/proc/{pid}/task") as entries:
+            tasks = [entry.path for entry in entries]
     except OSError:
         return False
     open_tasks = [
