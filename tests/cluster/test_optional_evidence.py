@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from testbed.driver import agents as real_agents
 from testbed.driver.agents import Agent
 from testbed.driver.cluster import JOBS, ROOT, Cluster, Namespace, until
 from testbed.driver.kinds import KINDS, process, rank_pods, wait_for_training, wait_until_learned
+from testbed.driver.nodes import kubelet_port
 from testbed.driver.restarts import incidents, policy, running, wait_for_phase
 from tests.unit.fake_cuda_dump import code, dump, grid
 from tests.unit.trace.test_gpu_kernels import DRIVER, FLAGS
@@ -45,20 +47,20 @@ def willing_agents(
 ) -> Iterator[dict[str, Agent]]:
     """Agents that ask for both."""
     cluster.ctl("apply", f"--filename={ROOT / 'charts/kcover-ebpf/crds'}")
-    addresses = {
-        node["metadata"]["name"]: next(
-            entry["address"]
-            for entry in node["status"]["addresses"]
-            if entry["type"] == "InternalIP"
+    ports: dict[str, int] = {}
+    with ExitStack() as stack:
+        for node in cluster.get("nodes"):
+            name = node["metadata"]["name"]
+            ports[name] = stack.enter_context(kubelet_port(cluster, name))
+        started = real_agents.running(
+            cluster,
+            tmp_path_factory.mktemp("agents"),
+            for_node=lambda node: (
+                ["--gpu-core-dumps", f"--kubelet=127.0.0.1:{ports[node]}"],
+                {},
+            ),
         )
-        for node in cluster.get("nodes")
-    }
-    with real_agents.running(
-        cluster,
-        tmp_path_factory.mktemp("agents"),
-        for_node=lambda node: (["--gpu-core-dumps", f"--kubelet={addresses[node]}"], {}),
-    ) as started:
-        yield started
+        yield stack.enter_context(started)
 
 
 def _job() -> list[dict[str, Any]]:

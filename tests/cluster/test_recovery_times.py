@@ -91,7 +91,7 @@ def test_the_records_of_a_fault_say_how_long_it_took(
             taken.append(moment(incident, "Recovered") - fault_s)
     found = _stats(namespace)
     (row,) = found["causes"]
-    assert row["name"].startswith(cause)
+    assert row["name"] == status["cause"]
     assert row["interruptions"] == ROUNDS
     from_sign_s, from_fault_s = round(row["mttr_s"], 1), round(median(taken), 1)
     print(json.dumps({"cause": row["name"], "rounds": ROUNDS, "mttr_s": from_sign_s,
