@@ -29,6 +29,7 @@ from kcover_ebpf.agent.node_health.inspector import Inspector, InspectorOptions
 from kcover_ebpf.agent.node_loop import NodeLoop
 from kcover_ebpf.agent.orders import order_executor
 from kcover_ebpf.agent.orders.bundles import Bundles, GangReports
+from kcover_ebpf.agent.orders.optional_evidence import OptionalEvidence
 from kcover_ebpf.agent.orders.order_journal import OrderJournal
 from kcover_ebpf.agent.orders.order_listeners import Listeners
 from kcover_ebpf.agent.orders.resumer import Resumer
@@ -102,6 +103,10 @@ class AgentOptions:
     """/var/log/pods of the node; None: logs of containers are not read."""
     log_rules: Path | None = None
     """The operator's rules for lines of logs; None: those of the package alone."""
+    gpu_core_dumps: bool = False
+    """Ranks that have a pipe for it are asked for core dumps of their GPUs, of which the names of kernels are kept."""
+    kubelet: str = ""
+    """Its address; it is asked for checkpoints of pods that want them. Empty: none is."""
     settings: Settings = field(default_factory=Settings)
 
 
@@ -140,6 +145,10 @@ class _Agent:
         start.catch_ending(self._ending.set)
         registry = PodRegistry(plan.node, _warn)
         self._readers.start(devices.nccl, devices.users.open_files)
+        self._optional = OptionalEvidence(
+            gpu_core_dumps=plan.gpu_core_dumps,
+            checkpoint=session.kubelet(plan.kubelet).checkpoint if plan.kubelet else None,
+        )
         self._executor = executor = self._make_executor(registry, containers, journal)
         self._reporter = reporter = self._make_reporter(session)
         informers = Informers(
@@ -283,11 +292,13 @@ class _Agent:
             logs.tails if logs is not None else lambda *_: {},
             self._plan.node,
             self._readers.spies,
+            self._optional,
         )
         listeners = Listeners(
             acked=self._on_ack,
             killed=self._forget,
             evidence=bundles.of,
+            before_stop=bundles.before_stop,
             passed_over=_LOG.info,
             ranks=self._ranks,
         )

@@ -30,6 +30,7 @@ from kcover_ebpf.archive.manifest import (
 from kcover_ebpf.archive.node_part import ArchivedThread, GroupPressure, NodePart
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ObjectError, UsageError
+from kcover_ebpf.model.gpu_kernel import GpuKernel
 from kcover_ebpf.model.thread_stack import Stack
 
 _T = TypeVar("_T")
@@ -39,6 +40,7 @@ _REPORT, _STACKS, _THREADS, _PRESSURE = (
     "threads.json",
     "pressure.json",
 )
+_KERNELS, _CHECKPOINTS = "kernels.json", "checkpoints.json"
 _FACTS, _LOGS = "facts.jsonl", "logs"
 
 
@@ -69,6 +71,16 @@ class _Threads:
 @dataclass(frozen=True, slots=True)
 class _Groups:
     groups: tuple[GroupPressure, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernels:
+    kernels: tuple[GpuKernel, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Checkpoints:
+    checkpoints: tuple[str, ...] = ()
 
 
 def packed(archive: Archive, more: Mapping[str, str] | None = None) -> dict[str, bytes]:
@@ -115,6 +127,10 @@ def _files_of(part: NodePart) -> dict[str, bytes]:
         _THREADS: _json(FORM.encode(_Threads(part.threads))),
         _PRESSURE: _json(FORM.encode(_Groups(part.pressure))),
     }
+    if part.kernels:
+        files[_KERNELS] = _json(FORM.encode(_Kernels(part.kernels)))
+    if part.checkpoints:
+        files[_CHECKPOINTS] = _json(FORM.encode(_Checkpoints(part.checkpoints)))
     if part.report is not None:
         files[_REPORT] = _json(REPORT.encode(part.report))
     if part.facts:
@@ -196,6 +212,8 @@ def _part(node: ArchivedNode, files: Mapping[str, bytes]) -> tuple[NodePart, lis
         stacks=(read(_STACKS, _Stacks) or _Stacks()).stacks,
         threads=(read(_THREADS, _Threads) or _Threads()).threads,
         pressure=(read(_PRESSURE, _Groups) or _Groups()).groups,
+        kernels=(read(_KERNELS, _Kernels) or _Kernels()).kernels,
+        checkpoints=(read(_CHECKPOINTS, _Checkpoints) or _Checkpoints()).checkpoints,
         logs={
             path.removeprefix(logs): content.decode("utf-8", "replace")
             for path, content in files.items()
@@ -239,10 +257,37 @@ def _joined(part: NodePart, other_part: NodePart) -> NodePart:
     first, last = sorted((part, other_part), key=lambda node_part: node_part.time_s)
     return replace(
         last,
-        report=last.report or first.report,
-        stacks=last.stacks or first.stacks,
+        report=_fuller(first.report, last.report),
+        stacks=_filled(first.stacks, last.stacks),
         threads=last.threads or first.threads,
         pressure=last.pressure or first.pressure,
+        kernels=last.kernels or first.kernels,
+        checkpoints=tuple(dict.fromkeys((*first.checkpoints, *last.checkpoints))),
         logs={**first.logs, **last.logs},
         facts=last.facts or first.facts,
     )
+
+
+def _fuller(first: FaultReport | None, last: FaultReport | None) -> FaultReport | None:
+    """The later report, unless only the other one has the ranks."""
+    if last is None or (first is not None and first.ranks and not last.ranks):
+        return first
+    return last
+
+
+def _filled(first: Sequence[Stack], last: Sequence[Stack]) -> tuple[Stack, ...]:
+    """The later stacks; of what could not be read any more the frames that were read before."""
+    before = {(stack.pid, stack.tid): stack for stack in first}
+    filled = []
+    for stack in last:
+        old = before.get((stack.pid, stack.tid), stack)
+        filled.append(
+            replace(
+                stack,
+                rank=old.rank if stack.rank is None else stack.rank,
+                python=stack.python or old.python,
+                native=stack.native or old.native,
+                kernel=stack.kernel or old.kernel,
+            )
+        )
+    return tuple(filled) or tuple(first)

@@ -8,6 +8,7 @@ from enum import Enum
 
 from kcover_ebpf.api.fault_report import FaultReport
 from kcover_ebpf.dataclass import dataclass
+from kcover_ebpf.model.gpu_kernel import GpuKernel
 from kcover_ebpf.model.thread_stack import Stack
 
 
@@ -16,7 +17,6 @@ class EvidenceTrigger(Enum):
 
     STOP = "Stop"
     SNAPSHOT = "Snapshot"
-    KILL_TERMINATING = "KillTerminating"
     RUN = "run"
     TAPE = "tape"
     UNKNOWN = "unknown"
@@ -78,6 +78,10 @@ class NodePart:
     stacks: tuple[Stack, ...] = ()
     threads: tuple[ArchivedThread, ...] = ()
     pressure: tuple[GroupPressure, ...] = ()
+    kernels: tuple[GpuKernel, ...] = ()
+    """That ran on the GPUs of its ranks, where the operator has them read."""
+    checkpoints: tuple[str, ...] = ()
+    """POD/CONTAINER: PATH of what the kubelet wrote on the node, which is not in the archive."""
     logs: Mapping[str, str] = field(default_factory=dict)
     """The end of each container's log, by POD.CONTAINER.log."""
     facts: tuple[str, ...] = ()

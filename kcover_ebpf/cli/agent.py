@@ -188,6 +188,19 @@ def _round(checks: str, folder: Path | None, peers: tuple[str, ...]) -> RoundOpt
     "The longest phase that a program may announce in its log; a longer one is refused.",
     "KCOVER_LONGEST_PHASE",
 )
+@click.option(
+    "--gpu-core-dumps",
+    envvar="KCOVER_GPU_CORE_DUMPS",
+    is_flag=True,
+    help="Ask ranks that have a CUDA_COREDUMP_PIPE which kernels run on their GPUs, and keep that with the evidence.",
+)
+@click.option(
+    "--kubelet",
+    envvar="KCOVER_KUBELET",
+    metavar="HOST[:PORT]",
+    default="",
+    help="Have this node's kubelet write checkpoints of pods labelled kcover.io/checkpoint=true; default: never.",
+)
 @nccl_probes_option("KCOVER_NCCL_PROBES")
 @click.option(
     "--log-level",
@@ -216,6 +229,8 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
     pod_logs: Path | None,
     log_rules: Path | None,
     longest_phase: float,
+    gpu_core_dumps: bool,
+    kubelet: str,
     nccl_probes: bool,
 ) -> int:
     """Watch the training pods on this node, report what is observed and execute orders."""
@@ -237,6 +252,8 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
         inspect=replace(inspect, log_rules=str(log_rules or "")),
         pod_logs=pod_logs,
         log_rules=_checked(log_rules),
+        gpu_core_dumps=gpu_core_dumps,
+        kubelet=kubelet,
     )
     return run_agent(
         replace(plan, pod=_pod(namespace), settings=_settings(nccl_probes, longest_phase))

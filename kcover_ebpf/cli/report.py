@@ -13,8 +13,10 @@ from pathlib import Path
 import click
 
 from kcover_ebpf.archive.incident_archive import Archive, merged, unpacked
+from kcover_ebpf.archive.manifest import plain
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.output import archives
+from kcover_ebpf.output.bundles import bundles_of
 
 _EXAMPLES = """
 \b
@@ -56,8 +58,15 @@ Exit codes:
     ),
 )
 @click.option("--transfer-from", type=click.IntRange(min=0), hidden=True, help="For an agent.")
+@click.option(
+    "--newest-of", metavar="INCIDENT", hidden=True, help="In a folder of bundles, for an agent."
+)
 def report(
-    bundles: tuple[Path, ...], to: Path | None, form: str, transfer_from: int | None
+    bundles: tuple[Path, ...],
+    to: Path | None,
+    form: str,
+    transfer_from: int | None,
+    newest_of: str | None,
 ) -> None:
     """Explain one incident from BUNDLE: the folder or tar file of its archive, or a tape of `run --record`.
 
@@ -65,7 +74,10 @@ def report(
     network.
     """
     if transfer_from is not None:
-        _transfer(bundles[0], transfer_from)
+        bundle = bundles[0]
+        if newest_of is not None:
+            bundle = _newest(bundle, newest_of)
+        _transfer(bundle, transfer_from)
         return
     write(_FORMS[form](_together(bundles)), to)
 
@@ -78,6 +90,13 @@ def _together(bundles: Sequence[Path]) -> Archive:
         raise UsageError(f"these are parts of different jobs: {', '.join(jobs)}; name those of one")
     incident = next((part.incident for part in parts if part.incident is not None), None)
     return merged(parts, incident) if len(parts) > 1 else parts[0]
+
+
+def _newest(folder: Path, incident: str) -> Path:
+    found = bundles_of(folder, plain(incident))
+    if not found:
+        raise UsageError(f"no bundle of incident {incident} is in {folder}")
+    return found[-1]
 
 
 def _transfer(bundle: Path, offset: int) -> None:

@@ -37,8 +37,8 @@ class Access(Protocol):
         """Its URL, without a slash at the end."""
         ...
 
-    def pool(self) -> Any:
-        """urllib3's connections to it; made anew at each call."""
+    def pool(self, url: str | None = None) -> Any:
+        """urllib3's connections to it, or to another server of the cluster; made anew at each call."""
         ...
 
     def authorization(self) -> str:
@@ -60,11 +60,12 @@ class OfficialAccess:
         self._configuration = configuration
         self.host = str(configuration.host).rstrip("/")
 
-    def pool(self) -> Any:
+    def pool(self, url: str | None = None) -> Any:
         """Without the manager's search for the connections at each request."""
         from kubernetes.client.rest import RESTClientObject
 
-        return RESTClientObject(self._configuration).pool_manager.connection_from_url(self.host)
+        manager = RESTClientObject(self._configuration).pool_manager
+        return manager.connection_from_url(url or self.host)
 
     def authorization(self) -> str:
         """The client calls its refresh hook for it."""
@@ -98,12 +99,12 @@ class PodAccess:
                 "automountServiceAccountToken: true"
             ) from error
 
-    def pool(self) -> Any:
+    def pool(self, url: str | None = None) -> Any:
         """Verified by the cluster's own certificate."""
         import urllib3
 
         return urllib3.connection_from_url(
-            self.host,
+            url or self.host,
             maxsize=POOL,
             cert_reqs="CERT_REQUIRED",
             ca_certs=str(self._certificate),

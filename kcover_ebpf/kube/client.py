@@ -21,6 +21,7 @@ from kcover_ebpf import __version__
 from kcover_ebpf.errors import ApiError, Conflict, NotFound, TooLarge, Unreachable, UsageError
 from kcover_ebpf.kube.access import IN_POD, Access, OfficialAccess, PodAccess
 from kcover_ebpf.kube.api_errors import refusal, said, unreachable
+from kcover_ebpf.kube.kubelet import Kubelet
 from kcover_ebpf.tunables.kube import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, STREAM_SILENT_S, TOKEN_S
 
 MOST_PAGE_BYTES = 4 * 1024 * 1024
@@ -52,6 +53,10 @@ class ApiClient:
         client = copy.copy(self)
         client._timeout_s = timeout_s
         return client
+
+    def kubelet(self, address: str) -> Kubelet:
+        """A node's, by the same credentials; `address`: HOST or HOST:PORT."""
+        return Kubelet(self._access, address)
 
     @property
     def host(self) -> str:

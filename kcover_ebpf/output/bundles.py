@@ -22,6 +22,12 @@ def bundle_name(time_s: float, what: str) -> str:
     return f"{clock}.{int(time_s % 1 * 1000):03d}Z-{what}"
 
 
+def bundles_of(parent: Path, what: str) -> list[Path]:
+    """The bundles in a folder that `bundle_name` gave this name, the oldest first."""
+    named = (path for path in parent.glob(_NAMED) if path.name.partition("-")[2] == what)
+    return sorted(path for path in named if path.is_dir() and not path.is_symlink())
+
+
 def write_bundle(
     parent: Path, name: str, files: Mapping[str, bytes], copies: Iterable[Path] = ()
 ) -> Path:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -36,18 +37,40 @@ class KeptBundle:
 
     node: str
     path: str
+    """Of the bundle; of the folder that it should be in, where the node has not said which one it is."""
+    incident: str = ""
+    """Where it has not: whose newest bundle is wanted."""
 
     @property
     def file_name(self) -> str:
         """Of what was fetched of it."""
-        return f"{plain(self.node)}-{plain(self.path.rpartition('/')[2])}.tar.gz"
+        name = self.incident or self.path.rpartition("/")[2]
+        return f"{plain(self.node)}-{plain(name)}.tar.gz"
+
+    @property
+    def arguments(self) -> list[str]:
+        """Of the command that sends it."""
+        return [self.path, *(["--newest-of", self.incident] if self.incident else [])]
 
 
 def kept_bundles(incident: Incident) -> tuple[KeptBundle, ...]:
-    """Those that the Incident lists; of two of one node, both."""
-    listed = incident.status.bundles if incident.status is not None else ()
-    pairs = (entry.partition(":") for entry in listed)
-    return tuple(KeptBundle(node, path) for node, _, path in pairs if node and path)
+    """Those that the Incident lists, of two of one node, both; and of every other node of the job the newest.
+
+    An Incident has room for 64, and what an agent said may have been lost. The folder is the same on all nodes.
+    """
+    if incident.status is None:
+        return ()
+    pairs = (entry.partition(":") for entry in incident.status.bundles)
+    listed = [KeptBundle(node, path) for node, _, path in pairs if node and path]
+    keepers = {kept.node for kept in listed}
+    folders = Counter(kept.path.rpartition("/")[0] for kept in listed).most_common(1)
+    others = [
+        KeptBundle(node, folder, incident.name)
+        for folder, _ in folders
+        for node in incident.status.nodes
+        if node not in keepers
+    ]
+    return (*listed, *others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +132,8 @@ def _part(
         parts = tuple(replace(part, node=kept.node) for part in archive.parts[:1])
         return replace(archive, parts=parts)
     except (UsageError, CannotObserve, ApiError) as error:
-        return MissingPart(kept.node, str(error))
+        why = f"it reported no bundle for this incident; {error}" if kept.incident else str(error)
+        return MissingPart(kept.node, why)
     except OSError as error:
         return MissingPart(kept.node, f"cannot write {path}: {error.strerror}")
 
@@ -119,7 +143,7 @@ def _of_agent_or_store(sources: PartSources, namespace: str, kept: KeptBundle) -
     try:
         return _received(sources.client, kept, sources.agent_namespace)
     except (UsageError, CannotObserve, ApiError) as error:
-        if sources.store is None:
+        if sources.store is None or kept.incident:
             raise
         key = part_key(namespace, kept.node, kept.path.rpartition("/")[2])
         try:
@@ -138,7 +162,7 @@ def _received(client: ApiClient, kept: KeptBundle, agent_namespace: str | None) 
     why = ""
     for _ in range(PART_TRIES):
         offset = str(len(received.data))
-        command = ["kcover-ebpf", "report", kept.path, "--transfer-from", offset]
+        command = ["kcover-ebpf", "report", *kept.arguments, "--transfer-from", offset]
         try:
             with Exec(client, namespace, agent, AGENT_CONTAINER, command) as running:
                 lines = running.lines(BEAT_S)

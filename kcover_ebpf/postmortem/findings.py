@@ -10,6 +10,7 @@ from kcover_ebpf.archive.manifest import MissingPart
 from kcover_ebpf.archive.node_part import ArchivedThread, GroupPressure
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.model.collective_counts import CollectiveCounts
+from kcover_ebpf.model.gpu_kernel import GpuKernel
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.model.verdict import Verdict
 
@@ -90,6 +91,25 @@ def gpus_of(archive: Archive, culprit: int | None) -> tuple[tuple[str, RankSnaps
     ]
     healthy = next((entry for entry in found if entry not in odd), None)
     return (*odd[:_MOST_CONNECTIONS], *([healthy] if healthy is not None else []))
+
+
+def kernels_of(archive: Archive) -> tuple[str, ...]:
+    """What ran on the GPUs of ranks, a line each, and where checkpoints lie."""
+    kernels = [
+        (kernel.rank if kernel.rank is not None else -1, f"{_who(kernel)}, {kernel.text}")
+        for part in archive.parts
+        for kernel in part.kernels
+    ]
+    kept = [
+        f"checkpoint on {part.node}: {entry}"
+        for part in archive.parts
+        for entry in part.checkpoints
+    ]
+    return (*(text for _, text in sorted(kernels)[:_MOST_CONNECTIONS]), *kept[:_MOST_CONNECTIONS])
+
+
+def _who(kernel: GpuKernel) -> str:
+    return f"process {kernel.pid}" if kernel.rank is None else f"rank {kernel.rank}"
 
 
 def connections_of(archive: Archive) -> tuple[ShownConnection, ...]:

@@ -94,6 +94,7 @@ class Page:
     threads: tuple[ArchivedThread, ...]
     devices: tuple[tuple[str, ReportedDeviceFault], ...]
     gpus: tuple[tuple[str, RankSnapshot], ...]
+    kernels: tuple[str, ...]
     connections: tuple[ShownConnection, ...]
     collectives: tuple[str, ...]
     pressure: tuple[tuple[str, GroupPressure], ...]
@@ -134,6 +135,7 @@ def page_of(archive: Archive) -> Page:
         threads=findings.threads_of(archive, verdict),
         devices=findings.devices_of(archive),
         gpus=findings.gpus_of(archive, culprit),
+        kernels=findings.kernels_of(archive),
         connections=findings.connections_of(archive),
         collectives=findings.collectives_of(archive),
         pressure=findings.pressure_of(archive),

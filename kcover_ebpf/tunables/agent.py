@@ -87,6 +87,11 @@ BUNDLE_LIMIT_S = 2.0
 """Time to write the evidence of a gang: its ranks are stopped meanwhile, and released after 10 s."""
 SNAPSHOT_LIMIT_S = 10.0
 """The same where no process is stopped and no kill waits. Stacks take 0.3 s; on two cores with a load of 20, 3 s."""
+GPU_DUMP_WAIT_S = 1.0
+"""A stop waits so long for core dumps of GPUs, where the operator wants them: the controller waits 3 s for all stops,
+and a dump without memory takes tenths of a second. Chosen."""
+CHECKPOINT_LIMIT_S = 300.0
+"""A container of 100 GB is written to a fast disk in a minute. Chosen."""
 EVIDENCE_PASS_S = 1.1
 """Longest wait for the pass of the loop that makes snapshots of a gang's ranks for its evidence: one period."""
 BUNDLES_KEPT = 32

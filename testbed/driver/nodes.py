@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from kcover_ebpf.collectives.ras import netns
 from kcover_ebpf.controller.node_reconciler import release
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.kube.client import connect
+from kcover_ebpf.kube.kubelet import PORT
 from kcover_ebpf.recovery.nodes.node_plan import view_of
 from testbed.cluster.layout import DEFAULT_NAME, MAX_NODES, Bed
 from testbed.driver.cluster import Cluster, ClusterError, Namespace
@@ -66,6 +70,36 @@ def pod_logs(cluster: Cluster, node: str) -> Path:
     """
     (bed_node,) = (bed_node for bed_node in _bed(cluster).nodes(MAX_NODES) if bed_node.name == node)
     return bed_node.folder / "var/log/pods"
+
+
+@contextmanager
+def kubelet_port(cluster: Cluster, node: str) -> Iterator[int]:
+    """A port of this host's loopback that leads to a node's kubelet, to whose network this host has no way."""
+    pid = Pid(_kubelet(cluster, node))
+
+    def carry(near: socket.socket) -> None:
+        with near, suppress(OSError), netns.connect(("127.0.0.1", PORT), 10.0, pid) as far:
+            back = threading.Thread(target=copy, args=(far, near), daemon=True)
+            back.start()
+            copy(near, far)
+            back.join()
+
+    def copy(source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+        with suppress(OSError):
+            sink.shutdown(socket.SHUT_RDWR)
+
+    def accept(listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                threading.Thread(target=carry, args=(listener.accept()[0],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=accept, args=(listener,), daemon=True).start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager

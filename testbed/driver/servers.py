@@ -47,7 +47,9 @@ class Collector:
 
     def received(self, what: str) -> list[dict[str, Any]]:
         """So far; `what`: resourceSpans or resourceMetrics."""
-        lines = self.file.read_text().splitlines() if self.file.exists() else []
+        text = self.file.read_text() if self.file.exists() else ""
+        # the last line may be half written
+        lines = text.rpartition("\n")[0].splitlines()
         return [found for line in lines for found in json.loads(line).get(what, ())]
 
 

@@ -6,7 +6,10 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from testbed import skips
 from testbed.driver.cluster import JOBS, Namespace
@@ -29,11 +32,28 @@ def start_agents(namespace: Namespace) -> None:
     (container,) = made["spec"]["template"]["spec"]["containers"]
     container["env"] = [
         {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
-        {"name": "KCOVER_KUBECONFIG", "value": str(namespace.cluster.kubeconfig)},
+        {"name": "KCOVER_KUBECONFIG", "value": str(_from_inside(namespace))},
         {"name": "KCOVER_STATE_DIR", "value": "/tmp"},
     ]
     namespace.apply(json.dumps(made))
     namespace.ctl("rollout", "status", "daemonset/agent")
+
+
+def _from_inside(namespace: Namespace) -> Path:
+    """The kubeconfig with the address that the API server has for pods: their loopback is their own."""
+    cluster = namespace.cluster
+    (service,) = [
+        found
+        for found in cluster.get("services", "--namespace=default")
+        if found["metadata"]["name"] == "kubernetes"
+    ]
+    config = yaml.safe_load(cluster.kubeconfig.read_text())
+    for entry in config["clusters"]:
+        entry["cluster"]["server"] = f"https://{service['spec']['clusterIP']}"
+    path = cluster.kubeconfig.with_name("kubeconfig.inside")
+    path.touch(mode=0o600)
+    path.write_text(yaml.safe_dump(config))
+    return path
 
 
 def drilled(namespace: Namespace, *more: str) -> tuple[int, Any, str]:

@@ -57,6 +57,7 @@ class Bench:
             acked=lambda _, ack: self.acks.append(ack),
             killed=self.killed.append,
             evidence=keep,
+            before_stop=lambda _: None,
             passed_over=self.said.append,
             ranks=lambda _: self.ranks,
         )

@@ -199,7 +199,8 @@ class World:
             if order.id in done or self.now_s > order.expires_s:
                 continue
             self._obey(node, order)
-            bundle = f"/state/{order.id}" if order.verb is Verb.STOP else None
+            kept = order.verb in (Verb.STOP, Verb.SNAPSHOT)
+            bundle = f"/state/{order.id}" if kept else None
             killed = order.verb is Verb.KILL_TERMINATING
             gone = [pod.uid for pod in self.pods if pod.node == node and pod.deleted_s is not None]
             ack = Ack(

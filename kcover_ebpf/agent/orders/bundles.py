@@ -13,6 +13,7 @@ from pathlib import Path
 from kcover_ebpf import __version__
 from kcover_ebpf.agent.orders.evidence_reader import EvidenceReading
 from kcover_ebpf.agent.orders.evidence_thread import BundleWriter, EvidenceRequest
+from kcover_ebpf.agent.orders.optional_evidence import OptionalEvidence
 from kcover_ebpf.agent.reports.report_names import key_of
 from kcover_ebpf.api.fault_report import FaultReport
 from kcover_ebpf.api.job_kinds import Gang
@@ -53,23 +54,30 @@ class Bundles:
         tails: Tails,
         node: str = "",
         confinement: Confinement = py_spy.SPY,
+        optional: OptionalEvidence | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`tails`: a reader of logs; `confinement`: of py-spy.
 
-        `clock`: unix seconds.
+        `optional`: None: nothing that an operator has to want. `clock`: unix seconds.
         """
         self._folder, self._reports = folder, reports
         self._on_error, self._clock = on_error, clock
         self._tails, self._spies, self._node = tails, confinement, node
+        self._optional = optional or OptionalEvidence()
+
+    def before_stop(self, request: EvidenceRequest) -> None:
+        """What only processes that run can answer."""
+        self._optional.before_stop(request)
 
     def of(self, request: EvidenceRequest) -> BundleWriter:
         """A bundle of what is asked for, to be written when there is time."""
         name = bundle_name(self._clock(), plain(request.incident or key_of(request.gang)))
-        return BundleWriter(str(self._folder / name), lambda: self._write(name, request))
+        known = self._reports.newest(request.gang)
+        return BundleWriter(str(self._folder / name), lambda: self._write(name, request, known))
 
-    def _write(self, name: str, request: EvidenceRequest) -> None:
-        part = self._part(request)
+    def _write(self, name: str, request: EvidenceRequest, known: FaultReport | None) -> None:
+        part = self._part(request, known)
         gang = request.gang
         archive = Archive(f"{gang.namespace}/{gang.name}", request.incident, parts=(part,))
         try:
@@ -78,18 +86,23 @@ class Bundles:
         except (ActionError, OSError) as error:
             self._on_error(str(error))
 
-    def _part(self, request: EvidenceRequest) -> NodePart:
+    def _part(self, request: EvidenceRequest, known: FaultReport | None) -> NodePart:
+        """`known`: the report when the evidence was asked for."""
         limit_s = SNAPSHOT_LIMIT_S if request.verb is Verb.SNAPSHOT else BUNDLE_LIMIT_S
         end_s = time.monotonic() + limit_s
-        known = self._reports.newest(request.gang)
         # the report may take a pass of the loop, which is half of the time
         reading = EvidenceReading(
             request.found, known.ranks if known is not None else (), self._spies
         )
+        optional = self._optional.begin(request)
         report = self._reports.complete(request.gang)
+        if known is not None and known.ranks and not (report is not None and report.ranks):
+            # the ranks have ended meanwhile, and the next ones are not known yet
+            report = known
         ranks = report.ranks if report is not None else ()
         readings = reading.finish(ranks, request.pods, end_s)
-        unobserved = readings.unobserved
+        more = optional({rank.pid: rank.rank for rank in ranks}, end_s)
+        unobserved = [*readings.unobserved, *more.unobserved]
         if report is None:
             unobserved.append("the report of this node: none was made yet")
         return NodePart(
@@ -101,6 +114,8 @@ class Bundles:
             stacks=readings.stacks,
             threads=readings.threads,
             pressure=readings.pressure,
+            kernels=more.kernels,
+            checkpoints=more.checkpoints,
             logs=self._logs(request, unobserved),
             unobserved=tuple(unobserved),
         )

@@ -29,6 +29,8 @@ class EvidenceRequest:
     pods: Mapping[str, str]
     """Uid -> name of all that the order means, also of those in which nothing runs any more."""
     with_logs: bool = True
+    checkpointed: Sequence[tuple[str, str]] = ()
+    """(pod, container) of which a checkpoint is asked for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,6 @@ class OpenKill:
     """Uids of pods that ran here and of which no process computes any more."""
     sent: dict[str, int] = field(default_factory=dict)
     """By uid of a pod: how many processes SIGKILL was sent to at the first time."""
-    bundle: str | None = None
-    """Path on the node of the evidence that is kept."""
     reported_ack: Ack | None = None
 
     def is_fresh(self, pods: Sequence[Pod]) -> bool:
@@ -62,6 +60,5 @@ class OpenKill:
             result=AckResult.PARTIAL if waiting or left else AckResult.DONE,
             processes=sum(self.sent.values()),
             text=text,
-            bundle=self.bundle,
             pods=tuple(sorted(self.ended))[:_PODS_REPORTED],
         )

@@ -18,7 +18,7 @@ from functools import partial
 
 from kcover_ebpf.agent.containers import Containers, RunningContainer, start_ticks
 from kcover_ebpf.agent.orders import save_signal, stop_and_kill
-from kcover_ebpf.agent.orders.evidence_thread import BundleWriter, EvidenceRequest, EvidenceThread
+from kcover_ebpf.agent.orders.evidence_thread import EvidenceRequest, EvidenceThread
 from kcover_ebpf.agent.orders.open_kill import OpenKill
 from kcover_ebpf.agent.orders.order_journal import (
     ContainerRef,
@@ -27,7 +27,7 @@ from kcover_ebpf.agent.orders.order_journal import (
     interrupted,
 )
 from kcover_ebpf.agent.orders.order_listeners import Listeners, StopHolder
-from kcover_ebpf.agent.orders.order_scope import addressed, is_meant, is_one_in
+from kcover_ebpf.agent.orders.order_scope import addressed, checkpointed, is_meant, is_one_in
 from kcover_ebpf.agent.orders.stop_and_kill import StopOutcome
 from kcover_ebpf.agent.pod_registry import PodRegistry
 from kcover_ebpf.agent.reports.report_names import key_of
@@ -214,7 +214,8 @@ class OrderExecutor:
                 ack = save_signal.carry_out(order, pods, self._containers.at_work, ranks)
                 self._ack(gang, ack)
             case Verb.KILL_TERMINATING:
-                self._kill_what_terminates(incident, order, gang)
+                self._open_kills.append(OpenKill(order, gang, self._ended_before(order)))
+                self.repeat()
                 if not self._journal.knows(order.id):
                     self._remember(order, gang)
 
@@ -236,6 +237,8 @@ class OrderExecutor:
             containers=tuple(ContainerRef(container.pod_uid, container.id) for container in found),
             already_stopped=tuple(sorted(already, key=lambda process_ref: process_ref.pid)),
         )
+        if before is None:
+            self._listeners.before_stop(self._request(incident, order, gang))
         with self._stops_lock:
             self._until_s[incident.uid] = self._steady() + LONGEST_STOP_S
             self._journal.begin(order, key_of(gang), record)
@@ -256,35 +259,24 @@ class OrderExecutor:
     def _save(
         self, incident: OrderedIncident, order: Order, gang: Gang, outcome: StopOutcome
     ) -> None:
-        bundle = self._evidence_of(incident, order, gang)
+        bundle = self._listeners.evidence(self._request(incident, order, gang))
         # a stop is reported before there is evidence: all other nodes wait for it
         self._finish(gang, order, outcome, bundle.path)
         self._evidence.write(incident.uid, bundle)
 
-    def _kill_what_terminates(self, incident: OrderedIncident, order: Order, gang: Gang) -> None:
-        open_kill = OpenKill(order, gang, self._ended_before(order))
-        if not self._journal.knows(order.id):
-            bundle = self._evidence_of(incident, order, gang)
-            open_kill.bundle = bundle.path
-            self._evidence.write(incident.uid, bundle)
-            # pods are marked at any moment, and no kill waits: what was not read by then is not kept
-            self._evidence.forget(incident.uid)
-        self._open_kills.append(open_kill)
-        self.repeat()
-
-    def _evidence_of(self, incident: OrderedIncident, order: Order, gang: Gang) -> BundleWriter:
+    def _request(self, incident: OrderedIncident, order: Order, gang: Gang) -> EvidenceRequest:
         local_gang = self._registry.gangs().get(gang)
         here = () if local_gang is None else local_gang.pods
         pods = [pod for pod in here if is_meant(pod, order)]
-        request = EvidenceRequest(
+        return EvidenceRequest(
             gang=gang,
             incident=incident.name,
             verb=order.verb,
             found=[found for pod in pods for found in self._containers.at_work(pod)],
             pods={pod.uid: pod.name for pod in pods},
             with_logs=local_gang is None or local_gang.keeps_logs,
+            checkpointed=checkpointed(pods, incident.phase),
         )
-        return self._listeners.evidence(request)
 
     def _kill(self, incident: OrderedIncident, order: Order, gang: Gang) -> None:
         record = self._journal.stops.get(incident.uid)

@@ -13,13 +13,15 @@ from kcover_ebpf.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """Callbacks; all are called in the order thread and must not wait."""
+    """Callbacks; all are called in the order thread, and must not wait where nothing else is said."""
 
     acked: Callable[[Gang, Ack], None]
     killed: Callable[[Gang], None]
     """The gang's processes were ended by us: what is seen of their death is no fault."""
     evidence: Callable[[EvidenceRequest], BundleWriter]
     """What is to be kept of a gang, before it is killed where it is. Another thread writes it."""
+    before_stop: Callable[[EvidenceRequest], None]
+    """Reads what only processes that run can answer; may take `GPU_DUMP_WAIT_S`."""
     passed_over: Callable[[str], None]
     ranks: Callable[[Gang], Collection[int]]
     """Processes of the gang on this node that are ranks and live. Asked before a Save alone, and may take a second."""

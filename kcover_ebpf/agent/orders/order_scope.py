@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kcover_ebpf.agent.pod_registry import LocalGang
 from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Phase
 from kcover_ebpf.api.job_kinds import Gang, selects
 from kcover_ebpf.api.order import Order, Verb
-from kcover_ebpf.api.pods import Pod
+from kcover_ebpf.api.pods import ContainerKind, Pod
 
+_CHECKPOINT = "kcover.io/checkpoint"
+"""Label of a pod."""
 _SHUTTING_DOWN = (Phase.SHUTTING_DOWN.value,)
 _PHASES = {
     Verb.SNAPSHOT: (
@@ -37,3 +39,19 @@ def addressed(gangs: Mapping[Gang, LocalGang], namespace: str, order: Order) -> 
 def is_meant(pod: Pod, order: Order) -> bool:
     """Whether the order concerns this pod; one that was created later is of the next start."""
     return selects(order.selector, pod) and pod.created_s <= order.created_before_s
+
+
+def checkpointed(pods: Sequence[Pod], phase: str) -> tuple[tuple[str, str], ...]:
+    """(pod, container) of those pods that ask for it by their label, unless they are about to be ended.
+
+    A container that is being written is frozen, and no end waits for it.
+    """
+    if phase in _SHUTTING_DOWN:
+        return ()
+    return tuple(
+        (pod.name, container.name)
+        for pod in pods
+        if pod.labels.get(_CHECKPOINT) == "true"
+        for container in pod.containers
+        if container.kind is ContainerKind.MAIN
+    )

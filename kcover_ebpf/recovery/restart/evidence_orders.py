@@ -1,6 +1,7 @@
 """Orders to keep evidence where no process is to be stopped: of what is not restarted, or restarts by itself. Pure.
 
-What is stopped or deleted needs none: agents keep evidence with the order `Stop` or `KillTerminating`.
+What is stopped needs none: agents keep evidence with the order `Stop`. What is replaced has its order from the first
+step on (`machine.start`).
 """
 
 from __future__ import annotations

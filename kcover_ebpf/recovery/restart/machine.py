@@ -22,6 +22,7 @@ from kcover_ebpf.recovery.restart.context import Call, GangPod, RestartInput, re
 from kcover_ebpf.recovery.restart.methods import MovesBy, ReplaceMethod
 from kcover_ebpf.recovery.restart.steps import TRANSITIONS, RestartDetail, Step, step_of
 from kcover_ebpf.tunables.recovery import (
+    BUNDLE_WITHIN_S,
     CLOCKS_APART_S,
     KILL_EXPIRES_S,
     MOST_MOVED,
@@ -35,6 +36,7 @@ _EXPIRES_S = {
     Verb.KILL: KILL_EXPIRES_S,
     Verb.RESUME: RESUME_EXPIRES_S,
     Verb.KILL_TERMINATING: RESUME_EXPIRES_S,
+    Verb.SNAPSHOT: BUNDLE_WITHIN_S,
 }
 _CAUSES_OF_NODES = frozenset({Cause.DRIVER_STUCK, Cause.PEER_GONE, Cause.PREFLIGHT})
 """Causes that lie with a node whatever its programs do, so that it is cordoned when a restart there did not help. A
@@ -310,6 +312,8 @@ def start(
     status = status.enter(Phase.SHUTTING_DOWN, now_s, text)
     if method is not RestartMethod.REPLACE:
         return replace(context, status=status).order(status, Verb.STOP)
+    # once pods are marked, what was to be read of their processes is ending
+    status = replace(context, status=status).order(status, Verb.SNAPSHOT, "-replace")
     return status.begin(RestartMethod.REPLACE, now_s)
 
 

@@ -57,11 +57,9 @@ def suspend(context: RestartContext) -> Transition:
     if top.ended:
         return Transition(fail(context, f"the job ended by itself ({top.ended})"))
     if top.target.suspended and top.target.suspended_by == context.mark:
-        return Transition(
-            context.go(
-                Step.TERMINATE, "replace: the job is suspended; waiting for its pods to be deleted"
-            )
-        )
+        text = "replace: the job is suspended; waiting for its pods to be deleted"
+        # the order to keep evidence: an agent may see no version of the Incident but the last
+        return Transition(replace(context.go(Step.TERMINATE, text), order=context.status.order))
     if top.target.suspended:
         who = top.target.suspended_by or "another client"
         return Transition(fail(context, f"the job was suspended by {who}; it is left unchanged"))

@@ -284,6 +284,10 @@ def test_restart_machine__an_incident_says_what_was_kept_and_where() -> None:
     status = sim.run()
     assert status.phase is Phase.RECOVERED
     assert set(status.bundles) == {"n0:/state/inc-1-stop", "n1:/state/inc-1-stop"}
+    replaced = Sim()
+    replaced.begin(RestartMethod.REPLACE)
+    kept = {"n0:/state/inc-1-snapshot-replace", "n1:/state/inc-1-snapshot-replace"}
+    assert set(replaced.run().bundles) == kept
     replaced = Sim(agents=frozenset())
     replaced.begin(RestartMethod.REPLACE)
     assert replaced.run().bundles == ()

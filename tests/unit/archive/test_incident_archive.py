@@ -12,6 +12,7 @@ from kcover_ebpf.archive.incident_archive import Archive, merged, packed, unpack
 from kcover_ebpf.archive.manifest import SCHEMA, MissingPart, plain
 from kcover_ebpf.archive.node_part import ArchivedThread, EvidenceTrigger, GroupPressure, NodePart
 from kcover_ebpf.errors import UsageError
+from kcover_ebpf.model.gpu_kernel import GpuKernel
 from kcover_ebpf.model.thread_stack import Stack
 from kcover_ebpf.model.verdict import Cause, VerdictKind
 from tests.unit import report_builders as build
@@ -36,6 +37,8 @@ def part(node: str = "a", time_s: float = 100.0) -> NodePart:
         stacks=(Stack(100, 100, 0, ("step (train.py:1)",), ("futex (libc)",), ("futex_wait",)),),
         threads=(ArchivedThread(100, 100, "python3", "S", "futex in futex_wait", 0, "rank", 2.5),),
         pressure=(GroupPressure("j-0 abc", cpu="some avg10=0.00", memory_bytes=5),),
+        kernels=(GpuKernel(0, "spin", "active", (132, 1, 1), (1024, 1, 1), 100, 0),),
+        checkpoints=("j-0/main: /var/lib/kubelet/checkpoints/x.tar",),
         logs={"j-0.main.log": "step 1\nstep 2\n"},
         facts=('{"event":"fact"}',),
         unobserved=("kernel frames (they need CAP_SYS_ADMIN)",),
@@ -92,6 +95,20 @@ def test_packed__names_of_nodes_and_logs_lead_to_no_other_folder() -> None:
     assert all(not name.startswith("/") and ".." not in name.split("/") for name in files)
     assert len({name.split("/")[1] for name in files if name.startswith("nodes/")}) == 3
     assert plain("..") == "_"
+
+
+def test_merged__ranks_and_frames_that_were_gone_by_the_later_part_are_those_of_the_earlier() -> (
+    None
+):
+    early, late = part("a", 100.0), part("a", 200.0)
+    assert early.report is not None
+    assert early.report.ranks
+    blank = tuple(replace(s, rank=None, python=(), native=(), kernel=()) for s in early.stacks)
+    late = replace(late, report=replace(early.report, ranks=()), stacks=blank)
+    whole = merged([Archive("ns/j", "j-abc", parts=(found,)) for found in (early, late)], None)
+    (kept,) = whole.parts
+    assert kept.report == early.report
+    assert kept.stacks == early.stacks
 
 
 def test_merged__the_later_part_of_a_node_wins_and_keeps_what_only_the_other_had() -> None:

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import pytest
 
-from kcover_ebpf.api.incident import object_of, status_of
+from kcover_ebpf.api.incident import incident_of, object_of, status_of
 from kcover_ebpf.archive.incident_archive import Archive, packed, unpacked
 from kcover_ebpf.cli import kubectl
 from kcover_ebpf.errors import CannotObserve, Forbidden
@@ -134,13 +134,24 @@ def test_kubectl_archive__the_parts_of_all_nodes_are_merged_and_what_is_missing_
     assert (code, err) == (0, "")
     assert out.splitlines()[0].startswith(f"{folder}: the parts of 2 nodes, ")
     assert "missing: gpu-node-9: no agent of kcover-ebpf runs on node gpu-node-9" in out
-    assert "missing: gpu-node-7: it reported no bundle for this incident" in out
+    why = "it reported no bundle for this incident; no agent of kcover-ebpf runs on node gpu-node-7"
+    assert f"missing: gpu-node-7: {why}" in out
     archive = read(folder)
     assert archive.parts == WHOLE.parts
     assert {part.what for part in archive.missing} == {"gpu-node-9", "gpu-node-7"}
     assert archive.incident is not None
     assert archive.incident.status is not None
     assert len(archive.incident.status.timeline) == 5
+
+
+def test_kubectl_archive__a_node_that_the_incident_has_no_room_for_is_asked_for_its_newest(
+    agents: FakeAgents,
+) -> None:
+    """64 are listed at most; a job of 10,000 ranks has 1,250 nodes."""
+    kept = fetch.kept_bundles(incident_of(incident()))
+    assert [bundle.node for bundle in kept] == [*NODES, "gpu-node-7"]
+    assert kept[-1].arguments == [PATH.rpartition("/")[0], "--newest-of", "train-x7k2"]
+    assert kept[0].arguments == [PATH]
 
 
 def test_kubectl_archive__a_second_call_fetches_only_what_was_missing(

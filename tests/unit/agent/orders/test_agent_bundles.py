@@ -23,7 +23,7 @@ from kcover_ebpf.errors import ReaderError
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.output import archives
-from kcover_ebpf.output.bundles import BundleBounds, bundle_name, prune
+from kcover_ebpf.output.bundles import BundleBounds, bundle_name, bundles_of, prune
 from kcover_ebpf.tunables.agent import BUNDLE_LIMIT_S, SNAPSHOT_LIMIT_S
 from kcover_ebpf.watching import py_spy
 from tests.unit import report_builders as build
@@ -196,6 +196,14 @@ def test_prune__the_oldest_go_first(tmp_path: Path, bounds: BundleBounds, left: 
     assert Path("/etc").is_dir()
 
 
+def test_bundles_of__those_of_one_incident_and_the_newest_last(tmp_path: Path) -> None:
+    for second, what in ((3, "job-1"), (1, "job-1"), (2, "x-job-1"), (4, "job-1-b")):
+        (tmp_path / bundle_name(NOW_S + second, what)).mkdir()
+    (tmp_path / bundle_name(NOW_S + 9, "job-1")).symlink_to("/etc")
+    found = [path.name for path in bundles_of(tmp_path, "job-1")]
+    assert found == [bundle_name(NOW_S + second, "job-1") for second in (1, 3)]
+
+
 def test_bundles__stacks_are_read_while_the_report_is_waited_for(
     tmp_path: Path, spy: Path, container: RunningContainer
 ) -> None:
@@ -218,11 +226,22 @@ def test_bundles__stacks_are_read_while_the_report_is_waited_for(
     assert (stack.rank, stack.python) == (0, ("save (train.py:71)",))
 
 
+@pytest.mark.parametrize("later", [None, build.report("n0").report], ids=["none", "no ranks"])
+def test_bundles__ranks_that_end_while_they_are_read_are_those_of_the_order(
+    later: FaultReport | None, tmp_path: Path, spy: Path, container: RunningContainer
+) -> None:
+    report = build.report("n0", rank_of(container)).report
+    asked = request(container, verb=Verb.SNAPSHOT)
+    part = written(tmp_path / "kept", asked, report, complete=lambda _: later)
+    assert part.report is not None
+    assert [rank.rank for rank in part.report.ranks] == [0]
+    assert [stack.rank for stack in part.stacks] == [0]
+
+
 @pytest.mark.parametrize(
     ("verb", "limit_s"),
     [
         (Verb.STOP, BUNDLE_LIMIT_S),
-        (Verb.KILL_TERMINATING, BUNDLE_LIMIT_S),
         (Verb.SNAPSHOT, SNAPSHOT_LIMIT_S),
     ],
 )

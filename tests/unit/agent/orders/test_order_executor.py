@@ -50,6 +50,7 @@ def executor(journal: OrderJournal, folder: Path, said: list[str] | None = None)
         acked=lambda _gang, _ack: None,
         killed=lambda _gang: None,
         evidence=lambda _: BundleWriter("/bundle", lambda: None),
+        before_stop=lambda _: None,
         passed_over=reported.append,
         ranks=lambda _: (),
     )

@@ -14,7 +14,9 @@ from kcover_ebpf.api.order import Verb
 from kcover_ebpf.archive.node_part import EvidenceTrigger
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport
 from kcover_ebpf.model.verdict import Cause, Certainty, EvidenceKind, VerdictKind
+from kcover_ebpf.recovery.restart.context import RestartInput
 from kcover_ebpf.recovery.restart.guards import ClusterLimits, RestartRequest, decide
+from kcover_ebpf.recovery.restart.replacement import suspend
 from tests.unit.guard_inputs import SEEN, ask, without_rule, world
 from tests.unit.report_builders import local, rank, report
 
@@ -42,11 +44,18 @@ def suspected(lasted_s: float, policy: FaultPolicy | None = None, **more) -> Res
     return ask(found, policy, **more)
 
 
+def replaced(restart_input: RestartInput) -> RestartRequest:
+    """Of a gang that cannot be restarted in place."""
+    return ask(replace(restart_input, pods=without_rule()))
+
+
 CRASH = world(seen(VerdictKind.CRASHED, Cause.KILLED))
 DEVICE = world(seen(VerdictKind.DEVICE_FAULT, Cause.DEVICE))
 KEPT = {
     "a hang, in place": (ask(world()), Phase.SHUTTING_DOWN, Verb.STOP),
     "a device fault, in place": (ask(DEVICE), Phase.SHUTTING_DOWN, Verb.STOP),
+    "a hang, replaced": (replaced(world()), Phase.SHUTTING_DOWN, Verb.SNAPSHOT),
+    "a device fault, replaced": (replaced(DEVICE), Phase.SHUTTING_DOWN, Verb.SNAPSHOT),
     "a crash that the kubelets restart": (ask(CRASH), Phase.SHUTTING_DOWN, Verb.SNAPSHOT),
     "a crash, its budget used up": (
         ask(replace(CRASH, pods=without_rule()), earlier=10), Phase.REFUSED, Verb.SNAPSHOT,
@@ -78,14 +87,22 @@ def test_decide__each_end_has_an_order_that_agents_obey(name: str) -> None:
     assert EvidenceTrigger(verb.value) is not EvidenceTrigger.UNKNOWN
 
 
-@pytest.mark.parametrize("restart_input", [world(), DEVICE], ids=["a hang", "a device fault"])
-def test_decide__what_is_replaced_is_kept_as_its_pods_are_deleted(restart_input) -> None:
-    """The order comes once they are marked: `KillTerminating` (test_restart.py), which keeps evidence as well."""
-    status = decided(ask(replace(restart_input, pods=without_rule())))
-    assert status.phase is Phase.SHUTTING_DOWN
+def test_decide__what_is_replaced_has_its_order_before_its_pods_are_marked() -> None:
+    """Its ranks end with the mark; the order is still there when the job has been suspended."""
+    request = replaced(world())
+    status = decided(request)
     assert status.action is not None
-    assert status.action.way is RestartMethod.REPLACE
-    assert EvidenceTrigger(Verb.KILL_TERMINATING.value) is EvidenceTrigger.KILL_TERMINATING
+    assert (status.action.way, status.action.step) == (RestartMethod.REPLACE, "Suspend")
+    found = request.context.world
+    assert found.top is not None
+    assert found.top.target is not None
+    target = replace(found.top.target, suspended=True, suspended_by=request.context.mark)
+    suspended = replace(found, top=replace(found.top, target=target))
+    after = suspend(replace(request.context, status=status, world=suspended)).status
+    assert after is not None
+    assert after.action is not None
+    assert after.action.step == "Terminate"
+    assert after.order == status.order
 
 
 def test_decide__a_suspicion_has_its_order_once_and_stays_open() -> None:
