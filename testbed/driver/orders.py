@@ -135,7 +135,7 @@ def answers(
 
 @contextmanager
 def without_controllers(release: Release, namespace: Namespace) -> Iterator[None]:
-    """For orders by hand in this namespace; their incident is deleted before controllers are there again, and one leads."""
+    """For orders by hand in this namespace; their incident is deleted before controllers are there and one leads."""
     scale(release, 0)
     try:
         yield

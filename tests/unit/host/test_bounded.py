@@ -44,7 +44,8 @@ def test_over_bounds__what_another_process_counted_is_added_and_nothing_else() -
     over_bounds.count("mappings")
     assert over_bounds.drained() == {"mappings": 2}
     assert over_bounds.drained() == {}
-    for wrong in (None, 7, [], {"x": 1}, {"file": -1}, {"file": "1"}, {"file": 1 << 30}, {1: 1}):
+    wrongs: list[object] = [None, 7, [], {"x": 1}, {"file": -1}, {"file": "1"}, {1: 1}]
+    for wrong in (*wrongs, {"file": 1 << 30}):
         over_bounds.add(wrong)
     assert over_bounds.drained() == {}
     over_bounds.add({"file": 3, "x": 1, "mappings": True})
