@@ -201,21 +201,26 @@ def _alone(gang_input: GangInput) -> GangVerdict | None:
 
 def _slow(gang_input: GangInput) -> GangVerdict | None:
     slow = [
-        (
-            received_report.report.verdict.factor or 0.0,
-            index,
-            received_report,
-            received_report.report.verdict,
-        )
-        for index, received_report in enumerate(gang_input.fresh)
-        if received_report.report.verdict is not None
-        and received_report.report.verdict.kind is VerdictKind.SLOW
+        (verdict.factor or 0.0, index, received)
+        for index, received in enumerate(gang_input.fresh)
+        if (verdict := received.report.verdict) is not None
+        and verdict.kind is VerdictKind.SLOW
+        and not _compares_its_own(verdict)
     ]
     if not slow:
         found_verdict = gang_pace.slow_rank(gang_input)
         return None if found_verdict is None else GangVerdict(found_verdict)
-    _, _, received, verdict = max(slow, key=lambda pair: pair[:2])
-    return _from_local(gang_input, received, verdict)
+    _, _, received = max(slow, key=lambda pair: pair[:2])
+    verdict = received.report.verdict
+    return None if verdict is None else _from_local(gang_input, received, verdict)
+
+
+def _compares_its_own(verdict: Verdict) -> bool:
+    """True if a node compared the waits of its own ranks, of which one may wait by its nature, as a server does.
+
+    Which rank all others wait for is known where the waits of all nodes are compared.
+    """
+    return any(evidence.kind is EvidenceKind.PEERS for evidence in verdict.evidence)
 
 
 def _working(gang_input: GangInput) -> GangVerdict:

@@ -244,7 +244,8 @@ def test_merge__any_snapshot_gets_a_verdict_and_survives_the_wire(on_a, on_b):
 def test_merge__of_two_slow_ranks_the_slower_one_is_named():
     slow = [
         replace(
-            local(VerdictKind.SLOW, Cause.SLOW_RANK, number, 1.0, EvidenceKind.PEERS), factor=factor
+            local(VerdictKind.SLOW, Cause.CPU_THROTTLED, number, 1.0, EvidenceKind.TIME),
+            factor=factor,
         )
         for number, factor in ((0, 2.5), (1, 1.4))
     ]
@@ -255,3 +256,12 @@ def test_merge__of_two_slow_ranks_the_slower_one_is_named():
     merged = merge(case(*reported))
     assert merged.culprit is not None
     assert (merged.culprit.rank, merged.verdict.factor) == (0, 2.5)
+
+
+def test_merge__what_a_node_found_among_its_own_ranks_says_nothing_of_those_elsewhere():
+    server_waits = local(VerdictKind.SLOW, Cause.SLOW_RANK, 1, 1.0, EvidenceKind.PEERS)
+    seen = (
+        report("a", rank(0), suspicious=False),
+        report("b", rank(1), suspicious=False, verdict=replace(server_waits, factor=40.0)),
+    )
+    assert merge(case(*seen)).verdict.kind is VerdictKind.WORKING
