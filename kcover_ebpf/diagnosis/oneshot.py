@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kcover_ebpf.diagnosis import oneshot_waits
-from kcover_ebpf.diagnosis.evidence import tcp_links
 from kcover_ebpf.diagnosis.evidence.snapshot import Finding, JobSnapshot
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.diagnosis.job import Job
@@ -28,7 +27,6 @@ from kcover_ebpf.tunables.diagnosis import (
 
 _NO_WORK = WAITING | {State.SLEEPING, State.MOVING}
 _FOR_CHILDREN = (State.CHILDREN, State.CHILD)
-_BOTH = 2
 _KNOCKING = frozenset({"CLOSE", "SYN_SENT"})
 QUIET = (Cause.STARTING, Cause.TRAINING)
 """What a job is said to do when nothing is unusual."""
@@ -60,7 +58,7 @@ def conclusion(job: Job, history: PassHistory) -> Finding | None:
     ):
         return waits
     if current_finding.kind is VerdictKind.LOST_LINK:
-        named = name_the_ends(job.snapshot(), name_the_lost(job, current_finding))
+        named = name_the_lost(job, current_finding)
         return since_the_loss(job, named)
     return stopped_here(job.snapshot(), current_finding, job.members.world_size)
 
@@ -171,23 +169,6 @@ def name_the_lost(job: Job, current_finding: Finding) -> Finding:
     evidence = (*current_finding.evidence, Evidence(EvidenceKind.SINK, text))
     culprit = replace(current_finding.culprit or Culprit(), rank=missing[0])
     return replace(current_finding, culprit=culprit, evidence=evidence)
-
-
-def name_the_ends(snapshot: JobSnapshot, current_finding: Finding) -> Finding:
-    """A single lost link between two ranks that are seen, with both as its ends: it may be either."""
-    if current_finding.kind is not VerdictKind.LOST_LINK or current_finding.rank is not None:
-        return current_finding
-    lost = tcp_links.lost_edges(snapshot.ranks.values(), snapshot.ends)
-    pairs = {(link.rank, link.peer_rank) for link in lost}
-    ends = {frozenset(pair) for pair in pairs}
-    if len(ends) != 1:
-        return current_finding
-    known = sorted(rank for rank in ends.pop() if rank is not None)
-    if len(known) != _BOTH:
-        return current_finding
-    victims = (pid for pid in current_finding.victims if snapshot.processes[pid].rank not in known)
-    culprit = replace(current_finding.culprit or Culprit(), rank=known[0], or_rank=known[1])
-    return replace(current_finding, culprit=culprit, victims=tuple(victims))
 
 
 def since_the_loss(job: Job, current_finding: Finding) -> Finding:

@@ -31,8 +31,6 @@ def refined(gang_input: GangInput, snapshot: JobSnapshot, finding: Finding) -> F
             _absent(gang_input, snapshot) or oneshot.device_waits(snapshot, finding) or finding
         )
         finding = _waited_for(snapshot, finding)
-    elif finding.kind is VerdictKind.LOST_LINK:
-        finding = oneshot.name_the_ends(snapshot, finding)
     finding = oneshot.stopped_here(snapshot, finding, _size(snapshot))
     return odd_stack.explained(snapshot, finding)
 

@@ -106,6 +106,13 @@ def common_end(edges: Iterable[LostLink], rank_count: int) -> Pid | None:
     return everywhere[0] if len(everywhere) == 1 else None
 
 
+def both_ends(edges: Iterable[LostLink]) -> tuple[int, int] | None:
+    """The two ranks of a single lost link, lower one first: it may be either; None if there are more links."""
+    ends = {frozenset({edge.rank, edge.peer_rank}) for edge in edges}
+    known = sorted(rank for rank in ends.pop() if rank is not None) if len(ends) == 1 else []
+    return (known[0], known[1]) if len(known) == 2 else None
+
+
 def unread(
     rank: RankSnapshot, endpoints: EndpointIndex, ranks: Mapping[Pid, object]
 ) -> tuple[int, int]:

@@ -103,9 +103,12 @@ def _lost_link(snapshot: JobSnapshot) -> Finding | None:
         Evidence(EvidenceKind.TIME, f"no answer on {len(pairs)} connections for {quiet_s:.1f} s")
     )
     pid = tcp_links.common_end(edges, len(ranks))
-    victims = tuple(other for other in ranks if other != pid)
     if pid is None:
-        return Finding(VerdictKind.LOST_LINK, Cause.LINK, since_ns, None, tuple(found), victims)
+        ends = tcp_links.both_ends(edges)
+        culprit = None if ends is None else Culprit(ends[0], or_rank=ends[1])
+        victims = tuple(other for other in ranks if ranks[other].rank not in (ends or ()))
+        return Finding(VerdictKind.LOST_LINK, Cause.LINK, since_ns, culprit, tuple(found), victims)
+    victims = tuple(other for other in ranks if other != pid)
     common = snapshot.processes[pid]
     found.append(
         Evidence(EvidenceKind.PEERS, f"every lost connection touches {evidence.name(common)}")

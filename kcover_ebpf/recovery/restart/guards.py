@@ -120,6 +120,7 @@ def headline_of(gang_verdict: GangVerdict) -> str:
     who = "no culprit identified"
     if culprit is not None:
         rank = f"rank {culprit.rank}" if culprit.rank is not None else f"process {culprit.pid}"
+        rank += "" if culprit.or_rank is None else f" or rank {culprit.or_rank}"
         who = " ".join(
             part
             for part in (

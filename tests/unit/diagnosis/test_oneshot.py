@@ -10,7 +10,7 @@ from kcover_ebpf.diagnosis import oneshot
 from kcover_ebpf.diagnosis.evidence.snapshot import Finding
 from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
 from kcover_ebpf.facts.kernel import SocketSample
-from kcover_ebpf.ids import NS, Pid
+from kcover_ebpf.ids import NS
 from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
 from tests.unit.scripted_job import Proc, Stage
 
@@ -128,37 +128,6 @@ def knock(pid: int, fd: int, state: str, now_ns: int) -> SocketSample:
     zero = dict.fromkeys((field.name for field in fields(SocketSample)), 0)
     known = {"boottime_ns": now_ns, "pid": pid, "fd": fd, "inode": fd, "state": state}
     return SocketSample(**zero | known | ends)  # type: ignore[arg-type]
-
-
-LINKS = {
-    "two ranks": (2, None, (0, 1)),
-    "a rank is named already": (2, 1, (1, None)),
-    "many connections": (4, None, (None, None)),
-}
-
-
-@pytest.mark.parametrize("name", LINKS)
-def test_name_the_ends__a_single_lost_link_has_two_ends(name: str) -> None:
-    world, named, ends = LINKS[name]
-    stage = waiting(list(range(world)), world, LOCAL)
-    for proc in stage.procs.values():
-        proc.backoff, proc.sent = 6, 10_000_000
-    stage.one_pass(NS)
-    victims = tuple(stage.job.members.ranks)
-    culprit = None if named is None else Culprit(named)
-    link = Finding(VerdictKind.LOST_LINK, Cause.LINK, stage.now_ns, culprit, victims=victims)
-    found = oneshot.name_the_ends(stage.job.snapshot(), link)
-    assert (found.rank, found.culprit and found.culprit.or_rank) == ends
-    assert found.victims == (() if name == "two ranks" else victims)
-
-
-def test_name_the_ends__a_link_to_no_process_here_has_no_two_ends() -> None:
-    stage = waiting([0], 2, LOCAL)
-    view = stage.job.members.ranks[Pid(100)]
-    lost = replace(knock(100, 3, "ESTABLISHED", stage.now_ns), backoff=6, unacked_bytes=96)
-    view.sockets[3] = lost
-    link = Finding(VerdictKind.LOST_LINK, Cause.LINK, stage.now_ns)
-    assert oneshot.name_the_ends(stage.job.snapshot(), link) is link
 
 
 def test_since_the_loss__a_link_is_lost_since_the_last_byte_that_got_through() -> None:

@@ -91,6 +91,24 @@ def test_common_end__the_one_end_that_all_lost_edges_have_in_common(
     assert tcp_links.common_end(lost(views), ranks) == end
 
 
+@pytest.mark.parametrize(
+    ("pairs", "ends"),
+    [
+        ([(100, 101)], (0, 1)),
+        ([(101, 100), (100, 101)], (0, 1)),
+        ([(103, 102)], (2, 3)),
+        ([(100, 101), (102, 103)], None),
+        ([], None),
+    ],
+)
+def test_both_ends__a_single_lost_link_has_two_ends_and_it_may_be_either(
+    pairs: list[tuple[int, int]], ends: tuple[int, int] | None
+) -> None:
+    views = mesh(4)
+    lose(views, pairs)
+    assert tcp_links.both_ends(lost(views)) == ends
+
+
 def test_common_end__two_ranks_never_have_a_common_end() -> None:
     views = mesh(3)
     lose(views, [(100, 102), (101, 102)])
