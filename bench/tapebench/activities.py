@@ -54,6 +54,8 @@ class Activity:
     """Times a second that it sleeps anew, or yields its CPU."""
     in_place: bool = False
     """It burns in a loop that leaves its registers as they are."""
+    beside: Activity | None = None
+    """What a side thread of its process does meanwhile, where it has one for that."""
 
     burns: bool = field(init=False)
     """It uses a CPU for good."""
@@ -241,6 +243,11 @@ def asleep(seconds: float) -> Activity:
         stack=stack,
         wait_channel="hrtimer_nanosleep",
     )
+
+
+def helped(seconds: float) -> Activity:
+    """The same where that thread backs off for so long."""
+    return replace(HELPED, beside=asleep(seconds))
 
 
 def on_socket(name: str, fd: int, inode: int, stack_at: int) -> Activity:

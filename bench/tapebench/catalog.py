@@ -48,6 +48,7 @@ def _life() -> Mapping[str, Shape]:
                 loaders=True,
                 http=True,
                 background=background,
+                helper=True,
             )
     return found
 

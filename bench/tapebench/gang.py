@@ -23,7 +23,7 @@ from kcover_ebpf.ids import NS
 FOREVER_NS = 1 << 62
 Plan = Sequence[tuple[float, Activity]]
 """What a rank does one after the other: (seconds, what)."""
-_THREADS = {"main": 0, "proxy": 1, "watchdog": 2, "autograd": 3, "background": 4}
+_THREADS = {"main": 0, "proxy": 1, "watchdog": 2, "autograd": 3, "background": 4, "helper": 5}
 _RESTS = {"watchdog": IDLE, "background": BACKGROUND}
 """What threads do all the time."""
 
@@ -95,6 +95,9 @@ class ScriptedProcess:
         self.main.become(AUTOGRAD if helped else activity, now_ns)
         if grad is not None:
             grad.become(activity if helped else IDLE, now_ns)
+        helper = self.threads.get("helper")
+        if helper is not None:
+            helper.become(activity.beside or IDLE, now_ns)
         proxy = self.threads.get("proxy")
         if proxy is not None:
             proxy.become(PROXY if self.joined and self.has_proxy else IDLE, now_ns)
@@ -131,11 +134,15 @@ class Gang:
         proxies: bool,
         autograd: bool,
         background: bool = False,
+        helper: bool = False,
     ) -> None:
-        """`background`: every rank has a thread that is busy with other things all the time."""
+        """`background`: every rank has a thread that is busy with other things all the time.
+
+        `helper`: it has one for which its first thread may wait.
+        """
         self.rng, self.world = rng, world
         self._proxies = proxies
-        names = ("autograd", autograd), ("background", background)
+        names = ("autograd", autograd), ("background", background), ("helper", helper)
         self._names = ["main", "proxy", "watchdog", *(name for name, has in names if has)]
         self.processes: dict[int, ScriptedProcess] = {}
         self._by_rank: dict[int, ScriptedProcess] = {}

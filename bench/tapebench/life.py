@@ -27,6 +27,7 @@ from bench.tapebench.activities import (
     TRACED,
     Activity,
     asleep,
+    helped,
     on_pipe,
     on_socket,
 )
@@ -52,6 +53,12 @@ _GAP_S = 0.3
 
 def _length_s(rng: random.Random) -> float:
     return rng.choice(_LENGTHS_S) * rng.uniform(0.9, 1.1)
+
+
+def _future(shape: Shape, rng: random.Random) -> Round:
+    seconds = _length_s(rng)
+    before = ((seconds, helped(seconds)),)
+    return following(step(shape, rng), rng.randrange(shape.world), before)
 
 
 def _waits(activity: Activity, loader: Activity | None = None) -> Pause:
@@ -137,7 +144,8 @@ def _asks_service(shape: Shape, rng: random.Random) -> Round:
 
 
 PHASES: Mapping[str, Pause] = {
-    "future": _waits(HELPED),
+    "future": _future,
+    "unseen-thread": _briefly(HELPED, 4.0, 33.0),
     "hiccups": _again(_hiccups),
     "unix-socket": _waits(SERVED),
     "service": _asks_service,

@@ -49,6 +49,8 @@ class Shape:
     loaders: bool = False
     background: bool = False
     """Every rank has a thread that samples metrics and writes logs all the time."""
+    helper: bool = False
+    """Every rank has a thread for which its first thread may wait."""
     dead_telemetry: bool = False
     http: bool = False
     hours: float = 1.0

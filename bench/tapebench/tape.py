@@ -75,6 +75,7 @@ class Tape:
             proxies=shape.proxies,
             autograd=shape.autograd,
             background=shape.background,
+            helper=shape.helper,
         )
         self._sensor = ScriptedSensor(self.gang, rdma=shape.rdma)
         self._sensor.connections.outside = shape.http
