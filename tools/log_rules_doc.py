@@ -73,7 +73,7 @@ restarts of the container. Once a job has a fault, its Incident includes what th
 
 **A bug that a restart does not fix.** A job whose program fails after a restart with the same traceback at the same step is not restarted again: the Incident
 is `Refused`, or, if its kubelets would restart it for ever, the job is suspended, and the message says so. `kubectl kcover approve` restarts it all the same. Two crashes are the same if all frames (file, line,
-function) and classes of errors that the program raised in the 30 s before it ended are equal, the last step and epoch that its log named are equal, and the container was
+function) and classes of errors that the program raised in the 30 s before it ended are equal, the last step and epoch that its log named (of several ranks that write to one log, those of the rank that raised it, where its lines say whose they are) are equal, and the container was
 started after the first crash. If no step was logged, both starts must have failed within five minutes. A crash with a traceback about the network, storage, memory or hardware never counts, whatever
 wraps it, nor does one near a line (`fatal` or `error`) about hardware, a driver, the network or storage, nor one of an Incident of class `hardware`, `network` or `storage`. Tracebacks of launchers are
 ignored, as is what ranks say about each other (a lost peer, a time-out of a collective) after the program's last traceback, and lines of that kind. Those about CUDA and non-finite values count only on another node, because a GPU may be at fault. The comparison uses the records of the job's last

@@ -80,6 +80,19 @@ def test_match__says_the_number_of_its_line() -> None:
     assert [match.number for match in classify(text)] == [3, 5]
 
 
+def test_match__of_a_line_that_is_repeated_has_its_own_number_and_time() -> None:
+    times = [f"2026-11-22T10:00:{second:02d}.5Z" for second in range(40)]
+    text = "".join(
+        f"{time} stderr F [rank{index % 20}]: MemoryError: {index % 3}\n"
+        for index, time in enumerate(times)
+    )
+    found = classify(text)
+    assert [match.time for match in found] == times
+    assert [match.number for match in found] == list(range(1, 41))
+    assert [match.rank for match in found] == [index % 20 for index in range(40)]
+    assert [match.line for match in found] == [f"MemoryError: {index % 3}" for index in range(40)]
+
+
 @given(cuts=st.lists(st.integers(0, 400), max_size=6))
 @example(cuts=[3, 3, 90])
 def test_reader__does_not_mind_where_blocks_are_cut(cuts: list[int]) -> None:
