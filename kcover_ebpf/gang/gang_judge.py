@@ -90,7 +90,18 @@ def _explained(gang_input: GangInput, gang_verdict: GangVerdict) -> GangVerdict:
     fault = log_evidence.Fault(verdict.kind, verdict.cause, verdict.since_s, verdict.culprit)
     nodes = {pod.uid: pod.node for pod in gang_input.pods}
     lines = log_evidence.read(gang_input.fresh, nodes, fault, gang_input.now_s).evidence
-    return replace(gang_verdict, verdict=replace(verdict, evidence=(*verdict.evidence, *lines)))
+    evidence = (*verdict.evidence, *_claims(gang_input, verdict), *lines)
+    return replace(gang_verdict, verdict=replace(verdict, evidence=evidence))
+
+
+def _claims(gang_input: GangInput, verdict: Verdict) -> list[Evidence]:
+    """By which claims the pod that waits for storage has its volumes."""
+    culprit = verdict.culprit
+    if verdict.cause is not Cause.STORAGE or culprit is None:
+        return []
+    claims = [name for pod in gang_input.pods if pod.uid == culprit.pod_uid for name in pod.claims]
+    text = f"pod {culprit.pod} has its volumes by {', '.join(claims)}"
+    return [Evidence(EvidenceKind.SINK, text, culprit.node)] if claims else []
 
 
 def _merged(gang_input: GangInput) -> tuple[GangVerdict, float | None]:

@@ -265,3 +265,11 @@ def test_merge__what_a_node_found_among_its_own_ranks_says_nothing_of_those_else
         report("b", rank(1), suspicious=False, verdict=replace(server_waits, factor=40.0)),
     )
     assert merge(case(*seen)).verdict.kind is VerdictKind.WORKING
+
+
+def test_merge__the_claims_of_a_pod_that_waits_for_storage_are_named():
+    seen = report("a", rank(0), rank(2)), report("b", rank(1, State.STORAGE, 400.0), rank(3))
+    pods = tuple(replace(pod(number), claims=("datasets",)) for number in range(4))
+    merged = merge(replace(case(*seen), pods=pods))
+    assert merged.verdict.cause is Cause.STORAGE
+    assert merged.evidence[-1].text == "pod j-1 has its volumes by datasets"
