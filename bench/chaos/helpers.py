@@ -37,10 +37,11 @@ def at_end(cluster: Cluster) -> list[Helpers]:
 def _children(uid: str) -> list[int]:
     """Of the program of a pod, direct ones alone."""
     ours = processes(uid)
-    return [pid for pid in ours if (parent := _parent(pid)) in ours and _name(parent) == _PROGRAM]
+    return [pid for pid in ours if (parent := parent_of(pid)) in ours and _name(parent) == _PROGRAM]
 
 
-def _parent(pid: int) -> int:
+def parent_of(pid: int) -> int:
+    """The number of its parent; 0 for one that is gone."""
     with contextlib.suppress(OSError):
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     return 0

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 from kcover_ebpf.api.rfc3339 import from_text
 
-MOST_BYTES = {"agent": 200_000_000, "controller": 300_000_000}
-"""Peak resident memory of one process."""
-MOST_DESCRIPTORS = 256
-"""Of one process. An agent has 60 to 90 without a job, most of them of BPF objects."""
+MOST_BYTES = {"agent": 200_000_000, "controller": 300_000_000, "helper": 200_000_000}
+"""Peak resident memory of one process; a helper is a process that an agent started."""
+MOST_DESCRIPTORS = {"agent": 256, "controller": 256, "helper": 1024}
+"""Of one process. An agent has 60 to 90 without a job, most of them of BPF objects; who reads native stacks has each
+file that a rank has mapped open, 320 of one with PyTorch, and the kernel refuses it more than 1,024."""
 MOST_HELPERS = 8
 """Of one agent: three readers, two that read Python stacks, the resumer, a prober, a round of the inspection."""
 KILLED = "kill a rank"
@@ -174,6 +175,6 @@ def _of_process(peak: Peak) -> list[str]:
     found = []
     if peak.bytes > MOST_BYTES[peak.component]:
         found.append(f"{peak.component} {peak.pid} used {peak.bytes / 1e6:.0f} MB")
-    if peak.descriptors > MOST_DESCRIPTORS:
+    if peak.descriptors > MOST_DESCRIPTORS[peak.component]:
         found.append(f"{peak.component} {peak.pid} had {peak.descriptors} descriptors")
     return found

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from bench.chaos.helpers import parent_of
 from bench.chaos.invariants import Peak, Seen
 from kcover_ebpf.api.rfc3339 import from_text
 from kcover_ebpf.errors import ApiError
@@ -96,11 +97,12 @@ class Observer:
             component = pod["metadata"]["labels"].get("app.kubernetes.io/component", "")
             if component not in ("agent", "controller"):
                 continue
-            for pid in processes(pod["metadata"]["uid"]):
-                now = _use(component, pid)
+            ours = processes(pod["metadata"]["uid"])
+            for pid in ours:
+                now = _use("helper" if parent_of(pid) in ours else component, pid)
                 before = self.peaks.get(pid, now)
                 self.peaks[pid] = Peak(
-                    component,
+                    before.component,
                     pid,
                     max(now.bytes, before.bytes),
                     max(now.descriptors, before.descriptors),

@@ -100,7 +100,7 @@ def _jobs(outcome: Outcome) -> list[str]:
 
 def _memory(outcome: Outcome) -> list[str]:
     rows = []
-    for component in ("agent", "controller"):
+    for component in ("agent", "controller", "helper"):
         mine = [peak for peak in outcome.peaks if peak.component == component]
         most = max((peak.bytes for peak in mine), default=0) / 1e6
         files = max((peak.descriptors for peak in mine), default=0)

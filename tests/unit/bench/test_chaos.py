@@ -20,8 +20,9 @@ REPORTED = Seen("a", "i-1", "HUNG", "demo-1", 999.0, "Recovered")
 JOB = JobAtEnd("a", suspended=False, stopped=0, trains=True, starts={0: 2, 1: 2})
 STEADY = JobAtEnd("s", suspended=False, stopped=0, trains=True, starts={0: 1, 1: 1})
 PEAK = Peak("agent", 7, 120_000_000, 80)
+HELPER = Peak("helper", 8, 20_000_000, 320)
 HELPERS = Helpers("agent-a", alive=5, ended=0)
-GOOD = Outcome([STOP], [REPORTED], [JOB, STEADY], [PEAK], helpers=[HELPERS])
+GOOD = Outcome([STOP], [REPORTED], [JOB, STEADY], [PEAK, HELPER], helpers=[HELPERS])
 
 
 def test_plan__a_seed_makes_the_same_plan_again() -> None:
@@ -62,6 +63,7 @@ def test_violations__a_good_run_breaks_nothing() -> None:
         (replace(GOOD, incidents=[REPORTED, replace(REPORTED, job="s")]), "s: i-1 reports HUNG"),
         (replace(GOOD, peaks=[replace(PEAK, bytes=201_000_000)]), "agent 7 used 201 MB"),
         (replace(GOOD, peaks=[replace(PEAK, descriptors=999)]), "999 descriptors"),
+        (replace(GOOD, peaks=[replace(HELPER, descriptors=1025)]), "helper 8 had 1025 descriptors"),
         (replace(GOOD, helpers=[replace(HELPERS, alive=9)]), "agent-a has 9 processes"),
         (replace(GOOD, helpers=[replace(HELPERS, ended=2)]), "2 processes have ended and are"),
         (replace(GOOD, shut_nodes=["node1"]), "node1 takes no pods"),
