@@ -158,7 +158,7 @@ def _image(read: ReadAt, module: int, sections: Sequence[_Section]) -> _Section 
 
 
 def _name(read: ReadAt, image: _Section, entry: int) -> str:
-    """Of the function that begins at this address: each kernel has a section of its own."""
+    """Of the function that begins at this address: each kernel has its own section."""
 
     def inside(offset: int, size: int) -> bytes:
         left = max(0, image.size - offset)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
@@ -27,6 +25,7 @@ from tests.cluster import scenarios_drill as drills
 from tests.cluster import scenarios_frozen as frozen
 from tests.cluster import scenarios_lost as lost
 from tests.cluster.crowd import Book, Crowd, asked_for, crowd
+from tests.cluster.cuts import cut
 
 pytestmark = [
     pytest.mark.needs("root", "bpf"),
@@ -139,20 +138,6 @@ def two_pods_do_not_reach_each_other(namespace: Namespace) -> None:
     assert one["status"]["podIP"] in said or other["status"]["podIP"] in said or named in ends
     assert ways(incident) == ["Replace"]
     wait_for_training(namespace, FOUR)
-
-
-def cut(pod: dict[str, Any], address: str) -> None:
-    """Lose all packets between a pod and an address, in silence; it ends with the pod."""
-    rules = (
-        "table inet lost { chain in { type filter hook input priority 0; ip saddr %s drop; }\n"
-        " chain out { type filter hook output priority 0; ip daddr %s drop; }\n}"
-    )
-    subprocess.run(
-        ["nsenter", f"--target={process(pod)}", "--net", "nft", "-f", "-"],
-        input=rules % (address, address),
-        text=True,
-        check=True,
-    )
 
 
 @BOOK.scenario()
