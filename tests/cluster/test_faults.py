@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from testbed import skips
-from testbed.driver.cluster import JOBS, Cluster, Namespace
+from testbed.driver import agents as real_agents
+from testbed.driver.agents import Agent
+from testbed.driver.cluster import JOBS, ROOT, Cluster, Namespace
 from testbed.driver.kinds import (
     KINDS,
     process,
@@ -20,6 +22,7 @@ from testbed.driver.kinds import (
     wait_until_learned,
     with_checkpoints,
 )
+from testbed.driver.nodes import pod_logs
 from testbed.driver.restarts import counters, incidents, policy, row_of, wait_for_phase, ways
 from tests.cluster import scenarios_drill as drills
 from tests.cluster import scenarios_frozen as frozen
@@ -36,6 +39,20 @@ FOUR = KINDS["pytorchjob"]
 TWO = KINDS["job"]
 OVER = ("Recovered", "Failed", "Refused", "Observed")
 BOOK = Book()
+
+
+@pytest.fixture(scope="module")
+def agents(
+    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Agent]]:
+    """As the chart runs them: they read the logs of pods."""
+    cluster.ctl("apply", f"--filename={ROOT / 'charts/kcover-ebpf/crds'}")
+    with real_agents.running(
+        cluster,
+        tmp_path_factory.mktemp("agents"),
+        for_node=lambda node: ([f"--pod-logs={pod_logs(cluster, node)}"], {}),
+    ) as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
