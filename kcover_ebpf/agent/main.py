@@ -114,8 +114,8 @@ def _warn(text: str) -> None:
     _LOG.warning(text, extra=about(text))
 
 
-def _optional_evidence(options: AgentOptions, session: ApiClient) -> OptionalEvidence:
-    checkpoint = session.kubelet(options.kubelet).checkpoint if options.kubelet else None
+def _optional_evidence(options: AgentOptions, client: ApiClient) -> OptionalEvidence:
+    checkpoint = client.kubelet(options.kubelet).checkpoint if options.kubelet else None
     return OptionalEvidence(gpu_core_dumps=options.gpu_core_dumps, checkpoint=checkpoint)
 
 
