@@ -1,7 +1,7 @@
 """Which kernels ran on the GPUs of a process, from a core dump that its CUDA driver wrote.
 
-Only tables and names are read, never memory or registers. Read piece by piece with bounds, for any
-program may have written the file. Source: cudacoredump.h of cuda-gdb (the format, as of driver 575), System V ABI (ELF).
+Only tables and names are read, never memory or registers, piece by piece and with bounds: any program may have written
+the file. Source: cudacoredump.h of cuda-gdb (the format, as of driver 575), System V ABI (ELF).
 """
 
 from __future__ import annotations
