@@ -18,8 +18,8 @@ DRIVER = """
 import os, pathlib, sys
 pipe, file, dump = map(pathlib.Path, sys.argv[1:])
 os.mkfifo(pipe)
-print("listening", flush=True)
 reader = os.open(pipe, os.O_RDWR)
+print("listening", flush=True)
 while os.read(reader, 1):
     data = dump.read_bytes()
     half = len(data) // 2
