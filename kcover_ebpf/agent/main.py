@@ -114,6 +114,11 @@ def _warn(text: str) -> None:
     _LOG.warning(text, extra=about(text))
 
 
+def _optional_evidence(options: AgentOptions, client: ApiClient) -> OptionalEvidence:
+    checkpoint = client.kubelet(options.kubelet).checkpoint if options.kubelet else None
+    return OptionalEvidence(gpu_core_dumps=options.gpu_core_dumps, checkpoint=checkpoint)
+
+
 def run_agent(options: AgentOptions) -> int:
     """Run until SIGTERM or SIGINT; returns the exit code."""
     features.require_privileges()
@@ -145,10 +150,7 @@ class _Agent:
         start.catch_ending(self._ending.set)
         registry = PodRegistry(plan.node, _warn)
         self._readers.start(devices.nccl, devices.users.open_files)
-        self._optional = OptionalEvidence(
-            gpu_core_dumps=plan.gpu_core_dumps,
-            checkpoint=session.kubelet(plan.kubelet).checkpoint if plan.kubelet else None,
-        )
+        self._optional = _optional_evidence(plan, session)
         self._executor = executor = self._make_executor(registry, containers, journal)
         self._reporter = reporter = self._make_reporter(session)
         informers = Informers(

@@ -268,11 +268,11 @@ def _joined(part: NodePart, other_part: NodePart) -> NodePart:
     )
 
 
-def _fuller(first: FaultReport | None, last: FaultReport | None) -> FaultReport | None:
-    """The later report, unless only the other one has the ranks."""
-    if last is None or (first is not None and first.ranks and not last.ranks):
-        return first
-    return last
+def _fuller(report: FaultReport | None, later_report: FaultReport | None) -> FaultReport | None:
+    """The later one, unless only the other one has the ranks."""
+    if later_report is None or (report is not None and report.ranks and not later_report.ranks):
+        return report
+    return later_report
 
 
 def _filled(first: Sequence[Stack], last: Sequence[Stack]) -> tuple[Stack, ...]:

@@ -199,7 +199,7 @@ def _round(checks: str, folder: Path | None, peers: tuple[str, ...]) -> RoundOpt
     envvar="KCOVER_KUBELET",
     metavar="HOST[:PORT]",
     default="",
-    help="Have this node's kubelet write checkpoints of pods labelled kcover.io/checkpoint=true; default: never.",
+    help="Have this node's kubelet write checkpoints of pods whose label asks for it; default: never.",
 )
 @nccl_probes_option("KCOVER_NCCL_PROBES")
 @click.option(

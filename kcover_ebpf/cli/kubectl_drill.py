@@ -81,7 +81,7 @@ def drill(  # noqa: PLR0913 - one for each option
         rank = f"rank {running.injected.rank}, " if running.injected.rank is not None else ""
         show(f"{fault}: {rank}pod {chosen.name} on {chosen.node}, pid {running.injected.pid}")
     incident = _followed(client, namespace, found, before, running)
-    scorecard = score(running.injected, chosen.name, chosen.node, incident, running.over)
+    scorecard = score(running.injected, chosen, incident, running.over)
     print(json.dumps(asdict(scorecard), indent=2)) if as_json else _show(scorecard)
     return 0 if scorecard.passed else 1
 

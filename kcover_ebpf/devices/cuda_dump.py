@@ -1,7 +1,7 @@
 """Which kernels ran on the GPUs of a process, from a core dump that its CUDA driver wrote.
 
-Only tables and names are read, never memory or registers. Read piece by piece with bounds, for whoever wrote the file
-may have been anybody. Source: cudacoredump.h of cuda-gdb (the format, as of driver 575), System V ABI (ELF).
+Only tables and names are read, never memory or registers, piece by piece and with bounds: any program may have written
+the file. Source: cudacoredump.h of cuda-gdb (the format, as of driver 575), System V ABI (ELF).
 """
 
 from __future__ import annotations
@@ -115,13 +115,13 @@ def _whole(raw: bytes, size: int) -> bytes:
     return raw
 
 
-def _rows(read: ReadAt, table: _Section, least_bytes: int) -> Iterator[bytes]:
+def _rows(read: ReadAt, section: _Section, least_bytes: int) -> Iterator[bytes]:
     """Rows of a table; those of newer drivers are longer."""
-    step = table.row_bytes or least_bytes
+    step = section.row_bytes or least_bytes
     if not least_bytes <= step <= 4096:
         raise CudaDumpError("a table has rows of an implausible size")
-    count = min(table.size // step, _MOST_ROWS)
-    raw = _whole(read(table.offset, count * step), count * step)
+    count = min(section.size // step, _MOST_ROWS)
+    raw = _whole(read(section.offset, count * step), count * step)
     return (raw[at : at + step] for at in range(0, count * step, step))
 
 
@@ -157,12 +157,12 @@ def _image(read: ReadAt, module: int, sections: Sequence[_Section]) -> _Section 
     return None
 
 
-def _name(read: ReadAt, image: _Section, entry: int) -> str:
-    """Of the function that begins at this address: each kernel has a section of its own."""
+def _name(read: ReadAt, image_section: _Section, entry: int) -> str:
+    """Of the function that begins at this address: each kernel has its own section."""
 
     def inside(offset: int, size: int) -> bytes:
-        left = max(0, image.size - offset)
-        return read(image.offset + offset, min(size, left))
+        left = max(0, image_section.size - offset)
+        return read(image_section.offset + offset, min(size, left))
 
     _, _, start, count, names_index = _header(inside)
     sections = list(_sections(inside, start, count, _MOST_IMAGE_SECTIONS))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from kcover_ebpf.api.drill import DrillOver, Injected
+from kcover_ebpf.api.drill import DrillFault, DrillOver, Injected
 from kcover_ebpf.api.incident import Incident, Phase, Status
+from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.dataclass import dataclass
+from kcover_ebpf.model.verdict import VerdictKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,8 @@ class Scorecard:
     named_after_s: float | None = None
     """None: no culprit was named."""
     right: bool | None = None
-    """Whether the culprit is the pod (and rank) that was hit, or one of two that may be; None where none was named."""
+    """Whether the culprit is the pod (and rank) that was hit, or one of two that may be, or the lost link one that ends
+    at it; None where nothing was named."""
     stopped_after_s: float | None = None
     """All ranks were being shut down for a restart."""
     running_after_s: float | None = None
@@ -42,13 +45,16 @@ class Scorecard:
 
 
 def score(
-    injected: Injected, pod: str, node: str, incident: Incident | None, over: DrillOver | None
+    injected: Injected,
+    pod: Pod,
+    incident: Incident | None,
+    over: DrillOver | None,
 ) -> Scorecard:
     """What came of a fault in this pod; `incident`: the one that was made or changed since."""
     hit = Scorecard(
         fault=injected.fault.value,
-        pod=pod,
-        node=node,
+        pod=pod.name,
+        node=pod.node,
         pid=injected.pid,
         rank=injected.rank,
         fault_end=over.end.value if over is not None else None,
@@ -56,13 +62,7 @@ def score(
     status = incident.status if incident is not None else None
     if incident is None or status is None:
         return hit
-    culprit = status.culprit
-    is_named = culprit is not None and culprit.pod is not None
-    right = None
-    if culprit is not None and is_named:
-        ranks = {culprit.rank, injected.rank}
-        is_other_end = injected.rank is not None and injected.rank == culprit.or_rank
-        right = is_other_end or (culprit.pod == pod and (None in ranks or len(ranks) == 1))
+    right = _is_right(injected, pod, status)
     return Scorecard(
         fault=hit.fault,
         pod=hit.pod,
@@ -73,7 +73,7 @@ def score(
         verdict=status.verdict.value if status.verdict is not None else None,
         cause=status.cause.value if status.cause is not None else None,
         failure=status.failure.value if status.failure is not None else None,
-        named_after_s=_after(status, injected, Phase.OPEN) if is_named else None,
+        named_after_s=_after(status, injected, Phase.OPEN) if right is not None else None,
         right=right,
         stopped_after_s=_after(status, injected, Phase.SHUTTING_DOWN),
         running_after_s=_after(status, injected, Phase.RECOVERING),
@@ -81,6 +81,19 @@ def score(
         outcome=f"{status.phase.value}: {status.message}",
         fault_end=hit.fault_end,
     )
+
+
+def _is_right(injected: Injected, pod: Pod, status: Status) -> bool | None:
+    culprit = status.culprit
+    if culprit is not None and culprit.pod is not None:
+        ranks = {culprit.rank, injected.rank}
+        is_other_end = injected.rank is not None and injected.rank == culprit.or_rank
+        return is_other_end or (culprit.pod == pod.name and (None in ranks or len(ranks) == 1))
+    # of two pods that do not reach each other neither is the culprit: named are the ends of the link
+    ends = f"({pod.address}:", f"([{pod.address}]:"
+    is_at_end = any(end in item.text for item in status.evidence for end in ends)
+    is_link = status.verdict is VerdictKind.LOST_LINK and injected.fault is DrillFault.PARTITION
+    return True if pod.address and is_link and is_at_end else None
 
 
 def _after(status: Status, injected: Injected, phase: Phase) -> float | None:

@@ -75,7 +75,8 @@ def a_drill_names_the_rank_that_it_stopped(namespace: Namespace) -> None:
     code, card, said = drilled(namespace, "--fault=stop")
     assert (code, card) == (2, None), "its pods do not consent"
     assert "kcover.io/drill=true" in said
-    namespace.ctl("delete", "job", "demo", "--wait=true")
+    # a pod that ends keeps its name in DNS, beside the next one's
+    namespace.ctl("delete", "job", "demo", "--cascade=foreground", "--wait=true")
     namespace.apply(replaced(text, {"{labels: {": '{labels: {kcover.io/drill: "true", '}))
     wait_for_training(namespace, _JOB)
     wait_until_learned(namespace, _JOB)

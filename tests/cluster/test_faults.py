@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
 from testbed import skips
-from testbed.driver.cluster import JOBS, Cluster, Namespace
+from testbed.driver import agents as real_agents
+from testbed.driver.agents import Agent
+from testbed.driver.cluster import JOBS, ROOT, Cluster, Namespace
 from testbed.driver.kinds import (
     KINDS,
     process,
@@ -22,11 +22,13 @@ from testbed.driver.kinds import (
     wait_until_learned,
     with_checkpoints,
 )
+from testbed.driver.nodes import pod_logs
 from testbed.driver.restarts import counters, incidents, policy, row_of, wait_for_phase, ways
 from tests.cluster import scenarios_drill as drills
 from tests.cluster import scenarios_frozen as frozen
 from tests.cluster import scenarios_lost as lost
 from tests.cluster.crowd import Book, Crowd, asked_for, crowd
+from tests.cluster.cuts import cut
 
 pytestmark = [
     pytest.mark.needs("root", "bpf"),
@@ -37,6 +39,20 @@ FOUR = KINDS["pytorchjob"]
 TWO = KINDS["job"]
 OVER = ("Recovered", "Failed", "Refused", "Observed")
 BOOK = Book()
+
+
+@pytest.fixture(scope="module")
+def agents(
+    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Agent]]:
+    """As the chart runs them: they read the logs of pods."""
+    cluster.ctl("apply", f"--filename={ROOT / 'charts/kcover-ebpf/crds'}")
+    with real_agents.running(
+        cluster,
+        tmp_path_factory.mktemp("agents"),
+        for_node=lambda node: ([f"--pod-logs={pod_logs(cluster, node)}"], {}),
+    ) as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
@@ -139,20 +155,6 @@ def two_pods_do_not_reach_each_other(namespace: Namespace) -> None:
     assert one["status"]["podIP"] in said or other["status"]["podIP"] in said or named in ends
     assert ways(incident) == ["Replace"]
     wait_for_training(namespace, FOUR)
-
-
-def cut(pod: dict[str, Any], address: str) -> None:
-    """Lose all packets between a pod and an address, in silence; it ends with the pod."""
-    rules = (
-        "table inet lost { chain in { type filter hook input priority 0; ip saddr %s drop; }\n"
-        " chain out { type filter hook output priority 0; ip daddr %s drop; }\n}"
-    )
-    subprocess.run(
-        ["nsenter", f"--target={process(pod)}", "--net", "nft", "-f", "-"],
-        input=rules % (address, address),
-        text=True,
-        check=True,
-    )
 
 
 @BOOK.scenario()

@@ -30,8 +30,8 @@ from testbed.driver.kinds import (
     wait_until_learned,
 )
 from testbed.driver.restarts import moment, policy, running, wait_for_phase, ways
+from tests.cluster.cuts import cut
 from tests.cluster.stub_agents import COMMAND
-from tests.cluster.test_faults import cut
 
 pytestmark = [
     pytest.mark.needs("root", "bpf"),

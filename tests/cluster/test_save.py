@@ -1,4 +1,4 @@
-"""Before the end: the healthy rank is asked by a signal, saves in a thread of its own, and the restart waits for that.
+"""Before the end: the healthy rank is asked by a signal, saves in another thread, and the restart waits for that.
 
 Its main thread is in a collective with a rank that is stopped, so that no handler of Python's would run.
 """

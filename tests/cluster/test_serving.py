@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 import yaml
 
 from testbed import skips
-from testbed.driver.cluster import JOBS, Namespace
+from testbed.driver.cluster import JOBS, ClusterError, Namespace, until
 from testbed.driver.fake_agent import processes
 from testbed.driver.kinds import KINDS, wait_until_learned
 from testbed.driver.restarts import incidents, moment, policy, running, wait_for_phase, ways
@@ -69,6 +70,8 @@ def test_an_idle_engine_is_left_alone_and_a_hung_worker_has_its_group_restarted(
     namespace: Namespace, install: Callable[[Iterable[str]], None], tmp_path: Path
 ) -> None:
     install([LWS.controller])
+    with suppress(ClusterError):  # a new kind is served a few seconds after it was made
+        until(lambda: namespace.cluster.serves(LWS.plural), "its kind is served", 20)
     if not namespace.cluster.serves(LWS.plural):
         skips.skip(LWS.controller, "the cluster of $KUBECONFIG does not have it")
     load = tmp_path / "load"

@@ -196,7 +196,9 @@ def _rung(namespace: Namespace, state: str) -> list[dict[str, Any]]:
 
     def found() -> list[dict[str, Any]] | None:
         stuck: list[dict[str, Any]] = [
-            entry for one in incidents(namespace) for entry in one["status"].get("stuck", ())
+            entry
+            for one in incidents(namespace)
+            for entry in one.get("status", {}).get("stuck", ())
         ]
         return stuck if any(entry["state"] == state for entry in stuck) else None
 

@@ -1,4 +1,7 @@
-"""Core dumps of GPUs as a CUDA driver writes them, with as much of one as names kernels (cudacoredump.h)."""
+"""Core dumps of GPUs as a CUDA driver writes them, with as much of one as names kernels, and a stub of the driver.
+
+Source: cudacoredump.h of cuda-gdb.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,20 @@ _CUDA, _CORE, _EXECUTABLE = 0xBE, 4, 2
 _IMAGE, _DEVICES, _GRIDS, _MODULES, _MEMORY = (0x80000000 + number for number in (7, 9, 12, 16, 2))
 _BITS, _NAMES = 1, 3
 SECRET = b"weights of the model"
+FLAGS = "skip_nonrelocated_elf_images,skip_global_memory,skip_shared_memory,skip_local_memory,skip_abort"
+DRIVER = """
+import os, pathlib, sys
+pipe, file, dump = map(pathlib.Path, sys.argv[1:])
+os.mkfifo(pipe)
+reader = os.open(pipe, os.O_RDWR)
+print("listening", flush=True)
+while os.read(reader, 1):
+    data = dump.read_bytes()
+    half = len(data) // 2
+    with file.open("wb", buffering=0) as out:
+        out.write(data[:half])
+        out.write(data[half:])
+"""
 
 
 @dataclass(frozen=True)

@@ -73,11 +73,13 @@ class Bundles:
     def of(self, request: EvidenceRequest) -> BundleWriter:
         """A bundle of what is asked for, to be written when there is time."""
         name = bundle_name(self._clock(), plain(request.incident or key_of(request.gang)))
-        known = self._reports.newest(request.gang)
-        return BundleWriter(str(self._folder / name), lambda: self._write(name, request, known))
+        known_report = self._reports.newest(request.gang)
+        return BundleWriter(
+            str(self._folder / name), lambda: self._write(name, request, known_report)
+        )
 
-    def _write(self, name: str, request: EvidenceRequest, known: FaultReport | None) -> None:
-        part = self._part(request, known)
+    def _write(self, name: str, request: EvidenceRequest, known_report: FaultReport | None) -> None:
+        part = self._part(request, known_report)
         gang = request.gang
         archive = Archive(f"{gang.namespace}/{gang.name}", request.incident, parts=(part,))
         try:
@@ -86,19 +88,23 @@ class Bundles:
         except (ActionError, OSError) as error:
             self._on_error(str(error))
 
-    def _part(self, request: EvidenceRequest, known: FaultReport | None) -> NodePart:
-        """`known`: the report when the evidence was asked for."""
+    def _part(self, request: EvidenceRequest, known_report: FaultReport | None) -> NodePart:
+        """`known_report`: when the evidence was asked for."""
         limit_s = SNAPSHOT_LIMIT_S if request.verb is Verb.SNAPSHOT else BUNDLE_LIMIT_S
         end_s = time.monotonic() + limit_s
         # the report may take a pass of the loop, which is half of the time
         reading = EvidenceReading(
-            request.found, known.ranks if known is not None else (), self._spies
+            request.found, known_report.ranks if known_report is not None else (), self._spies
         )
         optional = self._optional.begin(request)
         report = self._reports.complete(request.gang)
-        if known is not None and known.ranks and not (report is not None and report.ranks):
+        if (
+            known_report is not None
+            and known_report.ranks
+            and not (report is not None and report.ranks)
+        ):
             # the ranks have ended meanwhile, and the next ones are not known yet
-            report = known
+            report = known_report
         ranks = report.ranks if report is not None else ()
         readings = reading.finish(ranks, request.pods, end_s)
         more = optional({rank.pid: rank.rank for rank in ranks}, end_s)

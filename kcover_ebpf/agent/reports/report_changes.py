@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import zip_longest
 
 from kcover_ebpf.api.fault_report import FaultReport
+from kcover_ebpf.api.log_report import ContainerLog
 from kcover_ebpf.model.collective_counts import CollectiveCounts, Recordings
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.rank_snapshot import RankSnapshot, SocketSnapshot
@@ -43,9 +44,19 @@ def news_of(report: FaultReport) -> object:
                 tuple(found.rule for found in log.findings),
                 tuple((found.fingerprint, found.step) for found in log.tracebacks),
                 tuple((reading.rule, reading.broken) for reading in log.rules),
+                _saved(log),
             )
             for log in report.logs
         ),
+    )
+
+
+def _saved(log: ContainerLog) -> object:
+    """What a restart that waits for a checkpoint has to hear of before its time is over."""
+    progress, phase = log.progress, log.phase
+    return (
+        None if progress is None else (progress.checkpoint_step, progress.saving_age_s is None),
+        None if phase is None else (phase.name, phase.refused),
     )
 
 

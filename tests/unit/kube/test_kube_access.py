@@ -16,6 +16,7 @@ from kcover_ebpf.errors import Unreachable, UsageError
 from kcover_ebpf.kube.access import Access, OfficialAccess, PodAccess
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.tunables.kube import TOKEN_S
+from tests.unit.certificates import certificate
 from tests.unit.fake_api_server import Answer, FakeApiServer, serving
 
 CLIENT = """
@@ -26,14 +27,6 @@ client.PodAccess = lambda: access.PodAccess(Path(sys.argv[1]))
 session = client.connect(is_small=True)
 print(session.get("/version")["gitVersion"], "kubernetes" in sys.modules)
 """
-
-
-def certificate(folder: Path, name: str = "127.0.0.1") -> None:
-    """One of its own authority, for an address."""
-    folder.mkdir(exist_ok=True)
-    what = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=api"]
-    files = ["-keyout", "key.pem", "-out", "ca.crt", "-addext", f"subjectAltName=IP:{name}"]
-    subprocess.run(["openssl", *what, *files], cwd=folder, check=True, capture_output=True)
 
 
 @pytest.fixture(scope="module")

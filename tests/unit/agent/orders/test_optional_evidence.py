@@ -69,19 +69,19 @@ def test_optional_evidence__what_is_not_wanted_is_neither_read_nor_missed() -> N
     assert found == OptionalReadings()
 
 
-def test_optional_evidence__kernels_are_read_before_a_stop_and_told_by_rank_after_it(
+def test_optional_evidence__kernels_are_read_before_a_stop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     limits: list[float] = []
 
-    class FakeReading:
+    class FakeKernels:
         def __init__(self, _: object, limit_s: float) -> None:
             limits.append(limit_s)
 
         def finish(self, *_: object) -> tuple[tuple[GpuKernel, ...], list[str]]:
             return (SPIN,), ["kernels of the GPU of pid 8 (no dump was written in time)"]
 
-    monkeypatch.setattr(optional_evidence, "KernelReading", FakeReading)
+    monkeypatch.setattr(optional_evidence, "KernelReading", FakeKernels)
     evidence = OptionalEvidence(gpu_core_dumps=True)
     evidence.before_stop(request(Verb.STOP))
     found = read(evidence, request(Verb.STOP))
