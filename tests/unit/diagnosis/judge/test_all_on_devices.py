@@ -18,9 +18,7 @@ from tests.unit.scripted_job import Stage
 from tests.unit.seen_verdicts import faults
 
 
-def test_device_wait_yielding__a_library_of_a_driver_that_is_loaded_late_is_known_before_a_job_trains() -> (
-    None
-):
+def test_all_wait__a_library_of_a_driver_that_is_loaded_late_is_known_before_a_job_trains() -> None:
     """Where all code that a thread is found in is known: the C library's, and its own."""
     stage = Stage(connected=False)
     library = stage.modules.pop("libcuda.so.1")
@@ -34,9 +32,7 @@ def test_device_wait_yielding__a_library_of_a_driver_that_is_loaded_late_is_know
     assert all(process.code.drives_device for process in views)
 
 
-def test_device_wait_yielding__steps_that_are_in_step_with_the_passes_are_no_circle_of_waits() -> (
-    None
-):
+def test_all_wait__steps_that_are_in_step_with_the_passes_are_no_circle_of_waits() -> None:
     """Ranks that yield until their devices are done, each found there for many passes, then at work for many."""
     stage = Stage(connected=False)
     for turn in range(60):
