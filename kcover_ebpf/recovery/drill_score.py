@@ -85,10 +85,11 @@ def score(
 
 def _is_right(injected: Injected, pod: Pod, status: Status) -> bool | None:
     culprit = status.culprit
+    if culprit is not None and None not in (culprit.or_rank, injected.rank):
+        return injected.rank in (culprit.rank, culprit.or_rank)
     if culprit is not None and culprit.pod is not None:
         ranks = {culprit.rank, injected.rank}
-        is_other_end = injected.rank is not None and injected.rank == culprit.or_rank
-        return is_other_end or (culprit.pod == pod.name and (None in ranks or len(ranks) == 1))
+        return culprit.pod == pod.name and (None in ranks or len(ranks) == 1)
     # of two pods that do not reach each other neither is the culprit: named are the ends of the link
     ends = f"({pod.address}:", f"([{pod.address}]:"
     is_at_end = any(end in item.text for item in status.evidence for end in ends)
