@@ -21,7 +21,7 @@ _PIPE, _FILE = "CUDA_COREDUMP_PIPE", "CUDA_COREDUMP_FILE"
 _ENABLED, _FLAGS = "CUDA_ENABLE_USER_TRIGGERED_COREDUMP", "CUDA_COREDUMP_GENERATION_FLAGS"
 _VARIABLES = frozenset({_PIPE, _FILE, _ENABLED, _FLAGS, "HOSTNAME"})
 _WANTED = frozenset({"skip_abort", "skip_global_memory", "skip_shared_memory", "skip_local_memory"})
-Mark = tuple[int, int, int, int] | None
+Mark = rank_files.FileIdentity
 """What distinguishes one version of a file from the next; None while there is none."""
 
 
@@ -78,15 +78,7 @@ def request(place: DumpPlace) -> Mark:
 
 def mark(place: DumpPlace) -> Mark:
     """Of the file as it is; raises `OSError`."""
-    try:
-        file = rank_files.opened(place.pid, place.file, os.O_RDONLY, pipe=False)
-    except FileNotFoundError:
-        return None
-    try:
-        status = os.fstat(file)
-        return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
-    finally:
-        os.close(file)
+    return rank_files.identity_of(place.pid, place.file)
 
 
 def fetch(place: DumpPlace) -> tuple[GpuKernel, ...]:

@@ -16,6 +16,8 @@ from kcover_ebpf.host import bounded, file_systems, procfs
 from kcover_ebpf.host.proc_text import status_numbers
 from kcover_ebpf.ids import Pid
 
+FileIdentity = tuple[int, int, int, int] | None
+"""Device, inode, time of the last change (ns) and size (bytes) of a file, by which another one is known; None: none."""
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -38,6 +40,19 @@ def opened(pid: Pid, path: str, flags: int, *, pipe: bool) -> int:
         return os.open(f"/proc/self/fd/{found}", flags | os.O_NONBLOCK | os.O_CLOEXEC)
     finally:
         os.close(found)
+
+
+def identity_of(pid: Pid, path: str) -> FileIdentity:
+    """Of a regular file as it is; raises `OSError`."""
+    try:
+        file = opened(pid, path, os.O_RDONLY, pipe=False)
+    except FileNotFoundError:
+        return None
+    try:
+        status = os.fstat(file)
+        return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
+    finally:
+        os.close(file)
 
 
 def _found(pid: Pid, path: str) -> int:

@@ -25,7 +25,7 @@ from kcover_ebpf.ids import Pid
 
 _PARSING = threading.Lock()
 """One dump at a time: what is built of one may take 50 MiB, and each rank of the node may have one."""
-Mark = tuple[int, int, int, int] | None
+Mark = rank_files.FileIdentity
 """What distinguishes one version of a file from the next; None while there is none."""
 
 
@@ -142,15 +142,7 @@ def _check(recorder: RankRecorder) -> None:
 
 
 def _mark(recorder: RankRecorder) -> Mark:
-    try:
-        file = rank_files.opened(recorder.pid, recorder.file or "", os.O_RDONLY, pipe=False)
-    except FileNotFoundError:
-        return None
-    try:
-        status = os.fstat(file)
-        return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
-    finally:
-        os.close(file)
+    return rank_files.identity_of(recorder.pid, recorder.file or "")
 
 
 def _read(recorder: RankRecorder) -> bytes:
