@@ -15,8 +15,7 @@ from kcover_ebpf.devices import cuda_dump_request
 from kcover_ebpf.devices.cuda_dump import CudaDumpError
 from kcover_ebpf.devices.cuda_dump_request import DumpPlace, Mark
 from kcover_ebpf.ids import Pid
-
-_PAUSE_S = 0.05
+from kcover_ebpf.tunables.trace import DUMP_POLL_S
 
 
 def main() -> int:
@@ -45,7 +44,7 @@ def main() -> int:
             _say(place.pid, kernels=list(map(FORM.encode, kernels)))
         if time.monotonic() >= end_s:
             break
-        time.sleep(_PAUSE_S)
+        time.sleep(DUMP_POLL_S)
     for place in waiting:
         _say(place.pid, why=why)
     return 0

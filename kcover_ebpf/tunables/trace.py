@@ -40,3 +40,5 @@ BEAT_S = 5.0
 """Who asked from afar sends a line so often."""
 BEAT_MISSED_S = 4 * BEAT_S
 """Without one for so long the run ends: no asker waits for it."""
+DUMP_POLL_S = 0.05
+"""Between two looks at whether a GPU's core dump was written. Chosen."""

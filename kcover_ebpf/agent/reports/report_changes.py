@@ -103,7 +103,6 @@ def _is_another(old_rank: RankSnapshot, new_rank: RankSnapshot, later_s: float) 
     ages = (
         (old_rank.age_s, new_rank.age_s),
         (old_rank.sent_age_s, new_rank.sent_age_s),
-        (old_rank.inert_s, new_rank.inert_s),
     )
     if any(_began_anew(before_s, after_s, later_s) for before_s, after_s in ages):
         return True
@@ -114,7 +113,10 @@ def _is_another(old_rank: RankSnapshot, new_rank: RankSnapshot, later_s: float) 
 
 
 def _state(rank: RankSnapshot) -> RankSnapshot:
-    """All that a rank does, without what another moment or sample changes; its connections are compared apart."""
+    """All that a rank does, without what another moment or sample changes; its connections are compared apart.
+
+    Since when it is inert is one of these: that begins anew with every small thing it does, and names a suspect at most.
+    """
     state = replace(
         rank,
         text="",

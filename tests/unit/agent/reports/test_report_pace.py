@@ -168,12 +168,12 @@ def test_has_new_details__what_a_judge_could_conclude_something_from_is_new(
     assert has_new_details(SENT, now)
 
 
-AGES_AND_AMOUNTS = {"text", "threshold_s", "received_age_s", "effort_rate"}
+AGES_AND_AMOUNTS = {"text", "threshold_s", "received_age_s", "effort_rate", "inert_s"}
 OTHER: dict[str, Any] = {
     "pid": 9, "role": Role.LOADER, "state": State.STORAGE, "pod_uid": "v", "tid": 9, "rank": 7,
     "pid_inside": 9, "world_size": 9, "age_s": 1.0, "sent_age_s": 1.0, "effort": Effort.COMPUTE,
     "wait": State.PEERS, "awaits": Endpoint("10.0.0.1", 443), "beside": ("a timer",),
-    "inert_s": 4.0, "sends_alike": True, "waits_for": (3,), "stack": ("libc.so+1",),
+    "sends_alike": True, "waits_for": (3,), "stack": ("libc.so+1",),
     "python": (PythonFrame("f", "a.py", 1),), "exit": "signal 9", "stop_signal": StopSignal(19),
     "sockets": (), "network_busy": True, "gpu": GpuSnapshot(("x",), next(iter(GpuUse))),
 }  # fmt: skip
