@@ -115,7 +115,7 @@ def _is_another(old_rank: RankSnapshot, new_rank: RankSnapshot, later_s: float) 
 def _state(rank: RankSnapshot) -> RankSnapshot:
     """All that a rank does, without what another moment or sample changes; its connections are compared apart.
 
-    Since when it is inert is one of these: that begins anew with every small thing it does, and names a suspect at most.
+    Since when it is inert is one of these: that begins anew with every small thing that it does.
     """
     state = replace(
         rank,
