@@ -41,4 +41,4 @@ BEAT_S = 5.0
 BEAT_MISSED_S = 4 * BEAT_S
 """Without one for so long the run ends: no asker waits for it."""
 DUMP_POLL_S = 0.05
-"""Between two looks at whether a GPU's core dump was written. Chosen."""
+"""Between two checks whether the core dump of a GPU was written. Chosen."""

@@ -13,7 +13,7 @@ from kcover_ebpf.facts.host import Unreadable
 from kcover_ebpf.facts.kernel import ProcessFork, ProcessTotals
 from kcover_ebpf.gang.rank_report import verdict_of
 from kcover_ebpf.ids import NS, Pid
-from kcover_ebpf.model.verdict import Cause, EvidenceKind, VerdictKind
+from kcover_ebpf.model.verdict import Cause, Culprit, EvidenceKind, VerdictKind
 from kcover_ebpf.output.formatting import verdict_object
 from kcover_ebpf.settings import Act, Policy
 from tests.unit.scripted_job import BARRIER, LOCK, Proc, Stage, all_wait, trained
@@ -219,8 +219,7 @@ def test_job__between_two_ranks_a_lost_link_may_be_the_fault_of_either() -> None
     stage.run(8)
     (verdict,) = not_working(stage)
     assert verdict.kind is VerdictKind.LOST_LINK
-    assert verdict.culprit is not None
-    assert (verdict.culprit.rank, verdict.culprit.or_rank, verdict.culprit.pid) == (0, 1, None)
+    assert verdict.culprit == Culprit(0, host="host", or_rank=1)
 
 
 def test_job__a_rank_whose_threads_are_not_seen_makes_the_verdict_unknown() -> None:
