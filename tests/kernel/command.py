@@ -15,7 +15,7 @@ from kcover_ebpf.host import cgroups, process_tree
 
 COMMAND = str(Path(sys.executable).with_name("kcover-ebpf"))
 PYTHON = "/usr/bin/python3"
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 def own_group(pid: int) -> Path:
