@@ -64,19 +64,19 @@ def all_wait(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding | 
         return Finding(kind, Cause.DEVICE_WAIT, since_ns, evidence=tuple(found), victims=victims)
     for rank in ranks:
         if idle := _network_threads(rank, ranks):
-            kind = VerdictKind.UNKNOWN if _may_come(snapshot, rank) else VerdictKind.HUNG
+            kind = VerdictKind.UNKNOWN if _may_come(snapshot, rank, silent_s) else VerdictKind.HUNG
             return blame(snapshot, kind, Cause.NOT_IN_COLLECTIVE, rank, [*idle, *found])
     kind = VerdictKind.HUNG if silent_s >= DEVICE_WAIT_HUNG_S else VerdictKind.UNKNOWN
     return Finding(kind, Cause.DEVICE_WAIT, since_ns, evidence=tuple(found), victims=victims)
 
 
-def _may_come(snapshot: JobSnapshot, rank: RankSnapshot) -> bool:
+def _may_come(snapshot: JobSnapshot, rank: RankSnapshot, silent_s: float) -> bool:
     """True while what a rank does before its next operation is believed."""
     if rank.state is State.ON_DEVICE:
         # its own device, as in an evaluation: that may take as long as any other work
-        return rank.age_s < snapshot.policy.quiet_cap_s
+        return silent_s < snapshot.policy.quiet_cap_s
     # it asks again and again, and not for its peers
-    return rank.state is State.NAPPING and rank.age_s < snapshot.policy.storage_patience_s
+    return rank.state is State.NAPPING and silent_s < snapshot.policy.storage_patience_s
 
 
 def _network_threads(rank: RankSnapshot, ranks: Sequence[RankSnapshot]) -> list[Evidence]:
