@@ -246,7 +246,7 @@ def asleep(seconds: float) -> Activity:
 
 
 def helped(seconds: float) -> Activity:
-    """The same where that thread backs off for so long."""
+    """`HELPED`, by a thread that is seen to back off for so long."""
     return replace(HELPED, beside=asleep(seconds))
 
 

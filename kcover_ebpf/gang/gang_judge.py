@@ -121,10 +121,11 @@ def _merged(gang_input: GangInput) -> tuple[GangVerdict, float | None]:
         text = "ranks on several nodes stopped at about the same time; which was first cannot be determined"
         evidence = (*finding.evidence, Evidence(EvidenceKind.SINK, text))
         finding = replace(finding, culprit=None, evidence=evidence)
-    unseen = missing.towards_unseen(gang_input, snapshot)
-    if unseen is not None and finding.kind is not VerdictKind.WORKING:
+    is_working = finding.kind is VerdictKind.WORKING
+    unseen = None if is_working else missing.towards_unseen(gang_input, snapshot)
+    if unseen is not None:
         finding = replace(finding, evidence=(*finding.evidence, unseen))
-    if missing.silent_for_s(snapshot.job) >= gang_input.policy.quiet_cap_s and _is_open(finding):
+    if _is_open(finding) and missing.silent_for_s(snapshot.job) >= gang_input.policy.quiet_cap_s:
         # no rank is believed to work for longer, seen or not
         finding = replace(finding, kind=VerdictKind.HUNG)
     finding = _at_hard_limit(gang_input, snapshot, finding)
@@ -212,7 +213,7 @@ def _alone(gang_input: GangInput) -> GangVerdict | None:
 
 def _slow(gang_input: GangInput) -> GangVerdict | None:
     slow = [
-        (verdict.factor or 0.0, index, received)
+        (verdict.factor or 0.0, index, received, verdict)
         for index, received in enumerate(gang_input.fresh)
         if (verdict := received.report.verdict) is not None
         and verdict.kind is VerdictKind.SLOW
@@ -221,9 +222,8 @@ def _slow(gang_input: GangInput) -> GangVerdict | None:
     if not slow:
         found_verdict = gang_pace.slow_rank(gang_input)
         return None if found_verdict is None else GangVerdict(found_verdict)
-    _, _, received = max(slow, key=lambda pair: pair[:2])
-    verdict = received.report.verdict
-    return None if verdict is None else _from_local(gang_input, received, verdict)
+    _, _, received, verdict = max(slow, key=lambda pair: pair[:2])
+    return _from_local(gang_input, received, verdict)
 
 
 def _compares_its_own(verdict: Verdict) -> bool:
