@@ -187,6 +187,14 @@ def test_decide__a_hard_limit_holds_though_a_node_is_silent(limits, phase):
     assert move.status.phase is phase
 
 
+@pytest.mark.parametrize(("limit_s", "kind"), [(None, "UNKNOWN"), (3600.0, "HUNG")])
+def test_merge__a_hard_limit_holds_on_any_number_of_nodes(limit_s, kind):
+    outside = reports(0, state=State.OUTSIDE, age_s=4000.0)
+    seen = [*outside, *reports(1, 2, 3, age_s=4000.0)]
+    merged = merge(replace(job(seen), policy=Policy(hard_limit_s=limit_s)))
+    assert merged.verdict.kind.value == kind
+
+
 @pytest.mark.parametrize(("age_s", "depends"), [(5.0, False), (40.0, False), (50.0, True)])
 def test_gang_input__the_snapshot_of_ranks_that_nothing_is_known_about_holds_until_the_next_heartbeat(
     age_s, depends
