@@ -82,6 +82,7 @@ def _run(options: argparse.Namespace) -> int:
         _load(bed, options.archive, options.image)
         return 0
     with state.locked(bed):
+        state.check_owner(bed)  # another checkout's `up` may have been at work until now
         if wanted is not None:
             _up(bed, wanted)
         elif options.verb == "down":

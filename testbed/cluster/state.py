@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 
+from testbed.cluster import cgroups
 from testbed.cluster.errors import Failure, Usage
 from testbed.cluster.layout import Bed
 from testbed.cluster.processes import Process, boot_id
@@ -65,9 +66,15 @@ def owner(bed: Bed) -> str | None:
 
 
 def check_owner(bed: Bed) -> None:
-    """Raise Usage when the test bed of this name belongs to another checkout that still exists."""
+    """Raise Usage when the test bed of this name runs, and belongs to another checkout.
+
+    What one left behind that was killed, or whose machine or container was stopped, is nobody's:
+    the next `up` or `down` clears it away.
+    """
     folder = owner(bed)
-    if folder is not None and folder != str(bed.folder) and os.path.isdir(folder):  # noqa: PTH112
+    if folder is None or folder == str(bed.folder):
+        return
+    if os.path.isdir(folder) and cgroups.members(bed.cgroup):  # noqa: PTH112
         raise Usage(
             f"a test bed named {bed.name!r} already runs from {os.path.dirname(folder)}: "  # noqa: PTH120
             "use its kubeconfig, or choose another --name"

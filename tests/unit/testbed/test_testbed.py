@@ -14,7 +14,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.cluster import addons, build, cgroups, components, layout, oci, processes, versions
+from testbed.cluster import (
+    addons,
+    build,
+    cgroups,
+    components,
+    layout,
+    oci,
+    processes,
+    state,
+    versions,
+)
 from testbed.cluster.errors import Usage
 from testbed.cluster.layout import Bed
 from testbed.cluster.train import Place, place
@@ -43,6 +53,21 @@ def test_testbed__a_wrong_command_gets_one_line_and_code_2(words: list[str], sai
     assert done.returncode == 2
     assert said in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
+
+
+def test_check_owner__what_another_checkout_left_dead_is_in_nobodys_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other/.testbed"
+    other.mkdir(parents=True)
+    members: set[int] = {4711}
+    monkeypatch.setattr(state, "owner", lambda _bed: str(other))
+    monkeypatch.setattr(cgroups, "members", lambda _cgroup: members)
+    bed = Bed.of_checkout(checkout=tmp_path)
+    with pytest.raises(Usage, match="already runs from"):
+        state.check_owner(bed)
+    members.clear()
+    state.check_owner(bed)
 
 
 def test_bed__two_test_beds_share_no_name() -> None:
