@@ -137,14 +137,14 @@ class LogReader:
                     position = end + 1
 
     def _classify(self, raw: str, block: bytes, start: int) -> Match | None:
-        if (head := _continued(raw, block, start)) is not None:
+        if (head := _continued(raw, block, start)) is not None and head.strip():
             # what a record of the kernel has behind its first line has no time; whoever wrote that wrote this
             first = lines.parse(head)
             if first is None:
                 return None
             if first.source is Source.KERNEL:
                 text = raw.strip()
-                return self._match(LogLine(Source.KERNEL, text, written=text))
+                return self._match(LogLine(Source.KERNEL, text, written=text)) if text else None
         time, text = lines.cri_time(raw)
         if not time or len(text) > _MOST_KNOWN_CHARS:
             line = lines.parse(raw)

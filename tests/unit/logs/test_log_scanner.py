@@ -42,9 +42,11 @@ def parsed_part(parts: list[bytes], index: int) -> LogLine | None:
     """A part of a line of the kernel's log is whose the line is."""
     head, text = (parts[number].decode("utf-8", "replace") for number in (0, index))
     line = lines.parse(head)
-    if index == 0 or (line is not None and line.source is not Source.KERNEL):
+    if index == 0 or not head.strip() or (line and line.source is not Source.KERNEL):
         return lines.parse(text)
-    return line and LogLine(Source.KERNEL, text.strip(), written=text.strip())
+    if line is None or not text.strip():
+        return None
+    return LogLine(Source.KERNEL, text.strip(), written=text.strip())
 
 
 def wanted(own: tuple[LogRule, ...], block: bytes) -> list[int]:
@@ -144,6 +146,9 @@ def is_valid(pattern: str) -> bool:
     end=st.sampled_from([b"\n", b"\r\n", b""]),
 )
 @example(patterns=[r"\Qa"], block=b"lost", end=b"\n")
+@example(patterns=["a|."], block=b"4,4711,99,-;\n ", end=b"\n")
+@example(patterns=["a|."], block=b"4,4711,99,-;\n ", end=b"")
+@example(patterns=["a|"], block=b"\n a", end=b"\n")
 @example(patterns=["a[^b]*ä", "^ä"], block=b"a\n\xe5\n" + "ä".encode(), end=b"")
 def test_log_reader__what_a_rule_matches_the_search_of_all_rules_matches(
     patterns: list[str], block: bytes, end: bytes
