@@ -1,6 +1,8 @@
 """The search for lines of all rules at once: it misses none that a rule matches."""
 
 import json
+import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,11 +14,9 @@ from kcover_ebpf.cli import entry
 from kcover_ebpf.cli.logs import logs
 from kcover_ebpf.devices.catalog import Catalog
 from kcover_ebpf.errors import PolicyError
-from kcover_ebpf.logs import lines, rules
-from kcover_ebpf.logs.lines import LogLine, Source
-from kcover_ebpf.logs.normal import normal
+from kcover_ebpf.logs import rules
+from kcover_ebpf.logs.lines import Source
 from kcover_ebpf.logs.reader import LogReader
-from kcover_ebpf.logs.rule_set import first_rule
 from kcover_ebpf.logs.rules import LogRule, compiled
 
 CRI = "2026-11-22T10:00:00.123456789Z stderr F "
@@ -33,34 +33,26 @@ def of_both_logs(pattern: str) -> tuple[LogRule, ...]:
     )
 
 
-def found(own: tuple[LogRule, ...], block: bytes) -> list[int]:
-    reader = LogReader(own, Catalog({}))
+def numbers(reader: LogReader, block: bytes) -> list[int]:
     return [match.number for match in (*reader.feed(block), *reader.finish())]
 
 
-def parsed_part(parts: list[bytes], index: int) -> LogLine | None:
-    """A part of a line of the kernel's log is whose the line is."""
-    head, text = (parts[number].decode("utf-8", "replace") for number in (0, index))
-    line = lines.parse(head)
-    if index == 0 or not head.strip() or (line and line.source is not Source.KERNEL):
-        return lines.parse(text)
-    if line is None or not text.strip():
-        return None
-    return LogLine(Source.KERNEL, text.strip(), written=text.strip())
+def found(own: tuple[LogRule, ...], block: bytes) -> list[int]:
+    return numbers(LogReader(own, Catalog({})), block)
+
+
+class Unsearched(LogReader):
+    """Tries each line, and each part of one."""
+
+    def _candidates(self, block: bytes) -> Iterator[tuple[int, int]]:
+        position = 0
+        for part in re.split(rb"[\n\r]", block.removesuffix(b"\n")) if block else ():
+            yield position, position + len(part)
+            position += len(part) + 1
 
 
 def wanted(own: tuple[LogRule, ...], block: bytes) -> list[int]:
-    """Each line, and each part of one, by itself, and no search before."""
-    made = normal(block)
-    all_lines = made.removesuffix(b"\n").split(b"\n") if made else []
-    parsed = [
-        (number, parsed_part(raw.split(b"\r"), index))
-        for number, raw in enumerate(all_lines, start=1)
-        for index in range(raw.count(b"\r") + 1)
-    ]
-    return [
-        number for number, line in parsed if line is not None and first_rule(own, line, line.source)
-    ]
+    return numbers(Unsearched(own, Catalog({})), block)
 
 
 @pytest.mark.parametrize(
