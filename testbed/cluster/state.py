@@ -68,7 +68,7 @@ def owner(bed: Bed) -> str | None:
 def check_owner(bed: Bed) -> None:
     """Raise Usage when the test bed of this name runs, and belongs to another checkout.
 
-    What one left behind that was killed, or whose machine or container was stopped, is nobody's:
+    What one left behind that was killed, or whose machine or container was stopped, belongs to no one:
     the next `up` or `down` clears it away.
     """
     folder = owner(bed)
