@@ -127,7 +127,7 @@ def cri_time(line: str) -> tuple[str, str]:
 
 
 def parse(line: str) -> LogLine | None:
-    """The message; None for a blank line, and for what user space wrote into the log of the kernel: it may be forged."""
+    """The message; None for a blank line, and for what user space wrote to the log of the kernel: it may be forged."""
     return _parsed(line, _MOST_NESTED) if line.strip() else None
 
 
