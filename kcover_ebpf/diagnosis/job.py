@@ -267,7 +267,8 @@ class Job:
         blocked = stopped > 0 or failed
         stall = Stall.CERTAIN if blocked else self.pace.stall(active, now_ns)
         silent_s = self.pace.silence_s(active, now_ns)
-        if self.attention.suspect(silent or known, stall, now_ns, only_silent=not known):
+        only_silent = not known and not self.pace.is_assembled
+        if self.attention.suspect(silent or known, stall, now_ns, only_silent=only_silent):
             self.members.forget_descriptors()
             if self.is_healthy:
                 self.silences.learn(self.place, self._silent_s)

@@ -248,12 +248,17 @@ STARTER_LEARNED_PASSES = 60
 """Healthy passes after which a starter that exchanged no payload is not watched for it any more."""
 RANK_SAMPLED_WITHIN_NS = 5 * NS
 """A rank of which no thread was sampled for so long is not seen: a new process is in the next pass."""
-START_UP_EFFORT_NS = 4 * NS
+START_UP_EFFORT_NS = 2 * NS
 """A rank that made an effort within so long is still starting, and waits for none that is missing."""
 ARRIVAL_FACTOR = 10.0
 """A rank is missing after so many times the longest pause between two that came,"""
 ARRIVAL_FLOOR_S = 3.0
 """and no sooner: launchers fork their ranks within milliseconds, and interpreters differ by a second."""
+ARRIVED_RANKS = 3
+"""Ranks of which all but one show how far apart ranks come to the first step."""
+ARRIVAL_STALL_FACTOR = 4.0
+"""A first step stands still after so many times the pause between the first and the last of them, and no sooner than
+`ARRIVAL_FLOOR_S`: a pass a second sees a pause as a second longer or shorter than it is."""
 ARRIVAL_SEEN_NS = 2 * NS
 """A rank that was seen so soon after it began was seen to come: it is found within a pass or two."""
 MISSED_REST_NS = 2 * NS
@@ -382,8 +387,9 @@ LONE_FACTOR = 2.0
 LONE_FLOOR_S = 60.0
 """And never before: loading, compiling and metrics on one rank are over within a minute in most jobs. Chosen; on tapes
 whose rank 0 computes for 20 to 240 s every 5 to 10 minutes it was named 2 to 4 times an hour."""
-INERT_S = 10.0
-"""Nor before this where that rank did nothing else but to burn a CPU: work of ranks makes calls now and then."""
+INERT_S = 8.0
+"""Nor before this where that rank did nothing else but to burn a CPU: work of ranks makes calls now and then. Two
+passes later, after 10 s, it is reported."""
 GAVE_UP_S = 15.0
 """A rank that fails by itself after it and all others waited so long for one rank, and longer than a stall of this job
 takes, gave up waiting. Chosen: collectives have time-outs of minutes, and few jobs have steps of this length, in which

@@ -16,6 +16,9 @@ from kcover_ebpf.facts.syscalls import SyscallFamily, SyscallTable
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.settings import Policy
 from kcover_ebpf.tunables.diagnosis import (
+    ARRIVAL_FLOOR_S,
+    ARRIVAL_STALL_FACTOR,
+    ARRIVED_RANKS,
     BURN_BEGAN_NS,
     BURN_DOUBT_S,
     LOST_CLOCK_S,
@@ -65,6 +68,8 @@ class JobProgress:
         """True once all ranks made progress together: payload between them, or repeated moves."""
         self.last_joined_ns = 0
         self._talked = False
+        self._first_stall_s: float | None = None
+        """What counts as a stall before the job has trained, by how its ranks came; None where that is not seen."""
 
     def join(self, process: ProcessHistory) -> None:
         """A rank appeared."""
@@ -81,6 +86,7 @@ class JobProgress:
     def begin_again(self) -> None:
         """All ranks are new: what is silent now starts."""
         self.trained = self._talked = False
+        self._first_stall_s = None
 
     def progress(self, pid: Pid, now_ns: int) -> bool:
         """Note a sign of progress; False if the process is no rank."""
@@ -111,6 +117,7 @@ class JobProgress:
         """
         if self._talked or not ranks:
             return
+        self._first_stall_s = self._by_arrivals(ranks, expected)
         cadences = [self._cadences[pid] for pid in ranks]
         moved = all(other_cadence.sign_count >= TRAINING_SIGNS for other_cadence in cadences)
         if len(ranks) >= (expected or 1):
@@ -121,9 +128,32 @@ class JobProgress:
             moved = moved and all(_recent(other_cadence, now_ns) for other_cadence in cadences)
         # moves are the weaker sign: ranks that load their libraries move as well, and it is not over before they talk
         if self._talked or (moved and not self.trained):
-            self.trained = True
+            self.trained, self._first_stall_s = True, None
             for cadence in cadences:
                 cadence.restart()
+
+    def _by_arrivals(
+        self, ranks: Mapping[Pid, ProcessHistory], expected: int | None
+    ) -> float | None:
+        """How long the first step may stand still once all but one rank wait, by how far apart they came to it.
+
+        They are the control group: the one that keeps the others waiting came at any time, or is elsewhere.
+        """
+        if self.trained or len(ranks) < max(ARRIVED_RANKS, expected or 1):
+            return None
+        leads = [process.lead for process in ranks.values() if self.waits(process)]
+        came_ns = sorted(lead.progress_ns for lead in leads if lead is not None)
+        if len(came_ns) < len(ranks) - 1:
+            return None
+        spread_ns = came_ns[-1] - came_ns[0]
+        if len(came_ns) == len(ranks):
+            spread_ns = min(came_ns[-2] - came_ns[0], came_ns[-1] - came_ns[1])
+        return max(ARRIVAL_FLOOR_S, ARRIVAL_STALL_FACTOR * spread_ns / NS)
+
+    @property
+    def is_assembled(self) -> bool:
+        """True before the job has trained while all ranks wait, or all but one: whoever keeps them is soon known."""
+        return self._first_stall_s is not None
 
     def _all_talked(self, ranks: Mapping[Pid, ProcessHistory], now_ns: int) -> bool:
         """True once payload went between the ranks: all of them, or most, who train without the others for a while."""
@@ -144,7 +174,10 @@ class JobProgress:
 
     def is_silent(self, process: ProcessHistory, now_ns: int) -> bool:
         """True if a rank is silent for longer than it ever was."""
-        return now_ns / NS - self._last_s(process) >= self._cadences[process.pid].alarm_s
+        alarm_s = self._cadences[process.pid].alarm_s
+        if self._first_stall_s is not None:
+            alarm_s = min(alarm_s, self._first_stall_s / 2)
+        return now_ns / NS - self._last_s(process) >= alarm_s
 
     def _last_s(self, process: ProcessHistory) -> float:
         last_s = self._cadences[process.pid].last_s
@@ -159,7 +192,9 @@ class JobProgress:
 
     def has_stalled(self, process: ProcessHistory, now_ns: int) -> bool:
         """True if a rank is silent for longer than a stall takes."""
-        return now_ns / NS - self._last_s(process) >= self.threshold_s(process.pid)
+        first_s, threshold_s = self.first_stall_s(process.pid), self.threshold_s(process.pid)
+        stall_s = threshold_s if first_s is None else min(first_s, threshold_s)
+        return now_ns / NS - self._last_s(process) >= stall_s
 
     def _would_show(self, process: ProcessHistory, now_ns: int) -> bool:
         """True if progress of a silent rank would have been seen."""
@@ -178,6 +213,16 @@ class JobProgress:
     def threshold_s(self, pid: Pid) -> float:
         """A silence longer than this is a stall of this rank."""
         return self._cadences[pid].threshold_s
+
+    def first_stall_s(self, pid: Pid) -> float | None:
+        """A silence in the first step, once all others wait, longer than which this rank keeps them waiting.
+
+        None once the job has trained, and where that is not seen. No shorter than its silences in the start were.
+        """
+        if self._first_stall_s is None:
+            return None
+        longest_s = self._policy.stall_factor * self._cadences[pid].longest_s
+        return max(self._first_stall_s, longest_s)
 
     def learned(self, pids: Iterable[Pid]) -> bool:
         """True once the job has trained and the thresholds of all these ranks rest on gaps of that."""

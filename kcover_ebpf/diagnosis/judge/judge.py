@@ -233,6 +233,9 @@ def _in_storage(
 
 def _needed_s(snapshot: JobSnapshot, first_rank: RankSnapshot, end_rank: RankSnapshot) -> float:
     needed_s = snapshot.threshold_s(first_rank.pid)
+    first_s = snapshot.first_stalls_s.get(first_rank.pid)
+    if first_s is not None and min(rank.age_s for rank in snapshot.ranks.values()) >= first_s:
+        needed_s = min(needed_s, first_s)
     if end_rank.state in (State.STOPPED, State.FROZEN):
         # its state says that it does not continue, however long this job's steps last
         return snapshot.policy.stopped_s
