@@ -17,7 +17,7 @@ from kcover_ebpf.diagnosis.clock.suspicion import Suspicion
 from kcover_ebpf.diagnosis.evidence.snapshot import Finding, JobSnapshot
 from kcover_ebpf.diagnosis.failures.announcements import Announcements
 from kcover_ebpf.diagnosis.failures.device_faults import DeviceFaults
-from kcover_ebpf.diagnosis.history.packet_loss import LossWatch
+from kcover_ebpf.diagnosis.history.packet_loss import LossWatch, NarrowLink
 from kcover_ebpf.diagnosis.history.process import Clock, ProcessHistory
 from kcover_ebpf.diagnosis.history.resumptions import Resumptions
 from kcover_ebpf.diagnosis.history.senders import Senders
@@ -78,7 +78,7 @@ class Job:
         self.pace = JobProgress(policy, table)
         self.announced = Announcements()
         self.faults = DeviceFaults()
-        self.loss = LossWatch()
+        self.loss, self.narrow = LossWatch(), NarrowLink()
         self.logged = LogSeen(0)
         self.now_ns = 0
         self.moved_bytes: dict[Pid, int] = defaultdict(int)
@@ -226,6 +226,7 @@ class Job:
         """Continue with what an earlier incarnation of the job, or an earlier agent, learned."""
         self.silences = memory.silences
         self.attention.known = memory.waits
+        self.pace.memory = memory
 
     @property
     def patience(self) -> Patience:

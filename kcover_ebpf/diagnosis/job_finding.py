@@ -83,7 +83,7 @@ def _without_ranks(job: Job) -> Finding:
 def _healthy(job: Job, *, judged: bool = False) -> Finding:
     if not judged and gave_up.is_due(job.members.ranks.values(), job.now_ns):
         job.announced.judged(job.snapshot())
-    if slow := slowness(job.pace, job.loss, job.members.ranks, job.now_ns):
+    if slow := slowness(job.pace, job.loss, job.narrow, job.members.ranks, job.now_ns):
         return slow
     cause = Cause.TRAINING if job.pace.trained else Cause.STARTING
     return Finding(VerdictKind.WORKING, cause, job.now_ns)

@@ -20,6 +20,7 @@ def end_pass(job: Job, ranks: Mapping[Pid, ProcessHistory], tick: Tick) -> None:
     now_ns, healthy = tick.boottime_ns, job.is_healthy
     if healthy:
         job.silences.observe(tick.period_ns / NS)
+        job.pace.remember()
         job.senders.observe(ranks.values())
     if job.pace.trained and job.attention.stall is Stall.NONE:
         # one rank may be silent all along, and the others train on
@@ -40,4 +41,8 @@ def _count_payload(job: Job, ranks: Mapping[Pid, ProcessHistory], tick: Tick) ->
             job.progress(pid, tick.boottime_ns)
     if not job.attention.suspicious:
         job.pace.note_payload(sum(job.moved_bytes[pid] for pid in ranks), tick.period_ns)
+        if job.pace.slowed:
+            job.narrow.observe(ranks)
+        else:
+            job.narrow.forget()
     job.moved_bytes.clear()

@@ -46,6 +46,10 @@ PAYLOAD_RATE_NS = 900_000_000
 """Shortest time over which a rate of payload is taken: a regular pass that came a little early."""
 PAYLOAD_RATES_KEPT = 60
 """Passes of which the rate of payload is remembered, to find that a job has slowed down: a minute."""
+PAYLOAD_MINUTES_KEPT = 60
+"""Minutes of which the median rate is remembered: an hour in which a job has slowed down little by little."""
+LEARNED_MINUTES = 3
+"""Minutes from which on their median is what the job used to move."""
 RECENT_PASSES = 8
 """Passes at their end that count as now."""
 NOT_YET_JOINED_S = 5.0
@@ -228,6 +232,10 @@ LOSS_RATE_WHEN_SLOWED_PER_S = 1.0
 """Retransmissions a second of a lossy link where the job moves less than it used to."""
 LOSS_SHARE = 0.8
 """One rank is named when so much of all retransmissions has an end there."""
+NARROW_PASSES = 12
+"""Passes of a slowed job over which bytes that wait to be sent are compared."""
+NARROW_SHARE = 0.7
+"""A rank's link is narrow if in so much of them all bytes that wait have an end there, and at no other rank."""
 LOSSY_SILENCE_S = 4.5
 """Through a lossy link something gets before: TCP's first four repetitions, 0.2 s to 1.6 s apart, are over after 3
 s."""

@@ -70,6 +70,10 @@ class Cadence:
         self.restart()
         self._unlearned_s = max(self._unlearned_s, unlearned_s)
 
+    def expect(self, gap_s: float) -> None:
+        """Until there are enough gaps, take what an earlier incarnation of the job showed: its longest one."""
+        self._unlearned_s = max(self._floor_s, self._factor * gap_s)
+
     @property
     def sign_count(self) -> int:
         """Signs of progress remembered."""

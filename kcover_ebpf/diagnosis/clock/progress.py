@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 from enum import Enum
+from statistics import median
 
 from kcover_ebpf.diagnosis.clock.cadence import Cadence
+from kcover_ebpf.diagnosis.clock.job_memory import JobMemory
 from kcover_ebpf.diagnosis.clock.rank_pace import CountedWaits, Paces
 from kcover_ebpf.diagnosis.clock.stragglers import Straggler, WaitShares
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
@@ -21,8 +23,10 @@ from kcover_ebpf.tunables.diagnosis import (
     ARRIVED_RANKS,
     BURN_BEGAN_NS,
     BURN_DOUBT_S,
+    LEARNED_MINUTES,
     LOST_CLOCK_S,
     NOT_YET_JOINED_S,
+    PAYLOAD_MINUTES_KEPT,
     PAYLOAD_RATE_NS,
     PAYLOAD_RATES_KEPT,
     RECENT_PASSES,
@@ -60,10 +64,15 @@ class JobProgress:
         self._cadences: dict[Pid, Cadence] = {}
         self._shares, self._paces = WaitShares(), Paces()
         self._payload_rates: deque[float] = deque(maxlen=PAYLOAD_RATES_KEPT)
+        self._minutes: deque[float] = deque(maxlen=PAYLOAD_MINUTES_KEPT)
+        """The median rate of each full set of those."""
+        self._rate_count = 0
         self._payload_bytes = self._payload_ns = 0
         """Since the last of those rates."""
         self.unlearned_s = UNLEARNED_STALL_S
         """What counts as a stall while nothing was learned; for ranks that join from now on."""
+        self.memory = JobMemory()
+        """What earlier incarnations of the job showed; kept up to date."""
         self.trained = False
         """True once all ranks made progress together: payload between them, or repeated moves."""
         self.last_joined_ns = 0
@@ -75,8 +84,11 @@ class JobProgress:
         """A rank appeared."""
         if process.pid not in self._cadences:
             policy = self._policy
-            known = policy.stall_floor_s, policy.stall_factor, self.unlearned_s
-            self._cadences[process.pid] = Cadence(*known)
+            # a start may well take longer than the last one, as nothing is in any cache
+            unlearned_s = max(self.unlearned_s, policy.stall_factor * self.memory.start_s)
+            self._cadences[process.pid] = Cadence(
+                policy.stall_floor_s, policy.stall_factor, unlearned_s
+            )
             self.last_joined_ns = max(self.last_joined_ns, process.first_seen_ns)
 
     def leave(self, pid: Pid) -> None:
@@ -129,8 +141,11 @@ class JobProgress:
         # moves are the weaker sign: ranks that load their libraries move as well, and it is not over before they talk
         if self._talked or (moved and not self.trained):
             self.trained, self._first_stall_s = True, None
+            self.memory.start_s = max(cadence.longest_s for cadence in cadences)
             for cadence in cadences:
                 cadence.restart()
+                if self.memory.step_s:
+                    cadence.expect(self.memory.step_s)
 
     def _by_arrivals(
         self, ranks: Mapping[Pid, ProcessHistory], expected: int | None
@@ -224,6 +239,11 @@ class JobProgress:
         longest_s = self._policy.stall_factor * self._cadences[pid].longest_s
         return max(self._first_stall_s, longest_s)
 
+    def remember(self) -> None:
+        """Keep what the steps showed, for the next incarnation of the job."""
+        if self.learned(self._cadences):
+            self.memory.step_s = self.longest_s
+
     def learned(self, pids: Iterable[Pid]) -> bool:
         """True once the job has trained and the thresholds of all these ranks rest on gaps of that."""
         return self.trained and all(self._cadences[pid].learned for pid in pids)
@@ -287,15 +307,24 @@ class JobProgress:
         if self._payload_ns >= PAYLOAD_RATE_NS:
             self._payload_rates.append(self._payload_bytes * NS / self._payload_ns)
             self._payload_bytes = self._payload_ns = 0
+            self._rate_count += 1
+            if self._rate_count % PAYLOAD_RATES_KEPT == 0:
+                self._minutes.append(median(self._payload_rates))
 
     @property
     def slowed(self) -> bool:
-        """True while the ranks move much fewer bytes than they used to, over some ten passes."""
+        """True while the ranks move much fewer bytes than they used to, over some ten passes.
+
+        Than in the median minute of the last hour, once there are some; before, than in the passes before.
+        """
         rates = list(self._payload_rates)
         if len(rates) < 2 * RECENT_PASSES:
             return False
         before, recent = rates[:-RECENT_PASSES], rates[-RECENT_PASSES:]
-        return sum(recent) / len(recent) < SLOWED_SHARE * sum(before) / len(before)
+        used_to = sum(before) / len(before)
+        if len(self._minutes) >= LEARNED_MINUTES:
+            used_to = max(used_to, median(self._minutes))
+        return sum(recent) / len(recent) < SLOWED_SHARE * used_to
 
     def others_wait(self, pid: Pid) -> bool:
         """True if the other ranks waited for a good part of the last passes."""

@@ -1,4 +1,4 @@
-"""Links that lose packets while the job continues: which rank they have in common."""
+"""Links that lose packets, or are too narrow, while the job continues: which rank they have in common."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from kcover_ebpf.tunables.diagnosis import (
     LOSS_RATE_WHEN_SLOWED_PER_S,
     LOSS_SHARE,
     LOSS_WINDOW_NS,
+    NARROW_PASSES,
+    NARROW_SHARE,
 )
 
 _MOST = 4096
@@ -63,3 +65,43 @@ class LossWatch:
         (pid, count), *others = touched.most_common(2)
         alone = count >= LOSS_SHARE * len(self._seen) and (not others or others[0][1] < count)
         return LossyLink(rate, pid if alone else None)
+
+
+class NarrowLink:
+    """The senders of the last passes whose bytes wait to be taken, by the ranks at both ends.
+
+    The kernel keeps what a link does not take: unsent, or sent and not acknowledged. Where steps last as long as ranks
+    compute, that is over when a pass looks; behind a narrow link it lasts.
+    """
+
+    def __init__(self) -> None:
+        self._passes: deque[frozenset[frozenset[Pid]]] = deque(maxlen=NARROW_PASSES)
+
+    def observe(self, ranks: Mapping[Pid, ProcessHistory]) -> None:
+        """Take one pass of a job that moves fewer bytes than it used to."""
+        samples = [sample for process in ranks.values() for sample in process.sockets.values()]
+        owners = {(sample.local, sample.remote): sample.pid for sample in samples}
+        pairs = {
+            frozenset({sample.pid, owners[sample.remote, sample.local]})
+            for sample in samples
+            if sample.unsent_bytes + sample.unacked_bytes > 0
+            and (sample.remote, sample.local) in owners
+        }
+        self._passes.append(frozenset(pairs))
+
+    def forget(self) -> None:
+        """The job is as fast as it was."""
+        self._passes.clear()
+
+    @property
+    def pid(self) -> Pid | None:
+        """The rank whose link it is: the bytes that wait have an end there, in most passes; None where none is."""
+        if len(self._passes) < NARROW_PASSES:
+            return None
+        held = [pairs for pairs in self._passes if pairs]
+        touched = Counter(pid for pairs in held for pid in frozenset.intersection(*pairs))
+        if not touched:
+            return None
+        (pid, count), *others = touched.most_common(2)
+        alone = not others or others[0][1] < count
+        return pid if alone and count >= NARROW_SHARE * NARROW_PASSES else None

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from kcover_ebpf.diagnosis.clock.progress import JobProgress
 from kcover_ebpf.diagnosis.evidence.snapshot import Finding
-from kcover_ebpf.diagnosis.history.packet_loss import LossWatch
+from kcover_ebpf.diagnosis.history.packet_loss import LossWatch, NarrowLink
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.process_state import Effort
@@ -22,7 +22,11 @@ from kcover_ebpf.tunables.diagnosis import (
 
 
 def slowness(
-    progress: JobProgress, loss: LossWatch, ranks: Mapping[Pid, ProcessHistory], now_ns: int
+    progress: JobProgress,
+    loss: LossWatch,
+    narrow: NarrowLink,
+    ranks: Mapping[Pid, ProcessHistory],
+    now_ns: int,
 ) -> Finding | None:
     """SLOW with its cause; None while the job is as fast as its ranks let it."""
     slowed = progress.slowed
@@ -35,6 +39,11 @@ def slowness(
         where = f", most of them at rank {_rank(ranks, lossy.pid)}" if lossy.pid else ""
         text = f"{lossy.rate_per_s:.1f} TCP retransmissions a second between ranks{where}"
         return _slow(Cause.LINK, lossy.pid, ranks, Evidence(EvidenceKind.EDGE, text), now_ns)
+    if slowed and (pid := narrow.pid) is not None and not _is_starved(ranks, pid):
+        text = (
+            f"bytes from or to rank {_rank(ranks, pid)} wait to be sent all the time, and no others"
+        )
+        return _slow(Cause.LINK, pid, ranks, Evidence(EvidenceKind.EDGE, text), now_ns)
     slow = progress.straggler()
     if slow is None:
         return _throttled_alone(progress, ranks, now_ns)

@@ -24,11 +24,13 @@ def test_job_memories__a_restarted_agent_goes_on_with_what_was_learned(tmp_path:
     memory.silences.observe(24 * 3600)
     memory.silences.learn("blocked_lock", 12.0)
     memory.waits.learn(BARRIER)
+    memory.start_s, memory.step_s = 31.5, 4.25
     first.save(1e6)
     again = JobMemories(tmp_path / "jobs.json").of(gang())
     assert again.silences.summary == memory.silences.summary
     assert again.waits.knows(BARRIER)
     assert not again.waits.knows(LOCK)
+    assert (again.start_s, again.step_s) == (31.5, 4.25)
     seconds = again.silences.summary.patience(Policy()).seconds
     assert 24 <= seconds < 40
 
@@ -39,12 +41,19 @@ def test_job_memories__another_incarnation_of_the_job_has_the_same_memory(tmp_pa
     assert memories.of(gang("other")) is not memories.of(gang())
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"ns/train": 7}', '{"ns/train": {"waits": [1]}}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "[]", "{", '{"ns/train": 7}', '{"ns/train": {"waits": [1]}}'),
+        *('{"ns/train": {"stepS": "4", "startS": -1}}', '{"ns/train": {"stepS": NaN}}'),
+    ],
+)
 def test_job_memories__a_damaged_file_is_as_good_as_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "jobs.json").write_text(text)
     memory = JobMemories(tmp_path / "jobs.json").of(gang())
     assert memory.silences.summary.count == 0
     assert memory.waits.count == 0
+    assert (memory.start_s, memory.step_s) == (0, 0)
 
 
 def test_job_memories__the_job_that_ran_longest_ago_is_forgotten_first(tmp_path: Path) -> None:

@@ -65,3 +65,46 @@ def test_job_progress__a_rank_that_asks_again_and_again_waits_and_one_that_compu
     for calls, waits in (([YIELD], True), ([POLL], True), ([NO_SYSCALL], False)):
         view.threads[Tid(1)] = burning(16, calls, 16)
         assert pace.waits(view) is waits
+
+
+def test_job_progress__a_restarted_job_has_the_thresholds_of_the_last_incarnation() -> None:
+    first, ranks = start()
+    move(first, ranks, *range(1, 12), 30)
+    talk(ranks, 31)
+    move(first, ranks, *range(31, 120, 4))
+    first.remember()
+    assert (first.memory.start_s, first.memory.step_s) == (19, 4)
+    again, ranks = start()
+    again.memory = first.memory
+    for pid, view in ranks.items():
+        again.leave(pid)
+        again.join(view)
+    assert again.threshold_s(Pid(1)) == 1.5 * 19
+    talk(ranks, 1)
+    move(again, ranks, 1)
+    assert not again.learned(ranks)
+    assert again.threshold_s(Pid(1)) == 1.5 * 4
+
+
+def test_job_progress__a_job_without_a_memory_has_the_ordinary_thresholds() -> None:
+    pace, ranks = start()
+    assert pace.threshold_s(Pid(1)) == 8
+    talk(ranks, 1)
+    move(pace, ranks, 1)
+    assert pace.threshold_s(Pid(1)) == 8
+    assert pace.memory.step_s == 0
+
+
+def test_job_progress__a_job_is_slowed_by_what_it_moved_in_the_last_hour() -> None:
+    pace, ranks = start()
+    talk(ranks, 1)
+    move(pace, ranks, 1)
+    for minute in range(30):
+        for _ in range(60):
+            pace.note_payload(1000 - 20 * minute, NS)
+    for _ in range(120):
+        pace.note_payload(400, NS)
+    assert pace.slowed
+    for _ in range(60):
+        pace.note_payload(800, NS)
+    assert not pace.slowed

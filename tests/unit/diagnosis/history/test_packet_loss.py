@@ -1,8 +1,10 @@
 """Links that lose packets while the job continues."""
 
+from dataclasses import replace
+
 import pytest
 
-from kcover_ebpf.diagnosis.history.packet_loss import LossWatch
+from kcover_ebpf.diagnosis.history.packet_loss import LossWatch, NarrowLink
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.facts.kernel import TcpRetransmit
 from kcover_ebpf.ids import NS, Pid
@@ -52,6 +54,41 @@ def test_loss_watch__rare_losses_are_healthy_and_old_ones_forgotten() -> None:
         watch.observe(again(views, 100, 101, second * NS), views)
     assert watch.lossy(10 * NS, slowed=False) is None
     assert lossy_watch(views, [(100, 101)], 10).lossy(25 * NS, slowed=False) is None
+
+
+def narrow(passes: list[list[tuple[int, int]]]) -> NarrowLink:
+    """What each pass saw of senders whose bytes wait: from a rank to another."""
+    views, watch = mesh(4), NarrowLink()
+    for waiting in passes:
+        for pid, process in views.items():
+            for fd, sample in list(process.sockets.items()):
+                unsent = 4096 if (int(pid), fd) in waiting else 0
+                process.sockets[fd] = replace(sample, unsent_bytes=unsent)
+        watch.observe(views)
+    return watch
+
+
+@pytest.mark.parametrize(
+    ("passes", "rank"),
+    [
+        pytest.param([[(102, 101)]] * 10 + [[]] * 2, None, id="two ends, and no other link"),
+        pytest.param([[(102, 101)], [(103, 102)]] * 6, 102, id="from it and to it"),
+        pytest.param([[(102, 101), (102, 103)]] * 9 + [[]] * 3, 102, id="in most passes"),
+        pytest.param([[(102, 101), (102, 103)]] * 8 + [[]] * 4, None, id="in too few"),
+        pytest.param([[(102, 101), (103, 100)]] * 12, None, id="links of others too"),
+        pytest.param([[(102, 101), (102, 103)]] * 11, None, id="too few passes"),
+    ],
+)
+def test_narrow_link__the_rank_at_which_bytes_wait(
+    passes: list[list[tuple[int, int]]], rank: int | None
+) -> None:
+    assert narrow(passes).pid == rank
+
+
+def test_narrow_link__a_job_that_is_fast_again_has_none() -> None:
+    watch = narrow([[(102, 101), (102, 103)]] * 12)
+    watch.forget()
+    assert watch.pid is None
 
 
 def test_loss_watch__a_burst_of_a_moment_is_no_lossy_link() -> None:
