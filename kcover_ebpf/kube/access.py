@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kcover_ebpf.errors import UsageError
-from kcover_ebpf.tunables.kube import KEEPALIVE_AGAIN_S, KEEPALIVE_IDLE_S, KEEPALIVE_TRIES
+from kcover_ebpf.tunables.kube import (
+    KEEPALIVE_AGAIN_S,
+    KEEPALIVE_IDLE_S,
+    KEEPALIVE_TRIES,
+    UNANSWERED_S,
+)
 
 IN_POD = "KUBERNETES_SERVICE_HOST"
 """Set in every pod, with `KUBERNETES_SERVICE_PORT`."""
@@ -23,6 +28,7 @@ SOCKET_OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S),
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_AGAIN_S),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_TRIES),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(UNANSWERED_S * 1000)),
 )
 _FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _TOKEN_BYTES = 65536

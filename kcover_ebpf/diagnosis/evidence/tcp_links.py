@@ -87,8 +87,8 @@ def closed_reader(
     waiting: dict[Pid, int] = {}
     for rank in ranks.values():
         for socket in rank.sockets:
-            reader = endpoints.peer(socket)
-            if reader in ranks and reader is not None and window_closed(socket):
+            reader = endpoints.peer(socket) if window_closed(socket) else None
+            if reader is not None and reader in ranks:
                 waiting[reader] = waiting.get(reader, 0) + socket.unsent
     if not waiting:
         return None

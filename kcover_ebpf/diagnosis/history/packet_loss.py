@@ -40,13 +40,10 @@ class LossWatch:
         if retransmit.pid not in ranks:
             return
         for pid, process in ranks.items():
-            for sample in process.sockets.values():
-                if pid != retransmit.pid and (sample.local, sample.remote) == (
-                    retransmit.remote,
-                    retransmit.local,
-                ):
-                    self._seen.append((retransmit.boottime_ns, frozenset({retransmit.pid, pid})))
-                    return
+            far_end = retransmit.remote, retransmit.local
+            if pid != retransmit.pid and far_end in process.links.pairs:
+                self._seen.append((retransmit.boottime_ns, frozenset({retransmit.pid, pid})))
+                return
 
     def lossy(self, now_ns: int, slowed: bool) -> LossyLink | None:
         """The lossy link of the last ten seconds; None while losses are as rare as in healthy times.

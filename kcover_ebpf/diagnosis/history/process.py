@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import field
 
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis.history.background import Background, Used
 from kcover_ebpf.diagnosis.history.code_map import CodeMap, of_stack
+from kcover_ebpf.diagnosis.history.links import Links
 from kcover_ebpf.diagnosis.history.progress_clocks import ByteClock, GpuClock
 from kcover_ebpf.diagnosis.history.sampled_call import HELD, STOPPED
 from kcover_ebpf.diagnosis.history.thread import ThreadHistory
@@ -52,6 +53,8 @@ class ProcessHistory:
     threads: dict[Tid, ThreadHistory] = field(default_factory=dict)
     totals: ProcessTotals | None = None
     sockets: dict[int, SocketSample] = field(default_factory=dict)
+    links: Links = field(default_factory=Links)
+    """Which of `sockets` lead to another process."""
     traffic: Traffic = field(default_factory=Traffic)
     """What each of `sockets` carried."""
     descriptors: dict[tuple[int, Inode], DescriptorSample] = field(default_factory=dict)
@@ -139,9 +142,9 @@ class ProcessHistory:
         return self.is_dying and self.exit is not None and self.exit.signal in CORE_SIGNALS
 
     @property
-    def connections(self) -> Iterable[SocketSample]:
-        """Its sockets, in any order."""
-        return self.sockets.values()
+    def connections(self) -> Sequence[SocketSample]:
+        """Its sockets with a far end, in any order: those that only listen connect it to no one, however many."""
+        return [self.sockets[fd] for fd in self.links.fds]
 
     @property
     def lead(self) -> ThreadHistory | None:
@@ -348,6 +351,7 @@ class ProcessHistory:
         """Take a socket; returns by how many payload bytes it moved (0 for a new one)."""
         before = self.sockets.get(sample.fd)
         self.sockets[sample.fd] = sample
+        self.links.observe(before, sample)
         return self.traffic.observe(before, sample)
 
     def on_peer_bytes(self, moved: int, now_ns: int) -> bool:

@@ -41,9 +41,10 @@ class Senders:
 
 
 def _sent_ns(process: ProcessHistory) -> int:
+    carriers = (process.sockets[fd] for fd in process.traffic.carriers)
     times = (
         socket.last_send_ns
-        for socket in process.sockets.values()
+        for socket in carriers
         if process.traffic.payload_passes(socket) >= PAYLOAD_PASSES
     )
     return max(times, default=0)

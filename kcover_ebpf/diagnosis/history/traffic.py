@@ -8,6 +8,7 @@ how far a rank has come.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.facts.kernel import SocketSample
@@ -49,6 +50,7 @@ class Traffic:
         self._moved: dict[int, int] = {}
         self._remotes: Counter[tuple[str, int]] = Counter()
         self._steady: Counter[tuple[str, int]] = Counter()
+        self._carriers: dict[int, None] = {}
         self.payload_hosts: Counter[str] = Counter()
         """Healthy passes in which connections to an address carried payload, also those that are closed."""
         self.learned_passes = 0
@@ -61,6 +63,7 @@ class Traffic:
         """
         link = self._links.get(sample.fd)
         if link is None or previous_sample is None or link.inode != sample.inode:
+            self._carriers.pop(sample.fd, None)
             link = self._links[sample.fd] = _Connection(sample.inode, sample.remote)
             previous_sample = sample
         sent = sample.acked_bytes - previous_sample.acked_bytes
@@ -92,6 +95,7 @@ class Traffic:
             if healthy:
                 if moved * NS >= PAYLOAD_RATE * period_ns:
                     link.payload_passes += 1
+                    self._carriers[fd] = None
                     self._note_payload(link.remote[0])
                 self._note_talk(link)
         self.learned_passes += healthy
@@ -105,6 +109,11 @@ class Traffic:
         if connection.talk_passes < HABIT_PASSES and len(self._remotes) < _MOST_REMOTES:
             connection.talk_passes += 1
             self._remotes[connection.remote] += 1
+
+    @property
+    def carriers(self) -> Collection[int]:
+        """Descriptors of connections that carried payload in a healthy pass: few, however many there are."""
+        return self._carriers.keys()
 
     def payload_passes(self, sample: SocketSample) -> int:
         """Healthy passes in which this connection carried payload."""

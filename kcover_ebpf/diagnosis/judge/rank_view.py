@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from heapq import nlargest
 
 from kcover_ebpf.dataclass import dataclass, replace
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
@@ -14,6 +15,7 @@ from kcover_ebpf.ids import NS, Endpoint, Pid
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.rank_snapshot import GpuSnapshot, RankSnapshot, SocketSnapshot, StopSignal
 from kcover_ebpf.model.roles import Role
+from kcover_ebpf.tunables.host import LINKS_OF_A_RANK
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +89,26 @@ def _gpu(process: ProcessHistory, now_ns: int) -> GpuSnapshot | None:
 def _sockets(process: ProcessHistory, habits: Habits) -> tuple[SocketSnapshot, ...]:
     payload = set(habits.ends.payload_fds(process))
     return tuple(
-        _socket(process, sample, habits, is_payload=fd in payload)
-        for fd, sample in process.sockets.items()
-        if sample.remote[1]
+        _socket(process, sample, habits, is_payload=sample.fd in payload)
+        for sample in _shown(process.connections, payload)
     )
+
+
+def _shown(samples: Sequence[SocketSample], payload: Collection[int]) -> Sequence[SocketSample]:
+    """All, or of very many those by which a rank is judged and reported: what is left out is idle, and no payload."""
+    if len(samples) <= LINKS_OF_A_RANK:
+        return samples
+    judged = [sample for sample in samples if sample.fd in payload or _is_loaded(sample)]
+    judged.sort(key=lambda sample: (sample.fd not in payload, -sample.backoff))
+    idle = (sample for sample in samples if sample.fd not in payload and not _is_loaded(sample))
+    room = max(0, LINKS_OF_A_RANK - len(judged))
+    newest = nlargest(room, idle, key=lambda sample: sample.last_send_ns)
+    return (judged + newest)[:LINKS_OF_A_RANK]
+
+
+def _is_loaded(sample: SocketSample) -> bool:
+    waiting = sample.unread_bytes or sample.unsent_bytes or sample.unacked_bytes
+    return bool(waiting or sample.backoff)
 
 
 def _socket(

@@ -7,10 +7,11 @@ what leads out of the job is none of its links.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Protocol
 
+from kcover_ebpf.diagnosis.history.links import Pair
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.diagnosis.history.traffic import carried_all_its_life
 from kcover_ebpf.facts.kernel import SocketSample
@@ -23,7 +24,6 @@ from kcover_ebpf.tunables.diagnosis import (
     SEND_LEAD_NS,
 )
 
-_Pair = tuple[tuple[str, int], tuple[str, int]]
 SERVICE_PORTS = 1024
 """Below this are services (HTTPS, NFS, SSH): no rank listens there."""
 
@@ -61,8 +61,8 @@ class EndpointIndex:
 
     def __init__(self, processes: Iterable[Connected], *, elsewhere: bool | None = False) -> None:
         """`elsewhere`: some ranks of the job are on hosts that are not seen; None where that is not known."""
-        self._owner: dict[_Pair, Pid] = {}
-        self._launchers: set[_Pair] = set()
+        self._owner: dict[Pair, Pid] = {}
+        self._launchers: set[Pair] = set()
         self._ranks: set[Pid] = set()
         self.elsewhere = elsewhere
         self._payload: dict[Pid, list[int]] = {}
@@ -77,7 +77,7 @@ class EndpointIndex:
         for process in sorted(processes, key=lambda connected: connected.role is not Role.RANK):
             if process.role is Role.RANK:
                 self._ranks.add(process.pid)
-            pairs = [(connection.local, connection.remote) for connection in process.connections]
+            pairs = _pairs(process)
             if process.role is Role.LAUNCHER:
                 self._launchers.update(pairs)
                 continue
@@ -109,11 +109,9 @@ class EndpointIndex:
         """
         if process.pid not in self._payload:
             ours = [
-                socket
-                for socket in process.sockets.values()
-                if self.joins_ranks(process.pid, socket)
+                sample for sample in _carriers(process) if self.joins_ranks(process.pid, sample)
             ]
-            self._payload[process.pid] = [sample.fd for sample in _with_payload(process, ours)]
+            self._payload[process.pid] = [sample.fd for sample in _busiest(process, ours)]
         return self._payload[process.pid]
 
     def outside(self, process: ProcessHistory) -> list[SocketSample]:
@@ -121,7 +119,7 @@ class EndpointIndex:
         if process.pid not in self._outside:
             self._outside[process.pid] = [
                 sample
-                for sample in process.sockets.values()
+                for sample in process.connections
                 if sample.state in ("ESTABLISHED", "SYN_SENT")
                 and self._owner.get((sample.local, sample.remote)) == process.pid
                 and self.leads_outside(process.pid, sample)
@@ -159,12 +157,15 @@ class EndpointIndex:
         )
 
 
+def _pairs(process: Connected) -> Collection[Pair]:
+    if isinstance(process, ProcessHistory):
+        return process.links.pairs
+    return [(connection.local, connection.remote) for connection in process.connections]
+
+
 def is_accepted(process: ProcessHistory, accepted_sample: SocketSample) -> bool:
     """True where the other end began it: who answers questions, ours of NCCL's RAS as well, asks none."""
-    port = accepted_sample.local[1]
-    return any(
-        sample.state == "LISTEN" and sample.local[1] == port for sample in process.sockets.values()
-    )
+    return process.links.listens_on(accepted_sample.local[1])
 
 
 def is_loopback(address: str) -> bool:
@@ -177,15 +178,27 @@ def payload_sockets(process: ProcessHistory, endpoints: EndpointIndex) -> Iterat
     return (process.sockets[fd] for fd in endpoints.payload_fds(process))
 
 
-def _with_payload(process: ProcessHistory, ours: Sequence[SocketSample]) -> list[SocketSample]:
-    if process.traffic.learned_passes >= PAYLOAD_PASSES:
-        passes = [process.traffic.payload_passes(sample) for sample in ours]
-        needed = max(PAYLOAD_PASSES, max(passes, default=0) / RARELY_FACTOR)
-        return [sample for sample, count in zip(ours, passes, strict=True) if count >= needed]
+def _carriers(process: ProcessHistory) -> Sequence[SocketSample]:
+    """Its connections that ever carried payload; those that did so all their life, where nothing was learned yet."""
+    if _is_learned(process):
+        carriers = process.traffic.carriers
+        return [sample for sample in process.connections if sample.fd in carriers]
     if process.lead is None:
         return []
     start_ns = process.lead.sample.start_ns
-    return [sample for sample in ours if carried_all_its_life(sample, start_ns)]
+    return [sample for sample in process.connections if carried_all_its_life(sample, start_ns)]
+
+
+def _busiest(process: ProcessHistory, ours: Sequence[SocketSample]) -> Sequence[SocketSample]:
+    if not _is_learned(process):
+        return ours
+    passes = [process.traffic.payload_passes(sample) for sample in ours]
+    needed = max(PAYLOAD_PASSES, max(passes, default=0) / RARELY_FACTOR)
+    return [sample for sample, count in zip(ours, passes, strict=True) if count >= needed]
+
+
+def _is_learned(process: ProcessHistory) -> bool:
+    return process.traffic.learned_passes >= PAYLOAD_PASSES
 
 
 def last_send_ns(process: ProcessHistory, endpoints: EndpointIndex) -> int:

@@ -11,13 +11,14 @@ to each other. One that is connected to none may only watch what it forked (`mon
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from posixpath import basename
 
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.diagnosis.membership.endpoints import SERVICE_PORTS, is_loopback
+from kcover_ebpf.diagnosis.membership.far_ends import FarEnds, LinksOf
 from kcover_ebpf.diagnosis.membership.monitors import forked_once
 from kcover_ebpf.diagnosis.membership.rank_numbers import is_one_process
 from kcover_ebpf.diagnosis.membership.roles import SPAWNED
@@ -32,7 +33,6 @@ from kcover_ebpf.tunables.diagnosis import (
 )
 
 _Views = Mapping[Pid, ProcessHistory]
-_DEEPEST = 8
 _DIGITS = str.maketrans("", "", "0123456789")
 
 
@@ -44,6 +44,7 @@ class Kinship:
         """Ranks for what they do."""
         self._settled: set[Pid] = set()
         self._candidates: list[Pid] = []
+        self._far_ends = FarEnds()
         self._candidates_passes = 0
 
     def forget_candidates(self) -> None:
@@ -104,28 +105,28 @@ class Kinship:
     def observe(self, views: _Views) -> bool:
         """Once a pass: take who is connected to whom; True if that shows a rank that was none before."""
         self._candidates_passes -= 1
-        asked = [pid for pid in self.candidates(views) if views[pid].sockets]
+        asked = [pid for pid in self.candidates(views) if views[pid].links.fds]
         starters = {
             process.seen.ppid for pid in self.joined if (process := views.get(pid)) and process.seen
         }
         unsettled = [
-            pid for pid, view in views.items() if view.sockets and self._is_open(view, starters)
+            pid for pid, view in views.items() if view.links.fds and self._is_open(view, starters)
         ]
         if not asked and not unsettled:
             return False
         known, settled = len(self.joined), len(self._settled)
-        ends, watched = _ends(views), self._forked_once(views)
+        watched = self._forked_once(views)
+        self._far_ends.observe(views)
         for pid in dict.fromkeys([*unsettled, *asked]):
-            for sample in views[pid].sockets.values():
-                peer = ends.get((sample.remote, sample.local))
-                inherited = ends[sample.local, sample.remote] != pid
-                if peer is None and _leads_to_ranks(views[pid], sample, watched):
-                    self._settled.add(pid)
-                    if pid in watched and not inherited:
-                        self.joined.add(pid)
-                if peer is not None and not inherited and sample.state == "ESTABLISHED":
+            links = self._far_ends.of(pid)
+            if elsewhere := _leads_to_ranks(views[pid], links, watched):
+                self._settled.add(pid)
+                if pid in watched and any(elsewhere):
+                    self.joined.add(pid)
+            for peer, fds in links.peers.items():
+                if peer in views:
                     self._join_watched(views[pid], views[peer], watched)
-                    self._meet(views[pid], views[peer], sample, views)
+                    self._meet(views[pid], views[peer], fds, views)
         if (len(self.joined), len(self._settled)) != (known, settled):
             self.forget_candidates()
         return len(self.joined) > known
@@ -156,7 +157,7 @@ class Kinship:
         self,
         process: ProcessHistory,
         other_process: ProcessHistory,
-        sample: SocketSample,
+        fds: Collection[int],
         views: _Views,
     ) -> None:
         if process.membership is None or other_process.membership is None:
@@ -172,26 +173,36 @@ class Kinship:
         elif _are_siblings(process, other_process) and not self._is_certain(process, views):
             self.joined |= {process.pid, other_process.pid}
         elif other_process.pid in self.joined and _is_same_program(process, other_process):
-            trained = process.traffic.payload_passes(sample) >= STARTER_PASSES
-            self.joined |= {process.pid} if trained else set()
+            passes = (process.traffic.payload_passes(process.sockets[fd]) for fd in fds)
+            if any(count >= STARTER_PASSES for count in passes):
+                self.joined.add(process.pid)
 
 
 def _leads_to_ranks(
-    process: ProcessHistory, sample: SocketSample, watched: Collection[Pid]
-) -> bool:
-    """True for what connects a numbered rank, or its fork, to ranks on other hosts: to their store, or with payload."""
+    process: ProcessHistory, links: LinksOf, watched: Collection[Pid]
+) -> list[bool]:
+    """What connects a numbered rank, or its fork, to ranks on other hosts: to their store, or with payload.
+
+    For each found, whether the connection is its own rather than inherited.
+    """
     member, seen = process.membership, process.seen
     if member is None or seen is None or member.rank is None:
-        return False
+        return []
     if member.role is not Role.RANK and process.pid not in watched:
-        return False
-    ports = str(sample.local[1]), str(sample.remote[1])
-    if sample.state != "ESTABLISHED" or min(sample.local[1], sample.remote[1]) < SERVICE_PORTS:
-        return False
-    if seen.rank_environ.get("MASTER_PORT") in ports:
-        return True
+        return []
+    store = seen.rank_environ.get("MASTER_PORT", "")
+    found = [links.ports_away[store]] if store in links.ports_away else []
+    return found + [
+        links.away[fd]
+        for fd in process.traffic.carriers
+        if fd in links.away and _trains_elsewhere(process, process.sockets[fd])
+    ]
+
+
+def _trains_elsewhere(process: ProcessHistory, sample: SocketSample) -> bool:
     return (
-        not is_loopback(sample.remote[0])
+        min(sample.local[1], sample.remote[1]) >= SERVICE_PORTS
+        and not is_loopback(sample.remote[0])
         and process.traffic.payload_passes(sample) >= STARTER_PASSES
     )
 
@@ -273,24 +284,3 @@ def _is_same_program(starting_process: ProcessHistory, started_process: ProcessH
     if above is None or below is None or below.ppid != above.pid:
         return False
     return above.argv == below.argv or SPAWNED in below.argv
-
-
-def _ends(views: _Views) -> dict[tuple[tuple[str, int], tuple[str, int]], Pid]:
-    """Who holds which end of a connection: of those that inherited it, whoever it was inherited from."""
-    found: dict[tuple[tuple[str, int], tuple[str, int]], Pid] = {}
-    for pid in _from_the_top(views):
-        for sample in views[pid].sockets.values():
-            found.setdefault((sample.local, sample.remote), pid)
-    return found
-
-
-def _from_the_top(views: _Views) -> Iterable[Pid]:
-    return sorted(views, key=lambda pid: _depth(pid, views))
-
-
-def _depth(pid: Pid, views: _Views) -> int:
-    depth = 0
-    while depth < _DEEPEST and (process := views.get(pid)) is not None and process.seen is not None:
-        pid = process.seen.ppid
-        depth += 1
-    return depth

@@ -27,11 +27,12 @@ def is_apart(process: ProcessHistory, others: Iterable[ProcessHistory]) -> bool:
 
 def _may_train_elsewhere(process: ProcessHistory) -> bool:
     """True for payload to another host, where other ranks of one job may be."""
+    carriers = (process.sockets[fd] for fd in process.traffic.carriers)
     return any(
         not is_loopback(sample.remote[0])
         and min(sample.local[1], sample.remote[1]) >= SERVICE_PORTS
         and process.traffic.payload_passes(sample) >= STARTER_PASSES
-        for sample in process.connections
+        for sample in carriers
     )
 
 
@@ -55,5 +56,5 @@ def _rendezvous(process: ProcessHistory) -> tuple[str | None, ...]:
 
 
 def _are_connected(process: ProcessHistory, other_process: ProcessHistory) -> bool:
-    ends = {(sample.local, sample.remote) for sample in process.connections}
-    return any((sample.remote, sample.local) in ends for sample in other_process.connections)
+    ends = process.links.pairs
+    return any((remote, local) in ends for local, remote in other_process.links.pairs)

@@ -9,6 +9,7 @@ import pytest
 
 from kcover_ebpf.diagnosis import oneshot, oneshot_waits
 from kcover_ebpf.diagnosis.evidence.snapshot import Finding
+from kcover_ebpf.diagnosis.history.links import Links
 from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.verdict import Cause, VerdictKind
@@ -123,7 +124,8 @@ def test_oneshot_waits__a_rank_that_never_sent_anything_is_quiet_as_well() -> No
     traced = TracedStage(["starved"] * 3 + ["futex"], 6, stack=LOCK)
     stage = traced.stage
     stage.connected = False
-    stage.job.members.views[Pid(103)].sockets.clear()
+    view = stage.job.members.views[Pid(103)]
+    view.sockets, view.links = {}, Links()
     traced.advance(1)
     found = traced.found
     assert (found.kind, found.cause, found.rank) == (VerdictKind.HUNG, Cause.BLOCKED_LOCK, 3)
@@ -144,7 +146,7 @@ def test_quiet_since_ns__what_a_rank_sends_to_itself_is_no_talk() -> None:
     ends = [("127.0.0.1", 7), ("127.0.0.1", 8)]
     for fd, (local, remote) in enumerate((ends, ends[::-1])):
         own = replace(known, fd=fd, local=local, remote=remote, last_send_ns=job.now_ns)
-        view.sockets[fd] = own
+        view.on_socket(own)
     assert oneshot_waits.quiet_since_ns(job, job.snapshot()) == known.last_send_ns
 
 

@@ -15,6 +15,7 @@ import pytest
 from kcover_ebpf.errors import Unreachable, UsageError
 from kcover_ebpf.kube.access import Access, OfficialAccess, PodAccess
 from kcover_ebpf.kube.client import ApiClient
+from kcover_ebpf.settings import Policy
 from kcover_ebpf.tunables.kube import TOKEN_S
 from tests.unit.certificates import certificate
 from tests.unit.fake_api_server import Answer, FakeApiServer, serving
@@ -99,7 +100,9 @@ def test_access__a_connection_that_is_cut_in_silence_is_noticed_by_the_kernel(
         sock.getsockopt(socket.IPPROTO_TCP, option)
         for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
     )
-    assert idle_s + every_s * count <= 20
+    assert idle_s + every_s * count <= Policy().stopped_s
+    unanswered_ms = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+    assert 0 < unanswered_ms <= Policy().stopped_s * 1000
     assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1, "as urllib3 itself"
     connection.close()
 

@@ -202,10 +202,10 @@ def socket_sample(**changes: object) -> SocketSample:
 
 def test_table__edges_name_both_ends() -> None:
     one, two = ProcessHistory(Pid(7), 0), ProcessHistory(Pid(8), 0)
-    one.sockets[3] = socket_sample()
-    one.sockets[4] = socket_sample(fd=4, state="LISTEN")
-    two.sockets[5] = socket_sample(
-        pid=Pid(8), fd=5, local=("10.0.0.2", 40000), remote=("10.0.0.1", 29500)
+    one.on_socket(socket_sample())
+    one.on_socket(socket_sample(fd=4, state="LISTEN"))
+    two.on_socket(
+        socket_sample(pid=Pid(8), fd=5, local=("10.0.0.2", 40000), remote=("10.0.0.1", 29500))
     )
     found = tcp_connections.edges([two, one], now_ns=5_000_000_000)
     assert [(connection.pid, connection.peer_pid, connection.fd) for connection in found] == [

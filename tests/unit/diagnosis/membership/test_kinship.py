@@ -7,6 +7,7 @@ from itertools import product
 
 import pytest
 
+from kcover_ebpf.diagnosis.history.links import Links
 from kcover_ebpf.diagnosis.history.thread import ThreadHistory
 from kcover_ebpf.diagnosis.membership.members import Members
 from kcover_ebpf.facts.host import ProcessSeen
@@ -165,7 +166,8 @@ def test_kinship__a_rank_stays_one_when_its_connections_are_closed_and_after_its
     host = spawned()
     host.connect(11, 12)
     host.end_pass()
-    host.members.views[Pid(11)].sockets.clear()
+    closed = host.members.views[Pid(11)]
+    closed.sockets, closed.links = {}, Links()
     host.end_pass()
     assert set(host.members.ranks) == {11, 12}
     host.members.leave(Pid(11), ProcessExit(host.now_ns, Pid(11), 0, 9, False, "python3"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from dataclasses import replace
 
+from kcover_ebpf.diagnosis.history.links import Links
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.diagnosis.membership.endpoints import EndpointIndex
 from kcover_ebpf.diagnosis.membership.file_holders import FileHolders
@@ -180,7 +181,9 @@ def test_endpoints__who_left_is_remembered_by_address_and_a_store_is_none_of_the
         if number > 14:
             process.on_socket(replace(store, acked_bytes=number * 100_000))
         process.traffic.end_pass(number * NS, NS, healthy=True)
-    process.sockets = {store.fd: store}
+    # the descriptor of the other one is closed
+    process.sockets, process.links = {}, Links()
+    process.on_socket(store)
     ends = EndpointIndex([process], elsewhere=True)
     assert ends.leads_outside(process.pid, store)
     assert not ends.leads_outside(process.pid, peer)
