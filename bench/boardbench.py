@@ -53,11 +53,13 @@ def _report(node: int) -> ReceivedReport:
 def _incident(rank: int) -> Incident:
     status = Status(
         Phase.OPEN,
-        verdict=VerdictKind.HUNG,
-        cause=Cause.STOPPED,
-        since_s=_NOW_S - 9.0,
-        acts_at_s=_NOW_S + 41.0,
-        culprit=Culprit(rank=rank, node=f"n{rank // _NODE_RANKS:04}"),
+        verdict=Verdict(
+            kind=VerdictKind.HUNG,
+            cause=Cause.STOPPED,
+            since_s=_NOW_S - 9.0,
+            acts_at_s=_NOW_S + 41.0,
+            culprit=Culprit(rank=rank, node=f"n{rank // _NODE_RANKS:04}"),
+        ),
     )
     return Incident("ml", "llm-1", JobRef("Job", "llm", "u", "batch/v1"), _SELECTOR, status=status)
 

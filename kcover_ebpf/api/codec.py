@@ -66,6 +66,14 @@ def wire(
     return {"key": key, "time": time, "lenient": lenient, "ago": ago}
 
 
+def embedded() -> dict[str, Any]:
+    """Metadata of a field with a dataclass, or None, whose fields are written as if they were those of the object.
+
+    It is read as None where a field without a default is absent. No key may occur twice.
+    """
+    return {"key": None, "embedded": True}
+
+
 def camel(name: str) -> str:
     """`pod_uid` as `podUID`, `age_s` as `ageS`."""
     first, *rest = name.split("_")
@@ -80,6 +88,17 @@ class _Readers:
     """The name of a field, and what reads it."""
     needed: tuple[tuple[str, str], ...]
     """Name and key of each field without a default."""
+    embedded: tuple[tuple[str, type], ...]
+    """Name and type of each field whose own fields are in the same object."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Writers:
+    """How a dataclass is written."""
+
+    fields: tuple[tuple[str, str, Any, Write | None], ...]
+    """Of each field: its name, its key, the value that is left out, and what writes another."""
+    embedded: tuple[str, ...]
 
 
 class Codec:
@@ -94,7 +113,7 @@ class Codec:
     ) -> None:
         """`key`: of a field's name; of a field with `wire` metadata they name it."""
         self._declared, self._key, self._omit = declared or {}, key, omit
-        self._written: dict[type, tuple[tuple[str, str, Any, Write | None], ...]] = {}
+        self._written: dict[type, _Writers] = {}
         self._read: dict[type, _Readers] = {}
 
     def encode(self, value: object) -> dict[str, Any]:
@@ -105,13 +124,16 @@ class Codec:
             written = self._written[kind] = self._writers(kind)
         skips_none = self._omit is Omit.EMPTY
         found: dict[str, Any] = {}
-        for name, key, omitted, write in written:
+        for name, key, omitted, write in written.fields:
             raw = getattr(value, name)
             if raw is None:
                 if not skips_none and omitted is not None:
                     found[key] = None
             elif raw != omitted:
                 found[key] = raw if write is None else write(raw)
+        for name in written.embedded:
+            if (inner := getattr(value, name)) is not None:
+                found |= self.encode(inner)
         return found
 
     def decode(self, kind: type[_T], data: object, where: str = "") -> _T:
@@ -126,9 +148,7 @@ class Codec:
         """The same; raises `WrongValue`, of which a word that is not known is one kind."""
         if not isinstance(data, Mapping):
             raise wrong("an object", data)
-        readers = self._read.get(kind)
-        if readers is None:
-            readers = self._read[kind] = self._readers(kind)
+        readers = self._readers_of(kind)
         values: dict[str, Any] = {}
         skips_none = self._omit is Omit.EMPTY
         for key, raw in data.items():
@@ -142,7 +162,15 @@ class Codec:
         for name, key in readers.needed:
             if name not in values:
                 raise WrongValue("missing").inside(key)
+        for name, inner in readers.embedded:
+            if all(data.get(key) is not None for _, key in self._readers_of(inner).needed):
+                values[name] = self.read(inner, data)
         return kind(**values)
+
+    def _readers_of(self, kind: type) -> _Readers:
+        if kind not in self._read:
+            self._read[kind] = self._readers(kind)
+        return self._read[kind]
 
     def _fields(self, kind: type) -> Iterator[tuple[str, Field[Any], Mapping[str, Any], Any]]:
         """Of each field that is written: its key, itself, its metadata and its type."""
@@ -153,11 +181,13 @@ class Codec:
             if key is not None:
                 yield key, field, metadata, hints[field.name]
 
-    def _writers(self, kind: type) -> tuple[tuple[str, str, Any, Write | None], ...]:
-        """Of each field that is written: its name, its key, the value that is left out, and what writes another."""
-        return tuple(
-            (field.name, key, self._omitted(field), self._writer_of(metadata, hint))
-            for key, field, metadata, hint in self._fields(kind)
+    def _writers(self, kind: type) -> _Writers:
+        return _Writers(
+            tuple(
+                (field.name, key, self._omitted(field), self._writer_of(metadata, hint))
+                for key, field, metadata, hint in self._fields(kind)
+            ),
+            tuple(name for name, _ in _embedded(kind)),
         )
 
     def _omitted(self, field: Field[Any]) -> Any:
@@ -182,7 +212,9 @@ class Codec:
 
     def _writer_of_type(self, hint: Any, origin: Any, inner: tuple[Any, ...]) -> Write | None:
         if origin is tuple:
-            return _list_writer([self._writer(part) for part in _repeated(inner)])
+            return _list_writer(
+                [self._writer(part) for part in (inner[:1] if inner[-1] is Ellipsis else inner)]
+            )
         if origin is frozenset:
             return partial(_sorted, self._writer(inner[0]))
         if origin is Mapping or origin is dict or hint is Mapping:
@@ -207,6 +239,7 @@ class Codec:
                 for key, field, _, _ in found
                 if field.default is MISSING and field.default_factory is MISSING
             ),
+            _embedded(kind),
         )
 
     def _reader_of(self, metadata: Mapping[str, Any], hint: Any) -> Read:
@@ -249,16 +282,18 @@ class Codec:
         return SCALARS[hint]
 
 
+def _embedded(kind: type) -> tuple[tuple[str, type], ...]:
+    hints = typing.get_type_hints(kind)
+    found = (field.name for field in fields(kind) if field.metadata.get("embedded"))
+    return tuple((name, _parts(hints[name])[0]) for name in found)
+
+
 def _parts(hint: Any) -> tuple[Any, Any, tuple[Any, ...]]:
     """A type without its new name and without None, its origin and its arguments."""
     hint = getattr(hint, "__supertype__", hint)
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         return _parts(next(arg for arg in typing.get_args(hint) if arg is not types.NoneType))
     return hint, typing.get_origin(hint), typing.get_args(hint)
-
-
-def _repeated(inner: tuple[Any, ...]) -> tuple[Any, ...]:
-    return inner[:1] if inner[-1] is Ellipsis else inner
 
 
 def _list_writer(writes: Sequence[Write | None]) -> Write:

@@ -13,15 +13,14 @@ from enum import Enum
 from typing import Any
 
 from kcover_ebpf.api import rfc3339
-from kcover_ebpf.api.codec import decode, encode, wire
+from kcover_ebpf.api.codec import Codec, embedded, encode, wire
 from kcover_ebpf.api.fault_report import API_VERSION
 from kcover_ebpf.api.gang_id import GangId
-from kcover_ebpf.api.job_size import JobSize
-from kcover_ebpf.api.logged_work import LoggedWork
+from kcover_ebpf.api.incident_parts import CrashRecord, JobSize, LoggedWork, StuckPod
 from kcover_ebpf.api.order import Order
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ObjectError
-from kcover_ebpf.model.verdict import Cause, Certainty, Culprit, Evidence, VerdictKind
+from kcover_ebpf.model.verdict import Cause, Certainty, Culprit, Evidence, Verdict, VerdictKind
 
 FINALIZER = "kcover.io/resume-job"
 """On an incident while its job is being restarted: who deletes it leaves no job suspended."""
@@ -144,72 +143,15 @@ class FailureClass(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class CrashRecord:
-    """What identifies one crash, to be compared with the next one of the same job; nothing of what a log said."""
-
-    fingerprint: str
-    """Those of all tracebacks that the program wrote when it failed."""
-    pod_uid: str
-    start: int
-    """Of the container, see `ContainerLog`: another crash is another start, or another pod."""
-    time_s: float = field(metadata=wire("time", time=True))
-    rules: tuple[str, ...] = ()
-    """That their last lines matched."""
-    node: str | None = None
-    place: str | None = None
-    step: int | None = None
-    epoch: int | None = None
-    after_s: float | None = None
-    """Seconds from its first line in the log."""
-
-
-class StuckState(Enum):
-    """What is known of a pod that was deleted and does not go."""
-
-    UNKNOWN = "Unknown"
-    """Whether its processes run: its kubelet does not answer."""
-    UNKILLABLE = "Unkillable"
-    """Its kubelet answers and cannot end it."""
-    PROVEN = "Proven"
-    """That none of its processes computes any more."""
-    KEPT = "Kept"
-    """Its containers have ended, and a finalizer keeps its object."""
-
-
-@dataclass(frozen=True, slots=True)
-class StuckPod:
-    """A pod that was deleted and does not go."""
-
-    pod: str
-    node: str
-    state: StuckState
-    known: tuple[str, ...] = ()
-    """What that rests on, as sentences."""
-    next: str = ""
-    """What comes next, or what a person can do."""
-
-
-@dataclass(frozen=True, slots=True)
 class Status:
     """What the controller says about an incident."""
 
     phase: Phase
     message: str = ""
-    verdict: VerdictKind | None = None
-    cause: Cause | None = None
+    verdict: Verdict | None = field(default=None, metadata=embedded())
+    """Of all nodes together, since the time of its first sign; None before anything was described."""
     failure: FailureClass | None = field(default=None, metadata=wire("class"))
     """None before anything was described."""
-    since_s: float | None = field(default=None, metadata=wire("since", time=True))
-    deadline_s: float | None = field(default=None, metadata=wire("deadline", time=True))
-    certainty: Certainty | None = None
-    acts_at_s: float | None = field(default=None, metadata=wire("actsAt", time=True))
-    """When an armed job is ended if nothing moves until then; None: never for what is known."""
-    acts_why: str = ""
-    graph: tuple[str, ...] = ()
-    culprit: Culprit | None = None
-    evidence: tuple[Evidence, ...] = field(default=(), metadata=wire("evidence", lenient=True))
-    victims: tuple[int, ...] = ()
-    unobserved: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
     action: RestartAction | None = None
     order: Order | None = None
@@ -229,6 +171,36 @@ class Status:
     """Old pods that do not go, while or after they are waited for."""
     closed_s: float | None = field(default=None, metadata=wire("closedAt", time=True))
     """When a reported fault without action was observed to be resolved; None while it may last."""
+
+    @property
+    def kind(self) -> VerdictKind | None:
+        """Of the verdict; None before anything was described."""
+        return None if self.verdict is None else self.verdict.kind
+
+    @property
+    def cause(self) -> Cause | None:
+        """Of the verdict; None before anything was described."""
+        return None if self.verdict is None else self.verdict.cause
+
+    @property
+    def certainty(self) -> Certainty | None:
+        """Of the verdict, which may have none."""
+        return None if self.verdict is None else self.verdict.certainty
+
+    @property
+    def since_s(self) -> float | None:
+        """When the fault began; None before anything was described."""
+        return None if self.verdict is None else self.verdict.since_s
+
+    @property
+    def culprit(self) -> Culprit | None:
+        """Whom the verdict names, if anyone."""
+        return None if self.verdict is None else self.verdict.culprit
+
+    @property
+    def evidence(self) -> tuple[Evidence, ...]:
+        """Of the verdict."""
+        return () if self.verdict is None else self.verdict.evidence
 
     @property
     def is_closed(self) -> bool:
@@ -259,6 +231,21 @@ class Status:
         return replace(
             self, restarts=(*self.restarts, RestartRecord(method, now_s))[-_MOST_RESTARTS:]
         )
+
+
+_INCIDENT = Codec(
+    {
+        Verdict: {
+            "kind": wire("verdict"),
+            "since_s": wire("since", time=True),
+            "deadline_s": wire("deadline", time=True),
+            "acts_at_s": wire("actsAt", time=True),
+            "evidence": wire("evidence", lenient=True),
+        }
+        | dict.fromkeys(("job", "incident", "time_s", "waits", "factor"), wire(None)),
+    }
+)
+"""The form of an Incident, which names its job itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,10 +301,10 @@ def incident_of(api: Mapping[str, Any], created_s: float = 0.0) -> Incident:
         raise ObjectError("Incident: metadata.name: missing")
     name, finalizers = str(metadata["name"]), metadata.get("finalizers")
     try:
-        spec = decode(_Spec, api.get("spec"), "spec")
+        spec = _INCIDENT.decode(_Spec, api.get("spec"), "spec")
         raw = api.get("status")
         begun = isinstance(raw, Mapping) and raw.get("phase")
-        status = decode(Status, raw, "status") if begun else None
+        status = _INCIDENT.decode(Status, raw, "status") if begun else None
     except ObjectError as error:
         raise ObjectError(f"Incident {name}: {error}") from error
     return Incident(
@@ -376,6 +363,26 @@ def object_of(incident: Incident) -> dict[str, Any]:
     }
 
 
+def kept_verdict(verdict: Verdict) -> Verdict:
+    """As much of a verdict as an Incident has a place for: the CRD bounds it, and the object names its job itself."""
+    return Verdict(
+        verdict.kind,
+        verdict.cause,
+        since_s=verdict.since_s,
+        culprit=verdict.culprit,
+        evidence=tuple(
+            replace(evidence, text=evidence.text[:_MOST_TEXT]) for evidence in verdict.evidence[:64]
+        ),
+        victims=verdict.victims[:4096],
+        deadline_s=verdict.deadline_s,
+        unobserved=tuple(text[:_MOST_TEXT] for text in verdict.unobserved[:64]),
+        graph=tuple(line[:_MOST_TEXT] for line in verdict.graph[:16]),
+        certainty=verdict.certainty,
+        acts_at_s=verdict.acts_at_s,
+        acts_why=verdict.acts_why[:_MOST_TEXT],
+    )
+
+
 def status_of(status: Status) -> dict[str, Any]:
     """The status as it is written."""
-    return encode(status)
+    return _INCIDENT.encode(status)

@@ -22,6 +22,7 @@ _COMMANDS = {
     "upload": "Copy what the agent of this node keeps of incidents into a store.",
     "controller": "Diagnose and restart the jobs of a Kubernetes cluster.",
     "logs": "Classify the lines of a kernel or container log.",
+    "collectives": "Name late ranks and slow links, by what NCCL Inspector wrote.",
     "drill": "Inject a fault into a pod of this node, as `kubectl kcover drill` asks for it.",
     "preflight": "Ask whether a node passed its last inspection, before a job starts on it.",
     "xid": "Explain an Xid (GPU) or SXid (NVSwitch) number.",

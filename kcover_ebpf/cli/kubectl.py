@@ -128,19 +128,20 @@ def _explain(incident: Incident, status: Status) -> None:
     from kcover_ebpf.trace.advice import next_step
 
     show(f"  {status.phase.value}: {status.message}")
-    show(f"  next: {next_step(recorded_verdict(status, incident.job.name, incident.name))}")
-    culprit = status.culprit
+    verdict = recorded_verdict(status, incident.job.name, incident.name)
+    show(f"  next: {next_step(verdict)}")
+    culprit = verdict.culprit
     if culprit is not None:
         known = {key: getattr(culprit, key) for key in ("rank", "pod", "node", "pid", "device")}
         said = ", ".join(f"{key} {value}" for key, value in known.items() if value is not None)
         show(f"  culprit: {said or 'no culprit identified'}")
     show(f"  owner: {status.owner or f'not known; the label {OWNER} of the job names one'}")
     show(f"  cause: {message_of(incident, status).blame}")
-    if status.deadline_s is not None:
-        show(f"  the framework would have given up at {rfc3339.to_text(status.deadline_s)[:19]}Z")
+    if verdict.deadline_s is not None:
+        show(f"  the framework would have given up at {rfc3339.to_text(verdict.deadline_s)[:19]}Z")
     for title, lines in (
-        ("why", [f"[{evidence.kind.value}] {evidence.text}" for evidence in status.evidence]),
-        ("not observed", list(status.unobserved)),
+        ("why", [f"[{evidence.kind.value}] {evidence.text}" for evidence in verdict.evidence]),
+        ("not observed", list(verdict.unobserved)),
         ("what happened", _timeline(status)),
         ("pods that do not go", _stuck(status)),
         ("evidence on nodes", list(status.bundles)),

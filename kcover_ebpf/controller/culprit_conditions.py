@@ -129,10 +129,10 @@ def _pod_of(incident: Incident, status: Status) -> MarkedPod | None:
 def condition_of(incident: Incident, status: Status) -> dict[str, str]:
     """The condition as it is written; the same for as long as the incident says the same."""
     assert status.culprit is not None
-    parts = (status.certainty, status.verdict, status.cause)
+    parts = (status.certainty, status.kind, status.cause)
     said = " ".join(part.value for part in parts if part is not None)
     text = f"incident {incident.name}: {said}: {culprit_text(status.culprit)}"
-    words = "_".join(part.value for part in (status.verdict, status.cause) if part is not None)
+    words = "_".join(part.value for part in (status.kind, status.cause) if part is not None)
     since_s = status.at(Phase.DECIDED) or status.last_s
     return {
         "type": TYPE,

@@ -368,7 +368,7 @@ def _is_still_slow(status: Status, gang_verdict: GangVerdict) -> bool:
         or not (was and culprit)
     ):
         return False
-    return (status.verdict, was.pod_uid, was.pid) == (
+    return (status.kind, was.pod_uid, was.pid) == (
         VerdictKind.SLOW,
         culprit.pod_uid,
         culprit.pid,

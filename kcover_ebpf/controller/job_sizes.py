@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import field
 
-from kcover_ebpf.api.job_size import JobSize
+from kcover_ebpf.api.incident_parts import JobSize
 from kcover_ebpf.api.nodes import gpu_product
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.dataclass import dataclass

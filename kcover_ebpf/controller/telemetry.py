@@ -253,7 +253,7 @@ class ControllerTelemetry:
             culprit = status.culprit
             where = (culprit.pod or "", culprit.node or "") if culprit is not None else ("", "")
             said = (
-                status.verdict.value if status.verdict else "",
+                status.kind.value if status.kind else "",
                 status.cause.value if status.cause else "",
                 status.certainty.value if status.certainty else "",
                 status.phase.value,

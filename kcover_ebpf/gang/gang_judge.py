@@ -87,9 +87,8 @@ def _explained(gang_input: GangInput, gang_verdict: GangVerdict) -> GangVerdict:
     verdict = gang_verdict.verdict
     if not verdict.opens_incident:
         return gang_verdict
-    fault = log_evidence.Fault(verdict.kind, verdict.cause, verdict.since_s, verdict.culprit)
     nodes = {pod.uid: pod.node for pod in gang_input.pods}
-    lines = log_evidence.read(gang_input.fresh, nodes, fault, gang_input.now_s).evidence
+    lines = log_evidence.read(gang_input.fresh, nodes, verdict, gang_input.now_s).evidence
     evidence = (*verdict.evidence, *_claims(gang_input, verdict), *lines)
     return replace(gang_verdict, verdict=replace(verdict, evidence=evidence))
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 
-from kcover_ebpf.api.incident import CrashRecord, FailureClass
+from kcover_ebpf.api.incident import FailureClass
+from kcover_ebpf.api.incident_parts import CrashRecord
 from kcover_ebpf.api.log_report import ContainerLog, LogFinding, LoggedTraceback
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.gang import job_rules
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport
 from kcover_ebpf.gang.job_rules import LoggedProgress
 from kcover_ebpf.logs import exit_codes
-from kcover_ebpf.model.verdict import RAISED, Cause, Culprit, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.model.verdict import RAISED, Cause, Evidence, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.tunables.recovery import LOG_BEFORE_FAULT_S, TRACEBACK_AFTER_S, TRACEBACK_BEFORE_S
 
 _MOST_LINES = 4
@@ -47,18 +48,8 @@ _ENDED = "outside"
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
-    """What is known about a fault without the logs; `since_s` in unix seconds by our clock."""
-
-    kind: VerdictKind
-    cause: Cause
-    since_s: float
-    culprit: Culprit | None
-
-
-@dataclass(frozen=True, slots=True)
 class LogEvidence:
-    """What logs add to it."""
+    """What logs add to a verdict."""
 
     failure: FailureClass = FailureClass.UNKNOWN
     evidence: tuple[Evidence, ...] = ()
@@ -78,15 +69,15 @@ class _Log:
     made_s: float
     """Unix seconds by our clock of the report's own time: its ages count back from then."""
 
-    def near(self, age_s: float, fault: Fault) -> bool:
+    def near(self, age_s: float, verdict: Verdict) -> bool:
         """True for what may belong to the fault; what is younger may be a crash of the next start."""
-        return self.made_s - age_s >= fault.since_s - LOG_BEFORE_FAULT_S
+        return self.made_s - age_s >= verdict.since_s - LOG_BEFORE_FAULT_S
 
-    def root(self, fault: Fault) -> LoggedTraceback | None:
+    def root(self, verdict: Verdict) -> LoggedTraceback | None:
         """The first traceback of the crash: what follows is written by who noticed it."""
-        return next(iter(self.raised(fault)), None)
+        return next(iter(self.raised(verdict)), None)
 
-    def raised(self, fault: Fault) -> list[LoggedTraceback]:
+    def raised(self, verdict: Verdict) -> list[LoggedTraceback]:
         """The tracebacks of the crash, less those at the end of ranks that lost the one that raised before them.
 
         Any of them may be the cause: an error that wraps another is logged before or after it.
@@ -95,7 +86,7 @@ class _Log:
             (
                 traceback
                 for traceback in self.log.tracebacks
-                if not traceback.secondary and self.near(traceback.age_s, fault)
+                if not traceback.secondary and self.near(traceback.age_s, verdict)
             ),
             key=lambda traceback: -traceback.age_s,
         )
@@ -108,52 +99,55 @@ class _Log:
         names = {pod.uid: pod.name for pod in self.seen.report.pods}
         return names.get(self.log.pod_uid, "?")
 
-    def speaks(self, fault: Fault) -> bool:
+    def speaks(self, verdict: Verdict) -> bool:
         """Whether it shows anything near the fault."""
-        return bool(self.raised(fault) or self.findings(fault))
+        return bool(self.raised(verdict) or self.findings(verdict))
 
-    def findings(self, fault: Fault) -> list[LogFinding]:
+    def findings(self, verdict: Verdict) -> list[LogFinding]:
         """What lines near the fault show."""
-        return [finding for finding in self.log.findings if self.near(finding.age_s, fault)]
+        return [finding for finding in self.log.findings if self.near(finding.age_s, verdict)]
 
 
 def read(
-    seen: Sequence[ReceivedReport], nodes: Mapping[str, str], fault: Fault, now_s: float
+    seen: Sequence[ReceivedReport], nodes: Mapping[str, str], verdict: Verdict, now_s: float
 ) -> LogEvidence:
-    """What the logs say; `nodes`: uid of each pod of the gang to its node. Reports about other pods do not count."""
+    """What the logs say of the fault in `verdict`, which is since unix seconds by our clock.
+
+    `nodes`: uid of each pod of the gang to its node. Reports about other pods do not count.
+    """
     logs = [
         _Log(received, log, now_s - received.since_made_s(now_s))
         for received in seen
         for log in received.report.logs
         if nodes.get(log.pod_uid) == received.report.node
     ]
-    blamed = _of_culprit(logs, fault)
-    exit_code = _exit_code(seen, fault)
-    findings = [finding for log in blamed for finding in log.findings(fault)]
-    raised = [log.raised(fault) for log in blamed]
-    crashes, no_bugs = _crashes(blamed, fault)
-    first = _first_cause(blamed, logs, fault) or _first_cause(logs, logs, fault)
+    blamed = _of_culprit(logs, verdict)
+    exit_code = _exit_code(seen, verdict)
+    findings = [finding for log in blamed for finding in log.findings(verdict)]
+    raised = [log.raised(verdict) for log in blamed]
+    crashes, no_bugs = _crashes(blamed, verdict)
+    first = _first_cause(blamed, logs, verdict) or _first_cause(logs, logs, verdict)
     progress = job_rules.progress(seen, nodes, now_s)
-    said = [_cause_line(first, logs, fault)] if first is not None else _lines(blamed, fault)
+    said = [_cause_line(first, logs, verdict)] if first is not None else _lines(blamed, verdict)
     return LogEvidence(
-        failure=_failure(fault, findings, raised, exit_code),
-        evidence=(*said, *_exit_line(fault, exit_code))[:_MOST_LINES]
-        + _progress_line(progress, fault),
+        failure=_failure(verdict, findings, raised, exit_code),
+        evidence=(*said, *_exit_line(verdict, exit_code))[:_MOST_LINES]
+        + _progress_line(progress, verdict),
         crashes=crashes,
         no_bugs=no_bugs,
         progress=progress,
     )
 
 
-def _of_culprit(logs: Sequence[_Log], fault: Fault) -> list[_Log]:
+def _of_culprit(logs: Sequence[_Log], verdict: Verdict) -> list[_Log]:
     """The logs of the culprit's pod; where there is none, those of all that raised one and the same error.
 
     Who lost a connection may have lost it to the rank that failed: such errors count only where there are no others.
     """
-    uid = fault.culprit.pod_uid if fault.culprit is not None else None
+    uid = verdict.culprit.pod_uid if verdict.culprit is not None else None
     if uid is not None:
         return [log for log in logs if log.log.pod_uid == uid]
-    roots = [(log, root) for log in logs if (root := log.root(fault)) is not None]
+    roots = [(log, root) for log in logs if (root := log.root(verdict)) is not None]
     own = [(log, root) for log, root in roots if root.domain != "network"] or roots
     return [log for log, _ in own] if len({root.fingerprint for _, root in own}) == 1 else []
 
@@ -163,12 +157,12 @@ def _explains(finding: LogFinding) -> bool:
 
 
 def _failure(
-    fault: Fault,
+    verdict: Verdict,
     findings: Sequence[LogFinding],
     raised: Sequence[Sequence[LoggedTraceback]],
     exit_code: exit_codes.ExitCode | None,
 ) -> FailureClass:
-    certain = _CERTAIN.get(fault.kind) or _CERTAIN.get(fault.cause)
+    certain = _CERTAIN.get(verdict.kind) or _CERTAIN.get(verdict.cause)
     if certain is not None:
         return certain
     relevant = [finding for finding in findings if _explains(finding)]
@@ -205,44 +199,46 @@ class _FirstCause:
 
 
 def _first_cause(
-    logs: Sequence[_Log], all_logs: Sequence[_Log], fault: Fault
+    logs: Sequence[_Log], all_logs: Sequence[_Log], verdict: Verdict
 ) -> _FirstCause | None:
     """What was first in `logs`, where several of all logs have something to say; None where none has its own reason.
 
     Many ranks print when one fails. By kind: who says that a peer is gone, or was ended by a launcher, is a victim,
     however early. By time: of the others the earliest.
     """
-    if sum(log.speaks(fault) for log in all_logs) < _SEVERAL:
+    if sum(log.speaks(verdict) for log in all_logs) < _SEVERAL:
         return None
     signs = [
         _FirstCause(log, log.made_s - root.age_s, root)
         for log in logs
-        if (root := log.root(fault)) is not None and not root.follows
+        if (root := log.root(verdict)) is not None and not root.follows
     ]
     signs += [
         _FirstCause(log, log.made_s - (finding.first_age_s or finding.age_s), finding)
         for log in logs
-        for finding in log.findings(fault)
+        for finding in log.findings(verdict)
         if _explains(finding) and not finding.follows
     ]
     return min(signs, key=lambda sign: sign.time_s, default=None)
 
 
-def _cause_line(first: _FirstCause, logs: Sequence[_Log], fault: Fault) -> Evidence:
+def _cause_line(first: _FirstCause, logs: Sequence[_Log], verdict: Verdict) -> Evidence:
     """One line for all ranks that printed."""
-    others = [log for log in logs if log is not first.log and log.speaks(fault)]
+    others = [log for log in logs if log is not first.log and log.speaks(verdict)]
     reason = first.reason
     if isinstance(reason, LoggedTraceback):
         same = sum(
             1
             for log in others
-            if (root := log.root(fault)) is not None and root.fingerprint == reason.fingerprint
+            if (root := log.root(verdict)) is not None and root.fingerprint == reason.fingerprint
         )
         rank = f" rank {reason.rank}" if reason.rank is not None else ""
         what = _raised_text(reason)
     else:
         same = sum(
-            1 for log in others if reason.rule in {finding.rule for finding in log.findings(fault)}
+            1
+            for log in others
+            if reason.rule in {finding.rule for finding in log.findings(verdict)}
         )
         rank, what = "", f"{reason.meaning} ({reason.rule}, {reason.domain}); {reason.advice}"
     alike = f", as in {same} others" if same else ""
@@ -258,75 +254,75 @@ def _raised_text(traceback: LoggedTraceback) -> str:
     return f"traceback {traceback.fingerprint}{place}{step} ({traceback.rule})"
 
 
-def _lines(logs: Sequence[_Log], fault: Fault) -> Iterator[Evidence]:
+def _lines(logs: Sequence[_Log], verdict: Verdict) -> Iterator[Evidence]:
     for log in logs:
         node = log.seen.report.node
-        if (root := log.root(fault)) is not None:
+        if (root := log.root(verdict)) is not None:
             yield Evidence(
                 EvidenceKind.LOG, f"log of pod {log.pod_name}: {_raised_text(root)}", node
             )
-        for finding in log.findings(fault)[:2]:
+        for finding in log.findings(verdict)[:2]:
             text = f"log of pod {log.pod_name}: {finding.meaning} ({finding.rule}, {finding.domain}); {finding.advice}"
             yield Evidence(EvidenceKind.LOG, text[:1024], node)
 
 
-def _exit_line(fault: Fault, exit_code: exit_codes.ExitCode | None) -> tuple[Evidence, ...]:
-    if exit_code is None or fault.kind is not VerdictKind.CRASHED:
+def _exit_line(verdict: Verdict, exit_code: exit_codes.ExitCode | None) -> tuple[Evidence, ...]:
+    if exit_code is None or verdict.kind is not VerdictKind.CRASHED:
         return ()
     text = f"exit code {exit_code.code}: {exit_code.meaning}; {exit_code.advice}"
-    return (Evidence(EvidenceKind.LOG, text, fault.culprit.node if fault.culprit else None),)
+    return (Evidence(EvidenceKind.LOG, text, verdict.culprit.node if verdict.culprit else None),)
 
 
-def _progress_line(progress: LoggedProgress, fault: Fault) -> tuple[Evidence, ...]:
+def _progress_line(progress: LoggedProgress, verdict: Verdict) -> tuple[Evidence, ...]:
     """How far the training had come: what a restart costs."""
-    if not fault.kind.is_fault or progress.step is None:
+    if not verdict.kind.is_fault or progress.step is None:
         return ()
     words = [f"the last step that was printed is {progress.step}"]
     if progress.moved_s is not None:
-        words.append(f"{max(0.0, fault.since_s - progress.moved_s):.0f} s before the fault")
+        words.append(f"{max(0.0, verdict.since_s - progress.moved_s):.0f} s before the fault")
     if progress.unsaved_steps is not None:
         words.append(f"{progress.unsaved_steps} steps since the last checkpoint")
     if progress.redone_steps:
         words.append(f"{progress.redone_steps} of them were done again after a restart")
-    if progress.phase_until_s is not None and progress.phase_until_s > fault.since_s:
-        left_s = progress.phase_until_s - fault.since_s
+    if progress.phase_until_s is not None and progress.phase_until_s > verdict.since_s:
+        left_s = progress.phase_until_s - verdict.since_s
         words.append(f"a phase that the program announced had {left_s:.0f} s left")
     return (Evidence(EvidenceKind.LOG, f"logs: {', '.join(words)}"),)
 
 
 def _crashes(
-    logs: Sequence[_Log], fault: Fault
+    logs: Sequence[_Log], verdict: Verdict
 ) -> tuple[tuple[CrashRecord, ...], frozenset[tuple[str, int]]]:
     """The crashes that may be bugs of the program, and which starts ended by none."""
-    if fault.kind is not VerdictKind.CRASHED or fault.cause not in RAISED:
+    if verdict.kind is not VerdictKind.CRASHED or verdict.cause not in RAISED:
         return (), frozenset()
     no_bugs = frozenset(
-        (log.log.pod_uid, log.log.start) for log in logs if _has_cause_outside(log, fault)
+        (log.log.pod_uid, log.log.start) for log in logs if _has_cause_outside(log, verdict)
     )
     found = [
         crash
         for log in logs
         if (log.log.pod_uid, log.log.start) not in no_bugs
-        and (crash := _crash(log, fault)) is not None
+        and (crash := _crash(log, verdict)) is not None
     ]
     by_time = sorted(found, key=lambda record: (record.time_s, record.pod_uid, record.start))
     return tuple(by_time), no_bugs
 
 
-def _has_cause_outside(log: _Log, fault: Fault) -> bool:
+def _has_cause_outside(log: _Log, verdict: Verdict) -> bool:
     """True if what the program raised may follow from a failure of a node, the network or a storage.
 
     What wraps such an error is an error of the program by its class, and the same in each start.
     """
-    if any(traceback.domain != "program" for traceback in _raised(log, fault)):
+    if any(traceback.domain != "program" for traceback in _raised(log, verdict)):
         return True
-    findings = log.findings(fault)
+    findings = log.findings(verdict)
     if any(
         _explains(finding) and finding.domain in _OUTSIDE and not finding.follows
         for finding in findings
     ):
         return True
-    root = log.root(fault)
+    root = log.root(verdict)
     # a launcher ends the others once one rank has failed: what ended a run came before what it raised
     return root is not None and any(
         finding.domain == _ENDED and (finding.first_age_s or finding.age_s) >= root.age_s
@@ -334,19 +330,19 @@ def _has_cause_outside(log: _Log, fault: Fault) -> bool:
     )
 
 
-def _raised(log: _Log, fault: Fault) -> list[LoggedTraceback]:
+def _raised(log: _Log, verdict: Verdict) -> list[LoggedTraceback]:
     """What the program raised when it ended."""
-    early_s, late_s = fault.since_s - TRACEBACK_BEFORE_S, fault.since_s + TRACEBACK_AFTER_S
+    early_s, late_s = verdict.since_s - TRACEBACK_BEFORE_S, verdict.since_s + TRACEBACK_AFTER_S
     return [
         traceback
-        for traceback in log.raised(fault)
+        for traceback in log.raised(verdict)
         if early_s <= log.made_s - traceback.age_s <= late_s
     ]
 
 
-def _crash(log: _Log, fault: Fault) -> CrashRecord | None:
+def _crash(log: _Log, verdict: Verdict) -> CrashRecord | None:
     """What identifies the crash: all that the program raised then, for one of it may be raised in each start."""
-    raised = _raised(log, fault)
+    raised = _raised(log, verdict)
     if not raised:
         return None
     last = raised[-1]
@@ -364,9 +360,9 @@ def _crash(log: _Log, fault: Fault) -> CrashRecord | None:
     )
 
 
-def _exit_code(seen: Sequence[ReceivedReport], fault: Fault) -> exit_codes.ExitCode | None:
+def _exit_code(seen: Sequence[ReceivedReport], verdict: Verdict) -> exit_codes.ExitCode | None:
     """What the table says about how the culprit ended."""
-    culprit = fault.culprit
+    culprit = verdict.culprit
     if culprit is None or culprit.pid is None or culprit.pod_uid is None:
         return None
     for received in seen:

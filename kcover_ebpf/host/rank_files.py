@@ -42,6 +42,21 @@ def opened(pid: Pid, path: str, flags: int, *, pipe: bool) -> int:
         os.close(found)
 
 
+def opened_folder(pid: Pid, path: str) -> int:
+    """A descriptor of a folder of the process's own user; raises as `opened`."""
+    found = _found(pid, path)
+    try:
+        status = os.fstat(found)
+        if not stat.S_ISDIR(status.st_mode):
+            raise RankFileError(f"{path} is not a folder")
+        if status.st_uid != _user(pid):
+            raise RankFileError(f"{path} belongs to another user")
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        return os.open(f"/proc/self/fd/{found}", flags)
+    finally:
+        os.close(found)
+
+
 def identity_of(pid: Pid, path: str) -> FileIdentity:
     """Of a regular file as it is; raises `OSError`."""
     try:

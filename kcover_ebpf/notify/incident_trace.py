@@ -84,7 +84,7 @@ def _number(text: str, size: int) -> int:
 
 
 def _words(status: Status) -> str:
-    return " ".join(part.value for part in (status.verdict, status.cause) if part is not None)
+    return " ".join(part.value for part in (status.kind, status.cause) if part is not None)
 
 
 def _begins(status: Status) -> Iterator[tuple[str, float]]:
@@ -113,7 +113,7 @@ def _facts(status: Status, end_s: float) -> Iterator[SpanEvent]:
     for evidence in status.evidence:
         about = {"kcover.evidence.kind": evidence.kind.value, "text": printable(evidence.text)}
         yield SpanEvent("evidence", end_s, about)
-    for edge in status.graph:
+    for edge in status.verdict.graph if status.verdict is not None else ():
         yield SpanEvent("wait", end_s, {"text": printable(edge)})
 
 
@@ -137,7 +137,7 @@ def _attributes(incident: Incident, status: Status) -> dict[str, str | int | flo
         "kcover.job.name": incident.job.name,
         "kcover.job.uid": incident.job.uid,
         "kcover.phase": status.phase.value,
-        "kcover.verdict": status.verdict.value if status.verdict else "",
+        "kcover.verdict": status.kind.value if status.kind else "",
         "kcover.cause": status.cause.value if status.cause else "",
         "kcover.certainty": status.certainty.value if status.certainty else "",
         "kcover.class": status.failure.value if status.failure else "",

@@ -87,7 +87,7 @@ def message_of(incident: Incident, status: Status) -> Message:
     kind = (status.failure or FailureClass.UNKNOWN).value
     where = _WHERE.get(status.failure or FailureClass.UNKNOWN, "unknown")
     name = f"{incident.job.kind} {incident.namespace}/{incident.job.name}"
-    said = " ".join(part.value for part in (status.verdict, status.cause) if part is not None)
+    said = " ".join(part.value for part in (status.kind, status.cause) if part is not None)
     summary = f"{name} {_OUTCOME[status.phase]}: {said}"
     if culprit is not None and (culprit.rank is not None or culprit.pod or culprit.node):
         summary += f", {culprit_text(culprit)}"
@@ -98,7 +98,7 @@ def message_of(incident: Incident, status: Status) -> Message:
         kind=incident.job.kind,
         job=incident.job.name,
         phase=status.phase.value,
-        verdict=status.verdict.value if status.verdict is not None else "",
+        verdict=status.kind.value if status.kind is not None else "",
         cause=status.cause.value if status.cause is not None else "",
         where=where,
         blame=_BLAME[where].format(kind=kind),

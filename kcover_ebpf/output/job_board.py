@@ -115,9 +115,9 @@ def _job(
     named = next((received.report.job for received in seen if received.report.job), None)
     name = incident.job.name if incident is not None else named.name if named is not None else ""
     kind = incident.job.kind if incident is not None else (named and named.kind) or ""
-    acts_in_s = None
-    if status is not None and status.acts_at_s is not None and not _is_begun(status):
-        acts_in_s = status.acts_at_s - now_s
+    verdict, acts_in_s = status.verdict if status is not None else None, None
+    if status is not None and verdict is not None and not _is_begun(status):
+        acts_in_s = verdict.acts_at_s - now_s if verdict.acts_at_s is not None else None
     return BoardJob(
         namespace=gang_id.namespace,
         name=name,
@@ -207,14 +207,16 @@ def _text(status: Status, acts_in_s: float | None, now_s: float) -> str:
         action = status.action
         for_s = span(now_s - action.started_s)
         return f"{action.way.value}, step {action.step} for {for_s}: {status.message}"
-    said = status.message
-    if status.phase is Phase.OPEN and status.verdict is not None and status.cause is not None:
-        who = culprit_text(status.culprit) if status.culprit is not None else "no rank named"
-        since = f", for {span(now_s - status.since_s)}" if status.since_s is not None else ""
-        said = f"{status.verdict.value}: {who} {CAUSE_TEXT[status.cause]}{since}"
+    said, verdict = status.message, status.verdict
+    if verdict is None:
+        return said
+    if status.phase is Phase.OPEN:
+        who = culprit_text(verdict.culprit) if verdict.culprit is not None else "no rank named"
+        for_s = span(now_s - verdict.since_s)
+        said = f"{verdict.kind.value}: {who} {CAUSE_TEXT[verdict.cause]}, for {for_s}"
     if acts_in_s is None:
         return said
-    return f"{patience_of(acts_in_s)} ({status.acts_why}); {said}"
+    return f"{patience_of(acts_in_s)} ({verdict.acts_why}); {said}"
 
 
 def patience_of(acts_in_s: float, what: str = "restarted") -> str:

@@ -70,7 +70,7 @@ def score(
         pid=hit.pid,
         rank=hit.rank,
         incident=incident.name,
-        verdict=status.verdict.value if status.verdict is not None else None,
+        verdict=status.kind.value if status.kind is not None else None,
         cause=status.cause.value if status.cause is not None else None,
         failure=status.failure.value if status.failure is not None else None,
         named_after_s=_after(status, injected, Phase.OPEN) if right is not None else None,
@@ -93,7 +93,7 @@ def _is_right(injected: Injected, pod: Pod, status: Status) -> bool | None:
     # of two pods that do not reach each other neither is the culprit: named are the ends of the link
     ends = f"({pod.address}:", f"([{pod.address}]:"
     is_at_end = any(end in item.text for item in status.evidence for end in ends)
-    is_link = status.verdict is VerdictKind.LOST_LINK and injected.fault is DrillFault.PARTITION
+    is_link = status.kind is VerdictKind.LOST_LINK and injected.fault is DrillFault.PARTITION
     return True if pod.address and is_link and is_at_end else None
 
 

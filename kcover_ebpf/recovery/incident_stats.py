@@ -147,12 +147,12 @@ def stats_of(
 
 def _interrupts(status: Status) -> bool:
     """True for a fault of the job or of what it runs on; a restart that a person asked for is none."""
-    if status.cause is Cause.REQUESTED or status.verdict is None:
+    if status.cause is Cause.REQUESTED or status.kind is None:
         return False
     if status.restarts:
         return True
     went_by = status.phase is Phase.OBSERVED and status.at(Phase.DECIDED) is None
-    return status.verdict.is_fault and not (went_by and status.closed_s is not None)
+    return status.kind.is_fault and not (went_by and status.closed_s is not None)
 
 
 def _lost(statuses: Iterable[Status]) -> LostTime:

@@ -223,7 +223,7 @@ class _Replayed:
             return self._status.closed_s or self._status.last_s
         limit_s = self._policy.settings().hard_limit_s or 0.0
         acts_s = self.verdict.acts_at_s or opened_s
-        return max(self._status.deadline_s or 0.0, acts_s, opened_s + limit_s) + 2 * (
+        return max(self.verdict.deadline_s or 0.0, acts_s, opened_s + limit_s) + 2 * (
             self._policy.framework_first_seconds + self._policy.restarts.backoff_max_seconds
         )
 

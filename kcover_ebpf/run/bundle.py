@@ -16,7 +16,7 @@ from pathlib import Path
 
 from kcover_ebpf import __version__
 from kcover_ebpf.api.fault_report import FaultReport, ReportedJob
-from kcover_ebpf.api.incident import Incident, JobRef, Moment, Phase, Status
+from kcover_ebpf.api.incident import Incident, JobRef, Moment, Phase, Status, kept_verdict
 from kcover_ebpf.archive.incident_archive import Archive, packed
 from kcover_ebpf.archive.manifest import plain
 from kcover_ebpf.archive.node_part import ArchivedThread, EvidenceTrigger, NodePart
@@ -88,18 +88,7 @@ def incident_of(verdict: Verdict, moments: Iterable[Moment]) -> Incident:
     status = Status(
         phase=Phase.OPEN,
         message=formatting.headline(verdict)[:1024],
-        verdict=verdict.kind,
-        cause=verdict.cause,
-        since_s=verdict.since_s,
-        deadline_s=verdict.deadline_s,
-        certainty=verdict.certainty,
-        acts_at_s=verdict.acts_at_s,
-        acts_why=verdict.acts_why,
-        graph=verdict.graph,
-        culprit=verdict.culprit,
-        evidence=verdict.evidence,
-        victims=verdict.victims,
-        unobserved=verdict.unobserved,
+        verdict=kept_verdict(verdict),
         timeline=tuple(moments),
     )
     name = verdict.incident or verdict.job

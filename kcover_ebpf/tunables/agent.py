@@ -13,8 +13,12 @@ HEARTBEAT_S = 30.0
 """Between renewals of the Lease while no job here has stalled."""
 COMPARED_HEARTBEAT_S = 5.0
 """The same while ranks are compared with those on other nodes, which lasts for 40 s in ten minutes."""
-HEARTBEATS_PER_S = 50.0
-"""A second, of all agents: a third of what kubelets renew for 1,500 nodes."""
+HEARTBEATS_PER_S = 15.0
+"""A second, of all agents while all is calm: with reports and the controller less than 20 writes a second."""
+LONGEST_HEARTBEAT_S = 2_000.0
+"""However many agents there are: a Lease counts for half as long again, and may claim an hour at most."""
+COMPARED_HEARTBEATS_PER_S = 50.0
+"""A second, of all agents while ranks are compared: a third of what kubelets renew for 1,500 nodes."""
 STALLED_HEARTBEAT_S = 3.0
 """The same while one has stalled: a controller believes a snapshot for 10 s without it."""
 GANG_HEARTBEATS_PER_S = 200.0
@@ -23,8 +27,8 @@ STALLED_HEARTBEATS_PER_S = 300.0
 """and for all of them: a third of a core of the API server."""
 REFRESH_S = 600.0
 """Between whole reports in which nothing changes; an object that was altered is repaired by it."""
-REFRESHES_PER_S = 5.0
-"""A second, of all agents: from 3,000 agents on the pause is longer than `REFRESH_S`. Chosen."""
+REFRESHES_PER_S = 2.0
+"""A second, of all agents: from 1,200 agents on the pause is longer than `REFRESH_S`. Chosen, as `HEARTBEATS_PER_S`."""
 DETAILS_PER_S = 25.0
 """Reports a second, of all agents, about ranks of which it is not known whether they make progress."""
 REPORT_PAUSE_S = 5.0

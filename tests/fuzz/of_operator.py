@@ -6,6 +6,8 @@ import socket
 from io import BufferedReader, BytesIO
 from unittest.mock import patch
 
+from kcover_ebpf.collectives.inspector.findings import slow_in
+from kcover_ebpf.collectives.inspector.records import runs
 from kcover_ebpf.devices.catalog import files as catalog
 from kcover_ebpf.errors import PolicyError, UsageError
 from kcover_ebpf.inspection import commands, echo, plugins
@@ -61,6 +63,11 @@ def _plugin(data: bytes) -> None:
     assert len(found.evidence) <= 300
 
 
+def _inspector(data: bytes) -> None:
+    found = slow_in(run for run in runs(data.splitlines()) if run is not None)
+    assert all(slow.lasts_s >= 0.0 for slow in found)
+
+
 def _checked(data: bytes) -> object:
     return _parsed(data, dcgmi.CHECK)
 
@@ -73,6 +80,7 @@ TARGETS = (
     Target("tape", _tape, _FILE, (UsageError,)),
     Target("replay", _replay, _FILE, (UsageError,)),
     Target("trace", _trace, _FILE, (UsageError,)),
+    Target("nccl_inspector", _inspector, _FILE, is_json=True),
     Target("dcgmi", _tool(dcgmi.CHECK), _OUTPUT),
     Target("echo", lambda data: echo.is_reply(socket.AF_INET, data, 7, 1), 65_535),
     Target("nccl_tests", _tool(nccl_tests.CHECK), _OUTPUT),

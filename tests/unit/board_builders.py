@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from kcover_ebpf.api.incident import Incident, JobRef, Phase, Status
 from kcover_ebpf.model.process_state import State
-from kcover_ebpf.model.verdict import Cause, Culprit, VerdictKind
+from kcover_ebpf.model.verdict import Cause, Culprit, Verdict, VerdictKind
 from kcover_ebpf.output.job_board import BoardJob, board_of
+from tests.unit.judged import judged
 from tests.unit.report_builders import NOW_S, SELECTOR, rank, report
 
 HUNG = (report("a", rank(0), rank(2)), report("b", rank(1, State.STOPPED, 9.0), rank(3)))
 HANG = Status(
     Phase.OPEN,
-    verdict=VerdictKind.HUNG,
-    cause=Cause.STOPPED,
-    since_s=NOW_S - 9.0,
-    acts_at_s=NOW_S + 41.0,
-    acts_why="the job was silent for 20 s before",
-    culprit=Culprit(rank=1, node="b", pod="j-1"),
+    verdict=Verdict(
+        kind=VerdictKind.HUNG,
+        cause=Cause.STOPPED,
+        since_s=NOW_S - 9.0,
+        acts_at_s=NOW_S + 41.0,
+        acts_why="the job was silent for 20 s before",
+        culprit=Culprit(rank=1, node="b", pod="j-1"),
+    ),
 )
 
 
@@ -47,4 +48,4 @@ def big_jobs() -> tuple[BoardJob, ...]:
     reports = [("ns", received) for received in seen]
     small = report("s", rank(0), ranks=(), suspicious=False)
     reports += [(f"small{number}", small) for number in range(10)]
-    return board_of(reports, [incident(replace(HANG, culprit=culprit))], NOW_S)
+    return board_of(reports, [incident(judged(HANG, culprit=culprit))], NOW_S)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kcover_ebpf.api.incident import CrashRecord
+from kcover_ebpf.api.incident_parts import CrashRecord
 from kcover_ebpf.api.log_report import LoggedTraceback
 from kcover_ebpf.model.verdict import Cause, EvidenceKind, VerdictKind
 from kcover_ebpf.recovery.restart.context import RestartInput

@@ -20,6 +20,7 @@ from kcover_ebpf.model.verdict import (
     Culprit,
     Evidence,
     EvidenceKind,
+    Verdict,
     VerdictKind,
 )
 from tests.unit import report_builders as build
@@ -27,6 +28,37 @@ from tests.unit import report_builders as build
 BEGIN_S = 1_767_225_600.0
 REPORT_S = BEGIN_S + 12.0
 Text = Callable[[str], str]
+
+
+def _verdict(culprit: int, world: int, text: Text) -> Verdict:
+    return Verdict(
+        kind=VerdictKind.HUNG,
+        cause=Cause.STORAGE,
+        since_s=BEGIN_S,
+        deadline_s=BEGIN_S + 1800.0,
+        certainty=Certainty.INFERRED,
+        acts_at_s=BEGIN_S + 12.0,
+        acts_why=text("the longest silence of this job that ended by itself was 9 s"),
+        graph=(
+            text(f"rank 0 waits for rank {culprit}"),
+            text(f"rank {culprit} waits for storage"),
+        ),
+        culprit=Culprit(
+            rank=culprit,
+            pid=1000 + culprit,
+            pod=text(f"train-{culprit}"),
+            node=text(node_of(culprit)),
+        ),
+        evidence=(
+            Evidence(
+                EvidenceKind.SINK,
+                text(f"rank {culprit} is at the end of all waits"),
+                text("n0"),
+            ),
+            Evidence(EvidenceKind.STATE, text("its write has not returned for 12 s"), text("n0")),
+        ),
+        victims=tuple(rank for rank in range(world) if rank != culprit),
+    )
 
 
 def status(culprit: int, world: int, text: Text = str, phase: Phase = Phase.RECOVERED) -> Status:
@@ -39,30 +71,10 @@ def status(culprit: int, world: int, text: Text = str, phase: Phase = Phase.RECO
         Moment("Recovered", BEGIN_S + 21.5, text("made progress")),
     )
     return Status(
+        verdict=_verdict(culprit, world, text),
         phase=phase,
         message=text("training again"),
-        verdict=VerdictKind.HUNG,
-        cause=Cause.STORAGE,
         failure=FailureClass.STORAGE,
-        since_s=BEGIN_S,
-        deadline_s=BEGIN_S + 1800.0,
-        certainty=Certainty.INFERRED,
-        acts_at_s=BEGIN_S + 12.0,
-        acts_why=text("the longest silence of this job that ended by itself was 9 s"),
-        graph=(text(f"rank 0 waits for rank {culprit}"), text(f"rank {culprit} waits for storage")),
-        culprit=Culprit(
-            rank=culprit,
-            pid=1000 + culprit,
-            pod=text(f"train-{culprit}"),
-            node=text(node_of(culprit)),
-        ),
-        evidence=(
-            Evidence(
-                EvidenceKind.SINK, text(f"rank {culprit} is at the end of all waits"), text("n0")
-            ),
-            Evidence(EvidenceKind.STATE, text("its write has not returned for 12 s"), text("n0")),
-        ),
-        victims=tuple(rank for rank in range(world) if rank != culprit),
         timeline=moments,
         lost=Lost(3.0, 9.2, 1.8, 2.0, 7.5),
     )

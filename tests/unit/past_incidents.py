@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from kcover_ebpf.api.incident import Incident, JobRef, Phase, RestartMethod, Status
-from kcover_ebpf.model.verdict import Cause, Certainty, Culprit, VerdictKind
+from kcover_ebpf.model.verdict import Cause, Certainty, Culprit, Verdict, VerdictKind
+from tests.unit.judged import judged
 
 AT_S = 1_700_000_000.0
 STOPPED = Status(
     Phase.OPEN,
-    verdict=VerdictKind.HUNG,
-    cause=Cause.STOPPED,
-    certainty=Certainty.PROVEN,
-    since_s=AT_S,
-    acts_at_s=AT_S + 5.0,
-    culprit=Culprit(rank=1, pod="llm-1", node="n1"),
+    verdict=Verdict(
+        kind=VerdictKind.HUNG,
+        cause=Cause.STOPPED,
+        certainty=Certainty.PROVEN,
+        since_s=AT_S,
+        acts_at_s=AT_S + 5.0,
+        culprit=Culprit(rank=1, pod="llm-1", node="n1"),
+    ),
     nodes=("n0", "n1"),
 )
-INFERRED = replace(
+INFERRED = judged(
     STOPPED,
     cause=Cause.BLOCKED_LOCK,
     certainty=Certainty.INFERRED,

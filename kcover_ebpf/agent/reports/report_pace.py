@@ -13,12 +13,14 @@ from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.model.roles import Role
 from kcover_ebpf.tunables.agent import (
     COMPARED_HEARTBEAT_S,
+    COMPARED_HEARTBEATS_PER_S,
     DETAILS_GAP_S,
     DETAILS_PER_S,
     GANG_HEARTBEATS_PER_S,
     GANG_REPORTS_PER_S,
     HEARTBEAT_S,
     HEARTBEATS_PER_S,
+    LONGEST_HEARTBEAT_S,
     REFRESH_S,
     REFRESHES_PER_S,
     REPORT_BURST,
@@ -39,7 +41,7 @@ class Pace:
     @property
     def heartbeat_s(self) -> float:
         """Between renewals while all is calm."""
-        return max(HEARTBEAT_S, self.agents / HEARTBEATS_PER_S)
+        return max(HEARTBEAT_S, min(self.agents / HEARTBEATS_PER_S, LONGEST_HEARTBEAT_S))
 
     @property
     def refresh_s(self) -> float:
@@ -54,7 +56,7 @@ class Pace:
     @property
     def compared_s(self) -> float:
         """Between renewals while ranks are compared with those on other nodes."""
-        return max(COMPARED_HEARTBEAT_S, self.agents / HEARTBEATS_PER_S)
+        return max(COMPARED_HEARTBEAT_S, self.agents / COMPARED_HEARTBEATS_PER_S)
 
     def fast_s(self, nodes: int | None) -> float:
         """Between renewals while a gang on so many nodes has stalled; None: it may be on all of them."""

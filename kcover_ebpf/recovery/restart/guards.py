@@ -9,7 +9,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kcover_ebpf.api.fault_policy import Approval, Bounds, Level
-from kcover_ebpf.api.incident import FailureClass, Lost, Phase, RestartAction, RestartMethod, Status
+from kcover_ebpf.api.incident import (
+    FailureClass,
+    Lost,
+    Phase,
+    RestartAction,
+    RestartMethod,
+    Status,
+    kept_verdict,
+)
 from kcover_ebpf.api.job_kinds import ARMING_LABEL
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis import decisions
@@ -89,24 +97,11 @@ def describe(status: Status, gang_verdict: GangVerdict, nodes: tuple[str, ...]) 
     """The status with what is said now; the time of the first sign stays."""
     verdict = gang_verdict.verdict
     since_s = verdict.since_s if status.since_s is None else min(status.since_s, verdict.since_s)
-    same = (status.verdict, status.cause) == (verdict.kind, verdict.cause)
+    same = (status.kind, status.cause) == (verdict.kind, verdict.cause)
     return replace(
         status,
         failure=status.failure if same else FailureClass.UNKNOWN,
-        verdict=verdict.kind,
-        cause=verdict.cause,
-        since_s=since_s,
-        deadline_s=verdict.deadline_s,
-        certainty=verdict.certainty,
-        acts_at_s=verdict.acts_at_s,
-        acts_why=verdict.acts_why[:1024],
-        graph=tuple(line[:1024] for line in verdict.graph[:16]),
-        culprit=gang_verdict.culprit,
-        evidence=tuple(
-            replace(evidence, text=evidence.text[:1024]) for evidence in gang_verdict.evidence[:64]
-        ),
-        victims=verdict.victims[:4096],
-        unobserved=tuple(text[:1024] for text in verdict.unobserved[:64]),
+        verdict=replace(kept_verdict(verdict), since_s=since_s),
         nodes=nodes[:2000] or status.nodes,
         closed_s=None,
     )

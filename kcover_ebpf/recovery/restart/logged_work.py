@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kcover_ebpf.api.incident import Phase, Status
-from kcover_ebpf.api.logged_work import LoggedWork
+from kcover_ebpf.api.incident_parts import LoggedWork
 from kcover_ebpf.gang.job_rules import LoggedProgress
 
 

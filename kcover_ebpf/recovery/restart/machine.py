@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 
 from kcover_ebpf.api.fault_policy import FaultPolicy
-from kcover_ebpf.api.incident import CrashRecord, Phase, RestartAction, RestartMethod, Status
+from kcover_ebpf.api.incident import Phase, RestartAction, RestartMethod, Status
+from kcover_ebpf.api.incident_parts import CrashRecord
 from kcover_ebpf.api.job_kinds import must_train
 from kcover_ebpf.api.order import Order, Verb
 from kcover_ebpf.dataclass import dataclass

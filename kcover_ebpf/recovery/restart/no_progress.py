@@ -29,4 +29,4 @@ def why_hopeless(context: RestartContext, last_restart_s: float | None) -> str |
 
 
 def _may_repeat(status: Status) -> bool:
-    return status.verdict in _SILENT and status.failure not in repeated_crash.NOT_THE_PROGRAM
+    return status.kind in _SILENT and status.failure not in repeated_crash.NOT_THE_PROGRAM

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from kcover_ebpf.api.incident import CrashRecord, FailureClass, Status
+from kcover_ebpf.api.incident import FailureClass, Status
+from kcover_ebpf.api.incident_parts import CrashRecord
 from kcover_ebpf.gang import log_evidence
-from kcover_ebpf.gang.log_evidence import Fault, LogEvidence
+from kcover_ebpf.gang.log_evidence import LogEvidence
 from kcover_ebpf.model.verdict import RAISED, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.recovery.restart.context import RestartInput
 from kcover_ebpf.recovery.restart.logged_work import work_of
@@ -52,13 +53,10 @@ def with_logs(status: Status, restart_input: RestartInput) -> Status:
     work = work_of(status, evidence.progress)
     if (crashes, failure, work) == (status.crashes, status.failure, status.work) and not lines:
         return status
-    return replace(
-        status,
-        failure=failure,
-        evidence=(*status.evidence, *lines),
-        crashes=crashes,
-        work=work,
-    )
+    verdict = status.verdict
+    if verdict is not None:
+        verdict = replace(verdict, evidence=(*verdict.evidence, *lines))
+    return replace(status, verdict=verdict, failure=failure, crashes=crashes, work=work)
 
 
 def _updated(known: Sequence[CrashRecord], read: Sequence[CrashRecord]) -> tuple[CrashRecord, ...]:
@@ -112,17 +110,13 @@ def _what(crash: CrashRecord) -> tuple[str, int | None, int | None]:
 
 
 def _read(status: Status, restart_input: RestartInput) -> LogEvidence:
-    if status.verdict is None or status.cause is None or status.since_s is None:
-        return LogEvidence()
-    return _of(Fault(status.verdict, status.cause, status.since_s, status.culprit), restart_input)
+    return LogEvidence() if status.verdict is None else _of(status.verdict, restart_input)
 
 
 def _again(status: Status, restart_input: RestartInput) -> LogEvidence:
     """Of the crash that is announced now, where it is not the one that the incident began with."""
     verdict = _announced_again(status, restart_input)
-    if verdict is None:
-        return LogEvidence()
-    return _of(Fault(verdict.kind, verdict.cause, verdict.since_s, verdict.culprit), restart_input)
+    return LogEvidence() if verdict is None else _of(verdict, restart_input)
 
 
 def _announced_again(status: Status, restart_input: RestartInput) -> Verdict | None:
@@ -132,9 +126,9 @@ def _announced_again(status: Status, restart_input: RestartInput) -> Verdict | N
     return verdict if verdict.since_s > status.since_s else None
 
 
-def _of(fault: Fault, restart_input: RestartInput) -> LogEvidence:
+def _of(verdict: Verdict, restart_input: RestartInput) -> LogEvidence:
     nodes = {pod.pod.uid: pod.pod.node for pod in restart_input.pods}
-    return log_evidence.read(restart_input.reports, nodes, fault, restart_input.now_s)
+    return log_evidence.read(restart_input.reports, nodes, verdict, restart_input.now_s)
 
 
 def why_hopeless(status: Status, earlier: Sequence[CrashRecord]) -> str | None:
@@ -142,7 +136,7 @@ def why_hopeless(status: Status, earlier: Sequence[CrashRecord]) -> str | None:
 
     `earlier`: crashes of the same job in other incidents.
     """
-    if status.verdict is not VerdictKind.CRASHED or not status.crashes:
+    if status.kind is not VerdictKind.CRASHED or not status.crashes:
         return None
     if status.failure in NOT_THE_PROGRAM:
         return None
@@ -159,7 +153,7 @@ def why_hopeless(status: Status, earlier: Sequence[CrashRecord]) -> str | None:
 
 def awaits_logs(status: Status, earlier: Sequence[CrashRecord], now_s: float) -> bool:
     """True while a job that crashed with a known traceback before has just crashed: its log may not be all read yet."""
-    raised = status.verdict is VerdictKind.CRASHED and status.cause in RAISED
+    raised = status.kind is VerdictKind.CRASHED and status.cause in RAISED
     if not raised or status.since_s is None or not earlier:
         return False
     return now_s - status.since_s < (CRASH_READ_S if status.crashes else CRASH_LOGS_S)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kcover_ebpf.api.fault_report import AckResult
-from kcover_ebpf.api.incident import StuckPod, StuckState
+from kcover_ebpf.api.incident_parts import StuckPod, StuckState
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.model.verdict import Cause
 from kcover_ebpf.recovery.restart import incarnations

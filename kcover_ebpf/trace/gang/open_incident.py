@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from kcover_ebpf.api.incident import Incident, Phase, Status, incident_of
@@ -11,7 +12,6 @@ from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.gang.gang_input import GangVerdict
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport
-from kcover_ebpf.model.verdict import Verdict
 from kcover_ebpf.recovery import closing
 
 
@@ -45,19 +45,6 @@ def _is_open(status: Status, fresh: Sequence[ReceivedReport]) -> bool:
 
 
 def _verdict(incident: Incident, status: Status, job: str, now_s: float) -> GangVerdict | None:
-    if status.verdict is None or status.cause is None:
+    if status.verdict is None:
         return None
-    verdict = Verdict(
-        kind=status.verdict,
-        cause=status.cause,
-        time_s=now_s,
-        since_s=now_s if status.since_s is None else status.since_s,
-        job=job,
-        incident=incident.name,
-        culprit=status.culprit,
-        evidence=status.evidence,
-        victims=status.victims,
-        deadline_s=status.deadline_s,
-        unobserved=status.unobserved,
-    )
-    return GangVerdict(verdict)
+    return GangVerdict(replace(status.verdict, time_s=now_s, job=job, incident=incident.name))

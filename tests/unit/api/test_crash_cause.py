@@ -11,11 +11,11 @@ from kcover_ebpf.api.incident import FailureClass, Phase, Status
 from kcover_ebpf.api.log_report import ContainerLog
 from kcover_ebpf.devices.catalog.files import shipped as catalog
 from kcover_ebpf.gang import log_evidence
-from kcover_ebpf.gang.log_evidence import Fault, LogEvidence
+from kcover_ebpf.gang.log_evidence import LogEvidence
 from kcover_ebpf.logs.container_log import ContainerLogReader
 from kcover_ebpf.logs.log_files import Chunk
 from kcover_ebpf.logs.rules import LogDomain
-from kcover_ebpf.model.verdict import Cause, Culprit, VerdictKind
+from kcover_ebpf.model.verdict import Cause, Culprit, Verdict, VerdictKind
 from kcover_ebpf.recovery.restart import repeated_crash
 from kcover_ebpf.recovery.restart.repeated_crash import why_hopeless
 from tests.unit import crash_logs
@@ -25,11 +25,11 @@ from tests.unit.log_builders import NODES, seen
 from tests.unit.report_builders import NOW_S
 
 CULPRIT = Culprit(rank=1, pid=100, pod_uid="uid-1")
-FAULT = Fault(VerdictKind.CRASHED, Cause.EXITED, NOW_S - 2.0, CULPRIT)
+VERDICT = Verdict(VerdictKind.CRASHED, Cause.EXITED, since_s=NOW_S - 2.0, culprit=CULPRIT)
 
 
 def read(log: ContainerLog) -> LogEvidence:
-    return log_evidence.read(seen(log), NODES, FAULT, NOW_S)
+    return log_evidence.read(seen(log), NODES, VERDICT, NOW_S)
 
 
 def hopeless(text: str) -> str | None:
@@ -39,8 +39,7 @@ def hopeless(text: str) -> str | None:
     found = read(logged(text, start=1))
     status = Status(
         Phase.OPEN,
-        verdict=VerdictKind.CRASHED,
-        cause=Cause.EXITED,
+        verdict=Verdict(kind=VerdictKind.CRASHED, cause=Cause.EXITED),
         failure=found.failure,
         crashes=found.crashes,
     )
@@ -138,10 +137,9 @@ def test_with_logs__a_crash_is_forgotten_once_its_log_shows_another_cause() -> N
 
     begun = Status(
         Phase.OPEN,
-        verdict=VerdictKind.CRASHED,
-        cause=Cause.EXITED,
-        since_s=FAULT.since_s,
-        culprit=CULPRIT,
+        verdict=Verdict(
+            kind=VerdictKind.CRASHED, cause=Cause.EXITED, since_s=VERDICT.since_s, culprit=CULPRIT
+        ),
     )
     early = after(wrapper, begun)
     assert len(early.crashes) == 1
@@ -154,7 +152,9 @@ def test_why_hopeless__does_not_contradict_the_class_of_the_incident() -> None:
     (first,) = read(logged(crash_logs.BUG, start=0)).crashes
     (last,) = read(logged(crash_logs.BUG, start=1)).crashes
     status = Status(
-        Phase.OPEN, verdict=VerdictKind.CRASHED, cause=Cause.EXITED, crashes=(first, last)
+        Phase.OPEN,
+        verdict=Verdict(kind=VerdictKind.CRASHED, cause=Cause.EXITED),
+        crashes=(first, last),
     )
     assert why_hopeless(replace(status, failure=FailureClass.PROGRAM), ()) is not None
     for other in (FailureClass.HARDWARE, FailureClass.NETWORK, FailureClass.STORAGE):

@@ -13,19 +13,42 @@ from kcover_ebpf.api.codec import camel
 from kcover_ebpf.api.incident import Phase, RestartAction, RestartMethod, Status
 from kcover_ebpf.api.order import Order, Verb
 from kcover_ebpf.errors import ObjectError
-from kcover_ebpf.model.verdict import Cause, Culprit, EvidenceKind, VerdictKind
+from kcover_ebpf.model.verdict import (
+    Cause,
+    Certainty,
+    Culprit,
+    Evidence,
+    EvidenceKind,
+    Verdict,
+    VerdictKind,
+)
+from tests.unit.judged import judged
 
 CRD = Path(__file__).resolve().parents[3] / "charts/kcover-ebpf/crds/incidents.yaml"
 
 
 def full() -> Status:
-    status = Status(Phase.OPEN, "m", VerdictKind.HUNG, Cause.STOPPED, since_s=5.5, victims=(1, 2))
+    status = Status(
+        Phase.OPEN,
+        "m",
+        verdict=Verdict(kind=VerdictKind.HUNG, cause=Cause.STOPPED, since_s=5.5, victims=(1, 2)),
+    )
     action = RestartAction(RestartMethod.REPLACE, "Gone", 2, 7.25, "r", {"grace": "30"})
     order = Order("x-1-stop", Verb.STOP, {"a": "b"}, 10.0, 20.0)
     status = status.enter(Phase.SHUTTING_DOWN, 6.0, "down").begin(RestartMethod.REPLACE, 6.5)
     culprit = Culprit(rank=1, pod="j-1", pod_uid="u", node="n")
-
-    return replace(status, action=action, order=order, culprit=culprit, nodes=("n",))
+    evidence = Evidence(EvidenceKind.STATE, "it is stopped", "n")
+    return judged(
+        replace(status, action=action, order=order, nodes=("n",)),
+        culprit=culprit,
+        evidence=(evidence,),
+        deadline_s=600.0,
+        unobserved=("RDMA",),
+        graph=("0 -> 1",),
+        certainty=Certainty.PROVEN,
+        acts_at_s=10.5,
+        acts_why="stopped alone",
+    )
 
 
 def test_incident_of__there_and_back():
@@ -36,16 +59,35 @@ def test_incident_of__there_and_back():
     assert (back.job, dict(back.selector)) == (made.job, {"a": "b"})
 
 
+def test_kept_verdict__all_but_what_the_object_names_itself_is_kept():
+    verdict = full().verdict
+    assert verdict is not None
+    assert incident.kept_verdict(verdict) == verdict
+    lost = {
+        field.name for field in fields(Verdict) if getattr(verdict, field.name) == field.default
+    }
+    assert lost == {"time_s", "job", "incident", "waits", "factor"}
+
+
+def test_incident_of__a_status_without_a_cause_has_no_verdict():
+    raw = incident.object_of(incident.Incident("ns", "i", incident.JobRef("Job", "j", "u"), {}))
+    found = incident.incident_of(raw | {"status": {"phase": "Open", "verdict": "HUNG"}})
+    assert found.status == Status(Phase.OPEN)
+
+
 def test_status_of__what_is_written_is_in_the_schema():
     schema = yaml.safe_load(CRD.read_text())["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     known = schema["properties"]["status"]["properties"]
+    written = incident.status_of(full())
+    assert set(written) <= set(known)
     for field in fields(Status):
+        if field.name == "verdict":
+            continue  # its fields are written as if they were the status's own
         assert (field.metadata.get("key") or camel(field.name)) in known, field.name
     assert [phase.value for phase in Phase] == known["phase"]["enum"]
     kinds = known["evidence"]["items"]["properties"]["kind"]["enum"]
     assert {kind.value for kind in EvidenceKind} == set(kinds)
     assert [kind.value for kind in VerdictKind] == known["verdict"]["enum"]
-    written = incident.status_of(full())
     for key in ("action", "order", "culprit"):
         assert set(written[key]) <= set(known[key]["properties"]), key
     assert set(written["restarts"][0]) <= set(known["restarts"]["items"]["properties"])

@@ -29,6 +29,7 @@ from kcover_ebpf.recovery.restart.context import Cordon, GangPod, RestartInput, 
 from kcover_ebpf.recovery.restart.steps import RestartDetail, Step
 from tests.unit.fake_api_server import Answer, Request, serving
 from tests.unit.guard_inputs import ask, world
+from tests.unit.judged import judged
 from tests.unit.kubeconfigs import kubeconfig
 from tests.unit.report_builders import NOW_S, pod, report
 
@@ -297,7 +298,7 @@ def test_preflight__a_node_that_turns_bad_during_a_restart_in_place_is_left() ->
         started_s=NOW_S - 60,
         detail=detail,
     )
-    acting = replace(begun, action=action, restarts=(), cause=Cause.STOPPED)
+    acting = judged(replace(begun, action=action, restarts=()), cause=Cause.STOPPED)
     moved = advance.advance(replace(asked.context, status=acting)).status
     assert moved is not None
     assert moved.action is not None

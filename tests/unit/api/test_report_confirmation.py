@@ -290,4 +290,4 @@ def test_report_confirmation__the_more_agents_there_are_the_less_each_writes(ben
     bench.put(trained=True)
     bench.turn()
     assert bench.sender._lease.pace.agents == 6_000
-    assert bench.seconds(1_200, trained=True)[1] in (10, 11), "every two minutes"
+    assert bench.seconds(2_400, trained=True)[1] in (6, 7), "every 400 s"

@@ -8,9 +8,11 @@ import pytest
 
 from kcover_ebpf.api.fault_policy import FaultPolicy, NodeActions
 from kcover_ebpf.api.fault_report import AckResult
-from kcover_ebpf.api.incident import Phase, RestartMethod, RestartRecord, StuckState
+from kcover_ebpf.api.incident import Phase, RestartMethod, RestartRecord
+from kcover_ebpf.api.incident_parts import StuckState
 from kcover_ebpf.model.verdict import Cause, Culprit
 from kcover_ebpf.recovery.restart import context, machine
+from tests.unit.judged import judged
 from tests.unit.simulated_cluster import Sim
 
 
@@ -102,12 +104,14 @@ def test_escalate__a_node_is_cordoned_for_causes_that_concern_nodes(
     sim.begin(RestartMethod.REPLACE)
     first = sim.read()
     assert first.action is not None
-    status = replace(
-        first,
-        action=replace(first.action, step="Progress"),
+    status = judged(
+        replace(
+            first,
+            action=replace(first.action, step="Progress"),
+            restarts=(RestartRecord(RestartMethod.REPLACE, sim.now_s),),
+        ),
         cause=cause,
         culprit=Culprit(rank=1, node="n1"),
-        restarts=(RestartRecord(RestartMethod.REPLACE, sim.now_s),),
     )
     after = machine.escalate(sim.turn(status), "again")
     assert after.action is not None
@@ -211,7 +215,7 @@ def test_stuck_pods__a_write_that_may_still_be_done_is_waited_for() -> None:
     """Its process is killed, and the storage may do what it was asked for once it answers again."""
     sim = RenamingSim(stuck_index=1)
     sim.begin(RestartMethod.REPLACE)
-    first = replace(sim.read(), cause=Cause.STORAGE)
+    first = judged(sim.read(), cause=Cause.STORAGE)
     sim.write(first)
     status = sim.run(150)
     assert status.at(Phase.RECOVERING) is None, "\n".join(sim.log)

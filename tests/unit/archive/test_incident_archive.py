@@ -14,14 +14,13 @@ from kcover_ebpf.archive.node_part import ArchivedThread, EvidenceTrigger, Group
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.model.gpu_kernel import GpuKernel
 from kcover_ebpf.model.thread_stack import Stack
-from kcover_ebpf.model.verdict import Cause, VerdictKind
+from kcover_ebpf.model.verdict import Cause, Verdict, VerdictKind
 from tests.unit import report_builders as build
 
 STATUS = Status(
+    verdict=Verdict(kind=VerdictKind.HUNG, cause=Cause.STOPPED),
     phase=Phase.SHUTTING_DOWN,
     message="why",
-    verdict=VerdictKind.HUNG,
-    cause=Cause.STOPPED,
     timeline=(Moment("Open", 10.0, "HUNG"), Moment("ShuttingDown", 12.0)),
 )
 INCIDENT = Incident("ns", "j-abc", JobRef("Job", "j", "uid"), build.SELECTOR, status=STATUS)

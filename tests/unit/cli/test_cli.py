@@ -56,6 +56,8 @@ def failure(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[i
         ("run --for 5 -- true", "'5' is not a duration"),
         ("run --for 5w -- true", "'5w' is not a duration"),
         ("run --for 0s -- true", "longer time"),
+        ("collectives", "name a folder"),
+        ("collectives no/such/folder", "cannot read no/such/folder: No such file"),
         ("run --policy no-such-file -- true", "does not exist"),
         ("run -o yaml -- true", "'yaml' is not one of"),
         ("run --no-such-option -- true", "No such option"),

@@ -22,7 +22,7 @@ from kcover_ebpf.api.incident import (
     status_of,
 )
 from kcover_ebpf.cli import kubectl
-from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.recovery.nodes.node_plan import CLEARED, CORDONED, CORDONED_BY
 from tests.unit.fake_api_server import Answer, Request, serving
 from tests.unit.kubeconfigs import kubeconfig
@@ -30,13 +30,15 @@ from tests.unit.kubeconfigs import kubeconfig
 GROUP = "/apis/kcover.io/v1alpha1"
 STATUS = Status(
     Phase.OPEN,
-    verdict=VerdictKind.HUNG,
-    cause=Cause.STOPPED,
+    verdict=Verdict(
+        kind=VerdictKind.HUNG,
+        cause=Cause.STOPPED,
+        culprit=Culprit(rank=2, pid=77, pod="llm-2", node="n7"),
+        evidence=(Evidence(EvidenceKind.PEERS, "all other ranks wait"),),
+        unobserved=("node n9: no report",),
+        deadline_s=1_800_000_000.0,
+    ),
     failure=FailureClass.STORAGE,
-    culprit=Culprit(rank=2, pid=77, pod="llm-2", node="n7"),
-    evidence=(Evidence(EvidenceKind.PEERS, "all other ranks wait"),),
-    unobserved=("node n9: no report",),
-    deadline_s=1_800_000_000.0,
     lost=Lost(detect_s=2.5, decide_s=0.1),
 )
 

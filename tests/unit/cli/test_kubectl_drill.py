@@ -16,7 +16,7 @@ from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.incident import Incident, JobRef, Phase, Status, object_of, status_of
 from kcover_ebpf.cli import kubectl, kubectl_drill
 from kcover_ebpf.kube import exec as kube_exec
-from kcover_ebpf.model.verdict import Cause, Culprit, VerdictKind
+from kcover_ebpf.model.verdict import Cause, Culprit, Verdict, VerdictKind
 from tests.unit.fake_api_server import Answer, Request, serving
 from tests.unit.fake_exec import agent_pod
 from tests.unit.kubeconfigs import kubeconfig
@@ -59,7 +59,9 @@ class FakeDrill:
 
     def incident(self) -> dict[str, Any]:
         culprit = Culprit(rank=1, pod=self.culprit, node="node1")
-        status = Status(Phase.OPEN, verdict=VerdictKind.HUNG, cause=Cause.STOPPED, culprit=culprit)
+        status = Status(
+            Phase.OPEN, verdict=Verdict(kind=VerdictKind.HUNG, cause=Cause.STOPPED, culprit=culprit)
+        )
         for phase, after_s in (
             (Phase.OPEN, 2.5),
             (Phase.SHUTTING_DOWN, 3.0),

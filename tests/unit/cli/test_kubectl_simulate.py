@@ -14,6 +14,7 @@ import pytest
 from kcover_ebpf.api import incident, rfc3339
 from kcover_ebpf.cli import kubectl, main
 from tests.unit.fake_api_server import Answer, Request, serving
+from tests.unit.judged import judged
 from tests.unit.kubeconfigs import kubeconfig
 from tests.unit.past_incidents import STOPPED, of, restarted
 from tests.unit.recorded_stage import TAPES
@@ -28,7 +29,7 @@ spec: {action: Observe, selector: {matchLabels: {k: llm}}}
 
 def raw(name: str, **labels: str) -> dict[str, Any]:
     since_s = time.time() - 3600.0
-    status = restarted(replace(STOPPED, since_s=since_s, acts_at_s=since_s + 5.0))
+    status = restarted(judged(STOPPED, since_s=since_s, acts_at_s=since_s + 5.0))
     made = replace(of(status, name), selector=labels)
     created = incident.object_of(made) | {"status": incident.status_of(status)}
     created["metadata"]["creationTimestamp"] = rfc3339.to_text(since_s)

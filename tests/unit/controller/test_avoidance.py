@@ -24,9 +24,10 @@ from kcover_ebpf.controller.api_writer import ApiWriter
 from kcover_ebpf.controller.avoidance import NodeAvoidance
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.facts.health import Result
-from kcover_ebpf.model.verdict import Cause, Culprit
+from kcover_ebpf.model.verdict import Cause, Culprit, Verdict, VerdictKind
 from kcover_ebpf.recovery.restart.machine import RestartContext
 from tests.unit.guard_inputs import world
+from tests.unit.judged import judged
 
 NOW_S = 1_767_225_600.0
 
@@ -54,7 +55,9 @@ class Bed:
         self.now_s = NOW_S
         action = RestartAction(RestartMethod.REPLACE, "Suspend", 1, NOW_S)
         status = Status(
-            Phase.SHUTTING_DOWN, cause=cause, culprit=Culprit(**culprit), action=action
+            Phase.SHUTTING_DOWN,
+            verdict=Verdict(VerdictKind.DEVICE_FAULT, cause, culprit=Culprit(**culprit)),
+            action=action,
         ).enter(Phase.SHUTTING_DOWN, NOW_S, "")
         made = Incident("ns", "i", JobRef("Job", "j", "u"), {"a": "b"}, status=status, uid="iu")
         made = replace(made, resource_version="1")
@@ -115,7 +118,7 @@ def test_avoidance__nothing_is_avoided_without_a_reason(case: str) -> None:
 def test_avoidance__a_second_node_is_avoided_with_the_first() -> None:
     bed = Bed(Cause.DRIVER_STUCK, node="n1")
     bed.begin()
-    status = replace(bed.context.status, culprit=Culprit(node="n2", device="gpu-1"))
+    status = judged(bed.context.status, culprit=Culprit(node="n2", device="gpu-1"))
     bed.context = replace(bed.context, status=status)
     assert bed.begin().avoids == ("n1", "n2")
 

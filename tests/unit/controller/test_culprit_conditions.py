@@ -11,7 +11,7 @@ from kcover_ebpf.api.incident import Incident, JobRef, Phase, Status
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.culprit_conditions import TYPE, CulpritConditions
 from kcover_ebpf.errors import ApiError, Conflict, NotFound, Unreachable
-from kcover_ebpf.model.verdict import Cause, Certainty, Culprit, VerdictKind
+from kcover_ebpf.model.verdict import Cause, Certainty, Culprit, Verdict, VerdictKind
 
 NOW_S = 1_767_225_600.0
 JOB = JobRef("Job", "j", "job-uid", "batch/v1")
@@ -51,10 +51,12 @@ class Bed:
     def put(self, phase: Phase, name: str = "i", pod: str = "j-2", **more: Any) -> None:
         status = Status(
             Phase.OPEN,
-            verdict=VerdictKind.HUNG,
-            cause=Cause.STOPPED,
-            certainty=Certainty.INFERRED,
-            culprit=Culprit(rank=2, pod=pod, pod_uid=f"u-{pod}", node="n7"),
+            verdict=Verdict(
+                kind=VerdictKind.HUNG,
+                cause=Cause.STOPPED,
+                certainty=Certainty.INFERRED,
+                culprit=Culprit(rank=2, pod=pod, pod_uid=f"u-{pod}", node="n7"),
+            ),
         ).enter(Phase.DECIDED, NOW_S - 60.0, "decided")
         status = replace(status.enter(phase, NOW_S - 30.0, "said"), **more)
         self.store.put(Incident("ns", name, JOB, {"a": name}, status=status, uid=f"u-{name}"))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kcover_ebpf.api.job_size import JobSize
+from kcover_ebpf.api.incident_parts import JobSize
 from kcover_ebpf.api.pods import pod_of
 from kcover_ebpf.cli import main
 from kcover_ebpf.controller.cache import ObjectCache

@@ -14,10 +14,9 @@ from kcover_ebpf.gang import log_evidence
 from kcover_ebpf.gang.gang_input import NodeState
 from kcover_ebpf.gang.gang_judge import merge
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport
-from kcover_ebpf.gang.log_evidence import Fault
 from kcover_ebpf.logs.container_log import ContainerLogReader
 from kcover_ebpf.logs.log_files import Chunk
-from kcover_ebpf.model.verdict import Cause, EvidenceKind, VerdictKind
+from kcover_ebpf.model.verdict import Cause, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.recovery.restart import guards
 from tests.unit import crash_logs
 from tests.unit.crash_logs import logged
@@ -26,7 +25,7 @@ from tests.unit.report_builders import NOW_S, case, local, pod, rank, report
 RANKS = 64
 CULPRIT = 17
 AT_S = NOW_S - 3.0
-FAULT = Fault(VerdictKind.CRASHED, Cause.EXITED, NOW_S - 2.0, None)
+VERDICT = Verdict(VerdictKind.CRASHED, Cause.EXITED, since_s=NOW_S - 2.0)
 RESET = crash_logs.raised("ConnectionResetError: [Errno 104] Connection reset by peer", line=82)
 REMOTE = (
     "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting\n"
@@ -56,7 +55,7 @@ def evidence(texts: dict[int, tuple[str, float]]) -> list[str]:
         )
         reports.append(report(f"n{node}", *(rank(number) for number in ranks), logs=logs))
     nodes = {f"uid-{number}": f"n{number // 2}" for number in range(RANKS)}
-    found = log_evidence.read(tuple(reports), nodes, FAULT, NOW_S)
+    found = log_evidence.read(tuple(reports), nodes, VERDICT, NOW_S)
     return [line.text for line in found.evidence]
 
 

@@ -158,7 +158,7 @@ def test_slow_rank__it_is_one_incident_for_as_long_as_it_is_slow() -> None:
         world.renew(1, 0.31)
         world.jobs.reconcile(KEY)
     (status,) = world.statuses
-    assert (status.phase, status.verdict) == (Phase.OBSERVED, VerdictKind.SLOW)
+    assert (status.phase, status.kind) == (Phase.OBSERVED, VerdictKind.SLOW)
     assert (status.action, status.order, status.restarts) == (None, None, ())
     assert why_calm(status, world.store.seen(KEY)) is None
     world.renew(1, 0.05)

@@ -11,8 +11,16 @@ from kcover_ebpf.api.log_report import ContainerLog, LogFinding, LoggedTraceback
 from kcover_ebpf.diagnosis.clock.certainty import certainty_of
 from kcover_ebpf.gang import log_evidence
 from kcover_ebpf.gang.gang_judge import merge
-from kcover_ebpf.gang.log_evidence import Fault, LogEvidence
-from kcover_ebpf.model.verdict import Cause, Certainty, Culprit, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.gang.log_evidence import LogEvidence
+from kcover_ebpf.model.verdict import (
+    Cause,
+    Certainty,
+    Culprit,
+    Evidence,
+    EvidenceKind,
+    Verdict,
+    VerdictKind,
+)
 from tests.unit.log_builders import BUG, NODES, log, seen
 from tests.unit.report_builders import NOW_S, case, local, rank, report
 
@@ -27,13 +35,13 @@ def finding(rule: str, domain: str, **more) -> LogFinding:
     return replace(LogFinding(rule, domain, "error", 1, 1.0), **more)
 
 
-def crash(cause: Cause = Cause.EXITED, *, culprit: int | None = 1) -> Fault:
+def crash(cause: Cause = Cause.EXITED, *, culprit: int | None = 1) -> Verdict:
     who = None if culprit is None else Culprit(rank=culprit, pid=100, pod_uid=f"uid-{culprit}")
-    return Fault(VerdictKind.CRASHED, cause, SINCE_S, who)
+    return Verdict(VerdictKind.CRASHED, cause, since_s=SINCE_S, culprit=who)
 
 
-def read(fault: Fault, *logs: ContainerLog, end: str = "code 1") -> LogEvidence:
-    return log_evidence.read(seen(*logs, end=end), NODES, fault, NOW_S)
+def read(verdict: Verdict, *logs: ContainerLog, end: str = "code 1") -> LogEvidence:
+    return log_evidence.read(seen(*logs, end=end), NODES, verdict, NOW_S)
 
 
 CLASSES = {
@@ -71,9 +79,9 @@ CLASSES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("fault", "found", "end", "failure"), CLASSES.values(), ids=CLASSES)
-def test_read__class(fault: Fault, found, end: str, failure: FailureClass) -> None:
-    assert read(fault, log(1, *found), end=end).failure is failure
+@pytest.mark.parametrize(("verdict", "found", "end", "failure"), CLASSES.values(), ids=CLASSES)
+def test_read__class(verdict: Verdict, found, end: str, failure: FailureClass) -> None:
+    assert read(verdict, log(1, *found), end=end).failure is failure
 
 
 def test_log_evidence__the_logs_of_victims_say_nothing_about_the_culprit() -> None:
@@ -99,16 +107,16 @@ def test_evidence__names_pod_rule_and_place() -> None:
 
 
 def test_crash__of_all_ranks_without_a_culprit_needs_one_traceback() -> None:
-    fault = crash(culprit=None)
-    same = read(fault, log(0, BUG), log(1, BUG)).crashes
+    verdict = crash(culprit=None)
+    same = read(verdict, log(0, BUG), log(1, BUG)).crashes
     assert {record.fingerprint for record in same} == {BUG.fingerprint}
     other = replace(BUG, fingerprint="0" * 16)
-    assert read(fault, log(0, BUG), log(1, other)).crashes == ()
+    assert read(verdict, log(0, BUG), log(1, other)).crashes == ()
     victim = replace(other, rule="gloo_peer_lost", domain="network")
-    found = read(fault, log(0, victim), log(1, BUG))
+    found = read(verdict, log(0, victim), log(1, BUG))
     assert [record.pod_uid for record in found.crashes] == ["uid-1"]
     assert found.failure is FailureClass.PROGRAM
-    assert read(fault, log(0, victim), log(1, victim)).failure is FailureClass.NETWORK
+    assert read(verdict, log(0, victim), log(1, victim)).failure is FailureClass.NETWORK
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ def test_unreported__it_is_recorded_once() -> None:
         world.jobs.reconcile(KEY)
     (status,) = world.statuses
     assert status.phase is Phase.OBSERVED
-    assert (status.verdict, status.cause) == (VerdictKind.CRASHED, Cause.KILLED)
+    assert (status.kind, status.cause) == (VerdictKind.CRASHED, Cause.KILLED)
     assert status.since_s == NOW_S - 62.0
     assert status.nodes == ("n0", "n1")
     assert "recorded only" in status.message

@@ -5,16 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kcover_ebpf.api.incident import FailureClass, Incident, JobRef, Lost, Phase, Status
-from kcover_ebpf.model.verdict import Cause, Culprit, VerdictKind
+from kcover_ebpf.model.verdict import Cause, Culprit, Verdict, VerdictKind
 
 JOB = JobRef("PyTorchJob", "llm", "ju", "kubeflow.org/v1")
 BEGUN = Status(
     Phase.OPEN,
-    verdict=VerdictKind.HUNG,
-    cause=Cause.STOPPED,
+    verdict=Verdict(
+        kind=VerdictKind.HUNG,
+        cause=Cause.STOPPED,
+        since_s=1_700_000_000.0,
+        culprit=Culprit(rank=2, pod="llm-2", node="n7", device="0000:5d:00.0"),
+    ),
     failure=FailureClass.HARDWARE,
-    since_s=1_700_000_000.0,
-    culprit=Culprit(rank=2, pod="llm-2", node="n7", device="0000:5d:00.0"),
     lost=Lost(detect_s=2.0, shut_down_s=10.5),
     owner="ada@example.com",
 )

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from kcover_ebpf.api.incident import Incident, Lost, Moment, Phase, Status
 from kcover_ebpf.errors import NotSent, PolicyError
+from kcover_ebpf.model.verdict import Cause, Verdict, VerdictKind
 from kcover_ebpf.notify.incident_trace import trace_of
 from kcover_ebpf.notify.message import WORDS, fields_of, message_of
 from kcover_ebpf.notify.metrics_pusher import MetricsPusher
@@ -69,7 +70,11 @@ def test_trace_of__what_was_not_restarted_has_no_phases_that_did_not_begin(phase
 
 def test_trace_of__a_clock_that_was_set_back_makes_no_span_of_negative_length() -> None:
     moments = (Moment("Open", 100.0), Moment("ShuttingDown", 90.0), Moment("Recovered", 80.0))
-    odd = Status(Phase.RECOVERED, since_s=120.0, timeline=moments)
+    odd = Status(
+        Phase.RECOVERED,
+        verdict=Verdict(VerdictKind.HUNG, Cause.STOPPED, since_s=120.0),
+        timeline=moments,
+    )
     trace = trace_of(incident(), odd)
     assert all(span.begin_s <= span.end_s for span in (trace.root_span, *trace.phases))
 

@@ -11,10 +11,11 @@ import pytest
 from kcover_ebpf.api.incident import Moment, Phase
 from kcover_ebpf.archive.incident_archive import Archive, packed, unpacked
 from kcover_ebpf.archive.manifest import MissingPart
-from kcover_ebpf.model.verdict import Culprit
+from kcover_ebpf.model.verdict import Cause, Culprit
 from kcover_ebpf.postmortem.page import chrome_trace_of, page_of
 from kcover_ebpf.postmortem.render import html_of
 from tests.unit import incident_archives as build
+from tests.unit.judged import judged
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 
@@ -148,7 +149,7 @@ def test_page__a_culprit_of_which_nothing_is_known_is_no_error() -> None:
     archive = build.archive()
     assert archive.incident is not None
     assert archive.incident.status is not None
-    status = replace(archive.incident.status, culprit=Culprit(), victims=(), cause=None)
+    status = judged(archive.incident.status, culprit=Culprit(), victims=(), cause=Cause.UNKNOWN)
     assert (
         "UNKNOWN"
         not in shown(replace(archive, incident=replace(archive.incident, status=status))).text[:60]

@@ -8,9 +8,10 @@ import pytest
 
 from kcover_ebpf.api.drill import DrillEnd, DrillFault, DrillOver, Injected
 from kcover_ebpf.api.incident import Incident, JobRef, Phase, Status
-from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.recovery.drill_score import score
 from tests.unit import report_builders as build
+from tests.unit.judged import judged
 
 INJECTED = Injected(DrillFault.STOP, 77, 1000.0, rank=3)
 HIT = replace(build.pod(3), name="j-3", node="n1", address="10.1.0.3")
@@ -25,7 +26,9 @@ PHASES = {
 
 
 def incident(culprit: Culprit | None, last: Phase = Phase.RECOVERED) -> Incident:
-    status = Status(Phase.OPEN, verdict=VerdictKind.HUNG, cause=Cause.STOPPED, culprit=culprit)
+    status = Status(
+        Phase.OPEN, verdict=Verdict(kind=VerdictKind.HUNG, cause=Cause.STOPPED, culprit=culprit)
+    )
     for phase, at_s in PHASES.items():
         status = status.enter(phase, at_s, "x")
     if last is not Phase.RECOVERED:
@@ -80,7 +83,7 @@ def test_score__a_lost_link_is_named_by_its_ends(
     found = incident(None)
     assert found.status is not None
     evidence = (Evidence(EvidenceKind.EDGE, text),)
-    status = replace(found.status, verdict=VerdictKind.LOST_LINK, evidence=evidence)
+    status = judged(found.status, kind=VerdictKind.LOST_LINK, evidence=evidence)
     card = score(replace(INJECTED, fault=fault), HIT, replace(found, status=status), OVER)
     assert (card.right, card.passed) == (right, right is True)
     assert card.named_after_s == (2.5 if right else None)

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from kcover_ebpf.api.incident import Incident, JobRef, Lost, Phase, RestartMethod, Status
-from kcover_ebpf.api.job_size import JobSize
-from kcover_ebpf.api.logged_work import LoggedWork
-from kcover_ebpf.model.verdict import Cause, Culprit, VerdictKind
+from kcover_ebpf.api.incident_parts import JobSize, LoggedWork
+from kcover_ebpf.model.verdict import Cause, Culprit, Verdict, VerdictKind
 from kcover_ebpf.recovery.incident_stats import UNNAMED, stats_of
+from tests.unit.judged import judged
 
 DAY_S = 86400.0
 NOW_S = 1_700_000_000.0
 BEGUN = Status(
     Phase.OPEN,
-    verdict=VerdictKind.HUNG,
-    cause=Cause.STOPPED,
-    culprit=Culprit(rank=1, node="n1"),
+    verdict=Verdict(kind=VerdictKind.HUNG, cause=Cause.STOPPED, culprit=Culprit(rank=1, node="n1")),
     lost=Lost(detect_s=2.0, decide_s=1.0, shut_down_s=3.0, reschedule_s=4.0, first_progress_s=10.0),
 )
 
 
-def recovered(at_s: float, name: str = "a", job: str = "llm", **more) -> Incident:
-    status = replace(BEGUN, since_s=at_s, **more)
+def recovered(
+    at_s: float,
+    name: str = "a",
+    job: str = "llm",
+    kind: VerdictKind = VerdictKind.HUNG,
+    cause: Cause = Cause.STOPPED,
+    **more: Any,
+) -> Incident:
+    status = judged(replace(BEGUN, **more), since_s=at_s, kind=kind, cause=cause)
     for phase, after_s in (
         (Phase.DECIDED, 3.0),
         (Phase.SHUTTING_DOWN, 3.0),
@@ -63,7 +69,7 @@ def test_stats_of__lost_time_is_split_and_set_against_the_age_of_the_job() -> No
 
 
 def test_stats_of__mean_times_are_those_of_the_node_and_of_the_cause() -> None:
-    failed = replace(BEGUN, since_s=NOW_S, culprit=None).enter(Phase.FAILED, NOW_S, "x")
+    failed = judged(BEGUN, since_s=NOW_S, culprit=None).enter(Phase.FAILED, NOW_S, "x")
     found = week(
         recovered(NOW_S - DAY_S, "a"),
         recovered(NOW_S - 2 * DAY_S, "b", cause=Cause.STORAGE),
@@ -81,8 +87,8 @@ def test_stats_of__mean_times_are_those_of_the_node_and_of_the_cause() -> None:
 
 def test_stats_of__what_went_by_or_was_asked_for_interrupts_nothing() -> None:
     went_by = replace(BEGUN, closed_s=NOW_S).enter(Phase.OBSERVED, NOW_S, "resolved on its own")
-    suspect = replace(BEGUN, verdict=VerdictKind.UNKNOWN).enter(Phase.OPEN, NOW_S, "x")
-    asked = recovered(NOW_S - 5.0, "c", verdict=VerdictKind.UNKNOWN, cause=Cause.REQUESTED)
+    suspect = judged(BEGUN, kind=VerdictKind.UNKNOWN).enter(Phase.OPEN, NOW_S, "x")
+    asked = recovered(NOW_S - 5.0, "c", kind=VerdictKind.UNKNOWN, cause=Cause.REQUESTED)
     found = week(of(went_by, NOW_S - 9.0, "a"), of(suspect, NOW_S - 9.0, "b"), asked)
     assert (found.incidents, found.interruptions, found.restarts) == (3, 0, 1)
     assert not found.nodes

@@ -12,6 +12,7 @@ from kcover_ebpf.model.verdict import Cause, VerdictKind
 from kcover_ebpf.recovery.restart.guards import NOT_ARMED, ClusterLimits
 from kcover_ebpf.recovery.simulation import Difference, PastIncident, SimulatedIncident, simulated
 from kcover_ebpf.settings import RestartBudget
+from tests.unit.judged import judged
 from tests.unit.past_incidents import AT_S, INFERRED, STOPPED, of, opened, restarted
 
 DEFAULTS = FaultPolicy()
@@ -57,7 +58,7 @@ def test_simulated__a_policy_that_allows_less_spares_the_job_or_waits(
 
 
 def test_simulated__what_went_by_is_ended_by_a_policy_that_waits_for_less() -> None:
-    lenient = resolved(replace(STOPPED, acts_at_s=AT_S + 60.0), 20.0)
+    lenient = resolved(judged(STOPPED, acts_at_s=AT_S + 60.0), 20.0)
     (one,) = tried(lenient)
     assert (one.difference, one.would_end_s) == (Difference.ENDED, AT_S + 5.0)
     (other,) = tried(lenient, policy=FaultPolicy(thresholds={"stopped": "30s"}))
@@ -83,7 +84,7 @@ def test_simulated__a_job_that_was_not_armed_stays_so() -> None:
 
 def test_simulated__restarts_that_would_have_been_made_use_up_the_budget() -> None:
     hour = [
-        replace(STOPPED, since_s=AT_S + 3600.0 * at, acts_at_s=AT_S + 3600.0 * at + 5.0)
+        judged(STOPPED, since_s=AT_S + 3600.0 * at, acts_at_s=AT_S + 3600.0 * at + 5.0)
         for at in range(3)
     ]
     found = tried(*map(restarted, hour), policy=FaultPolicy(restarts=RestartBudget(max=2)))
@@ -96,5 +97,5 @@ def test_simulated__restarts_that_would_have_been_made_use_up_the_budget() -> No
 
 
 def test_simulated__what_a_person_asked_for_is_left_out() -> None:
-    asked = replace(restarted(STOPPED), verdict=VerdictKind.UNKNOWN, cause=Cause.REQUESTED)
+    asked = judged(restarted(STOPPED), kind=VerdictKind.UNKNOWN, cause=Cause.REQUESTED)
     assert tried(asked) == []

@@ -16,12 +16,13 @@ from kcover_ebpf.api.incident import Incident, JobRef, Phase, Status
 from kcover_ebpf.errors import ApiError, Forbidden, NotFound
 from kcover_ebpf.gang.gang_judge import merge
 from kcover_ebpf.model.process_state import State
-from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.trace.gang import remote
 from kcover_ebpf.trace.options import TraceOptions
 from kcover_ebpf.trace.records import parse
 from tests.unit import report_builders as build
 from tests.unit.fake_exec import FakeExec, FakeExecServer, traced_lines
+from tests.unit.judged import judged
 
 STOPPED = (
     build.report("a", build.rank(0), build.rank(2)),
@@ -159,12 +160,14 @@ def test_lines__a_live_trace_follows_the_threads(monkeypatch: pytest.MonkeyPatch
 
 LOST = Status(
     Phase.OPEN,
-    verdict=VerdictKind.HUNG,
-    cause=Cause.PEER_GONE,
-    since_s=1_000.0,
-    culprit=Culprit(pod="j-0", node="a"),
-    evidence=(Evidence(EvidenceKind.EVENT, "node a is not ready", "a"),),
-    victims=(1, 3),
+    verdict=Verdict(
+        kind=VerdictKind.HUNG,
+        cause=Cause.PEER_GONE,
+        since_s=1_000.0,
+        culprit=Culprit(pod="j-0", node="a"),
+        evidence=(Evidence(EvidenceKind.EVENT, "node a is not ready", "a"),),
+        victims=(1, 3),
+    ),
 )
 
 
@@ -197,7 +200,7 @@ def test_lines__the_verdict_is_that_of_the_open_incident(
 ) -> None:
     server = stopped(
         *(opened(name, status) for name, status in OVER.items()),
-        opened("other", replace(LOST, cause=Cause.STORAGE), app="other"),
+        opened("other", judged(LOST, cause=Cause.STORAGE), app="other"),
         {"metadata": {"name": "unreadable"}},
         opened("i", replace(LOST, phase=phase)),
     )

@@ -14,6 +14,7 @@ from kcover_ebpf.recovery.restart.context import GangPod, RestartInput
 from kcover_ebpf.recovery.restart.repeated_crash import why_hopeless, with_logs
 from tests.unit.crash_inputs import AGE_S, STEP_30, crashed, record
 from tests.unit.guard_inputs import ask
+from tests.unit.judged import judged
 from tests.unit.report_builders import NOW_S, case, local, pod
 
 
@@ -76,7 +77,7 @@ def test_advance__a_restart_continues_when_many_pods_raise_one_error() -> None:
 def test_with_logs__a_gang_that_crashes_again_is_hopeless() -> None:
     first = with_logs(ask(gang()).context.status, gang())
     earlier = tuple(replace(crash, time_s=crash.time_s - 100) for crash in first.crashes)
-    acting = replace(first, since_s=NOW_S - 100, crashes=earlier)
+    acting = judged(replace(first, crashes=earlier), since_s=NOW_S - 100)
     for at in (gang(1, after_s=50.0), gang(1, raised=1, after_s=50.0), gang(1, after_s=None)):
         again = with_logs(acting, at)
         assert len(again.crashes) > len(earlier)
@@ -87,7 +88,7 @@ def test_with_logs__a_gang_that_crashes_again_is_hopeless() -> None:
 def test_with_logs__an_error_of_cuda_on_two_nodes_is_the_programs() -> None:
     first = with_logs(ask(gang()).context.status, gang(rule="cuda_program_error"))
     earlier = tuple(replace(crash, time_s=crash.time_s - 100) for crash in first.crashes)
-    acting = replace(first, since_s=NOW_S - 100, crashes=earlier)
+    acting = judged(replace(first, crashes=earlier), since_s=NOW_S - 100)
     again = with_logs(acting, gang(1, raised=1, after_s=50.0, rule="cuda_program_error"))
     assert again.crashes[-1].node == "a"
     assert why_hopeless(again, ()) is not None
@@ -117,7 +118,7 @@ def test_with_logs__what_was_cut_is_not_noted_again() -> None:
 
 def test_with_logs__evidence_for_which_there_is_no_room_is_not_new_in_each_turn() -> None:
     begun = ask(gang()).context.status
-    full = replace(begun, evidence=(Evidence(EvidenceKind.EVENT, "it ended"),) * 64)
+    full = judged(begun, evidence=(Evidence(EvidenceKind.EVENT, "it ended"),) * 64)
     first = with_logs(full, gang())
     assert first.evidence == full.evidence
     assert with_logs(first, gang()) is first

@@ -34,7 +34,7 @@ def test_demanded__a_healthy_job_is_stopped_and_killed_like_any_other() -> None:
     assert status.action.way is RestartMethod.IN_PLACE
     assert status.order is not None
     assert status.order.verb is Verb.STOP
-    assert (status.verdict, status.cause) == (VerdictKind.UNKNOWN, Cause.REQUESTED)
+    assert (status.kind, status.cause) == (VerdictKind.UNKNOWN, Cause.REQUESTED)
     assert status.message.startswith("in place: stopping all ranks")
     assert status.timeline[0].text == DEMAND.text
 

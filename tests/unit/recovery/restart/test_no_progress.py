@@ -8,10 +8,10 @@ import pytest
 
 from kcover_ebpf.api.fault_policy import FaultPolicy
 from kcover_ebpf.api.incident import Phase, RestartMethod, Status
+from kcover_ebpf.api.incident_parts import LoggedWork
 from kcover_ebpf.api.job_rules import JobRule
 from kcover_ebpf.api.known_lines import KnownLine
 from kcover_ebpf.api.log_report import ContainerLog, JobRuleReading
-from kcover_ebpf.api.logged_work import LoggedWork
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport
 from kcover_ebpf.gang.job_rules import LoggedProgress
 from kcover_ebpf.recovery.restart.guards import decide

@@ -9,25 +9,19 @@ from typing import Any
 import pytest
 
 from kcover_ebpf.api.codec import decode, encode
-from kcover_ebpf.api.incident import (
-    CrashRecord,
-    FailureClass,
-    Incident,
-    JobRef,
-    Phase,
-    RestartMethod,
-    Status,
-)
+from kcover_ebpf.api.incident import FailureClass, Incident, JobRef, Phase, RestartMethod, Status
+from kcover_ebpf.api.incident_parts import CrashRecord
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.event_recorder import EventRecorder
 from kcover_ebpf.controller.telemetry import ControllerTelemetry
-from kcover_ebpf.model.verdict import Cause, EvidenceKind, VerdictKind
+from kcover_ebpf.model.verdict import Cause, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.recovery.restart import advance, guards
 from kcover_ebpf.recovery.restart.context import Suspension
 from kcover_ebpf.recovery.restart.repeated_crash import why_hopeless
 from kcover_ebpf.recovery.restart.steps import Step
 from tests.unit.crash_inputs import STEP_30, asked, crashed, record
 from tests.unit.guard_inputs import without_rule, world
+from tests.unit.judged import judged
 from tests.unit.log_builders import BUG, log, seen
 from tests.unit.report_builders import NOW_S
 
@@ -99,7 +93,9 @@ def test_decide__another_crash_is_restarted(earlier: CrashRecord) -> None:
 
 def status(*crashes_record: CrashRecord) -> Status:
     return Status(
-        Phase.OPEN, verdict=VerdictKind.CRASHED, cause=Cause.EXITED, crashes=crashes_record
+        Phase.OPEN,
+        verdict=Verdict(kind=VerdictKind.CRASHED, cause=Cause.EXITED),
+        crashes=crashes_record,
     )
 
 
@@ -139,7 +135,7 @@ def test_why_hopeless__which_crashes_are_the_same(
 
 def test_why_hopeless__one_crash_alone_is_never_hopeless() -> None:
     assert why_hopeless(status(record()), ()) is None
-    hung = replace(status(record(), AGAIN), verdict=VerdictKind.HUNG)
+    hung = judged(status(record(), AGAIN), kind=VerdictKind.HUNG)
     assert why_hopeless(hung, ()) is None
 
 
@@ -183,11 +179,13 @@ def test_advance__a_crash_that_is_repeated_before_any_progress_ends_the_restart(
     begun = guards.decide(asked(crashed(STEP_30, start=0)))
     assert begun.status is not None
     assert begun.status.action is not None
-    acting = replace(
-        begun.status,
+    acting = judged(
+        replace(
+            begun.status,
+            phase=Phase.RECOVERING if step is Step.PROGRESS else Phase.SHUTTING_DOWN,
+            action=replace(begun.status.action, step=step.value),
+        ),
         since_s=NOW_S - 20,
-        phase=Phase.RECOVERING if step is Step.PROGRESS else Phase.SHUTTING_DOWN,
-        action=replace(begun.status.action, step=step.value),
     )
     turn = replace(asked(crashed(STEP_30)).context, status=acting)
     noted = advance.advance(turn)
@@ -208,7 +206,9 @@ def restarting(*crashes_record: CrashRecord, step: Step = Step.PROGRESS) -> Stat
     assert begun.action is not None
     phase = Phase.RECOVERING if step is Step.PROGRESS else Phase.SHUTTING_DOWN
     action = replace(begun.action, step=step.value)
-    return replace(begun, since_s=NOW_S - 20, phase=phase, action=action, crashes=crashes_record)
+    return judged(
+        replace(begun, phase=phase, action=action, crashes=crashes_record), since_s=NOW_S - 20
+    )
 
 
 @pytest.mark.parametrize("step", [Step.SETTLE, Step.RETURN, Step.PROGRESS])
@@ -243,7 +243,7 @@ def test_advance__the_log_of_a_repeated_crash_is_awaited_and_not_for_long() -> N
 def test_advance__a_traceback_that_a_running_start_caught_ends_nothing() -> None:
     begun = guards.decide(asked(crashed(STEP_30, start=0)))
     assert begun.status is not None
-    acting = replace(begun.status, since_s=NOW_S - 20)
+    acting = judged(begun.status, since_s=NOW_S - 20)
     first, second = seen(log(1, STEP_30, start=1))
     turn = replace(asked(crashed()).context, status=acting, world=world((first, second)))
     assert turn.world.gang_verdict is not None

@@ -1,0 +1,82 @@
+"""Where NCCL Inspector writes, and the end of each file there.
+
+A job that trains for days writes gigabytes, of which the last part shows what is slow now.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+
+from kcover_ebpf.collectives.inspector.records import CollectiveRun, runs
+from kcover_ebpf.dataclass import dataclass
+from kcover_ebpf.errors import CannotObserve
+from kcover_ebpf.host import procfs, rank_files
+from kcover_ebpf.ids import Pid
+from kcover_ebpf.tunables.collectives import MOST_FILES, MOST_TAIL_BYTES
+
+_DUMP_DIR, _SLURM_JOB = "NCCL_INSPECTOR_DUMP_DIR", "SLURM_JOBID"
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class InspectorRead:
+    """What a folder holds."""
+
+    runs: tuple[CollectiveRun, ...]
+    file_count: int
+    bad_count: int
+    """Lines that say nothing of a collective; the last of a file may be one that is being written."""
+    left_out: int
+    """Files beyond the most that are read."""
+
+
+def opened_by(pid: Pid) -> int:
+    """A descriptor of the folder that NCCL Inspector writes to in a process; raises `CannotObserve`."""
+    process = procfs.read_process(pid, {_DUMP_DIR, _SLURM_JOB})
+    if process is None:
+        raise CannotObserve(f"there is no process {pid}, or it may not be read: run this as root")
+    environ = process.rank_environ
+    job = environ.get(_SLURM_JOB, "")
+    path = environ.get(_DUMP_DIR) or f"nccl-inspector-{job if job.isdigit() else 'unknown-jobid'}"
+    try:
+        return rank_files.opened_folder(pid, path)
+    except OSError as error:
+        why = error.strerror or error
+        raise CannotObserve(
+            f"process {pid} has no folder of NCCL Inspector: {path}: {why}"
+        ) from None
+
+
+def read(folder: int) -> InspectorRead:
+    """What the files of a folder say, given its descriptor; raises `OSError`."""
+    names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
+    found: list[CollectiveRun] = []
+    file_count = bad_count = 0
+    for name in names[:MOST_FILES]:
+        try:
+            file = os.open(name, _FILE, dir_fd=folder)
+        except OSError:
+            continue  # a link, or gone by now
+        try:
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                continue
+            file_count += 1
+            for run in runs(_last_lines(file)):
+                if run is None:
+                    bad_count += 1
+                else:
+                    found.append(run)
+        finally:
+            os.close(file)
+    return InspectorRead(tuple(found), file_count, bad_count, max(0, len(names) - MOST_FILES))
+
+
+def _last_lines(file: int) -> Iterator[bytes]:
+    size = os.fstat(file).st_size
+    begin = max(0, size - MOST_TAIL_BYTES)
+    lines = iter(os.pread(file, MOST_TAIL_BYTES, begin).splitlines())
+    if begin:
+        next(lines, None)  # its beginning is missing
+    yield from lines
