@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from kcover_ebpf.api.rfc3339 import from_text
 from testbed import skips
 from testbed.driver.cluster import JOBS, ClusterError, Namespace, until
 from testbed.driver.fake_agent import processes
@@ -107,4 +108,6 @@ def test_an_idle_engine_is_left_alone_and_a_hung_worker_has_its_group_restarted(
         assert _group(namespace, 1) == others, "the other group serves on"
         for name in fresh:
             namespace.wait_for_log(name, r"rank \d+ step 5$")
+        for line in status["timeline"]:
+            print(f"{from_text(line['time']) - fault_s:6.1f} s {line['phase']}: {line['text']}")
         print(f"serving again {moment(incident, 'Recovered') - fault_s:.1f} s after the hang")
