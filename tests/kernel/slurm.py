@@ -58,7 +58,9 @@ class Slurm:
 
     def field(self, job: int, name: str) -> str:
         """One field of the job, as `scontrol show job` prints it."""
-        found = re.search(rf"\b{name}=(\S*)", self._said("scontrol", "--oneliner", "show", "job", str(job)))
+        found = re.search(
+            rf"\b{name}=(\S*)", self._said("scontrol", "--oneliner", "show", "job", str(job))
+        )
         assert found is not None
         return found[1]
 
@@ -107,7 +109,9 @@ def running(folder: Path, more: str = "") -> Iterator[Slurm]:
     def start(*command: str, host: int, name: str) -> None:
         with (folder / name).open("wb") as log:
             started.append(
-                subprocess.Popen([*_on(host, folder), *command], stdout=log, stderr=log, env=slurm.environ)
+                subprocess.Popen(
+                    [*_on(host, folder), *command], stdout=log, stderr=log, env=slurm.environ
+                )
             )
 
     socket = f"--socket={folder}/munge.socket"
