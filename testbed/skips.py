@@ -73,6 +73,10 @@ CAPABILITIES: Mapping[str, tuple[Callable[[], bool], str]] = {
     ),
     "fuse": (Path("/dev/fuse").exists, "load the fuse module"),
     "loop": (Path("/dev/loop-control").exists, "load the loop module"),
+    "slurm": (
+        lambda: all(shutil.which(name) for name in ("munged", "slurmctld", "slurmd", "sbatch")),
+        "run tools/setup test",
+    ),
     "gcc": (lambda: shutil.which("gcc") is not None, "run tools/setup test"),
     "clang": (lambda: shutil.which("clang-14") is not None, "run tools/setup test"),
     "bpftool": (lambda: _runs("bpftool", "version"), "run tools/setup test"),

@@ -17,6 +17,7 @@ owners, finalizers nor containers, so a pod of 1.3 MB of labels took 11 MiB in e
 _TEXT_BYTES, _CONTAINER_BYTES, _POD_BYTES = 64, 512, 1024
 """What Python adds to a text, and takes for a container and for a pod (measured, 3.11)."""
 _MOST_CLAIMS, _CLAIM_CHARS = 16, 253
+_MOST_DEVICES, _DEVICE_CHARS = 16, 253
 _PLUGINS_GROUP = "scheduling.x-k8s.io/pod-group"
 """Label of the coscheduling plug-in (kubernetes-sigs/scheduler-plugins, apis/scheduling/v1alpha1)."""
 _VOLCANO_GROUPS = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
@@ -117,6 +118,8 @@ class Pod:
     """Whole ones that the limits of its main containers name; none of those that DRA allocates."""
     claims: tuple[str, ...] = ()
     """Of the PersistentVolumeClaims that its volumes name, at most 16."""
+    unhealthy: tuple[str, ...] = ()
+    """Its devices that their plug-in or DRA driver calls Unhealthy, each as RESOURCE DEVICE; at most 16."""
     job_kind: JobKind | None = None
     """The `JobKind` object whose labels it carries (`job_kinds.with_kind`)."""
 
@@ -181,7 +184,20 @@ def pod_of(api: Mapping[str, Any]) -> Pod:
         pod_group=_pod_group(metadata, spec),
         gpus=sum(map(_gpus, _list(spec.get("containers")))),
         claims=_claims(_text(metadata.get("name")), spec),
+        unhealthy=_unhealthy(status),
     )
+
+
+def _unhealthy(status: Mapping[str, Any]) -> tuple[str, ...]:
+    """Of the `allocatedResourcesStatus` of its containers (KEP-4680): the kubelet writes it since Kubernetes 1.36."""
+    found = [
+        f"{_text(resource.get('name'))} {_text(device.get('resourceID'))}"[:_DEVICE_CHARS]
+        for container in map(_map, _list(status.get("containerStatuses")))
+        for resource in map(_map, _list(container.get("allocatedResourcesStatus")))
+        for device in map(_map, _list(resource.get("resources")))
+        if device.get("health") == "Unhealthy"
+    ]
+    return tuple(found[:_MOST_DEVICES])
 
 
 def _claims(pod: str, spec: Mapping[str, Any]) -> tuple[str, ...]:
@@ -229,8 +245,8 @@ def kept_bytes(pod: Pod) -> int:
     """About what a pod takes in memory, at most; its owners are not counted, which many pods share."""
     texts = _texts_bytes(pod.labels) + _texts_bytes(pod.annotations)
     finalizers = sum(_TEXT_BYTES + len(finalizer) for finalizer in pod.finalizers)
-    claims = sum(_TEXT_BYTES + len(claim) for claim in pod.claims)
-    return _POD_BYTES + texts + finalizers + claims + _CONTAINER_BYTES * len(pod.containers)
+    short = sum(_TEXT_BYTES + len(text) for text in (*pod.claims, *pod.unhealthy))
+    return _POD_BYTES + texts + finalizers + short + _CONTAINER_BYTES * len(pod.containers)
 
 
 def _size_bytes(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> int:

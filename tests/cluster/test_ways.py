@@ -13,49 +13,34 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import pytest
-import yaml
 
-from kcover_ebpf.kube.client import connect
 from testbed import skips
-from testbed.driver.cluster import JOBS, ROOT, Cluster, Namespace, until
-from testbed.driver.fake_agent import FakeAgent
-from testbed.driver.kinds import KINDS, Kind, rank_pods, wait_for_training
+from testbed.driver.cluster import ROOT, Cluster, Namespace, until
+from testbed.driver.kinds import KINDS, Kind, rank_pods
 from testbed.driver.nodes import all_uncordoned
 from testbed.driver.restarts import (
     counters,
     moment,
     policy,
     row_of,
-    running,
     stopped,
     wait_for_phase,
     ways,
 )
+from tests.cluster.brought_back import IGNORES, Trained, events, of_jobs, place, restarts, training
 from tests.cluster.spares import DEVICE, one_device_a_node, spare, until_placed
-from tests.cluster.step_log import StepLog
 
 pytestmark = [pytest.mark.needs("root"), pytest.mark.timeout(900, func_only=True)]
 ROUNDS = int(os.environ.get("KCOVER_ROUNDS", "1"))
 NODES = 3
-IGNORES = [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]
-_NOT_ASKED = {"Pod", "Deployment", "ReplicaSet"}
 FULL = ("InPlace", "Replace", "Hybrid", "Spare")
-
-
-def _of_jobs(objects: list[dict[str, Any]]) -> None:
-    """Batch Jobs make an evicted pod again, and count nothing."""
-    spec = objects[-1]["spec"]
-    for job in (entry["template"]["spec"] for entry in spec.get("replicatedJobs", ())):
-        job |= {"podFailurePolicy": {"rules": IGNORES}}
-    if "completionMode" in spec:
-        spec |= {"podFailurePolicy": {"rules": IGNORES}}
 
 
 def _of_runtime(objects: list[dict[str, Any]]) -> None:
@@ -84,8 +69,8 @@ class Row:
 
 
 ROWS = {
-    "job": Row(_of_jobs),
-    "jobset": Row(_of_jobs),
+    "job": Row(of_jobs),
+    "jobset": Row(of_jobs),
     "trainjob": Row(_of_runtime),
     "pytorchjob": Row(_two_pods),
     "mpijob": Row(_as_it_is),
@@ -113,16 +98,6 @@ def bed(
         yield cluster
 
 
-@dataclass(frozen=True)
-class Trained:
-    """A job that trains, and what belongs to it."""
-
-    namespace: Namespace
-    kind: Kind
-    fake: FakeAgent
-    steps: StepLog
-
-
 @pytest.mark.parametrize(
     ("name", "has_spare"),
     [
@@ -146,58 +121,13 @@ def test_a_job_is_brought_back_by_each_way_of_its_kind(
         skips.skip(kind.controller, "the cluster of $KUBECONFIG does not have it")
     chosen = [way for way in ROWS[name].ways if (way == "Spare") is has_spare]
     kind = replace(kind, pods=2) if name == "pytorchjob" else kind
-    with _training(bed, namespace, kind, ROWS[name].change, tmp_path) as trained:
+    with training(bed, namespace, kind, ROWS[name].change, tmp_path) as trained:
         row = row_of(kind.api_version, kind.kind)
         before = counters(namespace, row, "demo")
         with spare(namespace) if has_spare else nullcontext():
             for way in chosen:
                 print(json.dumps(_cell(bed, trained, way)))
         assert counters(namespace, row, "demo") == before
-
-
-@contextmanager
-def _training(
-    bed: Cluster,
-    namespace: Namespace,
-    kind: Kind,
-    change: Callable[[list[dict[str, Any]]], None],
-    folder: Path,
-) -> Iterator[Trained]:
-    key, _, value = kind.selector.partition("=")
-    session = connect(str(bed.kubeconfig))
-    with (
-        all_uncordoned(bed),  # once the controller has ended, which writes to nodes, too
-        StepLog(folder / "resume") as steps,
-        running(namespace, folder / "controller.log"),
-        FakeAgent(session, namespace.name, {key: value}, kind.kind) as fake,
-    ):
-        # anchors make one object of what is written once: each pod is to have its own
-        text = json.dumps(list(yaml.safe_load_all((JOBS / f"{kind.file}.yaml").read_text())))
-        objects: list[dict[str, Any]] = json.loads(text)
-        change(objects)
-        _equip(objects, steps.folder, needs_device=not kind.speaker)
-        namespace.apply(yaml.safe_dump_all(objects))
-        wait_for_training(namespace, kind)
-        yield Trained(namespace, kind, fake, steps)
-
-
-def _equip(found: object, folder: Path, *, needs_device: bool) -> None:
-    """Give each pod the folder of steps, and a device."""
-    if isinstance(found, list):
-        for entry in found:
-            _equip(entry, folder, needs_device=needs_device)
-    if not isinstance(found, dict):
-        return
-    for value in found.values():
-        _equip(value, folder, needs_device=needs_device)
-    if "containers" not in found:
-        return
-    found["volumes"].append({"name": "resume", "hostPath": {"path": str(folder)}})
-    (container,) = found["containers"]
-    container["volumeMounts"].append({"name": "resume", "mountPath": "/resume"})
-    # a launcher holds no device; the workers are those that serve ssh
-    if needs_device or any("sshd" in word for word in container["command"]):
-        container["resources"] |= {"limits": {DEVICE: "1"}}
 
 
 def _cell(bed: Cluster, trained: Trained, way: str) -> dict[str, Any]:
@@ -223,8 +153,8 @@ def _round(trained: Trained, way: str) -> dict[str, Any]:
     kept_free = until_placed(namespace) if way == "Spare" else None
     trained.steps.wait_for(3)
     time.sleep(2)
-    old = {pod["metadata"]["uid"]: _restarts(pod) for pod in namespace.pods(kind.selector)}
-    victim, heard = rank_pods(namespace, kind)[-1], set(_events(namespace))
+    old = {pod["metadata"]["uid"]: restarts(pod) for pod in namespace.pods(kind.selector)}
+    victim, heard = rank_pods(namespace, kind)[-1], set(events(namespace))
     fault_s = time.time()
     if way == "InPlace":
         fake.break_rank(victim["metadata"]["name"])
@@ -239,7 +169,7 @@ def _round(trained: Trained, way: str) -> dict[str, Any]:
     incident = wait_for_phase(namespace, ("Recovered", "Failed"), count)
     assert incident["status"]["phase"] == "Recovered", incident["status"]["timeline"]
     _check_pods(trained, method, old, victim, kept_free)
-    fresh = {reason for uid, reason in _events(namespace).items() if uid not in heard}
+    fresh = {reason for uid, reason in events(namespace).items() if uid not in heard}
     running_s = moment(incident, "Recovering") - fault_s
     return {"running_s": running_s, "step_s": gap.end_s - fault_s, "said": fresh}
 
@@ -265,32 +195,10 @@ def _check_pods(
         assert old.keys() - stayed == {victim["metadata"]["uid"]}
         (moved,) = [new[uid] for uid in new.keys() - stayed]
         assert moved["spec"]["nodeName"] != victim["spec"]["nodeName"]
-        assert _place(moved) == _place(victim)
+        assert place(moved) == place(victim)
     if method == "Replace":
         assert not stayed
-    assert all(_restarts(new[uid]) == old[uid] + 1 for uid in stayed)
+    assert all(restarts(new[uid]) == old[uid] + 1 for uid in stayed)
     nodes = {pod["spec"]["nodeName"] for pod in rank_pods(namespace, kind)}
     assert kept is None or kept in nodes
     until(lambda: not stopped(namespace.pods(kind.selector)), "no rank is stopped")
-
-
-def _events(namespace: Namespace) -> dict[str, str]:
-    """By uid the Events about anything but pods and incidents, as COMPONENT: REASON."""
-    found = {}
-    for event in namespace.get("events"):
-        kind, reason = event["involvedObject"]["kind"], event["reason"]
-        if kind in _NOT_ASKED or reason.startswith("Kcover"):
-            continue
-        component = event.get("source", {}).get("component") or event.get("reportingComponent")
-        found[event["metadata"]["uid"]] = f"{component}: {reason}"
-    return found
-
-
-def _restarts(pod: dict[str, Any]) -> int:
-    return sum(one["restartCount"] for one in pod["status"].get("containerStatuses", ()))
-
-
-def _place(pod: dict[str, Any]) -> list[str]:
-    """What gives a pod its rank."""
-    labels = ("batch.kubernetes.io/job-completion-index", "training.kubeflow.org/replica-index")
-    return [pod["metadata"].get("labels", {}).get(label, "") for label in labels]

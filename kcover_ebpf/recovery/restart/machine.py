@@ -19,6 +19,7 @@ from kcover_ebpf.api.order import Order, Verb
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.model.verdict import Cause, Culprit
 from kcover_ebpf.recovery.restart import incarnations
+from kcover_ebpf.recovery.restart.affected import CAUSES_OF_NODES, moved_pods, unhealthy_pods
 from kcover_ebpf.recovery.restart.context import Call, GangPod, RestartInput, replace_method_of
 from kcover_ebpf.recovery.restart.methods import MovesBy, ReplaceMethod
 from kcover_ebpf.recovery.restart.steps import TRANSITIONS, RestartDetail, Step, step_of
@@ -39,9 +40,6 @@ _EXPIRES_S = {
     Verb.KILL_TERMINATING: RESUME_EXPIRES_S,
     Verb.SNAPSHOT: BUNDLE_WITHIN_S,
 }
-_CAUSES_OF_NODES = frozenset({Cause.DRIVER_STUCK, Cause.PEER_GONE, Cause.PREFLIGHT})
-"""Causes that lie with a node whatever its programs do, so that it is cordoned when a restart there did not help. A
-device that is unfit has its node cordoned by what the agent reports about the device itself."""
 _MOST_DETAIL = 1024
 _MOST_NODES = 2000
 
@@ -202,7 +200,12 @@ def why_not_in_place(restart_input: RestartInput, policy: FaultPolicy) -> str | 
         return "a device is at fault"
     if gang_verdict is not None and gang_verdict.verdict.cause is Cause.PEER_GONE:
         return "a node is gone"
-    return None
+    sick = unhealthy_pods(restart_input)
+    return (
+        f"pod {sick[0].pod.name} has the unhealthy device {sick[0].pod.unhealthy[0]}"
+        if sick
+        else None
+    )
 
 
 def why_not_restarted(restart_input: RestartInput, pods: Sequence[GangPod]) -> str | None:
@@ -231,21 +234,6 @@ def why_not_restarted(restart_input: RestartInput, pods: Sequence[GangPod]) -> s
         (baseline(pods) is None, "too many pods with differing restart counts"),
     )
     return next((text for applies, text in reasons if applies), None)
-
-
-def moved_pods(restart_input: RestartInput) -> tuple[GangPod, ...]:
-    """The live pods on what is at fault, where that is a device or a node; the others could stay."""
-    gang_verdict = restart_input.gang_verdict
-    culprit = gang_verdict.culprit if gang_verdict is not None else None
-    if gang_verdict is None or culprit is None or not culprit.node:
-        return ()
-    here = tuple(pod for pod in restart_input.live if pod.pod.node == culprit.node)
-    if gang_verdict.verdict.cause in _CAUSES_OF_NODES:
-        return here
-    if culprit.device is None:
-        return ()
-    own = tuple(pod for pod in here if pod.pod.uid == culprit.pod_uid)
-    return own or here
 
 
 def why_not_hybrid(restart_input: RestartInput, policy: FaultPolicy) -> str | None:
@@ -287,10 +275,10 @@ def avoided_node(context: RestartContext) -> str | None:
     if elsewhere:
         return elsewhere
     culprit = context.status.culprit
-    of_node = context.status.cause in _CAUSES_OF_NODES
+    of_node = context.status.cause in CAUSES_OF_NODES
     if culprit is not None and culprit.node and (of_node or culprit.device is not None):
         return culprit.node
-    return None
+    return next((pod.pod.node for pod in unhealthy_pods(context.world)), None)
 
 
 def start(
@@ -366,7 +354,7 @@ def escalate(context: RestartContext, reason: str) -> Status:
         return start(context, RestartMethod.REPLACE, reason, node if waiting is not None else "")
     if replaced == 1 and node:
         # a program that fails wherever it runs says nothing about the node it failed on
-        of_node = waiting is not None or context.status.cause in _CAUSES_OF_NODES
+        of_node = waiting is not None or context.status.cause in CAUSES_OF_NODES
         elsewhere = node if of_node else ""
         return start(context, RestartMethod.REPLACE, reason, elsewhere)
     return fail(context, f"{reason}; every restart method was tried")

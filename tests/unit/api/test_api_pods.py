@@ -243,3 +243,20 @@ def test_pod_of__containers_with_ranks(
 ) -> None:
     made = pod(OF_KUBEFLOW, ("kubeflow.org/v1", kind))
     assert with_ranks(replace(made, containers=containers)) == expected
+
+
+def test_pod_of__devices_that_their_driver_calls_unhealthy() -> None:
+    """As the kubelet writes them (KEP-4680)."""
+    devices = [
+        {"resourceID": str(number), "health": health}
+        for number, health in enumerate(("Healthy", "Unhealthy", "Unknown"))
+    ]
+    status = {"allocatedResourcesStatus": [{"name": "acme.example/gpu", "resources": devices}]}
+    api = {
+        "metadata": {"name": "p", "uid": "u"},
+        "status": {"containerStatuses": [{"name": "main", **status}]},
+    }
+    assert pod_of(api).unhealthy == ("acme.example/gpu 1",)
+    many = {"allocatedResourcesStatus": [{"name": 7, "resources": [{"health": "Unhealthy"}] * 99}]}
+    api["status"] = {"containerStatuses": [many]}
+    assert pod_of(api).unhealthy == (" ",) * 16

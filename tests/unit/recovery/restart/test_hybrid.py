@@ -11,7 +11,8 @@ from kcover_ebpf.api.incident import Phase, RestartMethod, Status
 from kcover_ebpf.gang.gang_input import GangVerdict
 from kcover_ebpf.model.verdict import Cause, Culprit, Verdict, VerdictKind
 from kcover_ebpf.recovery.restart import context, machine
-from kcover_ebpf.recovery.restart.machine import moved_pods, why_not_hybrid
+from kcover_ebpf.recovery.restart.affected import moved_pods
+from kcover_ebpf.recovery.restart.machine import why_not_hybrid
 from kcover_ebpf.recovery.restart.methods import MovesBy
 from tests.unit.simulated_cluster import Sim
 from tests.unit.simulated_world import START_S, SimPod
@@ -226,3 +227,30 @@ def test_hybrid__of_a_node_all_its_pods_move_and_of_a_device_the_one_that_has_it
     verdict = replace(of_device.gang_verdict.verdict, cause=Cause.DRIVER_STUCK)
     of_node = replace(of_device, gang_verdict=replace(of_device.gang_verdict, verdict=verdict))
     assert [pod.pod.name for pod in moved_pods(of_node)] == ["j-1", "j-3"]
+
+
+def test_hybrid__a_pod_whose_device_is_called_unhealthy_moves_too() -> None:
+    """Whatever the gang's fault is: a pod that restarts in place keeps its device."""
+    sim = MovingSim(culprit=Culprit(node="n0", pod="j-0", pod_uid="u1"))
+    seen = sim.world()
+    seen = replace(seen, gang_verdict=GangVerdict(replace(_verdict(seen), cause=Cause.STOPPED)))
+    assert machine.why_not_in_place(seen, sim.policy) is None
+    assert moved_pods(seen) == ()
+    sick = tuple(
+        replace(pod, pod=replace(pod.pod, unhealthy=("acme.example/gpu 7",)))
+        if pod.pod.name == "j-1"
+        else pod
+        for pod in seen.pods
+    )
+    seen = replace(seen, pods=sick)
+    why = machine.why_not_in_place(seen, sim.policy)
+    assert why == "pod j-1 has the unhealthy device acme.example/gpu 7"
+    assert [pod.pod.name for pod in moved_pods(seen)] == ["j-1"]
+    assert why_not_hybrid(seen, sim.policy) is None
+    turn = replace(sim.turn(Status(Phase.DECIDED)), world=seen)
+    assert machine.avoided_node(turn) == "n1"
+
+
+def _verdict(seen: context.RestartInput) -> Verdict:
+    assert seen.gang_verdict is not None
+    return seen.gang_verdict.verdict
