@@ -76,7 +76,7 @@ class NarrowLink:
 
     def observe(self, ranks: Mapping[Pid, ProcessHistory]) -> None:
         """Take one pass of a job that moves fewer bytes than it used to."""
-        samples = [sample for process in ranks.values() for sample in process.sockets.values()]
+        samples = [sample for process in ranks.values() for sample in process.connections]
         owners = {(sample.local, sample.remote): sample.pid for sample in samples}
         pairs = {
             frozenset({sample.pid, owners[sample.remote, sample.local]})
