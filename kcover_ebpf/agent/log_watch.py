@@ -16,6 +16,7 @@ from kcover_ebpf.api.job_rules import JobRule
 from kcover_ebpf.api.log_report import ContainerLog
 from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.errors import ReaderError
+from kcover_ebpf.host import over_bounds
 from kcover_ebpf.logs.wanted_logs import LogTurn, RuleShares, WantedLog
 from kcover_ebpf.tunables.agent import LOG_CORE_SHARE, LOG_POLL_S
 
@@ -59,6 +60,7 @@ class LogWatch:
         """When it last began a turn (monotonic)."""
         self.read_bytes = 0
         self.skipped_bytes = 0
+        self._skipped_pods: set[str] = set()
 
     def follow(
         self, pods: Iterable[Pod], job_rules: Mapping[str, Sequence[JobRule]] | None = None
@@ -126,11 +128,35 @@ class LogWatch:
         self.read_bytes += turn.read_bytes
         self.skipped_bytes += turn.skipped_bytes
         shown: dict[str, list[ContainerLog]] = {}
+        if turn.skipped_bytes:
+            self._note_skipped(turn.logs)
         for log in turn.logs:
             shown.setdefault(log.pod_uid, []).append(log)
         with self._lock:
             self._shown, self._shown_s = shown, turn.time_s
         return turn
+
+    def _note_skipped(self, logs: Iterable[ContainerLog]) -> None:
+        before = {
+            (uid, log.container): log.skipped_bytes
+            for uid, shown in self._shown.items()
+            for log in shown
+        }
+        over = {
+            log.pod_uid
+            for log in logs
+            if log.skipped_bytes > before.get((log.pod_uid, log.container), 0)
+        }
+        for _ in over:
+            over_bounds.count("log")
+        with self._lock:
+            self._skipped_pods |= over
+
+    def taken_skipped(self) -> frozenset[str]:
+        """Uids of pods of whose logs a part was skipped since the last call."""
+        with self._lock:
+            found, self._skipped_pods = frozenset(self._skipped_pods), set()
+        return found
 
     def _note_end(self, error: ReaderError) -> None:
         self._ended_over[error.at] += 1

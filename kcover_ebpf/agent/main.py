@@ -34,6 +34,7 @@ from kcover_ebpf.agent.orders.order_journal import OrderJournal
 from kcover_ebpf.agent.orders.order_listeners import Listeners
 from kcover_ebpf.agent.orders.resumer import Resumer
 from kcover_ebpf.agent.outputs import NodeOutputs
+from kcover_ebpf.agent.over_pods import OverPods
 from kcover_ebpf.agent.pod_registry import PodRegistry
 from kcover_ebpf.agent.reader.logs import LogPlan
 from kcover_ebpf.agent.reader.started import ConfinedReaders
@@ -158,7 +159,8 @@ class _Agent:
         )
         self._informers = informers
         self._builder = builder = self._make_builder(reporter, informers)
-        self._outputs = outputs = NodeOutputs(builder, registry, self._device_faults, devices)
+        over = OverPods(lambda: kernel.lost_counts, kernel.full_owners)
+        self._outputs = outputs = NodeOutputs(builder, registry, self._device_faults, devices, over)
         self._follow_gpus(outputs, registry, containers)
         memories = JobMemories(plan.state_dir / "jobs.json")
         self._loop = self._make_loop(sources, registry, containers, memories)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from kcover_ebpf.agent.node_health.device_faults import NodeDeviceFaults, devices_of
 from kcover_ebpf.agent.node_health.gpu_pods import GpuPods
 from kcover_ebpf.agent.node_loop import GangWatch
+from kcover_ebpf.agent.over_pods import OverPods
 from kcover_ebpf.agent.pod_registry import PodRegistry
 from kcover_ebpf.agent.reports.report_builder import ReportBuilder
 from kcover_ebpf.api.fault_report import Ack
@@ -49,9 +50,10 @@ class NodeOutputs:
         registry: PodRegistry,
         device_faults: NodeDeviceFaults,
         devices: DeviceWatch,
+        over: OverPods,
     ) -> None:
         self._builder, self._registry, self._device_faults = builder, registry, device_faults
-        self._devices = devices
+        self._devices, self._over = devices, over
         self._gpu_pods = GpuPods(registry)
         self._telemetry: Telemetry | None = None
         self.metrics: AgentMetrics | None = None
@@ -103,6 +105,8 @@ class NodeOutputs:
                 (pod for watch in watched for pod in watch.here.pods),
                 {pod.uid: watch.here.job_rules for watch in watched for pod in watch.here.pods},
             )
+        skipped = self.logs.taken_skipped() if self.logs is not None else ()
+        self._builder.over = self._over.update(watched, skipped, now_ns)
         self._builder.make(watched, faults)
         self._follow_gpus()
         if self.metrics is None:

@@ -97,6 +97,17 @@ class IdlePod:
     """CPUs that its containers use; None where that is not known."""
 
 
+@dataclass(frozen=True, slots=True)
+class OverPod:
+    """A pod of the node of which something is over its bound: that is not kept, or not whole."""
+
+    namespace: str
+    name: str
+    uid: str
+    what: tuple[str, ...]
+    """Words of `over_bounds.OF_PODS`; a newer agent may know others."""
+
+
 class AckResult(Enum):
     """How an order ended."""
 
@@ -159,6 +170,8 @@ class FaultReport:
     devices: tuple[ReportedDeviceFault, ...] = ()
     idle: tuple[IdlePod, ...] = ()
     """In the report of a node about itself."""
+    over: tuple[OverPod, ...] = ()
+    """In the report of a node about itself: those of the last minutes."""
     acks: tuple[Ack, ...] = field(default=(), metadata=wire("acks", lenient=True))
 
     @property

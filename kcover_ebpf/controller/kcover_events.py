@@ -9,12 +9,13 @@ from typing import Any
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.job_kinds import POD_UID, gang_of
-from kcover_ebpf.api.pods import Pod, pod_of
+from kcover_ebpf.api.pods import Pod, about_pod, pod_of
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.event_recorder import NEED_RECOVERY
 from kcover_ebpf.controller.trigger import Trigger
-from kcover_ebpf.errors import ApiError, ObjectError
+from kcover_ebpf.errors import ApiError, ObjectError, OverBound
 from kcover_ebpf.gang.gang_input import GangVerdict
+from kcover_ebpf.host.over_bounds import BOUNDS
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.kube.paths import segment
 from kcover_ebpf.kube.reflector import Change, Event
@@ -43,9 +44,10 @@ class KcoverEvents:
         client: ApiClient,
         cache: ObjectCache,
         mark: Callable[[Pod], Pod] = lambda pod: pod,
+        over: Callable[[OverBound], None] = lambda _: None,
     ) -> None:
-        """`mark`: notes on a pod which of the operators' kinds it is of."""
-        self._session, self._store, self._mark = client, cache, mark
+        """`mark`: notes on a pod which of the operators' kinds it is of; `over`: receives what is not looked up."""
+        self._session, self._store, self._mark, self._over = client, cache, mark, over
         self._asked: dict[str, list[float]] = {}
         """By namespace, when one of its pods was asked for (unix seconds)."""
 
@@ -65,6 +67,9 @@ class KcoverEvents:
             return
         about = event.object.get("involvedObject") or {}
         if not self._has_turn(str(about.get("namespace"))):
+            who = about_pod(*(str(about.get(key) or "") for key in ("namespace", "name", "uid")))
+            detail = f"{BOUNDS['events']}: {TRIGGERS_OF_ONE} in {TRIGGER_S:.0f} s, the others are ignored"
+            self._over(OverBound("events", who, detail))
             return
         try:
             where, name = (segment(str(about.get(key))) for key in ("namespace", "name"))

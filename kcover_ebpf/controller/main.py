@@ -26,6 +26,7 @@ from kcover_ebpf.controller.kcover_events import FIELDS, KcoverEvents
 from kcover_ebpf.controller.kind_registry import JOB_KINDS, KindRegistry
 from kcover_ebpf.controller.node_reconciler import NodeLimits, NodeReconciler
 from kcover_ebpf.controller.notices import Notices
+from kcover_ebpf.controller.over_events import OverEvents
 from kcover_ebpf.controller.owners import Owners
 from kcover_ebpf.controller.pod_cache import PodCache
 from kcover_ebpf.controller.repairs import Repairs
@@ -116,6 +117,7 @@ class Controller:
             self._story.event,
         )
         self._idle = IdleEvents(client, store, self._story.event)
+        self._over_pods = OverEvents(client, store, self._story.over)
         self._elector = self._make_elector(client)
         self._story.leads = lambda: self._elector.leads
         self._notices = self._make_notices(store)
@@ -159,7 +161,7 @@ class Controller:
         return self._writer.api
 
     def _make_watches(self, client: ApiClient, cache: ObjectCache) -> list[Reflector]:
-        triggers = KcoverEvents(client, cache, self._kinds.mark)
+        triggers = KcoverEvents(client, cache, self._kinds.mark, self._over)
         ours = f"/apis/{API_VERSION}"
         watched: tuple[tuple[str, dict[str, str], Callable[[Event], None]], ...] = (
             (f"{ours}/faultpolicies", {}, cache.on_policy),
@@ -277,6 +279,7 @@ class Controller:
                 self._nodes.reconcile(gang_id)
                 self._repairs.reconcile(gang_id)
                 self._idle.reconcile(gang_id)
+                self._over_pods.reconcile(gang_id)
                 again_s = None
             else:
                 again_s = self._jobs.reconcile(gang_id)

@@ -171,7 +171,9 @@ class ControllerTelemetry:
         self._said_over_s[key] = now_s
         _LOG.warning("%s", error)
         if self.leads():
-            self._events.publish("over", error.about, _OVER, error.detail, True)
+            # a Warning about a pod asks what reads kcover's Events for a restart
+            warning = error.about["kind"] != "Pod"
+            self._events.publish(f"over {error.what}", error.about, _OVER, error.detail, warning)
 
     def _count(self, previous_status: Status | None, status: Status) -> None:
         demanded = status.cause is Cause.REQUESTED

@@ -27,7 +27,7 @@ def read_bytes(path: str | Path, most_bytes: int = MOST_BYTES) -> bytes:
             data += chunk
     if len(data) <= most_bytes:
         return bytes(data)
-    over_bounds.count("file")
+    over_bounds.count("file", _pid_of(path))
     return bytes(data[: data.rfind(b"\n", 0, most_bytes) + 1])
 
 
@@ -52,10 +52,16 @@ def lines(path: str | Path, most_bytes: int = MOST_BYTES) -> Iterator[str]:
                 yield line.decode("utf-8", "replace")
             read += len(chunk)
             if read > most_bytes:
-                over_bounds.count("file")
+                over_bounds.count("file", _pid_of(path))
                 return
     if rest:
         yield rest.decode("utf-8", "replace")
+
+
+def _pid_of(path: str | Path) -> int | None:
+    """Of a path below /proc/PID; None for any other."""
+    parts = Path(path).parts
+    return int(parts[2]) if parts[:2] == ("/", "proc") and parts[2].isdecimal() else None
 
 
 def links(folder: str | Path, most: int) -> tuple[Iterator[str], bool]:

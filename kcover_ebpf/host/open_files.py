@@ -46,8 +46,8 @@ def read(
             if is_cut:
                 longer.append(pid)
         left = longer
-    for _ in left:
-        over_bounds.count("descriptors")
+    for pid in left:
+        over_bounds.count("descriptors", pid)
     return found
 
 

@@ -102,7 +102,7 @@ def open_devices(pid: Pid) -> frozenset[str] | None:
         if link.startswith(_DEVICES) and len(found) < _MOST_DEVICES:
             found.add(link[:_MOST_NAME])
     if is_cut:
-        over_bounds.count("descriptors")
+        over_bounds.count("descriptors", pid)
     return None if is_cut and not found else frozenset(found)
 
 

@@ -147,7 +147,7 @@ def _read_maps(pid: Pid) -> _Maps:
                 maps.ends[last] = code_mapping.end
                 continue
             if len(maps.starts) >= _MOST_MAPPINGS:
-                over_bounds.count("mappings")
+                over_bounds.count("mappings", pid)
                 break
             maps.starts.append(code_mapping.start)
             maps.ends.append(code_mapping.end)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import sys
 from collections.abc import Mapping
 
@@ -11,6 +12,10 @@ IN_SOCKET = slice(8, 16)
 """The owner in a value of the map `sockets`."""
 _COUNT_BYTES = 8
 """The number of sockets ends a value of the map `owners`."""
+_COUNTS = struct.Struct("=6Q")
+"""`struct owner_value`: the pass, processes and threads so far in it, those of the pass before, sockets."""
+SHARES = {"processes": 16384 // 8, "threads": 131072 // 8, "sockets": 131072 // 8}
+"""What one pod may have in each table."""
 
 
 def of_pod(uid: str) -> int:
@@ -19,6 +24,23 @@ def of_pod(uid: str) -> int:
     import hashlib
 
     return int.from_bytes(hashlib.sha256(uid.encode()).digest()[:8], "big") | 1 << 63
+
+
+def full(bpf_map: BpfMap) -> Mapping[int, frozenset[str]]:
+    """By pod which of its shares are used up; those of control groups that are no pod's are left out."""
+    found = {}
+    for key, value in list(bpf_map.items()):
+        owner = int.from_bytes(key, sys.byteorder)
+        _, processes, threads, all_processes, all_threads, sockets = _COUNTS.unpack(value)
+        counts = max(processes, all_processes), max(threads, all_threads), sockets
+        words = frozenset(
+            what
+            for (what, share), number in zip(SHARES.items(), counts, strict=True)
+            if number >= share
+        )
+        if words and owner >> 63:
+            found[owner] = words
+    return found
 
 
 def count_sockets(bpf_map: BpfMap, kept: Mapping[bytes, int]) -> None:

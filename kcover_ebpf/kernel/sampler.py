@@ -30,7 +30,7 @@ from kcover_ebpf.facts.kernel import (
     Tick,
 )
 from kcover_ebpf.ids import NS, Pid, Tid
-from kcover_ebpf.kernel import features
+from kcover_ebpf.kernel import features, owners
 from kcover_ebpf.kernel.clock import tick_ns, tick_ns_between
 from kcover_ebpf.kernel.libbpf import kept_memory
 from kcover_ebpf.kernel.maps import BpfMap, RingBuffer
@@ -361,6 +361,10 @@ class KernelSampler:
             "events": lost.ring_count,
             "messages": lost.message_count,
         }
+
+    def full_owners(self) -> Mapping[int, frozenset[str]]:
+        """By pod (`owners.of_pod`) which of its shares of the tables are used up."""
+        return owners.full(self._maps["owners"])
 
     def _read_lost(self) -> int:
         counts = self.lost_counts

@@ -6,7 +6,6 @@ and the class of its error, and the file and line of one frame.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import field
@@ -14,6 +13,7 @@ from functools import partial
 
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.logs import lines, printed_steps
+from kcover_ebpf.logs.digest import hex_digest
 from kcover_ebpf.logs.levels import LogLevel
 from kcover_ebpf.logs.printed_steps import PrintedStep
 
@@ -198,7 +198,7 @@ def _add(found_open: _Open, frame: re.Match[str]) -> None:
 
 
 def _finished(found_open: _Open, text: str, error: str) -> FoundTraceback:
-    digest = hashlib.sha256("\n".join((*found_open.frames, error)).encode()).hexdigest()[:16]
+    digest = hex_digest("\n".join((*found_open.frames, error)))[:16]
     return FoundTraceback(
         fingerprint=digest,
         time=found_open.time,

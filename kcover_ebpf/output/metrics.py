@@ -56,8 +56,8 @@ _WHERE_LOST = (
 )
 
 _OVER_BOUND = (
-    "What tenants made that is larger, or more, than what is kept of one: a `pod`, an `incident`, `pods`, "
-    "`policies` or `incidents` of a namespace, `descriptors` or `mappings` of a process, a `file` under /proc."
+    "What tenants made that is larger, or more, than what is kept of it: "
+    f"`{'`, `'.join(over_bounds.BOUNDS)}`."
 )
 
 

@@ -62,6 +62,9 @@ LEASE_REFUSED_S = 300.0
 """An API server that refuses a Lease (no permission) is not asked more often: reports alone will do."""
 AGENTS_COUNTED_S = 600.0
 """Between two readings of how many agents there are."""
+OVER_REPORTED_S = 120.0
+"""A pod of which something was over its bound is reported for so long after: a controller that starts meanwhile says it
+too. Chosen."""
 RENEWED_EARLY = 0.9
 """Renewals are up to a tenth early, so that agents that began together do not stay together."""
 

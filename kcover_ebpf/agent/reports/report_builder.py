@@ -17,6 +17,7 @@ from kcover_ebpf.agent.reports.report_sender import Draft, ReportSender
 from kcover_ebpf.api.fault_report import (
     FaultReport,
     IdlePod,
+    OverPod,
     PodRef,
     ReportedDeviceFault,
     ReportedJob,
@@ -71,6 +72,8 @@ class ReportBuilder:
         """PCI addresses that each pod (by uid) holds."""
         self.idle: tuple[IdlePod, ...] = ()
         """Pods of the node that keep GPUs for nothing."""
+        self.over: tuple[OverPod, ...] = ()
+        """Pods of the node of which something is over its bound."""
         self.logs: Callable[[Iterable[str], float], tuple[ContainerLog, ...]] = lambda *_: ()
         """What the logs of the pods with these uids show, ages before a moment (unix seconds)."""
         self.health: Callable[[], NodeHealth | None] = lambda: None
@@ -220,6 +223,7 @@ class ReportBuilder:
             expires_after_s=NODE_REPORT_EXPIRES_S,
             devices=faults,
             idle=self.idle,
+            over=self.over,
         )
         return Draft(self._identity.namespace, self._identity.node, report, ())
 

@@ -37,6 +37,7 @@ def news_of(report: FaultReport) -> object:
             for device in report.devices
         ),
         tuple(idle_pod.uid for idle_pod in report.idle),
+        report.over,
         tuple(
             (
                 log.pod_uid,

@@ -198,7 +198,7 @@ def test_agent_metrics__each_new_reading_reaches_metrics_and_the_report_of_the_n
     telemetry = SimpleNamespace(latest=Telemetry((idle,), "", time.monotonic()))
     builder = SimpleNamespace(devices={UID: ("0000:5d:00.0",)}, idle=())
     devices = SimpleNamespace(telemetry=telemetry)
-    registry, parts = pods(), (SimpleNamespace(version=0), devices)
+    registry, parts = pods(), (SimpleNamespace(version=0), devices, SimpleNamespace())
     outputs = NodeOutputs(builder, registry, *parts)  # type: ignore[arg-type]
     outputs.metrics = AgentMetrics(list, dict)
     file = tmp_path / "idle.json"
