@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Self
 
 from kcover_ebpf.agent import containers
+from kcover_ebpf.agent.drill_lock import HeldLock
 from kcover_ebpf.agent.drill_means import (
     Means,
     Partition,
@@ -28,6 +29,7 @@ from kcover_ebpf.agent.drill_means import (
     print_error,
     write_back,
 )
+from kcover_ebpf.agent.drill_note import DrillNote
 from kcover_ebpf.agent.orders.resumer import Resumer
 from kcover_ebpf.api.codec import decode, encode
 from kcover_ebpf.api.drill import DrillEnd, DrillFault, DrillOver, Injected
@@ -36,6 +38,7 @@ from kcover_ebpf.errors import CannotObserve, ObjectError, UsageError
 from kcover_ebpf.host import procfs, terminate
 from kcover_ebpf.host.bounded import read_bytes
 from kcover_ebpf.host.process_tree import is_same_alive, read_stat
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.tunables.agent import DRILL_POLL_S
 
 RECORD = "drill.json"
@@ -101,6 +104,11 @@ class Drill:
             case DrillFault.STOP:
                 self._keep(record)
                 self._stop_process(pid)
+            case DrillFault.LOCK:
+                self._keep(record)
+                self._means = HeldLock(pid)
+            case DrillFault.XID_NOTE:
+                DrillNote(self._path.parent).leave(Pid(pid))
             case DrillFault.PARTITION:
                 self._keep(record)
                 self._means = Partition(self._own_groups())

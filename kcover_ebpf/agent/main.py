@@ -20,6 +20,7 @@ from kcover_ebpf import __version__
 from kcover_ebpf.agent import health
 from kcover_ebpf.agent.containers import Containers, cpu_seconds
 from kcover_ebpf.agent.drill import finish_left
+from kcover_ebpf.agent.drill_note import DrillNote
 from kcover_ebpf.agent.informers import Informers
 from kcover_ebpf.agent.job_memories import JobMemories
 from kcover_ebpf.agent.node_health.bug_report import BugReportOptions, BugReports
@@ -194,6 +195,7 @@ class _Agent:
             memories=memories,
             sinks=self._outputs.sinks,
             sources=self._readers.sources,
+            drilled=DrillNote(self._plan.state_dir).take,
         )
 
     def _follow_gpus(

@@ -8,6 +8,7 @@ from typing import Protocol
 from kcover_ebpf.agent.containers import Containers, processes
 from kcover_ebpf.agent.job_memories import JobMemories
 from kcover_ebpf.agent.pod_registry import LocalGang, PodRegistry
+from kcover_ebpf.api.drill import consents
 from kcover_ebpf.api.job_kinds import Gang, counts_whole_gang
 from kcover_ebpf.devices.watch import DeviceWatch
 from kcover_ebpf.diagnosis.membership.rank_numbers import INDEX, RANK_ENVIRON
@@ -75,8 +76,11 @@ class NodeLoop(SamplingLoop):
         memories: JobMemories,
         sinks: Callable[[Gang], Sequence[ObservationSink]] = lambda _: (),
         sources: RankSources | None = None,
+        drilled: Callable[[], Pid | None] = lambda: None,
     ) -> None:
         """`is_stopped_by_us`: we keep this gang stopped; `sinks`: what receives the verdicts on a gang.
+
+        `drilled`: the process that a drill names with an Xid, once; asked at each pass.
 
         `sources`: who reads what ranks wrote; None: this process.
         """
@@ -84,6 +88,7 @@ class NodeLoop(SamplingLoop):
         self._registry, self._containers, self._listener = registry, containers, listener
         self._is_stopped_by_us, self._sinks = is_stopped_by_us, sinks
         self._memories, self._on_lag = memories, listener.on_lag
+        self._drilled = drilled
         self._nccl = devices.nccl
         self._identities = Identities()
         self._gangs: dict[Gang, GangWatch] = {}
@@ -116,7 +121,19 @@ class NodeLoop(SamplingLoop):
     def step(self) -> None:
         """As `SamplingLoop.step`, over the gangs that the registry has now."""
         self._follow_registry()
+        self._follow_drill()
         super().step()
+
+    def _follow_drill(self) -> None:
+        """Judge as if a GPU had failed: only a process of a pod that consents, whoever asked."""
+        pid = self._drilled()
+        owner = self._owners.get(pid) if pid is not None else None
+        if pid is None or owner is None:
+            return
+        pod = self._registry.pod(owner.pods.get(pid, ""))
+        if pod is not None and consents(pod.labels):
+            for fault in self._devices.drilled(pid):
+                self._follow(fault)
 
     def _judge(self, due: Sequence[JobWatch]) -> None:
         for gang in self._gangs.values():

@@ -24,16 +24,16 @@ class DrillFault(Enum):
     """Its containers get a third of the CPU time that they use; given back after a while."""
     LOG = "log"
     """An error of a broken GPU in its log, and SIGKILL: the incident should say hardware."""
-
-    @property
-    def is_taken_back(self) -> bool:
-        """True for a fault that ends with the drill; the others have ended a process."""
-        return self not in (DrillFault.KILL, DrillFault.LOG)
+    LOCK = "lock"
+    """Its main thread waits for a lock that the drill holds; released after a while."""
+    XID_NOTE = "xid-note"
+    """The agent judges as if the driver had named it with an Xid 94, a contained memory error of its GPU."""
 
 
 FAULTS_HELP = (
-    "stop: SIGSTOP to a rank; partition: no packet of its pod passes; slow: a third of its CPU time; these are taken "
-    "back. kill: SIGKILL; log: an error of a GPU in its log, and SIGKILL."
+    "stop: SIGSTOP to a rank; lock: its main thread waits for a lock (x86-64); partition: no packet of its pod passes; "
+    "slow: a third of its CPU time; these are taken back. kill: SIGKILL; log: an error of a GPU in its log, and "
+    "SIGKILL; xid-note: the agent judges as if the driver had reported an Xid 94."
 )
 """What each fault does, for people."""
 

@@ -99,6 +99,12 @@ class DeviceUsers:
         gpus = self.topology.gpus
         return {pid for gpu in gpus for pid in self._of_gpu(gpu, members, now_ns, None)}
 
+    def held_gpu(self, pid: Pid, now_ns: int) -> str:
+        """A GPU that a process holds; empty where it holds none."""
+        gpus = self.topology.gpus
+        held = (gpu.device for gpu in gpus if self._of_gpu(gpu, (pid,), now_ns, None))
+        return next(held, "")
+
     def _of_gpu(
         self, gpu: Gpu, members: Collection[Pid], now_ns: int, instance: int | None
     ) -> set[Pid]:

@@ -30,6 +30,7 @@ from kcover_ebpf.facts.devices import (
     AerTotal,
     AnnouncedFault,
     DeviceFact,
+    DeviceFault,
     DeviceNotice,
     DriverChange,
     DriverLine,
@@ -50,6 +51,9 @@ from kcover_ebpf.tunables.devices import AER_SETTLE_NS, LOG_SELF_TEST_NS, LOG_SK
 if TYPE_CHECKING:
     from kcover_ebpf.collectives.nccl.probes import NcclProbes
 
+_CONTAINED = 94
+"""The Xid of an error after which the application is started again, and the GPU needs nothing."""
+_DRILL = "said by a drill of kcover, not by the driver"
 SELF_TEST = "kcover-ebpf self-test"
 """Text that is written to the kernel log at start, to learn whether the console rung works."""
 
@@ -222,6 +226,14 @@ class DeviceWatch:
             case _:
                 self.users.observe(fact)
         return []
+
+    def drilled(self, pid: Pid) -> Sequence[DeviceFault]:
+        """What a contained memory error of its GPU would be to this member; nothing is said about the device itself."""
+        now_ns = _now_ns()
+        device = self.users.held_gpu(pid, now_ns) or "no GPU"
+        xid = XidReported(now_ns, device, _CONTAINED, _DRILL, Rung.KMSG, confirmed=True, pid=pid)
+        found = self._attribution.of_xid(xid, (pid,), now_ns, self.driver)
+        return [fault for fault in found if isinstance(fault, DeviceFault)]
 
     def hear_lines(self) -> None:
         """Where the console does not report each line (before Linux 6.0), probe what stores them; once."""

@@ -237,6 +237,8 @@ DRILL_SLOW_SHARE = 1 / 3
 """That part: a rank that computes all the time is then three times as slow, which no noise is. Chosen."""
 DRILL_PRINTS_S = 1.0
 """A log that does not take a line for so long is not read. Chosen."""
+DRILL_NOTE_TAKEN_S = 10.0
+"""An agent that has not taken a note for so long does not read it: it reads at each pass. Chosen."""
 LONGEST_DRILL_S = 600.0
 """No drill keeps a rank stopped for longer, whatever is asked for. Chosen."""
 LAG_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.5, 1, 2.5, 5, 10, 30)

@@ -167,3 +167,8 @@ JOIN_AGAIN_S = 1.0
 """Pause before another attempt to reach the coordinator, which may be started later. Chosen."""
 JOIN_ENDED_S = 30.0
 """All hosts must have ended their part of a job by then; else it is not started again. A kill takes 10 s at most."""
+TRACED_STOPS_S = 2.0
+"""A thread that does not stop for so long is in an uninterruptible call: the others stop within a slice. Chosen."""
+TRACED_POLL_S = 0.001
+TRACED_TRIES = 20
+"""A restartable sequence is a few instructions, so the second try is outside of it. Chosen."""

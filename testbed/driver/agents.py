@@ -54,6 +54,11 @@ class Agent:
         return (self.folder / f"{self.node}.log").read_text()
 
 
+def states(cluster: Cluster) -> Path:
+    """A link to the folder with the agents' state directories, by the name of the node."""
+    return cluster.kubeconfig.with_name("agents")
+
+
 @contextmanager
 def running(
     cluster: Cluster,
@@ -67,6 +72,8 @@ def running(
     `for_node`: further options and environment of the agent of a node.
     """
     agents, namespace = {}, home(cluster)
+    states(cluster).unlink(missing_ok=True)
+    states(cluster).symlink_to(folder)
     try:
         for node in cluster.get("nodes"):
             name = node["metadata"]["name"]

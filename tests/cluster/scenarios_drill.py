@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -12,28 +13,32 @@ from typing import Any
 import yaml
 
 from testbed import skips
+from testbed.driver.agents import states
 from testbed.driver.cluster import JOBS, Namespace
 from testbed.driver.kinds import KINDS, replaced, wait_for_training, wait_until_learned
-from testbed.driver.restarts import policy
+from testbed.driver.nodes import cordoned_nodes
+from testbed.driver.restarts import incidents, policy
 from tests.cluster.crowd import Book
 from tests.cluster.stub_agents import COMMAND, pods_of_agents
 
 BOOK = Book()
 _JOB = KINDS["job"]
 _PLUGIN = "import sys; from kcover_ebpf.cli.kubectl import main; sys.exit(main())"
-_START = '#!/bin/sh\nexec chroot /host {command} "$@"\n'
+_START = """#!/bin/sh
+KCOVER_STATE_DIR={states}/$NODE_NAME exec chroot /host {command} "$@"
+"""
 
 
 def start_agents(namespace: Namespace) -> None:
     """On every node a pod in which this checkout runs commands, with the node's name and credentials."""
     start = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "start"}}
-    namespace.apply(json.dumps(start | {"data": {"start": _START.format(command=COMMAND)}}))
+    text = _START.format(command=COMMAND, states=states(namespace.cluster).resolve())
+    namespace.apply(json.dumps(start | {"data": {"start": text}}))
     made = pods_of_agents()
     (container,) = made["spec"]["template"]["spec"]["containers"]
     container["env"] = [
         {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
         {"name": "KCOVER_KUBECONFIG", "value": str(_from_inside(namespace))},
-        {"name": "KCOVER_STATE_DIR", "value": "/tmp"},
     ]
     namespace.apply(json.dumps(made))
     namespace.ctl("rollout", "status", "daemonset/agent")
@@ -121,6 +126,26 @@ def a_drill_that_kills_a_rank_and_one_that_prints_an_error_differ_in_their_class
     logged = restarted(namespace, "log")
     assert (logged["verdict"], logged["failure"]) == ("CRASHED", "hardware")
     assert killed["failure"] != "hardware"
+
+
+@BOOK.scenario()
+def a_drill_that_has_a_rank_wait_for_a_lock_is_one_that_it_cannot_get(namespace: Namespace) -> None:
+    if platform.machine() != "x86_64":
+        skips.skip("x86_64", "the wait is machine code of x86-64")
+    consenting(namespace)
+    card = restarted(namespace, "lock", "--for=170s")
+    assert card["verdict"] == "HUNG"
+    assert card["fault_end"] == "gone"
+
+
+@BOOK.scenario()
+def a_drill_that_names_a_rank_with_an_xid_is_a_fault_of_its_device(namespace: Namespace) -> None:
+    consenting(namespace)
+    card = restarted(namespace, "xid-note")
+    assert (card["verdict"], card["failure"]) == ("DEVICE_FAULT", "hardware")
+    (incident,) = incidents(namespace)
+    assert "said by a drill of kcover" in incident["status"]["evidence"][0]["text"]
+    assert cordoned_nodes(namespace.cluster) == set(), "nothing was said about the node"
 
 
 @BOOK.scenario()

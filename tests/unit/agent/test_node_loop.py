@@ -17,7 +17,7 @@ from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.devices.watch import DeviceWatch
-from kcover_ebpf.facts.devices import AnnouncedFault, DeviceFact, PortChange
+from kcover_ebpf.facts.devices import AnnouncedFault, DeviceFact, DeviceFault, PortChange
 from kcover_ebpf.facts.host import ProcessSeen
 from kcover_ebpf.facts.kernel import Fact, ProcessExit, ProcessFork, ProcessTotals, SampleRequest
 from kcover_ebpf.ids import NS, Pid
@@ -72,6 +72,9 @@ class FakeDeviceWatch:
     def observe(self, fact: Fact, members: Collection[Pid]) -> list[DeviceFact]:
         return []
 
+    def drilled(self, pid: Pid) -> list[DeviceFault]:
+        return [DeviceFault(1_000 * NS, pid, "0000:5d:00.0", "Xid 94", "drilled", ends_job=True)]
+
 
 class FakeNodeListener:
     def __init__(self) -> None:
@@ -104,6 +107,7 @@ class Bench:
         self.devices = FakeDeviceWatch()
         self.running: dict[str, set[int]] = {}
         self.held: set[str] = set()
+        self.notes: list[Pid] = []
         self.environ = {"WORLD_SIZE": "8"}
         self.start_ns = 0
         patch.setattr("kcover_ebpf.host.procfs.boottime_ns", lambda: self.now_ns)
@@ -121,6 +125,7 @@ class Bench:
             self.ears,
             is_stopped_by_us=lambda gang: gang.name in self.held,
             memories=JobMemories(Path("/nowhere/jobs.json")),
+            drilled=lambda: self.notes.pop(0) if self.notes else None,
         )
 
     def _read(self, pid: int, variables: Collection[str]) -> ProcessSeen:
@@ -298,6 +303,19 @@ def test_node_loop__a_child_whose_fork_was_lost_belongs_to_the_pod_of_its_parent
     bench.step(bench.ended(21))
     assert failures(bench.gang("b")) == [21]
     assert failures(bench.gang("a")) == []
+
+
+def test_node_loop__a_drill_names_a_process_with_an_xid_if_its_pod_consents(bench: Bench) -> None:
+    bench.pod("a-0", "a", 10)
+    bench.pod("b-0", "b", 20, labels={JOB: "b", "kcover.io/drill": "true"})
+    bench.step()
+    bench.notes += [Pid(10), Pid(20), Pid(30)]
+    for _ in range(3):
+        bench.step()
+    assert not bench.gang("a").watch.job.faults.reported
+    (fault,) = bench.gang("b").watch.job.faults.reported
+    assert (fault.pid, fault.code) == (20, "Xid 94")
+    assert bench.ears.announced == [], "nothing is said of the node"
 
 
 def test_run__what_the_loop_lags_behind_is_counted_from_when_a_pass_was_due(
