@@ -133,6 +133,17 @@ class Avoidance:
     seconds: int = 14400
 
 
+class FrameworkFirst(Enum):
+    """Which faults are left for a while to the program's own recovery; none of a device or a node is."""
+
+    ANNOUNCED = "Announced"
+    """Crashes, where a launcher says that it starts failed ranks again."""
+    CRASHES = "Crashes"
+    """All crashes."""
+    FAULTS = "Faults"
+    """Hangs, too."""
+
+
 @dataclass(frozen=True, slots=True)
 class SavePolicy:
     """What is done for the work of a job before its ranks are ended."""
@@ -157,8 +168,9 @@ class FaultPolicy:
     restarts: RestartBudget = field(default_factory=RestartBudget)
     force_delete: bool = False
     avoid: Avoidance = field(default_factory=Avoidance)
+    framework_first: FrameworkFirst = FrameworkFirst.ANNOUNCED
     framework_first_seconds: int = 60
-    """A crash is left so long to a launcher that starts failed ranks again."""
+    """Such a fault is left so long to the program."""
     save: SavePolicy = field(default_factory=SavePolicy)
     node: NodeActions = field(default_factory=NodeActions)
     thresholds: Mapping[str, str] = field(default_factory=dict)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kcover_ebpf.api.fault_policy import Approval, Bounds, Level
+from kcover_ebpf.api.fault_policy import Approval, Bounds, FrameworkFirst, Level
 from kcover_ebpf.api.incident import (
     FailureClass,
     Lost,
@@ -22,8 +22,9 @@ from kcover_ebpf.api.job_kinds import ARMING_LABEL
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis import decisions
 from kcover_ebpf.gang.gang_input import GangVerdict
-from kcover_ebpf.model.verdict import Cause, EvidenceKind, VerdictKind
+from kcover_ebpf.model.verdict import Cause, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.recovery.restart import evidence_orders, no_progress, repeated_crash, saving
+from kcover_ebpf.recovery.restart.affected import CAUSES_OF_NODES
 from kcover_ebpf.recovery.restart.context import replace_method_of
 from kcover_ebpf.recovery.restart.machine import (
     RestartContext,
@@ -41,6 +42,12 @@ from kcover_ebpf.tunables.recovery import (
     LOGS_AGAIN_S,
     VERDICT_STABLE_S,
 )
+
+_LEFT_BY_POLICY = {
+    FrameworkFirst.ANNOUNCED: (),
+    FrameworkFirst.CRASHES: (VerdictKind.CRASHED,),
+    FrameworkFirst.FAULTS: (VerdictKind.CRASHED, VerdictKind.HUNG),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,25 +203,35 @@ def _too_little(gang_verdict: GangVerdict, context: RestartContext) -> str | Non
     verdict, limit_s = gang_verdict.verdict, context.policy.settings().hard_limit_s
     if gang_verdict.depends and (limit_s is None or verdict.time_s - verdict.since_s < limit_s):
         return f"waiting: {verdict.unobserved[0]}"
-    if _is_left_to_launcher(gang_verdict, context):
-        seconds = context.policy.framework_first_seconds
-        return f"left for {seconds} s to its launcher, which starts failed ranks again"
+    framework = _left_to(gang_verdict, context)
+    if framework is not None:
+        return f"left for {context.policy.framework_first_seconds} s to {framework}"
     decision = decisions.decide(verdict, Act.SHUTDOWN)
     return decision.reason if decision.act is not Act.SHUTDOWN else saving.why_not_yet(context)
 
 
-def _is_left_to_launcher(gang_verdict: GangVerdict, context: RestartContext) -> bool:
-    """True while a crash is left to what started the rank; not where that does nothing, or is gone itself."""
-    verdict, now_s = gang_verdict.verdict, context.world.now_s
-    kinds = {evidence.kind for evidence in verdict.evidence}
-    if verdict.kind is not VerdictKind.CRASHED or EvidenceKind.SINK not in kinds:
-        return False
-    culprit = gang_verdict.culprit
-    own = [pod for pod in context.world.live if culprit and pod.pod.uid == culprit.pod_uid]
-    # a launcher that gave up ended its container
+def _left_to(gang_verdict: GangVerdict, context: RestartContext) -> str | None:
+    """What a fault is left to for a while, as it may mend it; None where nothing does, or that is gone itself."""
+    verdict, policy, culprit = gang_verdict.verdict, context.policy, gang_verdict.culprit
+    framework = _framework(verdict, policy.framework_first)
+    of_device = culprit is not None and culprit.device is not None
+    if framework is None or of_device or verdict.cause in CAUSES_OF_NODES:
+        return None
+    pod_uid = culprit.pod_uid if culprit is not None else None
+    own = [pod for pod in context.world.live if pod_uid in (None, pod.pod.uid)]
+    # one that gave up ended its container
     runs = all(pod.started_s is not None and pod.started_s <= verdict.since_s for pod in own)
-    until_s = verdict.since_s + context.policy.framework_first_seconds
-    return bool(own) and runs and now_s < until_s
+    until_s = verdict.since_s + policy.framework_first_seconds
+    return framework if own and runs and context.world.now_s < until_s else None
+
+
+def _framework(verdict: Verdict, mode: FrameworkFirst) -> str | None:
+    announces = EvidenceKind.SINK in {evidence.kind for evidence in verdict.evidence}
+    if verdict.kind is VerdictKind.CRASHED and announces:
+        return "its launcher, which starts failed ranks again"
+    if verdict.kind in _LEFT_BY_POLICY[mode]:
+        return "the program, which recovers by itself according to the policy"
+    return None
 
 
 def _why_observed(request: RestartRequest, context: RestartContext) -> str | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from kcover_ebpf.api.fault_policy import FaultPolicy
+from kcover_ebpf.api.fault_policy import FaultPolicy, FrameworkFirst
 from kcover_ebpf.api.incident import Phase
 from kcover_ebpf.gang.gang_input import GangVerdict
 from kcover_ebpf.model.verdict import (
@@ -23,6 +24,7 @@ from tests.unit.guard_inputs import ask, world
 from tests.unit.report_builders import NOW_S, pod
 
 TORCHRUN = Evidence(EvidenceKind.SINK, "torchrun (7) starts failed ranks again, 2 more time(s)")
+CULPRIT = Culprit(rank=1, pod=pod(1).name, pod_uid=pod(1).uid, node="b")
 DIED = Evidence(EvidenceKind.EVENT, "rank 1 was killed by SIGKILL")
 
 
@@ -32,7 +34,7 @@ def crash(age_s: float, *evidence: Evidence) -> GangVerdict:
         cause=Cause.KILLED,
         time_s=NOW_S,
         since_s=NOW_S - age_s,
-        culprit=Culprit(rank=1, pod=pod(1).name, pod_uid=pod(1).uid, node="b"),
+        culprit=CULPRIT,
         evidence=(DIED, *evidence),
         certainty=Certainty.ANNOUNCED,
         acts_at_s=NOW_S - 1,
@@ -75,3 +77,36 @@ def test_framework_first__a_crash_is_left_to_a_launcher_that_is_there(case: str)
         assert "left for 120 s to its launcher" in move.status.message
     else:
         assert move.status.phase is Phase.SHUTTING_DOWN, move.status.message
+
+
+def hang(age_s: float, **changes: Any) -> GangVerdict:
+    of_crash = crash(age_s).verdict
+    fields = {"kind": VerdictKind.HUNG, "cause": Cause.STOPPED, "evidence": (DIED,)} | changes
+    return GangVerdict(replace(of_crash, **fields))
+
+
+BY_POLICY: dict[str, tuple[GangVerdict, FrameworkFirst, bool]] = {
+    "a crash": (crash(70), FrameworkFirst.CRASHES, True),
+    "its time is over": (crash(130), FrameworkFirst.CRASHES, False),
+    "a hang is not a crash": (hang(70), FrameworkFirst.CRASHES, False),
+    "a hang": (hang(70), FrameworkFirst.FAULTS, True),
+    "a crash is one of the faults": (crash(70), FrameworkFirst.FAULTS, True),
+    "a hang without a culprit": (hang(70, culprit=None), FrameworkFirst.FAULTS, True),
+    "a device": (
+        hang(70, culprit=replace(CULPRIT, device="gpu-3")),
+        FrameworkFirst.FAULTS,
+        False,
+    ),
+    "a node": (hang(70, cause=Cause.PEER_GONE), FrameworkFirst.FAULTS, False),
+}
+
+
+@pytest.mark.parametrize("case", BY_POLICY)
+def test_framework_first__the_policy_leaves_faults_to_what_announces_nothing(case: str) -> None:
+    """As Ray Train, torchft and NVRx: nothing in the environment of their ranks says what they do about a fault."""
+    gang_verdict, mode, left = BY_POLICY[case]
+    policy = FaultPolicy(framework_first=mode, framework_first_seconds=120)
+    pods = started(NOW_S - 300)
+    move = guards.decide(ask(world(pods=pods, gang_verdict=gang_verdict), policy))
+    said = move.status.message if move.status is not None else ""
+    assert ("left for 120 s to the program" in said) is left, said
