@@ -9,13 +9,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from enum import Enum
 from functools import lru_cache
-from typing import Any
-
-import re2
+from typing import TYPE_CHECKING, Any
 
 from kcover_ebpf.api.known_lines import PATTERNS, KnownLine
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import PolicyError
+
+if TYPE_CHECKING:
+    import re2
 
 MOST_RULES = 8
 """Of one job: each is searched in each line."""
@@ -133,6 +134,9 @@ def _wrong(rule: JobRule) -> str:
 @lru_cache(maxsize=256)
 def compiled(expression: str) -> re2._Regexp[bytes]:
     """A rule's pattern, for lines in UTF-8; raises `ValueError` with RE2's own words."""
+    # 3 MB, which most agents do without: few jobs have rules
+    import re2
+
     options = re2.Options()
     options.log_errors = False
     options.max_mem = _MEMORY

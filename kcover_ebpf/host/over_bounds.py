@@ -37,8 +37,8 @@ _PIDS: set[tuple[int, str]] = set()
 def count(what: str, pid: int | None = None) -> None:
     """An object, process or file was over its bound, and is not kept or not whole.
 
-    `pid`: the process whose it is; None where it is an object, or nobody's. Raises `KeyError` for any word that is not
-    one of `BOUNDS`.
+    `pid`: the process whose it is; None where it is an object, or of no process. Raises `KeyError` for any word that
+    `BOUNDS` does not have.
     """
     with _LOCK:
         _COUNTS[what] += 1

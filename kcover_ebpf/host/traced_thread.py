@@ -10,7 +10,6 @@ import contextlib
 import ctypes
 import mmap
 import os
-import platform
 import signal
 import struct
 import time
@@ -51,7 +50,7 @@ class TracedThread:
 
     def __init__(self, pid: int) -> None:
         """The main thread of this process; raises `CannotObserve` on other architectures."""
-        if platform.machine() != "x86_64":
+        if os.uname().machine != "x86_64":
             raise CannotObserve("a thread of another process is led on x86-64 only")
         self._pid = pid
         self._memory = -1

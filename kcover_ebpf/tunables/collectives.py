@@ -13,5 +13,8 @@ LATE_LEAST_S = 0.001
 
 MOST_FILES = 16_384
 """Files of a folder: one a process, so the ranks of the largest jobs."""
+MOST_LISTED = 65_536
+"""Names of its folder that are read, of which the first `MOST_FILES` in order are opened: a job may write any number.
+Chosen."""
 MOST_TAIL_BYTES = 1 << 20
 """Of each file: some 2,500 operations of 400 bytes, and not the whole of a long training."""

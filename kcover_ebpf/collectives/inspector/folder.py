@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from itertools import islice
 
 from kcover_ebpf.collectives.inspector.records import CollectiveRun, runs
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import CannotObserve
 from kcover_ebpf.host import procfs, rank_files
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.tunables.collectives import MOST_FILES, MOST_TAIL_BYTES
+from kcover_ebpf.tunables.collectives import MOST_FILES, MOST_LISTED, MOST_TAIL_BYTES
 
 _DUMP_DIR, _SLURM_JOB = "NCCL_INSPECTOR_DUMP_DIR", "SLURM_JOBID"
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -51,7 +52,9 @@ def opened_by(pid: Pid) -> int:
 
 def read(folder: int) -> InspectorRead:
     """What the files of a folder say, given its descriptor; raises `OSError`."""
-    names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
+    with os.scandir(folder) as entries:
+        listed = [entry.name for entry in islice(entries, MOST_LISTED)]
+    names = sorted(name for name in listed if not name.startswith("."))
     found: list[CollectiveRun] = []
     file_count = bad_count = 0
     for name in names[:MOST_FILES]:

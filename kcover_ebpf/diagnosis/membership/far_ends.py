@@ -1,7 +1,7 @@
 """Where the connections of a job's processes lead: to which of them, or away. Pure.
 
 A process may have thousands of connections. They are gone through when one of them changed, and never more than
-`LINKS_A_PASS` of them a pass on average; in between each pass looks at the pairs of processes alone.
+`LINKS_A_PASS` of them a pass on average; in between a pass goes through the pairs of processes alone.
 """
 
 from __future__ import annotations

@@ -8,26 +8,12 @@ import pytest
 
 from kcover_ebpf.api.incident import (
     FINALIZER,
-    Incident,
-    JobRef,
-    Phase,
-    Status,
-    object_of,
-    status_of,
 )
 from kcover_ebpf.controller import incident_bounds
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.errors import OverBound
 from kcover_ebpf.kube.reflector import Change, Event
-
-
-def incident(namespace: str, name: str, *finalizers: str) -> dict[str, Any]:
-    ref = JobRef("Job", name, f"job-{name}", "batch/v1")
-    made = Incident(namespace, name, ref, {"job": name}, status=Status(Phase.SHUTTING_DOWN))
-    raw = object_of(made)
-    raw["metadata"] |= {"uid": f"{namespace}-{name}", "finalizers": list(finalizers)}
-    assert made.status is not None
-    return raw | {"status": status_of(made.status)}
+from tests.unit.kept_incidents import incident
 
 
 class Cluster:

@@ -2,47 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.incident import Incident, JobRef, Phase, RestartMethod, Status
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.event_recorder import NEED_RECOVERY
 from kcover_ebpf.controller.kcover_events import KcoverEvents
 from kcover_ebpf.diagnosis import decisions
-from kcover_ebpf.kube.reflector import Change, Event
+from kcover_ebpf.kube.reflector import Event
 from kcover_ebpf.recovery.restart.demand import ANNOTATION
 from kcover_ebpf.settings import Act
 from kcover_ebpf.tunables.controller import TRIGGER_S, TRIGGERS_OF_ONE
-
-LABELS = {"training.kubeflow.org/job-name": "j"}
-
-
-class FakePods:
-    """Any pod that is asked for is there."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-
-    def get(self, path: str) -> dict[str, Any]:
-        self.asked.append(path)
-        parts = path.split("/")
-        name, namespace = parts[-1], parts[-3]
-        return {
-            "metadata": {"name": name, "namespace": namespace, "uid": name, "labels": LABELS},
-            "spec": {"nodeName": "n"},
-        }
-
-
-def asks(namespace: str, pod: str, at_s: float) -> Event:
-    return Event(
-        Change.SET,
-        {
-            "metadata": {"annotations": {NEED_RECOVERY: "true"}},
-            "involvedObject": {"namespace": namespace, "name": pod},
-            "lastTimestamp": rfc3339.to_text(at_s),
-        },
-    )
+from tests.unit.recovery_events import LABELS, FakePods, asks
 
 
 def test_kcover_events__one_namespace_has_a_share_of_the_requests() -> None:

@@ -19,7 +19,7 @@ from kcover_ebpf.ids import Pid
 from kcover_ebpf.tunables.host import LINKS_A_PASS
 from tests.unit.link_builders import edge
 
-NOBODY = ("0.0.0.0", 0)
+NO_END = ("0.0.0.0", 0)
 STATES = ("ESTABLISHED", "LISTEN", "CLOSE_WAIT")
 PIDS = (Pid(1), Pid(2), Pid(3))
 
@@ -29,7 +29,7 @@ def samples(draw: st.DrawFn) -> SocketSample:
     state, pid = draw(st.sampled_from(STATES)), draw(st.sampled_from(PIDS))
     ports = st.sampled_from((80, 5000, 5001, 5002))
     local = "127.0.0.1", draw(ports)
-    remote = NOBODY if state == "LISTEN" else ("127.0.0.1", draw(ports))
+    remote = NO_END if state == "LISTEN" else ("127.0.0.1", draw(ports))
     fd = draw(st.integers(3, 6))
     return replace(edge(pid, 0), fd=fd, state=state, local=local, remote=remote)
 
@@ -124,7 +124,7 @@ def test_far_ends__sockets_at_rest_are_gone_through_once_and_those_that_listen_n
         ends.observe(views)
     assert len(walks) == 1
     for fd in range(1000, 2000):
-        listener = replace(edge(Pid(1), 0), fd=fd, state="LISTEN", remote=NOBODY)
+        listener = replace(edge(Pid(1), 0), fd=fd, state="LISTEN", remote=NO_END)
         views[Pid(1)].on_socket(listener)
         ends.observe(views)
     assert len(walks) == 1
