@@ -76,7 +76,7 @@ class HeldLock:
         self._list = (ctypes.c_long * 4)()
         head = ctypes.addressof(self._list)
         entry = head + _HEAD_BYTES
-        self._list[:] = (entry, ctypes.addressof(self._word) - entry, 0, head)
+        self._list[:] = [entry, ctypes.addressof(self._word) - entry, 0, head]
         _call(_SET_ROBUST_LIST, head, _HEAD_BYTES)
 
     def take_back(self) -> None:
