@@ -15,7 +15,7 @@ import struct
 import threading
 
 from kcover_ebpf.errors import CannotObserve
-from kcover_ebpf.host.traced_thread import Registers, TracedThread
+from kcover_ebpf.host.traced_thread import Registers, PtracedThread
 
 # arch/x86/entry/syscalls/syscall_64.tbl
 _FUTEX, _SET_ROBUST_LIST, _GET_ROBUST_LIST = 202, 273, 274
@@ -55,7 +55,7 @@ class HeldLock:
             ) from error
 
     def _make_wait(self, pid: int) -> None:
-        with TracedThread(pid) as thread:
+        with PtracedThread(pid) as thread:
             address = thread.map_shared_page()
             name = f"/proc/{pid}/map_files/{address:x}-{address + mmap.PAGESIZE:x}"
             with open(name, "r+b", buffering=0) as file:
@@ -76,7 +76,7 @@ class HeldLock:
         self._list = (ctypes.c_long * 4)()
         head = ctypes.addressof(self._list)
         entry = head + _HEAD_BYTES
-        self._list[:] = (entry, ctypes.addressof(self._word) - entry, 0, head)
+        self._list[:] = [entry, ctypes.addressof(self._word) - entry, 0, head]
         _call(_SET_ROBUST_LIST, head, _HEAD_BYTES)
 
     def take_back(self) -> None:

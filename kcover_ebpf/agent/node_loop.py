@@ -128,7 +128,7 @@ class NodeLoop(SamplingLoop):
         """Judge as if a GPU had failed: only a process of a pod that consents, whoever asked."""
         pid = self._drilled()
         owner = self._owners.get(pid) if pid is not None else None
-        if pid is None or owner is None:
+        if pid is None or owner is None or self._devices is None:
             return
         pod = self._registry.pod(owner.pods.get(pid, ""))
         if pod is not None and consents(pod.labels):

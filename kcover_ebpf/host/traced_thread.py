@@ -45,7 +45,7 @@ _WORD = (1 << 64) - 1
 Registers = dict[str, int]
 
 
-class TracedThread:
+class PtracedThread:
     """A context manager: the thread is stopped inside, and continues with `registers` when it is left."""
 
     def __init__(self, pid: int) -> None:

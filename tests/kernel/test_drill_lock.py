@@ -60,7 +60,7 @@ def counter(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as made:
         assert made.stdout is not None
         os.set_blocking(made.stdout.fileno(), False)
-        wait_until(lambda: printed(made))
+        wait_until(lambda: printed(made) > 0)
         yield made
         made.kill()
 
@@ -89,7 +89,7 @@ def test_a_rank_that_waits_for_a_lock_continues_where_it_was(
         assert "TracerPid:\t0\n" in Path(f"/proc/{counter.pid}/status").read_text()
         assert drill.wait().end is DrillEnd.RESUMED
     for _ in range(3):
-        wait_until(lambda: printed(counter))
+        wait_until(lambda: printed(counter) > 0)
     assert counter.poll() is None
 
 
@@ -113,7 +113,7 @@ def test_a_rank_does_not_wait_for_a_lock_whose_holder_was_killed(
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     for _ in range(3):
-        wait_until(lambda: printed(counter))
+        wait_until(lambda: printed(counter) > 0)
 
 
 @on_x86
