@@ -56,9 +56,6 @@ def in_process(folder: Path) -> None:
 
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
-    @inprocess.Wrapper(
-        health_check=None, initialize=inprocess.initialize.RetryController(max_iterations=5)
-    )  # type: ignore[untyped-decorator]
     def call(call_wrapper: Any = None) -> None:
         port = int(os.environ["MASTER_PORT"]) + 1 + call_wrapper.iteration
         patience = datetime.timedelta(seconds=60)
@@ -66,7 +63,9 @@ def in_process(folder: Path) -> None:
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
         train(call_wrapper.iteration, folder, rank)
 
-    call()
+    call.__annotations__ = {"call_wrapper": inprocess.CallWrapper}  # by its type it is found
+    again = inprocess.initialize.RetryController(max_iterations=5)
+    inprocess.Wrapper(initialize=again, health_check=None)(call)()
 
 
 def ray(folder: Path) -> None:
@@ -82,6 +81,7 @@ def ray(folder: Path) -> None:
             (folder / f"run-{run}").touch()
         train(run, folder, rank)
 
+    os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = "600"  # a minute is short on a busy host
     cluster.init(num_cpus=4, include_dashboard=False)
     settings = RunConfig(
         failure_config=FailureConfig(max_failures=3), storage_path=str(folder / "store")
