@@ -14,6 +14,7 @@ from pathlib import Path
 
 from kcover_ebpf.collectives.ras import netns
 from kcover_ebpf.controller.node_reconciler import release
+from kcover_ebpf.errors import Conflict
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kube.client import connect
 from kcover_ebpf.kube.kubelet import PORT
@@ -29,8 +30,15 @@ def cordoned_nodes(cluster: Cluster) -> set[str]:
 
 def uncordon(cluster: Cluster, name: str) -> None:
     """Take back what our controller did to a node, whether or not it runs."""
-    (raw,) = cluster.get("nodes", name)
-    release(connect(str(cluster.kubeconfig)), view_of(raw))
+    session = connect(str(cluster.kubeconfig))
+    for last in (False, False, True):
+        (raw,) = cluster.get("nodes", name)
+        try:
+            release(session, view_of(raw))
+            return
+        except Conflict:  # the controller, or a kubelet, was quicker
+            if last:
+                raise
 
 
 def events_of(cluster: Cluster, node: str) -> set[str]:

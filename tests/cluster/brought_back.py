@@ -20,9 +20,8 @@ from testbed.driver.restarts import running
 from tests.cluster.spares import DEVICE
 from tests.cluster.step_log import StepLog
 
-IGNORES = [
-    {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
-]
+_EVICTED = {"type": "DisruptionTarget", "status": "True"}
+IGNORES = [{"action": "Ignore", "onPodConditions": [_EVICTED]}]
 _NOT_ASKED = {"Pod", "Deployment", "ReplicaSet"}
 
 

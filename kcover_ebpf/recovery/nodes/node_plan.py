@@ -246,7 +246,7 @@ def why_not_lifted(
 def inspection_condition(
     node: NodeView, received: ReceivedHealth | None, now_s: float
 ) -> tuple[str, str] | None:
-    """Status and message of `INSPECTED` where they are to be written; a node without a failure gets none."""
+    """Status and message of `INSPECTED` where they are to be written; a node gets it with its first inspection."""
     if received is None or received.is_stale(now_s):
         wanted = ("Unknown", "no inspection is reported")
     elif failed := _failed(received):
@@ -254,7 +254,7 @@ def inspection_condition(
         wanted = ("True", "; ".join(texts)[:512])
     else:
         wanted = ("False", "no check failed")
-    if wanted == node.inspected or (wanted[0] != "True" and not node.inspected[0]):
+    if wanted == node.inspected or (wanted[0] == "Unknown" and not node.inspected[0]):
         return None
     return wanted
 
@@ -266,7 +266,7 @@ def is_news(node: NodeView, received: ReceivedHealth | None, status: str, text: 
     """
     old_status, old_text = node.inspected
     if status != old_status:
-        return True
+        return bool(old_status) or status == "True"
     heads = (f"{part.name}: " for part in _failed(received))
     return any(head in text and head not in old_text for head in heads)
 

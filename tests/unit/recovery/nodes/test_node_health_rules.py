@@ -33,6 +33,7 @@ from kcover_ebpf.recovery.nodes.node_plan import (
     CORDONED,
     NodeView,
     inspection_condition,
+    is_news,
     view_of,
     why_not_lifted,
 )
@@ -316,7 +317,9 @@ def test_received_health__taints_of_nvidia_hold_it_back(key: str, holds: bool) -
 
 def test_received_health__the_condition_says_what_failed_and_is_written_on_change_alone() -> None:
     failed = ("True", "plugin/p: it is broken")
-    assert inspection_condition(node(), seen(), NOW_S) is None
+    first = inspection_condition(node(), seen(), NOW_S)
+    assert first == ("False", "no check failed")
+    assert not is_news(node(), seen(), *first)
     assert inspection_condition(node(), None, NOW_S) is None
     assert inspection_condition(node(), seen(result=F), NOW_S) == failed
     assert inspection_condition(node(inspected=failed), seen(result=F), NOW_S) is None
