@@ -1,4 +1,4 @@
-"""How fast and how dear we are in a cluster: `python -m bench.clusterbench decide|delete|orders|gang|load|rates|...`.
+"""How fast and how dear we are in a cluster: `python -m bench.clusterbench decide|delete|orders|gang|turn|...`.
 
 No node runs there. Nodes and pods are objects, and agents are simulated, so that what is measured is the
 controller and the API server it talks to. Both share this machine with whatever else runs on it.
@@ -36,6 +36,7 @@ from bench.clusterbench.plane import (
 )
 from bench.clusterbench.restart import restart
 from bench.clusterbench.slow import slow
+from bench.clusterbench.without_server import turn
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.kube.client import ApiClient
@@ -288,12 +289,15 @@ def main() -> None:
     """Run one scenario, and append its numbers to the record."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "scenario", choices=["decide", "delete", "orders", "gang", "load", "rates", *ON_CLUSTER]
+        "scenario",
+        choices=["decide", "delete", "orders", "gang", "turn", "load", "rates", *ON_CLUSTER],
     )
     parser.add_argument("--nodes", type=int, default=1500)
     parser.add_argument("--jobs", type=int, default=150)
     parser.add_argument("--pods", type=int, default=1000)
-    parser.add_argument("--gang-nodes", type=int, default=1280, help="gang: nodes of the gang")
+    parser.add_argument(
+        "--gang-nodes", type=int, default=1280, help="gang, turn: nodes of the gang"
+    )
     parser.add_argument("--ranks", type=_eights, default=8, help="agent: 0, or a multiple of 8")
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument(
@@ -316,6 +320,8 @@ def main() -> None:
                 found = _on_cluster(asked, folder)
             elif asked.scenario == "rates":
                 found = rates(folder, asked.nodes, asked.commit)
+            elif asked.scenario == "turn":
+                found = turn(asked.nodes, asked.gang_nodes)
             else:
                 found = _simulate(asked, folder)
         found = {"scenario": asked.scenario, **found, "load_before": round(load[0], 1)}

@@ -22,7 +22,8 @@ from kcover_ebpf.model.process_state import State
 
 _INCIDENTS = f"/apis/kcover.io/v1alpha1/namespaces/{NAMESPACE}/incidents"
 _JOB = "llm"
-_RANKS = 8
+RANKS = 8
+"""Of each node."""
 _SETTLE_S = 20
 _SILENT_S = 3.0
 """The first reports of a stall come when it is certain: ranks have made no progress for twice as long."""
@@ -51,8 +52,8 @@ def gang(
         time.sleep(span_s)
         found = {"calm": _costs(meter, time.monotonic() - began_s, controller)}
         gang_agents.stop()
-        stopped = gang_nodes * _RANKS // 3
-        still = [_stalled(index, pod, gang_nodes, stopped) for index, pod in enumerate(pods)]
+        stopped = gang_nodes * RANKS // 3
+        still = [stalled(index, pod, gang_nodes, stopped) for index, pod in enumerate(pods)]
         fault_s, meter, began_s = time.time(), Meter(client), time.monotonic()
         beats = beating(still, pace.refresh_s, None)
         started.append(Agents(program, client, beats, listening=False))
@@ -69,7 +70,7 @@ def gang(
         controller.stop()
         for agents in started:
             agents.stop()
-    return {"nodes": nodes, "gang_nodes": gang_nodes, "ranks": gang_nodes * _RANKS, **found}
+    return {"nodes": nodes, "gang_nodes": gang_nodes, "ranks": gang_nodes * RANKS, **found}
 
 
 def _of_node(node: str) -> dict[str, Any]:
@@ -77,11 +78,12 @@ def _of_node(node: str) -> dict[str, Any]:
     return fault_report.object_of(FaultReport(node, time.time(), 1, "0.1.0"), NAMESPACE, node)
 
 
-def _stalled(index: int, pod: dict[str, Any], gang_nodes: int, stopped: int) -> dict[str, Any]:
+def stalled(index: int, pod: dict[str, Any], gang_nodes: int, stopped: int) -> dict[str, Any]:
+    """What the agent of a node reports while all ranks wait for the one that is stopped."""
     body = report_of(index, pod, gang_nodes, "stalled", _SILENT_S)
-    if index == stopped // _RANKS:
+    if index == stopped // RANKS:
         # it has been stopped for longer than the policy's time
-        rank = body["spec"]["ranks"][stopped % _RANKS]
+        rank = body["spec"]["ranks"][stopped % RANKS]
         rank.update({"state": State.STOPPED.value, "text": "stopped by SIGSTOP"})
     return body
 

@@ -29,7 +29,7 @@ def lack(scenario: str, folder: Path) -> str | None:
         if not os.environ.get("KUBECONFIG") or shutil.which("kubectl") is None:
             return "no cluster: run `tools/testbed up`, and set KUBECONFIG and PATH as it says"
         return None
-    if scenario == "rates":
+    if scenario in ("rates", "turn"):
         return None
     if not (folder / "kube-apiserver").exists():
         return f"no kube-apiserver in {folder}: `tools/testbed up` builds one, or name another folder with --bin"

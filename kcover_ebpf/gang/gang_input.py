@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from kcover_ebpf.api.fault_report import FaultReport
 from kcover_ebpf.api.job_kinds import must_train
 from kcover_ebpf.api.job_rules import JobRule
 from kcover_ebpf.api.pods import Pod
-from kcover_ebpf.dataclass import dataclass
+from kcover_ebpf.dataclass import dataclass, replace
 from kcover_ebpf.gang.gang_snapshot import GangSnapshot, ReceivedReport, gather
 from kcover_ebpf.model.verdict import Culprit, Evidence, Verdict
 from kcover_ebpf.settings import Policy
