@@ -15,7 +15,7 @@ import struct
 import threading
 
 from kcover_ebpf.errors import CannotObserve
-from kcover_ebpf.host.traced_thread import Registers, PtracedThread
+from kcover_ebpf.host.traced_thread import PtracedThread, Registers
 
 # arch/x86/entry/syscalls/syscall_64.tbl
 _FUTEX, _SET_ROBUST_LIST, _GET_ROBUST_LIST = 202, 273, 274
@@ -44,7 +44,7 @@ class HeldLock:
         """Have the main thread of the process wait; raises `CannotObserve`, and it continues then."""
         self._page: mmap.mmap | None = None
         self._held = threading.get_native_id() | _WAITERS
-        """The value of the futex while it is held; the kernel wakes only where it says that somebody waits."""
+        """The value of the futex while the lock is taken; the kernel wakes only where it says that a thread waits."""
         try:
             self._make_wait(pid)
         except OSError as error:

@@ -96,8 +96,8 @@ class ObjectCache:
     def _is_bad(self, text: str) -> None:
         self.bad(text)
 
-    def _is_over(self, error: OverBound) -> None:
-        self.over(error)
+    def _is_over(self, bound: OverBound) -> None:
+        self.over(bound)
 
     # ---- what came
 

@@ -317,9 +317,9 @@ class Controller:
         self._story.failed("read", "objects")
         _LOG.warning("%s", text)
 
-    def _over(self, error: OverBound) -> None:
-        over_bounds.count(error.what)
-        self._story.over(error)
+    def _over(self, bound: OverBound) -> None:
+        over_bounds.count(bound.what)
+        self._story.over(bound)
 
     def _watch_failed(self, error: ApiError) -> None:
         self._story.failed("watch", "objects")

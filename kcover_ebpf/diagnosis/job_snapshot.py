@@ -17,7 +17,7 @@ from kcover_ebpf.diagnosis.waits.classify_context import ClassifyContext
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.collective_counts import counts_of
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
-from kcover_ebpf.tunables.diagnosis import LOSSY_SILENCE_S
+from kcover_ebpf.tunables.links import LOSSY_SILENCE_S
 
 if TYPE_CHECKING:
     from kcover_ebpf.diagnosis.job import Job

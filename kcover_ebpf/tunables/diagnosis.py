@@ -216,29 +216,6 @@ group is agreed upon, a name is looked up."""
 HOST_RARELY_FACTOR = 4
 """An address with which payload was exchanged so many times more rarely than with the busiest is no other rank's: a
 store from which shards are read, or to which a checkpoint goes."""
-LOST_BACKOFF = 3
-"""Doublings of the retransmission time-out without an answer: 0.2 s + 0.4 s + 0.8 s and more."""
-LOST_ON_LOSSY_BACKOFF = 6
-"""The same where other segments still get through: there one is lost four times in a row now and then."""
-LOSS_WINDOW_NS = 10 * NS
-"""Retransmissions of so long are counted; half of it must be covered."""
-LOSS_RATE_PER_S = 6.0
-"""Retransmissions a second of a job whose link is lossy. A healthy one on a loaded host shows 0.1 to 0.4 spurious
-ones, one that loses 5% of its packets up to 4.5 without being slower for it (measured: hang lab, fault bench)."""
-LOSS_RATE_AT_FULL_SPEED_PER_S = 9.0
-"""The same for a job to be called slow that moves as much as it used to: with 5% of its packets lost one showed 6.1 and
-was as fast as before (fault bench)."""
-LOSS_RATE_WHEN_SLOWED_PER_S = 1.0
-"""Retransmissions a second of a lossy link where the job moves less than it used to."""
-LOSS_SHARE = 0.8
-"""One rank is named when so much of all retransmissions has an end there."""
-NARROW_PASSES = 12
-"""Passes of a slowed job over which bytes that wait to be sent are compared."""
-NARROW_SHARE = 0.7
-"""A rank's link is narrow if in so much of them all bytes that wait have an end there, and at no other rank."""
-LOSSY_SILENCE_S = 4.5
-"""Through a lossy link something gets before: TCP's first four repetitions, 0.2 s to 1.6 s apart, are over after 3
-s."""
 
 # --- Who belongs to a job
 
@@ -265,7 +242,7 @@ ARRIVAL_FLOOR_S = 3.0
 ARRIVED_RANKS = 3
 """Ranks of which all but one show how far apart ranks come to the first step."""
 ARRIVAL_STALL_FACTOR = 4.0
-"""A first step stands still after so many times the pause between the first and the last of them, and no sooner than
+"""A first step has stalled after so many times the pause between the first and the last of them, and no sooner than
 `ARRIVAL_FLOOR_S`: a pass a second sees a pause as a second longer or shorter than it is."""
 ARRIVAL_SEEN_NS = 2 * NS
 """A rank that was seen so soon after it began was seen to come: it is found within a pass or two."""

@@ -74,17 +74,18 @@ def _rank(number: int) -> int:
     raise AssertionError(f"rank {number} is not running")
 
 
-def _hang_and_return(jobs: slurm.Slurm, job: int, folder: Path) -> None:
+def _hang_and_return(jobs: slurm.Slurm, job: int, folder: Path) -> int:
+    """How far the job is, in steps since it hung, when it trains again."""
     _until(lambda: _step(folder) >= 40, "forty steps")
     hung_s = time.time()
     os.kill(_rank(1), signal.SIGSTOP)
     _until(lambda: jobs.field(job, "Restarts") == "1", "the job is queued again")
     queued_s, before = time.time() - hung_s, _step(folder)
     _until(lambda: _step(folder) > before, "it trains again")
-    assert jobs.field(job, "JobState") == "RUNNING"
-    assert _step(folder) <= before + 3, "it continues at the step before"
+    ahead = _step(folder) - before
     taken = {"queued_s": round(queued_s, 1), "trains_s": round(time.time() - hung_s, 1)}
     print(json.dumps(taken))
+    return ahead
 
 
 def test_a_job_of_two_hosts_is_queued_again_by_its_batch_script(folder: Path) -> None:
@@ -92,7 +93,8 @@ def test_a_job_of_two_hosts_is_queued_again_by_its_batch_script(folder: Path) ->
         job = jobs.submit(
             f"--chdir={folder}", str(EXAMPLES / "slurm-job.sh"), environ=_environ(folder)
         )
-        _hang_and_return(jobs, job, folder)
+        assert _hang_and_return(jobs, job, folder) <= 3, "it continues at the step before"
+        assert jobs.field(job, "JobState") == "RUNNING"
         jobs.cancel(job)
         _until(lambda: jobs.field(job, "JobState") == "CANCELLED", "it ends")
 
@@ -107,6 +109,7 @@ def test_a_job_is_queued_again_by_what_the_prolog_started(folder: Path) -> None:
     with slurm.running(folder, f"Prolog={prolog}\nPrologFlags=Alloc") as jobs:
         words = [f"--chdir={folder}", "--nodes=1", "--ntasks=2", "--requeue"]
         job = jobs.submit(*words, "--wrap=srun ./train.sh", environ=_environ(folder))
-        _hang_and_return(jobs, job, folder)
+        assert _hang_and_return(jobs, job, folder) <= 3, "it continues at the step before"
+        assert jobs.field(job, "JobState") == "RUNNING"
         jobs.cancel(job)
         _until(lambda: jobs.field(job, "JobState") == "CANCELLED", "it ends")

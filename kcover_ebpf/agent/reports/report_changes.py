@@ -17,7 +17,7 @@ from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.rank_snapshot import RankSnapshot, SocketSnapshot
 from kcover_ebpf.model.verdict import Verdict
 from kcover_ebpf.tunables.agent import SAME_MOMENT_S
-from kcover_ebpf.tunables.diagnosis import LOST_BACKOFF
+from kcover_ebpf.tunables.links import LOST_BACKOFF
 
 _MOVING = frozenset({State.MOVING, State.COMPUTING, State.SPINNING, State.ON_DEVICE, State.NAPPING})
 """Threads in these states run: the place where one was found is a sample, and the next one is another."""

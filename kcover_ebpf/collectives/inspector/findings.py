@@ -1,6 +1,6 @@
 """Which rank is late, and which group of ranks or host has a slow link, by many collectives. Pure.
 
-A collective ends for all of its ranks together, so the rank that came last has the shortest time of its own, and how
+A collective ends for all of its ranks together, so the rank that came last has the shortest own time, and how
 long the others waited for it is the difference. That shortest time is the transfer: where it grows, or is longer in one
 group of ranks than in all other groups of that size, links are slow and no rank is.
 """

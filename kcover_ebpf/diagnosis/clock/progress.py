@@ -150,7 +150,7 @@ class JobProgress:
     def _by_arrivals(
         self, ranks: Mapping[Pid, ProcessHistory], expected: int | None
     ) -> float | None:
-        """How long the first step may stand still once all but one rank wait, by how far apart they came to it.
+        """How long the first step may be silent once all but one rank wait, by how far apart they came to it.
 
         They are the control group: the one that keeps the others waiting came at any time, or is elsewhere.
         """

@@ -10,7 +10,8 @@ from kcover_ebpf.diagnosis.history.traffic import pauses_s
 from kcover_ebpf.diagnosis.membership.endpoints import EndpointIndex
 from kcover_ebpf.ids import NS, Endpoint, Pid
 from kcover_ebpf.model.rank_snapshot import RankSnapshot, SocketSnapshot
-from kcover_ebpf.tunables.diagnosis import LOST_BACKOFF, SEND_LEAD_NS
+from kcover_ebpf.tunables.diagnosis import SEND_LEAD_NS
+from kcover_ebpf.tunables.links import LOST_BACKOFF
 
 _SEND_LEAD_S = SEND_LEAD_NS / NS
 

@@ -9,7 +9,7 @@ from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.facts.kernel import TcpRetransmit
 from kcover_ebpf.ids import NS, Pid
-from kcover_ebpf.tunables.diagnosis import (
+from kcover_ebpf.tunables.links import (
     LOSS_RATE_PER_S,
     LOSS_RATE_WHEN_SLOWED_PER_S,
     LOSS_SHARE,

@@ -28,7 +28,8 @@ from kcover_ebpf.model.process_state import EFFORT, STOPPED, Effort, State
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.tunables.certainty import SIDES_READ_S, SUSPECT_STOPPED_S
-from kcover_ebpf.tunables.diagnosis import LOST_ON_LOSSY_BACKOFF, VICTIM_S
+from kcover_ebpf.tunables.diagnosis import VICTIM_S
+from kcover_ebpf.tunables.links import LOST_ON_LOSSY_BACKOFF
 
 
 def judge(snapshot: JobSnapshot) -> Finding:

@@ -13,12 +13,8 @@ from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.process_state import Effort
 from kcover_ebpf.model.rank_snapshot import RankPace
 from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
-from kcover_ebpf.tunables.diagnosis import (
-    LOSS_RATE_AT_FULL_SPEED_PER_S,
-    STARVED_SHARE,
-    SWAPPING_PER_S,
-    THROTTLED_ALONE_NS,
-)
+from kcover_ebpf.tunables.diagnosis import STARVED_SHARE, SWAPPING_PER_S, THROTTLED_ALONE_NS
+from kcover_ebpf.tunables.links import LOSS_RATE_AT_FULL_SPEED_PER_S
 
 
 def slowness(

@@ -24,12 +24,8 @@ from kcover_ebpf.tunables.certainty import (
     TIMER_LEFT_NS,
     TIMER_UNSEEN_NS,
 )
-from kcover_ebpf.tunables.diagnosis import (
-    LOST_BACKOFF,
-    OPEN_QUESTION_NS,
-    SLEEP_CAP_S,
-    SOCKET_TICK_NS,
-)
+from kcover_ebpf.tunables.diagnosis import OPEN_QUESTION_NS, SLEEP_CAP_S, SOCKET_TICK_NS
+from kcover_ebpf.tunables.links import LOST_BACKOFF
 
 TIMER, STORAGE, SERVICE, STREAM = "timer", "storage", "service", "another program"
 TIMED = "a wait with a time-out"

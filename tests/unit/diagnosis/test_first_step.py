@@ -1,4 +1,4 @@
-"""A hang in the first step: how far apart the others came to it tells how soon it is one."""
+"""A hang in the first step: how far apart the others came to it says how soon it is one."""
 
 from __future__ import annotations
 
