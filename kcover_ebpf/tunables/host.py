@@ -170,5 +170,6 @@ JOIN_ENDED_S = 30.0
 TRACED_STOPS_S = 2.0
 """A thread that does not stop for so long is in an uninterruptible call: the others stop within a slice. Chosen."""
 TRACED_POLL_S = 0.001
+"""Pause between two checks of whether it has stopped. Chosen."""
 TRACED_TRIES = 20
 """A restartable sequence is a few instructions, so the second try is outside of it. Chosen."""
