@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import time
@@ -20,7 +21,7 @@ from kcover_ebpf.agent.containers import Containers, processes
 from kcover_ebpf.api import incident as incident_api
 from kcover_ebpf.api.pods import Pod, pod_of
 from kcover_ebpf.archive.incident_archive import Archive, packed, unpacked
-from kcover_ebpf.archive.node_part import EvidenceTrigger
+from kcover_ebpf.archive.node_part import ArchivedThread, EvidenceTrigger, NodePart
 from kcover_ebpf.output.archives import read_files
 from kcover_ebpf.output.bundles import bundle_name, write_bundle
 from testbed.driver.agents import Agent
@@ -145,6 +146,26 @@ def read_back(
     return unpacked(read_files(folder), str(folder))
 
 
+def in_full(part: NodePart) -> NodePart:
+    """With the logs of eight ranks as long as they are kept, and the threads that a rank of PyTorch has."""
+    dice = random.Random(part.node)
+    logs = {
+        f"{part.node}-{rank}.main.log": "\n".join(f"step {dice.random()}" for _ in range(700))
+        for rank in range(8)
+    }
+    threads = tuple(
+        ArchivedThread(
+            dice.randrange(1 << 22),
+            dice.randrange(1 << 22),
+            "pt_autograd_0",
+            "S",
+            "futex in futex_wait",
+        )
+        for _ in range(8 * 150)
+    )
+    return replace(part, logs=logs, threads=threads)
+
+
 def test_the_parts_of_sixty_four_nodes_are_fetched(namespace: Namespace, tmp_path: Path) -> None:
     """All of their agents share two nodes, and this machine: each part costs it a program in a container.
 
@@ -157,7 +178,7 @@ def test_the_parts_of_sixty_four_nodes_are_fetched(namespace: Namespace, tmp_pat
     assert whole.incident.status is not None
     nodes = [node["metadata"]["name"] for node in namespace.cluster.get("nodes")]
     listed = []
-    for number, part in enumerate(whole.parts):
+    for number, part in enumerate(map(in_full, whole.parts)):
         name = bundle_name(1.8e9 + number, "train-x7k2")
         alone = Archive(whole.job, whole.name, parts=(part,))
         path = write_bundle(tmp_path / "bundles", name, packed(alone))
@@ -171,7 +192,9 @@ def test_the_parts_of_sixty_four_nodes_are_fetched(namespace: Namespace, tmp_pat
     namespace.ctl(*command, f"--patch={patch}")
     begin_s = time.monotonic()
     said = plugin(namespace, "bundle", "train-x7k2", "--to", str(tmp_path / "kept"))
-    print(f"{len(listed)} parts in {time.monotonic() - begin_s:.1f} s: {said}")
+    took_s = time.monotonic() - begin_s
+    kept = sum(path.stat().st_size for path in (tmp_path / "kept").rglob("*") if path.is_file())
+    print(f"{len(listed)} parts, {kept / 1e6:.1f} MB, in {took_s:.1f} s: {said}")
     assert "missing:" not in said
 
 

@@ -1,4 +1,4 @@
-"""What a training says of itself, on a test bed: an announced phase ends no job, and a restart has its price in steps.
+"""What a training says of itself, on the test bed: an announced phase ends no job, a restart has its price in steps.
 
 Two ranks train by torch and gloo, and use the file of hints as a user would. Both jobs pause in the middle of their
 training, each in the same way; only one says so.
