@@ -12,8 +12,8 @@ import yaml
 
 from testbed.driver.cluster import JOBS, ClusterError, Namespace
 from testbed.driver.fake_agent import processes
-from testbed.driver.kinds import KINDS, rank_pods, wait_for_training, wait_until_learned
-from testbed.driver.restarts import policy, running, wait_for_phase, ways
+from testbed.driver.kinds import KINDS, process, rank_pods, wait_for_training, wait_until_learned
+from testbed.driver.restarts import policy, running, until_reported, wait_for_phase, ways
 
 pytestmark = [
     pytest.mark.needs("root", "bpf"),
@@ -79,3 +79,25 @@ def test_a_rank_that_torchrun_starts_again_is_left_to_it(
         assert incident["status"]["phase"] == "Recovered", incident["status"]["timeline"]
         assert ways(incident) == (["InPlace"] if restart_in_place else ["Replace"])
         wait_for_training(namespace, JOB)
+
+
+def test_a_hang_is_left_to_a_program_that_ends_it_by_itself_according_to_the_policy(
+    namespace: Namespace, tmp_path: Path
+) -> None:
+    """As NVRx in process does, after its own time-out; here the rank that hung continues."""
+    policy(namespace, frameworkFirst="Faults", frameworkFirstSeconds=120)
+    with running(namespace, tmp_path / "controller.log"):
+        namespace.apply((JOBS / "job.yaml").read_text())
+        wait_for_training(namespace, JOB)
+        wait_until_learned(namespace, JOB)
+        hung = process(rank_pods(namespace, JOB)[-1])
+        os.kill(hung, signal.SIGSTOP)
+        try:
+            incident = until_reported(namespace, "left for 120 s to the program")
+        finally:
+            os.kill(hung, signal.SIGCONT)
+        assert incident["status"]["verdict"] == "HUNG"
+        incident = wait_for_phase(namespace, ("Observed", "Recovered", "Failed"))
+        assert incident["status"]["phase"] == "Observed", incident["status"]["timeline"]
+        assert ways(incident) == []
+        assert _restart_counts(namespace) == [0, 0]
