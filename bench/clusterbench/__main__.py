@@ -285,8 +285,7 @@ def _eights(text: str) -> int:
     return int(text)
 
 
-def main() -> None:
-    """Run one scenario, and append its numbers to the record."""
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "scenario",
@@ -309,6 +308,12 @@ def main() -> None:
     )
     parser.add_argument("--bin", type=Path, default=programs())
     parser.add_argument("--record", type=Path, default=DATA / "clusterbench.jsonl")
+    return parser
+
+
+def main() -> None:
+    """Run one scenario, and append its numbers to the record."""
+    parser = _parser()
     asked = parser.parse_args()
     lacking = lack(asked.scenario, asked.bin)
     if lacking is not None:

@@ -64,7 +64,7 @@ class LogEvidence:
 class _Log:
     """The log of one start of a container, on our clock."""
 
-    seen: ReceivedReport
+    received: ReceivedReport
     log: ContainerLog
     made_s: float
     """Unix seconds by our clock of the report's own time: its ages count back from then."""
@@ -96,7 +96,7 @@ class _Log:
     @property
     def pod_name(self) -> str:
         """As its report names it; "?" where it does not."""
-        names = {pod.uid: pod.name for pod in self.seen.report.pods}
+        names = {pod.uid: pod.name for pod in self.received.report.pods}
         return names.get(self.log.pod_uid, "?")
 
     def speaks(self, verdict: Verdict) -> bool:
@@ -245,7 +245,7 @@ def _cause_line(first: _FirstCause, logs: Sequence[_Log], verdict: Verdict) -> E
     after = len(others) - same
     victims = f"; {after} others followed" if after else ""
     text = f"log of pod {first.log.pod_name}{rank}: first cause: {what}{alike}{victims}"
-    return Evidence(EvidenceKind.LOG, text[:1024], first.log.seen.report.node)
+    return Evidence(EvidenceKind.LOG, text[:1024], first.log.received.report.node)
 
 
 def _raised_text(traceback: LoggedTraceback) -> str:
@@ -256,7 +256,7 @@ def _raised_text(traceback: LoggedTraceback) -> str:
 
 def _lines(logs: Sequence[_Log], verdict: Verdict) -> Iterator[Evidence]:
     for log in logs:
-        node = log.seen.report.node
+        node = log.received.report.node
         if (root := log.root(verdict)) is not None:
             yield Evidence(
                 EvidenceKind.LOG, f"log of pod {log.pod_name}: {_raised_text(root)}", node
@@ -352,7 +352,7 @@ def _crash(log: _Log, verdict: Verdict) -> CrashRecord | None:
         pod_uid=log.log.pod_uid,
         start=log.log.start,
         time_s=log.made_s - last.age_s,
-        node=log.seen.report.node,
+        node=log.received.report.node,
         place=last.place,
         step=last.step,
         epoch=last.epoch,

@@ -1,7 +1,7 @@
 """One line of NCCL Inspector to what it says of one collective of one rank. Pure.
 
-The format is that of ext-profiler/inspector in NVIDIA/nccl (`inspector.cc`, format v4.0): a line is a JSON object with
-`header`, `metadata` and `coll_perf`. A dump of a communicator holds its last collective alone, so a file may skip some.
+The format (v4.0) is that of ext-profiler/inspector in NVIDIA/nccl: a line is a JSON object with header, metadata and
+coll_perf. A dump of a communicator holds its last collective alone, so a file may skip some.
 """
 
 from __future__ import annotations

@@ -18,8 +18,15 @@ from tests.unit.collectives.inspector.inspector_files import even, group, write
 
 def read_by_process(cwd: Path, **environ: str) -> InspectorRead:
     """What is read of a process in this folder with this environment."""
-    with subprocess.Popen(["/bin/cat"], cwd=cwd, env=environ, stdin=subprocess.PIPE) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(["/bin/cat"], cwd=cwd, env=environ, stdin=pipe, stdout=pipe) as process:
         try:
+            # it has its words and its environment once it answers, and not while it is being started
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+            process.stdout.readline()
             descriptor = folder.opened_by(Pid(process.pid))
             try:
                 return folder.read(descriptor)
