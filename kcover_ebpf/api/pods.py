@@ -151,12 +151,11 @@ def pod_of(api: Mapping[str, Any]) -> Pod:
     if not name or not uid:
         raise ObjectError("Pod: metadata.name and metadata.uid are required")
     if (size_bytes := _size_bytes(metadata, spec)) > MOST_POD_BYTES:
-        about = about_pod(_text(metadata.get("namespace")), name, uid)
         detail = (
             f"its labels, owners, finalizers and containers take {size_bytes >> 10} KiB, more than "
             f"{MOST_POD_BYTES >> 10}: it is not watched"
         )
-        raise OverBound("pod", about, detail)
+        raise OverBound("pod", about_pod(_text(metadata.get("namespace")), name, uid), detail)
     conditions = [_map(condition) for condition in _list(status.get("conditions"))]
     return Pod(
         namespace=_text(metadata.get("namespace")),
