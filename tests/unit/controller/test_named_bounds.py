@@ -33,7 +33,7 @@ from kcover_ebpf.logs.wanted_logs import LogTurn
 from kcover_ebpf.output.metrics import OverBounds
 from kcover_ebpf.tunables.agent import OVER_REPORTED_S
 from kcover_ebpf.tunables.controller import OVER_SAID_S, TRIGGERS_OF_ONE
-from tests.unit.kept_incidents import incident
+from tests.unit.incident_objects import incident
 from tests.unit.kept_policies import policy_object
 from tests.unit.recovery_events import FakePods, asks
 
@@ -64,7 +64,7 @@ class Cluster:
         self.store = ObjectCache(lambda _: None, over=self.over, wall=lambda: self.now_s)
         self.story = ControllerTelemetry(self.store, writer, lambda: self.now_s)
         self.story.leads = lambda: True
-        self.story._events.publish = self._publish  # type: ignore[method-assign]
+        self.story._events.publish = self._publish  # type: ignore[method-assign,assignment]
         server: Any = SimpleNamespace(get=lambda _: pod_object())
         self.events = OverEvents(server, self.store, self.story.over)
         self.losses: dict[str, int] = {}
