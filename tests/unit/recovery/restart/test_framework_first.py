@@ -81,7 +81,11 @@ def test_framework_first__a_crash_is_left_to_a_launcher_that_is_there(case: str)
 
 def hang(age_s: float, **changes: Any) -> GangVerdict:
     of_crash = crash(age_s).verdict
-    fields: dict[str, Any] = {"kind": VerdictKind.HUNG, "cause": Cause.STOPPED, "evidence": (DIED,)} | changes
+    fields: dict[str, Any] = {
+        "kind": VerdictKind.HUNG,
+        "cause": Cause.STOPPED,
+        "evidence": (DIED,),
+    } | changes
     return GangVerdict(replace(of_crash, **fields))
 
 
