@@ -41,7 +41,7 @@ def launched(folder: Path) -> None:
 def lightning(folder: Path) -> None:
     """Below torchrun, which starts its ranks again."""
     import torch
-    from lightning.fabric import Fabric  # type: ignore[import-not-found]
+    from lightning.fabric import Fabric
 
     fabric = Fabric(accelerator="cpu", devices=2, strategy="ddp")
     fabric.launch()
@@ -52,7 +52,7 @@ def lightning(folder: Path) -> None:
 def in_process(folder: Path) -> None:
     """NVRx calls the function of a rank again, in the same process."""
     import torch.distributed as dist
-    from nvidia_resiliency_ext import inprocess  # type: ignore[import-not-found]
+    from nvidia_resiliency_ext import inprocess
 
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
