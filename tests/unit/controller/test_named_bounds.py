@@ -64,7 +64,7 @@ class Cluster:
         self.store = ObjectCache(lambda _: None, over=self.over, wall=lambda: self.now_s)
         self.story = ControllerTelemetry(self.store, writer, lambda: self.now_s)
         self.story.leads = lambda: True
-        self.story._events.publish = self._publish  # type: ignore[method-assign]
+        self.patch(self.story._events, "publish", self._publish)
         server: Any = SimpleNamespace(get=lambda _: pod_object())
         self.events = OverEvents(server, self.store, self.story.over)
         self.losses: dict[str, int] = {}
