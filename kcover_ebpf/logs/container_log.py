@@ -31,7 +31,7 @@ _FALLBACK = "python_error"
 
 @dataclass(slots=True)
 class _Count:
-    rule: Match
+    match: Match
     first_s: float
     last_s: float
     count: int = 1
@@ -165,8 +165,8 @@ class ContainerLogReader:
         counts = sorted(
             recent,
             key=lambda count: (
-                _SEVERITIES.index(count.rule.severity),
-                count.rule.rule in self._generic,
+                _SEVERITIES.index(count.match.severity),
+                count.match.rule in self._generic,
                 count.first_s,
             ),
         )
@@ -192,17 +192,17 @@ class ContainerLogReader:
         self._watch = JobRuleWatch(self._job_rules)
 
     def _finding(self, count: _Count, now_s: float) -> LogFinding:
-        rule = count.rule
+        match = count.match
         return LogFinding(
-            rule=rule.rule[:64],
-            domain=rule.domain.value,
-            severity=rule.severity.value,
+            rule=match.rule[:64],
+            domain=match.domain.value,
+            severity=match.severity.value,
             count=count.count,
             age_s=_age(count.last_s, now_s),
-            meaning=rule.meaning[:256],
-            advice=rule.advice[:256],
-            generic=rule.rule in self._generic,
-            follows=rule.follows,
+            meaning=match.meaning[:256],
+            advice=match.advice[:256],
+            generic=match.rule in self._generic,
+            follows=match.follows,
             first_age_s=_age(count.first_s, now_s),
         )
 
