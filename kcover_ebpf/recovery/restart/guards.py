@@ -371,7 +371,7 @@ def _settle(
 ) -> Transition:
     """Stay in a phase for a reason. What is written changes with the verdict or the reason, not with each second."""
     old, new = request.context.status, context.status
-    same = (old.verdict, old.cause, old.culprit) == (new.verdict, new.cause, new.culprit)
+    same = (old.kind, old.cause, old.culprit) == (new.kind, new.cause, new.culprit)
     same = same and (old.order, old.bundles) == (new.order, new.bundles)
     same = same and (old.failure, old.crashes) == (new.failure, new.crashes)
     if old.phase is phase and same and old.message.endswith(reason):

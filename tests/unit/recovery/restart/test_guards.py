@@ -233,3 +233,20 @@ def test_decide__who_approves_waits_for_the_operators_shortest_pause() -> None:
     status = decide(again).status
     assert status is not None
     assert status.phase is Phase.SHUTTING_DOWN
+
+
+def test_decide__a_fault_that_only_grows_older_is_not_written_again() -> None:
+    """Its sentences count the seconds: 24 writes in three seconds of an incident that waited for its time."""
+    restart_input = world()
+    assert restart_input.gang_verdict is not None
+    verdict = replace(restart_input.gang_verdict.verdict, kind=VerdictKind.UNKNOWN)
+
+    def after(lasted_s: float) -> incident.Status | None:
+        said = Evidence(EvidenceKind.STATE, f"rank 1 is stopped, for {lasted_s:.1f} s")
+        older = replace(verdict, time_s=NOW_S + lasted_s, evidence=(said,))
+        later = replace(restart_input, now_s=NOW_S + lasted_s, gang_verdict=GangVerdict(older))
+        known = ask(replace(later, gang_verdict=GangVerdict(verdict))).context.status
+        asked = ask(later)
+        return decide(replace(asked, context=replace(asked.context, status=known))).status
+
+    assert [after(3.3 + 0.1 * number) for number in range(5)] == [None] * 5
