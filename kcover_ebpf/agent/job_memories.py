@@ -23,6 +23,8 @@ class JobMemories:
         self._file = file
         self._memories = _load(file)
         self._saved_s = 0.0
+        self._paced: set[str] = set()
+        """Jobs whose steps were known when they were saved last."""
 
     def of(self, gang: Gang) -> JobMemory:
         """The memory of a job, which its watch writes to; the oldest are forgotten when there are many."""
@@ -34,10 +36,16 @@ class JobMemories:
         return memory
 
     def save(self, now_s: float, *, at_once: bool = False) -> None:
-        """Write them down now and then; `now_s`: seconds of any steady clock. A full disk costs the memory alone."""
-        if not at_once and now_s - self._saved_s < MEMORY_SAVED_S:
+        """Write them down now and then; `now_s`: seconds of any steady clock. A full disk costs the memory alone.
+
+        At once where the steps of one more job are known: without them the successor of an agent that is killed would
+        take seconds longer to report a stall.
+        """
+        paced = {key for key, memory in self._memories.items() if memory.step_s}
+        is_due = now_s - self._saved_s >= MEMORY_SAVED_S or paced - self._paced
+        if not at_once and not is_due:
             return
-        self._saved_s = now_s
+        self._saved_s, self._paced = now_s, paced
         words = {key: memory.to_words() for key, memory in self._memories.items()}
         try:
             write_text(self._file, json.dumps(words))

@@ -35,6 +35,22 @@ def test_job_memories__a_restarted_agent_goes_on_with_what_was_learned(tmp_path:
     assert 24 <= seconds < 40
 
 
+def test_job_memories__what_the_steps_of_a_job_are_is_kept_as_soon_as_it_is_known(
+    tmp_path: Path,
+) -> None:
+    """An agent may be killed minutes before the next time; who follows it is as fast as it was."""
+    file = tmp_path / "jobs.json"
+    memories = JobMemories(file)
+    memory = memories.of(gang())
+    memories.save(1e6)
+    memory.step_s = 0.5
+    memories.save(1e6 + 1.0)
+    assert JobMemories(file).of(gang()).step_s == 0.5
+    memory.step_s = 0.7
+    memories.save(1e6 + 2.0)
+    assert JobMemories(file).of(gang()).step_s == 0.5, "a disk is not written to in each pass"
+
+
 def test_job_memories__another_incarnation_of_the_job_has_the_same_memory(tmp_path: Path) -> None:
     memories = JobMemories(tmp_path / "jobs.json")
     assert memories.of(gang()) is memories.of(gang())
