@@ -119,7 +119,8 @@ def test_n12_pending_pods_with_megabytes_of_labels(
     peace: Peace, tenant: Tenant, cluster: Cluster
 ) -> None:
     """Of half a megabyte: with what the API server notes of each label, etcd takes no more of one pod."""
-    client = connect(str(cluster.kubeconfig))
+    # on busy cores the server takes a minute for one
+    client = connect(str(cluster.kubeconfig)).hurried(180.0)
     for index in range(60):
         labels = {f"{number:06x}": "" for number in range(40_000)}
         body = pod(f"labels-{index}", labels={**labels, JOB_NAME: "labels"})
