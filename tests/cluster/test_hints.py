@@ -30,6 +30,8 @@ pytestmark = [
     pytest.mark.usefixtures("reading_agents", "restart_in_place", "controller"),
 ]
 EVERY, PAUSES_AT, PAUSE_S, TOKENS = 10, 24, 100, 4096
+LIMIT_S = 40
+"""So long may a job be silent that said nothing."""
 PROGRAM = f"""
 import contextlib, itertools, os, socket, sys, threading, time
 from pathlib import Path
@@ -129,7 +131,7 @@ def start(namespace: Namespace, folder: Path) -> None:
 def acted_on(namespace: Namespace, name: str) -> dict[str, Any] | None:
     """The status of the incident for which a job was restarted."""
     found = [one for one in incidents(namespace) if one["spec"]["job"]["name"] == name]
-    return next((one["status"] for one in found if ways(one)), None)
+    return next((one["status"] for one in found if "status" in one and ways(one)), None)
 
 
 def second(namespace: Namespace) -> Pod:
@@ -147,11 +149,15 @@ def logged(namespace: Namespace, text: str) -> bool:
 def test_a_phase_that_was_announced_ends_no_job_and_a_restart_has_its_price_in_steps(
     namespace: Namespace, tmp_path: Path
 ) -> None:
-    policy(namespace)
+    policy(namespace, thresholds={"hard_limit": f"{LIMIT_S}s"})
     start(namespace, tmp_path / "resume")
     until(lambda: acted_on(namespace, "silent"), "the job that said nothing is restarted", 400)
     until(lambda: logged(namespace, "phase evaluation ends"), "the phase is over", 300)
     assert acted_on(namespace, "said") is None
+    (incident,) = [
+        found for found in incidents(namespace) if found["spec"]["job"]["name"] == "said"
+    ]
+    assert "its program announced a phase" in incident["status"]["actsWhy"]
     last = PAUSES_AT + EVERY + 3
     until(lambda: logged(namespace, f"step {last} loss"), f"step {last} is made", 200)
     os.kill(min(processes(Containers().of_work(second(namespace)))), signal.SIGSTOP)
