@@ -34,6 +34,7 @@ from bench.clusterbench.plane import (
     report_body,
     wait,
 )
+from bench.clusterbench.receiver import Receiver, receiver
 from bench.clusterbench.restart import restart
 from bench.clusterbench.slow import slow
 from bench.clusterbench.without_server import turn
@@ -95,9 +96,17 @@ def phase_times(client: ApiClient, phase: str) -> dict[str, float]:
 
 
 def decide(
-    client: ApiClient, kubeconfig: Path, folder: Path, nodes: int, jobs: int
+    client: ApiClient,
+    kubeconfig: Path,
+    folder: Path,
+    nodes: int,
+    jobs: int,
+    messages: Receiver | None = None,
 ) -> dict[str, Any]:
-    """Many jobs break at once in a large cluster: seconds from each report to `Decided`."""
+    """Many jobs break at once in a large cluster: seconds from each report to `Decided`.
+
+    `messages`: who is sent one about each of them; None: nobody.
+    """
     make_nodes(client, nodes)
     made: dict[int, list[dict[str, Any]]] = {}
     share = nodes // jobs
@@ -109,7 +118,8 @@ def decide(
             send(client, job, f"n{node}", made[index][node - first : node - first + 1])
 
     in_parallel(one, jobs)
-    controller = Controller(kubeconfig, folder / "controller.log")
+    options = messages.wanted(client) if messages is not None else ()
+    controller = Controller(kubeconfig, folder / "controller.log", *options)
     try:
         log = folder / "controller.log"
         wait("leading", lambda: "leading" in log.read_text(), 120)
@@ -135,6 +145,7 @@ def decide(
         "nodes": nodes,
         "jobs": jobs,
         "reports": share * jobs,
+        "messages": messages.count if messages is not None else None,
         "decided_s": _spread(took),
         "rss_idle_mb": round(idle_mb, 1),
         "rss_after_mb": round(peak_mb, 1),
@@ -251,7 +262,8 @@ def _run(
     asked: argparse.Namespace, client: ApiClient, kubeconfig: Path, folder: Path
 ) -> dict[str, Any]:
     if asked.scenario == "decide":
-        return decide(client, kubeconfig, folder, asked.nodes, asked.jobs)
+        with receiver(folder, is_wanted=asked.messages) as messages:
+            return decide(client, kubeconfig, folder, asked.nodes, asked.jobs, messages)
     if asked.scenario == "delete":
         return delete(client, kubeconfig, folder, asked.nodes, asked.pods)
     if asked.scenario == "gang":
@@ -301,6 +313,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument(
         "--answers", choices=["leases", "reports"], default="leases", help="of agents to orders"
+    )
+    parser.add_argument(
+        "--messages", action="store_true", help="decide: about each incident, to a slow receiver"
     )
     parser.add_argument("--commit", default="HEAD~1", help="rates: the package to compare with")
     parser.add_argument(

@@ -21,6 +21,7 @@ from kcover_ebpf.kube.client import ApiClient, connect
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMESPACE = "bench"
+POLICY = f"/apis/kcover.io/v1alpha1/namespaces/{NAMESPACE}/faultpolicies/p"
 SELECTOR = "batch.kubernetes.io/job-name"
 _THREADS = 16
 _EXPIRES_S = 900
@@ -60,7 +61,7 @@ def install(client: ApiClient) -> None:
     deadline = time.monotonic() + 60
     while True:
         try:
-            client.create(f"/apis/kcover.io/v1alpha1/namespaces/{NAMESPACE}/faultpolicies", policy)
+            client.create(POLICY.rpartition("/")[0], policy)
             return
         except ApiError:
             if time.monotonic() > deadline:
