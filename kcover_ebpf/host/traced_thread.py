@@ -13,10 +13,10 @@ import os
 import signal
 import struct
 import time
-from pathlib import Path
 from typing import Final, Self
 
 from kcover_ebpf.errors import CannotObserve
+from kcover_ebpf.host import bounded
 from kcover_ebpf.tunables.host import TRACED_POLL_S, TRACED_STOPS_S, TRACED_TRIES
 
 # include/uapi/linux/ptrace.h and arch/x86/include/asm/ptrace-abi.h
@@ -102,7 +102,7 @@ class PtracedThread:
 
     def _call_instruction(self) -> int:
         """Address of an instruction that makes a system call, in what the kernel maps into every process."""
-        for line in Path(f"/proc/{self._pid}/maps").read_text().splitlines():
+        for line in bounded.lines(f"/proc/{self._pid}/maps"):
             if line.endswith("[vdso]"):
                 first, last = (int(word, 16) for word in line.split(maxsplit=1)[0].split("-"))
                 found = os.pread(self._memory, last - first, first).find(_SYSCALL)

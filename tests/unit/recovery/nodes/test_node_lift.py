@@ -20,7 +20,10 @@ def test_node_lift__a_node_fails_is_cordoned_is_mended_and_is_back() -> None:
     bed.inspect(P, rounds=5)
     bed.inspect(F)
     assert bed.cordoned() == [], "one bad moment"
-    assert bed.conditions == [("KcoverInspectionFailed", "True")]
+    named = "KcoverInspectionFailed"
+    assert bed.conditions == [(named, "False"), (named, "True")], (
+        "it is there from the first one on"
+    )
     bed.inspect(F)
     assert bed.cordoned() == ["n0"]
     assert "it is broken" in bed.notes("n0")[CORDONED]
