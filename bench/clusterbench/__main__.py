@@ -105,7 +105,7 @@ def decide(
 ) -> dict[str, Any]:
     """Many jobs break at once in a large cluster: seconds from each report to `Decided`.
 
-    `messages`: who is sent one about each of them; None: nobody.
+    `messages`: who is sent one about each of them; None: no one is.
     """
     make_nodes(client, nodes)
     made: dict[int, list[dict[str, Any]]] = {}
