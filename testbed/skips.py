@@ -105,6 +105,10 @@ CAPABILITIES: Mapping[str, tuple[Callable[[], bool], str]] = {
         "run tools/setup bench",
     ),
     "jax": ((ROOT / ".bench/jax/bin/python").exists, "run tools/setup bench"),
+    "frameworks": (
+        lambda: bool(os.environ.get("KCOVER_FRAMEWORKS")),
+        "set KCOVER_FRAMEWORKS to a virtual environment with Lightning, Ray and NVRx",
+    ),
     "nvidia-ml-py": (lambda: _has_module("pynvml"), "run tools/setup test"),
     "nvidia": (Path("/dev/nvidiactl").exists, "run on a machine with an NVIDIA GPU"),
 }

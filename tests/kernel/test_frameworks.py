@@ -18,10 +18,9 @@ from typing import Any
 
 import pytest
 
-from testbed import skips
 from tests.kernel.command import Run
 
-pytestmark = [pytest.mark.needs("root", "bpf", "cgroup2"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.needs("root", "bpf", "cgroup2", "frameworks"), pytest.mark.timeout(600)]
 PROGRAM = Path(__file__).with_name("framework_program.py")
 VENV = os.environ.get("KCOVER_FRAMEWORKS", "")
 PATIENCE_S = 240.0
@@ -89,8 +88,6 @@ def _until(reached: Callable[[], bool]) -> bool:
 def test_what_a_framework_mends_is_left_to_it_where_it_is_recognised(
     name: str, tmp_path: Path
 ) -> None:
-    if not VENV:
-        skips.skip("frameworks", "set KCOVER_FRAMEWORKS to a virtual environment with them")
     framework = FRAMEWORKS[name]
     run = Run("--act=shutdown", "-o", "json", "--", *_command(framework, tmp_path), folder=tmp_path)
     try:
