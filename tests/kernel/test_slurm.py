@@ -18,7 +18,7 @@ from tests.kernel.command import COMMAND, PYTHON
 pytestmark = [
     pytest.mark.needs("root", "bpf", "torch", "cgroup2", "slurm"),
     pytest.mark.timeout(300),
-    pytest.mark.alone,
+    pytest.mark.long,
 ]
 EXAMPLES = ROOT / "docs/examples"
 PATIENCE_S = 120.0
