@@ -69,6 +69,8 @@ class JobProgress:
         self._rate_count = 0
         self._payload_bytes = self._payload_ns = 0
         """Since the last of those rates."""
+        self.slowed = False
+        """True while the ranks move much fewer bytes than they used to, over some ten passes, from rate to rate."""
         self.unlearned_s = UNLEARNED_STALL_S
         """What counts as a stall while nothing was learned; for ranks that join from now on."""
         self.memory = JobMemory()
@@ -310,13 +312,10 @@ class JobProgress:
             self._rate_count += 1
             if self._rate_count % PAYLOAD_RATES_KEPT == 0:
                 self._minutes.append(median(self._payload_rates))
+            self.slowed = self._is_slowed()
 
-    @property
-    def slowed(self) -> bool:
-        """True while the ranks move much fewer bytes than they used to, over some ten passes.
-
-        Than in the median minute of the last hour, once there are some; before, than in the passes before.
-        """
+    def _is_slowed(self) -> bool:
+        """Compare with the median minute of the last hour, once there are some; until then with the passes before."""
         rates = list(self._payload_rates)
         if len(rates) < 2 * RECENT_PASSES:
             return False
