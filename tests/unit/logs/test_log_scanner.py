@@ -183,3 +183,13 @@ def test_logs__rules_that_cannot_be_compiled_are_wrong_usage(
     assert entry.call(logs, "kcover-ebpf", ["--rules", str(path), str(path)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"kcover-ebpf: log rules {path}")
+
+
+@pytest.mark.parametrize("block", [b"\n a\n", b"4,4711,99,-;b\n\n a\n"])
+def test_log_reader__an_indented_line_behind_a_blank_one_continues_nothing(block: bytes) -> None:
+    assert found(of_both_logs("a$"), block) == [block.count(b"\n")]
+
+
+@pytest.mark.parametrize("block", [b" \n", b"4,4711,99,-;\n \n \n"])
+def test_log_reader__a_blank_line_says_nothing(block: bytes) -> None:
+    assert found(of_both_logs("a|."), block) == []
