@@ -22,7 +22,7 @@ _MOST_FRAMES = 24
 _INTERPRETER = re.compile(
     r"_PyEval_|PyEval_|_PyFunction_|_PyObject_|PyObject_|method_vectorcall|cfunction_|PyVectorcall_"
     r"|_PyVectorcall|PyRun_|Py_RunMain|Py_BytesMain|vectorcall_|slot_tp_|run_mod|run_eval|builtin_exec"
-    r"|pymain_|\(python3[.0-9]*\)$|^python3[.0-9]*\+0x|\(libpython3[^)]*\)$"
+    r"|pymain_|\(python3[.0-9]*\)$|^python3[.0-9]*\+0x|\(libpython3[^()]*\)$"
 )
 
 

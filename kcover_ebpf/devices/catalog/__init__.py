@@ -149,7 +149,7 @@ def _covers(entry: Entry, driver: str) -> bool:
 
 
 _RECOVERY = re.compile(
-    r"recovery action changed from 0x[0-9a-fA-F]+ \([^)]*\) to 0x([0-9a-fA-F]+) \(([^)]*)\)"
+    r"recovery action changed from 0x[0-9a-fA-F]+ \([^()]*\) to 0x([0-9a-fA-F]+) \(([^()]*)\)"
 )
 # driver: src/nvidia/src/kernel/gpu/gpu.c, the action is logged on change only
 _RECOVERY_ACTION = {

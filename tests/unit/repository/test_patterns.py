@@ -23,11 +23,12 @@ import kcover_ebpf
 PACKAGE = Path(str(kcover_ebpf.__file__)).parent
 LENGTHS = (256, 2 << 10, 32 << 10)
 """The last is the longest text that meets a pattern of ours: a line of a container's log, joined (`partial_lines`)."""
-MOST_CPU_S = 0.1
-"""A linear pattern takes below 2 ms on one core for this length, a quadratic one more than a second."""
+MOST_CPU_S = 0.02
+"""A linear pattern takes below 2 ms on one core for this length. A quadratic one takes this long on the fastest, also
+where each attempt is short."""
 MOST_GROWTH = 8.0
 """For a text four times as long: a linear pattern takes 4 times as long, a quadratic one 16 times."""
-MOST_LINEAR_CPU_S = 10 * MOST_CPU_S
+MOST_LINEAR_CPU_S = 1.0
 """No machine is so busy that a linear pattern takes as long."""
 ATTEMPTS = 5
 """Others on the machine make a call slower, never faster: the shortest of several is its own."""
