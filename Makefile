@@ -132,7 +132,7 @@ fuzz: setup-test build ## every parser under a fuzzer, SECONDS=60 each; TARGETS=
 
 # the stub's trace header is a page of macros that no formatter understands
 C_FILES = $(shell git ls-files -- '*.c' '*.h' ':!tests/vm/stub/trace.h')
-PYTHON_TREES = bench contrib kcover_ebpf testbed tests tools
+PYTHON_TREES = bench contrib kcover_ebpf plugins testbed tests tools
 
 .PHONY: check
 check: setup-test ## lint, format, types, layers, links of the documentation

@@ -119,22 +119,6 @@ def inits(container: RunningContainer) -> set[int]:
     return first or pids
 
 
-def cpu_seconds(found: Iterable[RunningContainer]) -> float | None:
-    """CPU time of these containers so far; None where their groups do not say (cgroup v1)."""
-    used_s = []
-    for container in found:
-        try:
-            text = (container.path / "cpu.stat").read_text(encoding="ascii")
-        except (OSError, ValueError):
-            continue
-        used_s += [
-            int(line.split()[1]) / 1e6
-            for line in text.splitlines()
-            if line.startswith("usage_usec ")
-        ]
-    return sum(used_s) if used_s else None
-
-
 def _is_being_made(container: RunningContainer) -> bool:
     """True until its program runs: so long all its processes are the runtime's own, and none is old."""
     pids = cgroups.processes(container.path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -59,8 +59,6 @@ class GpuMetrics(Collector):
         self.latest: Callable[[], Telemetry | None] = lambda: None
         """Set where GPUs are read; None: they are not."""
         self.pods: tuple[GpuPod, ...] = ()
-        self.idle_s: Mapping[tuple[str, str], float] = {}
-        """By namespace and name of a pod that was seen to use GPUs."""
 
     def collect(self) -> Iterator[_Family]:
         """All series; those of what is not observed are left out."""
@@ -101,14 +99,7 @@ class GpuMetrics(Collector):
             pod.add_metric(labels, 1.0)
             if gpu_pod.memory_bytes is not None:
                 memory.add_metric(labels, gpu_pod.memory_bytes)
-        idle = GaugeMetricFamily(
-            "kcover_gpu_idle_seconds",
-            "Seconds for which no kernel has run on the GPUs of the pod, and its containers used next to no CPU.",
-            labels=("namespace", "pod"),
-        )
-        for names, idle_s in self.idle_s.items():
-            idle.add_metric(names, idle_s)
-        yield from (pod, memory, idle)
+        yield from (pod, memory)
 
 
 def _with_parts(readings: Iterable[GpuReading]) -> Iterator[_Family]:

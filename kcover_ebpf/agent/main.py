@@ -18,14 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from kcover_ebpf import __version__
 from kcover_ebpf.agent import health
-from kcover_ebpf.agent.containers import Containers, cpu_seconds
+from kcover_ebpf.agent.containers import Containers
 from kcover_ebpf.agent.drill import finish_left
 from kcover_ebpf.agent.drill_note import DrillNote
 from kcover_ebpf.agent.informers import Informers
 from kcover_ebpf.agent.job_memories import JobMemories
-from kcover_ebpf.agent.node_health.bug_report import BugReportOptions, BugReports
 from kcover_ebpf.agent.node_health.device_faults import NodeDeviceFaults
-from kcover_ebpf.agent.node_health.idle_pods import IdlePods
 from kcover_ebpf.agent.node_health.inspector import Inspector, InspectorOptions
 from kcover_ebpf.agent.node_loop import NodeLoop
 from kcover_ebpf.agent.orders import order_executor
@@ -48,7 +46,6 @@ from kcover_ebpf.api.fault_report import Ack, FaultReport, PodRef
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.host import capabilities, cgroups
 from kcover_ebpf.host.capabilities import Capability
-from kcover_ebpf.host.host_programs import host_root
 from kcover_ebpf.inspection.round import RoundOptions
 from kcover_ebpf.kernel import features
 from kcover_ebpf.kube.client import connect
@@ -94,10 +91,6 @@ class AgentOptions:
     """0: the node is not inspected."""
     telemetry: TelemetryOptions | None = None
     """None: the GPUs are not read."""
-    idle_after_s: float = 172800.0
-    """Pods that keep GPUs idle for so long are reported; 0: none."""
-    bug_report: bool = True
-    """NVIDIA's script is run after a fatal Xid."""
     believes_bandwidth: bool = False
     """What a job's own bandwidth check reports about its node is a fault of the node."""
     inspect: RoundOptions = field(default_factory=RoundOptions)
@@ -161,8 +154,7 @@ class _Agent:
         self._informers = informers
         self._builder = builder = self._make_builder(reporter, informers)
         over = OverPods(lambda: kernel.lost_counts, kernel.full_owners)
-        self._outputs = outputs = NodeOutputs(builder, registry, self._device_faults, devices, over)
-        self._follow_gpus(outputs, registry, containers)
+        self._outputs = NodeOutputs(builder, registry, self._device_faults, devices, over)
         memories = JobMemories(plan.state_dir / "jobs.json")
         self._loop = self._make_loop(sources, registry, containers, memories)
         self._order_thread, self._report_thread = self._start(executor), self._start(reporter)
@@ -197,22 +189,6 @@ class _Agent:
             sources=self._readers.sources,
             drilled=DrillNote(self._plan.state_dir).take,
         )
-
-    def _follow_gpus(
-        self, outputs: NodeOutputs, registry: PodRegistry, containers: Containers
-    ) -> None:
-        plan = self._plan
-        if plan.bug_report:
-            options = BugReportOptions(plan.state_dir / "bundles", host_root())
-            outputs.bug_reports = BugReports(options)
-        if plan.idle_after_s > 0:
-            outputs.idle = IdlePods(
-                plan.state_dir / "idle.json",
-                plan.idle_after_s,
-                registry.pod,
-                lambda uid: cpu_seconds(containers.of_pod(uid)),
-                self._informers.has_pods,
-            )
 
     def _start(self, work: Any) -> threading.Thread:
         thread = threading.Thread(target=work.run, name=type(work).__name__, daemon=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -31,8 +30,6 @@ from kcover_ebpf.watching.judging import ObservationSink
 if TYPE_CHECKING:
     from kcover_ebpf.agent.log_watch import LogWatch
     from kcover_ebpf.agent.metrics import AgentMetrics
-    from kcover_ebpf.agent.node_health.bug_report import BugReports
-    from kcover_ebpf.agent.node_health.idle_pods import IdlePods
     from kcover_ebpf.agent.node_health.inspector import Inspector
     from kcover_ebpf.agent.reader.started import ConfinedReaders
     from kcover_ebpf.devices.telemetry.watch import Telemetry
@@ -60,10 +57,6 @@ class NodeOutputs:
         """Set before the loop begins, where they are wanted."""
         self.inspector: Inspector | None = None
         """Set before the loop begins, where the node is inspected."""
-        self.idle: IdlePods | None = None
-        """Set before the loop begins, where idle pods are reported."""
-        self.bug_reports: BugReports | None = None
-        """Set before the loop begins, where they are wanted."""
         self.logs: LogWatch | None = None
         self.readers: ConfinedReaders | None = None
         """Set before the loop begins, where logs of containers are read."""
@@ -98,8 +91,6 @@ class NodeOutputs:
         self._device_faults.on_pass(now_ns)
         self._exchange(now_ns)
         faults = self._device_faults.reported(now_ns)
-        if self.bug_reports is not None:
-            self.bug_reports.want(faults)
         if self.logs is not None:
             self.logs.follow(
                 (pod for watch in watched for pod in watch.here.pods),
@@ -137,14 +128,9 @@ class NodeOutputs:
         self._telemetry = telemetry.latest
         readings = [gpu.reading for gpu in self._telemetry.gpus]
         pods = self._gpu_pods.of(readings, self._builder.devices)
-        if self.idle is not None:
-            now_s = time.time()
-            self.idle.update(self._telemetry.gpus, pods, now_s)
-            self._builder.idle = self.idle.reported(now_s)
         if self.metrics is not None:
             self.metrics.gpus.latest = lambda: telemetry.latest
             self.metrics.gpus.pods = pods
-            self.metrics.gpus.idle_s = self.idle.idle_s() if self.idle is not None else {}
 
     def _exchange(self, now_ns: int) -> None:
         """Announced faults go to the inspector, and it returns what it saw mended."""

@@ -83,21 +83,6 @@ class ReportedDeviceFault:
 
 
 @dataclass(frozen=True, slots=True)
-class IdlePod:
-    """A pod of the node that keeps GPUs, runs no kernel on them and uses next to no CPU, for days."""
-
-    namespace: str
-    name: str
-    uid: str
-    age_s: float
-    """Since it is idle."""
-    gpus: tuple[str, ...] = ()
-    """UUIDs."""
-    cpu_cores: float | None = None
-    """CPUs that its containers use; None where that is not known."""
-
-
-@dataclass(frozen=True, slots=True)
 class OverPod:
     """A pod of the node of which something is over its bound: that is not kept, or not whole."""
 
@@ -168,8 +153,6 @@ class FaultReport:
     logs: tuple[ContainerLog, ...] = ()
     """What the logs of its containers show; while the job has a fault, and a while after."""
     devices: tuple[ReportedDeviceFault, ...] = ()
-    idle: tuple[IdlePod, ...] = ()
-    """In the report of a node about itself."""
     over: tuple[OverPod, ...] = ()
     """In the report of a node about itself: those of the last minutes."""
     acks: tuple[Ack, ...] = field(default=(), metadata=wire("acks", lenient=True))

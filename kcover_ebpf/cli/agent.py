@@ -156,19 +156,6 @@ def _round(checks: str, folder: Path | None, peers: tuple[str, ...]) -> RoundOpt
     default="",
     help="Read a running dcgm-exporter (http://ADDRESS:9400/metrics) instead of NVML.",
 )
-@duration_option(
-    "--idle-after",
-    "48h",
-    "Report pods that keep GPUs idle for this long; 0s: never.",
-    "KCOVER_IDLE_AFTER",
-)
-@click.option(
-    "--bug-report/--no-bug-report",
-    envvar="KCOVER_BUG_REPORT",
-    default=True,
-    show_default=True,
-    help="Run nvidia-bug-report.sh once after a fatal Xid, if the node has it.",
-)
 @click.option(
     "--believe-bandwidth",
     envvar="KCOVER_BELIEVE_BANDWIDTH",
@@ -223,8 +210,6 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
     inspect: RoundOptions,
     telemetry_every: str,
     telemetry_from: str,
-    idle_after: float,
-    bug_report: bool,
     believe_bandwidth: bool,
     pod_logs: Path | None,
     log_rules: Path | None,
@@ -246,8 +231,6 @@ def agent(  # noqa: PLR0913, PLR0917 - one option each
         catalog=catalog,
         inspect_every_s=inspect_every,
         telemetry=_telemetry(telemetry_every, telemetry_from),
-        idle_after_s=idle_after,
-        bug_report=bug_report,
         believes_bandwidth=believe_bandwidth,
         inspect=replace(inspect, log_rules=str(log_rules or "")),
         pod_logs=pod_logs,

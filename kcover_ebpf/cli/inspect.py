@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kcover_ebpf.cli.options import log_rules_option, nccl_floor_option, output_option, peers_option
+from kcover_ebpf.cli.options import log_rules_option, output_option, peers_option
 from kcover_ebpf.errors import CannotObserve, UsageError
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ _EXAMPLES = """
 Examples:
   kcover-ebpf inspect
   kcover-ebpf inspect --checks nvml,pcie,rdma -o json
-  kcover-ebpf inspect --checks nccl_tests --nccl-floor 400
   kcover-ebpf inspect --peer node-2:10250 --plugins /etc/kcover/plugins
 
 \b
@@ -48,16 +47,14 @@ Exit codes:
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Measure the storage below this folder with a temporary file of 1 MiB.",
 )
-@nccl_floor_option()
 @log_rules_option
-def inspect(  # noqa: PLR0913 - one option each
+def inspect(
     *,
     checks: str | None,
     output: str,
     plugins: Path | None,
     peers: tuple[str, ...],
     write_to: Path | None,
-    nccl_floor: float | None,
     log_rules: Path | None,
 ) -> int:
     """Check GPUs, links, storage and the host; a check that hangs is ended at its deadline.
@@ -73,7 +70,6 @@ def inspect(  # noqa: PLR0913 - one option each
     options = InspectionOptions(
         peers=tuple(map(peer_of, peers)),
         write_to=() if write_to is None else (write_to,),
-        nccl_floor_gb_s=nccl_floor,
         log_rules=log_rules,
     )
     chosen = registry.chosen(

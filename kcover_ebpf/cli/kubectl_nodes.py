@@ -21,7 +21,6 @@ from kcover_ebpf.cli.kubectl_common import (
     show,
     show_table,
 )
-from kcover_ebpf.cli.options import nccl_floor_option
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import CannotObserve, Forbidden, NotFound, ObjectError
 from kcover_ebpf.kube import dra
@@ -152,17 +151,15 @@ def _cells(row: _Row) -> tuple[str, ...]:
 @click.command()
 @click.argument("node", callback=object_name)
 @click.option("--checks", metavar="A,B", help="Run only these checks; default: all light ones.")
-@nccl_floor_option()
 @agent_namespace_option
 @common
-def inspect(  # noqa: PLR0913 - one for each option
+def inspect(
     *,
     client: ApiClient,
     namespace: str,  # noqa: ARG001 - a node has none
     as_json: bool,
     node: str,
     checks: str | None,
-    nccl_floor: float | None,
     agent_namespace: str | None,
 ) -> int:
     """Have the agent on a node inspect it now; exit codes are those of `kcover-ebpf inspect`."""
@@ -172,7 +169,6 @@ def inspect(  # noqa: PLR0913 - one for each option
 
     command = ["kcover-ebpf", "inspect", "-o", "json" if as_json else "text"]
     command += ["--checks", checks] if checks else []
-    command += ["--nccl-floor", str(nccl_floor)] if nccl_floor is not None else []
     place, agent = agent_on(client, node, agent_namespace)
     try:
         with Exec(client, place, agent, AGENT_CONTAINER, command) as running:

@@ -75,16 +75,6 @@ def store_options(command: _Command) -> _Command:
     return endpoint(region(command))
 
 
-def nccl_floor_option() -> Callable[[_Command], _Command]:
-    """`--nccl-floor GB/S`; the command gets None without it."""
-    return click.option(
-        "--nccl-floor",
-        type=click.FloatRange(min=0),
-        metavar="GB/S",
-        help="The bus bandwidth that nccl_tests must reach.",
-    )
-
-
 def catalog_option(envvar: str | None = None) -> Callable[[_Command], _Command]:
     """`--catalog FILE`, which must exist."""
     return click.option(

@@ -19,7 +19,6 @@ from kcover_ebpf.controller.breaker import Limits
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.culprit_conditions import CulpritConditions
 from kcover_ebpf.controller.gang_reconciler import GangReconciler
-from kcover_ebpf.controller.idle_events import IdleEvents
 from kcover_ebpf.controller.incident_gc import IncidentCollector
 from kcover_ebpf.controller.job_sizes import GpuPrices, JobSizes
 from kcover_ebpf.controller.kcover_events import FIELDS, KcoverEvents
@@ -116,7 +115,6 @@ class Controller:
             options.repairs,
             self._story.event,
         )
-        self._idle = IdleEvents(client, store, self._story.event)
         self._over_pods = OverEvents(client, store, self._story.over)
         self._elector = self._make_elector(client)
         self._story.leads = lambda: self._elector.leads
@@ -278,7 +276,6 @@ class Controller:
             if isinstance(gang_id, str):
                 self._nodes.reconcile(gang_id)
                 self._repairs.reconcile(gang_id)
-                self._idle.reconcile(gang_id)
                 self._over_pods.reconcile(gang_id)
                 again_s = None
             else:

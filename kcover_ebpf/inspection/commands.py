@@ -6,8 +6,10 @@ searched for on the host, for the agent's image has none of them.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -38,10 +40,19 @@ class Ran:
         return next(filter(None, lines), "it printed nothing")[:200]
 
 
-def run(argv: Sequence[str], *, with_errors: bool = True) -> Ran | None:
-    """The program's end and words, those of standard error `with_errors`; None if it is not on the PATH."""
+def run(argv: Sequence[str]) -> Ran | None:
+    """The program's end and words; None if it is not on the PATH."""
     program = shutil.which(argv[0])
-    return None if program is None else _ran([program, *argv[1:]], None, with_errors=with_errors)
+    return None if program is None else _ran([program, *argv[1:]], None)
+
+
+def run_plugin(file: Path) -> Ran:
+    """Those of an executable of the operator, without its standard error; raises `OSError` if it cannot be run.
+
+    Our interpreter is the first on its PATH, so that a plug-in in Python finds this package.
+    """
+    path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
+    return _ran([str(file)], os.environ | {"PATH": path}, with_errors=False)
 
 
 def is_installed(name: str, host: Path) -> bool:

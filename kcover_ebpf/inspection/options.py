@@ -31,8 +31,6 @@ class InspectionOptions:
     """Host and port of the nodes to connect to."""
     write_to: tuple[Path, ...] = ()
     """Folders in which a temporary file may be written, to measure the latency of their storage."""
-    nccl_floor_gb_s: float | None = None
-    """Gigabytes (10^9) a second of bus bandwidth below which nccl-tests fail; None: no floor."""
     log_rules: Path | None = None
     """An operator's rules for lines of the kernel's log, tried before those that are shipped."""
     answered: frozenset[str] = frozenset()

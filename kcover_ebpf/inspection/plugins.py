@@ -1,59 +1,121 @@
 """Checks of the operator: executables, as node-problem-detector's custom plugins are.
 
-Exit code 0 is well, 1 a problem, any other that it does not know; the first line of standard output
-says what it saw. Standard error is dropped: node-problem-detector makes no message of it either.
+Exit code 0 is well, 1 a problem, any other that it does not know; the first line of standard output says what it saw.
+Standard error is dropped: node-problem-detector makes no message of it either. What node-problem-detector has in the
+rules of its own configuration, a comment at the head of the file says here:
+
+    # kcover-ebpf: cost=heavy deadline=180 problem=warn
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.inspection import commands
 from kcover_ebpf.inspection.options import InspectionOptions
-from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown
-from kcover_ebpf.tunables.inspection import PLUGIN_DEADLINE_S
+from kcover_ebpf.inspection.result import (
+    Check,
+    CheckFinding,
+    Cost,
+    failed,
+    passed,
+    unknown,
+    warned,
+)
+from kcover_ebpf.tunables.inspection import (
+    PLUGIN_DEADLINE_S,
+    PLUGIN_HEAVY_LONGEST_S,
+    PLUGIN_LONGEST_S,
+)
+
+_HEAD_BYTES = 2048
+_HEADER = re.compile(rb"^# kcover-ebpf:(.*)$", re.MULTILINE)
+_LONGEST_S = {Cost.LIGHT: PLUGIN_LONGEST_S, Cost.HEAVY: PLUGIN_HEAVY_LONGEST_S}
+
+
+@dataclass(frozen=True, slots=True)
+class PluginHeader:
+    """What a plug-in says about itself."""
+
+    cost: Cost = Cost.LIGHT
+    deadline_s: float = PLUGIN_DEADLINE_S
+    is_warning: bool = False
+    """Exit code 1 is a warning, and does not make the node unfit."""
 
 
 def load(folder: Path) -> tuple[Check, ...]:
-    """The files of a folder by name, hidden ones left out; `UsageError` if it cannot be read."""
+    """The files of a folder by name, hidden ones left out; `UsageError` if it, or a header, cannot be read."""
     try:
         files = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     except OSError as error:
         raise UsageError(f"cannot read the plug-ins in {folder}: {error.strerror}") from error
-    return tuple(
-        Check(
-            f"plugin/{file.name}",
-            Cost.LIGHT,
-            PLUGIN_DEADLINE_S,
-            "what the operator's executable says",
-            str(file),
-            partial(_run, file.absolute()),
-        )
-        for file in files
-        if not file.is_dir()
+    return tuple(_check(file) for file in files if not file.is_dir())
+
+
+def _check(file: Path) -> Check:
+    header = header_of(file)
+    return Check(
+        f"plugin/{file.name}",
+        header.cost,
+        header.deadline_s,
+        "what the operator's executable says",
+        str(file),
+        partial(_run, file.absolute(), header),
     )
 
 
-def _run(file: Path, _: InspectionOptions) -> Iterator[CheckFinding]:
+def header_of(file: Path) -> PluginHeader:
+    """The words of its comment, or the defaults; `UsageError` for a word that is not known.
+
+    A file that cannot be read has none: whether it can be run is found when it is.
+    """
+    try:
+        with file.open("rb") as opened:
+            head = opened.read(_HEAD_BYTES)
+    except OSError:
+        return PluginHeader()
+    words = _HEADER.search(head)
+    pairs = (
+        [word.partition("=") for word in words[1].decode(errors="replace").split()] if words else []
+    )
+    values = {key: value for key, _, value in pairs}
+    try:
+        cost = Cost(values.pop("cost", Cost.LIGHT.value))
+        deadline_s = float(values.pop("deadline", PLUGIN_DEADLINE_S))
+        is_warning = {"fail": False, "warn": True}[values.pop("problem", "fail")]
+    except (ValueError, KeyError) as error:
+        raise UsageError(f"{file}: its header is not understood: {error}") from error
+    if values:
+        raise UsageError(f"{file}: its header has the unknown word {next(iter(values))[:40]!r}")
+    if not 0 < deadline_s <= _LONGEST_S[cost]:
+        raise UsageError(f"{file}: its deadline is not within {_LONGEST_S[cost]:g} s")
+    return PluginHeader(cost, deadline_s, is_warning)
+
+
+def _run(file: Path, header: PluginHeader, _: InspectionOptions) -> Iterator[CheckFinding]:
     if not os.access(file, os.X_OK):
         yield unknown(f"{file} is not executable", f"chmod +x {file}")
         return
     try:
-        ran = commands.run([str(file)], with_errors=False)
+        ran = commands.run_plugin(file)
+    except FileNotFoundError:
+        yield unknown(f"{file} is gone, or the program of its first line is not there")
+        return
     except OSError as error:
         yield unknown(
             f"{file} cannot be run: {error.strerror}", "does its first line begin with #!?"
         )
         return
-    if ran is None:
-        yield unknown(f"{file} is gone")
-    elif ran.exit_code == 0:
+    if ran.exit_code == 0:
         yield passed(ran.first_line)
     elif ran.exit_code == 1:
-        yield failed(ran.first_line, f"see the documentation of {file.name}")
+        problem = warned if header.is_warning else failed
+        yield problem(ran.first_line, f"see the documentation of {file.name}")
     else:
         yield unknown(f"exit code {ran.exit_code}: {ran.first_line}")

@@ -8,13 +8,11 @@ from kcover_ebpf.errors import UsageError
 from kcover_ebpf.inspection.checks import (
     clock,
     d_state,
-    dcgmi,
     devlink,
     kernel_log,
     links,
     memory,
     modules,
-    nccl_tests,
     nvidia_smi,
     nvml,
     pcie,
@@ -28,8 +26,6 @@ from kcover_ebpf.inspection.result import Check, Cost
 CHECKS = (
     nvml.CHECK,
     nvidia_smi.CHECK,
-    dcgmi.CHECK,
-    nccl_tests.CHECK,
     modules.CHECK,
     pcie.CHECK,
     links.CHECK,

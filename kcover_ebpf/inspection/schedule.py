@@ -78,7 +78,7 @@ def scheduled(
     options: InspectionOptions,
     left_out: Collection[str] = (),
 ) -> tuple[Check, ...]:
-    """The checks of one round: those named, else those for which this node has hardware or peers, and all plug-ins.
+    """The checks of one round: those named, else those for which this node has hardware or peers, and light plug-ins.
 
     `left_out`: checks of which an earlier process still hangs. `UsageError`: a name is wrong, or of a heavy check, or
     one peer is named alone.
@@ -89,7 +89,8 @@ def scheduled(
     if options.peers:
         fitting.append(peers.CHECK)
     has_peers = bool(options.peers)
-    wanted = _named(names, plugins, has_peers=has_peers) if names else (*fitting, *plugins)
+    light = (check for check in plugins if check.cost is Cost.LIGHT)
+    wanted = _named(names, plugins, has_peers=has_peers) if names else (*fitting, *light)
     for other_check in wanted:
         if other_check.cost is Cost.HEAVY:
             raise UsageError(

@@ -115,7 +115,7 @@ class Uploader:
 
 
 def _namespace(manifest: bytes) -> str:
-    """Of the job; raises `UsageError` for a bundle that is no archive of an incident, such as a bug report."""
+    """Of the job; raises `UsageError` for a bundle that is no archive of an incident."""
     try:
         raw = json.loads(manifest)
         schema, job = str(raw["schema"]), str(raw["job"])

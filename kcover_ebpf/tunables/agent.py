@@ -162,12 +162,6 @@ LISTING_OF_STRANGERS_NS = NS
 """Between two listings that strangers caused: a group may hold processes that are no members, and they may change."""
 BLINDNESS_AGAIN_NS = 20_000_000_000
 """How often a blindness that lasts is reported, so that an alert on its count continues while it does."""
-IDLE_CPU_CORES = 0.1
-"""A notebook that is not in use takes 0.01 to 0.03; whatever loads or prepares data takes more."""
-IDLE_TURN_S = 60.0
-"""Between two readings of CPU times, and two writes of the file."""
-IDLE_GAP_S = 3600.0
-"""Nothing is known of a longer time without an agent or readings: what was idle before begins anew."""
 
 # --- Logs, inspections and the agent itself
 
@@ -176,7 +170,7 @@ LOG_POLL_S = 0.5
 LOG_CORE_SHARE = 0.05
 """Of one core, at most: 5 MB/s of quiet logs, which is 18 GB an hour. What is written faster is skipped."""
 ROUND_DEADLINE_S = 150.0
-"""Of one round: the longest deadline of a light check (dcgmi, 120 s), and some."""
+"""Of one round: the longest deadline of a light check (a plug-in's, 120 s), and some."""
 FIRST_ROUND_S = 30.0
 """The first round begins within so many seconds, so that agents that start together do not write together."""
 ROUND_AGAIN_S = 30.0
@@ -194,14 +188,6 @@ FAULT_ANEW_S = 60.0
 """A fault that is announced again within it is the same: a driver repeats a line, and clocks are set. Chosen."""
 FAULTS_REPEATED = 3
 """The same fault of a device so often in that time is a warning. Chosen: two may be two programs."""
-BUG_REPORT_DEADLINE_S = 300.0
-"""The script takes a minute on a node with eight GPUs; with a GPU that is lost its tools wait for time-outs."""
-BUG_REPORT_REAP_S = 2.0
-"""A script that was killed is waited for so long; one in an uninterruptible call is left."""
-BUG_REPORTS_APART_S = 3600.0
-"""A report is about all GPUs of the node: faults that follow each other within an hour have one."""
-BUG_REPORT_NICENESS = 10
-"""The script shares the node with training."""
 LOOP_SILENT_S = 30.0
 """A pass takes milliseconds; a node that starves us for so long is not observed anyway."""
 ORDERS_SILENT_S = 60.0

@@ -63,8 +63,6 @@ QUOTA_LOGGED_S = 60.0
 """That a namespace is full is logged no more often."""
 OVER_SAID_S = 3600.0
 """That a namespace has more than what is kept of one is said no more often: an Event lives for an hour by default."""
-IDLE_EVENT_AGAIN_S = 86400.0
-"""Events live for an hour by default; a person who sees a pod once a day finds one in what keeps them."""
 TAINTS_LISTED_S = 30.0
 """Rules are listed again after so long: they matter to nodes whose health is reported every ten minutes."""
 WITHDRAWAL_LEASE_S = 40.0

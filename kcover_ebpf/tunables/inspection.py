@@ -60,6 +60,10 @@ RDMA_COUNTERS_S = 1.0
 """The same of an RDMA port. Chosen: one error a second is many there, too."""
 PLUGIN_DEADLINE_S = 5.0
 """As node-problem-detector's default time-out of a plugin."""
+PLUGIN_LONGEST_S = 120.0
+"""That a light one may ask for: a scheduled round waits for it. DCGM's diagnosis takes a minute."""
+PLUGIN_HEAVY_LONGEST_S = 600.0
+"""That one may ask for which runs on demand: a person waits for it. Chosen."""
 KERNEL_LINE_RECENT_S = 3600.0
 """A line of the kernel about what may pass, such as a soft lockup, is a warning for so long: chosen, six rounds."""
 CHECK_REAP_S = 1.0

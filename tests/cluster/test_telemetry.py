@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -25,7 +24,6 @@ import pytest
 
 from testbed.driver import nvml_stub
 from testbed.driver.cluster import ROOT, Cluster, Namespace, home, until
-from testbed.driver.restarts import running
 from testbed.driver.victims import JOB, observed, ranks
 from tests.unit.dcgm_pages import page
 
@@ -172,30 +170,3 @@ def test_series_of_gpus_and_pods_join_those_of_dcgm_exporter(
         assert [entry["metric"]["gpu"] for entry in stuck] == ["0"]
         (other,) = ask(port, 'kcover_gpu_utilization_ratio{gpu="1"}')
         assert other["value"][1] == "0", "the other one is still read"
-
-
-def test_the_owner_of_a_pod_that_does_nothing_with_its_gpu_finds_an_event(
-    cluster: Cluster, namespace: Namespace, tmp_path: Path
-) -> None:
-    name, pid, node = training(namespace)
-    script = tmp_path / "script"
-    script.write_text(f"process 0 {pid}\nprocess_mib 0 4096\nutilization 0 0\nmemory_mib 0 4096\n")
-    stopped = list(ranks(namespace).values())
-    for number in stopped:
-        os.kill(number, signal.SIGSTOP)  # or they would use CPUs
-    try:
-        with (
-            running(namespace, tmp_path / "controller.log"),
-            agent(cluster, node, tmp_path, script, "--idle-after=5s"),
-        ):
-            (event,) = until(lambda: about_idle_gpus(namespace), "an Event about the pod")
-    finally:
-        for number in stopped:
-            os.kill(number, signal.SIGCONT)
-    assert event["involvedObject"]["name"] == name
-    assert event["type"] == "Normal"
-    assert event["message"].startswith(f"no kernel has run on GPU {UUID} of this pod for ")
-
-
-def about_idle_gpus(namespace: Namespace) -> list[dict[str, Any]]:
-    return [event for event in namespace.get("events") if event["reason"] == "KcoverGPUIdle"]

@@ -16,7 +16,6 @@ from kcover_ebpf.agent.reports.report_names import report_name
 from kcover_ebpf.agent.reports.report_sender import Draft, ReportSender
 from kcover_ebpf.api.fault_report import (
     FaultReport,
-    IdlePod,
     OverPod,
     PodRef,
     ReportedDeviceFault,
@@ -70,8 +69,6 @@ class ReportBuilder:
         self._gangs: dict[tuple[str, str], Gang] = {}
         self.devices: Mapping[str, tuple[str, ...]] = {}
         """PCI addresses that each pod (by uid) holds."""
-        self.idle: tuple[IdlePod, ...] = ()
-        """Pods of the node that keep GPUs for nothing."""
         self.over: tuple[OverPod, ...] = ()
         """Pods of the node of which something is over its bound."""
         self.logs: Callable[[Iterable[str], float], tuple[ContainerLog, ...]] = lambda *_: ()
@@ -222,7 +219,6 @@ class ReportBuilder:
             agent=__version__,
             expires_after_s=NODE_REPORT_EXPIRES_S,
             devices=faults,
-            idle=self.idle,
             over=self.over,
         )
         return Draft(self._identity.namespace, self._identity.node, report, ())

@@ -36,7 +36,6 @@ def news_of(report: FaultReport) -> object:
             (device.device, device.fault, device.fatal, device.unfit, device.pods)
             for device in report.devices
         ),
-        tuple(idle_pod.uid for idle_pod in report.idle),
         report.over,
         tuple(
             (

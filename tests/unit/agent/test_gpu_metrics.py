@@ -20,7 +20,6 @@ from prometheus_client import CollectorRegistry, generate_latest
 from kcover_ebpf.agent.gpu_metrics import GpuMetrics
 from kcover_ebpf.agent.metrics import AgentMetrics
 from kcover_ebpf.agent.node_health.gpu_pods import GpuPod, GpuPods
-from kcover_ebpf.agent.node_health.idle_pods import IdlePods
 from kcover_ebpf.agent.outputs import NodeOutputs
 from kcover_ebpf.agent.pod_registry import PodRegistry
 from kcover_ebpf.devices.telemetry.reading import GpuProcess, GpuReading
@@ -191,23 +190,17 @@ def test_gpu_metrics__prometheus_joins_them_with_those_of_dcgm_exporter(tmp_path
         theirs.server_close()
 
 
-def test_agent_metrics__each_new_reading_reaches_metrics_and_the_report_of_the_node(
-    tmp_path: Path,
-) -> None:
+def test_agent_metrics__each_new_reading_reaches_metrics() -> None:
     idle = GpuState(replace(READING, utilization=0.0, processes=()), GpuUse.IDLE, 1)
     telemetry = SimpleNamespace(latest=Telemetry((idle,), "", time.monotonic()))
-    builder = SimpleNamespace(devices={UID: ("0000:5d:00.0",)}, idle=())
+    builder = SimpleNamespace(devices={UID: ("0000:5d:00.0",)})
     devices = SimpleNamespace(telemetry=telemetry)
     registry, parts = pods(), (SimpleNamespace(version=0), devices, SimpleNamespace())
     outputs = NodeOutputs(builder, registry, *parts)  # type: ignore[arg-type]
     outputs.metrics = AgentMetrics(list, dict)
-    file = tmp_path / "idle.json"
-    outputs.idle = IdlePods(file, 0.0, registry.pod, lambda _: None, lambda: True)
     outputs._follow_gpus()
     telemetry.latest = Telemetry((idle,), "", time.monotonic())
     outputs._follow_gpus()
     text = generate_latest(outputs.metrics.registry).decode()
     labels = f'UUID="{OWN}",gpu="0",namespace="team",pci_bus_id="00000000:5D:00.0",pod="train-0"'
     assert f"kcover_gpu_pod{{{labels}}} 1.0" in text
-    assert 'kcover_gpu_idle_seconds{namespace="team",pod="train-0"}' in text
-    assert [(item.name, item.gpus) for item in builder.idle] == [("train-0", (OWN,))]

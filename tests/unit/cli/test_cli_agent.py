@@ -61,7 +61,6 @@ def test_main__a_bad_address_of_the_metrics(
         ("--telemetry-every=2", "--telemetry-every: '2' is not a duration"),
         ("--telemetry-every=10ms", "--telemetry-every 10ms is too often"),
         ("--telemetry-from=exporter:9400", "write http://ADDRESS:9400/metrics"),
-        ("--idle-after=2w", "--idle-after: '2w' is not a duration"),
         ("--inspect-write-to=data", "--inspect-write-to 'data': give the whole path"),
     ],
 )

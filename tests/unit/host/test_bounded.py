@@ -130,7 +130,6 @@ KERNELS = "the kernel's own, of fixed length, and no process decides what it hol
 UNBOUNDED = {
     "agent/drill.py": OUR_OWN,
     "agent/containers.py": "mountinfo of the node's first process, and a file of a control group",
-    "agent/node_health/idle_pods.py": OUR_OWN,
     "agent/node_health/inspector.py": OUR_OWN,
     "agent/orders/order_journal.py": OUR_OWN,
     "agent/reader/log_operations.py": "folders of the kubelet, whose names are of pods of the node",

@@ -73,7 +73,6 @@ def test_main__nothing_observed(capsys: pytest.CaptureFixture[str], tmp_path: Pa
         (f"--peer node-2:{'9' * 5000}", "is not HOST:PORT"),
         ("--plugins /no/such/folder", "cannot read the plug-ins"),
         ("--write-to /no/such/folder", "does not exist"),
-        ("--nccl-floor -1", "--nccl-floor"),
         ("-o yaml", "'yaml' is not one of"),
         ("extra", "unexpected extra argument"),
     ],
@@ -87,10 +86,7 @@ def test_main__wrong_usage(capsys: pytest.CaptureFixture[str], arguments: str, w
 def test_chosen__what_is_chosen() -> None:
     light = chosen((), (), has_peers=False)
     assert all(check.cost is Cost.LIGHT for check in light)
-    assert {check.name for check in CHECKS} - {check.name for check in light} == {
-        "nccl_tests",
-        "peers",
-    }
+    assert {check.name for check in CHECKS} - {check.name for check in light} == {"peers"}
     assert "peers" in [check.name for check in chosen((), (), has_peers=True)]
     assert [check.name for check in chosen(["clock", "nvml", "clock"], (), has_peers=False)] == [
         "clock",

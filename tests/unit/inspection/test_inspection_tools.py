@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.facts.health import Result
-from kcover_ebpf.inspection import plugins
-from kcover_ebpf.inspection.checks import dcgmi, nccl_tests, nvidia_smi
-from kcover_ebpf.inspection.result import Check
+from kcover_ebpf.inspection import plugins, schedule
+from kcover_ebpf.inspection.checks import nvidia_smi
+from kcover_ebpf.inspection.options import InspectionOptions
+from kcover_ebpf.inspection.result import Cost
+from testbed.skips import ROOT
 from tests.unit.inspection_hosts import found, pci_device, tool
 
 PASS, WARN, FAIL, UNKNOWN = Result.PASS, Result.WARN, Result.FAIL, Result.UNKNOWN
@@ -27,24 +29,15 @@ def tools(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    ("check", "words"),
-    [
-        (nvidia_smi.CHECK, "install NVIDIA's driver"),
-        (dcgmi.CHECK, "install datacenter-gpu-manager"),
-        (nccl_tests.CHECK, "github.com/NVIDIA/nccl-tests"),
-    ],
-    ids=lambda check: check.name if isinstance(check, Check) else "",
-)
 def test_inspection_tools__a_missing_tool_is_unknown_and_says_how_to_get_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, check: Check, words: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    one = found(check, tmp_path)
+    one = found(nvidia_smi.CHECK, tmp_path)
     assert one.result is UNKNOWN
     assert "neither on the PATH here, nor in the host's files" in one.evidence
     assert str(tmp_path) in one.evidence
-    assert words in one.advice
+    assert "install NVIDIA's driver" in one.advice
 
 
 @pytest.mark.parametrize(
@@ -67,89 +60,11 @@ def test_inspection_tools__nvidia_smi(
     assert words in one.evidence
 
 
-def diagnosis(*results: dict[str, object]) -> str:
-    tests = [{"name": "Page Retirement/Row Remap", "results": list(results)}]
-    answer = {"DCGM GPU Diagnostic": {"test_categories": [{"category": "x", "tests": tests}]}}
-    return f"cat <<'END'\nSuccessfully ran diagnostic.\n{json.dumps(answer)}\nEND"
-
-
-@pytest.mark.parametrize(
-    ("script", "result", "words"),
-    [
-        (diagnosis({"status": "Pass", "gpu_ids": "0"}), PASS, "1 result(s)"),
-        (
-            diagnosis({"status": "Pass"}, {"status": "FAIL", "warnings": "row remap failed"}),
-            FAIL,
-            "Page Retirement/Row Remap: row remap failed",
-        ),
-        (
-            diagnosis({"status": "Warn", "warnings": [{"error_id": 3, "warning": "use -pm 1"}]}),
-            WARN,
-            "Page Retirement/Row Remap: use -pm 1",
-        ),
-        (
-            diagnosis(
-                {"status": "Fail", "warnings": [{"error_severity": 5, "warning": "persistence"}]}
-            ),
-            WARN,
-            "persistence",
-        ),
-        (
-            diagnosis({"status": "Fail", "warnings": [{"error_severity": 2, "warning": "row"}]}),
-            FAIL,
-            "row",
-        ),
-        (diagnosis({"status": "Pass"}) + "\necho done", PASS, "1 result(s)"),
-        (diagnosis({"status": "Skip"}), UNKNOWN, "skipped every test"),
-        ("echo 'Error: unable to establish a connection'; exit 1", UNKNOWN, "unable to establish"),
-        ("echo '{broken'", UNKNOWN, "code 0"),
-    ],
-)
-def test_inspection_tools__dcgmi(
-    tools: Path, tmp_path: Path, script: str, result: Result, words: str
-) -> None:
-    tool(tools, "dcgmi", script)
-    one = found(dcgmi.CHECK, tmp_path)
-    assert one.result is result
-    assert words in one.evidence
-
-
-def reduced(wrong: int, speed: float) -> str:
-    return f"echo '# Out of bounds values : {wrong} OK'; echo '# Avg bus bandwidth    : {speed}'"
-
-
-@pytest.mark.parametrize(
-    ("script", "floor", "result", "words"),
-    [
-        (reduced(0, 412.5), 400.0, PASS, "2 GPU(s): 412.5 GB/s, floor 400"),
-        (reduced(0, 399.0), 400.0, FAIL, "below the floor"),
-        (reduced(0, 3.0), None, PASS, "no floor was given"),
-        (reduced(3, 412.5), 400.0, FAIL, "3 wrong value(s)"),
-        ("echo 'unhandled system error'; exit 3", 400.0, FAIL, "code 3: unhandled system error"),
-        ("true", None, FAIL, "it printed nothing"),
-        ("kill -9 $$", 400.0, UNKNOWN, "killed, as it is for lack of memory"),
-    ],
-)
-def test_inspection_tools__nccl_tests(
-    tools: Path, tmp_path: Path, script: str, floor: float | None, result: Result, words: str
-) -> None:
-    for address in ("0000:5d:00.0", "0000:5e:00.0"):
-        pci_device(tmp_path, address)
-    tool(tools, "all_reduce_perf", f'[ "$6" = 2 ] || exit 7\n{script}')
-    one = found(nccl_tests.CHECK, tmp_path, nccl_floor_gb_s=floor)
-    assert one.result is result
-    assert words in one.evidence
-
-
-def reporter(state: str, errors: int) -> str:
-    one = {"reporter": "fw_fatal", "state": state, "error": errors, "recover": errors}
-    return f"echo '{json.dumps({'health': {'pci/0000:40:00.0': [one]}})}'"
-
-
 @pytest.mark.parametrize(
     ("script", "result", "evidence"),
     [
         ("echo 'all is well'; echo more", PASS, "all is well"),
+        ("# kcover-ebpf: problem=warn\necho 'a pod is idle'; exit 1", WARN, "a pod is idle"),
         ("echo 'no licence'; exit 1", FAIL, "no licence"),
         ("echo '?'; exit 2", UNKNOWN, "exit code 2: ?"),
         ("echo 'curl: a warning' >&2; echo 'no licence'; exit 1", FAIL, "no licence"),
@@ -178,3 +93,57 @@ def test_load__plugins_that_cannot_be_run(tmp_path: Path) -> None:
     assert (one.result, "cannot be run" in one.evidence) == (UNKNOWN, True)
     with pytest.raises(UsageError, match="cannot read the plug-ins"):
         plugins.load(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("", (Cost.LIGHT, 5.0)),
+        ("cost=heavy deadline=180", (Cost.HEAVY, 180.0)),
+        ("deadline=120", (Cost.LIGHT, 120.0)),
+    ],
+)
+def test_load__the_header_of_a_plugin(
+    tmp_path: Path, words: str, expected: tuple[Cost, float]
+) -> None:
+    tool(tmp_path, "ours", f"# kcover-ebpf: {words}")
+    (check,) = plugins.load(tmp_path)
+    assert (check.cost, check.deadline_s) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        ("cost=free", "'free'"),
+        ("deadline=soon", "'soon'"),
+        ("deadline=121", "within 120 s"),
+        ("deadline=nan", "within 120 s"),
+        ("cost=heavy deadline=601", "within 600 s"),
+        ("problem=none", "'none'"),
+        ("often", "unknown word 'often'"),
+    ],
+)
+def test_load__a_header_that_is_not_understood(tmp_path: Path, words: str, what: str) -> None:
+    tool(tmp_path, "ours", f"# kcover-ebpf: {words}")
+    with pytest.raises(UsageError, match=what):
+        plugins.load(tmp_path)
+
+
+def test_load__a_plugin_in_python_finds_this_package(tmp_path: Path) -> None:
+    (tmp_path / "ours.py").write_text("#!/usr/bin/env python3\nimport sys\nprint(sys.executable)\n")
+    (tmp_path / "ours.py").chmod(0o755)
+    (check,) = plugins.load(tmp_path)
+    assert Path(found(check, tmp_path).evidence).parent == Path(sys.executable).parent
+
+
+def test_load__what_is_shipped() -> None:
+    checks = {check.name: check for check in plugins.load(ROOT / "plugins")}
+    assert {name: check.cost.value for name, check in checks.items()} == {
+        "plugin/bug_report.py": "light",
+        "plugin/dcgmi.py": "light",
+        "plugin/idle_pods.py": "light",
+        "plugin/nccl_tests.py": "heavy",
+    }
+    assert "plugin/nccl_tests.py" not in {
+        check.name for check in schedule.scheduled((), tuple(checks.values()), InspectionOptions())
+    }

@@ -23,8 +23,6 @@ NVIDIAS = "beside the limits of NVIDIA that it belongs to"
 NO_TUNABLE = {
     "diagnosis/evidence/evidence.py:_SHOWN_S": "which reading of NVML a sentence may quote",
     "diagnosis/history/traffic.py:_RTO_MIN_S": "a constant of the kernel",
-    "controller/idle_events.py:_DAY_S": "for text",
-    "controller/idle_events.py:_HOUR_S": "for text",
     "api/agent_lease.py:_MOST_VALID_S": "a bound of the format",
     "api/rfc3339.py:_LEAST_S": "a bound of the format",
     "api/rfc3339.py:_MOST_S": "a bound of the format",

@@ -24,11 +24,12 @@ from kcover_ebpf.errors import ApiError, UsageError
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.host import capabilities
 from kcover_ebpf.host.host_programs import host_root
-from kcover_ebpf.inspection import schedule
+from kcover_ebpf.inspection import plugins, schedule
 from kcover_ebpf.inspection.checks import devlink
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckResult, Cost, unknown
 from kcover_ebpf.inspection.round import RoundAnswer, RoundOptions, answer_of, environment
+from testbed.skips import ROOT
 from tests.unit.inspection_hosts import NIC, pci_device, tool
 
 TRAINER = pod_of(
@@ -260,8 +261,9 @@ def test_scheduled__devlink_where_an_adapter_reports_by_it_in_a_network_that_we_
 
 
 def test_scheduled__a_heavy_check_is_never_scheduled(tmp_path: Path) -> None:
+    own = plugins.load(ROOT / "plugins")
     with pytest.raises(UsageError, match="on demand, not on a schedule"):
-        schedule.scheduled(("memory", "nccl_tests"), (), InspectionOptions(tmp_path))
+        schedule.scheduled(("memory", "plugin/nccl_tests.py"), own, InspectionOptions(tmp_path))
     with pytest.raises(UsageError, match="no check is named 'nonsense'"):
         schedule.scheduled(("nonsense",), (), InspectionOptions(tmp_path))
 
