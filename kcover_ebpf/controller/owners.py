@@ -27,6 +27,7 @@ from kcover_ebpf.recovery.restart.context import (
 from kcover_ebpf.recovery.restart.job_object import (
     counts_restarts,
     ended_of,
+    gang_of_run,
     ignores_disruptions,
     is_value,
     pod_count_of,
@@ -224,6 +225,8 @@ class Owners:
             version=version_of(raw),
             pod_count=pod_count_of(row, raw),
             renames=row.renames,
+            gang=gang_of_run(row, raw),
+            has_gang_a_run=row.gang is not None,
             owner=_owner(metadata),
         )
         return FoundOwner(top, rfc3339.from_text(str(metadata["creationTimestamp"])))

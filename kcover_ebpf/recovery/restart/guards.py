@@ -228,7 +228,7 @@ def _left_to(gang_verdict: GangVerdict, context: RestartContext) -> str | None:
 def _framework(verdict: Verdict, mode: FrameworkFirst) -> str | None:
     announces = EvidenceKind.SINK in {evidence.kind for evidence in verdict.evidence}
     if verdict.kind is VerdictKind.CRASHED and announces:
-        return "its launcher, which starts failed ranks again"
+        return "its launcher or framework, which announced what it does about a failed rank"
     if verdict.kind in _LEFT_BY_POLICY[mode]:
         return "the program, which recovers by itself according to the policy"
     return None

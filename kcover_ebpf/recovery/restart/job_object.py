@@ -72,6 +72,15 @@ def pod_count_of(method: KindMethod, raw: Mapping[str, Any]) -> int | None:
     return sum(known) if known else None
 
 
+def gang_of_run(method: KindMethod, raw: Mapping[str, Any]) -> Mapping[str, str] | None:
+    """The labels of the pods of its present run, where each has others; None where none runs, or all are alike."""
+    if method.gang is None:
+        return None
+    label, keys = method.gang
+    value = at(raw, keys)
+    return {label: value} if isinstance(value, str) and value else None
+
+
 def is_value(value: object, wanted: object) -> bool:
     """True if a field has this value, which may be of any plain type."""
     # 1 is equal to True

@@ -66,6 +66,8 @@ class KindMethod:
     """and otherwise."""
     renames: bool = False
     """Its new pods have other names than those before."""
+    gang: tuple[str, tuple[str, ...]] | None = None
+    """Label of its pods and the path of its value, which changes with each run; None: their labels stay."""
     moves: MovesBy = MovesBy.NONE
     pod_counts: tuple[tuple[str, ...], ...] = ()
     """Paths of whole numbers that add up to its pods; empty: those that are there are all."""
@@ -141,11 +143,13 @@ def _kind(row: Mapping[str, object]) -> KindMethod:
         "in_place_costs",
         "moves",
         "renames",
+        "gang",
     }
     if unknown := set(row) - known_keys - {"counters", "measured"}:
         raise ValueError(f"kinds: unknown key {min(unknown)!r}")
     method = ReplaceMethod(row["method"])
     leader = str(row["leader"]).partition("=") if "leader" in row else None
+    label, has_gang, field = str(row.get("gang", "")).partition("=")
     counters = row["counters"]
     if not isinstance(counters, list):
         raise TypeError("kinds: counters must be a list of paths")
@@ -159,6 +163,7 @@ def _kind(row: Mapping[str, object]) -> KindMethod:
         in_place_costs=path(str(row.get("in_place_costs", ""))),
         counters=tuple(path(str(counter)) for counter in counters),
         renames=row.get("renames") is True,
+        gang=(label, path(field)) if has_gang else None,
         moves=MovesBy(row.get("moves", "none")),
     )
     if (method is ReplaceMethod.SUSPEND) != bool(found_method.suspend) or (
