@@ -192,8 +192,8 @@ class GangReconciler:
         While it is suspended that is the last run, whose pods are still to go.
         """
         if top.gang is not None:
-            memo.run = GangId.of(gang_id.namespace, top.gang)
-        present = memo.run or gang_id
+            memo.run_gang = GangId.of(gang_id.namespace, top.gang)
+        present = memo.run_gang or gang_id
         known = self._store.of_job(gang_id.namespace, top.ref.uid)
         return present, pods if present == gang_id else self._gangs.pods(present) or (), known
 

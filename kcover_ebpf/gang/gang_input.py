@@ -139,14 +139,15 @@ class GangInput:
             for received in self.fresh
             if received.unheard_s(self.now_s) <= silent_s(received)
         }
-        return gather(
+        gathered = gather(
             self.with_snapshots,
             self.now_s,
             self.policy,
             whole=reporting.isdisjoint(self.silent),
             resumed_age_s=self.resumed_age_s,
-            unstopped_age_s=self._unstopped_age_s,
         )
+        job = replace(gathered.job, unstopped_age_s=self._unstopped_age_s)
+        return replace(gathered, job=job)
 
     def unheard_s(self, node: str) -> float | None:
         """Seconds since the agent of a node was heard last; None where no report of it is known."""

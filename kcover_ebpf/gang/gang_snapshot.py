@@ -99,13 +99,11 @@ def gather(
     *,
     whole: bool = True,
     resumed_age_s: float = math.inf,
-    unstopped_age_s: float = math.inf,
 ) -> GangSnapshot:
     """One snapshot of all ranks that the reports show.
 
     `whole`: no rank is on a node of which nothing is known now. `resumed_age_s`: since a rank was resumed that had been
-    stopped, on any node: no rank is in its state for longer, as far as that can be judged. `unstopped_age_s`: since a
-    node without a snapshot said that none of its ranks is stopped.
+    stopped, on any node: no rank is in its state for longer, as far as that can be judged.
     """
     who: dict[Pid, tuple[FaultReport, RankSnapshot]] = {}
     processes: dict[Pid, RankSnapshot] = {}
@@ -130,7 +128,6 @@ def gather(
         processes=_unordered(processes, who, _vague(seen)),
         ends=endpoints,
         whole=whole,
-        unstopped_age_s=unstopped_age_s,
         cadence_known=all(received_report.report.knows_cadence for received_report in seen),
         lossy=any(received_report.report.lossy for received_report in seen),
         knows_waits=any(received.report.knows_waits for received in seen)

@@ -128,18 +128,18 @@ def running(folder: Path, more: str = "") -> Iterator[Slurm]:
         for process in reversed(started):
             process.terminate()
             process.wait(20)
-        for host in range(2):
-            _end_all(host)
-        network.remove(PREFIX)
+        _end_all()
 
 
-def _end_all(host: int) -> None:
+def _end_all() -> None:
     """What is left of jobs: the step daemons of one that was not done outlive Slurm, and hold up the next one."""
-    asked = ("ip", "netns", "pids", network.name(PREFIX, host))
-    said = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
-    for pid in map(int, said.split()):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    for host in range(2):
+        asked = ("ip", "netns", "pids", network.name(PREFIX, host))
+        said = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+        for pid in map(int, said.split()):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    network.remove(PREFIX)
 
 
 def _until(reached: object) -> None:

@@ -149,7 +149,6 @@ def _kind(row: Mapping[str, object]) -> KindMethod:
         raise ValueError(f"kinds: unknown key {min(unknown)!r}")
     method = ReplaceMethod(row["method"])
     leader = str(row["leader"]).partition("=") if "leader" in row else None
-    label, has_gang, field = str(row.get("gang", "")).partition("=")
     counters = row["counters"]
     if not isinstance(counters, list):
         raise TypeError("kinds: counters must be a list of paths")
@@ -163,7 +162,7 @@ def _kind(row: Mapping[str, object]) -> KindMethod:
         in_place_costs=path(str(row.get("in_place_costs", ""))),
         counters=tuple(path(str(counter)) for counter in counters),
         renames=row.get("renames") is True,
-        gang=(label, path(field)) if has_gang else None,
+        gang=_gang(row),
         moves=MovesBy(row.get("moves", "none")),
     )
     if (method is ReplaceMethod.SUSPEND) != bool(found_method.suspend) or (
@@ -173,6 +172,11 @@ def _kind(row: Mapping[str, object]) -> KindMethod:
             f"kinds: {found_method.kind}: `suspend` or `leader` does not fit its method"
         )
     return found_method
+
+
+def _gang(row: Mapping[str, object]) -> tuple[str, tuple[str, ...]] | None:
+    label, found, field = str(row.get("gang", "")).partition("=")
+    return (label, path(field)) if found else None
 
 
 def path(dotted: str) -> tuple[str, ...]:
