@@ -13,6 +13,9 @@ from kcover_ebpf.errors import ApiError, ObjectError
 from kcover_ebpf.kube.reflector import Change, Event, Reflector, Transport
 
 _CUSTOM = f"/apis/{API_VERSION}"
+_ASKS = frozenset({Phase.OPEN.value, Phase.RECOVERING.value})
+"""While a fault is suspected the controller waits to hear that the ranks of other nodes are not stopped, and once a job
+is back for progress, which may have been reported before it asked."""
 
 
 class Informers:
@@ -25,12 +28,13 @@ class Informers:
         registry: PodRegistry,
         executor: OrderExecutor,
         on_error: Callable[[str, str, ApiError], None],
-        on_recovering: Callable[[str], None],
+        on_asked: Callable[[str], None],
     ) -> None:
-        """`on_error`: verb, resource and what was wrong; `on_recovering`: the namespace of a job that is back."""
+        """`on_error`: verb, resource and what was wrong; `on_asked`: the namespace of a job that is waited for."""
         self._registry, self._executor, self._on_error = registry, executor, on_error
-        self._on_recovering = on_recovering
-        self._recovering: set[str] = set()
+        self._on_asked = on_asked
+        self._asked: dict[str, str] = {}
+        """By Incident (uid) the phase in which it asked last."""
 
         def watch(path: str, query: dict[str, str], on_event: Callable[[Event], None]) -> Reflector:
             resource = path.rpartition("/")[2]
@@ -41,7 +45,7 @@ class Informers:
         self._pods = watch("/api/v1/pods", {"fieldSelector": f"spec.nodeName={node}"}, self._on_pod)
         self._policies = watch(f"{_CUSTOM}/faultpolicies", {}, registry.on_policy)
         self._kinds = watch(f"{_CUSTOM}/jobkinds", {}, registry.on_kind)
-        self._incidents = watch(f"{_CUSTOM}/incidents", {}, self._on_incident)
+        self._incidents = watch(f"{_CUSTOM}/incidents", {}, self.on_incident)
 
     def start(self) -> None:
         """Begin to listen."""
@@ -65,7 +69,8 @@ class Informers:
         self._registry.on_pod(event)
         self._executor.pods_changed()
 
-    def _on_incident(self, event: Event) -> None:
+    def on_incident(self, event: Event) -> None:
+        """Pass an Incident on to who carries out its order, and confirm reports where it asks for them."""
         if event.change is not Change.SET:
             return
         try:
@@ -74,9 +79,8 @@ class Informers:
             self._on_error("read", "incidents", ApiError(str(error)))
             return
         self._executor.hear(incident)
-        if incident.phase != Phase.RECOVERING.value:
-            self._recovering.discard(incident.uid)
-        elif incident.uid not in self._recovering:
-            # the controller waits for progress; that may have been reported before the controller asked
-            self._recovering.add(incident.uid)
-            self._on_recovering(incident.namespace)
+        if incident.phase not in _ASKS:
+            self._asked.pop(incident.uid, None)
+        elif self._asked.get(incident.uid) != incident.phase:
+            self._asked[incident.uid] = incident.phase
+            self._on_asked(incident.namespace)

@@ -137,7 +137,7 @@ class FrameworkFirst(Enum):
     """Which faults are left for a while to the program's own recovery; none of a device or a node is."""
 
     ANNOUNCED = "Announced"
-    """Crashes, where a launcher says that it starts failed ranks again."""
+    """Crashes, where a launcher says that it starts failed ranks again, or a framework is known to do without them."""
     CRASHES = "Crashes"
     """All crashes."""
     FAULTS = "Faults"

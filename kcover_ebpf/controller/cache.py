@@ -357,6 +357,13 @@ class ObjectCache:
             ours, key=lambda other_incident: (other_incident.created_s, other_incident.name)
         )
 
+    def of_job(self, namespace: str, uid: str) -> list[Incident]:
+        """Incidents of a job, of all its gangs, oldest first."""
+        with self._lock:
+            everyone = list(self.incidents.values())
+        ours = (one for one in everyone if (one.namespace, one.job.uid) == (namespace, uid))
+        return sorted(ours, key=lambda incident: (incident.created_s, incident.name))
+
     def trigger(self, gang_id: GangId) -> Trigger | None:
         """What an Event asks for; None if none does, or no longer."""
         trigger = self.triggers.get(gang_id)

@@ -33,6 +33,8 @@ class GangMemo:
     """When there was a fault last."""
     found: tuple[float, FoundOwner | None] | None = None
     """The top owner as it was a moment ago; nodes of a silent job report every second."""
+    run_gang: GangId | None = None
+    """The gang of its last run, of a job whose runs are different gangs; None until that is known."""
 
     def remember(self, gang_verdict: GangVerdict | None, now_s: float) -> None:
         """Note what is said now; the clock runs on while it is the same."""

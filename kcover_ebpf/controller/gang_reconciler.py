@@ -161,6 +161,8 @@ class GangReconciler:
         found = self._found(gang_id, live_incident, pods, memo)
         if live_incident is None and found is None:
             return 1.0 if pods else None
+        if found is not None and found.top.has_gang_a_run:
+            gang_id, pods, known = self._present(gang_id, found.top, pods, memo)
         if found is not None:
             pods = tuple(pod for pod in pods if pod.pod.uid not in found.strays)
         named = self._contexts.policy(gang_id, pods, live_incident)
@@ -181,6 +183,19 @@ class GangReconciler:
         if found is not None and found.created_s is not None:
             self._story.created_s[live_incident.job.uid] = found.created_s
         return self._move(gang_id, live_incident, known, policy, restart_input, memo)
+
+    def _present(
+        self, gang_id: GangId, top: TopOwner, pods: tuple[GangPod, ...], memo: GangMemo
+    ) -> tuple[GangId, tuple[GangPod, ...], list[Incident]]:
+        """The gang of the present run of a job whose runs have different labels, its pods, and incidents of all runs.
+
+        While it is suspended that is the last run, whose pods are still to go.
+        """
+        if top.gang is not None:
+            memo.run_gang = GangId.of(gang_id.namespace, top.gang)
+        present = memo.run_gang or gang_id
+        known = self._store.of_job(gang_id.namespace, top.ref.uid)
+        return present, pods if present == gang_id else self._gangs.pods(present) or (), known
 
     def _opened(
         self,

@@ -27,8 +27,10 @@ from kcover_ebpf.recovery.restart.context import (
 from kcover_ebpf.recovery.restart.job_object import (
     counts_restarts,
     ended_of,
+    gang_of_run,
     ignores_disruptions,
     is_value,
+    operator_of,
     pod_count_of,
     reacts_to_deletions,
     version_of,
@@ -202,7 +204,8 @@ class Owners:
         """
         row = self._kinds().find(ref.api_version, ref.kind)
         if row is None or row.refused:
-            return FoundOwner(TopOwner(ref, None, why=row.refused if row is not None else ""))
+            why, operator = row.refused if row is not None else "", operator_of(ref.api_version)
+            return FoundOwner(TopOwner(ref, None, why=why, operator=operator))
         if raw is None:
             try:
                 raw = self._read(ref.api_version, row.plural, namespace, ref.name)
@@ -224,6 +227,9 @@ class Owners:
             version=version_of(raw),
             pod_count=pod_count_of(row, raw),
             renames=row.renames,
+            gang=gang_of_run(row, raw),
+            has_gang_a_run=row.gang is not None,
+            operator=operator_of(ref.api_version, raw),
             owner=_owner(metadata),
         )
         return FoundOwner(top, rfc3339.from_text(str(metadata["creationTimestamp"])))

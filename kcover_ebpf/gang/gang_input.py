@@ -92,12 +92,29 @@ class GangInput:
     @property
     def calm(self) -> dict[str, bool]:
         """Silent nodes whose agent is there and reports no stall, and whether their ranks were seen training."""
-        there = {
-            received.report.node: received.report.trained
+        return {received.report.node: received.report.trained for received in self._unsuspicious}
+
+    @property
+    def _unsuspicious(self) -> list[ReceivedReport]:
+        silent = set(self.silent)
+        return [
+            received
             for received in self.fresh
-            if received.age_s(self.now_s) <= silent_s(received) and not received.report.suspicious
-        }
-        return {name: there[name] for name in self.silent if name in there}
+            if received.age_s(self.now_s) <= silent_s(received)
+            and not received.report.suspicious
+            and received.report.node in silent
+        ]
+
+    @property
+    def _unstopped_age_s(self) -> float:
+        """Seconds since such a node said last that all is well; infinite if none did.
+
+        That a rank is stopped or frozen is a state, and its node reports it at the next pass. So a node that says
+        nothing of the kind has none, long before its ranks have been silent for longer than they ever were.
+        """
+        return min(
+            (received.age_s(self.now_s) for received in self._unsuspicious), default=math.inf
+        )
 
     @property
     def resumed_age_s(self) -> float:
@@ -122,13 +139,15 @@ class GangInput:
             for received in self.fresh
             if received.unheard_s(self.now_s) <= silent_s(received)
         }
-        return gather(
+        gathered = gather(
             self.with_snapshots,
             self.now_s,
             self.policy,
             whole=reporting.isdisjoint(self.silent),
             resumed_age_s=self.resumed_age_s,
         )
+        job = replace(gathered.job, unstopped_age_s=self._unstopped_age_s)
+        return replace(gathered, job=job)
 
     def unheard_s(self, node: str) -> float | None:
         """Seconds since the agent of a node was heard last; None where no report of it is known."""

@@ -78,6 +78,9 @@ KINDS = {
     "volcano": Kind(
         "volcano", "volcano", "batch.volcano.sh/v1alpha1", "Job", "volcano.sh/job-name=demo"
     ),
+    "raycluster": Kind("raycluster", "kuberay", "ray.io/v1", "RayCluster", "ray.io/cluster=demo"),
+    # the label of its RayCluster is another one in each run
+    "rayjob": Kind("rayjob", "kuberay", "ray.io/v1", "RayJob", "app=demo", ways=("Replace",)),
     "pytorchjob": _kubeflow("PyTorchJob", pods=4),
     # their frameworks give a rank no number: TF_CONFIG holds names, Paddle's launcher numbers
     "tfjob": _kubeflow("TFJob", numbered=False),

@@ -76,6 +76,7 @@ ROWS = {
     "mpijob": Row(_as_it_is),
     # its own scheduler's default actions preempt nothing, so that a placeholder would stay
     "volcano": Row(_as_it_is, ("InPlace", "Replace", "Hybrid")),
+    "raycluster": Row(_as_it_is),
     # its pods are always restarted by their kubelets, which its controller answers by a restart of the group
     "lws": Row(_as_it_is, ("Replace", "Spare")),
 }

@@ -89,7 +89,31 @@ def ray(folder: Path) -> None:
     TorchTrainer(work, scaling_config=ScalingConfig(num_workers=2), run_config=settings).fit()
 
 
+def torchft(folder: Path) -> None:
+    """One replica group of two, with a rank of its own: the other continues without it, and takes it up again."""
+    import torch
+    from torchft import Manager, ProcessGroupGloo
+
+    group = int(os.environ["REPLICA_GROUP_ID"])
+    run = len(list(folder.glob(f"run-{group}-*")))
+    (folder / f"run-{group}-{run}").touch()
+    state = {"total": torch.zeros(1)}
+    manager = Manager(
+        pg=ProcessGroupGloo(timeout=datetime.timedelta(seconds=10)),
+        state_dict=lambda: dict(state),
+        load_state_dict=state.update,
+        min_replica_size=1,
+        replica_id=f"group-{group}",
+    )
+    for step in range(sys.maxsize):
+        manager.start_quorum()
+        manager.allreduce(torch.ones(1)).wait()
+        manager.should_commit()
+        time.sleep(SPAN_S)
+        with (folder / f"steps-{group}").open("a") as log:
+            log.write(f"run {run} rank {group} step {step} pid {os.getpid()}\n")
+
+
 if __name__ == "__main__":
-    {"launched": launched, "lightning": lightning, "in_process": in_process, "ray": ray}[
-        sys.argv[1]
-    ](Path(sys.argv[2]))
+    programs = (launched, lightning, in_process, ray, torchft)
+    {program.__name__: program for program in programs}[sys.argv[1]](Path(sys.argv[2]))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from testbed.workloads import network
@@ -127,7 +128,18 @@ def running(folder: Path, more: str = "") -> Iterator[Slurm]:
         for process in reversed(started):
             process.terminate()
             process.wait(20)
-        network.remove(PREFIX)
+        _end_all()
+
+
+def _end_all() -> None:
+    """What is left of jobs: the step daemons of one that was not done outlive Slurm, and hold up the next one."""
+    for host in range(2):
+        asked = ("ip", "netns", "pids", network.name(PREFIX, host))
+        said = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+        for pid in map(int, said.split()):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    network.remove(PREFIX)
 
 
 def _until(reached: object) -> None:

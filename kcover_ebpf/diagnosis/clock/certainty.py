@@ -119,7 +119,7 @@ def _acts_on_announced(
     if kind is VerdictKind.CRASHED and EvidenceKind.STATE in kinds:
         return ActsAt(policy.core_dump_patience_s, "a core is being dumped")
     if kind is VerdictKind.CRASHED and EvidenceKind.SINK in kinds:
-        return ActsAt(KILLED_PATIENCE_S, "its launcher starts failed ranks again")
+        return ActsAt(KILLED_PATIENCE_S, "its launcher or framework may mend it")
     if kind is VerdictKind.CRASHED and cause is Cause.KILLED and EvidenceKind.PEERS in kinds:
         return ActsAt(policy.act_floor_s, "the launcher that ended it may start it again")
     return ActsAt(0.0, "the fault was announced")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 
@@ -71,6 +72,8 @@ class JobSnapshot:
     """Waits were seen to end while the job was healthy, so that one that never was is new."""
     whole: bool = True
     """All ranks of the job are in it; False where others see the rest."""
+    unstopped_age_s: float = math.inf
+    """Seconds since a host whose ranks are not in it said last that none of them is stopped; infinite if none did."""
     cadence_known: bool = False
     """The thresholds rest on steps of this job that were seen."""
     first_stalls_s: Mapping[Pid, float] = field(default_factory=dict)

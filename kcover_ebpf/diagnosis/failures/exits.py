@@ -19,10 +19,10 @@ from kcover_ebpf.diagnosis.failures.announcements import (
     is_by_launcher,
     left_before,
 )
+from kcover_ebpf.diagnosis.failures.own_recovery import own_recovery
 from kcover_ebpf.diagnosis.history import stacks
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.diagnosis.membership import endpoints
-from kcover_ebpf.diagnosis.membership.rank_numbers import restarts_left
 from kcover_ebpf.facts.kernel import ProcessExit
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.model.roles import Role
@@ -43,8 +43,8 @@ def judge_failure(
 ) -> Finding | None:
     """The finding for the first failure; None if there is none, or if the whole job was ended.
 
-    `longest_s`: the longest step so far. `process`: of the one that failed first, if it lives. `whole`: all ranks are
-    among `views`; else nothing shows that the whole job was ended.
+    `longest_s`: the longest step so far. `process`: what started the one that failed first, if it lives. `whole`: all
+    ranks are among `views`; else nothing shows that the whole job was ended.
     """
     if not announcements.failures:
         return None
@@ -61,7 +61,8 @@ def judge_failure(
     victims = tuple(alive)
     evidence = [Evidence(EvidenceKind.EVENT, reported(process_history, first, announcements))]
     evidence += _dumps(ranks.values())
-    evidence += _restarts(process_history, process)
+    mended = own_recovery(process_history, process)
+    evidence += [] if mended is None else [mended]
     gone = gone_before(first, ranks, longest_s)
     earlier = _ended_before(announcements, first, gone, views)
     if earlier is not None:
@@ -237,15 +238,6 @@ def _dumps(ranks: Iterable[ProcessHistory]) -> list[Evidence]:
         for view in ranks
         if view.is_dumping and view.exit is not None
     ]
-
-
-def _restarts(process: ProcessHistory, launcher_process: ProcessHistory | None) -> list[Evidence]:
-    """That its launcher is about to start the ranks again, as torchrun does with `--max-restarts`."""
-    left = 0 if process.seen is None else restarts_left(process.seen.rank_environ)
-    if launcher_process is None or left <= 0:
-        return []
-    text = f"{launcher_process.comm} ({launcher_process.pid}) starts failed ranks again, {left} more time(s)"
-    return [Evidence(EvidenceKind.SINK, text)]
 
 
 def crashed(

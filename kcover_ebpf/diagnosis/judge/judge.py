@@ -56,7 +56,7 @@ def judge(snapshot: JobSnapshot) -> Finding:
 
 def _stopped_alone(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding | None:
     # a rank that was stopped or frozen while the others were not: its state alone shows that none
-    # continues; of several the first one
+    # continues, however long they may be silent; of several the first one
     for rank in sorted(ranks, key=lambda rank_snapshot: -rank_snapshot.age_s):
         if rank.state not in (State.STOPPED, State.FROZEN):
             continue
@@ -64,6 +64,7 @@ def _stopped_alone(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Find
             continue
         # where all that are seen are stopped, the others, elsewhere, may be too: the whole job was suspended
         alone = any(other.state not in STOPPED for other in ranks)
+        alone = alone or rank.age_s - snapshot.unstopped_age_s >= SUSPECT_STOPPED_S
         is_fault = alone and rank.age_s >= snapshot.policy.stopped_s
         kind = VerdictKind.HUNG if is_fault else VerdictKind.UNKNOWN
         cause = Cause.STOPPED if rank.state is State.STOPPED else Cause.FROZEN

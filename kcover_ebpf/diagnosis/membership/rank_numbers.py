@@ -34,13 +34,15 @@ RECORDER_FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 """Where PyTorch's flight recorder listens and writes, as beginnings of paths; the first that is set counts."""
 _RESTARTS = "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"
 """What torchrun sets: how often it has started its ranks again, and how often it will."""
+_LIGHTHOUSE = "TORCHFT_LIGHTHOUSE"
+"""By which the replica groups of torchft find each other."""
 RANK_ENVIRON = frozenset(
     {name for pair in _RANK_VARIABLES for name in pair}
     | set(_POD_VARIABLES)
     | set(_LOCAL_SIZES)
     | set(_LOCAL_RANKS)
     | {_NODE, "MASTER_ADDR", "MASTER_PORT", "JAX_COORDINATOR_ADDRESS", "NCCL_RAS_ADDR"}
-    | {RECORDER_PIPE, *RECORDER_FILES, *_RESTARTS}
+    | {RECORDER_PIPE, *RECORDER_FILES, *_RESTARTS, _LIGHTHOUSE}
 )
 """The only environment variables ever read from a watched process."""
 _IDENTITY = (*(name for pair in _RANK_VARIABLES for name in pair), *_LOCAL_RANKS)
@@ -76,6 +78,11 @@ def restarts_left(environ: Mapping[str, str]) -> int:
     """How often its launcher will start a rank again that fails; 0 where it will not, or says nothing."""
     done, most = (_number(environ.get(name)) for name in _RESTARTS)
     return max(0, most - done) if done is not None and most is not None else 0
+
+
+def lighthouse_of(environ: Mapping[str, str]) -> str | None:
+    """Where the lighthouse of torchft listens, as the environment of a rank says; None where it does not."""
+    return environ.get(_LIGHTHOUSE) or None
 
 
 def place_of(environ: Mapping[str, str]) -> int | None:

@@ -58,6 +58,10 @@ class TopOwner:
     """Grows with each restart that its controller carries out by a Command (Volcano)."""
     renames: bool = False
     """Its new pods have other names and do not wait for old ones, so that one that stays blocks none."""
+    gang: Mapping[str, str] | None = None
+    """The labels of the pods of its present run; None where those of all runs are alike, or none runs."""
+    has_gang_a_run: bool = False
+    """The pods of each run have other labels."""
     moves: MovesBy = MovesBy.NONE
     """How one of its pods is moved while the others stay,"""
     moves_not: str = NOT_MOVED
@@ -66,6 +70,8 @@ class TopOwner:
     """So many pods it is to have; None where it does not say."""
     why: str = ""
     """Why it cannot be restarted by replacing its pods, where that is not a matter of its kind."""
+    operator: str | None = None
+    """Who restarts it from outside, beside us, and replaces its nodes; None where nobody is known to."""
     owner: str | None = None
     """Who owns the job, as its annotation or label `kcover.io/owner` says, or the label of most of its pods."""
 

@@ -213,25 +213,27 @@ def _too_little(gang_verdict: GangVerdict, context: RestartContext) -> str | Non
 def _left_to(gang_verdict: GangVerdict, context: RestartContext) -> str | None:
     """What a fault is left to for a while, as it may mend it; None where nothing does, or that is gone itself."""
     verdict, policy, culprit = gang_verdict.verdict, context.policy, gang_verdict.culprit
-    framework = _framework(verdict, policy.framework_first)
+    if context.world.now_s >= verdict.since_s + policy.framework_first_seconds:
+        return None
+    if (top := context.world.top) is not None and top.operator is not None:
+        # it replaces nodes and pods as well, so that neither a device nor the end of a container is an exception
+        return f"{top.operator}, which restarts this job by itself"
     of_device = culprit is not None and culprit.device is not None
-    if framework is None or of_device or verdict.cause in CAUSES_OF_NODES:
+    if of_device or verdict.cause in CAUSES_OF_NODES:
         return None
     pod_uid = culprit.pod_uid if culprit is not None else None
     own = [pod for pod in context.world.live if pod_uid in (None, pod.pod.uid)]
     # one that gave up ended its container
     runs = all(pod.started_s is not None and pod.started_s <= verdict.since_s for pod in own)
-    until_s = verdict.since_s + policy.framework_first_seconds
-    return framework if own and runs and context.world.now_s < until_s else None
+    return _framework(verdict, policy.framework_first) if own and runs else None
 
 
 def _framework(verdict: Verdict, mode: FrameworkFirst) -> str | None:
     announces = EvidenceKind.SINK in {evidence.kind for evidence in verdict.evidence}
     if verdict.kind is VerdictKind.CRASHED and announces:
-        return "its launcher, which starts failed ranks again"
-    if verdict.kind in _LEFT_BY_POLICY[mode]:
-        return "the program, which recovers by itself according to the policy"
-    return None
+        return "its launcher or framework, which announced what it does about a failed rank"
+    left = verdict.kind in _LEFT_BY_POLICY[mode]
+    return "the program, which recovers by itself according to the policy" if left else None
 
 
 def _why_observed(request: RestartRequest, context: RestartContext) -> str | None:

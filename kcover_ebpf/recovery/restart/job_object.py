@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kcover_ebpf.recovery.restart.context import GangPod
-from kcover_ebpf.recovery.restart.methods import KindMethod, at, path
+from kcover_ebpf.recovery.restart.methods import KindMethod, at, group_of, path
 
+_HYPERPOD = "sagemaker.amazonaws.com"
+_AUTO_RESUME = f"{_HYPERPOD}/enable-job-auto-resume"
 _ENDS = ("Complete", "Completed", "Succeeded", "Finished", "Failed", "Aborted", "Terminated")
 
 
@@ -70,6 +72,22 @@ def pod_count_of(method: KindMethod, raw: Mapping[str, Any]) -> int | None:
     counts = [at(raw, keys) for keys in method.pod_counts]
     known = [count for count in counts if isinstance(count, int) and not isinstance(count, bool)]
     return sum(known) if known else None
+
+
+def gang_of_run(method: KindMethod, raw: Mapping[str, Any]) -> Mapping[str, str] | None:
+    """The labels of the pods of its present run, where each has others; None where none runs, or all are alike."""
+    if method.gang is None:
+        return None
+    label, keys = method.gang
+    value = at(raw, keys)
+    return {label: value} if isinstance(value, str) and value else None
+
+
+def operator_of(api_version: str, raw: Mapping[str, Any] | None = None) -> str | None:
+    """Who restarts a job from outside: by its kind, or by what its author asked for; None where nobody is known to."""
+    annotations = at(raw, path("metadata.annotations"))
+    asked = isinstance(annotations, Mapping) and annotations.get(_AUTO_RESUME) == "true"
+    return "HyperPod" if asked or group_of(api_version) == _HYPERPOD else None
 
 
 def is_value(value: object, wanted: object) -> bool:

@@ -66,6 +66,8 @@ class KindMethod:
     """and otherwise."""
     renames: bool = False
     """Its new pods have other names than those before."""
+    gang: tuple[str, tuple[str, ...]] | None = None
+    """Label of its pods and the path of its value, which changes with each run; None: their labels stay."""
     moves: MovesBy = MovesBy.NONE
     pod_counts: tuple[tuple[str, ...], ...] = ()
     """Paths of whole numbers that add up to its pods; empty: those that are there are all."""
@@ -141,6 +143,7 @@ def _kind(row: Mapping[str, object]) -> KindMethod:
         "in_place_costs",
         "moves",
         "renames",
+        "gang",
     }
     if unknown := set(row) - known_keys - {"counters", "measured"}:
         raise ValueError(f"kinds: unknown key {min(unknown)!r}")
@@ -159,6 +162,7 @@ def _kind(row: Mapping[str, object]) -> KindMethod:
         in_place_costs=path(str(row.get("in_place_costs", ""))),
         counters=tuple(path(str(counter)) for counter in counters),
         renames=row.get("renames") is True,
+        gang=_gang(row),
         moves=MovesBy(row.get("moves", "none")),
     )
     if (method is ReplaceMethod.SUSPEND) != bool(found_method.suspend) or (
@@ -168,6 +172,11 @@ def _kind(row: Mapping[str, object]) -> KindMethod:
             f"kinds: {found_method.kind}: `suspend` or `leader` does not fit its method"
         )
     return found_method
+
+
+def _gang(row: Mapping[str, object]) -> tuple[str, tuple[str, ...]] | None:
+    label, found, field = str(row.get("gang", "")).partition("=")
+    return (label, path(field)) if found else None
 
 
 def path(dotted: str) -> tuple[str, ...]:

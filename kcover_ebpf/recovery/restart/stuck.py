@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from kcover_ebpf.api.fault_report import AckResult
 from kcover_ebpf.api.incident_parts import StuckPod, StuckState
 from kcover_ebpf.api.order import Verb
+from kcover_ebpf.gang.gang_input import silent_s
 from kcover_ebpf.model.verdict import Cause
 from kcover_ebpf.recovery.restart import incarnations
 from kcover_ebpf.recovery.restart.context import Cordon, Delete, GangPod
@@ -53,9 +54,10 @@ def _is_harmless(context: RestartContext, pod: GangPod) -> bool:
 def is_proven(context: RestartContext, pod: GangPod) -> bool:
     """True if no rank of the pod can continue computing beside the one that takes its place.
 
-    Its containers have ended; or its kubelet answers and the agent there reports of this pod that none of its processes
+    Its containers have ended; or the agent there, which is heard, reports of this pod that none of its processes
     computes any more (what is in state D with a SIGKILL pending does nothing); or the node is marked to be out of
-    service. A node that is only out of reach may run the rank for hours, and an order that was refused has killed
+    service. Whether its kubelet answers does not matter: one that is down starts nothing, and begins with what the API
+    server says. A node that is only out of reach may run the rank for hours, and an order that was refused has killed
     nothing.
     """
     node = pod.pod.node
@@ -66,15 +68,14 @@ def is_proven(context: RestartContext, pod: GangPod) -> bool:
 
 def _is_killed(context: RestartContext, pod: GangPod) -> bool:
     node, uid = pod.pod.node, pod.pod.uid
-    acked = any(
+    return any(
         ack.result is AckResult.DONE
         and uid in ack.pods
         and context.is_of(ack.order, Verb.KILL_TERMINATING)
         for seen in context.world.reports
         for ack in seen.report.acks
-        if seen.report.node == node
+        if seen.report.node == node and seen.unheard_s(context.world.now_s) <= silent_s(seen)
     )
-    return acked and node in context.world.ready & context.world.agents
 
 
 def calls(context: RestartContext, pods: Sequence[GangPod]) -> tuple[Cordon | Delete, ...]:

@@ -29,7 +29,7 @@ def test_stuck_pods__a_finalizer_is_named_and_no_node_is_cordoned() -> None:
 
 
 def test_stuck_pods__a_node_out_of_reach_is_named_and_not_cordoned() -> None:
-    sim = Sim(stuck_index=1, thaw_s=200, unreachable=frozenset({"n1"}))
+    sim = Sim(stuck_index=1, thaw_s=200, unreachable=frozenset({"n1"}), agents=frozenset({"n0"}))
     sim.begin(RestartMethod.REPLACE)
     status = sim.run(100)
     assert "it is unknown whether these pods still run: j-1 on n1" in status.message
@@ -51,7 +51,13 @@ FORCE = FaultPolicy(force_delete=True)
     ("sim", "deleted"),
     [
         (Sim(stuck_index=1, policy=FORCE), True),
-        (Sim(stuck_index=1, policy=FORCE, unreachable=frozenset({"n1"})), False),
+        (
+            Sim(
+                stuck_index=1, policy=FORCE, unreachable=frozenset({"n1"}), agents=frozenset({"n0"})
+            ),
+            False,
+        ),
+        (Sim(stuck_index=1, policy=FORCE, unreachable=frozenset({"n1"})), True),
         (Sim(stuck_index=1, policy=FORCE, deaf=frozenset({"n1"})), False),
         (Sim(stuck_index=1, policy=FORCE, agents=frozenset({"n0"})), False),
         (Sim(stuck_index=1, policy=FORCE, refuses={"n1": AckResult.REFUSED}), False),
@@ -70,6 +76,7 @@ FORCE = FaultPolicy(force_delete=True)
     ids=[
         "killed by its agent",
         "out of reach",
+        "only its kubelet is down",
         "no order carried out",
         "no agent",
         "refused",
@@ -151,14 +158,26 @@ class RenamingSim(Sim):
         (RenamingSim(stuck_index=1), True),
         (RenamingSim(stuck_index=1, deaf=frozenset({"n1"})), False),
         (RenamingSim(stuck_index=1, agents=frozenset({"n0"})), False),
-        (RenamingSim(stuck_index=1, unreachable=frozenset({"n1"})), False),
+        (
+            RenamingSim(stuck_index=1, unreachable=frozenset({"n1"}), agents=frozenset({"n0"})),
+            False,
+        ),
+        (RenamingSim(stuck_index=1, unreachable=frozenset({"n1"})), True),
         (RenamingSim(stuck_index=1, waits=True), False),
         (
             RenamingSim(stuck_index=1, unreachable=frozenset({"n1"}), fenced=frozenset({"n1"})),
             True,
         ),
     ],
-    ids=["killed by its agent", "deaf", "no agent", "out of reach", "one that waits", "fenced"],
+    ids=[
+        "killed by its agent",
+        "deaf",
+        "no agent",
+        "out of reach",
+        "only its kubelet is down",
+        "one that waits",
+        "fenced",
+    ],
 )
 def test_stuck_pods__a_job_continues_without_a_pod_that_cannot_compute_any_more(
     sim: RenamingSim, continues: bool

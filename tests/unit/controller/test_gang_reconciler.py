@@ -116,3 +116,51 @@ def test_gang_reconciler__a_job_that_is_decided_on_holds_up_others_only_meanwhil
     world.jobs.reconcile(KEY)
     assert seen == [True]
     assert not world.jobs._deciding
+
+
+def test_gang_reconciler__the_pods_of_a_job_whose_runs_are_other_gangs_are_those_of_its_last_run() -> (
+    None
+):
+    """A RayJob that is resumed makes a RayCluster of another name, which its pods carry as a label."""
+    world = World(took_s=0.1)
+    method = restarts().find("ray.io/v1", "RayJob")
+    (before,) = world.store.of_gang(KEY)
+    action = RestartAction(RestartMethod.REPLACE, "Return", 1, START_S, "x", {"pods": "2"})
+    status = Status(Phase.OPEN, action=action).enter(Phase.SHUTTING_DOWN, START_S, "replace")
+    world.store.put(replace(before, status=status))
+    runs = {
+        KEY: (),
+        GangId.of("ns", {"ray.io/cluster": "j-2"}): tuple(ready(pod(i, None)) for i in range(2)),
+    }
+    world.jobs._gangs = SimpleNamespace(pods=runs.__getitem__)  # type: ignore[assignment]
+    top = TopOwner(REF, method, world.found.top.target, armed=True, has_gang_a_run=True)
+    steps: list[str] = []
+
+    def status_written(_: Incident, written_status: Status) -> dict[str, object]:
+        assert written_status.action is not None
+        steps.append(written_status.action.step)
+        return {}
+
+    world.writer.status = status_written
+    world.found = FoundOwner(top)
+    world.jobs.reconcile(KEY)
+    assert steps == [], "the next run has no name yet"
+    world.found = FoundOwner(replace(top, gang={"ray.io/cluster": "j-2"}))
+    world.now_s += 10.0
+    world.jobs.reconcile(KEY)
+    assert steps == ["Progress"]
+
+
+def ready(pod: GangPod) -> GangPod:
+    return replace(pod, pod=replace(pod.pod, ready=True, created_s=START_S + 5))
+
+
+def test_object_cache__incidents_of_a_job_are_those_of_all_its_runs() -> None:
+    """Else each run would have a budget of restarts of its own."""
+    world = World(took_s=0.1)
+    (first,) = world.store.of_gang(KEY)
+    second = replace(first, name="i2", uid="iu2", selector={"ray.io/cluster": "j-2"})
+    other = replace(first, name="o", uid="ou", job=replace(REF, uid="another"))
+    for incident in (second, other, replace(second, namespace="elsewhere", uid="eu")):
+        world.store.put(incident)
+    assert [incident.name for incident in world.store.of_job("ns", "ju")] == ["i", "i2"]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping
+
+import pytest
 
 from kcover_ebpf.diagnosis.decisions import decide
 from kcover_ebpf.facts.host import ProcessSeen
@@ -16,13 +19,16 @@ from tests.unit.seen_verdicts import faults
 LAUNCHER = 50
 
 
-def start(stage: Stage, first: int, size: int, restarts: int = 0, most: int = 3) -> None:
+TORCHRUN = ("torchrun", "--max-restarts", "3", "train.py")
+RAYLET = ("/venv/ray/core/src/ray/raylet/raylet", "--node_ip_address=10.0.0.1")
+
+
+def start(stage: Stage, first: int, size: int, environment: Mapping[str, str]) -> None:
     """A launcher starts so many ranks."""
     for rank in range(size):
         proc = stage.add(Proc(first + rank, ppid=LAUNCHER, rank=rank, mode="run"))
         environ = {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank)}
-        environ |= {"TORCHELASTIC_RESTART_COUNT": str(restarts)}
-        environ |= {"TORCHELASTIC_MAX_RESTARTS": str(most)}
+        environ |= environment
         pid = Pid(proc.pid)
         stage.feed(
             ProcessSeen(
@@ -37,10 +43,23 @@ def start(stage: Stage, first: int, size: int, restarts: int = 0, most: int = 3)
         )
 
 
-def elastic(most: int = 3, restarts: int = 0) -> Stage:
+def counted(restarts: int, most: int = 3) -> dict[str, str]:
+    """What torchrun says of its restarts."""
+    return {
+        "TORCHELASTIC_RESTART_COUNT": str(restarts),
+        "TORCHELASTIC_MAX_RESTARTS": str(most),
+    }
+
+
+def elastic(restarts: int = 0) -> Stage:
+    return launched(TORCHRUN, counted(restarts))
+
+
+def launched(launcher: tuple[str, ...], environment: Mapping[str, str]) -> Stage:
+    """Four ranks that train below this launcher."""
     stage = Stage(world=0)
-    stage.add(Proc(LAUNCHER, argv=("torchrun", "--max-restarts", "3", "train.py")))
-    start(stage, 100, 4, restarts, most)
+    stage.add(Proc(LAUNCHER, argv=launcher))
+    start(stage, 100, 4, environment)
     train(stage)
     stage.run(25)
     assert faults(stage) == []
@@ -69,7 +88,7 @@ def test_incarnations__an_elastic_job_that_forms_again_with_fewer_ranks_is_healt
     stage = elastic()
     end_rest(stage)
     stage.run(3)
-    start(stage, 200, 3, restarts=1)
+    start(stage, 200, 3, counted(1))
     stage.run(10)
     train(stage)
     stage.run(60)
@@ -81,7 +100,7 @@ def test_incarnations__an_elastic_job_that_forms_again_with_fewer_ranks_is_healt
 def test_incarnations__a_hang_after_a_job_formed_again_names_its_own_rank() -> None:
     stage = elastic()
     end_rest(stage)
-    start(stage, 200, 3, restarts=1)
+    start(stage, 200, 3, counted(1))
     stage.run(5)
     train(stage)
     stage.run(30)
@@ -103,7 +122,7 @@ def test_incarnations__a_failure_that_the_launcher_gets_over_ends_no_job() -> No
     assert decide(verdict, Act.SHUTDOWN).act is Act.SNAPSHOT
     end_rest(stage)
     stage.run(5)
-    start(stage, 200, 4, restarts=1)
+    start(stage, 200, 4, counted(1))
     stage.run(5)
     train(stage)
     now = stage.run(20)
@@ -135,5 +154,47 @@ def test_incarnations__a_failure_whose_launcher_has_ended_is_final() -> None:
     stage.exit(stage.procs[LAUNCHER], 1)
     stage.now_ns += NS
     stage.run(1)
+    assert stage.tracker.latest is not None
+    assert decide(stage.tracker.latest, Act.SHUTDOWN).act is Act.SHUTDOWN
+
+
+LIGHTHOUSE = {"TORCHFT_LIGHTHOUSE": "http://10.0.0.1:29510"}
+MENDED = {
+    "Ray": (RAYLET, {}, "python3 (50) starts them again if Ray Train asks for it (max_failures)"),
+    "torchft": (
+        TORCHRUN,
+        LIGHTHOUSE,
+        "the other replica groups of torchft continue without it (lighthouse http://10.0.0.1:29510)",
+    ),
+    "torchft with restarts left": (
+        TORCHRUN,
+        LIGHTHOUSE | counted(0),
+        "python3 (50) starts failed ranks again, 3 more time(s)",
+    ),
+}
+
+
+@pytest.mark.parametrize("framework", MENDED)
+def test_own_recovery__a_crash_is_left_for_a_minute_to_a_framework_that_counts_no_restarts(
+    framework: str,
+) -> None:
+    launcher, environment, said = MENDED[framework]
+    stage = launched(launcher, environment)
+    stage.exit(stage.procs[102], signal=signal.SIGKILL)
+    all_wait(stage, 2)
+    stage.run(10)
+    (verdict,) = faults(stage)
+    assert said in [evidence.text for evidence in verdict.evidence]
+    assert decide(verdict, Act.SHUTDOWN).act is Act.SNAPSHOT
+    stage.run(52)
+    assert stage.tracker.latest is not None
+    assert decide(stage.tracker.latest, Act.SHUTDOWN).act is Act.SHUTDOWN
+
+
+def test_own_recovery__a_raylet_that_is_gone_starts_nothing_again() -> None:
+    stage = launched(RAYLET, {})
+    stage.exit(stage.procs[LAUNCHER], signal=signal.SIGKILL)
+    stage.exit(stage.procs[102], 1)
+    stage.run(2)
     assert stage.tracker.latest is not None
     assert decide(stage.tracker.latest, Act.SHUTDOWN).act is Act.SHUTDOWN

@@ -130,6 +130,27 @@ def test_gang_input__a_rank_that_was_stopped_is_named_though_another_node_contin
     assert (merged.verdict.cause, merged.depends) == (Cause.STOPPED, False)
 
 
+@pytest.mark.parametrize(
+    ("stopped_s", "heard_s", "found"),
+    [
+        (8.0, 1.0, "HUNG stopped"),
+        (8.0, 30.0, "UNKNOWN stopped"),
+        (8.0, 7.0, "UNKNOWN stopped"),
+        (3.0, 0.5, "UNKNOWN stopped"),
+    ],
+    ids=["heard since", "heard before it stopped", "it may stop as well", "not for long"],
+)
+def test_merge__a_node_that_reports_no_stopped_rank_has_none_however_long_its_ranks_may_be_silent(
+    stopped_s, heard_s, found
+):
+    """A gang that serves: idle for minutes, so that no rank has stalled when one of them is stopped."""
+    ranks = [rank(number, State.STOPPED, stopped_s, pid=100 + number) for number in range(8)]
+    seen = [report(NODES[0], *ranks), *(calm(number, heard_s) for number in (1, 2, 3))]
+    merged = merge(job(seen))
+    assert f"{merged.verdict.kind.value} {merged.verdict.cause.value}" == found
+    assert not merged.depends
+
+
 def test_gang_input__ranks_that_have_not_begun_to_train_explain_nothing():
     merged = merge(job([*reports(1, 2, 3), calm(0, trained=False)]))
     assert merged.depends

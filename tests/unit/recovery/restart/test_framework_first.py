@@ -20,7 +20,8 @@ from kcover_ebpf.model.verdict import (
     VerdictKind,
 )
 from kcover_ebpf.recovery.restart import context, guards
-from tests.unit.guard_inputs import ask, world
+from kcover_ebpf.recovery.restart.job_object import operator_of
+from tests.unit.guard_inputs import ask, top, world
 from tests.unit.report_builders import NOW_S, pod
 
 TORCHRUN = Evidence(EvidenceKind.SINK, "torchrun (7) starts failed ranks again, 2 more time(s)")
@@ -89,6 +90,17 @@ def hang(age_s: float, **changes: Any) -> GangVerdict:
     return GangVerdict(replace(of_crash, **fields))
 
 
+def on_device(age_s: float) -> GangVerdict:
+    return hang(
+        age_s,
+        kind=VerdictKind.DEVICE_FAULT,
+        cause=Cause.DEVICE,
+        culprit=replace(CULPRIT, device="gpu-3"),
+    )
+
+
+AUTO_RESUME = {"sagemaker.amazonaws.com/enable-job-auto-resume": "true"}
+REFUSED = {"sagemaker.amazonaws.com/enable-job-auto-resume": "false"}
 BY_POLICY: dict[str, tuple[GangVerdict, FrameworkFirst, bool]] = {
     "a crash": (crash(70), FrameworkFirst.CRASHES, True),
     "its time is over": (crash(130), FrameworkFirst.CRASHES, False),
@@ -114,3 +126,28 @@ def test_framework_first__the_policy_leaves_faults_to_what_announces_nothing(cas
     move = guards.decide(ask(world(pods=pods, gang_verdict=gang_verdict), policy))
     said = move.status.message if move.status is not None else ""
     assert ("left for 120 s to the program" in said) is left, said
+
+
+OPERATED: dict[str, tuple[str, dict[str, Any], GangVerdict, bool]] = {
+    "its kind": ("sagemaker.amazonaws.com/v1", {}, crash(20), True),
+    "asked for by an annotation": ("kubeflow.org/v1", AUTO_RESUME, crash(20), True),
+    "a device": ("kubeflow.org/v1", AUTO_RESUME, on_device(20), True),
+    "its time is over": ("kubeflow.org/v1", AUTO_RESUME, crash(70), False),
+    "not asked for": ("kubeflow.org/v1", {}, crash(20), False),
+    "refused by an annotation": ("kubeflow.org/v1", REFUSED, crash(20), False),
+}
+
+
+@pytest.mark.parametrize("case", OPERATED)
+def test_framework_first__all_faults_of_a_job_are_left_to_an_operator_that_restarts_it(
+    case: str,
+) -> None:
+    """HyperPod replaces nodes too, and restarts the job from outside: two that do so at once would undo each other."""
+    api_version, annotations, gang_verdict, left = OPERATED[case]
+    operator = operator_of(api_version, {"metadata": {"annotations": annotations}})
+    known = world(pods=started(NOW_S - 300), gang_verdict=gang_verdict)
+    move = guards.decide(ask(replace(known, top=top(operator=operator))))
+    assert move.status is not None
+    said = move.status.message
+    assert ("left for 60 s to HyperPod" in said) is left, said
+    assert (move.status.phase is Phase.OPEN) is left, said

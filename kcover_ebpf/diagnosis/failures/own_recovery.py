@@ -1,0 +1,35 @@
+"""Frameworks that recover from a crash by themselves, and how each of them is known. One row each.
+
+A framework may announce what it is about to do (torchrun counts its restarts in the environment of its ranks), or is
+known by what it is: Ray's workers are started by a raylet, and whoever asked for them is told that one died; a rank
+of torchft names the lighthouse by which the groups that are left continue without it.
+"""
+
+from __future__ import annotations
+
+from kcover_ebpf.diagnosis.history.process import ProcessHistory
+from kcover_ebpf.diagnosis.membership.rank_numbers import lighthouse_of, restarts_left
+from kcover_ebpf.model.program import program
+from kcover_ebpf.model.verdict import Evidence, EvidenceKind
+
+_RAYLET = ("raylet",)
+
+
+def own_recovery(
+    process: ProcessHistory, launcher_process: ProcessHistory | None
+) -> Evidence | None:
+    """That a rank which ended is about to be replaced, or done without; None where nothing shows that.
+
+    `launcher_process`: what started it, if that lives: who is gone starts nothing again.
+    """
+    environ = {} if process.seen is None else process.seen.rank_environ
+    text = None
+    if launcher_process is not None:
+        launcher, left = f"{launcher_process.comm} ({launcher_process.pid})", restarts_left(environ)
+        if left > 0:
+            text = f"{launcher} starts failed ranks again, {left} more time(s)"
+        elif launcher_process.seen is not None and program(launcher_process.seen)[:1] == _RAYLET:
+            text = f"{launcher} starts them again if Ray Train asks for it (max_failures)"
+    if text is None and (lighthouse := lighthouse_of(environ)) is not None:
+        text = f"the other replica groups of torchft continue without it (lighthouse {lighthouse})"
+    return None if text is None else Evidence(EvidenceKind.SINK, text)
