@@ -242,10 +242,8 @@ def test_the_parts_of_sixty_four_nodes_are_fetched(namespace: Namespace, tmp_pat
     assert "missing:" not in said
 
 
-def test_a_hung_job_on_two_nodes_has_one_archive_and_one_page(
-    namespace: Namespace, reading_agents: dict[str, Agent], tmp_path: Path
-) -> None:
-    """Once where the policy stops at a snapshot, and once where the gang is replaced."""
+def start_job(namespace: Namespace) -> None:
+    """Four ranks that train, two on each node, beside the pods in which agents are asked."""
     start_pods(namespace)
     changes = {
         "command: [python3, /train/train.py]\n        env: [": TALKATIVE,
@@ -254,9 +252,16 @@ def test_a_hung_job_on_two_nodes_has_one_archive_and_one_page(
     namespace.apply(replaced(sized((JOBS / "job.yaml").read_text(), 4), changes))
     namespace.ctl("label", "job", "demo", "kcover.io/owner=team-vision")
     namespace.wait_for_steps(SELECTOR, 4, 5, 300)
-    policy(namespace, action="Snapshot")
+
+
+def test_a_hung_job_on_two_nodes_has_one_archive_and_one_page(
+    namespace: Namespace, reading_agents: dict[str, Agent], tmp_path: Path
+) -> None:
+    """Once where the policy stops at a snapshot, and once where the gang is replaced."""
     kept = Path(os.environ.get("KCOVER_KEPT_ARCHIVES", tmp_path))
-    with running(namespace, tmp_path / "controller.log"), copied(reading_agents, tmp_path) as store:
+    with copied(reading_agents, tmp_path) as store, running(namespace, tmp_path / "controller.log"):
+        start_job(namespace)
+        policy(namespace, action="Snapshot")
         pod, pid = last_rank(namespace)
         os.kill(pid, signal.SIGSTOP)
         observed = wait_for_phase(namespace, ("Observed",))

@@ -81,6 +81,16 @@ def test_page__the_headline_says_what_was_done(phase: Phase, words: str) -> None
     )
 
 
+@pytest.mark.parametrize("owner", ["team-vision", ""])
+def test_page__says_whose_the_job_is_and_where_the_cause_lies(owner: str) -> None:
+    archive = build.archive()
+    assert archive.incident is not None
+    status = replace(build.status(11, 16), owner=owner)
+    text = shown(replace(archive, incident=replace(archive.incident, status=status))).text
+    assert (owner or "the label kcover.io/owner of the job names one") in text
+    assert "The cause lies in the infrastructure (storage), not in the program." in text
+
+
 def test_page__the_timeline_runs_from_the_first_sign_to_the_first_step() -> None:
     page = page_of(build.archive())
     assert [event.source for event in page.events] == [
