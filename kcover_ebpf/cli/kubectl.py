@@ -130,7 +130,7 @@ def _explain(incident: Incident, status: Status) -> None:
 
     show(f"  {status.phase.value}: {status.message}")
     verdict = recorded_verdict(status, incident.job.name, incident.name)
-    show(f"  next: {next_step(verdict)}")
+    show(f"  next: {next_step(verdict, was_restarted=bool(status.restarts))}")
     culprit = verdict.culprit
     if culprit is not None:
         known = {key: getattr(culprit, key) for key in ("rank", "pod", "node", "pid", "device")}

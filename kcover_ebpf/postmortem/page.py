@@ -123,7 +123,7 @@ def page_of(archive: Archive) -> Page:
         verdict=verdict,
         status=status,
         sentence=known_verdict.sentence(verdict, status),
-        next_step=advice.next_step(verdict),
+        next_step=advice.next_step(verdict, was_restarted=bool(status and status.restarts)),
         runbook=_RUNBOOKS + _RUNBOOK.get(verdict.kind, "KcoverJobHung.md"),
         blame=message_of(archive.incident, status).blame if archive.incident and status else "",
         events=events,

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from kcover_ebpf.api.incident import Moment, Phase
+from kcover_ebpf.api.incident import Moment, Phase, RestartMethod
 from kcover_ebpf.archive.incident_archive import Archive, packed, unpacked
 from kcover_ebpf.archive.manifest import MissingPart
 from kcover_ebpf.model.verdict import Cause, Culprit
@@ -89,6 +89,20 @@ def test_page__says_whose_the_job_is_and_where_the_cause_lies(owner: str) -> Non
     text = shown(replace(archive, incident=replace(archive.incident, status=status))).text
     assert (owner or "the label kcover.io/owner of the job names one") in text
     assert "The cause lies in the infrastructure (storage), not in the program." in text
+
+
+def test_page__nothing_that_ended_with_a_restart_is_to_be_resumed() -> None:
+    archive = build.archive()
+    assert archive.incident is not None
+    status = build.status(11, 16)
+    assert status.verdict is not None
+    stopped = replace(status, verdict=replace(status.verdict, cause=Cause.STOPPED))
+    steps = [
+        page_of(replace(archive, incident=replace(archive.incident, status=one))).next_step
+        for one in (stopped, stopped.begin(RestartMethod.REPLACE, build.BEGIN_S + 5.0))
+    ]
+    assert ["kill -CONT" in step for step in steps] == [True, False]
+    assert steps[1].startswith("find out what stopped rank 11")
 
 
 def test_page__the_timeline_runs_from_the_first_sign_to_the_first_step() -> None:
