@@ -86,7 +86,7 @@ pipe up to 3 s later, and a second crash is compared 1 s after the rank ended at
 prints when it ends the others, after one has failed, changes nothing.
 
 **What leaves the node.** A log may contain secrets. Reports and incidents contain names of rules, counts, ages, a hash of each traceback (without its messages),
-`FILE:LINE` of the program's innermost frame without the folder, step, epoch, loss, tokens taken, rank, the numbers that a policy's rules ask for, and the name of a phase that the program announced: no other text of a log. Bundles stay on the node until they are [fetched](incidents.md), and contain the ends of logs unless the policy has `evidenceLogs: false`.
+`FILE:LINE` of the program's innermost frame without the folder, step, epoch, loss, tokens taken, rank, the numbers that a policy's rules ask for, and the name of a phase that the program announced: no other text of a log. Bundles stay on the node until they are [fetched](incidents.md), and contain the ends of logs, with the secrets that are recognised [masked](incidents.md#what-is-never-in-it), unless the policy has `evidenceLogs: false`.
 
 **What is read.** Only regular files that root owns and that have a single name, below `agent.containerLogs.folder` (the kubelet's `podLogsDir`): no symbolic or hard link is followed, so a pod
 that can write there cannot have other files read. All logs of a node together take at most 5% of a core, one block of each in turn; what a container writes faster is skipped and

@@ -179,7 +179,7 @@ class FaultPolicy:
     notify: tuple[NotifyRule, ...] = ()
     """Who is notified of its incidents."""
     evidence_logs: bool = True
-    """The ends of its logs are kept as evidence: whatever the program wrote there."""
+    """The ends of its logs are kept as evidence: what the program wrote there, but for secrets that are recognised."""
 
     def settings(self) -> settings.Policy:
         """The thresholds, beside their defaults; raises `PolicyError` for a key without effect or a wrong unit."""

@@ -26,7 +26,7 @@ from kcover_ebpf.cli.kubectl_common import (
     show_table,
 )
 from kcover_ebpf.cli.kubectl_drill import drill
-from kcover_ebpf.cli.kubectl_nodes import inspect, nodes
+from kcover_ebpf.cli.kubectl_nodes import bad_node, inspect, nodes
 from kcover_ebpf.cli.kubectl_restart import restart
 from kcover_ebpf.cli.kubectl_simulate import simulate
 from kcover_ebpf.cli.kubectl_stats import stats
@@ -54,6 +54,7 @@ def kubectl() -> None:
 
 kubectl.add_command(nodes)
 kubectl.add_command(inspect)
+kubectl.add_command(bad_node)
 kubectl.add_command(drill)
 kubectl.add_command(restart)
 kubectl.add_command(top)
@@ -129,7 +130,7 @@ def _explain(incident: Incident, status: Status) -> None:
 
     show(f"  {status.phase.value}: {status.message}")
     verdict = recorded_verdict(status, incident.job.name, incident.name)
-    show(f"  next: {next_step(verdict)}")
+    show(f"  next: {next_step(verdict, was_restarted=bool(status.restarts))}")
     culprit = verdict.culprit
     if culprit is not None:
         known = {key: getattr(culprit, key) for key in ("rank", "pod", "node", "pid", "device")}

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+import uuid
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any
 
 import click
 
 from kcover_ebpf.api import rfc3339
-from kcover_ebpf.kube.client import connect, namespace_of
+from kcover_ebpf.api.pods import Pod, about_pod
+from kcover_ebpf.kube.client import ApiClient, connect, namespace_of
 from kcover_ebpf.output.formatting import aligned, printable
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
@@ -66,6 +68,28 @@ def agent_namespace_option(command: _Command) -> _Command:
         help="Namespace of the agents; needed where you may not list pods in all namespaces.",
     )
     return option(command)
+
+
+def write_event(
+    client: ApiClient, pod: Pod, annotations: Mapping[str, str], reason: str, message: str
+) -> None:
+    """Write an Event about a pod, by which the controller is asked for something."""
+    event = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {
+            "name": f"{pod.name[:200]}.{uuid.uuid4().hex[:16]}",
+            "namespace": pod.namespace,
+            "annotations": dict(annotations),
+        },
+        "involvedObject": about_pod(pod.namespace, pod.name, pod.uid),
+        "reason": reason,
+        "message": message,
+        "type": "Warning",
+        "source": {"component": "kubectl-kcover"},
+        "reportingComponent": "kubectl-kcover",
+    }
+    client.create(f"/api/v1/namespaces/{pod.namespace}/events", event)
 
 
 def show(line: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -13,6 +14,7 @@ import click
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.dra import rule_of
 from kcover_ebpf.api.node_health import HEALTHS, ReceivedHealth, health_of
+from kcover_ebpf.api.pods import pod_of
 from kcover_ebpf.cli.kubectl_common import (
     age,
     agent_namespace_option,
@@ -20,9 +22,10 @@ from kcover_ebpf.cli.kubectl_common import (
     object_name,
     show,
     show_table,
+    write_event,
 )
 from kcover_ebpf.dataclass import dataclass
-from kcover_ebpf.errors import CannotObserve, Forbidden, NotFound, ObjectError
+from kcover_ebpf.errors import CannotObserve, Forbidden, NotFound, ObjectError, UsageError
 from kcover_ebpf.kube import dra
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.output.formatting import printable
@@ -183,3 +186,33 @@ def inspect(
         said = said.removeprefix("kcover-ebpf: ") or f"exit code {code}"
         raise CannotObserve(f"agent {place}/{agent} on {node}: {said}")
     return code
+
+
+@click.command("bad-node")
+@click.argument("node", callback=object_name)
+@click.option("--why", required=True, metavar="TEXT", help="What is wrong, for the operator.")
+@common
+def bad_node(*, client: ApiClient, namespace: str, as_json: bool, node: str, why: str) -> int:
+    """Report a node of a pod of yours: its operator finds that among the node's Events. Nothing else is done.
+
+    You need to be allowed to list pods and to create Events in the namespace.
+    """
+    from kcover_ebpf.recovery.nodes.node_plan import BAD_NODE
+
+    query = {"fieldSelector": f"spec.nodeName={node}"}
+    listed = client.list(f"/api/v1/namespaces/{namespace}/pods", query).get("items") or ()
+    pods = []
+    for raw in listed:
+        with suppress(ObjectError):
+            pods.append(pod_of(raw))
+    if not pods:
+        raise UsageError(
+            f"no pod of namespace {namespace} is on node {node}, so nothing is known of it there"
+        )
+    pod = max(pods, key=lambda found: (found.created_s or 0.0, found.name))
+    write_event(client, pod, {BAD_NODE: node}, "KcoverBadNodeReported", why)
+    if as_json:
+        print(json.dumps({"node": node, "namespace": namespace, "pod": pod.name, "why": why}))
+    else:
+        show(f"reported; to see it: kubectl describe node {node}")
+    return 0

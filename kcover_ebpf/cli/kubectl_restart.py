@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-import uuid
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,8 +12,8 @@ import click
 from kcover_ebpf.api.fault_report import API_VERSION
 from kcover_ebpf.api.incident import Incident, Moment, Phase, incident_of
 from kcover_ebpf.api.job_kinds import ARMING_LABEL, POD_UID, Gang, gang_of, is_armed
-from kcover_ebpf.api.pods import Pod, about_pod, pod_of
-from kcover_ebpf.cli.kubectl_common import common, show
+from kcover_ebpf.api.pods import Pod, pod_of
+from kcover_ebpf.cli.kubectl_common import common, show, write_event
 from kcover_ebpf.cli.options import duration_option
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import CannotObserve, Forbidden, ObjectError, UsageError
@@ -127,22 +126,9 @@ def _ask(client: ApiClient, job: JobPods, in_place: bool) -> None:
 
     pod = min(job.pods, key=lambda other_pod: (other_pod.ended, other_pod.name))
     method = "InPlace" if in_place else ANY
-    event = {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {
-            "name": f"{pod.name[:200]}.{uuid.uuid4().hex[:16]}",
-            "namespace": pod.namespace,
-            "annotations": {NEED_RECOVERY: "true", ANNOTATION: method},
-        },
-        "involvedObject": about_pod(pod.namespace, pod.name, pod.uid),
-        "reason": "KcoverRestartRequested",
-        "message": f"kubectl kcover restart {job.gang.name}{' --in-place' if in_place else ''}",
-        "type": "Warning",
-        "source": {"component": "kubectl-kcover"},
-        "reportingComponent": "kubectl-kcover",
-    }
-    client.create(f"/api/v1/namespaces/{pod.namespace}/events", event)
+    message = f"kubectl kcover restart {job.gang.name}{' --in-place' if in_place else ''}"
+    annotations = {NEED_RECOVERY: "true", ANNOTATION: method}
+    write_event(client, pod, annotations, "KcoverRestartRequested", message)
 
 
 def incidents_of(client: ApiClient, namespace: str, gang: Gang) -> dict[str, Incident]:

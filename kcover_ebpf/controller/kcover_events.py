@@ -1,4 +1,4 @@
-"""kcover's own way to ask for a recovery: an Event about a pod with the annotation `kcover.io/need-recovery`."""
+"""What is asked for by Events about pods: a recovery (`kcover.io/need-recovery`, kcover's way), a look at a node."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from kcover_ebpf.model.verdict import (
     Verdict,
     VerdictKind,
 )
+from kcover_ebpf.recovery.nodes.node_plan import BAD_NODE
 from kcover_ebpf.recovery.restart.demand import ANNOTATION, RestartDemand, is_method, method_of
 from kcover_ebpf.tunables.controller import TRIGGER_S, TRIGGERS_OF_ONE
 
@@ -45,9 +46,14 @@ class KcoverEvents:
         cache: ObjectCache,
         mark: Callable[[Pod], Pod] = lambda pod: pod,
         over: Callable[[OverBound], None] = lambda _: None,
+        bad_node: Callable[[Pod, str, str], None] = lambda *_: None,
     ) -> None:
-        """`mark`: notes on a pod which of the operators' kinds it is of; `over`: receives what is not looked up."""
+        """`mark`: notes on a pod which of the operators' kinds it is of; `over`: receives what is not looked up.
+
+        `bad_node`: receives a pod, the node that somebody says is bad, and why.
+        """
         self._session, self._store, self._mark, self._over = client, cache, mark, over
+        self._bad_node = bad_node
         self._asked: dict[str, list[float]] = {}
         """By namespace, when one of its pods was asked for (unix seconds)."""
 
@@ -56,8 +62,9 @@ class KcoverEvents:
         metadata = event.object.get("metadata") or {}
         annotations = metadata.get("annotations") or {}
         asked, word = annotations.get(NEED_RECOVERY) == "true", annotations.get(ANNOTATION)
+        node = annotations.get(BAD_NODE)
         ours = (event.object.get("source") or {}).get("component") == "kcover-ebpf"
-        if event.change is not Change.SET or not asked or ours:
+        if event.change is not Change.SET or not (asked or node) or ours:
             return
         if word is not None and not is_method(word):
             _LOG.info("an event requests a restart by an unknown method: %.40r", word)
@@ -65,24 +72,30 @@ class KcoverEvents:
         age_s = self._store.wall() - _at_s(event.object, self._store.wall())
         if age_s >= TRIGGER_S:
             return
-        about = event.object.get("involvedObject") or {}
+        pod = self._pod(event.object.get("involvedObject") or {})
+        if pod is None:
+            return
+        if node:
+            self._bad_node(pod, str(node), str(event.object.get("message") or ""))
+        key = key_of(pod) if asked else None
+        if key is not None:
+            self._store.triggers[key] = self._trigger(event.object, pod, age_s, word)
+            self._store.changed(key)
+
+    def _pod(self, about: Mapping[str, Any]) -> Pod | None:
+        """The pod that an Event is about; None where that is another one now, or its namespace has asked enough."""
         if not self._has_turn(str(about.get("namespace"))):
             who = about_pod(*(str(about.get(key) or "") for key in ("namespace", "name", "uid")))
             detail = f"{BOUNDS['events']}: {TRIGGERS_OF_ONE} in {TRIGGER_S:.0f} s, the others are ignored"
             self._over(OverBound("events", who, detail))
-            return
+            return None
         try:
             where, name = (segment(str(about.get(key))) for key in ("namespace", "name"))
             pod = self._mark(pod_of(self._session.get(f"/api/v1/namespaces/{where}/pods/{name}")))
         except (ApiError, ObjectError) as error:
-            _LOG.info("cannot read the pod whose recovery an event requests: %s", error)
-            return
-        if about.get("uid") not in (None, "", pod.uid):
-            return
-        key = key_of(pod)
-        if key is not None:
-            self._store.triggers[key] = self._trigger(event.object, pod, age_s, word)
-            self._store.changed(key)
+            _LOG.info("cannot read the pod that an event is about: %s", error)
+            return None
+        return pod if about.get("uid") in (None, "", pod.uid) else None
 
     def _has_turn(self, namespace: str) -> bool:
         """Each Event costs a request, and whoever may write Events writes any number."""
@@ -150,7 +163,7 @@ def _sender(event: Mapping[str, Any]) -> str:
 def _at_s(event: Mapping[str, Any], now_s: float) -> float:
     metadata = event["metadata"]
     times = [event.get(key) for key in ("lastTimestamp", "eventTime", "firstTimestamp")]
-    if ANNOTATION in (metadata.get("annotations") or {}):
+    if {ANNOTATION, BAD_NODE} & (metadata.get("annotations") or {}).keys():
         # it comes from a laptop, whose clock may be wrong
         times = [metadata.get("creationTimestamp")]
     for text in times:

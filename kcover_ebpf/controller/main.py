@@ -14,6 +14,7 @@ from kcover_ebpf.api.fault_report import API_VERSION
 from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.node_health import HEALTHS
 from kcover_ebpf.controller.api_writer import ApiWriter
+from kcover_ebpf.controller.bad_nodes import BadNodes
 from kcover_ebpf.controller.board_server import BoardPage
 from kcover_ebpf.controller.breaker import Limits
 from kcover_ebpf.controller.cache import ObjectCache
@@ -159,7 +160,8 @@ class Controller:
         return self._writer.api
 
     def _make_watches(self, client: ApiClient, cache: ObjectCache) -> list[Reflector]:
-        triggers = KcoverEvents(client, cache, self._kinds.mark, self._over)
+        bad_nodes = BadNodes(cache, self._story.event, lambda: self._elector.leads)
+        triggers = KcoverEvents(client, cache, self._kinds.mark, self._over, bad_nodes.report)
         ours = f"/apis/{API_VERSION}"
         watched: tuple[tuple[str, dict[str, str], Callable[[Event], None]], ...] = (
             (f"{ours}/faultpolicies", {}, cache.on_policy),

@@ -14,6 +14,7 @@ from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.model.thread_stack import Stack
 from kcover_ebpf.model.verdict import Verdict, VerdictKind
+from kcover_ebpf.notify.message import message_of
 from kcover_ebpf.postmortem import findings, known_verdict, signs, svg
 from kcover_ebpf.postmortem.findings import ShownConnection, ShownLog
 from kcover_ebpf.trace import advice
@@ -78,6 +79,8 @@ class Page:
     sentence: str
     next_step: str
     runbook: str
+    blame: str
+    """Whether the infrastructure or the program caused it; empty where the archive has no Incident."""
     events: tuple[TimelineEvent, ...]
     timeline: svg.TimelineDrawing | None
     phases: tuple[tuple[str, float], ...]
@@ -120,8 +123,9 @@ def page_of(archive: Archive) -> Page:
         verdict=verdict,
         status=status,
         sentence=known_verdict.sentence(verdict, status),
-        next_step=advice.next_step(verdict),
+        next_step=advice.next_step(verdict, was_restarted=bool(status and status.restarts)),
         runbook=_RUNBOOKS + _RUNBOOK.get(verdict.kind, "KcoverJobHung.md"),
+        blame=message_of(archive.incident, status).blame if archive.incident and status else "",
         events=events,
         timeline=svg.timeline_drawing(signs.that_happened(events)),
         phases=_phases(status),

@@ -28,6 +28,12 @@ _NEXT = {
     Cause.PREFLIGHT: "see what is wrong with the node: kubectl kcover nodes; the job is placed elsewhere",
     Cause.OOM_KILLED: "raise the memory limit of {who}, then restart the job",
 }
+_ENDED = {
+    Cause.STOPPED: "find out what stopped {who}: the evidence names who sent the signal, where it was seen",
+    Cause.FROZEN: "find out what froze the control group of {who}",
+    Cause.SPINNING: "read the frames of {who} in the evidence of the incident: the innermost is in the loop",
+}
+"""Where the job was restarted meanwhile: nothing is left to be resumed, or to be looked at."""
 _WORKING = {
     Cause.TRAINING: "nothing to do",
     Cause.DEBUGGER: "detach the debugger; until then the job waits",
@@ -45,8 +51,13 @@ _DEVICE_WAIT = (
 )
 
 
-def next_step(verdict: Verdict) -> str:
-    """One sentence for a human, such as which process to examine."""
+def next_step(verdict: Verdict, *, was_restarted: bool = False) -> str:
+    """One sentence for a human, such as which process to examine.
+
+    `was_restarted`: the processes that the verdict is about have ended.
+    """
+    if was_restarted and verdict.culprit is not None and verdict.cause in _ENDED:
+        return _ENDED[verdict.cause].format(who=culprit_text(verdict.culprit))
     if not verdict.kind.is_fault and verdict.kind is not VerdictKind.SLOW:
         if verdict.kind is VerdictKind.UNKNOWN and verdict.culprit is not None:
             return _JUDGE_YOURSELF.format(who=culprit_text(verdict.culprit))

@@ -261,6 +261,28 @@ def test_a_restart_on_demand_is_carried_out_and_its_owner_is_notified(
     assert request.body["data"]["owner"] == "ada@example.com"
 
 
+def test_the_controllers_account_suffices_to_pass_on_what_a_user_says_of_a_node(
+    installed: Installed, played: PlayedJob, tmp_path: Path
+) -> None:
+    plugin = str(Path(sys.executable).with_name("kubectl-kcover"))
+    words = [plugin, "bad-node", NODE, "--why=slow", f"--namespace={TEAM}"]
+    played.make_job()
+    played.make_pods("a")
+    with ExitStack() as stack:
+        start(stack, installed, tmp_path, "controller", f"--lease={FULLNAME}-controller")
+        subprocess.run([*words, f"--kubeconfig={installed.plane.kubeconfig}"], check=True)
+        until(lambda: of_bad_nodes(played), "the Event about the node")
+    (told,) = of_bad_nodes(played)
+    assert told.startswith(f"pod {TEAM}/{JOB}-")
+    assert told.endswith(": slow")
+
+
+def of_bad_nodes(played: PlayedJob) -> list[str]:
+    """What Events about the node say that users said of it."""
+    found = played.root.ask("GET", "/api/v1/events?fieldSelector=reason%3DKcoverBadNode").body
+    return [event["message"] for event in found["items"] if event["involvedObject"]["name"] == NODE]
+
+
 def notes(played: PlayedJob) -> dict[str, str]:
     """The annotations of the incident."""
     return dict(played.incident()["metadata"].get("annotations") or {})

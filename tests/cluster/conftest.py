@@ -112,11 +112,29 @@ def agents(
     cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, real_agents.Agent]]:
     """The real agents of all nodes. Two that watch one node contradict each other: there must be no release."""
+    _prepare_for_agents(cluster)
+    with real_agents.running(cluster, tmp_path_factory.mktemp("agents")) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def reading_agents(
+    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, real_agents.Agent]]:
+    """As the chart runs them: they read the logs of pods."""
+    _prepare_for_agents(cluster)
+    with real_agents.running(
+        cluster,
+        tmp_path_factory.mktemp("agents"),
+        for_node=lambda node: ([f"--pod-logs={nodes.pod_logs(cluster, node)}"], {}),
+    ) as started:
+        yield started
+
+
+def _prepare_for_agents(cluster: Cluster) -> None:
     release = cluster.get("daemonsets", "--all-namespaces", f"--selector={RELEASE}")
     assert not release, "uninstall the release of kcover-ebpf first: helm uninstall"
     cluster.ctl("apply", f"--filename={ROOT / 'charts/kcover-ebpf/crds'}")
-    with real_agents.running(cluster, tmp_path_factory.mktemp("agents")) as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

@@ -26,6 +26,7 @@ from kcover_ebpf.output.archives import read_files
 from kcover_ebpf.output.bundles import bundle_name, write_bundle
 from testbed.driver.agents import Agent
 from testbed.driver.cluster import JOBS, ROOT, Namespace, until
+from testbed.driver.kinds import replaced, sized
 from testbed.driver.restarts import incidents, policy, running, wait_for_phase
 from testbed.driver.servers import ACCESS_KEY, SECRET_KEY, ObjectStore, object_store
 from tests.cluster.stub_agents import COMMAND, start_pods
@@ -34,19 +35,41 @@ from tests.unit import incident_archives as build
 pytestmark = [pytest.mark.needs("root", "bpf", "go"), pytest.mark.timeout(900, func_only=True)]
 
 PARTS = 64
-SELECTOR = "training.kubeflow.org/job-name=demo"
+SELECTOR = "batch.kubernetes.io/job-name=demo"
+SECRET = "s3cr3t-0451"
+TALKATIVE = f"""command:
+        - sh
+        - -c
+        - 'echo "connecting with --api-key $WANDB_API_KEY"; exec python3 /train/train.py "$@"'
+        - sh
+        - --token={SECRET}
+        env: [{{name: WANDB_API_KEY, value: {SECRET}}}, """
+"""Ranks with a secret in their arguments and their environment, that print it."""
+SPREAD = """restartPolicy: Never
+      topologySpreadConstraints:
+      - maxSkew: 1
+        topologyKey: kubernetes.io/hostname
+        whenUnsatisfiable: DoNotSchedule
+        labelSelector: {matchLabels: {batch.kubernetes.io/job-name: demo}}"""
+
+
+OBSERVE = """
+apiVersion: kcover.io/v1alpha1
+kind: FaultPolicy
+metadata: {name: p}
+spec: {action: Observe}
+"""
 
 
 def plugin(
     namespace: Namespace,
     *arguments: str,
-    agents_in: str = "",
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """What it printed; `agents_in`: the namespace in which it searches for agents."""
+    """What it printed, which is shown with the time that it took."""
     command = [COMMAND.replace("kcover-ebpf", "kubectl-kcover"), *arguments, "-n", namespace.name]
-    command += ["--agent-namespace", agents_in or namespace.name]
     command += ["--kubeconfig", str(namespace.cluster.kubeconfig)]
+    begin_s = time.monotonic()
     done = subprocess.run(
         command,
         capture_output=True,
@@ -55,7 +78,12 @@ def plugin(
         check=False,
         env=os.environ | dict(environment),
     )
+    took_s = time.monotonic() - begin_s
     assert done.returncode == 0, done.stderr
+    words = len(done.stdout.split())
+    print(
+        f"$ kubectl kcover {' '.join(arguments)}   # {took_s:.1f} s, {words} words\n{done.stdout}"
+    )
     return done.stdout
 
 
@@ -73,20 +101,20 @@ def fetched(
         lambda: {entry.partition(":")[0] for entry in bundles(namespace, name)} == nodes,
         "both nodes report their bundles",
     )
-    begin_s = time.monotonic()
-    said = plugin(namespace, "bundle", name, "--to", str(folder))
-    print(f"fetched in {time.monotonic() - begin_s:.1f} s: {said}")
-    assert "missing:" not in said
+    agents_in = ["--agent-namespace", namespace.name]
+    assert "missing:" not in plugin(namespace, "bundle", name, "--to", str(folder), *agents_in)
     page = folder.with_suffix(".html")
-    plugin(namespace, "report", name, "--to", str(page))
+    plugin(namespace, "report", name, "--to", str(page), *agents_in)
     assert page.read_text().count("</html>") == 1
+    files = [page, *(path for path in folder.rglob("*") if path.is_file())]
+    assert [path for path in files if SECRET.encode() in path.read_bytes()] == []
     return unpacked(read_files(folder), str(folder))
 
 
-def worker(namespace: Namespace) -> tuple[Pod, int]:
-    """The pod of a worker, and the pid of its rank."""
+def last_rank(namespace: Namespace) -> tuple[Pod, int]:
+    """The pod of the last rank, and its process."""
     pods = [pod_of(pod) for pod in namespace.pods(SELECTOR)]
-    pod = next(other_pod for other_pod in pods if "worker" in other_pod.name)
+    pod = next(other_pod for other_pod in pods if other_pod.name.startswith("demo-3"))
     return pod, min(processes(Containers().of_work(pod)))
 
 
@@ -100,6 +128,8 @@ def check(archive: Archive, pod: Pod, nodes: set[str]) -> None:
     ranks = {rank.rank for part in archive.parts if part.report for rank in part.report.ranks}
     assert ranks >= {0, 1, 2, 3}
     assert all(part.trigger is EvidenceTrigger.SNAPSHOT for part in archive.parts)
+    logs = "".join(text for part in archive.parts for text in part.logs.values())
+    assert "connecting with --api-key [masked]" in logs
     in_python = {stack.rank for part in archive.parts for stack in part.stacks if stack.python}
     assert in_python >= {0, 1, 2, 3}
 
@@ -140,10 +170,25 @@ def read_back(
     account = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
     said = plugin(
         namespace, "bundle", name, "--to", str(folder), "--store", "s3://incidents/prod",
-        "--endpoint", store.url, agents_in="default", environment=account,
+        "--endpoint", store.url, "--agent-namespace", "default", environment=account,
     )  # fmt: skip
     assert "missing:" not in said
     return unpacked(read_files(folder), str(folder))
+
+
+def check_answers(namespace: Namespace, name: str, pod: Pod, folder: Path) -> None:
+    """What a person asks who knows the alert alone, and what a changed policy would have done."""
+    explained = plugin(namespace, "explain", name)
+    assert "next: " in explained
+    assert "owner: team-vision" in explained
+    assert f"culprit: rank 3, pod {pod.name}, node {pod.node}" in explained
+    assert "cause: " in explained
+    file = folder / "observe.yaml"
+    file.write_text(OBSERVE)
+    tried = plugin(namespace, "simulate", "--policy", str(file), "--since", "1h")
+    (row,) = [line for line in tried.splitlines() if line.startswith(f"{namespace.name}/{name} ")]
+    assert row.endswith("would not be ended")
+    assert f"{namespace.name}/demo" in plugin(namespace, "stats", "--since", "1h")
 
 
 def in_full(part: NodePart) -> NodePart:
@@ -190,29 +235,38 @@ def test_the_parts_of_sixty_four_nodes_are_fetched(namespace: Namespace, tmp_pat
     patch = json.dumps({"status": incident_api.status_of(status)})
     command = ["patch", "incident", "train-x7k2", "--subresource=status", "--type=merge"]
     namespace.ctl(*command, f"--patch={patch}")
-    begin_s = time.monotonic()
-    said = plugin(namespace, "bundle", "train-x7k2", "--to", str(tmp_path / "kept"))
-    took_s = time.monotonic() - begin_s
+    asked = ["bundle", "train-x7k2", "--to", str(tmp_path / "kept")]
+    said = plugin(namespace, *asked, "--agent-namespace", namespace.name)
     kept = sum(path.stat().st_size for path in (tmp_path / "kept").rglob("*") if path.is_file())
-    print(f"{len(listed)} parts, {kept / 1e6:.1f} MB, in {took_s:.1f} s: {said}")
+    print(f"{len(listed)} parts, {kept / 1e6:.1f} MB")
     assert "missing:" not in said
 
 
+def start_job(namespace: Namespace) -> None:
+    """Four ranks that train, two on each node, beside the pods in which agents are asked."""
+    start_pods(namespace)
+    changes = {
+        "command: [python3, /train/train.py]\n        env: [": TALKATIVE,
+        "restartPolicy: Never": SPREAD,
+    }
+    namespace.apply(replaced(sized((JOBS / "job.yaml").read_text(), 4), changes))
+    namespace.ctl("label", "job", "demo", "kcover.io/owner=team-vision")
+    namespace.wait_for_steps(SELECTOR, 4, 5, 300)
+
+
 def test_a_hung_job_on_two_nodes_has_one_archive_and_one_page(
-    namespace: Namespace, agents: dict[str, Agent], tmp_path: Path
+    namespace: Namespace, reading_agents: dict[str, Agent], tmp_path: Path
 ) -> None:
     """Once where the policy stops at a snapshot, and once where the gang is replaced."""
-    start_pods(namespace)
-    namespace.apply((JOBS / "pytorchjob.yaml").read_text())
-    namespace.wait_for_steps(SELECTOR, 4, 5, 300)
-    policy(namespace, action="Snapshot")
     kept = Path(os.environ.get("KCOVER_KEPT_ARCHIVES", tmp_path))
-    with running(namespace, tmp_path / "controller.log"), copied(agents, tmp_path) as store:
-        pod, pid = worker(namespace)
+    with copied(reading_agents, tmp_path) as store, running(namespace, tmp_path / "controller.log"):
+        start_job(namespace)
+        policy(namespace, action="Snapshot")
+        pod, pid = last_rank(namespace)
         os.kill(pid, signal.SIGSTOP)
         observed = wait_for_phase(namespace, ("Observed",))
-        archive = fetched(namespace, observed, kept / "snapshot", set(agents))
-        check(archive, pod, set(agents))
+        archive = fetched(namespace, observed, kept / "snapshot", set(reading_agents))
+        check(archive, pod, set(reading_agents))
         assert read_back(namespace, observed, store, kept / "stored").parts == archive.parts
         policy(namespace, ways=["Replace"])
         recovered = wait_for_phase(namespace, ("Recovered", "Failed", "Refused"))
@@ -221,9 +275,10 @@ def test_a_hung_job_on_two_nodes_has_one_archive_and_one_page(
         assert recovered["status"]["phase"] == "Recovered"
         name = recovered["metadata"]["name"]
         until(lambda: len(bundles(namespace, name)) >= 4, "both nodes report a second bundle")
-        archive = fetched(namespace, recovered, kept / "replaced", set(agents))
-        check(archive, pod, set(agents))
+        archive = fetched(namespace, recovered, kept / "replaced", set(reading_agents))
+        check(archive, pod, set(reading_agents))
         assert archive.incident is not None
         assert archive.incident.status is not None
         phases = [moment.phase for moment in archive.incident.status.timeline]
         assert phases[-1] == "Recovered"
+        check_answers(namespace, name, pod, tmp_path)

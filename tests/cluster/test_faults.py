@@ -9,9 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from testbed import skips
-from testbed.driver import agents as real_agents
-from testbed.driver.agents import Agent
-from testbed.driver.cluster import JOBS, ROOT, Cluster, Namespace
+from testbed.driver.cluster import JOBS, Cluster, Namespace
 from testbed.driver.kinds import (
     KINDS,
     process,
@@ -22,7 +20,6 @@ from testbed.driver.kinds import (
     wait_until_learned,
     with_checkpoints,
 )
-from testbed.driver.nodes import pod_logs
 from testbed.driver.restarts import counters, incidents, policy, row_of, wait_for_phase, ways
 from tests.cluster import scenarios_drill as drills
 from tests.cluster import scenarios_frozen as frozen
@@ -33,26 +30,12 @@ from tests.cluster.cuts import cut
 pytestmark = [
     pytest.mark.needs("root", "bpf"),
     pytest.mark.timeout(600, func_only=True),
-    pytest.mark.usefixtures("agents"),
+    pytest.mark.usefixtures("reading_agents"),
 ]
 FOUR = KINDS["pytorchjob"]
 TWO = KINDS["job"]
 OVER = ("Recovered", "Failed", "Refused", "Observed")
 BOOK = Book()
-
-
-@pytest.fixture(scope="module")
-def agents(
-    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, Agent]]:
-    """As the chart runs them: they read the logs of pods."""
-    cluster.ctl("apply", f"--filename={ROOT / 'charts/kcover-ebpf/crds'}")
-    with real_agents.running(
-        cluster,
-        tmp_path_factory.mktemp("agents"),
-        for_node=lambda node: ([f"--pod-logs={pod_logs(cluster, node)}"], {}),
-    ) as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

@@ -8,21 +8,18 @@ more, although its ranks continue. Where 64 ranks print an error, the Incident n
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from testbed.driver import agents as real_agents
-from testbed.driver.cluster import ROOT, Cluster, Namespace, until
-from testbed.driver.nodes import pod_logs
+from testbed.driver.cluster import Namespace, until
 from testbed.driver.restarts import incidents, policy, ways
 
 pytestmark = [
     pytest.mark.needs("root", "bpf"),
     pytest.mark.timeout(1200, func_only=True),
-    pytest.mark.usefixtures("readers", "restart_in_place", "controller"),
+    pytest.mark.usefixtures("reading_agents", "restart_in_place", "controller"),
 ]
 JOB = """
 apiVersion: batch/v1
@@ -156,20 +153,6 @@ LOSS = {
     "everySeconds": 10,
     "action": "Restart",
 }
-
-
-@pytest.fixture(scope="module")
-def readers(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The agents of all nodes, which read the logs of their pods."""
-    cluster.ctl("apply", f"--filename={ROOT / 'charts/kcover-ebpf/crds'}")
-    folder = tmp_path_factory.mktemp("readers")
-
-    def reads(node: str) -> tuple[list[str], dict[str, str]]:
-        return [f"--pod-logs={pod_logs(cluster, node)}"], {}
-
-    with real_agents.running(cluster, folder, for_node=reads) as agents:
-        yield
-        print("\n".join(agent.said for agent in agents.values()))
 
 
 def start(namespace: Namespace, name: str, program: str) -> None:

@@ -8,16 +8,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
-from testbed.driver import agents as real_agents
-from testbed.driver.cluster import JOBS, ROOT, Cluster, Namespace
+from testbed.driver.cluster import JOBS, Namespace
 from testbed.driver.kinds import KINDS, process, rank_pods, wait_for_training, wait_until_learned
-from testbed.driver.nodes import pod_logs
 from testbed.driver.restarts import policy, running, wait_for_phase, ways
 
 pytestmark = [pytest.mark.needs("root", "bpf"), pytest.mark.timeout(600, func_only=True)]
@@ -40,19 +37,7 @@ runpy.run_path("/train/train.py", run_name="__main__")
 """
 
 
-@pytest.fixture(scope="module")
-def readers(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Agents that read the logs of pods."""
-    cluster.ctl("apply", f"--filename={ROOT / 'charts/kcover-ebpf/crds'}")
-    with real_agents.running(
-        cluster,
-        tmp_path_factory.mktemp("agents"),
-        for_node=lambda node: ([f"--pod-logs={pod_logs(cluster, node)}"], {}),
-    ):
-        yield
-
-
-@pytest.mark.usefixtures("readers")
+@pytest.mark.usefixtures("reading_agents")
 def test_a_healthy_rank_saves_before_its_job_is_restarted(
     namespace: Namespace, restart_in_place: bool, tmp_path: Path
 ) -> None:

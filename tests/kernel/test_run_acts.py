@@ -102,6 +102,23 @@ def test_snapshot_writes_a_bundle_and_leaves_the_job_alone(job: Path) -> None:
     assert str(bundle) in action["text"]
 
 
+@pytest.mark.parametrize("act", ["snapshot", "shutdown"])
+def test_snapshot_holds_no_argument_no_environment_and_no_variable(job: Path, act: str) -> None:
+    """Of real ranks, whose memory, command line and environment were all within reach."""
+    secret = "s3cr3t-0451"
+    (job / "rank.py").write_text(f"token = {secret!r}\n" + RANK)
+    (job / "job.py").write_text(JOB.replace('"rank.py"]', f'"rank.py", "--token={secret}"]'))
+    before = "env", f"WANDB_API_KEY={secret}"
+    command = ["--act", act, "--snapshot-dir", "kept", "-o", "json", "--", *before, PYTHON]
+    with run(*command, "job.py", f"--password={secret}", folder=job) as one:
+        until(lambda: list((job / "kept").glob("2*")), "the bundle to be complete")
+        one.send(signal.SIGTERM)
+        one.finish()
+    files = [path for path in (job / "kept").rglob("*") if path.is_file()]
+    assert len(files) >= 6
+    assert [path for path in files if secret.encode() in path.read_bytes()] == []
+
+
 def test_shutdown_ends_all_so_that_no_rank_sees_another_die(job: Path) -> None:
     with run(*arguments("shutdown"), folder=job) as one:
         members = one.await_members(4)

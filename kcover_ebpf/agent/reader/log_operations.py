@@ -17,12 +17,14 @@ from kcover_ebpf.agent.reader.form import decode, encode
 from kcover_ebpf.agent.reader.program import Note, Operation
 from kcover_ebpf.api.job_rules import JobRule
 from kcover_ebpf.devices.catalog import files as catalog
-from kcover_ebpf.logs import rules
+from kcover_ebpf.logs import rules, secret_masking
 from kcover_ebpf.logs.log_files import LogFiles, UnsafeLogError
 from kcover_ebpf.logs.log_turns import LogTurns
 from kcover_ebpf.logs.wanted_logs import WantedLog
 
 _TAIL_BYTES = 16 * 1024
+_READ_BYTES = 2 * _TAIL_BYTES
+"""A secret is known by what is in front of it: its name, the first line of a key."""
 _MOST_TAILS = 24
 """In one frame."""
 
@@ -84,13 +86,17 @@ def _tails_of(folder: Path, namespace: str, uid: str) -> Iterator[tuple[str, str
         if not (name.startswith(f"{namespace}_") and name.endswith(f"_{uid}")):
             continue
         for container in sorted(os.listdir(folder / name)):  # noqa: PTH208
-            files = LogFiles(folder, name, container, tail_bytes=_TAIL_BYTES)
+            files = LogFiles(folder, name, container, tail_bytes=_READ_BYTES)
             try:
-                chunk = files.read(_TAIL_BYTES)
+                chunk = files.read(_READ_BYTES)
             except (UnsafeLogError, OSError) as error:
                 yield name.split("_")[1], container, f"not read: {error}"
                 continue
             finally:
                 files.close()
             if chunk is not None:
-                yield name.split("_")[1], container, chunk.data.decode("utf-8", "replace")
+                text = chunk.data.decode("utf-8", "replace")
+                if not chunk.is_first:  # and what is in front of its first line's rest is not known
+                    text = text[text.find("\n") + 1 :]
+                end = secret_masking.end_of(secret_masking.masked(text), _TAIL_BYTES)
+                yield name.split("_")[1], container, end

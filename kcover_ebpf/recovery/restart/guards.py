@@ -374,10 +374,11 @@ def _settle(
     """Stay in a phase for a reason. What is written changes with the verdict or the reason, not with each second."""
     old, new = request.context.status, context.status
     same = (old.kind, old.cause, old.culprit) == (new.kind, new.cause, new.culprit)
-    same = same and (old.order, old.bundles) == (new.order, new.bundles)
     same = same and (old.failure, old.crashes) == (new.failure, new.crashes)
     if old.phase is phase and same and old.message.endswith(reason):
-        return Transition(wake_s=wake_s)
+        has_more = (old.order, old.bundles) != (new.order, new.bundles)
+        # a node that has kept its evidence is no line of the story
+        return Transition(new if has_more else None, wake_s=wake_s)
     gang_verdict = context.world.gang_verdict
     message = (
         f"{headline_of(gang_verdict)[: 1000 - len(reason)]}; {reason}"

@@ -19,7 +19,7 @@ from kcover_ebpf.facts.health import Result
 from kcover_ebpf.inspection.result import PartResult
 from kcover_ebpf.kube import exec as kube_exec
 from kcover_ebpf.recovery.nodes.node_health import OFFENCES
-from kcover_ebpf.recovery.nodes.node_plan import CORDONED, CORDONED_BY
+from kcover_ebpf.recovery.nodes.node_plan import BAD_NODE, CORDONED, CORDONED_BY
 from tests.unit.fake_api_server import Answer, Request, serving
 from tests.unit.fake_exec import FakeExec, agent_pod
 from tests.unit.kubeconfigs import kubeconfig
@@ -242,3 +242,40 @@ def test_main__a_node_without_an_agent(
     code, _, err = run(config, capsys, "inspect", "node1")
     assert code == 3
     assert "no agent of kcover-ebpf runs on node node1" in err
+
+
+def pod_on(node: str, name: str, created: str) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": "ml", "uid": f"u-{name}", "creationTimestamp": created}
+    return {"metadata": metadata, "spec": {"nodeName": node}, "status": {"phase": "Running"}}
+
+
+def test_bad_node__is_an_event_about_the_newest_pod_there_that_the_controller_takes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pods = [pod_on("n", "old", "2026-01-01T00:00:00Z"), pod_on("n", "new", NOW)]
+
+    def answer(request: Request) -> Answer:
+        return Answer(201, request.body) if request.body else Answer(body={"items": pods})
+
+    with serving(answer) as server:
+        config = kubeconfig(tmp_path, server.url)
+        code, out, _ = run(config, capsys, "bad-node", "n", "-n", "ml", "--why", "slow")
+    assert (code, out) == (0, "reported; to see it: kubectl describe node n\n")
+    listed, written = server.requests
+    assert listed.path == "/api/v1/namespaces/ml/pods"
+    assert listed.query["fieldSelector"] == "spec.nodeName=n"
+    assert written.path == "/api/v1/namespaces/ml/events"
+    assert written.body["metadata"]["annotations"] == {BAD_NODE: "n"}
+    assert written.body["involvedObject"]["name"] == "new"
+    assert (written.body["type"], written.body["message"]) == ("Warning", "slow")
+
+
+def test_bad_node__of_a_node_without_a_pod_of_the_namespace_is_refused(
+    config: str, capsys: pytest.CaptureFixture[str], cluster: FakeNodeObjects
+) -> None:
+    with serving(lambda _: Answer(body={"items": []})) as server:
+        config = kubeconfig(Path(config).parent, server.url)
+        code, _, err = run(config, capsys, "bad-node", "n", "-n", "ml", "--why", "slow")
+    assert code == 2
+    assert "no pod of namespace ml is on node n" in err
+    assert len(server.requests) == 1

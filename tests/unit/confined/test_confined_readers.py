@@ -142,6 +142,20 @@ def test_tails__what_is_no_log_is_not_opened(node: Node, tmp_path: Path, kind: s
     assert text.startswith("not read: ")
 
 
+def test_tails__what_the_program_printed_of_its_secrets_does_not_leave_the_reader(
+    node: Node,
+) -> None:
+    """Also one of which the end that is read has a part alone, without the name in front of it."""
+    secret = "s3cr3t-0451"
+    text = f"API_KEY={secret}\n" + "step 7 loss 2.5\n" * 900 + f"connecting with --token {secret}\n"
+    node.log(text, "talks")
+    assert "--token [masked]" in node.logs.tails("ns", ["uid-0"])["j-0.talks.log"]
+    node.log(f"API_KEY={secret * 3000}\n" + "step 7 loss 2.5\n" * 60, "cut")
+    tails = node.logs.tails("ns", ["uid-0"])
+    assert secret not in "".join(tails.values())
+    assert tails["j-0.cut.log"].endswith("step 7 loss 2.5\n")
+
+
 def test_logs__a_folder_of_another_namespace_is_not_read(node: Node) -> None:
     node.log("hello")
     assert node.logs.tails("other", ["uid-0"]) == {}

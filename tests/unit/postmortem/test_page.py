@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from kcover_ebpf.api.incident import Moment, Phase
+from kcover_ebpf.api.incident import Moment, Phase, RestartMethod
 from kcover_ebpf.archive.incident_archive import Archive, packed, unpacked
 from kcover_ebpf.archive.manifest import MissingPart
 from kcover_ebpf.model.verdict import Cause, Culprit
@@ -79,6 +79,30 @@ def test_page__the_headline_says_what_was_done(phase: Phase, words: str) -> None
         words
         in page_of(replace(archive, incident=replace(archive.incident, status=status))).sentence
     )
+
+
+@pytest.mark.parametrize("owner", ["team-vision", ""])
+def test_page__says_whose_the_job_is_and_where_the_cause_lies(owner: str) -> None:
+    archive = build.archive()
+    assert archive.incident is not None
+    status = replace(build.status(11, 16), owner=owner)
+    text = shown(replace(archive, incident=replace(archive.incident, status=status))).text
+    assert (owner or "the label kcover.io/owner of the job names one") in text
+    assert "The cause lies in the infrastructure (storage), not in the program." in text
+
+
+def test_page__nothing_that_ended_with_a_restart_is_to_be_resumed() -> None:
+    archive = build.archive()
+    assert archive.incident is not None
+    status = build.status(11, 16)
+    assert status.verdict is not None
+    stopped = replace(status, verdict=replace(status.verdict, cause=Cause.STOPPED))
+    steps = [
+        page_of(replace(archive, incident=replace(archive.incident, status=one))).next_step
+        for one in (stopped, stopped.begin(RestartMethod.REPLACE, build.BEGIN_S + 5.0))
+    ]
+    assert ["kill -CONT" in step for step in steps] == [True, False]
+    assert steps[1].startswith("find out what stopped rank 11")
 
 
 def test_page__the_timeline_runs_from_the_first_sign_to_the_first_step() -> None:
@@ -185,20 +209,23 @@ def test_page__nothing_is_fetched_and_nothing_is_run() -> None:
     assert all(link.startswith(("#", "https://github.com/kcover-io/")) for link in links)
 
 
-def test_page__ten_thousand_ranks_fit_a_page_that_is_written_soon() -> None:
-    files = packed(build.archive(world=10_000, culprit=4_711))
+@pytest.mark.parametrize(("world", "culprit"), [(1_000, 471), (10_000, 4_711)])
+def test_page__thousands_of_ranks_fit_a_page_that_is_written_soon(world: int, culprit: int) -> None:
+    """Prints the figures of `docs/incidents.md`."""
+    files = packed(build.archive(world=world, culprit=culprit))
     begin_s = time.process_time()
     archive = unpacked(files, "x")
     page = page_of(archive)
     html = html_of(page)
     cpu_s = time.process_time() - begin_s
-    assert len(page.grid.cells) == 10_000
+    print(f"{world} ranks: {len(html) / 1e3:.0f} kB in {cpu_s:.1f} s of CPU")
+    assert len(page.grid.cells) == world
     assert len(html) < 3_000_000
     # 5 s is the goal; the machine of a test may be several times slower
     assert cpu_s < 20.0
-    assert [row.row.node for row in page.row_drawing.rows] == [build.node_of(4_711)]
+    assert [row.row.node for row in page.row_drawing.rows] == [build.node_of(culprit)]
     assert page.rank_map is not None
-    assert sum(count for _, count, _ in page.rank_map.paths) == 10_000
+    assert sum(count for _, count, _ in page.rank_map.paths) == world
     assert shown(archive).tags.count("path") > 2
 
 

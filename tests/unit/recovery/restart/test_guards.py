@@ -182,6 +182,7 @@ def test_decide__a_policy_that_stops_at_a_snapshot_has_evidence_kept_once() -> N
     ).status
     assert kept is not None
     assert kept.bundles == ("a:/state/x",)
+    assert kept.timeline == found.timeline, "where evidence lies is no line of the story"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,64 @@
+r"""Takes credentials out of the text of a log before it is kept: what their form or their name gives away. Pure.
+
+Programs print their configuration, requests that failed, and commands; the ends of their logs are then fetched, copied
+into a store and shown on a page. A secret without a name beside it and without a form of its own is not recognised.
+"""
+
+from __future__ import annotations
+
+import re2
+
+MASK = "[masked]"
+_KEY = r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----"
+_PRIVATE_KEY = rf"(?s){_KEY}.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|\z)"
+"""Also one whose end is not in the text."""
+_FORMS = (
+    r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b",  # Amazon
+    r"\bAIza[\w-]{30,}|\bya29\.[\w-]{20,}",  # Google
+    r"\bhf_[A-Za-z0-9]{20,}",  # Hugging Face
+    r"\bgh[opsur]_[A-Za-z0-9]{20,}|\bgithub_pat_\w{20,}|\bglpat-[\w-]{16,}",
+    r"\bsk-[\w-]{20,}|\bnvapi-[\w-]{20,}|\bpypi-[\w-]{40,}|\bnpm_[A-Za-z0-9]{30,}",
+    r"\bdckr_pat_[\w-]{20,}|\bxox[abeoprs]-[\w-]{10,}|hooks\.slack\.com/services/[\w/]+",
+    r"\beyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]+)?",  # JSON Web Token
+)
+_IN_ADDRESS = r"(\b[a-z][a-z0-9+.-]*://[^\s/:@\"']*:)([^\s/@\"']+)@"
+_SIGNED = r"(?i)([?&](?:sig|signature|x-amz-(?:signature|credential|security-token)|x-goog-signature)=)([^&\s\"']+)"
+_VALUE = r"(\\*\"(?:[^\"\n]+)\"?|'[^'\n]+'?|[^\s\"',;&]+)"
+_HEADER = rf"(?i)(authorization\\*[\"']?\s*[=:]\s*\\*[\"']?(?:[a-z]+\s+)?|\bbearer\s+){_VALUE}"
+_NAME = (
+    r"(?:passwords?|passwd|passphrase|secrets?|credentials?|auth_?token|tokens?|api[_-]?keys?|access[_-]?keys?"
+    r"|secret[_-]?keys?|private[_-]?keys?|account[_-]?key|encryption[_-]?key|webhook)(?:[_-](?:id|key|value|b64|base64))?"
+)
+_NAMED = rf"(?i)({_NAME}\\*[\"']?\s*(?:=>|[=:])\s*){_VALUE}"
+_ARGUMENT = rf"(?i)(--?[\w-]*{_NAME}\s+){_VALUE}"
+_NOTHING = re2.compile(r"(?i)\\*[\"']?(?:none|null|true|false|\*+|\[masked\].*)\\*[\"']?[\])}]*")
+_NUMBER = re2.compile(r"(?i)[\[(]*[-+]?[\d.,_]+(?:e[-+]?\d+)?[kmbt]?(?:/s)?[\])}]*")
+
+_WHOLE = tuple(map(re2.compile, (_PRIVATE_KEY, "|".join(_FORMS))))
+_AFTER = tuple(map(re2.compile, (_SIGNED, _HEADER, _NAMED, _ARGUMENT)))
+_ADDRESS = re2.compile(f"(?i){_IN_ADDRESS}")
+
+
+def masked(text: str) -> str:
+    """The text with `MASK` in place of each credential that is recognised; its lines stay, but for those of a key."""
+    for pattern in _WHOLE:
+        text = pattern.sub(MASK, text)
+    text = _ADDRESS.sub(rf"\1{MASK}@", text)
+    for pattern in _AFTER:
+        text = pattern.sub(_without_value, text)
+    return text
+
+
+def end_of(text: str, most: int) -> str:
+    """The last whole lines of a masked text, at most so many characters; a longer line is cut."""
+    if len(text) <= most:
+        return text
+    end = text[-most:]
+    return end[end.find("\n", 0, most - 1) + 1 :]
+
+
+def _without_value(match: re2._Match[str]) -> str:
+    said, value = match[1], match[2]
+    # the tokens of a language model are counted; a password may be a number
+    is_count = "token" in said.lower() and _NUMBER.fullmatch(value)
+    return match[0] if is_count or _NOTHING.fullmatch(value) else f"{said}{MASK}"
