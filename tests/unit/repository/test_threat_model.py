@@ -9,7 +9,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs/threat-model.md").read_text()
-ROWS = {row[1]: row[0] for row in re.finditer(r"^\| ([A-Z]\d+) \|.*$", PAGE, re.MULTILINE)}
+NAMED = re.findall(r"^(\| ([A-Z]\d+) \|.*)$", PAGE, re.MULTILINE)
+ROWS = {name: row for row, name in NAMED}
+PROGRAMS = dict(re.findall(r"^\| (N\d+b?), (.*)$", PAGE, re.MULTILINE))
+"""What became of each program of the second review."""
 CITED = re.compile(r"`([a-z]+(?:/[a-z_]+)*/test_\w+\.py)::(\w+)`")
 
 
@@ -35,6 +38,23 @@ def absent(row: str) -> list[str]:
 def test_threat_model__every_known_attack_is_listed() -> None:
     known = {f"A{n}" for n in range(1, 24)} | {f"B{n}" for n in (1, 3, 4, 5, 6, 7, 8, 9)}
     assert set(ROWS) >= known | {f"C{n}" for n in (1, 2, 3, 4, 5, 9)}
+
+
+def test_threat_model__no_two_attacks_have_one_name() -> None:
+    assert len(NAMED) == len(ROWS)
+
+
+def test_threat_model__every_program_of_the_second_review_has_a_row() -> None:
+    with_program = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 29}
+    by_reading = {19, 20, 21, 22, 23, 24, 25, 26, 27, 28}
+    numbers = {f"N{number}" for number in with_program | by_reading}
+    assert set(PROGRAMS) == numbers | {"N2b", "N13b"}
+
+
+@pytest.mark.parametrize("row", PROGRAMS.values(), ids=PROGRAMS)
+def test_threat_model__every_program_of_the_second_review_has_a_test_that_exists(row: str) -> None:
+    assert CITED.search(row)
+    assert absent(row) == []
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
