@@ -73,8 +73,8 @@ class JobSnapshot:
     """All ranks of the job are in it; False where others see the rest."""
     cadence_known: bool = False
     """The thresholds rest on steps of this job that were seen."""
-    first_stalls_s: Mapping[Pid, float] = field(default_factory=dict)
-    """Of each rank that is in its first step, once all others wait (`JobProgress.first_stall_s`); else empty."""
+    stalls_s: Mapping[Pid, float] = field(default_factory=dict)
+    """By rank, `JobProgress.stall_s`; empty where other hosts see parts of the job."""
     starting: bool = False
     """A rank has not come yet and the job never trained: those who came wait, as at every start."""
     collectives: CollectiveCounts | None = None

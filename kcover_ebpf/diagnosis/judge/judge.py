@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 
 from kcover_ebpf.diagnosis.evidence import (
     control_group,
@@ -233,10 +234,9 @@ def _in_storage(
 
 
 def _needed_s(snapshot: JobSnapshot, first_rank: RankSnapshot, end_rank: RankSnapshot) -> float:
-    needed_s = snapshot.threshold_s(first_rank.pid)
-    first_s = snapshot.first_stalls_s.get(first_rank.pid)
-    if first_s is not None and min(rank.age_s for rank in snapshot.ranks.values()) >= first_s:
-        needed_s = min(needed_s, first_s)
+    needed_s = snapshot.stalls_s.get(first_rank.pid, inf)
+    if min(rank.age_s for rank in snapshot.ranks.values()) < needed_s:
+        needed_s = snapshot.threshold_s(first_rank.pid)
     if end_rank.state in (State.STOPPED, State.FROZEN):
         # its state says that it does not continue, however long this job's steps last
         return snapshot.policy.stopped_s
