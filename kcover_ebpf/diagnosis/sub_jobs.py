@@ -19,8 +19,8 @@ from kcover_ebpf.diagnosis.membership.together import are_connected, world_text,
 from kcover_ebpf.facts.host import CollectivesSeen, ProcessSeen, ReadingRequest
 from kcover_ebpf.facts.kernel import Fact, ProcessFork, SampleRequest
 from kcover_ebpf.facts.recorders import RecordersSeen
-from kcover_ebpf.ids import Pid
-from kcover_ebpf.model.verdict import Evidence, EvidenceKind, VerdictKind
+from kcover_ebpf.ids import NS, Pid
+from kcover_ebpf.model.verdict import Cause, Evidence, EvidenceKind, VerdictKind
 
 if TYPE_CHECKING:
     from kcover_ebpf.diagnosis.job import Job
@@ -147,9 +147,12 @@ class SubJobs:
         faulty = [other for other, finding in judged if finding.kind.is_fault]
         well = [other.name for other, _ in found if other is not part and other not in faulty]
         ranks = self._job.members.ranks.keys()
-        well += (
-            ["one that starts"] if ranks - set().union(*(other.own for other in self.parts)) else []
-        )
+        if ranks - set().union(*(other.own for other in self.parts)):
+            well.append("one that starts")
+        lasts_s = (self._job.now_ns - worst.since_ns) / NS
+        if well and worst.kind is VerdictKind.CRASHED and lasts_s < self._job.policy.act_floor_s:
+            # a trial that fails ends, and is missed by none
+            return Finding(VerdictKind.WORKING, Cause.TRAINING, self._job.now_ns)
         return _of_part(worst, part, well)
 
 

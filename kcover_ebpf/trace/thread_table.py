@@ -8,8 +8,9 @@ from typing import Protocol
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.membership.endpoints import EndpointIndex
-from kcover_ebpf.diagnosis.waits import describe_call, futex
+from kcover_ebpf.diagnosis.waits import describe_call
 from kcover_ebpf.diagnosis.waits.describe_call import CallDetails, WaitTarget
+from kcover_ebpf.facts import futex
 from kcover_ebpf.facts.host import ReadingRequest, ThreadReading
 from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallTable

@@ -121,6 +121,7 @@ class Proc:
     argument: int = 3
     """The first of its call; `STACK_POINTER` is where its stack ends while it does not run."""
     lock_holders: tuple[int, ...] = ()
+    lock_thread: int | None = None
     timed: bool = False
     mode_since_ns: int = START_NS
     cpu_ns: int = 0
@@ -375,6 +376,7 @@ class Stage:
             deadline_ns=proc.deadline_ns
             if side is None
             else side.since_ns(self.now_ns) + side.period_ns,
+            lock_thread=None if proc.lock_thread is None else Tid(proc.lock_thread),
             lock_holders=tuple(Pid(lock_holder) for lock_holder in proc.lock_holders),
         )
 

@@ -144,11 +144,12 @@ def blame(
     end_rank: RankSnapshot | None = None,
 ) -> Finding:
     """A finding that names a culprit; `end_rank` is the end of its chain, if that is another process."""
+    end = end_rank or culprit_rank
     return Finding(
         kind=kind,
         cause=cause,
         since_ns=snapshot.since_ns(culprit_rank),
-        culprit=Culprit(culprit_rank.rank, culprit_rank.pid, (end_rank or culprit_rank).tid),
+        culprit=Culprit(culprit_rank.rank, culprit_rank.pid, end.holder or end.tid),
         evidence=tuple(found),
         victims=tuple(pid for pid in snapshot.ranks if pid != culprit_rank.pid),
     )

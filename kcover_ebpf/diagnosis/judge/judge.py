@@ -214,7 +214,10 @@ def _stuck(
     if end.pid == first.pid and _in_another_collective(first, others):
         return blame(snapshot, VerdictKind.DEADLOCK, Cause.COLLECTIVE_MISMATCH, first, found)
     kind = VerdictKind.SLOW if end.state is State.THROTTLED else VerdictKind.HUNG
-    blamed = blame(snapshot, kind, _cause(first, end), first, found, end)
+    # of two ranks whoever holds a lock is named, and not who waits for it
+    is_held = first.state is State.LOCK and end.pid in snapshot.ranks
+    culprit = end if is_held else first
+    blamed = blame(snapshot, kind, _cause(first, end), culprit, found, end)
     # storage, a driver or a page may answer after all, and work may end: none of them is known to be stuck
     is_own = evidence.is_inside(first, end) or end.state is State.SPINNING
     return replace(blamed, doubtful=not is_own)

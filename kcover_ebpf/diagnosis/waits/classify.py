@@ -84,6 +84,7 @@ def classify(process: ProcessHistory, context: ClassifyContext) -> RankSnapshot:
         awaits=wait.endpoint,
         sides_read=process.sides_read_ns >= lead.sample.idle_since_ns,
         beside=wait.beside or _beside(process, lead, context),
+        holder=wait.holder,
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 
 from kcover_ebpf.dataclass import dataclass
-from kcover_ebpf.diagnosis.waits.futex import Lock
+from kcover_ebpf.facts.futex import Lock
 from kcover_ebpf.facts.host import ThreadReading, WaitedFile
 from kcover_ebpf.facts.kernel import TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallTable
@@ -79,6 +79,7 @@ def in_short(
     if reading is not None:
         parts += [f"fd {file.fd} {file.kind} {file.target}" for file in reading.files[:1]]
         parts += [f"[{reading.wait_channel}]"] if reading.wait_channel else []
+        parts += [f"(thread {reading.lock_thread} holds it)"] if reading.lock_thread else []
         if reading.timed and reading.deadline_ns is not None:
             left_s = max(0.0, (reading.deadline_ns - reading.boottime_ns) / NS)
             parts.append(f"(ends in {left_s:.0f} s)")

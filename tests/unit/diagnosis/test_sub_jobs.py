@@ -107,6 +107,14 @@ def test_sub_jobs__one_that_crashes_does_not_end_the_other() -> None:
     assert not ended(last_fault(stage))
 
 
+def test_sub_jobs__one_that_fails_is_given_time_to_end() -> None:
+    stage = two_jobs()
+    for pid in (201, 202, 203):
+        stage.exit(stage.procs[pid], 1)
+        stage.run(3)
+    assert faults(stage) == []
+
+
 @pytest.mark.parametrize("code", [0, 1])
 def test_sub_jobs__one_that_has_ended_is_missed_by_none(code: int) -> None:
     stage = two_jobs()

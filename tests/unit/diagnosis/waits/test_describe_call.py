@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcover_ebpf.diagnosis.waits.describe_call import CallDetails, WaitTarget, in_detail, in_short
-from kcover_ebpf.diagnosis.waits.futex import Lock
+from kcover_ebpf.facts.futex import Lock
 from kcover_ebpf.facts.host import ThreadReading, WaitedFile
 from kcover_ebpf.facts.kernel import TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallTable
