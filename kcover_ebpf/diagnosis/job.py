@@ -72,8 +72,7 @@ class Job:
     """One job as seen from this host; `whole`: every rank of it should be here, where no launcher says otherwise."""
 
     def __init__(self, policy: Policy, table: SyscallTable, *, whole: bool = True) -> None:
-        self.policy, self.whole = policy, whole
-        self.table = table
+        self.policy, self.table, self.whole = policy, table, whole
         self.members = Members()
         self.sub_jobs = SubJobs(self)
         self.attention = Suspicion(table)
@@ -271,7 +270,6 @@ class Job:
         # a rank that is stopped or has died keeps all others from continuing, though it may take them a while to notice
         blocked = stopped > 0 or failed
         stall = Stall.CERTAIN if blocked else self.pace.stall(active, now_ns)
-        silent_s = self.pace.silence_s(active, now_ns)
         only_silent = not known and not self.pace.is_assembled
         if self.sub_jobs.parts:
             silent, known, stall = self.sub_jobs.are_suspicious, self._alarm, self.sub_jobs.stall
@@ -281,7 +279,7 @@ class Job:
                 self.silences.learn(self.place, self._silent_s)
             self._silent_s, self.place = 0.0, ""
         elif self.attention.suspicious:
-            self._silent_s = max(self._silent_s, silent_s)
+            self._silent_s = max(self._silent_s, self.pace.silence_s(active, now_ns))
         self.faults.outlive(now_ns, silent, self.attention.stalled)
 
     def _check_blindness(self, tick: Tick) -> None:

@@ -15,6 +15,7 @@ from kcover_ebpf.diagnosis.clock.job_memory import JobMemory
 from kcover_ebpf.diagnosis.clock.progress import Stall
 from kcover_ebpf.diagnosis.evidence.snapshot import Finding
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
+from kcover_ebpf.diagnosis.membership.started_ranks import ancestors
 from kcover_ebpf.diagnosis.membership.together import are_connected, world_text, worlds
 from kcover_ebpf.facts.host import CollectivesSeen, ProcessSeen, ReadingRequest
 from kcover_ebpf.facts.kernel import Fact, ProcessFork, SampleRequest
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from kcover_ebpf.diagnosis.job import Job
 
 _Views = Mapping[Pid, ProcessHistory]
+_WEIGHTS = {VerdictKind.SLOW: 2, VerdictKind.UNKNOWN: 1}
 
 
 @dataclass(slots=True)
@@ -98,7 +100,8 @@ class SubJobs:
     def _begin(self, world: _Views, ranks: _Views) -> None:
         job = self._job
         views = job.members.views
-        above, others = _above(world, views), _above(ranks.keys() - world.keys(), views)
+        seen = {pid: view.seen for pid, view in views.items() if view.seen is not None}
+        above, others = ancestors(world, seen), ancestors(ranks.keys() - world.keys(), seen)
         part = type(job)(job.policy, job.table, whole=True)
         part.remember(JobMemory(job.silences, job.attention.known))
         sub_job = SubJob(part, world_text(world), {*world, *(above - others)}, above & others)
@@ -166,16 +169,4 @@ def _of_part(finding: Finding, sub_job: SubJob, well: list[str]) -> Finding:
 
 
 def _weight(finding: Finding) -> int:
-    if finding.kind.is_fault:
-        return 3
-    return {VerdictKind.SLOW: 2, VerdictKind.UNKNOWN: 1}.get(finding.kind, 0)
-
-
-def _above(pids: Iterable[Pid], views: _Views) -> set[Pid]:
-    found: set[Pid] = set()
-    for pid in pids:
-        above = views[pid].ppid
-        while above is not None and above in views and above not in found:
-            found.add(above)
-            above = views[above].ppid
-    return found
+    return 3 if finding.kind.is_fault else _WEIGHTS.get(finding.kind, 0)

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
-from kcover_ebpf.diagnosis.membership.endpoints import SERVICE_PORTS, is_loopback
+from kcover_ebpf.diagnosis.membership.endpoints import trains_elsewhere
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.tunables.diagnosis import STARTER_PASSES
 
 _RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT", "JAX_COORDINATOR_ADDRESS")
 
@@ -21,21 +20,11 @@ _RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT", "JAX_COORDINATOR_ADDRESS")
 def is_apart(process: ProcessHistory, others: Iterable[ProcessHistory]) -> bool:
     """True if a rank shares neither a world nor a connection with any of the other ones, of which there are some."""
     others = [other for other in others if other.pid != process.pid]
-    if not others or _may_train_elsewhere(process):
+    sockets = (process.sockets[fd] for fd in process.traffic.carriers)
+    if not others or any(trains_elsewhere(process, sample) for sample in sockets):
         return False
-    return not any(
-        _share_a_world(process, other) or _are_connected(process, other) for other in others
-    )
-
-
-def _may_train_elsewhere(process: ProcessHistory) -> bool:
-    """True for payload to another host, where other ranks of one job may be."""
-    carriers = (process.sockets[fd] for fd in process.traffic.carriers)
-    return any(
-        not is_loopback(sample.remote[0])
-        and min(sample.local[1], sample.remote[1]) >= SERVICE_PORTS
-        and process.traffic.payload_passes(sample) >= STARTER_PASSES
-        for sample in carriers
+    return not are_connected([[process], others]) and not any(
+        _share_a_world(process, other) for other in others
     )
 
 
@@ -111,8 +100,3 @@ def world_text(world: Mapping[Pid, ProcessHistory]) -> str:
     ranks += " and more" if len(numbers) > 8 else ""
     port = next((port for port in _rendezvous(process)[1:] if port), None)
     return f"{ranks} ({f'below process {process.ppid}' if port is None else f'port {port}'})"
-
-
-def _are_connected(process: ProcessHistory, other_process: ProcessHistory) -> bool:
-    ends = process.links.pairs
-    return any((remote, local) in ends for local, remote in other_process.links.pairs)
