@@ -82,8 +82,8 @@ class NarrowLink:
         """Take one pass of a job that moves fewer bytes than it used to."""
         samples = (sample for process in ranks.values() for sample in process.connections)
         waiting = (sample for sample in samples if sample.unsent_bytes + sample.unacked_bytes > 0)
-        pairs = {_ends(ranks, sample) for sample in waiting}
-        self._passes.append(frozenset(pairs - {None}))
+        pairs = (_ends(ranks, sample) for sample in waiting)
+        self._passes.append(frozenset(ends for ends in pairs if ends is not None))
 
     def forget(self) -> None:
         """The job is as fast as it was."""
