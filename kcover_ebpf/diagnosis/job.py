@@ -339,7 +339,7 @@ class Job:
         wanted = requests(self.members.views, self.detailed, closely, now_ns, rests=rests)
         for process in self._examined_ranks:
             wanted[process.pid] = replace(wanted[process.pid], detail=Detail.ALL)
-        return wanted | self.sub_jobs.sampling()
+        return wanted if self._examined else wanted | self.sub_jobs.sampling()
 
     @property
     def _examined_ranks(self) -> list[ProcessHistory]:

@@ -44,11 +44,14 @@ class SubJob:
 
     def observe(self, fact: Fact) -> None:
         """Take what concerns it."""
+        pid = getattr(fact, "pid", None)
         if isinstance(fact, ProcessFork):
-            self._on_birth(fact.child_pid, fact.pid)
-        elif isinstance(fact, ProcessSeen) and fact.pid not in self.shared:
+            # the number may have been another process's
+            self.own.discard(fact.child_pid)
+            pid = fact.child_pid
+            self._on_birth(pid, fact.pid)
+        elif isinstance(fact, ProcessSeen) and pid not in self.shared:
             self._on_birth(fact.pid, fact.ppid)
-        pid = fact.child_pid if isinstance(fact, ProcessFork) else getattr(fact, "pid", None)
         # what a library says of all ranks together is not of one world
         is_mixed = isinstance(fact, CollectivesSeen | RecordersSeen)
         if (pid is None and not is_mixed) or pid in self.own | self.shared:
@@ -73,6 +76,8 @@ class SubJobs:
     def __init__(self, job: Job) -> None:
         self._job = job
         self.parts: list[SubJob] = []
+        self._ranks: _Views = {}
+        """Of which worlds were looked for last."""
 
     def observe(self, fact: Fact) -> None:
         """Before the job itself takes it."""
@@ -90,9 +95,9 @@ class SubJobs:
         if are_connected(of_part):
             self.parts.clear()
             return
-        known = set().union(*(part.own for part in self.parts))
-        if ranks.keys() <= known:
+        if ranks is self._ranks:
             return
+        self._ranks, known = ranks, set().union(*(part.own for part in self.parts))
         for world in worlds(ranks):
             if not known & world.keys():
                 self._begin(world, ranks)
@@ -125,10 +130,8 @@ class SubJobs:
 
     @property
     def stall(self) -> Stall:
-        """Whether one of them has stalled."""
-        stalls = {part.job.attention.stall for part in self.parts}
-        doubt = Stall.UNKNOWN if Stall.UNKNOWN in stalls else Stall.NONE
-        return Stall.CERTAIN if Stall.CERTAIN in stalls else doubt
+        """Whether one of them has stalled; there has to be one."""
+        return max((part.job.attention.stall for part in self.parts), key=list(Stall).index)
 
     def sampling(self) -> dict[Pid, SampleRequest]:
         """As `Job.sampling`, of their processes."""
@@ -151,7 +154,7 @@ class SubJobs:
         well = [other.name for other, _ in found if other is not part and other not in faulty]
         ranks = self._job.members.ranks.keys()
         if ranks - set().union(*(other.own for other in self.parts)):
-            well.append("one that starts")
+            well.append("which starts")
         lasts_s = (self._job.now_ns - worst.since_ns) / NS
         if well and worst.kind is VerdictKind.CRASHED and lasts_s < self._job.policy.act_floor_s:
             # a trial that fails ends, and is missed by none
@@ -163,7 +166,7 @@ def _of_part(finding: Finding, sub_job: SubJob, well: list[str]) -> Finding:
     text = f"it is the sub-job {sub_job.name}, which is connected to no other"
     found = Evidence(EvidenceKind.EDGE, text)
     if well and finding.kind is not VerdictKind.SLOW:
-        text += f"; to end it would end as well what goes on: {', '.join(well)}"
+        text += f"; to end it would end as well what goes on: that {', that '.join(well)}"
         found = Evidence(EvidenceKind.APART, text)
     return replace(finding, evidence=(*finding.evidence, found))
 

@@ -95,8 +95,5 @@ def are_connected(groups: Iterable[Iterable[ProcessHistory]]) -> bool:
 def world_text(world: Mapping[Pid, ProcessHistory]) -> str:
     """Which one it is, for people."""
     process = next(iter(world.values()))
-    numbers = sorted(other.rank for other in world.values() if other.rank is not None)
-    ranks = f"ranks {', '.join(map(str, numbers[:8]))}" if numbers else f"{len(world)} ranks"
-    ranks += " and more" if len(numbers) > 8 else ""
-    port = next((port for port in _rendezvous(process)[1:] if port), None)
-    return f"{ranks} ({f'below process {process.ppid}' if port is None else f'port {port}'})"
+    place = next((f"port {port}" for port in _rendezvous(process)[1:] if port), "")
+    return f"of {len(world)} ranks ({place or f'below process {process.ppid}'})"
