@@ -215,8 +215,7 @@ def _stuck(
         return blame(snapshot, VerdictKind.DEADLOCK, Cause.COLLECTIVE_MISMATCH, first, found)
     kind = VerdictKind.SLOW if end.state is State.THROTTLED else VerdictKind.HUNG
     # of two ranks whoever holds a lock is named, and not who waits for it
-    is_held = first.state is State.LOCK and end.pid in snapshot.ranks
-    culprit = end if is_held else first
+    culprit = end if first.state is State.LOCK and end.pid in snapshot.ranks else first
     blamed = blame(snapshot, kind, _cause(first, end), culprit, found, end)
     # storage, a driver or a page may answer after all, and work may end: none of them is known to be stuck
     is_own = evidence.is_inside(first, end) or end.state is State.SPINNING

@@ -63,8 +63,7 @@ def of_holder(
     Empty where nothing that ends by itself is known; None where the thread is not, or does not wait.
     """
     thread = None if tid is None else process.threads.get(tid)
-    waits = (TaskState.SLEEPING, TaskState.UNINTERRUPTIBLE)
-    if thread is None or thread is process.lead or thread.sample.state not in waits:
+    if thread is None or thread is process.lead or thread.sample.state is TaskState.RUNNING:
         return None
     word = _waits_for(thread.sample, process, context, follows=True)
     return () if word is None else (word,)
