@@ -1,6 +1,6 @@
 """Jobs inside of a job: worlds of one pod, or under one launcher, that cannot wait for each other. Pure.
 
-Each is judged as a job of its own, by the same rules. What a policy may end is the whole, so a sub-job that is at fault
+Each is judged as a separate job, by the same rules. What a policy may end is the whole, so a sub-job that is at fault
 is named, and ends the others only where none of them is well.
 """
 
@@ -166,7 +166,7 @@ def _of_part(finding: Finding, sub_job: SubJob, well: list[str]) -> Finding:
     text = f"it is the sub-job {sub_job.name}, which is connected to no other"
     found = Evidence(EvidenceKind.EDGE, text)
     if well and finding.kind is not VerdictKind.SLOW:
-        text += f"; to end it would end as well what goes on: that {', that '.join(well)}"
+        text += f"; to end it would end as well what continues: that {', that '.join(well)}"
         found = Evidence(EvidenceKind.APART, text)
     return replace(finding, evidence=(*finding.evidence, found))
 

@@ -194,7 +194,7 @@ def _with_owner(reading: ThreadReading, call: Call) -> ThreadReading:
     if len(namespace_numbers(pid)) > 1:
         threads = thread_numbers(pid, thread_ids(pid))
         return replace(reading, lock_thread=Tid(threads[number]) if number in threads else None)
-    # a lock in memory that processes share may be held by a thread of any of them
+    # a lock in memory that processes share may belong to a thread of any of them
     group = process_of(number)
     if group in (None, pid):
         return replace(reading, lock_thread=None if group is None else Tid(number))

@@ -53,7 +53,7 @@ def test_sub_jobs__a_hang_in_one_is_named_while_the_other_trains() -> None:
     assert verdict.victims == (0, 2)
     (apart,) = (each.text for each in verdict.evidence if each.kind is EvidenceKind.APART)
     assert apart.startswith("it is the sub-job of 3 ranks (port 29502)")
-    assert apart.endswith("what goes on: that of 3 ranks (port 29501)")
+    assert apart.endswith("what continues: that of 3 ranks (port 29501)")
 
 
 def test_sub_jobs__a_hang_in_one_does_not_end_the_other() -> None:
