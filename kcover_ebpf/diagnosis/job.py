@@ -26,6 +26,7 @@ from kcover_ebpf.diagnosis.job_learning import end_pass
 from kcover_ebpf.diagnosis.job_snapshot import snapshot_of
 from kcover_ebpf.diagnosis.judge.blindness import Sight, unseen
 from kcover_ebpf.diagnosis.membership.members import Members
+from kcover_ebpf.diagnosis.sub_jobs import SubJobs
 from kcover_ebpf.diagnosis.waits.file_servers import probes_wanted
 from kcover_ebpf.facts.host import (
     CollectivesSeen,
@@ -71,9 +72,9 @@ class Job:
     """One job as seen from this host; `whole`: every rank of it should be here, where no launcher says otherwise."""
 
     def __init__(self, policy: Policy, table: SyscallTable, *, whole: bool = True) -> None:
-        self.policy, self.whole = policy, whole
-        self.table = table
+        self.policy, self.table, self.whole = policy, table, whole
         self.members = Members()
+        self.sub_jobs = SubJobs(self)
         self.attention = Suspicion(table)
         self.pace = JobProgress(policy, table)
         self.announced = Announcements()
@@ -97,6 +98,7 @@ class Job:
     def observe(self, fact: Fact) -> None:
         """Take one fact, in the order of its kind's arrival."""
         self._snapshot = None
+        self.sub_jobs.observe(fact)
         self.now_ns = max(self.now_ns, fact.boottime_ns)
         match fact:
             case ThreadSample():
@@ -237,6 +239,7 @@ class Job:
         now_ns = tick.boottime_ns
         self.members.meet()
         self._classify()
+        self.sub_jobs.divide()
         ranks = self.members.ranks
         end_pass(self, ranks, tick)
         self.announced.settle(self.members)
@@ -267,15 +270,16 @@ class Job:
         # a rank that is stopped or has died keeps all others from continuing, though it may take them a while to notice
         blocked = stopped > 0 or failed
         stall = Stall.CERTAIN if blocked else self.pace.stall(active, now_ns)
-        silent_s = self.pace.silence_s(active, now_ns)
         only_silent = not known and not self.pace.is_assembled
+        if self.sub_jobs.parts:
+            silent, known, stall = self.sub_jobs.are_suspicious, self._alarm, self.sub_jobs.stall
         if self.attention.suspect(silent or known, stall, now_ns, only_silent=only_silent):
             self.members.forget_descriptors()
-            if self.is_healthy:
+            if self.is_healthy and not self.sub_jobs.parts:
                 self.silences.learn(self.place, self._silent_s)
             self._silent_s, self.place = 0.0, ""
         elif self.attention.suspicious:
-            self._silent_s = max(self._silent_s, silent_s)
+            self._silent_s = max(self._silent_s, self.pace.silence_s(active, now_ns))
         self.faults.outlive(now_ns, silent, self.attention.stalled)
 
     def _check_blindness(self, tick: Tick) -> None:
@@ -317,10 +321,7 @@ class Job:
 
     @property
     def connected(self) -> list[Pid]:
-        """Living processes whose connections are wanted at the next pass.
-
-        While something may be wrong, those of the ranks' children as well: what these wait for is asked then only.
-        """
+        """Living processes whose connections are wanted at the next pass."""
         return connected(self.members, suspicious=self.attention.suspicious)
 
     @property
@@ -338,7 +339,7 @@ class Job:
         wanted = requests(self.members.views, self.detailed, closely, now_ns, rests=rests)
         for process in self._examined_ranks:
             wanted[process.pid] = replace(wanted[process.pid], detail=Detail.ALL)
-        return wanted
+        return wanted if self._examined else wanted | self.sub_jobs.sampling()
 
     @property
     def _examined_ranks(self) -> list[ProcessHistory]:
@@ -362,7 +363,9 @@ class Job:
     def wants(self) -> list[ReadingRequest]:
         """Threads to read now."""
         owned, trained = self.members.owned.values(), self.pace.trained
-        return self.attention.wants(owned, self.waiting, self.now_ns, trained=trained)
+        return self.sub_jobs.wants() or self.attention.wants(
+            owned, self.waiting, self.now_ns, trained=trained
+        )
 
     def probes(self) -> list[ProbeRequest]:
         """File systems to ask now whether they answer."""

@@ -23,7 +23,7 @@ def finding_of(job: Job) -> Finding | None:
     What was announced is judged whatever was missed: it is certain. A rule of the job's policy that its log breaks
     counts where nothing else is wrong.
     """
-    finding = _found(job)
+    finding = job.sub_jobs.finding() if job.sub_jobs.parts else _found(job)
     if finding is None or finding.kind.is_fault:
         return finding
     return broken_rule(job.logged) or finding

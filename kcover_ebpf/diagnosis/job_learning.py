@@ -19,7 +19,8 @@ def end_pass(job: Job, ranks: Mapping[Pid, ProcessHistory], tick: Tick) -> None:
     _count_payload(job, ranks, tick)
     now_ns, healthy = tick.boottime_ns, job.is_healthy
     if healthy:
-        job.silences.observe(tick.period_ns / NS)
+        if not job.sub_jobs.parts:
+            job.silences.observe(tick.period_ns / NS)
         job.pace.remember()
         job.senders.observe(ranks.values())
     if job.pace.trained and job.attention.stall is Stall.NONE:
@@ -39,10 +40,12 @@ def _count_payload(job: Job, ranks: Mapping[Pid, ProcessHistory], tick: Tick) ->
         process = job.members.views.get(pid)
         if process is not None and process.on_peer_bytes(moved, tick.boottime_ns):
             job.progress(pid, tick.boottime_ns)
-    if not job.attention.suspicious:
-        job.pace.note_payload(sum(job.moved_bytes[pid] for pid in ranks), tick.period_ns)
-        if job.pace.slowed:
-            job.narrow.observe(ranks)
-        else:
-            job.narrow.forget()
+    moved = sum(job.moved_bytes[pid] for pid in ranks)
+    # where a machine is busy, ranks that are slow are suspicious all the time: what they move shows that they go on
+    goes_on = moved > 0 or not job.attention.suspicious
+    job.pace.note_payload(moved, tick.period_ns, goes_on=goes_on)
+    if not job.pace.slowed:
+        job.narrow.forget()
+    elif goes_on:
+        job.narrow.observe(ranks)
     job.moved_bytes.clear()

@@ -46,11 +46,7 @@ def snapshot_of(job: Job) -> JobSnapshot:
         or any(process.naps_while_healthy for process in members.ranks.values()),
         whole=job.all_here,
         cadence_known=job.pace.learned(members.ranks),
-        first_stalls_s={
-            pid: first_s
-            for pid in members.ranks
-            if (first_s := job.pace.first_stall_s(pid)) is not None
-        },
+        stalls_s={pid: job.pace.stall_s(pid) for pid in members.ranks},
         starting=startup.awaits_missing_rank(members, job.pace),
         collectives=None if reported is None else counts_of(reported, job.now_ns),
         recordings=recordings_of(job.attention.recorders, job.now_ns),

@@ -123,7 +123,9 @@ class ThreadReading:
     """module+offset words of the user stack that point into code, innermost first."""
     storage: StorageState | None = None
     lock_holders: tuple[Pid, ...] = ()
-    """Processes that hold the file lock it waits for; empty if it waits for none."""
+    """Processes that hold the lock it waits for, of a file or in memory that they share; empty if none is known."""
+    lock_thread: Tid | None = None
+    """The thread of its own process that holds the lock it waits for, or that it joins; None where none is known."""
     devices: frozenset[str] | None = None
     """Files of GPUs, accelerators and RDMA devices that its process has open, like /dev/nvidia0; None where unknown."""
     lock_memory: bytes = b""

@@ -11,7 +11,7 @@ from pathlib import Path
 from kcover_ebpf.facts.host import ProcessSeen
 from kcover_ebpf.host import bounded, over_bounds
 from kcover_ebpf.host.proc_text import split_stat, status_numbers, status_words
-from kcover_ebpf.ids import NS, Pid
+from kcover_ebpf.ids import NS, Pid, Tid
 
 PROC = Path("/proc")
 _SIGKILL_BIT = 1 << (signal.SIGKILL - 1)
@@ -170,6 +170,23 @@ def namespace_numbers(pid: int, tid: int | None = None) -> tuple[int, ...]:
         return status_numbers(bounded.read_bytes(PROC / task / "status"), b"NSpid")
     except OSError:
         return ()
+
+
+def process_of(tid: int) -> Pid | None:
+    """The process that a thread belongs to; None once it is gone, or where it cannot be read."""
+    try:
+        numbers = status_numbers(bounded.read_bytes(PROC / f"{tid}" / "status"), b"Tgid")
+    except OSError:
+        return None
+    return Pid(numbers[0]) if numbers else None
+
+
+def thread_ids(pid: Pid) -> list[Tid]:
+    """The threads of a process, here; empty once it is gone."""
+    try:
+        return [Tid(int(path.name)) for path in (PROC / f"{pid}" / "task").iterdir()]
+    except OSError:
+        return []
 
 
 def parse_environ(raw: bytes, variables: Collection[str]) -> dict[str, str]:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
+from kcover_ebpf.facts import futex
 from kcover_ebpf.facts.host import (
     CodeSeen,
     ReadingRequest,
@@ -27,7 +28,13 @@ from kcover_ebpf.host import blocked_call, stack_words
 from kcover_ebpf.host.blocked_call import Call
 from kcover_ebpf.host.bounded import read_text
 from kcover_ebpf.host.nfs_servers import nfs_state
-from kcover_ebpf.host.procfs import boottime_ns, namespace_numbers, open_devices
+from kcover_ebpf.host.procfs import (
+    boottime_ns,
+    namespace_numbers,
+    open_devices,
+    process_of,
+    thread_ids,
+)
 from kcover_ebpf.host.read_workers import Readers
 from kcover_ebpf.ids import NS, Pid, Tid
 from kcover_ebpf.tunables.host import OPEN_DEVICES_S
@@ -97,6 +104,8 @@ class ThreadReadings:
         call = self._call(request)
         reading = blocked_call.read_wait(request.pid, request.tid, call, request.since_ns)
         storages = (_storage(request.pid, file) for file in reading.files)
+        if call is not None and call.name == "futex":
+            reading = _with_owner(reading, call)
         return replace(
             reading,
             stack=() if call is None else self._memory.words(request.pid, call.sp),
@@ -173,6 +182,23 @@ def thread_numbers(pid: Pid, tids: Iterable[Tid]) -> dict[int, int]:
         return {tid: tid for tid in tids}
     known = {tid: namespace_numbers(pid, tid) for tid in tids}
     return {numbers[-1]: tid for tid, numbers in known.items() if numbers}
+
+
+def _with_owner(reading: ThreadReading, call: Call) -> ThreadReading:
+    """The reading of a thread at a lock with who holds that, where its word shows it."""
+    pid = reading.pid
+    memory = stack_words.read_memory(pid, call.args[0], _LOCK_BYTES)
+    number = futex.owner(call.args[1], call.args[2], memory)
+    if number is None:
+        return reading
+    if len(namespace_numbers(pid)) > 1:
+        threads = thread_numbers(pid, thread_ids(pid))
+        return replace(reading, lock_thread=Tid(threads[number]) if number in threads else None)
+    # a lock in memory that processes share may belong to a thread of any of them
+    group = process_of(number)
+    if group in (None, pid):
+        return replace(reading, lock_thread=None if group is None else Tid(number))
+    return replace(reading, lock_holders=(group,))
 
 
 def _storage(pid: Pid, file: WaitedFile) -> StorageState | None:

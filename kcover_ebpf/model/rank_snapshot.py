@@ -112,6 +112,8 @@ class RankSnapshot:
     """The far end of the one TCP connection that it waits for; None where it is another process of the job."""
     beside: tuple[str, ...] = ()
     """What its side threads began to wait for when it did, or since: a timer, storage, a service, another program."""
+    holder: int | None = None
+    """The thread of it that holds the lock that its lead thread waits for; None where that is not known."""
     sides_read: bool = False
     """Its side threads were all seen since it waits, so that it is known for which of them it may."""
     inert_s: float | None = None

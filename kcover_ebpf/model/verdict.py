@@ -208,6 +208,8 @@ class EvidenceKind(Enum):
     """What the job's own logs show: it classifies a fault."""
     OUTLIER = "outlier"
     """The one rank whose Python stack differs from that of all others: it explains a fault."""
+    APART = "apart"
+    """What is well, and would be ended with the job that is at fault: it waits for none of its ranks."""
 
 
 @dataclass(frozen=True, slots=True)

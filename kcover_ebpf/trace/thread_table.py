@@ -8,8 +8,7 @@ from typing import Protocol
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.membership.endpoints import EndpointIndex
-from kcover_ebpf.diagnosis.waits import describe_call, futex
-from kcover_ebpf.diagnosis.waits.describe_call import CallDetails, WaitTarget
+from kcover_ebpf.facts import futex
 from kcover_ebpf.facts.host import ReadingRequest, ThreadReading
 from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallTable
@@ -18,6 +17,7 @@ from kcover_ebpf.host.thread_reader import ThreadReader
 from kcover_ebpf.ids import NS, Inode, Pid, Tid
 from kcover_ebpf.model.roles import Role
 from kcover_ebpf.output.formatting import address, span
+from kcover_ebpf.trace.describe_call import CallDetails, WaitTarget, in_detail
 from kcover_ebpf.trace.records import TracedThread
 from kcover_ebpf.tunables.trace import PIPE_SEARCH_S, READING_S
 
@@ -92,7 +92,7 @@ class Table:
         lead = _is_lead(process, sample)
         name = self._syscalls.name(sample.syscall)
         known_details = self._known(process, sample, reading, people)
-        text, targets = describe_call.in_detail(sample.state, name, sample.args, known_details)
+        text, targets = in_detail(sample.state, name, sample.args, known_details)
         return TracedThread(
             rank=process.rank,
             pid=process.pid,

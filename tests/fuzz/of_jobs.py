@@ -15,7 +15,7 @@ from kcover_ebpf.collectives.recorder.pickle_machine import MOST_BYTES as _DUMP_
 from kcover_ebpf.collectives.recorder.recorder_dump import DumpError
 from kcover_ebpf.devices.catalog.files import shipped as catalog
 from kcover_ebpf.diagnosis.membership import rank_numbers
-from kcover_ebpf.diagnosis.waits import futex
+from kcover_ebpf.facts import futex
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.host import blocked_call, procfs, stack_frames, stack_words, thread_reader
 from kcover_ebpf.ids import Pid
@@ -71,6 +71,7 @@ def _memory(data: bytes) -> None:
         for name in _WAITS:
             assert len(blocked_call.files(Pid(0), blocked_call.Call(name, args, 0))) <= 64
         assert len(_WORDS.words(Pid(0), args[0])) <= 256
+    futex.owner(args[1], args[2], memory)
     futex.describe(args[1], args[2], memory[: thread_reader._LOCK_BYTES], {5: 6})
     for machine in ("x86_64", "aarch64"):
         stack_frames.follows_call(memory[:8], machine)

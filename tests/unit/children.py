@@ -23,11 +23,14 @@ def ready():
 
 @contextmanager
 def child_in(
-    body: str, words: Sequence[str] = (), stdin: int | None = subprocess.DEVNULL
+    body: str,
+    words: Sequence[str] = (),
+    stdin: int | None = subprocess.DEVNULL,
+    pass_fds: Sequence[int] = (),
 ) -> Generator[ReadingRequest]:
     """A child that runs `body`, which calls `ready()` just before it waits; gone at the end."""
     command = [sys.executable, "-S", "-c", PREAMBLE + body, *words]
-    with subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE) as child:
+    with subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, pass_fds=pass_fds) as child:
         try:
             assert child.stdout is not None
             assert child.stdout.read(1) == b"x"

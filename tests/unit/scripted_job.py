@@ -94,6 +94,8 @@ class Proc:
     pid: int
     ppid: int = 1
     rank: int | None = None
+    port: int = 0
+    """Where the ranks of its world meet; 0 where its environment does not say."""
     argv: tuple[str, ...] = ("python3", "train.py")
     mode: str = "train"
     """train, futex, run, spin, yield, starved (yield without a CPU), sleep, sleep_long, stopped, traced, frozen,
@@ -119,12 +121,15 @@ class Proc:
     argument: int = 3
     """The first of its call; `STACK_POINTER` is where its stack ends while it does not run."""
     lock_holders: tuple[int, ...] = ()
+    lock_thread: int | None = None
     timed: bool = False
     mode_since_ns: int = START_NS
     cpu_ns: int = 0
     delay_ns: int = 0
     written: int = 0
     sent: int = 0
+    moves: int = 100_000
+    """Bytes over each of its connections in a pass in which it trains."""
     last_send_ns: int = START_NS
     unread: int = 0
     unsent: int = 0
@@ -166,6 +171,7 @@ class Stage:
         proc.mode_since_ns = self.now_ns
         self.procs[proc.pid] = proc
         ranked = {"RANK": str(proc.rank), "WORLD_SIZE": str(self.world)}
+        ranked |= {"MASTER_PORT": str(proc.port)} if proc.port else {}
         environ = {} if proc.rank is None else ranked
         self.feed(
             ProcessSeen(
@@ -237,7 +243,7 @@ class Stage:
         proc.written += int(proc.io_bytes_s * period_ns / NS)
         proc.step += 1
         if proc.mode == "train":
-            proc.sent += 100_000
+            proc.sent += proc.moves
             proc.last_send_ns = self.now_ns
         sample = self._thread(proc)
         proc.naps += proc.naps_per_s * period_ns // NS if proc.mode == "nap" else 0
@@ -331,7 +337,7 @@ class Stage:
 
     def _socket(self, proc: Proc) -> None:
         for other in self.procs.values():
-            if other.rank is None or other.pid == proc.pid:
+            if other.rank is None or other.pid == proc.pid or other.port != proc.port:
                 continue
             self.feed(
                 SocketSample(
@@ -370,6 +376,7 @@ class Stage:
             deadline_ns=proc.deadline_ns
             if side is None
             else side.since_ns(self.now_ns) + side.period_ns,
+            lock_thread=None if proc.lock_thread is None else Tid(proc.lock_thread),
             lock_holders=tuple(Pid(lock_holder) for lock_holder in proc.lock_holders),
         )
 

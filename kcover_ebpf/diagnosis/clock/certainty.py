@@ -59,7 +59,7 @@ def certainty_of(
     kinds = {other_evidence.kind for other_evidence in evidence}
     if kind in (VerdictKind.WORKING, VerdictKind.SLOW):
         return None
-    if kind is VerdictKind.UNKNOWN:
+    if kind is VerdictKind.UNKNOWN or EvidenceKind.APART in kinds:
         return Certainty.SUSPECTED
     if kind is VerdictKind.LOST_LINK or cause in (Cause.STOPPED, Cause.FROZEN):
         # states that may end: a signal that stops or a port that is down announces them, and no fault
@@ -85,16 +85,12 @@ def acts_at(
     `kinds`: of the evidence.
     """
     limit_s = policy.hard_limit_s
+    if EvidenceKind.APART in kinds:
+        return _at_limit(policy, "another job in it is well, and would be ended as well")
     if certainty is Certainty.ANNOUNCED:
         return _acts_on_announced(kind, cause, policy, kinds)
     if certainty is Certainty.PROVEN:
-        if kind is VerdictKind.LOST_LINK:
-            return ActsAt(policy.link_patience_s, "a flapping link recovers by itself")
-        if cause in (Cause.STOPPED, Cause.FROZEN):
-            return ActsAt(policy.stopped_s, _STOPPED)
-        if cause is Cause.STORAGE:
-            return ActsAt(policy.storage_patience_s, _SERVED)
-        return ActsAt(PROVEN_CONFIRMED_S, "no process of the job can end it")
+        return _acts_on_proven(kind, cause, policy)
     if certainty is Certainty.INFERRED:
         if limit_s is not None and limit_s < patience.seconds:
             return ActsAt(limit_s, _HARD_LIMIT, of_silence=True)
@@ -105,11 +101,23 @@ def acts_at(
         return ActsAt(
             None, "most ranks have ended well, and a job that is done is not started again"
         )
-    return ActsAt(
-        limit_s,
-        _HARD_LIMIT if limit_s is not None else "a suspicion never ends a job",
-        of_silence=True,
-    )
+    return _at_limit(policy, "a suspicion never ends a job")
+
+
+def _at_limit(policy: Policy, why: str) -> ActsAt:
+    """At the policy's hard limit; where it has none never, and why."""
+    limit_s = policy.hard_limit_s
+    return ActsAt(limit_s, why if limit_s is None else _HARD_LIMIT, of_silence=True)
+
+
+def _acts_on_proven(kind: VerdictKind, cause: Cause, policy: Policy) -> ActsAt:
+    if kind is VerdictKind.LOST_LINK:
+        return ActsAt(policy.link_patience_s, "a flapping link recovers by itself")
+    if cause in (Cause.STOPPED, Cause.FROZEN):
+        return ActsAt(policy.stopped_s, _STOPPED)
+    if cause is Cause.STORAGE:
+        return ActsAt(policy.storage_patience_s, _SERVED)
+    return ActsAt(PROVEN_CONFIRMED_S, "no process of the job can end it")
 
 
 def _acts_on_announced(

@@ -209,9 +209,7 @@ class JobProgress:
 
     def has_stalled(self, process: ProcessHistory, now_ns: int) -> bool:
         """True if a rank is silent for longer than a stall takes."""
-        first_s, threshold_s = self.first_stall_s(process.pid), self.threshold_s(process.pid)
-        stall_s = threshold_s if first_s is None else min(first_s, threshold_s)
-        return now_ns / NS - self._last_s(process) >= stall_s
+        return now_ns / NS - self._last_s(process) >= self.stall_s(process.pid)
 
     def _would_show(self, process: ProcessHistory, now_ns: int) -> bool:
         """True if progress of a silent rank would have been seen."""
@@ -231,15 +229,17 @@ class JobProgress:
         """A silence longer than this is a stall of this rank."""
         return self._cadences[pid].threshold_s
 
-    def first_stall_s(self, pid: Pid) -> float | None:
-        """A silence in the first step, once all others wait, longer than which this rank keeps them waiting.
+    def stall_s(self, pid: Pid) -> float:
+        """A silence longer than which this rank keeps the others waiting, once they all wait.
 
-        None once the job has trained, and where that is not seen. No shorter than its silences in the start were.
+        In the first step that is shorter where it is seen how the ranks came to it; never shorter than its start was
+        silent.
         """
+        threshold_s = self.threshold_s(pid)
         if self._first_stall_s is None:
-            return None
+            return threshold_s
         longest_s = self._policy.stall_factor * self._cadences[pid].longest_s
-        return max(self._first_stall_s, longest_s)
+        return min(threshold_s, max(self._first_stall_s, longest_s))
 
     def remember(self) -> None:
         """Keep what the steps showed, for the next incarnation of the job."""
@@ -299,14 +299,18 @@ class JobProgress:
             return None
         return lead.progress_ns
 
-    def note_payload(self, moved_bytes: int, period_ns: int) -> None:
-        """Take the bytes that all ranks moved between them in one pass."""
+    def note_payload(self, moved_bytes: int, period_ns: int, *, goes_on: bool = True) -> None:
+        """Take the bytes that all ranks moved between them in one pass.
+
+        `goes_on`: false while it is open whether the job continues. Such passes count with the bytes that end them: a
+        silence is one low rate, however long it was.
+        """
         if not self.trained:
             return
         self._payload_bytes += moved_bytes
         self._payload_ns += period_ns
         # passes that follow each other fast are taken together: few bytes in a third of a second mean nothing
-        if self._payload_ns >= PAYLOAD_RATE_NS:
+        if goes_on and self._payload_ns >= PAYLOAD_RATE_NS:
             self._payload_rates.append(self._payload_bytes * NS / self._payload_ns)
             self._payload_bytes = self._payload_ns = 0
             self._rate_count += 1

@@ -321,21 +321,20 @@ class Suspicion:
         return readings
 
     def _asleep(self, process: ProcessHistory) -> list[ReadingRequest]:
-        """Threads beside a lead that sleeps which may wait for a device, or for a timer: each wait is read once."""
+        """Threads beside a lead that sleeps that may wait for a device or a timer, or hold its lock: each wait once."""
         lead = process.lead
         if lead is None or self._table.family(lead.sample.syscall) is not SyscallFamily.FUTEX:
             return []
         since_ns = lead.sample.idle_since_ns - round(HELPER_SINCE_S * NS)
+        holders = {reading.lock_thread for reading in self.readings(process.pid, lead.sample.tid)}
         asleep = (
-            side_thread.sample
+            sample
             for side_thread in process.side_threads
-            if self._last_read_ns(side_thread) < side_thread.sample.idle_since_ns
+            if self._last_read_ns(side_thread) < (sample := side_thread.sample).idle_since_ns
             and (
-                waits_in_frame(side_thread.sample, self._table)
-                or (
-                    side_thread.sample.idle_since_ns >= since_ns
-                    and is_timed(side_thread.sample, self._table)
-                )
+                sample.tid in holders
+                or waits_in_frame(sample, self._table)
+                or (sample.idle_since_ns >= since_ns and is_timed(sample, self._table))
             )
         )
         return [

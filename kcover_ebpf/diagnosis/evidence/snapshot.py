@@ -76,8 +76,8 @@ class JobSnapshot:
     """Seconds since a host whose ranks are not in it said last that none of them is stopped; infinite if none did."""
     cadence_known: bool = False
     """The thresholds rest on steps of this job that were seen."""
-    first_stalls_s: Mapping[Pid, float] = field(default_factory=dict)
-    """Of each rank that is in its first step, once all others wait (`JobProgress.first_stall_s`); else empty."""
+    stalls_s: Mapping[Pid, float] = field(default_factory=dict)
+    """By rank, `JobProgress.stall_s`; empty where other hosts see parts of the job."""
     starting: bool = False
     """A rank has not come yet and the job never trained: those who came wait, as at every start."""
     collectives: CollectiveCounts | None = None
@@ -147,11 +147,12 @@ def blame(
     end_rank: RankSnapshot | None = None,
 ) -> Finding:
     """A finding that names a culprit; `end_rank` is the end of its chain, if that is another process."""
+    end = end_rank or culprit_rank
     return Finding(
         kind=kind,
         cause=cause,
         since_ns=snapshot.since_ns(culprit_rank),
-        culprit=Culprit(culprit_rank.rank, culprit_rank.pid, (end_rank or culprit_rank).tid),
+        culprit=Culprit(culprit_rank.rank, culprit_rank.pid, end.holder or end.tid),
         evidence=tuple(found),
         victims=tuple(pid for pid in snapshot.ranks if pid != culprit_rank.pid),
     )

@@ -64,12 +64,9 @@ def follow(snapshot: JobSnapshot, first_rank: RankSnapshot) -> RankSnapshot:
         ahead = [
             snapshot.processes[pid]
             for pid in local_rank.waits_for
-            if pid in snapshot.processes and pid not in seen and pid not in snapshot.ranks
-        ]
-        ahead += [
-            snapshot.processes[pid]
-            for pid in local_rank.waits_for
-            if pid in snapshot.ranks and pid not in seen and local_rank.state is State.LOCK
+            if pid in snapshot.processes
+            and pid not in seen
+            and (pid not in snapshot.ranks or local_rank.state is State.LOCK)
         ]
         if not ahead:
             return local_rank

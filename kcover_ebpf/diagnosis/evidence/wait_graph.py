@@ -57,8 +57,11 @@ def _chain(snapshot: JobSnapshot, rank: RankSnapshot) -> str:
 
 
 def _end(end_rank: RankSnapshot) -> str:
+    holder = "a side thread" if end_rank.holder is None else f"thread {end_rank.holder}"
     if end_rank.state is State.HELPED:
-        return f"a side thread -> {' or '.join(end_rank.beside)}"
+        return f"{holder} -> {' or '.join(end_rank.beside)}"
+    if end_rank.state is State.FUTEX and end_rank.holder is not None:
+        return f"{holder} -> none known"
     if end_rank.state is State.OUTSIDE:
         return "another program" if end_rank.awaits is None else f"a service at {end_rank.awaits}"
     if end_rank.state in EFFORT and end_rank.state not in _ENDS:

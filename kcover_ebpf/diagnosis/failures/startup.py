@@ -18,6 +18,7 @@ from kcover_ebpf.tunables.diagnosis import (
     ARRIVAL_FACTOR,
     ARRIVAL_FLOOR_S,
     ARRIVAL_SEEN_NS,
+    ARRIVED_RANKS,
     RANK_SAMPLED_WITHIN_NS,
     START_UP_EFFORT_NS,
 )
@@ -40,10 +41,12 @@ def missing_rank(
     missing = _missing(
         [membership.rank for membership in members_here if membership.rank is not None], world_size
     )
-    waited_s = (now_ns - progress.last_joined_ns) / NS
-    if not missing or waited_s < _grace_s(members, policy):
+    waited_s, gaps_s = (now_ns - progress.last_joined_ns) / NS, _gaps_s(members)
+    if not missing or waited_s < _grace_s(gaps_s, policy):
         return None
-    if any(_is_at_work(view, now_ns) for view in ranks.values()):
+    # what the others do while they load shows nothing of one that its launcher did not fork with them
+    forked = len(gaps_s) + 1 >= ARRIVED_RANKS
+    if not forked and any(_is_at_work(view, now_ns) for view in ranks.values()):
         return None
     text = (
         f"{len(ranks)} of {world_size} ranks are present; "
@@ -59,21 +62,27 @@ def missing_rank(
     )
 
 
-def _grace_s(members: Members, policy: Policy) -> float:
-    """How long after the last rank that came another one may come: as those before it came one after another.
+def _gaps_s(members: Members) -> list[float]:
+    """The pauses between the starts of the ranks that came, one after another; empty where they show nothing.
 
     Where no launcher says how many ranks are here, the others may be starting on other hosts; and of ranks that were
     there before they were watched nothing shows how they came.
     """
     arrivals = sorted(_started_ns(process) for process in members.ranks.values())
-    gaps = [later - earlier for earlier, later in pairwise(arrivals)]
     came = all(
         process.first_seen_ns - _started_ns(process) < ARRIVAL_SEEN_NS
         for process in members.ranks.values()
     )
-    if members.local_size is None or not came or not gaps:
+    if members.local_size is None or not came:
+        return []
+    return [(later - earlier) / NS for earlier, later in pairwise(arrivals)]
+
+
+def _grace_s(gaps_s: Sequence[float], policy: Policy) -> float:
+    """How long after the last rank that came another one may come."""
+    if not gaps_s:
         return policy.start_grace_s
-    return min(policy.start_grace_s, max(ARRIVAL_FLOOR_S, ARRIVAL_FACTOR * max(gaps) / NS))
+    return min(policy.start_grace_s, max(ARRIVAL_FLOOR_S, ARRIVAL_FACTOR * max(gaps_s)))
 
 
 def _started_ns(process: ProcessHistory) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
-from kcover_ebpf.facts.kernel import TcpRetransmit
+from kcover_ebpf.facts.kernel import SocketSample, TcpRetransmit
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.tunables.links import (
     LOSS_RATE_PER_S,
@@ -37,13 +37,8 @@ class LossWatch:
 
     def observe(self, retransmit: TcpRetransmit, ranks: Mapping[Pid, ProcessHistory]) -> None:
         """Take one retransmission; those on connections to anything but a rank do not count."""
-        if retransmit.pid not in ranks:
-            return
-        for pid, process in ranks.items():
-            far_end = retransmit.remote, retransmit.local
-            if pid != retransmit.pid and far_end in process.links.pairs:
-                self._seen.append((retransmit.boottime_ns, frozenset({retransmit.pid, pid})))
-                return
+        if retransmit.pid in ranks and (ends := _ends(ranks, retransmit)):
+            self._seen.append((retransmit.boottime_ns, ends))
 
     def lossy(self, now_ns: int, slowed: bool) -> LossyLink | None:
         """The lossy link of the last ten seconds; None while losses are as rare as in healthy times.
@@ -64,6 +59,15 @@ class LossWatch:
         return LossyLink(rate, pid if alone else None)
 
 
+def _ends(
+    ranks: Mapping[Pid, ProcessHistory], seen: TcpRetransmit | SocketSample
+) -> frozenset[Pid] | None:
+    """The ranks at both ends of a connection; None where the other end is none of them."""
+    far_end = seen.remote, seen.local
+    peers = (pid for pid, process in ranks.items() if far_end in process.links.pairs)
+    return next((frozenset({seen.pid, pid}) for pid in peers if pid != seen.pid), None)
+
+
 class NarrowLink:
     """The senders of the last passes whose bytes wait to be taken, by the ranks at both ends.
 
@@ -76,15 +80,10 @@ class NarrowLink:
 
     def observe(self, ranks: Mapping[Pid, ProcessHistory]) -> None:
         """Take one pass of a job that moves fewer bytes than it used to."""
-        samples = [sample for process in ranks.values() for sample in process.connections]
-        owners = {(sample.local, sample.remote): sample.pid for sample in samples}
-        pairs = {
-            frozenset({sample.pid, owners[sample.remote, sample.local]})
-            for sample in samples
-            if sample.unsent_bytes + sample.unacked_bytes > 0
-            and (sample.remote, sample.local) in owners
-        }
-        self._passes.append(frozenset(pairs))
+        samples = (sample for process in ranks.values() for sample in process.connections)
+        waiting = (sample for sample in samples if sample.unsent_bytes + sample.unacked_bytes > 0)
+        pairs = (_ends(ranks, sample) for sample in waiting)
+        self._passes.append(frozenset(ends for ends in pairs if ends is not None))
 
     def forget(self) -> None:
         """The job is as fast as it was."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 
 from kcover_ebpf.diagnosis.evidence import (
     control_group,
@@ -214,7 +215,9 @@ def _stuck(
     if end.pid == first.pid and _in_another_collective(first, others):
         return blame(snapshot, VerdictKind.DEADLOCK, Cause.COLLECTIVE_MISMATCH, first, found)
     kind = VerdictKind.SLOW if end.state is State.THROTTLED else VerdictKind.HUNG
-    blamed = blame(snapshot, kind, _cause(first, end), first, found, end)
+    # of two ranks whoever holds a lock is named, and not who waits for it
+    culprit = end if first.state is State.LOCK and end.pid in snapshot.ranks else first
+    blamed = blame(snapshot, kind, _cause(first, end), culprit, found, end)
     # storage, a driver or a page may answer after all, and work may end: none of them is known to be stuck
     is_own = evidence.is_inside(first, end) or end.state is State.SPINNING
     return replace(blamed, doubtful=not is_own)
@@ -234,10 +237,9 @@ def _in_storage(
 
 
 def _needed_s(snapshot: JobSnapshot, first_rank: RankSnapshot, end_rank: RankSnapshot) -> float:
-    needed_s = snapshot.threshold_s(first_rank.pid)
-    first_s = snapshot.first_stalls_s.get(first_rank.pid)
-    if first_s is not None and min(rank.age_s for rank in snapshot.ranks.values()) >= first_s:
-        needed_s = min(needed_s, first_s)
+    needed_s = snapshot.stalls_s.get(first_rank.pid, inf)
+    if min(rank.age_s for rank in snapshot.ranks.values()) < needed_s:
+        needed_s = snapshot.threshold_s(first_rank.pid)
     if end_rank.state in (State.STOPPED, State.FROZEN):
         # its state says that it does not continue, however long this job's steps last
         return snapshot.policy.stopped_s

@@ -22,6 +22,7 @@ from kcover_ebpf.tunables.diagnosis import (
     PAYLOAD_PASSES,
     RARELY_FACTOR,
     SEND_LEAD_NS,
+    STARTER_PASSES,
 )
 
 SERVICE_PORTS = 1024
@@ -171,6 +172,15 @@ def is_accepted(process: ProcessHistory, accepted_sample: SocketSample) -> bool:
 def is_loopback(address: str) -> bool:
     """True for an address of this host itself."""
     return address.startswith("127.") or address == "::1"
+
+
+def trains_elsewhere(process: ProcessHistory, sample: SocketSample) -> bool:
+    """True for payload to another host, where other ranks of the job may be."""
+    return (
+        min(sample.local[1], sample.remote[1]) >= SERVICE_PORTS
+        and not is_loopback(sample.remote[0])
+        and process.traffic.payload_passes(sample) >= STARTER_PASSES
+    )
 
 
 def payload_sockets(process: ProcessHistory, endpoints: EndpointIndex) -> Iterator[SocketSample]:

@@ -17,12 +17,11 @@ from posixpath import basename
 
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
-from kcover_ebpf.diagnosis.membership.endpoints import SERVICE_PORTS, is_loopback
+from kcover_ebpf.diagnosis.membership.endpoints import trains_elsewhere
 from kcover_ebpf.diagnosis.membership.far_ends import FarEnds, LinksOf
 from kcover_ebpf.diagnosis.membership.monitors import forked_once
 from kcover_ebpf.diagnosis.membership.rank_numbers import is_one_process
 from kcover_ebpf.diagnosis.membership.roles import SPAWNED
-from kcover_ebpf.facts.kernel import SocketSample
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.model.roles import Role
 from kcover_ebpf.tunables.diagnosis import (
@@ -195,16 +194,8 @@ def _leads_to_ranks(
     return found + [
         links.away[fd]
         for fd in process.traffic.carriers
-        if fd in links.away and _trains_elsewhere(process, process.sockets[fd])
+        if fd in links.away and trains_elsewhere(process, process.sockets[fd])
     ]
-
-
-def _trains_elsewhere(process: ProcessHistory, sample: SocketSample) -> bool:
-    return (
-        min(sample.local[1], sample.remote[1]) >= SERVICE_PORTS
-        and not is_loopback(sample.remote[0])
-        and process.traffic.payload_passes(sample) >= STARTER_PASSES
-    )
 
 
 def _moved_ns(process: ProcessHistory) -> int:

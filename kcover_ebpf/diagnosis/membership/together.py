@@ -1,16 +1,18 @@
 """Which ranks are one job: those of a common world, and those that are connected. Pure.
 
 The trials of a sweep run in one pod or under one launcher and have nothing to do with each other: one that fails, or
-ends, is missed by none.
+ends, is missed by none; and while one of several ranks hangs, the others go on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
 
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
-from kcover_ebpf.diagnosis.membership.endpoints import SERVICE_PORTS, is_loopback
-from kcover_ebpf.tunables.diagnosis import STARTER_PASSES
+from kcover_ebpf.diagnosis.membership.endpoints import trains_elsewhere
+from kcover_ebpf.ids import Pid
 
 _RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT", "JAX_COORDINATOR_ADDRESS")
 
@@ -18,21 +20,11 @@ _RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT", "JAX_COORDINATOR_ADDRESS")
 def is_apart(process: ProcessHistory, others: Iterable[ProcessHistory]) -> bool:
     """True if a rank shares neither a world nor a connection with any of the other ones, of which there are some."""
     others = [other for other in others if other.pid != process.pid]
-    if not others or _may_train_elsewhere(process):
+    sockets = (process.sockets[fd] for fd in process.traffic.carriers)
+    if not others or any(trains_elsewhere(process, sample) for sample in sockets):
         return False
-    return not any(
-        _share_a_world(process, other) or _are_connected(process, other) for other in others
-    )
-
-
-def _may_train_elsewhere(process: ProcessHistory) -> bool:
-    """True for payload to another host, where other ranks of one job may be."""
-    carriers = (process.sockets[fd] for fd in process.traffic.carriers)
-    return any(
-        not is_loopback(sample.remote[0])
-        and min(sample.local[1], sample.remote[1]) >= SERVICE_PORTS
-        and process.traffic.payload_passes(sample) >= STARTER_PASSES
-        for sample in carriers
+    return not are_connected([[process], others]) and not any(
+        _share_a_world(process, other) for other in others
     )
 
 
@@ -55,6 +47,53 @@ def _rendezvous(process: ProcessHistory) -> tuple[str | None, ...]:
     return tuple(environ.get(name) for name in _RENDEZVOUS)
 
 
-def _are_connected(process: ProcessHistory, other_process: ProcessHistory) -> bool:
-    ends = process.links.pairs
-    return any((remote, local) in ends for local, remote in other_process.links.pairs)
+def worlds(ranks: Mapping[Pid, ProcessHistory]) -> Sequence[Mapping[Pid, ProcessHistory]]:
+    """The ranks of each world; empty unless there are several, and nothing says that they are one job.
+
+    Each has several ranks, and all that it should have; their numbers repeat from world to world; they meet at places
+    of their own, or were started by different processes; and none is connected to another.
+    """
+    groups: dict[tuple[object, ...], dict[Pid, ProcessHistory]] = defaultdict(dict)
+    for pid, process in ranks.items():
+        groups[_world_of(process)][pid] = process
+    found = list(groups.values())
+    apart = all(map(_is_complete, found)) and all(
+        _numbers_repeat(*pair) for pair in combinations(found, 2)
+    )
+    return found if apart and len(found) > 1 and not are_connected(map(dict.values, found)) else ()
+
+
+def _world_of(process: ProcessHistory) -> tuple[object, ...]:
+    place = _rendezvous(process)
+    size = None if process.membership is None else process.membership.world_size
+    return (size, *(place if any(place) else (process.ppid,)))
+
+
+def _is_complete(world: Mapping[Pid, ProcessHistory]) -> bool:
+    members = [process.membership for process in world.values() if process.membership]
+    sizes = {membership.world_size for membership in members}
+    by_pod = any(membership.by_pod for membership in members)
+    return len(world) > 1 and not by_pod and sizes <= {None, len(world)}
+
+
+def _numbers_repeat(
+    world: Mapping[Pid, ProcessHistory], other_world: Mapping[Pid, ProcessHistory]
+) -> bool:
+    """True where both have a rank of one number, or neither has any number."""
+    numbers = ({process.rank for process in group.values()} for group in (world, other_world))
+    return bool(set.intersection(*numbers))
+
+
+def are_connected(groups: Iterable[Iterable[ProcessHistory]]) -> bool:
+    """True if a rank of one group has a connection to one of another."""
+    ends = [{pair for process in group for pair in process.links.pairs} for group in groups]
+    return any(
+        (remote, local) in other for one, other in combinations(ends, 2) for local, remote in one
+    )
+
+
+def world_text(world: Mapping[Pid, ProcessHistory]) -> str:
+    """Which one it is, for people."""
+    process = next(iter(world.values()))
+    place = next((f"port {port}" for port in _rendezvous(process)[1:] if port), "")
+    return f"of {len(world)} ranks ({place or f'below process {process.ppid}'})"

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from kcover_ebpf.diagnosis.history.code_map import Code
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.diagnosis.history.thread import ThreadHistory
-from kcover_ebpf.diagnosis.waits import describe_call, helpers
+from kcover_ebpf.diagnosis.waits import helpers
+from kcover_ebpf.diagnosis.waits.call_text import in_short
 from kcover_ebpf.diagnosis.waits.classify_context import ClassifyContext
 from kcover_ebpf.diagnosis.waits.classify_wait import (
     Wait,
@@ -71,8 +72,7 @@ def classify(process: ProcessHistory, context: ClassifyContext) -> RankSnapshot:
         tid=lead.sample.tid,
         rank=process.rank,
         age_s=(context.now_ns - _state_since(lead, process, state)) / NS,
-        text=describe_call.in_short(lead.sample, last, context.table, state)
-        + _quota(process, state),
+        text=in_short(lead.sample, last, context.table, state) + _quota(process, state),
         thread_read=last is not None,
         timed=last is not None and last.timed,
         stack=last.stack if last is not None else (),
@@ -84,6 +84,7 @@ def classify(process: ProcessHistory, context: ClassifyContext) -> RankSnapshot:
         awaits=wait.endpoint,
         sides_read=process.sides_read_ns >= lead.sample.idle_since_ns,
         beside=wait.beside or _beside(process, lead, context),
+        holder=wait.holder,
     )
 
 

@@ -13,7 +13,7 @@ from kcover_ebpf.diagnosis.waits.classify_context import ClassifyContext
 from kcover_ebpf.facts.host import ThreadReading, WaitedFile
 from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallFamily
-from kcover_ebpf.ids import NS, Endpoint, Pid
+from kcover_ebpf.ids import NS, Endpoint, Pid, Tid
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.roles import Role
 from kcover_ebpf.tunables.diagnosis import (
@@ -37,6 +37,8 @@ class Wait(NamedTuple):
     """The far end of the TCP connection it waits for, where no process here has it."""
     beside: tuple[str, ...] = ()
     """What side threads of it wait for, that may release it."""
+    holder: Tid | None = None
+    """The thread of its own process that it waits for, where that is known."""
 
 
 def judge_wait(
@@ -93,10 +95,14 @@ def _at_futex(
 ) -> Wait:
     if is_semaphore_of_driver(sample, reading, context):
         return Wait(State.ON_DEVICE)
-    found = helpers.beside(process, sample.idle_since_ns, context)
-    if found:
-        return Wait(State.HELPED, beside=found)
-    return Wait(State.FUTEX, _is_forsaken(process))
+    if reading is not None and reading.lock_holders:
+        return Wait(State.LOCK, waits_for=reading.lock_holders)
+    holder = None if reading is None else reading.lock_thread
+    found = helpers.of_holder(process, holder, context)
+    if found is None:
+        found = helpers.beside(process, sample.idle_since_ns, context)
+    state = State.HELPED if found else State.FUTEX
+    return Wait(state, _is_forsaken(process) and not found, beside=found, holder=holder)
 
 
 def _is_rank(process: ProcessHistory) -> bool:

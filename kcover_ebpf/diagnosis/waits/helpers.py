@@ -17,7 +17,7 @@ from kcover_ebpf.diagnosis.waits.classify_context import ClassifyContext
 from kcover_ebpf.facts.host import WaitedFile
 from kcover_ebpf.facts.kernel import SocketSample, TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallFamily
-from kcover_ebpf.ids import NS, Inode
+from kcover_ebpf.ids import NS, Inode, Tid
 from kcover_ebpf.tunables.certainty import (
     HELPER_SINCE_S,
     RESTS_PASSES,
@@ -53,6 +53,20 @@ def beside(
     if _asks_outside(process, began_ns - NS, context):
         found.add(SERVICE)
     return tuple(sorted(found))
+
+
+def of_holder(
+    process: ProcessHistory, tid: Tid | None, context: ClassifyContext
+) -> tuple[str, ...] | None:
+    """What the thread that holds a lock waits for itself, since whenever: no other thread releases it.
+
+    Empty where nothing that ends by itself is known; None where the thread is not, or does not wait.
+    """
+    thread = None if tid is None else process.threads.get(tid)
+    if thread is None or thread is process.lead or thread.sample.state is TaskState.RUNNING:
+        return None
+    word = _waits_for(thread.sample, process, context, follows=True)
+    return () if word is None else (word,)
 
 
 def _recent(process: ProcessHistory, since_ns: int) -> Iterator[ThreadHistory]:

@@ -263,15 +263,18 @@ def test_job__effort_is_believed_up_to_the_cap_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("holder", "at_the_end"),
+    ("holder", "named", "at_the_end"),
     [
-        (100, "process 100: futex"),  # a rank that waits for this one in the collective
-        (4711, None),  # a process that is none of the job's
+        (100, 0, "process 100: futex"),  # a rank that waits for this one in the collective
+        (4711, 1, None),  # a process that is none of the job's
     ],
 )
-def test_job__a_rank_that_waits_for_a_file_lock(holder: int, at_the_end: str | None) -> None:
+@pytest.mark.parametrize("mode", ["flock", "futex"])
+def test_job__of_a_lock_that_another_process_holds_the_holder_is_named(
+    mode: str, holder: int, named: int, at_the_end: str | None
+) -> None:
     stage = trained()
-    stage.become(stage.rank(1), "flock", lock_holders=(holder,))
+    stage.become(stage.rank(1), mode, lock_holders=(holder,))
     all_wait(stage, 1)
     stage.run(12)
     (verdict,) = not_working(stage)
@@ -279,7 +282,7 @@ def test_job__a_rank_that_waits_for_a_file_lock(holder: int, at_the_end: str | N
     assert (verdict.kind, verdict.cause, verdict.culprit.rank) == (
         VerdictKind.HUNG,
         Cause.BLOCKED_LOCK,
-        1,
+        named,
     )
     texts = [evidence.text for evidence in verdict.evidence if evidence.kind is EvidenceKind.SINK]
     assert (len(texts) > 1) == (at_the_end is not None)

@@ -4,6 +4,7 @@ import ctypes
 import fcntl
 import os
 import platform
+import signal
 import socket
 import subprocess
 import threading
@@ -175,6 +176,42 @@ def test_thread_reader__who_holds_the_file_lock_is_reported(tmp_path: Path, call
         if file.fs_type in ("ext4", "tmpfs", "xfs"):
             assert file.device == f"{os.major(device)}:{os.minor(device)}"
         assert file.fs_type
+
+
+MUTEX = """
+import mmap
+word = (ctypes.c_char * 64).from_buffer(mmap.mmap(-1, 64))
+shared = ctypes.create_string_buffer(64)
+libc.pthread_mutexattr_init(shared)
+libc.pthread_mutexattr_setpshared(shared, int(sys.argv[1] == "process"))
+libc.pthread_mutex_init(word, shared)
+def hold():
+    libc.pthread_mutex_lock(word)
+    os.write(int(sys.argv[2]), b"%d" % threading.get_native_id())
+    time.sleep(60)
+if sys.argv[1] == "thread":
+    threading.Thread(target=hold, daemon=True).start()
+elif not os.fork():
+    hold()
+time.sleep(0.2)
+ready()
+libc.pthread_mutex_lock(word)
+"""
+
+
+@pytest.mark.parametrize("kind", ["thread", "process"])
+def test_thread_reader__who_holds_a_lock_in_memory_is_reported(kind: str) -> None:
+    theirs, ours = os.pipe()
+    os.set_inheritable(ours, True)
+    with child_in(MUTEX, (kind, str(ours)), pass_fds=(ours,)) as request:
+        holder = int(os.read(theirs, 20))
+        found = reading_of(request)
+        if kind == "process":
+            os.kill(holder, signal.SIGKILL)
+    os.close(theirs)
+    os.close(ours)
+    expected = (None, (holder,)) if kind == "process" else (holder, ())
+    assert (found.lock_thread, found.lock_holders) == expected
 
 
 def test_thread_reader__a_thread_that_runs_or_is_gone_says_nothing_and_delays_no_other() -> None:

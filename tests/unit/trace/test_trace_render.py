@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from kcover_ebpf.diagnosis.waits.describe_call import WaitTarget
 from kcover_ebpf.model.thread_stack import Stack
 from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.output import formatting
 from kcover_ebpf.output.formatting import event_line
 from kcover_ebpf.trace import advice, render
+from kcover_ebpf.trace.describe_call import WaitTarget
 from kcover_ebpf.trace.records import TRACE, Line, TracedThread, TraceHeader, parse
 from kcover_ebpf.views.rank_numbers import ranks_text
 

@@ -8,7 +8,7 @@ from kcover_ebpf.diagnosis.history.packet_loss import LossWatch, NarrowLink
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.facts.kernel import TcpRetransmit
 from kcover_ebpf.ids import NS, Pid
-from kcover_ebpf.model.verdict import VerdictKind
+from kcover_ebpf.model.verdict import Cause, VerdictKind
 from tests.unit.link_builders import mesh
 from tests.unit.scripted_job import Stage, all_wait, trained
 
@@ -89,6 +89,23 @@ def test_narrow_link__a_job_that_is_fast_again_has_none() -> None:
     watch = narrow([[(102, 101), (102, 103)]] * 12)
     watch.forget()
     assert watch.pid is None
+
+
+def test_narrow_link__one_is_found_while_the_job_is_suspicious_all_the_time() -> None:
+    """As on a busy machine, where some rank is always late."""
+    stage = trained(seconds=60)
+    stage.become(stage.rank(3), "futex")
+    stage.run(15)
+    assert stage.job.attention.suspicious
+    for rank in range(3):
+        stage.rank(rank).moves = 2_000
+    stage.rank(1).unsent = 4096
+    stage.run(40)
+    assert stage.job.attention.suspicious
+    verdict = stage.verdicts[-1]
+    assert verdict.culprit is not None
+    assert (verdict.kind, verdict.cause) == (VerdictKind.SLOW, Cause.LINK)
+    assert verdict.culprit.rank == 1
 
 
 def test_loss_watch__a_burst_of_a_moment_is_no_lossy_link() -> None:

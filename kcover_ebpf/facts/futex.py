@@ -32,6 +32,23 @@ class Lock:
     """The thread that holds it (or is joined), by its number on this host; None where the word does not show it."""
 
 
+def owner(operation: int, expected: int, memory: bytes) -> int | None:
+    """The thread that holds the lock of a futex call, or is joined, by its number in its own pid namespace.
+
+    Arguments as of `describe`; None where the word does not show it. A number that no thread has is a chance.
+    """
+    command = operation & _COMMAND
+    if len(memory) < 4:
+        return None
+    (word,) = struct.unpack_from("=I", memory)
+    if command in (_LOCK_PI, _LOCK_PI2):
+        return int(word & _TID_MASK) or None
+    is_join = command == _WAIT_BITSET and not operation & _PRIVATE
+    if is_join and word == expected & 0xFFFFFFFF and word:
+        return int(word)
+    return _mutex_owner(word, expected, memory) if command in (_WAIT, _WAIT_BITSET) else None
+
+
 def describe(
     operation: int, expected: int, memory: bytes, threads: Mapping[int, int]
 ) -> Lock | None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kcover_ebpf.diagnosis.waits.futex import Lock, describe
+from kcover_ebpf.facts.futex import Lock, describe
 
 PRIVATE, BITSET, REALTIME, PI, REQUEUE = 0x80, 9, 256, 6, 11
 THREADS = {7: 4711, 8: 4712}

@@ -1,8 +1,4 @@
-"""What a thread does, for people: the call it is in, what that waits for, and when it ends. Pure.
-
-At two levels of detail: `in_short` needs a reading at most, `in_detail` also what is at the other end of files
-and who owns locks, which only a trace finds out.
-"""
+"""What a thread does, for people, with what only a trace finds out: other ends of files, owners of locks. Pure."""
 
 from __future__ import annotations
 
@@ -10,27 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 
 from kcover_ebpf.dataclass import dataclass
-from kcover_ebpf.diagnosis.waits.futex import Lock
-from kcover_ebpf.facts.host import ThreadReading, WaitedFile
-from kcover_ebpf.facts.kernel import TaskState, ThreadSample
-from kcover_ebpf.facts.syscalls import SyscallTable
-from kcover_ebpf.ids import NS
-from kcover_ebpf.model.process_state import State
+from kcover_ebpf.diagnosis.waits.call_text import STOPPED, interruptible, outside_calls
+from kcover_ebpf.facts.futex import Lock
+from kcover_ebpf.facts.host import WaitedFile
+from kcover_ebpf.facts.kernel import TaskState
 
 _SHOWN = 4
 _WAIT_ANY = -1
 _NVIDIA_TYPE = ord("F")
-_STOPPED = {
-    TaskState.STOPPED: "stopped (SIGSTOP)",
-    TaskState.FROZEN: "frozen (cgroup)",
-    TaskState.TRACED: State.TRACED.text,
-}
-_NOTES = {
-    State.ON_DEVICE: State.ON_DEVICE.text,
-    State.NAPPING: State.NAPPING.text,
-    State.SPINNING: "a loop in place",
-    State.THROTTLED: "runnable, but gets no CPU",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,31 +52,14 @@ class CallDetails:
     """Of a timed wait, for people; empty where its end cannot be read."""
 
 
-def in_short(
-    sample: ThreadSample, reading: ThreadReading | None, table: SyscallTable, state: State
-) -> str:
-    """The call with the first file it waits on, its kernel function and its end; `state` may add a note."""
-    if sample.state in _STOPPED:
-        return _STOPPED[sample.state]
-    parts = [table.name(sample.syscall) or _outside_calls(sample.state)]
-    if reading is not None:
-        parts += [f"fd {file.fd} {file.kind} {file.target}" for file in reading.files[:1]]
-        parts += [f"[{reading.wait_channel}]"] if reading.wait_channel else []
-        if reading.timed and reading.deadline_ns is not None:
-            left_s = max(0.0, (reading.deadline_ns - reading.boottime_ns) / NS)
-            parts.append(f"(ends in {left_s:.0f} s)")
-    parts += [f"({_NOTES[state]})"] if state in _NOTES else []
-    return " ".join(parts) + _interruptible(sample.state)
-
-
 def in_detail(
     state: TaskState, name: str, args: Sequence[int], known_details: CallDetails
 ) -> tuple[str, tuple[WaitTarget, ...]]:
     """(the call with all that it waits for, the same as a list); `name` is empty outside any call."""
-    if state in _STOPPED:
-        return _STOPPED[state], ()
+    if state in STOPPED:
+        return STOPPED[state], ()
     if not name:
-        return _outside_calls(state), ()
+        return outside_calls(state), ()
     text, targets = _subject(name, args, known_details)
     parts = [text]
     if known_details.wait_channel and not known_details.wait_channel.startswith(_PLAIN):
@@ -105,15 +71,7 @@ def in_detail(
             else "timed, its end cannot be read"
         )
         parts.append(f"({left})")
-    return " ".join(parts) + _interruptible(state), targets
-
-
-def _outside_calls(state: TaskState) -> str:
-    return "running in user space" if state is TaskState.RUNNING else "page fault"
-
-
-def _interruptible(state: TaskState) -> str:
-    return " (state D)" if state is TaskState.UNINTERRUPTIBLE else ""
+    return " ".join(parts) + interruptible(state), targets
 
 
 # kernel functions that say no more than the call itself

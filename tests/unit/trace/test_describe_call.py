@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcover_ebpf.diagnosis.waits.describe_call import CallDetails, WaitTarget, in_detail, in_short
-from kcover_ebpf.diagnosis.waits.futex import Lock
+from kcover_ebpf.diagnosis.waits.call_text import in_short
+from kcover_ebpf.facts.futex import Lock
 from kcover_ebpf.facts.host import ThreadReading, WaitedFile
 from kcover_ebpf.facts.kernel import TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import NS, Inode, Pid, Tid
 from kcover_ebpf.model.process_state import State
+from kcover_ebpf.trace.describe_call import CallDetails, WaitTarget, in_detail
 from tests.unit.thread_samples import sample
 
 WORD = 0x7F00DEAD0010

@@ -1,0 +1,60 @@
+"""Ranks that their launcher did not start with the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from kcover_ebpf.facts.host import ProcessSeen
+from kcover_ebpf.ids import NS, Pid
+from kcover_ebpf.model.verdict import Cause
+from tests.unit.scripted_job import Proc, Stage
+from tests.unit.seen_verdicts import faults
+
+MANY = 4
+
+
+def start(came: int, pause_s: float = 0.1) -> Stage:
+    """So many of four ranks are forked, one after the other, and load their libraries."""
+    stage = Stage(world=MANY, here=0)
+    stage.add(Proc(50, argv=("torchrun", "train.py"), mode="tick"))
+    for rank in range(came):
+        proc = stage.add(Proc(100 + rank, ppid=50, rank=rank, mode="run"))
+        sizes = {"WORLD_SIZE": str(MANY), "LOCAL_WORLD_SIZE": str(MANY)}
+        environ = {"RANK": str(rank), "LOCAL_RANK": str(rank), **sizes}
+        stage.feed(
+            ProcessSeen(
+                stage.now_ns,
+                Pid(proc.pid),
+                Pid(50),
+                "python3",
+                proc.argv,
+                environ,
+                start_ns=stage.now_ns,
+            )
+        )
+        stage.now_ns += int(pause_s * NS)
+    stage.job.whole = True
+    return stage
+
+
+def missing(stage: Stage) -> set[int | None]:
+    return {
+        fault.culprit.rank
+        for fault in faults(stage)
+        if fault.cause is Cause.MISSING_RANK and fault.culprit
+    }
+
+
+def test_startup__a_rank_that_was_not_forked_with_the_others_is_missed_while_they_load() -> None:
+    stage = start(3)
+    stage.run(5)
+    assert missing(stage) == {3}
+
+
+@pytest.mark.parametrize(("came", "pause_s"), [(2, 0.1), (3, 1.0)])
+def test_startup__where_the_forks_do_not_tell_those_that_load_are_waited_for(
+    came: int, pause_s: float
+) -> None:
+    stage = start(came, pause_s)
+    stage.run(6)
+    assert missing(stage) == set()

@@ -1,0 +1,47 @@
+"""A lock whose holder is known: the wait leads to it, and to nothing else."""
+
+from __future__ import annotations
+
+from kcover_ebpf.ids import NS
+from kcover_ebpf.model.verdict import Cause, Certainty, Verdict, VerdictKind
+from tests.unit.scripted_job import LOCK, Side, Stage, all_wait, trained
+from tests.unit.seen_verdicts import not_working
+
+HOLDER, OTHER = 2_102, 2_103
+
+
+def at_a_lock(holder: Side, other: Side, holds: int | None = HOLDER) -> Stage:
+    """Rank 2 waits for a lock that `holder` has; another thread of it is beside it."""
+    stage = trained()
+    rank = stage.rank(2)
+    rank.sides = {HOLDER: holder, OTHER: other}
+    stage.run(2)
+    stage.become(rank, "futex", stack=LOCK, lock_thread=holds)
+    all_wait(stage, 2)
+    stage.run(12)
+    return stage
+
+
+def last(stage: Stage) -> Verdict:
+    assert not_working(stage)
+    return not_working(stage)[-1]
+
+
+def test_lock_holder__the_thread_that_holds_a_lock_is_named() -> None:
+    verdict = last(at_a_lock(Side("futex"), Side("futex")))
+    assert (verdict.kind, verdict.cause) == (VerdictKind.HUNG, Cause.BLOCKED_LOCK)
+    assert verdict.culprit is not None
+    assert (verdict.culprit.rank, verdict.culprit.tid) == (2, HOLDER)
+    assert verdict.graph[0].endswith(f"rank 2 -> thread {HOLDER} -> none known")
+    assert any(f"thread {HOLDER} holds it" in each.text for each in verdict.evidence)
+
+
+def test_lock_holder__a_timer_of_another_thread_releases_no_lock() -> None:
+    verdict = last(at_a_lock(Side("futex"), Side("timed", period_ns=50 * NS)))
+    assert (verdict.kind, verdict.certainty) == (VerdictKind.HUNG, Certainty.INFERRED)
+
+
+def test_lock_holder__one_that_sleeps_is_waited_for_however_long_it_has_slept() -> None:
+    """It began to long before the lock was wanted, and sleeps for a known time."""
+    stage = at_a_lock(Side("futex"), Side("timed", period_ns=50 * NS), OTHER)
+    assert not_working(stage) == []
