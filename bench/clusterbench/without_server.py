@@ -24,6 +24,7 @@ from kcover_ebpf.api.pods import Container, ContainerKind, Pod
 from kcover_ebpf.controller.breaker import Limits
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.gang_reconciler import GangReconciler
+from kcover_ebpf.controller.main import collect_rarely
 from kcover_ebpf.controller.owners import FoundOwner
 from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.recovery.restart.context import GangPod, TopOwner
@@ -112,6 +113,7 @@ def _pod(index: int, started_s: float) -> Pod:
 
 def turn(nodes: int, gang_nodes: int) -> dict[str, Any]:
     """Reports of a calm gang, then of one with a stopped rank; turns of a second each until that rank is named."""
+    collect_rarely()
     controller = _Controller(gang_nodes, nodes)
     pods = [
         {"metadata": {"name": f"{_JOB}-{index}", "uid": f"u{index}"}} for index in range(gang_nodes)

@@ -19,7 +19,7 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 from kcover_ebpf.api import rfc3339
@@ -43,6 +43,8 @@ Declared = Mapping[type, Mapping[str, Mapping[str, Any]]]
 """Metadata of fields, by name, of dataclasses that know nothing of JSON."""
 _NOTHING = object()
 """Equal to no value."""
+_ENDS_KEPT, _END_LETTERS = 1 << 16, 64
+"""Both ends of a connection report it, again and again; what is longer than an address and a port is none."""
 
 
 class Omit(Enum):
@@ -146,7 +148,8 @@ class Codec:
 
     def read(self, kind: type[_T], data: object) -> _T:
         """The same; raises `WrongValue`, of which a word that is not known is one kind."""
-        if not isinstance(data, Mapping):
+        # the question to the abstract class takes as long as a field
+        if type(data) is not dict and not isinstance(data, Mapping):
             raise wrong("an object", data)
         readers = self._readers_of(kind)
         values: dict[str, Any] = {}
@@ -341,7 +344,7 @@ def _ago(raw: object) -> float:
 
 
 def _list(raw: object) -> Sequence[Any]:
-    if not isinstance(raw, Sequence) or isinstance(raw, str | bytes):
+    if type(raw) is not list and (not isinstance(raw, Sequence) or isinstance(raw, str | bytes)):
         raise wrong("a list", raw)
     return raw
 
@@ -380,7 +383,13 @@ def _enum(
 
 
 def _endpoint(raw: object) -> Endpoint:
-    return Endpoint.parse(string(raw))
+    text = string(raw)
+    return _end(text) if len(text) <= _END_LETTERS else Endpoint.parse(text)
+
+
+@lru_cache(maxsize=_ENDS_KEPT)
+def _end(text: str) -> Endpoint:
+    return Endpoint.parse(text)
 
 
 def _mapping(read: Read, raw: object) -> dict[str, Any]:

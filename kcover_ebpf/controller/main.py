@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 import time
@@ -43,6 +44,7 @@ from kcover_ebpf.output.metrics import MetricsServer
 from kcover_ebpf.recovery.nodes.node_plan import NodeBreaker
 from kcover_ebpf.recovery.repair import RepairLimits
 from kcover_ebpf.tunables.controller import (
+    COLLECT_AFTER_OBJECTS,
     LONGEST_REST_S,
     LONGEST_RETRY_S,
     OWNER_REQUEST_S,
@@ -192,6 +194,7 @@ class Controller:
 
     def run(self) -> None:
         """Work until `stop`; raises `UsageError` where the metrics cannot be served."""
+        collect_rarely()
         servers = self._serve()
         for watch in self._watches:
             watch.start()
@@ -356,3 +359,8 @@ class Controller:
 def _namespace_of(gang_id: GangId | str) -> str | None:
     """Whose share of the workers a key takes; None for a node."""
     return None if isinstance(gang_id, str) else gang_id.namespace
+
+
+def collect_rarely() -> None:
+    """Have cycles of garbage searched for less often: reports of large gangs are trees of many objects without any."""
+    gc.set_threshold(COLLECT_AFTER_OBJECTS, *gc.get_threshold()[1:])

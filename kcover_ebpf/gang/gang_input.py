@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 from kcover_ebpf.api.fault_report import FaultReport
 from kcover_ebpf.api.job_kinds import must_train
@@ -41,9 +42,9 @@ class GangVerdict:
         return self.verdict.evidence
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GangInput:
-    """All that is known about one gang."""
+    """All that is known about one gang; what is derived from it is derived once, when it is asked for."""
 
     name: str
     seen: Sequence[ReceivedReport]
@@ -58,8 +59,8 @@ class GangInput:
     job_rules: tuple[JobRule, ...] = ()
     """What its policy expects of its logs."""
 
-    @property
-    def fresh(self) -> list[ReceivedReport]:
+    @cached_property
+    def fresh(self) -> tuple[ReceivedReport, ...]:
         """Reports that still count: not stale, and only as far as they are about pods on their own node."""
         nodes = {pod.uid: pod.node for pod in self.pods}
         named = {pod.name: pod.node for pod in self.pods}
@@ -72,24 +73,24 @@ class GangInput:
                 continue
             report = _without_strays(received.report, self.strays)
             found.append(replace(received, report=_credible(report, nodes, named)))
-        return found
+        return tuple(found)
 
-    @property
-    def with_snapshots(self) -> list[ReceivedReport]:
+    @cached_property
+    def with_snapshots(self) -> tuple[ReceivedReport, ...]:
         """Fresh reports with a snapshot of now.
 
         A node that cannot determine whether its ranks make progress sends a snapshot with every heartbeat, and reports
         immediately once it can: until then that snapshot stays valid.
         """
-        return [
+        return tuple(
             received
             for received in self.fresh
             if received.report.ranks
             and received.age_s(self.now_s)
             <= (_fresh_s(received) if received.report.is_urgent else silent_s(received))
-        ]
+        )
 
-    @property
+    @cached_property
     def calm(self) -> dict[str, bool]:
         """Silent nodes whose agent is there and reports no stall, and whether their ranks were seen training."""
         return {received.report.node: received.report.trained for received in self._unsuspicious}
@@ -160,12 +161,12 @@ class GangInput:
             default=None,
         )
 
-    @property
-    def silent(self) -> list[str]:
+    @cached_property
+    def silent(self) -> tuple[str, ...]:
         """Nodes with ranks in running pods of which no current snapshot is known; sorted."""
         reported = {received.report.node for received in self.with_snapshots}
         running = {pod.node for pod in self.pods if pod.node and not pod.ended and must_train(pod)}
-        return sorted(running - reported)
+        return tuple(sorted(running - reported))
 
 
 def _fresh_s(received: ReceivedReport) -> float:

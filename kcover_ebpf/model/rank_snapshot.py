@@ -43,6 +43,8 @@ class SocketSnapshot:
 
     def later(self, by_s: float) -> SocketSnapshot:
         """The same, so many seconds later."""
+        if self.sent_age_s is None and self.broken_age_s is None:
+            return self
         sent_s, broken_s = _later(self.sent_age_s, by_s), _later(self.broken_age_s, by_s)
         return replace(self, sent_age_s=sent_s, broken_age_s=broken_s)
 

@@ -63,6 +63,8 @@ QUOTA_LOGGED_S = 60.0
 """That a namespace is full is logged no more often."""
 OVER_SAID_S = 3600.0
 """That a namespace has more than what is kept of one is said no more often: an Event lives for an hour by default."""
+COLLECT_AFTER_OBJECTS = 50_000
+"""The default of 700 made a third of a turn over 5,120 ranks (1.47 s of CPU, 1.0 s without any); so it takes 1.09 s."""
 TAINTS_LISTED_S = 30.0
 """Rules are listed again after so long: they matter to nodes whose health is reported every ten minutes."""
 WITHDRAWAL_LEASE_S = 40.0

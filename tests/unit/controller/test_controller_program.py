@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import pytest
 
 from kcover_ebpf.api.gang_id import GangId
-from kcover_ebpf.controller.main import Controller, ControllerOptions
+from kcover_ebpf.controller.main import Controller, ControllerOptions, collect_rarely
 from kcover_ebpf.errors import Unreachable
 from kcover_ebpf.kube.reflector import Reflector
+from kcover_ebpf.tunables.controller import COLLECT_AFTER_OBJECTS
 
 
 class FakeSilentSession:
@@ -62,3 +64,12 @@ def test_controller__one_namespace_takes_a_quarter_of_the_workers() -> None:
         program._queue.add(gang, 0.0)
     assert [program._queue.take() for _ in range(5)] == [*busy[:4], other]
     program.stop()
+
+
+def test_collect_rarely__garbage_is_searched_for_less_often() -> None:
+    before = gc.get_threshold()
+    try:
+        collect_rarely()
+        assert gc.get_threshold() == (COLLECT_AFTER_OBJECTS, *before[1:])
+    finally:
+        gc.set_threshold(*before)

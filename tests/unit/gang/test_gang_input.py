@@ -89,3 +89,12 @@ def test_gang_input__a_culprit_whose_pod_is_gone_still_counts():
     report_of_it = replace(CALM[0], report=replace(CALM[0].report, verdict=said))
     merged = merge(case(report_of_it, pods=1, strays=frozenset({"uid-stray"})))
     assert merged.verdict.kind is VerdictKind.CRASHED
+
+
+def test_gang_input__what_is_derived_is_derived_once() -> None:
+    """A verdict asks for it some twenty times, and a gang has a thousand reports."""
+    gang_input = case(report("a", rank(0)), report("b", rank(1)))
+    for name in ("fresh", "with_snapshots", "calm", "silent"):
+        assert getattr(gang_input, name) is getattr(gang_input, name), name
+    later = replace(gang_input, now_s=gang_input.now_s + 10_000.0)
+    assert (len(gang_input.fresh), len(later.fresh)) == (2, 0), "of another moment it is another"
