@@ -9,6 +9,7 @@ import datetime
 import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,10 @@ def ray(folder: Path) -> None:
         train(run, folder, rank)
 
     os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = "600"  # a minute is short on a busy host
-    cluster.init(num_cpus=4, include_dashboard=False)
+    while not cluster.is_initialized():
+        cluster.shutdown()
+        with suppress(Exception):  # it waits half a minute for its own raylet
+            cluster.init(num_cpus=4, include_dashboard=False)
     settings = RunConfig(
         failure_config=FailureConfig(max_failures=3), storage_path=str(folder / "store")
     )

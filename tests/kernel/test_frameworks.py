@@ -22,10 +22,10 @@ import pytest
 from testbed import skips
 from tests.kernel.command import Run
 
-pytestmark = [pytest.mark.needs("root", "bpf", "cgroup2", "frameworks"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.needs("root", "bpf", "cgroup2", "frameworks"), pytest.mark.timeout(1800)]
 PROGRAM = Path(__file__).with_name("framework_program.py")
 VENV = os.environ.get("KCOVER_FRAMEWORKS", "")
-PATIENCE_S = 240.0
+PATIENCE_S = 600.0
 _SHELL = (
     "export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29776; "
     "RANK=0 LOCAL_RANK=0 {0} & RANK=1 LOCAL_RANK=1 {0} & wait"

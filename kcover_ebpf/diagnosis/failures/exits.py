@@ -56,7 +56,7 @@ def judge_failure(
         if other_process.membership and other_process.membership.role is Role.RANK
     }
     alive = [pid for pid, rank in ranks.items() if rank.exit is None]
-    if whole and not alive and _ended_from_outside(announcements, ranks):
+    if whole and not alive and _ended_from_outside(announcements, ranks, views):
         return None
     victims = tuple(alive)
     evidence = [Evidence(EvidenceKind.EVENT, reported(process_history, first, announcements))]
@@ -168,10 +168,18 @@ def _skipped(
     return newest[0] if newest is not None and len(survivors) == 2 else None
 
 
-def _ended_from_outside(announcements: Announcements, ranks: Mapping[Pid, ProcessHistory]) -> bool:
+def _ended_from_outside(
+    announcements: Announcements,
+    ranks: Mapping[Pid, ProcessHistory],
+    views: Mapping[Pid, ProcessHistory],
+) -> bool:
     exits = [view.exit for view in ranks.values() if view.exit is not None]
     return bool(exits) and all(
-        exit_.signal in ENDING_SIGNALS and exit_.pid not in announcements.oom for exit_ in exits
+        process_exit.signal in ENDING_SIGNALS
+        and process_exit.pid not in announcements.oom
+        # a launcher that was not told to end ends the others for the one that died
+        and not is_by_launcher(process_exit, announcements, views)
+        for process_exit in exits
     )
 
 
