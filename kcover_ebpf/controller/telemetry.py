@@ -267,15 +267,16 @@ class ControllerTelemetry:
                 incident.name,
                 *said,
                 *where,
+                status.owner or "",
             ] = 1.0
         labels = (
             *("namespace", "training_job", "kind", "incident"),
-            *("verdict", "cause", "certainty", "phase", "pod", "node"),
+            *("verdict", "cause", "certainty", "phase", "pod", "node", "owner"),
         )
         text = (
             "1 for each open incident: neither recovered nor, where no action was taken, resolved on its "
             "own; certainty: announced, proven, inferred or suspected; pod and node are the culprit's, empty "
-            "if no culprit was identified."
+            "if no culprit was identified; owner as the job says (kcover.io/owner)."
         )
         return _gauge("kcover_incident_info", text, values, *labels)
 

@@ -21,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from kcover_ebpf.agent.metrics import AgentMetrics
 from kcover_ebpf.api.fault_report import FaultReport, PodRef
 from kcover_ebpf.api.gang_id import GangId
+from kcover_ebpf.api.incident import Incident, JobRef, Phase, Status, object_of, status_of
 from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.telemetry import ControllerTelemetry
@@ -29,6 +30,7 @@ from kcover_ebpf.errors import UsageError
 from kcover_ebpf.facts.devices import PortChange
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.probes import ProbeStatus, Refusal
+from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.model.roles import Role
@@ -144,6 +146,22 @@ def test_agent_metrics__only_run_counts_actions() -> None:
 def controller() -> CollectorRegistry:
     writer: Any = SimpleNamespace(event=print)
     return ControllerTelemetry(ObjectCache(print), writer, lambda: 0.0).registry
+
+
+@pytest.mark.parametrize("owner", ["team-vision", None])
+def test_controller_telemetry__an_open_incident_says_whose_the_job_is(owner: str | None) -> None:
+    """Alertmanager can then find the owner by a label."""
+    writer: Any = SimpleNamespace(event=print)
+    store = ObjectCache(print)
+    status = Status(Phase.OPEN, verdict=VERDICT, owner=owner)
+    made = Incident("ml", "llm-1", JobRef("Job", "llm", "ju"), {"k": "llm"}, status=status)
+    raw = object_of(made) | {"status": status_of(status)}
+    store.on_incident(Event(Change.SET, raw))
+    telemetry = ControllerTelemetry(store, writer, lambda: 0.0)
+    telemetry.leads = lambda: True
+    text = generate_latest(telemetry.registry).decode()
+    (line,) = [line for line in text.splitlines() if line.startswith("kcover_incident_info{")]
+    assert f'owner="{owner or ""}"' in line
 
 
 PROGRAMS = {
