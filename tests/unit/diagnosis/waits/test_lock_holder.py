@@ -33,7 +33,7 @@ def test_lock_holder__the_thread_that_holds_a_lock_is_named() -> None:
     assert verdict.culprit is not None
     assert (verdict.culprit.rank, verdict.culprit.tid) == (2, HOLDER)
     assert verdict.graph[0].endswith(f"rank 2 -> thread {HOLDER} -> none known")
-    assert any(f"thread {HOLDER} holds it" in each.text for each in verdict.evidence)
+    assert any(f"thread {HOLDER} holds it" in evidence.text for evidence in verdict.evidence)
 
 
 def test_lock_holder__a_timer_of_another_thread_releases_no_lock() -> None:
