@@ -79,6 +79,6 @@ def test_sub_jobs__a_hang_in_one_is_named_and_does_not_end_the_other(tmp_path: P
     hang = next(event for event in verdicts if event["verdict"] == "HUNG")
     assert (hang["culprit"]["rank"], hang["victims"]) == (1, [0, 2])
     assert (hang["certainty"], hang["acts_at"]) == ("suspected", None)
-    (apart,) = (each["text"] for each in hang["evidence"] if each["kind"] == "apart")
+    (apart,) = (found["text"] for found in hang["evidence"] if found["kind"] == "apart")
     assert f"port {port + 1}" in apart.partition("; ")[0]
     assert f"port {port}" in apart.partition("; ")[2]

@@ -95,7 +95,7 @@ class Proc:
     ppid: int = 1
     rank: int | None = None
     port: int = 0
-    """Where the ranks of its world meet; 0 where its environment does not say."""
+    """Where its world meets."""
     argv: tuple[str, ...] = ("python3", "train.py")
     mode: str = "train"
     """train, futex, run, spin, yield, starved (yield without a CPU), sleep, sleep_long, stopped, traced, frozen,
@@ -129,7 +129,6 @@ class Proc:
     written: int = 0
     sent: int = 0
     moves: int = 100_000
-    """Bytes over each of its connections in a pass in which it trains."""
     last_send_ns: int = START_NS
     unread: int = 0
     unsent: int = 0
@@ -350,7 +349,7 @@ class Stage:
                     remote=("127.0.0.1", other.pid * 100 + (proc.rank or 0)),
                     unread_bytes=proc.unread,
                     unsent_bytes=proc.unsent,
-                    unacked_bytes=96 if self._lost(proc, other) else 0,
+                    unacked_bytes=96 if proc.backoff or other.backoff else 0,
                     acked_bytes=proc.sent,
                     received_bytes=proc.sent,
                     backoff=max(proc.backoff, other.backoff),
@@ -359,9 +358,6 @@ class Stage:
                     last_receive_ns=proc.last_send_ns,
                 )
             )
-
-    def _lost(self, proc: Proc, other: Proc) -> bool:
-        return bool(proc.backoff or other.backoff)
 
     def _reading(self, request: ReadingRequest) -> ThreadReading:
         proc = self.procs[int(request.pid)]

@@ -44,9 +44,9 @@ def missing_rank(
     waited_s, gaps_s = (now_ns - progress.last_joined_ns) / NS, _gaps_s(members)
     if not missing or waited_s < _grace_s(gaps_s, policy):
         return None
-    # what the others do while they load shows nothing of one that its launcher did not fork with them
-    forked = len(gaps_s) + 1 >= ARRIVED_RANKS
-    if not forked and any(_is_at_work(view, now_ns) for view in ranks.values()):
+    # those that load wait for none yet: one that its launcher did not fork with them is missed all the same
+    loads = any(_is_at_work(view, now_ns) for view in ranks.values())
+    if loads and len(gaps_s) + 1 < ARRIVED_RANKS:
         return None
     text = (
         f"{len(ranks)} of {world_size} ranks are present; "
@@ -59,6 +59,7 @@ def missing_rank(
         culprit=Culprit(missing[0]),
         evidence=(Evidence(EvidenceKind.TIME, text),),
         victims=tuple(ranks),
+        doubtful=loads,
     )
 
 

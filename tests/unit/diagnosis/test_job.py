@@ -13,7 +13,7 @@ from kcover_ebpf.facts.host import Unreadable
 from kcover_ebpf.facts.kernel import ProcessFork, ProcessTotals
 from kcover_ebpf.gang.rank_report import verdict_of
 from kcover_ebpf.ids import NS, Pid
-from kcover_ebpf.model.verdict import Cause, Culprit, EvidenceKind, VerdictKind
+from kcover_ebpf.model.verdict import Cause, Culprit, VerdictKind
 from kcover_ebpf.output.formatting import verdict_object
 from kcover_ebpf.settings import Act, Policy
 from tests.unit.scripted_job import BARRIER, LOCK, Proc, Stage, all_wait, trained
@@ -260,51 +260,6 @@ def test_job__effort_is_believed_up_to_the_cap_only() -> None:
         VerdictKind.UNKNOWN,
         VerdictKind.HUNG,
     ]
-
-
-@pytest.mark.parametrize(
-    ("holder", "named", "at_the_end"),
-    [
-        (100, 0, "process 100: futex"),  # a rank that waits for this one in the collective
-        (4711, 1, None),  # a process that is none of the job's
-    ],
-)
-@pytest.mark.parametrize("mode", ["flock", "futex"])
-def test_job__of_a_lock_that_another_process_holds_the_holder_is_named(
-    mode: str, holder: int, named: int, at_the_end: str | None
-) -> None:
-    stage = trained()
-    stage.become(stage.rank(1), mode, lock_holders=(holder,))
-    all_wait(stage, 1)
-    stage.run(12)
-    (verdict,) = not_working(stage)
-    assert verdict.culprit is not None
-    assert (verdict.kind, verdict.cause, verdict.culprit.rank) == (
-        VerdictKind.HUNG,
-        Cause.BLOCKED_LOCK,
-        named,
-    )
-    texts = [evidence.text for evidence in verdict.evidence if evidence.kind is EvidenceKind.SINK]
-    assert (len(texts) > 1) == (at_the_end is not None)
-    assert at_the_end is None or at_the_end in texts[1]
-    circle = any(evidence.kind is EvidenceKind.STATE for evidence in verdict.evidence)
-    assert circle == (at_the_end is not None)
-
-
-def test_job__of_a_rank_that_sleeps_with_a_lock_and_one_that_wants_it_the_sleeper_is_named() -> (
-    None
-):
-    stage = trained()
-    sleeper = stage.rank(3)
-    stage.become(sleeper, "sleep_long", timed=True, deadline_ns=stage.now_ns + 10**18)
-    stage.run(0.3)
-    stage.become(stage.rank(1), "flock", lock_holders=(sleeper.pid,))
-    for rank in (0, 2):
-        stage.become(stage.rank(rank), "futex", last_send_ns=stage.now_ns)
-    stage.run(12)
-    (verdict,) = not_working(stage)
-    assert verdict.culprit is not None
-    assert (verdict.cause, verdict.culprit.rank) == (Cause.BLOCKED_SLEEP, 3)
 
 
 @pytest.mark.parametrize(("backoff", "is_lost"), [(5, False), (6, True)])

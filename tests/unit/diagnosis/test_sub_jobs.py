@@ -51,7 +51,9 @@ def test_sub_jobs__a_hang_in_one_is_named_while_the_other_trains() -> None:
     assert verdict.culprit is not None
     assert (verdict.culprit.rank, verdict.culprit.pid) == (1, HUNG)
     assert verdict.victims == (0, 2)
-    (apart,) = (each.text for each in verdict.evidence if each.kind is EvidenceKind.APART)
+    (apart,) = (
+        evidence.text for evidence in verdict.evidence if evidence.kind is EvidenceKind.APART
+    )
     assert apart.startswith("it is the sub-job of 3 ranks (port 29502)")
     assert apart.endswith("what continues: that of 3 ranks (port 29501)")
 

@@ -6,7 +6,7 @@ import pytest
 
 from kcover_ebpf.facts.host import ProcessSeen
 from kcover_ebpf.ids import NS, Pid
-from kcover_ebpf.model.verdict import Cause
+from kcover_ebpf.model.verdict import Cause, Certainty
 from tests.unit.scripted_job import Proc, Stage
 from tests.unit.seen_verdicts import faults
 
@@ -49,6 +49,8 @@ def test_startup__a_rank_that_was_not_forked_with_the_others_is_missed_while_the
     stage = start(3)
     stage.run(5)
     assert missing(stage) == {3}
+    stage.run(200)
+    assert {fault.certainty for fault in faults(stage)} == {Certainty.SUSPECTED}
 
 
 @pytest.mark.parametrize(("came", "pause_s"), [(2, 0.1), (3, 1.0)])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kcover_ebpf.ids import NS
-from kcover_ebpf.model.verdict import Cause, Certainty, Verdict, VerdictKind
+from kcover_ebpf.model.verdict import Cause, Certainty, EvidenceKind, Verdict, VerdictKind
 from tests.unit.scripted_job import LOCK, Side, Stage, all_wait, trained
 from tests.unit.seen_verdicts import not_working
 
@@ -33,7 +35,7 @@ def test_lock_holder__the_thread_that_holds_a_lock_is_named() -> None:
     assert verdict.culprit is not None
     assert (verdict.culprit.rank, verdict.culprit.tid) == (2, HOLDER)
     assert verdict.graph[0].endswith(f"rank 2 -> thread {HOLDER} -> none known")
-    assert any(f"thread {HOLDER} holds it" in each.text for each in verdict.evidence)
+    assert any(f"thread {HOLDER} holds it" in evidence.text for evidence in verdict.evidence)
 
 
 def test_lock_holder__a_timer_of_another_thread_releases_no_lock() -> None:
@@ -45,3 +47,48 @@ def test_lock_holder__one_that_sleeps_is_waited_for_however_long_it_has_slept() 
     """It began to long before the lock was wanted, and sleeps for a known time."""
     stage = at_a_lock(Side("futex"), Side("timed", period_ns=50 * NS), OTHER)
     assert not_working(stage) == []
+
+
+@pytest.mark.parametrize(
+    ("holder", "named", "at_the_end"),
+    [
+        (100, 0, "process 100: futex"),  # a rank that waits for this one in the collective
+        (4711, 1, None),  # a process that is none of the job's
+    ],
+)
+@pytest.mark.parametrize("mode", ["flock", "futex"])
+def test_lock_holder__of_a_lock_that_another_process_holds_the_holder_is_named(
+    mode: str, holder: int, named: int, at_the_end: str | None
+) -> None:
+    stage = trained()
+    stage.become(stage.rank(1), mode, lock_holders=(holder,))
+    all_wait(stage, 1)
+    stage.run(12)
+    (verdict,) = not_working(stage)
+    assert verdict.culprit is not None
+    assert (verdict.kind, verdict.cause, verdict.culprit.rank) == (
+        VerdictKind.HUNG,
+        Cause.BLOCKED_LOCK,
+        named,
+    )
+    texts = [evidence.text for evidence in verdict.evidence if evidence.kind is EvidenceKind.SINK]
+    assert (len(texts) > 1) == (at_the_end is not None)
+    assert at_the_end is None or at_the_end in texts[1]
+    circle = any(evidence.kind is EvidenceKind.STATE for evidence in verdict.evidence)
+    assert circle == (at_the_end is not None)
+
+
+def test_lock_holder__of_a_rank_that_sleeps_with_a_lock_and_one_that_wants_it_the_sleeper_is_named() -> (
+    None
+):
+    stage = trained()
+    sleeper = stage.rank(3)
+    stage.become(sleeper, "sleep_long", timed=True, deadline_ns=stage.now_ns + 10**18)
+    stage.run(0.3)
+    stage.become(stage.rank(1), "flock", lock_holders=(sleeper.pid,))
+    for rank in (0, 2):
+        stage.become(stage.rank(rank), "futex", last_send_ns=stage.now_ns)
+    stage.run(12)
+    (verdict,) = not_working(stage)
+    assert verdict.culprit is not None
+    assert (verdict.cause, verdict.culprit.rank) == (Cause.BLOCKED_SLEEP, 3)
