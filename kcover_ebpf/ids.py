@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple, NewType
 
 NS = 1_000_000_000
@@ -48,3 +49,17 @@ class Endpoint(NamedTuple):
         if not colon or not port.isascii() or not port.isdecimal():
             return cls(text, 0)
         return cls(host.removeprefix("[").removesuffix("]"), int(port))
+
+    @classmethod
+    def known(cls, text: str) -> Endpoint:
+        """As `parse`; remembered, since both ends of a connection report it, again and again."""
+        return _known(text) if len(text) <= _LETTERS else cls.parse(text)
+
+
+_LETTERS = 64
+"""What is longer than an address and a port is none, and is not remembered."""
+
+
+@lru_cache(maxsize=1 << 16)
+def _known(text: str) -> Endpoint:
+    return Endpoint.parse(text)

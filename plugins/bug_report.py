@@ -81,7 +81,7 @@ def _is_of(report: Path, made: Path) -> bool:
 
 
 def start(program: host_programs.HostProgram, report: Path) -> None:
-    """Begin the report in a session of its own: it takes longer than this check may."""
+    """Begin the report in its own session: it takes longer than this check may."""
     # it may hang before it has written anything, and must not be begun again
     report.with_name(f"{report.name}.begun").touch()
     inside = Path("/") / report.relative_to(program.root)

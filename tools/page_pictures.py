@@ -1,4 +1,4 @@
-"""What a page of an incident looks like: pictures by day and by night, and on paper.
+"""How a page of an incident appears: screenshots by day and by night, and on paper.
 
 python -m tools.page_pictures PAGE.html FOLDER     page-light.webp, page-dark.webp, page-whole.png, page.pdf
 """

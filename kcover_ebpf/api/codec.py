@@ -19,7 +19,7 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, TypeVar
 
 from kcover_ebpf.api import rfc3339
@@ -43,8 +43,6 @@ Declared = Mapping[type, Mapping[str, Mapping[str, Any]]]
 """Metadata of fields, by name, of dataclasses that know nothing of JSON."""
 _NOTHING = object()
 """Equal to no value."""
-_ENDS_KEPT, _END_LETTERS = 1 << 16, 64
-"""Both ends of a connection report it, again and again; what is longer than an address and a port is none."""
 
 
 class Omit(Enum):
@@ -148,8 +146,7 @@ class Codec:
 
     def read(self, kind: type[_T], data: object) -> _T:
         """The same; raises `WrongValue`, of which a word that is not known is one kind."""
-        # the question to the abstract class takes as long as a field
-        if type(data) is not dict and not isinstance(data, Mapping):
+        if type(data) is not dict and not isinstance(data, Mapping):  # the latter takes long
             raise wrong("an object", data)
         readers = self._readers_of(kind)
         values: dict[str, Any] = {}
@@ -383,13 +380,7 @@ def _enum(
 
 
 def _endpoint(raw: object) -> Endpoint:
-    text = string(raw)
-    return _end(text) if len(text) <= _END_LETTERS else Endpoint.parse(text)
-
-
-@lru_cache(maxsize=_ENDS_KEPT)
-def _end(text: str) -> Endpoint:
-    return Endpoint.parse(text)
+    return Endpoint.known(string(raw))
 
 
 def _mapping(read: Read, raw: object) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What users say of nodes: they write an Event about a pod of theirs, and operators find one about the node.
 
-It is somebody's word, and nothing is done for it: no node is cordoned, inspected or avoided.
+It is a user's word, and nothing is done for it: no node is cordoned, inspected or avoided.
 """
 
 from __future__ import annotations

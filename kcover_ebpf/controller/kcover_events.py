@@ -1,4 +1,4 @@
-"""What is asked for by Events about pods: a recovery (`kcover.io/need-recovery`, kcover's way), a look at a node."""
+"""What is asked for by Events about pods: a recovery (`kcover.io/need-recovery`, kcover's way), a bad node."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class KcoverEvents:
     ) -> None:
         """`mark`: notes on a pod which of the operators' kinds it is of; `over`: receives what is not looked up.
 
-        `bad_node`: receives a pod, the node that somebody says is bad, and why.
+        `bad_node`: receives a pod, the node that a user calls bad, and why.
         """
         self._session, self._store, self._mark, self._over = client, cache, mark, over
         self._bad_node = bad_node

@@ -276,7 +276,7 @@ class ControllerTelemetry:
         text = (
             "1 for each open incident: neither recovered nor, where no action was taken, resolved on its "
             "own; certainty: announced, proven, inferred or suspected; pod and node are the culprit's, empty "
-            "if no culprit was identified; owner as the job says (kcover.io/owner)."
+            "if no culprit was identified; owner as the job names it."
         )
         return _gauge("kcover_incident_info", text, values, *labels)
 

@@ -33,7 +33,7 @@ _ENDED = {
     Cause.FROZEN: "find out what froze the control group of {who}",
     Cause.SPINNING: "read the frames of {who} in the evidence of the incident: the innermost is in the loop",
 }
-"""Where the job was restarted meanwhile: nothing is left to be resumed, or to be looked at."""
+"""Where the job was restarted meanwhile: nothing is left to be resumed or examined."""
 _WORKING = {
     Cause.TRAINING: "nothing to do",
     Cause.DEBUGGER: "detach the debugger; until then the job waits",

@@ -272,9 +272,9 @@ def test_the_controllers_account_suffices_to_pass_on_what_a_user_says_of_a_node(
         start(stack, installed, tmp_path, "controller", f"--lease={FULLNAME}-controller")
         subprocess.run([*words, f"--kubeconfig={installed.plane.kubeconfig}"], check=True)
         until(lambda: of_bad_nodes(played), "the Event about the node")
-    (told,) = of_bad_nodes(played)
-    assert told.startswith(f"pod {TEAM}/{JOB}-")
-    assert told.endswith(": slow")
+    (text,) = of_bad_nodes(played)
+    assert text.startswith(f"pod {TEAM}/{JOB}-")
+    assert text.endswith(": slow")
 
 
 def of_bad_nodes(played: PlayedJob) -> list[str]:

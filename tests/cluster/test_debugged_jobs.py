@@ -1,4 +1,4 @@
-"""Somebody looks into a job: a container added to a pod, and a copy of a pod with its labels, are none of its ranks."""
+"""A person examines a job: a container added to a pod, and a copy of a pod with its labels, are none of its ranks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_debugger_is_no_rank_and_its_end_is_not_waited_for(
         _debug(namespace, first["metadata"]["name"], *copy)
         namespace.wait("pod/copy", "condition=Ready", 60)
         time.sleep(QUIET_S)
-        assert incidents(namespace) == [], "who looks breaks nothing"
+        assert incidents(namespace) == [], "who examines breaks nothing"
         os.kill(process(_pod(namespace, last)), signal.SIGSTOP)
         incident = wait_for_phase(namespace, ("Recovered", "Failed", "Refused"))
         status = incident["status"]

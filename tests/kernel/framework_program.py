@@ -94,7 +94,7 @@ def ray(folder: Path) -> None:
 
 
 def torchft(folder: Path) -> None:
-    """One replica group of two, with a rank of its own: the other continues without it, and takes it up again."""
+    """One replica group of two, with one rank each: the other continues without it, and takes it up again."""
     import torch
     from torchft import Manager, ProcessGroupGloo
 

@@ -177,7 +177,7 @@ def _ended_from_outside(
     return bool(exits) and all(
         process_exit.signal in ENDING_SIGNALS
         and process_exit.pid not in announcements.oom
-        # a launcher that was not told to end ends the others for the one that died
+        # a launcher that was not asked to end ends the others for the one that died
         and not is_by_launcher(process_exit, announcements, views)
         for process_exit in exits
     )

@@ -1,7 +1,7 @@
 """Frameworks that recover from a crash by themselves, and how each of them is known. One row each.
 
 A framework may announce what it is about to do (torchrun counts its restarts in the environment of its ranks), or is
-known by what it is: Ray's workers are started by a raylet, and whoever asked for them is told that one died; a rank
+known by what it is: Ray's workers are started by a raylet, and whoever asked for them learns that one died; a rank
 of torchft names the lighthouse by which the groups that are left continue without it.
 """
 

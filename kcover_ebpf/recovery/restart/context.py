@@ -71,7 +71,7 @@ class TopOwner:
     why: str = ""
     """Why it cannot be restarted by replacing its pods, where that is not a matter of its kind."""
     operator: str | None = None
-    """Who restarts it from outside, beside us, and replaces its nodes; None where nobody is known to."""
+    """Who restarts it from outside, beside us, and replaces its nodes; None where none is known."""
     owner: str | None = None
     """Who owns the job, as its annotation or label `kcover.io/owner` says, or the label of most of its pods."""
 

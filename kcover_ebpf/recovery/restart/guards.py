@@ -218,8 +218,7 @@ def _left_to(gang_verdict: GangVerdict, context: RestartContext) -> str | None:
     if (top := context.world.top) is not None and top.operator is not None:
         # it replaces nodes and pods as well, so that neither a device nor the end of a container is an exception
         return f"{top.operator}, which restarts this job by itself"
-    of_device = culprit is not None and culprit.device is not None
-    if of_device or verdict.cause in CAUSES_OF_NODES:
+    if verdict.cause in CAUSES_OF_NODES or (culprit is not None and culprit.device is not None):
         return None
     pod_uid = culprit.pod_uid if culprit is not None else None
     own = [pod for pod in context.world.live if pod_uid in (None, pod.pod.uid)]

@@ -84,7 +84,7 @@ def gang_of_run(method: KindMethod, raw: Mapping[str, Any]) -> Mapping[str, str]
 
 
 def operator_of(api_version: str, raw: Mapping[str, Any] | None = None) -> str | None:
-    """Who restarts a job from outside: by its kind, or by what its author asked for; None where nobody is known to."""
+    """Who restarts a job from outside: by its kind, or by what its author asked for; None where none is known."""
     annotations = at(raw, path("metadata.annotations"))
     asked = isinstance(annotations, Mapping) and annotations.get(_AUTO_RESUME) == "true"
     return "HyperPod" if asked or group_of(api_version) == _HYPERPOD else None

@@ -156,7 +156,7 @@ def ready(pod: GangPod) -> GangPod:
 
 
 def test_object_cache__incidents_of_a_job_are_those_of_all_its_runs() -> None:
-    """Else each run would have a budget of restarts of its own."""
+    """Else each run would have its own budget of restarts."""
     world = World(took_s=0.1)
     (first,) = world.store.of_gang(KEY)
     second = replace(first, name="i2", uid="iu2", selector={"ray.io/cluster": "j-2"})

@@ -110,35 +110,35 @@ def complaint(node: str, at_s: float, why: str = "slow") -> Event:
     return event
 
 
-def told_of(*events: Event, leads: bool = True) -> list[tuple[dict[str, str], str, str, bool]]:
+def reported_of(*events: Event, leads: bool = True) -> list[tuple[dict[str, str], str, str, bool]]:
     """What the Events about nodes say of these; pod p is on node n."""
     store = ObjectCache(lambda _: None, wall=lambda: 1_000_000.0)
     for name in ("n", "other"):
         metadata = {"name": name, "uid": f"uid-{name}"}
         store.on_node(Event(Change.SET, {"metadata": metadata}))
-    told: list[tuple[dict[str, str], str, str, bool]] = []
-    bad_nodes = BadNodes(store, lambda *said: told.append(said), lambda: leads)
+    reported: list[tuple[dict[str, str], str, str, bool]] = []
+    bad_nodes = BadNodes(store, lambda *said: reported.append(said), lambda: leads)
     taken = KcoverEvents(FakePods(), store, bad_node=bad_nodes.report)  # type: ignore[arg-type]
     for event in events:
         taken.on_event(event)
     assert not store.triggers, "nothing is restarted"
-    return told
+    return reported
 
 
 def test_bad_nodes__an_event_about_the_node_says_who_says_what_of_it() -> None:
-    ((about, reason, text, is_warning),) = told_of(complaint("n", 999_990.0, "slow\x1b[2J NIC"))
+    ((about, reason, text, is_warning),) = reported_of(complaint("n", 999_990.0, "slow\x1b[2J NIC"))
     assert (about["kind"], about["name"], about["uid"]) == ("Node", "n", "uid-n")
     assert (reason, is_warning) == ("KcoverBadNode", True)
     assert text == "pod ml/p: slow [2J NIC"
 
 
 def test_bad_nodes__of_a_node_that_is_not_the_pods_own_and_of_long_ago_nothing_is_said() -> None:
-    assert told_of(complaint("other", 999_990.0)) == []
-    assert told_of(complaint("gone", 999_990.0)) == []
-    assert told_of(complaint("n", 1_000_000.0 - TRIGGER_S)) == []
-    assert told_of(complaint("n", 999_990.0), leads=False) == []
+    assert reported_of(complaint("other", 999_990.0)) == []
+    assert reported_of(complaint("gone", 999_990.0)) == []
+    assert reported_of(complaint("n", 1_000_000.0 - TRIGGER_S)) == []
+    assert reported_of(complaint("n", 999_990.0), leads=False) == []
 
 
 def test_bad_nodes__one_namespace_has_a_share_of_what_is_looked_up() -> None:
     many = [complaint("n", 999_990.0) for _ in range(2 * TRIGGERS_OF_ONE)]
-    assert len(told_of(*many)) == TRIGGERS_OF_ONE
+    assert len(reported_of(*many)) == TRIGGERS_OF_ONE

@@ -158,21 +158,21 @@ def test_incarnations__a_failure_whose_launcher_has_ended_is_final() -> None:
     assert decide(stage.tracker.latest, Act.SHUTDOWN).act is Act.SHUTDOWN
 
 
-@pytest.mark.parametrize("told", [False, True], ids=["for the one that died", "told to end"])
+@pytest.mark.parametrize("asked", [False, True], ids=["for the one that died", "asked to end"])
 def test_incarnations__a_rank_is_reported_though_its_launcher_ends_the_others_within_the_settling_time(
-    told: bool,
+    asked: bool,
 ) -> None:
-    """As NVRx in job does. Where the launcher was told to end as well, the whole job was ended from outside."""
+    """As NVRx in job does. Where the launcher was asked to end as well, the whole job was ended from outside."""
     stage = elastic()
     kill = SignalSent(stage.now_ns, Pid(102), Tid(102), 9, Pid(9), "bash")
     ends = SignalSent(stage.now_ns, Pid(LAUNCHER), Tid(LAUNCHER), 15, Pid(9), "bash")
-    for sent in (kill, ends) if told else (kill,):
+    for sent in (kill, ends) if asked else (kill,):
         stage.feed(sent)
     stage.exit(stage.procs[102], signal=signal.SIGKILL)
     end_rest(stage)
     stage.run(2)
     found = [(verdict.cause, verdict.culprit and verdict.culprit.pid) for verdict in faults(stage)]
-    assert found == ([] if told else [(Cause.KILLED, 102)])
+    assert found == ([] if asked else [(Cause.KILLED, 102)])
 
 
 LIGHTHOUSE = {"TORCHFT_LIGHTHOUSE": "http://10.0.0.1:29510"}

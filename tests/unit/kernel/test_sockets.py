@@ -16,7 +16,7 @@ LARGE_POD, SMALL_POD = 1, 2
 
 
 class Kernel:
-    """Walks that find nothing, and take as long as they are told."""
+    """Walks that find nothing, and take as long as they are made to."""
 
     def __init__(self, costs_ns: dict[Pid, int]) -> None:
         self.costs_ns, self.cpu_ns = costs_ns, 0

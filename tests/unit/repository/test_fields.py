@@ -43,7 +43,6 @@ UNREAD: dict[str, str] = {
     "archive.manifest.Manifest.schema": "checked by the reader before the file is decoded",
     "archive.node_part.GroupPressure.throttled": _TEMPLATE,
     "postmortem.*": _TEMPLATE,
-    "views.timeline.TimelineEvent.is_first": _TEMPLATE,
     "views.wait_graph.GraphGroup.is_culprit": _TEMPLATE,
     "api.fault_report.FaultReport.agent": _DOCUMENT,
     "api.node_health.NodeHealth.agent": _DOCUMENT,
