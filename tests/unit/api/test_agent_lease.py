@@ -125,8 +125,8 @@ def test_confirmed__a_snapshot_that_is_not_confirmed_any_more_is_as_old_as_its_l
     assert late.depends, "nothing is done about it"
     assert late.verdict.unobserved == ("node b did not report",)
     assert held(b, FAST_S + 1.0).age_s(NOW_S) == FAST_S + 1.0
-    assert case(held(b, FAST_S + 1.0)).with_snapshots == []
-    assert case(held(b, FAST_S - 1.0)).with_snapshots != []
+    assert case(held(b, FAST_S + 1.0)).with_snapshots == ()
+    assert case(held(b, FAST_S - 1.0)).with_snapshots != ()
 
 
 def test_confirmed__a_lease_of_calm_times_makes_no_snapshot_of_a_stall_last_longer() -> None:
@@ -134,7 +134,7 @@ def test_confirmed__a_lease_of_calm_times_makes_no_snapshot_of_a_stall_last_long
     fresh = held(
         report("b", rank(1), rank(3), arrived_s=NOW_S - SNAPSHOT_FRESH_S - 1), 0.5, CALM_S, 99
     )
-    assert case(fresh).with_snapshots == []
+    assert case(fresh).with_snapshots == ()
     assert fresh.unheard_s(NOW_S) == 0.5, "its agent is there"
 
 
