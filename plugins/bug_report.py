@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# kcover-ebpf: problem=warn
+# kcover-ebpf: deadline=30 problem=warn
 """NVIDIA's bug report after a fatal Xid: begun once for each, in the background, and left on the node.
 
 The kernel's log is read for Xids after which a GPU must be reset or replaced. `nvidia-bug-report.sh --safe-mode` then

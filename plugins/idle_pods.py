@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# kcover-ebpf: problem=warn
+# kcover-ebpf: deadline=30 problem=warn
 """Pods of this node that keep GPUs and have run no kernel on them for days, by the Prometheus that reads our metrics.
 
 `PROMETHEUS_URL`: such as http://prometheus.monitoring:9090. `IDLE_HOURS`: 48. `NODE_NAME`: the label `node` of the
