@@ -53,8 +53,10 @@ FT_LAUNCHER = (
     "--rdzv-endpoint=127.0.0.1:29600",
 )
 DLROVER_RUN = ("dlrover-run", "--standalone", "--nproc_per_node=2", "--max_restarts=1")
-# two groups; whoever runs them, here a loop and elsewhere Kubernetes, starts one again that ended
+# two groups; whoever runs them, here a loop and elsewhere Kubernetes, starts one again that ended. They say more than a
+# pipe holds, which is read at the end
 TORCHFT = """
+exec >/dev/null 2>&1
 export TORCHFT_LIGHTHOUSE=http://127.0.0.1:29510
 {venv}/bin/torchft_lighthouse --bind 127.0.0.1:29510 --min_replicas 1 --quorum_tick_ms 100 --join_timeout_ms 1000 &
 for group in 0 1; do
