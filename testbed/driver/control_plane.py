@@ -20,7 +20,7 @@ import urllib3
 
 from kcover_ebpf.kube.client import json_patch
 
-UP_WITHIN_S = 60.0
+UP_WITHIN_S = 240.0
 
 
 @dataclass(frozen=True)

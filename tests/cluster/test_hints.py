@@ -1,4 +1,4 @@
-"""What a training says of itself, on the test bed: an announced phase ends no job, a restart has its price in steps.
+"""What a training says of itself, on the test bed: a phase that was announced ends no job.
 
 Two ranks train by torch and gloo, and use the file of hints as a user would. Both jobs pause in the middle of their
 training, each in the same way; only one says so.
@@ -7,19 +7,14 @@ training, each in the same way; only one says so.
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kcover_ebpf.agent.containers import Containers, processes
 from kcover_ebpf.api.pods import Pod, pod_of
 from testbed.driver.cluster import ROOT, Namespace, until
 from testbed.driver.restarts import incidents, policy, ways
-from tests.cluster.stub_agents import COMMAND
 
 pytestmark = [
     pytest.mark.needs("root", "bpf"),
@@ -130,39 +125,15 @@ def logged(namespace: Namespace, text: str) -> bool:
     return text in namespace.ctl("logs", second(namespace).name)
 
 
-def test_a_phase_that_was_announced_ends_no_job_and_a_restart_has_its_price_in_steps(
-    namespace: Namespace, tmp_path: Path
-) -> None:
+def test_a_phase_that_was_announced_ends_no_job(namespace: Namespace, tmp_path: Path) -> None:
     policy(namespace, thresholds={"hard_limit": f"{LIMIT_S}s"})
     start(namespace, tmp_path / "resume")
     until(lambda: acted_on(namespace, "silent"), "the job that said nothing is restarted", 400)
     until(lambda: logged(namespace, "phase evaluation ends"), "the phase is over", 300)
     assert acted_on(namespace, "said") is None
-    (incident,) = [
-        found for found in incidents(namespace) if found["spec"]["job"]["name"] == "said"
+    held_back = [
+        found["status"].get("actsWhy", "")
+        for found in incidents(namespace)
+        if found["spec"]["job"]["name"] == "said"
     ]
-    assert "its program announced a phase" in incident["status"]["actsWhy"]
-    last = PAUSES_AT + EVERY + 3
-    until(lambda: logged(namespace, f"step {last} loss"), f"step {last} is made", 200)
-    os.kill(min(processes(Containers().of_work(second(namespace)))), signal.SIGSTOP)
-
-    def priced() -> dict[str, Any] | None:
-        status = acted_on(namespace, "said")
-        known = status is not None and "redoneSteps" in status.get("work", {})
-        return status if known else None
-
-    status = until(priced, "the new start has printed a step", 300)
-    work = status["work"]
-    print(json.dumps(work, indent=1))
-    saved = work["step"] // EVERY * EVERY
-    assert work["step"] >= last
-    assert work["unsavedSteps"] == work["step"] - saved
-    assert work["redoneSteps"] == work["unsavedSteps"]
-    assert work["tokens"] == work["step"] * TOKENS
-    assert work["stepSeconds"] >= 0.5
-    command = [COMMAND.replace("kcover-ebpf", "kubectl-kcover"), "stats", "--since=1h"]
-    command += ["-n", namespace.name, f"--kubeconfig={namespace.cluster.kubeconfig}"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    print(said)
-    (row,) = [line for line in said.splitlines() if f"{namespace.name}/said" in line]
-    assert str(work["redoneSteps"]) in row.split()
+    assert any("its program announced a phase" in why for why in held_back)

@@ -35,6 +35,7 @@ from kcover_ebpf.recovery.restart.machine import (
     why_not_hybrid,
     why_not_in_place,
 )
+from kcover_ebpf.recovery.restart.said_before import is_said_before
 from kcover_ebpf.recovery.restart.steps import RestartDetail, Step
 from kcover_ebpf.settings import Act
 from kcover_ebpf.tunables.recovery import (
@@ -101,15 +102,16 @@ def recorded(gang_verdict: GangVerdict, nodes: tuple[str, ...]) -> Status:
 
 
 def describe(status: Status, gang_verdict: GangVerdict, nodes: tuple[str, ...]) -> Status:
-    """The status with what is said now; the time of the first sign stays."""
-    verdict = gang_verdict.verdict
-    since_s = verdict.since_s if status.since_s is None else min(status.since_s, verdict.since_s)
+    """The status with what is said now; the time of the first sign stays, unless that fault went by."""
+    verdict, went_by = gang_verdict.verdict, status.closed_s is not None
+    known_s = verdict.since_s if status.since_s is None or went_by else status.since_s
     same = (status.kind, status.cause) == (verdict.kind, verdict.cause)
     return replace(
         status,
         failure=status.failure if same else FailureClass.UNKNOWN,
-        verdict=replace(kept_verdict(verdict), since_s=since_s),
+        verdict=replace(kept_verdict(verdict), since_s=min(known_s, verdict.since_s)),
         nodes=nodes[:2000] or status.nodes,
+        work=None if went_by else status.work,
         closed_s=None,
     )
 
@@ -370,13 +372,10 @@ def _settle_crash(context: RestartContext, gang_verdict: GangVerdict) -> Status:
 def _settle(
     request: RestartRequest, context: RestartContext, phase: Phase, reason: str, wake_s: float = 5.0
 ) -> Transition:
-    """Stay in a phase for a reason. What is written changes with the verdict or the reason, not with each second."""
+    """Stay in a phase for a reason; a line is written where verdict or reason is another, not for a node's evidence."""
     old, new = request.context.status, context.status
-    same = (old.kind, old.cause, old.culprit) == (new.kind, new.cause, new.culprit)
-    same = same and (old.failure, old.crashes) == (new.failure, new.crashes)
-    if old.phase is phase and same and old.message.endswith(reason):
+    if is_said_before(old, new, phase, reason):
         has_more = (old.order, old.bundles) != (new.order, new.bundles)
-        # a node that has kept its evidence is no line of the story
         return Transition(new if has_more else None, wake_s=wake_s)
     gang_verdict = context.world.gang_verdict
     message = (

@@ -9,12 +9,13 @@ import pytest
 from kcover_ebpf.api import incident
 from kcover_ebpf.api.fault_policy import Approval, FaultPolicy, Level
 from kcover_ebpf.api.fault_report import Ack, AckResult
-from kcover_ebpf.api.incident import Phase, RestartMethod
+from kcover_ebpf.api.incident import Phase, RestartMethod, Status
+from kcover_ebpf.api.incident_parts import LoggedWork
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.gang.gang_input import GangVerdict
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.verdict import Cause, Certainty, Evidence, EvidenceKind, VerdictKind
-from kcover_ebpf.recovery.restart.guards import ClusterLimits, RestartRequest, decide
+from kcover_ebpf.recovery.restart.guards import ClusterLimits, RestartRequest, decide, describe
 from kcover_ebpf.settings import RestartBudget
 from tests.unit.guard_inputs import SEEN, ask, top, without_rule, world
 from tests.unit.report_builders import LOCK, NOW_S, SELECTOR, local, rank, report
@@ -183,6 +184,36 @@ def test_decide__a_policy_that_stops_at_a_snapshot_has_evidence_kept_once() -> N
     assert kept is not None
     assert kept.bundles == ("a:/state/x",)
     assert kept.timeline == found.timeline, "where evidence lies is no line of the story"
+
+
+def patient(acts_at_s: float, status: Status | None = None) -> RestartRequest:
+    """A fault that is acted on at this time, unless something moves."""
+    hung = world().gang_verdict
+    assert hung is not None
+    verdict = replace(hung.verdict, acts_at_s=acts_at_s, acts_why="no silence was longer")
+    asked = ask(world(gang_verdict=replace(hung, verdict=verdict)))
+    return replace(asked, context=replace(asked.context, status=status)) if status else asked
+
+
+def test_decide__the_seconds_that_are_left_are_no_line_of_the_story() -> None:
+    found = decide(patient(NOW_S + 90.0)).status
+    assert found is not None
+    assert "it is ended in" in found.message
+    assert decide(patient(NOW_S + 88.0, found)).status is None
+    later = decide(patient(NOW_S + 60.0, found)).status
+    assert later is not None, "the time itself is another one"
+
+
+def test_describe__a_fault_that_went_by_is_not_the_beginning_of_the_next_one() -> None:
+    hung = world().gang_verdict
+    assert hung is not None
+    begin_s, work = hung.verdict.since_s, LoggedWork(step=24)
+    status = Status(phase=Phase.OBSERVED, verdict=hung.verdict, work=work)
+    later = replace(hung, verdict=replace(hung.verdict, since_s=begin_s + 500.0))
+    same = describe(status, later, ("a",))
+    assert (same.since_s, same.work) == (begin_s, work)
+    other = describe(replace(status, closed_s=NOW_S), later, ("a",))
+    assert (other.since_s, other.work) == (begin_s + 500.0, None)
 
 
 @pytest.mark.parametrize(
