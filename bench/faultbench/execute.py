@@ -87,7 +87,7 @@ def inject(live: Live) -> None:
     """Wait for the step of the fault and do it, or wait until the workload has done it."""
     run = live.run
     if run.scenario.absent:
-        live.log.write("fault", kind="absent", culprit=run.culprit, target=None)
+        # the launcher has written it down, when it had started the others
         return
     limit_s = 60 + 8 * (run.fault_step + 2) * run.step_s
     if run.scenario.host and not run.scenario.inject:

@@ -6,9 +6,10 @@ import json
 import logging
 from pathlib import Path
 
+from kcover_ebpf.agent.memory_codec import memory_of, words_of
 from kcover_ebpf.agent.state_file import write_text
 from kcover_ebpf.api.job_kinds import Gang
-from kcover_ebpf.diagnosis.clock.job_memory import JobMemory, memory_of
+from kcover_ebpf.diagnosis.clock.job_memory import JobMemory
 from kcover_ebpf.tunables.agent import MEMORIES_KEPT, MEMORY_SAVED_S
 
 _LOG = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ class JobMemories:
         if not at_once and not is_due:
             return
         self._saved_s, self._paced = now_s, paced
-        words = {key: memory.to_words() for key, memory in self._memories.items()}
+        words = {key: words_of(memory) for key, memory in self._memories.items()}
         try:
             write_text(self._file, json.dumps(words))
         except OSError as error:

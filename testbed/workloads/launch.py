@@ -118,6 +118,8 @@ class Ranks:
             stdin = None if rank == 0 else subprocess.DEVNULL
             child = subprocess.Popen(command, env={**environment(), **variables}, stdin=stdin)
             self._children[rank] = child
+        if args.absent is not None:
+            self._log.write("fault", kind="absent", culprit=args.absent, target=None)
 
     def kill(self, rank: int) -> None:
         """End one rank by force, as a launcher does that takes it for dead."""

@@ -6,7 +6,7 @@ the policy accepts a needless restart. While the record is short a prior is used
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import field
 
 from kcover_ebpf.dataclass import dataclass
@@ -60,35 +60,6 @@ class Silences:
         """What patience follows from."""
         longest_s = max((silence.length_s for silence in self.kept), default=0.0)
         return SilenceSummary(round(self.observed_s), len(self.kept), round(longest_s, 1))
-
-
-def to_words(silences: Silences) -> dict[str, object]:
-    """The record as JSON values."""
-    rows = [
-        [silence.place, round(silence.length_s, 1), round(silence.at_s)]
-        for silence in silences.kept
-    ]
-    return {"observedS": round(silences.observed_s), "silences": rows}
-
-
-def of_words(words: Mapping[str, object]) -> Silences:
-    """The record in JSON values; what does not fit is passed over, so that a damaged one teaches nothing."""
-    observed = words.get("observedS")
-    record = Silences(
-        float(observed) if isinstance(observed, int | float) and observed >= 0 else 0.0
-    )
-    rows = words.get("silences")
-    for row in rows if isinstance(rows, list) else ():
-        if isinstance(row, list) and len(row) == 3 and isinstance(row[0], str):
-            length_s, at_s = row[1], row[2]
-            if (
-                isinstance(length_s, int | float)
-                and isinstance(at_s, int | float)
-                and 0 < length_s < 1e6
-            ):
-                record.kept.append(Silence(row[0][:64], float(length_s), float(at_s)))
-    record.kept = record.kept[: 4 * SILENCES_KEPT]
-    return record
 
 
 def joined(summaries: Iterable[SilenceSummary]) -> SilenceSummary:

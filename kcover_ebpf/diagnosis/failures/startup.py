@@ -45,8 +45,8 @@ def missing_rank(
     if not missing or waited_s < _grace_s(gaps_s, policy):
         return None
     # those that load wait for none yet: one that its launcher did not fork with them is missed all the same
-    loads = any(_is_at_work(view, now_ns) for view in ranks.values())
-    if loads and len(gaps_s) + 1 < ARRIVED_RANKS:
+    forked = len(gaps_s) + 1 >= ARRIVED_RANKS
+    if not forked and any(_is_at_work(view, now_ns) for view in ranks.values()):
         return None
     text = (
         f"{len(ranks)} of {world_size} ranks are present; "
@@ -59,7 +59,7 @@ def missing_rank(
         culprit=Culprit(missing[0]),
         evidence=(Evidence(EvidenceKind.TIME, text),),
         victims=tuple(ranks),
-        doubtful=loads,
+        doubtful=True,
     )
 
 

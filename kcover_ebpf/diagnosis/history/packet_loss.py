@@ -27,6 +27,8 @@ class LossyLink:
 
     rate_per_s: float
     pid: Pid | None
+    is_local: bool
+    """That rank has them, or one link; else all are late, as where ranks get too little of the CPUs."""
 
 
 class LossWatch:
@@ -56,7 +58,7 @@ class LossWatch:
         touched = Counter(pid for _, ends in self._seen for pid in ends)
         (pid, count), *others = touched.most_common(2)
         alone = count >= LOSS_SHARE * len(self._seen) and (not others or others[0][1] < count)
-        return LossyLink(rate, pid if alone else None)
+        return LossyLink(rate, pid if alone else None, is_local=alone or len(touched) == 2)
 
 
 def _ends(

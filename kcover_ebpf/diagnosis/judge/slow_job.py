@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from kcover_ebpf.diagnosis.clock.progress import JobProgress
 from kcover_ebpf.diagnosis.evidence.snapshot import Finding
-from kcover_ebpf.diagnosis.history.packet_loss import LossWatch, NarrowLink
+from kcover_ebpf.diagnosis.history.packet_loss import LossWatch, LossyLink, NarrowLink
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.process_state import Effort
 from kcover_ebpf.model.rank_snapshot import RankPace
 from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.tunables.diagnosis import STARVED_SHARE, SWAPPING_PER_S, THROTTLED_ALONE_NS
-from kcover_ebpf.tunables.links import LOSS_RATE_AT_FULL_SPEED_PER_S
+from kcover_ebpf.tunables.links import LOSS_RATE_AT_FULL_SPEED_PER_S, LOSS_RATE_PER_S
 
 
 def slowness(
@@ -27,11 +27,7 @@ def slowness(
     """SLOW with its cause; None while the job is as fast as its ranks let it."""
     slowed = progress.slowed
     lossy = loss.lossy(now_ns, slowed)
-    if (
-        lossy is not None
-        and (slowed or lossy.rate_per_s >= LOSS_RATE_AT_FULL_SPEED_PER_S)
-        and not _is_starved(ranks, lossy.pid)
-    ):
+    if lossy is not None and _costs(lossy, slowed) and not _is_starved(ranks, lossy.pid):
         where = f", most of them at rank {_rank(ranks, lossy.pid)}" if lossy.pid else ""
         text = f"{lossy.rate_per_s:.1f} TCP retransmissions a second between ranks{where}"
         return _slow(Cause.LINK, lossy.pid, ranks, Evidence(EvidenceKind.EDGE, text), now_ns)
@@ -54,6 +50,11 @@ def slowness(
         text += "; it reads or writes files, and the others do not"
     finding = _slow(cause, slow.pid, ranks, Evidence(EvidenceKind.PEERS, text), now_ns)
     return replace(finding, factor=slow.factor)
+
+
+def _costs(lossy_link: LossyLink, slowed: bool) -> bool:
+    least = LOSS_RATE_PER_S if slowed else LOSS_RATE_AT_FULL_SPEED_PER_S
+    return lossy_link.rate_per_s >= least or (slowed and lossy_link.is_local)
 
 
 def cause_of(slow_process: ProcessHistory) -> Cause:

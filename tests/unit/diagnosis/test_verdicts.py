@@ -319,6 +319,9 @@ def test_verdicts__a_missing_rank_is_named_but_never_ends_a_job() -> None:
     assert verdict.culprit is not None
     assert verdict.culprit.rank == 2
     assert decide(verdict, Act.RESTART).act is Act.SNAPSHOT
+    stage.run(200)
+    assert stage.tracker.latest is not None
+    assert decide(stage.tracker.latest, Act.RESTART).act is Act.SNAPSHOT
     reported = [
         other_verdict.cause
         for other_verdict in stage.verdicts

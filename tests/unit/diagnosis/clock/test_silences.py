@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcover_ebpf.diagnosis.clock.silences import Silences, joined, of_words, to_words
+from kcover_ebpf.diagnosis.clock.silences import Silences, joined
 from kcover_ebpf.model.silence_summary import SilenceSummary
 from kcover_ebpf.settings import Policy
 
@@ -68,27 +66,6 @@ def test_learn__keeps_the_longest_of_each_place_and_no_more_than_its_room(
                 max(silence.length_s for silence in found.kept if silence.place == place)
                 == longest_s
             )
-
-
-@given(LENGTHS, st.floats(0, 1e6))
-def test_of_words__reads_what_to_words_wrote(past: list[tuple[str, float]], hours: float) -> None:
-    found = record(*past, hours=hours)
-    again = of_words(json.loads(json.dumps(to_words(found))))
-    assert again.summary == pytest.approx(found.summary) or again.summary == found.summary
-
-
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.floats() | st.text(max_size=8),
-        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner),
-        max_leaves=12,
-    )
-)
-def test_of_words__a_damaged_record_teaches_nothing_and_raises_nothing(words: object) -> None:
-    for damaged in ({"observedS": words, "silences": words}, {"silences": [words]}):
-        found = of_words(damaged)
-        assert found.observed_s >= 0
-        assert all(silence.length_s > 0 for silence in found.kept)
 
 
 def test_joined__the_longest_view_counts() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from kcover_ebpf.diagnosis.history.packet_loss import LossWatch, NarrowLink
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
+from kcover_ebpf.diagnosis.judge.slow_job import slowness
 from kcover_ebpf.facts.kernel import TcpRetransmit
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.verdict import Cause, VerdictKind
@@ -130,6 +131,29 @@ def test_loss_watch__when_the_job_has_become_slow_fewer_losses_matter() -> None:
     watch = lossy_watch(mesh(2), [(100, 101)], 10, per_s=2)
     assert watch.lossy(10 * NS, slowed=False) is None
     assert watch.lossy(10 * NS, slowed=True) is not None
+
+
+@pytest.mark.parametrize(
+    ("pairs", "is_local"),
+    [
+        pytest.param([(100, 101), (102, 103), (101, 102), (103, 100)], False, id="everywhere"),
+        pytest.param([(100, 101), (102, 100), (103, 100), (100, 103)], True, id="one rank"),
+        pytest.param([(100, 101)] * 4, True, id="one link"),
+    ],
+)
+def test_loss_watch__a_few_losses_everywhere_are_no_link(
+    pairs: list[tuple[int, int]], is_local: bool
+) -> None:
+    """As on a host whose ranks get too little of its CPUs: the job is slow, and all answer late."""
+    views = mesh(4)
+    watch = lossy_watch(views, pairs, 10, per_s=1)
+    found = watch.lossy(10 * NS, slowed=True)
+    assert found is not None
+    assert found.is_local == is_local
+    pace = trained().job.pace
+    pace.slowed = True
+    slow = slowness(pace, watch, NarrowLink(), views, 10 * NS)
+    assert (slow is not None) == is_local
 
 
 def lose_packets(stage: Stage, seconds: int, per_s: int = 8) -> None:
