@@ -32,7 +32,10 @@ def standstill(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding 
         return _ended(snapshot, gone, ranks)
     if gone is not None:
         text = f"{evidence.name(gone)} exited with code 0 while the others still wait for it"
-        found = [Evidence(EvidenceKind.EVENT, text), *evidence.time(ranks[0])]
+        # those who had all stopped before it left may wait for something else, as for their own uploads
+        is_before = min(silent.values()) <= gone.age_s + needed
+        kind = EvidenceKind.EVENT if is_before else EvidenceKind.SINK
+        found = [Evidence(kind, text), *evidence.time(ranks[0])]
         return blame(snapshot, VerdictKind.HUNG, Cause.LEFT_EARLY, gone, found)
     if snapshot.starting or _may_read_yet(snapshot):
         return None

@@ -74,7 +74,7 @@ def test_several_hosts__a_rank_that_its_launcher_lacks_is_missing_soon(reported:
     assert stage.causes() == []
     stage.run(3)
     (verdict,) = [verdict for verdict in stage.verdicts if verdict.kind is VerdictKind.HUNG]
-    assert (verdict.cause, verdict.certainty) == (Cause.MISSING_RANK, Certainty.INFERRED)
+    assert (verdict.cause, verdict.certainty) == (Cause.MISSING_RANK, Certainty.SUSPECTED)
     assert verdict.culprit is not None
     assert verdict.culprit.rank == 2
 

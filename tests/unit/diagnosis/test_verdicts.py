@@ -9,7 +9,7 @@ import pytest
 from kcover_ebpf.diagnosis.decisions import decide
 from kcover_ebpf.facts.host import StorageState, WaitedFile
 from kcover_ebpf.ids import NS, Inode
-from kcover_ebpf.model.verdict import Cause, VerdictKind
+from kcover_ebpf.model.verdict import Cause, Certainty, VerdictKind
 from kcover_ebpf.settings import Act, Policy
 from tests.unit.scripted_job import BARRIER, COLLECTIVE, LOCK, Proc, Stage, all_wait, trained
 
@@ -193,6 +193,21 @@ def test_verdicts__a_rank_that_left_with_code_0_is_blamed_when_the_others_wait()
     assert verdict.cause is Cause.LEFT_EARLY
     assert verdict.culprit is not None
     assert verdict.culprit.rank == 1
+
+
+@pytest.mark.parametrize(
+    ("waited_s", "certainty"), [(0, Certainty.ANNOUNCED), (9, Certainty.INFERRED)]
+)
+def test_verdicts__a_rank_that_left_announces_no_stall_that_began_before(
+    waited_s: int, certainty: Certainty
+) -> None:
+    stage = trained()
+    all_wait(stage, 1)
+    stage.run(waited_s)
+    stage.exit(stage.rank(1), 0)
+    verdict = stage.run(12)
+    assert verdict is not None
+    assert (verdict.cause, verdict.certainty) == (Cause.LEFT_EARLY, certainty)
 
 
 def test_verdicts__of_two_ranks_that_left_the_first_is_blamed() -> None:
