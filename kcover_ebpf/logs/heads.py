@@ -54,6 +54,8 @@ ITEMS = {
     "margin": r"(?:  ){1,12}[|+] ",
     "time": rf"(?:\[ ?{_TIME} ?\]|{_TIME})(?:{_END}|: |(?=\[))",
     "logging": rf"(?P<l_logging>{_LEVELS}):(?!\w{{0,80}}(?:Error|Exception))[\w.]{{1,120}}:",
+    "abslogging": rf"(?P<l_abslogging>{_LEVELS}):{_TIME}:[\w.]{{1,120}}:\d{{1,7}}: ?",
+    "named": rf"[a-z]\w{{0,60}}(?:\.\w{{1,60}}){{1,6}} (?P<l_named>{_LEVELS}) ",
     "level": (
         rf"(?P<l_level>{_LEVELS})(?=[\s:|-]){_END}|\[ ?(?P<l_bracket>(?i:{_LEVELS})) {{0,8}}\]{_END}"
         rf"|(?P<l_colon>(?i:trace|debug|info|notice|warn|warning|error|err)):(?: |$)"
@@ -71,8 +73,8 @@ _BEGINNINGS = {
     "(": "actor component ascend thread bar",
     " ": "srun bar margin",
     "0": "srun ident compose bar counter time file host",
-    "A": "glog tensorflow bar time logging level file",
-    "a": "ident compose bar level file host",
+    "A": "glog tensorflow bar time logging abslogging level file",
+    "a": "ident compose bar named level file host",
     "": "bar file",
 }
 """The items that may begin so: with this character, a digit, a letter, or any other of ASCII."""
@@ -188,7 +190,15 @@ def _rank(found: dict[str, str | None], before: int | None) -> int | None:
 
 
 def _level(found: dict[str, str | None]) -> LogLevel | None:
-    for name in ("l_level", "l_bracket", "l_colon", "l_logging", "l_hugging"):
+    for name in (
+        "l_level",
+        "l_bracket",
+        "l_colon",
+        "l_logging",
+        "l_abslogging",
+        "l_named",
+        "l_hugging",
+    ):
         if (word := found.get(name)) is not None:
             return levels.of_word(word)
     for name in ("l_c10d", "l_glog", "l_nemo", "l_ray", "l_tf"):

@@ -220,6 +220,8 @@ def test_heads__a_message_alone_has_none(text: str) -> None:
         ("[16306.549719] [node01:33913:1] ib_device.c:482  UCX  WARN  IB Async event", LogLevel.WARNING),
         ("/app/x.py:12: UserWarning: guessing", LogLevel.WARNING),
         ("[error] x", LogLevel.ERROR),
+        ("INFO:2026-02-03 10:00:00,123:jax._src.xla_bridge:895: Unable to initialize", LogLevel.INFO),
+        ("urllib3.connectionpool WARNING Retrying after connection broken", LogLevel.WARNING),
         ("Error loading the model", None),
         ("node1:77:301 [0] NCCL WARN Cuda failure 719", None),
     ],
