@@ -106,7 +106,7 @@ class Running:
     def may_be_flaky(self) -> bool:
         """Whether a few tests failed, and nothing else did."""
         counts = self.counts()
-        is_few = 1 <= counts["failed"] <= MOST_FLAKY and not counts["error"]
+        is_few = 1 <= counts["failed"] + counts["error"] <= MOST_FLAKY
         return self.process.returncode == TESTS_FAILED and is_few
 
     def lines(self) -> list[str]:
@@ -186,13 +186,15 @@ def main(more: Sequence[str]) -> int:
         print(f"\ntests: {running.part.name} failed\n" + "\n".join(running.lines()), flush=True)
     for running in [other_running for other_running in failed if other_running.may_be_flaky]:
         (once_more,) = run([again(running.part)], more)
-        flaky = running.counts()["failed"]
+        before = running.counts()
+        flaky = before["failed"] + before["error"]
         if once_more.process.returncode == 0 and once_more.counts()["passed"] == flaky:
             print(
                 f"tests: {running.part.name}: passes by itself, so chance: mend what is printed above"
             )
-            counts += Counter({"passed": flaky, "flaky": flaky})
-            counts["failed"] -= flaky
+            # one whose teardown failed has passed already
+            counts += Counter({"passed": before["failed"], "flaky": flaky})
+            counts -= Counter({"failed": before["failed"], "error": before["error"]})
             failed.remove(running)
     print(summary(counts, time.monotonic() - began_s))
     return 1 if failed else 0

@@ -58,6 +58,17 @@ def test_d(number):
 """
 
 
+TEARDOWN = """
+import pathlib, pytest
+@pytest.fixture
+def bed():
+    yield
+    was = pathlib.Path({folder!r}, "ended")
+    assert was.exists() or was.write_text(""), "the reason"
+def test_e(bed): pass
+"""
+
+
 @pytest.mark.parametrize(
     ("count", "code", "words"), [(3, 0, "4 passed, 3 flaky"), (4, 1, "4 failed, 1 passed")]
 )
@@ -75,6 +86,16 @@ def test_main__a_few_that_pass_by_themselves_are_flaky(
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if "the reason" in line]
     assert summary_words(lines[-1]).startswith(words)
+
+
+def test_main__a_teardown_that_fails_once_is_flaky_too(
+    parts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (parts / "test_teardown.py").write_text(TEARDOWN.format(folder=str(parts)))
+    monkeypatch.setattr(tiers, "PARTS", (part(parts, "good"), part(parts, "teardown")))
+    assert tiers.main([]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert summary_words(last).startswith("2 passed, 1 flaky")
 
 
 @pytest.mark.parametrize(("more", "counted"), [([], "1 passed"), (["-k", "nothing"], "no tests")])
