@@ -41,11 +41,11 @@ def _count_payload(job: Job, ranks: Mapping[Pid, ProcessHistory], tick: Tick) ->
         if process is not None and process.on_peer_bytes(moved, tick.boottime_ns):
             job.progress(pid, tick.boottime_ns)
     moved = sum(job.moved_bytes[pid] for pid in ranks)
-    # where a machine is busy, ranks that are slow are suspicious all the time: what they move shows that they go on
-    goes_on = moved > 0 or not job.attention.suspicious
-    job.pace.note_payload(moved, tick.period_ns, goes_on=goes_on)
+    # where a machine is busy, ranks that are slow are suspicious all the time: what they move shows that they continue
+    continues = moved > 0 or not job.attention.suspicious
+    job.pace.note_payload(moved, tick.period_ns, continues=continues)
     if not job.pace.slowed:
         job.narrow.forget()
-    elif goes_on:
+    elif continues:
         job.narrow.observe(ranks)
     job.moved_bytes.clear()

@@ -54,7 +54,7 @@ class SubJob:
             self._on_birth(fact.pid, fact.ppid)
         # what a library says of all ranks together is not of one world
         is_mixed = isinstance(fact, CollectivesSeen | RecordersSeen)
-        if (pid is None and not is_mixed) or pid in self.own | self.shared:
+        if (pid is None and not is_mixed) or pid in self.own or pid in self.shared:
             self.job.observe(fact)
 
     def _on_birth(self, pid: Pid, ppid: Pid) -> None:

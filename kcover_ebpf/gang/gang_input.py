@@ -95,16 +95,16 @@ class GangInput:
         """Silent nodes whose agent is there and reports no stall, and whether their ranks were seen training."""
         return {received.report.node: received.report.trained for received in self._unsuspicious}
 
-    @property
-    def _unsuspicious(self) -> list[ReceivedReport]:
+    @cached_property
+    def _unsuspicious(self) -> tuple[ReceivedReport, ...]:
         silent = set(self.silent)
-        return [
+        return tuple(
             received
             for received in self.fresh
             if received.age_s(self.now_s) <= silent_s(received)
             and not received.report.suspicious
             and received.report.node in silent
-        ]
+        )
 
     @property
     def _unstopped_age_s(self) -> float:

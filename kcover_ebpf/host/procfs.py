@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Collection
+from itertools import islice
 from pathlib import Path
 
 from kcover_ebpf.facts.host import ProcessSeen
@@ -181,10 +182,11 @@ def process_of(tid: int) -> Pid | None:
     return Pid(numbers[0]) if numbers else None
 
 
-def thread_ids(pid: Pid) -> list[Tid]:
-    """The threads of a process, here; empty once it is gone."""
+def thread_ids(pid: int, most: int) -> list[Tid]:
+    """Threads of a process, here, at most so many; empty once it is gone."""
     try:
-        return [Tid(int(path.name)) for path in (PROC / f"{pid}" / "task").iterdir()]
+        with os.scandir(PROC / f"{pid}" / "task") as entries:
+            return sorted(Tid(int(entry.name)) for entry in islice(entries, most))
     except OSError:
         return []
 

@@ -40,6 +40,8 @@ from kcover_ebpf.ids import NS, Pid, Tid
 from kcover_ebpf.tunables.host import OPEN_DEVICES_S
 
 _LOCK_BYTES = 24
+_MOST_THREADS = 2048
+"""Of a process in another pid namespace: so many are searched for the holder of a lock."""
 _Key = tuple[Pid, Tid | None]
 """A thread; or the one reading of a process that is under way."""
 
@@ -192,7 +194,7 @@ def _with_owner(reading: ThreadReading, call: Call) -> ThreadReading:
     if number is None:
         return reading
     if len(namespace_numbers(pid)) > 1:
-        threads = thread_numbers(pid, thread_ids(pid))
+        threads = thread_numbers(pid, thread_ids(pid, _MOST_THREADS))
         return replace(reading, lock_thread=Tid(threads[number]) if number in threads else None)
     # a lock in memory that processes share may belong to a thread of any of them
     group = process_of(number)

@@ -1,7 +1,7 @@
 r"""Takes credentials out of the text of a log before it is kept: what their form or their name gives away. Pure.
 
 Programs print their configuration, requests that failed, and commands; the ends of their logs are then fetched, copied
-into a store and shown on a page. A secret without a name beside it and without a form of its own is not recognised.
+into a store and shown on a page. A secret without a name beside it and without a distinctive form is not recognised.
 """
 
 from __future__ import annotations

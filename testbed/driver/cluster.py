@@ -23,8 +23,8 @@ JOBS = Path(__file__).with_name("jobs")
 ROOT = Path(__file__).resolve().parents[2]
 TRAIN = ROOT / "testbed/cluster/train.py"
 PATIENCE_S = 120.0
-_NOT_REACHED, _TRIES = "net/http: TLS handshake timeout", 2
-"""What kubectl says where the busy server took no request: it is asked again so often."""
+_NOT_REACHED, _TRIES = "net/http: TLS handshake timeout", 3
+"""What kubectl says where the busy server took no request: it is asked so often."""
 _BED = re.compile(r"\.testbed(?:-(.+))?")
 T = TypeVar("T")
 
@@ -61,11 +61,10 @@ class Cluster:
 
     def ctl(self, *arguments: str, stdin: str | None = None, timeout_s: float = PATIENCE_S) -> str:
         """What kubectl prints; raises ClusterError when it fails."""
-        done = self.run(*arguments, stdin=stdin, timeout_s=timeout_s)
         for _ in range(_TRIES):
+            done = self.run(*arguments, stdin=stdin, timeout_s=timeout_s)
             if _NOT_REACHED not in done.stderr:
                 break
-            done = self.run(*arguments, stdin=stdin, timeout_s=timeout_s)
         if done.returncode != 0:
             raise ClusterError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
         return done.stdout

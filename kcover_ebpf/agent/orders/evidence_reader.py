@@ -10,7 +10,6 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
-from itertools import islice
 
 from kcover_ebpf.agent.containers import RunningContainer, processes
 from kcover_ebpf.archive.node_part import ArchivedThread, GroupPressure
@@ -19,6 +18,7 @@ from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.host import bounded
 from kcover_ebpf.host.proc_text import split_stat
+from kcover_ebpf.host.procfs import thread_ids
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.model.thread_stack import Stack
@@ -76,7 +76,7 @@ def _threads(
     left, skipped = _THREADS_OF_ALL, 0
     for pid in pids:
         rank = known.get(Pid(pid))
-        for number, tid in enumerate(_tids(pid)):
+        for number, tid in enumerate(thread_ids(pid, _THREADS_OF_ALL)):
             if number >= _THREADS_OF_ONE or left <= 0 or time.monotonic() > end_s:
                 skipped += 1
                 continue
@@ -84,15 +84,6 @@ def _threads(
             yield _thread(pid, tid, rank, table)
     if skipped:
         unobserved.append(f"{skipped} more threads: there are too many, or no time was left")
-
-
-def _tids(pid: int) -> list[int]:
-    try:
-        with os.scandir(f"/proc/{pid}/task") as entries:
-            found = islice(entries, _THREADS_OF_ALL)
-            return sorted(int(entry.name) for entry in found)
-    except OSError:
-        return []
 
 
 def _thread(pid: int, tid: int, rank: RankSnapshot | None, table: SyscallTable) -> ArchivedThread:

@@ -299,10 +299,10 @@ class JobProgress:
             return None
         return lead.progress_ns
 
-    def note_payload(self, moved_bytes: int, period_ns: int, *, goes_on: bool = True) -> None:
+    def note_payload(self, moved_bytes: int, period_ns: int, *, continues: bool = True) -> None:
         """Take the bytes that all ranks moved between them in one pass.
 
-        `goes_on`: false while it is open whether the job continues. Such passes count with the bytes that end them: a
+        `continues`: false while it is open whether the job continues. Such passes count with the bytes that end them: a
         silence is one low rate, however long it was.
         """
         if not self.trained:
@@ -310,7 +310,7 @@ class JobProgress:
         self._payload_bytes += moved_bytes
         self._payload_ns += period_ns
         # passes that follow each other fast are taken together: few bytes in a third of a second mean nothing
-        if goes_on and self._payload_ns >= PAYLOAD_RATE_NS:
+        if continues and self._payload_ns >= PAYLOAD_RATE_NS:
             self._payload_rates.append(self._payload_bytes * NS / self._payload_ns)
             self._payload_bytes = self._payload_ns = 0
             self._rate_count += 1

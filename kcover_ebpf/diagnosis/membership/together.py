@@ -1,7 +1,7 @@
 """Which ranks are one job: those of a common world, and those that are connected. Pure.
 
 The trials of a sweep run in one pod or under one launcher and have nothing to do with each other: one that fails, or
-ends, is missed by none; and while one of several ranks hangs, the others go on.
+ends, is missed by none; and while one that has several ranks hangs, the others continue.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kcover_ebpf.facts.kernel import SocketSample
-from kcover_ebpf.ids import NS, Inode, Pid
+from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.verdict import Cause, Certainty, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.settings import Policy
+from tests.unit.link_builders import edge
 from tests.unit.scripted_job import LOCK, Proc, Stage
 from tests.unit.seen_verdicts import ended, faults, not_working
 
@@ -153,21 +153,14 @@ def test_sub_jobs__worlds_that_are_connected_are_one_job() -> None:
     ends = {101: ("127.0.0.1", 40_101), 201: ("127.0.0.1", 40_201)}
     for pid, peer in ((101, 201), (201, 101)):
         stage.feed(
-            SocketSample(
+            edge(
+                Pid(pid),
+                peer,
                 boottime_ns=stage.now_ns,
-                pid=Pid(pid),
-                fd=99,
-                inode=Inode(pid),
-                state="ESTABLISHED",
                 local=ends[pid],
                 remote=ends[peer],
-                unread_bytes=0,
-                unsent_bytes=0,
-                unacked_bytes=0,
                 acked_bytes=10,
                 received_bytes=10,
-                backoff=0,
-                send_window_bytes=65536,
                 last_send_ns=stage.now_ns,
                 last_receive_ns=stage.now_ns,
             )

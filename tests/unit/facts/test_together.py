@@ -7,9 +7,9 @@ import signal
 import pytest
 
 from kcover_ebpf.facts.host import ProcessSeen
-from kcover_ebpf.facts.kernel import SocketSample
-from kcover_ebpf.ids import Inode, Pid
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.model.verdict import Cause
+from tests.unit.link_builders import edge
 from tests.unit.scripted_job import Proc, Stage, all_wait
 from tests.unit.seen_verdicts import faults, only_fault
 
@@ -35,21 +35,14 @@ def connect(stage: Stage, one: int, other: int) -> None:
     ends = {one: ("127.0.0.1", 40_000 + one), other: ("127.0.0.1", 29_500)}
     for pid, peer in ((one, other), (other, one)):
         stage.feed(
-            SocketSample(
+            edge(
+                Pid(pid),
+                peer,
                 boottime_ns=stage.now_ns,
-                pid=Pid(pid),
-                fd=9,
-                inode=Inode(pid),
-                state="ESTABLISHED",
                 local=ends[pid],
                 remote=ends[peer],
-                unread_bytes=0,
-                unsent_bytes=0,
-                unacked_bytes=0,
                 acked_bytes=10,
                 received_bytes=10,
-                backoff=0,
-                send_window_bytes=65536,
                 last_send_ns=stage.now_ns,
                 last_receive_ns=stage.now_ns,
             )

@@ -1,4 +1,4 @@
-"""The plug-in that has NVIDIA's bug report made after a fatal Xid, by a program in a root of its own that can hang."""
+"""The plug-in that has NVIDIA's bug report made after a fatal Xid, by a program in a separate root that can hang."""
 
 from __future__ import annotations
 
