@@ -52,11 +52,14 @@ The API server validates it and adds defaults: a key that is not on this page is
 MIDDLE = """
 ## Kinds of jobs
 
-Kinds that can be restarted as a whole, and how. All of them can be restarted *in place* where the cluster allows it (Kubernetes 1.36), with one exception: if the
-field in *may cost* is set and a pod's own restart policy is not Never, the kind's controller counts or reacts to such restarts, so the job is
-replaced instead. Faults of other kinds are reported and never acted on.
+Kinds that can be restarted as a whole, and how; each was tested with its real controller. All of
+them can be restarted *in place* where the cluster allows it (Kubernetes 1.36), with two exceptions,
+for which the job is replaced instead: if the field in *may cost* is set and a pod's own restart
+policy is not Never, the kind's controller counts or reacts to such restarts; and if it *deletes
+ended pods*, those of the restart policy Never are gone before their kubelet starts them again.
+Faults of other kinds are reported and never acted on.
 
-| kind | group | replaced by | in place may cost | tested with its real controller |
+| kind | group | replaced by | in place may cost | deletes ended pods |
 |---|---|---|---|---|
 """
 METHODS = {
@@ -97,8 +100,8 @@ def kinds(table: Mapping[str, Any]) -> Iterator[str]:
     for row in table["kind"]:
         method = METHODS[row["method"]].format(suspend=row.get("suspend"))
         cost = f"`{row['in_place_costs']}`" if "in_place_costs" in row else ""
-        seen = "yes" if row.get("measured", True) else "no"
-        yield f"| {row['kind']} | `{row['group']}` | {method} | {cost} | {seen} |"
+        deletes = "yes" if row.get("deletes_ended") else "no"
+        yield f"| {row['kind']} | `{row['group']}` | {method} | {cost} | {deletes} |"
 
 
 def render() -> str:

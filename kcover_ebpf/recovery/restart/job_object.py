@@ -31,6 +31,8 @@ def counts_restarts(method: KindMethod, raw: Mapping[str, Any], pods: Sequence[G
     """True if the controller of a job counts restarts of containers of these pods, or answers them."""
     if at(raw, path("spec.failurePolicy.restartStrategy")) == "InPlaceRestart":
         return True  # a JobSet that does so by itself (KEP-467) fails after maxRestarts, whoever asked for them
+    if method.deletes_ended and any(pod.restart_policy == "Never" for pod in pods):
+        return True
     counted = any(pod.restart_policy != "Never" for pod in pods)
     return counted and bool(method.in_place_costs) and at(raw, method.in_place_costs) is not None
 

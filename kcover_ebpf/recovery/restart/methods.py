@@ -58,6 +58,8 @@ class KindMethod:
     """Label (key, value) of the leader pod; only where `method` is LEADER."""
     in_place_costs: tuple[str, ...] = ()
     """Path of what makes its controller count restarts by the kubelet, or answer them; empty: it does neither."""
+    deletes_ended: bool = False
+    """Its controller deletes a pod of the restart policy Never whose container has ended."""
     counters: tuple[tuple[str, ...], ...] = ()
     """Paths of what a restart must not move."""
     suspended_value: object = True
@@ -141,11 +143,12 @@ def _kind(row: Mapping[str, object]) -> KindMethod:
         "suspend",
         "leader",
         "in_place_costs",
+        "deletes_ended",
         "moves",
         "renames",
         "gang",
     }
-    if unknown := set(row) - known_keys - {"counters", "measured"}:
+    if unknown := set(row) - known_keys - {"counters"}:
         raise ValueError(f"kinds: unknown key {min(unknown)!r}")
     method = ReplaceMethod(row["method"])
     leader = str(row["leader"]).partition("=") if "leader" in row else None
@@ -161,6 +164,7 @@ def _kind(row: Mapping[str, object]) -> KindMethod:
         leader=(leader[0], leader[2]) if leader else None,
         in_place_costs=path(str(row.get("in_place_costs", ""))),
         counters=tuple(path(str(counter)) for counter in counters),
+        deletes_ended=row.get("deletes_ended") is True,
         renames=row.get("renames") is True,
         gang=_gang(row),
         moves=MovesBy(row.get("moves", "none")),

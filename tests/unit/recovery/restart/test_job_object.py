@@ -32,3 +32,16 @@ def test_counts_restarts__a_jobset(raw: dict[str, Any], restart_policy: str, cou
     assert method is not None
     gang_pod = replace(GangPod(pod(0)), restart_policy=restart_policy)
     assert counts_restarts(method, raw, [gang_pod]) is counted
+
+
+@pytest.mark.parametrize(
+    ("kind", "restart_policy", "counted"),
+    [("RayCluster", "Never", True), ("RayCluster", "OnFailure", False)]
+    + [("RayJob", policy, True) for policy in ("Never", "OnFailure")],
+)
+def test_counts_restarts__pods_of_ray(kind: str, restart_policy: str, counted: bool) -> None:
+    """KubeRay deletes a pod that is never restarted once its container has ended, as one in place has for a moment."""
+    method = restarts().find("ray.io/v1", kind)
+    assert method is not None
+    gang_pod = replace(GangPod(pod(0)), restart_policy=restart_policy)
+    assert counts_restarts(method, {"spec": {"rayClusterSpec": {}}}, [gang_pod]) is counted
