@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kcover_ebpf.devices.inventory import open_holders, topology
 from kcover_ebpf.devices.inventory.gpu_vendors import Gpu
-from kcover_ebpf.devices.nvml import Nvml
 from kcover_ebpf.facts.devices import CudaContext, DeviceHeld
 from kcover_ebpf.facts.kernel import Fact, ProcessExit
 from kcover_ebpf.host.open_files import OpenFiles
 from kcover_ebpf.host.read_workers import Readers
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.tunables.devices import DEVICES_FIRST_WAIT_S
+
+if TYPE_CHECKING:
+    from kcover_ebpf.devices.nvml import Nvml
 
 
 class DeviceUsers:

@@ -16,13 +16,10 @@ from kcover_ebpf.devices.catalog import Catalog
 from kcover_ebpf.devices.device_users import DeviceUsers
 from kcover_ebpf.devices.inventory.identity import DeviceIdentities
 from kcover_ebpf.devices.inventory.topology import Topology
-from kcover_ebpf.devices.nvml import Nvml
 from kcover_ebpf.devices.ports import PortWatch
 from kcover_ebpf.devices.rdma_traffic import FabricReader, FabricWatch
 from kcover_ebpf.devices.stuck_ioctl import StuckCalls
-from kcover_ebpf.devices.telemetry.watch import GpuTelemetry, TelemetryOptions
 from kcover_ebpf.devices.xid.event_sources import Sources
-from kcover_ebpf.devices.xid.kmsg_parser import read_console, read_record
 from kcover_ebpf.devices.xid.kmsg_reader import KmsgReader
 from kcover_ebpf.devices.xid.xid_dedup import XidDedup
 from kcover_ebpf.facts.devices import (
@@ -50,6 +47,7 @@ from kcover_ebpf.tunables.devices import AER_SETTLE_NS, LOG_SELF_TEST_NS, LOG_SK
 
 if TYPE_CHECKING:
     from kcover_ebpf.collectives.nccl.probes import NcclProbes
+    from kcover_ebpf.devices.telemetry.watch import GpuTelemetry, TelemetryOptions
 
 _CONTAINED = 94
 """The Xid of an error after which the application is started again, and the GPU needs nothing."""
@@ -98,6 +96,8 @@ class DeviceWatch:
         self.telemetry: GpuTelemetry | None = None
         """Set where GPUs are read."""
         if telemetry is not None:
+            from kcover_ebpf.devices.telemetry.watch import GpuTelemetry
+
             files = self.users.open_files
             self.telemetry = GpuTelemetry(telemetry, lambda: self.users.topology.gpus, files, root)
         self.identities = DeviceIdentities(root, self.users.uuid, self._serial_of)
@@ -177,6 +177,8 @@ class DeviceWatch:
             self._leave_nvml()
             return Rung.CONSOLE
         if self.users.nvml is None:
+            from kcover_ebpf.devices.nvml import Nvml
+
             self.users.nvml = Nvml(host_root())
         return Rung.NVML
 
@@ -294,6 +296,8 @@ class DeviceWatch:
         if line.text.startswith(SELF_TEST):
             self.console_works = True
             return []
+        from kcover_ebpf.devices.xid.kmsg_parser import read_console
+
         report = read_console(line.text, line.boottime_ns)
         # a notice counts when the log confirms it, which is read next
         return self._on_xid(report, members) if isinstance(report, XidReported) else []
@@ -312,6 +316,8 @@ class DeviceWatch:
     def _read_log(self, members: Collection[Pid]) -> Reported:
         found: Reported = []
         for record in self._kmsg.records() if self._kmsg is not None else ():
+            from kcover_ebpf.devices.xid.kmsg_parser import read_record
+
             report = read_record(record, _now_ns())
             if isinstance(report, XidReported):
                 found += self._on_xid(report, members)

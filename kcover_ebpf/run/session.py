@@ -21,7 +21,6 @@ from kcover_ebpf.facts.logs import LogSeen
 from kcover_ebpf.host.process_tree import Witness
 from kcover_ebpf.host.supervisor_client import Supervisor
 from kcover_ebpf.kernel.sampler import KernelSampler
-from kcover_ebpf.output.log_lines import blame
 from kcover_ebpf.run import actions, outcome
 from kcover_ebpf.run.options import RunOptions
 from kcover_ebpf.run.outcome import Outcome, Reason
@@ -110,6 +109,8 @@ class Session:
         try:
             self._sensor.run(self._is_over)
         except Exception as error:
+            from kcover_ebpf.output.log_lines import blame
+
             if not self._owns_job:
                 raise CannotObserve(f"the sensor failed: {blame(error)}") from error
             self._announcer.on_blind(f"the sensor failed, the job continues: {blame(error)}")

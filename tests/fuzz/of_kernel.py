@@ -13,7 +13,7 @@ from kcover_ebpf.api.container_cgroup import containers_of_process
 from kcover_ebpf.collectives.ras.netns import _endpoint
 from kcover_ebpf.devices import ports
 from kcover_ebpf.devices.catalog import files, judge
-from kcover_ebpf.devices.xid import kmsg_parser
+from kcover_ebpf.devices.xid import kmsg_parser, kmsg_reader
 from kcover_ebpf.errors import DecodeError
 from kcover_ebpf.facts.devices import XidReported
 from kcover_ebpf.host import blocked_call, cgroups, nfs_servers, proc_text, procfs, stack_frames
@@ -44,7 +44,7 @@ def _record(data: bytes) -> object:
 
 def _kmsg(data: bytes) -> None:
     record = kmsg_parser.parse_record(data)
-    kmsg_parser.may_concern(data)
+    kmsg_reader.may_concern(data)
     if record is not None and kmsg_parser.read_record(record, 1) is not None:
         assert record.from_kernel
 

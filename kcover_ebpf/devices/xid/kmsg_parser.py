@@ -36,17 +36,6 @@ class KmsgRecord:
         return self.priority < _KERNEL_FACILITY_BELOW
 
 
-def may_concern(raw: bytes) -> bool:
-    """False for a record of /dev/kmsg that no driver wrote whose lines are read here; there may be thousands."""
-    return (
-        b"NVRM: " in raw
-        or b"nvidia-nvswitch" in raw
-        or b"mlx5_core " in raw
-        or b"amdgpu " in raw
-        or b": pciehp: " in raw
-    )
-
-
 _ESCAPE = re.compile(r"\\x([0-9a-f]{2})")
 
 

@@ -11,7 +11,6 @@ from collections import Counter, defaultdict, deque
 from dataclasses import field, replace
 
 from kcover_ebpf.dataclass import dataclass
-from kcover_ebpf.devices.xid.kmsg_parser import message_parts
 from kcover_ebpf.facts.devices import Rung, XidReported
 from kcover_ebpf.tunables.devices import XID_FORGET_NS, XID_HOLD_NS, XID_UNCONFIRMED_NS
 
@@ -95,6 +94,8 @@ def _complete(entry: _Entry, xid: XidReported) -> XidReported:
 
 
 def _split(xid: XidReported) -> XidReported:
+    from kcover_ebpf.devices.xid.kmsg_parser import message_parts
+
     pid, process, text = message_parts(xid.text)
     return replace(xid, pid=xid.pid or pid, process=xid.process or process, text=text)
 

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from kcover_ebpf.devices.xid.kmsg_parser import (
     KmsgRecord,
-    may_concern,
     parse_record,
     read_console,
     read_line,
     read_record,
 )
+from kcover_ebpf.devices.xid.kmsg_reader import may_concern
 from kcover_ebpf.facts.devices import DeviceNotice, Notice, Rung, XidReported
 from kcover_ebpf.ids import Pid
 
