@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.faultbench import host_faults, prepare
+from bench.faultbench.collecting import Collecting
 from bench.faultbench.job import Job, launch_command, tag_value
 from bench.faultbench.judge import Judgement, fault_verdicts, judge, rank_is_right
 from bench.faultbench.live import Live, RunFailed, kill_tagged
@@ -25,7 +26,9 @@ GRACE_S = 2.0
 """How long a job is watched after the right verdict, or after its own end."""
 
 
-def execute(run: RunSpec, tag: str, work: Path, act: str | None) -> dict[str, Any]:
+def execute(
+    run: RunSpec, tag: str, work: Path, act: str | None, *, background: bool = False
+) -> dict[str, Any]:
     """Carry out a run and return its result; `act` None runs without the detector."""
     folder = work / tag
     shutil.rmtree(folder, ignore_errors=True)
@@ -40,7 +43,8 @@ def execute(run: RunSpec, tag: str, work: Path, act: str | None) -> dict[str, An
             live = Live(run, tag, folder, log, undo, jobs)
             if run.scenario.prepare:
                 live.path = str(prepare.PREPARE[run.scenario.prepare](live))
-            start_jobs(live, jobs, act)
+            collector = Collecting(live) if background else None
+            start_jobs(live, jobs, act, collector)
             inject(live)
             watch(live, jobs[0], act)
         except (RunFailed, OSError) as error:
@@ -53,7 +57,7 @@ def execute(run: RunSpec, tag: str, work: Path, act: str | None) -> dict[str, An
         for job in jobs:
             job.interrupt()
     network.remove(tag)
-    result = describe(run, act, problem, until)
+    result = describe(run, act, problem, until) | {"background": background}
     if live is not None:
         result |= report(run, live.events(), jobs, codes, until)
     if problem or not result.get("valid", False):
@@ -62,16 +66,19 @@ def execute(run: RunSpec, tag: str, work: Path, act: str | None) -> dict[str, An
     return result
 
 
-def start_jobs(live: Live, jobs: list[Job], act: str | None) -> None:
+def start_jobs(live: Live, jobs: list[Job], act: str | None, collector: Collecting | None) -> None:
     """Start the job (and a healthy one beside it, if wanted); wait until it trains."""
     run = live.run
-    command = launch_command(run, live.tag, live.events_path, live.path, healthy=False)
+    address = collector.address if collector else ""
+    command = launch_command(run, live.tag, live.events_path, live.path, False, address)
     jobs.append(Job(command, act, live.tag, live.folder, run.scenario.stdin))
     if run.scenario.bystander:
         beside = live.folder / "bystander"
         beside.mkdir()
-        other = launch_command(run, live.tag, beside / "events.jsonl", "", healthy=True)
+        other = launch_command(run, live.tag, beside / "events.jsonl", "", True, address)
         jobs.append(Job(other, act, live.tag, beside, ""))
+    if collector:
+        collector.start()
     present = run.world - run.scenario.absent
     name = "start" if run.scenario.absent or run.scenario.inject == "slow-start" else "ready"
     begun = live.wait_for(

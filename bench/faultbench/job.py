@@ -29,8 +29,13 @@ def tag_value(tag: str) -> str:
     return tag + ";"
 
 
-def launch_command(run: RunSpec, tag: str, events: Path, path: str, healthy: bool) -> list[str]:
-    """The launcher's command line for a run; `healthy` leaves the fault out (a bystander)."""
+def launch_command(
+    run: RunSpec, tag: str, events: Path, path: str, healthy: bool, collector: str = ""
+) -> list[str]:
+    """The launcher's command line for a run; `healthy` leaves the fault out (a bystander).
+
+    `collector`: HOST:PORT of what a job with background work sends telemetry to, "" for one without.
+    """
     scenario = run.scenario
     command = [*LAUNCH, "--framework", run.framework, "--world", str(run.world)]
     command += ["--events", str(events)]
@@ -42,9 +47,13 @@ def launch_command(run: RunSpec, tag: str, events: Path, path: str, healthy: boo
         command += ["--netns", tag]
     if scenario.absent and not healthy:
         command += ["--absent", str(run.culprit)]
+    if collector:
+        command += ["--monitor"]
     style = STYLES.get(run.framework)
     share = style.host_share if style else CPU_SHARE
     command += ["--", "--step-s", str(run.step_s), "--cpu-share", str(share)]
+    if collector:
+        command += ["--background", collector]
     if scenario.inject and not healthy:
         command += ["--inject", scenario.inject, "--inject-rank", str(run.culprit)]
         command += ["--inject-step", str(run.fault_step), "--inject-s", str(scenario.phase_s)]

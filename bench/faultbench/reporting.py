@@ -24,7 +24,7 @@ from tools.pages import DATA, ROOT
 OUT = ROOT / "docs/bench"
 KEPT = (
     "name", "scenario", "framework", "step_s", "world", "held_out", "is_fault", "culprit_rank",
-    "act", "load", "valid", "problem", "effect", "exit_code", "not_runnable",
+    "act", "load", "background", "valid", "problem", "effect", "exit_code", "not_runnable",
 )  # fmt: skip
 ANNOUNCED = frozenset(s.id for s in SCENARIOS if s.is_announced)
 SLOWNESS = frozenset(s.id for s in SCENARIOS if "SLOW" in s.verdicts)

@@ -44,6 +44,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--results", type=Path, help="folder of the result files")
     parser.add_argument("--act", choices=("observe", "shutdown"), default="shutdown")
     parser.add_argument("--no-sensor", action="store_true", help="record the truth alone")
+    parser.add_argument("--background", action="store_true", help="ranks that do more than train")
     parser.add_argument("--beside", default="", help="a command to run over and over meanwhile")
     parser.add_argument("--fresh", action="store_true", help="do runs again that have a result")
     parser.add_argument("--list", action="store_true", help="print the runs and stop")
@@ -77,6 +78,7 @@ class Bench:
     ) -> None:
         self._args, self._beside = args, beside
         name = "no-sensor" if args.no_sensor else "gpu" if args.gpu else "sensor"
+        name = f"{name}-background" if args.background else name
         self._folder = args.results or RESULTS / name
         self._folder.mkdir(parents=True, exist_ok=True)
         self._runs = [run for run in runs if args.fresh or not is_done(self._path(run))]
@@ -108,7 +110,9 @@ class Bench:
             result |= {"framework": run.framework, "step_s": run.step_s}
         else:
             act = None if self._args.no_sensor else self._args.act
-            result = execute(run, tag(os.getpid(), number), WORK, act)
+            result = execute(
+                run, tag(os.getpid(), number), WORK, act, background=self._args.background
+            )
         if self._beside:
             result["beside"] = self._beside.so_far()
         temporary = self._path(run).with_suffix(".new")

@@ -3,7 +3,8 @@
 It waits for all ranks and exits with the code of the first one that failed (128 + signal for one
 that was killed), 0 if none did. With --kill-others it ends the job as soon as one rank fails, as
 torchrun does. SIGUSR1 restarts all ranks, as an elastic agent does; SIGRTMIN + N kills rank N.
-With --netns every rank gets its own network namespace on a private bridge. MPI jobs are handed to mpirun.
+With --netns every rank gets its own network namespace on a private bridge, and with --monitor there is one
+more for a service, and a process with RANK that only looks on. MPI jobs are handed to mpirun.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -56,6 +59,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--world", type=int, default=4, help="number of ranks")
     parser.add_argument("--absent", type=int, default=None, help="a rank that is not started")
     parser.add_argument("--netns", default="", help="prefix for one network namespace per rank")
+    parser.add_argument(
+        "--monitor", action="store_true", help="a process with RANK beside the ranks"
+    )
     parser.add_argument("--events", default="", help="event file of the job (see training.py)")
     parser.add_argument("--kill-others", action="store_true", help="end the job when a rank fails")
     parser.add_argument("rest", nargs="*", help="options of the workload, after --")
@@ -216,6 +222,27 @@ def own_launcher(args: argparse.Namespace, folder: str) -> int:
             child.wait()
 
 
+def network_members(framework: str, world: int) -> int:
+    """How many network namespaces so many ranks have."""
+    return 1 if framework == "mpi" else world
+
+
+@contextmanager
+def monitor(args: argparse.Namespace) -> Iterator[None]:
+    """Keep a monitor of rank 0 beside the job, if it is wanted; only where ranks are numbered."""
+    if not args.monitor or args.framework in COMMANDS:
+        yield
+        return
+    command = [args.python, "-m", "testbed.workloads.background", "monitor"]
+    variables = {**environment(), "RANK": "0", "WORLD_SIZE": str(args.world)}
+    child = subprocess.Popen(command, env=variables, stdin=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        child.kill()
+        child.wait()
+
+
 def run(args: argparse.Namespace) -> int:
     """Run the job to its end and return its exit code."""
     if args.framework == "mpi":
@@ -263,8 +290,9 @@ def main() -> int:
     EventLog(args.events, None).write("launch", cgroup=Path("/proc/self/cgroup").read_text())
     try:
         if args.netns:
-            network.create(args.netns, 1 if args.framework == "mpi" else args.world)
-        code = run(args)
+            network.create(args.netns, network_members(args.framework, args.world) + args.monitor)
+        with monitor(args):
+            code = run(args)
         EventLog(args.events, None).write("job_exit", code=code)
         return code
     finally:

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,7 +27,8 @@ class Options:
 
     `inject` names a fault or a quiet phase (see faults.py and phases.py), "" for none. It begins
     on rank `inject_rank` (a phase decides itself who takes part) before step `inject_step` and,
-    where it has a length, lasts `inject_s`. `steps` 0 means: until stopped.
+    where it has a length, lasts `inject_s`. `steps` 0 means: until stopped. `background`, HOST:PORT of a
+    collector, has each rank do more than training (background.py).
     """
 
     step_s: float = 0.5
@@ -40,6 +42,7 @@ class Options:
     inject_s: float = 20.0
     inject_path: str = ""
     inject_factor: float = 1.0
+    background: str = ""
     verbose: bool = False
 
     @classmethod
@@ -160,11 +163,13 @@ class Run:
 
 def train(trainer: Trainer, options: Options, log: EventLog, pace: Pace | None = None) -> None:
     """Train until `options.steps` are done (0: for ever), and do the one injection on the way."""
-    from testbed.workloads import faults, phases
+    from testbed.workloads import background, faults, phases
 
     run = Run(trainer, options, log, pace or Pace(options))
     if options.steps:
         run.steps_left = options.steps
+    if options.background:
+        background.begin(Path(options.events).parent, trainer.rank, options.background)
     log.write("ready")
     step = 0
     while run.steps_left is None or run.steps_left > 0:
