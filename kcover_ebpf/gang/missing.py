@@ -156,4 +156,5 @@ def missing_rank(gang_input: GangInput, gathered_snapshot: GangSnapshot) -> Find
         culprit=Culprit(missing[0]),
         evidence=(Evidence(EvidenceKind.TIME, time), Evidence(EvidenceKind.PEERS, peers)),
         victims=tuple(snapshot.ranks),
+        doubtful=True,
     )

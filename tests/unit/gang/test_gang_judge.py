@@ -13,7 +13,7 @@ from kcover_ebpf.gang.gang_input import NodeState
 from kcover_ebpf.gang.gang_judge import merge
 from kcover_ebpf.model.process_state import Effort, State
 from kcover_ebpf.model.roles import Role
-from kcover_ebpf.model.verdict import Cause, EvidenceKind, VerdictKind
+from kcover_ebpf.model.verdict import Cause, Certainty, EvidenceKind, VerdictKind
 from tests.unit.report_builders import LOCK, NOW_S, case, local, pod, rank, report, wire
 
 WAITING = (rank(0), rank(2)), (rank(1), rank(3))
@@ -167,6 +167,8 @@ def test_merge__a_rank_that_never_came_is_missed_only_once_every_pod_runs(phase)
     else:
         assert merged.culprit is not None
         assert (merged.verdict.cause, merged.culprit.rank) == (Cause.MISSING_RANK, 3)
+        # as every node says of its own: time alone draws no inference
+        assert merged.verdict.certainty is Certainty.SUSPECTED
         assert {evidence.kind for evidence in merged.evidence} == {
             EvidenceKind.TIME,
             EvidenceKind.PEERS,
