@@ -89,6 +89,7 @@ def _context(job: Job, endpoints: EndpointIndex) -> ClassifyContext:
         readings=job.attention.readings,
         probes=job.attention.probes,
         kind=members.kind,
+        ranks=members.ranks.values(),
         ends=endpoints,
         all_here=members.world_size == len(members.all_ranks),
     )

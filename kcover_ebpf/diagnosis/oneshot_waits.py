@@ -63,9 +63,8 @@ class PassHistory:
             asks = asks_again(sample, job.table)
             if asks or (sample.syscall == NO_SYSCALL and sample.state is TaskState.RUNNING):
                 others_ns = (process.totals.cpu_ns if process.totals else 0) - sample.cpu_ns
-                new = _Pass(
-                    job.now_ns, deque(maxlen=ASKED_PASSES_KEPT), job.now_ns, others_ns, others_ns
-                )
+                asked = deque[bool](maxlen=ASKED_PASSES_KEPT)
+                new = _Pass(job.now_ns, asked, job.now_ns, others_ns, others_ns)
                 seen_pass = self._seen.setdefault(pid, new)
                 seen_pass.asked.append(asks)
                 seen_pass.now_ns, seen_pass.others_ns = job.now_ns, others_ns
@@ -80,11 +79,8 @@ class PassHistory:
         # a thread that only asks may wait for others of its own process, which compute
         helped_ns = seen_pass.others_ns - seen_pass.others_began_ns
         alone = helped_ns < HELPED_SHARE * (seen_pass.now_ns - seen_pass.since_ns)
-        return (
-            seen_pass.since_ns
-            if alone and sum(seen_pass.asked) * ASKED_PART >= len(seen_pass.asked)
-            else None
-        )
+        asks = sum(seen_pass.asked) * ASKED_PART >= len(seen_pass.asked)
+        return seen_pass.since_ns if alone and asks else None
 
 
 def quiet_since_ns(job: Job, snapshot: JobSnapshot) -> int | None:

@@ -122,6 +122,11 @@ class ThreadSample:
     previous_ns: int = 0
     """The pass before this one, sent or not; 0 if there was none, or it is unknown (old tapes)."""
 
+    @property
+    def wanted_ns(self) -> int:
+        """Time on a CPU and spent waiting for one, since its start."""
+        return self.cpu_ns + self.run_delay_ns
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessTotals:

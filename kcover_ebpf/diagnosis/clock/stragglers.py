@@ -77,6 +77,7 @@ class WaitShares:
         self._seen: dict[Pid, Waiting] = {}
         self._times_ns: deque[int] = deque(maxlen=STRAGGLER_WINDOWS[-1])
         self._compares_until_ns = self._rests_until_ns = 0
+        self._elsewhere = False
 
     def observe(
         self, waiting: Mapping[Pid, int | None], now_ns: int, *, elsewhere: bool = False
@@ -85,6 +86,7 @@ class WaitShares:
 
         `elsewhere`: others are on other hosts, and those here may all wait for one of them.
         """
+        self._elsewhere = elsewhere
         self._times_ns.append(now_ns)
         for pid in self._seen.keys() - waiting.keys():
             del self._seen[pid]
@@ -138,20 +140,14 @@ class WaitShares:
     def windows(self) -> list[int]:
         """Passes over which shares are counted, shortest first; there may be fewer passes."""
         shortest = self._shortest_window()
-        return sorted(
-            {
-                shortest,
-                *(
-                    straggler_window
-                    for straggler_window in STRAGGLER_WINDOWS
-                    if straggler_window > shortest
-                ),
-            }
-        )
+        return [shortest, *(window for window in STRAGGLER_WINDOWS if window > shortest)]
 
     def straggler(self) -> Straggler | None:
-        """The one rank that the others wait for; None while too few passes were seen or no rank is apart."""
-        if len(self._seen) < 2:
+        """The one rank that the others wait for; None while too few passes were seen or no rank is apart.
+
+        Nor while ranks are elsewhere: who waits differently here, as a server does, may be waited for by nobody.
+        """
+        if len(self._seen) < 2 or self._elsewhere:
             return None
         seen = min(map(len, self._seen.values()))
         found = (self._is_apart(window) for window in self.windows if window <= seen)

@@ -73,6 +73,8 @@ class ThreadHistory:
     """
     delay_share: float = 0.0
     """Share of the last interval in which it wanted a CPU and got none."""
+    denied_share: float = 0.0
+    """Of the time in which it wanted a CPU, the part without one, when it last wanted one for more than a moment."""
     glimpses: deque[_RegisterSample] = field(default_factory=lambda: deque(maxlen=REGISTER_SAMPLES))
     cpu_share: float = 0.0
     """Share of the last interval that it spent on a CPU."""
@@ -138,6 +140,9 @@ class ThreadHistory:
         busy = share >= BUSY_SHARE or (sample.state is TaskState.RUNNING and wanted >= BUSY_SHARE)
         busy = busy and sample.state not in STOPPED
         self.delay_share = wanted - share
+        wanted_ns = sample.wanted_ns - before.wanted_ns
+        if wanted_ns >= REGISTERS_CHANGED_NS:
+            self.denied_share = 1 - used_ns / wanted_ns
         was_burning = self.burning_since_ns is not None
         if not busy:
             self.burning_since_ns, self._code, self.called_by_own = None, None, False
@@ -302,14 +307,12 @@ def _sleeps(earlier_sample: ThreadSample, later_sample: ThreadSample, table: Sys
 
 def _shares(earlier_sample: ThreadSample, later_sample: ThreadSample) -> tuple[float, float]:
     """Shares of the time between two samples that it spent on a CPU, and that it spent there or wanted to."""
-    used_ns, delayed_ns = (
-        later_sample.cpu_ns - earlier_sample.cpu_ns,
-        later_sample.run_delay_ns - earlier_sample.run_delay_ns,
-    )
+    used_ns = later_sample.cpu_ns - earlier_sample.cpu_ns
+    wanted_ns = later_sample.wanted_ns - earlier_sample.wanted_ns
     # a thread at rest is not sent: what it used, it used since the last pass
     since_ns = later_sample.previous_ns or later_sample.boottime_ns - LONGEST_PASS_NS
     interval_ns = max(1, later_sample.boottime_ns - max(earlier_sample.boottime_ns, since_ns))
-    share, wanted = used_ns / interval_ns, (used_ns + delayed_ns) / interval_ns
+    share, wanted = used_ns / interval_ns, wanted_ns / interval_ns
     ready = earlier_sample.state is later_sample.state is TaskState.RUNNING
     if ready and later_sample.voluntary_count == earlier_sample.voluntary_count:
         # It never slept. The kernel adds a wait for a CPU when it ends: what it did not use it waited for one.
@@ -319,13 +322,8 @@ def _shares(earlier_sample: ThreadSample, later_sample: ThreadSample) -> tuple[f
 
 def _left_cpu_ns(earlier_sample: ThreadSample, later_sample: ThreadSample) -> int:
     # what it used since the pass before, it used at once: it was burning
-    used_ns = (
-        later_sample.cpu_ns
-        - earlier_sample.cpu_ns
-        + later_sample.run_delay_ns
-        - earlier_sample.run_delay_ns
-    )
-    return min(earlier_sample.boottime_ns + max(0, used_ns), later_sample.boottime_ns)
+    used_ns = max(0, later_sample.wanted_ns - earlier_sample.wanted_ns)
+    return min(earlier_sample.boottime_ns + used_ns, later_sample.boottime_ns)
 
 
 def is_tick(earlier_sample: ThreadSample, later_sample: ThreadSample, share: float) -> bool:

@@ -9,6 +9,7 @@ from kcover_ebpf.diagnosis.clock.progress import JobProgress
 from kcover_ebpf.diagnosis.evidence.snapshot import Finding
 from kcover_ebpf.diagnosis.history.packet_loss import LossWatch, LossyLink, NarrowLink
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
+from kcover_ebpf.diagnosis.waits.classify import shares_shortage
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.process_state import Effort
 from kcover_ebpf.model.rank_snapshot import RankPace
@@ -40,6 +41,8 @@ def slowness(
     if slow is None:
         return _throttled_alone(progress, ranks, now_ns)
     cause = cause_of(ranks[slow.pid])
+    if cause is Cause.CPU_THROTTLED and shares_shortage(ranks[slow.pid], ranks.values()):
+        return None
     text = (
         f"rank {_rank(ranks, slow.pid)} waits {slow.own_wait_share:.0%} of the time, the others "
         f"{slow.others_wait_share:.0%}: about {slow.factor:.1f} times slower"
@@ -75,11 +78,8 @@ def paces(
     for pid, process in ranks.items():
         counted, cause = known[pid], cause_of(process)
         seen_cause = cause if cause is not Cause.SLOW_RANK else None
-        found.append(
-            RankPace(
-                pid, counted.waits, counted.repeated, counted.passes, process.rank, cause=seen_cause
-            )
-        )
+        counts = counted.waits, counted.repeated, counted.passes
+        found.append(RankPace(pid, *counts, process.rank, cause=seen_cause))
     return found
 
 
@@ -111,9 +111,8 @@ def _is_starved(ranks: Mapping[Pid, ProcessHistory], pid: Pid | None) -> bool:
 
 
 def _lacks_cpu(process: ProcessHistory) -> bool:
-    if process.lead is None:
-        return False
-    return process.throttled_since_ns is not None or process.lead.delay_share >= STARVED_SHARE
+    lead, throttled = process.lead, process.throttled_since_ns is not None
+    return lead is not None and (throttled or lead.delay_share >= STARVED_SHARE)
 
 
 def _stores_alone(ranks: Mapping[Pid, ProcessHistory], pid: Pid) -> bool:
@@ -123,11 +122,7 @@ def _stores_alone(ranks: Mapping[Pid, ProcessHistory], pid: Pid) -> bool:
 
 def _stores(process: ProcessHistory) -> bool:
     effort = process.efforts.get(Effort.STORAGE)
-    return (
-        effort is not None
-        and process.totals is not None
-        and effort[1] == process.totals.boottime_ns
-    )
+    return bool(effort and process.totals and effort[1] == process.totals.boottime_ns)
 
 
 def _slow(

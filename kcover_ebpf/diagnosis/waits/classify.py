@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from statistics import median
 
 from kcover_ebpf.diagnosis.history.code_map import Code
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
@@ -22,7 +23,7 @@ from kcover_ebpf.ids import NS
 from kcover_ebpf.model.process_state import STOPPED, Effort, State
 from kcover_ebpf.model.rank_snapshot import RankSnapshot, exit_text
 from kcover_ebpf.model.roles import Role
-from kcover_ebpf.tunables.certainty import CERTAIN_RATE
+from kcover_ebpf.tunables.certainty import CERTAIN_RATE, EFFORT_FACTOR
 from kcover_ebpf.tunables.diagnosis import (
     BUSY_SHARE,
     EFFORT_WINDOW_NS,
@@ -139,7 +140,7 @@ def _state(
     if _lacks_quota(process, lead_thread):
         return Wait(State.THROTTLED)
     if lead_thread.burning_since_ns is not None:
-        return Wait(_burning(process, lead_thread))
+        return Wait(_burning(process, lead_thread, context.ranks))
     if lead_thread.naps_since_ns is not None:
         return Wait(State.NAPPING)
     moved = lead_thread.progress_ns and context.now_ns - lead_thread.progress_ns < MOVED_RECENTLY_NS
@@ -173,7 +174,9 @@ def _sleeps_on_device(sample: ThreadSample, context: ClassifyContext) -> bool:
     return is_of_this_wait and is_semaphore_of_driver(sample, readings[-1], context)
 
 
-def _burning(process: ProcessHistory, lead_thread: ThreadHistory) -> State:
+def _burning(
+    process: ProcessHistory, lead_thread: ThreadHistory, ranks: Collection[ProcessHistory]
+) -> State:
     code = lead_thread.waits_in
     if code is not None:
         return _WAITS_IN[code]
@@ -183,9 +186,18 @@ def _burning(process: ProcessHistory, lead_thread: ThreadHistory) -> State:
         return State.ON_DEVICE if _may_be_on_device(process, lead_thread) else State.PEERS
     waited_ns = lead_thread.sample.run_delay_ns - lead_thread.burn_delay_ns
     total_ns = waited_ns + lead_thread.sample.cpu_ns - lead_thread.burn_cpu_ns
-    if total_ns > 2 * NS and waited_ns >= THROTTLED_SHARE * total_ns:
+    lacks_cpu = total_ns > 2 * NS and waited_ns >= THROTTLED_SHARE * total_ns
+    if lacks_cpu and not shares_shortage(process, ranks):
         return State.THROTTLED
     return with_cpu(process, lead_thread)
+
+
+def shares_shortage(process: ProcessHistory, ranks: Iterable[ProcessHistory]) -> bool:
+    """True if the others here get as little of the CPU that they want, and no quota holds this rank alone."""
+    if process.lead is None or process.throttled_since_ns is not None:
+        return False
+    shares = [rank.lead.denied_share for rank in ranks if rank is not process and rank.lead]
+    return bool(shares) and process.lead.denied_share < EFFORT_FACTOR * median(shares)
 
 
 def with_cpu(process: ProcessHistory, lead_thread: ThreadHistory) -> State:

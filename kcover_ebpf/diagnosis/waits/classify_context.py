@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
@@ -31,6 +31,8 @@ class ClassifyContext:
     """What is known last of the file systems that threads wait for."""
     kind: Callable[[Pid, WaitedFile], str]
     """What a file really is (a socket's protocol is not in its name)."""
+    ranks: Collection[ProcessHistory]
+    """All of this host."""
     ends: EndpointIndex
     all_here: bool
     """Every rank of the job is on this host, so a connection to an unknown process leads outside the job."""

@@ -212,3 +212,11 @@ def test_wait_shares__a_rank_that_is_1_3_times_slower_is_named_within_a_minute(
     dice = random.Random(7)
     times = [named_after_s(step_s, 1.3, dice) for _ in range(100)]
     assert sum(time is not None and time < 57 for time in times) >= 80
+
+
+def test_wait_shares__a_rank_that_never_waits_here_may_be_waited_for_by_nobody_elsewhere() -> None:
+    # as a parameter server with one of its workers on this host
+    found = WaitShares()
+    for step in range(48):
+        found.observe({Pid(1): None, Pid(2): step, Pid(3): step}, step * NS, elsewhere=True)
+    assert found.straggler() is None

@@ -215,3 +215,22 @@ def test_classify__a_child_that_spins_in_place_is_not_at_work() -> None:
     assert (reported.kind, reported.cause) == (VerdictKind.HUNG, Cause.LOADER_STUCK)
     assert reported.culprit is not None
     assert (reported.culprit.rank, reported.culprit.tid) == (1, 501)
+
+
+@pytest.mark.parametrize(
+    ("of_others", "state"), [(0.0, State.THROTTLED), (0.3, State.THROTTLED), (0.8, State.COMPUTING)]
+)
+def test_classify__who_gets_no_cpu_where_nobody_gets_one_is_no_reason_of_its_own(
+    of_others: float, state: State
+) -> None:
+    """`of_others`: of the time in which the other ranks wanted a CPU, the share without one."""
+    stage = trained()
+    for _ in range(20):
+        for rank in (0, 2, 3):
+            # of those that train, which use three tenths of a CPU
+            stage.rank(rank).delay_ns += int(of_others / (1 - of_others) * 0.3 * NS / 4)
+        stage.one_pass(NS // 4)
+    stage.become(stage.rank(1), "throttled")
+    all_wait(stage, 1)
+    stage.run(6)
+    assert snapshot_of(stage, 101).state is state
