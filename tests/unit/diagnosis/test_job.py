@@ -136,6 +136,23 @@ def straggling(stage: Stage, rank: int, seconds: int = 60) -> None:
         stage.one_pass(NS)
 
 
+@pytest.mark.parametrize(("of_others", "causes"), [(0.0, {Cause.CPU_THROTTLED}), (0.7, set())])
+def test_job__a_rank_without_a_cpu_is_slow_only_where_the_others_get_one(
+    of_others: float, causes: set[Cause]
+) -> None:
+    """`of_others`: of the time in which the other ranks wanted a CPU, the share without one."""
+    stage = trained()
+    stage.become(stage.rank(2), "run")
+    for _ in range(60):
+        stage.rank(2).sent += 100_000
+        stage.rank(2).cpu_ns -= 6 * NS // 10
+        stage.rank(2).delay_ns += 6 * NS // 10
+        for rank in (0, 1, 3):
+            stage.rank(rank).delay_ns += int(of_others / (1 - of_others) * 0.3 * NS)
+        stage.one_pass(NS)
+    assert {verdict.cause for verdict in not_working(stage)} == causes
+
+
 def test_job__a_straggler_is_slow_and_slow_never_ends_a_job() -> None:
     stage = trained()
     straggling(stage, 2)
