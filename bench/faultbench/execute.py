@@ -66,7 +66,9 @@ def execute(
     return result
 
 
-def start_jobs(live: Live, jobs: list[Job], act: str | None, collector: Collecting | None) -> None:
+def start_jobs(
+    live: Live, jobs: list[Job], act: str | None, collector: Collecting | None = None
+) -> None:
     """Start the job (and a healthy one beside it, if wanted); wait until it trains."""
     run = live.run
     address = collector.address if collector else ""
