@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.faultbench import host_faults, prepare
-from bench.faultbench.collecting import Collecting
 from bench.faultbench.job import Job, launch_command, tag_value
 from bench.faultbench.judge import Judgement, fault_verdicts, judge, rank_is_right
 from bench.faultbench.live import Live, RunFailed, kill_tagged
 from bench.faultbench.plan import RunSpec
+from bench.faultbench.run_collector import RunCollector
 from bench.faultbench.scenario import Effect
 from bench.faultbench.truth import Event, effect, first, read_truth
 from testbed.workloads import network
@@ -43,7 +43,7 @@ def execute(
             live = Live(run, tag, folder, log, undo, jobs)
             if run.scenario.prepare:
                 live.path = str(prepare.PREPARE[run.scenario.prepare](live))
-            collector = Collecting(live) if background else None
+            collector = RunCollector(live) if background else None
             start_jobs(live, jobs, act, collector)
             inject(live)
             watch(live, jobs[0], act)
@@ -67,7 +67,7 @@ def execute(
 
 
 def start_jobs(
-    live: Live, jobs: list[Job], act: str | None, collector: Collecting | None = None
+    live: Live, jobs: list[Job], act: str | None, collector: RunCollector | None = None
 ) -> None:
     """Start the job (and a healthy one beside it, if wanted); wait until it trains."""
     run = live.run

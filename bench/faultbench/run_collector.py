@@ -14,7 +14,7 @@ from testbed.workloads.launch import free_port, network_members
 SPACE_LIMIT_S = 30.0
 
 
-class Collecting:
+class RunCollector:
     """Where the collector of a run is; it ends with whatever else carries the run's tag."""
 
     def __init__(self, live: Live) -> None:
