@@ -35,6 +35,10 @@
 #define MOST_WORK   1600
 #define LONGER_WORK 8
 
+/* What an iterator's return value other than 0 means: the reader gets EAGAIN, or what was written so
+ * far, and the next read begins with the same object. */
+#define RETURN_TO_USER_SPACE 1
+
 /*
  * `in_turns`: nearly all passes visit lead threads only, because those of all processes are due
  * together.

@@ -11,6 +11,7 @@
 #include <bpf/bpf_core_read.h>
 #include "account.bpf.h"
 #include "emit.bpf.h"
+#include "pass.bpf.h"
 #include "tcp.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -226,6 +227,11 @@ int sample_sockets(struct bpf_iter__task_file *ctx)
 	process = watched(task->tgid);
 	if (!process)
 		return 0;
+	/* who walks decides there how much of a process is enough for one pass */
+	if (!has_time(pass, 1)) {
+		pass->work = 0;
+		return RETURN_TO_USER_SPACE;
+	}
 	if (!process->socket_pass_id)
 		process->socket_pass_id = ctx->meta->session_id;
 	type = file->f_inode->i_mode & S_IFMT;
@@ -237,7 +243,10 @@ int sample_sockets(struct bpf_iter__task_file *ctx)
 	sk = socket_of(file);
 	if (process->detail && BPF_CORE_READ(sk, __sk_common.skc_family) == AF_UNIX)
 		return send_descriptor(ctx, file, &event.header, sk);
-	if (!is_tcp(sk) || is_passed_over(process, task, sk))
+	if (!is_tcp(sk))
+		return 0;
+	pass->work += LONGER_WORK;
+	if (is_passed_over(process, task, sk))
 		return 0;
 	event.fd = ctx->fd;
 	event.inode = file->f_inode->i_ino;

@@ -12,9 +12,6 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
  */
 #define VISIT_WORK 2
 
-/* What a return value other than 0 means: the reader gets EAGAIN, and the next read begins here. */
-#define RETURN_TO_USER_SPACE 1
-
 /* A separate function: inlined, the compiler keeps the two return values where the verifier does
  * not see that they are 0 and 1. */
 static __noinline void visit(struct pass_value *pass, struct task_struct *task)

@@ -43,15 +43,17 @@ class IteratorWalk:
         """Everything was read."""
 
     def read(self, most_bytes: int) -> bytes:
-        """What the program writes, until that is `most_bytes` (and up to 32 KiB more) or all."""
+        """What the program writes, until that is `most_bytes` (and up to 32 KiB more), all, or it pauses.
+
+        It pauses by itself, and the kernel does after a million objects without output.
+        """
         chunks: list[bytes] = []
         size = 0
         while size < most_bytes:
             try:
                 chunk = os.read(self._fd, _READ_BYTES)
             except BlockingIOError:
-                # The kernel pauses after a million objects without output.
-                continue
+                break
             if not chunk:
                 self.is_over = True
                 break
@@ -77,10 +79,13 @@ class BpfLink:
     def read_iterator(self) -> bytes:
         """One whole walk of an iterator program: everything it wrote."""
         walk = self.walk()
+        parts: list[bytes] = []
         try:
-            return walk.read(sys.maxsize)
+            while not walk.is_over:
+                parts.append(walk.read(sys.maxsize))
         finally:
             walk.close()
+        return b"".join(parts)
 
     def destroy(self) -> None:
         """Detach; further calls do nothing."""

@@ -84,12 +84,13 @@ UNCONNECTED_PASSES = 16
 many."""
 UNANNOUNCED_PASSES = 4
 """The same where nothing announces connect(2) and listen(2)."""
-SOCKET_BYTES_A_PASS = 256 * 1024
-"""Records of connections that a pass takes of the processes of one pod, bytes: 1,800 connections, 30 ms of CPU. What is
+SOCKET_BYTES_A_PASS = 128 * 1024
+"""Records of connections that a pass takes of the processes of one pod, bytes: 900 connections, 10 ms of CPU. What is
 more comes with the next passes: 16,384 connections, which all pods but one must not wait for, took 0.25 s."""
-SOCKET_WALK_NS_A_PASS = 10_000_000
-"""CPU that a pass takes to walk the descriptors of one pod's processes: some 8,000 connections. Others are walked with
-the next passes. Four processes of 16,500 sockets at rest took 0.08 s in each pass, and no record."""
+SOCKET_WALK_NS_A_PASS = 5_000_000
+"""CPU that a pass takes to walk the descriptors of one pod's processes: some 4,000 connections. Where a walk is not
+over by then, the next pass goes on with it. Four processes of 16,500 sockets at rest took 0.08 s in each pass, and no
+record."""
 LINKS_A_PASS = 4096
 """Connections of a job that are gone through in a pass, on average, to find where they lead: some 8 ms. With more,
 what changes is found passes later. A rank has some hundreds."""

@@ -1,5 +1,6 @@
 """TCP edges and other descriptors, most of them owned by the test's own process."""
 
+import ctypes
 import os
 import socket
 import sys
@@ -17,7 +18,10 @@ from kcover_ebpf.facts.kernel import (
     TcpStateChange,
 )
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.kernel.probes import FAMILIES, load_family
+from kcover_ebpf.kernel.records import wire
 from kcover_ebpf.kernel.sampler import KernelSampler
+from kcover_ebpf.settings import Settings
 from testbed.skips import ROOT
 from tests.kernel.helpers import (
     CLOSELY,
@@ -349,3 +353,27 @@ def test_connections_outlive_the_first_thread(kernel: KernelSampler) -> None:
             found = of_kind(kernel.sample([target.pid]), SocketSample)
             counts.append(len({one.inode for one in found}))
     assert counts == [2, 2, 2, 2]
+
+
+def test_a_walk_over_sockets_at_rest_pauses_and_goes_on_where_it_was(kernel: KernelSampler) -> None:
+    """They send no record that would end a read, and others wait until one ends."""
+    at_rest = [socket.socket() for _ in range(500)]
+    kernel.watch(ME)
+    (sockets,) = [family for family in FAMILIES if family.name == "sockets"]
+    loaded = load_family(sockets, kernel.maps, Settings())
+    try:
+        kernel.sample([])
+        link = loaded.links["sample_sockets"]
+        sent = len(link.read_iterator())
+        kernel.sample([])
+        walk, parts = link.walk(), []
+        while not walk.is_over:
+            parts.append(walk.read(sys.maxsize))
+        walk.close()
+    finally:
+        loaded.close()
+        for one in at_rest:
+            one.close()
+    assert sent >= len(at_rest) * ctypes.sizeof(wire.SocketEvent), "the first walk sends all"
+    assert not any(parts)
+    assert len(parts) >= 3
