@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kcover_ebpf.diagnosis.evidence.snapshot import Finding
@@ -10,10 +11,12 @@ from kcover_ebpf.diagnosis.judge.hard_limit import at_hard_limit
 from kcover_ebpf.diagnosis.judge.judge import judge
 from kcover_ebpf.diagnosis.judge.log_rules import broken_rule
 from kcover_ebpf.diagnosis.judge.slow_job import slowness
-from kcover_ebpf.model.verdict import Cause, VerdictKind
+from kcover_ebpf.ids import NS
+from kcover_ebpf.model.verdict import Cause, EvidenceKind, VerdictKind
 from kcover_ebpf.tunables.diagnosis import FAILURE_SETTLE_NS
 
 if TYPE_CHECKING:
+    from kcover_ebpf.diagnosis.history.process import ProcessHistory
     from kcover_ebpf.diagnosis.job import Job
 
 
@@ -69,7 +72,23 @@ def _failure(job: Job) -> Finding | None:
     finding = exits.judge_failure(
         job.announced, members.views, survivors, longest_s, launcher, whole=job.whole
     )
-    return finding and job.faults.explained(finding)
+    if finding is None:
+        return None
+    if any(evidence.kind is EvidenceKind.SINK for evidence in finding.evidence):
+        began_ns = _mended_since_ns(job, launcher, failures[0].boottime_ns)
+        finding = replace(finding, silent_since_ns=began_ns)
+    return job.faults.explained(finding)
+
+
+def _mended_since_ns(job: Job, launcher: ProcessHistory | None, failed_ns: int) -> int:
+    """When who mends a failure last made progress: a rank moved, or the launcher started another process."""
+    times_ns = [failed_ns]
+    if job.pace.trained:
+        times_ns.append(job.now_ns - round(job.pace.silence_s(job.members.ranks, job.now_ns) * NS))
+    if launcher is not None:
+        views = job.members.views.values()
+        times_ns += [view.first_seen_ns for view in views if view.ppid == launcher.pid]
+    return max(times_ns)
 
 
 def _without_ranks(job: Job) -> Finding:

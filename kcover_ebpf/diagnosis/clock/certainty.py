@@ -82,7 +82,7 @@ def acts_at(
 ) -> ActsAt:
     """When to act. Announced and proven: since the fault began; inferred and suspected: since the job fell silent.
 
-    `kinds`: of the evidence.
+    A crash that others may mend: since they last made progress. `kinds`: of the evidence.
     """
     limit_s = policy.hard_limit_s
     if EvidenceKind.APART in kinds:
@@ -127,7 +127,8 @@ def _acts_on_announced(
     if kind is VerdictKind.CRASHED and EvidenceKind.STATE in kinds:
         return ActsAt(policy.core_dump_patience_s, "a core is being dumped")
     if kind is VerdictKind.CRASHED and EvidenceKind.SINK in kinds:
-        return ActsAt(KILLED_PATIENCE_S, "its launcher or framework may mend it")
+        # for as long as that makes progress
+        return ActsAt(KILLED_PATIENCE_S, "its launcher or framework may mend it", of_silence=True)
     if kind is VerdictKind.CRASHED and cause is Cause.KILLED and EvidenceKind.PEERS in kinds:
         return ActsAt(policy.act_floor_s, "the launcher that ended it may start it again")
     return ActsAt(0.0, "the fault was announced")

@@ -208,6 +208,20 @@ def test_own_recovery__a_crash_is_left_for_a_minute_to_a_framework_that_counts_n
     assert decide(stage.tracker.latest, Act.SHUTDOWN).act is Act.SHUTDOWN
 
 
+def test_own_recovery__a_minute_begins_anew_with_each_process_that_the_launcher_starts() -> None:
+    """Ray's workers load for half a minute before they are a rank of anything."""
+    stage = launched(RAYLET, {})
+    stage.exit(stage.procs[102], signal=signal.SIGKILL)
+    all_wait(stage, 2)
+    stage.run(40)
+    stage.add(Proc(300, ppid=LAUNCHER, argv=("ray::IDLE",), mode="run"))
+    stage.run(50)
+    assert stage.tracker.latest is not None
+    assert decide(stage.tracker.latest, Act.SHUTDOWN).act is not Act.SHUTDOWN
+    stage.run(12)
+    assert decide(stage.tracker.latest, Act.SHUTDOWN).act is Act.SHUTDOWN
+
+
 def test_own_recovery__a_raylet_that_is_gone_starts_nothing_again() -> None:
     stage = launched(RAYLET, {})
     stage.exit(stage.procs[LAUNCHER], signal=signal.SIGKILL)

@@ -229,3 +229,12 @@ def test_classify__the_order_in_which_processes_were_seen_does_not_matter(
 def test_classify__processes_that_are_each_others_parents_do_no_harm() -> None:
     members = classify([process(1, 2, "python3 a.py"), process(2, 1, "python3 a.py")])
     assert sorted(member.role.value for member in members.values()) == ["loader", "rank"]
+
+
+def test_classify__a_launcher_that_serves_the_store_of_two_groups_is_no_rank() -> None:
+    """As each of torchft's does: it exchanges data with the other, as ranks do."""
+    launchers = [process(pid, 1, "python3 /usr/bin/torchrun train.py") for pid in (10, 20)]
+    ranks = [process(pid + 1, pid, "python3 train.py", 0) for pid in (10, 20)]
+    roles = classify([*launchers, *ranks], joined={Pid(pid) for pid in (10, 11, 20, 21)})
+    found = {pid for pid, member in roles.items() if member.role is Role.RANK}
+    assert found == {11, 21}
