@@ -76,10 +76,9 @@ def ray(folder: Path) -> None:
     from ray.train.torch import TorchTrainer
 
     def work() -> None:
-        run = len(list(folder.glob("run-*")))
         rank = get_context().get_world_rank()
-        if rank == 0:
-            (folder / f"run-{run}").touch()
+        run = len(list(folder.glob(f"run-{rank}-*")))
+        (folder / f"run-{rank}-{run}").touch()
         train(run, folder, rank)
 
     os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = "600"  # a minute is short on a busy host

@@ -97,9 +97,9 @@ def classify(
     """Roles of all processes of one job; of them `joined` are ranks for what they do, and `gone` have ended.
 
     A rank is a process that was given its own number by the process that started it, or that has joined others like
-    it (`Kinship`); a launcher that serves the store of several is none. Where there is neither, it is the topmost process with a rank number that is neither a
-    shell around it nor a launcher. In a job without any rank number every topmost program counts as a
-    rank; its number is the place of its pod, if it has one.
+    it (`Kinship`); a launcher that serves the store of several is none. Where there is neither, it is the topmost
+    process with a rank number that is neither a shell around it nor a launcher. In a job without any rank number every
+    topmost program counts as a rank; its number is the place of its pod, if it has one.
     """
     by_pid = {process.pid: process for process in processes}
     alike = {pid for pid in joined if pid in by_pid and not _starts_others(by_pid[pid])}
