@@ -11,6 +11,10 @@ from importlib.resources import files
 
 from kcover_ebpf.dataclass import dataclass
 
+_KEYS = frozenset({"kind", "group", "plural", "method", "suspend", "leader", "in_place_costs"}) | {
+    *("deletes_ended", "moves", "renames", "gang", "counters")
+}
+
 
 class ReplaceMethod(Enum):
     """What brings the pods of a gang down and up again without being counted as a failure."""
@@ -135,20 +139,7 @@ def parse(text: str) -> KindMethods:
 
 
 def _kind(row: Mapping[str, object]) -> KindMethod:
-    known_keys = {
-        "kind",
-        "group",
-        "plural",
-        "method",
-        "suspend",
-        "leader",
-        "in_place_costs",
-        "deletes_ended",
-        "moves",
-        "renames",
-        "gang",
-    }
-    if unknown := set(row) - known_keys - {"counters"}:
+    if unknown := set(row) - _KEYS:
         raise ValueError(f"kinds: unknown key {min(unknown)!r}")
     method = ReplaceMethod(row["method"])
     leader = str(row["leader"]).partition("=") if "leader" in row else None
