@@ -11,8 +11,12 @@ from importlib.resources import files
 
 from kcover_ebpf.dataclass import dataclass
 
-_KEYS = frozenset({"kind", "group", "plural", "method", "suspend", "leader", "in_place_costs"}) | {
-    *("deletes_ended", "moves", "renames", "gang", "counters")
+_KEYS = {"kind", "group", "plural", "method", "suspend", "leader", "counters"} | {
+    "in_place_costs",
+    "deletes_ended",
+    "moves",
+    "renames",
+    "gang",
 }
 
 
