@@ -43,7 +43,7 @@ def test_network_members__the_ranks_of_mpi_share_a_namespace(framework: str, mem
     assert network_members(framework, 4) == members
 
 
-def test_write_logs__they_are_as_many_bytes_as_they_say() -> None:
+def test_background__its_logs_are_as_many_bytes_as_they_say() -> None:
     assert background.LOG_LINES * len(background.LOG_LINE) / background.PERIOD_S == 20_000
     assert pytest.approx(0.06) == background.CPU_S / background.PERIOD_S
 
@@ -55,7 +55,7 @@ def test_pairs__only_what_was_valid_both_times_is_compared() -> None:
     assert both[0]["name"] == both[1]["name"] == "a.torch.0.2s.0"
 
 
-def test_goals__what_takes_twice_the_time_or_is_not_found_is_late() -> None:
+def test_markdown__what_takes_twice_the_time_or_is_not_found_is_late() -> None:
     without = [record(f"{name}.torch.0.2s.0") for name in "abc"]
     beside = [
         record("a.torch.0.2s.0", latency_s=3.0),
