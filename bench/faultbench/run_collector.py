@@ -1,4 +1,4 @@
-"""The service to which a job with background work sends telemetry: outside of the job, on a machine of its own."""
+"""The service to which a job with background work sends telemetry: outside of the job, on another machine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RunCollector:
 
     @property
     def address(self) -> str:
-        """HOST:PORT; the ranks may ask before anybody is there."""
+        """HOST:PORT; the ranks may ask before it is there."""
         return f"{self.host}:{self._port}"
 
     def start(self) -> None:

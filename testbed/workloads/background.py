@@ -3,7 +3,7 @@
     python -m testbed.workloads.background collect ADDRESS PORT   # the collector, outside of the job
     python -m testbed.workloads.background monitor   # a process with RANK that trains nothing
 
-Every rank does the same, so nothing of it tells one rank from the others.
+Every rank does the same, which distinguishes none of them.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def collect(address: str, port: int) -> None:
 
 
 def monitor() -> None:
-    """Look at the machine for ever, as a rank's watchdog or exporter does; its environment has RANK."""
+    """Read the load of the machine for ever, as a rank's watchdog or exporter does; its environment has RANK."""
     repeat(lambda: Path("/proc/self/stat").read_text() and os.getloadavg(), MONITOR_PERIOD_S)
 
 

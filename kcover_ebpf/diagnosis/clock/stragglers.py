@@ -145,7 +145,7 @@ class WaitShares:
     def straggler(self) -> Straggler | None:
         """The one rank that the others wait for; None while too few passes were seen or no rank is apart.
 
-        Nor while ranks are elsewhere: who waits differently here, as a server does, may be waited for by nobody.
+        Nor while ranks are elsewhere: who waits differently here, as a server does, may keep no other waiting.
         """
         if len(self._seen) < 2 or self._elsewhere:
             return None

@@ -167,7 +167,7 @@ def test_merge__a_rank_that_never_came_is_missed_only_once_every_pod_runs(phase)
     else:
         assert merged.culprit is not None
         assert (merged.verdict.cause, merged.culprit.rank) == (Cause.MISSING_RANK, 3)
-        # as every node says of its own: time alone draws no inference
+        # as its nodes say: time alone draws no inference
         assert merged.verdict.certainty is Certainty.SUSPECTED
         assert {evidence.kind for evidence in merged.evidence} == {
             EvidenceKind.TIME,

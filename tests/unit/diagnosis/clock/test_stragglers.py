@@ -214,7 +214,7 @@ def test_wait_shares__a_rank_that_is_1_3_times_slower_is_named_within_a_minute(
     assert sum(time is not None and time < 57 for time in times) >= 80
 
 
-def test_wait_shares__a_rank_that_never_waits_here_may_be_waited_for_by_nobody_elsewhere() -> None:
+def test_wait_shares__a_rank_that_never_waits_here_may_keep_none_elsewhere_waiting() -> None:
     # as a parameter server with one of its workers on this host
     found = WaitShares()
     for step in range(48):

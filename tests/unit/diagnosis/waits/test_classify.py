@@ -220,7 +220,7 @@ def test_classify__a_child_that_spins_in_place_is_not_at_work() -> None:
 @pytest.mark.parametrize(
     ("of_others", "state"), [(0.0, State.THROTTLED), (0.3, State.THROTTLED), (0.8, State.COMPUTING)]
 )
-def test_classify__who_gets_no_cpu_where_nobody_gets_one_is_no_reason_of_its_own(
+def test_classify__who_gets_no_cpu_where_no_rank_gets_one_is_no_reason_of_its_own(
     of_others: float, state: State
 ) -> None:
     """`of_others`: of the time in which the other ranks wanted a CPU, the share without one."""
