@@ -27,7 +27,7 @@ class SocketSampler:
     A walk costs some 15 us, 0.1 us per descriptor and 1.2 us per TCP socket, so processes without an edge are not
     walked, and those that never had a TCP socket now and then only. For all processes of one owner (a pod) a pass takes
     a bounded amount of records and of CPU: what is more comes with the passes that follow, by turns, and a walk over a
-    process with many descriptors goes on where it paused.
+    process with many descriptors continues where it paused.
     """
 
     def __init__(

@@ -89,7 +89,7 @@ SOCKET_BYTES_A_PASS = 128 * 1024
 more comes with the next passes: 16,384 connections, which all pods but one must not wait for, took 0.25 s."""
 SOCKET_WALK_NS_A_PASS = 5_000_000
 """CPU that a pass takes to walk the descriptors of one pod's processes: some 4,000 connections. Where a walk is not
-over by then, the next pass goes on with it. Four processes of 16,500 sockets at rest took 0.08 s in each pass, and no
+over by then, the next pass continues it. Four processes of 16,500 sockets at rest took 0.08 s in each pass, and no
 record."""
 LINKS_A_PASS = 4096
 """Connections of a job that are gone through in a pass, on average, to find where they lead: some 8 ms. With more,

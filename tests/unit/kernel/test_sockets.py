@@ -71,7 +71,7 @@ def sampler(kernel: Kernel, owners: dict[Pid, int]) -> Iterator[SocketSampler]:
 
 
 def test_sockets__who_takes_long_to_walk_takes_turns_and_others_wait_for_none() -> None:
-    """A walk that is longer than a pod's share goes on in the next pass."""
+    """A walk that is longer than a pod's share continues in the next pass."""
     large, small = [Pid(number) for number in range(10, 14)], Pid(20)
     kernel = Kernel(dict.fromkeys(large, 3 * SOCKET_WALK_NS_A_PASS))
     owners = {**dict.fromkeys(large, LARGE_POD), small: SMALL_POD}
