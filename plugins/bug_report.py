@@ -60,7 +60,7 @@ def fatal_xids(log: Path) -> Iterator[XidReported]:
     catalog = load()
     seen = set()
     for raw in kmsg_reader.stored(str(log)):
-        record = kmsg_parser.parse_record(raw) if kmsg_parser.may_concern(raw) else None
+        record = kmsg_parser.parse_record(raw) if kmsg_reader.may_concern(raw) else None
         notice = kmsg_parser.read_record(record, 0) if record is not None else None
         if not isinstance(notice, XidReported) or (notice.device, notice.number) in seen:
             continue
