@@ -8,17 +8,37 @@ not answer, so a worker does it (`read_workers`).
 
 from __future__ import annotations
 
+import ctypes
 import os
 import stat
 from pathlib import PurePosixPath
 
-from kcover_ebpf.host import bounded, file_systems, procfs
+from kcover_ebpf.host import bounded, procfs
 from kcover_ebpf.host.proc_text import status_numbers
 from kcover_ebpf.ids import Pid
 
 FileIdentity = tuple[int, int, int, int] | None
 """Device, inode, time of the last change (ns) and size (bytes) of a file, by which another one is known; None: none."""
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+_OF_THE_KERNEL = {
+    0x9FA0: "proc",
+    0x62656572: "sysfs",
+    0x64626720: "debugfs",
+    0x74726163: "tracefs",
+    0x63677270: "cgroup2",
+    0x27E0EB: "cgroup",
+    0x73636673: "securityfs",
+    0xCAFE4A11: "bpf",
+    0xDE5E81E4: "efivarfs",
+    0x62656570: "configfs",
+}
+"""Magic numbers of include/uapi/linux/magic.h. In a container of the node's root user such a file belongs to its user:
+a register of a device, or a process's memory."""
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_STRUCT_BYTES = 256
+"""More than struct statfs has on 64-bit architectures, where it begins with the magic number, a word."""
 
 
 class RankFileError(OSError):
@@ -34,8 +54,8 @@ def opened(pid: Pid, path: str, flags: int, *, pipe: bool) -> int:
             raise RankFileError(f"{path} is not a {'named pipe' if pipe else 'regular file'}")
         if status.st_uid != _user(pid):
             raise RankFileError(f"{path} belongs to another user")
-        if (kind := file_systems.magic_of(found)) in file_systems.OF_THE_KERNEL:
-            raise RankFileError(f"{path} is on {file_systems.OF_THE_KERNEL[kind]}")
+        if (kind := _magic_of(found)) in _OF_THE_KERNEL:
+            raise RankFileError(f"{path} is on {_OF_THE_KERNEL[kind]}")
         # the same file, whatever the path leads to by now
         return os.open(f"/proc/self/fd/{found}", flags | os.O_NONBLOCK | os.O_CLOEXEC)
     finally:
@@ -92,3 +112,12 @@ def _found(pid: Pid, path: str) -> int:
 def _user(pid: Pid) -> int:
     """The user as whom the process creates files (the fourth number in /proc/PID/status)."""
     return status_numbers(bounded.read_bytes(procfs.PROC / str(pid) / "status"), b"Uid")[3]
+
+
+def _magic_of(descriptor: int) -> int:
+    """The number of the file system (statfs(2)) of a file, which may be open by O_PATH; raises `OSError`."""
+    buffer = (ctypes.c_ulong * (_STRUCT_BYTES // 8))()
+    if _LIBC.fstatfs(descriptor, ctypes.byref(buffer)) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return int(buffer[0])

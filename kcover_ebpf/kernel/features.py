@@ -15,10 +15,10 @@ from pathlib import Path
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import CannotObserve
 from kcover_ebpf.host import capabilities
-from kcover_ebpf.kernel import kprobes
 from kcover_ebpf.kernel.libbpf import library
 
 BTF = Path("/sys/kernel/btf/vmlinux")
+_KPROBES = Path("/sys/bus/event_source/devices/kprobe")
 
 # include/uapi/linux/bpf.h
 _PROG_KPROBE, _PROG_TRACING = 2, 26
@@ -37,6 +37,11 @@ FOREIGN_NUMBERS = (
 """Why nothing can be observed from inside a container with its own process numbers."""
 
 _RETURN_ZERO = bytes.fromhex("b700000000000000 9500000000000000")
+
+
+def has_kprobes() -> bool:
+    """True where the kernel is built with kprobes (since Linux 4.17 they are an event source of perf)."""
+    return _KPROBES.exists()
 
 
 class _LoadOptions(ctypes.Structure):
@@ -126,7 +131,7 @@ def _try_all() -> Iterator[KernelFeature]:
         ("fentry", "vfs_read", _TRACE_FENTRY, "not needed; cheaper probes of kernel functions"),
     ):
         yield _feature(name, purpose, _load(_PROG_TRACING, attach_type, target))
-    missing = 0 if kprobes.supported() else errno.ENOENT
+    missing = 0 if has_kprobes() else errno.ENOENT
     yield _feature("kprobe", "faults that drivers report", missing)
     yield _feature("uprobe_multi", "optional probes of collective libraries", _link_uprobes())
 

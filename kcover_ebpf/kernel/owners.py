@@ -1,11 +1,13 @@
-"""Whose share of the kernel half's tables a process takes (bpf/maps.bpf.h)."""
+"""Whose share of the kernel half's tables a process takes (bpf/maps.bpf.h), and what is dropped at its end."""
 
 from __future__ import annotations
 
 import struct
 import sys
+from collections import Counter
 from collections.abc import Mapping
 
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.maps import BpfMap
 
 IN_SOCKET = slice(8, 16)
@@ -16,6 +18,9 @@ _COUNTS = struct.Struct("=6Q")
 """`struct owner_value`: the pass, processes and threads so far in it, those of the pass before, sockets."""
 SHARES = {"processes": 16384 // 8, "threads": 131072 // 8, "sockets": 131072 // 8}
 """What one pod may have in each table."""
+_PASS = slice(0, 8)
+_PID = slice(56, 60)
+"""In a value of the map `sockets` (bpf/maps.bpf.h); the pass begins those of `threads`, too."""
 
 
 def of_pod(uid: str) -> int:
@@ -43,8 +48,32 @@ def full(bpf_map: BpfMap) -> Mapping[int, frozenset[str]]:
     return found
 
 
-def count_sockets(bpf_map: BpfMap, kept: Mapping[bytes, int]) -> None:
+def _count_sockets(bpf_map: BpfMap, kept: Mapping[bytes, int]) -> None:
     """Write how many sockets each owner has: what the kernel half counts by itself may be off."""
     for key, value in list(bpf_map.items()):
         count = kept.get(key, 0).to_bytes(_COUNT_BYTES, sys.byteorder)
         bpf_map.update(key, value[:-_COUNT_BYTES] + count)
+
+
+def sweep(maps: Mapping[str, BpfMap], pass_id: int, behind: Mapping[Pid, int]) -> None:
+    """Drop samples of threads that this pass did not see, and of sockets that the last walk did not see.
+
+    `behind`: processes whose last walk to its end began in an earlier pass, and in which.
+    """
+    mark = pass_id.to_bytes(8, sys.byteorder)
+    _drop(maps["threads"], [key for key, value in maps["threads"].items() if value[_PASS] != mark])
+    kept: Counter[bytes] = Counter()
+    stale: list[bytes] = []
+    for key, value in maps["sockets"].items():
+        pid = Pid(int.from_bytes(value[_PID], sys.byteorder))
+        if int.from_bytes(value[_PASS], sys.byteorder) < behind.get(pid, pass_id):
+            stale.append(key)
+        else:
+            kept[value[IN_SOCKET]] += 1
+    _drop(maps["sockets"], stale)
+    _count_sockets(maps["owners"], kept)
+
+
+def _drop(bpf_map: BpfMap, stale: list[bytes]) -> None:
+    for key in stale:
+        bpf_map.delete(key)

@@ -39,7 +39,6 @@ from kcover_ebpf.kernel.records import wire
 from kcover_ebpf.kernel.records.decode import decode, decode_stream
 from kcover_ebpf.kernel.roster import Absence, WatchedProcesses
 from kcover_ebpf.kernel.sockets import SocketSampler
-from kcover_ebpf.kernel.sweep import sweep
 from kcover_ebpf.kernel.threads import ThreadSampler
 from kcover_ebpf.settings import Settings
 from kcover_ebpf.tunables.host import (
@@ -375,7 +374,7 @@ class KernelSampler:
     def _sweep(self, pass_id: int) -> None:
         # who fills a table has it walked, and others must not wait for that in each pass
         began_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-        sweep(self._maps, pass_id, self._sockets.behind())
+        owners.sweep(self._maps, pass_id, self._sockets.behind())
         self._has_stale = False
         ended_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         pause_ns = min(SWEEP_PAUSE_NS, SWEEP_PAUSES * (ended_ns - began_ns))
