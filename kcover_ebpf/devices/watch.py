@@ -93,13 +93,8 @@ class DeviceWatch:
         self._ports = _opened(lambda: PortWatch(root))
         self._fabric: FabricWatch | None = None
         self._meet_fabric()
-        self.telemetry: GpuTelemetry | None = None
+        self.telemetry = None if telemetry is None else self._telemetry(telemetry)
         """Set where GPUs are read."""
-        if telemetry is not None:
-            from kcover_ebpf.devices.telemetry.watch import GpuTelemetry
-
-            files = self.users.open_files
-            self.telemetry = GpuTelemetry(telemetry, lambda: self.users.topology.gpus, files, root)
         self.identities = DeviceIdentities(root, self.users.uuid, self._serial_of)
         self._stale_nic = False
         self._aer = AerCounter()
@@ -162,6 +157,12 @@ class DeviceWatch:
         self.driver = _version(self._root)
         self.ladder.best = self._best_rung()
         self._stale_driver = False
+
+    def _telemetry(self, options: TelemetryOptions) -> GpuTelemetry:
+        from kcover_ebpf.devices.telemetry.watch import GpuTelemetry
+
+        files = self.users.open_files
+        return GpuTelemetry(options, lambda: self.users.topology.gpus, files, self._root)
 
     def _meet_fabric(self) -> None:
         reader = FabricReader(self._root, self.users.open_files)
