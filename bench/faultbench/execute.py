@@ -26,9 +26,7 @@ GRACE_S = 2.0
 """How long a job is watched after the right verdict, or after its own end."""
 
 
-def execute(
-    run: RunSpec, tag: str, work: Path, act: str | None, *, background: bool = False
-) -> dict[str, Any]:
+def execute(run: RunSpec, tag: str, work: Path, act: str | None) -> dict[str, Any]:
     """Carry out a run and return its result; `act` None runs without the detector."""
     folder = work / tag
     shutil.rmtree(folder, ignore_errors=True)
@@ -43,7 +41,7 @@ def execute(
             live = Live(run, tag, folder, log, undo, jobs)
             if run.scenario.prepare:
                 live.path = str(prepare.PREPARE[run.scenario.prepare](live))
-            collector = RunCollector(live) if background else None
+            collector = RunCollector(live) if run.background else None
             start_jobs(live, jobs, act, collector)
             inject(live)
             watch(live, jobs[0], act)
@@ -57,7 +55,7 @@ def execute(
         for job in jobs:
             job.interrupt()
     network.remove(tag)
-    result = describe(run, act, problem, until) | {"background": background}
+    result = describe(run, act, problem, until) | {"background": run.background}
     if live is not None:
         result |= report(run, live.events(), jobs, codes, until)
     if problem or not result.get("valid", False):

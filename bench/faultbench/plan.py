@@ -17,8 +17,9 @@ MATRIX: tuple[Scenario, ...] = (*FAULTS, *QUIET, *RANKS)
 SCENARIOS: tuple[Scenario, ...] = (*MATRIX, *GPU)
 WORLDS = {"torch": 4, "mpi": 4, "jax": 3} | dict.fromkeys(OWN + CUDA, 3) | {"spawn-node": 4}
 WARM_UP_S = 8.0
-GPU_WARM_UP_S = 25.0
-"""Signs of progress are seen once a pass where no byte is: it takes longer until a job is known to train."""
+LONG_WARM_UP_S = 25.0
+"""Where no byte is seen, signs of progress come once a pass, and what a job does beside training is known after ten
+passes: it takes longer until a job is known to train."""
 WARM_UP_STEPS = 6
 SLOW_WATCH_S = 100.0
 """A slow rank does no harm at once: it may be reported after many steps."""
@@ -60,12 +61,13 @@ QUICK = (
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """One run: a scenario on a framework at a step length (seconds), and its repetition."""
+    """One run: a scenario on a framework at a step length (seconds), its repetition, and if beside background work."""
 
     scenario: Scenario
     framework: str
     step_s: float
     repetition: int = 0
+    background: bool = False
 
     @property
     def name(self) -> str:
@@ -92,7 +94,8 @@ class RunSpec:
         """The step before which it begins: enough steps and seconds to learn, or the very first."""
         if self.scenario.at_first_step:
             return 0
-        warm_up_s = GPU_WARM_UP_S if self.framework in CUDA else WARM_UP_S
+        is_long = self.background or self.framework in CUDA
+        warm_up_s = LONG_WARM_UP_S if is_long else WARM_UP_S
         return max(math.ceil(warm_up_s / self.step_s), WARM_UP_STEPS)
 
     @property

@@ -12,6 +12,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -62,7 +63,8 @@ def chosen(args: argparse.Namespace) -> list[RunSpec]:
     runs = plan.quick_runs() if args.quick else plan.all_runs(args.repetitions, scenarios)
     only = names(args.only)
     steps = {float(step) for step in names(args.step)}
-    return plan.select(runs, only, names(args.framework), steps)
+    chosen = plan.select(runs, only, names(args.framework), steps)
+    return [replace(run, background=args.background) for run in chosen]
 
 
 def is_done(path: Path) -> bool:
@@ -110,9 +112,7 @@ class Bench:
             result |= {"framework": run.framework, "step_s": run.step_s}
         else:
             act = None if self._args.no_sensor else self._args.act
-            result = execute(
-                run, tag(os.getpid(), number), WORK, act, background=self._args.background
-            )
+            result = execute(run, tag(os.getpid(), number), WORK, act)
         if self._beside:
             result["beside"] = self._beside.so_far()
         temporary = self._path(run).with_suffix(".new")

@@ -80,14 +80,14 @@ def _failure(job: Job) -> Finding | None:
     return job.faults.explained(finding)
 
 
-def _mended_since_ns(job: Job, launcher: ProcessHistory | None, failed_ns: int) -> int:
+def _mended_since_ns(job: Job, launcher_process: ProcessHistory | None, failed_ns: int) -> int:
     """When who mends a failure last made progress: a rank moved, or the launcher started another process."""
     times_ns = [failed_ns]
     if job.pace.trained:
         times_ns.append(job.now_ns - round(job.pace.silence_s(job.members.ranks, job.now_ns) * NS))
-    if launcher is not None:
+    if launcher_process is not None:
         views = job.members.views.values()
-        times_ns += [view.first_seen_ns for view in views if view.ppid == launcher.pid]
+        times_ns += [view.first_seen_ns for view in views if view.ppid == launcher_process.pid]
     return max(times_ns)
 
 

@@ -36,6 +36,7 @@ def test_run_spec__warm_up_has_enough_steps_and_seconds():
     assert RunSpec(STOP, "torch", 2.0).fault_step == 6
     assert RunSpec(STOP, "torch", 10.0).fault_step == 6
     assert RunSpec(STOP, "cuda-spin", 0.5).fault_step == 50
+    assert RunSpec(STOP, "torch", 0.5, background=True).fault_step == 50
     assert RunSpec(replace(STOP, at_first_step=True), "torch", 2.0).fault_step == 0
 
 
