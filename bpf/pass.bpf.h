@@ -35,8 +35,8 @@
 #define MOST_WORK   1600
 #define LONGER_WORK 8
 
-/* What an iterator's return value other than 0 means: the reader gets EAGAIN, or what was written so
- * far, and the next read begins with the same object. */
+/* What an iterator's return value other than 0 means: the reader gets EAGAIN, or what was written
+ * so far, and the next read begins with the same object. */
 #define RETURN_TO_USER_SPACE 1
 
 /*

@@ -109,7 +109,9 @@ def test_a_rank_does_not_wait_for_a_lock_whose_holder_was_killed(
     wait_until(lambda: waits_for_lock(counter))
     printed(counter)
     time.sleep(0.2)
-    assert (printed(counter), waits_for_lock(counter)) == (0, True)
+    assert printed(counter) == 0
+    # one that takes signals is away from the lock for a moment each time
+    wait_until(lambda: waits_for_lock(counter))
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     for _ in range(3):
