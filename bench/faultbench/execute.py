@@ -70,12 +70,16 @@ def start_jobs(
     """Start the job (and a healthy one beside it, if wanted); wait until it trains."""
     run = live.run
     address = collector.address if collector else ""
-    command = launch_command(run, live.tag, live.events_path, live.path, False, address)
+    command = launch_command(
+        run, live.tag, live.events_path, live.path, healthy=False, collector=address
+    )
     jobs.append(Job(command, act, live.tag, live.folder, run.scenario.stdin))
     if run.scenario.bystander:
         beside = live.folder / "bystander"
         beside.mkdir()
-        other = launch_command(run, live.tag, beside / "events.jsonl", "", True, address)
+        other = launch_command(
+            run, live.tag, beside / "events.jsonl", "", healthy=True, collector=address
+        )
         jobs.append(Job(other, act, live.tag, beside, ""))
     if collector:
         collector.start()

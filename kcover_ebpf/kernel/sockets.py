@@ -84,18 +84,16 @@ class SocketSampler:
         began_ns = self._cpu_ns()
         for pid in due:
             owner_id = self._owner_ids.get(pid, 0)
-            # a walk that is begun is due in each pass
-            is_put_off = pid not in self._walks
-            while left_bytes[owner_id] > 0 and left_ns[owner_id] > 0:
-                is_put_off = False
+            is_over = False
+            while not is_over and left_bytes[owner_id] > 0 and left_ns[owner_id] > 0:
                 parts.append(self._read(pid, left_bytes[owner_id], pass_id))
+                is_over = pid not in self._walks
                 ended_ns = self._cpu_ns()
                 left_bytes[owner_id] -= len(parts[-1])
                 left_ns[owner_id] -= ended_ns - began_ns
                 began_ns = ended_ns
-                if pid not in self._walks:
-                    break
-            if is_put_off:
+            # a walk that is begun is due in each pass
+            if not is_over and pid not in self._walks:
                 self._due.add(pid)
         return b"".join(parts)
 

@@ -11,7 +11,14 @@ from importlib.resources import files
 
 from kcover_ebpf.dataclass import dataclass
 
-_KEYS = {"kind", "group", "plural", "method", "suspend", "leader", "counters"} | {
+_KEYS = {
+    "kind",
+    "group",
+    "plural",
+    "method",
+    "suspend",
+    "leader",
+    "counters",
     "in_place_costs",
     "deletes_ended",
     "moves",
