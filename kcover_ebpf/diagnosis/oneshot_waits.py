@@ -196,6 +196,7 @@ def gets_on(job: Job, first_rank: RankSnapshot, end_rank: RankSnapshot) -> bool:
     views = [job.members.views[pid] for pid in (first_rank.pid, end_rank.pid)]
     views += job.members.children(first_rank.pid)
     return any(
-        process.storage_moved_ns and job.now_ns - process.storage_moved_ns < UNEXPLAINED_S * NS
+        process.efforts.storage_moved_ns
+        and job.now_ns - process.efforts.storage_moved_ns < UNEXPLAINED_S * NS
         for process in views
     )

@@ -42,7 +42,21 @@ BACKGROUND_FILE_BYTES_S = 1 << 20
 BACKGROUND_INTERVALS = 16
 """Intervals between two totals whose median is what a process always does."""
 BACKGROUND_NEEDED = 2
-"""Of these, before anything is known of it."""
+"""Of these, before anything is known of it,"""
+BACKGROUND_KNOWN = 8
+"""and before it is known so well that side threads are looked at seldom: what happens once in some seconds is seen."""
+EFFORT_INTERVAL_NS = 500_000_000
+"""Shortest interval whose rates say anything: threads that wake ten times a second burn all of their CPU at once."""
+LONGEST_PROGRAM_NS = 5 * NS
+"""A child that runs for longer may be waited for, however often one did so beside healthy training: an upload."""
+PROGRAMS_KEPT = 64
+"""Names of programs that each rank ran beside healthy training."""
+USUAL_WAIT_NS = 250_000_000
+"""A side thread that was in one wait for so long beside healthy training waits for none of its steps."""
+USUAL_WAITS = 3
+"""Times that it was found so, from which on that is its habit,"""
+USUAL_SHARE = 0.25
+"""and of the times that it was looked at."""
 HELPER_SINCE_S = 2.0
 """A side thread that began to wait so long before its lead, or later, may be who the lead waits for."""
 SIDES_READ_S = 3.0

@@ -100,7 +100,7 @@ def _missing(present: Sequence[int], count: int) -> list[int]:
 def _is_at_work(process: ProcessHistory, now_ns: int) -> bool:
     lead = process.lead
     burns = lead is not None and lead.burning_since_ns is not None and not lead.waits_busily
-    return burns or process.latest_effort(0, now_ns - START_UP_EFFORT_NS) is not None
+    return burns or process.efforts.during(0, now_ns - START_UP_EFFORT_NS) is not None
 
 
 def awaits_missing_rank(members: Members, progress: JobProgress) -> bool:

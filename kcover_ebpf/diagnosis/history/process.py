@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import field
 
 from kcover_ebpf.dataclass import dataclass
-from kcover_ebpf.diagnosis.history.background import Background, Used
+from kcover_ebpf.diagnosis.history.background import Efforts
 from kcover_ebpf.diagnosis.history.code_map import CodeMap, of_stack
 from kcover_ebpf.diagnosis.history.links import Links
 from kcover_ebpf.diagnosis.history.progress_clocks import ByteClock, GpuClock
@@ -25,15 +25,13 @@ from kcover_ebpf.facts.kernel import (
 )
 from kcover_ebpf.facts.syscalls import SyscallFamily, SyscallTable
 from kcover_ebpf.ids import NS, Inode, Pid, Tid
-from kcover_ebpf.model.process_state import Effort
 from kcover_ebpf.model.roles import Membership, Role
-from kcover_ebpf.tunables.certainty import EFFORT_STEP, NAPS_KNOWN_PASSES, RESTS_PASSES, RESTS_SHARE
+from kcover_ebpf.tunables.certainty import NAPS_KNOWN_PASSES, RESTS_PASSES, RESTS_SHARE
 from kcover_ebpf.tunables.diagnosis import (
     FABRIC_FLOOR,
     LEAD_RESTS_NS,
     PEER_BYTES_FLOOR,
     SLOWED_BY_QUOTA_SHARE,
-    STORAGE_CALLS_RATE,
 )
 
 _MOST_THREADS = 4096
@@ -61,13 +59,7 @@ class ProcessHistory:
     exit: ProcessExit | None = None
     is_dying: bool = False
     """`exit` was announced by the signal that ends it, and has not come yet."""
-    efforts: dict[Effort, tuple[int, int]] = field(default_factory=dict)
-    """Last interval (from, to) between two totals with each kind of effort."""
-    effort_rates: dict[Effort, float] = field(default_factory=dict)
-    """How much effort of each kind that was, in the smallest one that counts."""
-    background: Background = field(default_factory=Background)
-    storage_moved_ns: int = 0
-    """Last time that any byte went to or came from storage."""
+    efforts: Efforts = field(default_factory=Efforts)
     cpu_share: float = 0.0
     """CPUs used between the last two totals, all threads together."""
     major_fault_rate: float = 0.0
@@ -288,9 +280,11 @@ class ProcessHistory:
         if self.sides_asked_ns is not None and totals.boottime_ns > self.sides_asked_ns:
             self.sides_asked_ns, self.sides_read_ns = None, totals.boottime_ns
         self._choose_worker(totals.boottime_ns)
+        self.efforts.observe(totals, self.lead, self.threads.values(), learns=learns)
+        if learns:
+            for thread in self.side_threads:
+                thread.note_healthy(totals.boottime_ns)
         if before is None or totals.boottime_ns <= before.boottime_ns:
-            for thread in self.threads.values():
-                thread.take_cpu_ns()
             return
         interval_ns = totals.boottime_ns - before.boottime_ns
         if _traces(totals) != _traces(before):
@@ -303,49 +297,6 @@ class ProcessHistory:
             before.boottime_ns if self.throttled_since_ns is None else self.throttled_since_ns
         )
         self.throttled_since_ns = since_ns if throttled else None
-        used = self._used(before, totals)
-        if learns:
-            self.background.learn(used)
-        rates = self.background.beyond(used)
-        if totals.read_bytes + totals.write_bytes > before.read_bytes + before.write_bytes or (
-            used.call_bytes_s >= STORAGE_CALLS_RATE
-        ):
-            self.storage_moved_ns = totals.boottime_ns
-        for effort, rate in rates.items():
-            if rate >= EFFORT_STEP:
-                self.efforts[effort] = before.boottime_ns, totals.boottime_ns
-                self.effort_rates[effort] = rate
-
-    def _used(self, previous_totals: ProcessTotals, totals: ProcessTotals) -> Used:
-        interval_ns = totals.boottime_ns - previous_totals.boottime_ns
-        lead, waiting_ns = self.lead, 0
-        lead_ns = lead.take_cpu_ns() if lead is not None else 0
-        for thread in self.threads.values():
-            if thread is lead:
-                continue
-            used_ns = thread.take_cpu_ns()
-            # a network thread of NCCL spins on every rank that has joined, an autograd thread waits for its device:
-            # a CPU that is burned in waiting is no work
-            if thread.burning_since_ns is not None and (thread.waits_in or thread.waits_busily):
-                waiting_ns += used_ns
-        side_ns = totals.cpu_ns - previous_totals.cpu_ns - lead_ns - waiting_ns
-        files = (
-            totals.read_bytes
-            + totals.write_bytes
-            - previous_totals.read_bytes
-            - previous_totals.write_bytes
-        )
-        calls = (
-            totals.read_chars
-            + totals.write_chars
-            - previous_totals.read_chars
-            - previous_totals.write_chars
-        )
-        return Used(
-            side_cpus=max(0.0, side_ns / interval_ns),
-            file_bytes_s=files * NS / interval_ns,
-            call_bytes_s=calls * NS / interval_ns,
-        )
 
     def on_socket(self, sample: SocketSample) -> int:
         """Take a socket; returns by how many payload bytes it moved (0 for a new one)."""
@@ -365,22 +316,6 @@ class ProcessHistory:
     def data_ns(self) -> int:
         """Last time that more than heartbeats came or went (connections, RDMA ports, NVLink); 0 before the first."""
         return max(self.peer_bytes_ns, self.fabric.moved_ns, self.gpus.nvlink_ns)
-
-    def latest_effort(self, since_ns: int, recent_ns: int) -> Effort | None:
-        """The most recent kind of effort in an interval that began after `since_ns` and ended after `recent_ns`.
-
-        What the last totals show counts until the next ones, however long that takes. None if there was none.
-        """
-        if not self.efforts:
-            return None
-        if self.totals is not None:
-            recent_ns = min(recent_ns, self.totals.boottime_ns)
-        recent = [
-            (to, kind)
-            for kind, (begin, to) in self.efforts.items()
-            if begin >= since_ns and to >= recent_ns
-        ]
-        return max(recent, key=lambda pair: pair[0])[1] if recent else None
 
 
 def _traces(totals: ProcessTotals) -> tuple[int, ...]:

@@ -20,6 +20,7 @@ from kcover_ebpf.diagnosis.history.sampled_call import (
 from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallFamily, SyscallTable
 from kcover_ebpf.ids import NS
+from kcover_ebpf.tunables.certainty import USUAL_SHARE, USUAL_WAIT_NS, USUAL_WAITS
 from kcover_ebpf.tunables.diagnosis import (
     BUSY_SHARE,
     CODE_WORDS_FRESH_NS,
@@ -92,6 +93,10 @@ class ThreadHistory:
     """The last reading of its stack in this burn shows its own code alone."""
     asked_ns: int = 0
     """When its stack was asked for last while it burned; 0 before."""
+    _healthy_count: int = 0
+    """Times that it was looked at beside healthy training,"""
+    _usual_waits: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """and by call, how often it was found in a wait that lasts, and for how long at most, in nanoseconds."""
     _code: Code | None = None
     """Where it burned last, as far as that is known: never `PLUMBING`."""
     _in_a_row: int = 0
@@ -119,6 +124,22 @@ class ThreadHistory:
         used_ns = 0 if self._taken_cpu_ns is None else self.sample.cpu_ns - self._taken_cpu_ns
         self._taken_cpu_ns = self.sample.cpu_ns
         return max(0, used_ns)
+
+    def note_healthy(self, now_ns: int) -> None:
+        """Take what it does beside healthy training."""
+        self._healthy_count += 1
+        lasts_ns, call = now_ns - self.sample.idle_since_ns, self.sample.syscall
+        if self.sample.state is not TaskState.SLEEPING or lasts_ns < USUAL_WAIT_NS:
+            return
+        count, longest_ns = self._usual_waits.get(call, (0, 0))
+        self._usual_waits[call] = count + 1, max(longest_ns, lasts_ns)
+
+    @property
+    def usual_wait_ns(self) -> int:
+        """How long it was seen to wait in its present call beside healthy training; 0 where that is not its habit."""
+        count, longest_ns = self._usual_waits.get(self.sample.syscall, (0, 0))
+        is_habit = count >= USUAL_WAITS and count >= USUAL_SHARE * self._healthy_count
+        return longest_ns if is_habit else 0
 
     def works_since(self, boottime_ns: int) -> bool:
         """True if it made progress again and again since then, and used a CPU for more than a heartbeat."""

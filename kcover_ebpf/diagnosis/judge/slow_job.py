@@ -11,7 +11,6 @@ from kcover_ebpf.diagnosis.history.packet_loss import LossWatch, LossyLink, Narr
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.diagnosis.waits.classify import shares_shortage
 from kcover_ebpf.ids import NS, Pid
-from kcover_ebpf.model.process_state import Effort
 from kcover_ebpf.model.rank_snapshot import RankPace
 from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.tunables.diagnosis import STARVED_SHARE, SWAPPING_PER_S, THROTTLED_ALONE_NS
@@ -117,12 +116,7 @@ def _lacks_cpu(process: ProcessHistory) -> bool:
 
 def _stores_alone(ranks: Mapping[Pid, ProcessHistory], pid: Pid) -> bool:
     others = (view for other, view in ranks.items() if other != pid)
-    return _stores(ranks[pid]) and not any(map(_stores, others))
-
-
-def _stores(process: ProcessHistory) -> bool:
-    effort = process.efforts.get(Effort.STORAGE)
-    return bool(effort and process.totals and effort[1] == process.totals.boottime_ns)
+    return ranks[pid].efforts.stores and not any(view.efforts.stores for view in others)
 
 
 def _slow(

@@ -155,6 +155,16 @@ class Members:
         if not known or apart or (prepared and self.is_wrapped(process)):
             self._forget(pid)
 
+    def learn_helper(self, process: ProcessHistory, process_exit: ProcessExit) -> None:
+        """A process ended while its job is healthy: if it helped a rank and began then too, such ones explain no wait."""
+        member = process.membership
+        owner = self.views.get(member.owner) if member is not None and member.owner else None
+        if owner is None or member is None or member.role not in (Role.HELPER, Role.COMPILER):
+            return
+        if 0 < owner.healthy_since_ns < process.first_seen_ns:
+            lasts_ns = process_exit.boottime_ns - process.first_seen_ns
+            owner.efforts.background.learn_program(process_exit.comm, lasts_ns)
+
     def is_apart(self, process: ProcessHistory) -> bool:
         """True for a rank that shares nothing with the other living ones: another job, such as a trial of a sweep."""
         return process.role is Role.RANK and is_apart(process, self.ranks.values())

@@ -226,18 +226,29 @@ def _effort(
         return None, 0.0
     if state is State.STORAGE:
         # one long call: its bytes are charged when it begins, so they are remembered for longer
-        quiet_ns = context.now_ns - process.storage_moved_ns
-        moved = process.storage_moved_ns and quiet_ns <= STORAGE_WINDOW_NS
+        if wait.proven:
+            return None, 0.0
+        moved_ns = process.efforts.storage_moved_ns
+        moved = moved_ns and context.now_ns - moved_ns <= STORAGE_WINDOW_NS
         # the call itself is what it waits for, so there is nothing to compare it with
         return (Effort.STORAGE, CERTAIN_RATE) if moved or is_completing(readings) else (None, 0.0)
     # only what was done during the wait can explain it
     since_ns = _since(lead_thread, process)
     own = _own_effort(process, since_ns, context)
     if own is not None:
-        return own, process.effort_rates.get(own, CERTAIN_RATE)
+        return own, process.efforts.rates.get(own, CERTAIN_RATE)
     if state not in _MAY_WAIT_FOR_CHILDREN:
         return None, 0.0
-    working = [child for child in context.children(process.pid) if _works(child, since_ns, context)]
+    usual = process.efforts.background
+    working = [
+        child
+        for child in context.children(process.pid)
+        if (
+            child.pid in wait.waits_for
+            or not usual.has_run(child.name, context.now_ns - child.first_seen_ns)
+        )
+        and _works(child, since_ns, context)
+    ]
     if not working:
         return None, 0.0
     # where it is not known to wait for them, children that always move explain nothing that peers' do not
@@ -247,7 +258,7 @@ def _effort(
 
 def _own_effort(process: ProcessHistory, since_ns: int, context: ClassifyContext) -> Effort | None:
     recent_ns = context.now_ns - EFFORT_WINDOW_NS
-    effort = process.latest_effort(since_ns, recent_ns)
+    effort = process.efforts.during(since_ns, recent_ns)
     if effort is None and any(
         process.traffic.transfer_ns(sample) >= max(since_ns, recent_ns)
         and not process.traffic.is_stream(sample)

@@ -1,8 +1,8 @@
 """Who of its own process a lead thread at a lock may be waiting for: a side thread that waits for something that ends.
 
 A futex is an edge to "a thread of mine". If one is seen that began to wait for a timer, a file, a service or another
-program when the lead did, or since, the edge leads to that. A thread that has slept there for long, or that sleeps
-again and again as it always does, does not release the lead.
+program when the lead did, or since, the edge leads to that. A thread that has slept there for long, or as
+it always did while the ranks trained on, does not release the lead.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from kcover_ebpf.facts.kernel import SocketSample, TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallFamily
 from kcover_ebpf.ids import NS, Inode, Tid
 from kcover_ebpf.tunables.certainty import (
+    EFFORT_FACTOR,
     HELPER_SINCE_S,
-    RESTS_PASSES,
     TIMER_LEFT_NS,
     TIMER_UNSEEN_NS,
 )
@@ -44,7 +44,7 @@ def beside(
     threads = [
         thread
         for thread in _recent(process, began_ns - round(HELPER_SINCE_S * NS))
-        if not (is_timed(thread.sample, context.table) and _always_sleeps(process, thread.sample))
+        if not _is_usual(thread, context)
     ]
     words = (_waits_for(thread.sample, process, context, follows=True) for thread in threads)
     found = {word for word in words if word is not None}
@@ -77,10 +77,23 @@ def _recent(process: ProcessHistory, since_ns: int) -> Iterator[ThreadHistory]:
             yield thread
 
 
-def _always_sleeps(process: ProcessHistory, sample: ThreadSample) -> bool:
-    """True if it slept in this place before the training was first seen healthy: a heartbeat, a monitor."""
-    is_known = process.healthy_passes >= RESTS_PASSES
-    return is_known and sample.site_since_ns <= process.healthy_since_ns
+def _is_usual(thread: ThreadHistory, context: ClassifyContext) -> bool:
+    """True if ranks trained on beside waits of it that were as long: a heartbeat, a monitor, telemetry.
+
+    One that backs off now, and did not while the job was healthy, is none of them.
+    """
+    sample, usual_ns = thread.sample, thread.usual_wait_ns
+    return usual_ns > 0 and _ends_ns(sample, context) - sample.idle_since_ns <= (
+        EFFORT_FACTOR * usual_ns
+    )
+
+
+def _ends_ns(sample: ThreadSample, context: ClassifyContext) -> int:
+    """When its wait ends, where that was read; else now."""
+    readings = context.readings(sample.pid, sample.tid)
+    is_read = bool(readings) and readings[-1].boottime_ns >= sample.idle_since_ns
+    ends_ns = readings[-1].deadline_ns if is_read else None
+    return context.now_ns if ends_ns is None else ends_ns
 
 
 def _waits_for(

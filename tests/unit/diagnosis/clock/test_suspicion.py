@@ -57,7 +57,7 @@ def test_suspicion__a_silent_job_is_watched_closely_loaders_included_and_calmly_
 def test_suspicion__each_process_is_sampled_as_closely_as_its_job_needs() -> None:
     stage = Stage()
     assert set(stage.job.sampling().values()) == {SampleRequest(every=4)}, "it never trained"
-    stage = trained()
+    stage = trained(seconds=60)
     assert set(stage.job.sampling().values()) == {SampleRequest()}
     launcher = stage.add(Proc(60, argv=("torchrun",)))
     all_wait(stage, 0)
@@ -73,7 +73,7 @@ def test_suspicion__each_process_is_sampled_as_closely_as_its_job_needs() -> Non
 
 
 def test_suspicion__another_lead_thread_is_named_to_the_sampler() -> None:
-    stage = trained()
+    stage = trained(seconds=60)
     stage.job.members.ranks[Pid(101)]._worker = Tid(5101)
     assert stage.job.sampling()[Pid(101)] == SampleRequest(lead=Tid(5101))
 

@@ -56,6 +56,6 @@ def test_process_history__an_effort_counts_from_the_wait_on_until_the_next_total
     for process_totals in (totals(10, 0), totals(14, 2)):
         view.on_totals(process_totals)
     expected = Effort.COMPUTE if found else None
-    assert view.latest_effort(since_s * NS, recent_s * NS) is expected
+    assert view.efforts.during(since_s * NS, recent_s * NS) is expected
     view.on_totals(totals(18, 2))
-    assert view.latest_effort(0, 15 * NS) is None
+    assert view.efforts.during(0, 15 * NS) is None

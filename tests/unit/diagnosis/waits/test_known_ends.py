@@ -8,7 +8,7 @@ import pytest
 
 from kcover_ebpf.diagnosis.clock.suspicion import Suspicion
 from kcover_ebpf.facts.host import ThreadReading, WaitedFile
-from kcover_ebpf.facts.kernel import DescriptorSample, TaskState
+from kcover_ebpf.facts.kernel import DescriptorSample, TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import NS, Inode, Pid, Tid
 from kcover_ebpf.model.process_state import State
@@ -175,15 +175,23 @@ def test_known_ends__a_side_thread_that_sleeps_as_it_always_did_releases_no_lock
     is_habit: bool, believed: bool
 ) -> None:
     stage = trained()
-    stage.become(stage.rank(1), "futex", stack=LOCK)
-    all_wait(stage, 1)
     began_ns = stage.now_ns
-    site_ns = 0 if is_habit else began_ns
-    for _ in range(60):
+
+    def sleeps() -> ThreadSample:
         # a second each time
         slept_ns = began_ns + (stage.now_ns - began_ns) // NS * NS
         sleeper = second_thread(stage.rank(1), TaskState.SLEEPING, slept_ns, stage.now_ns)
-        sleep = replace(sleeper, syscall=scripted_job.NANOSLEEP, site_since_ns=site_ns)
+        return replace(sleeper, syscall=scripted_job.NANOSLEEP)
+
+    for _ in range(40):
+        if is_habit:
+            stage.feed(sleeps())
+        stage.one_pass(NS // 4)
+    stage.become(stage.rank(1), "futex", stack=LOCK)
+    all_wait(stage, 1)
+    for _ in range(60):
+        sleep = sleeps()
+        slept_ns = sleep.idle_since_ns
         stage.feed(sleep)
         ends_ns = slept_ns + NS
         stage.feed(
