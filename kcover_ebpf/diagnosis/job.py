@@ -337,7 +337,9 @@ class Job:
         closely = self._detail
         rests = trained and not self.pace.compares(now_ns)
         # what runs beside the steps is learned soon: a fault may come before the twentieth pass
-        rests = rests and all(view.efforts.background.is_known for view in self.members.ranks.values())
+        rests = rests and all(
+            view.efforts.background.is_known for view in self.members.ranks.values()
+        )
         wanted = requests(self.members.views, self.detailed, closely, now_ns, rests=rests)
         for process in self._examined_ranks:
             wanted[process.pid] = replace(wanted[process.pid], detail=Detail.ALL)

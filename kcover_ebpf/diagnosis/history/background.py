@@ -127,7 +127,7 @@ class Efforts:
         *,
         learns: bool,
     ) -> None:
-        """Take the sums of one pass, and what of them is not the work of `lead_thread`; `learns`: the job is healthy."""
+        """Take the sums of one pass, without what `lead_thread` did; `learns`: the job is healthy."""
         began = self._began
         elapsed_ns = 0 if began is None else totals.boottime_ns - began.boottime_ns
         if began is not None and 0 <= elapsed_ns < EFFORT_INTERVAL_NS:

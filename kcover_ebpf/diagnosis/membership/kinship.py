@@ -41,7 +41,8 @@ class Kinship:
     def __init__(self) -> None:
         self.joined: set[Pid] = set()
         """Ranks for what they do."""
-        self._settled: set[Pid] = set()
+        self.settled: set[Pid] = set()
+        """Ranks that are connected to another rank."""
         self._candidates: list[Pid] = []
         self._far_ends = FarEnds()
         self._candidates_passes = 0
@@ -53,7 +54,7 @@ class Kinship:
     def forget(self, pid: Pid) -> None:
         """A process is gone for good: its number may be used again."""
         self.joined.discard(pid)
-        self._settled.discard(pid)
+        self.settled.discard(pid)
         self.forget_candidates()
 
     def candidates(self, views: _Views) -> list[Pid]:
@@ -77,7 +78,7 @@ class Kinship:
         return [pid for pid in dict.fromkeys(found) if pid not in self.joined]
 
     def _forked_once(self, views: _Views) -> Mapping[Pid, Pid]:
-        return forked_once(views, self._settled | self.joined)
+        return forked_once(views, self.settled | self.joined)
 
     def unclear(self, views: _Views, now_ns: int) -> list[Pid]:
         """Processes that work while the rank that started them only waits, and that are not known to be ranks."""
@@ -99,10 +100,10 @@ class Kinship:
         if owner is None:
             return False
         numbered = owner.seen is not None and is_one_process(owner.seen.rank_environ)
-        return numbered or owner.pid in self._settled or owner.pid in self.joined
+        return numbered or owner.pid in self.settled or owner.pid in self.joined
 
     def observe(self, views: _Views) -> bool:
-        """Once a pass: take who is connected to whom; True if that shows a rank that was none before."""
+        """Once a pass: take who is connected to whom; True if that shows who is a rank better than before."""
         self._candidates_passes -= 1
         asked = [pid for pid in self.candidates(views) if views[pid].links.fds]
         starters = {
@@ -113,22 +114,23 @@ class Kinship:
         ]
         if not asked and not unsettled:
             return False
-        known, settled = len(self.joined), len(self._settled)
+        known, settled = len(self.joined), len(self.settled)
         watched = self._forked_once(views)
         self._far_ends.observe(views)
         for pid in dict.fromkeys([*unsettled, *asked]):
             links = self._far_ends.of(pid)
             if elsewhere := _leads_to_ranks(views[pid], links, watched):
-                self._settled.add(pid)
+                self.settled.add(pid)
                 if pid in watched and any(elsewhere):
                     self.joined.add(pid)
             for peer, fds in links.peers.items():
                 if peer in views:
                     self._join_watched(views[pid], views[peer], watched)
                     self._meet(views[pid], views[peer], fds, views)
-        if (len(self.joined), len(self._settled)) != (known, settled):
+        is_news = (len(self.joined), len(self.settled)) != (known, settled)
+        if is_news:
             self.forget_candidates()
-        return len(self.joined) > known
+        return is_news
 
     def _join_watched(
         self, process: ProcessHistory, other_process: ProcessHistory, watched: Mapping[Pid, Pid]
@@ -146,7 +148,7 @@ class Kinship:
             self.joined |= {process.pid, other_process.pid} & watched.keys()
 
     def _is_open(self, process: ProcessHistory, starters: Collection[Pid]) -> bool:
-        if process.exit is not None or process.membership is None or process.pid in self._settled:
+        if process.exit is not None or process.membership is None or process.pid in self.settled:
             return False
         watched = process.traffic.learned_passes < STARTER_LEARNED_PASSES
         starter = process.pid in starters and process.pid not in self.joined and watched
@@ -163,7 +165,7 @@ class Kinship:
             return
         if process.membership.role is Role.RANK and other_process.membership.role is Role.RANK:
             pair = {process.pid, other_process.pid}
-            self._settled |= pair
+            self.settled |= pair
             numbered = (
                 process.membership.rank is not None or other_process.membership.rank is not None
             )

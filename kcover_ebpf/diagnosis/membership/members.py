@@ -77,7 +77,7 @@ class Members:
         gone = {pid for pid, view in self.views.items() if view.exit is not None}
         seen = [view.seen for view in self.views.values() if view.seen is not None]
         joined = self.kinship.joined
-        found = classify(seen, joined, gone)
+        found = classify(seen, joined, gone, self.kinship.settled)
         numbered = any(
             membership.rank is not None and not membership.by_pod for membership in found.values()
         )
@@ -156,7 +156,7 @@ class Members:
             self._forget(pid)
 
     def learn_helper(self, process: ProcessHistory, process_exit: ProcessExit) -> None:
-        """A process ended while its job is healthy: if it helped a rank and began then too, such ones explain no wait."""
+        """Take that a process ended while its job is healthy; if it began then too, its like explain no wait."""
         member = process.membership
         owner = self.views.get(member.owner) if member is not None and member.owner else None
         if owner is None or member is None or member.role not in (Role.HELPER, Role.COMPILER):

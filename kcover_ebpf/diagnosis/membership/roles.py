@@ -93,8 +93,11 @@ def classify(
     processes: Iterable[ProcessSeen],
     joined: Collection[Pid] = frozenset(),
     gone: Collection[Pid] = frozenset(),
+    settled: Collection[Pid] = frozenset(),
 ) -> dict[Pid, Membership]:
     """Roles of all processes of one job; of them `joined` are ranks for what they do, and `gone` have ended.
+
+    `settled`: those that are connected to ranks. Another program with the number of one of them is a monitor of it.
 
     A rank is a process that was given its own number by the process that started it, or that has joined others like
     it (`Kinship`); a launcher that serves the store of several is none. Where there is neither, it is the topmost
@@ -113,10 +116,29 @@ def classify(
     }
     again = shared_numbers(living, by_pid)
     known = _assign(by_pid, numbers | again) if again else roles
-    return known | {
+    known |= {
         pid: replace(known[pid], rank=None, world_size=None)
         for pid in _worlds_of_one({pid: known[pid] for pid in living}, by_pid)
     }
+    ranks = {pid: known[pid] for pid in living}
+    return known | dict.fromkeys(_namesakes(ranks, by_pid, settled), _HELPER)
+
+
+_HELPER = Membership(Role.HELPER, None, None, None)
+
+
+def _namesakes(
+    ranks: Mapping[Pid, Membership], by_pid: Mapping[Pid, ProcessSeen], settled: Collection[Pid]
+) -> list[Pid]:
+    """Those that share the number of a rank that is connected to others, run another program, and are not."""
+    owners = {ranks[pid].rank: program(by_pid[pid]) for pid in settled if pid in ranks}
+    return [
+        pid
+        for pid, member in ranks.items()
+        if pid not in settled
+        and not member.by_pod
+        and owners.get(member.rank, program(by_pid[pid])) != program(by_pid[pid])
+    ]
 
 
 def _worlds_of_one(ranks: Mapping[Pid, Membership], by_pid: Mapping[Pid, ProcessSeen]) -> list[Pid]:
