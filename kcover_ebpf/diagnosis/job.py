@@ -200,9 +200,7 @@ class Job:
         self._classify()
         if self.announced.on_exit(process, process_exit, self.members, self.pace.longest_s):
             self._forget(self.members.supersede(process))
-        if self.is_healthy:
-            self.members.learn_helper(process, process_exit)
-        self.members.leave(process_exit.pid, process_exit)
+        self.members.leave(process_exit.pid, process_exit, learns=self.is_healthy)
         if process.membership is not None and process.membership.role in (Role.RANK, Role.LOADER):
             self._alarm = True
         else:
@@ -337,9 +335,7 @@ class Job:
         closely = self._detail
         rests = trained and not self.pace.compares(now_ns)
         # what runs beside the steps is learned soon: a fault may come before the twentieth pass
-        rests = rests and all(
-            view.efforts.background.is_known for view in self.members.ranks.values()
-        )
+        rests = rests and all(view.efforts.are_known for view in self.members.ranks.values())
         wanted = requests(self.members.views, self.detailed, closely, now_ns, rests=rests)
         for process in self._examined_ranks:
             wanted[process.pid] = replace(wanted[process.pid], detail=Detail.ALL)

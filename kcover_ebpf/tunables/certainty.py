@@ -44,9 +44,11 @@ BACKGROUND_INTERVALS = 16
 BACKGROUND_NEEDED = 2
 """Of these, before anything is known of it,"""
 BACKGROUND_KNOWN = 8
-"""and before it is known so well that side threads are looked at seldom: what happens once in some seconds is seen."""
+"""and before it is known so well that side threads are seen seldom: what happens once in some seconds is seen."""
 EFFORT_INTERVAL_NS = 500_000_000
 """Shortest interval whose rates say anything: threads that wake ten times a second burn all of their CPU at once."""
+SIDES_RUN_SHARE = 0.005
+"""Of a CPU: side threads that use more may keep their program's only lock from its lead now and then."""
 LONGEST_PROGRAM_NS = 5 * NS
 """A child that runs for longer may be waited for, however often one did so beside healthy training: an upload."""
 PROGRAMS_KEPT = 64
@@ -56,7 +58,7 @@ USUAL_WAIT_NS = 250_000_000
 USUAL_WAITS = 3
 """Times that it was found so, from which on that is its habit,"""
 USUAL_SHARE = 0.25
-"""and of the times that it was looked at."""
+"""and of the times that it was seen."""
 HELPER_SINCE_S = 2.0
 """A side thread that began to wait so long before its lead, or later, may be who the lead waits for."""
 SIDES_READ_S = 3.0

@@ -29,6 +29,7 @@ from kcover_ebpf.tunables.certainty import (
     EFFORT_STEP,
     LONGEST_PROGRAM_NS,
     PROGRAMS_KEPT,
+    SIDES_RUN_SHARE,
 )
 from kcover_ebpf.tunables.diagnosis import COMPUTE_SHARE, STORAGE_CALLS_RATE, STORAGE_RATE
 
@@ -56,9 +57,9 @@ class Background:
     """By name, how long children that came and went took at most, in nanoseconds."""
 
     @property
-    def is_known(self) -> bool:
-        """True once so many healthy intervals were seen that what happens now and then is among them."""
-        return len(self._healthy) >= BACKGROUND_KNOWN
+    def interval_count(self) -> int:
+        """Healthy intervals that were seen, of late."""
+        return len(self._healthy)
 
     def learn(self, used: Used) -> None:
         """Take what was used in a healthy interval."""
@@ -114,9 +115,13 @@ class Efforts:
     """How much of each kind that was, in the smallest one that counts."""
     storage_moved_ns: int = 0
     """Last time that more bytes than always went to or came from storage; 0 before."""
+    beyond_ns: int = 0
+    """Last time that it computed beside its lead, or moved any bytes, more than always; 0 before."""
+    sides_run: bool = False
+    """Side threads used a CPU in the last interval, so that their program's threads may have to take turns."""
     measured_ns: int = 0
     """End of the last interval; 0 before."""
-    _began: ProcessTotals | None = None
+    _began_totals: ProcessTotals | None = None
     """Those with which the present interval begins."""
 
     def observe(
@@ -128,15 +133,16 @@ class Efforts:
         learns: bool,
     ) -> None:
         """Take the sums of one pass, without what `lead_thread` did; `learns`: the job is healthy."""
-        began = self._began
+        began = self._began_totals
         elapsed_ns = 0 if began is None else totals.boottime_ns - began.boottime_ns
         if began is not None and 0 <= elapsed_ns < EFFORT_INTERVAL_NS:
             return
-        self._began = totals
+        self._began_totals = totals
         idle_ns = sum(_idle_cpu_ns(thread, lead_thread) for thread in threads)
         if began is None or elapsed_ns < 0:
             return
         used = _used(began, totals, idle_ns)
+        self.sides_run = used.side_cpus >= SIDES_RUN_SHARE
         if learns:
             self.background.learn(used)
         more = self.background.beyond(used)
@@ -151,6 +157,14 @@ class Efforts:
             if rate >= EFFORT_STEP:
                 self.latest[effort] = began.boottime_ns, totals.boottime_ns
                 self.rates[effort] = rate
+                self.beyond_ns = totals.boottime_ns
+        if more.file_bytes_s > 0 or more.call_bytes_s > 0:
+            self.beyond_ns = totals.boottime_ns
+
+    @property
+    def are_known(self) -> bool:
+        """True once so many healthy intervals were seen that what happens now and then is among them."""
+        return self.background.interval_count >= BACKGROUND_KNOWN
 
     def during(self, since_ns: int, recent_ns: int) -> Effort | None:
         """The most recent kind of effort in an interval that began after `since_ns` and ended after `recent_ns`.
@@ -180,11 +194,15 @@ def _idle_cpu_ns(thread: ThreadHistory, lead_thread: ThreadHistory | None) -> in
     return used_ns if thread is lead_thread or waits else 0
 
 
-def _used(began: ProcessTotals, totals: ProcessTotals, idle_ns: int) -> Used:
-    interval_ns = totals.boottime_ns - began.boottime_ns
-    side_ns = totals.cpu_ns - began.cpu_ns - idle_ns
-    files = totals.read_bytes + totals.write_bytes - began.read_bytes - began.write_bytes
-    calls = totals.read_chars + totals.write_chars - began.read_chars - began.write_chars
+def _used(began_totals: ProcessTotals, totals: ProcessTotals, idle_ns: int) -> Used:
+    interval_ns = totals.boottime_ns - began_totals.boottime_ns
+    side_ns = totals.cpu_ns - began_totals.cpu_ns - idle_ns
+    files = (
+        totals.read_bytes + totals.write_bytes - began_totals.read_bytes - began_totals.write_bytes
+    )
+    calls = (
+        totals.read_chars + totals.write_chars - began_totals.read_chars - began_totals.write_chars
+    )
     return Used(
         side_cpus=max(0.0, side_ns / interval_ns),
         file_bytes_s=files * NS / interval_ns,

@@ -35,6 +35,8 @@ from kcover_ebpf.tunables.diagnosis import (
 )
 
 _MOST_THREADS = 4096
+_IDLE_CALLS = frozenset({SyscallFamily.NONE, SyscallFamily.FUTEX})
+"""Those in which a thread is found that only computes, where the threads of its program take turns."""
 
 Clock = CodeSeen | FabricMoved | GpuSeen | CollectivesLaunched
 """What shows progress without a sample of a thread or socket."""
@@ -87,8 +89,9 @@ class ProcessHistory:
     sides_read_ns: int = 0
     """Last pass that sent them; 0 before."""
     active_ns: int = 0
-    """When it was last seen to do anything that a loop without an end does not: to sleep, to call for bytes, to begin
-    or end a thread, to wait for a page; early by at most a pass. 0 before its first totals."""
+    """When it last did what a loop without an end does not, and what its side threads did not do all along: it slept
+    though no other thread ran, was in a call other than for a lock, moved bytes, computed beside its lead, began or
+    ended a thread, waited for a page; early by at most a pass. 0 before its first totals."""
     healthy_passes: int = 0
     """Passes of a healthy training in which it was seen,"""
     sleeping_passes: int = 0
@@ -212,10 +215,20 @@ class ProcessHistory:
         if thread is None:
             thread = self.threads[sample.tid] = ThreadHistory(sample)
             return False
-        if sample.voluntary_count != thread.sample.voluntary_count and self._represents(sample.tid):
+        if self._represents(sample.tid) and self._is_active(thread.sample, sample, table):
             self.active_ns = sample.boottime_ns
         progressed = thread.observe(sample, table, self.code)
         return progressed and self._represents(sample.tid)
+
+    def _is_active(
+        self, earlier_sample: ThreadSample, sample: ThreadSample, table: SyscallTable
+    ) -> bool:
+        if table.family(sample.syscall) not in _IDLE_CALLS:
+            return True
+        # beside threads that run it sleeps for its interpreter's lock
+        return sample.voluntary_count != earlier_sample.voluntary_count and (
+            not self.efforts.sides_run
+        )
 
     def _represents(self, tid: Tid) -> bool:
         return tid in (self._first, self._worker)
@@ -287,7 +300,7 @@ class ProcessHistory:
         if before is None or totals.boottime_ns <= before.boottime_ns:
             return
         interval_ns = totals.boottime_ns - before.boottime_ns
-        if _traces(totals) != _traces(before):
+        if _traces(totals) != _traces(before) or self.efforts.beyond_ns == totals.boottime_ns:
             self.active_ns = totals.boottime_ns
         self.cpu_share = (totals.cpu_ns - before.cpu_ns) / interval_ns
         faults = totals.major_faults - before.major_faults
@@ -319,5 +332,4 @@ class ProcessHistory:
 
 
 def _traces(totals: ProcessTotals) -> tuple[int, ...]:
-    calls = totals.read_chars + totals.write_chars
-    return calls, totals.read_bytes, totals.write_bytes, totals.major_faults, totals.thread_count
+    return totals.major_faults, totals.thread_count

@@ -1,9 +1,13 @@
-"""What one sample of a thread shows by itself: whether it is stopped, where and in which call it waits. Pure."""
+"""What samples of a thread show by themselves: whether it is stopped, where and in which calls it waits. Pure."""
 
 from __future__ import annotations
 
+from dataclasses import field
+
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallFamily, SyscallTable
+from kcover_ebpf.tunables.certainty import USUAL_SHARE, USUAL_WAIT_NS, USUAL_WAITS
 
 HELD = (TaskState.STOPPED, TaskState.FROZEN)
 """States in which a signal or a freezer keeps a thread from running."""
@@ -62,3 +66,27 @@ def poll_timeout_ms(sample: ThreadSample, table: SyscallTable) -> int | None:
         return None
     value = raw & 0xFFFFFFFF
     return value - (1 << 32) if value & 0x80000000 else value
+
+
+@dataclass(slots=True)
+class UsualWaits:
+    """In which calls one thread waits beside healthy training, and for how long."""
+
+    _count: int = 0
+    """Times that it was seen,"""
+    _found: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """and by call, how often it was in a wait that lasts, and for how long at most, in nanoseconds."""
+
+    def observe(self, sample: ThreadSample, now_ns: int) -> None:
+        """Take where it is at this boottime."""
+        self._count += 1
+        lasts_ns = now_ns - sample.idle_since_ns
+        if sample.state is TaskState.SLEEPING and lasts_ns >= USUAL_WAIT_NS:
+            count, longest_ns = self._found.get(sample.syscall, (0, 0))
+            self._found[sample.syscall] = count + 1, max(longest_ns, lasts_ns)
+
+    def longest_ns(self, call: int) -> int:
+        """Of its waits in this call; 0 where they are not its habit."""
+        count, longest_ns = self._found.get(call, (0, 0))
+        is_habit = count >= USUAL_WAITS and count >= USUAL_SHARE * self._count
+        return longest_ns if is_habit else 0

@@ -14,13 +14,14 @@ from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis.history.code_map import WAITS, Code, CodeMap
 from kcover_ebpf.diagnosis.history.sampled_call import (
     STOPPED,
+    UsualWaits,
     asks_again,
     site,
 )
 from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallFamily, SyscallTable
 from kcover_ebpf.ids import NS
-from kcover_ebpf.tunables.certainty import USUAL_SHARE, USUAL_WAIT_NS, USUAL_WAITS
+from kcover_ebpf.tunables.certainty import EFFORT_INTERVAL_NS
 from kcover_ebpf.tunables.diagnosis import (
     BUSY_SHARE,
     CODE_WORDS_FRESH_NS,
@@ -93,10 +94,9 @@ class ThreadHistory:
     """The last reading of its stack in this burn shows its own code alone."""
     asked_ns: int = 0
     """When its stack was asked for last while it burned; 0 before."""
-    _healthy_count: int = 0
-    """Times that it was looked at beside healthy training,"""
-    _usual_waits: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """and by call, how often it was found in a wait that lasts, and for how long at most, in nanoseconds."""
+    _busy_sample: ThreadSample | None = None
+    """The last one that found it burning."""
+    _usual_waits: UsualWaits = field(default_factory=UsualWaits)
     _code: Code | None = None
     """Where it burned last, as far as that is known: never `PLUMBING`."""
     _in_a_row: int = 0
@@ -127,19 +127,12 @@ class ThreadHistory:
 
     def note_healthy(self, now_ns: int) -> None:
         """Take what it does beside healthy training."""
-        self._healthy_count += 1
-        lasts_ns, call = now_ns - self.sample.idle_since_ns, self.sample.syscall
-        if self.sample.state is not TaskState.SLEEPING or lasts_ns < USUAL_WAIT_NS:
-            return
-        count, longest_ns = self._usual_waits.get(call, (0, 0))
-        self._usual_waits[call] = count + 1, max(longest_ns, lasts_ns)
+        self._usual_waits.observe(self.sample, now_ns)
 
     @property
     def usual_wait_ns(self) -> int:
         """How long it was seen to wait in its present call beside healthy training; 0 where that is not its habit."""
-        count, longest_ns = self._usual_waits.get(self.sample.syscall, (0, 0))
-        is_habit = count >= USUAL_WAITS and count >= USUAL_SHARE * self._healthy_count
-        return longest_ns if is_habit else 0
+        return self._usual_waits.longest_ns(self.sample.syscall)
 
     def works_since(self, boottime_ns: int) -> bool:
         """True if it made progress again and again since then, and used a CPU for more than a heartbeat."""
@@ -158,17 +151,13 @@ class ThreadHistory:
         used_ns = sample.cpu_ns - before.cpu_ns
         share, wanted = _shares(before, sample)
         self.cpu_share = share
-        busy = share >= BUSY_SHARE or (sample.state is TaskState.RUNNING and wanted >= BUSY_SHARE)
-        busy = busy and sample.state not in STOPPED
-        self.delay_share = wanted - share
-        wanted_ns = sample.wanted_ns - before.wanted_ns
-        if wanted_ns >= REGISTERS_CHANGED_NS:
-            self.denied_share = 1 - used_ns / wanted_ns
         was_burning = self.burning_since_ns is not None
+        busy = self._is_busy(sample, share, wanted, table)
+        self._note_denied(before, sample, wanted - share)
         if not busy:
             self.burning_since_ns, self._code, self.called_by_own = None, None, False
             if was_burning:
-                self._end_burn(before, sample)
+                self._end_burn(self._busy_sample or before, sample)
         elif self.burning_since_ns is None:
             self.burning_since_ns = max(before.boottime_ns, sample.previous_ns)
             self.burn_cpu_ns, self.burn_delay_ns = before.cpu_ns, before.run_delay_ns
@@ -187,6 +176,30 @@ class ThreadHistory:
             self.progress_ns = sample.boottime_ns
             return True
         return was_burning and not busy
+
+    def _is_busy(
+        self, sample: ThreadSample, share: float, wanted: float, table: SyscallTable
+    ) -> bool:
+        if sample.state in STOPPED:
+            return False
+        was_burning = self.burning_since_ns is not None
+        runs = sample.state is TaskState.RUNNING or was_burning
+        if share >= BUSY_SHARE or (runs and wanted >= BUSY_SHARE):
+            self._busy_sample = sample
+            return True
+        # for moments it may have waited for its interpreter's lock, and burn again
+        at_lock = table.family(sample.syscall) in (SyscallFamily.FUTEX, SyscallFamily.NONE)
+        last = self._busy_sample
+        recent = last is not None and sample.boottime_ns - last.boottime_ns < EFFORT_INTERVAL_NS
+        return was_burning and at_lock and recent
+
+    def _note_denied(
+        self, earlier_sample: ThreadSample, sample: ThreadSample, delay_share: float
+    ) -> None:
+        self.delay_share = delay_share
+        wanted_ns = sample.wanted_ns - earlier_sample.wanted_ns
+        if wanted_ns >= REGISTERS_CHANGED_NS:
+            self.denied_share = 1 - (sample.cpu_ns - earlier_sample.cpu_ns) / wanted_ns
 
     def _begin_anew(self, sample: ThreadSample) -> None:
         # another thread has its number

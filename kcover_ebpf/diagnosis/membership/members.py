@@ -140,9 +140,14 @@ class Members:
         self._changed()
         self.kinship.forget(pid)
 
-    def leave(self, pid: Pid, process_exit: ProcessExit) -> None:
-        """A process ended. Those with a rank stay known, so that who waits for them can be explained."""
+    def leave(self, pid: Pid, process_exit: ProcessExit, *, learns: bool) -> None:
+        """A process ended; `learns`: beside healthy training.
+
+        Those with a rank stay known, so that who waits for them can be explained.
+        """
         process = self.views[pid]
+        if learns:
+            self._learn_helper(process, process_exit)
         apart = self.is_apart(process)
         process.exit = process_exit
         self._changed()
@@ -155,8 +160,8 @@ class Members:
         if not known or apart or (prepared and self.is_wrapped(process)):
             self._forget(pid)
 
-    def learn_helper(self, process: ProcessHistory, process_exit: ProcessExit) -> None:
-        """Take that a process ended while its job is healthy; if it began then too, its like explain no wait."""
+    def _learn_helper(self, process: ProcessHistory, process_exit: ProcessExit) -> None:
+        # what began and ended beside healthy training explains no wait, and so its like
         member = process.membership
         owner = self.views.get(member.owner) if member is not None and member.owner else None
         if owner is None or member is None or member.role not in (Role.HELPER, Role.COMPILER):

@@ -170,7 +170,9 @@ def test_kinship__a_rank_stays_one_when_its_connections_are_closed_and_after_its
     closed.sockets, closed.links = {}, Links()
     host.end_pass()
     assert set(host.members.ranks) == {11, 12}
-    host.members.leave(Pid(11), ProcessExit(host.now_ns, Pid(11), 0, 9, False, "python3"))
+    host.members.leave(
+        Pid(11), ProcessExit(host.now_ns, Pid(11), 0, 9, False, "python3"), learns=False
+    )
     host.members.rename()
     host.end_pass()
     assert set(host.members.all_ranks) == {11, 12}
@@ -366,7 +368,7 @@ def test_kinship__the_training_that_a_monitor_forks_again_is_the_rank() -> None:
     for rank in range(MONITORED):
         pid = Pid(200 + rank)
         gone = ProcessExit(host.now_ns, pid, 1, 0, core_dumped=False, comm="python3")
-        host.members.leave(pid, gone)
+        host.members.leave(pid, gone, learns=False)
     host.end_pass()
     for rank in range(MONITORED):
         environ = dict(host.members.views[Pid(100 + rank)].seen.rank_environ)  # type: ignore[union-attr]

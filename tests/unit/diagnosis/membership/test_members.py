@@ -37,7 +37,7 @@ def two_ranks() -> Members:
 
 
 def leave(members: Members, pid: int, code: int = 0) -> None:
-    members.leave(Pid(pid), ProcessExit(0, Pid(pid), code, 0, False, "x"))
+    members.leave(Pid(pid), ProcessExit(0, Pid(pid), code, 0, False, "x"), learns=False)
 
 
 def test_members__ranks_their_children_and_the_size_of_the_world() -> None:
@@ -193,10 +193,10 @@ def test_members__a_child_that_writes_its_core_is_still_waited_for() -> None:
     members = two_ranks()
     child = members.views[Pid(501)]
     child.is_dying = True
-    members.leave(Pid(501), ProcessExit(0, Pid(501), 0, signal.SIGABRT, False, "x"))
+    members.leave(Pid(501), ProcessExit(0, Pid(501), 0, signal.SIGABRT, False, "x"), learns=False)
     members.classify()
     assert [process.pid for process in members.children(Pid(101))] == [501]
     child.is_dying = False
-    members.leave(Pid(501), ProcessExit(0, Pid(501), 0, signal.SIGABRT, True, "x"))
+    members.leave(Pid(501), ProcessExit(0, Pid(501), 0, signal.SIGABRT, True, "x"), learns=False)
     members.classify()
     assert [process.pid for process in members.children(Pid(101))] == []
