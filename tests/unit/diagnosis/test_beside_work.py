@@ -1,0 +1,153 @@
+"""What always ran beside training explains no wait: helper programs, monitors, logs, threads that take turns."""
+
+from __future__ import annotations
+
+import pytest
+
+from kcover_ebpf.diagnosis.history.background import Efforts
+from kcover_ebpf.diagnosis.membership.roles import classify
+from kcover_ebpf.facts.host import ProcessSeen
+from kcover_ebpf.facts.kernel import NO_SYSCALL, ProcessExit, ProcessTotals, TaskState, ThreadSample
+from kcover_ebpf.ids import NS, Pid
+from kcover_ebpf.model.process_state import Effort, State
+from kcover_ebpf.model.roles import Role
+from tests.unit.scripted_job import LOCK, Proc, Stage, all_wait, trained
+from tests.unit.thread_samples import FUTEX, POLL, sample, seen
+
+WAITER = Pid(101)
+TOOL = ("nvidia-smi", "dmon")
+
+
+def totals(at_s: float, *, cpu_s: float = 0.0, written: int = 0) -> ProcessTotals:
+    return ProcessTotals(
+        round(at_s * NS), Pid(1), Pid(0), round(cpu_s * NS), 0, written, 0, written, 0, 1
+    )
+
+
+def efforts(*seen_totals: ProcessTotals, learned: int) -> Efforts:
+    found = Efforts()
+    for number, process_totals in enumerate(seen_totals):
+        found.observe(process_totals, None, (), learns=number < learned)
+    return found
+
+
+def test_efforts__bursts_of_threads_are_one_rate_at_passes_of_any_length() -> None:
+    """6 ms of a CPU and 2 kB each tenth of a second; of a pass of 10 ms that is most of a CPU."""
+    calm = [totals(at_s, cpu_s=0.06 * at_s, written=20_000 * at_s) for at_s in range(10)]
+    burst = totals(9.01, cpu_s=0.06 * 9 + 0.006, written=20_000 * 9 + 2_000)
+    after = totals(10, cpu_s=0.6, written=200_000)
+    assert efforts(*calm, burst, after, learned=10).during(5 * NS, 0) is None
+    busy = totals(10, cpu_s=0.54 + 0.5, written=200_000)
+    assert efforts(*calm, burst, busy, learned=10).during(5 * NS, 0) is Effort.COMPUTE
+
+
+@pytest.mark.parametrize(
+    ("written", "moved_s"), [(200_000, 0), (300_000, 10)], ids=["logs as always", "a file as well"]
+)
+def test_efforts__bytes_that_always_move_are_no_checkpoint(written: int, moved_s: int) -> None:
+    calm = [totals(at_s, written=20_000 * at_s) for at_s in range(10)]
+    found = efforts(*calm, totals(10, written=written), learned=10)
+    assert found.storage_moved_ns > 9 * NS if moved_s else found.storage_moved_ns < 2 * NS
+
+
+def test_classify__a_frozen_file_system_is_one_though_other_files_are_written() -> None:
+    stage = trained()
+    stage.become(stage.rank(1), "write", wait_channel="percpu_rwsem_wait", io_bytes_s=1_000_000)
+    all_wait(stage, 1)
+    stage.run(8)
+    waiter = stage.job.snapshot().processes[WAITER]
+    assert (waiter.state, waiter.proven) == (State.STORAGE, True)
+
+
+def run_tool(stage: Stage, pid: int, lasts_s: float) -> Proc:
+    """Rank 1 starts a program, which computes and then ends."""
+    tool = stage.add(Proc(pid, ppid=101, argv=TOOL, mode="run"))
+    stage.run(lasts_s)
+    return tool
+
+
+def end(stage: Stage, tool: Proc) -> None:
+    tool.alive = False
+    stage.feed(ProcessExit(stage.now_ns, Pid(tool.pid), 0, 0, False, "python3"))
+
+
+@pytest.mark.parametrize(
+    ("is_habit", "lasts_s", "state"),
+    [
+        (True, 2, State.FUTEX),
+        (False, 2, State.CHILDREN),
+        (True, 8, State.CHILDREN),
+    ],
+    ids=["a short one as always", "the first one", "one that takes long"],
+)
+def test_classify__a_program_that_came_and_went_beside_training_explains_no_wait(
+    *, is_habit: bool, lasts_s: float, state: State
+) -> None:
+    stage = trained()
+    for pid in (700, 701) if is_habit else ():
+        end(stage, run_tool(stage, pid, 3))
+        stage.run(5)
+    stage.become(stage.rank(1), "futex", stack=LOCK)
+    all_wait(stage, 1)
+    stage.run(3)
+    run_tool(stage, 702, lasts_s)
+    assert stage.job.snapshot().processes[WAITER].state is state
+
+
+def rank(pid: int, number: int, command: str) -> ProcessSeen:
+    environ = {"RANK": str(number), "WORLD_SIZE": "2"}
+    return ProcessSeen(0, Pid(pid), Pid(1), "python3", tuple(command.split()), environ)
+
+
+@pytest.mark.parametrize(
+    ("command", "settled", "roles"),
+    [
+        ("python3 watch.py", {10, 11}, [Role.RANK, Role.RANK, Role.HELPER]),
+        # before any is connected, each may be the rank; and a rank is started anew with its own program
+        ("python3 watch.py", set(), [Role.RANK, Role.RANK, Role.RANK]),
+        ("python3 train.py", {10, 11}, [Role.RANK, Role.RANK, Role.RANK]),
+    ],
+)
+def test_classify__another_program_with_the_number_of_a_connected_rank_is_a_monitor(
+    command: str, settled: set[int], roles: list[Role]
+) -> None:
+    known = [rank(10, 0, "python3 train.py"), rank(11, 1, "python3 train.py"), rank(12, 0, command)]
+    found = classify(known, settled={Pid(pid) for pid in settled})
+    assert [found[Pid(pid)].role for pid in (10, 11, 12)] == roles
+
+
+RUNS = TaskState.RUNNING
+BURN = [sample(at_s, NO_SYSCALL, RUNS, cpu_s=at_s) for at_s in (0, 1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("last", "burns"),
+    [
+        (sample(3, FUTEX, cpu_s=2.3, delay_s=0.6), True),
+        (sample(2.05, FUTEX, cpu_s=2.0), True),
+        (sample(3, FUTEX, cpu_s=2.1), False),
+        (sample(2.05, POLL, cpu_s=2.0), False),
+    ],
+    ids=["it wanted a CPU", "moments at a lock", "a second at a lock", "moments in a poll"],
+)
+def test_thread__a_burn_outlasts_moments_at_the_lock_of_its_interpreter(
+    last: ThreadSample, *, burns: bool
+) -> None:
+    thread = seen(*BURN, last)
+    assert (thread.burning_since_ns is not None) is burns
+
+
+@pytest.mark.parametrize("side_cpu", [0.0, 0.06])
+def test_snapshot__a_loop_that_takes_turns_with_threads_that_always_run_is_inert(
+    side_cpu: float,
+) -> None:
+    """It sleeps for its interpreter's lock; where no other thread runs, for something else."""
+    stage = trained(seconds=5)
+    stage.become(stage.rank(1), "train", side_cpu=side_cpu)
+    stage.run(40)
+    stage.become(stage.rank(1), "run", side_cpu=side_cpu)
+    all_wait(stage, 1)
+    stage.run(15)
+    inert_s = stage.job.snapshot().processes[WAITER].inert_s
+    assert inert_s is not None
+    assert (inert_s > 10) is bool(side_cpu)
