@@ -72,20 +72,21 @@ def end(stage: Stage, tool: Proc) -> None:
 
 
 @pytest.mark.parametrize(
-    ("is_habit", "lasts_s", "state"),
+    ("habits_s", "lasts_s", "state"),
     [
-        (True, 2, State.FUTEX),
-        (False, 2, State.CHILDREN),
-        (True, 8, State.CHILDREN),
+        ((3, 3), 2, State.FUTEX),
+        ((), 2, State.CHILDREN),
+        ((1, 1), 4, State.CHILDREN),
+        ((10, 10), 8, State.CHILDREN),
     ],
-    ids=["a short one as always", "the first one", "one that takes long"],
+    ids=["as always", "the first one", "longer than always", "one that may be waited for"],
 )
 def test_classify__a_program_that_came_and_went_beside_training_explains_no_wait(
-    *, is_habit: bool, lasts_s: float, state: State
+    habits_s: tuple[float, ...], lasts_s: float, state: State
 ) -> None:
     stage = trained()
-    for pid in (700, 701) if is_habit else ():
-        end(stage, run_tool(stage, pid, 3))
+    for number, habit_s in enumerate(habits_s):
+        end(stage, run_tool(stage, 700 + number, habit_s))
         stage.run(5)
     stage.become(stage.rank(1), "futex", stack=LOCK)
     all_wait(stage, 1)
@@ -137,17 +138,19 @@ def test_thread__a_burn_outlasts_moments_at_the_lock_of_its_interpreter(
     assert (thread.burning_since_ns is not None) is burns
 
 
-@pytest.mark.parametrize("side_cpu", [0.0, 0.06])
+@pytest.mark.parametrize(
+    ("side_cpu", "written", "is_inert"), [(0.06, 0, True), (0.0, 0, False), (0.06, 1000, False)]
+)
 def test_snapshot__a_loop_that_takes_turns_with_threads_that_always_run_is_inert(
-    side_cpu: float,
+    side_cpu: float, written: int, *, is_inert: bool
 ) -> None:
     """It sleeps for its interpreter's lock; where no other thread runs, for something else."""
     stage = trained(seconds=5)
     stage.become(stage.rank(1), "train", side_cpu=side_cpu)
     stage.run(40)
-    stage.become(stage.rank(1), "run", side_cpu=side_cpu)
+    stage.become(stage.rank(1), "run", side_cpu=side_cpu, io_bytes_s=written)
     all_wait(stage, 1)
     stage.run(15)
     inert_s = stage.job.snapshot().processes[WAITER].inert_s
     assert inert_s is not None
-    assert (inert_s > 10) is bool(side_cpu)
+    assert (inert_s > 10) is is_inert

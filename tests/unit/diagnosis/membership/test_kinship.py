@@ -117,6 +117,17 @@ def test_kinship__spawned_processes_that_are_connected_to_each_other_are_the_ran
     assert 14 not in host.members.connected
 
 
+def test_kinship__once_ranks_are_connected_who_shares_the_number_of_one_is_none() -> None:
+    host = Host()
+    for pid, number, script in ((11, "0", "train"), (12, "1", "train"), (13, "0", "watch")):
+        host.start(pid, 10, f"python3 {script}.py", RANK=number, WORLD_SIZE="2")
+    host.end_pass()
+    assert host.roles() == dict.fromkeys((11, 12, 13), "rank")
+    host.connect(11, 12)
+    host.end_pass()
+    assert host.roles() == {11: "rank", 12: "rank", 13: "helper"}
+
+
 WORKER = "python3 default_worker.py --node-ip-address=192.0.2.1", "python3"
 IDLE = "ray::IDLE", "ray::IDLE"
 ACTOR = "ray::_RayTrainWorker__execute.get_next", "ray::_RayTrainW"
