@@ -23,7 +23,7 @@ from kcover_ebpf.facts.host import (
     ThreadReading,
     Unreadable,
 )
-from kcover_ebpf.facts.kernel import TaskState
+from kcover_ebpf.facts.kernel import TaskState, ThreadSample
 from kcover_ebpf.facts.python_stacks import PythonFrame, PythonStacksSeen
 from kcover_ebpf.facts.recorders import RecordersSeen
 from kcover_ebpf.facts.syscalls import SyscallFamily, SyscallTable
@@ -237,11 +237,12 @@ class Suspicion:
         codes = [request for view in owned for request in self._burning(view, now_ns, reads_stacks)]
         if self.suspicious:
             shortest_ns = 0 if trained else READING_UNTRAINED_NS
-            repeats = (
-                READINGS_REPEATED if self.urgent(now_ns, trained) else READINGS_REPEATED_CALMLY
-            )
-            asleep = [request for view in owned for request in self._asleep(view)]
-            return codes + asleep + self._rationed(owned, now_ns, shortest_ns, repeats)
+            is_urgent = self.urgent(now_ns, trained)
+            repeats = READINGS_REPEATED if is_urgent else READINGS_REPEATED_CALMLY
+            wanted = self._rationed(owned, now_ns, shortest_ns, repeats)
+            wanted += [request for view in owned for request in self._asleep(view)]
+            # a pass reads one thread of a process, and a side thread that naps waits anew in each
+            return codes + sorted(wanted, key=self._last_read_ns)
         if now_ns < self._next_baseline_ns:
             return codes
         self._began_ns = now_ns if self._began_ns is None else self._began_ns
@@ -261,7 +262,7 @@ class Suspicion:
         for process in owned:
             request = self._request(process, now_ns, shortest_ns)
             if request is not None and process.lead is not None:
-                read_ns = self._last_read_ns(process.lead)
+                read_ns = self._last_read_ns(process.lead.sample)
                 sample, is_new = process.lead.sample, read_ns < process.lead.progress_ns
                 if is_new or now_ns - read_ns >= READING_PROOF_NS:
                     first.append(request)
@@ -274,8 +275,8 @@ class Suspicion:
                 first.append(request)
         return first
 
-    def _last_read_ns(self, thread: ThreadHistory) -> int:
-        readings = self._readings.get((thread.sample.pid, thread.sample.tid))
+    def _last_read_ns(self, thread: ThreadSample | ReadingRequest) -> int:
+        readings = self._readings.get((thread.pid, thread.tid))
         return readings[-1].boottime_ns if readings else 0
 
     def _burning(
@@ -330,7 +331,7 @@ class Suspicion:
         asleep = (
             sample
             for side_thread in process.side_threads
-            if self._last_read_ns(side_thread) < (sample := side_thread.sample).idle_since_ns
+            if self._last_read_ns(sample := side_thread.sample) < sample.idle_since_ns
             and (
                 sample.tid in holders
                 or waits_in_frame(sample, self._table)

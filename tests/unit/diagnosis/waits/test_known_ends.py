@@ -201,6 +201,20 @@ def test_known_ends__a_side_thread_that_sleeps_as_it_always_did_releases_no_lock
     assert state(stage, 101) is (State.HELPED if believed else State.FUTEX)
 
 
+def test_suspicion__a_side_thread_that_naps_does_not_keep_its_lead_from_being_read() -> None:
+    """Of one process a pass reads the first that is wanted; each nap is a wait that was not read yet."""
+    stage = trained()
+    stage.become(stage.rank(1), "futex", stack=LOCK)
+    all_wait(stage, 1)
+    stage.run(3)
+    nap_ns = stage.now_ns + NS // 4
+    napper = second_thread(stage.rank(1), TaskState.SLEEPING, nap_ns, nap_ns)
+    stage.feed(ThreadReading(nap_ns - 1, Pid(101), napper.tid, "", nap_ns, True, ()))
+    stage.feed(replace(napper, syscall=scripted_job.NANOSLEEP))
+    wanted = [want.tid for want in stage.job.wants() if want.pid == 101]
+    assert wanted == [Tid(101), napper.tid]
+
+
 def test_suspicion__what_a_nap_shares_with_a_lock_below_the_same_callers_is_not_learned() -> None:
     suspicion = Suspicion(SyscallTable("x86_64"))
     for channel, known in (("hrtimer_nanosleep", False), ("futex_do_wait", True)):
