@@ -19,10 +19,10 @@ from kcover_ebpf.facts.kernel import SocketSample, TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallFamily
 from kcover_ebpf.ids import NS, Inode, Tid
 from kcover_ebpf.tunables.certainty import (
-    EFFORT_FACTOR,
     HELPER_SINCE_S,
     TIMER_LEFT_NS,
     TIMER_UNSEEN_NS,
+    USUAL_FACTOR,
 )
 from kcover_ebpf.tunables.diagnosis import OPEN_QUESTION_NS, SLEEP_CAP_S, SOCKET_TICK_NS
 from kcover_ebpf.tunables.links import LOST_BACKOFF
@@ -84,7 +84,7 @@ def _is_usual(thread: ThreadHistory, context: ClassifyContext) -> bool:
     """
     sample, usual_ns = thread.sample, thread.usual_wait_ns
     return usual_ns > 0 and _ends_ns(sample, context) - sample.idle_since_ns <= (
-        EFFORT_FACTOR * usual_ns
+        USUAL_FACTOR * usual_ns
     )
 
 
