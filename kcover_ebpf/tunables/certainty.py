@@ -54,11 +54,13 @@ LONGEST_PROGRAM_NS = 5 * NS
 PROGRAMS_KEPT = 64
 """Names of programs that each rank ran beside healthy training."""
 USUAL_WAIT_NS = 250_000_000
-"""A side thread that was in one wait for so long beside healthy training waits for none of its steps."""
+"""A side thread that had waited for so long when its rank moved on kept it from nothing."""
 USUAL_WAITS = 3
-"""Times that it was found so, from which on that is its habit,"""
+"""Such waits, from which on they are its habit,"""
 USUAL_SHARE = 0.25
-"""and of the times that it was seen."""
+"""and of the places that it was seen in,"""
+USUAL_SPAN_NS = 15 * NS
+"""and since the first of them: a thread that backs off lets its rank train until what it fetched before is used up."""
 USUAL_FACTOR = 3.0
 """Such a wait may last so many times the longest that was seen: of three moments of one the last is in its last two
 thirds in 96 of 100 cases."""

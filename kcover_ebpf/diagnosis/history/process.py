@@ -218,6 +218,8 @@ class ProcessHistory:
         if self._represents(sample.tid) and self._is_active(thread.sample, sample, table):
             self.active_ns = sample.boottime_ns
         progressed = thread.observe(sample, table, self.code)
+        if not self._represents(sample.tid):
+            thread.note_beside(self.data_ns)
         return progressed and self._represents(sample.tid)
 
     def _is_active(
@@ -294,9 +296,6 @@ class ProcessHistory:
             self.sides_asked_ns, self.sides_read_ns = None, totals.boottime_ns
         self._choose_worker(totals.boottime_ns)
         self.efforts.observe(totals, self.lead, self.threads.values(), learns=learns)
-        if learns:
-            for thread in self.side_threads:
-                thread.note_healthy(totals.boottime_ns)
         if before is None or totals.boottime_ns <= before.boottime_ns:
             return
         interval_ns = totals.boottime_ns - before.boottime_ns

@@ -7,7 +7,12 @@ from dataclasses import field
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallFamily, SyscallTable
-from kcover_ebpf.tunables.certainty import USUAL_SHARE, USUAL_WAIT_NS, USUAL_WAITS
+from kcover_ebpf.tunables.certainty import (
+    USUAL_SHARE,
+    USUAL_SPAN_NS,
+    USUAL_WAIT_NS,
+    USUAL_WAITS,
+)
 
 HELD = (TaskState.STOPPED, TaskState.FROZEN)
 """States in which a signal or a freezer keeps a thread from running."""
@@ -69,24 +74,44 @@ def poll_timeout_ms(sample: ThreadSample, table: SyscallTable) -> int | None:
 
 
 @dataclass(slots=True)
+class _Waits:
+    """Waits of one thread in one call beside which its rank moved on; times are boottime nanoseconds."""
+
+    count: int = 0
+    longest_ns: int = 0
+    first_ns: int = 0
+    last_ns: int = 0
+
+
+@dataclass(slots=True)
 class UsualWaits:
-    """In which calls one thread waits beside healthy training, and for how long."""
+    """In which calls one side thread waits while its rank moves on, and for how long."""
 
     _count: int = 0
-    """Times that it was seen,"""
-    _found: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """and by call, how often it was in a wait that lasts, and for how long at most, in nanoseconds."""
+    """Times that it was seen somewhere else than before."""
+    _found: dict[int, _Waits] = field(default_factory=dict)
+    """By call."""
+    _idle_since_ns: int = -1
+    _is_counted: bool = False
+    """The wait that began then is among those found."""
 
-    def observe(self, sample: ThreadSample, now_ns: int) -> None:
-        """Take where it is at this boottime."""
-        self._count += 1
-        lasts_ns = now_ns - sample.idle_since_ns
-        if sample.state is TaskState.SLEEPING and lasts_ns >= USUAL_WAIT_NS:
-            count, longest_ns = self._found.get(sample.syscall, (0, 0))
-            self._found[sample.syscall] = count + 1, max(longest_ns, lasts_ns)
+    def observe(self, sample: ThreadSample, moved_ns: int) -> None:
+        """Take where it is; its rank last moved data at the boottime `moved_ns`."""
+        if sample.idle_since_ns != self._idle_since_ns:
+            self._count, self._idle_since_ns = self._count + 1, sample.idle_since_ns
+            self._is_counted = False
+        lasted_ns = moved_ns - sample.idle_since_ns
+        if sample.state is not TaskState.SLEEPING or lasted_ns < USUAL_WAIT_NS:
+            return
+        waits = self._found.setdefault(sample.syscall, _Waits(first_ns=sample.idle_since_ns))
+        waits.count += not self._is_counted
+        waits.longest_ns, waits.last_ns = max(waits.longest_ns, lasted_ns), moved_ns
+        self._is_counted = True
 
     def longest_ns(self, call: int) -> int:
         """Of its waits in this call; 0 where they are not its habit."""
-        count, longest_ns = self._found.get(call, (0, 0))
-        is_habit = count >= USUAL_WAITS and count >= USUAL_SHARE * self._count
-        return longest_ns if is_habit else 0
+        waits = self._found.get(call)
+        if waits is None or waits.last_ns - waits.first_ns < USUAL_SPAN_NS:
+            return 0
+        is_habit = waits.count >= USUAL_WAITS and waits.count >= USUAL_SHARE * self._count
+        return waits.longest_ns if is_habit else 0

@@ -125,13 +125,13 @@ class ThreadHistory:
         self._taken_cpu_ns = self.sample.cpu_ns
         return max(0, used_ns)
 
-    def note_healthy(self, now_ns: int) -> None:
-        """Take what it does beside healthy training."""
-        self._usual_waits.observe(self.sample, now_ns)
+    def note_beside(self, moved_ns: int) -> None:
+        """Take that the rank that it is a side thread of last moved data at this boottime."""
+        self._usual_waits.observe(self.sample, moved_ns)
 
     @property
     def usual_wait_ns(self) -> int:
-        """How long it was seen to wait in its present call beside healthy training; 0 where that is not its habit."""
+        """How long it was seen to wait in its present call while its rank moved on; 0 where that is not its habit."""
         return self._usual_waits.longest_ns(self.sample.syscall)
 
     def works_since(self, boottime_ns: int) -> bool:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kcover_ebpf.diagnosis.history.background import Efforts
+from kcover_ebpf.diagnosis.history.sampled_call import UsualWaits
 from kcover_ebpf.diagnosis.membership.roles import classify
 from kcover_ebpf.facts.host import ProcessSeen
 from kcover_ebpf.facts.kernel import NO_SYSCALL, ProcessExit, ProcessTotals, TaskState, ThreadSample
@@ -115,6 +118,44 @@ def test_classify__another_program_with_the_number_of_a_connected_rank_is_a_moni
     known = [rank(10, 0, "python3 train.py"), rank(11, 1, "python3 train.py"), rank(12, 0, command)]
     found = classify(known, settled={Pid(pid) for pid in settled})
     assert [found[Pid(pid)].role for pid in (10, 11, 12)] == roles
+
+
+SLEEP = 230
+
+
+def waits(*seen_waits: tuple[float, float, float]) -> UsualWaits:
+    """A thread that was seen at a second, asleep since another one, while its rank last moved at a third."""
+    found = UsualWaits()
+    for at_s, idle_s, moved_s in seen_waits:
+        asleep = replace(sample(at_s, SLEEP), idle_since_ns=round(idle_s * NS))
+        found.observe(asleep, round(moved_s * NS))
+    return found
+
+
+HEARTBEATS = [(at_s + 2.0, at_s, at_s + 2.0) for at_s in range(0, 28, 7)]
+
+
+@pytest.mark.parametrize(
+    ("seen_waits", "longest_s"),
+    [
+        (HEARTBEATS, 2),
+        (HEARTBEATS[:2], 0),
+        # its rank trains on until all is used up that was fetched before
+        ([(1, 0, 1), (3, 1.5, 3), (7, 3.5, 7), (14, 7.5, 8)], 0),
+        # naps of tenths of a second, each seen at its beginning
+        ([(at_s, at_s - 0.05, at_s) for at_s in range(30)], 0),
+        # one that was not sent again may have slept again since: it is as old as its last sample
+        ([(at_s, 0.0, 0.1) for at_s in range(30)], 0),
+        # now and then, in a thread that mostly does something else
+        ([*HEARTBEATS, *((at_s, at_s, at_s) for at_s in range(30, 46))], 0),
+    ],
+    ids=["heartbeats", "twice", "backs off", "naps", "since the rank stopped", "seldom"],
+)
+def test_usual_waits__are_those_beside_which_the_rank_moved_on_again_and_again(
+    seen_waits: list[tuple[float, float, float]], longest_s: float
+) -> None:
+    assert waits(*seen_waits).longest_ns(SLEEP) == longest_s * NS
+    assert waits(*seen_waits).longest_ns(FUTEX) == 0
 
 
 RUNS = TaskState.RUNNING

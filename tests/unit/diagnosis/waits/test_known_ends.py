@@ -183,7 +183,7 @@ def test_known_ends__a_side_thread_that_sleeps_as_it_always_did_releases_no_lock
         sleeper = second_thread(stage.rank(1), TaskState.SLEEPING, slept_ns, stage.now_ns)
         return replace(sleeper, syscall=scripted_job.NANOSLEEP)
 
-    for _ in range(40):
+    for _ in range(100):
         if is_habit:
             stage.feed(sleeps())
         stage.one_pass(NS // 4)
