@@ -11,7 +11,9 @@ from tests.unit.scripted_job import Proc, Stage
 
 @pytest.fixture
 def stage() -> Stage:
+    """Two ranks that have met."""
     found = Stage(world=2)
+    found.one_pass(NS)
     found.one_pass(NS)
     return found
 
