@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from kcover_ebpf.agent.orders.save_signal import takes
+from kcover_ebpf.facts.syscalls import SyscallTable
+from tests.unit.patience import soon
 
+CALLS = SyscallTable(os.uname().machine)
 _PROGRAM = """
 import signal, threading
 {prepare}
@@ -31,6 +36,12 @@ PROGRAMS = {
 }
 
 
+def all_wait(pid: int) -> bool:
+    """True once each of its threads is in sigwait(3): a thread that was only begun blocks the signal as well."""
+    calls = [path.read_text().split()[0] for path in Path(f"/proc/{pid}/task").glob("*/syscall")]
+    return all(call.isdigit() and CALLS.name(int(call)) == "rt_sigtimedwait" for call in calls)
+
+
 @contextmanager
 def running(prepare: str, then: str) -> Iterator[int]:
     text = _PROGRAM.format(prepare=prepare, then=then)
@@ -38,6 +49,7 @@ def running(prepare: str, then: str) -> Iterator[int]:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         try:
+            assert soon(lambda: all_wait(process.pid))
             yield process.pid
         finally:
             process.kill()
