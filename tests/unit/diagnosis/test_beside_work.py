@@ -139,7 +139,8 @@ HEARTBEATS = [(at_s + 2.0, at_s, at_s + 2.0) for at_s in range(0, 28, 7)]
     ("seen_waits", "longest_s"),
     [
         (HEARTBEATS, 2),
-        (HEARTBEATS[:2], 0),
+        ([(2, 0, 2), (20, 17, 20)], 0),
+        ([(5, 0, 5), (10, 0, 10), (16, 0, 16)], 0),
         # its rank trains on until all is used up that was fetched before
         ([(1, 0, 1), (3, 1.5, 3), (7, 3.5, 7), (14, 7.5, 8)], 0),
         # naps of tenths of a second, each seen at its beginning
@@ -149,7 +150,15 @@ HEARTBEATS = [(at_s + 2.0, at_s, at_s + 2.0) for at_s in range(0, 28, 7)]
         # now and then, in a thread that mostly does something else
         ([*HEARTBEATS, *((at_s, at_s, at_s) for at_s in range(30, 46))], 0),
     ],
-    ids=["heartbeats", "twice", "backs off", "naps", "since the rank stopped", "seldom"],
+    ids=[
+        "heartbeats",
+        "twice",
+        "one wait",
+        "backs off",
+        "naps",
+        "since the rank stopped",
+        "seldom",
+    ],
 )
 def test_usual_waits__are_those_beside_which_the_rank_moved_on_again_and_again(
     seen_waits: list[tuple[float, float, float]], longest_s: float
