@@ -148,17 +148,14 @@ class Efforts:
         more = self.background.beyond(used)
         if more.file_bytes_s > 0 or more.call_bytes_s >= STORAGE_CALLS_RATE:
             self.storage_moved_ns = totals.boottime_ns
+        compute = more.side_cpus / COMPUTE_SHARE
         storage = max(more.file_bytes_s / STORAGE_RATE, more.call_bytes_s / STORAGE_CALLS_RATE)
         self.measured_ns = totals.boottime_ns
-        for effort, rate in (
-            (Effort.COMPUTE, more.side_cpus / COMPUTE_SHARE),
-            (Effort.STORAGE, storage),
-        ):
+        for effort, rate in ((Effort.COMPUTE, compute), (Effort.STORAGE, storage)):
             if rate >= EFFORT_STEP:
                 self.latest[effort] = began.boottime_ns, totals.boottime_ns
                 self.rates[effort] = rate
-                self.beyond_ns = totals.boottime_ns
-        if more.file_bytes_s > 0 or more.call_bytes_s > 0:
+        if compute >= EFFORT_STEP or storage > 0:
             self.beyond_ns = totals.boottime_ns
 
     @property

@@ -218,9 +218,10 @@ class ProcessHistory:
         if self._represents(sample.tid) and self._is_active(thread.sample, sample, table):
             self.active_ns = sample.boottime_ns
         progressed = thread.observe(sample, table, self.code)
-        if not self._represents(sample.tid):
-            thread.note_beside(self.data_ns)
-        return progressed and self._represents(sample.tid)
+        if self._represents(sample.tid):
+            return progressed
+        thread.note_beside(self.data_ns)
+        return False
 
     def _is_active(
         self, earlier_sample: ThreadSample, sample: ThreadSample, table: SyscallTable

@@ -82,6 +82,8 @@ _HELPER_WORDS = (
 _COMPILE_WORKER = "compile_worker"
 SPAWNED = "--multiprocessing-fork"
 """The word by which a child of Python's multiprocessing is known that was not forked."""
+_HELPER = Membership(Role.HELPER, None, None, None)
+"""Of no rank that is known."""
 PROGRAMS = _SHELLS | _LAUNCHERS | _REMOTE | _COMPILERS
 """Names of programs by which a role is known."""
 ROLE_WORDS = _LAUNCHER_MODULES | {SPAWNED}
@@ -122,9 +124,6 @@ def classify(
     }
     ranks = {pid: known[pid] for pid in living}
     return known | dict.fromkeys(_namesakes(ranks, by_pid, settled), _HELPER)
-
-
-_HELPER = Membership(Role.HELPER, None, None, None)
 
 
 def _namesakes(
@@ -197,13 +196,13 @@ def _member(
         # the number belongs to what it starts, but its own end is that rank's end too
         return Membership(Role.HELPER, rank, None, None, by_pod, rank is not None or anonymous)
     if _program(process) in _COMPILERS or _is_helper(process):
-        return Membership(Role.HELPER, None, None, None)
+        return _HELPER
     reaches = _program(process) in _REMOTE
     if reaches and (anonymous or (parent is not None and parent.role is Role.LAUNCHER)):
         # a script that waits for the other hosts asks them by it, before there is any rank
-        return Membership(Role.HELPER, None, None, None)
+        return _HELPER
     if rank is None and not anonymous:
-        return Membership(Role.HELPER, None, None, None)
+        return _HELPER
     return Membership(Role.RANK, rank, world, process.pid, by_pod)
 
 

@@ -225,13 +225,9 @@ def _effort(
     if state in STOPPED or state in (State.MOVING, State.COMPUTING):
         return None, 0.0
     if state is State.STORAGE:
-        # one long call: its bytes are charged when it begins, so they are remembered for longer
-        if wait.proven:
-            return None, 0.0
-        moved_ns = process.efforts.storage_moved_ns
-        moved = moved_ns and context.now_ns - moved_ns <= STORAGE_WINDOW_NS
         # the call itself is what it waits for, so there is nothing to compare it with
-        return (Effort.STORAGE, CERTAIN_RATE) if moved or is_completing(readings) else (None, 0.0)
+        moves = not wait.proven and _moves_in_call(process, readings, context)
+        return (Effort.STORAGE, CERTAIN_RATE) if moves else (None, 0.0)
     # only what was done during the wait can explain it
     since_ns = _since(lead_thread, process)
     own = _own_effort(process, since_ns, context)
@@ -254,6 +250,15 @@ def _effort(
     # where it is not known to wait for them, children that always move explain nothing that peers' do not
     awaited = any(child.pid in wait.waits_for for child in working)
     return Effort.CHILDREN, CERTAIN_RATE if awaited else float(len(working))
+
+
+def _moves_in_call(
+    process: ProcessHistory, readings: Sequence[ThreadReading], context: ClassifyContext
+) -> bool:
+    # one long call: its bytes are charged when it begins, so they are remembered for longer
+    moved_ns = process.efforts.storage_moved_ns
+    moved = moved_ns > 0 and context.now_ns - moved_ns <= STORAGE_WINDOW_NS
+    return moved or is_completing(readings)
 
 
 def _own_effort(process: ProcessHistory, since_ns: int, context: ClassifyContext) -> Effort | None:

@@ -1,8 +1,8 @@
 """Who of its own process a lead thread at a lock may be waiting for: a side thread that waits for something that ends.
 
 A futex is an edge to "a thread of mine". If one is seen that began to wait for a timer, a file, a service or another
-program when the lead did, or since, the edge leads to that. A thread that has slept there for long, or as
-it always did while the ranks trained on, does not release the lead.
+program when the lead did, or since, the edge leads to that. A thread that has slept there for long, or as it always did
+while its rank trained on, does not release the lead.
 """
 
 from __future__ import annotations
@@ -78,22 +78,18 @@ def _recent(process: ProcessHistory, since_ns: int) -> Iterator[ThreadHistory]:
 
 
 def _is_usual(thread: ThreadHistory, context: ClassifyContext) -> bool:
-    """True if ranks trained on beside waits of it that were as long: a heartbeat, a monitor, telemetry.
-
-    One that backs off now, and did not while the job was healthy, is none of them.
-    """
+    """True if its rank trained on beside waits of it that were as long: a heartbeat, a monitor, telemetry."""
     sample, usual_ns = thread.sample, thread.usual_wait_ns
-    return usual_ns > 0 and _ends_ns(sample, context) - sample.idle_since_ns <= (
-        USUAL_FACTOR * usual_ns
-    )
+    deadline_ns = _deadline_ns(sample, context)
+    ends_ns = context.now_ns if deadline_ns is None else deadline_ns
+    return usual_ns > 0 and ends_ns - sample.idle_since_ns <= USUAL_FACTOR * usual_ns
 
 
-def _ends_ns(sample: ThreadSample, context: ClassifyContext) -> int:
-    """When its wait ends, where that was read; else now."""
+def _deadline_ns(sample: ThreadSample, context: ClassifyContext) -> int | None:
+    """When its present wait ends by itself; None where that was not read, or it does not."""
     readings = context.readings(sample.pid, sample.tid)
-    is_read = bool(readings) and readings[-1].boottime_ns >= sample.idle_since_ns
-    ends_ns = readings[-1].deadline_ns if is_read else None
-    return context.now_ns if ends_ns is None else ends_ns
+    is_of_this_wait = bool(readings) and readings[-1].boottime_ns >= sample.idle_since_ns
+    return readings[-1].deadline_ns if is_of_this_wait else None
 
 
 def _waits_for(
@@ -164,9 +160,8 @@ def _is_timer(sample: ThreadSample, context: ClassifyContext) -> bool:
 
     A thread that naps, or an interpreter that waits for its own lock, asks again after milliseconds.
     """
-    readings = context.readings(sample.pid, sample.tid)
-    ends_ns = readings[-1].deadline_ns if readings else None
-    if ends_ns is None or readings[-1].boottime_ns < sample.idle_since_ns:
+    ends_ns = _deadline_ns(sample, context)
+    if ends_ns is None:
         # Not read yet, or it cannot be: it has slept for as long as it was seen to. One that naps has slept again and
         # again since.
         is_sleep = context.table.family(sample.syscall) is SyscallFamily.SLEEP
