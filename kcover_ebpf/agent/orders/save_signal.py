@@ -9,7 +9,10 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from pathlib import Path
 
 from kcover_ebpf.agent import containers
 from kcover_ebpf.agent.containers import RunningContainer
@@ -18,11 +21,16 @@ from kcover_ebpf.api.order import Order, SaveSignal
 from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.errors import ActionError
 from kcover_ebpf.facts.syscalls import SyscallTable
-from kcover_ebpf.host import bounded, terminate
+from kcover_ebpf.host import blocked_call, bounded, stack_words, terminate
+from kcover_ebpf.host.read_workers import Readers
+from kcover_ebpf.ids import Pid, Tid
+from kcover_ebpf.tunables.host import READ_STUCK_S
 
 _CAUGHT = re.compile(r"^SigCgt:\s*([0-9a-f]+)$", re.MULTILINE)
 _BLOCKED = re.compile(r"^SigBlk:\s*([0-9a-f]+)$", re.MULTILINE)
 _CALLS = SyscallTable(os.uname().machine)
+_SET_BYTES = 8
+"""Of a set of signals, a bit each (kernel: sigset_t)."""
 _NUMBERS = {SaveSignal.USR1: signal.SIGUSR1, SaveSignal.USR2: signal.SIGUSR2}
 
 
@@ -32,39 +40,58 @@ def carry_out(
     of_pod: Callable[[Pod], Sequence[RunningContainer]],
     ranks: Collection[int],
 ) -> Ack:
-    """Send the signal; the answer counts the ranks that got it. Raises `ActionError` for an order without a signal."""
+    """Send the signal; the answer counts the ranks that got it. Raises `ActionError` for an order without a signal.
+
+    A rank whose memory cannot be read in time gets none.
+    """
     if order.signal is None:
         raise ActionError("the order to save names no signal")
     number = _NUMBERS[order.signal]
     found = [one for pod in pods if pod.uid not in order.spared for one in of_pod(pod)]
-    chosen = {pid for pid in containers.processes(found) & frozenset(ranks) if takes(pid, number)}
+    chosen = _that_take(containers.processes(found) & frozenset(ranks), number)
     terminate.send(lambda: containers.processes(found), chosen, number)
     return Ack(order.id, order.verb, AckResult.DONE, len(chosen))
 
 
-def takes(pid: int, number: signal.Signals) -> bool:
+def _that_take(ranks: Collection[int], number: signal.Signals) -> set[int]:
+    """Those that the signal cannot end, as far as that is known within `READ_STUCK_S`."""
+    readers: Readers[int, bool] = Readers("kcover-signals")
+    try:
+        for pid in ranks:
+            readers.ask(pid, partial(takes, Pid(pid), number))
+        return {pid for pid, taken in readers.take(ranks, READ_STUCK_S) if taken}
+    finally:
+        readers.close()
+
+
+def takes(pid: Pid, number: signal.Signals) -> bool:
     """True if a signal reaches a process and cannot end it; False for one that is gone.
 
     It has a handler, or its threads block the signal and one of them may wait for it: by signalfd(2), or by sigwait(3),
-    which unblocks it meanwhile (kernel: do_sigtimedwait). SigCgt and SigBlk of proc_pid_status(5).
+    which unblocks what it waits for meanwhile, and that alone is why it is not blocked (kernel: do_sigtimedwait).
+    SigCgt and SigBlk of proc_pid_status(5). Reads the memory of the process, which may block.
     """
     if _has(bounded.read_text(f"/proc/{pid}/status"), _CAUGHT, number):
         return True
     try:
-        with os.scandir(f"/proc/{pid}/task") as entries:
-            tasks = [entry.path for entry in entries]
+        tids = [Tid(int(path.name)) for path in Path(f"/proc/{pid}/task").iterdir()]
     except OSError:
         return False
-    open_tasks = [
-        task for task in tasks if not _has(bounded.read_text(f"{task}/status"), _BLOCKED, number)
-    ]
-    # what it waits for is in its memory; where all others block the signal, it is that
-    return len(open_tasks) <= 1 and len(tasks) > len(open_tasks) and all(map(_waits, open_tasks))
+    open_tids = [tid for tid in tids if not _blocks(pid, tid, number)]
+    return len(tids) > len(open_tids) and all(_waits(pid, tid, number) for tid in open_tids)
 
 
-def _waits(task: str) -> bool:
-    call = bounded.read_text(f"{task}/syscall").partition(" ")[0].strip()
-    return call.isdigit() and _CALLS.name(int(call)) == "rt_sigtimedwait"
+def _blocks(pid: Pid, tid: Tid, number: signal.Signals) -> bool:
+    return _has(bounded.read_text(f"/proc/{pid}/task/{tid}/status"), _BLOCKED, number)
+
+
+def _waits(pid: Pid, tid: Tid, number: signal.Signals) -> bool:
+    """True if a thread is in a sigwait for this signal."""
+    call = blocked_call.read_call(pid, tid, _CALLS)
+    if call is None or call.name != "rt_sigtimedwait":
+        return False
+    awaited = stack_words.read_memory(pid, call.args[0], _SET_BYTES)
+    return bool(int.from_bytes(awaited, sys.byteorder) >> (number - 1) & 1)
 
 
 def _has(status: str, mask: re.Pattern[str], number: signal.Signals) -> bool:

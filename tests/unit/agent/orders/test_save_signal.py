@@ -14,6 +14,7 @@ import pytest
 
 from kcover_ebpf.agent.orders.save_signal import takes
 from kcover_ebpf.facts.syscalls import SyscallTable
+from kcover_ebpf.ids import Pid
 from tests.unit.patience import soon
 
 CALLS = SyscallTable(os.uname().machine)
@@ -26,6 +27,7 @@ signal.sigwait([signal.SIGTERM])
 """
 _BLOCK = "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])"
 _WAIT = "threading.Thread(target=signal.sigwait, args=([signal.SIGUSR1],), daemon=True).start()"
+_OTHER = _WAIT.replace("USR1", "USR2")
 _UNBLOCK = _BLOCK.replace("SIG_BLOCK", "SIG_UNBLOCK")
 _HANDLE = "signal.signal(signal.SIGUSR1, lambda *_: None)"
 PROGRAMS = {
@@ -33,6 +35,7 @@ PROGRAMS = {
     "a handler": (_HANDLE, "pass", True),
     "one thread would be ended by it": (f"{_BLOCK}; {_WAIT}", _UNBLOCK, False),
     "nothing": ("pass", "pass", False),
+    "its one open thread waits for another": (f"{_BLOCK}; {_OTHER}", _UNBLOCK, False),
 }
 
 
@@ -59,10 +62,10 @@ def running(prepare: str, then: str) -> Iterator[int]:
 def test_takes__a_signal_that_is_handled_or_waited_for_and_ends_no_thread(name: str) -> None:
     prepare, then, expected = PROGRAMS[name]
     with running(prepare, then) as pid:
-        assert takes(pid, signal.SIGUSR1) is expected
+        assert takes(Pid(pid), signal.SIGUSR1) is expected
 
 
 def test_takes__a_process_that_is_gone_takes_none() -> None:
     process = subprocess.Popen(["true"])
     process.wait()
-    assert not takes(process.pid, signal.SIGUSR1)
+    assert not takes(Pid(process.pid), signal.SIGUSR1)
