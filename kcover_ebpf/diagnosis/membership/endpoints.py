@@ -69,10 +69,10 @@ class EndpointIndex:
         self._payload: dict[Pid, list[int]] = {}
         self._outside: dict[Pid, list[SocketSample]] = {}
         processes = list(processes)
-        self._views = [
-            connected
-            for connected in processes
-            if isinstance(connected, ProcessHistory) and connected.role is Role.RANK
+        seen = [connected for connected in processes if isinstance(connected, ProcessHistory)]
+        self._views = [view for view in seen if view.role is Role.RANK]
+        self._ranks_and_launchers = [
+            view for view in seen if view.role in (Role.RANK, Role.LAUNCHER)
         ]
         # a child inherits the connections of its rank: they are the rank's
         for process in sorted(processes, key=lambda connected: connected.role is not Role.RANK):
@@ -106,14 +106,18 @@ class EndpointIndex:
         """Descriptors of the connections of a rank to other ranks that carry the training's data.
 
         Those that did so in healthy passes, at least twice and not ten times more rarely than the busiest. Of a
-        process that was never seen healthy what its connections carried since it began decides.
+        process that was never seen healthy what its connections carried since it began decides: to a rank, as far as
+        it is known where ranks are.
         """
         if process.pid not in self._payload:
-            ours = [
-                sample for sample in _carriers(process) if self.joins_ranks(process.pid, sample)
-            ]
+            ours = self._sent_to_ranks(process)
+            if not _is_learned(process):
+                ours = [sample for sample in ours if not self.leads_outside(process.pid, sample)]
             self._payload[process.pid] = [sample.fd for sample in _busiest(process, ours)]
         return self._payload[process.pid]
+
+    def _sent_to_ranks(self, process: ProcessHistory) -> list[SocketSample]:
+        return [sample for sample in _carriers(process) if self.joins_ranks(process.pid, sample)]
 
     def outside(self, process: ProcessHistory) -> list[SocketSample]:
         """The connections of the process itself that lead outside the job, and that it has begun."""
@@ -142,19 +146,38 @@ class EndpointIndex:
 
     @cached_property
     def _far_hosts(self) -> frozenset[str]:
-        """Addresses to which ranks here send data of the training, and did while it was healthy, as often as to others.
+        """Addresses at which ranks elsewhere are known to be.
 
-        Also those whose connections are closed: the others may have left. Where nothing was learned, what is open
-        decides.
+        Those to which ranks here send data of the training, and did while it was healthy, as often as to others. Also
+        those whose connections are closed: the others may have left. Who has connected to a rank here, and where the
+        job's store is, is a rank as well: a data set may be fetched long before there is a step, and while none of the
+        former is among these nothing was learned of ranks. Where no one has met, what was sent decides.
         """
         passes: Counter[str] = sum((view.traffic.payload_hosts for view in self._views), Counter())
         needed = max(PAYLOAD_PASSES, max(passes.values(), default=0) / HOST_RARELY_FACTOR)
         learned = frozenset(host for host, count in passes.items() if count >= needed)
-        return learned or frozenset(
-            view.sockets[fd].remote[0]
+        met = self._met()
+        if learned and (not met or learned & met):
+            return learned
+        return met or self._sent_to()
+
+    def _met(self) -> frozenset[str]:
+        """Addresses elsewhere from which a rank or launcher here took a connection, and that of the job's store."""
+        return frozenset(
+            sample.remote[0]
+            for view in self._ranks_and_launchers
+            for sample in view.connections
+            if (is_accepted(view, sample) or _leads_to_store(view, sample))
+            and self.joins_ranks(view.pid, sample)
+            and self.peer(sample) is None
+        )
+
+    def _sent_to(self) -> frozenset[str]:
+        return frozenset(
+            sample.remote[0]
             for view in self._views
-            for fd in self.payload_fds(view)
-            if self.peer(view.sockets[fd]) is None
+            for sample in self._sent_to_ranks(view)
+            if self.peer(sample) is None
         )
 
 
@@ -167,6 +190,12 @@ def _pairs(process: Connected) -> Collection[Pair]:
 def is_accepted(process: ProcessHistory, accepted_sample: SocketSample) -> bool:
     """True where the other end began it: who answers questions, ours of NCCL's RAS as well, asks none."""
     return process.links.listens_on(accepted_sample.local[1])
+
+
+def _leads_to_store(process: ProcessHistory, sample: SocketSample) -> bool:
+    """True for a connection to the port at which the ranks of its job meet (MASTER_PORT of PyTorch)."""
+    environ = {} if process.seen is None else process.seen.rank_environ
+    return environ.get("MASTER_PORT", "") == str(sample.remote[1])
 
 
 def is_loopback(address: str) -> bool:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import replace
 
-from kcover_ebpf.diagnosis.history.links import Links
-from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.diagnosis.membership.endpoints import EndpointIndex
 from kcover_ebpf.diagnosis.membership.file_holders import FileHolders
 from kcover_ebpf.diagnosis.membership.members import Members
 from kcover_ebpf.facts.host import ProcessSeen, WaitedFile
 from kcover_ebpf.facts.kernel import DescriptorSample, ProcessExit
-from kcover_ebpf.ids import NS, Inode, Pid
-from kcover_ebpf.model.roles import Membership, Role
+from kcover_ebpf.ids import Inode, Pid
+from kcover_ebpf.model.roles import Role
 from tests.unit.link_builders import edge
 
 
@@ -169,24 +166,6 @@ def test_members__what_a_script_runs_before_the_training_is_forgotten_when_it_en
     appear(members, 4, 1, "prepare")
     leave(members, 4, code=1)
     assert set(members.all_ranks) == {3, 4}
-
-
-def test_endpoints__who_left_is_remembered_by_address_and_a_store_is_none_of_them() -> None:
-    process = ProcessHistory(Pid(100), 0)
-    process.membership = Membership(Role.RANK, 0, 4, Pid(100))
-    peer = edge(Pid(100), 200, remote=("10.0.0.2", 40_000))
-    store = edge(Pid(100), 300, remote=("10.0.0.3", 42_000))
-    for number in range(1, 17):
-        process.on_socket(replace(peer, acked_bytes=number * 100_000))
-        if number > 14:
-            process.on_socket(replace(store, acked_bytes=number * 100_000))
-        process.traffic.end_pass(number * NS, NS, healthy=True)
-    # the descriptor of the other one is closed
-    process.sockets, process.links = {}, Links()
-    process.on_socket(store)
-    ends = EndpointIndex([process], elsewhere=True)
-    assert ends.leads_outside(process.pid, store)
-    assert not ends.leads_outside(process.pid, peer)
 
 
 def test_members__a_child_that_writes_its_core_is_still_waited_for() -> None:
