@@ -204,6 +204,14 @@ def test_decide__the_seconds_that_are_left_are_no_line_of_the_story() -> None:
     assert later is not None, "the time itself is another one"
 
 
+def test_decide__a_time_that_older_definitions_drop_is_not_written_again_and_again() -> None:
+    found = decide(patient(NOW_S + 90.0)).status
+    assert found is not None
+    assert found.verdict is not None
+    as_read = replace(found, verdict=replace(found.verdict, acts_at_s=None, certainty=None))
+    assert decide(patient(NOW_S + 89.0, as_read)).status is None
+
+
 def test_describe__a_fault_that_went_by_is_not_the_beginning_of_the_next_one() -> None:
     hung = world().gang_verdict
     assert hung is not None
