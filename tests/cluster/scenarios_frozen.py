@@ -22,6 +22,8 @@ from tests.cluster.crowd import Book
 
 TWO = KINDS["job"]
 OVER = ("Recovered", "Failed", "Refused", "Observed")
+SOON = {"storage_patience": "10s"}
+"""A file system that does not answer is given five minutes by default."""
 BOOK = Book()
 
 
@@ -80,7 +82,7 @@ def check_recovered(namespace: Namespace, victim: dict[str, Any]) -> None:
 @BOOK.scenario()
 def a_rank_that_no_signal_ends_is_reported_and_its_node_is_cordoned(namespace: Namespace) -> None:
     skips.require("loop")
-    policy(namespace)
+    policy(namespace, thresholds=SOON)
     with nodes.disk(namespace) as (node, folder):
         victim = frozen(namespace, node, folder)
         (job,) = namespace.get("jobs", "demo")
@@ -98,7 +100,7 @@ def a_rank_that_no_signal_ends_is_left_behind_where_the_policy_says_so(
     namespace: Namespace,
 ) -> None:
     skips.require("loop")
-    policy(namespace, forceDelete=True)
+    policy(namespace, forceDelete=True, thresholds=SOON)
     with nodes.disk(namespace) as (node, folder):
         victim = frozen(namespace, node, folder)
         check_recovered(namespace, victim)
