@@ -22,8 +22,7 @@ from kcover_ebpf.notify.notifier import Notifier
 from kcover_ebpf.output.metrics import MetricsSink
 from kcover_ebpf.run.metrics import RunMetrics
 from kcover_ebpf.stores.folder_store import FolderStore
-from kcover_ebpf.stores.upload_metrics import UploadMetrics
-from kcover_ebpf.stores.uploader import Uploader
+from kcover_ebpf.stores.uploader import Uploader, UploadMetrics
 from tools.pages import ROOT, keep
 
 ALERTS = ROOT / "charts/kcover-ebpf/files/alerts.yaml"

@@ -71,8 +71,7 @@ def upload(  # noqa: PLR0913, PLR0917 - one argument for each option
     from kcover_ebpf.output.metrics import MetricsServer, parse_address
     from kcover_ebpf.stores.opened import opened
     from kcover_ebpf.stores.store import store_address
-    from kcover_ebpf.stores.upload_metrics import UploadMetrics
-    from kcover_ebpf.stores.uploader import Uploader
+    from kcover_ebpf.stores.uploader import Uploader, UploadMetrics
 
     log_lines.configure(log_level)
     store = opened(store_address(to, endpoint, region), credentials)

@@ -35,6 +35,9 @@ from kcover_ebpf.tunables.controller import TRIGGER_S, TRIGGERS_OF_ONE
 _LOG = logging.getLogger(__name__)
 FIELDS = "involvedObject.kind=Pod,type=Warning"
 """Of all Events of a cluster these are few; kcover's are among them."""
+_BAD_NODE_REASON = "KcoverBadNode"
+_MOST_WHY = 256
+_Publish = Callable[[dict[str, str], str, str, bool], None]
 
 
 class KcoverEvents:
@@ -146,6 +149,30 @@ class KcoverEvents:
             acts_why="an Event requests it",
         )
         return GangVerdict(verdict)
+
+
+class BadNodes:
+    """Passes on what users say of nodes: operators find an Event about the node. Only the leader does.
+
+    It is a user's word, and nothing is done for it: no node is cordoned, inspected or avoided.
+    """
+
+    def __init__(
+        self, cache: ObjectCache, publish: _Publish, leads: Callable[[], bool] = lambda: True
+    ) -> None:
+        """`publish`: an Event, by object, reason, text, and whether it is a warning."""
+        self._store, self._publish, self._leads = cache, publish, leads
+
+    def report(self, pod: Pod, node: str, why: str) -> None:
+        """Who may write Events in the namespace of a pod says that its node is bad; of other nodes it is ignored."""
+        raw = self._store.raw_nodes.get(node)
+        if pod.node != node or raw is None or not self._leads():
+            return
+        about = {"apiVersion": "v1", "kind": "Node", "name": node}
+        about["uid"] = str(raw["metadata"].get("uid", ""))
+        said = "".join(text if text.isprintable() else " " for text in why[:_MOST_WHY])
+        _LOG.info("namespace %s says that node %s is bad: %s", pod.namespace, node, said)
+        self._publish(about, _BAD_NODE_REASON, f"pod {pod.namespace}/{pod.name}: {said}", True)
 
 
 def key_of(pod: Pod) -> GangId | None:

@@ -15,7 +15,6 @@ from kcover_ebpf.api.fault_report import API_VERSION
 from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.node_health import HEALTHS
 from kcover_ebpf.controller.api_writer import ApiWriter
-from kcover_ebpf.controller.bad_nodes import BadNodes
 from kcover_ebpf.controller.board_server import BoardPage
 from kcover_ebpf.controller.breaker import Limits
 from kcover_ebpf.controller.cache import ObjectCache
@@ -23,7 +22,7 @@ from kcover_ebpf.controller.culprit_conditions import CulpritConditions
 from kcover_ebpf.controller.gang_reconciler import GangReconciler
 from kcover_ebpf.controller.incident_gc import IncidentCollector
 from kcover_ebpf.controller.job_sizes import GpuPrices, JobSizes
-from kcover_ebpf.controller.kcover_events import FIELDS, KcoverEvents
+from kcover_ebpf.controller.kcover_events import FIELDS, BadNodes, KcoverEvents
 from kcover_ebpf.controller.kind_registry import JOB_KINDS, KindRegistry
 from kcover_ebpf.controller.node_reconciler import NodeLimits, NodeReconciler
 from kcover_ebpf.controller.notices import Notices

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from kcover_ebpf.diagnosis.evidence.snapshot import Finding
 from kcover_ebpf.diagnosis.failures import exits, gave_up, losses, startup
-from kcover_ebpf.diagnosis.judge.hard_limit import at_hard_limit
 from kcover_ebpf.diagnosis.judge.judge import judge
-from kcover_ebpf.diagnosis.judge.log_rules import broken_rule
+from kcover_ebpf.diagnosis.judge.policy_rules import at_hard_limit, broken_rule
 from kcover_ebpf.diagnosis.judge.slow_job import slowness
 from kcover_ebpf.ids import NS
 from kcover_ebpf.model.verdict import Cause, EvidenceKind, VerdictKind

@@ -12,7 +12,7 @@ from kcover_ebpf.diagnosis import oneshot_waits
 from kcover_ebpf.diagnosis.evidence.snapshot import Finding, JobSnapshot
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.diagnosis.job import Job
-from kcover_ebpf.diagnosis.membership.absent_ranks import MOST_RANKS, absent, lost_before_trace
+from kcover_ebpf.diagnosis.membership.rank_numbers import MOST_RANKS, absent, lost_before_trace
 from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
 from kcover_ebpf.ids import NS
 from kcover_ebpf.model.process_state import WAITING, State

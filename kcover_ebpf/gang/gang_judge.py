@@ -14,8 +14,8 @@ from kcover_ebpf.diagnosis.clock.log_clock import LogClock
 from kcover_ebpf.diagnosis.evidence import control_group, wait_chain
 from kcover_ebpf.diagnosis.evidence.snapshot import Finding
 from kcover_ebpf.diagnosis.judge import nccl
-from kcover_ebpf.diagnosis.judge.hard_limit import at_hard_limit
 from kcover_ebpf.diagnosis.judge.judge import judge
+from kcover_ebpf.diagnosis.judge.policy_rules import at_hard_limit
 from kcover_ebpf.gang import gang_pace, job_rules, log_evidence, missing, unwatched
 from kcover_ebpf.gang.gang_input import GangInput, GangVerdict
 from kcover_ebpf.gang.gang_snapshot import GangSnapshot, ReceivedReport

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kcover_ebpf.diagnosis.evidence import wait_chain
 from kcover_ebpf.diagnosis.evidence.snapshot import Finding, JobSnapshot
-from kcover_ebpf.diagnosis.membership.absent_ranks import absent
+from kcover_ebpf.diagnosis.membership.rank_numbers import absent
 from kcover_ebpf.gang.gang_input import GangInput, GangVerdict, silent_s
 from kcover_ebpf.gang.gang_snapshot import GangSnapshot
 from kcover_ebpf.ids import NS

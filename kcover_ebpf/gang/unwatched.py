@@ -12,7 +12,7 @@ from dataclasses import replace
 from kcover_ebpf.diagnosis import oneshot, oneshot_waits
 from kcover_ebpf.diagnosis.evidence import odd_stack
 from kcover_ebpf.diagnosis.evidence.snapshot import Finding, JobSnapshot
-from kcover_ebpf.diagnosis.membership.absent_ranks import absent, lost_before_trace
+from kcover_ebpf.diagnosis.membership.rank_numbers import absent, lost_before_trace
 from kcover_ebpf.gang.gang_input import GangInput
 from kcover_ebpf.model.process_state import WAITING, State
 from kcover_ebpf.model.rank_snapshot import RankSnapshot

@@ -1,4 +1,4 @@
-"""Which of some files processes have open: read by this process, or by another that is asked to.
+"""Which of some files processes have open, read by this process or by another that is asked to; who holds a pipe.
 
 How many descriptors a process has, and how long their paths are, its program decides.
 """
@@ -6,13 +6,13 @@ How many descriptors a process has, and how long their paths are, its program de
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
-from kcover_ebpf.host import bounded, over_bounds
+from kcover_ebpf.host import bounded, over_bounds, procfs
 from kcover_ebpf.host.procfs import PROC
-from kcover_ebpf.ids import Pid
+from kcover_ebpf.ids import Inode, Pid
 from kcover_ebpf.tunables.host import OPEN_FILES_CPU_S
 
 _MOST_LINKS = (512, 16_384)
@@ -48,6 +48,21 @@ def read(
         left = longer
     for pid in left:
         over_bounds.count("descriptors", pid)
+    return found
+
+
+def pipe_holders(
+    inodes: frozenset[Inode], pids: Iterable[Pid], limit_s: float
+) -> dict[Inode, list[Pid]]:
+    """Processes among `pids` that hold the other end of each pipe or FIFO, as far as `limit_s` allows."""
+    wanted = {f"pipe:[{inode}]": inode for inode in inodes}
+    found: dict[Inode, list[Pid]] = {}
+    end_s = time.monotonic() + limit_s
+    for pid in pids:
+        if time.monotonic() > end_s:
+            break
+        for link in procfs.open_among(pid, wanted):
+            found.setdefault(wanted[link], []).append(pid)
     return found
 
 

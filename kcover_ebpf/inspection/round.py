@@ -1,4 +1,4 @@
-"""One round of a schedule, as a program: `python -m kcover_ebpf.inspection.round OPTIONS`.
+"""One round of a schedule, as a program: `python -m kcover_ebpf.inspection.round OPTIONS`; its results by device.
 
 A separate program, because checks are forked, and whoever asks has threads; and because it may be left
 behind. It imports little: it is run for as long as the node lives.
@@ -9,20 +9,31 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 
 from kcover_ebpf.api.codec import decode, encode
 from kcover_ebpf.dataclass import dataclass
+from kcover_ebpf.devices.inventory import pci
 from kcover_ebpf.errors import KcoverError
 from kcover_ebpf.host.host_programs import host_root
 from kcover_ebpf.inspection import runner
-from kcover_ebpf.inspection.devices import results_by_device
 from kcover_ebpf.inspection.options import InspectionOptions, peer_of
-from kcover_ebpf.inspection.result import Check, CheckResult, PartResult
+from kcover_ebpf.inspection.result import (
+    Check,
+    CheckFinding,
+    CheckResult,
+    PartResult,
+    joined,
+    unknown,
+)
 from kcover_ebpf.inspection.schedule import scheduled
 
 _PATH = "PYTHONPATH"
+_VGA = 0x0300
+"""A VGA controller that is not NVIDIA's is that of the board's management."""
+_NVML = "nvml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +93,41 @@ def answer_of(wanted_options: RoundOptions) -> RoundAnswer:
         tuple(results_by_device(options.root, found)),
         sum(used.ru_utime + used.ru_stime for used in usage),
     )
+
+
+def results_by_device(root: Path, checks: Iterable[CheckResult]) -> list[PartResult]:
+    """The GPUs and network adapters of the node, by address, each with what the checks found about it.
+
+    A GPU of NVIDIA's that NVML gave no answer about is unknown, whatever its link says. One that only NVML names, for
+    it has left the bus, is a device like the others.
+    """
+    findings: dict[str, list[CheckFinding]] = {}
+    by_nvml: dict[str, None] = {}
+    for check in checks:
+        for finding in check.findings:
+            if finding.device:
+                findings.setdefault(finding.device, []).append(finding)
+                if check.name == _NVML:
+                    by_nvml[finding.device] = None
+    parts = []
+    for function in pci.functions(root):
+        if kind := _kind(function):
+            about = findings.get(function.address, [])
+            if function.is_nvidia_gpu and function.address not in by_nvml:
+                about = [*about, unknown("NVML gave no answer about it")]
+            about = about or [unknown("no check examined it")]
+            parts.append(joined(function.address, about, kind))
+    on_the_bus = {part.name for part in parts}
+    elsewhere = (address for address in by_nvml if address not in on_the_bus)
+    return [*parts, *(joined(address, findings[address], "gpu") for address in elsewhere)]
+
+
+def _kind(function: pci.PciFunction) -> str:
+    if function.is_virtual:
+        return ""
+    if function.is_nvidia_gpu or (function.is_gpu and function.class_code >> 8 != _VGA):
+        return "gpu"
+    return "nic" if function.is_nic else ""
 
 
 def _plugins(folder: Path) -> tuple[Check, ...]:

@@ -13,7 +13,7 @@ from ctypes import byref, c_size_t, c_uint32, c_void_p
 from pathlib import Path
 
 from kcover_ebpf.errors import LoadError
-from kcover_ebpf.kernel import symbols
+from kcover_ebpf.kernel import attach_points
 from kcover_ebpf.kernel.libbpf import check, clear_log, last_error, library, verdict_of_log
 from kcover_ebpf.kernel.maps import BpfMap
 
@@ -161,7 +161,9 @@ class BpfObject:
         if not pointer:
             error = last_error()
             section = self._lib.bpf_program__section_name(program).decode()
-            clone = symbols.variant(section.removeprefix(_KPROBE)) if _KPROBE in section else None
+            clone = (
+                attach_points.variant(section.removeprefix(_KPROBE)) if _KPROBE in section else None
+            )
             if clone is not None:
                 pointer = self._lib.bpf_program__attach_kprobe(program, False, clone.encode())
             if not pointer:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import LoadError
-from kcover_ebpf.kernel import features, tracepoints
+from kcover_ebpf.kernel import attach_points, features
 from kcover_ebpf.kernel.maps import BpfMap
 from kcover_ebpf.kernel.objects import BpfLink, BpfObject
 from kcover_ebpf.settings import Settings
@@ -195,7 +195,7 @@ def _find_absent(family: Family) -> dict[str, _No]:
     opened = open_object(family.name)
     needed, functions = opened.typed_tracepoints(), opened.kernel_functions()
     opened.close()
-    absent = tracepoints.absent(needed.values())
+    absent = attach_points.absent(needed.values())
     has_kprobes = features.has_kprobes()
     found: dict[str, _No] = {}
     for probe in family.probes:

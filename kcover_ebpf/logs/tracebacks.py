@@ -10,10 +10,11 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import field
 from functools import partial
+from importlib import import_module
+from typing import Any
 
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.logs import lines, printed_steps
-from kcover_ebpf.logs.digest import hex_digest
 from kcover_ebpf.logs.levels import LogLevel
 from kcover_ebpf.logs.printed_steps import PrintedStep
 
@@ -37,6 +38,9 @@ _MOST_LINES = 1000
 """Of one traceback; Python shortens what repeats."""
 _MOST_OPEN = 32
 """Ranks of one container whose tracebacks are written at once."""
+_HASHES = "_sha2", "_sha256", "hashlib"
+"""SHA-256 without OpenSSL, of Python 3.12 and 3.11, and where it was built without its own: `hashlib` loads OpenSSL,
+which is 4 MB of a reader that hashes nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +202,7 @@ def _add(found_open: _Open, frame: re.Match[str]) -> None:
 
 
 def _finished(found_open: _Open, text: str, error: str) -> FoundTraceback:
-    digest = hex_digest("\n".join((*found_open.frames, error)))[:16]
+    digest = _hex_digest("\n".join((*found_open.frames, error)))[:16]
     return FoundTraceback(
         fingerprint=digest,
         time=found_open.time,
@@ -210,3 +214,20 @@ def _finished(found_open: _Open, text: str, error: str) -> FoundTraceback:
         rank=found_open.rank,
         process=found_open.process,
     )
+
+
+def _hex_digest(text: str) -> str:
+    """As `hashlib.sha256` has it, of the text in UTF-8."""
+    return str(_sha256(text.encode()).hexdigest())
+
+
+def _hash_function() -> Any:
+    for name in _HASHES[:-1]:
+        try:
+            return import_module(name).sha256
+        except ImportError:
+            continue
+    return import_module(_HASHES[-1]).sha256
+
+
+_sha256 = _hash_function()

@@ -1,10 +1,12 @@
-"""What a process is to its job."""
+"""What a process runs, and what it is to its job."""
 
 from __future__ import annotations
 
 from enum import Enum
+from posixpath import basename
 
 from kcover_ebpf.dataclass import dataclass
+from kcover_ebpf.facts.host import ProcessSeen
 from kcover_ebpf.ids import Pid
 
 
@@ -41,3 +43,9 @@ class Membership:
     """It is a shell around a rank, or around what may be one where ranks have no numbers."""
     joined: bool = False
     """It is a rank for who started it or for what it does, so it is known as one without a number, too."""
+
+
+def program(process: ProcessSeen) -> tuple[str, ...]:
+    """What a process runs: interpreter and script, or module."""
+    words = process.argv[:3] if process.argv[1:2] == ("-m",) else process.argv[:2]
+    return tuple(basename(word) for word in words)

@@ -22,8 +22,7 @@ from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.kube.exec import Exec
 from kcover_ebpf.output import archives
 from kcover_ebpf.output.part_transfer import Received
-from kcover_ebpf.stores.part_key import part_key
-from kcover_ebpf.stores.store import PartStore
+from kcover_ebpf.stores.store import PartStore, part_key
 from kcover_ebpf.trace.gang.agent_pods import AGENT_CONTAINER, agent_on
 from kcover_ebpf.tunables.kube import PART_LIMIT_S, PART_MOST_BYTES, PART_TRIES, PARTS_AT_ONCE
 from kcover_ebpf.tunables.trace import BEAT_S

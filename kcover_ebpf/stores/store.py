@@ -1,4 +1,4 @@
-"""What a store can do, and which one an operator's address means."""
+"""What a store can do, which one an operator's address means, and the names of parts in it. Pure."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
+from kcover_ebpf.archive.manifest import plain
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import UsageError
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _PREFIX = re.compile(r"[A-Za-z0-9._/-]{0,500}")
 _REGION = re.compile(r"[a-z0-9-]{1,63}")
+_ENDING = ".tar.gz"
 
 
 class PartStore(Protocol):
@@ -75,3 +77,13 @@ def _is_origin(endpoint: str) -> bool:
         return False
     extra = parts.path.strip("/") or parts.query or parts.fragment or "@" in parts.netloc
     return bool(good) and not extra and endpoint.isascii() and endpoint.isprintable()
+
+
+def part_key(namespace: str, node: str, bundle: str) -> str:
+    """NAMESPACE/WHAT/NODE.TIME.tar.gz: made from the Incident alone, so that a reader need not list a store.
+
+    `bundle`: a name as `output.bundles.bundle_name` makes it, TIME-WHAT. WHAT is the incident, or the gang where the
+    node did not know it: the parts of one incident are in one folder.
+    """
+    time_text, _, what = bundle.partition("-")
+    return f"{plain(namespace)}/{plain(what)}/{plain(node)}.{plain(time_text)}{_ENDING}"

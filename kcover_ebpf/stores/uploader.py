@@ -1,4 +1,4 @@
-"""Copies the parts that an agent keeps into a store, one after the other, until they are there or gone.
+"""Copies the parts that an agent keeps into a store, one after the other, until they are there or gone; its metrics.
 
 A separate process, which the agent does not know of: it reads a folder, holds the credentials of the store, and can
 do nothing else. What is copied is a tar file of the bundle as it is, so every reader of bundles reads it.
@@ -16,13 +16,20 @@ from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    ProcessCollector,
+    disable_created_metrics,
+)
+
 from kcover_ebpf.archive.manifest import MANIFEST, SCHEMA
 from kcover_ebpf.errors import StoreError, UsageError
 from kcover_ebpf.output import archives
 from kcover_ebpf.output.bundles import bundle_bytes, bundle_paths
 from kcover_ebpf.output.log_lines import about
-from kcover_ebpf.stores.part_key import part_key
-from kcover_ebpf.stores.store import PartStore
+from kcover_ebpf.stores.store import PartStore, part_key
 from kcover_ebpf.tunables.stores import (
     COPIED_MOST_BYTES,
     LONGEST_RETRY_S,
@@ -124,3 +131,29 @@ def _namespace(manifest: bytes) -> str:
     if schema != SCHEMA or "/" not in job:
         raise UsageError("it is no archive of a job in a cluster")
     return job.partition("/")[0]
+
+
+class UploadMetrics:
+    """Of one uploader, for Prometheus (docs/metrics.md)."""
+
+    def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        text = (
+            "Attempts to copy a part of an archive: copied, known (it was there), failed (it is tried again), "
+            "refused (no archive, or too large)."
+        )
+        self._uploads = Counter("kcover_uploads", text, ["result"], registry=self.registry)
+        for result in UploadResult:
+            self._uploads.labels(result.value)
+        text = "Parts of archives that are not copied yet."
+        self._waiting = Gauge("kcover_uploads_waiting", text, registry=self.registry)
+
+    def on_result(self, result: UploadResult) -> None:
+        """Count an attempt."""
+        self._uploads.labels(result.value).inc()
+
+    def follow(self, uploader: Uploader) -> None:
+        """Show how many parts of this one wait."""
+        self._waiting.set_function(lambda: uploader.waiting)

@@ -12,7 +12,8 @@ from kcover_ebpf.facts import futex
 from kcover_ebpf.facts.host import ReadingRequest, ThreadReading
 from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallTable
-from kcover_ebpf.host import pipe_holders, process_tree, procfs, thread_reader
+from kcover_ebpf.host import process_tree, procfs, thread_reader
+from kcover_ebpf.host.open_files import pipe_holders
 from kcover_ebpf.host.thread_reader import ThreadReader
 from kcover_ebpf.ids import NS, Inode, Pid, Tid
 from kcover_ebpf.model.roles import Role
@@ -171,7 +172,7 @@ class _People:
         if not pipes & inodes:
             return {}
         own = list(self._job.members.views)
-        found = pipe_holders.pipe_holders(pipes, own, PIPE_SEARCH_S)
+        found = pipe_holders(pipes, own, PIPE_SEARCH_S)
         lonely = frozenset(inode for inode in pipes if len(found.get(inode, [])) < 2)
         # who started the job is the likely partner: it is asked first
         above = [
@@ -179,7 +180,7 @@ class _People:
         ]
         others = dict.fromkeys([*above, *procfs.every_process()])
         others = {pid: None for pid in others if pid not in self._job.members.views}
-        for inode, pids in pipe_holders.pipe_holders(lonely, others, PIPE_SEARCH_S).items():
+        for inode, pids in pipe_holders(lonely, others, PIPE_SEARCH_S).items():
             found.setdefault(inode, []).extend(pids)
         return found
 

@@ -6,19 +6,25 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from kcover_ebpf import __version__
+from kcover_ebpf.api.fault_report import REPORT, FaultReport, PodRef
+from kcover_ebpf.diagnosis import oneshot_waits
+from kcover_ebpf.diagnosis.evidence import wait_chain
 from kcover_ebpf.diagnosis.evidence.odd_stack import innermost
+from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
 from kcover_ebpf.facts.python_stacks import PythonStack, PythonStacksSeen
 from kcover_ebpf.facts.syscalls import SyscallTable
+from kcover_ebpf.gang import rank_report, report_size, unwatched
 from kcover_ebpf.host.thread_reader import ThreadReader, ThreadReadings
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.model.verdict import Verdict
 from kcover_ebpf.output import formatting
 from kcover_ebpf.settings import Settings
-from kcover_ebpf.trace import advice, passes, snapshot_report, tcp_connections
+from kcover_ebpf.trace import advice, passes, tcp_connections
 from kcover_ebpf.trace.passes import Settling
 from kcover_ebpf.trace.pod_target import PodTarget
 from kcover_ebpf.trace.records import (
@@ -166,7 +172,7 @@ class Tracer:
         fields |= TRACE.encode(conclusion)
         if isinstance(self._target, PodTarget):
             node = os.environ.get("NODE_NAME") or os.uname().nodename
-            fields["report"] = snapshot_report.made(
+            fields["report"] = _report(
                 job, self._history, verdict, node, self._pods(), self._target.uids
             )
         yield _line("verdict", fields)
@@ -205,6 +211,42 @@ def _of_ranks(rows: Sequence[TracedThread], frames: Frames, now_ns: int) -> Pyth
         if (spied := frames.python.get((row.pid, row.tid))) is not None and spied.frames
     )
     return PythonStacksSeen(now_ns, stacks)
+
+
+def _report(
+    job: Job,
+    history: PassHistory,
+    verdict: Verdict,
+    node: str,
+    pods: Mapping[int, str],
+    uids: Mapping[str, str],
+) -> dict[str, Any]:
+    """What a run over the pods of one node sends to be judged with other nodes, as JSON: as an agent would report it.
+
+    `verdict`: of this node alone; `pods`: process to its pod; `uids`: by name of the pod.
+    """
+    now_s = time.time()
+    of_pid = {Pid(pid): uids[pod] for pid, pod in pods.items() if pod in uids}
+    snapshot = oneshot_waits.snapshot_of(job, history)
+    getting_on = {
+        pid
+        for pid, rank in snapshot.ranks.items()
+        if oneshot_waits.gets_on(job, rank, wait_chain.follow(snapshot, rank))
+    }
+    report = FaultReport(
+        node=node,
+        time_s=now_s,
+        sequence=0,
+        pods=tuple(PodRef(name, uid) for name, uid in sorted(uids.items())),
+        # the person who asks thinks that it is stuck
+        suspicious=True,
+        trained=job.pace.trained,
+        verdict=rank_report.verdict_of(
+            verdict, node, now_s, of_pid, {uid: name for name, uid in uids.items()}
+        ),
+    )
+    sent = unwatched.streamed(snapshot, getting_on)
+    return REPORT.encode(report_size.fitted(rank_report.carrying(report, sent, of_pid)))
 
 
 def _line(event: str, fields: dict[str, object]) -> str:

@@ -87,26 +87,3 @@ TELEMETRY_REAP_S = 1.0
 """A helper that was killed, and its last words, are waited for so long: it may be in D."""
 TELEMETRY_NICENESS = 5
 """Readings share the node with training."""
-
-
-# --- NCCL and PyTorch's recorder
-
-NCCL_FIRST_PAUSE_S = 0.8
-"""A process is searched for NCCL at each pass of its first seconds,"""
-NCCL_PAUSE_SHARE = 0.1
-"""then after this part of its age: each search reads all its mappings. PyTorch maps it some seconds before the first
-communicator."""
-NCCL_ANSWER_PAUSE_NS = 700_000_000
-"""As between the first answers of RAS: counts of ranks that train move several times in between."""
-RAS_FIRST_PAUSES_S = (0.7, 0.7, 1.0, 2.0, 5.0)
-"""Between the first answers of NCCL's RAS about one stall: three of them take 5 s,"""
-RAS_LATER_PAUSE_S = 30.0
-"""and between all later ones. Chosen."""
-RAS_TURN_S = 15.0
-"""Three answers take 5 s, and a verdict that rests on them is acted on in less."""
-RECORDER_ANSWER_S = 20.0
-"""A rank reads its pipe once a second; to find the names of its frames took PyTorch 2.14 some 8 s of CPU."""
-RECORDER_PAUSE_S = 60.0
-"""Between two rounds of questions: a job that stalls now and then is not asked each time."""
-RECORDER_RETRY_S = 0.3
-"""Between two readings whether a rank has answered. Chosen."""

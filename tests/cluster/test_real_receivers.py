@@ -24,10 +24,9 @@ from kcover_ebpf.notify.metrics_pusher import MetricsPusher
 from kcover_ebpf.notify.sending import Sender
 from kcover_ebpf.notify.target import MessageForm, NotifyTarget
 from kcover_ebpf.output.bundles import bundle_name, write_bundle
-from kcover_ebpf.stores.part_key import part_key
 from kcover_ebpf.stores.s3_store import S3Store
 from kcover_ebpf.stores.sigv4 import Credentials
-from kcover_ebpf.stores.store import store_address
+from kcover_ebpf.stores.store import part_key, store_address
 from testbed.driver.cluster import until
 from testbed.driver.servers import (
     ACCESS_KEY,

@@ -20,8 +20,8 @@ from kcover_ebpf.host import blocked_call, cgroups, nfs_servers, proc_text, proc
 from kcover_ebpf.host.blocked_call import parse_locks
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.inspection.mounts import find_mounts
+from kcover_ebpf.kernel.attach_points import variants
 from kcover_ebpf.kernel.records import decode
-from kcover_ebpf.kernel.symbols import variants
 from tests.fuzz.target import Target, consumed, folder, text
 
 _LAYOUTS = sorted((kind, layout.size) for kind, (layout, _) in decode._DECODERS.items())

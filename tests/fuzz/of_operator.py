@@ -11,7 +11,7 @@ from kcover_ebpf.collectives.inspector.findings import slow_in
 from kcover_ebpf.collectives.inspector.records import runs
 from kcover_ebpf.devices.catalog import files as catalog
 from kcover_ebpf.errors import PolicyError, UsageError
-from kcover_ebpf.inspection import commands, echo, plugins
+from kcover_ebpf.inspection import commands, path_mtu, plugins
 from kcover_ebpf.inspection.checks import nvidia_smi
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, joined
@@ -103,7 +103,7 @@ TARGETS = (
     Target("trace", _trace, _FILE, (UsageError,)),
     Target("nccl_inspector", _inspector, _FILE, is_json=True),
     Target("dcgmi", _wrapper(dcgmi.examine), _OUTPUT),
-    Target("echo", lambda data: echo.is_reply(socket.AF_INET, data, 7, 1), 65_535),
+    Target("echo", lambda data: path_mtu.is_reply(socket.AF_INET, data, 7, 1), 65_535),
     Target("nccl_tests", _wrapper(lambda: nccl_tests.examine("400")), _OUTPUT),
     Target("nvidia_smi", _tool(nvidia_smi.CHECK), _OUTPUT),
     Target("plugin", _plugin, _OUTPUT),

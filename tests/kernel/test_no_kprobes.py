@@ -8,7 +8,7 @@ import pytest
 
 from kcover_ebpf.devices import families
 from kcover_ebpf.devices.attach import Attachments
-from kcover_ebpf.kernel import features, symbols
+from kcover_ebpf.kernel import attach_points, features
 from kcover_ebpf.kernel.probes import Refusal
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
@@ -21,7 +21,7 @@ def test_probes_of_a_driver_are_not_tried_where_nothing_can_hang_on_its_function
 ) -> None:
     """Each one that is tried in vain has the kernel's table of symbols searched: 100 ms, at each of five passes."""
     searched: list[str] = []
-    monkeypatch.setattr(symbols, "variant", searched.append)
+    monkeypatch.setattr(attach_points, "variant", searched.append)
     monkeypatch.setattr(features, "has_kprobes", lambda: False)
     (tmp_path / "sys/module" / families.GPU_MODULE).mkdir(parents=True)
     with KernelSampler.open(Settings()) as kernel:

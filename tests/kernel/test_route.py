@@ -25,9 +25,9 @@ ip -6 route add fd01::/64 via fd00::2 mtu 1290
 """
 PROGRAM = """
 import json, socket, sys
-from kcover_ebpf.inspection import route
+from kcover_ebpf.inspection import path_mtu
 family = lambda host: socket.AF_INET6 if ":" in host else socket.AF_INET
-print(json.dumps({host: route.mtu_to(family(host), host) for host in sys.argv[1:]}))
+print(json.dumps({host: path_mtu.mtu_to(family(host), host) for host in sys.argv[1:]}))
 """
 WANTED = {
     "127.0.0.1": 65536,

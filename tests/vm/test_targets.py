@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from kcover_ebpf.kernel.symbols import variants
+from kcover_ebpf.kernel.attach_points import variants
 from testbed.machines.packages import ROOT, Kernel, Missing
 from tests.vm import drivers
 

@@ -14,7 +14,11 @@ from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.facts.host import CollectivesLaunched, CollectivesSeen
 from kcover_ebpf.host import procfs
 from kcover_ebpf.ids import NS, Pid
-from kcover_ebpf.tunables.devices import NCCL_ANSWER_PAUSE_NS, NCCL_FIRST_PAUSE_S, NCCL_PAUSE_SHARE
+from kcover_ebpf.tunables.collectives import (
+    NCCL_ANSWER_PAUSE_NS,
+    NCCL_FIRST_PAUSE_S,
+    NCCL_PAUSE_SHARE,
+)
 
 _MOST_RANKS = 16
 """Of one job on this host: the tables have room for 24 processes, and no job takes it all."""

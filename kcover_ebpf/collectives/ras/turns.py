@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from kcover_ebpf.tunables.devices import RAS_TURN_S
+from kcover_ebpf.tunables.collectives import RAS_TURN_S
 
 _MOST_TURNS = 4
 """Where the first nodes have no RAS, the others have none either."""

@@ -29,7 +29,7 @@ from kcover_ebpf.facts.host import CollectivesSeen
 from kcover_ebpf.facts.kernel import SocketSample
 from kcover_ebpf.host import procfs
 from kcover_ebpf.ids import NS, Pid
-from kcover_ebpf.tunables.devices import RAS_FIRST_PAUSES_S, RAS_LATER_PAUSE_S
+from kcover_ebpf.tunables.collectives import RAS_FIRST_PAUSES_S, RAS_LATER_PAUSE_S
 
 ADDRESS_VARIABLE = "NCCL_RAS_ADDR"
 _KEPT = 3

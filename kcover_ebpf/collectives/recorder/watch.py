@@ -24,7 +24,7 @@ from kcover_ebpf.facts.recorders import RankRecord, RecordersSeen, UnreadRecorde
 from kcover_ebpf.host import procfs
 from kcover_ebpf.host.read_workers import Readers
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.tunables.devices import RECORDER_ANSWER_S, RECORDER_PAUSE_S, RECORDER_RETRY_S
+from kcover_ebpf.tunables.collectives import RECORDER_ANSWER_S, RECORDER_PAUSE_S, RECORDER_RETRY_S
 
 _UNREADABLE = "reading its files does not return"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.diagnosis.membership.rank_numbers import lighthouse_of, restarts_left
-from kcover_ebpf.model.program import program
+from kcover_ebpf.model.roles import program
 from kcover_ebpf.model.verdict import Evidence, EvidenceKind
 
 _RAYLET = ("raylet",)

@@ -8,8 +8,8 @@ from itertools import pairwise
 from kcover_ebpf.diagnosis.clock.progress import JobProgress
 from kcover_ebpf.diagnosis.evidence.snapshot import Finding
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
-from kcover_ebpf.diagnosis.membership.absent_ranks import MOST_RANKS, absent
 from kcover_ebpf.diagnosis.membership.members import Members
+from kcover_ebpf.diagnosis.membership.rank_numbers import MOST_RANKS, absent
 from kcover_ebpf.facts.host import Unreadable
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind

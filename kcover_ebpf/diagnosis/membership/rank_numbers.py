@@ -1,4 +1,4 @@
-"""Which number a rank was given: by its environment, by its command line, or by its pod.
+"""Which number a rank was given, by its environment, by its command line, or by its pod; and which are missing.
 
 Sources of the variables: torchrun (RANK, WORLD_SIZE), Open MPI (OMPI_COMM_WORLD_*), PMIx and PMI, Horovod
 over gloo, Slurm, JAX, Paddle. Lightning's own launcher sets LOCAL_RANK, NODE_RANK and WORLD_SIZE for the processes
@@ -8,7 +8,7 @@ rank of its topmost program where that has no other: batch Job (JOB_COMPLETION_I
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 # (rank, world size), the most specific source first: a launcher's own variables outlive the ones
 # around it
@@ -32,6 +32,8 @@ _NODE = "NODE_RANK"
 RECORDER_PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 RECORDER_FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 """Where PyTorch's flight recorder listens and writes, as beginnings of paths; the first that is set counts."""
+MOST_RANKS = 1 << 16
+"""Numbers that are considered: the size of a world is what a program's environment claims."""
 _RESTARTS = "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"
 """What torchrun sets: how often it has started its ranks again, and how often it will."""
 _LIGHTHOUSE = "TORCHFT_LIGHTHOUSE"
@@ -147,4 +149,23 @@ def _number(text: str | None) -> int | None:
         int(text)
         if text is not None and text.isascii() and text.isdigit() and len(text) < 8
         else None
+    )
+
+
+def absent(present: Collection[int], size: int, local_size: int | None = None) -> list[int]:
+    """The numbers in a world of `size` ranks that `present` lacks; sorted.
+
+    With `local_size` only those of the host with the lowest rank present: most launchers number the ranks of a host in
+    one run.
+    """
+    first = 0 if local_size is None else min(present, default=0) // local_size * local_size
+    count = size if local_size is None else local_size
+    return sorted(set(range(first, first + min(count, MOST_RANKS))) - set(present))
+
+
+def lost_before_trace(rank: int, present_count: int, size: int | None, where: str) -> str:
+    """Why a rank is missing of a job that only a trace saw; `where`: "on this host", of all ranks that may be there."""
+    return (
+        f"rank {rank} is missing: {present_count} of {size} ranks run {where}, "
+        "and it ended before this trace, or never started"
     )

@@ -17,8 +17,7 @@ from kcover_ebpf.diagnosis.membership.started_ranks import (
 )
 from kcover_ebpf.facts.host import ProcessSeen
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.model.program import program
-from kcover_ebpf.model.roles import Membership, Role
+from kcover_ebpf.model.roles import Membership, Role, program
 
 _SHELLS = frozenset(
     {"sh", "bash", "dash", "zsh", "tini", "dumb-init", "env", "timeout", "nice", "sudo", "ip"}

@@ -22,7 +22,7 @@ from kcover_ebpf.diagnosis.membership.rank_numbers import (
 )
 from kcover_ebpf.facts.host import ProcessSeen
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.model.program import program
+from kcover_ebpf.model.roles import program
 
 Number = tuple[int | None, int | None]
 """(rank, world size)."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.facts.health import Result
-from kcover_ebpf.inspection import echo, route
+from kcover_ebpf.inspection import path_mtu
 from kcover_ebpf.inspection.at_once import at_once
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import Check, CheckFinding, Cost, failed, passed, unknown, warned
@@ -110,8 +110,8 @@ def _of_one(peer: _Peer) -> CheckFinding:
             return failed(f"{peer.name}: no connection: {error.strerror or error}", _NETWORK)
         connected_s = time.monotonic() - start_s
         mtu = _mtu(connection)
-    own_mtu = route.mtu_to(peer.family, peer.address[0]) or _ETHERNET_MTU
-    arrives = echo.arrives(peer.family, peer.address, mtu)
+    own_mtu = path_mtu.mtu_to(peer.family, peer.address[0]) or _ETHERNET_MTU
+    arrives = path_mtu.arrives(peer.family, peer.address, mtu)
     text = (
         f"{peer.name}: name in {peer.resolved_s * 1000:.1f} ms, connected in {connected_s * 1000:.1f} ms, "
         f"path MTU {mtu}{_ARRIVES[arrives]}"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.incident import Incident, JobRef, Phase, RestartMethod, Status
-from kcover_ebpf.controller.bad_nodes import BadNodes
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.event_recorder import NEED_RECOVERY
-from kcover_ebpf.controller.kcover_events import KcoverEvents
+from kcover_ebpf.controller.kcover_events import BadNodes, KcoverEvents
 from kcover_ebpf.diagnosis import decisions
 from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.recovery.nodes.node_plan import BAD_NODE

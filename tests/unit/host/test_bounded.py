@@ -142,7 +142,7 @@ UNBOUNDED = {
     "host/procfs.py": KERNELS,
     "host/read_workers.py": "a task of ours, no file",
     "host/capabilities.py": KERNELS,
-    "kernel/tracepoints.py": KERNELS,
+    "kernel/attach_points.py": KERNELS,
 }
 
 

@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from kcover_ebpf.facts.health import Result
-from kcover_ebpf.inspection import route
+from kcover_ebpf.inspection import path_mtu
 from kcover_ebpf.inspection.checks import peers
 from tests.unit.inspection_hosts import found
 
 PASS, WARN, FAIL = Result.PASS, Result.WARN, Result.FAIL
-MTU_OF_LOOPBACK = int(Path("/sys/class/net/lo/mtu").read_text())
 
 
 @pytest.fixture
@@ -45,7 +44,7 @@ def test_inspection_peers__the_path_is_compared_with_the_route_that_leads_to_it(
     result: Result,
 ) -> None:
     monkeypatch.setattr(peers, "_mtu", lambda _: path)
-    monkeypatch.setattr(route, "mtu_to", lambda *_: own)
+    monkeypatch.setattr(path_mtu, "mtu_to", lambda *_: own)
     one = found(peers.CHECK, tmp_path, peers=(("127.0.0.1", port),))
     assert one.result is result
     assert f"path MTU {path}" in one.evidence
@@ -89,11 +88,3 @@ def test_inspection_peers__names_that_never_resolve_fail_or_warn(
     assert one.result is (FAIL if is_alone else WARN)
     assert one.evidence.count("the name has no address within 0.2 s") == 2
     assert one.advice == "check DNS"
-
-
-def test_mtu_to__the_route_to_ourselves() -> None:
-    assert route.mtu_to(socket.AF_INET, "127.0.0.1") == MTU_OF_LOOPBACK
-
-
-def test_mtu_to__no_address() -> None:
-    assert route.mtu_to(socket.AF_INET, "nowhere") is None

@@ -1,19 +1,21 @@
-"""Echoes: what is sent, and what is an answer."""
+"""The MTU of the route to ourselves; echoes: what is sent, and what is an answer."""
 
 from __future__ import annotations
 
 import socket
 import struct
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcover_ebpf.inspection.echo import is_reply, request
+from kcover_ebpf.inspection.path_mtu import is_reply, mtu_to, request
 
 V4, V6 = socket.AF_INET, socket.AF_INET6
 HEADER = bytes([0x46]) + bytes(23)
 """Of IPv4, with one option: 24 bytes."""
+MTU_OF_LOOPBACK = int(Path("/sys/class/net/lo/mtu").read_text())
 
 
 def message(kind: int, code: int = 0, identity: int = 7, number: int = 1) -> bytes:
@@ -57,3 +59,11 @@ def test_is_reply__of_this_request_alone(family: int, packet: bytes, expected: b
 @given(family=st.sampled_from([V4, V6]), packet=st.binary(max_size=80))
 def test_is_reply__any_bytes(family: int, packet: bytes) -> None:
     assert is_reply(family, packet, 7, 1) in (True, False)
+
+
+def test_mtu_to__the_route_to_ourselves() -> None:
+    assert mtu_to(socket.AF_INET, "127.0.0.1") == MTU_OF_LOOPBACK
+
+
+def test_mtu_to__no_address() -> None:
+    assert mtu_to(socket.AF_INET, "nowhere") is None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kcover_ebpf.diagnosis.membership.absent_ranks import MOST_RANKS, absent, lost_before_trace
+from kcover_ebpf.diagnosis.membership.rank_numbers import MOST_RANKS, absent, lost_before_trace
 
 
 @pytest.mark.parametrize(

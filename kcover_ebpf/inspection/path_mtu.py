@@ -1,7 +1,8 @@
-"""Whether packets of a size come through: ICMP echo (RFC 792, RFC 4443) that may not be cut into fragments.
+"""How large packets on the way to a peer may be: what the route says, and what comes through.
 
 A path's MTU is what the nodes' links say. A switch on the way that takes less drops the packets in silence: a
-connection is made, and hangs once it sends much.
+connection is made, and hangs once it sends much. So an ICMP echo (RFC 792, RFC 4443) shows it that may not be cut into
+fragments.
 """
 
 from __future__ import annotations
@@ -30,6 +31,43 @@ _DO = 2
 _SMALL = 84
 """Bytes of a packet, as ping sends by default."""
 _MOST = 65_535
+_FIB_MATCH = 0x2000
+"""RTM_F_FIB_MATCH (include/uapi/linux/rtnetlink.h, Linux 4.13): the route as it was configured, without what was
+learned of the path since."""
+
+
+def mtu_to(family: int, host: str) -> int | None:
+    """Bytes; None where the kernel names no single link, as of a route with several next hops.
+
+    `family`, `host`: AF_INET or AF_INET6 and an address. A network of pods has routes or links whose MTU is smaller
+    than the node's, because its packets are wrapped in others.
+    """
+    # only now: it takes some 0.1 s, and most nodes check no peers
+    from pyroute2 import IPRoute
+    from pyroute2.netlink.exceptions import NetlinkError
+
+    address = host.partition("%")[0]
+    try:
+        socket.inet_pton(family, address)
+        with IPRoute() as netlink:
+            routes = netlink.route("get", family=family, dst=address, flags=_FIB_MATCH)
+            route = next(iter(routes))
+            return _metric(route) or _of_link(netlink, route.get_attr("RTA_OIF"))
+    except (NetlinkError, OSError, StopIteration):
+        return None
+
+
+def _metric(route: Any) -> int | None:
+    metrics = route.get_attr("RTA_METRICS")
+    return None if metrics is None else metrics.get_attr("RTAX_MTU")
+
+
+def _of_link(netlink: Any, index: int | None) -> int | None:
+    if index is None:
+        return None
+    (link,) = netlink.get_links(index)
+    mtu: int | None = link.get_attr("IFLA_MTU")
+    return mtu
 
 
 def arrives(family: int, address: tuple[Any, ...], size: int) -> bool | None:
