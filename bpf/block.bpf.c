@@ -29,6 +29,6 @@ int on_block_error(__u64 *ctx)
 	event->pad = 0;
 	__builtin_memset(event->disk, 0, sizeof(event->disk));
 	BPF_CORE_READ_STR_INTO(&event->disk, disk, disk_name);
-	bpf_ringbuf_submit(event, 0);
+	send_event(event);
 	return 0;
 }

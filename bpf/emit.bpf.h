@@ -16,7 +16,7 @@ static __always_inline void fill_header(struct event_header *header, __u16 type,
 
 /*
  * A record in the ring buffer with its header filled, or NULL, which is counted. The caller writes
- * every other byte (reserved memory holds what was there before) and submits it.
+ * every other byte (reserved memory holds what was there before), and sends or leaves it.
  */
 static __always_inline void *reserve_event(__u16 type, __u16 size, __u32 pid)
 {
@@ -63,6 +63,18 @@ static __always_inline void *reserve_frequent(__u16 type, __u16 size, __u32 pid)
 		return NULL;
 	}
 	return reserve_event(type, size, pid);
+}
+
+/* Wakes the reader, whatever lies before this record that did not. */
+static __always_inline void send_event(void *event)
+{
+	bpf_ringbuf_submit(event, BPF_RB_FORCE_WAKEUP);
+}
+
+/* A record that changes nothing before the next pass, which takes it; unless many of them come. */
+static __always_inline void leave_event(void *event)
+{
+	bpf_ringbuf_submit(event, is_used_beyond(1) ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP);
 }
 
 /* The whole field, so that no byte stays unwritten; what follows the first zero has no meaning. */

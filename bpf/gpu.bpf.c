@@ -84,7 +84,7 @@ int on_xid(struct pt_regs___kprobe *regs)
 		return 0;
 	fill_xid(event, dev, (__u64)KPROBE_ARG1(regs), RUNG_KPROBE);
 	bpf_probe_read_kernel_str(event->text, sizeof(event->text), format);
-	bpf_ringbuf_submit(event, 0);
+	send_event(event);
 	return 0;
 }
 
@@ -99,7 +99,7 @@ int on_xid_tracepoint(struct bpf_raw_tracepoint_args *ctx)
 		return 0;
 	fill_xid(event, (void *)ctx->args[0], ctx->args[1], RUNG_TRACEPOINT);
 	bpf_probe_read_kernel_str(event->text, sizeof(event->text), (void *)ctx->args[2]);
-	bpf_ringbuf_submit(event, 0);
+	send_event(event);
 	return 0;
 }
 
@@ -114,7 +114,7 @@ static __always_inline void emit_open(struct inode *inode, struct file *file, __
 	event->file = (__u64)file;
 	event->minor = BPF_CORE_READ(node, i_rdev) & MINOR_MASK;
 	event->opened = opened;
-	bpf_ringbuf_submit(event, 0);
+	send_event(event);
 }
 
 /* nvidia_open() in nv.c, in the caller's context even where the device is started later */
@@ -149,7 +149,7 @@ static __always_inline void emit_uvm(const struct register_params *params, __u32
 	event->pad = 0;
 	__builtin_memset(event->uuid, 0, sizeof(event->uuid));
 	bpf_probe_read_kernel(event->uuid, sizeof(event->uuid), params->uuid);
-	bpf_ringbuf_submit(event, 0);
+	send_event(event);
 }
 
 /* uvm.c, in the process, once for each GPU that it has a CUDA context on */

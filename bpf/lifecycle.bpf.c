@@ -95,7 +95,7 @@ int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 	event->child_pid = child_pid;
 	event->pad = 0;
 	copy_comm(event->comm, child);
-	bpf_ringbuf_submit(event, 0);
+	send_event(event);
 	return 0;
 }
 
@@ -117,7 +117,7 @@ int BPF_PROG(on_exec, struct task_struct *task, int old_tid)
 	if (!event)
 		return 0;
 	copy_comm(event->comm, task);
-	bpf_ringbuf_submit(event, 0);
+	send_event(event);
 	return 0;
 }
 
@@ -189,7 +189,7 @@ int BPF_PROG(on_exit, struct task_struct *task)
 		return 0;
 	}
 	describe_exit(event, leader);
-	bpf_ringbuf_submit(event, 0);
+	send_event(event);
 	return 0;
 }
 
@@ -206,7 +206,7 @@ static __always_inline void emit_oom(__u32 pid, struct task_struct *task)
 		copy_comm(event->comm, task);
 	else
 		__builtin_memset(event->comm, 0, sizeof(event->comm));
-	bpf_ringbuf_submit(event, 0);
+	send_event(event);
 }
 
 /*
@@ -280,7 +280,7 @@ int BPF_PROG(on_signal, int signal, struct kernel_siginfo *info, struct task_str
 		event->sender_pid = bpf_get_current_pid_tgid() >> 32;
 		bpf_get_current_comm(event->sender_comm, sizeof(event->sender_comm));
 	}
-	bpf_ringbuf_submit(event, 0);
+	send_event(event);
 	return 0;
 }
 
@@ -326,6 +326,6 @@ int BPF_PROG(on_delivery, int signal, struct kernel_siginfo *info, struct k_siga
 	event->signal = ending;
 	event->pad = 0;
 	copy_comm(event->comm, BPF_CORE_READ(task, group_leader));
-	bpf_ringbuf_submit(event, 0);
+	send_event(event);
 	return 0;
 }

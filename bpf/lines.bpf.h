@@ -137,7 +137,7 @@ static __always_inline int emit_line(const char *text, __u64 length)
 	if (length > sizeof(event->text) - 1)
 		length = sizeof(event->text) - 1;
 	bpf_probe_read_kernel(event->text, length, text + skip);
-	bpf_ringbuf_submit(event, 0);
+	send_event(event);
 	return 0;
 }
 

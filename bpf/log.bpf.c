@@ -74,7 +74,7 @@ static __always_inline void emit_module(struct module *module, __u32 loaded)
 	event->loaded = loaded;
 	event->pad = 0;
 	bpf_probe_read_kernel(event->name, sizeof(event->name), module->name);
-	bpf_ringbuf_submit(event, 0);
+	send_event(event);
 }
 
 /* include/trace/events/module.h, called by load_module() before the module's init function */

@@ -37,7 +37,7 @@ int on_memory_controller(__u64 *ctx)
 	event->count = ctx[3];
 	event->address = ctx[8];
 	bpf_probe_read_kernel_str(event->label, sizeof(event->label), (void *)ctx[2]);
-	bpf_ringbuf_submit(event, 0);
+	send_event(event);
 	return 0;
 }
 
@@ -52,7 +52,7 @@ int BPF_PROG(on_page, unsigned long page_frame, int type, int result)
 	event->address = page_frame;
 	event->status = (__u32)result;
 	event->severity = type;
-	bpf_ringbuf_submit(event, 0);
+	send_event(event);
 	return 0;
 }
 
@@ -69,7 +69,7 @@ int on_machine_check(__u64 *ctx)
 	event->address = BPF_CORE_READ(record, addr);
 	event->cpu = BPF_CORE_READ(record, extcpu);
 	event->severity = BPF_CORE_READ(record, bank);
-	bpf_ringbuf_submit(event, 0);
+	send_event(event);
 	return 0;
 }
 
@@ -86,7 +86,7 @@ int on_arm_processor(__u64 *ctx)
 	event->severity = BPF_CORE_READ(section, validation_bits);
 	event->address = BPF_CORE_READ(section, mpidr);
 	event->status = BPF_CORE_READ(section, running_state);
-	bpf_ringbuf_submit(event, 0);
+	send_event(event);
 	return 0;
 }
 
@@ -101,6 +101,6 @@ int on_vendor_section(__u64 *ctx)
 		return 0;
 	event->severity = (__u8)ctx[3]; /* include/acpi/ghes.h: GHES_SEV_* */
 	bpf_probe_read_kernel_str(event->label, sizeof(event->label), (void *)ctx[2]);
-	bpf_ringbuf_submit(event, 0);
+	send_event(event);
 	return 0;
 }

@@ -39,7 +39,7 @@ int on_rdma(struct pt_regs___kprobe *regs)
 	/* one byte up to 5.12 */
 	event->port = BPF_CORE_READ(reported, element.port_num) & 0xff;
 	BPF_CORE_READ_STR_INTO(&event->device, reported, device, name);
-	bpf_ringbuf_submit(event, 0);
+	send_event(event);
 	return 0;
 }
 
@@ -57,6 +57,6 @@ int on_health(__u64 *ctx)
 				  BPF_CORE_READ(devlink, dev, kobj.name));
 	bpf_probe_read_kernel_str(event->reporter, sizeof(event->reporter), (void *)ctx[1]);
 	bpf_probe_read_kernel_str(event->text, sizeof(event->text), (void *)ctx[2]);
-	bpf_ringbuf_submit(event, 0);
+	send_event(event);
 	return 0;
 }

@@ -52,7 +52,7 @@ static __always_inline void emit_aer(const struct aer_key *key, __u32 status, __
 	event->status = status;
 	event->severity = key->severity;
 	event->total = total;
-	bpf_ringbuf_submit(event, 0);
+	send_event(event);
 }
 
 /* include/ras/ras_event.h, called by aer_print_error() and pci_print_aer() in

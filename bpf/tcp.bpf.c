@@ -38,7 +38,7 @@ int BPF_PROG(on_retransmit, struct sock *sk)
 	if (!event)
 		return 0;
 	read_endpoints(&event->ends, sk);
-	bpf_ringbuf_submit(event, 0);
+	leave_event(event);
 	return 0;
 }
 
@@ -85,7 +85,7 @@ int BPF_PROG(on_tcp_state, struct sock *sk, int old_state, int new_state)
 		return 0;
 	event = reserve_message(EVENT_TCP_STATE, sizeof(*event), known->pid);
 	if (event)
-		bpf_ringbuf_submit(event, 0);
+		leave_event(event);
 	if (new_state == TCP_CLOSE) {
 		drop_socket(known);
 		bpf_map_delete_elem(&sockets, &key);

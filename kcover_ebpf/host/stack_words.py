@@ -20,9 +20,9 @@ from posixpath import basename
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.facts.host import Module
 from kcover_ebpf.host import bounded, over_bounds
-from kcover_ebpf.host.proc_text import code_mappings
+from kcover_ebpf.host.proc_text import code_mappings, status_words
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.tunables.host import MAPS_AGE_S
+from kcover_ebpf.tunables.host import MAPS_AGE_S, MAPS_LONGEST_S
 
 _STACK_BYTES = 2048
 _SIGNED = frozenset({"aarch64", "arm64"})
@@ -38,13 +38,27 @@ _MOST_KEPT = 262_144
 """Mappings of all processes: 10 MiB."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Maps:
     read_s: float
     starts: array[int]
     ends: array[int]
     names: list[str]
     bases: array[int]
+    code: list[bytes]
+    """As of `_code_size`, before they were read."""
+    checked_s: float
+    """When they were last seen to be up to date."""
+
+    def are_due(self, pid: Pid, now_s: float) -> bool:
+        """True if they are to be read again."""
+        if now_s - self.checked_s <= MAPS_AGE_S:
+            return False
+        # 20 times cheaper than the mappings of a training; what is replaced by code of equal size is found later
+        if now_s - self.read_s > MAPS_LONGEST_S or _code_size(pid) != self.code:
+            return True
+        self.checked_s = now_s
+        return False
 
 
 class ProcessMemory:
@@ -85,7 +99,7 @@ class ProcessMemory:
 
     def _executable(self, pid: Pid) -> _Maps:
         maps = self._maps.get(pid)
-        if maps is None or time.monotonic() - maps.read_s > MAPS_AGE_S:
+        if maps is None or maps.are_due(pid, time.monotonic()):
             maps = self._keep(pid)
         return maps
 
@@ -130,8 +144,17 @@ def _word(maps: _Maps, value: int) -> str | None:
     return f"{maps.names[index]}+{(value - maps.bases[index]) & _U64:x}"
 
 
+def _code_size(pid: Pid) -> list[bytes]:
+    """The size of all executable mappings beside the program's own (`VmLib`: mm_struct.exec_vm); empty: unknown."""
+    try:
+        return status_words(bounded.read_bytes(f"/proc/{pid}/status"), b"VmLib")
+    except OSError:
+        return []
+
+
 def _read_maps(pid: Pid) -> _Maps:
-    maps = _Maps(time.monotonic(), array("Q"), array("Q"), [], array("Q"))
+    now_s = time.monotonic()
+    maps = _Maps(now_s, array("Q"), array("Q"), [], array("Q"), _code_size(pid), now_s)
     names: dict[str, str] = {}
     try:
         for code_mapping in code_mappings(bounded.lines(f"/proc/{pid}/maps", _MOST_MAPS_BYTES)):

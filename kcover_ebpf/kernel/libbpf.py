@@ -55,6 +55,7 @@ _PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "bpf_iter_create": (c_int, (c_int,)),
     "ring_buffer__new": (c_void_p, (c_int, SampleCallback, c_void_p, c_void_p)),
     "ring_buffer__poll": (c_int, (c_void_p, c_int)),
+    "ring_buffer__consume": (c_int, (c_void_p,)),
     "ring_buffer__free": (None, (c_void_p,)),
     "libbpf_find_vmlinux_btf_id": (c_int, (c_char_p, c_int)),
     "bpf_prog_load": (c_int, (c_int, c_char_p, c_char_p, c_void_p, c_size_t, c_void_p)),

@@ -111,8 +111,12 @@ class RingBuffer:
         return 0
 
     def poll(self, timeout_ms: int) -> list[bytes]:
-        """Records that are there, or the first to come in time; empty if none, or on a signal."""
-        self._lib.ring_buffer__poll(self._pointer, timeout_ms)
+        """Records that are there, or the first to come in time that wakes its reader; empty if none, or on a signal.
+
+        Those that wake no one come with the next that does, or at the end of the time.
+        """
+        if self._lib.ring_buffer__poll(self._pointer, timeout_ms) == 0:
+            self._lib.ring_buffer__consume(self._pointer)
         records, self._records = self._records, []
         return records
 

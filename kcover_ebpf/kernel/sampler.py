@@ -220,7 +220,10 @@ class KernelSampler:
         self._expected_s = max(period_s, self._settings.period_s)
 
     def wait(self, timeout_s: float) -> list[Fact]:
-        """Events, as soon as there is any; empty after `timeout_s`, or when a signal came."""
+        """Events, as soon as there is one that must not wait; what else came, after `timeout_s`.
+
+        Empty where there is none, or when a signal came. Connections that change, and retransmissions, may wait.
+        """
         facts: list[Fact] = []
         for record in self._ring.poll(max(0, math.ceil(timeout_s * 1000))):
             try:

@@ -16,7 +16,10 @@ READ_SLOW_S = 0.02
 IDENTITY_WAIT_S = 0.1
 """New processes are known in the pass in which they appear, unless something is wrong with them."""
 MAPS_AGE_S = 20.0
-"""Mappings of code are read again after so long: libraries are loaded while a program starts. Chosen."""
+"""After so long mappings of code are read again if their size changed: libraries are loaded while a program starts.
+Chosen."""
+MAPS_LONGEST_S = 600.0
+"""The same if it did not: 3 ms for a process with PyTorch. Chosen."""
 OPEN_DEVICES_S = 30.0
 """Devices are opened when a training starts and closed when it ends; to read them costs 2 us for each open file."""
 OPEN_FILES_CPU_S = 0.1

@@ -17,6 +17,7 @@ from kcover_ebpf.host import stack_words
 from kcover_ebpf.host.proc_text import code_mappings
 from kcover_ebpf.host.stack_words import ProcessMemory, read_memory
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.tunables.host import MAPS_AGE_S, MAPS_LONGEST_S
 from tests.unit.children import child_in
 
 pytestmark = pytest.mark.needs("root")
@@ -76,6 +77,8 @@ MAPS = stack_words._Maps(
     array("Q", [0x2000, 0x6000]),
     ["a", "b"],
     array("Q", [0x800, 0x5000]),
+    [],
+    0.0,
 )
 
 
@@ -131,6 +134,35 @@ def test_process_memory__a_library_with_line_ends_in_its_name_is_one_mapping(
     ):
         names = [module.name for module in ProcessMemory().modules(Pid(os.getpid()))]
     assert library.name in names
+
+
+@pytest.mark.parametrize(
+    ("age_s", "has_more_code", "is_due"),
+    [
+        pytest.param(MAPS_AGE_S, True, False, id="they are young"),
+        pytest.param(MAPS_AGE_S + 1, True, True, id="there is more code"),
+        pytest.param(MAPS_AGE_S + 1, False, False, id="the code is as large as it was"),
+        pytest.param(MAPS_LONGEST_S + 1, False, True, id="they are old, whatever their size"),
+    ],
+)
+def test_maps__are_read_again_once_there_is_other_code(
+    age_s: float, has_more_code: bool, is_due: bool
+) -> None:
+    pid = Pid(os.getpid())
+    maps = stack_words._read_maps(pid)
+    size = 1 << 20 if has_more_code else 4096
+    protection = mmap.PROT_READ | (mmap.PROT_EXEC if has_more_code else mmap.PROT_WRITE)
+    with mmap.mmap(-1, size, prot=protection):
+        assert maps.are_due(pid, maps.read_s + age_s) == is_due
+
+
+def test_maps__a_check_counts_for_as_long_as_a_reading() -> None:
+    pid = Pid(os.getpid())
+    maps = stack_words._read_maps(pid)
+    assert not maps.are_due(pid, maps.read_s + MAPS_AGE_S + 1)
+    maps.code = []
+    assert not maps.are_due(pid, maps.read_s + 2 * MAPS_AGE_S)
+    assert maps.are_due(pid, maps.read_s + 2 * MAPS_AGE_S + 2)
 
 
 @given(st.text(max_size=40).filter(lambda path: "\n" not in path))
