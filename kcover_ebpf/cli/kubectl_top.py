@@ -59,6 +59,9 @@ def top(  # noqa: PLR0913 - one for each option
     where = "" if all_namespaces else f"/namespaces/{namespace}"
     is_screen = watch and not as_json and sys.stdout.isatty()
     before: tuple[BoardJob, ...] = ()
+    if not _leases(client, agent_namespace, 0.0):
+        text = f"no Lease of an agent is in namespace {agent_namespace}, so that older reports count as unknown"
+        click.echo(f"{text}: name its namespace with --agent-namespace", err=True)
     with _screen() if is_screen else contextlib.nullcontext():
         while True:
             jobs = _board(client, where, agent_namespace)
@@ -74,6 +77,8 @@ def top(  # noqa: PLR0913 - one for each option
             else:
                 width = shutil.get_terminal_size((120, 0)).columns
                 print("\n".join(lines_of(jobs, width, colours=sys.stdout.isatty())))
+                if not jobs and where:
+                    print(f"no job is watched in namespace {namespace}; -A shows those of all")
             if not watch:
                 return 0
             before = jobs

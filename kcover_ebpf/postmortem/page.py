@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kcover_ebpf.api.fault_report import ReportedDeviceFault
-from kcover_ebpf.api.incident import Status
+from kcover_ebpf.api.incident import Phase, Status
 from kcover_ebpf.archive.incident_archive import Archive
 from kcover_ebpf.archive.manifest import MissingPart
 from kcover_ebpf.archive.node_part import ArchivedThread, GroupPressure, NodePart
@@ -104,6 +104,16 @@ class Page:
     logs: tuple[ShownLog, ...]
     missing: tuple[MissingPart, ...]
     missing_rest: int
+
+    @property
+    def why_nothing(self) -> str:
+        """Why the job was left as it is; empty where it was restarted, or nothing is decided."""
+        over, status = (Phase.OBSERVED, Phase.REFUSED), self.status
+        if status is None or status.restarts or status.phase not in over:
+            return ""
+        # the fault in one line, then the reason, then why it is over
+        said = [part for part in status.message.split("; ")[1:] if not part.startswith("closed: ")]
+        return said[-1] if said else ""
 
 
 def page_of(archive: Archive) -> Page:

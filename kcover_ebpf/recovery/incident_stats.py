@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, fields
+from dataclasses import field, fields, replace
 
 from kcover_ebpf.api.incident import Incident, Lost, Phase, Status
 from kcover_ebpf.dataclass import dataclass
@@ -116,9 +116,12 @@ def stats_of(
     now_s: float,
     created_s: Mapping[str, float] | None = None,
 ) -> IncidentStats:
-    """The statistics of all incidents made within the window; `created_s`: of jobs, by uid, unix seconds."""
+    """The statistics of all incidents made within the window; `created_s`: of jobs, by uid, unix seconds.
+
+    A fault that no one acted on has cost what passed until it was over, or until now.
+    """
     known = [
-        (incident, incident.status)
+        (incident, _with_wait(incident.status, now_s))
         for incident in incidents
         if incident.status is not None and incident.created_s >= since_s
     ]
@@ -153,6 +156,17 @@ def _interrupts(status: Status) -> bool:
         return True
     went_by = status.phase is Phase.OBSERVED and status.at(Phase.DECIDED) is None
     return status.kind.is_fault and not (went_by and status.closed_s is not None)
+
+
+def _with_wait(status: Status, now_s: float) -> Status:
+    """The status of a fault without an action, with what was lost in waiting for one."""
+    is_fault = status.kind is not None and status.kind.is_fault
+    if status.lost is not None or not is_fault or status.since_s is None or not status.timeline:
+        return status
+    opened_s = status.timeline[0].time_s
+    over_s = now_s if status.closed_s is None else status.closed_s
+    waited = Lost(max(opened_s - status.since_s, 0.0), max(over_s - opened_s, 0.0))
+    return replace(status, lost=waited)
 
 
 def _lost(statuses: Iterable[Status]) -> LostTime:

@@ -6,7 +6,7 @@ from kcover_ebpf.model.verdict import Cause, Certainty, Verdict, VerdictKind
 from kcover_ebpf.output.formatting import culprit_text
 
 _NEXT = {
-    Cause.STOPPED: "find out what stopped {who}, then resume it: kill -CONT {pid}",
+    Cause.STOPPED: "find out what stopped {who}, then resume it, as root on its host: kill -CONT {pid}",
     Cause.FROZEN: "find out what froze the control group in /proc/{pid}/cgroup, then write 0 to its cgroup.freeze",
     Cause.BLOCKED_LOCK: "read the frames of {who}: the line that takes the lock, and which thread owns it",
     Cause.BLOCKED_SLEEP: "read the Python frames of {who}: the line that sleeps is not part of a training step",

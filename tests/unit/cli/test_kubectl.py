@@ -157,10 +157,11 @@ def test_kubectl__an_incident_is_explained(plugin: Plugin) -> None:
     plugin.cluster.put("ml", "llm-a")
     code, out, _ = plugin("explain", "llm-a", "-n", "ml")
     assert code == 0
+    stopped = "find out what stopped rank 2 (pid 77, pod llm-2, node n7)"
     assert out.splitlines() == [
         "PyTorchJob ml/llm",
         "  Decided: HUNG stopped, rank 2 in pod llm-2 on n7",
-        "  next: find out what stopped rank 2 (pid 77, pod llm-2, node n7), then resume it: kill -CONT 77",
+        f"  next: {stopped}, then resume it, as root on its host: kill -CONT 77",
         "  culprit: rank 2, pod llm-2, node n7, pid 77",
         "  owner: not known; the label kcover.io/owner of the job names one",
         "  cause: The cause lies in the infrastructure (storage), not in the program.",

@@ -48,10 +48,22 @@ def test_kubectl_top__a_report_counts_as_long_as_its_agent_confirms_it(
         config = kubeconfig(tmp_path, server.url)
         asked = ["top", "-n", "ml", "--kubeconfig", config]
         assert kubectl.main(asked) == 0
-        assert f"ml/j Job  1 ranks on 1 nodes  {state}" in capsys.readouterr().out
+        shown = capsys.readouterr()
+        assert ("name its namespace with --agent-namespace" in shown.err) == (renewed is None)
+        assert f"ml/j Job  1 ranks on 1 nodes  {state}" in shown.out
         assert kubectl.main([*asked, "-o", "json"]) == 0
         (job,) = json.loads(capsys.readouterr().out)["items"]
     assert (job["name"], job["state"]) == ("j", state)
+
+
+def test_kubectl_top__where_no_job_is_the_namespace_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(lambda _: Answer(body={"items": []})) as server:
+        assert (
+            kubectl.main(["top", "-n", "ml", "--kubeconfig", kubeconfig(tmp_path, server.url)]) == 0
+        )
+    assert "no job is watched in namespace ml; -A" in capsys.readouterr().out
 
 
 def test_kubectl_top__without_its_resources_it_says_so(

@@ -91,6 +91,17 @@ def test_page__says_whose_the_job_is_and_where_the_cause_lies(owner: str) -> Non
     assert "The cause lies in the infrastructure (storage), not in the program." in text
 
 
+def test_page__why_a_job_was_left_as_it_is_is_said() -> None:
+    archive = build.archive()
+    assert archive.incident is not None
+    why = "the policy allows Snapshot only"
+    message = f"HUNG storage, rank 11: it waits; {why}; closed: the job is gone"
+    observed = replace(build.status(11, 16, phase=Phase.OBSERVED), message=message)
+    text = shown(replace(archive, incident=replace(archive.incident, status=observed))).text
+    assert f"Nothing was done: {why}." in text
+    assert "An armed job is ended at" not in text
+
+
 def test_page__nothing_that_ended_with_a_restart_is_to_be_resumed() -> None:
     archive = build.archive()
     assert archive.incident is not None

@@ -96,6 +96,22 @@ def test_stats_of__what_went_by_or_was_asked_for_interrupts_nothing() -> None:
     assert week(of(unarmed, NOW_S - 9.0)).interruptions == 1
 
 
+@pytest.mark.parametrize(("closed_s", "lost_s"), [(None, 600.0), (NOW_S - 100.0, 500.0)])
+def test_stats_of__a_fault_without_an_action_costs_until_it_is_over(
+    closed_s: float | None, lost_s: float
+) -> None:
+    hung = judged(replace(BEGUN, lost=None, closed_s=closed_s), since_s=NOW_S - 600.0)
+    hung = hung.enter(Phase.OPEN, NOW_S - 595.0, "x").enter(
+        Phase.OBSERVED, NOW_S - 594.0, "not armed"
+    )
+    found = week(of(hung, NOW_S - 595.0), llm=NOW_S - 1200.0)
+    assert found.lost.detect_s == 5.0
+    assert found.lost.total_s == lost_s
+    assert found.jobs[0].ettr == pytest.approx(1.0 - lost_s / 1200.0)
+    suspect = judged(hung, kind=VerdictKind.UNKNOWN, since_s=NOW_S - 600.0)
+    assert week(of(suspect, NOW_S - 595.0)).lost.total_s == 0.0
+
+
 def test_stats_of__what_is_older_than_the_window_does_not_count() -> None:
     assert week(recovered(NOW_S - 8 * DAY_S)).incidents == 0
 
