@@ -14,7 +14,7 @@ class Delays:
     """The delays of the reports of all nodes. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._nodes: dict[str, _Least] = {}
+        self._nodes: dict[str, Least] = {}
 
     def delay_s(self, node: str, made_s: float, arrived_s: float) -> float | None:
         """Seconds from making to arrival of the newest report of a node; None for the first one known of it.
@@ -29,23 +29,27 @@ class Delays:
             if is_same or late_s <= LONGEST_DELAY_S:
                 return min(LONGEST_DELAY_S, late_s)
         # if it was really so late, the next one is not, and is less again
-        self._nodes[node] = _Least(made_s, arrived_s)
+        self._nodes[node] = Least(made_s, arrived_s)
         return None
 
 
-class _Least:
-    """The least of the last differences, of one to two spans."""
+class Least:
+    """The least of the last differences of two clocks, of one to two spans.
 
-    def __init__(self, made_s: float, arrived_s: float) -> None:
+    After a pause, however long, that of the span before it still counts.
+    """
+
+    def __init__(self, made_s: float, arrived_s: float, span_s: float = DELAY_SPAN_S) -> None:
+        """Begin with one that was made and arrived then, each by one of the clocks."""
         self.made_s = made_s
-        """Of the newest report."""
-        self._began_s = arrived_s
+        """Of the newest one."""
+        self._span_s, self._began_s = span_s, arrived_s
         self._now_s = self._before_s = arrived_s - made_s
 
     def above_least(self, made_s: float, arrived_s: float) -> float:
-        """Take a report; by how much its difference exceeds the least one."""
+        """Take another one; by how much its difference exceeds the least one."""
         self.made_s, value_s = made_s, arrived_s - made_s
-        if arrived_s - self._began_s > DELAY_SPAN_S:
+        if arrived_s - self._began_s > self._span_s:
             self._began_s, self._before_s, self._now_s = arrived_s, self._now_s, value_s
         self._now_s = min(self._now_s, value_s)
         return value_s - min(self._now_s, self._before_s)

@@ -43,6 +43,9 @@ KIND_SETTLE_S = 0.2
 """Changes of JobKinds within so long are checked together. Chosen."""
 REPORT_LATE_S = 2.0
 """A report is taken to be older than its arrival when it comes so much later than others of its node."""
+WRITTEN_SPAN_S = 30.0
+"""The least difference to the API server's clock in the last one to two spans counts. Each agent's Lease is written
+every few seconds."""
 TRIGGER_S = 180.0
 """An Event that asks for a recovery is not acted on when it is older."""
 TRIGGERS_OF_ONE = 60

@@ -183,7 +183,7 @@ def changed() -> list[GangId]:
 
 @pytest.fixture
 def store(changed: list[GangId]) -> ObjectCache:
-    made = ObjectCache(changed.append, wall=FakeClock(NOW_S))
+    made = ObjectCache(changed.append, wall=(clock := FakeClock(NOW_S)), elapsed_s=clock)
     made.bad = pytest.fail
     return made
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from kcover_ebpf.api.gang_id import GangId
@@ -10,6 +12,7 @@ from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.workqueue import WorkQueue
 from kcover_ebpf.kube.leader_election import Claim
 from kcover_ebpf.kube.reflector import Change, Event
+from kcover_ebpf.tunables.controller import WRITTEN_SPAN_S
 from kcover_ebpf.tunables.kube import LEASE_DURATION_S, LEASE_GIVE_UP_S
 from tests.unit.fake_clock import FakeClock
 
@@ -100,7 +103,8 @@ def report(uid: str = "r1", written: str = "2026-01-01T00:00:00Z", **spec) -> Ev
 @pytest.fixture
 def store() -> ObjectCache:
     reported: list[GangId] = []
-    made = ObjectCache(reported.append, wall=FakeClock(100.0))
+    clock = FakeClock(100.0)
+    made = ObjectCache(reported.append, wall=clock, elapsed_s=clock)
     made.bad = pytest.fail
     return made
 
@@ -119,6 +123,39 @@ def test_object_cache__a_report_is_as_old_as_its_way_was_long_whatever_the_clock
     clock.now_s += 60.0
     store.on_report(report(written="2026-01-01T00:00:20Z"))
     assert store.seen(KEY)[0].age_s(clock.now_s) == pytest.approx(40.0)
+
+
+def test_object_cache__a_date_of_ours_that_was_set_makes_no_report_old():
+    wall, elapsed = FakeClock(WRITTEN_S), FakeClock(50.0)
+    store = ObjectCache(lambda _: None, wall=wall, elapsed_s=elapsed)
+    for at_s, set_s in enumerate((0.0, -10.0, 0.0, 10.0, 0.0)):
+        wall.now_s, elapsed.now_s = WRITTEN_S + at_s + set_s, 50.0 + at_s
+        store.on_report(report(written=f"2026-01-01T00:00:0{at_s}Z"))
+        assert store.seen(KEY)[0].age_s(wall.now_s) == 0.0
+
+
+def test_object_cache__where_the_servers_date_was_set_back_reports_are_new_again_after_two_spans(
+    store,
+):
+    clock = store.wall
+    ages = []
+    for at_s in range(0, 3 * round(WRITTEN_SPAN_S), 2):
+        clock.now_s = WRITTEN_S + 100.0 + at_s
+        stamp = time.gmtime(WRITTEN_S + at_s - (10.0 if at_s > 1 else 0.0))
+        store.on_report(report(written=time.strftime("%Y-%m-%dT%H:%M:%SZ", stamp)))
+        ages.append(store.seen(KEY)[0].age_s(clock.now_s))
+    assert ages[0] == 0.0
+    assert ages[1] == pytest.approx(10.0)
+    assert ages[-1] == 0.0
+
+
+def test_object_cache__what_was_written_before_a_long_outage_is_as_old_as_it_is(store):
+    clock = store.wall
+    clock.now_s = WRITTEN_S
+    store.on_report(report())
+    clock.now_s = WRITTEN_S + 20 * WRITTEN_SPAN_S
+    store.on_report(report(written="2026-01-01T00:00:05Z"))
+    assert store.seen(KEY)[0].age_s(clock.now_s) == pytest.approx(20 * WRITTEN_SPAN_S - 5.0)
 
 
 def test_object_cache__reports_come_and_go_by_node(store):
