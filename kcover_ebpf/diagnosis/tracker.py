@@ -26,6 +26,8 @@ class Tracker:
         self._latest_verdict: Verdict | None = None
         self._candidate_finding: Finding | None = None
         self._candidate_since_ns = 0
+        self._explained_ns = 0
+        """When it was last known what the job waits for; 0 before."""
         self._open_finding: Finding | None = None
         self._incident = ""
         self._count = 0
@@ -55,6 +57,8 @@ class Tracker:
         if self._candidate_finding is None or not _alike(self._candidate_finding, finding):
             self._candidate_since_ns = job.now_ns
         self._candidate_finding = finding
+        if finding.kind is VerdictKind.WORKING and finding.cause is not Cause.TRAINING:
+            self._explained_ns = job.now_ns
         if not self._holds(finding, job.now_ns):
             return None
         reported = self._reported_verdict
@@ -135,7 +139,8 @@ class Tracker:
             graph=finding.graph,
         )
         log_clock = _log_clock(job, unix_offset_s)
-        return completed(verdict, job.policy, job.patience, silent_s, log_clock)
+        explained_s = self._explained_ns / NS + unix_offset_s if self._explained_ns else None
+        return completed(verdict, job.policy, job.patience, silent_s, log_clock, explained_s)
 
     def _culprit(self, finding: Finding) -> Culprit | None:
         culprit = finding.culprit

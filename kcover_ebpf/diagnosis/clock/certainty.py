@@ -140,9 +140,11 @@ def completed(
     patience: Patience,
     silent_since_s: float | None = None,
     log_clock: LogClock = UNKNOWN,
+    explained_s: float | None = None,
 ) -> Verdict:
     """The verdict with its certainty, where it has none yet, and when and why an armed job is ended for it.
 
+    `explained_s`: when it was last known what the job waits for; what follows on that is given `act_floor` anew.
     `log_clock`: what the job's own log says of its progress; it puts off what is counted from a silence.
     """
     certainty = verdict.certainty or certainty_of(
@@ -160,4 +162,6 @@ def completed(
     if acts.of_silence and moment_s is not None:
         moment_s, late = log_clock.ends_s(moment_s)
         why = late or why
+        if explained_s is not None and certainty is Certainty.INFERRED and why != _HARD_LIMIT:
+            moment_s = max(moment_s, explained_s + policy.act_floor_s)
     return replace(verdict, certainty=certainty, acts_at_s=moment_s, acts_why=why)

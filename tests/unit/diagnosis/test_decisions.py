@@ -54,6 +54,32 @@ def verdict(
     return completed(said, policy, (summary or SilenceSummary()).patience(policy))
 
 
+@pytest.mark.parametrize(("kinds", "is_put_off"), [((), True), ((EvidenceKind.STATE,), False)])
+def test_completed__a_wait_that_was_explained_a_moment_ago_is_given_time_anew(
+    kinds: tuple[EvidenceKind, ...], is_put_off: bool
+) -> None:
+    reported = tuple(Evidence(kind, "text") for kind in kinds)
+    said = Verdict(
+        VerdictKind.HUNG,
+        Cause.BLOCKED_LOCK,
+        20_000,
+        19_000,
+        "job",
+        "job-1",
+        Culprit(1, 7),
+        reported,
+    )
+    policy = Policy()
+    patience = SilenceSummary().patience(policy)
+    plain = completed(said, policy, patience)
+    late = completed(said, policy, patience, explained_s=19_999.0)
+    assert late.acts_at_s == (19_999.0 + policy.act_floor_s if is_put_off else plain.acts_at_s)
+    assert completed(said, policy, patience, explained_s=19_001.0).acts_at_s == plain.acts_at_s
+    limited = Policy(hard_limit_s=60.0)
+    at_limit = completed(said, limited, patience, explained_s=19_999.0)
+    assert is_put_off is (at_limit.acts_at_s == 19_060.0)
+
+
 @pytest.mark.parametrize(
     ("kind", "cause", "kinds", "certainty"),
     [

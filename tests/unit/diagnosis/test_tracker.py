@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
+from kcover_ebpf.diagnosis.evidence.snapshot import Finding
 from kcover_ebpf.diagnosis.tracker import Tracker
 from kcover_ebpf.ids import NS
-from kcover_ebpf.model.verdict import Cause, VerdictKind
+from kcover_ebpf.model.verdict import Cause, Culprit, VerdictKind
 from tests.unit.scripted_job import BARRIER, LOCK, Stage, all_wait, trained
 from tests.unit.seen_verdicts import not_working
 
@@ -147,3 +150,21 @@ def test_tracker__a_mismatch_may_take_over_from_a_hang_without_a_new_name() -> N
     all_wait(stage, 2)
     stage.run(20)
     assert {verdict.incident for verdict in not_working(stage)} == {"job-1"}
+
+
+def test_tracker__what_ends_an_explanation_is_not_acted_on_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = trained()
+    now_ns = stage.job.now_ns
+    began_ns = now_ns - 300 * NS
+    for finding in (
+        Finding(VerdictKind.WORKING, Cause.SLEEPING, began_ns),
+        Finding(VerdictKind.HUNG, Cause.BLOCKED_LOCK, began_ns, Culprit(1, 101)),
+    ):
+        monkeypatch.setattr(stage.job, "finding", lambda finding=finding: finding)
+        stage.run(2)
+    verdict = stage.verdicts[-1]
+    assert verdict.kind is VerdictKind.HUNG
+    assert verdict.acts_at_s is not None
+    assert verdict.acts_at_s >= now_ns / NS + stage.job.policy.act_floor_s
