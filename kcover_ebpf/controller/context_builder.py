@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import field, replace
 
 from kcover_ebpf.api.fault_policy import FaultPolicy, NamedPolicy, holding
 from kcover_ebpf.api.gang_id import GangId
@@ -12,14 +12,16 @@ from kcover_ebpf.controller.lagging import with_lags
 from kcover_ebpf.controller.owners import FoundOwner, Owners
 from kcover_ebpf.controller.trigger import Trigger
 from kcover_ebpf.dataclass import dataclass
+from kcover_ebpf.diagnosis.clock.certainty import put_off
 from kcover_ebpf.gang import job_rules
 from kcover_ebpf.gang.gang_input import GangInput, GangVerdict
 from kcover_ebpf.gang.gang_judge import merge
-from kcover_ebpf.model.verdict import VerdictKind
+from kcover_ebpf.model.verdict import Cause, VerdictKind
 from kcover_ebpf.recovery.closing import is_suspected
 from kcover_ebpf.recovery.restart import incarnations
 from kcover_ebpf.recovery.restart.context import GangPod, RestartInput
 from kcover_ebpf.recovery.restart.demand import demanded
+from kcover_ebpf.settings import Policy
 
 
 @dataclass(slots=True)
@@ -28,6 +30,8 @@ class GangMemo:
 
     signature: tuple[object, ...] = ()
     since_s: float = 0.0
+    explained_s: float | None = None
+    """When it was last known what the gang waits for; None where it never was."""
     called: dict[str, float] = field(default_factory=dict)
     calm_s: float = 0.0
     """When there was a fault last."""
@@ -36,8 +40,13 @@ class GangMemo:
     run_gang: GangId | None = None
     """The gang of its last run, of a job whose runs are different gangs; None until that is known."""
 
-    def remember(self, gang_verdict: GangVerdict | None, now_s: float) -> None:
-        """Note what is said now; the clock runs on while it is the same."""
+    def remember(
+        self, gang_verdict: GangVerdict | None, now_s: float, policy: Policy
+    ) -> GangVerdict | None:
+        """Note what is said now, and give it back, put off as `certainty.put_off` says.
+
+        The clock runs on while it is the same.
+        """
         signature: tuple[object, ...] = ()
         if gang_verdict is not None and gang_verdict.verdict.kind is not VerdictKind.WORKING:
             culprit = gang_verdict.culprit
@@ -45,6 +54,12 @@ class GangMemo:
             signature = (gang_verdict.verdict.kind, gang_verdict.verdict.cause, who)
         if signature != self.signature:
             self.signature, self.since_s = signature, now_s
+        if gang_verdict is None:
+            return None
+        verdict = gang_verdict.verdict
+        if verdict.kind is VerdictKind.WORKING and verdict.cause is not Cause.TRAINING:
+            self.explained_s = now_s
+        return replace(gang_verdict, verdict=put_off(verdict, self.explained_s, policy))
 
 
 class ContextBuilder:

@@ -170,7 +170,8 @@ class GangReconciler:
         if policy.action is Level.IGNORE and live_incident is None:
             return None
         restart_input = self._contexts.world(gang_id, found, pods, policy, live_incident)
-        memo.remember(restart_input.gang_verdict, self.wall())
+        judged = memo.remember(restart_input.gang_verdict, self.wall(), policy.settings())
+        restart_input = replace(restart_input, gang_verdict=judged)
         if live_incident is None:
             live_incident = self._opened(gang_id, known, restart_input, named, memo)
             if live_incident is None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kcover_ebpf.diagnosis.clock.certainty import completed
+from kcover_ebpf.diagnosis.clock.certainty import completed, put_off
 from kcover_ebpf.diagnosis.clock.log_clock import LogClock
 from kcover_ebpf.diagnosis.evidence.snapshot import Finding
 from kcover_ebpf.diagnosis.job import Job
@@ -140,7 +140,8 @@ class Tracker:
         )
         log_clock = _log_clock(job, unix_offset_s)
         explained_s = self._explained_ns / NS + unix_offset_s if self._explained_ns else None
-        return completed(verdict, job.policy, job.patience, silent_s, log_clock, explained_s)
+        verdict = completed(verdict, job.policy, job.patience, silent_s, log_clock)
+        return put_off(verdict, explained_s, job.policy)
 
     def _culprit(self, finding: Finding) -> Culprit | None:
         culprit = finding.culprit

@@ -140,11 +140,9 @@ def completed(
     patience: Patience,
     silent_since_s: float | None = None,
     log_clock: LogClock = UNKNOWN,
-    explained_s: float | None = None,
 ) -> Verdict:
     """The verdict with its certainty, where it has none yet, and when and why an armed job is ended for it.
 
-    `explained_s`: when it was last known what the job waits for; what follows on that is given `act_floor` anew.
     `log_clock`: what the job's own log says of its progress; it puts off what is counted from a silence.
     """
     certainty = verdict.certainty or certainty_of(
@@ -162,6 +160,15 @@ def completed(
     if acts.of_silence and moment_s is not None:
         moment_s, late = log_clock.ends_s(moment_s)
         why = late or why
-        if explained_s is not None and certainty is Certainty.INFERRED and why != _HARD_LIMIT:
-            moment_s = max(moment_s, explained_s + policy.act_floor_s)
     return replace(verdict, certainty=certainty, acts_at_s=moment_s, acts_why=why)
+
+
+def put_off(verdict: Verdict, explained_s: float | None, policy: Policy) -> Verdict:
+    """The verdict; one that is inferred is given `act_floor` since it was last known what the job waits for.
+
+    `explained_s`: that moment, unix seconds; None where it never was.
+    """
+    is_inferred = verdict.certainty is Certainty.INFERRED and verdict.acts_why != _HARD_LIMIT
+    if explained_s is None or verdict.acts_at_s is None or not is_inferred:
+        return verdict
+    return replace(verdict, acts_at_s=max(verdict.acts_at_s, explained_s + policy.act_floor_s))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcover_ebpf.diagnosis.clock.certainty import certainty_of, completed
+from kcover_ebpf.diagnosis.clock.certainty import certainty_of, completed, put_off
 from kcover_ebpf.diagnosis.decisions import decide
 from kcover_ebpf.model.silence_summary import SilenceSummary
 from kcover_ebpf.model.verdict import (
@@ -55,7 +55,7 @@ def verdict(
 
 
 @pytest.mark.parametrize(("kinds", "is_put_off"), [((), True), ((EvidenceKind.STATE,), False)])
-def test_completed__a_wait_that_was_explained_a_moment_ago_is_given_time_anew(
+def test_put_off__a_wait_that_was_explained_a_moment_ago_is_given_time_anew(
     kinds: tuple[EvidenceKind, ...], is_put_off: bool
 ) -> None:
     reported = tuple(Evidence(kind, "text") for kind in kinds)
@@ -72,11 +72,11 @@ def test_completed__a_wait_that_was_explained_a_moment_ago_is_given_time_anew(
     policy = Policy()
     patience = SilenceSummary().patience(policy)
     plain = completed(said, policy, patience)
-    late = completed(said, policy, patience, explained_s=19_999.0)
+    late = put_off(plain, 19_999.0, policy)
     assert late.acts_at_s == (19_999.0 + policy.act_floor_s if is_put_off else plain.acts_at_s)
-    assert completed(said, policy, patience, explained_s=19_001.0).acts_at_s == plain.acts_at_s
+    assert put_off(plain, 19_001.0, policy) == put_off(plain, None, policy) == plain
     limited = Policy(hard_limit_s=60.0)
-    at_limit = completed(said, limited, patience, explained_s=19_999.0)
+    at_limit = put_off(completed(said, limited, patience), 19_999.0, limited)
     assert is_put_off is (at_limit.acts_at_s == 19_060.0)
 
 
