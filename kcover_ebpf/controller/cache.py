@@ -22,33 +22,11 @@ from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ObjectError, OverBound
 from kcover_ebpf.gang.gang_input import NodeState
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport, confirmed
-from kcover_ebpf.gang.report_delays import Delays, Least
+from kcover_ebpf.gang.report_delays import Delays, ServerClock
 from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.recovery.nodes.others import kept_of_node
-from kcover_ebpf.tunables.controller import REPORT_LATE_S, WRITTEN_SPAN_S
 
 Uid = NewType("Uid", str)
-
-
-@dataclass(slots=True)
-class _Clock:
-    """How late a report is, from the API server's time of the write: our clocks need not agree.
-
-    Ours is one that no one sets. Where the server's is set back, all that it writes seems old, and after two spans no
-    longer.
-    """
-
-    elapsed_s: Callable[[], float]
-    least: Least | None = None
-
-    def arrived_s(self, written_s: float | None, now_s: float) -> float:
-        """When a report was written, by the date that we have; now, unless it waited somewhere."""
-        if written_s is None:
-            return now_s
-        elapsed_s = self.elapsed_s()
-        self.least = self.least or Least(written_s, elapsed_s, WRITTEN_SPAN_S)
-        late_s = self.least.above_least(written_s, elapsed_s)
-        return now_s if late_s < REPORT_LATE_S else now_s - late_s
 
 
 @dataclass(slots=True)
@@ -91,14 +69,14 @@ class ObjectCache:
     _listed: dict[Uid, float] | None = field(default_factory=dict)
     """When each report of the first list was written, by the API server's clock; None once that is complete."""
     _bounds: IncidentBounds = field(default_factory=IncidentBounds)
-    _clock: _Clock = field(init=False)
+    _clock: ServerClock = field(init=False)
     _delays: Delays = field(default_factory=Delays)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
         """The policies report through the same callbacks."""
         self.policies = PolicyStore(self._is_bad, self._is_over, observes_unread=True)
-        self._clock = _Clock(self.elapsed_s)
+        self._clock = ServerClock(self.elapsed_s)
 
     def _is_bad(self, text: str) -> None:
         self.bad(text)

@@ -1,4 +1,4 @@
-"""How long a report was on its way, although no two clocks agree. Pure.
+"""How long a report was on its way, and how late it came, although no two clocks agree. Pure.
 
 A report carries the time at which it was made, by its node's clock. What arrival minus that time never falls below
 is the difference of the clocks; what a report takes more than that is its delay in the agent, on the wire
@@ -7,6 +7,9 @@ and in the API server.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from kcover_ebpf.tunables.controller import REPORT_LATE_S, WRITTEN_SPAN_S
 from kcover_ebpf.tunables.recovery import DELAY_SPAN_S, LONGEST_DELAY_S
 
 
@@ -53,3 +56,28 @@ class Least:
             self._began_s, self._before_s, self._now_s = arrived_s, self._now_s, value_s
         self._now_s = min(self._now_s, value_s)
         return value_s - min(self._now_s, self._before_s)
+
+
+class ServerClock:
+    """How late what the API server wrote comes to us. Not thread-safe.
+
+    Our own clock is one that no one sets. Where the server's is set back, all that it writes seems old, and after two
+    spans no longer.
+    """
+
+    def __init__(self, elapsed_s: Callable[[], float]) -> None:
+        """`elapsed_s`: a clock that only advances, in seconds."""
+        self._elapsed_s = elapsed_s
+        self._least: Least | None = None
+
+    def arrived_s(self, written_s: float | None, now_s: float) -> float:
+        """When an object was written, by the date that we have; now, unless it waited somewhere.
+
+        `written_s`: by the server's date, unix seconds; None where it does not say.
+        """
+        if written_s is None:
+            return now_s
+        elapsed_s = self._elapsed_s()
+        self._least = self._least or Least(written_s, elapsed_s, WRITTEN_SPAN_S)
+        late_s = self._least.above_least(written_s, elapsed_s)
+        return now_s if late_s < REPORT_LATE_S else now_s - late_s
