@@ -20,7 +20,6 @@ _ENDLESS = {
 }
 _PROVEN = {
     State.STORAGE: "the storage does not answer any process",
-    State.READ: "no process has the other end open",
     State.FUTEX: "it has no thread left that could wake it",
 }
 _INSIDE = frozenset(
@@ -79,6 +78,9 @@ def sender(snapshot: JobSnapshot, rank: RankSnapshot) -> list[Evidence]:
 def endless(first_rank: RankSnapshot, end_rank: RankSnapshot) -> list[Evidence]:
     """The state at the end of its chain, if no process of the job can end that."""
     why = _ENDLESS.get(end_rank.state) or (_PROVEN.get(end_rank.state) if end_rank.proven else None)
+    if end_rank.state is State.SLEEP_LONG and not end_rank.timed:
+        # it waits for a signal, which any process may send
+        why = None
     if (
         why is None
         and first_rank.state is State.LOCK

@@ -135,7 +135,8 @@ def _on_files(
     kinds = {context.kind(process.pid, file) for file in files}
     opening = reading is not None and reading.wait_channel in _FIFO_CHANNELS
     if opening or "fifo" in kinds:
-        return Wait(State.READ, opening, _holders(process, files, context))
+        # whoever has not opened it yet, here or outside of the job, may do so at any moment
+        return Wait(State.READ, waits_for=_holders(process, files, context))
     if "file" in kinds and family in (SyscallFamily.READ, SyscallFamily.WRITE, SyscallFamily.FILE):
         return Wait(State.STORAGE, _storage_proven(sample, readings, context))
     if "tcp" in kinds:

@@ -8,9 +8,13 @@ from dataclasses import replace
 import pytest
 
 from kcover_ebpf.diagnosis.decisions import decide
+from kcover_ebpf.diagnosis.evidence.evidence import endless
 from kcover_ebpf.facts.host import WaitedFile
 from kcover_ebpf.facts.kernel import ThreadSample
-from kcover_ebpf.ids import NS, Inode
+from kcover_ebpf.ids import NS, Inode, Pid
+from kcover_ebpf.model.process_state import State
+from kcover_ebpf.model.rank_snapshot import RankSnapshot
+from kcover_ebpf.model.roles import Role
 from kcover_ebpf.model.verdict import Certainty, EvidenceKind, Verdict
 from kcover_ebpf.settings import Act
 from tests.unit.scripted_job import COLLECTIVE, LOCK, Proc, Stage, all_wait, trained
@@ -48,12 +52,24 @@ def loader_of_1(stage: Stage, mode: str, **changes: object) -> Proc:
     return loader
 
 
+@pytest.mark.parametrize("timed", [True, False])
+def test_endless__a_sleep_is_and_a_wait_for_a_signal_of_any_process_is_not(timed: bool) -> None:
+    rank = RankSnapshot(Pid(101), Role.RANK, State.SLEEP_LONG, rank=1, timed=timed)
+    assert bool(endless(rank, rank)) is timed
+
+
+def test_certainty__whoever_opens_a_fifo_may_be_any_process(stage: Stage) -> None:
+    loader_of_1(stage, "fifo", wait_channel="wait_for_partner")
+    stage.run(20)
+    verdict = stage.tracker.latest
+    assert verdict is None or verdict.certainty not in (Certainty.ANNOUNCED, Certainty.PROVEN)
+
+
 @pytest.mark.parametrize(
     ("mode", "changes", "kind"),
     [
         ("stopped", {}, EvidenceKind.STATE),
         ("sleep_long", {"timed": True, "deadline_ns": 10**18}, EvidenceKind.STATE),
-        ("fifo", {"wait_channel": "wait_for_partner"}, EvidenceKind.STATE),
         ("spin", {}, EvidenceKind.STACK),
     ],
 )
