@@ -7,7 +7,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import click
 
@@ -59,12 +59,13 @@ def top(  # noqa: PLR0913 - one for each option
     where = "" if all_namespaces else f"/namespaces/{namespace}"
     is_screen = watch and not as_json and sys.stdout.isatty()
     before: tuple[BoardJob, ...] = ()
-    if not _leases(client, agent_namespace, 0.0):
+    leases = _leases(client, agent_namespace, time.time())
+    if not leases:
         text = f"no Lease of an agent is in namespace {agent_namespace}, so that older reports count as unknown"
         click.echo(f"{text}: name its namespace with --agent-namespace", err=True)
     with _screen() if is_screen else contextlib.nullcontext():
         while True:
-            jobs = _board(client, where, agent_namespace)
+            jobs = _board(client, where, leases)
             if as_json:
                 items = {"time": time.time(), "items": [object_of(job) for job in jobs]}
                 print(json.dumps(items, indent=None if watch else 2), flush=True)
@@ -83,6 +84,7 @@ def top(  # noqa: PLR0913 - one for each option
                 return 0
             before = jobs
             time.sleep(every)
+            leases = _leases(client, agent_namespace, time.time())
 
 
 @contextlib.contextmanager
@@ -106,14 +108,15 @@ def _draw(jobs: tuple[BoardJob, ...]) -> None:
     sys.stdout.flush()
 
 
-def _board(client: ApiClient, where: str, agent_namespace: str) -> tuple[BoardJob, ...]:
+def _board(
+    client: ApiClient, where: str, leases: Mapping[str, tuple[AgentLease, float]]
+) -> tuple[BoardJob, ...]:
     now_s = time.time()
     try:
         raw_reports = client.list(f"{_GROUP}{where}/faultreports").get("items") or []
         raw_incidents = client.list(f"{_GROUP}{where}/incidents").get("items") or []
     except NotFound:
         raise CannotObserve("this cluster has no reports; is kcover-ebpf installed?") from None
-    leases = _leases(client, agent_namespace, now_s)
     reports = []
     for raw in raw_reports:
         with contextlib.suppress(ObjectError):

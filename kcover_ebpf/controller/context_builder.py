@@ -12,11 +12,11 @@ from kcover_ebpf.controller.lagging import with_lags
 from kcover_ebpf.controller.owners import FoundOwner, Owners
 from kcover_ebpf.controller.trigger import Trigger
 from kcover_ebpf.dataclass import dataclass
-from kcover_ebpf.diagnosis.clock.certainty import put_off
+from kcover_ebpf.diagnosis.clock.certainty import is_explained, put_off
 from kcover_ebpf.gang import job_rules
 from kcover_ebpf.gang.gang_input import GangInput, GangVerdict
 from kcover_ebpf.gang.gang_judge import merge
-from kcover_ebpf.model.verdict import Cause, VerdictKind
+from kcover_ebpf.model.verdict import VerdictKind
 from kcover_ebpf.recovery.closing import is_suspected
 from kcover_ebpf.recovery.restart import incarnations
 from kcover_ebpf.recovery.restart.context import GangPod, RestartInput
@@ -57,7 +57,7 @@ class GangMemo:
         if gang_verdict is None:
             return None
         verdict = gang_verdict.verdict
-        if verdict.kind is VerdictKind.WORKING and verdict.cause is not Cause.TRAINING:
+        if is_explained(verdict.kind, verdict.cause):
             self.explained_s = now_s
         return replace(gang_verdict, verdict=put_off(verdict, self.explained_s, policy))
 

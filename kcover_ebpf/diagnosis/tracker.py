@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kcover_ebpf.diagnosis.clock.certainty import completed, put_off
+from kcover_ebpf.diagnosis.clock.certainty import completed, is_explained, put_off
 from kcover_ebpf.diagnosis.clock.log_clock import LogClock
 from kcover_ebpf.diagnosis.evidence.snapshot import Finding
 from kcover_ebpf.diagnosis.job import Job
@@ -57,7 +57,7 @@ class Tracker:
         if self._candidate_finding is None or not _alike(self._candidate_finding, finding):
             self._candidate_since_ns = job.now_ns
         self._candidate_finding = finding
-        if finding.kind is VerdictKind.WORKING and finding.cause is not Cause.TRAINING:
+        if is_explained(finding.kind, finding.cause):
             self._explained_ns = job.now_ns
         if not self._holds(finding, job.now_ns):
             return None

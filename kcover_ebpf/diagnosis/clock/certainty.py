@@ -163,6 +163,11 @@ def completed(
     return replace(verdict, certainty=certainty, acts_at_s=moment_s, acts_why=why)
 
 
+def is_explained(kind: VerdictKind, cause: Cause) -> bool:
+    """True where it does not train and nothing is wrong: what it waits for is known, or it begins or ends."""
+    return kind is VerdictKind.WORKING and cause is not Cause.TRAINING
+
+
 def put_off(verdict: Verdict, explained_s: float | None, policy: Policy) -> Verdict:
     """The verdict; one that is inferred is given `act_floor` since it was last known what the job waits for.
 
