@@ -60,12 +60,15 @@ def read_wait(pid: Pid, tid: Tid, call: Call | None, since_ns: int) -> ThreadRea
     """What `call`, under way since then (boottime), waits for; of None the kernel function alone."""
     channel = read_text(f"/proc/{pid}/task/{tid}/wchan").strip()
     timed, deadline_ns = (False, None) if call is None else deadline(pid, call, since_ns)
+    waited = () if call is None else files(pid, call)
+    if not timed:
+        timed, deadline_ns = _timer(pid, waited)
     return ThreadReading(
         boottime_ns=boottime_ns(),
         pid=pid,
         tid=tid,
         wait_channel="" if channel == "0" else channel,
-        files=() if call is None else files(pid, call),
+        files=waited,
         timed=timed,
         deadline_ns=deadline_ns,
         lock_holders=_lock_holders(pid) if call and call.name in _FILE_LOCKS else (),
@@ -111,6 +114,17 @@ def deadline(pid: Pid, call: Call, since_ns: int) -> tuple[bool, int | None]:
             return _milliseconds(since_ns, args[3])
         case _:
             return False, None
+
+
+def _timer(pid: Pid, waited: tuple[WaitedFile, ...]) -> tuple[bool, int | None]:
+    """As `deadline`, of the timers among the files that it waits on: fs/timerfd.c shows how long each has left."""
+    left_ns = [
+        left
+        for file in waited
+        if file.kind == "timerfd"
+        and (left := proc_text.timer_left_ns(read_text(f"/proc/{pid}/fdinfo/{file.fd}")))
+    ]
+    return (True, boottime_ns() + min(left_ns)) if left_ns else (False, None)
 
 
 def _milliseconds(since_ns: int, raw: int) -> tuple[bool, int | None]:

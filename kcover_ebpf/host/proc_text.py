@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from kcover_ebpf.ids import NS
+
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
@@ -32,6 +34,15 @@ def status_words(status: bytes, field: bytes) -> list[bytes]:
 def status_numbers(status: bytes, field: bytes) -> tuple[int, ...]:
     """The same as decimal numbers."""
     return tuple(map(int, status_words(status, field)))
+
+
+_TIMER_VALUE = re.compile(r"^it_value: \((\d{1,18}), (\d{1,9})\)$", re.MULTILINE)
+
+
+def timer_left_ns(fdinfo: str) -> int | None:
+    """Until a timer expires next, from its descriptor's fdinfo (proc_pid_fdinfo(5)); None for one that is not set."""
+    found = _TIMER_VALUE.search(fdinfo)
+    return None if found is None else int(found[1]) * NS + int(found[2]) or None
 
 
 class CodeMapping(NamedTuple):

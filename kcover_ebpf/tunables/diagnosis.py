@@ -156,7 +156,8 @@ CYCLE_FACTOR = 2.0
 CYCLE_FLOOR_S = 6.0
 """and no sooner than this: no rank is named by it, so it may take its time."""
 LATE_FLOOR_S = 20.0
-"""A rank in a wait that often ended, or that only sent before the others did, is late for so long, and then hung."""
+"""A rank in a wait that often ended, or that only sent before the others did, is late for so long, and then hung. So is
+a circle of waits, which a long step resembles."""
 DEVICE_WAIT_FACTOR = 2.0
 """Waits for devices last several times what the job needed while it was healthy, as for a circle of waits,"""
 DEVICE_WAIT_FLOOR_S = 6.0

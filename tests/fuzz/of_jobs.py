@@ -17,7 +17,14 @@ from kcover_ebpf.devices.catalog.files import shipped as catalog
 from kcover_ebpf.diagnosis.membership import rank_numbers
 from kcover_ebpf.facts import futex
 from kcover_ebpf.facts.syscalls import SyscallTable
-from kcover_ebpf.host import blocked_call, procfs, stack_frames, stack_words, thread_reader
+from kcover_ebpf.host import (
+    blocked_call,
+    proc_text,
+    procfs,
+    stack_frames,
+    stack_words,
+    thread_reader,
+)
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.logs import container_log, lines, rules
 from kcover_ebpf.logs.lines import Source
@@ -79,6 +86,7 @@ def _memory(data: bytes) -> None:
 
 def _call(data: bytes) -> None:
     blocked_call.kind_of(text(data))
+    assert proc_text.timer_left_ns(text(data)) != 0
     with patch.object(blocked_call, "read_text", lambda _: "0 0x1 0x2 0x3 0x4 0x5 0x6 0x7 0x8"):
         blocked_call.read_call(Pid(1), 1, SyscallTable("x86_64"))  # type: ignore[arg-type]
 

@@ -67,10 +67,13 @@ def _in_waits(
     if odd:
         return _parted(snapshot, ranks, apart) if is_late else None
     lasts = silent_s >= max(CYCLE_FLOOR_S, CYCLE_FACTOR * needed_s)
-    return _cycle(snapshot, ranks) if is_late or (lasts and len(apart) < 2) else None
+    known = is_late or (lasts and len(apart) < 2)
+    return _cycle(snapshot, ranks, is_late=is_late) if known else None
 
 
-def _cycle(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding | None:
+def _cycle(
+    snapshot: JobSnapshot, ranks: Sequence[RankSnapshot], *, is_late: bool
+) -> Finding | None:
     # programs that were never seen to exchange anything wait for nothing of each other
     if len(ranks) < 2 or not any(rank.joined or rank.rank is not None for rank in ranks):
         return None
@@ -81,7 +84,8 @@ def _cycle(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Finding | No
         text = "every rank here waits, for others or for what is not seen, and no data is in flight"
     found = [*_silence(ranks), Evidence(EvidenceKind.PEERS, text), *evidence.gpus(ranks)]
     victims = tuple(rank.pid for rank in ranks)
-    kind = VerdictKind.HUNG if is_closed else VerdictKind.UNKNOWN
+    # nothing but time distinguishes it from one long step
+    kind = VerdictKind.HUNG if is_closed and is_late else VerdictKind.UNKNOWN
     return Finding(kind, Cause.WAIT_CYCLE, snapshot.oldest_ns, None, tuple(found), victims)
 
 

@@ -29,7 +29,7 @@ from kcover_ebpf.model.process_state import EFFORT, STOPPED, Effort, State
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.tunables.certainty import SIDES_READ_S, SUSPECT_STOPPED_S
-from kcover_ebpf.tunables.diagnosis import VICTIM_S
+from kcover_ebpf.tunables.diagnosis import INERT_S, VICTIM_S
 from kcover_ebpf.tunables.links import LOST_ON_LOSSY_BACKOFF
 
 
@@ -246,6 +246,9 @@ def _needed_s(snapshot: JobSnapshot, first_rank: RankSnapshot, end_rank: RankSna
     if end_rank.state is State.FUTEX and not end_rank.sides_read:
         # it waits for another thread, and what those wait for is not known yet
         return needed_s + SIDES_READ_S
+    if end_rank.state is State.SPINNING and end_rank.pid != first_rank.pid:
+        # what a rank has a child do may be a small loop that ends
+        return max(needed_s, INERT_S)
     return needed_s
 
 

@@ -198,7 +198,7 @@ def _context(
 
 def _all_joined(finding: Finding, known_account: CollectiveAccount) -> Finding:
     # a circle is what is left when the host sees nothing but waits; here it is known to be none
-    if finding.cause not in (Cause.WAIT_CYCLE, Cause.DEVICE_WAIT) or not finding.kind.is_fault:
+    if finding.cause not in (Cause.WAIT_CYCLE, Cause.DEVICE_WAIT):
         return finding
     # where all wait is known already: a long step, and calls that run beside each other, look the same
     waits = [

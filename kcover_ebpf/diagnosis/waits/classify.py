@@ -7,6 +7,7 @@ from statistics import median
 
 from kcover_ebpf.diagnosis.history.code_map import Code
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
+from kcover_ebpf.diagnosis.history.sampled_call import is_timed
 from kcover_ebpf.diagnosis.history.thread import ThreadHistory
 from kcover_ebpf.diagnosis.waits import helpers
 from kcover_ebpf.diagnosis.waits.call_text import in_short
@@ -92,10 +93,17 @@ def classify(process: ProcessHistory, context: ClassifyContext) -> RankSnapshot:
 def _beside(
     process: ProcessHistory, lead_thread: ThreadHistory, context: ClassifyContext
 ) -> tuple[str, ...]:
-    # a lead that burns a CPU or naps left its call a moment ago: it waits since it last did something else
     asks = lead_thread.burning_since_ns is not None or lead_thread.naps_since_ns is not None
-    since_ns = _since(lead_thread, process) if asks else lead_thread.sample.idle_since_ns
-    return helpers.beside(process, since_ns, context, compared=asks)
+    return helpers.beside(process, _began_ns(process, lead_thread, context), context, compared=asks)
+
+
+def _began_ns(process: ProcessHistory, lead_thread: ThreadHistory, context: ClassifyContext) -> int:
+    # a lead that burns a CPU, naps, or waits with a time-out left its call a moment ago: it waits since it last did
+    # something else
+    asks = lead_thread.burning_since_ns is not None or lead_thread.naps_since_ns is not None
+    if asks or is_timed(lead_thread.sample, context.table):
+        return _since(lead_thread, process)
+    return lead_thread.sample.idle_since_ns
 
 
 def _unsampled(process: ProcessHistory, context: ClassifyContext) -> RankSnapshot:
@@ -148,7 +156,8 @@ def _state(
         moved and context.now_ns - sample.idle_since_ns < MOVED_RECENTLY_NS
     ):
         return Wait(State.MOVING)
-    wait = judge_wait(process, sample, readings, context)
+    began_ns = _began_ns(process, lead_thread, context)
+    wait = judge_wait(process, sample, readings, context, began_ns)
     if wait.state is State.FUTEX and _side_on_device(process, context):
         return Wait(State.ON_DEVICE)
     return wait

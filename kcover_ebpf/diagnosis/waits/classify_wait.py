@@ -24,7 +24,8 @@ from kcover_ebpf.tunables.diagnosis import (
 )
 
 _STREAM_KINDS = frozenset({"pipe", "unix"})
-_OUTSIDE_KINDS = frozenset({"udp", "stream"})
+# whoever changes a file or sends a signal may be any program
+_OUTSIDE_KINDS = frozenset({"udp", "stream", "inotify", "fanotify", "signalfd"})
 
 
 class Wait(NamedTuple):
@@ -46,8 +47,12 @@ def judge_wait(
     sample: ThreadSample,
     readings: Sequence[ThreadReading],
     context: ClassifyContext,
+    began_ns: int,
 ) -> Wait:
-    """The wait of a lead thread that is blocked; `readings` are those made since it continued last."""
+    """The wait of a lead thread that is blocked; `readings` are those made since it continued last.
+
+    `began_ns`: when it last did something else; one that asks again and again came to its call a moment ago.
+    """
     reading = readings[-1] if readings else None
     family = context.table.family(sample.syscall)
     if sample.syscall == NO_SYSCALL:
@@ -55,7 +60,7 @@ def judge_wait(
     if family is SyscallFamily.IOCTL:
         return Wait(State.ON_DEVICE if _awaits_device(sample, reading) else State.DEVICE)
     if family is SyscallFamily.FUTEX:
-        return _at_futex(process, sample, reading, context)
+        return _at_futex(process, sample, reading, context, began_ns)
     if family is SyscallFamily.SLEEP:
         return Wait(_sleeping(reading, context))
     if family is SyscallFamily.SIGNAL and reading is not None:
@@ -92,6 +97,7 @@ def _at_futex(
     sample: ThreadSample,
     reading: ThreadReading | None,
     context: ClassifyContext,
+    began_ns: int,
 ) -> Wait:
     if is_semaphore_of_driver(sample, reading, context):
         return Wait(State.ON_DEVICE)
@@ -100,7 +106,7 @@ def _at_futex(
     holder = None if reading is None else reading.lock_thread
     found = helpers.of_holder(process, holder, context)
     if found is None:
-        found = helpers.beside(process, sample.idle_since_ns, context)
+        found = helpers.beside(process, began_ns, context)
     state = State.HELPED if found else State.FUTEX
     return Wait(state, _is_forsaken(process) and not found, beside=found, holder=holder)
 
@@ -139,6 +145,13 @@ def _on_files(
         return Wait(State.READ, waits_for=_holders(process, files, context))
     if "file" in kinds and family in (SyscallFamily.READ, SyscallFamily.WRITE, SyscallFamily.FILE):
         return Wait(State.STORAGE, _storage_proven(sample, readings, context))
+    if (
+        "timerfd" in kinds
+        and family is SyscallFamily.READ
+        and reading is not None
+        and reading.timed
+    ):
+        return Wait(_sleeping(reading, context))
     if "tcp" in kinds:
         return _on_tcp(process, files, context)
     if kinds & _OUTSIDE_KINDS or ("socket" in kinds and not _is_rank(process)):
@@ -149,15 +162,22 @@ def _on_files(
         return Wait(State.USER)
     if kinds & _STREAM_KINDS:
         return _on_stream(process, sample, files, context)
-    if family is SyscallFamily.POLL and any(
-        file.target.startswith(_POLLED_DEVICES) for file in files
-    ):
-        return Wait(State.ON_DEVICE)
     if family is SyscallFamily.POLL:
-        offspring = tuple(child.pid for child in context.children(process.pid))
-        timed = poll_timeout_ms(sample, context.table) not in (None, 0)
-        return Wait(State.CHILD, waits_for=offspring) if offspring and timed else Wait(State.PEERS)
+        return _in_poll(process, sample, files, context)
     return Wait(State.PEERS) if family is SyscallFamily.NETWORK else None
+
+
+def _in_poll(
+    process: ProcessHistory,
+    sample: ThreadSample,
+    files: Sequence[WaitedFile],
+    context: ClassifyContext,
+) -> Wait:
+    if any(file.target.startswith(_POLLED_DEVICES) for file in files):
+        return Wait(State.ON_DEVICE)
+    offspring = tuple(child.pid for child in context.children(process.pid))
+    timed = poll_timeout_ms(sample, context.table) not in (None, 0)
+    return Wait(State.CHILD, waits_for=offspring) if offspring and timed else Wait(State.PEERS)
 
 
 def _on_tcp(process: ProcessHistory, files: Sequence[WaitedFile], context: ClassifyContext) -> Wait:

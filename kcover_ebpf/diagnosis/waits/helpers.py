@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
-from kcover_ebpf.diagnosis.history.sampled_call import is_timed
+from kcover_ebpf.diagnosis.history.sampled_call import is_timed, poll_timeout_ms
 from kcover_ebpf.diagnosis.history.thread import ThreadHistory
 from kcover_ebpf.diagnosis.membership.endpoints import is_accepted
 from kcover_ebpf.diagnosis.waits.classify_context import ClassifyContext
@@ -29,7 +29,7 @@ from kcover_ebpf.tunables.links import LOST_BACKOFF
 
 TIMER, STORAGE, SERVICE, STREAM = "timer", "storage", "service", "another program"
 TIMED = "a wait with a time-out"
-"""At a futex: what it waits for may come before, so it is no sleep; and all ranks' collectives may have one."""
+"""At a futex or in a poll: what it waits for may come before, so it is no sleep; and collectives may have one."""
 _STREAMS = frozenset({SyscallFamily.READ, SyscallFamily.NETWORK})
 _FILES = frozenset({SyscallFamily.FILE, SyscallFamily.ASYNC_IO})
 
@@ -41,13 +41,12 @@ def beside(
 
     `compared`: only to compare other ranks with it. Its time-outs are not read then, and each may be a long one.
     """
-    threads = [
-        thread
-        for thread in _recent(process, began_ns - round(HELPER_SINCE_S * NS))
-        if not _is_usual(thread, context)
-    ]
+    since_ns = began_ns - round(HELPER_SINCE_S * NS)
+    threads = [thread for thread in _recent(process, since_ns) if not _is_usual(thread, context)]
     words = (_waits_for(thread.sample, process, context, follows=True) for thread in threads)
     found = {word for word in words if word is not None}
+    if any(_was_begun_for_it(thread.sample, since_ns, context) for thread in threads):
+        found.add(TIMER)
     if compared and any(is_timed(thread.sample, context.table) for thread in threads):
         found.add(TIMED)
     if _asks_outside(process, began_ns - NS, context):
@@ -77,6 +76,12 @@ def _recent(process: ProcessHistory, since_ns: int) -> Iterator[ThreadHistory]:
             yield thread
 
 
+def _was_begun_for_it(sample: ThreadSample, since_ns: int, context: ClassifyContext) -> bool:
+    # a thread that is as young as the wait tries something until it is done, however short it sleeps in between
+    is_young = sample.start_ns >= since_ns and sample.state is TaskState.SLEEPING
+    return is_young and context.table.family(sample.syscall) is SyscallFamily.SLEEP
+
+
 def _is_usual(thread: ThreadHistory, context: ClassifyContext) -> bool:
     """True if its rank trained on beside waits of it that were as long: a heartbeat, a monitor, telemetry."""
     sample, usual_ns = thread.sample, thread.usual_wait_ns
@@ -88,8 +93,11 @@ def _is_usual(thread: ThreadHistory, context: ClassifyContext) -> bool:
 def _deadline_ns(sample: ThreadSample, context: ClassifyContext) -> int | None:
     """When its present wait ends by itself; None where that was not read, or it does not."""
     readings = context.readings(sample.pid, sample.tid)
-    is_of_this_wait = bool(readings) and readings[-1].boottime_ns >= sample.idle_since_ns
-    return readings[-1].deadline_ns if is_of_this_wait else None
+    if readings and readings[-1].boottime_ns >= sample.idle_since_ns:
+        return readings[-1].deadline_ns
+    # the time-out of a poll is among its arguments
+    timeout_ms = poll_timeout_ms(sample, context.table) or -1
+    return None if timeout_ms < 0 else sample.idle_since_ns + timeout_ms * 1_000_000
 
 
 def _waits_for(
@@ -101,7 +109,7 @@ def _waits_for(
     if sample.state is not TaskState.SLEEPING or _serves(sample, context):
         return None
     family = context.table.family(sample.syscall)
-    if is_timed(sample, context.table):
+    if is_timed(sample, context.table) or (poll_timeout_ms(sample, context.table) or 0) > 0:
         word = TIMER if family is SyscallFamily.SLEEP else TIMED
         return word if _is_timer(sample, context) else None
     if family in _STREAMS:

@@ -5,7 +5,13 @@ from pathlib import Path
 import pytest
 
 from kcover_ebpf.host import procfs
-from kcover_ebpf.host.proc_text import SyscallLine, mountinfo, parse_syscall, unescaped
+from kcover_ebpf.host.proc_text import (
+    SyscallLine,
+    mountinfo,
+    parse_syscall,
+    timer_left_ns,
+    unescaped,
+)
 
 NFS = r"36 35 0:55 / /mnt/a\040b rw,noatime shared:1 - nfs4 filer:/x rw,vers=4.2"
 
@@ -21,6 +27,21 @@ def test_mountinfo__a_line_ends_with_a_newline_alone_and_must_be_whole() -> None
         "rw,vers=4.2",
     )
     assert second.place == "/mnt/\x0c\x85" + r"\040b"
+
+
+@pytest.mark.parametrize(
+    ("text", "left_ns"),
+    [
+        ("clockid: 1\nticks: 0\nit_value: (76, 5)\nit_interval: (0, 0)\n", 76_000_000_005),
+        ("clockid: 1\nit_value: (0, 0)\nit_interval: (1, 0)\n", None),
+        ("it_value: (-1, 0)\n", None),
+        ("it_value: (9999999999999999999, 0)\n", None),
+        ("", None),
+    ],
+    ids=["set", "not set", "negative", "too large", "unreadable"],
+)
+def test_timer_left_ns__what_is_left_of_a_timer(text: str, left_ns: int | None) -> None:
+    assert timer_left_ns(text) == left_ns
 
 
 def test_unescaped__octal_numbers_are_characters() -> None:

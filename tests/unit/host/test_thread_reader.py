@@ -29,7 +29,6 @@ pytestmark = pytest.mark.needs("root")
 
 NEAR_NS = 300_000_000
 
-
 UNTIMED = {
     "lock": "lock = threading.Lock(); lock.acquire(); ready(); lock.acquire()",
     "poll": "r, w = os.pipe(); p = select.poll(); p.register(r); ready(); p.poll()",
@@ -37,6 +36,7 @@ UNTIMED = {
     "select": "r, w = os.pipe(); ready(); select.select([r], [], [])",
     "read": "r, w = os.pipe(); ready(); os.read(r, 1)",
     "pause": "ready(); signal.pause()",
+    "a timer that is not set": "timer = libc.timerfd_create(1, 0); ready(); os.read(timer, 8)",
 }
 
 
@@ -48,6 +48,7 @@ def test_thread_reader__a_wait_without_a_time_out_has_no_end(name: str) -> None:
     assert found.lock_holders == ()
 
 
+SET_TIMER = "timer = libc.timerfd_create(1, 0); libc.timerfd_settime(timer, 0, struct.pack('4q', 0, 0, 77, 0), None);"
 TIMED = {
     "lock": "lock = threading.Lock(); lock.acquire(); ready(); lock.acquire(timeout=77)",
     "poll": "r, w = os.pipe(); p = select.poll(); p.register(r); ready(); p.poll(77000)",
@@ -62,6 +63,8 @@ ready(); libc.clock_nanosleep(0, 1, struct.pack('qq', end, int(time.time() % 1 *
     "ppoll": """
 r, w = os.pipe(); fds = struct.pack('ihh', r, 1, 0)
 ready(); libc.ppoll(fds, 1, struct.pack('qq', 77, 0), None)""",
+    "timerfd": SET_TIMER + "ready(); os.read(timer, 8)",
+    "epoll of a timerfd": SET_TIMER + "p = select.epoll(); p.register(timer); ready(); p.poll()",
     "epoll_pwait2": """
 e = select.epoll(); room = ctypes.create_string_buffer(64)
 ready(); libc.syscall(ctypes.c_long(441), e.fileno(), room, 1, struct.pack('qq', 77, 0), None, 8)""",

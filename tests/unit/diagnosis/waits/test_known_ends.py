@@ -201,6 +201,118 @@ def test_known_ends__a_side_thread_that_sleeps_as_it_always_did_releases_no_lock
     assert state(stage, 101) is (State.HELPED if believed else State.FUTEX)
 
 
+EPOLL_WAIT = 232
+
+
+@pytest.mark.parametrize(("timeout_ms", "believed"), [(3000, True), (10, False), (-1, False)])
+def test_known_ends__an_event_loop_beside_a_lock_wakes_at_the_time_out_of_its_poll(
+    timeout_ms: int, believed: bool
+) -> None:
+    stage = trained()
+    stage.become(stage.rank(1), "futex", stack=LOCK)
+    all_wait(stage, 1)
+    began_ns = stage.now_ns
+    lasts_ns = abs(timeout_ms) * 1_000_000
+    for _ in range(60):
+        polled_ns = began_ns + (stage.now_ns - began_ns) // lasts_ns * lasts_ns
+        loop = second_thread(stage.rank(1), TaskState.SLEEPING, polled_ns, stage.now_ns)
+        args = (8, 0, 1, timeout_ms & 0xFFFFFFFF, 0, 0)
+        stage.feed(replace(loop, syscall=EPOLL_WAIT, args=args))
+        stage.one_pass(NS // 4)
+    assert state(stage, 101) is (State.HELPED if believed else State.FUTEX)
+    assert bool(not_working(stage)) is not believed
+
+
+@pytest.mark.parametrize(("sleeps_s", "believed"), [(8, True), (0, False)])
+def test_known_ends__who_asks_each_second_waits_since_it_first_asked(
+    sleeps_s: int, believed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = trained()
+    lead_of, began_ns = Stage._thread, stage.now_ns
+
+    def lead(stage: Stage, proc: Proc) -> ThreadSample:
+        sample = lead_of(stage, proc)
+        if proc.rank != 1:
+            return sample
+        since_ns = began_ns + (stage.now_ns - began_ns) // NS * NS
+        timed = (sample.args[0], 9, 0, 0x9100, 0, 0)
+        return replace(sample, args=timed, idle_since_ns=since_ns, site_since_ns=since_ns)
+
+    monkeypatch.setattr(Stage, "_thread", lead)
+    stage.become(stage.rank(1), "futex", stack=LOCK)
+    all_wait(stage, 1)
+    for _ in range(44):
+        if sleeps_s:
+            slept_ns = began_ns + (stage.now_ns - began_ns) // (sleeps_s * NS) * sleeps_s * NS
+            sleeper = second_thread(stage.rank(1), TaskState.SLEEPING, slept_ns, stage.now_ns)
+            args = (8, 0, 1, sleeps_s * 1000, 0, 0)
+            stage.feed(replace(sleeper, syscall=EPOLL_WAIT, args=args))
+        stage.one_pass(NS // 4)
+    assert state(stage, 101) is (State.HELPED if believed else State.FUTEX)
+    assert bool(not_working(stage)) is not believed
+
+
+@pytest.mark.parametrize(("is_young", "believed"), [(True, True), (False, False)])
+def test_known_ends__a_thread_that_was_begun_for_a_wait_tries_until_it_is_done(
+    is_young: bool, believed: bool
+) -> None:
+    stage = trained()
+    stage.become(stage.rank(1), "futex", stack=LOCK)
+    all_wait(stage, 1)
+    began_ns = stage.now_ns
+    for count in range(60):
+        tries = second_thread(stage.rank(1), TaskState.SLEEPING, stage.now_ns, stage.now_ns)
+        start_ns = began_ns - NS if is_young else began_ns - 60 * NS
+        # every 50 ms: too seldom for a nap, too short for a timer
+        tries = replace(tries, start_ns=start_ns, voluntary_count=5 * count)
+        stage.feed(replace(tries, syscall=scripted_job.NANOSLEEP))
+        stage.one_pass(NS // 4)
+    assert state(stage, 101) is (State.HELPED if believed else State.FUTEX)
+    assert bool(not_working(stage)) is not believed
+
+
+@pytest.mark.parametrize("kind", ["inotify", "fanotify", "signalfd"])
+def test_known_ends__whoever_changes_a_file_or_sends_a_signal_is_outside(kind: str) -> None:
+    stage = trained()
+    asked = WaitedFile(60, kind, f"anon_inode:[{kind}]", Inode(0), "", "")
+    stage.become(stage.rank(1), "read", files=(asked,), stack=LOCK)
+    all_wait(stage, 1)
+    stage.run(20)
+    assert state(stage, 101) is State.OUTSIDE
+    assert not_working(stage) == []
+
+
+@pytest.mark.parametrize(("is_set", "expected"), [(True, State.SLEEPING), (False, State.OTHER)])
+def test_known_ends__a_timer_with_a_descriptor_ends_when_it_says(
+    is_set: bool, expected: State
+) -> None:
+    stage = trained()
+    timer = WaitedFile(60, "timerfd", "anon_inode:[timerfd]", Inode(0), "", "")
+    ends_ns = stage.now_ns + 25 * NS if is_set else None
+    reader, files = stage.rank(1), (timer,)
+    stage.become(reader, "read", files=files, stack=LOCK, timed=is_set, deadline_ns=ends_ns)
+    all_wait(stage, 1)
+    stage.run(20)
+    assert state(stage, 101) is expected
+    assert bool(not_working(stage)) is not is_set
+
+
+@pytest.mark.parametrize(("seconds", "named"), [(6, False), (6 + 6, True)])
+def test_known_ends__a_loop_that_a_rank_has_a_child_do_is_believed_while_it_may_end(
+    seconds: int, named: bool
+) -> None:
+    stage = trained()
+    child = stage.add(Proc(500, ppid=101, mode="read"))
+    stage.run(10)
+    stage.become(child, "spin")
+    with sitting_in(61):
+        stage.become(stage.rank(1), "read", stack=LOCK)
+        all_wait(stage, 1)
+        stage.run(seconds)
+    causes = [verdict.cause for verdict in not_working(stage)]
+    assert causes == ([Cause.LOADER_STUCK] if named else [])
+
+
 def test_suspicion__a_side_thread_that_naps_does_not_keep_its_lead_from_being_read() -> None:
     """Of one process a pass reads the first that is wanted; each nap is a wait that was not read yet."""
     stage = trained()
