@@ -66,6 +66,10 @@ struct signal_struct {
 	unsigned int flags;
 };
 
+struct nsproxy {
+	void *pid_ns_for_children;
+};
+
 struct kernfs_node {
 	__u64 id;
 };
@@ -109,6 +113,7 @@ struct task_struct {
 	__u64 start_boottime;
 	unsigned long maj_flt;
 	char comm[16];
+	struct nsproxy *nsproxy;
 	struct css_set *cgroups;
 	struct task_group *sched_task_group;
 	struct signal_struct *signal;

@@ -252,6 +252,21 @@ static __always_inline bool is_handled_fault(int signal, struct task_struct *tas
 	return FAULT_SIGNALS & BIT(signal) && BPF_CORE_READ(action, sa.sa_handler) > SIG_IGN;
 }
 
+/* The pid namespace that the children of a task begin in, mostly its own; NULL once it exits. */
+static __always_inline void *pid_namespace(struct task_struct *task)
+{
+	return BPF_CORE_READ(task, nsproxy, pid_ns_for_children);
+}
+
+/* Whether the current task is in another container than the one it sends a signal to. */
+static __always_inline bool is_outside(struct task_struct *target)
+{
+	void *theirs = pid_namespace(target);
+	void *own = pid_namespace((void *)bpf_get_current_task());
+
+	return own && theirs && own != theirs;
+}
+
 /*
  * include/trace/events/signal.h, called by __send_signal_locked() in kernel/signal.c. A SIGCONT
  * without a handler counts as ignored there although it continues the process.
@@ -274,11 +289,12 @@ int BPF_PROG(on_signal, int signal, struct kernel_siginfo *info, struct task_str
 	event->tid = task->pid;
 	event->signal = signal;
 	event->sender_pid = 0;
-	event->pad = 0;
+	event->from_outside = 0;
 	__builtin_memset(event->sender_comm, 0, sizeof(event->sender_comm));
 	if (!is_from_kernel(info)) {
 		event->sender_pid = bpf_get_current_pid_tgid() >> 32;
 		bpf_get_current_comm(event->sender_comm, sizeof(event->sender_comm));
+		event->from_outside = is_outside(task);
 	}
 	send_event(event);
 	return 0;

@@ -34,7 +34,7 @@ _WIDEST = 100
     "file",
     required=True,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="YAML or JSON file with a FaultPolicy.",
+    help="YAML or JSON file with a FaultPolicy; its `action` is Ignore, Observe, Snapshot or Shutdown.",
 )
 @all_namespaces_option
 @duration_option("--since", "30d", "How far back.")

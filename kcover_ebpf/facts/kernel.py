@@ -264,6 +264,9 @@ class SignalSent:
     sender_pid: Pid
     """0 when the kernel itself sent it."""
     sender_comm: str
+    from_outside: bool = False
+    """The sender is in another pid namespace than the process, as another container or the host; False: it is not, or
+    not known."""
 
 
 @dataclass(frozen=True, slots=True)

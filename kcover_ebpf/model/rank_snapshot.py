@@ -57,6 +57,8 @@ class StopSignal:
     sender_pid: int = 0
     """0 when the kernel itself sent it."""
     sender: str | None = None
+    from_outside: bool = False
+    """It was in another pid namespace: in another container, or of the host. False where that is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from kcover_ebpf.facts.kernel import (
     ProcessFork,
     SignalSent,
 )
+from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.sampler import KernelSampler
 from tests.kernel.helpers import FIRINGS, Running, events, of_kind, program, running, until
 
@@ -113,9 +114,34 @@ def test_stop_and_continue_name_the_sender(kernel: KernelSampler) -> None:
         signal.SIGCONT: FIRINGS,
     }
     comm = Path("/proc/self/comm").read_text().strip()
-    assert {(fact.pid, fact.sender_pid, fact.sender_comm) for fact in sent} == {
-        (target.pid, os.getpid(), comm)
+    assert {(fact.pid, fact.sender_pid, fact.sender_comm, fact.from_outside) for fact in sent} == {
+        (target.pid, os.getpid(), comm, False)
     }
+
+
+def _children(pid: Pid) -> list[Pid]:
+    return [
+        Pid(int(child)) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    ]
+
+
+def test_a_signal_from_outside_of_a_pid_namespace_is_known_from_one_within(
+    kernel: KernelSampler,
+) -> None:
+    script = "sleep 60 & echo $!; read _; kill -STOP $!; echo stopped; read _; kill -9 $!"
+    with running("unshare", "--pid", "--fork", "--mount-proc", "sh", "-c", script) as target:
+        assert target.line() == "2"
+        (sleeper,) = _children(*_children(target.pid))
+        kernel.watch(sleeper)
+        os.kill(sleeper, signal.SIGCONT)
+        target.say()
+        assert target.line() == "stopped"
+        sent = events(kernel, 2, SignalSent)
+        target.say()
+    assert [(fact.signal, fact.from_outside) for fact in sent] == [
+        (signal.SIGCONT, True),
+        (signal.SIGSTOP, False),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -165,6 +165,12 @@ def name(each: RankSnapshot | ProcessHistory) -> str:
     return f"rank {each.rank}" if each.rank is not None else f"process {each.pid}"
 
 
+def sent_by(sender_pid: int, sender: str | None, *, outside: bool) -> str:
+    """Who sent a signal, for people; `outside`: from another container than the process, or from the host."""
+    where = ", from outside of its container" if outside else ""
+    return f"{sender or '?'} ({sender_pid}){where}" if sender_pid else "the kernel"
+
+
 def doing(rank: RankSnapshot) -> str:
     """What a rank, or the end of its chain, does, in which call and since when."""
     helpers = f" ({' or '.join(rank.beside)})" if rank.state is State.HELPED else ""

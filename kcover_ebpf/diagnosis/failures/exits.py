@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterable, Mapping, Sequence
 
-from kcover_ebpf.diagnosis.evidence.evidence import name
+from kcover_ebpf.diagnosis.evidence.evidence import name, sent_by
 from kcover_ebpf.diagnosis.evidence.snapshot import Finding
 from kcover_ebpf.diagnosis.failures import gave_up
 from kcover_ebpf.diagnosis.failures.announcements import (
@@ -215,7 +215,9 @@ def reported(
         elif sent is not None and sent.signal == process_exit.signal and sent.sender_pid:
             own = sent.sender_pid == process_exit.pid
             how += (
-                " raised by itself" if own else f" sent by {sent.sender_comm} ({sent.sender_pid})"
+                " raised by itself"
+                if own
+                else f" sent by {sent_by(sent.sender_pid, sent.sender_comm, outside=sent.from_outside)}"
             )
         how += ", and its core was dumped" if process_exit.core_dumped else ""
     else:

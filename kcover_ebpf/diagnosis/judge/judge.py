@@ -77,14 +77,9 @@ def _stopped_alone(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> Find
         ]
         signal = rank.stop_signal
         if signal is not None and kind is VerdictKind.HUNG:
-            sender = (
-                f"{signal.sender or '?'} ({signal.sender_pid})"
-                if signal.sender_pid
-                else "the kernel"
-            )
-            found.append(
-                Evidence(EvidenceKind.EVENT, f"signal {signal.signal} was sent by {sender}")
-            )
+            sender = evidence.sent_by(signal.sender_pid, signal.sender, outside=signal.from_outside)
+            text = f"signal {signal.signal} was sent by {sender}"
+            found.append(Evidence(EvidenceKind.EVENT, text))
         found += evidence.unread(snapshot, rank) + evidence.time(rank) + evidence.peers(rank, ranks)
         return blame(snapshot, kind, cause, rank, found)
     return None

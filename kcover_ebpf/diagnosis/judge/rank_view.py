@@ -71,7 +71,7 @@ def _age_s(habits: Habits, at_ns: int) -> float | None:
 def _stop_signal(sent: SignalSent | None) -> StopSignal | None:
     if sent is None:
         return None
-    return StopSignal(sent.signal, sent.sender_pid, sent.sender_comm or None)
+    return StopSignal(sent.signal, sent.sender_pid, sent.sender_comm or None, sent.from_outside)
 
 
 def _network_busy(process: ProcessHistory) -> bool | None:

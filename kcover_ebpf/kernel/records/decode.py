@@ -188,8 +188,9 @@ def _oom_kill(fields: _Fields) -> OomKill:
 
 
 def _signal_sent(fields: _Fields) -> SignalSent:
-    _, _, pid, boottime_ns, tid, signal, sender_pid, _, sender_comm = fields
-    return SignalSent(boottime_ns, Pid(pid), Tid(tid), signal, Pid(sender_pid), _text(sender_comm))
+    _, _, pid, boottime_ns, tid, signal, sender_pid, from_outside, sender_comm = fields
+    sender = Pid(sender_pid), _text(sender_comm), from_outside != 0
+    return SignalSent(boottime_ns, Pid(pid), Tid(tid), signal, *sender)
 
 
 def _fatal_signal(fields: _Fields) -> FatalSignal:

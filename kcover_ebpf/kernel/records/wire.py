@@ -191,7 +191,7 @@ class SignalEvent(ctypes.Structure):
         ("tid", c_uint32),
         ("signal", c_uint32),
         ("sender_pid", c_uint32),
-        ("pad", c_uint32),
+        ("from_outside", c_uint32),
         ("sender_comm", Comm),
     )
 

@@ -125,3 +125,24 @@ def test_dying__a_process_that_is_not_known_is_ignored() -> None:
     stage = trained()
     stage.feed(FatalSignal(stage.now_ns + NS, Pid(12345), 11, "python3"))
     assert Pid(12345) not in stage.job.members.views
+
+
+@pytest.mark.parametrize("is_stop", [True, False])
+@pytest.mark.parametrize("from_outside", [True, False])
+def test_dying__the_sender_of_a_signal_is_said_to_be_outside_where_that_is_known(
+    from_outside: bool, is_stop: bool
+) -> None:
+    stage = trained()
+    victim = stage.rank(1)
+    sender = Pid(9), "runc", from_outside
+    number = signal.SIGSTOP if is_stop else signal.SIGKILL
+    stage.feed(SignalSent(stage.now_ns, Pid(victim.pid), Tid(victim.pid), number, *sender))
+    if is_stop:
+        stage.become(victim, "stopped")
+        all_wait(stage, 1)
+    else:
+        stage.exit(victim, signal=number)
+    stage.run(8)
+    texts = [evidence.text for evidence in not_working(stage)[-1].evidence]
+    (said,) = [text for text in texts if "runc (9)" in text]
+    assert said.endswith("runc (9), from outside of its container") is from_outside

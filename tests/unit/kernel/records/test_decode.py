@@ -2,6 +2,7 @@
 
 import ctypes
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -211,7 +212,17 @@ def test_decode__signal() -> None:
     record = _record(
         wire.EventType.SIGNAL, tid=71, signal=19, sender_pid=1, sender_comm=_comm(b"bash")
     )
-    assert decode(record) == SignalSent(1000, Pid(7), 71, 19, Pid(1), "bash")  # type: ignore[arg-type]
+    sent = SignalSent(1000, Pid(7), 71, 19, Pid(1), "bash")  # type: ignore[arg-type]
+    assert decode(record) == sent
+    record = _record(
+        wire.EventType.SIGNAL,
+        tid=71,
+        signal=19,
+        sender_pid=1,
+        from_outside=1,
+        sender_comm=_comm(b"bash"),
+    )
+    assert decode(record) == replace(sent, from_outside=True)
 
 
 def test_decode__fatal_signal() -> None:
