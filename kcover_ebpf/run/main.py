@@ -2,7 +2,7 @@
 
 The supervisor is forked before anything is loaded, bound or threaded, so that the job inherits none of
 it; the port is bound before BPF is loaded, so that a port in use costs nothing; privileges are dropped
-before the first thread is started.
+before the first thread that stays is started.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from kcover_ebpf.run.session import Session
 
 _STDOUT = 1
+_SESSION = "kcover_ebpf.run.session"
 _KEPT = capabilities.KEPT - {
     # The supervisor starts and ends the job, with its own privileges.
     Capability.KILL,
@@ -73,9 +74,9 @@ class _Run:
         listener = self._listen()
         tape = self._open_tape()
         announcer = self._make_announcer(supervisor, tape)
+        sources = self._open_sources()
         from kcover_ebpf.run.session import Session
 
-        sources = self._open_sources()
         kernel, devices = sources.kernel, sources.devices
         start.drop_privileges(_KEPT, plan.settings)
         extra = () if server is None else (self._serve(server, kernel, devices),)
@@ -149,7 +150,8 @@ class _Run:
 
         settings = self._plan.settings
         telemetry = TelemetryOptions(settings.gpu_period_s)
-        return start.open_sources(settings, self._plan.catalog, telemetry, self._stack)
+        catalog = self._plan.catalog
+        return start.open_sources(settings, catalog, telemetry, self._stack, [_SESSION])
 
     def _open_tape(self) -> Tape | None:
         if self._plan.record is None:

@@ -371,7 +371,8 @@ LONE_FACTOR = 2.0
 """A rank that computes while all others wait is named after so many times the longest stall threshold, which is itself
 1.5 times the longest healthy silence."""
 LONE_FLOOR_S = 60.0
-"""And never before: loading, compiling and metrics on one rank are over within a minute in most jobs. Chosen; on tapes
+"""And never before: loading, compiling and metrics on one rank are over within a minute in most jobs, and so are
+answers of services and helpers, for which a rank is named then too. Chosen; on tapes
 whose rank 0 computes for 20 to 240 s every 5 to 10 minutes it was named 2 to 4 times an hour."""
 INERT_S = 8.0
 """Nor before this where that rank did nothing else but to burn a CPU: work of ranks makes calls now and then. Two

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import signal
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.devices.inventory import pci
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from kcover_ebpf.devices.watch import DeviceWatch
     from kcover_ebpf.kernel.sampler import KernelSampler
     from kcover_ebpf.output.metrics import MetricsServer
+
+
+_Made = TypeVar("_Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,25 +57,55 @@ def open_sources(
     catalog: Path | None,
     telemetry: TelemetryOptions | None,
     stack: contextlib.ExitStack,
+    modules: Sequence[str] = (),
 ) -> FactSources:
     """The sampler and the watch of devices; they are closed with `stack`.
 
     `catalog`: the operator's changes; `PolicyError` for a bad file comes now, not at the first Xid. `telemetry`:
-    None: the GPUs are not read.
+    None: the GPUs are not read. `modules`: imported while the kernel verifies our programs, which takes as long.
     """
     # loaded only now: a supervisor is forked and a port bound before
     from kcover_ebpf.devices.catalog.files import load
-    from kcover_ebpf.devices.watch import DeviceWatch
     from kcover_ebpf.kernel.sampler import KernelSampler
 
     read_catalog = cache(partial(load, catalog))
     if catalog is not None:
         read_catalog()
-    kernel = stack.enter_context(KernelSampler.open(settings))
+    with _beside(partial(KernelSampler.open, settings)) as opened:
+        from kcover_ebpf.devices.watch import DeviceWatch
+
+        for module in modules:
+            importlib.import_module(module)
+    kernel = stack.enter_context(opened())
     devices = DeviceWatch(
         kernel.maps, settings, read_catalog, pin_driver=settings.pin_driver, telemetry=telemetry
     )
     return FactSources(kernel, stack.enter_context(devices), read_catalog)
+
+
+@contextlib.contextmanager
+def _beside(make: Callable[[], _Made]) -> Iterator[Callable[[], _Made]]:
+    """Do that in a thread beside the block, which has ended after it; gives what was made, or raises its error."""
+    made: list[_Made] = []
+    errors: list[BaseException] = []
+
+    def do() -> None:
+        try:
+            made.append(make())
+        except BaseException as error:  # noqa: BLE001 - raised again in the thread that asks
+            errors.append(error)
+
+    def result() -> _Made:
+        if errors:
+            raise errors[0]
+        return made[0]
+
+    thread = threading.Thread(target=do)
+    thread.start()
+    try:
+        yield result
+    finally:
+        thread.join()
 
 
 def drop_privileges(kept: frozenset[Capability], settings: Settings) -> None:

@@ -163,8 +163,15 @@ def completed(
     return replace(verdict, certainty=certainty, acts_at_s=moment_s, acts_why=why)
 
 
+_AWAITED = frozenset(
+    {Cause.BLOCKED_LOCK, Cause.BLOCKED_READ, Cause.BLOCKED_UNKNOWN, Cause.LOADER_STUCK}
+)
+
+
 def is_explained(kind: VerdictKind, cause: Cause) -> bool:
-    """True where it does not train and nothing is wrong: what it waits for is known, or it begins or ends."""
+    """True where it does not train and nothing is known to be wrong, as while it waits for a service or ends."""
+    if kind is VerdictKind.UNKNOWN:
+        return cause in _AWAITED
     return kind is VerdictKind.WORKING and cause is not Cause.TRAINING
 
 

@@ -10,6 +10,7 @@ from kcover_ebpf.ids import Pid
 from kcover_ebpf.model.process_state import EFFORT, SOON_S, STOPPED, STUCK, WAITING, State
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.model.roles import Role
+from kcover_ebpf.tunables.diagnosis import LONE_FLOOR_S
 
 
 def split(
@@ -107,9 +108,12 @@ def is_effort(snapshot: JobSnapshot, rank: RankSnapshot) -> bool:
     if end.state in STOPPED or end.proven:
         return False
     helps = end.role in (Role.HELPER, Role.COMPILER) and end.state is not State.SLEEP_LONG
-    if end.state in _PATIENCE or helps:
+    if end.state in _UNSEEN and not helps:
+        return silence_s < min(policy.storage_patience_s, LONE_FLOOR_S)
+    if end.state is State.STORAGE or helps:
         return silence_s < policy.storage_patience_s
     return silence_s < SOON_S.get(end.state, 0.0)
 
 
-_PATIENCE = frozenset({State.STORAGE, State.OUTSIDE, State.HELPED})
+_UNSEEN = frozenset({State.OUTSIDE, State.HELPED})
+"""What it waits for is outside of the job or a helper: after a minute people are shown it, as a suspicion."""

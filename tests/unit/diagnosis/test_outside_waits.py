@@ -13,13 +13,14 @@ from kcover_ebpf.ids import NS, Inode, Pid
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.verdict import Cause, VerdictKind
 from kcover_ebpf.settings import Act, Policy
+from kcover_ebpf.tunables.diagnosis import LONE_FLOOR_S
 from tests.unit.outside_waits import passes
 from tests.unit.scripted_job import LOCK, Proc, Stage, all_wait, pipe, trained
 from tests.unit.seen_verdicts import faults
 from tests.unit.wired_stage import outside, unanswered
 
 _SOCKET = WaitedFile(77, "socket", "socket:[777]", Inode(777), "", "")
-_PATIENCE_S = Policy().storage_patience_s
+_PATIENCE_S = min(LONE_FLOOR_S, Policy().storage_patience_s)
 
 
 def loading(here: int | None = None, workers: int = 1) -> tuple[Stage, list[Proc]]:

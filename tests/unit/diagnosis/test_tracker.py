@@ -152,14 +152,22 @@ def test_tracker__a_mismatch_may_take_over_from_a_hang_without_a_new_name() -> N
     assert {verdict.incident for verdict in not_working(stage)} == {"job-1"}
 
 
+@pytest.mark.parametrize(
+    ("kind", "cause", "explains"),
+    [
+        (VerdictKind.WORKING, Cause.SLEEPING, True),
+        (VerdictKind.UNKNOWN, Cause.BLOCKED_LOCK, True),
+        (VerdictKind.UNKNOWN, Cause.WAIT_CYCLE, False),
+    ],
+)
 def test_tracker__what_ends_an_explanation_is_not_acted_on_at_once(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, kind: VerdictKind, cause: Cause, explains: bool
 ) -> None:
     stage = trained()
     now_ns = stage.job.now_ns
     began_ns = now_ns - 300 * NS
     for finding in (
-        Finding(VerdictKind.WORKING, Cause.SLEEPING, began_ns),
+        Finding(kind, cause, began_ns),
         Finding(VerdictKind.HUNG, Cause.BLOCKED_LOCK, began_ns, Culprit(1, 101)),
     ):
         monkeypatch.setattr(stage.job, "finding", lambda finding=finding: finding)
@@ -167,4 +175,5 @@ def test_tracker__what_ends_an_explanation_is_not_acted_on_at_once(
     verdict = stage.verdicts[-1]
     assert verdict.kind is VerdictKind.HUNG
     assert verdict.acts_at_s is not None
-    assert verdict.acts_at_s >= now_ns / NS + stage.job.policy.act_floor_s
+    is_later = verdict.acts_at_s >= now_ns / NS + stage.job.policy.act_floor_s
+    assert is_later is explains

@@ -13,7 +13,7 @@ from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import NS, Inode, Pid, Tid
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.verdict import Cause, Certainty, VerdictKind
-from kcover_ebpf.settings import Policy
+from kcover_ebpf.tunables.diagnosis import LONE_FLOOR_S
 from tests.unit import scripted_job
 from tests.unit.blocked_ranks import WRITE, second_thread, sitting_in, state
 from tests.unit.link_builders import edge
@@ -26,7 +26,7 @@ def test_known_ends__a_child_that_was_not_seen_is_not_one_that_died() -> None:
     with sitting_in(61):
         stage.become(stage.rank(1), "read", stack=LOCK)
         all_wait(stage, 1)
-        stage.run(Policy().storage_patience_s - 3)
+        stage.run(LONE_FLOOR_S - 3)
         assert not_working(stage) == []
         verdict = stage.run(8)
     assert verdict is not None
