@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from kcover_ebpf.diagnosis.clock.job_memory import JobMemory
 from kcover_ebpf.diagnosis.clock.progress import JobProgress, Stall
-from kcover_ebpf.diagnosis.clock.sampling import connected, examined, in_detail, requests
+from kcover_ebpf.diagnosis.clock.sampling import at_rest, connected, examined, in_detail, requests
 from kcover_ebpf.diagnosis.clock.silences import Silences
 from kcover_ebpf.diagnosis.clock.suspicion import Suspicion
 from kcover_ebpf.diagnosis.evidence.snapshot import Finding, JobSnapshot
@@ -331,12 +331,9 @@ class Job:
 
     def sampling(self) -> dict[Pid, SampleRequest]:
         """How closely each living process is to be sampled."""
-        now_ns, trained = self.now_ns, self.pace.trained
-        closely = self._detail
-        rests = trained and not self.pace.compares(now_ns)
-        # what runs beside the steps is learned soon: a fault may come before the twentieth pass
-        rests = rests and all(view.efforts.are_known for view in self.members.ranks.values())
-        wanted = requests(self.members.views, self.detailed, closely, now_ns, rests=rests)
+        rested = at_rest(self.members.ranks.values(), self.pace, self.now_ns)
+        views, detailed, closely = self.members.views, self.detailed, self._detail
+        wanted = requests(views, detailed, closely, self.now_ns, rested)
         for process in self._examined_ranks:
             wanted[process.pid] = replace(wanted[process.pid], detail=Detail.ALL)
         return wanted if self._examined else wanted | self.sub_jobs.sampling()

@@ -45,6 +45,8 @@ BACKGROUND_NEEDED = 2
 """Of these, before anything is known of it,"""
 BACKGROUND_KNOWN = 8
 """and before it is known so well that side threads are seen seldom: what happens once in some seconds is seen."""
+HABITS_NS = 40 * NS
+"""For so long of healthy training side threads are seen every other pass: three of their waits are a habit."""
 EFFORT_INTERVAL_NS = 500_000_000
 """Shortest interval whose rates say anything: threads that wake ten times a second burn all of their CPU at once."""
 SIDES_RUN_SHARE = 0.005

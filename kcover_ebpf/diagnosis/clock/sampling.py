@@ -17,6 +17,8 @@ from kcover_ebpf.model.roles import Role
 _CALM = SampleRequest()
 _UNTRAINED = SampleRequest(every=4)
 """What explains that a job does not begin (a missing rank, say) is that no thread of a rank works."""
+_LEARNING = SampleRequest(every=2)
+"""What runs beside the steps is learned soon: a fault may come before the twentieth pass."""
 _CLOSE = SampleRequest(Detail.ON, every=1)
 _EASED = SampleRequest(Detail.ON, every=4)
 """What was found while it was watched closely changes slowly."""
@@ -69,18 +71,23 @@ def examined(
     return [rank for rank in living if progress.has_stalled(rank, now_ns)]
 
 
+def at_rest(ranks: Iterable[ProcessHistory], progress: JobProgress, now_ns: int) -> SampleRequest:
+    """What is wanted of a process that nothing is wrong with."""
+    if not progress.trained or progress.compares(now_ns):
+        return _UNTRAINED
+    return _CALM if all(rank.habits_are_known(now_ns) for rank in ranks) else _LEARNING
+
+
 def requests(
     views: Mapping[Pid, ProcessHistory],
     detailed: Collection[Pid],
     request: SampleRequest,
     now_ns: int,
-    *,
-    rests: bool,
+    at_rest_request: SampleRequest,
 ) -> dict[Pid, SampleRequest]:
-    """What is wanted of each living process: `request` of those in `detailed`, least of the others if it `rests`."""
-    rested = _CALM if rests else _UNTRAINED
+    """What is wanted of each living process: `request` of those in `detailed`, `at_rest_request` of the others."""
     return {
-        pid: _with_lead(view, request if pid in detailed else rested, now_ns)
+        pid: _with_lead(view, request if pid in detailed else at_rest_request, now_ns)
         for pid, view in views.items()
         if view.exit is None
     }

@@ -115,5 +115,10 @@ def is_effort(snapshot: JobSnapshot, rank: RankSnapshot) -> bool:
     return silence_s < SOON_S.get(end.state, 0.0)
 
 
+def awaits_unseen(snapshot: JobSnapshot, rank: RankSnapshot) -> bool:
+    """True if nothing is seen to work for it: at the end of its chain is a service, or a helper."""
+    return follow(snapshot, rank).state in _UNSEEN
+
+
 _UNSEEN = frozenset({State.OUTSIDE, State.HELPED})
 """What it waits for is outside of the job or a helper: after a minute people are shown it, as a suspicion."""

@@ -26,7 +26,12 @@ from kcover_ebpf.facts.kernel import (
 from kcover_ebpf.facts.syscalls import SyscallFamily, SyscallTable
 from kcover_ebpf.ids import NS, Inode, Pid, Tid
 from kcover_ebpf.model.roles import Membership, Role
-from kcover_ebpf.tunables.certainty import NAPS_KNOWN_PASSES, RESTS_PASSES, RESTS_SHARE
+from kcover_ebpf.tunables.certainty import (
+    HABITS_NS,
+    NAPS_KNOWN_PASSES,
+    RESTS_PASSES,
+    RESTS_SHARE,
+)
 from kcover_ebpf.tunables.diagnosis import (
     FABRIC_FLOOR,
     LEAD_RESTS_NS,
@@ -185,6 +190,11 @@ class ProcessHistory:
         if self.healthy_passes < RESTS_PASSES or self.data_ns >= self.healthy_since_ns:
             return False
         return self.sleeping_passes >= RESTS_SHARE * self.healthy_passes
+
+    def habits_are_known(self, now_ns: int) -> bool:
+        """True once it was seen for so long while healthy that what runs and waits beside its steps is known."""
+        lasts_ns = now_ns - self.healthy_since_ns if self.healthy_since_ns else 0
+        return lasts_ns >= HABITS_NS and self.efforts.are_known
 
     @property
     def naps_while_healthy(self) -> bool:

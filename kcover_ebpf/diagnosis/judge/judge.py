@@ -141,12 +141,21 @@ def _at_the_end_of_the_chain(
     working = [sink for sink in sinks if wait_chain.is_effort(snapshot, sink)]
     at_work = {rank.pid for rank in working}
     stuck = [sink for sink in sinks if sink.pid not in at_work]
+    certain = [sink for sink in stuck if _is_endless(snapshot, sink)]
+    if certain and all(wait_chain.awaits_unseen(snapshot, sink) for sink in working):
+        # that another rank may wait for a helper, and not for this one, does not explain what cannot end
+        return _stuck(snapshot, certain, ranks)
     if working:
         alone = lone_worker.report(snapshot, working, waiting)
         return alone or _working(snapshot, working, waiting)
     if stuck:
         return _stuck(snapshot, stuck, ranks)
     return standstill(snapshot, ranks)
+
+
+def _is_endless(snapshot: JobSnapshot, rank: RankSnapshot) -> bool:
+    end = wait_chain.follow(snapshot, rank)
+    return end.proven or bool(evidence.endless(rank, end))
 
 
 def _working(

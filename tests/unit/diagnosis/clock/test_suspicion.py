@@ -57,6 +57,8 @@ def test_suspicion__a_silent_job_is_watched_closely_loaders_included_and_calmly_
 def test_suspicion__each_process_is_sampled_as_closely_as_its_job_needs() -> None:
     stage = Stage()
     assert set(stage.job.sampling().values()) == {SampleRequest(every=4)}, "it never trained"
+    stage = trained(seconds=20)
+    assert set(stage.job.sampling().values()) == {SampleRequest(every=2)}, "habits are learned"
     stage = trained(seconds=60)
     assert set(stage.job.sampling().values()) == {SampleRequest()}
     launcher = stage.add(Proc(60, argv=("torchrun",)))

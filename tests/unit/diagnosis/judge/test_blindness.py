@@ -170,5 +170,5 @@ def test_unseen__a_process_whose_turn_does_not_come_is_not_sampled() -> None:
     stage.missing = True
     stage.run(10)
     assert unseen(views, stage.now_ns) == ""
-    stage.run(10)
+    stage.run(13)
     assert unseen(views, stage.now_ns) == "process 101 is not sampled"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from kcover_ebpf.ids import NS
+from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.verdict import Cause, Certainty, EvidenceKind, Verdict, VerdictKind
-from tests.unit.scripted_job import LOCK, Side, Stage, all_wait, trained
+from tests.unit.blocked_ranks import state
+from tests.unit.scripted_job import BARRIER, LOCK, Proc, Side, Stage, all_wait, trained
 from tests.unit.seen_verdicts import not_working
 
 HOLDER, OTHER = 2_102, 2_103
@@ -92,3 +94,23 @@ def test_lock_holder__of_a_rank_that_sleeps_with_a_lock_and_one_that_wants_it_th
     (verdict,) = not_working(stage)
     assert verdict.culprit is not None
     assert (verdict.cause, verdict.culprit.rank) == (Cause.BLOCKED_SLEEP, 3)
+
+
+@pytest.mark.parametrize(("is_endless", "named"), [(True, [1]), (False, [])])
+def test_lock_holder__one_that_cannot_end_is_named_though_another_rank_may_wait_for_a_helper(
+    is_endless: bool, named: list[int]
+) -> None:
+    """Of two ranks here the one that waits in the collective has a timer beside it, and is not known as a victim."""
+    stage = trained(4, here=2)
+    sleeper = stage.add(Proc(700, ppid=101))
+    stage.run(3)
+    ends_ns = stage.now_ns + (10**14 if is_endless else 60 * NS)
+    stage.become(sleeper, "sleep_long", timed=True, deadline_ns=ends_ns)
+    stage.become(stage.rank(1), "flock", lock_holders=(sleeper.pid,))
+    victim = stage.rank(0)
+    stage.become(victim, "futex", stack=BARRIER, last_send_ns=stage.now_ns)
+    victim.sides = {victim.pid + 50_000: Side("timed", period_ns=7 * NS)}
+    stage.run(12)
+    assert state(stage, victim.pid) is State.HELPED
+    culprits = [verdict.culprit and verdict.culprit.rank for verdict in not_working(stage)]
+    assert culprits == named
