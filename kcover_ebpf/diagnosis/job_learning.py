@@ -27,6 +27,7 @@ def end_pass(job: Job, ranks: Mapping[Pid, ProcessHistory], tick: Tick) -> None:
         # one rank may be silent all along, and the others train on
         for process in ranks.values():
             process.note_healthy(now_ns, job.table)
+            process.note_beside(tick)
     for process in job.members.views.values():
         process.passes_without_totals += 1
         if process.sockets:

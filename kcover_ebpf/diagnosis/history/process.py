@@ -22,6 +22,7 @@ from kcover_ebpf.facts.kernel import (
     ProcessTotals,
     SocketSample,
     ThreadSample,
+    Tick,
 )
 from kcover_ebpf.facts.syscalls import SyscallFamily, SyscallTable
 from kcover_ebpf.ids import NS, Inode, Pid, Tid
@@ -184,6 +185,18 @@ class ProcessHistory:
         self.sleeping_passes += table.family(lead.sample.syscall) is SyscallFamily.SLEEP
         self.napping_passes += lead.naps_since_ns is not None
 
+    def note_beside(self, tick: Tick) -> None:
+        """Take where its side threads were found in a pass in which it moved data, which is known only at its end.
+
+        In a pass that visits all of its threads those that were found where they had been, at rest, are not sent.
+        """
+        began_ns = tick.boottime_ns - tick.period_ns
+        is_whole = self.totals is not None and self.totals.boottime_ns > began_ns
+        if self.data_ns < tick.boottime_ns or not is_whole:
+            return
+        for thread in self.side_threads:
+            thread.note_beside(self.data_ns, is_sent=thread.sample.boottime_ns > began_ns)
+
     @property
     def rests(self) -> bool:
         """True if it slept through the healthy training and exchanged nothing: a monitor, for which none waits."""
@@ -228,10 +241,7 @@ class ProcessHistory:
         if self._represents(sample.tid) and self._is_active(thread.sample, sample, table):
             self.active_ns = sample.boottime_ns
         progressed = thread.observe(sample, table, self.code)
-        if self._represents(sample.tid):
-            return progressed
-        thread.note_beside(self.data_ns)
-        return False
+        return progressed and self._represents(sample.tid)
 
     def _is_active(
         self, earlier_sample: ThreadSample, sample: ThreadSample, table: SyscallTable

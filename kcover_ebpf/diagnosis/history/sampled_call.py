@@ -10,6 +10,7 @@ from kcover_ebpf.facts.syscalls import SyscallFamily, SyscallTable
 from kcover_ebpf.tunables.certainty import (
     USUAL_SHARE,
     USUAL_SPAN_NS,
+    USUAL_UNSEEN_NS,
     USUAL_WAIT_NS,
     USUAL_WAITS,
 )
@@ -107,6 +108,21 @@ class UsualWaits:
         waits.count += not self._is_counted
         waits.longest_ns, waits.last_ns = max(waits.longest_ns, lasted_ns), moved_ns
         self._is_counted = True
+
+    def observe_again(self, sample: ThreadSample, moved_ns: int) -> None:
+        """Take that it was found in the place of its last sample, in the same wait or in another one like it.
+
+        How long that is is not seen: up to `USUAL_UNSEEN_NS` it may be one since it was found there before.
+        """
+        if sample.state is not TaskState.SLEEPING:
+            return
+        waits = self._found.get(sample.syscall)
+        if waits is None:
+            first_ns = sample.boottime_ns
+            waits = self._found[sample.syscall] = _Waits(first_ns=first_ns, last_ns=first_ns)
+        unseen_ns = min(moved_ns - waits.last_ns, USUAL_UNSEEN_NS)
+        waits.longest_ns, waits.last_ns = max(waits.longest_ns, unseen_ns), moved_ns
+        self._count, waits.count = self._count + 1, waits.count + 1
 
     def longest_ns(self, call: int) -> int:
         """Of its waits in this call; 0 where they are not its habit."""

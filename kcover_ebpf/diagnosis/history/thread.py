@@ -125,9 +125,15 @@ class ThreadHistory:
         self._taken_cpu_ns = self.sample.cpu_ns
         return max(0, used_ns)
 
-    def note_beside(self, moved_ns: int) -> None:
-        """Take that the rank that it is a side thread of last moved data at this boottime."""
-        self._usual_waits.observe(self.sample, moved_ns)
+    def note_beside(self, moved_ns: int, *, is_sent: bool) -> None:
+        """Take that the rank that it is a side thread of last moved data at this boottime.
+
+        `is_sent`: False where it was found at rest in the place of its last sample.
+        """
+        if is_sent:
+            self._usual_waits.observe(self.sample, moved_ns)
+        else:
+            self._usual_waits.observe_again(self.sample, moved_ns)
 
     @property
     def usual_wait_ns(self) -> int:

@@ -86,7 +86,8 @@ def _is_usual(thread: ThreadHistory, context: ClassifyContext) -> bool:
     """True if its rank trained on beside waits of it that were as long: a heartbeat, a monitor, telemetry."""
     sample, usual_ns = thread.sample, thread.usual_wait_ns
     deadline_ns = _deadline_ns(sample, context)
-    ends_ns = context.now_ns if deadline_ns is None else deadline_ns
+    # one that was not sent again may have slept anew in the same place ever since
+    ends_ns = sample.boottime_ns if deadline_ns is None else deadline_ns
     return usual_ns > 0 and ends_ns - sample.idle_since_ns <= USUAL_FACTOR * usual_ns
 
 

@@ -170,10 +170,12 @@ def test_known_ends__a_connection_that_was_not_sampled_again_is_still_that_conne
     assert state(stage, 101) is (State.HELPED if believed else State.FUTEX)
 
 
+@pytest.mark.parametrize("is_sent", [True, False], ids=["sent", "at rest in one place"])
 @pytest.mark.parametrize(("is_habit", "believed"), [(True, False), (False, True)])
 def test_known_ends__a_side_thread_that_sleeps_as_it_always_did_releases_no_lock(
-    is_habit: bool, believed: bool
+    is_habit: bool, believed: bool, is_sent: bool
 ) -> None:
+    """Also for the rest of a long stall, in which it sleeps again and again beside no data."""
     stage = trained()
     began_ns = stage.now_ns
 
@@ -183,13 +185,13 @@ def test_known_ends__a_side_thread_that_sleeps_as_it_always_did_releases_no_lock
         sleeper = second_thread(stage.rank(1), TaskState.SLEEPING, slept_ns, stage.now_ns)
         return replace(sleeper, syscall=scripted_job.NANOSLEEP)
 
-    for _ in range(100):
-        if is_habit:
+    for number in range(100):
+        if is_habit and (is_sent or number < 2):
             stage.feed(sleeps())
         stage.one_pass(NS // 4)
     stage.become(stage.rank(1), "futex", stack=LOCK)
     all_wait(stage, 1)
-    for _ in range(60):
+    for _ in range(200):
         sleep = sleeps()
         slept_ns = sleep.idle_since_ns
         stage.feed(sleep)
