@@ -63,7 +63,7 @@ USUAL_SHARE = 0.25
 """and of the places that it was seen in,"""
 USUAL_SPAN_NS = 12 * NS
 """and since the first of them: a thread that backs off lets its rank train until what it fetched before is used up."""
-USUAL_UNSEEN_NS = 2 * NS
+USUAL_UNSEEN_NS = 4 * NS
 """What is found at rest in one place, pass after pass, may have waited for so long at a time."""
 USUAL_FACTOR = 3.0
 """Such a wait may last so many times the longest that was seen: of three moments of one the last is in its last two

@@ -28,7 +28,7 @@ def compared(snapshot: JobSnapshot) -> JobSnapshot:
     odd = [rank for rank in ranks if rank.pid not in victims]
     if not odd or len(victims) <= len(odd):
         # where all are alike there is nothing to compare with: an effort of all is a checkpoint of all
-        return snapshot
+        return _without_helpers(snapshot, ranks)
     control = [rank for rank in ranks if rank.pid in victims]
     changed = {rank.pid: _as_victim(rank) for rank in control}
     for rank in odd:
@@ -36,17 +36,32 @@ def compared(snapshot: JobSnapshot) -> JobSnapshot:
     return replace(snapshot, processes={**snapshot.processes, **changed})
 
 
+def _without_helpers(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> JobSnapshot:
+    """Whoever waits where most wait is kept there by the others and not by one of its threads, unless all have one."""
+    helped = {rank.pid: rank for rank in ranks if rank.state is State.HELPED}
+    if len(helped) == len(ranks):
+        return snapshot
+    most = _most_alike(ranks)
+    changed = {pid: _as_victim(helped[pid]) for pid in most if pid in helped}
+    return replace(snapshot, processes={**snapshot.processes, **changed}) if changed else snapshot
+
+
+def _most_alike(ranks: Sequence[RankSnapshot]) -> list[Pid]:
+    """The ranks at a lock in one place, where these are most of all."""
+    first = next(iter(stacks.groups(_locked(ranks))), [])
+    return first if 2 * len(first) > len(ranks) else []
+
+
+def _locked(ranks: Sequence[RankSnapshot]) -> dict[Pid, stacks.Stack]:
+    locked = (State.FUTEX, State.HELPED)
+    return {rank.pid: rank.stack for rank in ranks if _wait(rank) in locked and rank.stack}
+
+
 def _victims(ranks: Sequence[RankSnapshot]) -> set[Pid]:
     found = {rank.pid for rank in ranks if _wait(rank) in _ASKING}
-    locked = {
-        rank.pid: rank.stack
-        for rank in ranks
-        if _wait(rank) in (State.FUTEX, State.HELPED) and rank.stack
-    }
+    locked = _locked(ranks)
     found |= {rank.pid for rank in ranks if rank.pid in locked and rank.known_wait}
-    first = next(iter(stacks.groups(locked)), [])
-    if 2 * len(first) > len(ranks):
-        found |= set(first)
+    found |= set(_most_alike(ranks))
     napping = {rank.pid for rank in ranks if rank.state is State.NAPPING}
     found |= {rank.pid for rank in ranks if rank.pid in napping and rank.known_wait}
     return found | napping if 2 * len(napping) > len(ranks) else found

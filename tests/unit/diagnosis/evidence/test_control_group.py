@@ -1,0 +1,54 @@
+"""Whoever waits where most ranks wait is kept there by the others, whatever its own threads wait for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kcover_ebpf.diagnosis.evidence.control_group import compared
+from kcover_ebpf.diagnosis.evidence.snapshot import JobSnapshot
+from kcover_ebpf.ids import Pid
+from kcover_ebpf.model.process_state import State
+from tests.unit.scripted_job import BARRIER, COLLECTIVE, Stage, all_wait, trained
+
+RANKS = 4
+
+
+def waiting(helped: set[int], elsewhere: int | None) -> JobSnapshot:
+    """All ranks are in waits that were seen to end; `helped`: these have a thread that waits for a timer."""
+    stage: Stage = trained(RANKS)
+    all_wait(stage, -1)
+    stage.run(8)
+    snapshot = stage.job.snapshot()
+    changed = {
+        Pid(100 + number): replace(
+            snapshot.processes[Pid(100 + number)],
+            state=State.HELPED if number in helped else State.FUTEX,
+            stack=BARRIER if number == elsewhere else COLLECTIVE,
+            beside=("timer",) if number in helped else (),
+            known_wait=True,
+        )
+        for number in range(RANKS)
+    }
+    return replace(snapshot, processes={**snapshot.processes, **changed})
+
+
+@pytest.mark.parametrize(
+    ("helped", "elsewhere", "left"),
+    [
+        ({0, 1, 2}, 3, set()),
+        ({0, 1}, None, set()),
+        # one apart from the others may well wait for its own thread
+        ({3}, 3, {3}),
+        # a pause of all
+        ({0, 1, 2, 3}, None, {0, 1, 2, 3}),
+    ],
+    ids=["all but the culprit", "some of all", "one alone", "all"],
+)
+def test_compared__a_helper_keeps_no_rank_where_most_ranks_wait(
+    helped: set[int], elsewhere: int | None, left: set[int]
+) -> None:
+    found = compared(waiting(helped, elsewhere)).ranks.values()
+    assert {rank.rank for rank in found if rank.state is State.HELPED} == left
+    assert {rank.state for rank in found} <= {State.HELPED, State.FUTEX}
