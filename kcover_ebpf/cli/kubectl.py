@@ -143,7 +143,7 @@ def _explain(incident: Incident, status: Status) -> None:
     for title, lines in (
         ("why", [f"[{evidence.kind.value}] {evidence.text}" for evidence in verdict.evidence]),
         ("not observed", list(verdict.unobserved)),
-        ("what happened", _timeline(status)),
+        ("what happened, counted from when the fault began", _timeline(status)),
         ("pods that do not go", _stuck(status)),
         ("evidence on nodes", list(status.bundles)),
     ):
@@ -165,7 +165,9 @@ def _stuck(status: Status) -> list[str]:
 
 
 def _timeline(status: Status) -> list[str]:
-    start_s = status.timeline[0].time_s if status.timeline else 0.0
+    if not status.timeline:
+        return []
+    start_s = status.since_s or status.timeline[0].time_s
     return [
         f"{moment.time_s - start_s:+8.1f} s  {moment.phase:13} {moment.text or ''}"
         for moment in status.timeline

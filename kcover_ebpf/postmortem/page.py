@@ -106,6 +106,11 @@ class Page:
     missing_rest: int
 
     @property
+    def began_s(self) -> float:
+        """What its times count from: the begin of the fault, of an archive without one the first event."""
+        return self.verdict.since_s or (self.events[0].time_s if self.events else 0.0)
+
+    @property
     def why_nothing(self) -> str:
         """Why the job was left as it is; empty where it was restarted, or nothing is decided."""
         over, status = (Phase.OBSERVED, Phase.REFUSED), self.status
@@ -137,7 +142,7 @@ def page_of(archive: Archive) -> Page:
         runbook=_RUNBOOKS + _RUNBOOK.get(verdict.kind, "KcoverJobHung.md"),
         blame=message_of(archive.incident, status).blame if archive.incident and status else "",
         events=events,
-        timeline=svg.timeline_drawing(signs.that_happened(events)),
+        timeline=svg.timeline_drawing(signs.that_happened(events), verdict.since_s or None),
         phases=_phases(status),
         grid=grid,
         row_drawing=svg.grid_drawing(grid.odd_rows() if is_large else grid.rows),

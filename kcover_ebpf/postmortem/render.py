@@ -49,8 +49,10 @@ def visible(value: object) -> object:
 
 
 def after(seconds: float) -> str:
-    """Seconds after the first event, to the tenth where they are few enough to be compared."""
-    return f"+{seconds:.1f} s" if seconds < TENTHS_S else f"+{span(seconds)}"
+    """Seconds after the fault began, or before, to the tenth where they are few enough to be compared."""
+    if abs(seconds) < TENTHS_S:
+        return f"{seconds:+.1f} s"
+    return f"{'+' if seconds > 0 else '-'}{span(abs(seconds))}"
 
 
 def clock(seconds: float) -> str:

@@ -168,15 +168,18 @@ class TimelineDrawing:
     lanes: tuple[tuple[str, int], ...]
     marks: tuple[TimeMark, ...]
     ticks: tuple[tuple[int, float], ...]
-    """x, and seconds after the first event."""
+    """x, and seconds after what they count from."""
     label_width: int = _LANE_LABEL
 
 
-def timeline_drawing(events: Sequence[TimelineEvent]) -> TimelineDrawing | None:
-    """None for fewer than two events."""
+def timeline_drawing(
+    events: Sequence[TimelineEvent], zero_s: float | None = None
+) -> TimelineDrawing | None:
+    """None for fewer than two events; `zero_s`: what its ticks count from, None: from the first event."""
     if len(events) < 2:
         return None
     begin_s = events[0].time_s
+    ahead_s = 0.0 if zero_s is None else begin_s - zero_s
     length_s = max(events[-1].time_s - begin_s, 0.001)
     lanes = list(dict.fromkeys(event.source for event in events))
     scale = (_WIDE - _LANE_LABEL - 20) / length_s
@@ -190,7 +193,7 @@ def timeline_drawing(events: Sequence[TimelineEvent]) -> TimelineDrawing | None:
         for number, event in enumerate(events, start=1)
     )
     ticks = tuple(
-        (round(_LANE_LABEL + 8 + length_s * part / 4 * scale), length_s * part / 4)
+        (round(_LANE_LABEL + 8 + length_s * part / 4 * scale), ahead_s + length_s * part / 4)
         for part in range(5)
     )
     named = tuple((lane, _LANE * place + _LANE // 2) for place, lane in enumerate(lanes))

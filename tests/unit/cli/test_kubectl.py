@@ -170,10 +170,21 @@ def test_kubectl__an_incident_is_explained(plugin: Plugin) -> None:
         "    [peers] all other ranks wait",
         "  not observed:",
         "    node n9: no report",
-        "  what happened:",
+        "  what happened, counted from when the fault began:",
         "        +0.0 s  Open          seen",
         "        +1.5 s  Decided       HUNG stopped, rank 2 in pod llm-2 on n7",
         "  time lost: 2.6 s",
+    ]
+
+
+def test_kubectl__times_of_an_incident_count_from_when_its_fault_began(plugin: Plugin) -> None:
+    plugin.cluster.put("ml", "llm-a")
+    status = plugin.cluster.objects[f"{GROUP}/namespaces/ml/incidents/llm-a"]["status"]
+    status["since"] = "2023-11-14T22:13:18.5Z"
+    lines = plugin("explain", "llm-a", "-n", "ml")[1].splitlines()
+    assert [line.split()[:3] for line in lines if line.startswith("    ")][-2:] == [
+        ["+1.5", "s", "Open"],
+        ["+3.0", "s", "Decided"],
     ]
 
 

@@ -13,7 +13,7 @@ from kcover_ebpf.archive.incident_archive import Archive, packed, unpacked
 from kcover_ebpf.archive.manifest import MissingPart
 from kcover_ebpf.model.verdict import Cause, Culprit
 from kcover_ebpf.postmortem.page import chrome_trace_of, page_of
-from kcover_ebpf.postmortem.render import html_of
+from kcover_ebpf.postmortem.render import after, html_of
 from tests.unit import incident_archives as build
 from tests.unit.judged import judged
 
@@ -130,6 +130,17 @@ def test_page__the_timeline_runs_from_the_first_sign_to_the_first_step() -> None
         ("device", "0000:5d:00.0 on gpu-node-0001")
     ]
     assert "Recovered" in page.events[-2].text
+
+
+def test_page__its_times_count_from_when_the_fault_began() -> None:
+    page = page_of(build.archive())
+    assert page.began_s == page.verdict.since_s
+    assert page.timeline is not None
+    early_s = page.events[0].time_s - page.verdict.since_s
+    assert page.timeline.ticks[0][1] == pytest.approx(early_s)
+    assert early_s < 0
+    assert after(early_s).startswith("-")
+    assert after(-early_s) == f"+{after(early_s)[1:]}"
 
 
 def test_page__what_was_healthy_long_before_is_left_out_of_the_timeline() -> None:
