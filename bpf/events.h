@@ -156,7 +156,7 @@ struct signal_event {
 	struct event_header header;
 	__u32 tid;
 	__u32 signal;
-	__u32 sender_pid; /* 0: the kernel itself */
+	__u32 sender_pid;   /* 0: the kernel itself */
 	__u32 from_outside; /* 1: of the target's pid namespace; 0 as well where that is unknown */
 	__u8 sender_comm[COMM_BYTES];
 };
