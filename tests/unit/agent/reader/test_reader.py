@@ -181,6 +181,7 @@ def test_ask__an_answer_beyond_the_bounds_is_refused_where_it_is_made(asked: Ask
 
 
 def test_ask__one_that_was_taken_over_cannot_make_us_build_what_it_likes(asked: Asked) -> None:
+    assert asked.is_well(), "its start takes none of the time for an answer"
     before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     error = asked.error("lie")
     assert "more parts than are allowed" in str(error)
