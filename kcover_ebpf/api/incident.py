@@ -193,6 +193,12 @@ class Status:
         return None if self.verdict is None else self.verdict.since_s
 
     @property
+    def began_s(self) -> float:
+        """What its times count from: the begin of the fault, or its first moment; 0 before there is one."""
+        first_s = self.timeline[0].time_s if self.timeline else 0.0
+        return self.since_s or first_s
+
+    @property
     def culprit(self) -> Culprit | None:
         """Whom the verdict names, if anyone."""
         return None if self.verdict is None else self.verdict.culprit

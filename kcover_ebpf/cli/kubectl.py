@@ -165,11 +165,8 @@ def _stuck(status: Status) -> list[str]:
 
 
 def _timeline(status: Status) -> list[str]:
-    if not status.timeline:
-        return []
-    start_s = status.since_s or status.timeline[0].time_s
     return [
-        f"{moment.time_s - start_s:+8.1f} s  {moment.phase:13} {moment.text or ''}"
+        f"{moment.time_s - status.began_s:+8.1f} s  {moment.phase:13} {moment.text or ''}"
         for moment in status.timeline
     ]
 

@@ -85,7 +85,6 @@ _OUTCOMES = {
 
 def _outcome(status: Status) -> str:
     if status.phase is Phase.RECOVERED and status.timeline:
-        begin_s = status.timeline[0].time_s if status.since_s is None else status.since_s
-        took = span((status.at(Phase.RECOVERED) or status.last_s) - begin_s)
+        took = span((status.at(Phase.RECOVERED) or status.last_s) - status.began_s)
         return f"the job was restarted and made progress again {took} after the fault"
     return _OUTCOMES.get(status.phase, "the job made progress again")

@@ -104,7 +104,7 @@ class UsualWaits:
         lasted_ns = moved_ns - sample.idle_since_ns
         if sample.state is not TaskState.SLEEPING or lasted_ns < USUAL_WAIT_NS:
             return
-        waits = self._found.setdefault(sample.syscall, _Waits(first_ns=sample.idle_since_ns))
+        waits = self._in_call(sample.syscall, sample.idle_since_ns)
         waits.count += not self._is_counted
         waits.longest_ns, waits.last_ns = max(waits.longest_ns, lasted_ns), moved_ns
         self._is_counted = True
@@ -116,13 +116,13 @@ class UsualWaits:
         """
         if sample.state is not TaskState.SLEEPING:
             return
-        waits = self._found.get(sample.syscall)
-        if waits is None:
-            first_ns = sample.boottime_ns
-            waits = self._found[sample.syscall] = _Waits(first_ns=first_ns, last_ns=first_ns)
+        waits = self._in_call(sample.syscall, sample.boottime_ns)
         unseen_ns = min(moved_ns - waits.last_ns, USUAL_UNSEEN_NS)
         waits.longest_ns, waits.last_ns = max(waits.longest_ns, unseen_ns), moved_ns
         self._count, waits.count = self._count + 1, waits.count + 1
+
+    def _in_call(self, call: int, first_ns: int) -> _Waits:
+        return self._found.setdefault(call, _Waits(first_ns=first_ns, last_ns=first_ns))
 
     def longest_ns(self, call: int) -> int:
         """Of its waits in this call; 0 where they are not its habit."""

@@ -93,15 +93,18 @@ def classify(process: ProcessHistory, context: ClassifyContext) -> RankSnapshot:
 def _beside(
     process: ProcessHistory, lead_thread: ThreadHistory, context: ClassifyContext
 ) -> tuple[str, ...]:
-    asks = lead_thread.burning_since_ns is not None or lead_thread.naps_since_ns is not None
-    return helpers.beside(process, _began_ns(process, lead_thread, context), context, compared=asks)
+    began_ns = _began_ns(process, lead_thread, context)
+    return helpers.beside(process, began_ns, context, compared=_asks(lead_thread))
+
+
+def _asks(lead_thread: ThreadHistory) -> bool:
+    # it burns a CPU or naps, so that it left its call a moment ago
+    return lead_thread.burning_since_ns is not None or lead_thread.naps_since_ns is not None
 
 
 def _began_ns(process: ProcessHistory, lead_thread: ThreadHistory, context: ClassifyContext) -> int:
-    # a lead that burns a CPU, naps, or waits with a time-out left its call a moment ago: it waits since it last did
-    # something else
-    asks = lead_thread.burning_since_ns is not None or lead_thread.naps_since_ns is not None
-    if asks or is_timed(lead_thread.sample, context.table):
+    # who asks, or waits with a time-out, waits since it last did something else
+    if _asks(lead_thread) or is_timed(lead_thread.sample, context.table):
         return _since(lead_thread, process)
     return lead_thread.sample.idle_since_ns
 
