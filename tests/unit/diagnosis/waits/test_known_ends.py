@@ -315,6 +315,27 @@ def test_known_ends__a_loop_that_a_rank_has_a_child_do_is_believed_while_it_may_
     assert causes == ([Cause.LOADER_STUCK] if named else [])
 
 
+def test_known_ends__a_habit_is_judged_by_what_was_seen_of_a_wait_and_not_by_what_was_not_sent() -> (
+    None
+):
+    stage = trained()
+    began_ns = stage.now_ns
+    for _ in range(100):
+        slept_ns = began_ns + (stage.now_ns - began_ns) // NS * NS
+        sleeper = second_thread(stage.rank(1), TaskState.SLEEPING, slept_ns, stage.now_ns)
+        stage.feed(replace(sleeper, syscall=scripted_job.NANOSLEEP))
+        stage.one_pass(NS // 4)
+    stage.become(stage.rank(1), "futex", stack=LOCK)
+    all_wait(stage, 1)
+    seen_ns = stage.now_ns + NS
+    stage.run(1)
+    last = second_thread(stage.rank(1), TaskState.SLEEPING, seen_ns - 3 * NS // 4, seen_ns)
+    stage.feed(replace(last, syscall=scripted_job.NANOSLEEP))
+    # it sleeps again and again in that place, which is not sent
+    stage.run(20)
+    assert state(stage, 101) is State.FUTEX
+
+
 def test_suspicion__a_side_thread_that_naps_does_not_keep_its_lead_from_being_read() -> None:
     """Of one process a pass reads the first that is wanted; each nap is a wait that was not read yet."""
     stage = trained()
