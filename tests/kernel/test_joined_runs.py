@@ -86,6 +86,14 @@ class JoinedRun:
     def steps(self) -> int:
         return (self.folder / "err").read_text().count(" step ")
 
+    def code(self, within_s: float) -> int:
+        """Its exit code, once it has ended."""
+        try:
+            return self.process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            texts = [(self.folder / name).read_text() for name in ("out", "err")]
+            raise AssertionError("\n".join(texts)) from None
+
     def rank(self) -> int:
         """The process that trains."""
         return max(
@@ -114,7 +122,7 @@ def test_a_stopped_rank_of_one_host_ends_the_job_on_both(
         trained(runs)
         hung_s = time.time()
         os.kill(runs[1].rank(), signal.SIGSTOP)
-        codes = [run.process.wait(60) for run in runs]
+        codes = [run.code(60) for run in runs]
     finally:
         end(runs)
     assert codes == [75, 75]
@@ -148,7 +156,7 @@ def test_a_job_that_ends_by_itself_ends_all_runs_with_its_own_code(
     ends = [[*host, "STEPS=20"] for host in hosts]
     runs = started(ends, secret, tmp_path, "--act=shutdown")
     try:
-        codes = [run.process.wait(90) for run in runs]
+        codes = [run.code(90) for run in runs]
     finally:
         end(runs)
     assert codes == [0, 0]

@@ -161,7 +161,8 @@ def _state(
         return Wait(State.MOVING)
     began_ns = _began_ns(process, lead_thread, context)
     wait = judge_wait(process, sample, readings, context, began_ns)
-    if wait.state is State.FUTEX and _side_on_device(process, context):
+    if wait.state in (State.FUTEX, State.HELPED) and _side_on_device(process, context):
+        # whoever else it may wait for ends by itself, or is the driver's own that waits for the device as well
         return Wait(State.ON_DEVICE)
     return wait
 
