@@ -63,15 +63,14 @@ def bring_up(bed: Bed, wanted: Wanted) -> State:
     """Make the test bed what is wanted; raises Usage where that cannot be."""
     running = state.load(bed)
     if running is not None:
-        release = _check_running(running, wanted)
+        _start(running, _check_running(running, wanted), wanted)
     else:
         release = versions.kubernetes(wanted.kubernetes)
         if state.owner(bed) is not None or bed.folder.exists():
             down.bring_down(bed)  # the rest of one that was killed, or of another boot
-        running = _claim(bed, release, wanted.nodes or 2)
-    running.nodes = max(running.nodes, wanted.nodes or 0)
-    running.save()
-    _start(running, release)
+        with _free_port() as port:
+            running = _claim(bed, release, port, wanted.nodes or 2)
+            _start(running, release, wanted)
     addons.install(running, wanted.controllers, stage, say)
     return running
 
@@ -88,29 +87,38 @@ def _check_running(running_state: State, wanted: Wanted) -> Kubernetes:
     return release
 
 
-def _claim(bed: Bed, release: Kubernetes, count: int) -> State:
+def _claim(bed: Bed, release: Kubernetes, port: int, count: int) -> State:
     for shared in (Path("/var"), Path("/run")):
         if bed.folder.is_relative_to(shared):
             raise Usage(f"a node hides {shared}: use a checkout in another folder")
     bed.folder.mkdir(parents=True)
     bed.mark.symlink_to(bed.folder)
-    return State(bed, boot_id(), release.version, _free_port(), count)
+    return State(bed, boot_id(), release.version, port, count)
 
 
-def _free_port(first: int = layout.API_PORT) -> int:
-    """The usual port of the API server, or the next one that no process on the host listens on."""
+@contextmanager
+def _free_port(first: int = layout.API_PORT) -> Iterator[int]:
+    """The usual port of the API server, or the next one that no process on the host listens on.
+
+    Until its own listens there, a name in the kernel keeps it from other test beds that come up; it goes with us.
+    """
     for port in range(first, first + 1000):
-        with socket.socket() as attempt:
-            attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with socket.socket(socket.AF_UNIX) as claim:
             try:
-                attempt.bind(("127.0.0.1", port))
+                claim.bind(f"\0kcover-testbed-port-{port}")
+                with socket.socket() as attempt:
+                    attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    attempt.bind(("127.0.0.1", port))
             except OSError:
                 continue
-            return port
+            yield port
+            return
     raise Usage("no free port for the API server on 127.0.0.1")
 
 
-def _start(running_state: State, release: Kubernetes) -> None:
+def _start(running_state: State, release: Kubernetes, wanted: Wanted) -> None:
+    running_state.nodes = max(running_state.nodes, wanted.nodes or 0)
+    running_state.save()
     bed = running_state.bed
     cgroups.create(bed.control_cgroup)
     cgroups.weigh(bed.cgroup, running_state.nodes * (os.cpu_count() or 1))

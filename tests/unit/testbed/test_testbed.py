@@ -263,7 +263,18 @@ def test_free_port__a_port_that_is_taken_is_not_chosen() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        assert up._free_port(taken.getsockname()[1]) != taken.getsockname()[1]
+        number = taken.getsockname()[1]
+        with up._free_port(number) as port:
+            assert port != number
+
+
+def test_free_port__two_test_beds_that_come_up_together_have_a_port_each() -> None:
+    from testbed.cluster import up
+
+    with up._free_port(41_000) as one, up._free_port(one) as other:
+        assert other != one
+    with up._free_port(one) as again:
+        assert again == one
 
 
 def test_ensure__a_component_that_ends_before_it_is_healthy_is_started_again(
