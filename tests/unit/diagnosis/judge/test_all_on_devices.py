@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kcover_ebpf.diagnosis.evidence.snapshot import JobSnapshot
 from kcover_ebpf.diagnosis.judge import device_wait
 from kcover_ebpf.diagnosis.membership.endpoints import EndpointIndex
+from kcover_ebpf.facts.kernel import TaskState
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.model.roles import Role
 from kcover_ebpf.model.verdict import Cause, VerdictKind
 from kcover_ebpf.settings import Policy
+from tests.unit.blocked_ranks import second_thread
 from tests.unit.gpu_ranks import SYNCHRONIZE
-from tests.unit.scripted_job import Stage
+from tests.unit.scripted_job import LOCK, NANOSLEEP, Side, Stage, trained
 from tests.unit.seen_verdicts import faults
 
 
@@ -73,3 +77,21 @@ def test_all_wait__who_has_not_launched_what_the_others_are_in_may_come_for_as_l
         assert (finding.cause, finding.rank) == (Cause.NOT_IN_COLLECTIVE, 3)
         believed = age_s < believed_s
         assert finding.kind is (VerdictKind.UNKNOWN if believed else VerdictKind.HUNG)
+
+
+def test_all_wait__a_thread_that_waits_for_the_device_counts_more_than_one_that_naps_beside_it() -> (
+    None
+):
+    """As where the driver has a thread of its own ask the device meanwhile, in each rank."""
+    stage = trained()
+    for number in range(4):
+        stage.become(stage.rank(number), "futex", argument=3, stack=LOCK)
+        stage.rank(number).sides = {101_000 + number: Side("futex", stack=SYNCHRONIZE)}
+    began_ns = stage.now_ns
+    for count in range(90 * 4):
+        for number in range(4):
+            asks = second_thread(stage.rank(number), TaskState.SLEEPING, stage.now_ns, stage.now_ns)
+            asks = replace(asks, start_ns=began_ns, voluntary_count=5 * count)
+            stage.feed(replace(asks, syscall=NANOSLEEP))
+        stage.one_pass(NS // 4)
+    assert [(fault.cause, fault.culprit) for fault in faults(stage)] == [(Cause.DEVICE_WAIT, None)]

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from kcover_ebpf.diagnosis import oneshot
 from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
 from kcover_ebpf.facts.host import WaitedFile
-from kcover_ebpf.facts.kernel import TaskState
 from kcover_ebpf.ids import NS, Inode, Pid, Tid
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.verdict import Cause, VerdictKind
 from kcover_ebpf.tunables.diagnosis import LEARNED_GAPS
-from tests.unit.blocked_ranks import second_thread
 from tests.unit.gpu_ranks import SYNCHRONIZE, Gpu
-from tests.unit.scripted_job import (
-    COLLECTIVE,
-    LOCK,
-    NANOSLEEP,
-    STACK_POINTER,
-    Proc,
-    Side,
-    Stage,
-    trained,
-)
+from tests.unit.scripted_job import COLLECTIVE, LOCK, STACK_POINTER, Proc, Side, Stage, trained
 from tests.unit.seen_verdicts import ended, faults
 
 GPU = WaitedFile(7, "device", "/dev/nvidia0", Inode(0), "195:0", "")
@@ -132,24 +119,6 @@ def test_device_wait__a_rank_waits_for_its_device_if_its_other_thread_sleeps_unt
     stage.run(90)
     named = [(fault.cause, fault.culprit and fault.culprit.rank) for fault in faults(stage)]
     assert named == [found]
-
-
-def test_device_wait__a_thread_that_waits_for_the_device_counts_more_than_one_that_naps_beside_it() -> (
-    None
-):
-    """As where the driver has a thread of its own ask the device meanwhile, in each rank."""
-    stage = trained()
-    for number in range(4):
-        stage.become(stage.rank(number), "futex", argument=3, stack=LOCK)
-        stage.rank(number).sides = {101_000 + number: Side("futex", stack=SYNCHRONIZE)}
-    began_ns = stage.now_ns
-    for count in range(90 * 4):
-        for number in range(4):
-            asks = second_thread(stage.rank(number), TaskState.SLEEPING, stage.now_ns, stage.now_ns)
-            asks = replace(asks, start_ns=began_ns, voluntary_count=5 * count)
-            stage.feed(replace(asks, syscall=NANOSLEEP))
-        stage.one_pass(NS // 4)
-    assert [(fault.cause, fault.culprit) for fault in faults(stage)] == [(Cause.DEVICE_WAIT, None)]
 
 
 def hang(gpu: Gpu, culprit: int, mode: str, **changes: object) -> float:
