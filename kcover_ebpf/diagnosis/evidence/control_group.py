@@ -28,7 +28,11 @@ def compared(snapshot: JobSnapshot) -> JobSnapshot:
     odd = [rank for rank in ranks if rank.pid not in victims]
     if not odd or len(victims) <= len(odd):
         # where all are alike there is nothing to compare with: an effort of all is a checkpoint of all
-        return _without_helpers(snapshot, ranks)
+        changed = {rank.pid: _as_odd(rank) for rank in odd if rank.state is State.NAPPING}
+        changed |= _without_helpers(ranks)
+        if not changed:
+            return snapshot
+        return replace(snapshot, processes={**snapshot.processes, **changed})
     control = [rank for rank in ranks if rank.pid in victims]
     changed = {rank.pid: _as_victim(rank) for rank in control}
     for rank in odd:
@@ -36,14 +40,12 @@ def compared(snapshot: JobSnapshot) -> JobSnapshot:
     return replace(snapshot, processes={**snapshot.processes, **changed})
 
 
-def _without_helpers(snapshot: JobSnapshot, ranks: Sequence[RankSnapshot]) -> JobSnapshot:
+def _without_helpers(ranks: Sequence[RankSnapshot]) -> dict[Pid, RankSnapshot]:
     """Whoever waits where most wait is kept there by the others and not by one of its threads, unless all have one."""
     helped = {rank.pid: rank for rank in ranks if rank.state is State.HELPED}
     if len(helped) == len(ranks):
-        return snapshot
-    most = _most_alike(ranks)
-    changed = {pid: _as_victim(helped[pid]) for pid in most if pid in helped}
-    return replace(snapshot, processes={**snapshot.processes, **changed}) if changed else snapshot
+        return {}
+    return {pid: _as_victim(helped[pid]) for pid in _most_alike(ranks) if pid in helped}
 
 
 def _most_alike(ranks: Sequence[RankSnapshot]) -> list[Pid]:
@@ -81,10 +83,13 @@ def _without_effort(rank: RankSnapshot) -> RankSnapshot:
     return replace(rank, state=_wait(rank), wait=None, effort=None, effort_rate=0.0)
 
 
+def _as_odd(rank: RankSnapshot) -> RankSnapshot:
+    # it asks for something that the others do not ask for, and that no rank asked for while the job was healthy
+    return replace(rank, state=State.SLEEPING) if rank.state is State.NAPPING else rank
+
+
 def _against(rank: RankSnapshot, control: Sequence[RankSnapshot]) -> RankSnapshot:
-    if rank.state is State.NAPPING:
-        # it asks for something that the others do not ask for
-        return replace(rank, state=State.SLEEPING)
+    rank = _as_odd(rank)
     if rank.effort is not None and rank.wait is not None:
         theirs = median(_rates(rank.effort, control))
         if rank.effort_rate >= EFFORT_FACTOR * theirs + EFFORT_STEP:

@@ -8,8 +8,10 @@ import pytest
 
 from kcover_ebpf.diagnosis.evidence.control_group import compared
 from kcover_ebpf.diagnosis.evidence.snapshot import JobSnapshot
+from kcover_ebpf.diagnosis.judge.judge import judge
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.model.process_state import State
+from kcover_ebpf.model.verdict import VerdictKind
 from tests.unit.scripted_job import BARRIER, COLLECTIVE, Stage, all_wait, trained
 
 RANKS = 4
@@ -52,3 +54,19 @@ def test_compared__a_helper_keeps_no_rank_where_most_ranks_wait(
     found = compared(waiting(helped, elsewhere)).ranks.values()
     assert {rank.rank for rank in found if rank.state is State.HELPED} == left
     assert {rank.state for rank in found} <= {State.HELPED, State.FUTEX}
+
+
+@pytest.mark.parametrize(
+    ("known", "kind"), [(True, VerdictKind.HUNG), (False, VerdictKind.WORKING)]
+)
+def test_compared__who_asks_for_something_as_no_rank_did_before_may_be_at_work(
+    known: bool, kind: VerdictKind
+) -> None:
+    """As who builds an index and rests every millisecond, seen with one other rank of four that waits for it."""
+    snapshot = waiting(set(), None)
+    asks, waits = snapshot.processes[Pid(100)], snapshot.processes[Pid(101)]
+    asks = replace(asks, state=State.NAPPING, stack=(), known_wait=known)
+    waits = replace(waits, stack=BARRIER, known_wait=False)
+    seen = replace(snapshot, processes={rank.pid: rank for rank in (asks, waits)}, knows_waits=True)
+    found = judge(seen)
+    assert (found.kind, found.culprit and found.culprit.rank) == (kind, 1 if known else None)
