@@ -125,10 +125,11 @@ def explain(client: ApiClient, namespace: str, as_json: bool, incident: str) -> 
 def _explain(incident: Incident, status: Status) -> None:
     from kcover_ebpf.controller.owners import OWNER
     from kcover_ebpf.notify.message import message_of
-    from kcover_ebpf.recovery.recorded_verdict import recorded_verdict
+    from kcover_ebpf.recovery.recorded_verdict import recorded_verdict, still_so
     from kcover_ebpf.trace.advice import next_step
 
     show(f"  {status.phase.value}: {status.message}")
+    show(f"  still so: {still_so(status)}")
     verdict = recorded_verdict(status, incident.job.name, incident.name)
     show(f"  next: {next_step(verdict, was_restarted=bool(status.restarts))}")
     culprit = verdict.culprit

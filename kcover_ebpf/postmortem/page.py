@@ -17,6 +17,7 @@ from kcover_ebpf.model.verdict import Verdict, VerdictKind
 from kcover_ebpf.notify.message import message_of
 from kcover_ebpf.postmortem import findings, known_verdict, signs, svg
 from kcover_ebpf.postmortem.findings import ShownConnection, ShownLog
+from kcover_ebpf.recovery.recorded_verdict import still_so
 from kcover_ebpf.trace import advice
 from kcover_ebpf.views.rank_grid import NodeRanks, RankGrid, grid_of
 from kcover_ebpf.views.rank_numbers import in_and_out
@@ -109,6 +110,11 @@ class Page:
     def began_s(self) -> float:
         """What its times count from: the begin of the fault, of an archive without one the first event."""
         return self.verdict.since_s or (self.events[0].time_s if self.events else 0.0)
+
+    @property
+    def still_so(self) -> str:
+        """Whether the verdict still held; empty where the archive has no Incident."""
+        return "" if self.status is None else still_so(self.status)
 
     @property
     def why_nothing(self) -> str:

@@ -1,10 +1,11 @@
-"""The verdict that an incident has on record. Pure."""
+"""The verdict that an incident has on record, and whether it still holds. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from kcover_ebpf.api.incident import Status
+from kcover_ebpf.api import rfc3339
+from kcover_ebpf.api.incident import Phase, Status
 from kcover_ebpf.model.verdict import Cause, Verdict, VerdictKind
 
 
@@ -16,3 +17,23 @@ def recorded_verdict(status: Status, job: str, name: str) -> Verdict:
     first_s = status.timeline[0].time_s if status.timeline else 0.0
     verdict = status.verdict or Verdict(VerdictKind.UNKNOWN, Cause.UNKNOWN, since_s=first_s)
     return replace(verdict, time_s=first_s, job=job, incident=name)
+
+
+def still_so(status: Status) -> str:
+    """Whether what the verdict says is still so, as the controller knew when it wrote this status.
+
+    Evidence is as old as the verdict; an incident without action is closed once its ranks move or no node reports it.
+    """
+    if status.closed_s is not None:
+        return f"no, it was over at {_clock(status.closed_s)}"
+    if status.phase is Phase.RECOVERED:
+        return f"no, the job makes progress again since {_clock(status.at(Phase.RECOVERED) or status.last_s)}"
+    if status.phase.is_acting:
+        return "no, the ranks that it saw are being ended and started again"
+    if status.phase is Phase.FAILED:
+        return "not known: its restart failed"
+    return "yes, as far as the nodes report: this incident is open"
+
+
+def _clock(at_s: float) -> str:
+    return f"{rfc3339.to_text(at_s)[:19]}Z"

@@ -161,6 +161,7 @@ def test_kubectl__an_incident_is_explained(plugin: Plugin) -> None:
     assert out.splitlines() == [
         "PyTorchJob ml/llm",
         "  Decided: HUNG stopped, rank 2 in pod llm-2 on n7",
+        "  still so: yes, as far as the nodes report: this incident is open",
         f"  next: {stopped}, then resume it, as root on its host: kill -CONT 77",
         "  culprit: rank 2, pod llm-2, node n7, pid 77",
         "  owner: not known; the label kcover.io/owner of the job names one",
@@ -186,6 +187,27 @@ def test_kubectl__times_of_an_incident_count_from_when_its_fault_began(plugin: P
         ["+1.5", "s", "Open"],
         ["+3.0", "s", "Decided"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"phase": "Observed", "closedAt": "2023-11-14T22:20:00Z"},
+            "no, it was over at 2023-11-14T22:20:00Z",
+        ),
+        ({"phase": "ShuttingDown"}, "no, the ranks that it saw are being ended and started again"),
+        ({"phase": "Recovered"}, "no, the job makes progress again since 2023-11-14T22:13:21Z"),
+        ({"phase": "Failed"}, "not known: its restart failed"),
+        ({"phase": "Refused"}, "yes, as far as the nodes report: this incident is open"),
+    ],
+)
+def test_kubectl__an_explanation_says_whether_it_still_holds(
+    plugin: Plugin, changes: dict[str, str], said: str
+) -> None:
+    plugin.cluster.put("ml", "llm-a")
+    plugin.cluster.objects[f"{GROUP}/namespaces/ml/incidents/llm-a"]["status"] |= changes
+    assert f"  still so: {said}" in plugin("explain", "llm-a", "-n", "ml")[1].splitlines()
 
 
 def test_kubectl__an_incident_without_a_status_is_explained(plugin: Plugin) -> None:
