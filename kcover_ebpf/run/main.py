@@ -130,8 +130,9 @@ class _Run:
             coordinator = Coordinator(listener, gang, join)
             coordinator.start()
             self._stack.callback(coordinator.close)
-        host = os.uname().nodename
-        member = Member(join, Hello(host, plan.name, join.hosts, plan.settings.act))
+        host, word = os.uname().nodename, os.urandom(16).hex()
+        hello = Hello(host, plan.name, join.hosts, plan.settings.act, run=word)
+        member = Member(join, hello)
         member.start()
         self._stack.callback(member.close)
         return JoinedSession(member, *parts)

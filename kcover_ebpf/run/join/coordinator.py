@@ -115,6 +115,8 @@ class Coordinator:
         with self._lock:
             refused = self._gang.join(hello, address, self._clock())
             if refused is None:
+                if (lost := self._channels.get(hello.host)) is not None:
+                    lost.close()  # of the same run, which is back; its thread notices
                 self._channels[hello.host] = channel
             channel.send(messages.packed(CoordinatorMessage(refused=refused)))
         if refused is not None:
@@ -124,8 +126,9 @@ class Coordinator:
                 self._take(hello.host, messages.from_member(channel.receive()))
         finally:
             with self._lock:
-                self._channels.pop(hello.host, None)
-                self._gang.leave(hello.host)
+                if self._channels.get(hello.host) is channel:
+                    del self._channels[hello.host]
+                    self._gang.leave(hello.host)
 
     def _take(self, host: str, message: messages.MemberMessage) -> None:
         with self._lock:

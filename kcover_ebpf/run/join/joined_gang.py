@@ -29,6 +29,7 @@ class _Host:
 
     joined_s: float
     address: str
+    run: str
     is_connected: bool = True
     received: ReceivedReport | None = None
     ended: int | None = None
@@ -66,21 +67,28 @@ class JoinedGang:
     # ---- what members say
 
     def join(self, hello: Hello, address: str, now_s: float) -> str | None:
-        """A host came; why it is refused, None where it is not."""
+        """A host came, or came again; why it is refused, None where it is not.
+
+        A run that lost its connection may be back before that is noticed here: it takes the place that it had.
+        """
         known = self._hosts.get(hello.host)
+        is_back = known is not None and known.run == hello.run
         if hello.version != VERSION:
             return "the runs of all hosts must have the same version"
         if hello.job != self._name:
             return f"the job of the coordinator is {self._name}, not {hello.job}"
         if (hello.hosts, hello.act) != (self._count, self._settings.act):
             return "--join-hosts and --act must be the same on all hosts"
-        if known is not None and known.is_connected:
+        if known is not None and known.is_connected and not is_back:
             return f"a host named {hello.host} has joined by now: host names must differ"
         if known is None and len(self._hosts) >= self._count:
             return f"all {self._count} hosts have joined by now"
         if self.is_over:
             return "the job is over"
-        self._hosts[hello.host] = _Host(now_s, address)
+        if known is not None and is_back:
+            known.is_connected, known.address = True, address
+        else:
+            self._hosts[hello.host] = _Host(now_s, address, hello.run)
         return None
 
     def leave(self, host: str) -> None:

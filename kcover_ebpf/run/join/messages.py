@@ -12,7 +12,7 @@ from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.model.verdict import Verdict
 from kcover_ebpf.settings import Act
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,8 @@ class Hello:
     hosts: int
     act: Act
     version: int = VERSION
+    run: str = ""
+    """Which run on that host: a random word, by which one is known that connects again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,4 +98,6 @@ def hello_of(value: Mapping[str, Any]) -> Hello:
         raise ObjectError("the first message is no hello")
     if not hello.host or len(hello.host) > 253:
         raise ObjectError("hello: no host name")
+    if len(hello.run) > 64:
+        raise ObjectError("hello: no name of a run")
     return hello

@@ -27,7 +27,7 @@ class Gang(JoinedGang):
             assert self.join(self.hello(host), f"10.0.0.{host}", NOW_S) is None
 
     def hello(self, host: str, job: str = "train") -> Hello:
-        return Hello(host, job, 2, self.act)
+        return Hello(host, job, 2, self.act, run=f"of {host}")
 
     def see(self, stopped: int | None = None) -> None:
         """All hosts report: of a stopped rank, or that they train."""
@@ -169,7 +169,7 @@ def test_joined_gang__is_over_when_the_job_has_ended_on_all_hosts() -> None:
         (Hello("c", "other", 2, Act.SHUTDOWN), "the job of the coordinator is train"),
         (Hello("c", "train", 3, Act.SHUTDOWN), "must be the same"),
         (Hello("c", "train", 2, Act.OBSERVE), "must be the same"),
-        (Hello("c", "train", 2, Act.SHUTDOWN, version=2), "the same version"),
+        (Hello("c", "train", 2, Act.SHUTDOWN, version=1), "the same version"),
     ],
 )
 def test_joined_gang__who_does_not_belong_to_it_is_refused(hello: Hello, said: str) -> None:
@@ -182,6 +182,16 @@ def test_joined_gang__a_host_that_lost_its_connection_may_join_again() -> None:
     gang = Gang()
     gang.leave("a")
     assert gang.join(gang.hello("a"), "", NOW_S) is None
+
+
+def test_joined_gang__a_run_that_is_back_before_its_loss_is_noticed_takes_its_own_place() -> None:
+    gang = Gang()
+    gang.see()
+    gang.ended("a", 0)
+    assert gang.join(gang.hello("a"), "", NOW_S) is None
+    gang.ended("b", 0)
+    # what it had said counts
+    assert gang.pass_by(0.2) == [CoordinatorMessage(over=True)]
 
 
 def test_joined_gang__a_report_speaks_for_its_own_host_only() -> None:
