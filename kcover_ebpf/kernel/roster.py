@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from enum import Enum
 
 from kcover_ebpf.host import procfs
 from kcover_ebpf.ids import Pid
+from kcover_ebpf.kernel.owners import SHARES
 
 _MOST_CHECKS = 32
 """Questions to /proc in one pass (20 us each): who forks without end must not make the passes late."""
+_MOST_CHILDREN = 2 * SHARES["processes"]
+"""Of a pod. The kernel half has no room for half of them: their ends are found only by those questions, so that without
+a bound whoever forks without end has us remember all that ended."""
 
 
 class Absence(Enum):
@@ -26,7 +31,10 @@ class WatchedProcesses:
 
     def __init__(self) -> None:
         self._known_ns: dict[Pid, int] = {}
-        self._born: set[Pid] = set()
+        self._born: dict[Pid, int] = {}
+        """Children that watched processes made, and whose they are."""
+        self._children: Counter[int] = Counter()
+        """How many those are, by whose."""
         self._pid_sum = 0
         self._difference = 0, 0
         self.in_doubt = False
@@ -42,16 +50,26 @@ class WatchedProcesses:
             self._known_ns[pid] = now_ns
             self._pid_sum += pid
 
-    def add_child(self, pid: Pid, now_ns: int) -> None:
-        """A watched process made it; the kernel half alone decides whether there is room for it."""
+    def add_child(self, pid: Pid, now_ns: int, owner_id: int = 0) -> bool:
+        """A watched process made it; the kernel half alone decides whether there is room for it.
+
+        `owner_id`: of the pod, 0 for none. False where that has so many that one more is not kept here either.
+        """
+        if owner_id and pid not in self._known_ns and self._children[owner_id] >= _MOST_CHILDREN:
+            return False
         self.add(pid, now_ns)
-        self._born.add(pid)
+        if pid not in self._born:
+            self._born[pid] = owner_id
+            self._children[owner_id] += 1
+        return True
 
     def discard(self, pid: Pid) -> None:
         """It is not watched any more, or ended."""
         if self._known_ns.pop(pid, None) is not None:
             self._pid_sum -= pid
-        self._born.discard(pid)
+        owner_id = self._born.pop(pid, None)
+        if owner_id is not None:
+            self._children[owner_id] -= 1
 
     def compare(self, process_count: int, pid_sum: int) -> None:
         """Take how many processes a pass visited, and the sum of their numbers.

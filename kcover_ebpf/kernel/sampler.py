@@ -12,7 +12,7 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Self
 
 from kcover_ebpf.errors import DecodeError
@@ -131,18 +131,22 @@ class KernelSampler:
 
     def _enter(self, pid: Pid, now_ns: int) -> None:
         value = wire.ProcessValue(watched_ns=now_ns, owner_id=self._owner_ids.get(pid, 0))
+        self._put(self._maps["processes"].add, pid, bytes(value))
+
+    def _put(self, write: Callable[[bytes, bytes], None], pid: Pid, value: bytes) -> bool:
         try:
-            self._maps["processes"].add(_key(pid), bytes(value))
+            write(_key(pid), value)
         except OSError as error:
             if error.errno != errno.E2BIG:
                 raise
             self._refused_count += pid not in self._refused
             self._refused.add(pid)
+            return False
+        return True
 
     def unwatch(self, pid: Pid) -> None:
         """Forget a process; its children stay watched."""
         self._maps["processes"].delete(_key(pid))
-        self._maps["details"].delete(_key(pid))
         self._forget(pid)
         self._has_stale = True
 
@@ -151,7 +155,9 @@ class KernelSampler:
         self._roster.discard(pid)
         self._refused.discard(pid)
         self._owner_ids.pop(pid, None)
-        self._requests.pop(pid, None)
+        if self._requests.pop(pid, None) is not None:
+            # the kernel half drops it only with a process that it watched at its end
+            self._maps["details"].delete(_key(pid))
 
     @property
     def strangers(self) -> tuple[int, int]:
@@ -175,10 +181,10 @@ class KernelSampler:
             self._maps["details"].delete(_key(pid))
             return
         self._requests[pid] = wanted_request
-        value = wire.DetailValue(
-            wanted_request.detail.value, wanted_request.every, wanted_request.lead or 0
-        )
-        self._maps["details"].update(_key(pid), bytes(value))
+        lead = wanted_request.lead or 0
+        value = wire.DetailValue(wanted_request.detail.value, wanted_request.every, lead)
+        if not self._put(self._maps["details"].update, pid, bytes(value)):
+            del self._requests[pid]  # sampled as in calm until there is room
 
     @property
     def _least_every(self) -> int:
@@ -234,8 +240,10 @@ class KernelSampler:
             if isinstance(fact, ProcessExit):
                 self._forget(fact.pid)
             elif isinstance(fact, ProcessFork):
-                self._roster.add_child(fact.child_pid, fact.boottime_ns)
-                self._owner_ids[fact.child_pid] = self._owner_ids.get(fact.pid, 0)
+                owner_id = self._owner_ids.get(fact.pid, 0)
+                if not self._roster.add_child(fact.child_pid, fact.boottime_ns, owner_id):
+                    continue
+                self._owner_ids[fact.child_pid] = owner_id
             elif isinstance(fact, TcpStateChange):
                 self._sockets.has_connection(fact.pid)
             facts.append(fact)

@@ -179,6 +179,39 @@ def test_a_control_group_that_forks_without_end_leaves_room_for_others() -> None
     assert lost == FIRINGS - 3
 
 
+def test_what_was_asked_of_children_that_ended_without_room_is_forgotten_with_them() -> None:
+    with (
+        KernelSampler.open(Settings()) as kernel,
+        running(program("repeat"), str(FIRINGS), program("exits"), "7") as parent,
+    ):
+        assert parent.line() == "ready"
+        kernel.watch(parent.pid)
+        kernel.sample([])
+        fill_shares(kernel, processes=4_096)
+        parent.say()
+        parent.rest()
+        parent.wait()
+        children = [fork.child_pid for fork in of_kind(drained(kernel), ProcessFork)]
+        assert len(children) == FIRINGS
+        for pid in children:
+            kernel.request(pid, SampleRequest(every=2))
+        # their ends were not announced, and passes find them, some at a time
+        for _ in range(FIRINGS):
+            kernel.sample([])
+            if not list(kernel.maps["details"].items()):
+                break
+        assert list(kernel.maps["details"].items()) == []
+
+
+def test_a_full_table_of_what_was_asked_ends_nothing_and_is_counted() -> None:
+    with KernelSampler.open(Settings()) as kernel:
+        # no process has these numbers
+        for number in range(16_384 + 3):
+            kernel.request(Pid(2**22 + number), SampleRequest(every=2))
+        assert of_kind(kernel.sample([]), Tick)[0].lost_count == 3
+        assert len(list(kernel.maps["details"].items())) == 16_384
+
+
 def test_the_share_of_a_control_group_is_counted_anew_at_each_pass() -> None:
     with (
         KernelSampler.open(Settings()) as kernel,
