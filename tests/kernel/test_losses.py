@@ -179,27 +179,15 @@ def test_a_control_group_that_forks_without_end_leaves_room_for_others() -> None
     assert lost == FIRINGS - 3
 
 
-def test_what_was_asked_of_children_that_ended_without_room_is_forgotten_with_them() -> None:
-    with (
-        KernelSampler.open(Settings()) as kernel,
-        running(program("repeat"), str(FIRINGS), program("exits"), "7") as parent,
-    ):
-        assert parent.line() == "ready"
-        kernel.watch(parent.pid)
-        kernel.sample([])
-        fill_shares(kernel, processes=4_096)
-        parent.say()
-        parent.rest()
-        parent.wait()
-        children = [fork.child_pid for fork in of_kind(drained(kernel), ProcessFork)]
-        assert len(children) == FIRINGS
-        for pid in children:
-            kernel.request(pid, SampleRequest(every=2))
-        # their ends were not announced, and passes find them, some at a time
-        for _ in range(FIRINGS):
+def test_what_was_asked_of_a_process_that_had_ended_is_forgotten_with_it() -> None:
+    with KernelSampler.open(Settings()) as kernel:
+        with running(program("crowd"), "threads", "1") as target:
+            target.line()
+            kernel.watch(target.pid)
             kernel.sample([])
-            if not list(kernel.maps["details"].items()):
-                break
+        kernel.request(target.pid, SampleRequest(every=2))
+        assert list(kernel.maps["details"].items()) != []
+        assert of_kind(drained(kernel), ProcessExit)
         assert list(kernel.maps["details"].items()) == []
 
 
