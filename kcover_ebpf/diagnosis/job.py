@@ -243,7 +243,7 @@ class Job:
         ranks = self.members.ranks
         end_pass(self, ranks, tick)
         self.announced.settle(self.members)
-        self.announced.outlive(ranks, now_ns, self.pace.longest_s)
+        self.announced.outlive(ranks, self.members.children, now_ns, self.pace.longest_s)
         expected = self.members.expected if self.whole else None
         self.pace.watch_training(ranks, expected, now_ns)
         self._check_blindness(tick)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 
 from kcover_ebpf.dataclass import dataclass
@@ -145,10 +145,16 @@ class Announcements:
             self.losses[process_exit.pid] = replace(loss, process_exit=process_exit)
         return process_exit
 
-    def outlive(self, ranks: Mapping[Pid, ProcessHistory], now_ns: int, longest_s: float) -> None:
+    def outlive(
+        self,
+        ranks: Mapping[Pid, ProcessHistory],
+        children: Callable[[Pid], Sequence[ProcessHistory]],
+        now_ns: int,
+        longest_s: float,
+    ) -> None:
         """Once a pass: forget the losses after which those who needed the process continued, or ended.
 
-        `ranks`: the living ones; `longest_s`: the longest step so far.
+        `ranks`: the living ones, `children`: theirs; `longest_s`: the longest step so far.
         """
         for pid, loss in list(self.losses.items()):
             if loss.owner is not None and self._sender(pid) in self.forked:
@@ -156,6 +162,11 @@ class Announcements:
                 del self.losses[pid]
                 continue
             needed = list(ranks.values()) if loss.owner is None else _known(ranks, loss.owner)
+            if loss.owner is not None and any(
+                _has_begun_another(loss, rank, children(rank.pid), now_ns) for rank in needed
+            ):
+                del self.losses[pid]
+                continue
             ends_ns = loss.lasts_ns(longest_s)
             moved = all(_moved_ns(rank) > ends_ns for rank in needed)
             # who fails for lack of a rank moves as well, for seconds; who trains on exchanges data
@@ -239,6 +250,18 @@ def gone_before(
         for exit_ in exits
         if exit_.known and 0 <= first_exit.boottime_ns - exit_.boottime_ns <= window_ns
     ]
+
+
+def _has_begun_another(
+    loss: Loss, process: ProcessHistory, children: Sequence[ProcessHistory], now_ns: int
+) -> bool:
+    # a pool whose sandbox crashed runs the next one; what a rank begins every few seconds anyhow shows nothing
+    lost_ns, background = loss.process_exit.boottime_ns, process.efforts.background
+    return any(
+        child.first_seen_ns > lost_ns
+        and not background.has_run(child.name, now_ns - child.first_seen_ns)
+        for child in children
+    )
 
 
 def _known(ranks: Mapping[Pid, ProcessHistory], pid: Pid) -> list[ProcessHistory]:

@@ -235,6 +235,21 @@ def test_losses__of_two_children_the_one_that_is_missed_counts_though_it_died_la
     assert only_fault(stage).cause is Cause.LOADER_DIED
 
 
+@pytest.mark.parametrize(("goes_on", "announced"), [(False, [Cause.LOADER_DIED]), (True, [])])
+def test_losses__a_pool_that_runs_the_next_sandbox_does_without_the_one_that_crashed(
+    goes_on: bool, announced: list[Cause]
+) -> None:
+    stage = trained()
+    lose_child(stage, signal.SIGSEGV)
+    wait_apart(stage)
+    stage.run(0.25)
+    if goes_on:
+        stage.add(Proc(701, ppid=101, mode="sleep", argv=("python3", "-c", "answer()")))
+    stage.run(6)
+    crashes = [fault for fault in faults(stage) if fault.kind is VerdictKind.CRASHED]
+    assert [fault.cause for fault in crashes] == announced
+
+
 @pytest.mark.parametrize("heard_late", [False, True])
 def test_losses__what_a_shell_of_the_rank_ended_is_no_loss_though_the_shell_is_gone(
     heard_late: bool,
