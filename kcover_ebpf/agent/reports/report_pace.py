@@ -17,6 +17,7 @@ from kcover_ebpf.tunables.agent import (
     DETAILS_GAP_S,
     DETAILS_PER_S,
     GANG_HEARTBEATS_PER_S,
+    GANG_REFRESHES_PER_S,
     GANG_REPORTS_PER_S,
     HEARTBEAT_S,
     HEARTBEATS_PER_S,
@@ -28,6 +29,7 @@ from kcover_ebpf.tunables.agent import (
     REPORT_RESERVE,
     STALLED_HEARTBEAT_S,
     STALLED_HEARTBEATS_PER_S,
+    STALLED_REFRESH_S,
     VALID_PERIODS,
 )
 
@@ -47,6 +49,11 @@ class Pace:
     def refresh_s(self) -> float:
         """Between whole reports without a change."""
         return max(REFRESH_S, self.agents / REFRESHES_PER_S)
+
+    def stalled_refresh_s(self, nodes: int | None) -> float:
+        """The same while a gang on so many nodes has stalled; None: it may be on all of them."""
+        gang = self.agents if nodes is None else nodes
+        return max(STALLED_REFRESH_S, gang / GANG_REFRESHES_PER_S)
 
     @property
     def details_s(self) -> float:

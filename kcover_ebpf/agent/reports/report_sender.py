@@ -302,7 +302,9 @@ class ReportSender:
         refill_s = pace.refill_s(nodes)
         if sent.news != draft.news:
             return allowance.may_send(now_s, refill_s, is_news=True)
-        if now_s - sent.at_s >= pace.refresh_s:
+        # whoever deleted it took what the controller knows of the gang
+        refresh_s = pace.stalled_refresh_s(nodes) if stalled else pace.refresh_s
+        if now_s - sent.at_s >= refresh_s:
             return True
         if stalled:
             may_send = allowance.may_send(now_s, refill_s, is_news=False)

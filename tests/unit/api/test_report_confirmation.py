@@ -131,7 +131,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
 def test_report_confirmation__in_calm_times_the_lease_alone_is_written(bench: Bench) -> None:
     bench.put(trained=True)
     assert bench.turn() == (1, 1)
-    assert bench.seconds(300, trained=True) == (0, 10)
+    assert bench.seconds(115, trained=True) == (0, 3)
     assert bench.lease.current == {bench.sequence()}
     assert bench.lease.valid_s == 45
 
@@ -152,12 +152,24 @@ def test_report_confirmation__while_ranks_are_compared_with_those_of_other_nodes
     assert 8 <= written <= 10, "once in 5 s for 40 s, and then as in calm times"
 
 
-def test_report_confirmation__a_whole_report_is_sent_every_ten_minutes_all_the_same(
+def test_report_confirmation__a_whole_report_is_sent_every_two_minutes_all_the_same(
     bench: Bench,
 ) -> None:
     bench.put()
     bench.turn()
-    assert bench.seconds(1300)[0] == 2
+    assert bench.seconds(1300)[0] == 10
+
+
+def test_report_confirmation__a_report_that_was_deleted_is_there_again_while_its_ranks_hang(
+    bench: Bench,
+) -> None:
+    """Nothing announces that: the agent may not read reports."""
+    bench.put("r", STOPPED, verdict=HUNG, suspicious=True)
+    bench.turn()
+    bench.server.reports.clear()
+    bench.seconds(25, STOPPED, verdict=HUNG, suspicious=True)
+    assert bench.server.reports
+    assert bench.lease.current == {bench.sequence()}
 
 
 def test_report_confirmation__ranks_that_stay_stalled_are_confirmed_every_three_seconds(
@@ -167,7 +179,8 @@ def test_report_confirmation__ranks_that_stay_stalled_are_confirmed_every_three_
     bench.turn()
     bench.put("r", STOPPED, verdict=HUNG, suspicious=True)
     assert bench.turn(1.0) == (1, 0), "the news at once"
-    assert bench.seconds(60, STOPPED, verdict=HUNG, suspicious=True) == (0, 20)
+    assert bench.seconds(18, STOPPED, verdict=HUNG, suspicious=True) == (0, 6)
+    assert bench.seconds(40, STOPPED, verdict=HUNG, suspicious=True)[0] == 2
     assert bench.lease.current == {bench.sequence()}
     assert bench.lease.valid_s == 10
 

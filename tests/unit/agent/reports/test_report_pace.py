@@ -35,6 +35,7 @@ def test_pace__all_agents_together_write_no_more_than_the_api_server_can_take(ag
         assert (nodes or agents) / pace.fast_s(nodes) <= 200
         assert agents / pace.fast_s(nodes) <= 300, "and if every job of the cluster stalls"
         assert (nodes or agents) / pace.refill_s(nodes) <= 100
+        assert (nodes or agents) / pace.stalled_refresh_s(nodes) <= 30
 
 
 @pytest.mark.parametrize("agents", SIZES)
@@ -46,6 +47,7 @@ def test_pace__a_lease_claims_no_more_than_a_controller_believes(agents: int) ->
 def test_pace__nothing_is_slower_than_it_could_be_on_some_hundred_nodes(agents: int) -> None:
     pace = Pace(agents)
     assert (pace.heartbeat_s, pace.fast_s(agents), pace.refill_s(agents)) == (30.0, 3.0, 5.0)
+    assert pace.stalled_refresh_s(agents) == 20.0
     assert valid_s(pace.fast_s(agents), fast=True) == 10
     assert valid_s(pace.heartbeat_s, fast=False) == 45
 
