@@ -1,4 +1,4 @@
-"""A rank dies while no agent runs, and its kubelet restarts it: the controller learns of it from the pod alone."""
+"""What no report says: a death while no agent runs, and a hang whose report somebody deleted."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from kcover_ebpf.api.rfc3339 import from_text
+from kcover_ebpf.model.process_state import State
 from testbed import skips
 from testbed.driver import agents as real_agents
-from testbed.driver.cluster import ROOT, Namespace
+from testbed.driver.cluster import ROOT, Namespace, until
 from testbed.driver.fake_agent import is_first, processes
-from testbed.driver.kinds import rank_pods, wait_for_training, wait_until_learned
-from testbed.driver.restarts import incidents, running, wait_for_phase
+from testbed.driver.kinds import process, rank_pods, wait_for_training, wait_until_learned
+from testbed.driver.restarts import incidents, policy, running, wait_for_phase
 from tests.cluster.faked_job import JOB, started, uids
 
 pytestmark = pytest.mark.timeout(600, func_only=True)
@@ -54,3 +55,29 @@ def test_a_rank_that_dies_unobserved_is_recorded_and_nothing_else_is_done(
         for pod in rank_pods(namespace, JOB):
             (container,) = pod["status"]["containerStatuses"]
             assert container["restartCount"] == 1, "by its kubelet, once"
+
+
+def _hangs(namespace: Namespace) -> bool:
+    reports = [item["spec"] for item in namespace.items("faultreports")]
+    ranks = [rank for report in reports for rank in report.get("ranks", ())]
+    return any(rank["state"] == State.STOPPED.value for rank in ranks)
+
+
+def test_a_hang_whose_report_was_deleted_is_acted_on_all_the_same(
+    namespace: Namespace, tmp_path: Path
+) -> None:
+    """The agent said it once, and it is as it was: it may not read reports, and no one informs it."""
+    namespace.cluster.ctl("apply", f"--filename={ROOT / 'charts/kcover-ebpf/crds'}")
+    policy(namespace)
+    with real_agents.running(namespace.cluster, tmp_path):
+        with running(namespace, tmp_path / "before"):
+            started(namespace, trains=True)
+            wait_until_learned(namespace, JOB)
+        os.kill(process(rank_pods(namespace, JOB)[-1]), signal.SIGSTOP)
+        until(lambda: _hangs(namespace), "the hang is reported")
+        namespace.ctl("delete", "faultreports", "--all")
+        with running(namespace, tmp_path / "after"):
+            deleted_s = time.monotonic()
+            found = wait_for_phase(namespace, ("Recovered",))
+            print(f"recovered {time.monotonic() - deleted_s:.1f} s after the reports were deleted")
+        assert found["status"]["verdict"] == "HUNG"
