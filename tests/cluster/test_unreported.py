@@ -75,6 +75,7 @@ def test_a_hang_whose_report_was_deleted_is_acted_on_all_the_same(
             wait_until_learned(namespace, JOB)
         os.kill(process(rank_pods(namespace, JOB)[-1]), signal.SIGSTOP)
         until(lambda: _hangs(namespace), "the hang is reported")
+        time.sleep(30)  # nothing about it is new any more
         namespace.ctl("delete", "faultreports", "--all")
         with running(namespace, tmp_path / "after"):
             deleted_s = time.monotonic()
