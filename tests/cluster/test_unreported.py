@@ -1,4 +1,4 @@
-"""What no report says: a death while no agent runs, and a hang whose report somebody deleted."""
+"""What no report says: a death while no agent runs, and a hang whose report was deleted."""
 
 from __future__ import annotations
 
