@@ -31,3 +31,8 @@ def to_text(time_s: float) -> str:
     """RFC 3339 in UTC with microseconds, the finest that the API server keeps."""
     moment = datetime.fromtimestamp(time_s, UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def in_seconds(time_s: float) -> str:
+    """The same without a fraction, such as "2027-01-15T08:00:00Z"."""
+    return f"{to_text(time_s)[:19]}Z"

@@ -140,7 +140,7 @@ def _explain(incident: Incident, status: Status) -> None:
     show(f"  owner: {status.owner or f'not known; the label {OWNER} of the job names one'}")
     show(f"  cause: {message_of(incident, status).blame}")
     if verdict.deadline_s is not None:
-        show(f"  the framework would have given up at {rfc3339.to_text(verdict.deadline_s)[:19]}Z")
+        show(f"  the framework would have given up at {rfc3339.in_seconds(verdict.deadline_s)}")
     for title, lines in (
         ("why", [f"[{evidence.kind.value}] {evidence.text}" for evidence in verdict.evidence]),
         ("not observed", list(verdict.unobserved)),

@@ -239,7 +239,7 @@ class ApiWriter:
             "reason": event.reason,
             "message": event.text[:1024],
             "type": "Warning" if event.warning else "Normal",
-            "lastTimestamp": _seconds(event.last_s),
+            "lastTimestamp": rfc3339.in_seconds(event.last_s),
             "count": event.count,
         }
         if event.is_known:
@@ -259,17 +259,13 @@ class ApiWriter:
             "involvedObject": dict(event.about),
             "source": {"component": "kcover-ebpf"},
             "reportingComponent": "kcover-ebpf",
-            "firstTimestamp": _seconds(event.first_s),
+            "firstTimestamp": rfc3339.in_seconds(event.first_s),
         }
         try:
             self.api.create(events, new | body)
         except Conflict:
             # reported by the controller that led before us
             self.api.merge_patch(f"{events}/{event.name}", body)
-
-
-def _seconds(time_s: float) -> str:
-    return rfc3339.to_text(time_s)[:19] + "Z"
 
 
 def _incidents(namespace: str) -> str:

@@ -139,5 +139,5 @@ def condition_of(incident: Incident, status: Status) -> dict[str, str]:
         "status": "True",
         "reason": "".join(word.title() for word in words.split("_")) or "Unknown",
         "message": printable(text)[:_MOST_TEXT],
-        "lastTransitionTime": rfc3339.to_text(since_s)[:19] + "Z",
+        "lastTransitionTime": rfc3339.in_seconds(since_s),
     }

@@ -311,7 +311,7 @@ class NodeReconciler:
     def _condition(
         self, node: NodeView, kind: str, old_status: str, status: str, reason: str, text: str
     ) -> None:
-        now = rfc3339.to_text(self._store.wall())[:19] + "Z"
+        now = rfc3339.in_seconds(self._store.wall())
         condition = {
             "type": kind,
             "status": status,

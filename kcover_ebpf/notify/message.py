@@ -142,4 +142,4 @@ def _text(value: object) -> str:
 
 
 def _time(time_s: float | None) -> str:
-    return "" if time_s is None else rfc3339.to_text(time_s)[:19] + "Z"
+    return "" if time_s is None else rfc3339.in_seconds(time_s)

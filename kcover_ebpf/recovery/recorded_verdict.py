@@ -25,15 +25,12 @@ def still_so(status: Status) -> str:
     Evidence is as old as the verdict; an incident without action is closed once its ranks move or no node reports it.
     """
     if status.closed_s is not None:
-        return f"no, it was over at {_clock(status.closed_s)}"
+        return f"no, it was over at {rfc3339.in_seconds(status.closed_s)}"
     if status.phase is Phase.RECOVERED:
-        return f"no, the job makes progress again since {_clock(status.at(Phase.RECOVERED) or status.last_s)}"
+        since_s = status.at(Phase.RECOVERED) or status.last_s
+        return f"no, the job makes progress again since {rfc3339.in_seconds(since_s)}"
     if status.phase.is_acting:
         return "no, the ranks that it saw are being ended and started again"
     if status.phase is Phase.FAILED:
         return "not known: its restart failed"
     return "yes, as far as the nodes report: this incident is open"
-
-
-def _clock(at_s: float) -> str:
-    return f"{rfc3339.to_text(at_s)[:19]}Z"

@@ -324,7 +324,7 @@ def test_report_builder__a_stall_is_reported_once_and_confirmed_often(
     stage.run(60)
     renewals: list[AgentLease | None] = []
     reports = sent(stage, tmp_path, 100, renewals)
-    assert 1 <= len(reports) <= 8
+    assert 1 <= len(reports) <= (8 if stalled else 4)
     assert len(renewals) in renewed
     last = renewals[-1]
     assert last is not None
