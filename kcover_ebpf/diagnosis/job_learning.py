@@ -28,6 +28,8 @@ def end_pass(job: Job, ranks: Mapping[Pid, ProcessHistory], tick: Tick) -> None:
         for process in ranks.values():
             process.note_healthy(now_ns, job.table)
             process.note_beside(tick)
+            for child in job.members.children(process.pid):
+                process.note_child_beside(child, tick, job.table)
     for process in job.members.views.values():
         process.passes_without_totals += 1
         if process.sockets:

@@ -132,6 +132,8 @@ class RankSnapshot:
     """Its thread was read during this wait: what burns a CPU is not."""
     waits_for: tuple[Pid, ...] = ()
     """Processes of the job that it waits for by a pipe, socket, lock or wait()."""
+    writes: bool = False
+    """It waits until what it wrote into a pipe or Unix socket is read; False from agents that do not tell."""
     stack: tuple[str, ...] = ()
     python: tuple[PythonFrame, ...] = ()
     """Where its lead thread is in its Python program, as `odd_stack.innermost` cuts it; empty where it was not read."""

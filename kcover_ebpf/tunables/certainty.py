@@ -68,6 +68,8 @@ USUAL_UNSEEN_NS = 4 * NS
 USUAL_FACTOR = 3.0
 """Such a wait may last so many times the longest that was seen: of three moments of one the last is in its last two
 thirds in 96 of 100 cases."""
+PLACES_KEPT = 16
+"""Places in which each child of a rank waits until a time."""
 HELPER_SINCE_S = 2.0
 """A side thread that began to wait so long before its lead, or later, may be who the lead waits for."""
 SIDES_READ_S = 3.0

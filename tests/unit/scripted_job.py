@@ -50,11 +50,10 @@ RUNNING_MODES = ("run", "spin", "yield", "starved", "throttled", "quota")
 STATES |= dict.fromkeys(RUNNING_MODES, TaskState.RUNNING)
 """State of the lead thread by mode; asleep in all others."""
 CALLS = dict.fromkeys(("run", "spin", "throttled", "quota"), NO_SYSCALL) | {
+    **dict.fromkeys(("sleep", "sleep_long", "nap", "pulse"), NANOSLEEP),
     "futex": FUTEX,
     "yield": YIELD,
     "starved": YIELD,
-    "sleep": NANOSLEEP,
-    "sleep_long": NANOSLEEP,
     "read": READ,
     "poll": POLL,
     "tick": POLL,
@@ -63,11 +62,10 @@ CALLS = dict.fromkeys(("run", "spin", "throttled", "quota"), NO_SYSCALL) | {
     "fifo": OPENAT,
     "ioctl": IOCTL,
     "flock": FLOCK,
-    "nap": NANOSLEEP,
     "pause": PAUSE,
 }
 """System call of the lead thread by mode."""
-SHARES = {"train": 0.3, **dict.fromkeys(("run", "spin", "yield"), 1.0)}
+SHARES = {"train": 0.3, "pulse": 0.05, **dict.fromkeys(("run", "spin", "yield"), 1.0)}
 SHARES |= dict.fromkeys(("throttled", "quota", "starved"), 0.01)
 """Of a CPU that the lead thread uses, by mode."""
 STACK_POINTER = 0x7000
@@ -99,7 +97,8 @@ class Proc:
     argv: tuple[str, ...] = ("python3", "train.py")
     mode: str = "train"
     """train, futex, run, spin, yield, starved (yield without a CPU), sleep, sleep_long, stopped, traced, frozen,
-    read, poll, write, fault, fifo, flock, nap (sleeps of milliseconds), quota (computes in 1% of the time)."""
+    read, poll, write, fault, fifo, flock, nap (sleeps of milliseconds), quota (computes in 1% of the time),
+    pulse (wakes from sleeps, and uses 5% of a CPU)."""
     stack: tuple[str, ...] = COLLECTIVE
     module: str = "python3.11"
     """Where it runs while it runs: one of `CODE`."""

@@ -81,7 +81,7 @@ def _weight(rank: RankSnapshot, waited_by: Pid) -> int:
     # among several children the one that cannot continue explains the wait; an idle one, which waits for
     # work from the very rank that waits, does not
     if rank.state is State.READ and waited_by in rank.waits_for:
-        return 0
+        return 3 if rank.writes else 0
     if rank.state in STOPPED:
         return 3
     if rank.state in STUCK:
@@ -89,6 +89,15 @@ def _weight(rank: RankSnapshot, waited_by: Pid) -> int:
     if rank.state is State.FUTEX:
         return 1 if rank.timed else 2
     return 0 if rank.state in (State.CHILD, State.PEERS, State.ON_DEVICE) else 1
+
+
+def is_cycle(first_rank: RankSnapshot, end_rank: RankSnapshot) -> bool:
+    """True if the process that a rank waits for waits itself until that rank reads what it wrote: a full pipe.
+
+    Not where a side thread of the rank, which may be the one that reads, waits for something that ends.
+    """
+    awaited = end_rank.pid != first_rank.pid and first_rank.pid in end_rank.waits_for
+    return awaited and end_rank.writes and not first_rank.beside
 
 
 def is_effort(snapshot: JobSnapshot, rank: RankSnapshot) -> bool:
@@ -105,7 +114,7 @@ def is_effort(snapshot: JobSnapshot, rank: RankSnapshot) -> bool:
         return ranks.count(State.THROTTLED) > 1
     if end.state is State.DUMPING:
         return silence_s < policy.core_dump_patience_s
-    if end.state in STOPPED or end.proven:
+    if end.state in STOPPED or end.proven or is_cycle(rank, end):
         return False
     helps = end.role in (Role.HELPER, Role.COMPILER) and end.state is not State.SLEEP_LONG
     if end.state in _UNSEEN and not helps:

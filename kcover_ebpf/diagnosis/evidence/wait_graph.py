@@ -64,6 +64,8 @@ def _end(end_rank: RankSnapshot) -> str:
         return f"{holder} -> none known"
     if end_rank.state is State.OUTSIDE:
         return "another program" if end_rank.awaits is None else f"a service at {end_rank.awaits}"
+    if end_rank.state is State.READ and end_rank.writes:
+        return "data that is not read"
     if end_rank.state in EFFORT and end_rank.state not in _ENDS:
         return f"itself: {end_rank.state.text}"
     return _ENDS.get(end_rank.state, end_rank.state.text)

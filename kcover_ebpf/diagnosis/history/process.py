@@ -10,6 +10,7 @@ from kcover_ebpf.diagnosis.history.background import Efforts
 from kcover_ebpf.diagnosis.history.code_map import CodeMap, of_stack
 from kcover_ebpf.diagnosis.history.links import Links
 from kcover_ebpf.diagnosis.history.progress_clocks import ByteClock, GpuClock
+from kcover_ebpf.diagnosis.history.rhythm import Rhythm
 from kcover_ebpf.diagnosis.history.sampled_call import HELD, STOPPED
 from kcover_ebpf.diagnosis.history.thread import ThreadHistory
 from kcover_ebpf.diagnosis.history.traffic import Traffic
@@ -68,6 +69,8 @@ class ProcessHistory:
     is_dying: bool = False
     """`exit` was announced by the signal that ends it, and has not come yet."""
     efforts: Efforts = field(default_factory=Efforts)
+    rhythm: Rhythm = field(default_factory=Rhythm)
+    """For what it wakes while its rank trains on, as the child of one."""
     cpu_share: float = 0.0
     """CPUs used between the last two totals, all threads together."""
     major_fault_rate: float = 0.0
@@ -191,11 +194,22 @@ class ProcessHistory:
         In a pass that visits all of its threads those that were found where they had been, at rest, are not sent.
         """
         began_ns = tick.boottime_ns - tick.period_ns
-        is_whole = self.totals is not None and self.totals.boottime_ns > began_ns
-        if self.data_ns < tick.boottime_ns or not is_whole:
+        if self.data_ns < tick.boottime_ns or not self._was_visited(began_ns):
             return
         for thread in self.side_threads:
             thread.note_beside(self.data_ns, is_sent=thread.sample.boottime_ns > began_ns)
+
+    def note_child_beside(
+        self, child_process: ProcessHistory, tick: Tick, table: SyscallTable
+    ) -> None:
+        """Take where a process that belongs to this rank was found in such a pass."""
+        lead_thread = child_process.lead
+        visited = child_process._was_visited(tick.boottime_ns - tick.period_ns)
+        if self.data_ns >= tick.boottime_ns and visited and lead_thread is not None:
+            child_process.rhythm.note_beside(lead_thread, self.data_ns, table)
+
+    def _was_visited(self, began_ns: int) -> bool:
+        return self.totals is not None and self.totals.boottime_ns > began_ns
 
     @property
     def rests(self) -> bool:
@@ -241,6 +255,8 @@ class ProcessHistory:
         if self._represents(sample.tid) and self._is_active(thread.sample, sample, table):
             self.active_ns = sample.boottime_ns
         progressed = thread.observe(sample, table, self.code)
+        if progressed and thread is self.lead:
+            self.rhythm.on_progress(thread, table)
         return progressed and self._represents(sample.tid)
 
     def _is_active(

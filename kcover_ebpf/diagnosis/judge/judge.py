@@ -224,6 +224,7 @@ def _stuck(
     blamed = blame(snapshot, kind, _cause(first, end), culprit, found, end)
     # storage, a driver or a page may answer after all, and work may end: none of them is known to be stuck
     is_own = evidence.is_inside(first, end) or end.state is State.SPINNING
+    is_own = is_own or wait_chain.is_cycle(first, end)
     return replace(blamed, doubtful=not is_own)
 
 
@@ -306,6 +307,9 @@ def _stuck_evidence(
     if end_rank.pid != first_rank.pid:
         text = f"it waits for process {end_rank.pid}: {end_rank.text}, {evidence.ago(end_rank)}"
         found.append(Evidence(EvidenceKind.SINK, text))
+    if wait_chain.is_cycle(first_rank, end_rank):
+        text = f"process {end_rank.pid} writes to {evidence.name(first_rank)}, which does not read"
+        found.append(Evidence(EvidenceKind.EDGE, text))
     found += evidence.endless(first_rank, end_rank)
     found += evidence.time(first_rank) + evidence.peers(first_rank, ranks)
     if evidence.is_inside(first_rank, end_rank):

@@ -87,6 +87,7 @@ def classify(process: ProcessHistory, context: ClassifyContext) -> RankSnapshot:
         sides_read=process.sides_read_ns >= lead.sample.idle_since_ns,
         beside=wait.beside or _beside(process, lead, context),
         holder=wait.holder,
+        writes=wait.writes,
     )
 
 
@@ -297,8 +298,12 @@ def _works(child_process: ProcessHistory, since_ns: int, context: ClassifyContex
         return child_process.first_seen_ns >= recent_ns
     if lead.burning_since_ns is not None:
         return not lead.spins_in_place
+    rhythm = child_process.rhythm
+    if rhythm.unusual_ns > recent_ns:
+        return True
     # one that wants a CPU works, however little it gets
-    return lead.sample.state is TaskState.RUNNING or lead.progress_ns > recent_ns
+    wants = not rhythm.is_known or lead.delay_share >= BUSY_SHARE
+    return lead.sample.state is TaskState.RUNNING and wants
 
 
 def _state_since(lead_thread: ThreadHistory, process: ProcessHistory, state: State) -> int:

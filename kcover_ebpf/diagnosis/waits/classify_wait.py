@@ -40,6 +40,8 @@ class Wait(NamedTuple):
     """What side threads of it wait for, that may release it."""
     holder: Tid | None = None
     """The thread of its own process that it waits for, where that is known."""
+    writes: bool = False
+    """What it writes into a pipe or Unix socket has not been read for seconds."""
 
 
 def judge_wait(
@@ -210,13 +212,14 @@ def _on_stream(
     holders = _holders(process, files, context)
     offspring = tuple(child.pid for child in context.children(process.pid))
     own = tuple(pid for pid in offspring if pid in holders)
+    # A reader that is alive wakes whoever writes to it, again and again: one that does not owes its answer to none.
+    is_write = context.table.family(sample.syscall) is SyscallFamily.WRITE
+    writes = is_write and context.now_ns - sample.idle_since_ns >= READER_DRAINS_NS
     if own or (offspring and not holders):
-        return Wait(State.CHILD, waits_for=own or offspring)
-    # A stream whose other end is nowhere has ended; one that lasts leads to a program outside the job. A reader that is
-    # alive wakes whoever writes to it, again and again: one that does not owes its answer to none.
-    writes = context.table.family(sample.syscall) is SyscallFamily.WRITE
-    unread = writes and context.now_ns - sample.idle_since_ns >= READER_DRAINS_NS
-    return Wait(State.READ, waits_for=holders) if holders or unread else Wait(State.OUTSIDE)
+        return Wait(State.CHILD, waits_for=own or offspring, writes=writes)
+    # a stream whose other end is nowhere has ended; one that lasts leads to a program outside the job
+    is_known = bool(holders) or writes
+    return Wait(State.READ if is_known else State.OUTSIDE, waits_for=holders, writes=writes)
 
 
 def _holders(

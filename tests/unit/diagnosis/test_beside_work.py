@@ -98,6 +98,25 @@ def test_classify__a_program_that_came_and_went_beside_training_explains_no_wait
     assert stage.job.snapshot().processes[WAITER].state is state
 
 
+@pytest.mark.parametrize(
+    ("beside_s", "then", "state"),
+    [(40, "pulse", State.FUTEX), (4, "pulse", State.CHILDREN), (40, "run", State.CHILDREN)],
+    ids=["as always", "a new one", "more than always"],
+)
+def test_classify__a_child_that_wakes_as_it_does_beside_training_explains_no_wait(
+    beside_s: float, then: str, state: State
+) -> None:
+    """It uses 5% of a CPU, as a reporter of metrics that wakes some times a second."""
+    stage = trained()
+    watcher = stage.add(Proc(700, ppid=101, argv=TOOL, mode="pulse"))
+    stage.run(beside_s)
+    stage.become(stage.rank(1), "futex", stack=LOCK)
+    stage.become(watcher, then)
+    all_wait(stage, 1)
+    stage.run(8)
+    assert stage.job.snapshot().processes[WAITER].state is state
+
+
 def rank(pid: int, number: int, command: str) -> ProcessSeen:
     environ = {"RANK": str(number), "WORLD_SIZE": "2"}
     return ProcessSeen(0, Pid(pid), Pid(1), "python3", tuple(command.split()), environ)

@@ -101,6 +101,25 @@ def test_follow__of_several_children_the_one_that_cannot_continue_explains_the_w
     assert end_of(at(1, State.CHILD, 2, 3), one, other) == end
 
 
+@pytest.mark.parametrize(
+    ("writes", "beside", "end_waits_for", "is_cycle"),
+    [
+        (True, (), 1, True),
+        (False, (), 1, False),
+        (True, ("storage",), 1, False),
+        (True, (), 4, False),
+    ],
+    ids=["a full pipe", "waits for a task", "a thread that may read", "writes to another"],
+)
+def test_is_cycle__a_child_waits_until_the_rank_that_waits_for_it_reads(
+    writes: bool, beside: tuple[str, ...], end_waits_for: int, *, is_cycle: bool
+) -> None:
+    rank = replace(at(1, State.CHILD, 2), beside=beside)
+    writer = replace(child(2, State.READ, end_waits_for), writes=writes)
+    assert wait_chain.is_cycle(rank, writer) is is_cycle
+    assert not wait_chain.is_cycle(writer, writer)
+
+
 def sides(*ranks: RankSnapshot, known: Sequence[tuple[str, ...]] = ()) -> tuple[set[int], set[int]]:
     waits = KnownWaits()
     for pair in known:
@@ -160,11 +179,16 @@ def test_split__any_snapshot_is_judged(snapshots: list[RankSnapshot]) -> None:
 
 @given(SNAPSHOTS)
 @example([at(1, State.PEERS), at(2, State.SLEEP_LONG, since_s=20)])
-def test_job_snapshot__a_rank_that_moves_right_now_is_never_a_culprit(
+@example([at(1, State.MOVING, since_s=0), at(2, State.PEERS, since_s=300)])
+def test_job_snapshot__a_rank_that_moves_right_now_is_never_the_culprit_of_a_fault(
     snapshots: list[RankSnapshot],
 ) -> None:
+    """That the others wait for one that moves for minutes may be shown to people."""
     scene = job_snapshot(*snapshots)
-    culprit = scene.processes.get(judge(scene).pid or Pid(0))
+    finding = judge(scene)
+    if finding.kind is VerdictKind.UNKNOWN:
+        return
+    culprit = scene.processes.get(finding.pid or Pid(0))
     assert culprit is None or (culprit.state is not State.MOVING and culprit.age_s >= 2.0)
 
 

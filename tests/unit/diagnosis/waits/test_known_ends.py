@@ -119,6 +119,27 @@ def test_known_ends__who_writes_to_a_reader_that_does_not_read_is_named(
     ] == ([(Cause.BLOCKED_READ, 1)] if named else [])
 
 
+def test_known_ends__a_child_that_writes_to_the_rank_that_waits_for_it_explains_no_wait() -> None:
+    """Its output fills a pipe while the rank writes its input into another one that is full."""
+    stage = trained()
+    child = stage.add(Proc(500, ppid=101, argv=("filter",)))
+    task, answer = (
+        WaitedFile(fd, "pipe", f"pipe:[{900 + fd}]", Inode(900 + fd), "", "") for fd in (60, 61)
+    )
+    for pid in (101, 500):
+        for file in (task, answer):
+            stage.feed(DescriptorSample(stage.now_ns, Pid(pid), file.fd, "pipe", file.inode, None))
+    with sitting_in(WRITE):
+        stage.become(stage.rank(1), "read", files=(task,), stack=LOCK)
+        stage.become(child, "read", files=(answer,))
+        all_wait(stage, 1)
+        stage.run(20)
+    assert [
+        (verdict.cause, verdict.certainty, verdict.culprit and verdict.culprit.rank)
+        for verdict in not_working(stage)
+    ] == [(Cause.LOADER_STUCK, Certainty.INFERRED, 1)]
+
+
 def test_known_ends__a_child_that_wants_a_cpu_is_at_work_however_little_it_gets() -> None:
     stage = trained()
     child = stage.add(Proc(500, ppid=101, argv=("judge",)))

@@ -1,0 +1,97 @@
+"""For what the child of a rank wakes again and again while that rank trains on. Pure.
+
+A program that reports, watches or keeps something alive wakes from a timed wait, does little, and waits in the same
+place of its code again, for as long as its rank lives. It does so while the job hangs too, so that it explains no wait.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import field
+from statistics import median
+
+from kcover_ebpf.dataclass import dataclass
+from kcover_ebpf.diagnosis.history.sampled_call import is_timed, poll_timeout_ms
+from kcover_ebpf.diagnosis.history.thread import ThreadHistory
+from kcover_ebpf.facts.kernel import TaskState, ThreadSample
+from kcover_ebpf.facts.syscalls import SyscallTable
+from kcover_ebpf.tunables.certainty import (
+    BACKGROUND_CPUS,
+    BACKGROUND_INTERVALS,
+    EFFORT_FACTOR,
+    PLACES_KEPT,
+    USUAL_SHARE,
+    USUAL_SPAN_NS,
+    USUAL_WAITS,
+)
+from kcover_ebpf.tunables.diagnosis import MOVE_SHARE
+
+_Place = tuple[int, int]
+"""Call, and user stack pointer."""
+
+
+@dataclass(slots=True)
+class _Found:
+    first_ns: int
+    last_ns: int
+    count: int = 0
+
+
+@dataclass(slots=True)
+class Rhythm:
+    """Where the lead thread of one process waits until a time, pass after pass; times are boottime nanoseconds."""
+
+    unusual_ns: int = 0
+    """Last progress that was more than such a wake; 0 before the first."""
+    _count: int = 0
+    """Passes in which its rank trained on,"""
+    _found: dict[_Place, _Found] = field(default_factory=dict)
+    """and those of them that found it in such a wait, by its place."""
+    _shares: deque[float] = field(default_factory=lambda: deque(maxlen=BACKGROUND_INTERVALS))
+    """Of a CPU, that it used in the last of them."""
+    _strays: bool = False
+    """Its last progress found it elsewhere."""
+
+    def note_beside(self, lead_thread: ThreadHistory, moved_ns: int, table: SyscallTable) -> None:
+        """Take what it did in a pass in which its rank moved data, at the boottime `moved_ns`."""
+        self._count += 1
+        self._shares.append(lead_thread.cpu_share)
+        place = _timed_place(lead_thread.sample, table)
+        if place is None or (place not in self._found and len(self._found) >= PLACES_KEPT):
+            return
+        found = self._found.setdefault(place, _Found(moved_ns, moved_ns))
+        found.last_ns, found.count = moved_ns, found.count + 1
+
+    def on_progress(self, lead_thread: ThreadHistory, table: SyscallTable) -> None:
+        """Take that the lead thread was seen to do something since its sample before.
+
+        Once now and then it is caught between two waits: who works is not found waiting the next time either.
+        """
+        place, strayed = _timed_place(lead_thread.sample, table), self._strays
+        self._strays = place is None or not self._is_usual(place)
+        is_more = lead_thread.cpu_share > self._usual_share or not self.is_known
+        if is_more or (self._strays and strayed):
+            self.unusual_ns = lead_thread.sample.boottime_ns
+
+    @property
+    def is_known(self) -> bool:
+        """True if it has such waits beside training."""
+        return any(map(self._is_usual, self._found))
+
+    @property
+    def _usual_share(self) -> float:
+        usual = EFFORT_FACTOR * median(self._shares) if self._shares else 0.0
+        return max(MOVE_SHARE, min(usual, BACKGROUND_CPUS))
+
+    def _is_usual(self, place: _Place) -> bool:
+        found = self._found.get(place)
+        if found is None or found.last_ns - found.first_ns < USUAL_SPAN_NS:
+            return False
+        return found.count >= USUAL_WAITS and found.count >= USUAL_SHARE * self._count
+
+
+def _timed_place(sample: ThreadSample, table: SyscallTable) -> _Place | None:
+    if sample.state is not TaskState.SLEEPING:
+        return None
+    timed = is_timed(sample, table) or (poll_timeout_ms(sample, table) or 0) > 0
+    return (sample.syscall, sample.user_sp) if timed else None
