@@ -2,6 +2,7 @@
 
     python -m testbed.workloads.background collect ADDRESS PORT   # the collector, outside of the job
     python -m testbed.workloads.background monitor   # a process with RANK that trains nothing
+    python -m testbed.workloads.background watch   # a child that every rank keeps for as long as it lives
 
 Every rank does the same, which distinguishes none of them.
 """
@@ -32,6 +33,9 @@ ANSWER = b"taken\n"
 CHILD_PERIOD_S = 7.0
 CHILD_MIB = 40
 """What a helper program reads and sums up: some tenths of a second of CPU."""
+WATCH_PERIOD_S = 0.2
+WATCH_CPU_S = 0.01
+"""CPU of the child that is kept in each period: 5%."""
 MONITOR_PERIOD_S = 0.5
 CONNECT_LIMIT_S = 2.0
 BLOCK = bytes(1 << 15)
@@ -45,6 +49,8 @@ def begin(folder: Path, rank: int, collector: str) -> None:
         (report_to, (collector,)),
         (run_children, (rank,)),
     )
+    # it ends by itself
+    subprocess.Popen([sys.executable, "-m", __spec__.name, "watch"], stdin=subprocess.DEVNULL)
     for work, given in works:
         threading.Thread(target=work, args=given, daemon=True).start()
 
@@ -57,16 +63,24 @@ def repeat(work: Callable[[], object], period_s: float) -> None:
         time.sleep(max(0.0, period_s - (time.monotonic() - begun)))
 
 
+def burn(cpu_s: float) -> None:
+    """Use so much CPU: its own, not the clock's, so that it takes the same share where CPUs are rare."""
+    end = time.thread_time() + cpu_s
+    while time.thread_time() < end:
+        hashlib.sha256(BLOCK).digest()
+
+
 def measure() -> None:
     """Use a share of a CPU, as threads that sum up metrics or watch a profile do."""
+    repeat(lambda: burn(CPU_S), PERIOD_S)
 
-    def burn() -> None:
-        # its own CPU, not the clock's: it takes the same share where CPUs are rare
-        end = time.thread_time() + CPU_S
-        while time.thread_time() < end:
-            hashlib.sha256(BLOCK).digest()
 
-    repeat(burn, PERIOD_S)
+def watch() -> None:
+    """Wake some times a second until its rank ends, as a program that reports for it does."""
+    rank_pid = os.getppid()
+    while os.getppid() == rank_pid:
+        burn(WATCH_CPU_S)
+        time.sleep(WATCH_PERIOD_S)
 
 
 def write_logs(path: Path) -> None:
@@ -137,9 +151,11 @@ def monitor() -> None:
 
 
 def main() -> None:
-    """Be a collector or a monitor."""
+    """Be a collector, a monitor or a child that is kept."""
     if sys.argv[1] == "monitor":
         monitor()
+    elif sys.argv[1] == "watch":
+        watch()
     else:
         collect(sys.argv[2], int(sys.argv[3]))
 
