@@ -5,13 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from kcover_ebpf.host import cgroups, process_tree
+from tests.waiting import until
 
 COMMAND = str(Path(sys.executable).with_name("kcover-ebpf"))
 PYTHON = "/usr/bin/python3"
@@ -36,13 +36,6 @@ def own_group(pid: int) -> Path:
 def is_alive(pid: int) -> bool:
     stat = process_tree.read_stat(pid)
     return stat is not None and stat.alive
-
-
-def until(reached: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not reached():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.02)
 
 
 class Run:

@@ -18,7 +18,7 @@ from kcover_ebpf.collectives.ras.client import RasPatience, RasPlace
 from kcover_ebpf.ids import Pid
 from testbed.skips import ROOT
 from testbed.workloads.gpu_styles import STYLES
-from tests.kernel.command import until
+from tests.waiting import until
 
 WORLD, STEPS, LAST = 2, 4, 3
 

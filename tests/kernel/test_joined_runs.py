@@ -16,7 +16,8 @@ import pytest
 from kcover_ebpf.host import cgroups
 from testbed.skips import ROOT
 from testbed.workloads import network
-from tests.kernel.command import COMMAND, PYTHON, own_group, until
+from tests.kernel.command import COMMAND, PYTHON, own_group
+from tests.waiting import until
 
 pytestmark = [pytest.mark.needs("root", "bpf", "torch", "cgroup2"), pytest.mark.timeout(240)]
 PREFIX = "kcjoin"

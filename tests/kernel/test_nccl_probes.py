@@ -19,8 +19,9 @@ from kcover_ebpf.collectives.nccl.tables import Tables
 from kcover_ebpf.host import capabilities
 from kcover_ebpf.ids import Pid
 from testbed.skips import ROOT
-from tests.kernel.command import PYTHON, impatient, run, until
+from tests.kernel.command import PYTHON, impatient, run
 from tests.kernel.helpers import FIRINGS, Running
+from tests.waiting import until
 
 pytestmark = pytest.mark.needs("root", "bpf", "gcc")
 REAL = ROOT / ".bench/nccl/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2"

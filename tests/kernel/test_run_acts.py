@@ -15,7 +15,8 @@ from kcover_ebpf.archive.incident_archive import unpacked
 from kcover_ebpf.host import cgroups, terminate
 from kcover_ebpf.host.cgroups import CgroupTarget
 from kcover_ebpf.output import archives
-from tests.kernel.command import COMMAND, PYTHON, done, is_alive, run, until
+from tests.kernel.command import COMMAND, PYTHON, done, is_alive, run
+from tests.waiting import until
 
 pytestmark = pytest.mark.needs("cgroup2")
 

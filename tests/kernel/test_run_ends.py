@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernel.command import COMMAND, done, environment, is_alive, run, shell, until
+from tests.kernel.command import COMMAND, done, environment, is_alive, run, shell
+from tests.waiting import until
 
 pytestmark = pytest.mark.needs("cgroup2")
 USED_BYTES = 1 << 30

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernel.command import COMMAND, PATIENCE_S, PYTHON, own_group, until
+from tests.kernel.command import COMMAND, PATIENCE_S, PYTHON, own_group
+from tests.waiting import until
 
 pytestmark = pytest.mark.needs("cgroup2")
 

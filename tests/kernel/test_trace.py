@@ -11,7 +11,9 @@ from typing import Any
 import click
 import pytest
 
-from .command import COMMAND, until
+from tests.waiting import until
+
+from .command import COMMAND
 from .helpers import Running, program, running, until_asleep
 
 pytestmark = pytest.mark.kernel

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,6 +40,7 @@ from kcover_ebpf.watching import py_spy
 from testbed.driver.fake_ras_server import json_report
 from testbed.driver.recorder_dumps import dump, pickled, steps
 from tests.unit.elf_files import built
+from tests.waiting import until
 
 pytestmark = pytest.mark.needs("root")
 ME = Pid(os.getpid())
@@ -71,13 +72,6 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     made = Node(tmp_path_factory.mktemp("pods"))
     yield made
     made.readers.close()
-
-
-def until(true: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
 
 
 # --- logs

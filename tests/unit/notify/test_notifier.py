@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -19,6 +17,7 @@ from kcover_ebpf.notify.sending import Sender
 from kcover_ebpf.notify.target import MessageForm, NotifyTarget
 from tests.unit.fake_api_server import Answer, Request, serving
 from tests.unit.notify.notified_incidents import incident, status
+from tests.waiting import until
 
 SLACK, PAGER = (
     NotifyTarget("slack", MessageForm.SLACK),
@@ -63,13 +62,6 @@ class FakeTargets:
             for sample in next(iter(self.notifier.collect())).samples
             if sample.value
         }
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20.0
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_notifier__an_incident_is_one_message_unless_a_rule_wants_more() -> None:

@@ -13,6 +13,7 @@ import pytest
 from kcover_ebpf.devices.xid import kmsg_reader
 from plugins import bug_report
 from testbed.skips import ROOT
+from tests.waiting import until
 
 pytestmark = pytest.mark.needs("gcc", "root")
 
@@ -67,13 +68,6 @@ def make(tmp_path: Path, program: Path, monkeypatch: pytest.MonkeyPatch) -> Call
         return host
 
     return made
-
-
-def until(wanted: Callable[[], object]) -> None:
-    end_s = time.monotonic() + 60
-    while not wanted():
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("folder", ["usr/bin", "run/nvidia/driver/usr/bin"])

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -31,6 +31,7 @@ from kcover_ebpf.inspection.result import Check, CheckResult, Cost, unknown
 from kcover_ebpf.inspection.round import RoundAnswer, RoundOptions, answer_of, environment
 from testbed.skips import ROOT
 from tests.unit.inspection_hosts import NIC, pci_device, tool
+from tests.waiting import until
 
 TRAINER = pod_of(
     {
@@ -58,13 +59,6 @@ class FakeHealthServer:
 
     def result(self) -> str:
         return str(self.objects[-1]["status"]["result"]) if self.objects else ""
-
-
-def until(reached: Callable[[], object], timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not reached():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 class Bench:

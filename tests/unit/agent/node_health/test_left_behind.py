@@ -6,8 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from kcover_ebpf.ids import Pid
 from kcover_ebpf.inspection.result import CheckFinding, CheckResult, Cost, PartResult, failed
 from kcover_ebpf.inspection.round import RoundAnswer, RoundOptions
 from tests.unit.inspection_hosts import tool
+from tests.waiting import until
 
 GPU, OTHER = "0000:5d:00.0", "0000:5e:00.0"
 # A round whose signals reach no process of a check's group: as if all of them were in D.
@@ -39,13 +39,6 @@ threading.Thread(target=time.sleep, args=(600,)).start()
 ctypes.CDLL(None).syscall(int(sys.argv[1]), 0)
 """
 SYS_EXIT = {"x86_64": 60, "aarch64": 93}
-
-
-def until(reached: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + 60
-    while not reached():
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
 
 
 def started() -> int:

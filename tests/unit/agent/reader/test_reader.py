@@ -7,7 +7,7 @@ import resource
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from kcover_ebpf.agent.reader.client import ConfinedReader
 from kcover_ebpf.confined import helper
 from kcover_ebpf.confined.helper import Confinement
 from kcover_ebpf.errors import ReaderError
+from tests.waiting import until
 
 pytestmark = pytest.mark.needs("root")
 SMALL = Confinement(data_bytes=64 << 20, cpu_s=60)
@@ -60,13 +61,6 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
     made = Asked()
     yield made
     made.reader.close()
-
-
-def until(true: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
 
 
 def test_ask__an_answer_and_what_descriptors_led_to(asked: Asked) -> None:

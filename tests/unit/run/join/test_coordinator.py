@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
@@ -18,6 +17,7 @@ from kcover_ebpf.run.join.member import Member
 from kcover_ebpf.run.join.messages import Hello, MemberMessage
 from kcover_ebpf.run.join.options import JoinOptions
 from kcover_ebpf.settings import Act, Policy, Settings
+from tests.waiting import until
 
 SECRET = b"a secret of all hosts"
 HELLO = Hello("a", "train", 2, Act.SHUTDOWN, run="one")
@@ -45,13 +45,6 @@ def connected(options: JoinOptions, hello: Hello) -> tuple[Channel, str | None]:
     channel = Channel.opened(connection, options.secret, is_server=False)
     channel.send(messages.packed(MemberMessage(hello=hello)))
     return channel, messages.to_member(channel.receive()).refused
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def why_ended(channel: Channel) -> str:
