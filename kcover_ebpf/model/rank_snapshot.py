@@ -78,6 +78,24 @@ class GpuSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class EffortRates:
+    """How much of each kind of effort is made beside a wait, at most of late, in the smallest one that counts.
+
+    With what the process always does, which is known of some ranks sooner than of others.
+    """
+
+    compute: float = 0.0
+    storage: float = 0.0
+    children: float = 0.0
+
+    def of(self, effort: Effort) -> float:
+        """That of one kind."""
+        if effort is Effort.STORAGE:
+            return self.storage
+        return self.children if effort is Effort.CHILDREN else self.compute
+
+
+@dataclass(frozen=True, slots=True)
 class RankSnapshot:
     """A rank, or a process that a rank may wait for."""
 
@@ -109,6 +127,8 @@ class RankSnapshot:
     """Work beside its wait that is more than it always does."""
     effort_rate: float = 0.0
     """How much, in the smallest effort of its kind."""
+    effort_rates: EffortRates | None = None
+    """Of all kinds, those that are too small to count as well; None from agents that do not tell."""
     wait: State | None = None
     """The wait of its lead thread, where `state` is the effort beside it; None where they are one, and from agents that
     do not tell them apart."""

@@ -49,6 +49,8 @@ HABITS_NS = 40 * NS
 """For so long of healthy training side threads are seen every other pass: three of their waits are a habit."""
 EFFORT_INTERVAL_NS = 500_000_000
 """Shortest interval whose rates say anything: threads that wake ten times a second burn all of their CPU at once."""
+EFFORT_INTERVALS = 8
+"""Such intervals of which the rates are kept: more than `EFFORT_WINDOW_NS` takes."""
 SIDES_RUN_SHARE = 0.005
 """Of a CPU: side threads that use more may keep their program's only lock from its lead now and then."""
 LONGEST_PROGRAM_NS = 5 * NS

@@ -126,6 +126,7 @@ def _state(rank: RankSnapshot) -> RankSnapshot:
         received_age_s=None,
         inert_s=None,
         effort_rate=0.0,
+        effort_rates=None,
         sockets=(),
         gpu=rank.gpu and replace(rank.gpu, use_age_s=0.0, power_w=None),
     )

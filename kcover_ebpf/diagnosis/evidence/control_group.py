@@ -92,7 +92,8 @@ def _against(rank: RankSnapshot, control: Sequence[RankSnapshot]) -> RankSnapsho
     rank = _as_odd(rank)
     if rank.effort is not None and rank.wait is not None:
         theirs = median(_rates(rank.effort, control))
-        if rank.effort_rate >= EFFORT_FACTOR * theirs + EFFORT_STEP:
+        mine = max(rank.effort_rate, _rate(rank.effort, rank))
+        if mine >= EFFORT_FACTOR * theirs + EFFORT_STEP:
             return rank
         rank = _without_effort(rank)
     if rank.state is State.HELPED and all(_is_common(word, control) for word in rank.beside):
@@ -101,7 +102,14 @@ def _against(rank: RankSnapshot, control: Sequence[RankSnapshot]) -> RankSnapsho
 
 
 def _rates(effort: Effort, control: Iterable[RankSnapshot]) -> list[float]:
-    return [other.effort_rate if other.effort is effort else 0.0 for other in control]
+    return [_rate(effort, other) for other in control]
+
+
+def _rate(effort: Effort, rank: RankSnapshot) -> float:
+    # what it did last may be of another kind, or too small to count
+    if rank.effort_rates is not None:
+        return rank.effort_rates.of(effort)
+    return rank.effort_rate if rank.effort is effort else 0.0
 
 
 def _is_common(word: str, control: Sequence[RankSnapshot]) -> bool:

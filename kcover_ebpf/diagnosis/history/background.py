@@ -26,6 +26,7 @@ from kcover_ebpf.tunables.certainty import (
     BACKGROUND_NEEDED,
     EFFORT_FACTOR,
     EFFORT_INTERVAL_NS,
+    EFFORT_INTERVALS,
     EFFORT_STEP,
     LONGEST_PROGRAM_NS,
     PROGRAMS_KEPT,
@@ -96,6 +97,12 @@ class Background:
         )
 
 
+def _rates(used: Used) -> tuple[float, float]:
+    """Of computing and of storage, in the smallest efforts that count."""
+    storage = max(used.file_bytes_s / STORAGE_RATE, used.call_bytes_s / STORAGE_CALLS_RATE)
+    return used.side_cpus / COMPUTE_SHARE, storage
+
+
 def _capped(past: list[float], most: float) -> float:
     return min(EFFORT_FACTOR * median(past), most)
 
@@ -121,6 +128,10 @@ class Efforts:
     """Side threads used a CPU in the last interval, so that their program's threads may have to take turns."""
     measured_ns: int = 0
     """End of the last interval; 0 before."""
+    _intervals: deque[tuple[int, int, float, float]] = field(
+        default_factory=lambda: deque(maxlen=EFFORT_INTERVALS)
+    )
+    """(from, to, rate of computing, rate of storage) of the last ones, with what it always does."""
     _began_totals: ProcessTotals | None = None
     """Those with which the present interval begins."""
 
@@ -148,9 +159,9 @@ class Efforts:
         more = self.background.beyond(used)
         if more.file_bytes_s > 0 or more.call_bytes_s >= STORAGE_CALLS_RATE:
             self.storage_moved_ns = totals.boottime_ns
-        compute = more.side_cpus / COMPUTE_SHARE
-        storage = max(more.file_bytes_s / STORAGE_RATE, more.call_bytes_s / STORAGE_CALLS_RATE)
+        compute, storage = _rates(more)
         self.measured_ns = totals.boottime_ns
+        self._intervals.append((began.boottime_ns, totals.boottime_ns, *_rates(used)))
         for effort, rate in ((Effort.COMPUTE, compute), (Effort.STORAGE, storage)):
             if rate >= EFFORT_STEP:
                 self.latest[effort] = began.boottime_ns, totals.boottime_ns
@@ -175,6 +186,20 @@ class Efforts:
             if begin >= since_ns and to >= recent_ns
         ]
         return max(recent, key=lambda pair: pair[0])[1] if recent else None
+
+    def most(self, since_ns: int, recent_ns: int) -> tuple[float, float]:
+        """The highest rates of computing and of storage in intervals as for `during`, with what it always does.
+
+        0 where there was no interval.
+        """
+        recent_ns = min(recent_ns, self.measured_ns)
+        found = [
+            (compute, storage)
+            for begin, to, compute, storage in self._intervals
+            if begin >= since_ns and to >= recent_ns
+        ]
+        computes, stores = zip(*found, strict=True) if found else ((0.0,), (0.0,))
+        return max(0.0, *computes), max(0.0, *stores)
 
     @property
     def stores(self) -> bool:

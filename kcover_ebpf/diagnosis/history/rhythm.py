@@ -19,6 +19,7 @@ from kcover_ebpf.tunables.certainty import (
     BACKGROUND_CPUS,
     BACKGROUND_INTERVALS,
     EFFORT_FACTOR,
+    EFFORT_INTERVAL_NS,
     PLACES_KEPT,
     USUAL_SHARE,
     USUAL_SPAN_NS,
@@ -49,8 +50,10 @@ class Rhythm:
     """and those of them that found it in such a wait, by its place."""
     _shares: deque[float] = field(default_factory=lambda: deque(maxlen=BACKGROUND_INTERVALS))
     """Of a CPU, that it used in the last of them."""
-    _strays: bool = False
-    """Its last progress found it elsewhere."""
+    _strays_ns: int = 0
+    """Since when each progress found it elsewhere; 0 where the last one did not."""
+    _began: tuple[int, int] = (0, 0)
+    """(boottime, CPU time) with which its present interval begins."""
 
     def note_beside(self, lead_thread: ThreadHistory, moved_ns: int, table: SyscallTable) -> None:
         """Take what it did in a pass in which its rank moved data, at the boottime `moved_ns`."""
@@ -65,13 +68,26 @@ class Rhythm:
     def on_progress(self, lead_thread: ThreadHistory, table: SyscallTable) -> None:
         """Take that the lead thread was seen to do something since its sample before.
 
-        Once now and then it is caught between two waits: who works is not found waiting the next time either.
+        Found on a CPU it is anywhere: its CPU shows whether it works. One wake is a good part of a short pass, so that
+        its share is one of half a second at least; and who works elsewhere does so for as long.
         """
-        place, strayed = _timed_place(lead_thread.sample, table), self._strays
-        self._strays = place is None or not self._is_usual(place)
-        is_more = lead_thread.cpu_share > self._usual_share or not self.is_known
-        if is_more or (self._strays and strayed):
-            self.unusual_ns = lead_thread.sample.boottime_ns
+        sample = lead_thread.sample
+        place = _timed_place(sample, table)
+        if sample.state is not TaskState.RUNNING:
+            strays = place is None or not self._is_usual(place)
+            self._strays_ns = (self._strays_ns or sample.boottime_ns) if strays else 0
+        strayed_ns = sample.boottime_ns - self._strays_ns if self._strays_ns else 0
+        is_long = strayed_ns >= EFFORT_INTERVAL_NS
+        if is_long or not self.is_known or self._takes_more(sample):
+            self.unusual_ns = sample.boottime_ns
+
+    def _takes_more(self, sample: ThreadSample) -> bool:
+        began_ns, began_cpu_ns = self._began
+        elapsed_ns = sample.boottime_ns - began_ns
+        if elapsed_ns < EFFORT_INTERVAL_NS:
+            return False
+        self._began = sample.boottime_ns, sample.cpu_ns
+        return began_ns > 0 and sample.cpu_ns - began_cpu_ns > self._usual_share * elapsed_ns
 
     @property
     def is_known(self) -> bool:

@@ -22,7 +22,7 @@ from kcover_ebpf.facts.host import ThreadReading
 from kcover_ebpf.facts.kernel import ProcessExit, TaskState, ThreadSample
 from kcover_ebpf.ids import NS
 from kcover_ebpf.model.process_state import STOPPED, Effort, State
-from kcover_ebpf.model.rank_snapshot import RankSnapshot, exit_text
+from kcover_ebpf.model.rank_snapshot import EffortRates, RankSnapshot, exit_text
 from kcover_ebpf.model.roles import Role
 from kcover_ebpf.tunables.certainty import CERTAIN_RATE, EFFORT_FACTOR
 from kcover_ebpf.tunables.diagnosis import (
@@ -51,6 +51,7 @@ _WAITS_IN = {
 _MAY_WAIT_FOR_CHILDREN = frozenset(
     {State.CHILD, State.FUTEX, State.HELPED, State.PEERS, State.READ, State.OTHER, State.SPINNING}
 )
+_NO_WAIT = frozenset({*STOPPED, State.MOVING, State.COMPUTING})
 
 
 def classify(process: ProcessHistory, context: ClassifyContext) -> RankSnapshot:
@@ -65,6 +66,7 @@ def classify(process: ProcessHistory, context: ClassifyContext) -> RankSnapshot:
         readings = [reading for reading in readings if reading.boottime_ns >= lead.progress_ns]
     wait = _state(process, lead, readings, context)
     effort, rate = _effort(process, lead, wait, readings, context)
+    rates = _rates(process, lead, wait, context)
     state = wait.state if effort is None else EFFORT_STATE[effort]
     last = readings[-1] if readings else None
     return RankSnapshot(
@@ -82,6 +84,7 @@ def classify(process: ProcessHistory, context: ClassifyContext) -> RankSnapshot:
         waits_for=wait.waits_for,
         effort=effort,
         effort_rate=round(rate, 2),
+        effort_rates=rates,
         wait=None if effort is None else wait.state,
         awaits=wait.endpoint,
         sides_read=process.sides_read_ns >= lead.sample.idle_since_ns,
@@ -236,7 +239,7 @@ def _effort(
 ) -> tuple[Effort | None, float]:
     """The effort that is made beside a wait, and how much, in the smallest one that counts."""
     state = wait.state
-    if state in STOPPED or state in (State.MOVING, State.COMPUTING):
+    if state in _NO_WAIT:
         return None, 0.0
     if state is State.STORAGE:
         # the call itself is what it waits for, so there is nothing to compare it with
@@ -246,11 +249,34 @@ def _effort(
     since_ns = _since(lead_thread, process)
     own = _own_effort(process, since_ns, context)
     if own is not None:
-        return own, process.efforts.rates.get(own, CERTAIN_RATE)
-    if state not in _MAY_WAIT_FOR_CHILDREN:
+        return own
+    working = _working_children(process, wait, since_ns, context)
+    if not working:
         return None, 0.0
+    # where it is not known to wait for them, children that always move explain nothing that peers' do not
+    awaited = any(child.pid in wait.waits_for for child in working)
+    return Effort.CHILDREN, CERTAIN_RATE if awaited else float(len(working))
+
+
+def _rates(
+    process: ProcessHistory, lead_thread: ThreadHistory, wait: Wait, context: ClassifyContext
+) -> EffortRates | None:
+    """What is done beside a wait, of each kind, to compare others with."""
+    if wait.state in _NO_WAIT:
+        return None
+    since_ns = _since(lead_thread, process)
+    compute, storage = process.efforts.most(since_ns, context.now_ns - EFFORT_WINDOW_NS)
+    children = len(_working_children(process, wait, since_ns, context))
+    return EffortRates(round(compute, 2), round(storage, 2), float(children))
+
+
+def _working_children(
+    process: ProcessHistory, wait: Wait, since_ns: int, context: ClassifyContext
+) -> list[ProcessHistory]:
+    if wait.state not in _MAY_WAIT_FOR_CHILDREN:
+        return []
     usual = process.efforts.background
-    working = [
+    return [
         child
         for child in context.children(process.pid)
         if (
@@ -259,11 +285,6 @@ def _effort(
         )
         and _works(child, since_ns, context)
     ]
-    if not working:
-        return None, 0.0
-    # where it is not known to wait for them, children that always move explain nothing that peers' do not
-    awaited = any(child.pid in wait.waits_for for child in working)
-    return Effort.CHILDREN, CERTAIN_RATE if awaited else float(len(working))
 
 
 def _moves_in_call(
@@ -275,17 +296,21 @@ def _moves_in_call(
     return moved or is_completing(readings)
 
 
-def _own_effort(process: ProcessHistory, since_ns: int, context: ClassifyContext) -> Effort | None:
+def _own_effort(
+    process: ProcessHistory, since_ns: int, context: ClassifyContext
+) -> tuple[Effort, float] | None:
     recent_ns = context.now_ns - EFFORT_WINDOW_NS
     effort = process.efforts.during(since_ns, recent_ns)
-    if effort is None and any(
+    if effort is not None:
+        return effort, process.efforts.rates[effort]
+    if any(
         process.traffic.transfer_ns(sample) >= max(since_ns, recent_ns)
         and not process.traffic.is_stream(sample)
         for sample in context.ends.outside(process)
     ):
         # a checkpoint that is uploaded, a shard that is fetched: a store reached by the network
-        return Effort.STORAGE
-    return effort
+        return Effort.STORAGE, CERTAIN_RATE
+    return None
 
 
 def _works(child_process: ProcessHistory, since_ns: int, context: ClassifyContext) -> bool:

@@ -44,6 +44,13 @@ def test_efforts__bursts_of_threads_are_one_rate_at_passes_of_any_length() -> No
     assert efforts(*calm, burst, busy, learned=10).during(5 * NS, 0) is Effort.COMPUTE
 
 
+def test_efforts__rates_to_compare_with_are_those_of_the_wait_with_what_always_runs() -> None:
+    found = efforts(*[totals(at_s, cpu_s=0.06 * at_s) for at_s in range(10)], learned=10)
+    assert found.during(5 * NS, 0) is None
+    assert found.most(5 * NS, 0) == pytest.approx((1.2, 0.0))
+    assert found.most(9 * NS, 0) == pytest.approx((0.0, 0.0))
+
+
 @pytest.mark.parametrize(
     ("written", "moved_s"), [(200_000, 0), (300_000, 10)], ids=["logs as always", "a file as well"]
 )

@@ -176,7 +176,14 @@ def test_has_new_details__what_a_judge_could_conclude_something_from_is_new(
     assert has_new_details(SENT, now)
 
 
-AGES_AND_AMOUNTS = {"text", "threshold_s", "received_age_s", "effort_rate", "inert_s"}
+AGES_AND_AMOUNTS = {
+    "text",
+    "threshold_s",
+    "received_age_s",
+    "effort_rate",
+    "effort_rates",
+    "inert_s",
+}
 OTHER: dict[str, Any] = {
     "pid": 9, "role": Role.LOADER, "state": State.STORAGE, "pod_uid": "v", "tid": 9, "rank": 7,
     "pid_inside": 9, "world_size": 9, "age_s": 1.0, "sent_age_s": 1.0, "effort": Effort.COMPUTE,

@@ -10,7 +10,8 @@ from kcover_ebpf.diagnosis.evidence.control_group import compared
 from kcover_ebpf.diagnosis.evidence.snapshot import JobSnapshot
 from kcover_ebpf.diagnosis.judge.judge import judge
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.model.process_state import State
+from kcover_ebpf.model.process_state import Effort, State
+from kcover_ebpf.model.rank_snapshot import EffortRates
 from kcover_ebpf.model.verdict import VerdictKind
 from tests.unit.scripted_job import BARRIER, COLLECTIVE, Stage, all_wait, trained
 
@@ -70,3 +71,44 @@ def test_compared__who_asks_for_something_as_no_rank_did_before_may_be_at_work(
     seen = replace(snapshot, processes={rank.pid: rank for rank in (asks, waits)}, knows_waits=True)
     found = judge(seen)
     assert (found.kind, found.culprit and found.culprit.rank) == (kind, 1 if known else None)
+
+
+LOGS = EffortRates(compute=1.3, storage=1.4)
+"""What each rank does beside training, of which each is known for something else at the moment."""
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "explains"),
+    [
+        (LOGS, LOGS, False),
+        (replace(LOGS, storage=4.0), LOGS, True),
+        (LOGS, EffortRates(), True),
+        # agents that report only what a rank does most of late
+        (None, None, True),
+    ],
+    ids=["as the others", "more than the others", "the others do nothing", "not known"],
+)
+def test_compared__rates_of_a_kind_count_and_not_which_kind_was_seen_last(
+    own: EffortRates | None, others: EffortRates | None, *, explains: bool
+) -> None:
+    snapshot = waiting(set(), 3)
+    doing = {
+        Pid(100): (Effort.COMPUTE, State.COMPUTING, others),
+        Pid(101): (Effort.COMPUTE, State.COMPUTING, others),
+        Pid(102): (None, State.FUTEX, others),
+        Pid(103): (Effort.STORAGE, State.STORING, own),
+    }
+    changed = {
+        pid: replace(
+            snapshot.processes[pid],
+            state=state,
+            wait=None if effort is None else State.FUTEX,
+            effort=effort,
+            effort_rate=0.0 if effort is None else 1.1,
+            effort_rates=rates,
+            known_wait=pid != 103,
+        )
+        for pid, (effort, state, rates) in doing.items()
+    }
+    found = compared(replace(snapshot, processes={**snapshot.processes, **changed}))
+    assert found.processes[Pid(103)].effort is (Effort.STORAGE if explains else None)

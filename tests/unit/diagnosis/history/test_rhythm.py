@@ -57,11 +57,26 @@ def test_rhythm__is_known_of_timed_waits_beside_training(
         ([sample(20, SLEEP, cpu_s=1.2)], 20),
         # caught between two sleeps
         ([sample(20, NO_SYSCALL, RUNS, cpu_s=1.0), sample(21, SLEEP, cpu_s=1.05)], 0),
+        (
+            [sample(at_s, NO_SYSCALL, RUNS, cpu_s=0.05 * at_s) for at_s in (20, 21, 22)],
+            0,
+        ),
+        # of a pass of 50 ms one wake is a fifth
+        ([sample(20, SLEEP, cpu_s=1.0), sample(20.05, SLEEP, cpu_s=1.01)], 0),
         ([sample(20, READ, cpu_s=1.0), sample(21, READ, cpu_s=1.05)], 21),
         # the same call from elsewhere in its code: it backs off
         ([sample(20, SLEEP, cpu_s=1.0, sp=96), sample(21, SLEEP, cpu_s=1.05, sp=96)], 21),
     ],
-    ids=["as always", "a little more", "much more", "caught on a CPU", "reads", "another place"],
+    ids=[
+        "as always",
+        "a little more",
+        "much more",
+        "caught on a CPU",
+        "again and again",
+        "a short pass",
+        "reads",
+        "another place",
+    ],
 )
 def test_rhythm__what_else_it_does_is_unusual(later: list[ThreadSample], unusual_s: int) -> None:
     calm = pulses(SLEEP)
