@@ -91,7 +91,7 @@ class Run:
     def _count_deletion(self, act: Act, observer: Observer) -> None:
         space = self._disturber.jobs[act.target % len(self._disturber.jobs)]
         for job in self._faulty:
-            if job.space is space and observer.is_acting(space):
+            if job.space is space and observer.incidents.is_acting(space):
                 job.deletions += 1
 
     def _note(self, act: Act, what: str) -> None:
@@ -140,7 +140,7 @@ def run(seed: int, minutes: float, out: Path, bed: Bed, *, only_helpers: bool = 
             at_end = [trained.at_end(observer) for trained in jobs]
             faults = [fault for trained in jobs for fault in trained.dated(observer)]
             outcome = Outcome(
-                faults, observer.seen(), at_end, list(observer.peaks.values()),
+                faults, observer.incidents.seen(), at_end, list(observer.peaks.values()),
                 sorted(shut(cluster) - shut_before), helpers.at_end(cluster),
             )  # fmt: skip
     return report.write(out, seed, minutes, work.done, outcome, observer.misses)

@@ -1,4 +1,7 @@
-"""Watches from outside, about once a second, whatever fails meanwhile: incidents, starts of ranks, memory, files."""
+"""Sees from outside what becomes of incidents and, about once a second, of starts of ranks, memory, files.
+
+Incidents are watched, and not listed now and then: one that is deleted half a second after it was opened is seen too.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,50 @@ from bench.chaos.invariants import Peak, Seen
 from kcover_ebpf.api.rfc3339 import from_text
 from kcover_ebpf.errors import ApiError
 from kcover_ebpf.kube.client import ApiClient, connect
+from kcover_ebpf.kube.reflector import Change, Event, Reflector
 from testbed.driver.cluster import Cluster, Namespace
 from testbed.driver.fake_agent import processes
 
 _PERIOD_S = 0.7
 _REQUEST_S = 3.0
+_INCIDENTS = "/apis/kcover.io/v1alpha1/incidents"
 _ACTING = ("ShuttingDown", "Recovering")
 _INDEX = "batch.kubernetes.io/job-completion-index"
+
+
+class IncidentLog:
+    """What became of each incident of the run, those that were deleted too; one thread writes."""
+
+    def __init__(self, spaces: Sequence[Namespace]) -> None:
+        """`spaces`: of which it takes incidents."""
+        self._spaces = {space.name: space for space in spaces}
+        self._found: dict[str, tuple[Namespace, dict[str, Any]]] = {}
+        """By uid, as seen last."""
+        self._deleted: set[str] = set()
+
+    def take(self, event: Event) -> None:
+        """Take one change."""
+        metadata = event.object.get("metadata", {})
+        space = self._spaces.get(metadata.get("namespace", ""))
+        if space is None:
+            return
+        if event.change is Change.GONE:
+            self._deleted.add(metadata["uid"])
+        else:
+            self._found[metadata["uid"]] = space, event.object
+
+    def seen(self) -> list[Seen]:
+        """All of them."""
+        return [_seen(space, raw) for space, raw in list(self._found.values())]
+
+    def is_acting(self, space: Namespace) -> bool:
+        """Whether one of this job was in a restart when it was seen last, and is not known to be gone."""
+        return any(
+            where is space
+            and uid not in self._deleted
+            and raw.get("status", {}).get("phase") in _ACTING
+            for uid, (where, raw) in list(self._found.items())
+        )
 
 
 class Observer:
@@ -30,10 +70,12 @@ class Observer:
         """`spaces`: one job in each; `home`: where our own pods are."""
         self._spaces, self._home = spaces, home
         self._api: ApiClient = connect(str(cluster.kubeconfig)).hurried(_REQUEST_S)
+        self.incidents = IncidentLog(spaces)
+        self._watch = Reflector(
+            connect(str(cluster.kubeconfig)), _INCIDENTS, {}, self.incidents.take
+        )
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
-        self.incidents: dict[str, tuple[Namespace, dict[str, Any]]] = {}
-        """By uid, as seen last; those that were deleted too."""
         self.started: dict[str, dict[int, dict[str, float]]] = defaultdict(
             lambda: defaultdict(dict)
         )
@@ -43,30 +85,20 @@ class Observer:
         """Rounds that the API server did not answer."""
 
     def __enter__(self) -> Self:
+        self._watch.start()
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._watch.stop()
         self._ended.set()
         self._thread.join(10 * _REQUEST_S)
-
-    def seen(self) -> list[Seen]:
-        """All incidents of the run."""
-        return [_seen(space, raw) for space, raw in list(self.incidents.values())]
-
-    def is_acting(self, space: Namespace) -> bool:
-        """Whether an incident of this job was in a restart when it was seen last, and is not known to be gone."""
-        return any(
-            where is space and raw.get("status", {}).get("phase") in _ACTING
-            for where, raw in list(self.incidents.values())
-        )
 
     def _run(self) -> None:
         while not self._ended.wait(_PERIOD_S):
             try:
                 for space in self._spaces:
                     self._take_pods(space)
-                    self._take_incidents(space)
                 self._take_processes()
             except ApiError:
                 self.misses += 1
@@ -86,11 +118,6 @@ class Observer:
                         known = item.get("containerID") or known
                     if known and ("running" in state or "terminated" in state):
                         self.started[space.name][int(index)].setdefault(known, time.time())
-
-    def _take_incidents(self, space: Namespace) -> None:
-        path = f"/apis/kcover.io/v1alpha1/namespaces/{space.name}/incidents"
-        for raw in self._items(path):
-            self.incidents[raw["metadata"]["uid"]] = space, raw
 
     def _take_processes(self) -> None:
         for pod in self._items(f"/api/v1/namespaces/{self._home}/pods"):

@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 
 from bench.chaos.invariants import Fault, Helpers, JobAtEnd, Outcome, Peak, Seen, violations
+from bench.chaos.observe import IncidentLog
 from bench.chaos.plan import FAULTS, LAST_S, Kind, plan
+from kcover_ebpf.kube.reflector import Change, Event
+from testbed.driver.cluster import Cluster, Namespace
 from testbed.skips import ROOT
 
 STOP = Fault("a", "stop a rank", "demo-1", 1000.0, 1040.0)
@@ -105,6 +108,25 @@ for line in sys.stdin:
 
 
 @pytest.mark.needs("gcc")
+def test_incident_log__one_that_is_deleted_at_once_was_reported_and_acts_no_more() -> None:
+    space = Namespace(Cluster(Path("kubeconfig"), Path("kubectl")), "a")
+    log = IncidentLog([space])
+    metadata = {
+        "name": "i-1",
+        "namespace": "a",
+        "uid": "1",
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+    }
+    status = {"verdict": "HUNG", "phase": "ShuttingDown"}
+    for found, name in ((metadata, "a"), ({**metadata, "uid": "2"}, "of another run")):
+        log.take(Event(Change.SET, {"metadata": {**found, "namespace": name}, "status": status}))
+    log.take(Event(Change.SYNCED, {}))
+    assert log.is_acting(space)
+    log.take(Event(Change.GONE, {"metadata": metadata}))
+    assert not log.is_acting(space)
+    assert [(seen.job, seen.name, seen.verdict) for seen in log.seen()] == [("a", "i-1", "HUNG")]
+
+
 def test_chaos__a_moved_clock_is_the_date_alone(tmp_path: Path) -> None:
     """In a program that runs already, as often as the file changes."""
     library, seconds = tmp_path / "clock.so", tmp_path / "seconds"
