@@ -14,6 +14,7 @@ from kcover_ebpf.facts.kernel import NO_SYSCALL, ProcessExit, ProcessTotals, Tas
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.process_state import Effort, State
 from kcover_ebpf.model.roles import Role
+from tests.unit import scripted_job
 from tests.unit.scripted_job import LOCK, Proc, Stage, all_wait, trained
 from tests.unit.thread_samples import FUTEX, POLL, sample, seen
 
@@ -107,8 +108,13 @@ def test_classify__a_program_that_came_and_went_beside_training_explains_no_wait
 
 @pytest.mark.parametrize(
     ("beside_s", "then", "state"),
-    [(40, "pulse", State.FUTEX), (4, "pulse", State.CHILDREN), (40, "run", State.CHILDREN)],
-    ids=["as always", "a new one", "more than always"],
+    [
+        (40, "pulse", State.FUTEX),
+        (4, "pulse", State.CHILDREN),
+        (40, "run", State.CHILDREN),
+        (40, "starved", State.CHILDREN),
+    ],
+    ids=["as always", "a new one", "more than always", "it wants a CPU"],
 )
 def test_classify__a_child_that_wakes_as_it_does_beside_training_explains_no_wait(
     beside_s: float, then: str, state: State
@@ -122,6 +128,32 @@ def test_classify__a_child_that_wakes_as_it_does_beside_training_explains_no_wai
     all_wait(stage, 1)
     stage.run(8)
     assert stage.job.snapshot().processes[WAITER].state is state
+
+
+def test_classify__a_child_that_is_caught_between_two_of_its_waits_is_not_at_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = trained()
+    stage.add(Proc(700, ppid=101, argv=TOOL, mode="pulse"))
+    stage.run(40)
+    stage.become(stage.rank(1), "futex", stack=LOCK)
+    all_wait(stage, 1)
+    stage.run(8)
+    monkeypatch.setitem(scripted_job.STATES, "pulse", TaskState.RUNNING)
+    stage.run(1)
+    assert stage.job.snapshot().processes[WAITER].state is State.FUTEX
+
+
+def test_classify__what_a_child_does_while_its_rank_moves_nothing_may_be_its_work() -> None:
+    """A rank that the others do without: it waits for its child all along."""
+    stage = trained()
+    worker = stage.add(Proc(700, ppid=101, argv=TOOL, mode="pulse"))
+    stage.become(stage.rank(1), "futex", stack=LOCK)
+    stage.run(40)
+    assert worker.alive
+    all_wait(stage, 1)
+    stage.run(8)
+    assert stage.job.snapshot().processes[WAITER].state is State.CHILDREN
 
 
 def rank(pid: int, number: int, command: str) -> ProcessSeen:

@@ -15,7 +15,13 @@ from kcover_ebpf.facts.python_stacks import PythonFrame
 from kcover_ebpf.ids import Endpoint
 from kcover_ebpf.model.collective_counts import CollectiveCounts
 from kcover_ebpf.model.process_state import Effort, State
-from kcover_ebpf.model.rank_snapshot import GpuSnapshot, RankSnapshot, SocketSnapshot, StopSignal
+from kcover_ebpf.model.rank_snapshot import (
+    EffortRates,
+    GpuSnapshot,
+    RankSnapshot,
+    SocketSnapshot,
+    StopSignal,
+)
 from kcover_ebpf.model.roles import Role
 from kcover_ebpf.model.verdict import Cause, Evidence, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.tunables.agent import HEARTBEAT_S
@@ -200,6 +206,19 @@ OTHER: dict[str, Any] = {
 def test_has_new_details__each_fact_about_a_rank_is_one(name: str) -> None:
     other = OTHER.get(name, not getattr(WAITING, name))
     assert has_new_details(SENT, changed_rank(**{name: other}))
+
+
+@pytest.mark.parametrize(
+    "amount",
+    [
+        {"text": "poll"}, {"threshold_s": 9.0}, {"received_age_s": 9.0}, {"inert_s": 9.0},
+        {"effort_rate": 9.0}, {"effort_rates": EffortRates(compute=9.0)},
+    ],
+    ids=lambda amount: next(iter(amount)),
+)  # fmt: skip
+def test_has_new_details__ages_and_amounts_are_none(amount: dict[str, Any]) -> None:
+    assert amount.keys() <= AGES_AND_AMOUNTS
+    assert not has_new_details(SENT, changed_rank(**amount))
 
 
 def test_has_new_details__where_a_running_thread_was_found_is_a_sample() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kcover_ebpf.diagnosis.evidence import wait_chain
+from kcover_ebpf.diagnosis.evidence import wait_chain, wait_graph
 from kcover_ebpf.diagnosis.evidence.snapshot import JobSnapshot
 from kcover_ebpf.diagnosis.history.stacks import KnownWaits
 from kcover_ebpf.diagnosis.judge.judge import judge
@@ -93,6 +93,8 @@ def test_follow__a_cycle_of_waits_ends() -> None:
         (child(2, State.FUTEX), child(3, State.FUTEX, timed=True), 2),
         (child(2, State.FUTEX, timed=True), child(3, State.FUTEX), 3),
         (child(2, State.STORAGE, since_s=10), child(3, State.STORAGE, since_s=50), 3),
+        (replace(child(2, State.READ, 1), writes=True), child(3, State.FUTEX), 2),
+        (child(2, State.READ, 1), child(3, State.FUTEX), 3),
     ],
 )
 def test_follow__of_several_children_the_one_that_cannot_continue_explains_the_wait(
@@ -117,6 +119,9 @@ def test_is_cycle__a_child_waits_until_the_rank_that_waits_for_it_reads(
     rank = replace(at(1, State.CHILD, 2), beside=beside)
     writer = replace(child(2, State.READ, end_waits_for), writes=writes)
     assert wait_chain.is_cycle(rank, writer) is is_cycle
+    scene = job_snapshot(rank, writer, at(3, State.PEERS))
+    end = "read" if writes else "sent"
+    assert wait_graph.lines(scene, scene)[0].endswith(f"process 2 -> data that is not {end}")
     assert not wait_chain.is_cycle(writer, writer)
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
-from kcover_ebpf.facts.kernel import ProcessTotals
-from kcover_ebpf.ids import NS, Pid
+from kcover_ebpf.facts.kernel import ProcessTotals, Tick
+from kcover_ebpf.ids import NS, Pid, Tid
 from kcover_ebpf.model.process_state import Effort
+from tests.unit.thread_samples import TABLE, sample
+
+NANOSLEEP = 230
 
 
 @pytest.mark.parametrize(
@@ -34,6 +39,22 @@ def test_process_history__heartbeats_never_become_typical() -> None:
     view = ProcessHistory(Pid(1), 0)
     view.on_peer_bytes(100_000, 0)
     assert not any(view.on_peer_bytes(5_000, step * NS) for step in range(1, 300))
+
+
+@pytest.mark.parametrize(
+    ("moved_s", "visited_s", "known"), [(20, 20, True), (19, 20, False), (20, 18, False)]
+)
+def test_process_history__a_child_is_learned_in_passes_that_see_it_and_its_rank_move(
+    moved_s: int, visited_s: int, *, known: bool
+) -> None:
+    rank, child = ProcessHistory(Pid(1), 0), ProcessHistory(Pid(2), 0)
+    for at_s in range(20):
+        late_s = at_s + (moved_s - 20), at_s + (visited_s - 20)
+        rank.peer_bytes_ns = late_s[0] * NS
+        child.on_thread(replace(sample(at_s, NANOSLEEP), pid=Pid(2), tid=Tid(2)), TABLE)
+        child.on_totals(replace(totals(late_s[1], 0), pid=Pid(2)))
+        rank.note_child_beside(child, Tick(at_s * NS, NS, 0, late=False), TABLE)
+    assert child.rhythm.is_known is known
 
 
 def totals(at_s: float, cpu_s: float) -> ProcessTotals:

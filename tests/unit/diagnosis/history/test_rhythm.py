@@ -85,6 +85,10 @@ def test_rhythm__what_else_it_does_is_unusual(later: list[ThreadSample], unusual
     assert rhythm(calm, *later).unusual_ns == (unusual_s * NS or learned_ns)
 
 
+def test_rhythm__whatever_it_does_is_unusual_where_nothing_is_known_of_it() -> None:
+    assert rhythm(pulses(SLEEP, 2)).unusual_ns == 1 * NS
+
+
 def test_rhythm__a_place_that_it_is_seldom_found_in_is_none_of_its_own() -> None:
     works = [sample(at_s, READ, cpu_s=0.05 * at_s) for at_s in range(60)]
     for at_s in range(0, 60, 6):
