@@ -323,12 +323,9 @@ def _works(child_process: ProcessHistory, since_ns: int, context: ClassifyContex
         return child_process.first_seen_ns >= recent_ns
     if lead.burning_since_ns is not None:
         return not lead.spins_in_place
-    rhythm = child_process.rhythm
-    if rhythm.unusual_ns > recent_ns:
-        return True
-    # one that wants a CPU works, however little it gets
-    wants = not rhythm.is_known or lead.delay_share >= BUSY_SHARE
-    return lead.sample.state is TaskState.RUNNING and wants
+    rhythm, runs = child_process.rhythm, lead.sample.state is TaskState.RUNNING
+    # one that wakes again and again is caught on a CPU now and then
+    return rhythm.unusual_ns > recent_ns or (runs and not rhythm.is_known)
 
 
 def _state_since(lead_thread: ThreadHistory, process: ProcessHistory, state: State) -> int:

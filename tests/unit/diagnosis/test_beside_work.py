@@ -144,6 +144,16 @@ def test_classify__a_child_that_is_caught_between_two_of_its_waits_is_not_at_wor
     assert stage.job.snapshot().processes[WAITER].state is State.FUTEX
 
 
+def test_classify__a_child_that_is_first_seen_on_a_cpu_is_at_work() -> None:
+    stage = trained()
+    stage.become(stage.rank(1), "futex", stack=LOCK)
+    all_wait(stage, 1)
+    stage.run(8)
+    stage.add(Proc(700, ppid=101, argv=TOOL, mode="starved"))
+    stage.one_pass(NS)
+    assert stage.job.snapshot().processes[WAITER].state is State.CHILDREN
+
+
 def test_classify__what_a_child_does_while_its_rank_moves_nothing_may_be_its_work() -> None:
     """A rank that the others do without: it waits for its child all along."""
     stage = trained()
