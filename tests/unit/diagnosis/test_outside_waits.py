@@ -10,9 +10,10 @@ import pytest
 from kcover_ebpf.diagnosis.decisions import decide
 from kcover_ebpf.facts.host import WaitedFile
 from kcover_ebpf.ids import NS, Inode, Pid
-from kcover_ebpf.model.process_state import State
+from kcover_ebpf.model.process_state import Effort, State
 from kcover_ebpf.model.verdict import Cause, VerdictKind
 from kcover_ebpf.settings import Act, Policy
+from kcover_ebpf.tunables.certainty import CERTAIN_RATE
 from kcover_ebpf.tunables.diagnosis import LONE_FLOOR_S
 from tests.unit.outside_waits import passes
 from tests.unit.scripted_job import LOCK, Proc, Stage, all_wait, pipe, trained
@@ -141,6 +142,24 @@ def test_outside_waits__bytes_that_move_to_or_from_outside_are_work(who: str) ->
     verdict = stage.tracker.current
     assert verdict is not None
     assert verdict.kind is VerdictKind.WORKING
+
+
+def test_outside_waits__an_upload_needs_no_comparison_whatever_was_written_before() -> None:
+    stage, found = loading()
+    mover = stage.rank(2)
+    stage.become(mover, "futex", stack=LOCK, io_bytes_s=20_000)
+    passes(stage, 5, lambda: keep_pipes(stage, found))
+    mover.io_bytes_s, moved = 0, 0
+
+    def each() -> None:
+        nonlocal moved
+        keep_pipes(stage, found)
+        moved += 5_000_000
+        outside(stage, mover, acked_bytes=moved, last_send_ns=stage.now_ns)
+
+    passes(stage, 10, each)
+    rank = stage.job.snapshot().processes[Pid(mover.pid)]
+    assert (rank.effort, rank.effort_rate) == (Effort.STORAGE, CERTAIN_RATE)
 
 
 def telemetry(stage: Stage, count: int, ranks: Sequence[int] = range(4), **more: object) -> None:
