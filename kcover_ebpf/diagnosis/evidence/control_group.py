@@ -7,7 +7,7 @@ the control group too, and so are naps by which a library asks for messages.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -91,7 +91,7 @@ def _as_odd(rank: RankSnapshot) -> RankSnapshot:
 def _against(rank: RankSnapshot, control: Sequence[RankSnapshot]) -> RankSnapshot:
     rank = _as_odd(rank)
     if rank.effort is not None and rank.wait is not None:
-        theirs = median(_rates(rank.effort, control))
+        theirs = median(_rate(rank.effort, other) for other in control)
         mine = max(rank.effort_rate, _rate(rank.effort, rank))
         if mine >= EFFORT_FACTOR * theirs + EFFORT_STEP:
             return rank
@@ -99,10 +99,6 @@ def _against(rank: RankSnapshot, control: Sequence[RankSnapshot]) -> RankSnapsho
     if rank.state is State.HELPED and all(_is_common(word, control) for word in rank.beside):
         return replace(rank, state=State.FUTEX)
     return rank
-
-
-def _rates(effort: Effort, control: Iterable[RankSnapshot]) -> list[float]:
-    return [_rate(effort, other) for other in control]
 
 
 def _rate(effort: Effort, rank: RankSnapshot) -> float:

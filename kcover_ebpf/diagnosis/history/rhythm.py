@@ -11,7 +11,7 @@ from dataclasses import field
 from statistics import median
 
 from kcover_ebpf.dataclass import dataclass
-from kcover_ebpf.diagnosis.history.sampled_call import is_timed, poll_timeout_ms
+from kcover_ebpf.diagnosis.history.sampled_call import FoundWaits, is_timed, poll_timeout_ms
 from kcover_ebpf.diagnosis.history.thread import ThreadHistory
 from kcover_ebpf.facts.kernel import TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallTable
@@ -21,21 +21,11 @@ from kcover_ebpf.tunables.certainty import (
     EFFORT_FACTOR,
     EFFORT_INTERVAL_NS,
     PLACES_KEPT,
-    USUAL_SHARE,
-    USUAL_SPAN_NS,
-    USUAL_WAITS,
 )
 from kcover_ebpf.tunables.diagnosis import MOVE_SHARE
 
 _Place = tuple[int, int]
 """Call, and user stack pointer."""
-
-
-@dataclass(slots=True)
-class _Found:
-    first_ns: int
-    last_ns: int
-    count: int = 0
 
 
 @dataclass(slots=True)
@@ -46,7 +36,7 @@ class Rhythm:
     """Last progress that was more than such a wake; 0 before the first."""
     _count: int = 0
     """Passes in which its rank trained on,"""
-    _found: dict[_Place, _Found] = field(default_factory=dict)
+    _found: dict[_Place, FoundWaits] = field(default_factory=dict)
     """and those of them that found it in such a wait, by its place."""
     _shares: deque[float] = field(default_factory=lambda: deque(maxlen=BACKGROUND_INTERVALS))
     """Of a CPU, that it used in the last of them."""
@@ -62,7 +52,7 @@ class Rhythm:
         place = _timed_place(lead_thread.sample, table)
         if place is None or (place not in self._found and len(self._found) >= PLACES_KEPT):
             return
-        found = self._found.setdefault(place, _Found(moved_ns, moved_ns))
+        found = self._found.setdefault(place, FoundWaits(first_ns=moved_ns))
         found.last_ns, found.count = moved_ns, found.count + 1
 
     def on_progress(self, lead_thread: ThreadHistory, table: SyscallTable) -> None:
@@ -101,9 +91,7 @@ class Rhythm:
 
     def _is_usual(self, place: _Place) -> bool:
         found = self._found.get(place)
-        if found is None or found.last_ns - found.first_ns < USUAL_SPAN_NS:
-            return False
-        return found.count >= USUAL_WAITS and found.count >= USUAL_SHARE * self._count
+        return found is not None and found.are_habit(self._count)
 
 
 def _timed_place(sample: ThreadSample, table: SyscallTable) -> _Place | None:

@@ -75,13 +75,19 @@ def poll_timeout_ms(sample: ThreadSample, table: SyscallTable) -> int | None:
 
 
 @dataclass(slots=True)
-class _Waits:
-    """Waits of one thread in one call beside which its rank moved on; times are boottime nanoseconds."""
+class FoundWaits:
+    """Waits of one thread in one place beside which its rank moved on; times are boottime nanoseconds."""
 
     count: int = 0
     longest_ns: int = 0
     first_ns: int = 0
     last_ns: int = 0
+
+    def are_habit(self, seen_count: int) -> bool:
+        """True if they are many, over a long time, and of the times that it was seen anywhere a good part."""
+        if self.last_ns - self.first_ns < USUAL_SPAN_NS:
+            return False
+        return self.count >= USUAL_WAITS and self.count >= USUAL_SHARE * seen_count
 
 
 @dataclass(slots=True)
@@ -90,7 +96,7 @@ class UsualWaits:
 
     _count: int = 0
     """Times that it was seen somewhere else than before."""
-    _found: dict[int, _Waits] = field(default_factory=dict)
+    _found: dict[int, FoundWaits] = field(default_factory=dict)
     """By call."""
     _idle_since_ns: int = -1
     _is_counted: bool = False
@@ -121,13 +127,10 @@ class UsualWaits:
         waits.longest_ns, waits.last_ns = max(waits.longest_ns, unseen_ns), moved_ns
         self._count, waits.count = self._count + 1, waits.count + 1
 
-    def _in_call(self, call: int, first_ns: int) -> _Waits:
-        return self._found.setdefault(call, _Waits(first_ns=first_ns, last_ns=first_ns))
+    def _in_call(self, call: int, first_ns: int) -> FoundWaits:
+        return self._found.setdefault(call, FoundWaits(first_ns=first_ns, last_ns=first_ns))
 
     def longest_ns(self, call: int) -> int:
         """Of its waits in this call; 0 where they are not its habit."""
         waits = self._found.get(call)
-        if waits is None or waits.last_ns - waits.first_ns < USUAL_SPAN_NS:
-            return 0
-        is_habit = waits.count >= USUAL_WAITS and waits.count >= USUAL_SHARE * self._count
-        return waits.longest_ns if is_habit else 0
+        return waits.longest_ns if waits is not None and waits.are_habit(self._count) else 0

@@ -65,8 +65,7 @@ def classify(process: ProcessHistory, context: ClassifyContext) -> RankSnapshot:
     if readings and readings[0].boottime_ns < lead.progress_ns:
         readings = [reading for reading in readings if reading.boottime_ns >= lead.progress_ns]
     wait = _state(process, lead, readings, context)
-    effort, rate = _effort(process, lead, wait, readings, context)
-    rates = _rates(process, lead, wait, context)
+    effort, rate, rates = _efforts(process, lead, wait, readings, context)
     state = wait.state if effort is None else EFFORT_STATE[effort]
     last = readings[-1] if readings else None
     return RankSnapshot(
@@ -230,44 +229,37 @@ def _may_be_on_device(process: ProcessHistory, lead_thread: ThreadHistory) -> bo
     return process.code.drives_device and lead_thread.in_plumbing
 
 
-def _effort(
+def _efforts(
     process: ProcessHistory,
     lead_thread: ThreadHistory,
     wait: Wait,
     readings: Sequence[ThreadReading],
     context: ClassifyContext,
-) -> tuple[Effort | None, float]:
-    """The effort that is made beside a wait, and how much, in the smallest one that counts."""
-    state = wait.state
-    if state in _NO_WAIT:
-        return None, 0.0
-    if state is State.STORAGE:
-        # the call itself is what it waits for, so there is nothing to compare it with
-        moves = not wait.proven and _moves_in_call(process, readings, context)
-        return (Effort.STORAGE, CERTAIN_RATE) if moves else (None, 0.0)
+) -> tuple[Effort | None, float, EffortRates | None]:
+    """The effort that is made beside a wait, how much in the smallest one that counts, and the rates of each kind."""
+    if wait.state in _NO_WAIT:
+        return None, 0.0, None
     # only what was done during the wait can explain it
     since_ns = _since(lead_thread, process)
-    own = _own_effort(process, since_ns, context)
-    if own is not None:
-        return own
     working = _working_children(process, wait, since_ns, context)
+    if wait.state is State.STORAGE:
+        # the call itself is what it waits for, so there is nothing to compare it with
+        moves = not wait.proven and _moves_in_call(process, readings, context)
+        effort, rate = (Effort.STORAGE, CERTAIN_RATE) if moves else (None, 0.0)
+    else:
+        own = _own_effort(process, since_ns, context)
+        effort, rate = _of_children(working, wait) if own is None else own
+    compute, storage = process.efforts.most(since_ns, context.now_ns - EFFORT_WINDOW_NS)
+    rates = EffortRates(round(compute, 2), round(storage, 2), float(len(working)))
+    return effort, rate, rates
+
+
+def _of_children(working: Sequence[ProcessHistory], wait: Wait) -> tuple[Effort | None, float]:
     if not working:
         return None, 0.0
     # where it is not known to wait for them, children that always move explain nothing that peers' do not
     awaited = any(child.pid in wait.waits_for for child in working)
     return Effort.CHILDREN, CERTAIN_RATE if awaited else float(len(working))
-
-
-def _rates(
-    process: ProcessHistory, lead_thread: ThreadHistory, wait: Wait, context: ClassifyContext
-) -> EffortRates | None:
-    """What is done beside a wait, of each kind, to compare others with."""
-    if wait.state in _NO_WAIT:
-        return None
-    since_ns = _since(lead_thread, process)
-    compute, storage = process.efforts.most(since_ns, context.now_ns - EFFORT_WINDOW_NS)
-    children = len(_working_children(process, wait, since_ns, context))
-    return EffortRates(round(compute, 2), round(storage, 2), float(children))
 
 
 def _working_children(

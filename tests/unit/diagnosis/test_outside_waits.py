@@ -124,20 +124,25 @@ def test_outside_waits__the_connections_of_loaders_are_read_while_something_may_
     assert 500 not in stage.job.connected
 
 
+def upload(stage: Stage, workers: list[Proc], mover: Proc, seconds: float) -> None:
+    """So many seconds, in each of which `mover` sends megabytes out of the job."""
+    moved = 0
+
+    def each() -> None:
+        nonlocal moved
+        keep_pipes(stage, workers)
+        moved += 5_000_000
+        outside(stage, mover, acked_bytes=moved, last_send_ns=stage.now_ns)
+
+    passes(stage, seconds, each)
+
+
 @pytest.mark.parametrize("who", ["rank", "loader"])
 def test_outside_waits__bytes_that_move_to_or_from_outside_are_work(who: str) -> None:
     stage, found = loading()
     mover = found[0] if who == "loader" else stage.rank(2)
     stage.become(mover, "futex", stack=LOCK)
-    moved = 0
-
-    def each() -> None:
-        nonlocal moved
-        keep_pipes(stage, found)
-        moved += 5_000_000
-        outside(stage, mover, acked_bytes=moved, last_send_ns=stage.now_ns)
-
-    passes(stage, 300, each)
+    upload(stage, found, mover, 300)
     assert faults(stage) == []
     verdict = stage.tracker.current
     assert verdict is not None
@@ -149,15 +154,8 @@ def test_outside_waits__an_upload_needs_no_comparison_whatever_was_written_befor
     mover = stage.rank(2)
     stage.become(mover, "futex", stack=LOCK, io_bytes_s=20_000)
     passes(stage, 5, lambda: keep_pipes(stage, found))
-    mover.io_bytes_s, moved = 0, 0
-
-    def each() -> None:
-        nonlocal moved
-        keep_pipes(stage, found)
-        moved += 5_000_000
-        outside(stage, mover, acked_bytes=moved, last_send_ns=stage.now_ns)
-
-    passes(stage, 10, each)
+    mover.io_bytes_s = 0
+    upload(stage, found, mover, 10)
     rank = stage.job.snapshot().processes[Pid(mover.pid)]
     assert (rank.effort, rank.effort_rate) == (Effort.STORAGE, CERTAIN_RATE)
 
