@@ -13,6 +13,7 @@ from kcover_ebpf.facts.host import ProcessSeen
 from kcover_ebpf.facts.kernel import NO_SYSCALL, ProcessExit, ProcessTotals, TaskState, ThreadSample
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.process_state import Effort, State
+from kcover_ebpf.model.rank_snapshot import EffortRates
 from kcover_ebpf.model.roles import Role
 from tests.unit import scripted_job
 from tests.unit.scripted_job import LOCK, Proc, Stage, all_wait, trained
@@ -151,7 +152,8 @@ def test_classify__a_child_that_is_first_seen_on_a_cpu_is_at_work() -> None:
     stage.run(8)
     stage.add(Proc(700, ppid=101, argv=TOOL, mode="starved"))
     stage.one_pass(NS)
-    assert stage.job.snapshot().processes[WAITER].state is State.CHILDREN
+    waiter = stage.job.snapshot().processes[WAITER]
+    assert (waiter.state, waiter.effort_rates) == (State.CHILDREN, EffortRates(children=1.0))
 
 
 def test_classify__what_a_child_does_while_its_rank_moves_nothing_may_be_its_work() -> None:
