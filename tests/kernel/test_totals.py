@@ -2,7 +2,6 @@
 
 import os
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -102,14 +101,13 @@ def test_what_a_quota_takes_away_is_counted(kernel: KernelSampler) -> None:
             watch(kernel, target.pid, EACH_PASS)
             free = totals(kernel, target.pid)
             (group / "cgroup.procs").write_text(str(target.pid))
-            begin = totals(kernel, target.pid)
-            time.sleep(2)
+            # where others want the processor too, it seldom gets so far that it is throttled
+            until(lambda: totals(kernel, target.pid).throttled_ns > 1_000_000_000, "a second")
             throttled = totals(kernel, target.pid)
     finally:
         until(lambda: cgroups.remove(group), "an empty group")
     assert free.throttled_ns == 0
-    taken_ns = throttled.throttled_ns - begin.throttled_ns
-    assert taken_ns > 0.5 * (throttled.boottime_ns - begin.boottime_ns)
+    assert throttled.throttled_ns < throttled.boottime_ns - free.boottime_ns
 
 
 def _quota_group(name: str) -> Path:
