@@ -36,6 +36,12 @@ from kcover_ebpf.model.verdict import (
 )
 
 _PERIOD_S = 0.1
+_SIGNALS = {
+    Verb.STOP: signal.SIGSTOP,
+    Verb.RESUME: signal.SIGCONT,
+    Verb.KILL: signal.SIGKILL,
+    Verb.KILL_TERMINATING: signal.SIGKILL,
+}
 
 
 def processes(uid: str) -> list[int]:
@@ -157,14 +163,14 @@ class FakeAgent:
     def _carry_out(self, verb: Verb, pod: dict[str, Any]) -> int:
         if verb is Verb.KILL_TERMINATING and "deletionTimestamp" not in pod["metadata"]:
             return 0
-        if verb is Verb.SAVE:
-            return 0  # it knows no ranks
-        signals = {Verb.STOP: signal.SIGSTOP, Verb.RESUME: signal.SIGCONT}
+        if verb not in _SIGNALS:
+            return 0  # it knows no ranks, and keeps no evidence
+        is_kill = _SIGNALS[verb] is signal.SIGKILL
         count = 0
         for pid in processes(pod["metadata"]["uid"]):
-            if verb in signals or is_first(pid):
+            if not is_kill or is_first(pid):
                 try:
-                    os.kill(pid, signals.get(verb, signal.SIGKILL))
+                    os.kill(pid, _SIGNALS[verb])
                     count += 1
                 except ProcessLookupError:
                     continue
