@@ -28,6 +28,8 @@ _START = """#!/bin/sh
 KCOVER_STATE_DIR={states}/$NODE_NAME exec chroot /host {command} "$@"
 """
 
+_KNOWN_STEPS = 80
+
 
 def start_agents(namespace: Namespace) -> None:
     """On every node a pod in which this checkout runs commands, with the node's name and credentials."""
@@ -134,6 +136,8 @@ def a_drill_that_has_a_rank_wait_for_a_lock_is_one_that_it_cannot_get(namespace:
         skips.skip("x86_64", "the wait is machine code of x86-64")
     # that a lock is never released is inferred: without this it takes as long as the job was once silent
     consenting(namespace, thresholds={"hard_limit": "45s"})
+    # where its ranks wait for each other in healthy times is not known of a job that trains for three seconds
+    namespace.wait_for_steps(_JOB.selector, _JOB.pods, _KNOWN_STEPS, 180)
     card = restarted(namespace, "lock", "--for=170s")
     assert card["verdict"] == "HUNG"
     assert card["fault_end"] == "gone"
