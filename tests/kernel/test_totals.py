@@ -103,11 +103,25 @@ def test_what_a_quota_takes_away_is_counted(kernel: KernelSampler) -> None:
             (group / "cgroup.procs").write_text(str(target.pid))
             # where others want the processor too, it seldom gets so far that it is throttled
             until(lambda: totals(kernel, target.pid).throttled_ns > 1_000_000_000, "a second")
+            before_ns = _throttled_ns(group)
             throttled = totals(kernel, target.pid)
+            after_ns = _throttled_ns(group)
     finally:
         until(lambda: cgroups.remove(group), "an empty group")
     assert free.throttled_ns == 0
     assert throttled.throttled_ns < throttled.boottime_ns - free.boottime_ns
+    assert before_ns <= throttled.throttled_ns < after_ns + 1000, (
+        "what cpu.stat says, in microseconds"
+    )
+
+
+def _throttled_ns(group: Path) -> int:
+    """What the kernel itself says, by cgroup v2 or v1."""
+    lines = (group / "cpu.stat").read_text().splitlines()
+    stat = dict(line.split() for line in lines)
+    if "throttled_usec" in stat:
+        return int(stat["throttled_usec"]) * 1000
+    return int(stat["throttled_time"])
 
 
 def _quota_group(name: str) -> Path:
