@@ -12,6 +12,7 @@ from dataclasses import replace
 from kcover_ebpf.api.fault_policy import FaultPolicy, Level, NamedPolicy
 from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Incident, Phase, Status
+from kcover_ebpf.api.order import Verb
 from kcover_ebpf.controller.api_writer import ApiWriter
 from kcover_ebpf.controller.avoidance import NodeAvoidance
 from kcover_ebpf.controller.breaker import Breaker, Limits
@@ -145,7 +146,7 @@ class GangReconciler:
     def _yields(self, live_incident: Incident) -> bool:
         """Where many jobs break at once, all are decided before one is ended; but none waits for long."""
         status = live_incident.status
-        if not self._deciding or status is None or status.order is not None:
+        if not self._deciding or status is None or _is_awaited(status):
             return False
         began_s = status.at(Phase.SHUTTING_DOWN)
         return began_s is not None and self.wall() - began_s < YIELD_S
@@ -268,7 +269,7 @@ class GangReconciler:
             if transition.status is not None:
                 began = transition.status.phase.is_acting and not context.status.phase.is_acting
                 live_incident = self._write(live_incident, transition.status)
-                if began and transition.status.order is None:
+                if began and not _is_awaited(transition.status):
                     return 0.0  # others first
                 if transition.status.phase.is_over:
                     self._deletions.guard(live_incident, wanted=False)
@@ -373,6 +374,11 @@ class GangReconciler:
             memo.called[name] = self.wall()
             done = True
         return done
+
+
+def _is_awaited(status: Status) -> bool:
+    """True while stopped ranks wait for the next step; evidence is taken beside it."""
+    return status.order is not None and status.order.verb is not Verb.SNAPSHOT
 
 
 def _is_still_slow(status: Status, gang_verdict: GangVerdict) -> bool:

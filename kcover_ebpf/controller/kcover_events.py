@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -162,17 +163,41 @@ class BadNodes:
     ) -> None:
         """`publish`: an Event, by object, reason, text, and whether it is a warning."""
         self._store, self._publish, self._leads = cache, publish, leads
+        self._said: list[tuple[float, Pod, str, str]] = []
+        """What was not passed on yet, and when it was said (unix seconds): perhaps no controller leads just now."""
+        self._lock = threading.Lock()
 
     def report(self, pod: Pod, node: str, why: str) -> None:
         """Who may write Events in the namespace of a pod says that its node is bad; of other nodes it is ignored."""
-        raw = self._store.raw_nodes.get(node)
-        if pod.node != node or raw is None or not self._leads():
+        if pod.node != node:
             return
+        with self._lock:
+            self._said = [
+                *self._said[-(TRIGGERS_OF_ONE - 1) :],
+                (self._store.wall(), pod, node, why),
+            ]
+        self.pass_on()
+
+    def pass_on(self) -> None:
+        """Publish what was said lately of nodes that are known; does nothing before this controller leads."""
+        with self._lock:
+            if not self._leads():
+                return
+            oldest_s = self._store.wall() - TRIGGER_S
+            self._said = [
+                said for said in self._said if said[0] > oldest_s and not self._published(*said[1:])
+            ]
+
+    def _published(self, pod: Pod, node: str, why: str) -> bool:
+        raw = self._store.raw_nodes.get(node)
+        if raw is None:
+            return False
         about = {"apiVersion": "v1", "kind": "Node", "name": node}
         about["uid"] = str(raw["metadata"].get("uid", ""))
         said = "".join(text if text.isprintable() else " " for text in why[:_MOST_WHY])
         _LOG.info("namespace %s says that node %s is bad: %s", pod.namespace, node, said)
         self._publish(about, _BAD_NODE_REASON, f"pod {pod.namespace}/{pod.name}: {said}", True)
+        return True
 
 
 def key_of(pod: Pod) -> GangId | None:

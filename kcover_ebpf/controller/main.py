@@ -161,8 +161,8 @@ class Controller:
         return self._writer.api
 
     def _make_watches(self, client: ApiClient, cache: ObjectCache) -> list[Reflector]:
-        bad_nodes = BadNodes(cache, self._story.event, lambda: self._elector.leads)
-        triggers = KcoverEvents(client, cache, self._kinds.mark, self._over, bad_nodes.report)
+        self._bad_nodes = BadNodes(cache, self._story.event, lambda: self._elector.leads)
+        triggers = KcoverEvents(client, cache, self._kinds.mark, self._over, self._bad_nodes.report)
         ours = f"/apis/{API_VERSION}"
         watched: tuple[tuple[str, dict[str, str], Callable[[Event], None]], ...] = (
             (f"{ours}/faultpolicies", {}, cache.on_policy),
@@ -239,6 +239,7 @@ class Controller:
         self._stop.set()
 
     def _reconcile_all(self) -> None:
+        self._bad_nodes.pass_on()
         if self._elector.leads:
             for key in self._store.gangs:
                 self._queue.add(key)

@@ -140,7 +140,9 @@ class Readers(Generic[_Key, _Value]):
             thread.start()
         except RuntimeError:  # no more threads
             return False
-        self._calls = calls
+        before, self._calls = self._calls, calls
+        if before is not None:
+            before.put(False)  # it may have returned in this moment, and would wait for ever
         return True
 
     def _work(self, calls: _Calls) -> None:

@@ -17,7 +17,7 @@ from typing import Final, Self
 
 from kcover_ebpf.errors import CannotObserve
 from kcover_ebpf.host import bounded
-from kcover_ebpf.tunables.host import TRACED_POLL_S, TRACED_STOPS_S, TRACED_TRIES
+from kcover_ebpf.tunables.host import TRACED_COMPUTES_S, TRACED_POLL_S, TRACED_STOPS_S, TRACED_TRIES
 
 # include/uapi/linux/ptrace.h and arch/x86/include/asm/ptrace-abi.h
 _CONT, _SINGLESTEP, _GETREGS, _SETREGS, _DETACH = 7, 9, 12, 13, 17
@@ -61,6 +61,7 @@ class PtracedThread:
         """Stop it; raises `OSError`, and it continues then (where it does not stop in time: once we end)."""
         self._memory = os.open(f"/proc/{self._pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
         try:
+            self._await_own_code()
             self._ask(_SEIZE)
             try:
                 self._stop_between_sections()
@@ -109,6 +110,16 @@ class PtracedThread:
                 if found >= 0:
                     return first + found
         raise OSError(0, "it has no vDSO with a system call")
+
+    def _await_own_code(self) -> None:
+        """Wait until it computes: inside a call it would be found where it waits for others in healthy times too."""
+        deadline_s = time.monotonic() + TRACED_COMPUTES_S
+        while time.monotonic() < deadline_s:
+            # of a thread that has a CPU proc(5) says no call
+            with open(f"/proc/{self._pid}/syscall", encoding="ascii") as file:
+                if file.read().startswith("running"):
+                    return
+            time.sleep(TRACED_POLL_S)
 
     def _stop_between_sections(self) -> None:
         """Stop it outside a restartable sequence (rseq(2)): one that is left may not be entered again."""

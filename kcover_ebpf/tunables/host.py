@@ -176,6 +176,9 @@ JOIN_ENDED_S = 30.0
 """All hosts must have ended their part of a job by then; else it is not started again. A kill takes 10 s at most."""
 TRACED_STOPS_S = 2.0
 """A thread that does not stop for so long is in an uninterruptible call: the others stop within a slice. Chosen."""
+TRACED_COMPUTES_S = 5.0
+"""For so long a thread that is to be stopped is waited for until it computes; then it is stopped where it is. Chosen:
+some steps of a training."""
 TRACED_POLL_S = 0.001
 """Pause between two checks of whether it has stopped. Chosen."""
 TRACED_TRIES = 20

@@ -91,7 +91,15 @@ def outliers(stacks: Mapping[Key, Stack], known: Collection[Key]) -> list[Key]:
     unknown = [key for key in stacks if key not in known]
     if 2 * len(unknown) < len(stacks):
         return unknown
-    return [key for key in minority(groups(stacks)) if key not in known]
+    apart = minority(groups(stacks)) or _outside_a_library(stacks)
+    return [key for key in apart if key not in known]
+
+
+def _outside_a_library(stacks: Mapping[Key, Stack]) -> list[Key]:
+    """The one that waits in no library while all others wait in one and the same: of two there is no majority."""
+    libraries = {key: waits_in(stack) for key, stack in stacks.items()}
+    outside = [key for key, library in libraries.items() if library is None]
+    return outside if len(outside) == 1 and len(set(libraries.values())) == 2 else []
 
 
 def minority(ordered: Sequence[list[Key]]) -> list[Key]:

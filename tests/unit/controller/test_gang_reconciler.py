@@ -6,14 +6,18 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Incident, JobRef, Phase, RestartAction, RestartMethod, Status
+from kcover_ebpf.api.order import Order, Verb
 from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.controller.breaker import Limits
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.gang_reconciler import GangReconciler
 from kcover_ebpf.controller.owners import FoundOwner
 from kcover_ebpf.recovery.restart.context import Call, DeleteAll, GangPod, SuspendSwitch, TopOwner
+from kcover_ebpf.recovery.restart.machine import Transition
 from kcover_ebpf.recovery.restart.methods import restarts
 
 LABELS = {"batch.kubernetes.io/job-name": "j"}
@@ -90,8 +94,12 @@ def test_jobs__a_restart_does_not_wait_for_pods_that_are_strays() -> None:
     assert world.calls == []
 
 
-def test_gang_reconciler__a_job_waits_a_moment_while_others_are_decided_on() -> None:
+@pytest.mark.parametrize("verb", [None, Verb.SNAPSHOT])
+def test_gang_reconciler__a_job_waits_a_moment_while_others_are_decided_on(
+    verb: Verb | None,
+) -> None:
     world = World(took_s=0.1)
+    order_with(world, verb)
     world.now_s += 0.5
     world.jobs._deciding.add(GangId.of("ns", {"batch.kubernetes.io/job-name": "another"}))
     assert world.jobs.reconcile(KEY) == 0.1
@@ -100,6 +108,37 @@ def test_gang_reconciler__a_job_waits_a_moment_while_others_are_decided_on() -> 
     world.jobs.reconcile(KEY)
     assert len(world.calls) == 1, "but not for long"
     assert KEY not in world.jobs._deciding
+
+
+def test_gang_reconciler__ranks_that_are_stopped_wait_for_no_other_job() -> None:
+    world = World(took_s=0.1)
+    order_with(world, Verb.STOP)
+    world.jobs._deciding.add(GangId.of("ns", {"batch.kubernetes.io/job-name": "another"}))
+    world.jobs.reconcile(KEY)
+    assert len(world.calls) == 1
+
+
+@pytest.mark.parametrize("verb", [None, Verb.SNAPSHOT])
+def test_gang_reconciler__a_job_that_begins_to_be_ended_makes_room_for_the_decision_on_others(
+    verb: Verb | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(took_s=0.1)
+    order_with(world, verb)
+    (known,) = world.store.of_gang(KEY)
+    began = known.status
+    world.store.put(replace(known, status=Status(Phase.OPEN)))
+    world.writer.status = lambda *_: {}
+    monkeypatch.setattr(world.jobs, "_next", lambda *_: Transition(status=began))
+    assert world.jobs.reconcile(KEY) == 0.0
+    assert world.calls == []
+
+
+def order_with(world: World, verb: Verb | None) -> None:
+    """Its job is being ended, and this is what agents are asked for meanwhile."""
+    (known,) = world.store.of_gang(KEY)
+    assert known.status is not None
+    order = verb and Order("i-1", verb, LABELS, START_S, START_S + 10)
+    world.store.put(replace(known, status=replace(known.status, order=order)))
 
 
 def test_gang_reconciler__a_job_that_is_decided_on_holds_up_others_only_meanwhile() -> None:

@@ -138,6 +138,28 @@ def test_bad_nodes__of_a_node_that_is_not_the_pods_own_and_of_long_ago_nothing_i
     assert reported_of(complaint("n", 999_990.0), leads=False) == []
 
 
+def test_bad_nodes__what_is_said_while_no_controller_leads_is_passed_on_by_the_next_one() -> None:
+    now_s, leads = 1_000_000.0, False
+    store = ObjectCache(lambda _: None, wall=lambda: now_s)
+    reported: list[str] = []
+    bad_nodes = BadNodes(store, lambda *said: reported.append(said[2]), lambda: leads)
+    taken = KcoverEvents(FakePods(), store, bad_node=bad_nodes.report)  # type: ignore[arg-type]
+    taken.on_event(complaint("n", 999_990.0, "early"))
+    leads, now_s = True, now_s + TRIGGER_S / 2
+    taken.on_event(complaint("n", now_s, "late"))
+    assert reported == [], "the node is not known yet"
+    store.on_node(Event(Change.SET, {"metadata": {"name": "n", "uid": "uid-n"}}))
+    bad_nodes.pass_on()
+    assert reported == ["pod ml/p: early", "pod ml/p: late"]
+    bad_nodes.pass_on()
+    assert len(reported) == 2, "each is passed on once"
+    leads = False
+    taken.on_event(complaint("n", now_s, "in vain"))
+    leads, now_s = True, now_s + TRIGGER_S
+    bad_nodes.pass_on()
+    assert len(reported) == 2, "it is too old"
+
+
 def test_bad_nodes__one_namespace_has_a_share_of_what_is_looked_up() -> None:
     many = [complaint("n", 999_990.0) for _ in range(2 * TRIGGERS_OF_ONE)]
     assert len(reported_of(*many)) == TRIGGERS_OF_ONE

@@ -106,6 +106,26 @@ def test_readers__one_thread_reads_as_long_as_no_read_is_slow(
     assert soon(lambda: readers.take([], 0)) == [(100, "True")]
 
 
+def test_readers__a_slow_thread_that_returns_while_it_is_replaced_ends(
+    over: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers: Readers[int, bool] = Readers("replaced")
+    readers.ask(1, over.wait)
+    soon(readers.stuck)
+    begin = threading.Thread.start
+
+    def return_first(thread: threading.Thread) -> None:
+        over.set()
+        soon(lambda: not readers.stuck())
+        time.sleep(0.1)
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", return_first)
+    assert readers.ask(2, lambda: True)
+    assert sorted(readers.take([1, 2], 60)) == [(1, True), (2, True)]
+    soon(lambda: threads_of("replaced") == 1)
+
+
 def test_readers__no_call_is_lost(over: threading.Event) -> None:
     """Who asks while the thread finds that there is nothing left."""
     readers: Readers[int, int] = Readers("test")

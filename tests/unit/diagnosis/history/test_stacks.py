@@ -63,6 +63,10 @@ def known(*stacks: Stack) -> KnownWaits:
     return waits
 
 
+IN_GLOO: Stack = ("libc.so.6+885d8", "libtorch_cpu.so+44a5023", "libtorch_cpu.so+3b3411c")
+IN_PYTHON: Stack = ("libc.so.6+885d8", "python3.11+1b50f8", "python3.11+11e3df")
+
+
 @pytest.mark.parametrize(
     ("stacks", "waits", "odd"),
     [
@@ -72,6 +76,10 @@ def known(*stacks: Stack) -> KnownWaits:
         ({0: A, 1: A, 2: B}, known(), [2]),
         ({0: A, 1: B}, known(), []),
         ({0: A, 1: A, 2: B}, known(C), [2]),
+        ({0: IN_GLOO, 1: IN_PYTHON}, known(), [1]),
+        ({0: IN_GLOO, 1: IN_PYTHON}, known(IN_PYTHON), []),
+        ({0: IN_GLOO, 1: IN_PYTHON}, known(IN_GLOO, IN_PYTHON), []),
+        ({0: IN_GLOO, 1: IN_PYTHON, 2: IN_PYTHON[::-1]}, known(), [0]),
     ],
 )
 def test_outliers__which_wait_where_none_ever_left(
