@@ -147,12 +147,7 @@ def _on_files(
         return Wait(State.READ, waits_for=_holders(process, files, context))
     if "file" in kinds and family in (SyscallFamily.READ, SyscallFamily.WRITE, SyscallFamily.FILE):
         return Wait(State.STORAGE, _storage_proven(sample, readings, context))
-    if (
-        "timerfd" in kinds
-        and family is SyscallFamily.READ
-        and reading is not None
-        and reading.timed
-    ):
+    if kinds == {"timerfd"} and reading is not None and reading.timed:
         return Wait(_sleeping(reading, context))
     if "tcp" in kinds:
         return _on_tcp(process, files, context)
@@ -160,13 +155,23 @@ def _on_files(
         # a question to a name server, or a request of a ring of which the file is not seen; a socket of another process
         # that is none of TCP's, or was not sampled yet
         return Wait(State.OUTSIDE)
-    if "tty" in kinds or any(file.fd == 0 for file in files):
+    if "tty" in kinds or any(_leads_to_user(process, file, context) for file in files):
         return Wait(State.USER)
     if kinds & _STREAM_KINDS:
         return _on_stream(process, sample, files, context)
     if family is SyscallFamily.POLL:
         return _in_poll(process, sample, files, context)
     return Wait(State.PEERS) if family is SyscallFamily.NETWORK else None
+
+
+def _leads_to_user(process: ProcessHistory, file: WaitedFile, context: ClassifyContext) -> bool:
+    """True of the input that the job was started with; a child's own may come from another process of the job."""
+    if file.fd != 0:
+        return False
+    if _is_rank(process) or not context.holders(process.pid, file):
+        return True
+    inputs = {fd.inode for rank in context.ranks for fd in rank.descriptors.values() if fd.fd == 0}
+    return file.inode in inputs
 
 
 def _in_poll(

@@ -9,6 +9,7 @@ import pytest
 from kcover_ebpf.diagnosis.decisions import decide
 from kcover_ebpf.facts.kernel import SignalSent
 from kcover_ebpf.ids import NS, Pid, Tid
+from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.verdict import Cause, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.settings import Act, Policy
 from tests.unit.outside_waits import passes
@@ -155,6 +156,45 @@ def test_other_hangs__a_rank_that_waits_for_a_child_process(
     passes(stage, 8, lambda: pipe(stage, child, 1, 88))
     named = [fault.culprit.rank for fault in faults(stage) if fault.culprit]
     assert named == ([1] if found else [])
+
+
+def test_other_hangs__a_child_whose_input_another_child_has_inherited_waits_for_that_one() -> None:
+    stage = trained()
+    heir = stage.add(Proc(701, ppid=101, argv=("heir",)))
+    child = stage.add(Proc(700, ppid=101, argv=("sort",)))
+    stage.run(5)
+    stage.become(heir, "sleep_long", timed=True, deadline_ns=stage.now_ns + 10**6 * NS)
+
+    def open_pipes() -> None:
+        pipe(stage, heir, 5, 87)
+        pipe(stage, child, 1, 88)
+
+    answers, asked = pipe(stage, child, 1, 88), pipe(stage, heir, 5, 87)
+    stage.become(child, "read", files=(replace(asked, fd=0),))
+    stage.become(stage.rank(1), "read", files=(replace(answers, fd=9),), stack=LOCK)
+    all_wait(stage, 1)
+    passes(stage, 8, open_pipes)
+    assert [fault.culprit.rank for fault in faults(stage) if fault.culprit] == [1]
+
+
+def test_other_hangs__a_child_that_reads_what_its_rank_was_started_with_waits_for_a_user() -> None:
+    stage = trained()
+    launcher = stage.add(Proc(50, argv=("mpirun", "train.py"), mode="poll"))
+    child = stage.add(Proc(700, ppid=101, argv=("fetch", "data")))
+    stage.run(5)
+
+    def open_pipes() -> None:
+        pipe(stage, stage.rank(1), 0, 87)
+        pipe(stage, launcher, 30, 87)
+        pipe(stage, child, 1, 88)
+
+    answers, typed = pipe(stage, child, 1, 88), pipe(stage, launcher, 30, 87)
+    stage.become(child, "read", files=(replace(typed, fd=0),))
+    stage.become(stage.rank(1), "read", files=(replace(answers, fd=9),), stack=LOCK)
+    all_wait(stage, 1)
+    passes(stage, 30, open_pipes)
+    assert stage.job.snapshot().processes[Pid(700)].state is State.USER
+    assert faults(stage) == []
 
 
 def test_other_hangs__a_loop_on_one_rank_is_reported_with_its_name_though_heartbeats_continue() -> (

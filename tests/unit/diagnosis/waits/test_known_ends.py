@@ -305,15 +305,23 @@ def test_known_ends__whoever_changes_a_file_or_sends_a_signal_is_outside(kind: s
     assert not_working(stage) == []
 
 
-@pytest.mark.parametrize(("is_set", "expected"), [(True, State.SLEEPING), (False, State.OTHER)])
+@pytest.mark.parametrize(
+    ("mode", "is_set", "expected"),
+    [
+        ("read", True, State.SLEEPING),
+        ("read", False, State.OTHER),
+        ("poll", True, State.SLEEPING),
+        ("poll", False, State.PEERS),
+    ],
+)
 def test_known_ends__a_timer_with_a_descriptor_ends_when_it_says(
-    is_set: bool, expected: State
+    mode: str, is_set: bool, expected: State
 ) -> None:
     stage = trained()
     timer = WaitedFile(60, "timerfd", "anon_inode:[timerfd]", Inode(0), "", "")
     ends_ns = stage.now_ns + 25 * NS if is_set else None
     reader, files = stage.rank(1), (timer,)
-    stage.become(reader, "read", files=files, stack=LOCK, timed=is_set, deadline_ns=ends_ns)
+    stage.become(reader, mode, files=files, stack=LOCK, timed=is_set, deadline_ns=ends_ns)
     all_wait(stage, 1)
     stage.run(20)
     assert state(stage, 101) is expected
