@@ -140,9 +140,12 @@ def _explain(incident: Incident, status: Status) -> None:
     show(f"  owner: {status.owner or f'not known; the label {OWNER} of the job names one'}")
     show(f"  cause: {message_of(incident, status).blame}")
     if verdict.deadline_s is not None:
-        show(f"  the framework would have given up at {rfc3339.in_seconds(verdict.deadline_s)}")
+        show(f"  the framework's own time-out: {rfc3339.in_seconds(verdict.deadline_s)}")
     for title, lines in (
-        ("why", [f"[{evidence.kind.value}] {evidence.text}" for evidence in verdict.evidence]),
+        (
+            "why, as it was found",
+            [f"[{evidence.kind.value}] {evidence.text}" for evidence in verdict.evidence],
+        ),
         ("not observed", list(verdict.unobserved)),
         ("what happened, counted from when the fault began", _timeline(status)),
         ("pods that do not go", _stuck(status)),

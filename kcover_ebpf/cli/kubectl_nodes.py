@@ -26,6 +26,7 @@ from kcover_ebpf.cli.kubectl_common import (
 )
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import CannotObserve, Forbidden, NotFound, ObjectError, UsageError
+from kcover_ebpf.facts.health import Result
 from kcover_ebpf.kube import dra
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.output.formatting import printable
@@ -76,6 +77,8 @@ def nodes(client: ApiClient, namespace: str, as_json: bool) -> int:  # noqa: ARG
         print(json.dumps({"items": [asdict(row) for row in rows]}, indent=2))
         return 0
     show_table([_COLUMNS, *map(_cells, rows)])
+    if any(row.health == Result.WARN.value for row in rows):
+        print("warn: have a look when there is time; no node is cordoned for it")
     return 0
 
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 
 import click
 
+from kcover_ebpf.api import rfc3339
+from kcover_ebpf.api.incident import Incident
+from kcover_ebpf.api.node_health import HEALTHS
 from kcover_ebpf.cli.kubectl_common import all_namespaces_option, common, show, show_table
 from kcover_ebpf.cli.kubectl_incidents import JobFacts, incidents_since
 from kcover_ebpf.cli.options import duration_option
+from kcover_ebpf.errors import Forbidden, NotFound, ObjectError
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.output.formatting import span
 from kcover_ebpf.recovery.incident_stats import (
@@ -45,12 +51,25 @@ def stats(
     now_s = time.time()
     incidents = incidents_since(client, None if all_namespaces else namespace, now_s - since)
     created_s = JobFacts(client, incidents).created_s
-    found = stats_of(incidents, now_s - since, now_s, created_s)
+    found = stats_of(incidents, _observed_s(client, incidents, now_s - since), now_s, created_s)
     if as_json:
         print(json.dumps(asdict(found), indent=2))
         return 0
     _show(found)
     return 0
+
+
+def _observed_s(client: ApiClient, incidents: Sequence[Incident], since_s: float) -> float:
+    """Unix seconds since when this cluster is observed, as far as that is known, but not before `since_s`."""
+    try:
+        healths = client.list(HEALTHS).get("items") or []
+    except (Forbidden, NotFound):
+        return since_s
+    seen_s = [incident.created_s for incident in incidents]
+    for raw in healths:
+        with contextlib.suppress(ObjectError, ValueError):
+            seen_s.append(rfc3339.from_text(str(raw["metadata"].get("creationTimestamp"))))
+    return max(since_s, min(seen_s, default=since_s))
 
 
 def _show(stats: IncidentStats) -> None:
@@ -77,10 +96,10 @@ def _show(stats: IncidentStats) -> None:
 
 def _parts(lost: LostTime) -> str:
     parts = asdict(lost)
-    return ", ".join(
-        f"{name.removesuffix('_s').replace('_', ' ')} {span(value)}"
-        for name, value in parts.items()
-    )
+    names = {name: name.removesuffix("_s").replace("_", " ") for name in parts}
+    # or until it was over, where none was made
+    names["decide_s"] = "until decided"
+    return ", ".join(f"{names[name]} {span(value)}" for name, value in parts.items())
 
 
 def _price(cost: LostCost) -> str:

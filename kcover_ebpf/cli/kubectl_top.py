@@ -15,7 +15,7 @@ from kcover_ebpf.api import fault_report, incident
 from kcover_ebpf.api.agent_lease import AgentLease, collection, lease_of
 from kcover_ebpf.api.fault_report import API_VERSION
 from kcover_ebpf.api.incident import Incident
-from kcover_ebpf.cli.kubectl_common import all_namespaces_option, common, object_name
+from kcover_ebpf.cli.kubectl_common import agent_namespace_option, all_namespaces_option, common
 from kcover_ebpf.cli.options import duration_option
 from kcover_ebpf.errors import CannotObserve, Forbidden, NotFound, ObjectError
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport, confirmed
@@ -24,6 +24,8 @@ from kcover_ebpf.output.board_text import changes, lines_of, object_of
 from kcover_ebpf.output.job_board import BoardJob, board_of
 
 _GROUP = f"/apis/{API_VERSION}"
+_USUAL = "kcover"
+"""Where the chart is installed unless another namespace is chosen."""
 _HOME, _CLEAR_LINE, _CLEAR_REST = "\x1b[H", "\x1b[K", "\x1b[J"
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 """Another screen without a cursor, and back."""
@@ -33,14 +35,7 @@ _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 @all_namespaces_option
 @click.option("--watch", is_flag=True, help="Continue, until interrupted.")
 @duration_option("--every", "2s", "With --watch: time between two readings.")
-@click.option(
-    "--agent-namespace",
-    metavar="NAME",
-    default="kcover",
-    show_default=True,
-    callback=object_name,
-    help="Namespace of the agents, whose Leases confirm what they reported.",
-)
+@agent_namespace_option
 @common
 def top(  # noqa: PLR0913 - one for each option
     *,
@@ -50,7 +45,7 @@ def top(  # noqa: PLR0913 - one for each option
     all_namespaces: bool,
     watch: bool,
     every: float,
-    agent_namespace: str,
+    agent_namespace: str | None,
 ) -> int:
     """Show all jobs: their ranks by node, who is the culprit, and what is done about it.
 
@@ -59,10 +54,7 @@ def top(  # noqa: PLR0913 - one for each option
     where = "" if all_namespaces else f"/namespaces/{namespace}"
     is_screen = watch and not as_json and sys.stdout.isatty()
     before: tuple[BoardJob, ...] = ()
-    leases = _leases(client, agent_namespace, time.time())
-    if not leases:
-        text = f"no Lease of an agent is in namespace {agent_namespace}, so that older reports count as unknown"
-        click.echo(f"{text}: name its namespace with --agent-namespace", err=True)
+    agents, leases = _agents(client, agent_namespace)
     with _screen() if is_screen else contextlib.nullcontext():
         while True:
             jobs = _board(client, where, leases)
@@ -84,7 +76,7 @@ def top(  # noqa: PLR0913 - one for each option
                 return 0
             before = jobs
             time.sleep(every)
-            leases = _leases(client, agent_namespace, time.time())
+            leases = _leases(client, agents, time.time())
 
 
 @contextlib.contextmanager
@@ -138,6 +130,25 @@ def _incidents(items: list[dict[str, object]]) -> Iterator[Incident]:
             metadata = raw["metadata"]
             assert isinstance(metadata, dict)
             yield incident.incident_of(raw, rfc3339.from_text(str(metadata["creationTimestamp"])))
+
+
+def _agents(
+    client: ApiClient, namespace: str | None
+) -> tuple[str, dict[str, tuple[AgentLease, float]]]:
+    """Namespace of the agents, whose Leases confirm what they reported, and these Leases; None: to be found."""
+    from kcover_ebpf.trace.gang.agent_pods import namespace_of_agents
+
+    agents = namespace or _USUAL
+    leases = _leases(client, agents, time.time())
+    if not leases and namespace is None:
+        agents = namespace_of_agents(client) or _USUAL
+        leases = _leases(client, agents, time.time()) if agents != _USUAL else leases
+    if not leases:
+        text = (
+            f"no Lease of an agent is in namespace {agents}, so that older reports count as unknown"
+        )
+        click.echo(f"{text}: name its namespace with --agent-namespace", err=True)
+    return agents, leases
 
 
 def _leases(

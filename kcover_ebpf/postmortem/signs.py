@@ -54,7 +54,7 @@ def _of_incident(status: Status | None, verdict: Verdict) -> Iterator[TimelineEv
     if verdict.since_s:
         yield TimelineEvent(verdict.since_s, "rank", "the fault began, as far as that was seen")
     if verdict.deadline_s is not None:
-        text = "the framework itself would have given up"
+        text = "the framework's own time-out"
         yield TimelineEvent(verdict.deadline_s, FRAMEWORK, text)
     for moment in status.timeline if status is not None else ():
         # of a run of days, what was healthy long before leaves no place for the fault

@@ -86,7 +86,7 @@ class GroupStats:
     name: str
     interruptions: int
     mtbi_s: float
-    """Mean time between interruptions: the window divided by their number."""
+    """Mean time between interruptions: the window, as far as it was observed, divided by their number."""
     mttr_s: float | None
     """Mean time from the first sign until all ranks made progress again; None where no job recovered."""
     lost_s: float

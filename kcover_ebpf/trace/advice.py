@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from kcover_ebpf.model.verdict import Cause, Certainty, Verdict, VerdictKind
+from kcover_ebpf.model.verdict import Cause, Certainty, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.output.formatting import culprit_text
 
 _NEXT = {
-    Cause.STOPPED: "find out what stopped {who}, then resume it, as root on its host: kill -CONT {pid}",
+    Cause.STOPPED: "find out what stopped {who}{event}, then resume it, as root on its host: kill -CONT {pid}",
     Cause.FROZEN: "find out what froze the control group in /proc/{pid}/cgroup, then write 0 to its cgroup.freeze",
     Cause.BLOCKED_LOCK: "read the frames of {who}: the line that takes the lock, and which thread owns it",
     Cause.BLOCKED_SLEEP: "read the Python frames of {who}: the line that sleeps is not part of a training step",
@@ -29,7 +29,7 @@ _NEXT = {
     Cause.OOM_KILLED: "raise the memory limit of {who}, then restart the job",
 }
 _ENDED = {
-    Cause.STOPPED: "find out what stopped {who}: the evidence names who sent the signal, where it was seen",
+    Cause.STOPPED: "find out what stopped {who}{event}",
     Cause.FROZEN: "find out what froze the control group of {who}",
     Cause.SPINNING: "read the frames of {who} in the evidence of the incident: the innermost is in the loop",
 }
@@ -56,8 +56,11 @@ def next_step(verdict: Verdict, *, was_restarted: bool = False) -> str:
 
     `was_restarted`: the processes that the verdict is about have ended.
     """
+    event = next(
+        (f" ({found.text})" for found in verdict.evidence if found.kind is EvidenceKind.EVENT), ""
+    )
     if was_restarted and verdict.culprit is not None and verdict.cause in _ENDED:
-        return _ENDED[verdict.cause].format(who=culprit_text(verdict.culprit))
+        return _ENDED[verdict.cause].format(who=culprit_text(verdict.culprit), event=event)
     if not verdict.kind.is_fault and verdict.kind is not VerdictKind.SLOW:
         if verdict.kind is VerdictKind.UNKNOWN and verdict.culprit is not None:
             return _JUDGE_YOURSELF.format(who=culprit_text(verdict.culprit))
@@ -73,10 +76,10 @@ def next_step(verdict: Verdict, *, was_restarted: bool = False) -> str:
         return "compare the frames of the ranks below; no single one differs"
     text = _NEXT.get(verdict.cause, "check the log of {who}, then restart the job")
     if culprit is None:
-        return text.format(who="the ranks", pid="PID", tid="TID", end="PID")
+        return text.format(who="the ranks", event=event, pid="PID", tid="TID", end="PID")
     pid = culprit.pid or "PID"
     tid = culprit.tid or pid
-    return text.format(who=culprit_text(culprit), pid=pid, tid=tid, end=tid)
+    return text.format(who=culprit_text(culprit), event=event, pid=pid, tid=tid, end=tid)
 
 
 def doubt(verdict: Verdict, *, watched: bool = False) -> list[str]:

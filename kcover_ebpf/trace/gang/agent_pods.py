@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kcover_ebpf.api.pods import Pod, pod_of
-from kcover_ebpf.errors import CannotObserve, Forbidden, ObjectError
+from kcover_ebpf.errors import CannotObserve, Forbidden, NotFound, ObjectError
 from kcover_ebpf.kube.client import ApiClient
 
 _SELECTOR = "app.kubernetes.io/name=kcover-ebpf,app.kubernetes.io/component=agent"
@@ -48,6 +48,17 @@ def agent_on(client: ApiClient, node: str, namespace: str | None) -> tuple[str, 
             "or run `kcover-ebpf` on the node itself"
         )
     return ready[0].namespace, ready[0].name
+
+
+def namespace_of_agents(client: ApiClient) -> str | None:
+    """The only namespace that has agents, as `agent_on` knows them; None also where it may not be read."""
+    try:
+        found = client.list("/api/v1/pods", {"labelSelector": _SELECTOR, "limit": "500"})
+    except (Forbidden, NotFound):
+        return None
+    agents = readable(item for item in found.get("items", []) if _is_of_daemon_set(item))
+    places = {pod.namespace for pod in agents}
+    return places.pop() if len(places) == 1 else None
 
 
 def _is_of_daemon_set(raw: Mapping[str, Any]) -> bool:

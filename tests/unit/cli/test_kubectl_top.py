@@ -14,6 +14,7 @@ from kcover_ebpf.api.agent_lease import AgentLease
 from kcover_ebpf.api.fault_report import PodRef
 from kcover_ebpf.cli import kubectl
 from tests.unit.fake_api_server import Answer, Request, serving
+from tests.unit.fake_exec import agent_pod, pod
 from tests.unit.kubeconfigs import kubeconfig
 from tests.unit.report_builders import rank, report
 
@@ -42,7 +43,7 @@ def test_kubectl_top__a_report_counts_as_long_as_its_agent_confirms_it(
     kept = objects(rfc3339.to_text(time.time()) if renewed == "now" else renewed)
 
     def answer(request: Request) -> Answer:
-        return Answer(body={"items": kept[request.path]})
+        return Answer(body={"items": kept.get(request.path, [])})
 
     with serving(answer) as server:
         config = kubeconfig(tmp_path, server.url)
@@ -54,6 +55,31 @@ def test_kubectl_top__a_report_counts_as_long_as_its_agent_confirms_it(
         assert kubectl.main([*asked, "-o", "json"]) == 0
         (job,) = json.loads(capsys.readouterr().out)["items"]
     assert (job["name"], job["state"]) == ("j", state)
+
+
+@pytest.mark.parametrize(
+    ("places", "known"), [(("away",), True), (("away", "kcover-2"), False), ((), False)]
+)
+def test_kubectl_top__the_namespace_of_the_agents_is_found_where_only_one_has_any(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], places: tuple[str, ...], known: bool
+) -> None:
+    kept = objects(rfc3339.to_text(time.time()))
+    kept["/apis/coordination.k8s.io/v1/namespaces/away/leases"] = kept.pop(
+        "/apis/coordination.k8s.io/v1/namespaces/kcover/leases"
+    )
+    kept["/apis/coordination.k8s.io/v1/namespaces/kcover/leases"] = []
+    agents = [agent_pod("agent-1") for _ in places]
+    for agent, place in zip(agents, places, strict=True):
+        agent["metadata"]["namespace"] = place
+    # what a tenant gave the labels of an agent is none
+    kept["/api/v1/pods"] = [*agents, pod("agent-2")]
+
+    with serving(lambda request: Answer(body={"items": kept[request.path]})) as server:
+        asked = ["top", "-n", "ml", "--kubeconfig", kubeconfig(tmp_path, server.url)]
+        assert kubectl.main(asked) == 0
+    shown = capsys.readouterr()
+    assert ("name its namespace with --agent-namespace" in shown.err) is not known
+    assert ("training" in shown.out) is known
 
 
 def test_kubectl_top__where_no_job_is_the_namespace_is_named(

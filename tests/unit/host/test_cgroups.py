@@ -13,6 +13,7 @@ from kcover_ebpf.errors import UsageError
 from kcover_ebpf.host import cgroups, process_tree, terminate
 from kcover_ebpf.host.cgroups import CgroupTarget, Hierarchy
 from kcover_ebpf.host.process_tree import PidTarget
+from tests.unit.patience import soon
 
 V2 = "29 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
 HYBRID = """\
@@ -171,9 +172,8 @@ def test_make_for_job__what_a_killed_sensor_and_supervisor_left_is_swept(group: 
 def test_cgroup_target__all_are_killed_even_while_they_fork(group: Path, as_one: bool) -> None:
     script = "while :; do (sleep 0.01; sleep 60) & sleep 0.005; done"
     forker = subprocess.Popen(["sh", "-c", script], preexec_fn=lambda: cgroups.join(group))  # noqa: PLW1509
-    time.sleep(0.3)
     target = CgroupTarget(group, "")
-    assert len(target.pids()) > 5
+    soon(lambda: len(target.pids()) > 5)
     assert terminate.kill_whole(target.pids, group if as_one else None, 5.0) == set()
     assert target.pids() == set()
     assert forker.wait() == -9

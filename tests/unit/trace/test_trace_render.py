@@ -207,6 +207,16 @@ def test_next_step__every_verdict_has_a_next_step(
     assert "{" not in step
 
 
+@pytest.mark.parametrize("was_restarted", [False, True])
+def test_next_step__who_stopped_a_rank_is_named_where_that_was_seen(was_restarted: bool) -> None:
+    sent = Evidence(EvidenceKind.EVENT, "signal 19 was sent by bash (77)")
+    stopped = replace(HUNG, cause=Cause.STOPPED, evidence=(*HUNG.evidence, sent))
+    step = advice.next_step(stopped, was_restarted=was_restarted)
+    assert f"({sent.text})" in step
+    unseen = advice.next_step(replace(stopped, evidence=()), was_restarted=was_restarted)
+    assert "signal" not in unseen
+
+
 RANKS = [
     ([], "-"),
     ([None], "-"),
