@@ -23,6 +23,8 @@ def end_pass(job: Job, ranks: Mapping[Pid, ProcessHistory], tick: Tick) -> None:
             job.silences.observe(tick.period_ns / NS)
         job.pace.remember()
         job.senders.observe(ranks.values())
+        for process in ranks.values():
+            process.note_quiet(now_ns)
     if job.pace.trained and job.attention.stall is Stall.NONE:
         # one rank may be silent all along, and the others train on
         for process in ranks.values():

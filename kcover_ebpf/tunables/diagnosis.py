@@ -262,6 +262,8 @@ RELATED_FAULTS_NS = 10 * NS
 """Faults that are so close to each other are reported as one: drivers log several lines about each."""
 FAILURE_SETTLE_NS = 300_000_000
 """Time after a first failure in which the other ranks are observed, before it is reported."""
+LOSS_FLOOR_S = 0.5
+"""The others miss a rank that its launcher ended after so long a silence, at least. Chosen: a step of a quick job."""
 LEFT_BEFORE_NS = 10 * NS
 """How long before a failure a rank may have left to be its reason, at least."""
 LEFT_BEFORE_STEPS = 1.5

@@ -18,6 +18,7 @@ from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.model.process_state import STOPPED
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.model.verdict import Evidence, EvidenceKind
+from kcover_ebpf.tunables.diagnosis import LEARNED_GAPS, LOSS_FLOOR_S
 
 
 def missed(
@@ -32,7 +33,7 @@ def missed(
             return _finding(snapshot, loss, announcements, views)
     ended = [loss for loss in announcements.losses.values() if loss.owner is None]
     # a launcher that ends several ends the job, or makes it smaller
-    if len(ended) != 1 or not _misses_rank(snapshot, ended[0]):
+    if len(ended) != 1 or not _misses_rank(snapshot, ended[0], views):
         return None
     return _finding(snapshot, ended[0], announcements, views)
 
@@ -53,21 +54,29 @@ def _misses_loader(snapshot: JobSnapshot, loss: Loss, owner: Pid) -> bool:
     return not any(owner in group and 2 * len(group) > len(snapshot.ranks) > 2 for group in apart)
 
 
-def _misses_rank(snapshot: JobSnapshot, loss: Loss) -> bool:
+def _misses_rank(snapshot: JobSnapshot, loss: Loss, views: Mapping[Pid, ProcessHistory]) -> bool:
     ranks = snapshot.ranks.values()
     return bool(ranks) and all(
-        _has_stopped(snapshot, rank, loss) or _has_fallen_silent(snapshot, rank, loss)
+        _has_stopped(snapshot, rank, loss)
+        or _has_fallen_silent(snapshot, rank, loss, views[rank.pid])
         for rank in ranks
     )
 
 
-def _has_fallen_silent(snapshot: JobSnapshot, rank: RankSnapshot, loss: Loss) -> bool:
+def _has_fallen_silent(
+    snapshot: JobSnapshot, rank: RankSnapshot, loss: Loss, process: ProcessHistory
+) -> bool:
     # who lost its connection to the dead rank raises an error: it still runs, for seconds, and exchanges nothing
     silent_s = rank.received_age_s
     if silent_s is None or _ended_s(snapshot, loss) >= snapshot.policy.act_floor_s:
         # who still runs when the job would be ended for it does something else
         return False
-    return min(silent_s, _ended_s(snapshot, loss)) >= snapshot.threshold_s(rank.pid)
+    noticed_s = snapshot.threshold_s(rank.pid)
+    if process.healthy_passes >= LEARNED_GAPS:
+        # none is accused for its silence, so that the floor of a stall need not pass
+        quiet_s = snapshot.policy.stall_factor * process.longest_quiet_ns / NS
+        noticed_s = min(noticed_s, max(LOSS_FLOOR_S, quiet_s))
+    return min(silent_s, _ended_s(snapshot, loss)) >= noticed_s
 
 
 def _ended_s(snapshot: JobSnapshot, loss: Loss) -> float:

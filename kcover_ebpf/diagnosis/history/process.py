@@ -81,6 +81,8 @@ class ProcessHistory:
     """Passes since the one with its last totals."""
     peer_bytes_ns: int = 0
     """Last time that more than heartbeats went over its connections."""
+    longest_quiet_ns: int = 0
+    """How long ago that was at most in any pass in which nothing was unusual."""
     sent_ns: int = 0
     """When it last sent data of the training, as its own host said; 0 where its connections are all known."""
     fabric: ByteClock = field(default_factory=lambda: ByteClock(FABRIC_FLOOR))
@@ -187,6 +189,11 @@ class ProcessHistory:
         self.healthy_passes += 1
         self.sleeping_passes += table.family(lead.sample.syscall) is SyscallFamily.SLEEP
         self.napping_passes += lead.naps_since_ns is not None
+
+    def note_quiet(self, now_ns: int) -> None:
+        """Take for how long it has exchanged nothing, in a pass in which nothing is unusual."""
+        if self.peer_bytes_ns:
+            self.longest_quiet_ns = max(self.longest_quiet_ns, now_ns - self.peer_bytes_ns)
 
     def note_beside(self, tick: Tick) -> None:
         """Take where its side threads were found in a pass in which it moved data, which is known only at its end.

@@ -267,3 +267,34 @@ def test_losses__what_a_shell_of_the_rank_ended_is_no_loss_though_the_shell_is_g
     wait_apart(stage)
     stage.run(5)
     assert all(verdict.kind is not VerdictKind.CRASHED for verdict in stage.verdicts)
+
+
+@pytest.mark.parametrize(
+    ("quiet_s", "is_learned", "soonest_s", "latest_s"),
+    [(0, True, 0.5, 1.5), (3, True, 4.0, 6.0), (0, False, 1.6, 2.5)],
+)
+def test_losses__others_that_exchange_nothing_are_missing_a_rank_sooner_than_a_stall_takes(
+    quiet_s: float, is_learned: bool, soonest_s: float, latest_s: float
+) -> None:
+    """`quiet_s`: for how long a step exchanges nothing."""
+    stage = launched()
+    for _ in range(3 if quiet_s else 0):
+        for proc in stage.procs.values():
+            if proc.rank is not None:
+                stage.become(proc, "run")
+        stage.run(quiet_s)
+        for proc in stage.procs.values():
+            if proc.rank is not None:
+                stage.become(proc, "train")
+        stage.run(2)
+    assert faults(stage) == []
+    for process in () if is_learned else stage.job.members.ranks.values():
+        process.healthy_passes = 0
+    kill(stage, 2)
+    killed_s = stage.now_ns / NS
+    for rank in (0, 1, 3):
+        stage.become(stage.rank(rank), "run")
+    stage.run(8)
+    verdict = only_fault(stage)
+    assert verdict.certainty is Certainty.ANNOUNCED
+    assert soonest_s <= verdict.time_s - killed_s <= latest_s
