@@ -7,7 +7,6 @@ from statistics import median
 
 from kcover_ebpf.diagnosis.history.code_map import Code
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
-from kcover_ebpf.diagnosis.history.sampled_call import is_timed
 from kcover_ebpf.diagnosis.history.thread import ThreadHistory
 from kcover_ebpf.diagnosis.waits import helpers
 from kcover_ebpf.diagnosis.waits.call_text import in_short
@@ -96,20 +95,13 @@ def classify(process: ProcessHistory, context: ClassifyContext) -> RankSnapshot:
 def _beside(
     process: ProcessHistory, lead_thread: ThreadHistory, context: ClassifyContext
 ) -> tuple[str, ...]:
-    began_ns = _began_ns(process, lead_thread, context)
+    began_ns = _since(lead_thread, process)
     return helpers.beside(process, began_ns, context, compared=_asks(lead_thread))
 
 
 def _asks(lead_thread: ThreadHistory) -> bool:
     # it burns a CPU or naps, so that it left its call a moment ago
     return lead_thread.burning_since_ns is not None or lead_thread.naps_since_ns is not None
-
-
-def _began_ns(process: ProcessHistory, lead_thread: ThreadHistory, context: ClassifyContext) -> int:
-    # who asks, or waits with a time-out, waits since it last did something else
-    if _asks(lead_thread) or is_timed(lead_thread.sample, context.table):
-        return _since(lead_thread, process)
-    return lead_thread.sample.idle_since_ns
 
 
 def _unsampled(process: ProcessHistory, context: ClassifyContext) -> RankSnapshot:
@@ -162,8 +154,8 @@ def _state(
         moved and context.now_ns - sample.idle_since_ns < MOVED_RECENTLY_NS
     ):
         return Wait(State.MOVING)
-    began_ns = _began_ns(process, lead_thread, context)
-    wait = judge_wait(process, sample, readings, context, began_ns)
+    # a signal, and a time-out, only interrupt a wait: it began when the thread last did something else
+    wait = judge_wait(process, sample, readings, context, _since(lead_thread, process))
     if wait.state in (State.FUTEX, State.HELPED) and _side_on_device(process, context):
         # whoever else it may wait for ends by itself, or is the driver's own that waits for the device as well
         return Wait(State.ON_DEVICE)

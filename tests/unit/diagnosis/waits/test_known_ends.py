@@ -247,8 +247,11 @@ def test_known_ends__an_event_loop_beside_a_lock_wakes_at_the_time_out_of_its_po
 
 
 @pytest.mark.parametrize(("sleeps_s", "believed"), [(8, True), (0, False)])
-def test_known_ends__who_asks_each_second_waits_since_it_first_asked(
-    sleeps_s: int, believed: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("every_s", "time_out"), [(1, 0x9100), (3, 0)], ids=["time-outs", "signals"]
+)
+def test_known_ends__who_asks_again_and_again_waits_since_it_first_asked(
+    every_s: int, time_out: int, sleeps_s: int, believed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = trained()
     lead_of, began_ns = Stage._thread, stage.now_ns
@@ -257,9 +260,9 @@ def test_known_ends__who_asks_each_second_waits_since_it_first_asked(
         sample = lead_of(stage, proc)
         if proc.rank != 1:
             return sample
-        since_ns = began_ns + (stage.now_ns - began_ns) // NS * NS
-        timed = (sample.args[0], 9, 0, 0x9100, 0, 0)
-        return replace(sample, args=timed, idle_since_ns=since_ns, site_since_ns=since_ns)
+        since_ns = began_ns + (stage.now_ns - began_ns) // (every_s * NS) * every_s * NS
+        asked = (sample.args[0], 9, 0, time_out, 0, 0)
+        return replace(sample, args=asked, idle_since_ns=since_ns, site_since_ns=since_ns)
 
     monkeypatch.setattr(Stage, "_thread", lead)
     stage.become(stage.rank(1), "futex", stack=LOCK)
