@@ -17,9 +17,8 @@ from typing import Any
 
 import pytest
 
-from kcover_ebpf.agent.containers import Containers, processes
 from kcover_ebpf.api import incident as incident_api
-from kcover_ebpf.api.pods import Pod, pod_of
+from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.archive.incident_archive import Archive, packed, unpacked
 from kcover_ebpf.archive.node_part import ArchivedThread, EvidenceTrigger, NodePart
 from kcover_ebpf.output.archives import read_files
@@ -29,13 +28,13 @@ from testbed.driver.cluster import JOBS, ROOT, Namespace, until
 from testbed.driver.kinds import replaced, sized
 from testbed.driver.restarts import incidents, policy, running, wait_for_phase
 from testbed.driver.servers import ACCESS_KEY, SECRET_KEY, ObjectStore, object_store
+from tests.cluster.spread_job import SELECTOR, SPREAD, last_rank
 from tests.cluster.stub_agents import COMMAND, start_pods
 from tests.unit import incident_archives as build
 
 pytestmark = [pytest.mark.needs("root", "bpf", "go"), pytest.mark.timeout(900, func_only=True)]
 
 PARTS = 64
-SELECTOR = "batch.kubernetes.io/job-name=demo"
 SECRET = "s3cr3t-0451"
 TALKATIVE = f"""command:
         - sh
@@ -45,12 +44,6 @@ TALKATIVE = f"""command:
         - --token={SECRET}
         env: [{{name: WANDB_API_KEY, value: {SECRET}}}, """
 """Ranks with a secret in their arguments and their environment, that print it."""
-SPREAD = """restartPolicy: Never
-      topologySpreadConstraints:
-      - maxSkew: 1
-        topologyKey: kubernetes.io/hostname
-        whenUnsatisfiable: DoNotSchedule
-        labelSelector: {matchLabels: {batch.kubernetes.io/job-name: demo}}"""
 
 
 OBSERVE = """
@@ -109,13 +102,6 @@ def fetched(
     files = [page, *(path for path in folder.rglob("*") if path.is_file())]
     assert [path for path in files if SECRET.encode() in path.read_bytes()] == []
     return unpacked(read_files(folder), str(folder))
-
-
-def last_rank(namespace: Namespace) -> tuple[Pod, int]:
-    """The pod of the last rank, and its process."""
-    pods = [pod_of(pod) for pod in namespace.pods(SELECTOR)]
-    pod = next(other_pod for other_pod in pods if other_pod.name.startswith("demo-3"))
-    return pod, min(processes(Containers().of_work(pod)))
 
 
 def check(archive: Archive, pod: Pod, nodes: set[str]) -> None:

@@ -14,7 +14,7 @@ from testbed.driver.cluster import JOBS, Cluster, Namespace, until
 from testbed.driver.installed import NAMESPACE, installed
 from testbed.driver.kinds import replaced, sized
 from testbed.driver.restarts import policy, wait_for_phase
-from tests.cluster.test_archive import SELECTOR, SPREAD, last_rank
+from tests.cluster.spread_job import SELECTOR, SPREAD, last_rank
 
 pytestmark = [pytest.mark.needs("root", "bpf"), pytest.mark.timeout(900, func_only=True)]
 
