@@ -56,8 +56,9 @@ def test_a_claim_keeps_the_parts_of_all_nodes_and_the_page_shows_the_job(
             os.kill(pid, signal.SIGSTOP)
             incident = wait_for_phase(namespace, ("Observed",))
             name = incident["metadata"]["name"]
+            folder = tmp_path / namespace.name / name
             until(
-                lambda: len(list(tmp_path.rglob(f"*{name}*.tar.gz"))) == 2,
+                lambda: len(list(folder.glob("*.tar.gz"))) == 2,
                 "the parts of both nodes are in the volume",
             )
             page = f"/api/v1/namespaces/{NAMESPACE}/services/kcover-ebpf-page:page/proxy/"
@@ -67,9 +68,8 @@ def test_a_claim_keeps_the_parts_of_all_nodes_and_the_page_shows_the_job(
             assert f"kubectl kcover explain {name} -n {namespace.name}" in html
             assert "<script" not in html
     finally:
-        cluster.run("delete", "persistentvolume", "kept-evidence", "--wait=false")
+        cluster.run("delete", "--filename=-", "--wait=false", stdin=claimed)
     # the release and its agents are gone
-    paths = tmp_path.rglob(f"*{name}*.tar.gz")
-    archives = [unpacked(read_files(path), path.name) for path in paths]
+    archives = [unpacked(read_files(path), path.name) for path in folder.glob("*.tar.gz")]
     kept = {part.node for archive in archives for part in archive.parts}
     assert kept == {node["metadata"]["name"] for node in cluster.get("nodes")}
