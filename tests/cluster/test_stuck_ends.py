@@ -18,7 +18,9 @@ from typing import Any
 import pytest
 import yaml
 
+from kcover_ebpf.api.fault_report import API_VERSION
 from kcover_ebpf.kube.client import connect
+from kcover_ebpf.kube.reflector import Change, Event, Reflector
 from testbed.driver.cluster import JOBS, ROOT, Cluster, Namespace, until
 from testbed.driver.fake_agent import FakeAgent, processes
 from testbed.driver.nodes import partitioned, still
@@ -132,9 +134,10 @@ def test_a_name_that_is_needed_is_freed_by_force_where_the_policy_says_so(
     name, node = victim["metadata"]["name"], victim["spec"]["nodeName"]
     fake = FakeAgent(connect(str(bed.kubeconfig)), namespace.name, {"app": "demo"}, "StatefulSet")
     log = running(namespace, tmp_path / "log")
-    with log, fake, _cordoned(bed, node), still(bed, node):
+    with log, fake, _cordoned(bed, node), still(bed, node), _rungs(namespace) as rungs:
         fake.break_rank(name)
-        (stuck,) = _rung(namespace, "Proven")
+        # it is said for a moment: the pod is deleted right after
+        (stuck,) = until(lambda: _with(rungs, "Proven"), "a pod is reported as Proven")
         assert stuck["next"] == "it is deleted by force"
         until(lambda: _uid(namespace, name) != victim["metadata"]["uid"], "it is another pod")
         incident = wait_for_phase(namespace, ("Recovering", "Recovered", "Failed"))
@@ -191,16 +194,38 @@ def _cut_off(bed: Cluster, fake: FakeAgent, node: str) -> None:
     bed.ctl("wait", f"node/{node}", "--for=condition=Ready=Unknown", "--timeout=90s")
 
 
-def _rung(namespace: Namespace, state: str) -> list[dict[str, Any]]:
+Stuck = list[dict[str, Any]]
+
+
+@contextmanager
+def _rungs(namespace: Namespace) -> Iterator[list[Stuck]]:
+    """All that is ever said of the pods that do not go, also for a moment."""
+    rungs: list[Stuck] = []
+
+    def note(event: Event) -> None:
+        if event.change is Change.SET:
+            rungs.append(list(event.object.get("status", {}).get("stuck", ())))
+
+    client = connect(str(namespace.cluster.kubeconfig))
+    path = f"/apis/{API_VERSION}/namespaces/{namespace.name}/incidents"
+    watch = Reflector(client, path, {}, note)
+    watch.start()
+    try:
+        yield rungs
+    finally:
+        watch.stop()
+
+
+def _with(rungs: list[Stuck], state: str) -> Stuck | None:
+    return next((stuck for stuck in rungs if any(entry["state"] == state for entry in stuck)), None)
+
+
+def _rung(namespace: Namespace, state: str) -> Stuck:
     """What is said of the pods that do not go, once one is in this state."""
 
-    def found() -> list[dict[str, Any]] | None:
-        stuck: list[dict[str, Any]] = [
-            entry
-            for one in incidents(namespace)
-            for entry in one.get("status", {}).get("stuck", ())
-        ]
-        return stuck if any(entry["state"] == state for entry in stuck) else None
+    def found() -> Stuck | None:
+        statuses = [incident.get("status", {}) for incident in incidents(namespace)]
+        return _with([list(status.get("stuck", ())) for status in statuses], state)
 
     stuck = until(found, f"a pod is reported as {state}")
     print(json.dumps(stuck))
