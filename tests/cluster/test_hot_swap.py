@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from testbed import skips
-from testbed.driver.cluster import Cluster, Namespace, until
+from testbed.driver.cluster import ROOT, Cluster, Namespace, until
 from testbed.driver.kinds import KINDS
 from testbed.driver.restarts import counters, moment, policy, row_of, wait_for_phase, ways
 from tests.cluster.brought_back import Trained, events, of_jobs, training
@@ -65,6 +65,7 @@ def bed(cluster: Cluster, install: Callable[[Iterable[str]], None]) -> Iterator[
     cluster.grow(3)
     cluster.ctl("label", "nodes", "--all", f"{RACK}=a", "--overwrite")
     with one_device_a_node(cluster):
+        cluster.ctl("apply", f"--filename={ROOT / 'charts/kcover-ebpf/crds'}")
         cluster.ctl("apply", "--filename=-", stdin=QUEUES)
         yield cluster
 
