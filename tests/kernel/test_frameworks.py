@@ -1,7 +1,7 @@
 """Frameworks that recover by themselves, the real packages: what a sensor that may end the job does about it.
 
 They are not installed by tools/setup, which would take gigabytes. `KCOVER_FRAMEWORKS=VENV` names a virtual environment
-that has them: `pip install torch lightning "ray[train]" nvidia-resiliency-ext torchft dlrover`. What is not in it is
+that has them: `pip install torch lightning "ray[train]" nvidia-resiliency-ext torchft dlrover grpcio`. What it lacks is
 skipped.
 """
 
@@ -44,14 +44,10 @@ class Framework:
     """The module that it needs."""
 
 
-TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node=2", "--max-restarts=1")
-FT_LAUNCHER = (
-    "ft_launcher",
-    "--nproc-per-node=2",
-    "--max-restarts=1",
-    "--rdzv-backend=c10d",
-    "--rdzv-endpoint=127.0.0.1:29600",
-)
+# ranks that torch 2.15 starts again may meet the addresses of those before them, and fail once more
+_OPTIONS = ("--nproc-per-node=2", "--max-restarts=3", "--rdzv-backend=c10d")
+TORCHRUN = ("torchrun", *_OPTIONS, "--rdzv-endpoint=127.0.0.1:29610")
+FT_LAUNCHER = ("ft_launcher", *_OPTIONS, "--rdzv-endpoint=127.0.0.1:29600")
 DLROVER_RUN = ("dlrover-run", "--standalone", "--nproc_per_node=2", "--max_restarts=1")
 # two groups; whoever runs them, here a loop and elsewhere Kubernetes, starts one again that ended. They say more than a
 # pipe holds, which is read at the end
