@@ -170,8 +170,7 @@ def _leads_to_user(process: ProcessHistory, file: WaitedFile, context: ClassifyC
         return False
     if _is_rank(process) or not context.holders(process.pid, file):
         return True
-    inputs = {fd.inode for rank in context.ranks for fd in rank.descriptors.values() if fd.fd == 0}
-    return file.inode in inputs
+    return any((0, file.inode) in rank.descriptors for rank in context.ranks)
 
 
 def _in_poll(
