@@ -116,9 +116,8 @@ class PtracedThread:
         deadline_s = time.monotonic() + TRACED_COMPUTES_S
         while time.monotonic() < deadline_s:
             # of a thread that has a CPU proc(5) says no call
-            with open(f"/proc/{self._pid}/syscall", encoding="ascii") as file:
-                if file.read().startswith("running"):
-                    return
+            if bounded.read_bytes(f"/proc/{self._pid}/syscall").startswith(b"running"):
+                return
             time.sleep(TRACED_POLL_S)
 
     def _stop_between_sections(self) -> None:
