@@ -78,5 +78,13 @@ def test_file_system_probes__a_server_that_hangs_answers_no_probe_and_a_slow_one
 def test_file_system_probes__what_cannot_be_asked_is_no_answer(tmp_path: Path) -> None:
     thread_count = threading.active_count()
     gone = ProbeRequest(Pid(2**22 - 1), Tid(2**22 - 1), boottime_ns(), 3)
-    assert asked(gone, 1) == []
+    probes = FileSystemProbes()
+    try:
+        assert probes.tick([gone]) == []
+        # while it is being asked, nothing is known yet
+        while found := probes.tick([gone]):
+            assert not any(probe.answered for probe in found)
+            time.sleep(0.01)
+    finally:
+        probes.close()
     assert threading.active_count() == thread_count, "it needs no thread"
