@@ -34,6 +34,8 @@ _JOB_COLUMNS = (
     *("STEPS LOST", "GOODPUT"),
 )
 _NAMESPACE_COLUMNS = ("NAMESPACE", "JOBS", "INCIDENTS", "LOST", "GPU HOURS", "COST", "ETTR")
+_LOST = {"decide_s": "until decided"}
+"""Words for time lost where the name of the field is not enough: without a decision it lasts until the end."""
 _GROUP_COLUMNS = ("INTERRUPTIONS", "MTBI", "MTTR", "LOST")
 
 
@@ -95,11 +97,10 @@ def _show(stats: IncidentStats) -> None:
 
 
 def _parts(lost: LostTime) -> str:
-    parts = asdict(lost)
-    names = {name: name.removesuffix("_s").replace("_", " ") for name in parts}
-    # or until it was over, where none was made
-    names["decide_s"] = "until decided"
-    return ", ".join(f"{names[name]} {span(value)}" for name, value in parts.items())
+    return ", ".join(
+        f"{_LOST.get(name) or name.removesuffix('_s').replace('_', ' ')} {span(value)}"
+        for name, value in asdict(lost).items()
+    )
 
 
 def _price(cost: LostCost) -> str:

@@ -140,9 +140,8 @@ def _agents(
 
     agents = namespace or _USUAL
     leases = _leases(client, agents, time.time())
-    if not leases and namespace is None:
-        agents = namespace_of_agents(client) or _USUAL
-        leases = _leases(client, agents, time.time()) if agents != _USUAL else leases
+    if not leases and namespace is None and (found := namespace_of_agents(client)):
+        agents, leases = found, _leases(client, found, time.time())
     if not leases:
         text = (
             f"no Lease of an agent is in namespace {agents}, so that older reports count as unknown"

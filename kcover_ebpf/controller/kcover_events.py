@@ -172,10 +172,8 @@ class BadNodes:
         if pod.node != node:
             return
         with self._lock:
-            self._said = [
-                *self._said[-(TRIGGERS_OF_ONE - 1) :],
-                (self._store.wall(), pod, node, why),
-            ]
+            self._said.append((self._store.wall(), pod, node, why))
+            del self._said[:-TRIGGERS_OF_ONE]
         self.pass_on()
 
     def pass_on(self) -> None:

@@ -95,6 +95,15 @@ KINDS = {
 }
 
 
+SPREAD = """restartPolicy: Never
+      topologySpreadConstraints:
+      - maxSkew: 1
+        topologyKey: kubernetes.io/hostname
+        whenUnsatisfiable: DoNotSchedule
+        labelSelector: {matchLabels: {batch.kubernetes.io/job-name: demo}}"""
+"""In place of `restartPolicy: Never` of the example Job: its pods are spread over all nodes."""
+
+
 def start(namespace: Namespace, kind: Kind, change: Callable[[str], str] = str) -> None:
     """Start the example, changed as text, and wait until it trains; skips where its controller is not there."""
     resource = "clusterqueues.kueue.x-k8s.io" if kind.queued else kind.plural

@@ -9,18 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from testbed.driver.cluster import JOBS, Namespace, until
-from testbed.driver.kinds import replaced, sized
+from testbed.driver.kinds import SPREAD, replaced, sized
 from testbed.driver.restarts import incidents
 from testbed.driver.victims import JOB, has_trained, ranks
 
 LEARNED_S = 75.0
 """What a job was like before is known by then."""
-_APART = """restartPolicy: Never
-      topologySpreadConstraints:
-      - maxSkew: 1
-        topologyKey: kubernetes.io/hostname
-        whenUnsatisfiable: DoNotSchedule
-        labelSelector: {matchLabels: {batch.kubernetes.io/job-name: demo}}"""
 
 
 @dataclass
@@ -34,7 +28,7 @@ class SlowRank:
     def start(self, pods: int) -> None:
         """Start it with one rank on each node, and wait until it has trained for a while."""
         text = sized((JOBS / "job.yaml").read_text(), pods)
-        self.namespace.apply(replaced(text, {"restartPolicy: Never": _APART}))
+        self.namespace.apply(replaced(text, {"restartPolicy: Never": SPREAD}))
         self.namespace.wait_for_steps(JOB, pods, 3, 300)
         nodes = {pod["spec"]["nodeName"] for pod in self.namespace.pods(JOB)}
         assert len(nodes) == pods

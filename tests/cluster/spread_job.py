@@ -7,12 +7,6 @@ from kcover_ebpf.api.pods import Pod, pod_of
 from testbed.driver.cluster import Namespace
 
 SELECTOR = "batch.kubernetes.io/job-name=demo"
-SPREAD = """restartPolicy: Never
-      topologySpreadConstraints:
-      - maxSkew: 1
-        topologyKey: kubernetes.io/hostname
-        whenUnsatisfiable: DoNotSchedule
-        labelSelector: {matchLabels: {batch.kubernetes.io/job-name: demo}}"""
 
 
 def last_rank(namespace: Namespace) -> tuple[Pod, int]:

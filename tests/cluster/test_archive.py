@@ -25,10 +25,10 @@ from kcover_ebpf.output.archives import read_files
 from kcover_ebpf.output.bundles import bundle_name, write_bundle
 from testbed.driver.agents import Agent
 from testbed.driver.cluster import JOBS, ROOT, Namespace, until
-from testbed.driver.kinds import replaced, sized
+from testbed.driver.kinds import SPREAD, replaced, sized
 from testbed.driver.restarts import incidents, policy, running, wait_for_phase
 from testbed.driver.servers import ACCESS_KEY, SECRET_KEY, ObjectStore, object_store
-from tests.cluster.spread_job import SELECTOR, SPREAD, last_rank
+from tests.cluster.spread_job import SELECTOR, last_rank
 from tests.cluster.stub_agents import COMMAND, start_pods
 from tests.unit import incident_archives as build
 

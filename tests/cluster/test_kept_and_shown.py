@@ -12,9 +12,9 @@ from kcover_ebpf.archive.incident_archive import unpacked
 from kcover_ebpf.output.archives import read_files
 from testbed.driver.cluster import JOBS, Cluster, Namespace, until
 from testbed.driver.installed import NAMESPACE, installed
-from testbed.driver.kinds import replaced, sized
+from testbed.driver.kinds import SPREAD, replaced, sized
 from testbed.driver.restarts import policy, wait_for_phase
-from tests.cluster.spread_job import SELECTOR, SPREAD, last_rank
+from tests.cluster.spread_job import SELECTOR, last_rank
 
 pytestmark = [pytest.mark.needs("root", "bpf"), pytest.mark.timeout(900, func_only=True)]
 

@@ -32,7 +32,7 @@ def agent_on(client: ApiClient, node: str, namespace: str | None) -> tuple[str, 
         raise CannotObserve(
             "not allowed to list agents in all namespaces; name theirs with --agent-namespace"
         ) from error
-    agents = readable(item for item in found.get("items", []) if _is_of_daemon_set(item))
+    agents = _agents(found)
     places = sorted({pod.namespace for pod in agents})
     if len(places) > 1:
         raise CannotObserve(
@@ -56,9 +56,12 @@ def namespace_of_agents(client: ApiClient) -> str | None:
         found = client.list("/api/v1/pods", {"labelSelector": _SELECTOR, "limit": "500"})
     except (Forbidden, NotFound):
         return None
-    agents = readable(item for item in found.get("items", []) if _is_of_daemon_set(item))
-    places = {pod.namespace for pod in agents}
+    places = {pod.namespace for pod in _agents(found)}
     return places.pop() if len(places) == 1 else None
+
+
+def _agents(found: Mapping[str, Any]) -> list[Pod]:
+    return readable(item for item in found.get("items", []) if _is_of_daemon_set(item))
 
 
 def _is_of_daemon_set(raw: Mapping[str, Any]) -> bool:

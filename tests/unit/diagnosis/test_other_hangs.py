@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kcover_ebpf.diagnosis.decisions import decide
+from kcover_ebpf.facts.host import WaitedFile
 from kcover_ebpf.facts.kernel import SignalSent
 from kcover_ebpf.ids import NS, Pid, Tid
 from kcover_ebpf.model.process_state import State
@@ -158,6 +159,14 @@ def test_other_hangs__a_rank_that_waits_for_a_child_process(
     assert named == ([1] if found else [])
 
 
+def reads_from(stage: Stage, child: Proc, asked: WaitedFile) -> None:
+    """All wait for rank 1, which reads what its child answers, which reads this as its standard input."""
+    answers = pipe(stage, child, 1, 88)
+    stage.become(child, "read", files=(replace(asked, fd=0),))
+    stage.become(stage.rank(1), "read", files=(replace(answers, fd=9),), stack=LOCK)
+    all_wait(stage, 1)
+
+
 def test_other_hangs__a_child_whose_input_another_child_has_inherited_waits_for_that_one() -> None:
     stage = trained()
     heir = stage.add(Proc(701, ppid=101, argv=("heir",)))
@@ -169,10 +178,7 @@ def test_other_hangs__a_child_whose_input_another_child_has_inherited_waits_for_
         pipe(stage, heir, 5, 87)
         pipe(stage, child, 1, 88)
 
-    answers, asked = pipe(stage, child, 1, 88), pipe(stage, heir, 5, 87)
-    stage.become(child, "read", files=(replace(asked, fd=0),))
-    stage.become(stage.rank(1), "read", files=(replace(answers, fd=9),), stack=LOCK)
-    all_wait(stage, 1)
+    reads_from(stage, child, pipe(stage, heir, 5, 87))
     passes(stage, 8, open_pipes)
     assert [fault.culprit.rank for fault in faults(stage) if fault.culprit] == [1]
 
@@ -188,10 +194,7 @@ def test_other_hangs__a_child_that_reads_what_its_rank_was_started_with_waits_fo
         pipe(stage, launcher, 30, 87)
         pipe(stage, child, 1, 88)
 
-    answers, typed = pipe(stage, child, 1, 88), pipe(stage, launcher, 30, 87)
-    stage.become(child, "read", files=(replace(typed, fd=0),))
-    stage.become(stage.rank(1), "read", files=(replace(answers, fd=9),), stack=LOCK)
-    all_wait(stage, 1)
+    reads_from(stage, child, pipe(stage, launcher, 30, 87))
     passes(stage, 30, open_pipes)
     assert stage.job.snapshot().processes[Pid(700)].state is State.USER
     assert faults(stage) == []

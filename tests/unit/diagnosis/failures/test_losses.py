@@ -32,6 +32,16 @@ def kill(stage: Stage, rank: int, sender: int = LAUNCHER) -> Proc:
     return proc
 
 
+def kill_one_and_run_on(stage: Stage, seconds: float) -> float:
+    """Rank 2 is killed, the others run without it; when it was, in seconds."""
+    kill(stage, 2)
+    killed_s = stage.now_ns / NS
+    for rank in (0, 1, 3):
+        stage.become(stage.rank(rank), "run")
+    stage.run(seconds)
+    return killed_s
+
+
 def lose_child(stage: Stage, number: int = signal.SIGKILL) -> None:
     """Rank 1 loses a child."""
     child = stage.add(Proc(700, ppid=101))
@@ -65,11 +75,7 @@ def test_losses__a_rank_that_its_launcher_killed_is_reported_once_the_others_hav
 def test_losses__ranks_that_fail_for_seconds_after_one_was_killed_are_not_waited_for() -> None:
     """They raise an error, print it, and take down what they had: they run, and exchange nothing."""
     stage = launched()
-    kill(stage, 2)
-    killed_s = stage.now_ns / NS
-    for rank in (0, 1, 3):
-        stage.become(stage.rank(rank), "run")
-    stage.run(2.5)
+    killed_s = kill_one_and_run_on(stage, 2.5)
     verdict = only_fault(stage)
     assert (verdict.cause, verdict.culprit and verdict.culprit.rank) == (Cause.KILLED, 2)
     threshold_s = max(stage.job.pace.threshold_s(Pid(pid)) for pid in (100, 101, 103))
@@ -290,11 +296,7 @@ def test_losses__others_that_exchange_nothing_are_missing_a_rank_sooner_than_a_s
     assert faults(stage) == []
     for process in () if is_learned else stage.job.members.ranks.values():
         process.healthy_passes = 0
-    kill(stage, 2)
-    killed_s = stage.now_ns / NS
-    for rank in (0, 1, 3):
-        stage.become(stage.rank(rank), "run")
-    stage.run(8)
+    killed_s = kill_one_and_run_on(stage, 8)
     verdict = only_fault(stage)
     assert verdict.certainty is Certainty.ANNOUNCED
     assert soonest_s <= verdict.time_s - killed_s <= latest_s
