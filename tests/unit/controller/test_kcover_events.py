@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kcover_ebpf.api import rfc3339
 from kcover_ebpf.api.incident import Incident, JobRef, Phase, RestartMethod, Status
+from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.event_recorder import NEED_RECOVERY
 from kcover_ebpf.controller.kcover_events import BadNodes, KcoverEvents
@@ -158,6 +159,21 @@ def test_bad_nodes__what_is_said_while_no_controller_leads_is_passed_on_by_the_n
     leads, now_s = True, now_s + TRIGGER_S
     bad_nodes.pass_on()
     assert len(reported) == 2, "it is too old"
+
+
+def test_bad_nodes__what_is_kept_until_a_controller_leads_has_a_bound() -> None:
+    leads = False
+    store = ObjectCache(lambda _: None, wall=lambda: 1_000_000.0)
+    store.on_node(Event(Change.SET, {"metadata": {"name": "n", "uid": "uid-n"}}))
+    reported: list[str] = []
+    bad_nodes = BadNodes(store, lambda *said: reported.append(said[2]), lambda: leads)
+    pod = Pod("ml", "p", "u", "n", "Running", 10.0, None, {}, {}, (), ())
+    for number in range(2 * TRIGGERS_OF_ONE):
+        bad_nodes.report(pod, "n", str(number))
+    leads = True
+    bad_nodes.pass_on()
+    kept = range(TRIGGERS_OF_ONE, 2 * TRIGGERS_OF_ONE)
+    assert [text.rpartition(" ")[2] for text in reported] == list(map(str, kept))
 
 
 def test_bad_nodes__one_namespace_has_a_share_of_what_is_looked_up() -> None:
