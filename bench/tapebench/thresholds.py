@@ -23,6 +23,8 @@ from bench.tapebench.bench import lines_of
 Line = Mapping[str, Any]
 CHOSEN = (
     "TRAINING_SIGNS",
+    "STANDSTILL_SHARE",
+    "STANDSTILL_MINUTES",
     "SLOWED_SHARE",
     "PCIE_SHARE",
     "NVLINK_FLOOR_BYTES",

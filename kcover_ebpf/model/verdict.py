@@ -92,6 +92,7 @@ class Cause(Enum):
     CPU_THROTTLED = "cpu_throttled"
     MEMORY_PRESSURE = "memory_pressure"
     SLOW_RANK = "slow_rank"
+    SLOW_JOB = "slow_job"
     # legitimate quiet phases
     TRAINING = "training"
     CHECKPOINT = "checkpoint"
@@ -147,7 +148,15 @@ _DIED = frozenset(
 )
 RAISED = frozenset({Cause.EXITED, Cause.ABORTED})
 """Of those that died: a rank that ended itself, so that a traceback may explain it, or what another rank did."""
-_SLOWED = frozenset({Cause.SLOW_RANK, Cause.CPU_THROTTLED, Cause.MEMORY_PRESSURE, Cause.LINK})
+_SLOWED = frozenset(
+    {
+        Cause.SLOW_RANK,
+        Cause.SLOW_JOB,
+        Cause.CPU_THROTTLED,
+        Cause.MEMORY_PRESSURE,
+        Cause.LINK,
+    }
+)
 _QUIET = frozenset(
     {
         Cause.TRAINING,

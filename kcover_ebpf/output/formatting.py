@@ -54,6 +54,7 @@ CAUSE_TEXT = {
     Cause.CPU_THROTTLED: "is throttled by its CPU limit",
     Cause.MEMORY_PRESSURE: "is short of memory",
     Cause.SLOW_RANK: "is slower than its peers",
+    Cause.SLOW_JOB: "has become much slower",
     Cause.TRAINING: "is training",
     Cause.CHECKPOINT: "writes a checkpoint",
     Cause.COMPUTING: "computes",

@@ -24,6 +24,7 @@ _NEXT = {
     Cause.CPU_THROTTLED: "raise the CPU limit of {who}: nr_throttled in its cgroup's cpu.stat",
     Cause.MEMORY_PRESSURE: "raise the memory limit of {who}, or find what grows: memory.pressure of its cgroup",
     Cause.SLOW_RANK: "compare the host of {who} with the others: clocks, heat, other work, storage, network",
+    Cause.SLOW_JOB: "compare with an hour ago what all ranks share: storage, network, clocks, input",
     Cause.DEVICE: "check the device of {who}: kcover-ebpf doctor, nvidia-smi -q, dmesg",
     Cause.PREFLIGHT: "see what is wrong with the node: kubectl kcover nodes; the job is placed elsewhere",
     Cause.OOM_KILLED: "raise the memory limit of {who}, then restart the job",

@@ -54,6 +54,13 @@ RECENT_PASSES = 8
 """Passes at their end that count as now."""
 NOT_YET_JOINED_S = 5.0
 """A rank that waits for one that has not joined yet made its last sign of progress longer ago than this."""
+STANDSTILL_SHARE = 0.05
+"""A job that moves on in a minute less often than this share of the median minute of the last hour comes to a
+standstill. Chosen."""
+STANDSTILL_MINUTES = 5
+"""Minutes that have to be like that, one after the other: a single phase without progress is a silence. Chosen."""
+KNOWN_MINUTES = 15
+"""Minutes from which on their median is known."""
 SLOWED_SHARE = 0.6
 """A job that moves less than this share of the payload that it used to move has slowed down. Chosen."""
 PAYLOAD_SHARE = 0.1

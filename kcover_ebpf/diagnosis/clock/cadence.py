@@ -1,15 +1,23 @@
-"""How long a rank is silent while healthy, learned from its own gaps, and what therefore counts as a stall."""
+"""How long a rank is silent while healthy, learned from its own gaps, and what therefore counts as a stall.
+
+A job that slows down little by little learns each of its gaps, and never stalls: `Frequency` compares its minutes.
+"""
 
 from __future__ import annotations
 
 from collections import deque
+from statistics import fmean, median
 
 from kcover_ebpf.tunables.diagnosis import (
     CLOSER_BEFORE_UNLEARNED_S,
     CLOSER_FLOOR_S,
     EACH_PASS_S,
+    KNOWN_MINUTES,
     LEARNED_GAPS,
+    PAYLOAD_MINUTES_KEPT,
     REMEMBERED_GAPS,
+    STANDSTILL_MINUTES,
+    STANDSTILL_SHARE,
     UNLEARNED_STALL_S,
     UNUSUAL_FACTOR,
 )
@@ -111,3 +119,42 @@ class Cadence:
         if not self.learned:
             return max(self._unlearned_s, self._factor * self.longest_s)
         return max(self._floor_s, self._factor * self.longest_s)
+
+
+class Frequency:
+    """How often a job moves on, by the minute, over the last hour in which it did; all times in seconds.
+
+    What moves on several times a second counts as once, for passes are not that frequent. A minute ends with a sign of
+    progress, so that a silence is in one minute, however long it is.
+    """
+
+    def __init__(self) -> None:
+        self._per_s: deque[float] = deque(maxlen=PAYLOAD_MINUTES_KEPT)
+        """Of each minute."""
+        self._began_s: float | None = None
+        self._counted_s = 0.0
+        self._count = 0
+
+    def progress(self, now_s: float) -> None:
+        """Any rank made progress."""
+        if self._began_s is None:
+            self._began_s = self._counted_s = now_s
+        if now_s - self._counted_s < 1.0:
+            return
+        self._counted_s, self._count = now_s, self._count + 1
+        lasts_s = now_s - self._began_s
+        if lasts_s >= 60.0:
+            self._per_s.append(self._count / lasts_s)
+            self._began_s, self._count = now_s, 0
+
+    def forget_current(self) -> None:
+        """The present minute was not seen whole."""
+        self._began_s, self._count = None, 0
+
+    @property
+    def slower(self) -> float | None:
+        """How many times more rarely the job moves on than in the median minute; None if not far more rarely."""
+        if len(self._per_s) < KNOWN_MINUTES + STANDSTILL_MINUTES:
+            return None
+        now, usual = list(self._per_s)[-STANDSTILL_MINUTES:], median(self._per_s)
+        return usual / fmean(now) if max(now) < STANDSTILL_SHARE * usual else None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from statistics import median
 
-from kcover_ebpf.diagnosis.clock.cadence import Cadence
+from kcover_ebpf.diagnosis.clock.cadence import Cadence, Frequency
 from kcover_ebpf.diagnosis.clock.job_memory import JobMemory
 from kcover_ebpf.diagnosis.clock.rank_pace import CountedWaits, Paces
 from kcover_ebpf.diagnosis.clock.stragglers import Straggler, WaitShares
@@ -63,6 +63,7 @@ class JobProgress:
         self._policy, self._table = policy, table
         self._cadences: dict[Pid, Cadence] = {}
         self._shares, self._paces = WaitShares(), Paces()
+        self._frequency = Frequency()
         self._payload_rates: deque[float] = deque(maxlen=PAYLOAD_RATES_KEPT)
         self._minutes: deque[float] = deque(maxlen=PAYLOAD_MINUTES_KEPT)
         """The median rate of each full set of those."""
@@ -101,6 +102,7 @@ class JobProgress:
         """All ranks are new: what is silent now starts."""
         self.trained = self._talked = False
         self._first_stall_s = None
+        self._frequency = Frequency()
 
     def progress(self, pid: Pid, now_ns: int) -> bool:
         """Note a sign of progress; False if the process is no rank."""
@@ -108,6 +110,8 @@ class JobProgress:
         if cadence is None:
             return False
         cadence.progress(now_ns / NS)
+        if self.trained:
+            self._frequency.progress(now_ns / NS)
         return True
 
     def forget_current(self, pid: Pid, now_ns: int) -> None:
@@ -186,6 +190,7 @@ class JobProgress:
 
     def restart_clocks(self, now_ns: int) -> None:
         """What is silent now is silent since now: the time before cannot be judged."""
+        self._frequency.forget_current()
         for cadence in self._cadences.values():
             cadence.forget_current(now_ns / NS)
 
@@ -328,6 +333,11 @@ class JobProgress:
         if len(self._minutes) >= LEARNED_MINUTES:
             used_to = max(used_to, median(self._minutes))
         return sum(recent) / len(recent) < SLOWED_SHARE * used_to
+
+    @property
+    def slower(self) -> float | None:
+        """How many times more rarely the job moves on than in the last hour; None if not far more rarely."""
+        return self._frequency.slower
 
     def others_wait(self, pid: Pid) -> bool:
         """True if the other ranks waited for a good part of the last passes."""

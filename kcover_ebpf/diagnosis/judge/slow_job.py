@@ -38,7 +38,7 @@ def slowness(
         return _slow(Cause.LINK, pid, ranks, Evidence(EvidenceKind.EDGE, text), now_ns)
     slow = progress.straggler()
     if slow is None:
-        return _throttled_alone(progress, ranks, now_ns)
+        return _throttled_alone(progress, ranks, now_ns) or _standstill(progress, ranks, now_ns)
     cause = cause_of(ranks[slow.pid])
     if cause is Cause.CPU_THROTTLED and shares_shortage(ranks[slow.pid], ranks.values()):
         return None
@@ -101,6 +101,16 @@ def _throttled_alone(
     )
     evidence = Evidence(EvidenceKind.TIME, text)
     return _slow(Cause.CPU_THROTTLED, alone.pid, ranks, evidence, now_ns)
+
+
+def _standstill(
+    progress: JobProgress, ranks: Mapping[Pid, ProcessHistory], now_ns: int
+) -> Finding | None:
+    """SLOW of a job whose silences grow little by little, so that none is unusual; who makes them is not known."""
+    if (factor := progress.slower) is None:
+        return None
+    text = f"it moves on {factor:.0f} times more rarely than in the median minute of the last hour"
+    return _slow(Cause.SLOW_JOB, None, ranks, Evidence(EvidenceKind.TIME, text), now_ns)
 
 
 def _is_starved(ranks: Mapping[Pid, ProcessHistory], pid: Pid | None) -> bool:

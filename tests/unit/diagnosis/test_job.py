@@ -44,6 +44,24 @@ def test_job__gaps_of_the_start_are_not_used_for_the_training() -> None:
     assert stage.job.pace.threshold_s(Pid(100)) < 3
 
 
+def test_job__one_that_slows_down_little_by_little_is_slow() -> None:
+    stage = trained(seconds=1200)
+    gap_s = 1.0
+    while gap_s < 500:
+        long_steps(stage, gap_s, 1)
+        gap_s *= 1.4
+    (verdict,) = not_working(stage)
+    assert (verdict.kind, verdict.cause, verdict.culprit) == (
+        VerdictKind.SLOW,
+        Cause.SLOW_JOB,
+        None,
+    )
+    assert "than in the median minute" in verdict.evidence[0].text
+    every(stage, "train")
+    stage.run(600)
+    assert stage.verdicts[-1].kind is VerdictKind.WORKING
+
+
 def test_job__a_stall_is_longer_than_the_long_steps_of_the_job() -> None:
     stage = Stage()
     long_steps(stage, 10, 8)

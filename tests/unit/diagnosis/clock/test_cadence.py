@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kcover_ebpf.diagnosis.clock.cadence import Cadence
+from kcover_ebpf.diagnosis.clock.cadence import Cadence, Frequency
 
 TIMES = st.lists(st.floats(0, 1e6), max_size=60)
 
@@ -113,3 +113,43 @@ def test_cadence__before_anything_is_learned_only_what_comes_near_to_a_stall_is_
     # it has trained: patience puts off the verdict, not the readings
     cadence.relearn(60.0)
     assert (cadence.threshold_s, cadence.alarm_s) == (60.0, 0.9)
+
+
+def moving(*phases: tuple[float, int]) -> Frequency:
+    """Phases of (seconds from one step to the next, steps)."""
+    frequency, now_s = Frequency(), 1000.0
+    for gap_s, count in phases:
+        for _ in range(count):
+            now_s += gap_s
+            frequency.progress(now_s)
+    return frequency
+
+
+def test_frequency__five_minutes_that_are_much_slower_than_the_hour() -> None:
+    assert moving((1.0, 3600), (60.0, 4)).slower is None
+    assert moving((1.0, 3600), (60.0, 6)).slower == pytest.approx(60.0, rel=0.05)
+    assert moving((10.0, 360), (300.0, 6)).slower == pytest.approx(30.0, rel=0.05)
+
+
+HEALTHY = {
+    "steps of any length": ((300.0, 100),),
+    "one long silence": ((1.0, 3600), (7200.0, 1), (1.0, 30)),
+    "ten times slower": ((1.0, 3600), (10.0, 600)),
+    "rollouts of a minute from the beginning": ((60.0, 1), (1.0, 5)) * 100,
+    "many passes a second": ((1.0, 3600), (0.25, 3600)),
+    "no hour of it yet": ((1.0, 600), (60.0, 8)),
+    "the last hour was like that": ((1.0, 3600), (60.0, 40)),
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_frequency__else_nothing_is_said(name: str) -> None:
+    assert moving(*HEALTHY[name]).slower is None
+
+
+def test_frequency__a_minute_that_was_not_seen_whole_does_not_count() -> None:
+    frequency = moving((1.0, 3600))
+    for hour in range(1, 8):
+        frequency.forget_current()
+        frequency.progress(1000.0 + 3600.0 * hour)
+    assert frequency.slower is None
