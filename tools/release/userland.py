@@ -30,8 +30,8 @@ class System:
     source: tuple[str, ...] = ()
 
 
-_UBUNTU_KEYRING = os.environ.get(
-    "KCOVER_UBUNTU_KEYRING", "/usr/share/keyrings/ubuntu-archive-keyring.gpg"
+_UBUNTU_KEYRING = (
+    os.environ.get("KCOVER_UBUNTU_KEYRING") or "/usr/share/keyrings/ubuntu-archive-keyring.gpg"
 )
 SYSTEMS = {
     "bookworm": System("Debian 12"),

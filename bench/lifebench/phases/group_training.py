@@ -1,5 +1,6 @@
 """A training whose group of ranks may change: work, then an all-reduce over gloo, without DDP."""
 
+import atexit
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,6 +29,8 @@ class GroupTraining:
             world_size=self.world,
             timeout=timedelta(minutes=30),
         )
+        # a thread of PyTorch that is left at the end of the interpreter aborts the process now and then
+        atexit.register(dist.destroy_process_group)
         self.group: Any = None
         self.pace = Pace(Options(step_s=step_s, cpu_share=CPU_SHARE))
         self._step_s = step_s
