@@ -32,6 +32,13 @@ class GangVerdict:
     verdict: Verdict
     depends: bool = False
     """It might change with what a silent node would say: not to be acted on."""
+    awaits: str | None = None
+    """A node that has not spoken since the job may be ended: what it said before may be over. None where all have."""
+
+    @property
+    def is_open(self) -> bool:
+        """True while a node has to speak before a job may be ended."""
+        return self.depends or self.awaits is not None
 
     @property
     def culprit(self) -> Culprit | None:

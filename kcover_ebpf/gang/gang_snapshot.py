@@ -51,6 +51,11 @@ class ReceivedReport:
         """When it was last known to hold."""
         return max(self.arrived_s, self.confirmed_s or 0.0)
 
+    @property
+    def spoke_s(self) -> float:
+        """When its node was last as it says, by what is known of its way here."""
+        return max(self.arrived_s - (self.delay_s or 0.0), self.confirmed_s or 0.0)
+
     def age_s(self, now_s: float) -> float:
         """Seconds since it came or was confirmed, never negative."""
         return max(0.0, now_s - self.current_s)

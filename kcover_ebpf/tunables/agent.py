@@ -21,6 +21,8 @@ COMPARED_HEARTBEATS_PER_S = 50.0
 """A second, of all agents while ranks are compared: a third of what kubelets renew for 1,500 nodes."""
 STALLED_HEARTBEAT_S = 3.0
 """The same while one has stalled: a controller believes a snapshot for 10 s without it."""
+CONFIRMED_WITHIN_S = 1.0
+"""Ranks that have stalled are confirmed to be as they were for so long after they were seen: four passes, or one."""
 GANG_HEARTBEATS_PER_S = 200.0
 """Renewals a second for one stalled gang, less than for all, so that one gang does not use up what all may (chosen),"""
 STALLED_HEARTBEATS_PER_S = 300.0

@@ -34,7 +34,7 @@ from kcover_ebpf.errors import ApiError, NotFound, Unreachable
 from kcover_ebpf.gang.report_size import fitted
 from kcover_ebpf.model.rank_snapshot import RankPace
 from kcover_ebpf.model.verdict import Cause, Verdict, VerdictKind
-from kcover_ebpf.tunables.agent import SEND_REFUSED_S, SEND_RETRY_S
+from kcover_ebpf.tunables.agent import CONFIRMED_WITHIN_S, SEND_REFUSED_S, SEND_RETRY_S
 
 MANAGER = "kcover-agent"
 _NEWEST_ACKS = 2
@@ -235,6 +235,9 @@ class ReportSender:
         if any(draft.compares for draft in drafts):
             periods.append(pace.compared_s)
         period_s = min(periods, default=pace.heartbeat_s)
+        if acks == self._lease.acks and self._is_outdated(drafts, now_s):
+            # the next pass shows whether it is still so
+            return
         asked, usable = self._confirm_now, self._lease.is_usable(now_s)
         if not self._lease.is_due(now_s, period_s, acks) and not (asked and usable):
             return
@@ -247,6 +250,12 @@ class ReportSender:
             self.counts["renewed"] += 1
             for _, sent in holding:
                 sent.confirmed_s = now_s
+
+    def _is_outdated(self, drafts: Sequence[Draft], now_s: float) -> bool:
+        """True where ranks that have stalled were seen too long ago to be confirmed as they were."""
+        unseen_s = now_s - self._fed_s
+        is_late = CONFIRMED_WITHIN_S < unseen_s < self._late_s
+        return is_late and any(self._is_stalled(draft) for draft in drafts)
 
     def _holding(self, draft: Draft) -> _Sent | None:
         """What was sent of a gang, if that is as it was; what nothing was seen of since is not known to be."""

@@ -161,7 +161,7 @@ class JoinedGang:
         if not verdict.same_as(self._announced_verdict):
             self._announced_verdict = verdict
             yield CoordinatorMessage(verdict=verdict)
-        if gang_verdict.depends and not self._is_hopeless(verdict):
+        if gang_verdict.is_open and not self._is_hopeless(verdict):
             return
         decision = decisions.decide(verdict, self._settings.act)
         if decision.act is Act.OBSERVE or (self._incident, decision.act) in self._done_acts:
@@ -201,7 +201,7 @@ class JoinedGang:
         if absent:
             text = f"{absent} of {self._count} hosts have not joined"
             verdict = replace(verdict, unobserved=(text, *verdict.unobserved))
-        return GangVerdict(verdict, gang_verdict.depends or bool(absent))
+        return GangVerdict(verdict, gang_verdict.depends or bool(absent), gang_verdict.awaits)
 
     def _named(self, verdict: Verdict) -> Verdict:
         """The verdict with the id of its incident, and hosts in place of pods."""

@@ -185,6 +185,17 @@ def test_report_confirmation__ranks_that_stay_stalled_are_confirmed_every_three_
     assert bench.lease.valid_s == 10
 
 
+def test_report_confirmation__ranks_that_were_seen_a_while_ago_are_not_confirmed_as_they_were(
+    bench: Bench,
+) -> None:
+    """They may have been resumed since: the next pass shows it."""
+    bench.put("r", STOPPED, verdict=HUNG, suspicious=True)
+    bench.turn()
+    bench.seconds(4, STOPPED, verdict=HUNG, suspicious=True)
+    assert [bench.turn(1.5) for _ in range(4)] == [(0, 0)] * 4
+    assert bench.seconds(1, STOPPED, verdict=HUNG, suspicious=True)[1] == 1
+
+
 def test_report_confirmation__a_rank_that_changes_is_sent_and_not_confirmed_before_it_was(
     bench: Bench,
 ) -> None:

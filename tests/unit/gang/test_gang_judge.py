@@ -275,3 +275,35 @@ def test_merge__the_claims_of_a_pod_that_waits_for_storage_are_named():
     merged = merge(replace(case(*seen), pods=pods))
     assert merged.verdict.cause is Cause.STORAGE
     assert merged.evidence[-1].text == "pod j-1 has its volumes by datasets"
+
+
+FROZEN_BEFORE = report(
+    "b", rank(1, State.FROZEN, 3.8), rank(3, State.FROZEN, 3.8), arrived_s=NOW_S - 2.4
+)
+
+
+def test_merge__a_freeze_that_may_be_over_ends_no_job() -> None:
+    """It was 3.8 s old when its node spoke; 5 s are a fault, and the node has not said that it lasts so long."""
+    merged = merge(case(report("a", rank(0), rank(2)), FROZEN_BEFORE))
+    assert (merged.verdict.kind, merged.verdict.cause) == (VerdictKind.HUNG, Cause.FROZEN)
+    assert merged.verdict.acts_at_s is not None
+    assert merged.verdict.acts_at_s < NOW_S
+    assert (merged.awaits, merged.depends, merged.is_open) == ("b", False, True)
+
+
+@pytest.mark.parametrize(("confirmed_s", "awaits"), [(NOW_S - 1.5, "b"), (NOW_S - 0.5, None)])
+def test_merge__a_node_may_say_that_it_is_still_so(confirmed_s: float, awaits: str | None) -> None:
+    seen = report("a", rank(0), rank(2)), replace(FROZEN_BEFORE, confirmed_s=confirmed_s)
+    assert merge(case(*seen)).awaits == awaits
+
+
+def test_merge__an_agent_that_is_gone_is_not_waited_for() -> None:
+    lasting = rank(1, State.FROZEN, 3.8), rank(3, State.FROZEN, 3.8)
+    seen = report("b", *lasting, arrived_s=NOW_S - 50, expires_after_s=90)
+    merged = merge(case(report("a", rank(0), rank(2)), seen))
+    assert merged.awaits is None
+
+
+def test_merge__what_was_announced_is_not_waited_for() -> None:
+    seen = report("a", rank(0), rank(2)), report("b", verdict=CRASH_B, arrived_s=NOW_S - 20)
+    assert merge(case(*seen)).awaits is None

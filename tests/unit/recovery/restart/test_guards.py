@@ -50,6 +50,11 @@ STOPS = {
         ask(world((report("b", rank(1, State.LOCK, 7, stack=LOCK), rank(3)),))),
         Phase.OPEN, "waiting: node a did not report",
     ),
+    "a node that has not spoken since": (
+        ask(world((SEEN[0], report("b", rank(1, State.STOPPED, 3.8), rank(3, State.STOPPED, 3.8),
+                                   arrived_s=NOW_S - 2.4)))),
+        Phase.OPEN, "waiting: whether it is still so on b",
+    ),
     "approval": (
         ask(world(), FaultPolicy(approval=Approval.MANUAL)), Phase.DECIDED, "kubectl kcover approve inc",
     ),
