@@ -36,9 +36,11 @@ class GangVerdict:
     """A node that has not spoken since the job may be ended: what it said before may be over. None where all have."""
 
     @property
-    def is_open(self) -> bool:
-        """True while a node has to speak before a job may be ended."""
-        return self.depends or self.awaits is not None
+    def unsaid(self) -> str | None:
+        """What has to be known before a job may be ended; None if all is."""
+        if self.depends:
+            return next(iter(self.verdict.unobserved), "a node that is silent")
+        return None if self.awaits is None else f"whether it is still so on {self.awaits}"
 
     @property
     def culprit(self) -> Culprit | None:
@@ -156,6 +158,26 @@ class GangInput:
         )
         job = replace(gathered.job, unstopped_age_s=self._unstopped_age_s)
         return replace(gathered, job=job)
+
+    def awaited(self, verdict: Verdict) -> str | None:
+        """The node whose word is still needed before a job is ended: that of the culprit, or any with snapshots.
+
+        Ages grow between two words of a node, but whether a rank is still stopped, or still waits, only its node knows.
+        An agent that is gone is not waited for.
+        """
+        acts_s = verdict.acts_at_s
+        if acts_s is None or acts_s > self.now_s:
+            return None
+        culprit_node = None if verdict.culprit is None else verdict.culprit.node
+        for received in self.fresh:
+            node, is_there = (
+                received.report.node,
+                received.unheard_s(self.now_s) <= silent_s(received),
+            )
+            concerned = node == culprit_node if culprit_node else bool(received.report.ranks)
+            if concerned and is_there and received.spoke_s < acts_s:
+                return node
+        return None
 
     def unheard_s(self, node: str) -> float | None:
         """Seconds since the agent of a node was heard last; None where no report of it is known."""

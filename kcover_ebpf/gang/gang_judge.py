@@ -17,7 +17,7 @@ from kcover_ebpf.diagnosis.judge import nccl
 from kcover_ebpf.diagnosis.judge.judge import judge
 from kcover_ebpf.diagnosis.judge.policy_rules import at_hard_limit
 from kcover_ebpf.gang import gang_pace, job_rules, log_evidence, missing, unwatched
-from kcover_ebpf.gang.gang_input import GangInput, GangVerdict, silent_s
+from kcover_ebpf.gang.gang_input import GangInput, GangVerdict
 from kcover_ebpf.gang.gang_snapshot import GangSnapshot, ReceivedReport
 from kcover_ebpf.ids import NS
 from kcover_ebpf.model.process_state import State
@@ -42,26 +42,8 @@ _STRENGTH = {
 def merge(gang_input: GangInput) -> GangVerdict:
     """The verdict; WORKING where no node has anything to say against it."""
     gang_verdict = _certain(gang_input, *_merged(gang_input))
-    gang_verdict = replace(gang_verdict, awaits=_awaited(gang_input, gang_verdict.verdict))
+    gang_verdict = replace(gang_verdict, awaits=gang_input.awaited(gang_verdict.verdict))
     return _explained(gang_input, _with_history(gang_input, gang_verdict))
-
-
-def _awaited(gang_input: GangInput, verdict: Verdict) -> str | None:
-    """The node whose word is still needed before a job is ended: that of the culprit, or any with snapshots.
-
-    Ages grow between two words of a node, but whether a rank is still stopped, or still waits, only its node knows. An
-    agent that is gone is not waited for.
-    """
-    acts_s, now_s = verdict.acts_at_s, gang_input.now_s
-    if acts_s is None or acts_s > now_s:
-        return None
-    culprit_node = None if verdict.culprit is None else verdict.culprit.node
-    for received in gang_input.fresh:
-        node, is_there = received.report.node, received.unheard_s(now_s) <= silent_s(received)
-        concerned = node == culprit_node if culprit_node else bool(received.report.ranks)
-        if concerned and is_there and received.spoke_s < acts_s:
-            return node
-    return None
 
 
 def _certain(

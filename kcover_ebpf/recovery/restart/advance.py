@@ -137,7 +137,7 @@ def _progress(context: RestartContext) -> Transition:
             return Transition(fail(context, "the job failed after the restart"))
         return Transition(_recovered(context, f"the job is {restart_input.top.ended}"))
     gang_verdict = restart_input.gang_verdict
-    if gang_verdict is not None and gang_verdict.verdict.kind.is_fault and not gang_verdict.is_open:
+    if gang_verdict is not None and gang_verdict.verdict.kind.is_fault and not gang_verdict.unsaid:
         certain = gang_verdict.verdict.certainty in (Certainty.ANNOUNCED, Certainty.PROVEN)
         due = (
             gang_verdict.verdict.acts_at_s is not None

@@ -203,11 +203,8 @@ def _too_little(gang_verdict: GangVerdict, context: RestartContext) -> str | Non
     if context.world.demand is not None:
         return None
     verdict, limit_s = gang_verdict.verdict, context.policy.settings().hard_limit_s
-    if limit_s is None or verdict.time_s - verdict.since_s < limit_s:
-        if gang_verdict.depends:
-            return f"waiting: {verdict.unobserved[0]}"
-        if gang_verdict.awaits is not None:
-            return f"waiting: whether it is still so on {gang_verdict.awaits}"
+    if gang_verdict.unsaid and (limit_s is None or verdict.time_s - verdict.since_s < limit_s):
+        return f"waiting: {gang_verdict.unsaid}"
     framework = _left_to(gang_verdict, context)
     if framework is not None:
         return f"left for {context.policy.framework_first_seconds} s to {framework}"

@@ -161,7 +161,7 @@ class JoinedGang:
         if not verdict.same_as(self._announced_verdict):
             self._announced_verdict = verdict
             yield CoordinatorMessage(verdict=verdict)
-        if gang_verdict.is_open and not self._is_hopeless(verdict):
+        if gang_verdict.unsaid and not self._is_hopeless(verdict):
             return
         decision = decisions.decide(verdict, self._settings.act)
         if decision.act is Act.OBSERVE or (self._incident, decision.act) in self._done_acts:
