@@ -145,9 +145,7 @@ class GangInput:
         has not had any for long.
         """
         reporting = {
-            received.report.node
-            for received in self.fresh
-            if received.unheard_s(self.now_s) <= silent_s(received)
+            received.report.node for received in self.fresh if is_heard(received, self.now_s)
         }
         gathered = gather(
             self.with_snapshots,
@@ -170,12 +168,9 @@ class GangInput:
             return None
         culprit_node = None if verdict.culprit is None else verdict.culprit.node
         for received in self.fresh:
-            node, is_there = (
-                received.report.node,
-                received.unheard_s(self.now_s) <= silent_s(received),
-            )
+            node = received.report.node
             concerned = node == culprit_node if culprit_node else bool(received.report.ranks)
-            if concerned and is_there and received.spoke_s < acts_s:
+            if concerned and received.spoke_s < acts_s and is_heard(received, self.now_s):
                 return node
         return None
 
@@ -210,6 +205,11 @@ def _fresh_s(received: ReceivedReport) -> float:
 def silent_s(received: ReceivedReport) -> float:
     """After how many seconds of silence the agent that sent this is taken to be gone."""
     return max(AGENT_SILENT_S, received.valid_s or 0.0)
+
+
+def is_heard(received: ReceivedReport, now_s: float) -> bool:
+    """True while the agent that sent this is taken to be there."""
+    return received.unheard_s(now_s) <= silent_s(received)
 
 
 def _without_strays(report: FaultReport, strays: frozenset[str]) -> FaultReport:

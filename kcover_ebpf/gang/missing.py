@@ -5,7 +5,7 @@ from __future__ import annotations
 from kcover_ebpf.diagnosis.evidence import wait_chain
 from kcover_ebpf.diagnosis.evidence.snapshot import Finding, JobSnapshot
 from kcover_ebpf.diagnosis.membership.rank_numbers import absent
-from kcover_ebpf.gang.gang_input import GangInput, GangVerdict, silent_s
+from kcover_ebpf.gang.gang_input import GangInput, GangVerdict, is_heard
 from kcover_ebpf.gang.gang_snapshot import GangSnapshot
 from kcover_ebpf.ids import NS
 from kcover_ebpf.model.process_state import EFFORT, STOPPED
@@ -57,11 +57,7 @@ def unheard(gang_input: GangInput) -> list[str]:
     """Nodes with pods of the job of which no agent reports; sorted."""
     ours = {pod.node for pod in gang_input.pods if pod.node and not pod.ended}
     now_s = gang_input.now_s
-    heard = {
-        received.report.node
-        for received in gang_input.seen
-        if received.unheard_s(now_s) <= silent_s(received)
-    }
+    heard = {received.report.node for received in gang_input.seen if is_heard(received, now_s)}
     return sorted(ours - heard)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from kcover_ebpf.api.fault_report import AckResult
 from kcover_ebpf.api.incident_parts import StuckPod, StuckState
 from kcover_ebpf.api.order import Verb
-from kcover_ebpf.gang.gang_input import silent_s
+from kcover_ebpf.gang.gang_input import is_heard
 from kcover_ebpf.model.verdict import Cause
 from kcover_ebpf.recovery.restart import incarnations
 from kcover_ebpf.recovery.restart.context import Cordon, Delete, GangPod
@@ -74,7 +74,7 @@ def _is_killed(context: RestartContext, pod: GangPod) -> bool:
         and context.is_of(ack.order, Verb.KILL_TERMINATING)
         for seen in context.world.reports
         for ack in seen.report.acks
-        if seen.report.node == node and seen.unheard_s(context.world.now_s) <= silent_s(seen)
+        if seen.report.node == node and is_heard(seen, context.world.now_s)
     )
 
 

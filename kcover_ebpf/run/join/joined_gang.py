@@ -201,7 +201,7 @@ class JoinedGang:
         if absent:
             text = f"{absent} of {self._count} hosts have not joined"
             verdict = replace(verdict, unobserved=(text, *verdict.unobserved))
-        return GangVerdict(verdict, gang_verdict.depends or bool(absent), gang_verdict.awaits)
+        return replace(gang_verdict, verdict=verdict, depends=gang_verdict.depends or bool(absent))
 
     def _named(self, verdict: Verdict) -> Verdict:
         """The verdict with the id of its incident, and hosts in place of pods."""
