@@ -63,8 +63,9 @@ def classify(process: ProcessHistory, context: ClassifyContext) -> RankSnapshot:
     readings: Sequence[ThreadReading] = context.readings(process.pid, lead.sample.tid)
     if readings and readings[0].boottime_ns < lead.progress_ns:
         readings = [reading for reading in readings if reading.boottime_ns >= lead.progress_ns]
-    wait = _state(process, lead, readings, context)
-    effort, rate, rates = _efforts(process, lead, wait, readings, context)
+    since_ns = _since(lead, process)
+    wait = _state(process, lead, readings, context, since_ns)
+    effort, rate, rates = _efforts(process, wait, readings, context, since_ns)
     state = wait.state if effort is None else EFFORT_STATE[effort]
     last = readings[-1] if readings else None
     return RankSnapshot(
@@ -73,7 +74,7 @@ def classify(process: ProcessHistory, context: ClassifyContext) -> RankSnapshot:
         state=state,
         tid=lead.sample.tid,
         rank=process.rank,
-        age_s=(context.now_ns - _state_since(lead, process, state)) / NS,
+        age_s=(context.now_ns - _state_since(process, state, since_ns)) / NS,
         text=in_short(lead.sample, last, context.table, state) + _quota(process, state),
         thread_read=last is not None,
         timed=last is not None and last.timed,
@@ -86,17 +87,10 @@ def classify(process: ProcessHistory, context: ClassifyContext) -> RankSnapshot:
         wait=None if effort is None else wait.state,
         awaits=wait.endpoint,
         sides_read=process.sides_read_ns >= lead.sample.idle_since_ns,
-        beside=wait.beside or _beside(process, lead, context),
+        beside=wait.beside or helpers.beside(process, since_ns, context, compared=_asks(lead)),
         holder=wait.holder,
         writes=wait.writes,
     )
-
-
-def _beside(
-    process: ProcessHistory, lead_thread: ThreadHistory, context: ClassifyContext
-) -> tuple[str, ...]:
-    began_ns = _since(lead_thread, process)
-    return helpers.beside(process, began_ns, context, compared=_asks(lead_thread))
 
 
 def _asks(lead_thread: ThreadHistory) -> bool:
@@ -138,6 +132,7 @@ def _state(
     lead_thread: ThreadHistory,
     readings: Sequence[ThreadReading],
     context: ClassifyContext,
+    since_ns: int,
 ) -> Wait:
     sample = lead_thread.sample
     stopped = _STOPPED_STATE.get(sample.state)
@@ -155,7 +150,7 @@ def _state(
     ):
         return Wait(State.MOVING)
     # a signal, and a time-out, only interrupt a wait: it began when the thread last did something else
-    wait = judge_wait(process, sample, readings, context, _since(lead_thread, process))
+    wait = judge_wait(process, sample, readings, context, since_ns)
     if wait.state in (State.FUTEX, State.HELPED) and _side_on_device(process, context):
         # whoever else it may wait for ends by itself, or is the driver's own that waits for the device as well
         return Wait(State.ON_DEVICE)
@@ -223,16 +218,15 @@ def _may_be_on_device(process: ProcessHistory, lead_thread: ThreadHistory) -> bo
 
 def _efforts(
     process: ProcessHistory,
-    lead_thread: ThreadHistory,
     wait: Wait,
     readings: Sequence[ThreadReading],
     context: ClassifyContext,
+    since_ns: int,
 ) -> tuple[Effort | None, float, EffortRates | None]:
     """The effort that is made beside a wait, how much in the smallest one that counts, and the rates of each kind."""
     if wait.state in _NO_WAIT:
         return None, 0.0, None
     # only what was done during the wait can explain it
-    since_ns = _since(lead_thread, process)
     working = _working_children(process, wait, since_ns, context)
     if wait.state is State.STORAGE:
         # the call itself is what it waits for, so there is nothing to compare it with
@@ -312,10 +306,10 @@ def _works(child_process: ProcessHistory, since_ns: int, context: ClassifyContex
     return rhythm.unusual_ns > recent_ns or (runs and not rhythm.is_known)
 
 
-def _state_since(lead_thread: ThreadHistory, process: ProcessHistory, state: State) -> int:
+def _state_since(process: ProcessHistory, state: State, since_ns: int) -> int:
     # what it still does in the moments that are left to it is no end of that state
     quota_ns = process.throttled_since_ns if state is State.THROTTLED else None
-    return _since(lead_thread, process) if quota_ns is None else quota_ns
+    return since_ns if quota_ns is None else quota_ns
 
 
 def _quota(process: ProcessHistory, state: State) -> str:
