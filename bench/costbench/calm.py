@@ -1,8 +1,10 @@
-"""`python -m bench.costbench.calm NAME=CHECKOUT...`: agents of several checkouts over one job that trains.
+"""`python -m bench.costbench.calm [--installed] [NAME=CHECKOUT...]`: agents over one job that trains.
 
-Needs root and a running `tools/testbed`. The job stays; the agents of its first node come and go one after the other,
-round by round, so that a machine that gets slower or faster favours none. Prints a table of medians: CPU, and resident
-memory of the agent and of all processes that it started (`proportional`: pages that several share are divided).
+Needs root and a running `tools/testbed`. The job stays. The agents of several checkouts come and go on its first node
+one after the other, round by round, so that a machine that gets slower or faster favours none; they are programs of
+this host with a kubeconfig, for which the official client is imported. `--installed`: then the chart is installed, and
+the agent of its pod is measured, which needs no such client. Prints a table of medians: CPU, and resident memory of the
+agent and of all processes that it started (`proportional`: pages that several share are divided).
 """
 
 from __future__ import annotations
@@ -22,11 +24,14 @@ from bench.costbench.processes import cpu_ns, status_number
 from kcover_ebpf.host.process_tree import read_stat
 from kcover_ebpf.host.procfs import every_process
 from testbed.cluster.layout import DEFAULT_NAME, Bed
-from testbed.driver import kinds
+from testbed.driver import kinds, victims
 from testbed.driver.agents import Agent
-from testbed.driver.cluster import ROOT, Cluster, home, made, titled
+from testbed.driver.cluster import ROOT, Cluster, Namespace, home, made, titled
+from testbed.driver.installed import NAMESPACE, installed, provide_image
 
 NODE = "node1"
+AGENTS = "app.kubernetes.io/component=agent"
+_INSTALLED = "in its pod"
 _SETTLE_S = 75.0
 """From its 70th second on a job is known as one that trains."""
 
@@ -55,12 +60,10 @@ def tree(root: int) -> list[int]:
     return found
 
 
-def measured(name: str, agent: Agent, window_s: float) -> Calm:
-    """Start it, let it settle, and measure it."""
-    agent.start()
-    assert agent.process is not None
+def measured(name: str, root: int, window_s: float) -> Calm:
+    """An agent, by its process, after it has settled."""
     time.sleep(_SETTLE_S)
-    pids = tree(agent.process.pid)
+    pids = tree(root)
     began_s, before = time.monotonic(), {pid: cpu_ns([pid]) for pid in pids}
     time.sleep(window_s)
     # a round of the inspection ends by itself
@@ -70,9 +73,32 @@ def measured(name: str, agent: Agent, window_s: float) -> Calm:
     resident = [status_number(pid, "VmRSS") for pid in pids]
     shared = [status_number(pid, "Pss", "smaps_rollup") for pid in pids]
     load = os.getloadavg()[0]
-    agent.process.terminate()
-    agent.process.wait(30)
     return Calm(name, cpu, resident[0], sum(resident), sum(shared), len(pids), load)
+
+
+def of_checkout(name: str, agent: Agent, window_s: float) -> Calm:
+    """Start it, measure it, and end it."""
+    agent.start()
+    assert agent.process is not None
+    try:
+        return measured(name, agent.process.pid, window_s)
+    finally:
+        agent.process.terminate()
+        agent.process.wait(30)
+
+
+def of_release(cluster: Cluster, window_s: float, rounds: int) -> list[Calm]:
+    """Install the chart, and measure the agent of `NODE`."""
+    with installed(cluster, provide_image(cluster)) as release:
+        release.wait_until_ready()
+        pods = Namespace(cluster, NAMESPACE)
+        node_of = {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in pods.pods(AGENTS)}
+        (root,) = (
+            pid
+            for name, pid in victims.ranks(pods, AGENTS, "bin/kcover-ebpf").items()
+            if node_of[name] == NODE
+        )
+        return [measured(_INSTALLED, root, window_s) for _ in range(rounds)]
 
 
 def table(windows: Sequence[Calm], commits: dict[str, str]) -> str:
@@ -101,11 +127,16 @@ def table(windows: Sequence[Calm], commits: dict[str, str]) -> str:
 def main(words: Sequence[str] | None = None) -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="bench.costbench.calm", description=__doc__)
-    parser.add_argument("checkouts", nargs="+", metavar="NAME=CHECKOUT")
+    parser.add_argument("checkouts", nargs="*", metavar="NAME=CHECKOUT")
+    parser.add_argument(
+        "--installed", action="store_true", help="measure the chart's agent as well"
+    )
     parser.add_argument("--rounds", type=int, default=2, help="windows of each (default 2)")
     parser.add_argument("--window", type=float, default=60.0, help="seconds of each (default 60)")
     parser.add_argument("--name", default=DEFAULT_NAME, help="which test bed")
     chosen = parser.parse_args(words)
+    if not (chosen.checkouts or chosen.installed):
+        parser.error("name a checkout, or give --installed")
     roots = {}
     for word in chosen.checkouts:
         name, _, place = word.partition("=")
@@ -127,9 +158,12 @@ def main(words: Sequence[str] | None = None) -> int:
                 state = Path(folder) / name
                 state.mkdir(exist_ok=True)
                 agent = Agent(NODE, state, bed.kubeconfig, home(cluster), options=[logs], root=root)
-                windows.append(measured(name, agent, chosen.window))
+                windows.append(of_checkout(name, agent, chosen.window))
                 print(windows[-1], file=sys.stderr, flush=True)
-    print(table(windows, {name: commit_of(root) for name, root in roots.items()}))
+        if chosen.installed:
+            windows += of_release(cluster, chosen.window, chosen.rounds)
+    commits = {name: commit_of(root) for name, root in roots.items()}
+    print(table(windows, commits | {_INSTALLED: commit_of(ROOT)}))
     return 0
 
 

@@ -21,7 +21,7 @@ FEW = ("cuda-spin", "cuda-block")
 SHORT = (0.5,)
 STEPS = (0.5, 2.0)
 IN_DEVICE = causes("device_wait", "collective_stuck")
-"""Hung, and no host can show more."""
+"""Hung, and no host can show more: a suspicion says as much."""
 
 
 # A table, one scenario a paragraph.
@@ -51,13 +51,13 @@ GPU = (
              culprit=Culprit.NO_RANK, may_shut_down=False, frameworks=CUDA, steps_s=SHORT),
     Scenario("g4-link", "G4", "a dead link whose ports are up", HUNG | UNKNOWN, IN_DEVICE, inject="dead-link",
              culprit=Culprit.NO_RANK, may_shut_down=False, frameworks=CUDA, steps_s=SHORT, held_out=True),
-    Scenario("g5-kinds", "G5", "one rank gathers where the others reduce", HUNG | DEADLOCK,
+    Scenario("g5-kinds", "G5", "one rank gathers where the others reduce", HUNG | DEADLOCK | UNKNOWN,
              IN_DEVICE | causes("collective_mismatch", "not_in_collective"), inject="kinds",
              culprit=Culprit.OPTIONAL, frameworks=FEW, steps_s=SHORT),
-    Scenario("g5-sizes", "G5", "one rank reduces another size", HUNG | DEADLOCK,
+    Scenario("g5-sizes", "G5", "one rank reduces another size", HUNG | DEADLOCK | UNKNOWN,
              IN_DEVICE | causes("collective_mismatch", "not_in_collective"), inject="sizes",
              culprit=Culprit.OPTIONAL, frameworks=FEW, steps_s=SHORT),
-    Scenario("g5-message", "G5", "a message that one rank does not receive", HUNG | DEADLOCK,
+    Scenario("g5-message", "G5", "a message that one rank does not receive", HUNG | DEADLOCK | UNKNOWN,
              IN_DEVICE | causes("collective_mismatch", "not_in_collective"), inject="unreceived",
              culprit=Culprit.OPTIONAL, frameworks=FEW, steps_s=SHORT, held_out=True),
     quiet("g6-evaluate", "G6", "evaluation on the device of rank 0", inject="evaluate-device", phase_s=60.0,

@@ -1,7 +1,7 @@
 """Compare what the detector said with what really happened. Pure.
 
 A fault verdict is any verdict but WORKING and UNKNOWN; where a scenario accepts UNKNOWN, it is one if it names a
-rank. The deciding verdict of a run is the last
+rank, or opens an incident where there is no rank to name. The deciding verdict of a run is the last
 fault verdict before the job was shut down, or the last one in the watched time if it was not.
 """
 
@@ -42,15 +42,24 @@ class Judgement:
     healthy_s: float
 
 
-def fault_verdicts(lines: Sequence[Line], accepted: Collection[str] = ()) -> list[Line]:
-    """The verdicts that say that something is wrong; `accepted`: those that the scenario takes as right."""
+def fault_verdicts(
+    lines: Sequence[Line], accepted: Collection[str] = (), *, names_rank: bool = True
+) -> list[Line]:
+    """The verdicts that say that something is wrong.
+
+    `accepted`: those that the scenario takes as right; `names_rank`: it has a rank to name.
+    """
     verdicts = [line for line in lines if line.get("event") == "verdict"]
     return [
         line
         for line in verdicts
         if line.get("verdict") not in HARMLESS
-        or (line.get("verdict") in accepted and named_rank(line) is not None)
+        or (line.get("verdict") in accepted and _is_suspicion(line, names_rank=names_rank))
     ]
+
+
+def _is_suspicion(line: Line, *, names_rank: bool) -> bool:
+    return named_rank(line) is not None or bool(line.get("incident") and not names_rank)
 
 
 def named_rank(line: Line) -> int | None:
@@ -77,7 +86,8 @@ def judge(
     run: RunSpec, truth: Truth, lines: Sequence[Line], exit_code: int | None, until: float
 ) -> Judgement:
     """Mark a run that ended (or was ended) at the time `until`; `exit_code` is the detector's."""
-    verdicts = fault_verdicts(lines, run.scenario.verdicts)
+    names_rank = run.scenario.culprit not in (Culprit.NO_RANK, Culprit.OPTIONAL)
+    verdicts = fault_verdicts(lines, run.scenario.verdicts, names_rank=names_rank)
     shut_at = shut_down_time(lines, exit_code, until)
     begin = (truth.fault_at or until) if run.scenario.is_fault else until
     failed = failed_at(truth)

@@ -60,7 +60,9 @@ class ScriptedThread:
             return
         self._spent_ns = until_ns
         self.cpu_ns += int(self.now.share * duration_ns)
-        self.switches += duration_ns * self.now.wakes_s // NS
+        if not self.now.burns:
+            # a yield is no voluntary switch (kernel/sched/core.c, __schedule)
+            self.switches += duration_ns * self.now.wakes_s // NS
 
     def sample(
         self, now_ns: int, detail: Detail, *, begins: bool, is_lead: bool

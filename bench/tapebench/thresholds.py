@@ -43,6 +43,7 @@ CHOSEN = (
     "PRIOR_HOURS",
     "PRIOR_RATE_PER_H",
     "PRIOR_SHAPE",
+    "WAIT_EXIT_SHARE",
 )
 """Tunables of the judge (`tunables.diagnosis`, `tunables.certainty`) whose docstring says "Chosen"."""
 _SHIPPED = ("as shipped", 1.0)

@@ -18,7 +18,7 @@ from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.errors import ReaderError
 from kcover_ebpf.host import over_bounds
 from kcover_ebpf.logs.wanted_logs import LogTurn, RuleShares, WantedLog
-from kcover_ebpf.tunables.agent import LOG_CORE_SHARE, LOG_POLL_S
+from kcover_ebpf.tunables.agent import LOG_CALM_POLL_S, LOG_CORE_SHARE, LOG_POLL_S
 
 _MOST_LOGS = 256
 """Containers of one node: twice the pods that a kubelet runs by default."""
@@ -56,6 +56,8 @@ class LogWatch:
         self._shown: dict[str, list[ContainerLog]] = {}
         self._shown_s = 0.0
         self._stopping = threading.Event()
+        self._reported = threading.Event()
+        """What logs show is reported now."""
         self.turn_s = time.monotonic()
         """When it last began a turn (monotonic)."""
         self.read_bytes = 0
@@ -63,9 +65,20 @@ class LogWatch:
         self._skipped_pods: set[str] = set()
 
     def follow(
-        self, pods: Iterable[Pod], job_rules: Mapping[str, Sequence[JobRule]] | None = None
+        self,
+        pods: Iterable[Pod],
+        job_rules: Mapping[str, Sequence[JobRule]] | None = None,
+        *,
+        is_reported: bool = True,
     ) -> None:
-        """These pods are watched now, and no others; `job_rules`: what is expected of their logs, by uid."""
+        """These pods are watched now, and no others; `job_rules`: what is expected of their logs, by uid.
+
+        `is_reported`: what they show is reported now, so that they are read more often, and at once.
+        """
+        if is_reported:
+            self._reported.set()
+        else:
+            self._reported.clear()
         expected, shares = job_rules or {}, RuleShares()
         wanted: list[WantedLog] = []
         without: dict[str, str] = {}
@@ -94,6 +107,7 @@ class LogWatch:
     def close(self) -> None:
         """End `run` soon."""
         self._stopping.set()
+        self._reported.set()
 
     def run(self) -> None:
         """Have them read until `close`."""
@@ -104,8 +118,13 @@ class LogWatch:
                 turn = self.turn()
             except Exception as error:  # noqa: BLE001 - a thread that ends would have the agent restarted
                 self._on_error(f"logs of containers: {error!r}")
-            rest_s = turn.busy_s * (1.0 / LOG_CORE_SHARE - 1.0)
-            self._stopping.wait(rest_s if turn.more else max(rest_s, LOG_POLL_S))
+            self._rest(turn)
+
+    def _rest(self, turn: LogTurn) -> None:
+        rest_s = turn.busy_s * (1.0 / LOG_CORE_SHARE - 1.0)
+        self._stopping.wait(rest_s if turn.more else max(rest_s, LOG_POLL_S))
+        if not turn.more:
+            self._reported.wait(max(0.0, LOG_CALM_POLL_S - max(rest_s, LOG_POLL_S)))
 
     def turn(self) -> LogTurn:
         """Have a block of each log read."""

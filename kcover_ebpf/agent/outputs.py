@@ -91,14 +91,15 @@ class NodeOutputs:
         self._device_faults.on_pass(now_ns)
         self._exchange(now_ns)
         faults = self._device_faults.reported(now_ns)
+        skipped = self.logs.taken_skipped() if self.logs is not None else ()
+        self._builder.over = self._over.update(watched, skipped, now_ns)
+        self._builder.make(watched, faults)
         if self.logs is not None:
             self.logs.follow(
                 (pod for watch in watched for pod in watch.here.pods),
                 {pod.uid: watch.here.job_rules for watch in watched for pod in watch.here.pods},
+                is_reported=self._builder.reports_logs,
             )
-        skipped = self.logs.taken_skipped() if self.logs is not None else ()
-        self._builder.over = self._over.update(watched, skipped, now_ns)
-        self._builder.make(watched, faults)
         self._follow_gpus()
         if self.metrics is None:
             return

@@ -89,6 +89,14 @@ RESTS_PASSES = 10
 """Passes after which that is known."""
 NAPS_KNOWN_PASSES = 8
 """Healthy passes in which a rank napped, from which on that is its way to wait."""
+WAIT_EXIT_SLEEPS = 3
+"""A thread that waits for a device on a CPU has left its wait in a pass in which it slept so often. With stubs a rank
+sleeps 7 to 40 times a step, and not once in 10 s in which its device is hung."""
+WAIT_EXIT_SHARE = 0.25
+"""And at least at this share of its usual rate: what contends for a lock of the driver's now and then is no step.
+Chosen."""
+WAIT_EXITS_KEPT = 16
+"""Passes on which that rate rests."""
 SENDERS_EVERY = 3
 """Passes of which one counts: the pattern of a job does not change from second to second."""
 SENDS_ALIKE_SHARE = 0.75

@@ -73,6 +73,8 @@ class ReportBuilder:
         """Pods of the node of which something is over its bound."""
         self.logs: Callable[[Iterable[str], float], tuple[ContainerLog, ...]] = lambda *_: ()
         """What the logs of the pods with these uids show, ages before a moment (unix seconds)."""
+        self.reports_logs = False
+        """The newest reports say what logs show."""
         self.health: Callable[[], NodeHealth | None] = lambda: None
         """The health of this node after its last inspection."""
         self._preflight = PreflightWatch(identity.node, believes_bandwidth=believes_bandwidth)
@@ -117,6 +119,7 @@ class ReportBuilder:
         """All reports anew."""
         now_s = time.time()
         watched = list(watched)
+        self.reports_logs = any(watch.stopped_by_us for watch in watched)
         drafts = {watch.here.gang: self._draft(watch, now_s) for watch in watched}
         self._preflight.keep(pod.uid for watch in watched for pod in watch.here.pods)
         self._faults = faults
@@ -177,6 +180,9 @@ class ReportBuilder:
         if is_fault or stall is not Stall.NONE:
             self._fault_s[gang] = now_s
         explained = now_s - self._fault_s.get(gang, -math.inf) < EXPLAINED_S
+        # what a policy expects of a log is reported whether or not something is wrong
+        reports_logs = explained or bool(watch.here.job_rules)
+        self.reports_logs |= reports_logs
         report = FaultReport(
             node=self._identity.node,
             time_s=now_s,
@@ -188,8 +194,7 @@ class ReportBuilder:
             trained=job.pace.trained,
             resumed_age_s=job.resumptions.age_s(job.now_ns),
             verdict=verdict,
-            # what a policy expects of a log is reported whether or not something is wrong
-            logs=self.logs(names, now_s) if explained or watch.here.job_rules else (),
+            logs=self.logs(names, now_s) if reports_logs else (),
         )
         if stall is Stall.NONE and not is_fault:
             return replace(report, collectives=_movement(job))

@@ -34,7 +34,13 @@ from kcover_ebpf.errors import ApiError, NotFound, Unreachable
 from kcover_ebpf.gang.report_size import fitted
 from kcover_ebpf.model.rank_snapshot import RankPace
 from kcover_ebpf.model.verdict import Cause, Verdict, VerdictKind
-from kcover_ebpf.tunables.agent import CONFIRMED_WITHIN_S, SEND_REFUSED_S, SEND_RETRY_S
+from kcover_ebpf.tunables.agent import (
+    CONFIRMED_WITHIN_S,
+    SEND_CALM_TURN_S,
+    SEND_REFUSED_S,
+    SEND_RETRY_S,
+    SEND_TURN_S,
+)
 
 MANAGER = "kcover-agent"
 _NEWEST_ACKS = 2
@@ -187,13 +193,22 @@ class ReportSender:
         """Send until `close`."""
         while not self._stopping:
             self.turn_s = time.monotonic()
-            self._wake.wait(0.25)
+            self._wake.wait(self.pause_s)
             self._wake.clear()
             try:
                 self.flush()
             except Exception as error:  # noqa: BLE001 - a thread that ends would leave the node silent
                 self._on_error("send", "faultreports", ApiError(repr(error)))
                 time.sleep(SEND_RETRY_S[0])
+
+    @property
+    def pause_s(self) -> float:
+        """Seconds until the next turn, if nothing that should be said at once ends the pause."""
+        drafts = list(self._drafts.values())
+        waits = self._gone or self._confirm_now or self._failures
+        if waits or any(self._is_stalled(draft) or self._is_news(draft) for draft in drafts):
+            return SEND_TURN_S
+        return SEND_CALM_TURN_S
 
     def flush(self) -> None:
         """Send what is due now."""

@@ -18,6 +18,7 @@ from kcover_ebpf.diagnosis.history.sampled_call import (
     asks_again,
     site,
 )
+from kcover_ebpf.diagnosis.history.wait_exits import WaitExits
 from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallFamily, SyscallTable
 from kcover_ebpf.ids import NS
@@ -97,6 +98,7 @@ class ThreadHistory:
     _busy_sample: ThreadSample | None = None
     """The last one that found it burning."""
     _usual_waits: UsualWaits = field(default_factory=UsualWaits)
+    _exits: WaitExits = field(default_factory=WaitExits)
     _code: Code | None = None
     """Where it burned last, as far as that is known: never `PLUMBING`."""
     _in_a_row: int = 0
@@ -173,7 +175,8 @@ class ThreadHistory:
             self.glimpses.append(_sample(sample, table, works=works))
             changed = busy and self._place(at)
             self.in_plumbing = busy and self._unplaced
-            if changed:
+            if changed or (was_burning and self._exits.observe(before, sample, self._code)):
+                self.progress_ns = sample.boottime_ns
                 return True
         was_napping = self._nap(before, sample, table)
         moved = share >= MOVE_SHARE or site(sample) != site(before)

@@ -117,7 +117,8 @@ def _may_come(snapshot: JobSnapshot, rank: RankSnapshot) -> bool:
     if end.state in STOPPED or end.proven or end.state in _SEEN:
         return False
     silence_s = min(end.age_s, rank.age_s)
-    if end.state is State.FUTEX and _is_new_wait(snapshot, end):
+    if end.state is State.FUTEX and (end.sides_read or _is_new_wait(snapshot, end)):
+        # all of its threads were read, and none of them is in anything that ends by itself
         return False
     if end.state in _OF_OTHERS or end.state is State.FUTEX:
         return silence_s < snapshot.policy.storage_patience_s

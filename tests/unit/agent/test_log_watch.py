@@ -183,6 +183,30 @@ def test_log_watch__it_takes_its_share_of_a_core_and_no_more(node: Node) -> None
     assert node.watch.read_bytes > 0
 
 
+def test_log_watch__calm_logs_are_read_seldom_and_at_once_when_what_they_show_is_reported(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_watch, "LOG_POLL_S", 0.01)
+    monkeypatch.setattr(log_watch, "LOG_CALM_POLL_S", 600.0)
+    ours = member(0)
+    node.watch.follow([ours], is_reported=False)
+    thread = threading.Thread(target=node.watch.run)
+    thread.start()
+    while not node.source.asked:
+        time.sleep(0.01)
+    time.sleep(0.3)
+    assert len(node.source.asked) == 1
+    node.write(ours, FULL)
+    node.watch.follow([ours], is_reported=True)
+    deadline_s = time.monotonic() + 60.0
+    while not node.shown(ours) and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    node.watch.follow([ours], is_reported=False)
+    assert node.shown(ours)
+    node.watch.close()
+    thread.join()
+
+
 def test_log_watch__an_error_of_one_turn_does_not_end_the_thread(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,6 +68,19 @@ def test_judge__unknown_counts_where_it_is_accepted_and_names_a_rank(rank, detec
     assert marks.rank_right is (True if detected else None)
 
 
+@pytest.mark.parametrize(("incident", "detected"), [("job-1", True), ("", False)])
+@pytest.mark.parametrize("name", ["g4-kernel", "g5-sizes"])
+def test_judge__a_suspicion_without_a_rank_counts_where_there_is_none_to_name(
+    name: str, incident: str, *, detected: bool
+) -> None:
+    scenario = next(s for s in plan.SCENARIOS if s.id == name)
+    run = replace(RUN, scenario=replace(scenario, id=STOP.id))
+    suspicion = verdict(127, "UNKNOWN", None, "device_wait") | {"incident": incident}
+    marks = judge(run, TRUTH, [suspicion], None, 230.0)
+    assert marks.detected is detected
+    assert marks.rank_right is (True if detected else None)
+
+
 @pytest.mark.parametrize(("rank", "right"), [(None, True), (RUN.culprit, False), (0, False)])
 def test_judge__whoever_is_named_is_wrong_where_no_rank_is_the_culprit(rank, right):
     kernel = next(s for s in plan.SCENARIOS if s.id == "g4-kernel")

@@ -25,6 +25,7 @@ from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.model.roles import Role
 from kcover_ebpf.model.verdict import Cause, Evidence, EvidenceKind, Verdict, VerdictKind
+from kcover_ebpf.tunables.agent import SEND_CALM_TURN_S, SEND_TURN_S
 
 HUNG = Verdict(VerdictKind.HUNG, Cause.STOPPED)
 RANK = RankSnapshot(Pid(1), Role.RANK, State.STOPPED, "u")
@@ -153,6 +154,19 @@ def test_report_sender__a_snapshot_of_stalled_ranks_is_sent_again_before_it_is_t
         bench.put(verdict=HUNG, ranks=(replace(RANK, age_s=0.25 * (turn + 1)),))
         sent += bench.turn(0.25)
     assert sent == 4, "every 3 s"
+
+
+def test_report_sender__it_rests_longer_while_nothing_waits_and_no_rank_hangs(bench: Bench) -> None:
+    bench.put()
+    assert bench.reporter.pause_s == SEND_TURN_S, "it was not sent yet"
+    bench.turn()
+    assert bench.reporter.pause_s == SEND_CALM_TURN_S
+    bench.put(verdict=HUNG, ranks=(RANK,))
+    bench.turn(5.0)
+    bench.put(verdict=HUNG, ranks=(RANK,))
+    assert bench.reporter.pause_s == SEND_TURN_S, "its ranks have stalled"
+    bench.reporter.keep(())
+    assert bench.reporter.pause_s == SEND_TURN_S, "it is to be deleted"
 
 
 def test_report_sender__a_snapshot_that_stays_as_it_was_is_not_sent_again(bench: Bench) -> None:

@@ -205,6 +205,24 @@ def test_nccl__a_rank_that_waits_elsewhere_is_behind_and_may_come(
     assert acted == []
 
 
+@pytest.mark.parametrize("others", ["run", "yield"])
+def test_nccl__behind_at_a_lock_with_no_thread_left_to_wake_it_is_a_hang_where_that_is_known_too(
+    others: str,
+) -> None:
+    """It is given the patience of what is inferred, and no more: each lock of Python's looks like all others."""
+    stage = Stage(world=8)
+    stage.run(60)
+    for number in range(1, 8):
+        stage.become(stage.rank(number), others)
+    stage.become(stage.rank(0), "futex", stack=COLLECTIVE)
+    stage.run(2)
+    verdict = repeated(stage, 15, behind=(rank(0, pid=100, size=8),))[-1]
+    assert verdict.culprit is not None
+    assert (verdict.kind, verdict.culprit.rank) == (VerdictKind.HUNG, 0)
+    assert (verdict.cause, verdict.certainty) == (Cause.NOT_IN_COLLECTIVE, Certainty.INFERRED)
+    assert decide(verdict, Act.SHUTDOWN).act is not Act.SHUTDOWN
+
+
 @pytest.mark.parametrize("others", ["spin", *WAITERS[1:]])
 def test_nccl__a_rank_that_the_host_names_is_not_spared_for_being_behind(others: str) -> None:
     stage = Stage()
