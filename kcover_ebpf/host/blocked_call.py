@@ -215,8 +215,11 @@ def _file(pid: Pid, fd: int) -> WaitedFile:
     except OSError:
         return WaitedFile(fd, "other", "?", Inode(0), "", "")
     kind, inode = kind_of(target)
-    if kind == "socket" and _protocol(pid, fd).startswith("UDP"):
-        kind = "udp"
+    if kind == "socket":
+        # those of TCP are sampled, and known by that
+        protocol = _protocol(pid, fd)
+        kind = "udp" if protocol.startswith("UDP") else kind
+        kind = "unix" if protocol.startswith("UNIX") else kind
     device, fs_type = _mount_of(pid, fd) if kind == "file" else ("", "")
     return WaitedFile(fd, kind, target[:120], inode, device, fs_type)
 

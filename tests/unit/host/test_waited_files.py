@@ -12,13 +12,14 @@ from tests.unit.thread_readings import reading_in
 pytestmark = pytest.mark.needs("root")
 
 SOCKETS = {
+    "unix": "s, theirs = socket.socketpair()",
     "udp": "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)",
     "socket": "s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen()",
 }
 
 
 @pytest.mark.parametrize("kind", SOCKETS)
-def test_waited_files__a_socket_of_udp_is_known_by_its_protocol(kind: str) -> None:
+def test_waited_files__a_socket_that_is_not_sampled_is_known_by_its_protocol(kind: str) -> None:
     found, _ = reading_in(f"import socket; {SOCKETS[kind]}; ready(); select.select([s], [], [])")
     assert [file.kind for file in found.files] == [kind]
 
