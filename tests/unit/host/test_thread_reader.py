@@ -109,7 +109,7 @@ for at in (40, 41, 42): p.register(at, select.POLLPRI)
 ready(); p.poll()""")
     assert [(file.fd, file.kind) for file in found.files] == [
         (40, "pipe"),
-        (41, "socket"),
+        (41, "unix"),
         (42, "pipe"),
     ]
     assert found.files[0].inode == found.files[2].inode != found.files[1].inode
@@ -122,7 +122,7 @@ for each, at in ((r, 3 + 64), (a.fileno(), 70), (r, 200), (r, 201)): os.dup2(eac
 ready(); select.select([67, 200], [], [70])""")
     assert [(file.fd, file.kind) for file in found.files] == [
         (67, "pipe"),
-        (70, "socket"),
+        (70, "unix"),
         (200, "pipe"),
     ]
 
@@ -151,7 +151,7 @@ def test_thread_reader__a_read_on_a_socket_names_the_socket() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs, child_in("ready(); os.read(0, 1)", stdin=theirs.fileno()) as request:
         (file,) = reading_of(request).files
-        assert (file.kind, file.inode) == ("socket", os.fstat(theirs.fileno()).st_ino)
+        assert (file.kind, file.inode) == ("unix", os.fstat(theirs.fileno()).st_ino)
 
 
 def test_thread_reader__the_open_of_a_fifo_is_recognized_by_its_kernel_function(
