@@ -13,7 +13,7 @@ from itertools import islice
 
 from kcover_ebpf.diagnosis.clock.progress import Stall
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
-from kcover_ebpf.diagnosis.history.sampled_call import is_timed, waits_in_frame
+from kcover_ebpf.diagnosis.history.sampled_call import is_timed, may_await_thread, waits_in_frame
 from kcover_ebpf.diagnosis.history.stacks import KnownWaits, Stack
 from kcover_ebpf.diagnosis.history.thread import ThreadHistory
 from kcover_ebpf.facts.host import (
@@ -26,7 +26,7 @@ from kcover_ebpf.facts.host import (
 from kcover_ebpf.facts.kernel import TaskState, ThreadSample
 from kcover_ebpf.facts.python_stacks import PythonFrame, PythonStacksSeen
 from kcover_ebpf.facts.recorders import RecordersSeen
-from kcover_ebpf.facts.syscalls import SyscallFamily, SyscallTable
+from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import NS, Pid, Tid
 from kcover_ebpf.tunables.certainty import HELPER_SINCE_S
 from kcover_ebpf.tunables.diagnosis import (
@@ -324,10 +324,11 @@ class Suspicion:
     def _asleep(self, process: ProcessHistory) -> list[ReadingRequest]:
         """Threads beside a lead that sleeps that may wait for a device or a timer, or hold its lock: each wait once."""
         lead = process.lead
-        if lead is None or self._table.family(lead.sample.syscall) is not SyscallFamily.FUTEX:
+        read = () if lead is None else self.readings(process.pid, lead.sample.tid)
+        if lead is None or not may_await_thread(lead.sample, read, self._table):
             return []
         since_ns = lead.sample.idle_since_ns - round(HELPER_SINCE_S * NS)
-        holders = {reading.lock_thread for reading in self.readings(process.pid, lead.sample.tid)}
+        holders = {reading.lock_thread for reading in read}
         asleep = (
             sample
             for side_thread in process.side_threads
@@ -338,10 +339,7 @@ class Suspicion:
                 or (sample.idle_since_ns >= since_ns and is_timed(sample, self._table))
             )
         )
-        return [
-            ReadingRequest(sample.pid, sample.tid, sample.idle_since_ns, sample.syscall)
-            for sample in islice(asleep, BUSY_THREADS)
-        ]
+        return [_request_of(sample) for sample in islice(asleep, BUSY_THREADS)]
 
     @staticmethod
     def _is_stale(process: ProcessHistory, now_ns: int) -> bool:
@@ -365,9 +363,11 @@ class Suspicion:
             period_ns = _period_ns(lead, last_ns - since_ns)
             if now_ns - last_ns < (period_ns if is_first else max(period_ns, shortest_ns)):
                 return None
-        return ReadingRequest(
-            process.pid, lead.sample.tid, lead.sample.idle_since_ns, lead.sample.syscall
-        )
+        return _request_of(lead.sample)
+
+
+def _request_of(sample: ThreadSample) -> ReadingRequest:
+    return ReadingRequest(sample.pid, sample.tid, sample.idle_since_ns, sample.syscall)
 
 
 def _code_request(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field
 
 from kcover_ebpf.dataclass import dataclass
+from kcover_ebpf.facts.host import ThreadReading
 from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallFamily, SyscallTable
 from kcover_ebpf.tunables.certainty import (
@@ -52,6 +54,19 @@ def is_timed(sample: ThreadSample, table: SyscallTable) -> bool:
         return True
     waits = sample.args[1] & 0x7F in _FUTEX_WAITS
     return family is SyscallFamily.FUTEX and waits and sample.args[3] != 0
+
+
+_STREAMS = frozenset({"pipe", "unix"})
+
+
+def may_await_thread(
+    sample: ThreadSample, readings: Sequence[ThreadReading], table: SyscallTable
+) -> bool:
+    """True at a lock, and in a read of a pipe or Unix socket alone, of which its own process may have the other end."""
+    if table.family(sample.syscall) is SyscallFamily.FUTEX:
+        return True
+    files = readings[-1].files if readings else ()
+    return bool(files) and all(file.kind in _STREAMS for file in files)
 
 
 def asks_again(sample: ThreadSample, table: SyscallTable) -> bool:

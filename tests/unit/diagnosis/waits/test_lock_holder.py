@@ -8,7 +8,7 @@ from kcover_ebpf.ids import NS
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.verdict import Cause, Certainty, EvidenceKind, Verdict, VerdictKind
 from tests.unit.blocked_ranks import state
-from tests.unit.scripted_job import BARRIER, LOCK, Proc, Side, Stage, all_wait, trained
+from tests.unit.scripted_job import BARRIER, LOCK, Proc, Side, Stage, all_wait, pipe, trained
 from tests.unit.seen_verdicts import not_working
 
 HOLDER, OTHER = 2_102, 2_103
@@ -49,6 +49,22 @@ def test_lock_holder__one_that_sleeps_is_waited_for_however_long_it_has_slept() 
     """It began to long before the lock was wanted, and sleeps for a known time."""
     stage = at_a_lock(Side("futex"), Side("timed", period_ns=50 * NS), OTHER)
     assert not_working(stage) == []
+
+
+@pytest.mark.parametrize(("side", "is_explained"), [("timed", True), ("futex", False)])
+def test_may_await_thread__the_time_out_of_the_thread_that_writes_to_it_is_read_as_at_a_lock(
+    side: str, *, is_explained: bool
+) -> None:
+    """A queue of requests of the process's own: the thread that fills it sleeps until the next one."""
+    stage = trained()
+    rank = stage.rank(2)
+    stage.run(30)
+    ends = [pipe(stage, rank, fd, 77) for fd in (8, 9)]
+    rank.sides = {OTHER: Side(side, period_ns=50 * NS)}
+    stage.become(rank, "read", stack=LOCK, files=(ends[0],))
+    all_wait(stage, 2)
+    stage.run(12)
+    assert (not_working(stage) == []) is is_explained
 
 
 @pytest.mark.parametrize(
