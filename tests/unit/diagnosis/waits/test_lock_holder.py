@@ -52,7 +52,7 @@ def test_lock_holder__one_that_sleeps_is_waited_for_however_long_it_has_slept() 
 
 
 @pytest.mark.parametrize(("side", "is_explained"), [("timed", True), ("futex", False)])
-def test_may_await_thread__the_time_out_of_the_thread_that_writes_to_it_is_read_as_at_a_lock(
+def test_lock_holder__in_its_own_pipe_the_time_out_of_the_writing_thread_is_read(
     side: str, *, is_explained: bool
 ) -> None:
     """A queue of requests of the process's own: the thread that fills it sleeps until the next one."""
