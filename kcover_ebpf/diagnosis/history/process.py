@@ -196,15 +196,23 @@ class ProcessHistory:
             self.longest_quiet_ns = max(self.longest_quiet_ns, now_ns - self.peer_bytes_ns)
 
     def note_beside(self, tick: Tick) -> None:
-        """Take where its side threads were found in a pass in which it moved data, which is known only at its end.
+        """Take where its side threads were found in a pass in which it moved on, which is known only at its end.
 
         In a pass that visits all of its threads those that were found where they had been, at rest, are not sent.
         """
         began_ns = tick.boottime_ns - tick.period_ns
-        if self.data_ns < tick.boottime_ns or not self._was_visited(began_ns):
+        moved_ns = self._moved_ns(tick)
+        if moved_ns is None or not self._was_visited(began_ns):
             return
         for thread in self.side_threads:
-            thread.note_beside(self.data_ns, is_sent=thread.sample.boottime_ns > began_ns)
+            thread.note_beside(moved_ns, is_sent=thread.sample.boottime_ns > began_ns)
+
+    def _moved_ns(self, tick: Tick) -> int | None:
+        # it moved data, or left a wait for its device, which shows as much where no bytes are seen
+        if self.data_ns >= tick.boottime_ns:
+            return self.data_ns
+        left_ns = 0 if self.lead is None else self.lead.exits.left_ns
+        return left_ns if left_ns > tick.boottime_ns - tick.period_ns else None
 
     def note_child_beside(
         self, child_process: ProcessHistory, tick: Tick, table: SyscallTable
@@ -212,8 +220,9 @@ class ProcessHistory:
         """Take where a process that belongs to this rank was found in such a pass."""
         lead_thread = child_process.lead
         visited = child_process._was_visited(tick.boottime_ns - tick.period_ns)
-        if self.data_ns >= tick.boottime_ns and visited and lead_thread is not None:
-            child_process.rhythm.note_beside(lead_thread, self.data_ns, table)
+        moved_ns = self._moved_ns(tick)
+        if moved_ns is not None and visited and lead_thread is not None:
+            child_process.rhythm.note_beside(lead_thread, moved_ns, table)
 
     def _was_visited(self, began_ns: int) -> bool:
         return self.totals is not None and self.totals.boottime_ns > began_ns

@@ -5,14 +5,16 @@ from dataclasses import replace
 import pytest
 
 from kcover_ebpf.diagnosis.history.code_map import Code, CodeMap
+from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.diagnosis.history.thread import ThreadHistory
 from kcover_ebpf.diagnosis.history.wait_exits import WaitExits
 from kcover_ebpf.facts.host import Module
-from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
-from kcover_ebpf.ids import NS
+from kcover_ebpf.facts.kernel import NO_SYSCALL, ProcessTotals, TaskState, ThreadSample, Tick
+from kcover_ebpf.ids import NS, Pid, Tid
 from kcover_ebpf.tunables.certainty import WAIT_EXIT_SLEEPS
 from tests.unit.thread_samples import TABLE, sample
 
+NANOSLEEP = 230
 CUDA = CodeMap([Module(0x1000, 0x2000, "libcuda.so.1")])
 
 
@@ -58,6 +60,21 @@ def test_wait_exits__its_rate_is_that_of_the_last_pass_however_long_it_is() -> N
     assert left(exits, 40, seconds=4.0)
     assert left(exits, 3, seconds=1.0)
     assert not left(exits, 3, seconds=2.0)
+
+
+@pytest.mark.parametrize(("sleeps", "is_habit"), [(9, True), (0, False)])
+def test_process_history__what_sleeps_beside_a_rank_that_leaves_its_wait_is_its_habit(
+    sleeps: int, *, is_habit: bool
+) -> None:
+    rank = ProcessHistory(Pid(1), 0, code=CUDA)
+    for second in range(30):
+        rank.on_thread(spins(second, sleeps * second), TABLE)
+        slept_ns = int((second - 0.7) * NS)
+        telemetry = replace(sample(second, NANOSLEEP), tid=Tid(2), idle_since_ns=slept_ns)
+        rank.on_thread(telemetry, TABLE)
+        rank.on_totals(ProcessTotals(second * NS, Pid(1), Pid(0), 0, 0, 0, 0, 0, 0, 2))
+        rank.note_beside(Tick(second * NS, NS, 0, late=False))
+    assert (rank.threads[Tid(2)].usual_wait_ns > 0) is is_habit
 
 
 def test_thread__a_spinning_rank_that_steps_makes_progress_and_one_that_hangs_does_not() -> None:
