@@ -208,11 +208,11 @@ class ProcessHistory:
             thread.note_beside(moved_ns, is_sent=thread.sample.boottime_ns > began_ns)
 
     def _moved_ns(self, tick: Tick) -> int | None:
-        # it moved data, or left a wait for its device, which shows as much where no bytes are seen
-        if self.data_ns >= tick.boottime_ns:
-            return self.data_ns
-        left_ns = 0 if self.lead is None else self.lead.exits.left_ns
-        return left_ns if left_ns > tick.boottime_ns - tick.period_ns else None
+        # what goes between GPUs may not be seen: then its lead shows it
+        if self.data_ns or not self.code.drives_device:
+            return self.data_ns if self.data_ns >= tick.boottime_ns else None
+        progress_ns = 0 if self.lead is None else self.lead.progress_ns
+        return progress_ns if progress_ns > tick.boottime_ns - tick.period_ns else None
 
     def note_child_beside(
         self, child_process: ProcessHistory, tick: Tick, table: SyscallTable

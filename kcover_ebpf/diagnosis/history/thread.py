@@ -98,7 +98,7 @@ class ThreadHistory:
     _busy_sample: ThreadSample | None = None
     """The last one that found it burning."""
     _usual_waits: UsualWaits = field(default_factory=UsualWaits)
-    exits: WaitExits = field(default_factory=WaitExits)
+    _exits: WaitExits = field(default_factory=WaitExits)
     _code: Code | None = None
     """Where it burned last, as far as that is known: never `PLUMBING`."""
     _in_a_row: int = 0
@@ -175,7 +175,7 @@ class ThreadHistory:
             self.glimpses.append(_sample(sample, table, works=works))
             changed = busy and self._place(at)
             self.in_plumbing = busy and self._unplaced
-            if changed or (was_burning and self.exits.observe(before, sample, self._code)):
+            if changed or (was_burning and self._exits.observe(before, sample, self._code)):
                 self.progress_ns = sample.boottime_ns
                 return True
         was_napping = self._nap(before, sample, table)

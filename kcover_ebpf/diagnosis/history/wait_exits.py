@@ -26,8 +26,6 @@ class WaitExits:
     def __init__(self) -> None:
         self._per_s: deque[float] = deque(maxlen=WAIT_EXITS_KEPT)
         """How often it slept, in the passes in which it left its wait."""
-        self.left_ns = 0
-        """When it was last known to have left it (boottime), late by at most a pass; 0 before."""
 
     def observe(
         self, earlier_sample: ThreadSample, later_sample: ThreadSample, code: Code | None
@@ -42,5 +40,4 @@ class WaitExits:
         if self._per_s and per_s < WAIT_EXIT_SHARE * median(self._per_s):
             return False
         self._per_s.append(per_s)
-        self.left_ns = later_sample.boottime_ns
         return True

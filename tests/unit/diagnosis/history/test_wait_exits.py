@@ -62,11 +62,19 @@ def test_wait_exits__its_rate_is_that_of_the_last_pass_however_long_it_is() -> N
     assert not left(exits, 3, seconds=2.0)
 
 
-@pytest.mark.parametrize(("sleeps", "is_habit"), [(9, True), (0, False)])
-def test_process_history__what_sleeps_beside_a_rank_that_leaves_its_wait_is_its_habit(
-    sleeps: int, *, is_habit: bool
+@pytest.mark.parametrize(
+    ("code", "sleeps", "bytes_ns", "is_habit"),
+    [
+        (CUDA, 9, 0, True),
+        (CUDA, 0, 0, False),
+        (CUDA, 9, NS, False),  # its bytes are seen, and would show it
+        (CodeMap(), 9, 0, False),
+    ],
+)
+def test_process_history__what_sleeps_beside_a_rank_without_bytes_that_moves_on_is_its_habit(
+    code: CodeMap, sleeps: int, bytes_ns: int, *, is_habit: bool
 ) -> None:
-    rank = ProcessHistory(Pid(1), 0, code=CUDA)
+    rank = ProcessHistory(Pid(1), 0, code=code, peer_bytes_ns=bytes_ns)
     for second in range(30):
         rank.on_thread(spins(second, sleeps * second), TABLE)
         slept_ns = int((second - 0.7) * NS)
