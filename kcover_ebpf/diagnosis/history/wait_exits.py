@@ -3,7 +3,7 @@
 A wait that burns a CPU never sleeps, so the kernel counts no voluntary switch in it (kernel/sched/core.c,
 `__schedule`; a yield counts as another kind). The rest of a step does: it waits for a batch, for the lock of an
 interpreter, for a thread that launches. So a wait in which the thread slept was several. A hung rank may sleep now and
-then as well, at a lock of the driver's that a watchdog takes ten times a second, but not as often as in its steps.
+then as well, at a lock of the driver that a watchdog may take ten times a second, but not as often as in its steps.
 """
 
 from __future__ import annotations
