@@ -29,6 +29,10 @@ class ProcessSeen:
     """Its number in its own pid namespace; 0 where that could not be read."""
 
 
+STREAM_KINDS = frozenset({"pipe", "unix"})
+"""Kinds of files of which the process that waits, or one of its children, may have the other end."""
+
+
 @dataclass(frozen=True, slots=True)
 class WaitedFile:
     """A file that a thread waits for, or sits in a call on."""

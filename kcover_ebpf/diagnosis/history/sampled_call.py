@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import field
 
 from kcover_ebpf.dataclass import dataclass
-from kcover_ebpf.facts.host import ThreadReading
+from kcover_ebpf.facts.host import STREAM_KINDS, ThreadReading
 from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallFamily, SyscallTable
 from kcover_ebpf.tunables.certainty import (
@@ -56,9 +56,6 @@ def is_timed(sample: ThreadSample, table: SyscallTable) -> bool:
     return family is SyscallFamily.FUTEX and waits and sample.args[3] != 0
 
 
-_STREAMS = frozenset({"pipe", "unix"})
-
-
 def may_await_thread(
     sample: ThreadSample, readings: Sequence[ThreadReading], table: SyscallTable
 ) -> bool:
@@ -66,7 +63,7 @@ def may_await_thread(
     if table.family(sample.syscall) is SyscallFamily.FUTEX:
         return True
     files = readings[-1].files if readings else ()
-    return bool(files) and all(file.kind in _STREAMS for file in files)
+    return bool(files) and all(file.kind in STREAM_KINDS for file in files)
 
 
 def asks_again(sample: ThreadSample, table: SyscallTable) -> bool:

@@ -10,7 +10,7 @@ from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.diagnosis.history.sampled_call import poll_timeout_ms, waits_in_frame
 from kcover_ebpf.diagnosis.waits import file_servers, helpers
 from kcover_ebpf.diagnosis.waits.classify_context import ClassifyContext
-from kcover_ebpf.facts.host import ThreadReading, WaitedFile
+from kcover_ebpf.facts.host import STREAM_KINDS, ThreadReading, WaitedFile
 from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallFamily
 from kcover_ebpf.ids import NS, Endpoint, Pid, Tid
@@ -23,7 +23,6 @@ from kcover_ebpf.tunables.diagnosis import (
     STORAGE_ANSWER_NS,
 )
 
-_STREAM_KINDS = frozenset({"pipe", "unix"})
 # whoever changes a file or sends a signal may be any program
 _OUTSIDE_KINDS = frozenset({"udp", "stream", "inotify", "fanotify", "signalfd"})
 
@@ -157,7 +156,7 @@ def _on_files(
         return Wait(State.OUTSIDE)
     if "tty" in kinds or any(_leads_to_user(process, file, context) for file in files):
         return Wait(State.USER)
-    if kinds & _STREAM_KINDS:
+    if kinds & STREAM_KINDS:
         return _on_stream(process, sample, files, context)
     if family is SyscallFamily.POLL:
         return _in_poll(process, sample, files, context)
@@ -208,7 +207,7 @@ def _on_stream(
     files: Sequence[WaitedFile],
     context: ClassifyContext,
 ) -> Wait:
-    streams = [file for file in files if context.kind(process.pid, file) in _STREAM_KINDS]
+    streams = [file for file in files if context.kind(process.pid, file) in STREAM_KINDS]
     if all(context.is_own(process.pid, file) for file in streams):
         # an event loop that one of its own threads is to wake: a lock by another name
         found = helpers.beside(process, sample.idle_since_ns, context)
