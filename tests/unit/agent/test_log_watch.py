@@ -7,11 +7,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from kcover_ebpf.agent import log_watch
 from kcover_ebpf.agent.log_watch import LogWatch
+from kcover_ebpf.agent.outputs import NodeOutputs
 from kcover_ebpf.api.job_rules import JobRule
 from kcover_ebpf.api.known_lines import KnownLine
 from kcover_ebpf.api.log_report import ContainerLog
@@ -203,8 +205,32 @@ def test_log_watch__calm_logs_are_read_seldom_and_at_once_when_what_they_show_is
         time.sleep(0.01)
     node.watch.follow([ours], is_reported=False)
     assert node.shown(ours)
+    time.sleep(0.3)
+    asked = len(node.source.asked)
+    time.sleep(0.3)
+    assert len(node.source.asked) == asked, "they are calm again"
     node.watch.close()
     thread.join()
+
+
+@pytest.mark.parametrize("is_reported", [True, False])
+def test_node_outputs__logs_are_followed_as_the_reports_of_the_pass_want_it(
+    *, is_reported: bool
+) -> None:
+    made: list[bool] = []
+    builder = SimpleNamespace(make=lambda *_: made.append(is_reported), reports_logs=is_reported)
+    faults = SimpleNamespace(on_pass=print, reported=lambda _: ())
+    over = SimpleNamespace(update=lambda *_: ())
+    parts = SimpleNamespace(telemetry=None), over
+    outputs = NodeOutputs(builder, SimpleNamespace(), faults, *parts)  # type: ignore[arg-type]
+    outputs._next_devices_ns = 1 << 62
+    followed: list[bool] = []
+    outputs.logs = SimpleNamespace(  # type: ignore[assignment]
+        taken_skipped=frozenset,
+        follow=lambda *_, is_reported: followed.append(is_reported and bool(made)),
+    )
+    outputs.on_pass([])
+    assert followed == [is_reported]
 
 
 def test_log_watch__an_error_of_one_turn_does_not_end_the_thread(

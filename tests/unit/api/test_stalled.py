@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from kcover_ebpf.api.agent_lease import AgentLease, lease_of
 from kcover_ebpf.api.fault_report import FaultReport, ReportedDeviceFault, report_of
 from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.job_kinds import Gang
+from kcover_ebpf.api.job_rules import JobRule
 from kcover_ebpf.api.log_report import ContainerLog, LogFinding
 from kcover_ebpf.devices.fault_rules import of_port
 from kcover_ebpf.diagnosis.tracker import Tracker
@@ -343,6 +345,22 @@ def test_report_builder__that_it_can_be_decided_again_whether_ranks_continue_is_
     assert [bool(report.ranks) for report in sent(stage, tmp_path, 2)] == [True]
     all_become(stage, "train")
     assert [bool(report.ranks) for report in sent(stage, tmp_path, 2)] == [False]
+
+
+def test_report_builder__it_knows_whether_its_reports_say_what_logs_show(tmp_path):
+    stage = Stage(connected=True)
+    stage.run(30)
+    pods = tuple(pod(number) for number in range(len(stage.procs)))
+    reporter = SimpleNamespace(put=lambda _: None)
+    builder = ReportBuilder(Identity("a", "kcover"), reporter, ReportCache(tmp_path), lambda: False)  # type: ignore[arg-type]
+    said = []
+    for rules, mode in [((), "train"), ((JobRule("loss"),), "train"), ((), "train"), ((), "futex")]:
+        all_become(stage, mode)
+        stage.run(60)
+        here = LocalGang(GANG, pods, Policy(), job_rules=rules)
+        builder.make([GangWatch(here, watched(stage))], ())
+        said.append(builder.reports_logs)
+    assert said == [False, True, False, True]
 
 
 def test_report_builder__what_logs_show_is_reported_of_a_fault_and_never_of_a_job_that_works(
