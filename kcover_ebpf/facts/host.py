@@ -31,6 +31,8 @@ class ProcessSeen:
 
 STREAM_KINDS = frozenset({"pipe", "unix"})
 """Kinds of files of which the process that waits, or one of its children, may have the other end."""
+WAKING_KINDS = STREAM_KINDS | {"eventfd"}
+"""Kinds of files by which one thread of a process may wake another."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,6 +148,8 @@ class RankSnapshot:
     """While the job was healthy it sent when the other ranks here did; None where that is not known."""
     timed: bool = False
     """Its wait has a time-out."""
+    retries: bool = False
+    """It sleeps and has slept before in this wait, so that no timer ends it; False from agents that do not tell."""
     thread_read: bool = False
     """Its thread was read during this wait: what burns a CPU is not."""
     waits_for: tuple[Pid, ...] = ()

@@ -82,6 +82,8 @@ TIMER_LEFT_NS = 500_000_000
 TIMER_UNSEEN_NS = 10 * NS
 """A timer that ended is believed for so long while its thread has not been seen since: in long stalls threads are
 visited every few seconds."""
+RETRIES_AFTER_S = 2.0
+"""A sleep that began so long after its wait is one of several: no timer ends what is tried again and again."""
 RESTS_SHARE = 0.8
 """A rank whose lead was found in a sleep in so many of its healthy passes is a monitor: that it sleeps explains
 nothing."""

@@ -85,7 +85,9 @@ def _without_effort(rank: RankSnapshot) -> RankSnapshot:
 
 def _as_odd(rank: RankSnapshot) -> RankSnapshot:
     # it asks for something that the others do not ask for, and that no rank asked for while the job was healthy
-    return replace(rank, state=State.SLEEPING) if rank.state is State.NAPPING else rank
+    if rank.state is not State.NAPPING:
+        return rank
+    return replace(rank, state=State.SLEEPING, retries=True)
 
 
 def _against(rank: RankSnapshot, control: Sequence[RankSnapshot]) -> RankSnapshot:

@@ -66,6 +66,8 @@ def _end(end_rank: RankSnapshot) -> str:
         return "another program" if end_rank.awaits is None else f"a service at {end_rank.awaits}"
     if end_rank.state is State.READ and end_rank.writes:
         return "data that is not read"
+    if end_rank.state is State.SLEEP_LONG and not end_rank.timed:
+        return "a signal"
     if end_rank.state in EFFORT and end_rank.state not in _ENDS:
         return f"itself: {end_rank.state.text}"
     return _ENDS.get(end_rank.state, end_rank.state.text)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import field
 
 from kcover_ebpf.dataclass import dataclass
-from kcover_ebpf.facts.host import STREAM_KINDS, ThreadReading
+from kcover_ebpf.facts.host import WAKING_KINDS, ThreadReading
 from kcover_ebpf.facts.kernel import NO_SYSCALL, TaskState, ThreadSample
 from kcover_ebpf.facts.syscalls import SyscallFamily, SyscallTable
 from kcover_ebpf.tunables.certainty import (
@@ -59,11 +59,11 @@ def is_timed(sample: ThreadSample, table: SyscallTable) -> bool:
 def may_await_thread(
     sample: ThreadSample, readings: Sequence[ThreadReading], table: SyscallTable
 ) -> bool:
-    """True at a lock, and in a read of a pipe or Unix socket alone, of which its own process may have the other end."""
+    """True at a lock, and at a pipe, Unix socket or eventfd alone, whose other end its own process may have."""
     if table.family(sample.syscall) is SyscallFamily.FUTEX:
         return True
     files = readings[-1].files if readings else ()
-    return bool(files) and all(file.kind in STREAM_KINDS for file in files)
+    return bool(files) and all(file.kind in WAKING_KINDS for file in files)
 
 
 def asks_again(sample: ThreadSample, table: SyscallTable) -> bool:

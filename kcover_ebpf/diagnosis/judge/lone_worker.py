@@ -39,11 +39,11 @@ def report(
     if not snapshot.cadence_known and inert_s < INERT_S:
         return None
     waited_s = min(rank.age_s for rank in waiting)
-    threshold_s = max(snapshot.threshold_s(pid) for pid in ranks)
     floor_s = INERT_S if inert_s >= INERT_S else LONE_FLOOR_S
-    if min(waited_s, first.age_s) < max(floor_s, LONE_FACTOR * threshold_s):
+    if min(waited_s, first.age_s) < _named_after_s(snapshot, floor_s):
         return None
     what = f"{evidence.name(first)} computes ({first.text}) while all {len(waiting)} other ranks wait for it"
+    threshold_s = _threshold_s(snapshot)
     lasts = f"that lasts for {waited_s:.1f} s, and a silence of {threshold_s:.1f} s is a stall of this job"
     found = [
         Evidence(EvidenceKind.SINK, f"{what}; {_ADVICE}"),
@@ -55,6 +55,14 @@ def report(
     return blame(snapshot, VerdictKind.UNKNOWN, Cause.COMPUTING, first, found)
 
 
+def _named_after_s(snapshot: JobSnapshot, floor_s: float) -> float:
+    return max(floor_s, LONE_FACTOR * _threshold_s(snapshot))
+
+
+def _threshold_s(snapshot: JobSnapshot) -> float:
+    return max(snapshot.threshold_s(pid) for pid in snapshot.ranks)
+
+
 def _is_awaited(
     snapshot: JobSnapshot, first_rank: RankSnapshot, waiting: Sequence[RankSnapshot]
 ) -> Finding | None:
@@ -63,9 +71,8 @@ def _is_awaited(
     Each nap, and each call of a loop that fails and tries again, is as short as ever: only those who wait show that it
     comes to no end.
     """
-    policy, waited_s = snapshot.policy, min(rank.age_s for rank in waiting)
-    believed_s = policy.storage_patience_s if first_rank.state in _TRIES else policy.quiet_cap_s
-    if waited_s < believed_s:
+    waited_s = min(rank.age_s for rank in waiting)
+    if waited_s < _believed_s(snapshot, first_rank):
         return None
     text = (
         f"{evidence.name(first_rank)} is {first_rank.state.text} ({first_rank.text}) "
@@ -79,8 +86,15 @@ def _is_awaited(
     return blame(snapshot, VerdictKind.UNKNOWN, cause, first_rank, found)
 
 
-_TRIES = frozenset({State.SLEEPING, State.NAPPING, State.MOVING})
-"""States between two tries, and of one that takes no time."""
+def _believed_s(snapshot: JobSnapshot, first_rank: RankSnapshot) -> float:
+    policy = snapshot.policy
+    if first_rank.retries:
+        # what it asks for is not seen, as with a service that is asked once
+        return min(policy.storage_patience_s, _named_after_s(snapshot, LONE_FLOOR_S))
+    is_short = first_rank.state in (State.SLEEPING, State.MOVING)
+    return policy.storage_patience_s if is_short else policy.quiet_cap_s
+
+
 _CAUSES = {State.STORING: Cause.CHECKPOINT, State.CHILDREN: Cause.LOADING}
 
 

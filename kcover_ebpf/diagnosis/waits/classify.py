@@ -23,7 +23,7 @@ from kcover_ebpf.ids import NS
 from kcover_ebpf.model.process_state import STOPPED, Effort, State
 from kcover_ebpf.model.rank_snapshot import EffortRates, RankSnapshot, exit_text
 from kcover_ebpf.model.roles import Role
-from kcover_ebpf.tunables.certainty import CERTAIN_RATE, EFFORT_FACTOR
+from kcover_ebpf.tunables.certainty import CERTAIN_RATE, EFFORT_FACTOR, RETRIES_AFTER_S
 from kcover_ebpf.tunables.diagnosis import (
     BUSY_SHARE,
     EFFORT_WINDOW_NS,
@@ -78,6 +78,7 @@ def classify(process: ProcessHistory, context: ClassifyContext) -> RankSnapshot:
         text=in_short(lead.sample, last, context.table, state) + _quota(process, state),
         thread_read=last is not None,
         timed=last is not None and last.timed,
+        retries=state is State.SLEEPING and _sleeps_anew(lead, since_ns),
         stack=last.stack if last is not None else (),
         proven=wait.proven and effort is None,
         waits_for=wait.waits_for,
@@ -96,6 +97,10 @@ def classify(process: ProcessHistory, context: ClassifyContext) -> RankSnapshot:
 def _asks(lead_thread: ThreadHistory) -> bool:
     # it burns a CPU or naps, so that it left its call a moment ago
     return lead_thread.burning_since_ns is not None or lead_thread.naps_since_ns is not None
+
+
+def _sleeps_anew(lead_thread: ThreadHistory, since_ns: int) -> bool:
+    return lead_thread.sample.idle_since_ns - since_ns >= RETRIES_AFTER_S * NS
 
 
 def _unsampled(process: ProcessHistory, context: ClassifyContext) -> RankSnapshot:

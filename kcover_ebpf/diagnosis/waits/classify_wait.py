@@ -156,6 +156,10 @@ def _on_files(
         return Wait(State.OUTSIDE)
     if "tty" in kinds or any(_leads_to_user(process, file, context) for file in files):
         return Wait(State.USER)
+    if kinds == {"eventfd"} and family is SyscallFamily.READ:
+        # most often for one of its own threads, but any process that has it may write to it
+        found = helpers.beside(process, sample.idle_since_ns, context)
+        return Wait(State.HELPED if found else State.OTHER, beside=found)
     if kinds & STREAM_KINDS:
         return _on_stream(process, sample, files, context)
     if family is SyscallFamily.POLL:

@@ -154,21 +154,43 @@ def test_judge__a_rank_that_began_to_wait_a_moment_ago_shows_that_the_job_contin
     assert named(replace(found, processes=young)) is None
 
 
+def sleep_anew(stage: Stage, seconds: int) -> None:
+    """Each sleep of rank 2 begins a moment ago."""
+    for _ in range(seconds // 2):
+        stage.run(2)
+        stage.rank(2).mode_since_ns = stage.now_ns
+
+
 @pytest.mark.parametrize("state", ["sleep", "nap"])
 def test_lone_worker__a_loop_that_tries_again_for_ever_is_suspected_in_the_end(state: str) -> None:
     stage = trained(seconds=60)
     stage.become(stage.rank(2), state, naps_per_s=10)
     all_wait(stage, 2)
-    patience_s = int(stage.policy.storage_patience_s)
-    for _ in range(patience_s // 2 - 10):
-        # each nap begins a moment ago
-        stage.run(2)
-        stage.rank(2).mode_since_ns = stage.now_ns
+    sleep_anew(stage, seconds=50)
     assert reported(stage) == []
-    for _ in range(20):
-        stage.run(2)
-        stage.rank(2).mode_since_ns = stage.now_ns
+    sleep_anew(stage, seconds=30)
     (verdict,) = reported(stage)
     assert (verdict.kind, verdict.cause) == (VerdictKind.UNKNOWN, Cause.SLEEPING)
     assert (verdict.culprit and verdict.culprit.rank) == 2
     assert decide(verdict, Act.SHUTDOWN).act is Act.OBSERVE
+
+
+def test_lone_worker__one_long_sleep_ends_by_itself_and_is_believed_for_longer() -> None:
+    stage = trained(seconds=60)
+    stage.become(stage.rank(2), "sleep")
+    all_wait(stage, 2)
+    stage.run(int(stage.policy.storage_patience_s) - 20)
+    assert reported(stage) == []
+    stage.run(40)
+    (verdict,) = reported(stage)
+    assert (verdict.kind, verdict.cause) == (VerdictKind.UNKNOWN, Cause.SLEEPING)
+
+
+def test_lone_worker__a_loop_in_a_job_of_long_steps_is_given_several_of_them() -> None:
+    stage = trained(seconds=60)
+    stage.become(stage.rank(2), "sleep")
+    all_wait(stage, 2)
+    sleep_anew(stage, seconds=100)
+    found = stage.job.snapshot()
+    assert judge(found).rank == 2
+    assert judge(with_ranks(found, threshold_s=60.0)).kind is VerdictKind.WORKING

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from kcover_ebpf.ids import NS
+from kcover_ebpf.facts.host import WaitedFile
+from kcover_ebpf.ids import NS, Inode
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.verdict import Cause, Certainty, EvidenceKind, Verdict, VerdictKind
+from kcover_ebpf.tunables.diagnosis import LONE_FLOOR_S
 from tests.unit.blocked_ranks import state
 from tests.unit.scripted_job import BARRIER, LOCK, Proc, Side, Stage, all_wait, pipe, trained
 from tests.unit.seen_verdicts import not_working
@@ -65,6 +67,23 @@ def test_lock_holder__in_its_own_pipe_the_time_out_of_the_writing_thread_is_read
     all_wait(stage, 2)
     stage.run(12)
     assert (not_working(stage) == []) is is_explained
+
+
+@pytest.mark.parametrize(("side", "is_explained"), [("timed", True), ("futex", False)])
+def test_lock_holder__at_its_own_eventfd_the_time_out_of_another_thread_is_read(
+    side: str, *, is_explained: bool
+) -> None:
+    """Who writes to it cannot be seen, but a thread that sleeps until a known moment may be who will."""
+    stage = trained()
+    rank = stage.rank(2)
+    stage.run(30)
+    rank.sides = {OTHER: Side(side, period_ns=50 * NS)}
+    answer = WaitedFile(8, "eventfd", "anon_inode:[eventfd]", Inode(0), "", "")
+    stage.become(rank, "read", stack=LOCK, files=(answer,))
+    all_wait(stage, 2)
+    stage.run(LONE_FLOOR_S - 20)
+    assert (not_working(stage) == []) is is_explained
+    assert state(stage, rank.pid) is (State.HELPED if is_explained else State.OTHER)
 
 
 @pytest.mark.parametrize(
