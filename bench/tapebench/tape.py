@@ -121,7 +121,14 @@ class Tape:
         looked_ns = begin_ns
         while self.gang.now_ns < end_ns and not self._outcome.shutdown:
             pause_ns = (
-                pause_s(_SETTINGS, self._pacing.ease, self._dice, urgent=self.job.urgent) * NS
+                pause_s(
+                    _SETTINGS,
+                    self._pacing.ease,
+                    self._dice,
+                    self.gang.now_ns / NS,
+                    urgent=self.job.urgent,
+                )
+                * NS
             )
             target_ns = self.gang.now_ns + int(pause_ns)
             if self.gang.now_ns < fault_ns <= target_ns and self._fault is not None:

@@ -253,7 +253,7 @@ class Job:
         if self.resumptions.observe(ranks, now_ns) or is_suspended:
             self._restart_clocks(now_ns)
         elif not self.attention.suspicious:
-            self.pace.observe_shares(active, now_ns, elsewhere=self.has_parts_elsewhere)
+            self.pace.observe_steps(active, now_ns, elsewhere=self.has_parts_elsewhere)
         self._suspect(active, stopped, now_ns)
         self._alarm = False
         for process in self._examined_ranks:

@@ -91,7 +91,7 @@ class Tracker:
         if any(evidence.kind is EvidenceKind.EVENT for evidence in finding.evidence):
             return True
         stable_ns = now_ns - self._candidate_since_ns
-        if finding.kind is VerdictKind.SLOW:
+        if finding.kind is VerdictKind.SLOW and finding.factor is None:
             return stable_ns >= RECOVERY_STABLE_NS
         if finding.kind is not VerdictKind.WORKING:
             return stable_ns >= VERDICT_STABLE_NS

@@ -1,39 +1,50 @@
-"""The slow rank of a job that spans nodes: it hardly waits, and all others wait for it.
+"""The slow rank of a job that spans nodes: all others wait for it, step after step.
 
-A node compares its own ranks; this compares those of all nodes, by the shares of waiting that their Leases carry.
+A node compares its own ranks; this compares those of all nodes, by where their Leases say that they were. Passes of all
+nodes are made at the same moments, as well as their clocks agree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
 from kcover_ebpf.api.job_kinds import must_train
 from kcover_ebpf.dataclass import dataclass
-from kcover_ebpf.diagnosis.clock.stragglers import chance
+from kcover_ebpf.diagnosis.clock.pass_slots import moment_s
+from kcover_ebpf.diagnosis.clock.rank_pace import decoded
+from kcover_ebpf.diagnosis.clock.stragglers import Pass, Place, Straggler, seen, straggler
 from kcover_ebpf.gang.gang_input import GangInput, silent_s
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport
 from kcover_ebpf.model.rank_snapshot import RankPace
 from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, Verdict, VerdictKind
-from kcover_ebpf.tunables.diagnosis import STRAGGLER_APART, STRAGGLER_NEXT, STRAGGLER_WAIT_SHARE
+from kcover_ebpf.tunables.stragglers import LATE_SHARE, LONGEST_GAP_S, PACE_APART, SLOTS
 
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
     node: str
     pace: RankPace
+    found: Mapping[int, float | Place]
+    """By slot."""
+
+    @property
+    def usual(self) -> Place:
+        """Where it is most of the time that it does not wait."""
+        places = Counter(where for where in self.found.values() if isinstance(where, Place))
+        return places.most_common(1)[0][0] if places else Place.OTHER
 
 
-def may_lag(seen: Sequence[ReceivedReport]) -> bool:
-    """True if one rank hardly waits and all others wait more, by what is known of them; cheap."""
+def may_lag(received_reports: Sequence[ReceivedReport]) -> bool:
+    """True if all ranks wait more than one of them, by what is known of them; cheap."""
     lowest = second = 2.0
-    for received in seen:
+    for received in received_reports:
         for pace in received.paces:
             if pace.waits < lowest:
                 lowest, second = pace.waits, lowest
             elif pace.waits < second:
                 second = pace.waits
-    apart = second - lowest
-    return second <= 1.0 and lowest <= STRAGGLER_WAIT_SHARE and apart >= STRAGGLER_NEXT
+    return second <= 1.0 and second - lowest >= PACE_APART
 
 
 def slow_rank(gang_input: GangInput) -> Verdict | None:
@@ -47,39 +58,54 @@ def slow_rank(gang_input: GangInput) -> Verdict | None:
         return None
     nodes = {pod.uid: pod.node for pod in gang_input.pods}
     placed = [
-        _Placed(received.report.node, pace)
+        _Placed(received.report.node, pace, decoded(pace.places, pace.slot))
         for received in fresh
         if not received.report.suspicious
         for pace in received.paces
         if nodes.get(pace.pod_uid) == received.report.node
     ]
     trains = {pod.uid for pod in gang_input.pods if pod.node and not pod.ended and must_train(pod)}
-    if not trains <= {other_placed.pace.pod_uid for other_placed in placed}:
+    if not trains <= {one.pace.pod_uid for one in placed} or not all(one.found for one in placed):
         return None
-    slow = min(placed, key=lambda other_placed: other_placed.pace.waits)
-    others = [other_placed.pace for other_placed in placed if other_placed is not slow]
-    share = sum(pace.repeated for pace in others) / len(others)
-    if share - slow.pace.waits < max(STRAGGLER_APART, _chance(slow.pace, others)):
-        return None
-    if min(pace.repeated for pace in others) - slow.pace.waits < STRAGGLER_NEXT:
-        return None
-    return _verdict(gang_input, slow, min(0.98, share), len(fresh))
+    passes = list(_passes(placed))
+    slow = straggler(passes, passes[-1].at_s) if passes else None
+    return None if slow is None else _verdict(gang_input, placed[slow.rank], slow, len(fresh))
 
 
-def _chance(slow_pace: RankPace, others: Sequence[RankPace]) -> float:
-    # who sends a Lease may write any number into it
-    one, many = max(1, slow_pace.passes), max(1, sum(pace.passes for pace in others))
-    return chance(2 / (1 / one + 1 / many))
+def _passes(placed: Sequence[_Placed]) -> Iterator[Pass[int]]:
+    """Passes that found all of these ranks, by their places in the list.
+
+    Only nodes whose ranks wait report every few seconds. What the one that has not reported for longest would say is
+    that its rank works, if it hardly ever waits: the others wait for something, and are not waiting for each other.
+    """
+    newest: dict[str, int] = {}
+    for one in placed:
+        newest[one.node] = max(newest.get(one.node, 0), one.pace.slot)
+    silent = min(newest, key=lambda node: newest[node])
+    until = newest[silent]
+    if all(one.pace.waits <= LATE_SHARE for one in placed if one.node == silent):
+        until = min((slot for node, slot in newest.items() if node != silent), default=until)
+    at_s = None
+    for slot in range(until - SLOTS + 1, until + 1):
+        found = {
+            number: one.usual
+            if slot > newest[silent] and one.node == silent
+            else one.found.get(slot)
+            for number, one in enumerate(placed)
+        }
+        known = {number: where for number, where in found.items() if where is not None}
+        if len(known) == len(placed):
+            since_s = LONGEST_GAP_S if at_s is None else moment_s(slot) - at_s
+            at_s = moment_s(slot)
+            yield seen(at_s, min(since_s, LONGEST_GAP_S), known)
 
 
-def _verdict(gang_input: GangInput, slow_placed: _Placed, share: float, nodes: int) -> Verdict:
+def _verdict(
+    gang_input: GangInput, slow_placed: _Placed, found_straggler: Straggler[int], node_count: int
+) -> Verdict:
     pace = slow_placed.pace
-    factor = (1 - pace.waits) / (1 - share)
     name = "the rank" if pace.rank is None else f"rank {pace.rank}"
-    text = (
-        f"{name} waits {pace.waits:.0%} of the time, the others on {nodes} nodes {share:.0%}: "
-        f"about {factor:.1f} times slower"
-    )
+    text = f"{name}, of ranks on {node_count} nodes: {found_straggler.text}"
     pods = {pod.uid: pod.name for pod in gang_input.pods}
     culprit = Culprit(
         rank=pace.rank,
@@ -97,5 +123,5 @@ def _verdict(gang_input: GangInput, slow_placed: _Placed, share: float, nodes: i
         since_s=gang_input.now_s,
         culprit=culprit,
         evidence=(Evidence(EvidenceKind.PEERS, text, slow_placed.node),),
-        factor=factor,
+        factor=found_straggler.factor,
     )

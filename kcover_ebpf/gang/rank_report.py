@@ -64,16 +64,16 @@ def carrying(report: FaultReport, snapshot: JobSnapshot, pods: Mapping[Pid, str]
     )
 
 
-def paces_of(job: Job, pods: Mapping[Pid, str]) -> tuple[RankPace, ...]:
-    """How much the ranks wait for those on other nodes; none unless all of them train.
+def paces_of(job: Job, pods: Mapping[Pid, str], unix_offset_s: float) -> tuple[RankPace, ...]:
+    """Where the ranks were, to be compared with those on other nodes; none unless all of them train.
 
-    `pods`: process to uid of its pod.
+    `pods`: process to uid of its pod. `unix_offset_s`: unix time less boottime.
 
     Once a rank has left, those that remain are the odd ones: a server whose other workers are done waits for the last.
     """
     if job.attention.suspicious or not job.has_parts_elsewhere or job.members.has_ended:
         return ()
-    found = paces(job.pace, job.members.ranks, job.now_ns)
+    found = paces(job.pace, job.members.ranks, job.now_ns, unix_offset_s)
     return tuple(replace(pace, pod_uid=pods.get(Pid(pace.pid), "")) for pace in found)
 
 

@@ -211,15 +211,18 @@ def _later(age_s: float | None, by_s: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class RankPace:
-    """The share of its time that one rank waited of late, seen pass by pass."""
+    """Where one rank was of late, seen pass by pass."""
 
     pid: int
     waits: float
-    repeated: float
-    """The same without its longest wait: one long phase of one rank is no slow rank."""
+    """Share of the passes in which it waited for others."""
     passes: int
-    """That the shares were counted over."""
+    """That this was counted over."""
     rank: int | None = None
     pod_uid: str = ""
     cause: Cause | None = None
     """What slows it, as far as that is seen; None where nothing is."""
+    places: str = ""
+    """Where it was in the last slots of passes, as `diagnosis.clock.rank_pace` encodes it; empty where not known."""
+    slot: int = 0
+    """The slot of its last letter."""

@@ -11,8 +11,8 @@ from kcover_ebpf.ids import NS
 
 HEARTBEAT_S = 30.0
 """Between renewals of the Lease while no job here has stalled."""
-COMPARED_HEARTBEAT_S = 5.0
-"""The same while ranks are compared with those on other nodes, which lasts for 40 s in ten minutes."""
+COMPARED_HEARTBEAT_S = 3.0
+"""The same while ranks are compared with those on other nodes, for half a minute at a time."""
 HEARTBEATS_PER_S = 15.0
 """A second, of all agents while all is calm: with reports and the controller less than 20 writes a second."""
 LONGEST_HEARTBEAT_S = 2_000.0

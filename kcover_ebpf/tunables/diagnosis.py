@@ -287,41 +287,10 @@ VERDICT_STABLE_NS = 200_000_000
 ORDINARY_STABLE_NS = 1 * NS
 """The same of a start, a training or an end while no fault is open."""
 RECOVERY_STABLE_NS = 3 * NS
-"""The same of a slow rank, and of a recovery: a job may move once and stop again."""
+"""The same of a link that loses packets, a quota, and a recovery: a job may move once and stop again."""
 
-# --- Stragglers
+# --- Ranks that lack something
 
-STRAGGLER_WINDOWS = (24, 48, 96, 192)
-"""Passes: short ones for short steps, long ones so that several steps of a minute fit in."""
-STRAGGLER_LEAST_NS = 20 * NS
-"""No window is shorter, however fast the passes follow each other: they see one and the same step."""
-STRAGGLER_COMPARED_PASSES = 16
-"""One rank may lag that hardly waited in so many passes, while the others did, on average,"""
-STRAGGLER_COMPARED_APART = 0.2
-"""in so much larger a share of them. Then pauses are shortened"""
-STRAGGLER_COMPARED_EASE = 1 / 3
-"""to this part of the regular one"""
-STRAGGLER_COMPARED_NS = 40 * NS
-"""for so long, in which there are 120 passes: in a simulation that named 95% of the ranks that were 1.3 times slower
-within 57 s at steps of 0.2 and 2 s, 70% at 5 s and 38% at 10 s;"""
-STRAGGLER_COMPARED_PERIOD_NS = 600 * NS
-"""and not again before this after they began: two more passes a second for a fifteenth of the time cost 0.02% of a
-core."""
-STRAGGLER_WAIT_SHARE = 0.15
-"""A rank that waits in more of the passes than this share is not the one that others wait for."""
-STRAGGLER_APART = 0.15
-"""The share that the others wait for a rank that takes 1.2 times as long as they."""
-STRAGGLER_CHANCE = 1.5
-"""Two standard deviations of a difference between shares of one half; all windows are tried every pass."""
-STRAGGLER_LEAST_KEPT = 1 / 3
-"""Share of a rank's waits that must be left without its longest: one long phase makes no slow rank."""
-STRAGGLER_NEXT = 0.05
-"""Of ranks on several nodes each must wait so much more than the slow one, and all on average `STRAGGLER_APART` more:
-what some nodes said may be half a minute old."""
-PACE_WINDOW = 96
-"""Waits of so many passes are reported to a controller at most: a rank that is 1.2 times slower shows in them."""
-PACE_PERIOD_NS = 5 * NS
-"""They are counted so often: 0.3 ms for eight ranks."""
 SWAPPING_PER_S = 20.0
 """Major faults a second from which on a slow rank lacks memory. Chosen: loading of libraries is over by then."""
 THROTTLED_ALONE_NS = 15 * NS

@@ -70,12 +70,10 @@ PROBE_AGAIN_NS = 5 * NS
 
 # --- Passes
 
-CALM_SPREAD = 0.05
-"""Passes come so much earlier or later, as a part of their period: a job whose steps last as long as a pass, or an
-even part of it, would be found at the same place of its step for minutes. Measured: steps of 250 ms at a pass a second
-showed no change for 20 s."""
 SUSPICIOUS_SPREAD = 0.3
-"""The same while a job is suspicious, where a few seconds without a change are a stall."""
+"""While a job is suspicious passes come so much earlier or later, as a part of their period: at even distances a job
+whose steps last as long would be found at the same place of its step for seconds, and a few without a change are a
+stall."""
 LATE_PASS_PERIODS = 2.5
 """A pass that comes after so many regular periods says nothing about the time between."""
 LATE_SUSPENDED_NS = 100_000_000

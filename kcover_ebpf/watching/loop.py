@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
@@ -152,7 +153,7 @@ class SamplingLoop(ABC):
     @property
     def _period_s(self) -> float:
         urgent = any(watch.job.urgent for watch in self._watches)
-        return pause_s(self._settings, self._ease, self._dice, urgent=urgent)
+        return pause_s(self._settings, self._ease, self._dice, time.time(), urgent=urgent)
 
     def _hear(self, events: Iterable[Fact]) -> bool:
         """Take what came between two passes; True if the next is to begin now."""

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import random
 
+from kcover_ebpf.diagnosis.clock.pass_slots import SLOT_S, next_pause_s
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.model.verdict import Verdict, VerdictKind
 from kcover_ebpf.settings import Settings
 from kcover_ebpf.tunables.agent import JUDGED_PASSES
-from kcover_ebpf.tunables.host import CALM_SPREAD, SUSPICIOUS_SPREAD
+from kcover_ebpf.tunables.host import SUSPICIOUS_SPREAD
 
 
 class Pacing:
@@ -49,6 +50,7 @@ class Pacing:
     def _may_rest(self, reported_verdict: Verdict | None) -> bool:
         job = self._job
         is_calm = job.pace.trained and not job.attention.suspicious and not self._is_announced
+        is_calm = is_calm and not job.pace.compares(job.now_ns)
         return (
             is_calm
             and not job.attention.learns_eagerly(job.now_ns)
@@ -57,10 +59,14 @@ class Pacing:
         )
 
 
-def pause_s(settings: Settings, ease: float, dice: random.Random, *, urgent: bool) -> float:
-    """Seconds from one pass to the next; `ease` as of `Pacing.ease`, `urgent` if any job is."""
-    if urgent:
-        period_s, spread = settings.suspicious_period_s, SUSPICIOUS_SPREAD
-    else:
-        period_s, spread = settings.period_s * ease, CALM_SPREAD
-    return period_s * dice.uniform(1 - spread, 1 + spread)
+def pause_s(
+    settings: Settings, ease: float, dice: random.Random, now_s: float, *, urgent: bool
+) -> float:
+    """Seconds from one pass to the next; `ease` as of `Pacing.ease`, `urgent` if any job is.
+
+    `now_s`: unix seconds. Passes that are not urgent are made at the same moments on all nodes.
+    """
+    period_s = settings.suspicious_period_s if urgent else settings.period_s * ease
+    if urgent or period_s < SLOT_S:
+        return period_s * dice.uniform(1 - SUSPICIOUS_SPREAD, 1 + SUSPICIOUS_SPREAD)
+    return next_pause_s(now_s, period_s)

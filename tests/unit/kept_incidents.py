@@ -15,6 +15,7 @@ from kcover_ebpf.controller.breaker import Limits
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.gang_reconciler import GangReconciler
 from kcover_ebpf.controller.owners import FoundOwner
+from kcover_ebpf.diagnosis.clock.pass_slots import slot_of
 from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.model.rank_snapshot import RankPace
 from kcover_ebpf.model.verdict import Verdict
@@ -52,9 +53,10 @@ class World:
         raw["metadata"] |= {"uid": f"report-{index}"}
         self.store.on_report(Event(Change.SET, raw))
 
-    def renew(self, index: int, waits: float) -> None:
-        """The agent of a node renews its Lease; its rank waits for so much of the time."""
-        pace = RankPace(7, waits, waits, 96, rank=index, pod_uid=f"u{index}")
+    def renew(self, index: int, waits: float, places: str = "") -> None:
+        """The agent of a node renews its Lease; its rank waits for so much of the time, and was there until now."""
+        slot = slot_of(self.now_s)
+        pace = RankPace(7, waits, 96, index, f"u{index}", places=places, slot=slot)
         lease = AgentLease(f"n{index}", self.now_s, 45, frozenset({1}), paces={1: (pace,)})
         self.store.on_lease(Event(Change.SET, agent_lease.object_of(lease)))
 

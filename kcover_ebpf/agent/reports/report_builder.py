@@ -28,6 +28,7 @@ from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis.clock.progress import Stall
 from kcover_ebpf.diagnosis.job import Job
 from kcover_ebpf.gang.rank_report import paces_of, verdict_of, with_snapshots
+from kcover_ebpf.host import procfs
 from kcover_ebpf.ids import NS
 from kcover_ebpf.model.collective_counts import CollectiveCounts
 from kcover_ebpf.model.verdict import Verdict, VerdictKind
@@ -160,7 +161,7 @@ class ReportBuilder:
         report = before if watch.stopped_by_us else None
         report = report or self._report(watch, now_s, refs, (gang.namespace, name))
         job = watch.watch.job
-        paces = () if watch.stopped_by_us else paces_of(job, watch.pods)
+        paces = () if watch.stopped_by_us else paces_of(job, watch.pods, procfs.unix_offset_s())
         compares = bool(paces) and job.pace.compares(job.now_ns)
         return Draft(gang.namespace, name, report, refs, paces, compares)
 

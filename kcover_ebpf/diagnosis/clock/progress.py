@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from statistics import median
 
 from kcover_ebpf.diagnosis.clock.cadence import Cadence, Frequency
 from kcover_ebpf.diagnosis.clock.job_memory import JobMemory
-from kcover_ebpf.diagnosis.clock.rank_pace import CountedWaits, Paces
-from kcover_ebpf.diagnosis.clock.stragglers import Straggler, WaitShares
+from kcover_ebpf.diagnosis.clock.rank_pace import Paces, SeenWaits
+from kcover_ebpf.diagnosis.clock.step_watch import StepWatch
+from kcover_ebpf.diagnosis.clock.stragglers import Pass, Place, Straggler
+from kcover_ebpf.diagnosis.history.code_map import Code
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.diagnosis.history.thread import ThreadHistory
 from kcover_ebpf.facts.kernel import TaskState
@@ -31,14 +33,34 @@ from kcover_ebpf.tunables.diagnosis import (
     PAYLOAD_RATES_KEPT,
     RECENT_PASSES,
     SLOWED_SHARE,
-    STRAGGLER_COMPARED_EASE,
     TRAINING_SIGNS,
     UNLEARNED_STALL_S,
 )
+from kcover_ebpf.tunables.stragglers import FASTER
 
 _WAIT_FAMILIES = frozenset(
     {SyscallFamily.FUTEX, SyscallFamily.POLL, SyscallFamily.NETWORK, SyscallFamily.YIELD}
 )
+_PLACES = {
+    SyscallFamily.SLEEP: Place.SLEEPS,
+    SyscallFamily.FILE: Place.STORES,
+    SyscallFamily.ASYNC_IO: Place.STORES,
+    SyscallFamily.LOCK: Place.STORES,
+    SyscallFamily.IOCTL: Place.ON_DEVICE,
+    SyscallFamily.CHILD: Place.CHILDREN,
+    SyscallFamily.READ: Place.READS,
+    SyscallFamily.WRITE: Place.READS,
+}
+
+
+def _waits_since(lead_thread: ThreadHistory) -> int:
+    # one that only wakes to wait again, and one that waits on a CPU, has waited since it was seen to do something else
+    sample, progress_ns = lead_thread.sample, lead_thread.progress_ns
+    if lead_thread.burning_since_ns is not None:
+        return max(lead_thread.burning_since_ns, progress_ns)
+    if sample.state is TaskState.RUNNING:
+        return progress_ns or sample.boottime_ns
+    return min(sample.idle_since_ns, progress_ns or sample.idle_since_ns)
 
 
 def _recent(cadence: Cadence, now_ns: int) -> bool:
@@ -62,7 +84,7 @@ class JobProgress:
     def __init__(self, policy: Policy, table: SyscallTable) -> None:
         self._policy, self._table = policy, table
         self._cadences: dict[Pid, Cadence] = {}
-        self._shares, self._paces = WaitShares(), Paces()
+        self._steps, self._paces = StepWatch(), Paces()
         self._frequency = Frequency()
         self._payload_rates: deque[float] = deque(maxlen=PAYLOAD_RATES_KEPT)
         self._minutes: deque[float] = deque(maxlen=PAYLOAD_MINUTES_KEPT)
@@ -277,32 +299,44 @@ class JobProgress:
         blocked = lead_thread.sample.state is TaskState.SLEEPING or lead_thread.waits_busily
         return blocked and self._table.family(lead_thread.sample.syscall) in _WAIT_FAMILIES
 
-    def observe_shares(
+    def observe_steps(
         self, ranks: Mapping[Pid, ProcessHistory], now_ns: int, *, elsewhere: bool
     ) -> None:
         """Take one healthy pass for the search for stragglers; `elsewhere`: ranks may be on other hosts."""
         if self.trained:
-            waiting = {pid: self._wait(view) for pid, view in ranks.items()}
-            self._shares.observe(waiting, now_ns, elsewhere=elsewhere)
+            found = {pid: self._where(view, now_ns) for pid, view in ranks.items()}
+            self._steps.observe(found, now_ns, elsewhere=elsewhere)
 
-    def paces(self, now_ns: int) -> Mapping[Pid, CountedWaits]:
-        """How much each rank waited of late, of those that were seen for long enough."""
-        return self._paces.of(self._shares, now_ns)
+    @property
+    def passes(self) -> Sequence[Pass[Pid]]:
+        """Where healthy passes found the ranks, oldest first."""
+        return self._steps.passes
+
+    def paces(self, now_ns: int, unix_offset_s: float) -> Mapping[Pid, SeenWaits]:
+        """Where each rank was of late, of those that were seen for long enough."""
+        return self._paces.of(self._steps, now_ns, unix_offset_s)
 
     def ease(self, now_ns: int) -> float:
         """How many times the regular pause lies before the next pass."""
-        return STRAGGLER_COMPARED_EASE if self.compares(now_ns) else 1.0
+        return 1 / FASTER if self.compares(now_ns) else 1.0
 
     def compares(self, now_ns: int) -> bool:
         """True while ranks are to be sampled more often, to confirm that one of them lags."""
-        return self._shares.compares(now_ns)
+        return self._steps.compares(now_ns)
 
-    def _wait(self, process: ProcessHistory) -> int | None:
-        # a wait is one and the same for as long as the thread was seen to do nothing else
+    def _where(self, process: ProcessHistory, now_ns: int) -> float | Place:
         lead = process.lead
-        if lead is None or not (self._lead_waits(lead) or lead.asks_peers(self._table)):
-            return None
-        return lead.progress_ns
+        if lead is None:
+            return Place.OTHER
+        if self._lead_waits(lead) or lead.asks_peers(self._table):
+            return max(0.0, (now_ns - _waits_since(lead)) / NS)
+        if lead.waits_in is Code.DEVICE:
+            return Place.ON_DEVICE
+        if lead.sample.state is TaskState.RUNNING or lead.burning_since_ns is not None:
+            return Place.COMPUTES
+        if lead.sample.state is TaskState.UNINTERRUPTIBLE:
+            return Place.STORES
+        return _PLACES.get(self._table.family(lead.sample.syscall), Place.OTHER)
 
     def note_payload(self, moved_bytes: int, period_ns: int, *, continues: bool = True) -> None:
         """Take the bytes that all ranks moved between them in one pass.
@@ -341,8 +375,8 @@ class JobProgress:
 
     def others_wait(self, pid: Pid) -> bool:
         """True if the other ranks waited for a good part of the last passes."""
-        return self._shares.others_wait(pid)
+        return self._steps.others_wait(pid)
 
-    def straggler(self) -> Straggler | None:
-        """The rank that the others wait for; None if no rank is apart."""
-        return self._shares.straggler()
+    def straggler(self) -> Straggler[Pid] | None:
+        """The rank that the others wait for, step after step; None if there is none."""
+        return self._steps.straggler()

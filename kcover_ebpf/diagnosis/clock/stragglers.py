@@ -1,198 +1,233 @@
-"""Stragglers: the rank that never waits while all others wait for it."""
+"""Stragglers: the rank that all others wait for, step after step. Pure (docs/decisions/0025).
+
+A pass that finds all ranks but one waiting shows who is last, and for how long the others have waited for it. A rank
+that is last in several steps is slow where chance does not explain that: neither that it is the same one, nor that they
+wait for it longer than the job was ever seen to wait before.
+"""
 
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
-from collections.abc import Mapping, Sequence
-from itertools import islice
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from enum import Enum
+from typing import Generic, TypeVar
 
 from kcover_ebpf.dataclass import dataclass
-from kcover_ebpf.ids import Pid
-from kcover_ebpf.tunables.diagnosis import (
-    STRAGGLER_APART,
-    STRAGGLER_CHANCE,
-    STRAGGLER_COMPARED_APART,
-    STRAGGLER_COMPARED_NS,
-    STRAGGLER_COMPARED_PASSES,
-    STRAGGLER_COMPARED_PERIOD_NS,
-    STRAGGLER_LEAST_KEPT,
-    STRAGGLER_LEAST_NS,
-    STRAGGLER_WAIT_SHARE,
-    STRAGGLER_WINDOWS,
-    THROTTLED_OTHERS_SHARE,
+from kcover_ebpf.tunables.stragglers import (
+    CHANCE,
+    LATE_LEAST_S,
+    LATE_SHARE,
+    LATE_STEPS,
+    LEARNED_S,
+    OBSERVED_SHARE,
+    OTHERS_PART,
+    SUSPECT_S,
+    WINDOWS_S,
 )
 
-_Waits = Sequence[int | None]
-_COUNTED = STRAGGLER_COMPARED_PASSES, *STRAGGLER_WINDOWS
+Rank = TypeVar("Rank", bound=Hashable)
+
+
+class Place(Enum):
+    """What a rank does outside of its waits; the value is what a Lease carries, `text` is for people."""
+
+    COMPUTES = "C"
+    STORES = "S"
+    SLEEPS = "Z"
+    ON_DEVICE = "D"
+    CHILDREN = "K"
+    READS = "R"
+    OTHER = "O"
+
+    @property
+    def text(self) -> str:
+        """In a sentence that begins with the rank."""
+        return _TEXTS[self]
+
+
+_TEXTS = {
+    Place.COMPUTES: "computes",
+    Place.STORES: "is in calls to files",
+    Place.SLEEPS: "sleeps",
+    Place.ON_DEVICE: "is in its device's driver",
+    Place.CHILDREN: "waits for a child",
+    Place.READS: "reads from another program",
+    Place.OTHER: "is in another call",
+}
 
 
 @dataclass(frozen=True, slots=True)
-class Straggler:
-    """A rank that others wait for; `factor` is its step time over theirs, an estimate from shares of time."""
+class Pass(Generic[Rank]):
+    """Where one pass found the ranks; made by `seen`."""
 
-    pid: Pid
-    factor: float
-    own_wait_share: float
-    others_wait_share: float
-
-
-class Waiting:
-    """The waits of one rank, pass by pass, and in how many of the last passes of each window it waited."""
-
-    __slots__ = ("_waits", "counts")
-
-    def __init__(self) -> None:
-        self._waits: deque[int | None] = deque(maxlen=STRAGGLER_WINDOWS[-1])
-        self.counts = dict.fromkeys(_COUNTED, 0)
-        """Passes in which it waited, by the length of the window; counted on, for all are asked for every pass."""
-
-    def __len__(self) -> int:
-        return len(self._waits)
-
-    def add(self, wait: int | None) -> None:
-        """Take one pass."""
-        waits, counts, seen = self._waits, self.counts, len(self._waits)
-        for window in _COUNTED:
-            if seen >= window and waits[seen - window] is not None:
-                counts[window] -= 1
-            if wait is not None:
-                counts[window] += 1
-        waits.append(wait)
-
-    def count(self, window: int) -> int:
-        """In how many of the last passes it waited."""
-        known = self.counts.get(window)
-        return sum(number is not None for number in self.last(window)) if known is None else known
-
-    def last(self, window: int) -> _Waits:
-        """The last passes, newest first."""
-        return list(islice(reversed(self._waits), window))
+    at_s: float
+    lasts_s: float
+    """The time that it stands for: since the pass before."""
+    found: Mapping[Rank, float | Place]
+    """Seconds for which a rank has waited for others, or what it does instead."""
+    working: int
+    """Ranks that do not wait."""
+    last: Rank | None
+    """The one rank that all others wait for; None where there is none, or more than one."""
+    waited_s: float
+    """For how long all ranks that wait have waited; 0 where none does."""
 
 
-class WaitShares:
-    """Share of healthy passes in which each rank was seen waiting for its peers."""
+def seen(at_s: float, lasts_s: float, found: Mapping[Rank, float | Place]) -> Pass[Rank]:
+    """One pass, on a clock that is the same for all ranks."""
+    working = [rank for rank, where in found.items() if isinstance(where, Place)]
+    waits_s = [where for where in found.values() if not isinstance(where, Place)]
+    last = working[0] if len(working) == 1 and waits_s else None
+    return Pass(at_s, lasts_s, found, len(working), last, min(waits_s, default=0.0))
 
-    def __init__(self) -> None:
-        self._seen: dict[Pid, Waiting] = {}
-        self._times_ns: deque[int] = deque(maxlen=STRAGGLER_WINDOWS[-1])
-        self._compares_until_ns = self._rests_until_ns = 0
-        self._elsewhere = False
 
-    def observe(
-        self, waiting: Mapping[Pid, int | None], now_ns: int, *, elsewhere: bool = False
-    ) -> None:
-        """Take one pass over all living ranks: what distinguishes a wait of each from its next, None if it works.
+@dataclass(frozen=True, slots=True)
+class Straggler(Generic[Rank]):
+    """A rank that all others wait for."""
 
-        `elsewhere`: others are on other hosts, and those here may all wait for one of them.
-        """
-        self._elsewhere = elsewhere
-        self._times_ns.append(now_ns)
-        for pid in self._seen.keys() - waiting.keys():
-            del self._seen[pid]
-        for pid, wait in waiting.items():
-            seen_waiting = self._seen.get(pid)
-            if seen_waiting is None:
-                seen_waiting = self._seen[pid] = Waiting()
-            seen_waiting.add(wait)
+    rank: Rank
+    share: float
+    """Of the time, in which all others wait for it alone."""
+    steps: int
+    """Seen steps in which it was last."""
+    seconds: float
+    """Over which that was counted."""
+    place: Place
+    """What it does while they wait, most of the time."""
+    own_share: float
+    """Of its time that it is there,"""
+    others_share: float
+    """and of theirs."""
 
-        if now_ns >= self._rests_until_ns and self._may_lag(elsewhere=elsewhere):
-            self._compares_until_ns = now_ns + STRAGGLER_COMPARED_NS
-            self._rests_until_ns = now_ns + STRAGGLER_COMPARED_PERIOD_NS
+    @property
+    def factor(self) -> float:
+        """Its step time over theirs, an estimate from shares of time."""
+        return 1 / (1 - min(0.98, self.share))
 
-    def compares(self, now_ns: int) -> bool:
-        """True while the ranks are to be sampled more often, to confirm that one of them lags."""
-        return now_ns < self._compares_until_ns
-
-    def _may_lag(self, *, elsewhere: bool) -> bool:
-        """True if in the last few passes one rank hardly waited, and the others did, taken together."""
-        window = STRAGGLER_COMPARED_PASSES
-        if not self._seen or min(map(len, self._seen.values())) < window:
-            return False
-        counts = [waiting.counts[window] for waiting in self._seen.values()]
-        if elsewhere and self._waits_more():
-            return True
-        if len(counts) < 2:
-            return False
-        own, others = min(counts), (sum(counts) - min(counts)) / (len(counts) - 1)
+    @property
+    def text(self) -> str:
+        """For people, without the name of the rank."""
         return (
-            own <= STRAGGLER_WAIT_SHARE * window
-            and others - own >= STRAGGLER_COMPARED_APART * window
+            f"all others wait for it in {self.share:.0%} of the last {self.seconds:.0f} s, as the last of "
+            f"{self.steps} steps: about {self.factor:.1f} times slower. It {self.place.text} then; that takes "
+            f"{self.own_share:.0%} of its time and {self.others_share:.0%} of theirs"
         )
 
-    def _waits_more(self) -> bool:
-        """True if all ranks here, taken together, waited in more of the last few passes than they did before."""
-        recent, longest = STRAGGLER_COMPARED_PASSES, STRAGGLER_WINDOWS[-1]
-        ranks = self._seen.values()
-        before = sum(map(len, ranks)) - recent * len(ranks)
-        if before < STRAGGLER_WINDOWS[0] * len(ranks):
-            return False
-        now = sum(rank.counts[recent] for rank in ranks)
-        share = (sum(rank.counts[longest] for rank in ranks) - now) / before
-        return now / (recent * len(ranks)) - share >= STRAGGLER_COMPARED_APART
 
-    @property
-    def seen(self) -> Mapping[Pid, Waiting]:
-        """The waits of each rank."""
-        return self._seen
-
-    @property
-    def windows(self) -> list[int]:
-        """Passes over which shares are counted, shortest first; there may be fewer passes."""
-        shortest = self._shortest_window()
-        return [shortest, *(window for window in STRAGGLER_WINDOWS if window > shortest)]
-
-    def straggler(self) -> Straggler | None:
-        """The one rank that the others wait for; None while too few passes were seen or no rank is apart.
-
-        Nor while ranks are elsewhere: who waits differently here, as a server does, may keep no other waiting.
-        """
-        if len(self._seen) < 2 or self._elsewhere:
-            return None
-        seen = min(map(len, self._seen.values()))
-        found = (self._is_apart(window) for window in self.windows if window <= seen)
-        return next((straggler for straggler in found if straggler is not None), None)
-
-    def others_wait(self, pid: Pid) -> bool:
-        """True if in the last few passes all other ranks, taken together, waited for a good part of the time."""
-        window = STRAGGLER_COMPARED_PASSES
-        others = [waiting for other, waiting in self._seen.items() if other != pid]
-        if not others or min(map(len, others)) < window:
-            return False
-        waited = sum(waiting.counts[window] for waiting in others)
-        return waited >= THROTTLED_OTHERS_SHARE * window * len(others)
-
-    def _shortest_window(self) -> int:
-        """Passes that last long enough, more than there are if none do: fast ones see one and the same step."""
-        times_ns, count = self._times_ns, STRAGGLER_WINDOWS[0]
-        while count <= len(times_ns) and times_ns[-1] - times_ns[-count] < STRAGGLER_LEAST_NS:
-            count += 1
-        return count
-
-    def _is_apart(self, window: int) -> Straggler | None:
-        counts = {pid: waiting.count(window) for pid, waiting in self._seen.items()}
-        slow = min(counts, key=counts.__getitem__)
-        own = counts.pop(slow) / window
-        apart = max(STRAGGLER_APART, chance(window))
-        # without its longest wait a rank waits no larger share: nearly every pass ends here
-        if own > STRAGGLER_WAIT_SHARE or min(counts.values()) / window - own < apart:
-            return None
-        others = [repeated_share(self._seen[pid].last(window)) for pid in counts]
-        if min(others) - own < apart:
-            return None
-        mean = min(0.98, sum(others) / len(others))
-        return Straggler(slow, (1 - own) / (1 - mean), own, mean)
+def straggler(passes: Sequence[Pass[Rank]], now_s: float) -> Straggler[Rank] | None:
+    """The slow rank by these passes, oldest first; None while none is known."""
+    found = (_in_window(passes, now_s - window_s, window_s) for window_s in WINDOWS_S)
+    return next((slow for slow in found if slow is not None), None)
 
 
-def chance(passes: float) -> float:
-    """By how much two shares of so many passes may differ by chance."""
-    return STRAGGLER_CHANCE / math.sqrt(passes)
+@dataclass(frozen=True, slots=True)
+class Late(Generic[Rank]):
+    """The rank that the others wait for longest, in some passes."""
+
+    rank: Rank
+    lasts_s: float
+    """Time for which all others wait for it."""
+    waited_s: Sequence[float]
+    """The longest wait that was seen in each step of which it was the last; seconds."""
+    other_steps: int
+    """Steps of which another rank was."""
+    since_s: float
+    """When it was last for the first time."""
 
 
-def repeated_share(waits: _Waits) -> float:
-    """Share of waiting without the longest wait: one long phase of one rank is no slow rank."""
-    longest = max(Counter(wait for wait in waits if wait is not None).values(), default=0)
-    kept = len(waits) - longest
-    if kept < STRAGGLER_LEAST_KEPT * len(waits):
-        return 0.0
-    return (len(waits) - waits.count(None) - longest) / kept
+def latest(passes: Iterable[Pass[Rank]]) -> Late[Rank] | None:
+    """Who was last, and in how many steps; None where the others never waited for one rank alone."""
+    late: dict[Rank, list[Pass[Rank]]] = defaultdict(list)
+    for one_pass in passes:
+        if one_pass.last is not None:
+            late[one_pass.last].append(one_pass)
+    if not late:
+        return None
+    slow = max(late, key=lambda rank: lasted_s(late[rank]))
+    others = sum(len(_steps(found)) for rank, found in late.items() if rank != slow)
+    return Late(slow, lasted_s(late[slow]), _steps(late[slow]), others, late[slow][0].at_s)
+
+
+def _in_window(
+    passes: Sequence[Pass[Rank]], since_s: float, window_s: float
+) -> Straggler[Rank] | None:
+    first = bisect_right(passes, since_s, key=lambda one_pass: one_pass.at_s)
+    inside = passes[first:]
+    observed_s, late = lasted_s(inside), latest(inside)
+    if late is None or observed_s < OBSERVED_SHARE * window_s:
+        return None
+    # it may have become slow within the window
+    since = [one_pass for one_pass in inside if one_pass.at_s >= late.since_s]
+    count, others, slow_s = len(late.waited_s), late.other_steps, lasted_s(since)
+    if late.lasts_s < LATE_SHARE * max(slow_s, SUSPECT_S) or count < LATE_STEPS:
+        return None
+    if others > OTHERS_PART * count or _turns_s(late.rank, since) > OTHERS_PART * late.lasts_s:
+        return None
+    by_chance = _same_rank(count, others, len(inside[-1].found))
+    if by_chance * _all_later(late.waited_s, passes[:first], observed_s) > CHANCE:
+        return None
+    return _described(late, since, slow_s)
+
+
+def _turns_s(slow: Rank, passes: Iterable[Pass[Rank]]) -> float:
+    """The time for which it waits while others work: a server and its workers do so in turn."""
+    return lasted_s(
+        one_pass
+        for one_pass in passes
+        if one_pass.working and not isinstance(one_pass.found[slow], Place)
+    )
+
+
+def lasted_s(passes: Iterable[Pass[Rank]]) -> float:
+    """The time that these passes stand for, in seconds."""
+    return sum(one_pass.lasts_s for one_pass in passes)
+
+
+def _steps(late: Sequence[Pass[Rank]]) -> list[float]:
+    found: list[float] = []
+    seen_s = -math.inf
+    for one_pass in late:
+        if found and one_pass.waited_s >= one_pass.at_s - seen_s:
+            # they have waited since before that pass
+            found[-1] = max(found[-1], one_pass.waited_s)
+        else:
+            found.append(one_pass.waited_s)
+        seen_s = one_pass.at_s
+    return found
+
+
+def _same_rank(count: int, other_count: int, world: int) -> float:
+    """The chance that one of so many ranks, all of them alike, is the last in so many of these steps."""
+    total, part = count + other_count, 1 / world
+    tail = sum(
+        math.comb(total, number) * part**number * (1 - part) ** (total - number)
+        for number in range(count, total + 1)
+    )
+    return min(1.0, world * tail)
+
+
+def _all_later(waited_s: Sequence[float], before: Sequence[Pass[Rank]], window_s: float) -> float:
+    """The chance that all waits that are longer than those before lie in the window; 1 where they are few."""
+    late_s = (one_pass.waited_s for one_pass in before if one_pass.last is not None)
+    longest_s = max(LATE_LEAST_S, max(late_s, default=0.0))
+    longer = sum(seconds > longest_s for seconds in waited_s)
+    before_s = lasted_s(before)
+    is_known = before_s >= LEARNED_S and longer >= LATE_STEPS
+    return (window_s / (window_s + before_s)) ** longer if is_known else 1.0
+
+
+def _described(late: Late[Rank], passes: Sequence[Pass[Rank]], slow_s: float) -> Straggler[Rank]:
+    slow = late.rank
+    then = [one_pass.found[slow] for one_pass in passes if one_pass.last == slow]
+    place = Counter(where for where in then if isinstance(where, Place)).most_common(1)[0][0]
+    at_place: Counter[bool] = Counter()
+    found: Counter[bool] = Counter()
+    for one_pass in passes:
+        for rank, where in one_pass.found.items():
+            at_place[rank == slow] += where is place
+            found[rank == slow] += 1
+    own, others = (at_place[is_own] / found[is_own] for is_own in (True, False))
+    share, count = late.lasts_s / slow_s, len(late.waited_s)
+    return Straggler(slow, share, count, slow_s, place, own, others)

@@ -39,18 +39,15 @@ def slowness(
     slow = progress.straggler()
     if slow is None:
         return _throttled_alone(progress, ranks, now_ns) or _standstill(progress, ranks, now_ns)
-    cause = cause_of(ranks[slow.pid])
-    if cause is Cause.CPU_THROTTLED and shares_shortage(ranks[slow.pid], ranks.values()):
+    cause = cause_of(ranks[slow.rank])
+    if cause is Cause.CPU_THROTTLED and shares_shortage(ranks[slow.rank], ranks.values()):
         return None
-    text = (
-        f"rank {_rank(ranks, slow.pid)} waits {slow.own_wait_share:.0%} of the time, the others "
-        f"{slow.others_wait_share:.0%}: about {slow.factor:.1f} times slower"
-    )
-    if ranks[slow.pid].throttled_since_ns is not None and cause is Cause.CPU_THROTTLED:
+    text = f"rank {_rank(ranks, slow.rank)}: {slow.text}"
+    if ranks[slow.rank].throttled_since_ns is not None and cause is Cause.CPU_THROTTLED:
         text += "; it is throttled by the CPU quota of its control group"
-    elif cause is Cause.SLOW_RANK and _stores_alone(ranks, slow.pid):
+    elif cause is Cause.SLOW_RANK and _stores_alone(ranks, slow.rank):
         text += "; it reads or writes files, and the others do not"
-    finding = _slow(cause, slow.pid, ranks, Evidence(EvidenceKind.PEERS, text), now_ns)
+    finding = _slow(cause, slow.rank, ranks, Evidence(EvidenceKind.PEERS, text), now_ns)
     return replace(finding, factor=slow.factor)
 
 
@@ -67,18 +64,30 @@ def cause_of(slow_process: ProcessHistory) -> Cause:
 
 
 def paces(
-    progress: JobProgress, ranks: Mapping[Pid, ProcessHistory], now_ns: int
+    progress: JobProgress,
+    ranks: Mapping[Pid, ProcessHistory],
+    now_ns: int,
+    unix_offset_s: float,
 ) -> list[RankPace]:
     """How much each rank here waits, to be compared with those of other hosts; none while that of one is unknown."""
-    known = progress.paces(now_ns)
+    known = progress.paces(now_ns, unix_offset_s)
     if known.keys() != ranks.keys():
         return []
     found = []
     for pid, process in ranks.items():
-        counted, cause = known[pid], cause_of(process)
+        waits, cause = known[pid], cause_of(process)
         seen_cause = cause if cause is not Cause.SLOW_RANK else None
-        counts = counted.waits, counted.repeated, counted.passes
-        found.append(RankPace(pid, *counts, process.rank, cause=seen_cause))
+        found.append(
+            RankPace(
+                pid,
+                waits.waits,
+                waits.passes,
+                process.rank,
+                cause=seen_cause,
+                places=waits.places,
+                slot=waits.slot,
+            )
+        )
     return found
 
 

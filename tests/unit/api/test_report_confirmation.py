@@ -139,17 +139,17 @@ def test_report_confirmation__in_calm_times_the_lease_alone_is_written(bench: Be
 def test_report_confirmation__while_ranks_are_compared_with_those_of_other_nodes_the_lease_says_how_much_they_wait(
     bench: Bench,
 ) -> None:
-    pace = RankPace(1, 0.3, 0.25, 96, rank=0, pod_uid="u")
+    pace = RankPace(1, 0.3, 96, 0, "u", places="CC3", slot=7)
     bench.put(trained=True)
     bench.turn()
     written = 0
     for second in range(60):
         bench.now_s += 1.0
         made = FaultReport("n", bench.now_s, 0, pods=(PodRef("p", "u"),), trained=True)
-        bench.sender.put(Draft("team", "r", made, (), (pace,), compares=second < 40))
+        bench.sender.put(Draft("team", "r", made, (), (pace,), compares=second < 30))
         written += bench.turn()[1]
     assert bench.lease.paces == {bench.sequence(): (pace,)}
-    assert 8 <= written <= 10, "once in 5 s for 40 s, and then as in calm times"
+    assert 10 <= written <= 13, "once in 3 s for 30 s, and then as in calm times"
 
 
 def test_report_confirmation__a_whole_report_is_sent_every_two_minutes_all_the_same(

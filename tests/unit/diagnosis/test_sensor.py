@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import accumulate, count
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
+from kcover_ebpf.diagnosis.clock.pass_slots import moment_s
 from kcover_ebpf.diagnosis.clock.progress import Stall
 from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.diagnosis.oneshot_waits import PassHistory
@@ -27,7 +30,8 @@ from kcover_ebpf.model.verdict import Verdict, VerdictKind, WaitRow
 from kcover_ebpf.settings import Act, Settings
 from kcover_ebpf.trace import passes
 from kcover_ebpf.tunables.diagnosis import BASELINE_EAGER_NS
-from kcover_ebpf.tunables.host import CALM_SPREAD, SUSPICIOUS_SPREAD
+from kcover_ebpf.tunables.host import SUSPICIOUS_SPREAD
+from kcover_ebpf.tunables.stragglers import SLOT_SPREAD_S
 from kcover_ebpf.watching.judging import InputRecorder
 from kcover_ebpf.watching.loop import Sensor
 from tests.unit.fake_thread_reader import FakeThreadReader
@@ -149,6 +153,10 @@ class Bench:
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    # each pass was made at the moment of its slot
+    moments = (moment_s(slot) for slot in count(0, 3))
+    clock = SimpleNamespace(time=lambda: next(moments))
+    monkeypatch.setattr("kcover_ebpf.watching.loop.time", clock)
     return Bench(monkeypatch, Act.SHUTDOWN)
 
 
@@ -247,7 +255,7 @@ def test_sensor__an_announced_fact_ends_the_pause_and_other_facts_do_not(bench: 
     bench.kernel.events = [[quiet], [bench.exit(101, 1)], [quiet]]
     bench.listen()
     assert len(bench.kernel.waited_s) == 2
-    assert bench.kernel.waited_s == pytest.approx([1.0, 1.0], rel=CALM_SPREAD)
+    assert bench.kernel.waited_s == pytest.approx([1.0, 1.0], abs=SLOT_SPREAD_S)
 
 
 def test_sensor__the_pause_is_short_while_something_may_be_wrong(bench: Bench) -> None:
@@ -266,7 +274,7 @@ def test_sensor__a_job_that_never_trained_and_is_silent_is_watched_at_the_ordina
         bench.step()
     bench.listen()
     bench.step()
-    assert bench.kernel.waited_s == pytest.approx([1.0], rel=CALM_SPREAD)
+    assert bench.kernel.waited_s == pytest.approx([1.0], abs=SLOT_SPREAD_S)
     assert {pid: request.detail for pid, request in bench.kernel.requests.items()} == dict.fromkeys(
         RANKS, Detail.ON
     )
@@ -276,8 +284,9 @@ def test_sensor__passes_do_not_keep_step_with_the_job(bench: Bench) -> None:
     bench.step()
     for _ in range(20):
         bench.listen()
-    assert bench.kernel.waited_s == pytest.approx([1.0] * 20, rel=CALM_SPREAD)
-    assert len({round(value, 6) for value in bench.kernel.waited_s}) > 10
+    assert bench.kernel.waited_s == pytest.approx([1.0] * 20, abs=SLOT_SPREAD_S)
+    at_s = accumulate(bench.kernel.waited_s)
+    assert len({round(second % 0.25, 6) for second in at_s}) > 10
 
 
 @pytest.mark.parametrize(

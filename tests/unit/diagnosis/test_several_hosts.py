@@ -173,11 +173,11 @@ def test_paces_of__ranks_that_remain_after_one_has_left_are_compared_with_none()
     stage = Part(reported={TORCHRUN: "4"})
     stage.run(120)
     pods = {Pid(100 + rank): f"uid-{rank}" for rank in range(4)}
-    assert {pace.rank for pace in paces_of(stage.job, pods)} == {0, 1, 2, 3}
+    assert {pace.rank for pace in paces_of(stage.job, pods, 0.0)} == {0, 1, 2, 3}
     stage.exit(stage.rank(3))
     stage.run(120)
     assert not stage.job.attention.suspicious
-    assert paces_of(stage.job, pods) == ()
+    assert paces_of(stage.job, pods, 0.0) == ()
 
 
 @dataclass

@@ -39,9 +39,7 @@ def test_board__a_restart_shows_its_step_and_no_patience() -> None:
 
 def test_board__a_job_that_trains_has_its_ranks_by_pace_or_its_pods() -> None:
     well = report("a", rank(0), ranks=(), suspicious=False)
-    paced = replace(
-        well, paces=(RankPace(7, 0.5, 0.5, 9, rank=4), RankPace(8, 0.5, 0.5, 9, rank=5))
-    )
+    paced = replace(well, paces=(RankPace(7, 0.5, 9, rank=4), RankPace(8, 0.5, 9, rank=5)))
     assert marks(board(well)[0]) == {"j-0": Mark.TRAINS}
     (job,) = board(paced)
     assert (marks(job), job.state, job.is_well) == (

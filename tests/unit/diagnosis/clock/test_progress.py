@@ -1,11 +1,15 @@
 """When start-up is over, and what is learned from then on."""
 
+import pytest
+
 from kcover_ebpf.diagnosis.clock.progress import JobProgress
+from kcover_ebpf.diagnosis.clock.stragglers import Place
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.facts.kernel import NO_SYSCALL
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.ids import NS, Pid, Tid
 from kcover_ebpf.settings import Policy
+from tests.unit.scripted_job import all_wait, trained
 from tests.unit.thread_samples import POLL, YIELD, burning
 
 
@@ -108,3 +112,42 @@ def test_job_progress__a_job_is_slowed_by_what_it_moved_in_the_last_hour() -> No
     for _ in range(60):
         pace.note_payload(800, NS)
     assert not pace.slowed
+
+
+@pytest.mark.parametrize(
+    ("mode", "place"),
+    [
+        ("run", Place.COMPUTES),
+        ("write", Place.STORES),
+        ("sleep", Place.SLEEPS),
+        ("ioctl", Place.ON_DEVICE),
+        ("read", Place.READS),
+    ],
+)
+def test_job_progress__what_a_rank_does_while_the_others_wait_is_seen(
+    mode: str, place: Place
+) -> None:
+    stage = trained(seconds=60)
+    stage.become(stage.rank(2), mode)
+    all_wait(stage, 2)
+    stage.one_pass(NS)
+    (*_, last_pass) = stage.job.pace.passes
+    assert (last_pass.last, last_pass.found[Pid(102)]) == (102, place)
+    assert 0 < last_pass.waited_s <= 1.5
+
+
+def test_job_progress__a_rank_that_waits_on_a_cpu_waits_since_it_did_something_else() -> None:
+    stage = trained(seconds=60)
+    for rank in (0, 1, 3):
+        stage.become(stage.rank(rank), "yield")
+    stage.become(stage.rank(2), "run")
+    for _ in range(2):
+        stage.one_pass(NS)
+    waits_s = [
+        where
+        for one_pass in stage.job.pace.passes
+        for where in one_pass.found.values()
+        if not isinstance(where, Place)
+    ]
+    assert waits_s
+    assert max(waits_s) <= 4

@@ -1,222 +1,154 @@
-"""Stragglers from shares of waiting."""
+"""Who is slow, from passes that found all ranks but one waiting."""
 
-import random
+from __future__ import annotations
+
+from collections.abc import Sequence
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
-from kcover_ebpf.diagnosis.clock.stragglers import Straggler, Waiting, WaitShares
-from kcover_ebpf.ids import NS, Pid
-from kcover_ebpf.tunables.diagnosis import (
-    STRAGGLER_COMPARED_EASE,
-    STRAGGLER_COMPARED_NS,
-    STRAGGLER_COMPARED_PERIOD_NS,
-)
+from kcover_ebpf.diagnosis.clock.stragglers import Pass, Place, Straggler, latest, seen, straggler
+from kcover_ebpf.tunables.stragglers import CHANCE, LATE_SHARE, LATE_STEPS
 
-PASSES = st.lists(
-    st.lists(st.one_of(st.none(), st.integers(0, 3)), min_size=3, max_size=3), max_size=200
-)
+WHERE = st.one_of(st.floats(0, 10), st.sampled_from(Place))
+PASSES = st.lists(st.lists(WHERE, min_size=3, max_size=3), max_size=200)
 
 
-def shares(waits: dict[int, float], passes: int = 48) -> WaitShares:
-    """Each rank waits in its share of the passes, each time anew."""
-    found = WaitShares()
-    for step in range(passes):
-        found.observe(
-            {Pid(pid): step if (step % 20) < 20 * share else None for pid, share in waits.items()},
-            step * NS,
-        )
-    return found
+def steps(lengths: Sequence[tuple[int, int]], world: int = 4) -> list[Pass[int]]:
+    """A pass a second. In each step rank 1 computes for the first number of seconds, the others for the second."""
+    passes, at_s = list[Pass[int]](), 0.0
+    for slow, others in lengths:
+        for number in range(max(slow, others)):
+            at_s += 1.0
+            ready = {rank: slow if rank == 1 else others for rank in range(world)}
+            found: dict[int, float | Place] = {
+                rank: number - at + 0.5 if number >= at else Place.COMPUTES
+                for rank, at in ready.items()
+            }
+            passes.append(seen(at_s, 1.0, found))
+    return passes
 
 
-def steps(lengths: list[tuple[int, int]]) -> Straggler | None:
-    """Rank 1 needs the first number of passes for a step, ranks 2 and 3 the second and then wait for it."""
-    watch, now_ns = WaitShares(), 0
-    for step, (slow, others) in enumerate(lengths):
-        for number in range(slow):
-            wait, now_ns = step if number >= others else None, now_ns + NS
-            watch.observe({Pid(1): None, Pid(2): wait, Pid(3): wait}, now_ns)
-    return watch.straggler()
+def named(lengths: Sequence[tuple[int, int]], world: int = 4) -> Straggler[int] | None:
+    passes = steps(lengths, world)
+    return straggler(passes, passes[-1].at_s)
+
+
+HEALTHY = [(10, 10)] * 30
+
+
+def test_straggler__the_rank_that_is_last_in_every_step_by_far_is_slow() -> None:
+    found = named([*HEALTHY, *[(13, 10)] * 4])
+    assert found is not None
+    assert (found.rank, found.place, found.steps) == (1, Place.COMPUTES, 4)
+    assert found.factor == pytest.approx(1.4, abs=0.1)
+    assert found.text.startswith("all others wait for it in 2")
+    assert "as the last of 4 steps: about 1.4 times slower. It computes then; that" in found.text
+    assert "takes 100% of its time and 71% of theirs" in found.text
 
 
 @pytest.mark.parametrize(
-    ("waits", "slow"),
+    "lengths",
     [
-        ({1: 0.0, 2: 0.5, 3: 0.5}, 1),
-        ({1: 0.1, 2: 0.8, 3: 0.9}, 1),
-        ({1: 0.0, 2: 0.5, 3: 0.0}, None),
-        ({1: 0.2, 2: 0.9, 3: 0.9}, None),
-        ({1: 0.1, 2: 0.25, 3: 0.25}, None),
-        ({1: 0.0}, None),
-        ({}, None),
+        [*HEALTHY, (13, 10), (13, 10)],  # too few steps
+        [*HEALTHY, *[(11, 10)] * 6],  # too little
+        [(13, 10)] * 4,  # it may have been so for ever, by chance
+        [*HEALTHY, *[(10, 13), (13, 10)] * 4],  # in turn
+        [*[(14, 10), (10, 14)] * 6, *[(13, 10)] * 4],  # one had to wait for longer before
     ],
 )
-def test_wait_shares__the_rank_that_never_waits_while_all_others_do(
-    waits: dict[int, float], slow: int | None
+def test_straggler__else_none_is_named(lengths: Sequence[tuple[int, int]]) -> None:
+    assert named(lengths, 2) is None
+
+
+@pytest.mark.parametrize("world", [2, 4, 8])
+def test_straggler__who_was_always_last_is_slow_once_chance_does_not_explain_it(
+    world: int,
 ) -> None:
-    found = shares(waits).straggler()
-    assert (found and found.pid) == slow
-
-
-def test_wait_shares__the_factor_is_the_ratio_of_the_busy_shares() -> None:
-    found = shares({1: 0.0, 2: 0.5, 3: 0.5}).straggler()
-    assert found is not None
-    assert found.factor == pytest.approx(2.0, rel=0.2)
-
-
-def test_wait_shares__a_few_passes_are_not_enough() -> None:
-    assert shares({1: 0.0, 2: 1.0}, passes=23).straggler() is None
-    assert shares({1: 0.0, 2: 1.0}, passes=24).straggler() is not None
-
-
-def test_wait_shares__the_fewer_passes_the_further_apart() -> None:
-    assert shares({1: 0.0, 2: 0.2, 3: 0.2}, passes=40).straggler() is None
-    assert shares({1: 0.0, 2: 0.2, 3: 0.2}, passes=100).straggler() is not None
+    counts = [count for count in range(3, 30) if named([(13, 10)] * count, world) is not None]
+    assert min(counts) == next(n for n in range(99) if world * world**-n <= CHANCE)
 
 
 @pytest.mark.parametrize("phase", [15, 30, 60, 180])
-def test_wait_shares__one_long_phase_of_one_rank_is_no_slow_rank(phase: int) -> None:
-    assert steps([(10, 10)] * 6 + [(10 + phase, 10)]) is None
-    assert steps([(10, 10)] * 6 + [(10 + phase, 10)] + [(10, 10)] * 6) is None
+def test_straggler__one_long_phase_of_one_rank_is_no_slow_rank(phase: int) -> None:
+    assert named([*HEALTHY, (10 + phase, 10)]) is None
+    assert named([*HEALTHY, (10 + phase, 10), *HEALTHY[:6]]) is None
 
 
-@pytest.mark.parametrize(("slow", "others", "count"), [(13, 10, 14), (20, 10, 6), (50, 10, 3)])
-def test_wait_shares__long_steps_that_are_slow_one_after_the_other(
-    slow: int, others: int, count: int
-) -> None:
-    found = steps([(slow, others)] * count)
+def test_straggler__the_longer_a_job_trained_the_fewer_steps_are_needed() -> None:
+    def needed(trained_steps: int) -> int:
+        return next(
+            count
+            for count in range(1, 30)
+            if named([*HEALTHY[:1] * trained_steps, *[(13, 10)] * count], 2) is not None
+        )
+
+    assert needed(1) > needed(10) > needed(50)
+
+
+def test_straggler__what_it_does_while_they_wait_is_said() -> None:
+    passes = steps([*HEALTHY, *[(13, 10)] * 4])
+    stored = [
+        seen(one_pass.at_s, 1.0, {**one_pass.found, 1: Place.STORES})
+        if one_pass.last == 1
+        else one_pass
+        for one_pass in passes
+    ]
+    found = straggler(stored, stored[-1].at_s)
     assert found is not None
-    assert found.pid == 1
+    assert found.place is Place.STORES
+    assert found.others_share == 0.0
+    assert "It is in calls to files then" in found.text
 
 
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.2, 0.6])
-def test_wait_shares__chance_alone_makes_no_slow_rank(share: float) -> None:
-    dice, watch = random.Random(1), WaitShares()
-    for step in range(5000):
-        waits = {Pid(pid): step if dice.random() < share else None for pid in range(4)}
-        watch.observe(waits, step * NS)
-        assert watch.straggler() is None
+def test_straggler__what_was_not_seen_is_not_counted() -> None:
+    passes = steps([*HEALTHY, *[(13, 10)] * 4])
+    assert straggler(passes[:-30], passes[-1].at_s) is None
 
 
-def test_wait_shares__a_rank_that_left_is_forgotten() -> None:
-    found = shares({1: 0.0, 2: 1.0, 3: 1.0})
-    found.observe({Pid(2): 1, Pid(3): 1}, 49 * NS)
-    assert found.straggler() is None
+def test_seen__two_that_work_or_none_that_waits_are_nobodys_last() -> None:
+    works = Place.COMPUTES
+    assert seen(1.0, 1.0, {1: works, 2: 0.5, 3: 0.25}).last == 1
+    assert seen(1.0, 1.0, {1: works, 2: 0.5, 3: 0.25}).waited_s == 0.25
+    assert seen(1.0, 1.0, {1: works, 2: works, 3: 0.25}).last is None
+    assert seen(1.0, 1.0, {1: works}).last is None
+    assert seen(1.0, 1.0, {1: 0.1, 2: 0.2}).last is None
+
+
+def test_latest__passes_within_one_wait_are_one_step() -> None:
+    waits_s = [0.1, 0.4, 0.7, 0.1, 0.4]
+    passes = [
+        seen(at_s, 0.3, {1: Place.COMPUTES, 2: waited_s})
+        for at_s, waited_s in zip([1.0, 1.3, 1.6, 3.0, 3.3], waits_s, strict=True)
+    ]
+    late = latest(passes)
+    assert late is not None
+    assert list(late.waited_s) == [0.7, 0.4]
+    assert late.lasts_s == pytest.approx(1.5)
+    assert late.other_steps == 0
 
 
 @given(PASSES)
-@example([[None, step, step] if step % 20 < 12 else [None, None, None] for step in range(200)])
-def test_wait_shares__whatever_was_seen_a_straggler_waits_less_than_all_others(
-    passes: list[list[int | None]],
+def test_straggler__whatever_was_seen_it_is_one_that_others_wait_for(
+    found: list[list[float | Place]],
 ) -> None:
-    watch = WaitShares()
-    for number, waits in enumerate(passes):
-        watch.observe({Pid(pid): wait for pid, wait in enumerate(waits)}, number * NS)
-    found = watch.straggler()
-    assert found is None or found.own_wait_share + 0.15 <= found.others_wait_share + 0.02
-    assert found is None or found.factor > 1
+    passes = [seen(float(at), 1.0, dict(enumerate(where))) for at, where in enumerate(found)]
+    slow = straggler(passes, float(len(found)))
+    assert slow is None or (slow.share >= LATE_SHARE and slow.steps >= LATE_STEPS)
+    assert slow is None or slow.factor > 1
 
 
-@given(PASSES, st.integers(2, 5))
-def test_waiting__waits_are_counted_over_the_last_passes_of_each_window(
-    passes: list[list[int | None]], repeated: int
-) -> None:
-    waits = [number for first, *_ in passes for number in [first] * repeated]
-    waiting = Waiting()
-    for wait in waits:
-        waiting.add(wait)
-    assert waiting.counts
-    for window, count in waiting.counts.items():
-        last = waits[-window:]
-        assert count == len(last) - last.count(None)
-        assert waiting.last(window) == last[::-1]
-
-
-def lag(watch_shares: WaitShares, begin_ns: int, seconds: int) -> int:
-    """Rank 1 never waits, the others do in every third pass, once a second; passes in which they were compared."""
-    compared = 0
-    for number in range(seconds):
-        now_ns, wait = begin_ns + number * NS, number if number % 3 == 0 else None
-        watch_shares.observe({Pid(1): None, Pid(2): wait, Pid(3): wait}, now_ns)
-        compared += watch_shares.compares(now_ns)
-    return compared
-
-
-def test_wait_shares__ranks_of_which_one_may_lag_are_compared_for_a_while_and_rarely() -> None:
-    watch = WaitShares()
-    assert lag(watch, 0, 15) == 0, "too few passes"
-    assert lag(watch, 15 * NS, 100) * NS == STRAGGLER_COMPARED_NS
-    assert lag(watch, 115 * NS, 490) == 0
-    assert lag(watch, 605 * NS, 60) * NS >= STRAGGLER_COMPARED_NS
-    assert STRAGGLER_COMPARED_NS <= STRAGGLER_COMPARED_PERIOD_NS / 10
-
-
-def test_wait_shares__ranks_that_wait_alike_are_not_compared() -> None:
-    watch = WaitShares()
-    for number in range(200):
-        wait = number if number % 3 == 0 else None
-        watch.observe({Pid(pid): wait for pid in range(4)}, number * NS)
-        assert not watch.compares(number * NS)
-
-
-@pytest.mark.parametrize("elsewhere", [True, False])
-def test_wait_shares__ranks_that_begin_to_wait_alike_are_compared_if_others_are_elsewhere(
-    elsewhere: bool,
-) -> None:
-    watch, compared = WaitShares(), list[bool]()
-    for number in range(120):
-        wait = number if number >= 80 and number % 3 == 0 else None
-        now_ns = number * NS
-        watch.observe({Pid(1): wait, Pid(2): wait}, now_ns, elsewhere=elsewhere)
-        compared.append(watch.compares(now_ns))
-    assert not any(compared[:80])
-    assert any(compared[80:]) is elsewhere
-
-
-def test_wait_shares__many_passes_within_one_step_name_no_rank() -> None:
-    watch = WaitShares()
-    for number in range(70):
-        wait = number if number % 2 else None
-        watch.observe({Pid(1): None, Pid(2): wait, Pid(3): wait}, number * NS // 4)
-        assert watch.straggler() is None
-
-
-def named_after_s(step_s: float, factor: float, dice: random.Random) -> float | None:
-    """Seconds until the slow one of four ranks is named: the others wait for it at the end of each of its steps.
-
-    All exchange their gradients for a tenth of a step; lengths differ by 5%; passes are a second apart, and a third of
-    one while ranks are compared.
-    """
-    watch, now_s, end_s, ready, step = WaitShares(), dice.random(), 0.0, [0.0] * 4, 0
-    while now_s < 120.0:
-        while now_s >= end_s:
-            begin_s, step = end_s, step + 1
-            lengths = [step_s * dice.gauss(1.0, 0.05) for _ in ready]
-            lengths[0] *= factor
-            ready = [begin_s + length for length in lengths]
-            end_s = max(ready) + step_s / 10
-        waits = {Pid(pid): step if now_s >= at_s else None for pid, at_s in enumerate(ready)}
-        watch.observe(waits, round(now_s * NS))
-        found = watch.straggler()
-        if found is not None:
-            return now_s if found.pid == 0 else None
-        now_s += STRAGGLER_COMPARED_EASE if watch.compares(round(now_s * NS)) else 1.0
-    return None
-
-
-@pytest.mark.parametrize("step_s", [0.2, 0.5, 2.0])
-def test_wait_shares__a_rank_that_is_1_3_times_slower_is_named_within_a_minute(
-    step_s: float,
-) -> None:
-    dice = random.Random(7)
-    times = [named_after_s(step_s, 1.3, dice) for _ in range(100)]
-    assert sum(time is not None and time < 57 for time in times) >= 80
-
-
-def test_wait_shares__a_rank_that_never_waits_here_may_keep_none_elsewhere_waiting() -> None:
-    # as a parameter server with one of its workers on this host
-    found = WaitShares()
-    for step in range(48):
-        found.observe({Pid(1): None, Pid(2): step, Pid(3): step}, step * NS, elsewhere=True)
-    assert found.straggler() is None
+def test_straggler__a_server_and_its_workers_work_in_turn() -> None:
+    server, workers = {0: Place.COMPUTES}, (1, 2, 3)
+    passes = [
+        seen(
+            float(second),
+            1.0,
+            {**server, **dict.fromkeys(workers, 0.5)}
+            if second % 2
+            else {0: 0.5, **dict.fromkeys(workers, Place.COMPUTES)},
+        )
+        for second in range(300)
+    ]
+    assert straggler(passes, 300.0) is None

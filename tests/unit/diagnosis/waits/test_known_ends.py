@@ -57,23 +57,6 @@ def test_known_ends__a_program_that_waits_for_a_signal_alone_is_kept_alive_for_l
     assert state(stage, 100) is State.SLEEP_LONG
 
 
-@pytest.mark.parametrize(
-    ("timed", "end"), [(False, "a signal"), (True, "a timer of ten minutes or more")]
-)
-def test_known_ends__a_wait_for_a_signal_is_not_shown_as_one_for_a_timer(
-    end: str, *, timed: bool
-) -> None:
-    stage = trained()
-    if timed:
-        ends_ns = stage.now_ns + 10**14
-        stage.become(stage.rank(1), "sleep_long", timed=True, deadline_ns=ends_ns)
-    else:
-        stage.become(stage.rank(1), "pause", stack=LOCK)
-    all_wait(stage, 1)
-    stage.run(20)
-    assert not_working(stage)[-1].graph[0].endswith(f"rank 1 -> {end}")
-
-
 @pytest.mark.parametrize("kind", ["unix", "pipe"])
 def test_known_ends__an_event_loop_that_only_its_own_threads_can_wake_is_at_a_lock(
     kind: str,

@@ -1,0 +1,129 @@
+"""The passes of one job on this host, and how closely its ranks are compared."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from itertools import islice
+
+from kcover_ebpf.diagnosis.clock.stragglers import (
+    Pass,
+    Place,
+    Straggler,
+    lasted_s,
+    latest,
+    seen,
+    straggler,
+)
+from kcover_ebpf.ids import NS, Pid
+from kcover_ebpf.tunables.diagnosis import THROTTLED_OTHERS_SHARE
+from kcover_ebpf.tunables.stragglers import (
+    COMPARED_PERIOD_S,
+    COMPARED_S,
+    LATE_LEAST_S,
+    LATE_STEPS,
+    LONGEST_GAP_S,
+    OTHERS_PART,
+    PASSES_KEPT,
+    RECENT_PASSES,
+    SUSPECT_S,
+    SUSPECT_SHARE,
+    SUSPECT_STEPS,
+    WAITED_BEFORE_S,
+    WINDOWS_S,
+)
+
+
+class StepWatch:
+    """What healthy passes showed of the ranks here."""
+
+    def __init__(self) -> None:
+        self._passes: deque[Pass[Pid]] = deque(maxlen=PASSES_KEPT)
+        self._late: deque[Pass[Pid]] = deque(maxlen=PASSES_KEPT)
+        """Those in which one rank was last."""
+        self._compares_until_s = self._rests_until_s = 0.0
+        self._elsewhere = False
+
+    def observe(
+        self, found: Mapping[Pid, float | Place], now_ns: int, *, elsewhere: bool = False
+    ) -> None:
+        """Take one pass over all living ranks: seconds for which one waits for others, or what it does instead.
+
+        `elsewhere`: others are on other hosts, and those here may all wait for one of them.
+        """
+        self._elsewhere, now_s = elsewhere, now_ns / NS
+        if self._passes and self._passes[-1].found.keys() != found.keys():
+            self._passes.clear()
+            self._late.clear()
+        since_s = now_s - self._passes[-1].at_s if self._passes else LONGEST_GAP_S
+        one_pass = seen(now_s, min(since_s, LONGEST_GAP_S), found)
+        self._passes.append(one_pass)
+        if one_pass.last is not None:
+            self._late.append(one_pass)
+        if now_s >= self._rests_until_s and self._may_lag(now_s):
+            self._compares_until_s = now_s + COMPARED_S
+            self._rests_until_s = now_s + (COMPARED_S if elsewhere else COMPARED_PERIOD_S)
+
+    def compares(self, now_ns: int) -> bool:
+        """True while the ranks are to be sampled more often, to confirm that one of them lags."""
+        return now_ns < self._compares_until_s * NS
+
+    @property
+    def passes(self) -> Sequence[Pass[Pid]]:
+        """Oldest first."""
+        return self._passes
+
+    def straggler(self) -> Straggler[Pid] | None:
+        """The one rank here that the others wait for; None while none is known.
+
+        Nor while ranks are elsewhere: who waits differently here, as a server does, may keep no other waiting.
+        """
+        if self._elsewhere or len(self._late) < LATE_STEPS:
+            return None
+        now_s = self._passes[-1].at_s
+        recent = Counter(late.last for late in self._late if late.at_s > now_s - WINDOWS_S[-1])
+        if max(recent.values(), default=0) < LATE_STEPS:
+            return None
+        return straggler(list(self._passes), now_s)
+
+    def others_wait(self, pid: Pid) -> bool:
+        """True if in the last few passes all other ranks, taken together, waited for a good part of the time."""
+        recent = list(islice(reversed(self._passes), RECENT_PASSES))
+        others = [
+            where for one_pass in recent for rank, where in one_pass.found.items() if rank != pid
+        ]
+        if len(recent) < RECENT_PASSES or not others:
+            return False
+        waiting = sum(not isinstance(where, Place) for where in others)
+        return waiting >= THROTTLED_OTHERS_SHARE * len(others)
+
+    def _may_lag(self, now_s: float) -> bool:
+        """True if all ranks but one here waited for more of the time than before; or all of them, for longer."""
+        recent, before = self._split(now_s)
+        if self._elsewhere and _waits_longer(recent, before):
+            return True
+        late = latest(recent)
+        if late is None or len(late.waited_s) < SUSPECT_STEPS:
+            return False
+        earlier_s = lasted_s(one_pass for one_pass in before if one_pass.last == late.rank)
+        more = late.lasts_s / SUSPECT_S - earlier_s / max(SUSPECT_S, lasted_s(before))
+        return late.other_steps <= OTHERS_PART * len(late.waited_s) and more >= SUSPECT_SHARE
+
+    def _split(self, now_s: float) -> tuple[list[Pass[Pid]], list[Pass[Pid]]]:
+        """The passes of the last seconds, and those before."""
+        recent, before = list[Pass[Pid]](), list[Pass[Pid]]()
+        for one_pass in reversed(self._passes):
+            if one_pass.at_s <= now_s - WINDOWS_S[-1]:
+                break
+            (recent if one_pass.at_s > now_s - SUSPECT_S else before).append(one_pass)
+        return recent[::-1], before
+
+
+def _waits_longer(recent: Sequence[Pass[Pid]], before: Sequence[Pass[Pid]]) -> bool:
+    """True if all ranks waited at once for longer than they were seen to do before."""
+    longest_s = max((one_pass.waited_s for one_pass in before if not one_pass.working), default=0.0)
+    is_known = lasted_s(before) >= WAITED_BEFORE_S
+    return is_known and any(
+        not one_pass.working and one_pass.waited_s > max(LATE_LEAST_S, longest_s)
+        for one_pass in recent
+    )

@@ -1,0 +1,151 @@
+"""How a host watches the steps of its ranks, and how soon it names a slow one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from kcover_ebpf.diagnosis.clock.pass_slots import next_pause_s
+from kcover_ebpf.diagnosis.clock.step_watch import StepWatch
+from kcover_ebpf.diagnosis.clock.stragglers import Place
+from kcover_ebpf.ids import NS, Pid
+from kcover_ebpf.tunables.stragglers import COMPARED_PERIOD_S, COMPARED_S, FASTER
+
+WORKS = Place.COMPUTES
+
+
+def lag(watch: StepWatch, begin_s: int, seconds: int, every: int = 3) -> int:
+    """Rank 1 never waits, the others do in some passes, once a second; passes in which they were compared."""
+    compared = 0
+    for second in range(begin_s, begin_s + seconds):
+        where: float | Place = 0.2 if second % every == 0 else WORKS
+        watch.observe({Pid(1): WORKS, Pid(2): where, Pid(3): where}, second * NS)
+        compared += watch.compares(second * NS)
+    return compared
+
+
+def test_step_watch__ranks_of_which_one_may_lag_are_compared_for_a_while_and_rarely() -> None:
+    watch = StepWatch()
+    assert lag(watch, 0, 3) == 0, "too few steps"
+    assert lag(watch, 3, 100) == COMPARED_S
+    assert lag(watch, 103, 300) == 0, "it is no slower than before"
+    assert lag(watch, 403, 60, every=2) == COMPARED_S
+    assert lag(watch, 463, 60, every=1) == 0, "not so soon again"
+    assert COMPARED_S <= COMPARED_PERIOD_S / 4
+
+
+def test_step_watch__ranks_that_wait_alike_are_not_compared() -> None:
+    watch = StepWatch()
+    for second in range(200):
+        where: float | Place = 0.2 if second % 3 == 0 else WORKS
+        watch.observe({Pid(pid): where for pid in range(4)}, second * NS)
+        assert not watch.compares(second * NS)
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_step_watch__ranks_that_begin_to_wait_alike_are_compared_if_others_are_elsewhere(
+    *, elsewhere: bool
+) -> None:
+    watch, compared = StepWatch(), list[bool]()
+    for second in range(120):
+        where: float | Place = 0.2 if second >= 80 and second % 3 == 0 else WORKS
+        watch.observe({Pid(1): where, Pid(2): where}, second * NS, elsewhere=elsewhere)
+        compared.append(watch.compares(second * NS))
+    assert not any(compared[:80])
+    assert any(compared[80:]) is elsewhere
+
+
+def test_straggler__a_rank_that_never_waits_here_may_keep_none_elsewhere_waiting() -> None:
+    # as a parameter server with one of its workers on this host
+    watch = StepWatch()
+    for second in range(300):
+        where: float | Place = 0.2 if second >= 200 else WORKS
+        watch.observe({Pid(1): WORKS, Pid(2): where}, second * NS, elsewhere=True)
+    assert watch.straggler() is None
+    watch.observe({Pid(1): WORKS, Pid(2): 0.2}, 300 * NS)
+    assert watch.straggler() is not None
+
+
+def test_straggler__what_was_seen_of_a_rank_that_left_is_forgotten() -> None:
+    watch = StepWatch()
+    lag(watch, 0, 200)
+    assert watch.straggler() is not None
+    watch.observe({Pid(2): 0.2, Pid(3): 0.2}, 200 * NS)
+    assert watch.straggler() is None
+    assert len(watch.passes) == 1
+
+
+def test_others_wait__by_the_last_few_passes_of_all_others_together() -> None:
+    watch = StepWatch()
+    for second in range(16):
+        assert not watch.others_wait(Pid(1))
+        watch.observe({Pid(1): WORKS, Pid(2): 0.2, Pid(3): WORKS}, second * NS)
+    assert watch.others_wait(Pid(1))
+    assert not watch.others_wait(Pid(2))
+
+
+# ---- simulated
+
+
+class Job:
+    """Ranks that compute, and exchange what they computed once all are done. Lengths of a step differ at random."""
+
+    def __init__(self, world: int, step_s: float, dice: random.Random) -> None:
+        self.step_s, self.dice = step_s, dice
+        self.differ: Callable[[], float] = lambda: dice.gauss(1.0, 0.04)
+        self.factor = 1.0
+        self.end_s, self.ready_s = 0.0, [0.0] * world
+
+    def found(self, now_s: float) -> dict[Pid, float | Place]:
+        while now_s >= self.end_s:
+            lengths_s = [self.step_s * self.differ() for _ in self.ready_s]
+            lengths_s[0] *= self.factor
+            self.ready_s = [self.end_s + length_s for length_s in lengths_s]
+            self.end_s = max(self.ready_s) + 0.03 * self.step_s
+        return {
+            Pid(rank): now_s - at_s if now_s >= at_s else WORKS
+            for rank, at_s in enumerate(self.ready_s)
+        }
+
+
+def named(job: Job, watch: StepWatch, begin_s: float, seconds: float) -> tuple[float, int] | None:
+    """After how many seconds a rank was named, and which."""
+    now_s = begin_s
+    while now_s < begin_s + seconds:
+        now_ns = round(now_s * NS)
+        watch.observe(job.found(now_s), now_ns)
+        if (slow := watch.straggler()) is not None:
+            return now_s - begin_s, int(slow.rank)
+        now_s += next_pause_s(now_s, 1 / FASTER if watch.compares(now_ns) else 1.0)
+    return None
+
+
+@pytest.mark.parametrize("world", [2, 4, 8])
+def test_step_watch__a_rank_that_is_1_3_times_slower_is_named_within_half_a_minute(
+    world: int,
+) -> None:
+    dice, found, early = random.Random(world), list[tuple[float, int]](), 0
+    for step_s in (0.2, 0.5, 1.0, 2.0, 5.0):
+        for _ in range(20):
+            job, watch, begin_s = Job(world, step_s, dice), StepWatch(), dice.uniform(0, 1000)
+            job.end_s = begin_s
+            early += named(job, watch, begin_s, 250.0) is not None
+            job.factor = 1.3
+            found.append(named(job, watch, begin_s + 250.0, 150.0) or (150.0, 0))
+    in_time = sum(time_s < 30.0 for time_s, _ in found)
+    print(f"{world} ranks: {in_time} of {len(found)} within 30 s, {early} while healthy")
+    assert in_time >= 0.87 * len(found)
+    assert {rank for _, rank in found} == {0}
+    assert early <= 1
+
+
+@pytest.mark.parametrize("world", [2, 8])
+@pytest.mark.parametrize("spread", [0.04, 0.3])
+def test_step_watch__in_a_healthy_job_none_is_named(world: int, spread: float) -> None:
+    dice = random.Random(1)
+    for step_s in (0.2, 2.0):
+        job = Job(world, step_s, dice)
+        job.differ = lambda: dice.uniform(1 - spread, 1 + spread)
+        assert named(job, StepWatch(), 0.0, 3600.0) is None
