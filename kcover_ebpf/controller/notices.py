@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kcover_ebpf.api.fault_policy import NotifyRule
 from kcover_ebpf.api.incident import Incident, Status
-from kcover_ebpf.api.notify_rule import NotifyRule
 from kcover_ebpf.controller.api_writer import ApiWriter
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.errors import KcoverError

@@ -12,8 +12,8 @@ from typing import Any
 
 from prometheus_client.core import CounterMetricFamily
 
+from kcover_ebpf.api.fault_policy import NotifyRule
 from kcover_ebpf.api.incident import Incident, Status
-from kcover_ebpf.api.notify_rule import NotifyRule
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import NotSent
 from kcover_ebpf.notify.message import Message, message_of
