@@ -204,7 +204,7 @@ class JobWatch:
         if not self._is_part:
             # nothing joins what two hosts found, so each asks for itself
             return 0.0
-        from kcover_ebpf.collectives.ras.turns import turn_s
+        from kcover_ebpf.collectives.ras.watch import turn_s
 
         numbers = [view.rank for view in ranks.values()]
         return turn_s(numbers, world_size)
