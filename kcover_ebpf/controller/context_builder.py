@@ -11,7 +11,6 @@ from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Incident, Phase, RestartMethod
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.owners import FoundOwner, Owners
-from kcover_ebpf.controller.trigger import Trigger
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis.clock.certainty import is_explained, put_off
 from kcover_ebpf.gang import job_rules
@@ -23,7 +22,7 @@ from kcover_ebpf.model.verdict import Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.recovery.closing import is_suspected
 from kcover_ebpf.recovery.restart import incarnations
 from kcover_ebpf.recovery.restart.context import GangPod, RestartInput
-from kcover_ebpf.recovery.restart.demand import demanded
+from kcover_ebpf.recovery.restart.demand import Trigger, demanded
 from kcover_ebpf.settings import Policy
 from kcover_ebpf.views.lag_groups import JobPlaces, sentences
 
