@@ -16,8 +16,7 @@ from kcover_ebpf.controller.event_recorder import NEED_RECOVERY
 from kcover_ebpf.errors import ApiError, ObjectError, OverBound
 from kcover_ebpf.gang.gang_input import GangVerdict
 from kcover_ebpf.host.over_bounds import BOUNDS
-from kcover_ebpf.kube.client import ApiClient
-from kcover_ebpf.kube.paths import segment
+from kcover_ebpf.kube.client import ApiClient, segment
 from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.model.verdict import (
     Cause,
