@@ -20,7 +20,7 @@ from kcover_ebpf.gang.gang_snapshot import ReceivedReport
 from kcover_ebpf.model.roles import Role
 from kcover_ebpf.model.verdict import Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.recovery.closing import is_suspected
-from kcover_ebpf.recovery.restart import incarnations
+from kcover_ebpf.recovery.restart import gang_pods
 from kcover_ebpf.recovery.restart.context import GangPod, RestartInput
 from kcover_ebpf.recovery.restart.demand import Trigger, demanded
 from kcover_ebpf.settings import Policy
@@ -109,7 +109,7 @@ class ContextBuilder:
     ) -> RestartInput:
         """What is known now."""
         now_s, seen = self._store.wall(), self._store.seen(gang_id)
-        left_over = incarnations.earlier(pods)
+        left_over = gang_pods.earlier(pods)
         gang_input = GangInput(
             name=str(gang_id),
             seen=seen,

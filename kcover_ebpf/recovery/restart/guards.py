@@ -24,8 +24,8 @@ from kcover_ebpf.diagnosis import decisions
 from kcover_ebpf.gang.gang_input import GangVerdict
 from kcover_ebpf.model.verdict import Cause, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.recovery.restart import evidence_orders, no_progress, repeated_crash, saving
-from kcover_ebpf.recovery.restart.affected import CAUSES_OF_NODES
 from kcover_ebpf.recovery.restart.context import replace_method_of
+from kcover_ebpf.recovery.restart.gang_pods import CAUSES_OF_NODES
 from kcover_ebpf.recovery.restart.machine import (
     RestartContext,
     Transition,
