@@ -15,7 +15,7 @@ from kcover_ebpf.api.log_report import ContainerLog, JobRuleReading
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport
 from kcover_ebpf.gang.job_rules import LoggedProgress
 from kcover_ebpf.recovery.restart.guards import decide
-from kcover_ebpf.recovery.restart.logged_work import work_of
+from kcover_ebpf.recovery.restart.repeated_crash import work_of
 from tests.unit.guard_inputs import SEEN, ask, world
 from tests.unit.report_builders import NOW_S
 
