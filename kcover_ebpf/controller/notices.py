@@ -17,7 +17,7 @@ from kcover_ebpf.notify.metrics_pusher import MetricsPusher
 from kcover_ebpf.notify.notifier import Notifier
 from kcover_ebpf.notify.sending import Sender
 from kcover_ebpf.notify.target import NotifyTarget
-from kcover_ebpf.tunables.notify import CAUGHT_UP_S
+from kcover_ebpf.tunables.sending import CAUGHT_UP_S
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric as Family
