@@ -22,10 +22,9 @@ from kcover_ebpf.kernel import owners
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
 from kcover_ebpf.tunables.agent import NEXT_START_NS
-from kcover_ebpf.watching.job_watch import JobWatch
+from kcover_ebpf.watching.job_watch import JobWatch, RankSources
 from kcover_ebpf.watching.judging import ObservationSink
 from kcover_ebpf.watching.loop import SamplingLoop
-from kcover_ebpf.watching.rank_sources import RankSources
 
 
 class GangWatch:

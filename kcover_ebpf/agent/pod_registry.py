@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kcover_ebpf.api import custom_kind
-from kcover_ebpf.api.custom_kind import MOST_KINDS
+from kcover_ebpf.api.custom_kind import MOST_KINDS, JobKind
 from kcover_ebpf.api.fault_policy import Level, NamedPolicy, holding
-from kcover_ebpf.api.job_kind import JobKind
 from kcover_ebpf.api.job_kinds import ARMING_LABEL, Gang, gang_of, is_job_pod, with_kind
 from kcover_ebpf.api.job_rules import JobRule
 from kcover_ebpf.api.pods import Pod, about_pod, kept_bytes, pod_of

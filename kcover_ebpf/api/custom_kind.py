@@ -12,13 +12,28 @@ from enum import Enum
 from typing import Any
 
 from kcover_ebpf.api.codec import decode, wire
-from kcover_ebpf.api.job_kind import JobKind
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ObjectError
 
 MOST_KINDS = 64
 """In a cluster: each pod is compared with all of them."""
 _WRITABLE = ("/spec/", "/metadata/annotations/")
+
+
+@dataclass(frozen=True, slots=True)
+class JobKind:
+    """What the pods of one kind of job look like: a row of job_kinds.toml, or the pods of a `JobKind` object."""
+
+    name: str
+    group: str
+    owner: str
+    """Kind of the owner, which may have a name that other groups use as well (Volcano's Job)."""
+    gang: tuple[str, ...]
+    operator: str | None = None
+    needs: tuple[str, ...] = ()
+    parts: str | None = None
+    launcher: tuple[str, ...] = ()
+    container: str | None = None
 
 
 class KindRestart(Enum):

@@ -1,4 +1,7 @@
-"""How far one may go with which pods: the `FaultPolicy` resource, and which of them holds for a pod."""
+"""How far one may go with which pods: the `FaultPolicy` resource, and which of them holds for a pod.
+
+Also who is notified of which incidents.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,8 @@ from typing import Any
 
 from kcover_ebpf import settings
 from kcover_ebpf.api.codec import decode
-from kcover_ebpf.api.incident import RestartMethod
+from kcover_ebpf.api.incident import FailureClass, Phase, RestartMethod, Status
 from kcover_ebpf.api.job_rules import JobRule, checked
-from kcover_ebpf.api.notify_rule import NotifyRule
 from kcover_ebpf.api.order import SaveSignal
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ObjectError, PolicyError
@@ -29,6 +31,9 @@ _OF_RUN = {
     "grace": "pods have terminationGracePeriodSeconds",
 }
 """Keys of a policy file of `run` that mean nothing in a cluster, and what does."""
+
+ALL_ENDS = frozenset({Phase.RECOVERED, Phase.OBSERVED, Phase.REFUSED, Phase.FAILED})
+"""The first of these is said where a rule for notifications names no phases."""
 
 
 class Level(Enum):
@@ -154,6 +159,27 @@ class SavePolicy:
     """Longest wait for a checkpoint, one that is being written or one that the signal asked for; 0: no wait."""
     unsaved_seconds: int = 0
     """An inferred fault is given as much silence as there is work since the last complete checkpoint, up to this."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyRule:
+    """One rule: a target by its name on the operator's list, and of what it is notified."""
+
+    target: str
+    phases: tuple[Phase, ...] = ()
+    """Each is said once for an incident; empty: one message, at the first phase that ends it."""
+    classes: tuple[FailureClass, ...] = ()
+    """Only incidents whose cause lies there; empty: any."""
+
+    def means(self, status: Status, ends: frozenset[Phase] = ALL_ENDS) -> bool:
+        """True if the phase of this status is to be said; `ends`: those that end an incident for the target."""
+        if self.classes and (status.failure or FailureClass.UNKNOWN) not in self.classes:
+            return False
+        if self.phases:
+            return status.phase in self.phases
+        # what was over by itself before anything was done or refused interrupts no person
+        went_by = status.phase is Phase.OBSERVED and status.closed_s is not None
+        return status.phase in ends and not went_by
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from dataclasses import field, replace
 from functools import cache
 from importlib import resources
 
+from kcover_ebpf.api.custom_kind import JobKind
 from kcover_ebpf.api.gang_id import GangId
-from kcover_ebpf.api.job_kind import JobKind
 from kcover_ebpf.api.pods import Container, ContainerKind, Owner, Pod
 from kcover_ebpf.dataclass import dataclass
 

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 from kcover_ebpf.api import rfc3339
-from kcover_ebpf.api.job_kind import JobKind
+from kcover_ebpf.api.custom_kind import JobKind
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ObjectError, OverBound
 

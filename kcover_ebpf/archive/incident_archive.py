@@ -30,8 +30,7 @@ from kcover_ebpf.archive.manifest import (
 from kcover_ebpf.archive.node_part import ArchivedThread, GroupPressure, NodePart
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ObjectError, UsageError
-from kcover_ebpf.model.gpu_kernel import GpuKernel
-from kcover_ebpf.model.thread_stack import Stack
+from kcover_ebpf.model.traced import GpuKernel, Stack
 
 _T = TypeVar("_T")
 _REPORT, _STACKS, _THREADS, _PRESSURE = (

@@ -8,8 +8,7 @@ from enum import Enum
 
 from kcover_ebpf.api.fault_report import FaultReport
 from kcover_ebpf.dataclass import dataclass
-from kcover_ebpf.model.gpu_kernel import GpuKernel
-from kcover_ebpf.model.thread_stack import Stack
+from kcover_ebpf.model.traced import GpuKernel, Stack
 
 
 class EvidenceTrigger(Enum):

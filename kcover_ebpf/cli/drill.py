@@ -108,8 +108,7 @@ def _consenting(kubeconfig: str | None, namespace: str, name: str, node: str) ->
     from kcover_ebpf.api.drill import CONSENT, consents
     from kcover_ebpf.api.pods import pod_of
     from kcover_ebpf.errors import UsageError
-    from kcover_ebpf.kube.client import connect
-    from kcover_ebpf.kube.paths import segment
+    from kcover_ebpf.kube.client import connect, segment
 
     # an agent may list pods, and get none
     session = connect(kubeconfig, is_small=True)

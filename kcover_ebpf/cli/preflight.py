@@ -98,8 +98,7 @@ def _hand_out(folder: Path) -> None:
 
 def _health(node: str, kubeconfig: str | None) -> ReceivedHealth:
     from kcover_ebpf.api.node_health import HEALTHS, health_of
-    from kcover_ebpf.kube.client import connect
-    from kcover_ebpf.kube.paths import segment
+    from kcover_ebpf.kube.client import connect, segment
 
     api = connect(kubeconfig, None, is_small=True).hurried(PREFLIGHT_REQUEST_S)
     return health_of(api.get(f"{HEALTHS}/{segment(node)}"))

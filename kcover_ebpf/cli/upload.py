@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from kcover_ebpf.cli.options import metrics_option, store_options
-from kcover_ebpf.tunables.stores import SILENT_S
+from kcover_ebpf.tunables.sending import SILENT_S
 
 _EXAMPLES = """
 \b

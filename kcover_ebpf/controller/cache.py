@@ -17,7 +17,6 @@ from kcover_ebpf.api.node_health import ReceivedHealth
 from kcover_ebpf.api.nodes import is_out_of_service, is_ready
 from kcover_ebpf.api.policy_store import PolicyStore
 from kcover_ebpf.controller.incident_bounds import IncidentBounds
-from kcover_ebpf.controller.trigger import Trigger
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ObjectError, OverBound
 from kcover_ebpf.gang.gang_input import NodeState
@@ -25,6 +24,7 @@ from kcover_ebpf.gang.gang_snapshot import ReceivedReport, confirmed
 from kcover_ebpf.gang.report_delays import Delays, ServerClock
 from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.recovery.nodes.others import kept_of_node
+from kcover_ebpf.recovery.restart.demand import Trigger
 
 Uid = NewType("Uid", str)
 

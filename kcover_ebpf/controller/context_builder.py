@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import field, replace
 
 from kcover_ebpf.api.fault_policy import FaultPolicy, NamedPolicy, holding
 from kcover_ebpf.api.gang_id import GangId
 from kcover_ebpf.api.incident import Incident, Phase, RestartMethod
 from kcover_ebpf.controller.cache import ObjectCache
-from kcover_ebpf.controller.lagging import with_lags
 from kcover_ebpf.controller.owners import FoundOwner, Owners
-from kcover_ebpf.controller.trigger import Trigger
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis.clock.certainty import is_explained, put_off
 from kcover_ebpf.gang import job_rules
 from kcover_ebpf.gang.gang_input import GangInput, GangVerdict
 from kcover_ebpf.gang.gang_judge import merge
-from kcover_ebpf.model.verdict import VerdictKind
+from kcover_ebpf.gang.gang_snapshot import ReceivedReport
+from kcover_ebpf.model.roles import Role
+from kcover_ebpf.model.verdict import Evidence, EvidenceKind, VerdictKind
 from kcover_ebpf.recovery.closing import is_suspected
-from kcover_ebpf.recovery.restart import incarnations
+from kcover_ebpf.recovery.restart import gang_pods
 from kcover_ebpf.recovery.restart.context import GangPod, RestartInput
-from kcover_ebpf.recovery.restart.demand import demanded
+from kcover_ebpf.recovery.restart.demand import Trigger, demanded
 from kcover_ebpf.settings import Policy
+from kcover_ebpf.views.lag_groups import JobPlaces, sentences
 
 
 @dataclass(slots=True)
@@ -106,7 +109,7 @@ class ContextBuilder:
     ) -> RestartInput:
         """What is known now."""
         now_s, seen = self._store.wall(), self._store.seen(gang_id)
-        left_over = incarnations.earlier(pods)
+        left_over = gang_pods.earlier(pods)
         gang_input = GangInput(
             name=str(gang_id),
             seen=seen,
@@ -159,3 +162,31 @@ def _moves(live_incident: Incident | None) -> bool:
     if status is None or status.action is None or status.phase is not Phase.SHUTTING_DOWN:
         return False
     return status.action.way is RestartMethod.HYBRID
+
+
+def with_lags(
+    gang_verdict: GangVerdict, seen: Sequence[ReceivedReport], rack: Callable[[str], str | None]
+) -> GangVerdict:
+    """The verdict with what all of a rack, a node or a rail is behind by, where NCCL said so; else the same."""
+    verdict = gang_verdict.verdict
+    answers = [received.report.collectives for received in seen]
+    lagging = [counts for counts in answers if counts is not None and counts.lags]
+    if not verdict.opens_incident or not lagging:
+        return gang_verdict
+    newest = min(lagging, key=lambda counts: counts.age_s)
+    texts = sentences(newest.lags, _job_places(seen, rack))
+    said = tuple(Evidence(EvidenceKind.COLLECTIVE, text) for text in texts)
+    return replace(gang_verdict, verdict=replace(verdict, evidence=(*verdict.evidence, *said)))
+
+
+def _job_places(seen: Sequence[ReceivedReport], rack: Callable[[str], str | None]) -> JobPlaces:
+    node_of: dict[str, str] = {}
+    ranks_of: Counter[str] = Counter()
+    for received in seen:
+        node = received.report.node
+        for rank in received.report.ranks:
+            if rank.role is Role.RANK and rank.exit is None:
+                ranks_of[node] += 1
+                node_of |= dict.fromkeys((socket.local.address for socket in rank.sockets), node)
+    racks = {node: name for node in ranks_of if (name := rack(node)) is not None}
+    return JobPlaces(node_of, ranks_of, racks)

@@ -13,12 +13,10 @@ from kcover_ebpf.api.job_kinds import POD_UID, gang_of
 from kcover_ebpf.api.pods import Pod, about_pod, pod_of
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.event_recorder import NEED_RECOVERY
-from kcover_ebpf.controller.trigger import Trigger
 from kcover_ebpf.errors import ApiError, ObjectError, OverBound
 from kcover_ebpf.gang.gang_input import GangVerdict
 from kcover_ebpf.host.over_bounds import BOUNDS
-from kcover_ebpf.kube.client import ApiClient
-from kcover_ebpf.kube.paths import segment
+from kcover_ebpf.kube.client import ApiClient, segment
 from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.model.verdict import (
     Cause,
@@ -30,7 +28,13 @@ from kcover_ebpf.model.verdict import (
     VerdictKind,
 )
 from kcover_ebpf.recovery.nodes.node_plan import BAD_NODE
-from kcover_ebpf.recovery.restart.demand import ANNOTATION, RestartDemand, is_method, method_of
+from kcover_ebpf.recovery.restart.demand import (
+    ANNOTATION,
+    RestartDemand,
+    Trigger,
+    is_method,
+    method_of,
+)
 from kcover_ebpf.tunables.controller import TRIGGER_S, TRIGGERS_OF_ONE
 
 _LOG = logging.getLogger(__name__)

@@ -13,14 +13,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kcover_ebpf.api import custom_kind, rfc3339
-from kcover_ebpf.api.custom_kind import MOST_KINDS, CustomKind
+from kcover_ebpf.api.custom_kind import MOST_KINDS, CustomKind, JobKind
 from kcover_ebpf.api.fault_report import API_VERSION
-from kcover_ebpf.api.job_kind import JobKind
 from kcover_ebpf.api.job_kinds import with_kind
 from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.errors import KcoverError, NotFound, ObjectError
-from kcover_ebpf.kube.client import ApiClient
-from kcover_ebpf.kube.paths import segment
+from kcover_ebpf.kube.client import ApiClient, segment
 from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.recovery.restart.custom_methods import (
     KindReason,

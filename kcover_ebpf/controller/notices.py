@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kcover_ebpf.api.fault_policy import NotifyRule
 from kcover_ebpf.api.incident import Incident, Status
-from kcover_ebpf.api.notify_rule import NotifyRule
 from kcover_ebpf.controller.api_writer import ApiWriter
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.errors import KcoverError
@@ -17,7 +17,7 @@ from kcover_ebpf.notify.metrics_pusher import MetricsPusher
 from kcover_ebpf.notify.notifier import Notifier
 from kcover_ebpf.notify.sending import Sender
 from kcover_ebpf.notify.target import NotifyTarget
-from kcover_ebpf.tunables.notify import CAUGHT_UP_S
+from kcover_ebpf.tunables.sending import CAUGHT_UP_S
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric as Family

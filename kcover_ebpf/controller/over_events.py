@@ -12,8 +12,7 @@ from kcover_ebpf.api.pods import about_pod, pod_of
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.errors import NotFound, ObjectError, OverBound
 from kcover_ebpf.host.over_bounds import BOUNDS, OF_PODS
-from kcover_ebpf.kube.client import ApiClient
-from kcover_ebpf.kube.paths import segment
+from kcover_ebpf.kube.client import ApiClient, segment
 from kcover_ebpf.tunables.controller import OVER_SAID_S
 
 _ENDING = "what is beyond it is not seen. docs/threat-model.md has the bounds"

@@ -15,8 +15,7 @@ from kcover_ebpf.api.pods import Owner, owner_of
 from kcover_ebpf.controller import service_addresses
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import NotFound, Unreachable
-from kcover_ebpf.kube.client import ApiClient
-from kcover_ebpf.kube.paths import segment
+from kcover_ebpf.kube.client import ApiClient, segment
 from kcover_ebpf.recovery.restart.context import (
     NOT_MOVED,
     SUSPENDED_BY,

@@ -13,8 +13,7 @@ from kcover_ebpf.api.fault_policy import FaultPolicy, NodeActions, holding
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.node_reconciler import NodeLimits
 from kcover_ebpf.errors import ApiError, Conflict, NotFound
-from kcover_ebpf.kube.client import ApiClient
-from kcover_ebpf.kube.paths import segment
+from kcover_ebpf.kube.client import ApiClient, segment
 from kcover_ebpf.recovery import repair
 from kcover_ebpf.recovery.nodes.node_plan import NodeView, view_of
 from kcover_ebpf.recovery.repair import RepairAttempt, RepairLimits, RepairPlan, RepairStep

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kcover_ebpf.errors import ApiError
-from kcover_ebpf.kube.client import ApiClient
-from kcover_ebpf.kube.paths import segment
+from kcover_ebpf.kube.client import ApiClient, segment
 
 _LOG = logging.getLogger(__name__)
 _SERVICE = "kubernetes.io/service-name"

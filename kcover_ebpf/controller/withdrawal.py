@@ -20,11 +20,10 @@ from kcover_ebpf.controller.deletions import Deletions
 from kcover_ebpf.controller.device_taints import OF_NODE
 from kcover_ebpf.controller.node_reconciler import release
 from kcover_ebpf.controller.owners import Owners
-from kcover_ebpf.errors import ActionError, ApiError, KcoverError, NotFound, ObjectError
+from kcover_ebpf.errors import ActionError, ApiError, KcoverError, NotFound, ObjectError, TooLarge
 from kcover_ebpf.kube import dra
 from kcover_ebpf.kube.client import ApiClient
 from kcover_ebpf.kube.leader_election import LeaderElector
-from kcover_ebpf.kube.paging import all_objects
 from kcover_ebpf.recovery.nodes.node_health import CORDONED_FOR, OFFENCES
 from kcover_ebpf.recovery.nodes.node_plan import (
     CLEARED,
@@ -49,6 +48,9 @@ _LOG = logging.getLogger(__name__)
 _NOTES = (CORDONED, CORDONED_BY, UNTIL, CORDONED_FOR, OFFENCES, REPAIRS, DRAINED, CLEARED)
 _CONDITIONS = (CONDITION, INSPECTED)
 _WHY = "kcover-ebpf was uninstalled during the restart; the job was resumed"
+_PAGE = 200
+_SMALLER = 8
+"""A page of a collection that is too large is asked for in so many parts: objects of a tenant may be large."""
 Step = tuple[str, Callable[[], None]]
 """What is undone, for people; and what undoes it, which raises `KcoverError`."""
 
@@ -103,7 +105,7 @@ class Withdrawal:
     def _incidents(self) -> Iterator[Step]:
         """Those that keep our finalizer."""
         try:
-            found = list(all_objects(self._client, f"/apis/{API_VERSION}/incidents"))
+            found = list(_all_objects(self._client, f"/apis/{API_VERSION}/incidents"))
         except NotFound:
             return  # the definitions are gone
         for raw in found:
@@ -128,7 +130,7 @@ class Withdrawal:
         self._deletions.guard(incident, wanted=False)
 
     def _nodes(self) -> Iterator[Step]:
-        for raw in all_objects(self._client, "/api/v1/nodes"):
+        for raw in _all_objects(self._client, "/api/v1/nodes"):
             conditions = (raw.get("status") or {}).get("conditions") or ()
             node = view_of({**raw, "conditions": conditions})
             path = f"/api/v1/nodes/{node.name}"
@@ -180,3 +182,23 @@ def _refuse(text: str) -> NoReturn:
 
 def _cordons_none(node: str, _reason: str, _namespace: str) -> NoReturn:
     raise ActionError(f"node {node} is not cordoned: kcover-ebpf is being uninstalled")
+
+
+def _all_objects(
+    client: ApiClient, path: str, query: Mapping[str, str] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Each object of a collection, page by page; raises `ApiError`."""
+    asked, size = dict(query or {}), _PAGE
+    while True:
+        try:
+            page = client.list(path, {**asked, "limit": str(size)})
+        except TooLarge:
+            if size == 1:
+                raise
+            size = max(1, size // _SMALLER)
+            continue
+        yield from page.get("items") or ()
+        token = (page.get("metadata") or {}).get("continue")
+        if not token:
+            return
+        asked["continue"] = str(token)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 from kcover_ebpf.dataclass import dataclass
-from kcover_ebpf.model.gpu_kernel import GpuKernel
+from kcover_ebpf.model.traced import GpuKernel
 
 ReadAt = Callable[[int, int], bytes]
 """Bytes from an offset on, so many, or fewer at the end of the file."""

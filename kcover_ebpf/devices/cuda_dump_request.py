@@ -15,7 +15,7 @@ from kcover_ebpf.devices.cuda_dump import CudaDumpError, kernels_of
 from kcover_ebpf.host import bounded, procfs, rank_files
 from kcover_ebpf.host.rank_files import RankFileError
 from kcover_ebpf.ids import Pid
-from kcover_ebpf.model.gpu_kernel import GpuKernel
+from kcover_ebpf.model.traced import GpuKernel
 
 _PIPE, _FILE = "CUDA_COREDUMP_PIPE", "CUDA_COREDUMP_FILE"
 _ENABLED, _FLAGS = "CUDA_ENABLE_USER_TRIGGERED_COREDUMP", "CUDA_COREDUMP_GENERATION_FLAGS"

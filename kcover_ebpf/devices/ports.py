@@ -17,11 +17,17 @@ from pathlib import Path
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.devices.inventory.topology import function_of, function_of_rdma
 from kcover_ebpf.facts.devices import PortChange
-from kcover_ebpf.host import netlink
 from kcover_ebpf.host.read_workers import Readers
 from kcover_ebpf.host.sysfs import text
 from kcover_ebpf.tunables.devices import NETLINK_ANSWER_S, RDMA_PERIOD_NS
 
+# headers of netlink messages: netlink(7), rtnetlink(7)
+_HEADER = struct.Struct("=LHHLL")
+"""Length with the header, type, flags, sequence number, port."""
+_ATTRIBUTE = struct.Struct("=HH")
+"""Length with this, type."""
+_REQUEST, _DUMP = 1, 0x300
+"""NLM_F_REQUEST, NLM_F_DUMP"""
 # include/uapi/linux/rtnetlink.h, if_link.h, if.h
 _RTMGRP_LINK = 1
 _RTM_NEWLINK, _RTM_DELLINK, _RTM_GETLINK = 16, 17, 18
@@ -53,12 +59,34 @@ class Link:
     """Whether it is meant to be up: a port that was switched off is no fault."""
 
 
+def _messages(raw: bytes) -> Iterator[tuple[int, bytes]]:
+    """Type and body of each message that is whole."""
+    offset = 0
+    while offset + _HEADER.size <= len(raw):
+        length, kind, *_ = _HEADER.unpack_from(raw, offset)
+        if length < _HEADER.size or offset + length > len(raw):
+            return
+        yield kind, raw[offset + _HEADER.size : offset + length]
+        offset += (length + 3) & ~3
+
+
+def _attributes(raw: bytes) -> Iterator[tuple[int, bytes]]:
+    """Type and value of each attribute that is whole."""
+    offset = 0
+    while offset + _ATTRIBUTE.size <= len(raw):
+        length, kind = _ATTRIBUTE.unpack_from(raw, offset)
+        if length < _ATTRIBUTE.size or offset + length > len(raw):
+            return
+        yield kind & 0x3FFF, raw[offset + _ATTRIBUTE.size : offset + length]
+        offset += (length + 3) & ~3
+
+
 def parse_links(raw: bytes) -> Iterator[Link]:
     """The link messages in one netlink datagram; what is not whole is left out."""
-    for kind, body in netlink.messages(raw):
+    for kind, body in _messages(raw):
         if kind in (_RTM_NEWLINK, _RTM_DELLINK) and len(body) >= _IFINFO.size:
             flags = _IFINFO.unpack_from(body)[3]
-            words = dict(netlink.attributes(body[_IFINFO.size :]))
+            words = dict(_attributes(body[_IFINFO.size :]))
             name = words.get(_IFLA_IFNAME, b"").partition(b"\0")[0].decode("utf-8", "replace")
             number = (words.get(_IFLA_OPERSTATE) or b"\0")[0]
             state = _OPERSTATES[number] if number < len(_OPERSTATES) else "unknown"
@@ -72,16 +100,14 @@ def links_now() -> list[Link]:
     found: list[Link] = []
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as asking:
         asking.settimeout(NETLINK_ANSWER_S)
-        length = netlink.HEADER.size + _IFINFO.size
-        head = netlink.HEADER.pack(length, _RTM_GETLINK, netlink.REQUEST | netlink.DUMP, 1, 0)
+        length = _HEADER.size + _IFINFO.size
+        head = _HEADER.pack(length, _RTM_GETLINK, _REQUEST | _DUMP, 1, 0)
         asking.send(head + bytes(_IFINFO.size))
         while True:
             raw = asking.recv(65536)
             found += parse_links(raw)
             # an end or an error is the last message of its datagram
-            if len(raw) < netlink.HEADER.size or any(
-                kind in _LAST for kind, _ in netlink.messages(raw)
-            ):
+            if len(raw) < _HEADER.size or any(kind in _LAST for kind, _ in _messages(raw)):
                 return found
 
 

@@ -15,14 +15,15 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
+from pathlib import Path
 from typing import NoReturn
 
 from kcover_ebpf.api.codec import decode, encode
 from kcover_ebpf.dataclass import dataclass
+from kcover_ebpf.devices.nvml_library import initialise
 from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.host import process_tree
-from kcover_ebpf.inspection import busy
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import (
     Check,
@@ -31,7 +32,7 @@ from kcover_ebpf.inspection.result import (
     Cost,
     unknown,
 )
-from kcover_ebpf.tunables.inspection import CHECK_REAP_S
+from kcover_ebpf.tunables.inspection import CHECK_REAP_S, GPU_BUSY_BYTES
 
 _BLOCK_BYTES = 1 << 16
 _ANSWER_BYTES = 1 << 20
@@ -121,7 +122,7 @@ def _be_child(check: Check, options: InspectionOptions, answer_to: int) -> NoRet
 
 def _examine(check: Check, options: InspectionOptions) -> list[CheckFinding]:
     try:
-        if check.cost is Cost.HEAVY and (reason := busy.reason_not_to_run(options.root)):
+        if check.cost is Cost.HEAVY and (reason := reason_not_to_run(options.root)):
             return [unknown(reason, "run it again by name when no job uses a GPU of this node")]
         return list(check.find(options))
     except Exception as error:  # noqa: BLE001 - one broken check must not cost the others
@@ -195,3 +196,25 @@ def _living(pid: int) -> int | None:
             return None
     # a zombie that its parent does not reap keeps the group
     return process_tree.living_in_group(pid)
+
+
+def reason_not_to_run(root: Path) -> str:
+    """Why a heavy check must not run now, as a job uses a GPU; empty if it may. Asks NVML, and so may hang."""
+    try:
+        import pynvml
+    except ImportError:
+        return "whether a GPU is busy is not known: the package nvidia-ml-py is not installed"
+    try:
+        initialise(pynvml, root)
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            if processes := pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
+                return f"GPU {index} is busy: process {processes[0].pid} computes on it"
+            if percent := pynvml.nvmlDeviceGetUtilizationRates(handle).gpu:
+                return f"GPU {index} is busy: its utilisation is {percent}%"
+            used_bytes = pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2).used
+            if used_bytes > GPU_BUSY_BYTES:
+                return f"GPU {index} is busy: {used_bytes >> 20} MiB of its memory are in use"
+    except pynvml.NVMLError as error:
+        return f"whether a GPU is busy is not known: NVML: {error}"
+    return ""

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from kcover_ebpf import __version__
 from kcover_ebpf.errors import ApiError, Conflict, NotFound, TooLarge, Unreachable, UsageError
@@ -310,3 +310,10 @@ def _lines(response: Any) -> Iterator[Object]:
         raise
     except Exception as error:
         raise unreachable("watch", "", error) from error
+
+
+def segment(text: str) -> str:
+    """The text as one segment of a path, whatever is in it: nothing leads out of its place."""
+    if set(text) <= {"."}:
+        return text.replace(".", "%2E")
+    return quote(text, safe="")

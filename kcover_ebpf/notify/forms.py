@@ -20,7 +20,7 @@ from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.notify.message import Message, fields_of, lines_of
 from kcover_ebpf.notify.otlp import trace_bytes
 from kcover_ebpf.notify.target import MessageForm, NotifyTarget
-from kcover_ebpf.tunables.notify import ALERT_LASTS_S
+from kcover_ebpf.tunables.sending import ALERT_LASTS_S
 
 _JSON = "application/json"
 _MOST_SECTION = 3000

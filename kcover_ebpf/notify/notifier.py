@@ -12,16 +12,16 @@ from typing import Any
 
 from prometheus_client.core import CounterMetricFamily
 
+from kcover_ebpf.api.fault_policy import NotifyRule
 from kcover_ebpf.api.incident import Incident, Status
-from kcover_ebpf.api.notify_rule import NotifyRule
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import NotSent
 from kcover_ebpf.notify.message import Message, message_of
 from kcover_ebpf.notify.target import NotifyTarget
-from kcover_ebpf.tunables.notify import (
+from kcover_ebpf.tunables.sending import (
     GIVE_UP_S,
     LONGEST_RETRY_S,
-    REMEMBERED,
+    MESSAGES_REMEMBERED,
     RETRY_S,
     WAITING,
 )
@@ -126,7 +126,7 @@ class Notifier:
                 return False
             for key in keys:
                 self._known[key] = None
-            while len(self._known) > REMEMBERED:
+            while len(self._known) > MESSAGES_REMEMBERED:
                 self._known.popitem(last=False)
         return True
 

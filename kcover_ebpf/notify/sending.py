@@ -16,7 +16,7 @@ from kcover_ebpf.errors import NotSent
 from kcover_ebpf.notify.forms import Request, mail_of, request_of
 from kcover_ebpf.notify.message import Message
 from kcover_ebpf.notify.target import PAGERDUTY, MessageForm, NotifyTarget, Security, wrong_address
-from kcover_ebpf.tunables.notify import SEND_S
+from kcover_ebpf.tunables.sending import SEND_S
 
 _TRY_AGAIN = frozenset({408, 425, 429})
 """Answers of the kind "you are wrong" that a later attempt may not get."""

@@ -15,11 +15,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from kcover_ebpf.api.codec import decode, wire
+from kcover_ebpf.api.fault_policy import ALL_ENDS
 from kcover_ebpf.api.incident import Phase
-from kcover_ebpf.api.notify_rule import ALL_ENDS
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ObjectError, PolicyError
-from kcover_ebpf.tunables.notify import LONGEST_METRICS_S, SHORTEST_METRICS_S
+from kcover_ebpf.tunables.sending import LONGEST_METRICS_S, SHORTEST_METRICS_S
 
 PAGERDUTY = "https://events.pagerduty.com/v2/enqueue"
 """Where PagerDuty takes events (Events API v2)."""

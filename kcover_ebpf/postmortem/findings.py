@@ -10,8 +10,8 @@ from kcover_ebpf.archive.manifest import MissingPart
 from kcover_ebpf.archive.node_part import ArchivedThread, GroupPressure
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.model.collective_counts import CollectiveCounts
-from kcover_ebpf.model.gpu_kernel import GpuKernel
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
+from kcover_ebpf.model.traced import GpuKernel
 from kcover_ebpf.model.verdict import Verdict
 
 _MOST_THREADS, _MOST_CONNECTIONS = 40, 30

@@ -12,7 +12,7 @@ from kcover_ebpf.archive.manifest import MissingPart
 from kcover_ebpf.archive.node_part import ArchivedThread, GroupPressure, NodePart
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
-from kcover_ebpf.model.thread_stack import Stack
+from kcover_ebpf.model.traced import Stack
 from kcover_ebpf.model.verdict import Verdict, VerdictKind
 from kcover_ebpf.notify.message import message_of
 from kcover_ebpf.postmortem import findings, known_verdict, signs, svg

@@ -9,7 +9,7 @@ from kcover_ebpf import __version__
 from kcover_ebpf.errors import UsageError
 from kcover_ebpf.output.formatting import span
 from kcover_ebpf.postmortem.page import Page
-from kcover_ebpf.tunables.postmortem import TENTHS_S
+from kcover_ebpf.tunables.cli import TENTHS_S
 from kcover_ebpf.views.rank_grid import CellState
 
 _TEMPLATES = "templates"

@@ -12,7 +12,7 @@ from kcover_ebpf.api.incident import Moment, Status
 from kcover_ebpf.archive.incident_archive import Archive
 from kcover_ebpf.archive.node_part import NodePart
 from kcover_ebpf.model.verdict import Verdict
-from kcover_ebpf.tunables.postmortem import MOMENTS_BEFORE_S, SIGNS_EARLIEST_S
+from kcover_ebpf.tunables.cli import MOMENTS_BEFORE_S, SIGNS_EARLIEST_S
 from kcover_ebpf.views.timeline import TimelineEvent, in_order
 
 FRAMEWORK = "framework"

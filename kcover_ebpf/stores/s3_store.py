@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from kcover_ebpf.errors import StoreError
 from kcover_ebpf.stores.sigv4 import Credentials, ObjectRequest, quoted, signed_headers
 from kcover_ebpf.stores.store import StoreAddress
-from kcover_ebpf.tunables.stores import REQUEST_S
+from kcover_ebpf.tunables.sending import REQUEST_S
 
 _MOST_SECRET_BYTES = 8192
 _CONDITION_FAILED, _CONFLICT, _NOT_FOUND = 412, 409, 404

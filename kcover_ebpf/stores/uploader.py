@@ -30,10 +30,10 @@ from kcover_ebpf.output import archives
 from kcover_ebpf.output.bundles import bundle_bytes, bundle_paths
 from kcover_ebpf.output.log_lines import about
 from kcover_ebpf.stores.store import PartStore, part_key
-from kcover_ebpf.tunables.stores import (
+from kcover_ebpf.tunables.sending import (
     COPIED_MOST_BYTES,
     LONGEST_RETRY_S,
-    REMEMBERED,
+    PARTS_REMEMBERED,
     RETRY_S,
     SEARCH_S,
 )
@@ -100,7 +100,7 @@ class Uploader:
 
     def _remember(self, name: str) -> None:
         self._done[name] = None
-        if len(self._done) > REMEMBERED:
+        if len(self._done) > PARTS_REMEMBERED:
             self._done.popitem(last=False)
 
     def _copy(self, path: Path) -> UploadResult:

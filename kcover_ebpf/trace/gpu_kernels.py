@@ -15,7 +15,7 @@ from kcover_ebpf.confined import helper
 from kcover_ebpf.confined.helper import Confinement, Helper
 from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.host.capabilities import Capability
-from kcover_ebpf.model.gpu_kernel import GpuKernel
+from kcover_ebpf.model.traced import GpuKernel
 from kcover_ebpf.tunables.host import HELPER_CPU_S
 
 _READER = Confinement(

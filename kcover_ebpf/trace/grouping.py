@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from kcover_ebpf.model.thread_stack import Stack
+from kcover_ebpf.model.traced import Stack
 from kcover_ebpf.trace.records import TracedThread
 from kcover_ebpf.tunables.trace import SHOWN_BUSY_SHARE
 

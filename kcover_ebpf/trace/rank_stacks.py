@@ -13,7 +13,7 @@ from kcover_ebpf.ids import Pid, Tid
 from kcover_ebpf.model.process_state import WAITING
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.model.roles import Role
-from kcover_ebpf.model.thread_stack import Stack
+from kcover_ebpf.model.traced import Stack
 from kcover_ebpf.trace.stack_helpers import Frames, Helpers
 from kcover_ebpf.watching.py_spy import is_python
 

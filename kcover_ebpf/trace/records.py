@@ -16,7 +16,7 @@ from kcover_ebpf.api.codec import Codec, Omit, wire
 from kcover_ebpf.api.json_values import WrongValue
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import CannotObserve, UsageError
-from kcover_ebpf.model.thread_stack import Stack
+from kcover_ebpf.model.traced import Stack
 from kcover_ebpf.model.verdict import ThreadRow, VerdictKind
 from kcover_ebpf.output.formatting import SCHEMA
 from kcover_ebpf.trace.describe_call import WaitTarget

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Iterable, Sequence
 
-from kcover_ebpf.model.thread_stack import Stack
+from kcover_ebpf.model.traced import Stack
 from kcover_ebpf.output import formatting
 from kcover_ebpf.trace import grouping, tcp_connections
 from kcover_ebpf.trace.records import Conclusion, Line, TracedThread, TraceHeader

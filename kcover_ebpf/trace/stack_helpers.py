@@ -17,7 +17,7 @@ from kcover_ebpf.confined import helper
 from kcover_ebpf.confined.helper import Confinement, Helper
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.host.capabilities import Capability
-from kcover_ebpf.model.thread_stack import Stack
+from kcover_ebpf.model.traced import Stack
 from kcover_ebpf.tunables.host import HELPER_CPU_S
 from kcover_ebpf.watching import py_spy
 from kcover_ebpf.watching.py_spy import Spied, SpiedThread, Spies, Thread

@@ -1,4 +1,7 @@
-"""Tunables of `kubectl kcover`, with unit and reason. Set by no option; "chosen" means that nothing was measured."""
+"""Tunables of `kubectl kcover` and of pages for people, with unit and reason.
+
+Set by no option; "chosen" means that nothing was measured.
+"""
 
 from __future__ import annotations
 
@@ -12,3 +15,9 @@ DRILL_RECOVERS_S = 120.0
 """After the injected fault is over, the restart of its job is followed for so long. Chosen."""
 PAGE_EVERY_S = 5.0
 """The page of the controller asks for itself anew so often: phases of a restart take seconds. Chosen."""
+TENTHS_S = 600.0
+"""On the page about an incident: times of incidents that last less are printed with tenths of a second."""
+MOMENTS_BEFORE_S = 60.0
+"""On it, of the incident's own moments before the fault."""
+SIGNS_EARLIEST_S = 86400.0
+"""What a log said a day before is no sign of this fault."""

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any
 
 from kcover_ebpf.dataclass import dataclass
-from kcover_ebpf.model.thread_stack import Stack
+from kcover_ebpf.model.traced import Stack
 from kcover_ebpf.views.rank_numbers import in_and_out, ranks_text
 
 _INTERPRETER = re.compile(r"\.\.\. the Python interpreter$|(?:lib)?python3[\w.]*\+")

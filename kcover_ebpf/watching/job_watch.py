@@ -6,9 +6,13 @@ judges.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import field
 from typing import TYPE_CHECKING
 
+from kcover_ebpf.confined.helper import Confinement
+from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis.decisions import Decision
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.diagnosis.job import Job
@@ -20,20 +24,43 @@ from kcover_ebpf.facts.kernel import Fact, ProcessExec, ProcessExit
 from kcover_ebpf.facts.syscalls import SyscallTable
 from kcover_ebpf.host import procfs
 from kcover_ebpf.host.identities import Identities
+from kcover_ebpf.host.thread_reader import ThreadReadings, ThreadSource
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
+from kcover_ebpf.watching import py_spy
 from kcover_ebpf.watching.file_system_probes import FileSystemProbes
 from kcover_ebpf.watching.judging import InputRecorder, Judging, ObservationSink
 from kcover_ebpf.watching.pacing import Pacing
-from kcover_ebpf.watching.rank_sources import RankSources
 from kcover_ebpf.watching.stack_watch import StackWatch
 
 if TYPE_CHECKING:
     from kcover_ebpf.collectives.nccl.probes import NcclProbes
     from kcover_ebpf.collectives.nccl.watch import NcclWatch
+    from kcover_ebpf.collectives.ras.client import RasSource
     from kcover_ebpf.collectives.ras.watch import RasWatch
+    from kcover_ebpf.collectives.recorder.dump_request import RecorderSource
     from kcover_ebpf.collectives.recorder.watch import RecorderWatch
+
+
+def _here() -> ThreadSource:
+    return ThreadReadings(os.uname().machine)
+
+
+@dataclass(frozen=True, slots=True)
+class RankSources:
+    """Who reads what the ranks have written: this process where the job is its user's, else confined readers.
+
+    One for all jobs of a program.
+    """
+
+    threads: ThreadSource = field(default_factory=_here)
+    recorders: RecorderSource | None = None
+    """PyTorch's flight recorders; None: this process."""
+    ras: RasSource | None = None
+    """NCCL's RAS; None: this process."""
+    confinement: Confinement = py_spy.SPY
+    """Of py-spy."""
 
 
 class JobWatch:
@@ -204,7 +231,7 @@ class JobWatch:
         if not self._is_part:
             # nothing joins what two hosts found, so each asks for itself
             return 0.0
-        from kcover_ebpf.collectives.ras.turns import turn_s
+        from kcover_ebpf.collectives.ras.watch import turn_s
 
         numbers = [view.rank for view in ranks.values()]
         return turn_s(numbers, world_size)

@@ -26,11 +26,10 @@ from kcover_ebpf.host.thread_reader import ThreadReader
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.kernel.sampler import KernelSampler
 from kcover_ebpf.settings import Settings
-from kcover_ebpf.watching.job_watch import JobWatch
+from kcover_ebpf.watching.job_watch import JobWatch, RankSources
 from kcover_ebpf.watching.judging import InputRecorder, ObservationSink
 from kcover_ebpf.watching.member_search import MemberSearch
 from kcover_ebpf.watching.pacing import pause_s
-from kcover_ebpf.watching.rank_sources import RankSources
 
 
 class Target(Protocol):

@@ -13,7 +13,7 @@ from kcover_ebpf.archive.node_part import ArchivedThread, EvidenceTrigger, Group
 from kcover_ebpf.ids import Endpoint, Pid
 from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.rank_snapshot import RankSnapshot, SocketSnapshot
-from kcover_ebpf.model.thread_stack import Stack
+from kcover_ebpf.model.traced import Stack
 from kcover_ebpf.model.verdict import (
     Cause,
     Certainty,

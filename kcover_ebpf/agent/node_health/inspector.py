@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kcover_ebpf.agent.node_health import health_memory, left_behind, pod_volumes
+from kcover_ebpf.agent.node_health import health_memory, left_behind
 from kcover_ebpf.agent.node_health.health_memory import Round
 from kcover_ebpf.agent.node_health.left_behind import LeftBehind
 from kcover_ebpf.agent.reports.report_sender import MANAGER
@@ -43,6 +44,10 @@ from kcover_ebpf.tunables.host import HELPER_REAP_S
 
 _ANSWER_BYTES = 8 << 20
 """Of one round: some hundred devices and checks, each with some lines."""
+_VOLUME = re.compile(r"/pods/(?P<uid>[0-9a-f-]{1,64})/(?:volumes/[^/ ]+~csi|volume-subpaths)/")
+"""A volume of pods: KUBELET/pods/UID/volumes/kubernetes.io~csi/VOLUME/mount (kubelet, pkg/volume/csi; VOLUME: the
+PersistentVolume). The folder names the pod by its uid; the claim is in the pod's own object, which an inspection does
+not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +145,7 @@ class Inspector:
             return
         now_s = time.time()
         checks: Sequence[PartResult] = [
-            pod_volumes.named(check.part, self._pod_of) for check in answer.checks
+            with_pod_named(check.part, self._pod_of) for check in answer.checks
         ]
         devices: Sequence[PartResult] = answer.devices
         if wrong and self.latest_health is not None:
@@ -217,3 +222,20 @@ def _save(file: Path, health: NodeHealth) -> None:
     """A disk that is full or broken costs memory of the past only."""
     with contextlib.suppress(OSError):
         write_json(file, health)
+
+
+def with_pod_named(part: PartResult, pod_of: Callable[[str], Pod | None]) -> PartResult:
+    """The part, with pod and claim behind each sentence about a volume; `pod_of`: the pod with that uid."""
+    return replace(part, evidence=tuple(_with_pod(text, pod_of) for text in part.evidence))
+
+
+def _with_pod(text: str, pod_of: Callable[[str], Pod | None]) -> str:
+    match = _VOLUME.search(text)
+    pod = pod_of(match["uid"]) if match else None
+    if pod is None:
+        return text
+    claims = ", ".join(pod.claims)
+    whose = "" if not claims else f", claim {claims}"
+    if len(pod.claims) > 1:
+        whose = f", one of its claims {claims}"
+    return f"{text}; pod {pod.namespace}/{pod.name}{whose}"

@@ -21,7 +21,7 @@ from kcover_ebpf.host.proc_text import split_stat
 from kcover_ebpf.host.procfs import thread_ids
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
-from kcover_ebpf.model.thread_stack import Stack
+from kcover_ebpf.model.traced import Stack
 from kcover_ebpf.trace.rank_stacks import StackReading, wait_channel
 
 _THREADS_OF_ONE, _THREADS_OF_ALL = 64, 2048

@@ -16,7 +16,7 @@ from kcover_ebpf.agent.orders.evidence_thread import EvidenceRequest
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ApiError
-from kcover_ebpf.model.gpu_kernel import GpuKernel
+from kcover_ebpf.model.traced import GpuKernel
 from kcover_ebpf.trace.gpu_kernels import KernelReading
 from kcover_ebpf.tunables.agent import CHECKPOINT_LIMIT_S, GPU_DUMP_WAIT_S, SNAPSHOT_LIMIT_S
 

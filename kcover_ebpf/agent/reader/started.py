@@ -16,7 +16,7 @@ from kcover_ebpf.agent.reader.ranks import ReadRanks
 from kcover_ebpf.confined import device_group
 from kcover_ebpf.errors import LoadError
 from kcover_ebpf.watching import py_spy
-from kcover_ebpf.watching.rank_sources import RankSources
+from kcover_ebpf.watching.job_watch import RankSources
 
 if TYPE_CHECKING:
     from kcover_ebpf.collectives.nccl.probes import NcclProbes

@@ -11,7 +11,7 @@ from kcover_ebpf.agent.reports.report_pace import Pace, valid_s
 from kcover_ebpf.api.agent_lease import AgentLease, collection, name_of, object_of
 from kcover_ebpf.api.fault_report import Ack, PodRef
 from kcover_ebpf.errors import ApiError, NotFound, Unreachable
-from kcover_ebpf.kube.paths import segment
+from kcover_ebpf.kube.client import segment
 from kcover_ebpf.model.rank_snapshot import RankPace
 from kcover_ebpf.tunables.agent import AGENTS_COUNTED_S, LEASE_REFUSED_S, RENEWED_EARLY
 

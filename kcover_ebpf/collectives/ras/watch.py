@@ -2,6 +2,10 @@
 
 Only while a job has stalled: a collection visits every process of the job. The questions come a
 second apart at first, then ever more rarely. A thread asks; the loop takes what it found.
+
+Each process answers for all: one asker is enough. Agents do not talk to each other, so each knows its turn from the
+numbers of its own ranks (`turn_s`): the node of rank 0 asks immediately; the next ones do after a pause, for the agent
+there may be missing, or its ranks may have no RAS.
 """
 
 from __future__ import annotations
@@ -29,9 +33,11 @@ from kcover_ebpf.facts.host import CollectivesSeen
 from kcover_ebpf.facts.kernel import SocketSample
 from kcover_ebpf.host import procfs
 from kcover_ebpf.ids import NS, Pid
-from kcover_ebpf.tunables.collectives import RAS_FIRST_PAUSES_S, RAS_LATER_PAUSE_S
+from kcover_ebpf.tunables.collectives import RAS_FIRST_PAUSES_S, RAS_LATER_PAUSE_S, RAS_TURN_S
 
 ADDRESS_VARIABLE = "NCCL_RAS_ADDR"
+_MOST_TURNS = 4
+"""Where the first nodes have no RAS, the others have none either."""
 _KEPT = 3
 """A count must not have moved in so many answers in a row (two, while there are not more)."""
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
@@ -260,3 +266,16 @@ def _ranks_of(
         if (rank.host, rank.pid) in dead
     }
     return list(pairs.values())
+
+
+def turn_s(numbers: Collection[int | None], world_size: int | None) -> float | None:
+    """Seconds from the beginning of a stall until this node asks; None: it leaves that to others.
+
+    `numbers`: of the ranks here. Without numbers, or where all ranks are here, no other node can be relied upon.
+    """
+    known = [number for number in numbers if number is not None]
+    if world_size is None or not known or len(known) >= world_size:
+        return 0.0
+    # ranks are dealt out to nodes in blocks, by nearly every launcher
+    before = -(-min(known) // len(known))
+    return before * RAS_TURN_S if before < _MOST_TURNS else None

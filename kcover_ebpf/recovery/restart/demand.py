@@ -1,4 +1,4 @@
-"""A restart that a person asks for: what is said about the job then, and until when the request holds. Pure."""
+"""What an Event asks for: a restart, or a recovery; what is said about the job then, and until when it holds. Pure."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from kcover_ebpf.model.verdict import (
     Verdict,
     VerdictKind,
 )
+from kcover_ebpf.tunables.controller import TRIGGER_S
 
 ANNOTATION = "kcover.io/restart"
 """On an Event that asks for a restart: `Any`, or the only method that may be used. `need-recovery` is beside it."""
@@ -35,6 +36,23 @@ class RestartDemand:
 
 
 _METHODS = {ANY: None, "InPlace": RestartMethod.IN_PLACE, "Replace": RestartMethod.REPLACE}
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """An Event that asks for a recovery, or for a restart."""
+
+    at_s: float
+    """Unix seconds: when it was written."""
+    gang_verdict: GangVerdict
+    demand: RestartDemand | None = None
+    """What a person asks for; None where a program reports a fault."""
+
+    def is_over(self, now_s: float, incidents: Iterable[Incident]) -> bool:
+        """True once it is too old, or the restart that it asks for has begun; `incidents`: those of the gang."""
+        if now_s - self.at_s >= TRIGGER_S:
+            return True
+        return self.demand is not None and is_spent(self.demand, incidents)
 
 
 def is_method(word: str) -> bool:

@@ -23,9 +23,9 @@ from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.diagnosis import decisions
 from kcover_ebpf.gang.gang_input import GangVerdict
 from kcover_ebpf.model.verdict import Cause, EvidenceKind, Verdict, VerdictKind
-from kcover_ebpf.recovery.restart import evidence_orders, no_progress, repeated_crash, saving
-from kcover_ebpf.recovery.restart.affected import CAUSES_OF_NODES
+from kcover_ebpf.recovery.restart import evidence_orders, repeated_crash, repetition, saving
 from kcover_ebpf.recovery.restart.context import replace_method_of
+from kcover_ebpf.recovery.restart.gang_pods import CAUSES_OF_NODES
 from kcover_ebpf.recovery.restart.machine import (
     RestartContext,
     Transition,
@@ -35,7 +35,7 @@ from kcover_ebpf.recovery.restart.machine import (
     why_not_hybrid,
     why_not_in_place,
 )
-from kcover_ebpf.recovery.restart.said_before import is_said_before
+from kcover_ebpf.recovery.restart.repetition import is_said_before
 from kcover_ebpf.recovery.restart.steps import RestartDetail, Step
 from kcover_ebpf.settings import Act
 from kcover_ebpf.tunables.recovery import (
@@ -171,7 +171,7 @@ def _restart(
     """The restart of a job that may be restarted, unless it would not help."""
     if repeated_crash.awaits_logs(context.status, context.crashes, context.world.now_s):
         return Transition(wake_s=LOGS_AGAIN_S)
-    hopeless = no_progress.why_hopeless(context, request.last_restart_s)
+    hopeless = repetition.why_hopeless(context, request.last_restart_s)
     if hopeless is not None and not request.approved:
         if _loops(context):
             return Transition(final_stop(context, hopeless))

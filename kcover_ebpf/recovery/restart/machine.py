@@ -18,9 +18,9 @@ from kcover_ebpf.api.job_kinds import must_train
 from kcover_ebpf.api.order import Order, Verb
 from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.model.verdict import Cause, Culprit
-from kcover_ebpf.recovery.restart import incarnations
-from kcover_ebpf.recovery.restart.affected import CAUSES_OF_NODES, moved_pods, unhealthy_pods
+from kcover_ebpf.recovery.restart import gang_pods
 from kcover_ebpf.recovery.restart.context import Call, GangPod, RestartInput, replace_method_of
+from kcover_ebpf.recovery.restart.gang_pods import CAUSES_OF_NODES, moved_pods, unhealthy_pods
 from kcover_ebpf.recovery.restart.methods import MovesBy, ReplaceMethod
 from kcover_ebpf.recovery.restart.steps import TRANSITIONS, RestartDetail, Step, step_of
 from kcover_ebpf.tunables.recovery import (
@@ -316,7 +316,7 @@ def _first_step(
     if method is RestartMethod.REPLACE and top is not None and top.pod_count is not None:
         # also those that were never there, or are gone by now
         count = max(count, top.pod_count)
-    run_s = incarnations.newest(restart_input.live)
+    run_s = gang_pods.newest(restart_input.live)
     detail = RestartDetail(pods=count, grace_s=grace_s, run_s=run_s)
     replacing = replace_method_of(top) if top is not None else None
     if method is not RestartMethod.REPLACE:

@@ -1,7 +1,7 @@
 """Whether a crash is the one before it once more: the same traceback at the same step is a bug of the program. Pure.
 
 A restart does not mend such a program, it costs the time of the whole job. The records of crashes are part of the
-status of incidents, so that another controller knows them.
+status of incidents, so that another controller knows them. So is what a restart costs in steps, by the same logs.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from kcover_ebpf.api.incident import FailureClass, Status
-from kcover_ebpf.api.incident_parts import CrashRecord
+from kcover_ebpf.api.incident import FailureClass, Phase, Status
+from kcover_ebpf.api.incident_parts import CrashRecord, LoggedWork
 from kcover_ebpf.gang import log_evidence
+from kcover_ebpf.gang.job_rules import LoggedProgress
 from kcover_ebpf.gang.log_evidence import LogEvidence
 from kcover_ebpf.model.verdict import RAISED, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.recovery.restart.context import RestartInput
-from kcover_ebpf.recovery.restart.logged_work import work_of
 from kcover_ebpf.tunables.recovery import CRASH_AT_START_S, CRASH_LOGS_S, CRASH_READ_S
 
 _MOST_CRASHES = 16
@@ -197,3 +197,27 @@ def _is_later_start(first_record: CrashRecord, last_record: CrashRecord) -> bool
 
 def _at_start(crash: CrashRecord) -> bool:
     return crash.after_s is not None and crash.after_s <= CRASH_AT_START_S
+
+
+def work_of(status: Status, progress: LoggedProgress) -> LoggedWork | None:
+    """What is known by now of the cost in steps; the same where that is nothing new. What was so at the fault stays."""
+    if status.work is None:
+        is_known = progress.step is not None and not status.restarts
+        return _work_at_fault(progress) if is_known else None
+    if status.work.redone_steps is not None or not status.restarts:
+        return status.work
+    began_s = status.at(Phase.SHUTTING_DOWN)
+    is_again = began_s is not None and progress.first_s is not None and progress.first_s > began_s
+    if not is_again or progress.first_step is None or status.work.step is None:
+        return status.work
+    return replace(status.work, redone_steps=max(0, status.work.step - progress.first_step + 1))
+
+
+def _work_at_fault(progress: LoggedProgress) -> LoggedWork:
+    return LoggedWork(
+        step=progress.step,
+        unsaved_steps=progress.unsaved_steps,
+        step_s=progress.step_s,
+        loss=progress.loss,
+        tokens=progress.tokens,
+    )

@@ -13,7 +13,7 @@ from kcover_ebpf.api.incident_parts import StuckPod, StuckState
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.gang.gang_input import is_heard
 from kcover_ebpf.model.verdict import Cause
-from kcover_ebpf.recovery.restart import incarnations
+from kcover_ebpf.recovery.restart import gang_pods
 from kcover_ebpf.recovery.restart.context import Cordon, Delete, GangPod
 from kcover_ebpf.recovery.restart.machine import RestartContext
 
@@ -24,7 +24,7 @@ _FENCE = "kubectl taint node {node} node.kubernetes.io/out-of-service=nodeshutdo
 def left(context: RestartContext) -> list[GangPod]:
     """Old pods whose objects are there; not those that the job continued beside once already."""
     suspendable = context.world.top is not None and context.world.top.target is not None
-    earlier = incarnations.earlier(context.world.pods, context.detail.run_s)
+    earlier = gang_pods.earlier(context.world.pods, context.detail.run_s)
     pods = [pod for pod in context.world.pods if pod.pod.uid not in earlier]
     if suspendable:
         return [pod for pod in pods if pod.is_leaving or pod.is_live]

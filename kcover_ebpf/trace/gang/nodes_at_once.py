@@ -15,8 +15,8 @@ from kcover_ebpf.errors import CannotObserve
 from kcover_ebpf.gang.gang_input import GangVerdict
 from kcover_ebpf.output import formatting
 from kcover_ebpf.trace import records
-from kcover_ebpf.trace.gang import joined_tables, joined_verdict, watched
-from kcover_ebpf.trace.gang.joined_verdict import NO_SNAPSHOT, NodeAnswer
+from kcover_ebpf.trace.gang import joined_trace, watched
+from kcover_ebpf.trace.gang.joined_trace import NO_SNAPSHOT, NodeAnswer
 from kcover_ebpf.trace.records import TRACE, Line, exit_code_of
 
 
@@ -80,7 +80,7 @@ def traced_together(
         if not reported and _has_tables(traces, running):
             reported = True
             yield _first(traces)
-            yield _line(traces, "threads", {"threads": joined_tables.threads(traces.lines)})
+            yield _line(traces, "threads", {"threads": joined_trace.threads(traces.lines)})
     if not reported:
         raise CannotObserve(f"no node could be traced: {'; '.join(_unseen(traces))}")
     yield from _conclusion(
@@ -108,14 +108,14 @@ def _judged(traces: _Traces) -> GangVerdict:
     if not answers:
         raise CannotObserve(f"no node could be traced: {'; '.join(_unseen(traces))}")
     pods = [pod for place in traces.places for pod in place.pods]
-    return joined_verdict.judged(traces.places[0].name, answers, pods, time.time())
+    return joined_trace.judged(traces.places[0].name, answers, pods, time.time())
 
 
 def _conclusion(
     traces: _Traces, gang_verdict: GangVerdict, *, watched_before: bool
 ) -> Iterator[str]:
-    stacks, blind = joined_tables.stacks(traces.lines)
-    yield _line(traces, "threads", {"threads": joined_tables.threads(traces.lines)})
+    stacks, blind = joined_trace.stacks(traces.lines)
+    yield _line(traces, "threads", {"threads": joined_trace.threads(traces.lines)})
     yield _line(traces, "stacks", {"stacks": stacks, "unobserved": blind})
     yield _line(traces, "verdict", _fields(traces, gang_verdict, watched_before=watched_before))
     code = exit_code_of(gang_verdict.verdict.kind.value)
@@ -126,7 +126,7 @@ def _answers(traces: _Traces) -> list[NodeAnswer]:
     answers = []
     for index, lines in enumerate(traces.lines):
         verdict = next((line for line in reversed(lines) if line.conclusion is not None), None)
-        report = None if verdict is None else joined_verdict.report_in(verdict.fields)
+        report = None if verdict is None else joined_trace.report_in(verdict.fields)
         if report is not None:
             age_s = time.monotonic() - traces.ended_s[index]
             answers.append(NodeAnswer(traces.places[index].node, report, age_s))
@@ -139,11 +139,11 @@ def _fields(traces: _Traces, gang_verdict: GangVerdict, *, watched_before: bool)
     # a node is named once, with the reason
     silent = {f"node {traces.places[index].node} did not report" for index in traces.errors}
     traced = {
-        "edges": [TRACE.encode(edge) for edge in joined_tables.edges(traces.lines)],
+        "edges": [TRACE.encode(edge) for edge in joined_trace.edges(traces.lines)],
         "unobserved": _unseen(traces),
     }
     fields = watched.conclusion(gang_verdict, traced, watched=watched_before)
-    said = dict.fromkeys((*fields["unobserved"], *joined_tables.stacks(traces.lines)[1]))
+    said = dict.fromkeys((*fields["unobserved"], *joined_trace.stacks(traces.lines)[1]))
     fields["unobserved"] = [item for item in said if item not in silent]
     return fields
 

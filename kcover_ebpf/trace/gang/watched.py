@@ -24,8 +24,7 @@ from kcover_ebpf.gang import missing
 from kcover_ebpf.gang.gang_input import GangInput, GangVerdict, NodeState
 from kcover_ebpf.gang.gang_judge import merge
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport, confirmed
-from kcover_ebpf.kube.client import ApiClient
-from kcover_ebpf.kube.paths import segment
+from kcover_ebpf.kube.client import ApiClient, segment
 from kcover_ebpf.model.verdict import VerdictKind
 from kcover_ebpf.output import formatting
 from kcover_ebpf.trace import advice

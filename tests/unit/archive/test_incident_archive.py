@@ -12,8 +12,7 @@ from kcover_ebpf.archive.incident_archive import Archive, merged, packed, unpack
 from kcover_ebpf.archive.manifest import SCHEMA, MissingPart, plain
 from kcover_ebpf.archive.node_part import ArchivedThread, EvidenceTrigger, GroupPressure, NodePart
 from kcover_ebpf.errors import UsageError
-from kcover_ebpf.model.gpu_kernel import GpuKernel
-from kcover_ebpf.model.thread_stack import Stack
+from kcover_ebpf.model.traced import GpuKernel, Stack
 from kcover_ebpf.model.verdict import Cause, Verdict, VerdictKind
 from tests.unit import report_builders as build
 

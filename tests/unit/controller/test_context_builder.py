@@ -1,16 +1,25 @@
-"""What is remembered of one gang between two judgements."""
+"""What is remembered of one gang between two judgements, and the sentence about a rack in its verdict."""
 
 from __future__ import annotations
 
 import pytest
 
-from kcover_ebpf.controller.context_builder import GangMemo
+from kcover_ebpf.api.nodes import rack_of
+from kcover_ebpf.controller.context_builder import GangMemo, with_lags
+from kcover_ebpf.facts.host import CollectiveLag, LaggingHost
 from kcover_ebpf.gang.gang_input import GangVerdict
+from kcover_ebpf.ids import Endpoint
+from kcover_ebpf.model.collective_counts import CollectiveCounts
+from kcover_ebpf.model.rank_snapshot import SocketSnapshot
 from kcover_ebpf.model.verdict import Cause, Certainty, Verdict, VerdictKind
+from kcover_ebpf.recovery.nodes.others import kept_of_node
 from kcover_ebpf.settings import Policy
+from tests.unit.report_builders import rank, report
 
 NOW_S = 1_700_000_000.0
 POLICY = Policy()
+RACKS = {"n0": "r0", "n1": "r0", "n2": "r1", "n3": "r1"}
+OUTSIDE = GangVerdict(Verdict(VerdictKind.HUNG, Cause.NOT_IN_COLLECTIVE))
 
 
 def said(kind: VerdictKind, cause: Cause, acts_at_s: float | None = None) -> GangVerdict:
@@ -43,3 +52,43 @@ def test_gang_memo__without_a_verdict_there_is_nothing_to_put_off() -> None:
     memo.remember(HUNG, NOW_S, POLICY)
     assert memo.remember(None, NOW_S + 1.0, POLICY) is None
     assert memo.signature == ()
+
+
+def connected(number: int):
+    ends = Endpoint(f"10.0.0.{number // 2}", 40_000), Endpoint("10.0.0.9", 1)
+    return rank(number, sockets=(SocketSnapshot(*ends, "ESTABLISHED"),))
+
+
+def reports(*lagging: int):
+    places = tuple(LaggingHost(f"10.0.0.{node}", 2, (0, 1)) for node in lagging)
+    lag = CollectiveLag(2, 2 * len(lagging), 8, "AllReduce", places)
+    counts = CollectiveCounts(1.0, lags=(lag,))
+    return [
+        report(
+            f"n{node}",
+            connected(2 * node),
+            connected(2 * node + 1),
+            collectives=counts if node == 0 else None,
+        )
+        for node in range(4)
+    ]
+
+
+def test_with_lags__a_rack_that_is_behind_is_evidence() -> None:
+    gang_verdict = with_lags(OUTSIDE, reports(2, 3), RACKS.get)
+    assert [evidence.text for evidence in gang_verdict.evidence] == [
+        "all of rack r1 (4 ranks on 2 nodes) is 2 all-reduces behind"
+    ]
+
+
+def test_with_lags__nothing_is_said_of_what_is_no_incident_or_of_ranks_here_and_there() -> None:
+    working = GangVerdict(Verdict(VerdictKind.WORKING, Cause.TRAINING))
+    assert with_lags(working, reports(2, 3), RACKS.get) is working
+    assert with_lags(OUTSIDE, [report("n0", rank(0))], RACKS.get) is OUTSIDE
+
+
+def test_rack_of__a_node_keeps_the_label_of_its_switch() -> None:
+    labels = {"network.topology.nvidia.com/leaf": "s17", "kubernetes.io/hostname": "n"}
+    assert rack_of(labels) == "s17"
+    assert kept_of_node({"metadata": {"name": "n", "labels": labels}})["metadata"]["rack"] == "s17"
+    assert "rack" not in kept_of_node({"metadata": {"name": "n"}})["metadata"]

@@ -11,7 +11,7 @@ from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.notices import Notices
 from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.notify.target import MessageForm, NotifyTarget
-from kcover_ebpf.tunables.notify import CAUGHT_UP_S
+from kcover_ebpf.tunables.sending import CAUGHT_UP_S
 from tests.unit.fake_api_server import Answer, Request, serving
 from tests.unit.notify.notified_incidents import incident, status
 

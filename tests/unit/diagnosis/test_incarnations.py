@@ -192,7 +192,7 @@ MENDED = {
 
 
 @pytest.mark.parametrize("framework", MENDED)
-def test_own_recovery__a_crash_is_left_for_a_minute_to_a_framework_that_counts_no_restarts(
+def test_incarnations__a_crash_is_left_for_a_minute_to_a_framework_that_counts_no_restarts(
     framework: str,
 ) -> None:
     launcher, environment, said = MENDED[framework]
@@ -208,7 +208,7 @@ def test_own_recovery__a_crash_is_left_for_a_minute_to_a_framework_that_counts_n
     assert decide(stage.tracker.latest, Act.SHUTDOWN).act is Act.SHUTDOWN
 
 
-def test_own_recovery__a_minute_begins_anew_with_each_process_that_the_launcher_starts() -> None:
+def test_incarnations__a_minute_begins_anew_with_each_process_that_the_launcher_starts() -> None:
     """Ray's workers load for half a minute before they are a rank of anything."""
     stage = launched(RAYLET, {})
     stage.exit(stage.procs[102], signal=signal.SIGKILL)
@@ -222,7 +222,7 @@ def test_own_recovery__a_minute_begins_anew_with_each_process_that_the_launcher_
     assert decide(stage.tracker.latest, Act.SHUTDOWN).act is Act.SHUTDOWN
 
 
-def test_own_recovery__a_raylet_that_is_gone_starts_nothing_again() -> None:
+def test_incarnations__a_raylet_that_is_gone_starts_nothing_again() -> None:
     stage = launched(RAYLET, {})
     stage.exit(stage.procs[LAUNCHER], signal=signal.SIGKILL)
     stage.exit(stage.procs[102], 1)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kcover_ebpf.facts.health import Result, worst
-from kcover_ebpf.inspection import busy, runner
+from kcover_ebpf.inspection import runner
 from kcover_ebpf.inspection.checks import nvidia_smi
 from kcover_ebpf.inspection.options import InspectionOptions
 from kcover_ebpf.inspection.result import (
@@ -193,11 +193,11 @@ def test_inspect__a_heavy_check_is_not_run_on_a_busy_gpu(
         mark.touch()
         yield passed("ran")
 
-    monkeypatch.setattr(busy, "reason_not_to_run", lambda _: "GPU 0 is busy")
+    monkeypatch.setattr(runner, "reason_not_to_run", lambda _: "GPU 0 is busy")
     result = run(find, Cost.HEAVY)
     assert (result.result, result.evidence) == (Result.UNKNOWN, ("GPU 0 is busy",))
     assert not mark.exists()
-    monkeypatch.setattr(busy, "reason_not_to_run", lambda _: "")
+    monkeypatch.setattr(runner, "reason_not_to_run", lambda _: "")
     assert run(find, Cost.HEAVY).result is Result.PASS
 
 

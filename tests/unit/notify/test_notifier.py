@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from kcover_ebpf.api.fault_policy import NotifyRule
 from kcover_ebpf.api.incident import FailureClass, Incident, Phase
-from kcover_ebpf.api.notify_rule import NotifyRule
 from kcover_ebpf.errors import NotSent
 from kcover_ebpf.notify import notifier as module
 from kcover_ebpf.notify.message import Message

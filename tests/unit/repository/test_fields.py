@@ -27,7 +27,7 @@ UNFILLED: dict[str, str] = {
     "api.fault_policy.Avoidance.*": _POLICY,
     "api.fault_policy.SavePolicy.*": _POLICY,
     "api.custom_kind.*": "read from a JobKind, which operators write",
-    "api.notify_rule.NotifyRule.*": _POLICY,
+    "api.fault_policy.NotifyRule.*": _POLICY,
     "notify.target.NotifyTarget.*": "read from the operator's list",
     "notify.target._Targets.*": "read from the operator's list",
     "settings.Policy.*": _POLICY,

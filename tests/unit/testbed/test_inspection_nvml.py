@@ -19,7 +19,7 @@ PROGRAM = """
 import json, sys
 from dataclasses import replace
 from pathlib import Path
-from kcover_ebpf.inspection import busy, runner
+from kcover_ebpf.inspection import runner
 from kcover_ebpf.inspection.checks import nvml
 from kcover_ebpf.inspection.options import InspectionOptions
 check = replace(nvml.CHECK, deadline_s=float(sys.argv[2]))
@@ -27,7 +27,7 @@ options = InspectionOptions(root=Path(sys.argv[1]), pause=lambda _: None)
 (found,) = runner.inspect([check], options)
 part, try_busy = found.part, sys.argv[3] == "busy"
 print(json.dumps([part.result.value, part.evidence, part.advice,
-                  busy.reason_not_to_run(options.root) if try_busy else "",
+                  runner.reason_not_to_run(options.root) if try_busy else "",
                   [[each.device, each.result.value] for each in found.findings if each.device]]))
 """
 

@@ -209,4 +209,4 @@ def test_inspection_nvml_hangs__no_call_before_a_heavy_check_is_waited_for(tmp_p
 
 
 def test_inspection_nvml_hangs__each_call_before_a_heavy_check_can_hang() -> None:
-    assert nvml_stub.calls("inspection/busy.py") | {"nvmlInit"} == set(BUSY_HANGS)
+    assert nvml_stub.calls("inspection/runner.py") | {"nvmlInit"} == set(BUSY_HANGS)

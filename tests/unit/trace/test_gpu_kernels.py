@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kcover_ebpf.model.gpu_kernel import GpuKernel
+from kcover_ebpf.model.traced import GpuKernel
 from kcover_ebpf.trace.gpu_kernels import KernelReading
 from tests.unit.fake_cuda_dump import DRIVER, FLAGS, SECRET, code, dump, grid
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcover_ebpf.errors import UsageError
-from kcover_ebpf.model.thread_stack import Stack
+from kcover_ebpf.model.traced import Stack
 from kcover_ebpf.output.formatting import SCHEMA, event_line
 from kcover_ebpf.trace.describe_call import WaitTarget
 from kcover_ebpf.trace.records import EVENTS, TRACE, TracedThread, TraceHeader, parse

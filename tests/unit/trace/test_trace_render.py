@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from kcover_ebpf.model.thread_stack import Stack
+from kcover_ebpf.model.traced import Stack
 from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.output import formatting
 from kcover_ebpf.output.formatting import event_line

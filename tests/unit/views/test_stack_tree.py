@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from kcover_ebpf.model.thread_stack import Stack
+from kcover_ebpf.model.traced import Stack
 from kcover_ebpf.trace.render import stack_tree as traced
 from kcover_ebpf.views.rank_numbers import in_and_out, ranks_text
 from kcover_ebpf.views.stack_tree import Layer, as_text, collapsed, frames_of, speedscope, tree_of

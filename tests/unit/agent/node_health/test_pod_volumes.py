@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kcover_ebpf.agent.node_health.pod_volumes import named
+from kcover_ebpf.agent.node_health.inspector import with_pod_named
 from kcover_ebpf.api.pods import Pod, pod_of
 from kcover_ebpf.facts.health import Result
 from kcover_ebpf.inspection.result import PartResult
@@ -37,11 +37,11 @@ WHOSE = {
 
 
 @pytest.mark.parametrize(("text", "volumes", "whose"), WHOSE.values(), ids=WHOSE)
-def test_named__pod_and_claim_are_behind_what_is_wrong(
+def test_with_pod_named__pod_and_claim_are_behind_what_is_wrong(
     text: str, volumes: tuple[dict[str, object], ...], whose: str
 ) -> None:
     part = PartResult("storage", Result.WARN, (text, "/ (ext4, /dev/vda): answered in 0.1 ms"))
-    found = named(part, {UID: pod(*volumes)}.get)
+    found = with_pod_named(part, {UID: pod(*volumes)}.get)
     assert found.evidence == (f"{text}; pod team/trainer-0{whose}", part.evidence[1])
     assert found.result is Result.WARN
 
@@ -55,9 +55,9 @@ def test_named__pod_and_claim_are_behind_what_is_wrong(
     ],
     ids=["a pod that is not known", "no volume of a driver", "of no pod"],
 )
-def test_named__what_is_of_no_known_claim_stays_as_it_is(text: str) -> None:
+def test_with_pod_named__what_is_of_no_known_claim_stays_as_it_is(text: str) -> None:
     part = PartResult("storage", Result.FAIL, (text,))
-    assert named(part, {UID: pod(claim("data"))}.get) == part
+    assert with_pod_named(part, {UID: pod(claim("data"))}.get) == part
 
 
 def test_pod_of__keeps_at_most_16_claims() -> None:

@@ -16,7 +16,7 @@ from kcover_ebpf.api.job_kinds import Gang
 from kcover_ebpf.api.order import Verb
 from kcover_ebpf.api.pods import Pod, pod_of
 from kcover_ebpf.errors import ApiError
-from kcover_ebpf.model.gpu_kernel import GpuKernel
+from kcover_ebpf.model.traced import GpuKernel
 from kcover_ebpf.tunables.agent import GPU_DUMP_WAIT_S
 
 GANG = Gang(GangId.of("ml", {"job": "llm"}), "llm", "Job")

@@ -11,7 +11,7 @@ from kcover_ebpf.api.incident import Phase, RestartMethod, Status
 from kcover_ebpf.gang.gang_input import GangVerdict
 from kcover_ebpf.model.verdict import Cause, Culprit, Verdict, VerdictKind
 from kcover_ebpf.recovery.restart import context, machine
-from kcover_ebpf.recovery.restart.affected import moved_pods
+from kcover_ebpf.recovery.restart.gang_pods import moved_pods
 from kcover_ebpf.recovery.restart.machine import why_not_hybrid
 from kcover_ebpf.recovery.restart.methods import MovesBy
 from tests.unit.simulated_cluster import Sim

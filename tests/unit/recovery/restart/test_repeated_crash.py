@@ -10,14 +10,15 @@ import pytest
 
 from kcover_ebpf.api.codec import decode, encode
 from kcover_ebpf.api.incident import FailureClass, Incident, JobRef, Phase, RestartMethod, Status
-from kcover_ebpf.api.incident_parts import CrashRecord
+from kcover_ebpf.api.incident_parts import CrashRecord, LoggedWork
 from kcover_ebpf.controller.cache import ObjectCache
 from kcover_ebpf.controller.event_recorder import EventRecorder
 from kcover_ebpf.controller.telemetry import ControllerTelemetry
+from kcover_ebpf.gang.job_rules import LoggedProgress
 from kcover_ebpf.model.verdict import Cause, EvidenceKind, Verdict, VerdictKind
 from kcover_ebpf.recovery.restart import advance, guards
 from kcover_ebpf.recovery.restart.context import Suspension
-from kcover_ebpf.recovery.restart.repeated_crash import why_hopeless
+from kcover_ebpf.recovery.restart.repeated_crash import why_hopeless, work_of
 from kcover_ebpf.recovery.restart.steps import Step
 from tests.unit.crash_inputs import STEP_30, asked, crashed, record
 from tests.unit.guard_inputs import without_rule, world
@@ -277,3 +278,37 @@ def test_decide__an_event_says_where_the_cause_lies(monkeypatch: pytest.MonkeyPa
     unknown = replace(begun, failure=FailureClass.UNKNOWN)
     story.publish(Incident("ns", "inc", JobRef("Job", "j", "uid", "batch/v1"), {}), None, unknown)
     assert said[-2].startswith("inc: in place: ")
+
+
+# --- what a restart costs
+
+AT_FAULT = LoggedProgress(step=1200, unsaved_steps=200, step_s=2.0, loss=1.5, first_step=1, first_s=5.0)  # fmt: skip
+WORK = LoggedWork(1200, 200, None, 2.0, 1.5)
+
+
+def restarted() -> Status:
+    status = replace(Status(Phase.OPEN), work=WORK).enter(Phase.SHUTTING_DOWN, 1000.0, "x")
+    return status.begin(RestartMethod.IN_PLACE, 1000.0)
+
+
+def test_work_of__as_it_was_at_the_fault() -> None:
+    found = work_of(Status(Phase.OPEN), AT_FAULT)
+    assert found == WORK
+    assert (WORK.lost_steps, WORK.lost_s) == (200, 400.0)
+    assert work_of(Status(Phase.OPEN), LoggedProgress()) is None
+
+
+def test_work_of__the_old_start_is_none_that_does_steps_again() -> None:
+    assert work_of(restarted(), replace(AT_FAULT, first_s=999.0)) == WORK
+
+
+def test_work_of__what_the_new_start_does_again() -> None:
+    again = LoggedProgress(step=1010, first_step=1001, first_s=1020.0)
+    found = work_of(restarted(), again)
+    assert found is not None
+    assert (found.redone_steps, found.lost_steps, found.lost_s) == (200, 200, 400.0)
+    ahead = work_of(restarted(), replace(again, first_step=1300))
+    assert ahead is not None
+    assert ahead.redone_steps == 0
+    known = replace(restarted(), work=found)
+    assert work_of(known, replace(again, first_step=1)) is found

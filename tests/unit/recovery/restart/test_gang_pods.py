@@ -19,7 +19,7 @@ from kcover_ebpf.model.process_state import State
 from kcover_ebpf.model.verdict import Cause
 from kcover_ebpf.recovery.restart import stuck
 from kcover_ebpf.recovery.restart.context import GangPod
-from kcover_ebpf.recovery.restart.incarnations import earlier
+from kcover_ebpf.recovery.restart.gang_pods import earlier
 from kcover_ebpf.recovery.restart.machine import RestartContext
 from kcover_ebpf.recovery.restart.steps import RestartDetail
 from kcover_ebpf.settings import Policy

@@ -1,15 +1,28 @@
-"""A kernel that ran on a GPU when a rank's driver wrote a core dump of it. Pure."""
+"""What a trace streams and an archive keeps of a rank: the frames of its threads, its kernels on GPUs. Pure."""
 
 from __future__ import annotations
 
 from kcover_ebpf.dataclass import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """The frames of one thread, innermost first; empty where they were not observable."""
+
+    pid: int
+    tid: int
+    rank: int | None = None
+    python: tuple[str, ...] = ()
+    native: tuple[str, ...] = ()
+    kernel: tuple[str, ...] = ()
+
 
 Dimensions = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class GpuKernel:
-    """One grid of it."""
+    """One grid of a kernel that ran on a GPU when a rank's driver wrote a core dump of it."""
 
     device: int
     """Its number in the rank's own list of devices (CUDA's)."""

@@ -1,4 +1,4 @@
-"""A log that shows no progress since the last restart stops restarts; one that shows steps says what they cost."""
+"""A log that shows no progress since the last restart stops restarts."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ from dataclasses import replace
 import pytest
 
 from kcover_ebpf.api.fault_policy import FaultPolicy
-from kcover_ebpf.api.incident import Phase, RestartMethod, Status
-from kcover_ebpf.api.incident_parts import LoggedWork
+from kcover_ebpf.api.incident import Phase
 from kcover_ebpf.api.job_rules import JobRule
 from kcover_ebpf.api.known_lines import KnownLine
 from kcover_ebpf.api.log_report import ContainerLog, JobRuleReading
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport
-from kcover_ebpf.gang.job_rules import LoggedProgress
 from kcover_ebpf.recovery.restart.guards import decide
-from kcover_ebpf.recovery.restart.logged_work import work_of
 from tests.unit.guard_inputs import SEEN, ask, world
 from tests.unit.report_builders import NOW_S
 
@@ -78,37 +75,3 @@ def test_decide__who_approves_may_restart_it_all_the_same() -> None:
     status = decide(request).status
     assert status is not None
     assert status.phase is Phase.SHUTTING_DOWN
-
-
-# --- what it costs
-
-AT_FAULT = LoggedProgress(step=1200, unsaved_steps=200, step_s=2.0, loss=1.5, first_step=1, first_s=5.0)  # fmt: skip
-WORK = LoggedWork(1200, 200, None, 2.0, 1.5)
-
-
-def restarted() -> Status:
-    status = replace(Status(Phase.OPEN), work=WORK).enter(Phase.SHUTTING_DOWN, 1000.0, "x")
-    return status.begin(RestartMethod.IN_PLACE, 1000.0)
-
-
-def test_work_of__as_it_was_at_the_fault() -> None:
-    found = work_of(Status(Phase.OPEN), AT_FAULT)
-    assert found == WORK
-    assert (WORK.lost_steps, WORK.lost_s) == (200, 400.0)
-    assert work_of(Status(Phase.OPEN), LoggedProgress()) is None
-
-
-def test_work_of__the_old_start_is_none_that_does_steps_again() -> None:
-    assert work_of(restarted(), replace(AT_FAULT, first_s=999.0)) == WORK
-
-
-def test_work_of__what_the_new_start_does_again() -> None:
-    again = LoggedProgress(step=1010, first_step=1001, first_s=1020.0)
-    found = work_of(restarted(), again)
-    assert found is not None
-    assert (found.redone_steps, found.lost_steps, found.lost_s) == (200, 200, 400.0)
-    ahead = work_of(restarted(), replace(again, first_step=1300))
-    assert ahead is not None
-    assert ahead.redone_steps == 0
-    known = replace(restarted(), work=found)
-    assert work_of(known, replace(again, first_step=1)) is found

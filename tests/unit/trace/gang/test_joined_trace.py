@@ -16,8 +16,8 @@ from kcover_ebpf.model.process_state import Effort, State
 from kcover_ebpf.model.rank_snapshot import RankSnapshot
 from kcover_ebpf.model.verdict import Cause, EvidenceKind, VerdictKind
 from kcover_ebpf.output.formatting import event_line
-from kcover_ebpf.trace.gang import joined_tables
-from kcover_ebpf.trace.gang.joined_verdict import NodeAnswer, judged, report_in
+from kcover_ebpf.trace.gang import joined_trace
+from kcover_ebpf.trace.gang.joined_trace import NodeAnswer, judged, report_in
 from kcover_ebpf.trace.records import Line, parse
 from kcover_ebpf.tunables.trace import STALL_S
 from tests.unit import report_builders as build
@@ -243,7 +243,7 @@ def test_edges__a_connection_between_nodes_gets_its_other_end() -> None:
     there = {"from": "rank 0", "to": None, "local": "a:1", "remote": "b:2"}
     here = {"from": "rank 2", "to": None, "local": "b:2", "remote": "a:1"}
     away = {"from": "rank 2", "to": None, "local": "b:3", "remote": "c:1"}
-    joined = joined_tables.edges(
+    joined = joined_trace.edges(
         [[line("verdict", edges=[there])], [line("verdict", edges=[here, away])]]
     )
     assert [connection.peer for connection in joined] == ["rank 2", "rank 0", None]
@@ -257,5 +257,5 @@ def test_threads__the_last_table_and_all_stacks_of_each_node_are_shown() -> None
         line("threads", threads=[row]),
         line("stacks", stacks=[stack], unobserved=["kernel frames"]),
     ]
-    assert joined_tables.threads([node, node, []]) == [row, row]
-    assert joined_tables.stacks([node, node]) == ([stack, stack], ["kernel frames"])
+    assert joined_trace.threads([node, node, []]) == [row, row]
+    assert joined_trace.stacks([node, node]) == ([stack, stack], ["kernel frames"])

@@ -1,7 +1,7 @@
-"""One verdict of a job whose nodes were traced at once: judged as the controller judges their agents' reports.
+"""The nodes of one job, traced at once, as one trace: judged as the controller judges their agents' reports. Pure.
 
 Each node sends the snapshot of its ranks as a report. What the client knows by itself, which node it asked and which
-pods are there, is not taken from the report.
+pods are there, is not taken from the report. Tables, stacks and connections are joined as they were shown.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from kcover_ebpf.gang.gang_input import GangInput, GangVerdict
 from kcover_ebpf.gang.gang_judge import merge
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport
 from kcover_ebpf.settings import Policy
+from kcover_ebpf.trace.records import Line, TracedConnection
 
 NO_SNAPSHOT = "its agent is of an older version, which sends no snapshot of its ranks"
 
@@ -50,3 +51,37 @@ def judged(
         # nodes that were sure sooner were traced for a shorter time; their snapshot is of the same run
         seen.append(ReceivedReport(report, now_s, delay_s=answer.age_s))
     return merge(GangInput(name, seen, pods, {}, Policy(), now_s, unwatched=True))
+
+
+def threads(traces: Sequence[Sequence[Line]]) -> list[Any]:
+    """The last table of each node."""
+    tables = [
+        next((line for line in reversed(trace) if line.event == "threads"), None)
+        for trace in traces
+    ]
+    return [row for table in tables if table is not None for row in table.fields["threads"]]
+
+
+def stacks(traces: Sequence[Sequence[Line]]) -> tuple[list[Any], list[str]]:
+    """The stacks of all nodes, and what was not observable."""
+    found = [line for trace in traces for line in trace if line.event == "stacks"]
+    blind = dict.fromkeys(text for line in found for text in line.blind)
+    return [stack for line in found for stack in line.fields["stacks"]], list(blind)
+
+
+def edges(traces: Sequence[Sequence[Line]]) -> list[TracedConnection]:
+    """The connections of all nodes; those between two nodes with the rank at the other end."""
+    found = [
+        connection
+        for trace in traces
+        for line in trace
+        if line.conclusion is not None
+        for connection in line.conclusion.edges
+    ]
+    owners = {(connection.local, connection.remote): connection.owner for connection in found}
+    return [
+        connection
+        if connection.peer is not None
+        else replace(connection, peer=owners.get((connection.remote, connection.local)))
+        for connection in found
+    ]
