@@ -25,8 +25,8 @@ LATE_LEAST_S = 0.005
 CHANCE = 1e-4
 """A rank is slow where chance does it so rarely: that the same one is last in so many steps, and that all waits which
 are longer than those before lie in one window. So a job that has trained for long is judged sooner."""
-LEARNED_S = 48.0
-"""Waits before the window count from so many seconds on: faster passes see longer ones, and few passes too few."""
+LEARNED_S = 24.0
+"""Waits before the window count from so many seconds on."""
 
 # --- When ranks are compared
 

@@ -128,7 +128,9 @@ class Late(Generic[Rank]):
 
     rank: Rank
     lasts_s: float
-    """Time for which all others wait for it."""
+    """Time for which all others wait for it,"""
+    count: int
+    """and the passes that showed it."""
     waited_s: Sequence[float]
     """The longest wait that was seen in each step of which it was the last; seconds."""
     other_steps: int
@@ -147,7 +149,14 @@ def latest(passes: Iterable[Pass[Rank]]) -> Late[Rank] | None:
         return None
     slow = max(late, key=lambda rank: lasted_s(late[rank]))
     others = sum(len(_steps(found)) for rank, found in late.items() if rank != slow)
-    return Late(slow, lasted_s(late[slow]), _steps(late[slow]), others, late[slow][0].at_s)
+    return Late(
+        rank=slow,
+        lasts_s=lasted_s(late[slow]),
+        count=len(late[slow]),
+        waited_s=_steps(late[slow]),
+        other_steps=others,
+        since_s=late[slow][0].at_s,
+    )
 
 
 def _in_window(
@@ -166,7 +175,7 @@ def _in_window(
     if others > OTHERS_PART * count or _turns_s(late.rank, since) > OTHERS_PART * late.lasts_s:
         return None
     by_chance = _same_rank(count, others, len(inside[-1].found))
-    if by_chance * _all_later(late.waited_s, passes[:first], observed_s) > CHANCE:
+    if by_chance * _all_later(late, inside, passes[:first]) > CHANCE:
         return None
     return _described(late, since, slow_s)
 
@@ -208,14 +217,19 @@ def _same_rank(count: int, other_count: int, world: int) -> float:
     return min(1.0, world * tail)
 
 
-def _all_later(waited_s: Sequence[float], before: Sequence[Pass[Rank]], window_s: float) -> float:
+def _all_later(
+    late: Late[Rank], inside: Sequence[Pass[Rank]], before: Sequence[Pass[Rank]]
+) -> float:
     """The chance that all waits that are longer than those before lie in the window; 1 where they are few."""
-    late_s = (one_pass.waited_s for one_pass in before if one_pass.last is not None)
-    longest_s = max(LATE_LEAST_S, max(late_s, default=0.0))
-    longer = sum(seconds > longest_s for seconds in waited_s)
-    before_s = lasted_s(before)
-    is_known = before_s >= LEARNED_S and longer >= LATE_STEPS
-    return (window_s / (window_s + before_s)) ** longer if is_known else 1.0
+    longest_s = max(
+        (one_pass.waited_s for one_pass in before if one_pass.last is not None), default=0.0
+    )
+    longer = sum(seconds > max(LATE_LEAST_S, longest_s) for seconds in late.waited_s)
+    if longer < LATE_STEPS or lasted_s(before) < LEARNED_S:
+        return 1.0
+    # passes that follow each other fast see more waits, or one and the same several times
+    chances = len(inside) * len(late.waited_s) / late.count
+    return float((chances / (chances + len(before))) ** longer)
 
 
 def _described(late: Late[Rank], passes: Sequence[Pass[Rank]], slow_s: float) -> Straggler[Rank]:

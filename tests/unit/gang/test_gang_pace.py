@@ -79,7 +79,7 @@ NOT_SLOW: dict[str, list[ReceivedReport]] = {
     "another never waits either": two(SLOW, WAITS, WAITS, WORKS),
     "all wait at once": two(pace(0, WAITS), WAITS, WAITS, WAITS),
     "they do not wait at once": two(SLOW, WAITS, SHIFTED, WAITS[7:] + WAITS[-11:-4]),
-    "chance may do that": two(SLOW, *["C" * 72 + "CCCCCCCCCCCCCChijk" * 4] * 3),
+    "two steps are too few": two(SLOW, *["C" * 140 + "CCCCCCCCCCCCCChijk" * 2] * 3),
     "older agents, which do not say where they were": two(pace(0, ""), "", "", ""),
     "an agent that sends no sense": two(pace(0, "?" * 216), WAITS, WAITS, WAITS),
     "a node says nothing of its ranks": [calm("a", SLOW, pace(2, WAITS)), calm("b")],

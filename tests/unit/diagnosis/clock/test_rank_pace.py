@@ -17,7 +17,7 @@ WHERE = st.one_of(st.floats(0, 1e6), st.sampled_from(Place))
 
 
 @given(st.dictionaries(st.integers(5000, 5000 + SLOTS), WHERE, min_size=1))
-def test_decoded__what_was_encoded_comes_back_as_exact_as_it_has_to_be(
+def test_decoded__what_was_encoded_is_as_exact_as_it_has_to_be(
     found: dict[int, float | Place],
 ) -> None:
     last = max(found)

@@ -136,7 +136,7 @@ def test_step_watch__a_rank_that_is_1_3_times_slower_is_named_within_half_a_minu
             found.append(named(job, watch, begin_s + 250.0, 150.0) or (150.0, 0))
     in_time = sum(time_s < 30.0 for time_s, _ in found)
     print(f"{world} ranks: {in_time} of {len(found)} within 30 s, {early} while healthy")
-    assert in_time >= 0.87 * len(found)
+    assert in_time >= 0.9 * len(found)
     assert {rank for _, rank in found} == {0}
     assert early <= 1
 
