@@ -60,7 +60,9 @@ class StepWatch:
         self._passes.append(one_pass)
         if one_pass.last is not None:
             self._late.append(one_pass)
-        if now_s >= self._rests_until_s and self._may_lag(now_s):
+        # only such a pass can begin a comparison, and few do: the others cost nothing
+        is_late = one_pass.last is not None or (elsewhere and not one_pass.working)
+        if is_late and now_s >= self._rests_until_s and self._may_lag(now_s):
             self._compares_until_s = now_s + COMPARED_S
             self._rests_until_s = now_s + (COMPARED_S if elsewhere else COMPARED_PERIOD_S)
 
