@@ -43,6 +43,8 @@ class StepWatch:
         """Those in which one rank was last."""
         self._compares_until_s = self._rests_until_s = 0.0
         self._elsewhere = False
+        self._slow: Pid | None = None
+        """The one that was slow when it was asked for last."""
 
     def observe(
         self, found: Mapping[Pid, float | Place], now_ns: int, *, elsewhere: bool = False
@@ -80,13 +82,13 @@ class StepWatch:
 
         Nor while ranks are elsewhere: who waits differently here, as a server does, may keep no other waiting.
         """
-        if self._elsewhere or len(self._late) < LATE_STEPS:
-            return None
-        now_s = self._passes[-1].at_s
+        now_s = self._passes[-1].at_s if self._passes else 0.0
         recent = Counter(late.last for late in self._late if late.at_s > now_s - WINDOWS_S[-1])
-        if max(recent.values(), default=0) < LATE_STEPS:
-            return None
-        return straggler(list(self._passes), now_s)
+        found = None
+        if not self._elsewhere and max(recent.values(), default=0) >= LATE_STEPS:
+            found = straggler(list(self._passes), now_s, self._slow)
+        self._slow = None if found is None else found.rank
+        return found
 
     def others_wait(self, pid: Pid) -> bool:
         """True if in the last few passes all other ranks, taken together, waited for a good part of the time."""

@@ -116,9 +116,14 @@ class Straggler(Generic[Rank]):
         )
 
 
-def straggler(passes: Sequence[Pass[Rank]], now_s: float) -> Straggler[Rank] | None:
-    """The slow rank by these passes, oldest first; None while none is known."""
-    found = (_in_window(passes, now_s - window_s, window_s) for window_s in WINDOWS_S)
+def straggler(
+    passes: Sequence[Pass[Rank]], now_s: float, known: Rank | None = None
+) -> Straggler[Rank] | None:
+    """The slow rank by these passes, oldest first; None while there is none.
+
+    `known`: one that was slow until now, which is for as long as the others wait for it, whatever chance may do.
+    """
+    found = (_in_window(passes, now_s - window_s, window_s, known) for window_s in WINDOWS_S)
     return next((slow for slow in found if slow is not None), None)
 
 
@@ -160,7 +165,7 @@ def latest(passes: Iterable[Pass[Rank]]) -> Late[Rank] | None:
 
 
 def _in_window(
-    passes: Sequence[Pass[Rank]], since_s: float, window_s: float
+    passes: Sequence[Pass[Rank]], since_s: float, window_s: float, known: Rank | None
 ) -> Straggler[Rank] | None:
     first = bisect_right(passes, since_s, key=lambda one_pass: one_pass.at_s)
     inside = passes[first:]
@@ -174,6 +179,8 @@ def _in_window(
         return None
     if others > OTHERS_PART * count or _turns_s(late.rank, since) > OTHERS_PART * late.lasts_s:
         return None
+    if late.rank == known:
+        return _described(late, since, slow_s)
     by_chance = _same_rank(count, others, len(inside[-1].found))
     if by_chance * _all_later(late, inside, passes[:first]) > CHANCE:
         return None

@@ -77,6 +77,19 @@ def test_straggler__what_was_seen_of_a_rank_that_left_is_forgotten() -> None:
     assert len(watch.passes) == 1
 
 
+def test_straggler__a_rank_that_was_named_stays_slow_until_the_others_do_not_wait_for_it() -> None:
+    watch, named_at = StepWatch(), list[int]()
+    for second in range(900):
+        late = 200 <= second < 600 and second % 13 >= 10
+        where: float | Place = second % 13 - 9.5 if late else WORKS
+        watch.observe({Pid(pid): WORKS if pid == 1 else where for pid in range(4)}, second * NS)
+        if watch.straggler() is not None:
+            named_at.append(second)
+    assert named_at == list(range(named_at[0], named_at[-1] + 1)), "without a gap"
+    assert 200 < named_at[0] < 300
+    assert 600 <= named_at[-1] < 800
+
+
 def test_others_wait__by_the_last_few_passes_of_all_others_together() -> None:
     watch = StepWatch()
     for second in range(16):

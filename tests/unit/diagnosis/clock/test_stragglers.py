@@ -139,6 +139,15 @@ def test_straggler__whatever_was_seen_it_is_one_that_others_wait_for(
     assert slow is None or slow.factor > 1
 
 
+def test_straggler__one_that_is_known_is_slow_for_as_long_as_the_others_wait_for_it() -> None:
+    passes = steps([(13, 10)] * 4)
+    assert straggler(passes, passes[-1].at_s) is None
+    assert straggler(passes, passes[-1].at_s, 2) is None
+    assert straggler(passes, passes[-1].at_s, 1) is not None
+    over = steps([(10, 10)] * 30)
+    assert straggler(over, over[-1].at_s, 1) is None
+
+
 def test_straggler__a_server_and_its_workers_work_in_turn() -> None:
     server, workers = {0: Place.COMPUTES}, (1, 2, 3)
     passes = [
