@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
@@ -21,7 +21,6 @@ from kcover_ebpf.tunables.stragglers import (
     COMPARED_PERIOD_S,
     COMPARED_S,
     LATE_LEAST_S,
-    LATE_STEPS,
     LONGEST_GAP_S,
     OTHERS_PART,
     PASSES_KEPT,
@@ -43,8 +42,10 @@ class StepWatch:
         """Those in which one rank was last."""
         self._compares_until_s = self._rests_until_s = 0.0
         self._elsewhere = False
-        self._slow: Pid | None = None
-        """The one that was slow when it was asked for last."""
+        self._slow: Straggler[Pid] | None = None
+        """What was known when it was asked for last,"""
+        self._asked_s = 0.0
+        """and the pass up to which that was."""
 
     def observe(
         self, found: Mapping[Pid, float | Place], now_ns: int, *, elsewhere: bool = False
@@ -57,6 +58,7 @@ class StepWatch:
         if self._passes and self._passes[-1].found.keys() != found.keys():
             self._passes.clear()
             self._late.clear()
+            self._slow = None
         since_s = now_s - self._passes[-1].at_s if self._passes else LONGEST_GAP_S
         one_pass = seen(now_s, min(since_s, LONGEST_GAP_S), found)
         self._passes.append(one_pass)
@@ -82,13 +84,14 @@ class StepWatch:
 
         Nor while ranks are elsewhere: who waits differently here, as a server does, may keep no other waiting.
         """
-        now_s = self._passes[-1].at_s if self._passes else 0.0
-        recent = Counter(late.last for late in self._late if late.at_s > now_s - WINDOWS_S[-1])
-        found = None
-        if not self._elsewhere and max(recent.values(), default=0) >= LATE_STEPS:
-            found = straggler(list(self._passes), now_s, self._slow)
-        self._slow = None if found is None else found.rank
-        return found
+        if self._elsewhere or not self._late:
+            self._slow = None
+        elif self._slow is not None or self._late[-1].at_s > self._asked_s:
+            # without a new pass that shows one last none can have become slow
+            self._asked_s = self._passes[-1].at_s
+            known = None if self._slow is None else self._slow.rank
+            self._slow = straggler(list(self._passes), self._asked_s, known)
+        return self._slow
 
     def others_wait(self, pid: Pid) -> bool:
         """True if in the last few passes all other ranks, taken together, waited for a good part of the time."""
