@@ -77,6 +77,8 @@ def test_sub_jobs__a_hang_in_one_is_named_and_does_not_end_the_other(tmp_path: P
         one.send(signal.SIGTERM)
         one.finish()
     verdicts = [event for event in one.events() if event["event"] == "verdict"]
+    kinds = [(event["verdict"], event["cause"]) for event in verdicts]
+    assert "HUNG" in [kind for kind, _ in kinds], kinds
     hang = next(event for event in verdicts if event["verdict"] == "HUNG")
     assert (hang["culprit"]["rank"], hang["victims"]) == (1, [0, 2])
     assert (hang["certainty"], hang["acts_at"]) == ("suspected", None)
