@@ -18,7 +18,13 @@ from kcover_ebpf.gang.gang_input import GangInput, silent_s
 from kcover_ebpf.gang.gang_snapshot import ReceivedReport
 from kcover_ebpf.model.rank_snapshot import RankPace
 from kcover_ebpf.model.verdict import Cause, Culprit, Evidence, EvidenceKind, Verdict, VerdictKind
-from kcover_ebpf.tunables.stragglers import LATE_SHARE, LONGEST_GAP_S, PACE_APART, SLOTS
+from kcover_ebpf.tunables.stragglers import (
+    LATE_SHARE,
+    LONGEST_GAP_S,
+    PACE_APART,
+    RANKS_COMPARED,
+    SLOTS,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +60,7 @@ def slow_rank(gang_input: GangInput) -> Verdict | None:
         for received in gang_input.fresh
         if received.age_s(gang_input.now_s) <= silent_s(received)
     ]
-    if not may_lag(fresh):
+    if not may_lag(fresh) or sum(len(received.paces) for received in fresh) > RANKS_COMPARED:
         return None
     nodes = {pod.uid: pod.node for pod in gang_input.pods}
     placed = [

@@ -52,7 +52,7 @@ SLOT_SPREAD_S = 0.3
 """The first slot of a second is so much later at most."""
 GOLDEN_RATIO = 0.6180339887498949
 """By how much it is later: a part of that, which for no few seconds repeats itself (a low-discrepancy sequence)."""
-PASSES_KEPT = 640
+PASSES_KEPT = 400
 """Passes that are kept: those of the longest window, while they follow each other faster, and some before."""
 LONGEST_GAP_S = 1.5
 """A pass stands for no more than this, however long ago the one before it was."""
@@ -71,6 +71,8 @@ PACE_COMPARED_NS = NS
 """and so while ranks are compared."""
 PACE_APART = 0.05
 """Of the ranks of a gang each waits so much more than the slow one: a hint, by shares that may be half a minute old."""
+RANKS_COMPARED = 1024
+"""Of a larger gang the controller compares none: where each was at 450 slots takes some 100 KB a rank."""
 SHORTEST_AGE_S = 0.001
 """Waits are reported in steps of half a doubling, from this on."""
 SLOTS = 450

@@ -112,6 +112,15 @@ def test_slow_rank__else_none_is_named(name: str) -> None:
     assert slow_rank(case(*NOT_SLOW[name])) is None
 
 
+def test_slow_rank__ranks_of_a_gang_that_is_too_large_are_not_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slow = case(*two(SLOW, WAITS, WAITS, WAITS))
+    assert slow_rank(slow) is not None
+    monkeypatch.setattr("kcover_ebpf.gang.gang_pace.RANKS_COMPARED", 3)
+    assert slow_rank(slow) is None
+
+
 def test_may_lag__is_no_more_than_a_hint() -> None:
     waits = pace(1, WAITS)
     assert not may_lag([calm("a", pace(0, WAITS)), calm("b", waits)])
