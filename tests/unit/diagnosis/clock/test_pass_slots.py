@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kcover_ebpf.diagnosis.clock.pass_slots import SLOT_S, moment_s, next_pause_s, slot_of
+from kcover_ebpf.ids import NS
+from kcover_ebpf.tunables.diagnosis import PAYLOAD_RATE_NS
 
 SLOTS = st.integers(0, 10**10)
 
@@ -35,3 +39,12 @@ def test_moment_s__a_job_in_step_with_the_seconds_is_found_at_many_places_of_its
 ) -> None:
     places = {round(moment_s(3 * second) % step_s / step_s, 2) for second in range(60)}
     assert len(places) >= 20
+
+
+def test_next_pause_s__no_regular_pass_is_so_early_that_its_payload_is_counted_with_the_next() -> (
+    None
+):
+    moments_s = [moment_s(3 * second) for second in range(1000)]
+    gaps_s = [later - before for before, later in pairwise(moments_s)]
+    assert min(gaps_s) * NS > PAYLOAD_RATE_NS
+    assert max(gaps_s) < 1.2
