@@ -42,8 +42,8 @@ BURN_BEGAN_NS = 2 * NS
 LONGEST_BURN_NS = 180 * NS
 """A longer use of a CPU without a pause is no step but many that nothing separates: learned as one gap, it would
 hide every stall shorter than 1.5 times the training so far."""
-PAYLOAD_RATE_NS = 800_000_000
-"""Shortest time over which a rate of payload is taken: less than from one regular pass to the next, at the least."""
+PAYLOAD_RATE_NS = 900_000_000
+"""Shortest time over which a rate of payload is taken: a regular pass that came a little early."""
 PAYLOAD_RATES_KEPT = 60
 """Passes of which the rate of payload is remembered, to find that a job has slowed down: a minute."""
 PAYLOAD_MINUTES_KEPT = 60
