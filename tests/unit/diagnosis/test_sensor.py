@@ -363,6 +363,9 @@ def test_sensor__a_job_that_trains_rests_between_two_judgements(
     assert [watch.attend() for _ in range(3)] == [True] * 3, "its healthy waits are being learned"
     monkeypatch.setattr(bench.sensor.job.attention, "_began_ns", -BASELINE_EAGER_NS)
     assert [watch.attend() for _ in range(6)] == [False, False, True] * 2
+    with monkeypatch.context() as one_may_lag:
+        one_may_lag.setattr(type(bench.sensor.job.pace), "compares", lambda *_: True)
+        assert [watch.attend() for _ in range(3)] == [True] * 3, "its ranks are compared"
     watch.take(bench.exit(101, 1))
     assert watch.attend(), "an exit was announced"
     assert not watch.attend()

@@ -112,6 +112,21 @@ def test_slow_rank__else_none_is_named(name: str) -> None:
     assert slow_rank(case(*NOT_SLOW[name])) is None
 
 
+def test_slow_rank__one_that_often_waits_is_not_taken_to_work_while_its_node_is_silent() -> None:
+    often = "CCCCCC0000" * 21
+    seen_reports = (
+        calm("a", pace(0, often, slot=SLOT - 120)),
+        calm("b", pace(1, WAITS), pace(3, WAITS)),
+    )
+    pods = tuple(one_pod for one_pod in case().pods if one_pod.uid != "uid-2")
+    waits = replace(seen_reports[0].paces[0], waits=0.2)
+    gang = (replace(seen_reports[0], paces=(waits,)), seen_reports[1])
+    assert may_lag(gang)
+    assert slow_rank(replace(case(*gang), pods=pods)) is None
+    hardly = (replace(seen_reports[0], paces=(replace(waits, waits=0.1),)), seen_reports[1])
+    assert slow_rank(replace(case(*hardly), pods=pods)) is not None
+
+
 def test_slow_rank__ranks_of_a_gang_that_is_too_large_are_not_compared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

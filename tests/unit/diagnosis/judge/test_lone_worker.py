@@ -164,7 +164,7 @@ def sleep_anew(stage: Stage, seconds: int) -> None:
 @pytest.mark.parametrize("state", ["sleep", "nap"])
 def test_lone_worker__a_loop_that_tries_again_for_ever_is_suspected_in_the_end(state: str) -> None:
     stage = trained(seconds=60)
-    stage.become(stage.rank(2), state, naps_per_s=10)
+    stage.become(stage.rank(2), state, naps_per_s=100)
     all_wait(stage, 2)
     sleep_anew(stage, seconds=50)
     assert reported(stage) == []
