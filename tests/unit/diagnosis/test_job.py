@@ -185,17 +185,6 @@ def test_job__a_straggler_is_slow_and_slow_never_ends_a_job() -> None:
         assert decide(verdict, allowed).act is Act.OBSERVE
 
 
-def test_job__a_straggler_is_reported_as_soon_as_it_is_known() -> None:
-    stage = trained()
-    known_ns = 0
-    while not not_working(stage):
-        straggling(stage, 2, 1)
-        finding = stage.job.finding()
-        if not known_ns and finding is not None and finding.kind is VerdictKind.SLOW:
-            known_ns = stage.now_ns
-    assert stage.now_ns - known_ns <= NS
-
-
 def test_job__a_straggler_that_swaps_is_under_memory_pressure() -> None:
     stage = trained()
     straggling(stage, 2, 40)
