@@ -7,11 +7,12 @@ import re
 from collections.abc import Mapping, Sequence
 
 from kcover_ebpf.dataclass import dataclass
-from kcover_ebpf.diagnosis.clock.pass_slots import slot_of
+from kcover_ebpf.diagnosis.clock.pass_slots import SLOT_S, slot_of
 from kcover_ebpf.diagnosis.clock.step_watch import StepWatch
 from kcover_ebpf.diagnosis.clock.stragglers import Pass, Place
 from kcover_ebpf.ids import Pid
 from kcover_ebpf.tunables.stragglers import (
+    FASTER,
     PACE_COMPARED_NS,
     PACE_PASSES,
     PACE_PERIOD_NS,
@@ -59,13 +60,15 @@ class Paces:
 def _counted(passes: Sequence[Pass[Pid]], unix_offset_s: float) -> Mapping[Pid, SeenWaits]:
     if len(passes) < PACE_PASSES:
         return {}
-    recent = list(passes)[-PACE_WINDOW:]
-    last_slot = slot_of(passes[-1].at_s + unix_offset_s)
-    slots = [slot_of(one_pass.at_s + unix_offset_s) for one_pass in passes]
+    recent, last_s = list(passes)[-PACE_WINDOW:], passes[-1].at_s
+    last_slot = slot_of(last_s + unix_offset_s)
+    # a Lease says less than is kept: to find the slots of all passes took most of the time
+    said = [one_pass for one_pass in passes if last_s - one_pass.at_s <= (SLOTS + FASTER) * SLOT_S]
+    slots = [slot_of(one_pass.at_s + unix_offset_s) for one_pass in said]
     found = {}
     for pid in passes[-1].found:
         waits = sum(not isinstance(one_pass.found[pid], Place) for one_pass in recent)
-        by_slot = {slot: one_pass.found[pid] for slot, one_pass in zip(slots, passes, strict=True)}
+        by_slot = {slot: one_pass.found[pid] for slot, one_pass in zip(slots, said, strict=True)}
         share = round(waits / len(recent), 3)
         found[pid] = SeenWaits(share, len(recent), encoded(by_slot, last_slot), last_slot)
     return found
