@@ -10,23 +10,32 @@ import json
 import sys
 
 PROGRAM = r"""
-struct account { u64 cpu_ns; u64 voluntary; u64 involuntary; };
+struct account { u64 tid; u64 cpu_ns; u64 span_ns; u64 voluntary; };
 BPF_HASH(watched, u32, u8);
-BPF_HASH(accounts, u32, struct account);
+BPF_HASH(accounts, u64, struct account);
 BPF_PERCPU_ARRAY(switched_ns, u64, 1);
 BPF_HASH(ended, u32, u64);
 
-// What ran on this CPU since its last switch is the current thread: args are preempt, prev, next, prev_state.
+// What ran on this CPU since its last switch is the current thread: args are preempt, prev, next, prev_state. The span
+// is wall time, and holds interrupts and what the hypervisor gave to others.
 RAW_TRACEPOINT_PROBE(sched_switch) {
     u32 zero = 0, pid = bpf_get_current_pid_tgid() >> 32, tid = bpf_get_current_pid_tgid();
-    u64 now_ns = bpf_ktime_get_ns(), *since_ns = switched_ns.lookup(&zero);
+    u64 now_ns = bpf_ktime_get_ns(), *since_ns = switched_ns.lookup(&zero), task = ctx->args[1];
     u64 before_ns = since_ns ? *since_ns : 0;
     if (since_ns) *since_ns = now_ns;
     if (!before_ns || !watched.lookup(&pid)) return 0;
-    struct account none = {}, *account = accounts.lookup_or_try_init(&tid, &none);
+    struct account none = { .tid = tid }, *account = accounts.lookup_or_try_init(&task, &none);
     if (!account) return 0;
-    account->cpu_ns += now_ns - before_ns;
-    if (!ctx->args[0] && (u32)ctx->args[3]) account->voluntary++; else account->involuntary++;
+    account->span_ns += now_ns - before_ns;
+    if (!ctx->args[0] && (u32)ctx->args[3]) account->voluntary++;
+    return 0;
+}
+
+// What the scheduler charges to a thread, on whichever CPU it does so: args are the task and a time in ns.
+RAW_TRACEPOINT_PROBE(sched_stat_runtime) {
+    u64 task = ctx->args[0];
+    struct account *account = accounts.lookup(&task);
+    if (account) account->cpu_ns += ctx->args[1];
     return 0;
 }
 
@@ -49,8 +58,8 @@ def main() -> None:
     print("ready", flush=True)
     for _ in sys.stdin:
         accounts = {
-            key.value: (found.cpu_ns, found.voluntary, found.involuntary)
-            for key, found in program["accounts"].items()
+            found.tid: (found.cpu_ns, found.span_ns, found.voluntary)
+            for found in program["accounts"].values()
         }
         ended = sorted(key.value for key in program["ended"])
         print(json.dumps({"accounts": accounts, "ended": ended}), flush=True)
