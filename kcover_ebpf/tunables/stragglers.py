@@ -45,6 +45,9 @@ COMPARED_S = 30.0
 COMPARED_PERIOD_S = 120.0
 """and not again before this after they began: two more passes a second for a quarter of the time would cost 0.05% of a
 core, in a job that lags more and more."""
+COMPARED_PERIOD_MOST_S = 960.0
+"""Where that was in vain and comes again and again the period doubles, up to this: the ranks of a job whose steps
+differ by a third are compared for 5% of its time then, not for 19% (simulated), and a slow one is named as soon."""
 
 # --- Passes
 

@@ -73,7 +73,7 @@ def examined(
 
 def at_rest(ranks: Iterable[ProcessHistory], progress: JobProgress, now_ns: int) -> SampleRequest:
     """What is wanted of a process that nothing is wrong with."""
-    if not progress.trained or progress.compares(now_ns):
+    if not progress.trained:
         return _UNTRAINED
     return _CALM if all(rank.habits_are_known(now_ns) for rank in ranks) else _LEARNING
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -18,6 +19,7 @@ from kcover_ebpf.diagnosis.clock.stragglers import (
 from kcover_ebpf.ids import NS, Pid
 from kcover_ebpf.tunables.diagnosis import THROTTLED_OTHERS_SHARE
 from kcover_ebpf.tunables.stragglers import (
+    COMPARED_PERIOD_MOST_S,
     COMPARED_PERIOD_S,
     COMPARED_S,
     LATE_LEAST_S,
@@ -40,7 +42,8 @@ class StepWatch:
         self._passes: deque[Pass[Pid]] = deque(maxlen=PASSES_KEPT)
         self._late: deque[Pass[Pid]] = deque(maxlen=PASSES_KEPT)
         """Those in which one rank was last."""
-        self._compares_until_s = self._rests_until_s = 0.0
+        self._compares_until_s = self._rests_until_s = -math.inf
+        self._rest_s = COMPARED_PERIOD_S
         self._elsewhere = False
         self._slow: Straggler[Pid] | None = None
         """What was known when it was asked for last,"""
@@ -67,8 +70,15 @@ class StepWatch:
         # only such a pass can begin a comparison, and few do: the others cost nothing
         is_late = one_pass.last is not None or (elsewhere and not one_pass.working)
         if is_late and now_s >= self._rests_until_s and self._may_lag(now_s):
-            self._compares_until_s = now_s + COMPARED_S
-            self._rests_until_s = now_s + (COMPARED_S if elsewhere else COMPARED_PERIOD_S)
+            self._compare(now_s)
+
+    def _compare(self, now_s: float) -> None:
+        in_vain = self._slow is None and now_s < self._rests_until_s + self._rest_s
+        self._rest_s = (
+            min(2 * self._rest_s, COMPARED_PERIOD_MOST_S) if in_vain else COMPARED_PERIOD_S
+        )
+        self._compares_until_s = now_s + COMPARED_S
+        self._rests_until_s = now_s + (COMPARED_S if self._elsewhere else self._rest_s)
 
     def compares(self, now_ns: int) -> bool:
         """True while the ranks are to be sampled more often, to confirm that one of them lags."""

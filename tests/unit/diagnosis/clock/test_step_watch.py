@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
@@ -11,7 +12,12 @@ from kcover_ebpf.diagnosis.clock.pass_slots import next_pause_s
 from kcover_ebpf.diagnosis.clock.step_watch import StepWatch
 from kcover_ebpf.diagnosis.clock.stragglers import Place
 from kcover_ebpf.ids import NS, Pid
-from kcover_ebpf.tunables.stragglers import COMPARED_PERIOD_S, COMPARED_S, FASTER
+from kcover_ebpf.tunables.stragglers import (
+    COMPARED_PERIOD_MOST_S,
+    COMPARED_PERIOD_S,
+    COMPARED_S,
+    FASTER,
+)
 
 WORKS = Place.COMPUTES
 
@@ -34,6 +40,15 @@ def test_step_watch__ranks_of_which_one_may_lag_are_compared_for_a_while_and_rar
     assert lag(watch, 403, 60, every=2) == COMPARED_S
     assert lag(watch, 463, 60, every=1) == 0, "not so soon again"
     assert COMPARED_S <= COMPARED_PERIOD_S / 4
+
+
+def test_step_watch__after_a_calm_time_ranks_are_compared_as_soon_as_at_first() -> None:
+    watch = StepWatch()
+    assert lag(watch, 0, 60) == COMPARED_S
+    assert lag(watch, 60, 340, every=1000) == 0
+    assert lag(watch, 400, 60) == COMPARED_S
+    assert lag(watch, 460, 62, every=1000) == 0
+    assert lag(watch, 522, 60, every=2) == COMPARED_S
 
 
 def test_step_watch__ranks_that_wait_alike_are_not_compared() -> None:
@@ -152,6 +167,25 @@ def test_step_watch__a_rank_that_is_1_3_times_slower_is_named_within_half_a_minu
     assert in_time >= 0.9 * len(found)
     assert {rank for _, rank in found} == {0}
     assert early <= 1
+
+
+def test_step_watch__what_comes_again_and_again_in_vain_is_compared_ever_more_rarely() -> None:
+    job, watch, now_s = Job(2, 0.2, random.Random(2)), StepWatch(), 0.0
+    job.differ = lambda: job.dice.uniform(0.7, 1.3)
+    begun_at, compared = list[float](), False
+    while now_s < 7200.0:
+        watch.observe(job.found(now_s), round(now_s * NS))
+        if watch.compares(round(now_s * NS)) and not compared:
+            begun_at.append(now_s)
+        compared = watch.compares(round(now_s * NS))
+        assert watch.straggler() is None
+        now_s += next_pause_s(now_s, 1 / FASTER if compared else 1.0)
+    periods = [later_s - begun_s for begun_s, later_s in pairwise(begun_at)]
+    rests = [COMPARED_PERIOD_S * 2**doubled for doubled in range(3)]
+    rests += [COMPARED_PERIOD_MOST_S] * (len(periods) - len(rests))
+    assert len(periods) >= 6
+    for period_s, rest_s in zip(periods, rests, strict=True):
+        assert rest_s <= period_s < 2 * rest_s, "as soon as it may be, or a little later"
 
 
 @pytest.mark.parametrize("world", [2, 8])
