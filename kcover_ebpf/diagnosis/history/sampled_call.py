@@ -110,12 +110,15 @@ class UsualWaits:
     """Times that it was seen somewhere else than before."""
     _found: dict[int, FoundWaits] = field(default_factory=dict)
     """By call."""
+    _calls: set[int] = field(default_factory=set)
+    """All calls that it was found asleep in, for however short a time."""
     _idle_since_ns: int = -1
     _is_counted: bool = False
     """The wait that began then is among those found."""
 
     def observe(self, sample: ThreadSample, moved_ns: int) -> None:
         """Take where it is; its rank last moved data at the boottime `moved_ns`."""
+        self._note_call(sample)
         if sample.idle_since_ns != self._idle_since_ns:
             self._count, self._idle_since_ns = self._count + 1, sample.idle_since_ns
             self._is_counted = False
@@ -134,10 +137,19 @@ class UsualWaits:
         """
         if sample.state is not TaskState.SLEEPING:
             return
+        self._note_call(sample)
         waits = self._in_call(sample.syscall, sample.boottime_ns)
         unseen_ns = min(moved_ns - waits.last_ns, USUAL_UNSEEN_NS)
         waits.longest_ns, waits.last_ns = max(waits.longest_ns, unseen_ns), moved_ns
         self._count, waits.count = self._count + 1, waits.count + 1
+
+    def _note_call(self, sample: ThreadSample) -> None:
+        if sample.state is TaskState.SLEEPING:
+            self._calls.add(sample.syscall)
+
+    def has(self, call: int) -> bool:
+        """True if the thread was ever found asleep in this call."""
+        return call in self._calls
 
     def _in_call(self, call: int, first_ns: int) -> FoundWaits:
         return self._found.setdefault(call, FoundWaits(first_ns=first_ns, last_ns=first_ns))

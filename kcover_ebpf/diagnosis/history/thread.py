@@ -142,6 +142,11 @@ class ThreadHistory:
         """How long it was seen to wait in its present call while its rank moved on; 0 where that is not its habit."""
         return self._usual_waits.longest_ns(self.sample.syscall)
 
+    @property
+    def is_new_in_call(self) -> bool:
+        """True if it was never found asleep in its present call while its rank moved on."""
+        return not self._usual_waits.has(self.sample.syscall)
+
     def works_since(self, boottime_ns: int) -> bool:
         """True if it made progress again and again since then, and used a CPU for more than a heartbeat."""
         if len(self.signs) < WORK_SIGNS or self.signs[0][0] <= boottime_ns or self.proxy:

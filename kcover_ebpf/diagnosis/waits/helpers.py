@@ -7,7 +7,7 @@ while its rank trained on, does not release the lead.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from kcover_ebpf.diagnosis.history.process import ProcessHistory
 from kcover_ebpf.diagnosis.history.sampled_call import is_timed, poll_timeout_ms
@@ -39,6 +39,8 @@ def beside(
 ) -> tuple[str, ...]:
     """What the side threads of a process wait for since its lead began to wait, each word once, in order.
 
+    Children that were begun since then count as well: who waits at a barrier of processes sleeps like one at a lock.
+
     `compared`: only to compare other ranks with it. Its time-outs are not read then, and each may be a long one.
     """
     since_ns = began_ns - round(HELPER_SINCE_S * NS)
@@ -46,6 +48,8 @@ def beside(
     words = (_waits_for(thread.sample, process, context, follows=True) for thread in threads)
     found = {word for word in words if word is not None}
     if any(_was_begun_for_it(thread.sample, since_ns, context) for thread in threads):
+        found.add(TIMER)
+    if any(_naps(sample, context) for sample in _at_new_work(process, threads, since_ns, context)):
         found.add(TIMER)
     if compared and any(is_timed(thread.sample, context.table) for thread in threads):
         found.add(TIMED)
@@ -74,6 +78,27 @@ def _recent(process: ProcessHistory, since_ns: int) -> Iterator[ThreadHistory]:
         naps_ns = thread.naps_since_ns
         if thread.sample.idle_since_ns >= since_ns and (naps_ns is None or naps_ns >= since_ns):
             yield thread
+
+
+def _at_new_work(
+    process: ProcessHistory,
+    threads: Sequence[ThreadHistory],
+    since_ns: int,
+    context: ClassifyContext,
+) -> Iterator[ThreadSample]:
+    """Children that were forked since then, and threads in a call in which they never were while the rank trained."""
+    for child in context.children(process.pid):
+        if child.lead is not None and child.lead.sample.start_ns >= since_ns:
+            yield child.lead.sample
+    if process.habits_are_known(since_ns):
+        yield from (thread.sample for thread in threads if thread.is_new_in_call)
+
+
+def _naps(sample: ThreadSample, context: ClassifyContext) -> bool:
+    """True if it has slept anew a moment ago: it retries, or paces its work. In one sleep it may stay for ever."""
+    is_asleep = sample.state is TaskState.SLEEPING
+    is_recent = context.now_ns - sample.idle_since_ns < HELPER_SINCE_S * NS
+    return is_asleep and is_recent and context.table.family(sample.syscall) is SyscallFamily.SLEEP
 
 
 def _was_begun_for_it(sample: ThreadSample, since_ns: int, context: ClassifyContext) -> bool:

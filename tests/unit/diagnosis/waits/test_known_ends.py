@@ -278,25 +278,6 @@ def test_known_ends__who_asks_again_and_again_waits_since_it_first_asked(
     assert bool(not_working(stage)) is not believed
 
 
-@pytest.mark.parametrize(("is_young", "believed"), [(True, True), (False, False)])
-def test_known_ends__a_thread_that_was_begun_for_a_wait_tries_until_it_is_done(
-    is_young: bool, believed: bool
-) -> None:
-    stage = trained()
-    stage.become(stage.rank(1), "futex", stack=LOCK)
-    all_wait(stage, 1)
-    began_ns = stage.now_ns
-    for count in range(60):
-        tries = second_thread(stage.rank(1), TaskState.SLEEPING, stage.now_ns, stage.now_ns)
-        start_ns = began_ns - NS if is_young else began_ns - 60 * NS
-        # every 50 ms: too seldom for a nap, too short for a timer
-        tries = replace(tries, start_ns=start_ns, voluntary_count=5 * count)
-        stage.feed(replace(tries, syscall=scripted_job.NANOSLEEP))
-        stage.one_pass(NS // 4)
-    assert state(stage, 101) is (State.HELPED if believed else State.FUTEX)
-    assert bool(not_working(stage)) is not believed
-
-
 @pytest.mark.parametrize("kind", ["inotify", "fanotify", "signalfd"])
 def test_known_ends__whoever_changes_a_file_or_sends_a_signal_is_outside(kind: str) -> None:
     stage = trained()

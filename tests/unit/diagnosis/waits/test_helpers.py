@@ -1,0 +1,85 @@
+"""What was begun for a wait: threads and children as young as the wait of a rank at a lock."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kcover_ebpf.facts.kernel import TaskState, ThreadSample
+from kcover_ebpf.ids import NS
+from kcover_ebpf.model.process_state import State
+from tests.unit import scripted_job
+from tests.unit.blocked_ranks import second_thread, state
+from tests.unit.scripted_job import LOCK, Proc, Stage, all_wait, trained
+from tests.unit.seen_verdicts import not_working
+
+
+@pytest.mark.parametrize(("is_young", "believed"), [(True, True), (False, False)])
+def test_helpers__a_thread_that_was_begun_for_a_wait_tries_until_it_is_done(
+    is_young: bool, believed: bool
+) -> None:
+    stage = trained()
+    stage.become(stage.rank(1), "futex", stack=LOCK)
+    all_wait(stage, 1)
+    began_ns = stage.now_ns
+    for count in range(60):
+        tries = second_thread(stage.rank(1), TaskState.SLEEPING, stage.now_ns, stage.now_ns)
+        start_ns = began_ns - NS if is_young else began_ns - 60 * NS
+        # every 50 ms: too seldom for a nap, too short for a timer
+        tries = replace(tries, start_ns=start_ns, voluntary_count=5 * count)
+        stage.feed(replace(tries, syscall=scripted_job.NANOSLEEP))
+        stage.one_pass(NS // 4)
+    assert state(stage, 101) is (State.HELPED if believed else State.FUTEX)
+    assert bool(not_working(stage)) is not believed
+
+
+@pytest.mark.parametrize(("is_young", "wakes"), [(True, True), (True, False), (False, True)])
+def test_helpers__so_does_a_child_that_was_begun_for_it(
+    is_young: bool, wakes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage, thread_of, begun = trained(), Stage._thread, dict[int, int]()
+
+    def thread(stage: Stage, proc: Proc) -> ThreadSample:
+        sample = replace(thread_of(stage, proc), start_ns=begun.get(proc.pid, 1))
+        is_nap = wakes and proc.rank is None
+        return replace(sample, idle_since_ns=stage.now_ns) if is_nap else sample
+
+    monkeypatch.setattr(Stage, "_thread", thread)
+    begun[500] = stage.now_ns
+    stage.add(Proc(500, ppid=101, mode="sleep"))
+    if not is_young:
+        stage.run(20)
+    stage.become(stage.rank(1), "futex", stack=LOCK)
+    all_wait(stage, 1)
+    stage.run(15)
+    believed = is_young and wakes
+    assert state(stage, 101) is (State.HELPED if believed else State.FUTEX)
+    assert bool(not_working(stage)) is not believed
+
+
+@pytest.mark.parametrize(
+    ("slept_before", "known_s", "believed"),
+    [(False, 50, True), (True, 50, False), (False, 5, False)],
+)
+def test_helpers__so_does_a_thread_that_sleeps_where_it_never_did_while_its_rank_trained(
+    slept_before: bool, known_s: int, believed: bool
+) -> None:
+    stage = trained()
+
+    def feed(call: int, lasts_ns: int) -> None:
+        begun_ns = stage.now_ns - stage.now_ns % lasts_ns
+        sample = second_thread(stage.rank(1), TaskState.SLEEPING, begun_ns, stage.now_ns)
+        stage.feed(replace(sample, syscall=call))
+        stage.one_pass(NS // 4)
+
+    for count in range(known_s * 4):
+        naps = slept_before and count % 8 == 0
+        feed(scripted_job.NANOSLEEP if naps else scripted_job.READ, NS // 20)
+    stage.become(stage.rank(1), "futex", stack=LOCK)
+    all_wait(stage, 1)
+    for _ in range(60):
+        # too seldom for a poll, too short for a timer
+        feed(scripted_job.NANOSLEEP, 2 * NS // 5)
+    assert state(stage, 101) is (State.HELPED if believed else State.FUTEX)
+    assert bool(not_working(stage)) is not believed
