@@ -59,6 +59,36 @@ def test_ci__a_release_is_built_once() -> None:
     assert jobs["publish"]["needs"] == "build"
 
 
+def publishing() -> dict[str, Any]:
+    """The job that publishes a release."""
+    job: dict[str, Any] = yaml.safe_load((WORKFLOWS / "release.yml").read_text())["jobs"]["publish"]
+    return job
+
+
+def test_ci__a_release_attests_the_files_and_the_image() -> None:
+    job = publishing()
+    attested = [step["with"] for step in job["steps"] if "attest-build" in step.get("uses", "")]
+    assert [sorted(subject) for subject in attested] == [
+        ["subject-checksums"],
+        ["subject-digest", "subject-name"],
+    ]
+    assert job["permissions"].items() >= {"id-token": "write", "attestations": "write"}.items()
+
+
+def test_ci__a_release_publishes_who_owns_the_chart() -> None:
+    pushes = [text for text in strings(publishing()["steps"]) if "oras push" in text]
+    assert len(pushes) == 1
+    named = re.findall(r"^ +([\w-]+\.yml):", pushes[0], re.MULTILINE)
+    assert named == ["artifacthub-repo.yml"]
+    assert (ROOT / "charts" / named[0]).is_file()
+
+
+def test_ci__a_release_is_tried_on_every_system() -> None:
+    suites = re.search(r"^SUITES \?= (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert suites
+    assert f'make test-install SUITES="{suites[1]}"' in (WORKFLOWS / "release.yml").read_text()
+
+
 FORMS = sorted(
     form for form in (ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml") if form.stem != "config"
 )
