@@ -65,7 +65,7 @@ Of `kcover-ebpf upload`, which `archiveStore` runs on each node ([incidents](inc
 """
 ALERTS_HEAD = """# Alerts
 
-<!-- Written by tools/reference_doc.py from charts/kcover-ebpf/files/alerts.yaml and the runbooks: change those. -->
+<!-- Written by tools/reference_doc.py from the chart's alerts.yaml and the runbooks: change those. -->
 
 Defined in `charts/kcover-ebpf/files/alerts.yaml`, tested by `promtool test rules
 tests/unit/repository/alerts.test.yaml`.

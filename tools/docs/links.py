@@ -22,8 +22,10 @@ OUTSIDE = {
 }
 # Read in the repository only.
 NOT_IN_SITE = (
-    "SECURITY.md", "CODE_OF_CONDUCT.md", "tools/*/README.md", "charts/*/README.md", "contrib/*/README.md",
-)  # fmt: skip
+    "SECURITY.md",
+    "CODE_OF_CONDUCT.md",
+    *(f"{tree}/*/README.md" for tree in ("bench", "charts", "contrib", "testbed", "tools")),
+)
 # Written while the site is built.
 GENERATED = {"commands.md"}
 LINK = re.compile(r"(?<=\]\()([^)\s]+)(?=\))")
