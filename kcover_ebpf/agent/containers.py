@@ -1,8 +1,7 @@
-"""Where the containers of a pod lie among the control groups of this node, and who runs in them.
+"""Finds the control groups of a pod's containers on this node, and the processes in them.
 
-Works on the host, and in a pod that sees the host's processes and /sys/fs/cgroup. Directories are
-searched for by the pod's uid: /proc/PID/cgroup of a process that is just being started shows the group
-that it was started from.
+Works on the host, and in a pod that sees the host's processes and /sys/fs/cgroup. Directories are searched for by
+the pod's uid: /proc/PID/cgroup of a process that is just being started shows the group that it was started from.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ file's name since Linux 6.14, before that the number of a descriptor."""
 
 @dataclass(frozen=True, slots=True)
 class RunningContainer:
-    """One container that has a control group now."""
+    """A container that has a control group now."""
 
     pod_uid: str
     id: str
@@ -43,7 +42,7 @@ class RunningContainer:
 
 
 class Containers:
-    """Finds groups; remembers only where kubelets keep theirs."""
+    """Finds control groups of containers; caches only the directories in which kubelets keep theirs."""
 
     def __init__(self, mounts: Sequence[Path] | None = None) -> None:
         """`mounts`: cgroup hierarchies, v2 first; None: all that are mounted here."""
@@ -52,7 +51,7 @@ class Containers:
         self._next_search_s = 0.0
 
     def of_pod(self, uid: str) -> list[RunningContainer]:
-        """The containers of a pod that have a group now, its sandbox included; empty if it has none."""
+        """Containers of a pod that have a control group now, the sandbox included; empty if there are none."""
         found = self._of_pod(uid)
         if not found and time.monotonic() >= self._next_search_s:
             self._next_search_s = time.monotonic() + CGROUP_ROOTS_S
@@ -82,7 +81,7 @@ class Containers:
         return [root / hierarchy.mount.relative_to("/") for hierarchy in cgroups.hierarchies(text)]
 
     def of_ranks(self, pod: Pod) -> list[RunningContainer]:
-        """Those that may hold ranks, as far as they run."""
+        """Those containers of the pod that may run ranks and have a control group now."""
         ranks = {container.id for container in with_ranks(pod) if container.id}
         return (
             [container for container in self.of_pod(pod.uid) if container.id in ranks]
@@ -91,7 +90,7 @@ class Containers:
         )
 
     def of_work(self, pod: Pod) -> list[RunningContainer]:
-        """All containers but the sandbox, also one that is so new that the API server has not heard of it."""
+        """All containers except the sandbox, also one so new that the API server does not list it yet."""
         known = {container.id for container in pod.containers}
         found = self.of_pod(pod.uid)
         sandbox = _sandbox(found)
@@ -100,27 +99,27 @@ class Containers:
         ]
 
     def at_work(self, pod: Pod) -> list[RunningContainer]:
-        """Those of `of_work` that may be stopped: a container that is disturbed while it is made has failed.
+        """Those of `of_work` that may be stopped: a container that is disturbed while it is being created fails.
 
-        And so has, with it, a pod that is never restarted (seen with kubelet 1.36, containerd 1.6).
+        A pod that is never restarted then fails with it (seen with kubelet 1.36, containerd 1.6).
         """
         return [container for container in self.of_work(pod) if not _is_being_made(container)]
 
 
 def processes(found: Iterable[RunningContainer]) -> set[int]:
-    """Pids in these containers now, without zombies."""
+    """Pids now in these containers, without zombies."""
     return {pid for container in found for pid in cgroups.processes(container.path)}
 
 
 def inits(container: RunningContainer) -> set[int]:
-    """Those whose death ends the container: PID 1 of its pid namespace; all, where it shares one."""
+    """Processes whose death ends the container: PID 1 of its pid namespace, or all if it shares a namespace."""
     pids = cgroups.processes(container.path)
     first = {pid for pid in pids if _number_inside(pid) == 1}
     return first or pids
 
 
 def _is_being_made(container: RunningContainer) -> bool:
-    """True until its program runs: so long all its processes are the runtime's own, and none is old."""
+    """True until the container's own program runs: until then all its processes are the runtime's, and young."""
     pids = cgroups.processes(container.path)
     return bool(pids) and all(map(_is_of_runtime, pids))
 
@@ -144,7 +143,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def start_ticks(pid: int) -> int | None:
-    """Start of a process, which with its pid is its identity; None if it is gone."""
+    """Start time of a process in clock ticks since boot, which with the pid identifies it; None if it is gone."""
     stat = read_stat(pid)
     return None if stat is None else stat.start_ticks
 
@@ -197,7 +196,7 @@ def _begun(container: RunningContainer) -> int | None:
 
 
 def _number_inside(pid: int) -> int | None:
-    """The pid in its innermost namespace."""
+    """Pid of the process in its innermost pid namespace."""
     numbers = namespace_numbers(pid)
     # one number alone is that of our own namespace: the container shares it
     return numbers[-1] if len(numbers) > 1 else None

@@ -1,9 +1,9 @@
-"""A fault that a drill injects into one process of a pod, or into its containers, and its end.
+"""A fault that a drill injects into one process of a pod, or into its containers, and its removal.
 
-It runs in the agent's container, in a separate process that an operator starts there. A stopped process continues
-after its time, when the operator's connection ends, when this process is gone (the `Resumer` has its descriptor), and
-when the whole container was killed: the next agent reads the record and lets go (`finish_left`). The same holds for
-what is done to containers (`drill_means`).
+It runs in the agent's container, in a separate process that an operator starts there. A stopped process is resumed
+when its time is over, when the operator's connection ends, when this process is gone (the `Resumer` has its
+descriptor), and when the whole container was killed: the next agent reads the record and resumes it
+(`finish_left`). The same holds for faults injected into containers (`drill_means`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from kcover_ebpf.ids import Pid
 from kcover_ebpf.tunables.agent import DRILL_POLL_S
 
 RECORD = "drill.json"
-"""In the agent's state directory, while a process is stopped by a drill."""
+"""File in the agent's state directory; exists while a drill has stopped a process."""
 _RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 _KEY = "drill"
 _ENVIRON_BYTES = 64 << 10
@@ -51,16 +51,16 @@ Members = Callable[[], set[int]]
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """The process that is hit; with its start no other one of the same number is meant."""
+    """The target process. Its start time distinguishes it from a later process with the same pid."""
 
     pid: int
     start_ticks: int
     limits: Mapping[str, str] = field(default_factory=dict)
-    """Limits of CPU time as they were, by file; empty unless they are changed."""
+    """Original CPU limits by file; empty unless the drill changed them."""
 
 
 class Drill:
-    """One fault. A context manager: leaving it takes the fault back."""
+    """One injected fault. A context manager: leaving it undoes the fault."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Drill:
     ) -> None:
         """`members`: the processes of the pod's ranks now; `groups`: the control groups of their containers.
 
-        `longest_s`: no fault lasts for longer.
+        `longest_s`: no fault lasts longer.
         """
         self._members, self._path, self._longest_s = members, state_dir / RECORD, longest_s
         self._groups = groups
@@ -89,7 +89,7 @@ class Drill:
         self._resumer.close()
 
     def inject(self, fault: DrillFault) -> Injected:
-        """Hit the rank of the pod; raises `UsageError` without one, `ActionError` if nothing could take it back."""
+        """Inject into the rank of the pod; raises `UsageError` without one, `ActionError` if it could not be undone."""
         pid = _busiest(self._members())
         stat = read_stat(pid) if pid is not None else None
         if pid is None or stat is None:
@@ -141,7 +141,7 @@ class Drill:
         self._stop.set()
 
     def wait(self) -> DrillOver:
-        """Until the process is gone, the time is over, or `stop`; the fault is taken back then."""
+        """Wait until the process is gone, the time is over or `stop` is called; then undo the fault."""
         record = self._record
         assert record is not None
         deadline_s = time.monotonic() + self._longest_s
@@ -153,7 +153,7 @@ class Drill:
         return DrillOver(DrillEnd.GONE, time.time())
 
     def _keep(self, record: _Record) -> None:
-        """Note it on disk before it is stopped; one drill at a time on a node."""
+        """Write the record to disk before the process is stopped; one drill at a time on a node."""
         left = _read(self._path)
         if left is not None and (_is_stopped(left) or are_changed(left.limits)):
             raise UsageError("a drill is under way on this node already; wait until it is over")
@@ -178,7 +178,7 @@ class Drill:
 
 
 def finish_left(state_dir: Path) -> int | None:
-    """Let go of a process that a drill left stopped or slowed whose container was killed; None if there is none."""
+    """Resume a process that a drill left stopped or slowed when its container was killed; None if there is none."""
     path = state_dir / RECORD
     left = _read(path)
     is_slow = left is not None and are_changed(left.limits)
@@ -205,7 +205,7 @@ def _read(path: Path) -> _Record | None:
 
 
 def _busiest(pids: set[int]) -> int | None:
-    """The process with a rank's number in its environment that has used most CPU time; without any, that of all."""
+    """The process with a rank number in its environment that used most CPU time; if none has one, of all processes."""
     ranks = {pid for pid in pids if _rank(pid) is not None}
     return max(ranks or pids, key=cpu_ticks, default=None)
 

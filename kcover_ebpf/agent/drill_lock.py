@@ -1,9 +1,9 @@
-"""A lock that a drill holds and the main thread of a rank waits for: the kernel lets go of it with the holder.
+"""A lock that the drill owns and a rank's main thread waits for; the kernel releases it if the drill dies.
 
-The thread maps a page that it shares with us, and continues in it: there it waits for a futex, and then takes up what
-it did, with all its registers. No tracer stays. The futex is a robust one of ours (set_robust_list(2)): where we end,
-however we do, the kernel releases it. Its list lies in our own memory, so that nothing that the rank writes into the
-page is followed as a pointer.
+The thread maps a page that it shares with us and jumps into it. There it waits for a futex, then restores all its
+registers and continues where it was. No tracer stays attached. The futex is a robust one of ours
+(set_robust_list(2)): however we end, the kernel releases it. Its list lies in our own memory, so nothing that the
+rank writes into the page is followed as a pointer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FUTEX, _SET_ROBUST_LIST, _GET_ROBUST_LIST = 202, 273, 274
 # include/uapi/linux/futex.h
 _WAKE, _WAITERS = 1, 0x80000000
 _SAVED_AT, _WORD_AT = 0x100, 0x200
-"""Where in the page the registers and the futex are."""
+"""Offsets in the page of the saved registers and of the futex."""
 _HEAD_BYTES = 24
 _MASK_32 = (1 << 32) - 1
 _LOADS = {
@@ -38,13 +38,13 @@ _LOADS = {
 
 
 class HeldLock:
-    """The lock. Made and taken back by one thread; with the end of that it is released too."""
+    """The lock. One thread takes and releases it; if that thread ends, the lock is released too."""
 
     def __init__(self, pid: int) -> None:
-        """Have the main thread of the process wait; raises `CannotObserve`, and it continues then."""
+        """Make the main thread of the process wait; raises `CannotObserve`, in which case the thread continues."""
         self._page: mmap.mmap | None = None
         self._held = threading.get_native_id() | _WAITERS
-        """The value of the futex while the lock is taken; the kernel wakes only where it says that a thread waits."""
+        """Value of the futex while the lock is taken; the kernel wakes a waiter only if it says that a thread waits."""
         try:
             self._make_wait(pid)
         except OSError as error:
@@ -80,7 +80,7 @@ class HeldLock:
         _call(_SET_ROBUST_LIST, head, _HEAD_BYTES)
 
     def take_back(self) -> None:
-        """Release it; further calls do nothing."""
+        """Release the lock; further calls do nothing."""
         page, self._page = self._page, None
         if page is None:
             return
@@ -93,7 +93,7 @@ class HeldLock:
 
 
 def _waiting(held: int, registers: Registers) -> tuple[bytes, bytes]:
-    """Machine code that waits while the futex has this value and then continues with the registers; what it loads."""
+    """Machine code that waits while the futex has this value and then restores the registers; and the data it loads."""
     code = b"\xb8" + struct.pack("<I", _FUTEX)  # mov eax, __NR_futex
     code += _relative(b"\x48\x8d\x3d", len(code), _WORD_AT)  # lea rdi, [word]
     code += b"\xbe\0\0\0\0"  # mov esi, FUTEX_WAIT
@@ -112,7 +112,7 @@ def _waiting(held: int, registers: Registers) -> tuple[bytes, bytes]:
 
 
 def _relative(instruction: bytes, at: int, target: int) -> bytes:
-    """An instruction with a 32-bit offset to `target` behind it, counted from its end."""
+    """An instruction whose 32-bit offset points to `target`, relative to the end of the instruction."""
     return instruction + struct.pack("<i", target - (at + len(instruction) + 4))
 
 

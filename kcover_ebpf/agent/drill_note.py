@@ -1,7 +1,7 @@
 """A note in the agent's state directory: a drill asks the agent to judge as if an Xid named this process.
 
-User space cannot write a line into the kernel's log that the agent believes, so a drill asks the agent itself; only
-root writes into its state directory. The agent takes a note once, at its next pass.
+User space cannot write a kernel log line that the agent believes, so a drill asks the agent itself; only root can
+write into its state directory. The agent takes a note once, at its next pass.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _MOST_BYTES = 64
 
 
 class DrillNote:
-    """Written by a drill, taken by the agent of the node."""
+    """A request that a drill writes and the agent of the node takes."""
 
     def __init__(self, state_dir: Path) -> None:
         self._path = state_dir / _NOTE
 
     def leave(self, pid: Pid) -> None:
-        """Ask, and wait until the agent has taken it; raises `CannotObserve` where it does not, and takes it back."""
+        """Write the note and wait until the agent has taken it; if it does not, remove it and raise `CannotObserve`."""
         fresh = self._path.with_suffix(".new")
         try:
             fresh.write_text(json.dumps(pid), encoding="utf-8")
@@ -44,7 +44,7 @@ class DrillNote:
             time.sleep(DRILL_POLL_S)
 
     def take(self) -> Pid | None:
-        """The process of a note that was left since; None without one, and for one that is no number."""
+        """Pid in a note written since the last call; None if there is no note or it is not a number."""
         if not self._path.exists():
             return None
         with contextlib.suppress(OSError, ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""What /healthz says: a part of the agent that is dead, or makes no progress, so that the kubelet starts it anew."""
+"""What /healthz reports: a part of the agent that died or makes no progress, so that the kubelet restarts it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kcover_ebpf.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One thread; `turn_s`: when it last began a turn (monotonic), None where it may rightly wait for minutes."""
+    """One thread; `turn_s`: monotonic start of its last turn, None if it may legitimately block for minutes."""
 
     name: str
     is_alive: Callable[[], bool]
@@ -19,7 +19,7 @@ class Part:
 
 
 def wrong(parts: Sequence[Part], clock: Callable[[], float] = time.monotonic) -> str:
-    """One line, empty if all is well."""
+    """One line that names the faulty part; empty if all parts are healthy."""
     now_s = clock()
     said = [text for part in parts if (text := _wrong(part, now_s))]
     return "; ".join(said)

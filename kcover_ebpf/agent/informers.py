@@ -1,4 +1,4 @@
-"""What the agent hears from the API server: the pods of its node, the policies, the kinds of jobs, the incidents."""
+"""What the agent watches at the API server: pods of its node, policies, job kinds and incidents."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from kcover_ebpf.kube.reflector import Change, Event, Reflector, Transport
 
 _CUSTOM = f"/apis/{API_VERSION}"
 _ASKS = frozenset({Phase.OPEN.value, Phase.RECOVERING.value})
-"""While a fault is suspected the controller waits to hear that the ranks of other nodes are not stopped, and once a job
-is back for progress, which may have been reported before it asked."""
+"""Phases in which the controller waits for reports.
+
+While a fault is suspected, it waits to learn whether the ranks on other nodes are stopped. Once a job is running
+again, it waits for progress, which may have been reported before it asked.
+"""
 
 
 class Informers:
-    """Four threads that live as long as the agent."""
+    """Four watching threads, which run until the agent ends."""
 
     def __init__(
         self,
@@ -30,11 +33,11 @@ class Informers:
         on_error: Callable[[str, str, ApiError], None],
         on_asked: Callable[[str], None],
     ) -> None:
-        """`on_error`: verb, resource and what was wrong; `on_asked`: the namespace of a job that is waited for."""
+        """`on_error` gets verb, resource and error; `on_asked` the namespace of a job that a client waits for."""
         self._registry, self._executor, self._on_error = registry, executor, on_error
         self._on_asked = on_asked
         self._asked: dict[str, str] = {}
-        """By Incident (uid) the phase in which it asked last."""
+        """Incident uid -> phase in which it last asked."""
 
         def watch(path: str, query: dict[str, str], on_event: Callable[[Event], None]) -> Reflector:
             resource = path.rpartition("/")[2]
@@ -48,7 +51,7 @@ class Informers:
         self._incidents = watch(f"{_CUSTOM}/incidents", {}, self.on_incident)
 
     def start(self) -> None:
-        """Begin to listen."""
+        """Start the watching threads."""
         for reflector in self._all:
             reflector.start()
 
@@ -58,11 +61,11 @@ class Informers:
 
     @property
     def is_alive(self) -> bool:
-        """True while all four live. How long they wait says nothing: a quiet watch is silent for minutes."""
+        """True while all four threads run. A quiet watch is silent for minutes, so waiting is no sign of death."""
         return all(reflector.is_alive for reflector in self._all)
 
     def has_pods(self) -> bool:
-        """True once the pods of this node are known."""
+        """True once the pods of this node have been listed."""
         return self._pods.synced.is_set()
 
     def _on_pod(self, event: Event) -> None:
@@ -70,7 +73,7 @@ class Informers:
         self._executor.pods_changed()
 
     def on_incident(self, event: Event) -> None:
-        """Pass an Incident on to who carries out its order, and confirm reports where it asks for them."""
+        """Hand an Incident to the executor of orders, and confirm reports if it asks for them."""
         if event.change is not Change.SET:
             return
         try:

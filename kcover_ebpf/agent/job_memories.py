@@ -1,4 +1,4 @@
-"""What the agent remembers of each job of its node, in its state folder: it outlives agent, pods and restarts."""
+"""What the agent remembers of each job of its node, in its state folder: it survives agent, pods and restarts."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class JobMemories:
     """Used by the thread of the loop alone."""
 
     def __init__(self, file: Path) -> None:
-        """Read what an earlier agent kept; a file that cannot be read is as good as none."""
+        """Read what an earlier agent wrote; an unreadable file counts as empty."""
         self._file = file
         self._memories = _load(file)
         self._saved_s = 0.0
         self._paced: set[str] = set()
-        """Jobs whose steps were known when they were saved last."""
+        """Jobs whose step times were known at the last save."""
 
     def of(self, gang: Gang) -> JobMemory:
-        """The memory of a job, which its watch writes to; the oldest are forgotten when there are many."""
+        """The memory of a job, which its watch writes to; with too many jobs the oldest are forgotten."""
         key = f"{gang.namespace}/{gang.name}"
         memory = self._memories.pop(key, None) or JobMemory()
         self._memories[key] = memory
@@ -37,10 +37,10 @@ class JobMemories:
         return memory
 
     def save(self, now_s: float, *, at_once: bool = False) -> None:
-        """Write them down now and then; `now_s`: seconds of any steady clock. A full disk costs the memory alone.
+        """Save from time to time; `now_s`: seconds of any steady clock. A full disk costs the memory alone.
 
-        At once where the steps of one more job are known: without them the successor of an agent that is killed would
-        take seconds longer to report a stall.
+        Saves immediately once the step times of another job are known: without them the successor of a killed agent
+        would take seconds longer to report a stall.
         """
         paced = {key for key, memory in self._memories.items() if memory.step_s}
         is_due = now_s - self._saved_s >= MEMORY_SAVED_S or paced - self._paced

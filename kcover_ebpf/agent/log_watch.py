@@ -1,6 +1,7 @@
-"""Has the logs of the watched pods read, within a share of one core, and keeps what they show.
+"""Has the logs of the watched pods read, within a share of one core, and keeps the findings.
 
-A confined reader reads them (`reader.logs`): a log is a tenant's. A log over which it ended twice is not read any more.
+A confined reader reads them (`reader.logs`), because a tenant writes them. A log that crashed the reader twice is
+no longer read.
 """
 
 from __future__ import annotations
@@ -21,22 +22,22 @@ from kcover_ebpf.logs.wanted_logs import LogTurn, RuleShares, WantedLog
 from kcover_ebpf.tunables.agent import LOG_CALM_POLL_S, LOG_CORE_SHARE, LOG_POLL_S
 
 _MOST_LOGS = 256
-"""Containers of one node: twice the pods that a kubelet runs by default."""
+"""Containers of one node: twice the number of pods that a kubelet runs by default."""
 _MOST_REPORTED = 64
 _ENDS = 2
-"""Once may be chance: the node was short of memory, or an operator killed the reader."""
+"""Crashes of the reader over one log. One may be chance: the node was short of memory, or an operator killed it."""
 
 
 class LogSource(Protocol):
-    """Who reads."""
+    """A process that reads the logs it was asked to follow."""
 
     @property
     def starts(self) -> int:
-        """Changes where it has forgotten what it was asked to follow."""
+        """Number of starts of the process. A change means that it has forgotten what it was asked to follow."""
         ...
 
     def turn(self, wanted: Sequence[WantedLog] | None) -> LogTurn:
-        """Read a block of each log; None: of the same as before. Raises `ReaderError`."""
+        """Read a block of each log; None: the same logs as before. Raises `ReaderError`."""
         ...
 
 
@@ -44,22 +45,22 @@ class LogWatch:
     """A thread of the agent; `follow` and `of_pods` may be called from any other."""
 
     def __init__(self, source: LogSource, on_error: Callable[[str], None]) -> None:
-        """`on_error`: why a log is not read, once for each."""
+        """`on_error`: called with the reason why a log is not read, once per log."""
         self._source, self._on_error = source, on_error
         self._lock = threading.Lock()
         self._wanted: dict[str, WantedLog] = {}
         self._without_rules: frozenset[str] = frozenset()
-        """Of these pods too many job rules are already looked for."""
+        """Uids of pods for which too many job rules are already in use, so that theirs are ignored."""
         self._sent: tuple[int, frozenset[WantedLog]] | None = None
-        """What the source was asked to follow, and which one."""
+        """What the source was last asked to follow, with its number of starts at that time."""
         self._ended_over: Counter[str] = Counter()
         self._shown: dict[str, list[ContainerLog]] = {}
         self._shown_s = 0.0
         self._stopping = threading.Event()
         self._reported = threading.Event()
-        """What logs show is reported now."""
+        """True while reports contain what logs show."""
         self.turn_s = time.monotonic()
-        """When it last began a turn (monotonic)."""
+        """Monotonic time at which the last turn began."""
         self.read_bytes = 0
         self.skipped_bytes = 0
         self._skipped_pods: set[str] = set()
@@ -71,9 +72,9 @@ class LogWatch:
         *,
         is_reported: bool = True,
     ) -> None:
-        """These pods are watched now, and no others; `job_rules`: what is expected of their logs, by uid.
+        """Follow the logs of these pods and no others; `job_rules`: rules for their logs, by uid.
 
-        `is_reported`: what they show is reported now, so that they are read more often, and at once.
+        `is_reported`: reports now contain what the logs show, so read them more often, and at once.
         """
         if is_reported:
             self._reported.set()
@@ -98,19 +99,19 @@ class LogWatch:
             self._on_error(f"job rules of {without[uid]} are not read: {shares.words}")
 
     def of_pods(self, uids: Iterable[str], now_s: float) -> tuple[ContainerLog, ...]:
-        """What the logs of these pods show; ages before `now_s` (unix seconds)."""
+        """Findings in the logs of these pods; their ages are relative to `now_s` (unix seconds)."""
         with self._lock:
             found = [container_log for uid in uids for container_log in self._shown.get(uid, ())]
             late_s = now_s - self._shown_s
         return tuple(container_log.later(late_s) for container_log in found[:_MOST_REPORTED])
 
     def close(self) -> None:
-        """End `run` soon."""
+        """Make `run` return soon."""
         self._stopping.set()
         self._reported.set()
 
     def run(self) -> None:
-        """Have them read until `close`."""
+        """Read the followed logs until `close` is called."""
         while not self._stopping.is_set():
             self.turn_s = time.monotonic()
             turn = LogTurn()
@@ -127,7 +128,7 @@ class LogWatch:
             self._reported.wait(max(0.0, LOG_CALM_POLL_S - max(rest_s, LOG_POLL_S)))
 
     def turn(self) -> LogTurn:
-        """Have a block of each log read."""
+        """Read one block of each followed log."""
         with self._lock:
             wanted = {
                 key: wanted_log
@@ -172,7 +173,7 @@ class LogWatch:
             self._skipped_pods |= over
 
     def taken_skipped(self) -> frozenset[str]:
-        """Uids of pods of whose logs a part was skipped since the last call."""
+        """Uids of pods with a log of which a part was skipped since the last call."""
         with self._lock:
             found, self._skipped_pods = frozenset(self._skipped_pods), set()
         return found

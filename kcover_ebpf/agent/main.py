@@ -1,8 +1,8 @@
-"""Builds the parts of the agent in the order in which they must come to life, and ends them in reverse.
+"""Starts the parts of the agent in the required order, and ends them in reverse order.
 
-The port is bound and the configuration read before BPF is loaded, so that a mistake costs nothing;
-privileges are dropped before the first thread is started, for they belong to threads. What is in force
-from an earlier life, a stop above all, is dealt with before the API server is heard.
+The port is bound and the configuration read before BPF is loaded, so that a mistake costs nothing. Privileges are
+dropped before the first thread starts, because they belong to threads. Orders still in force from an earlier agent,
+above all stops, are dealt with before the API server is watched.
 """
 
 from __future__ import annotations
@@ -75,33 +75,33 @@ _KEPT = capabilities.KEPT - {Capability.SETGID, Capability.SETUID}
 
 @dataclass(frozen=True, slots=True)
 class AgentOptions:
-    """What was asked for."""
+    """Settings of `kcover-ebpf agent`, from its arguments and environment."""
 
     node: str
     namespace: str
-    """Of the agent itself: there its report about the node and its Lease lie."""
+    """Namespace of the agent; its report about the node and its Lease are written there."""
     state_dir: Path
     kubeconfig: str | None = None
     context: str | None = None
     pod: PodRef | None = None
-    """That the agent runs in; None outside of a cluster."""
+    """Pod in which the agent runs; None outside of a cluster."""
     metrics: str | None = None
     catalog: Path | None = None
     inspect_every_s: float = 600.0
-    """0: the node is not inspected."""
+    """Seconds between inspections of the node; 0: none."""
     telemetry: TelemetryOptions | None = None
-    """None: the GPUs are not read."""
+    """How GPUs are read; None: they are not."""
     believes_bandwidth: bool = False
-    """What a job's own bandwidth check reports about its node is a fault of the node."""
+    """True: what a job's own bandwidth check reports about its node counts as a fault of the node."""
     inspect: RoundOptions = field(default_factory=RoundOptions)
     pod_logs: Path | None = None
-    """/var/log/pods of the node; None: logs of containers are not read."""
+    """Folder of container logs (/var/log/pods); None: container logs are not read."""
     log_rules: Path | None = None
-    """The operator's rules for lines of logs; None: those of the package alone."""
+    """File with the operator's rules for log lines; None: only the rules of the package."""
     gpu_core_dumps: bool = False
-    """Ranks that have a pipe for it are asked for core dumps of their GPUs, of which the names of kernels are kept."""
+    """True: ranks that have a pipe for it are asked for GPU core dumps, of which only kernel names are kept."""
     kubelet: str = ""
-    """Its address; it is asked for checkpoints of pods that want them. Empty: none is."""
+    """Address of the kubelet, which is asked for checkpoints of pods that want them. Empty: no checkpoints."""
     settings: Settings = field(default_factory=Settings)
 
 

@@ -1,4 +1,4 @@
-"""The loop of a node: one sampler for all gangs, facts routed to the gang whose process they are about."""
+"""The loop of a node: one sampler for all gangs; facts are routed to the gang that their process belongs to."""
 
 from __future__ import annotations
 
@@ -28,39 +28,39 @@ from kcover_ebpf.watching.loop import SamplingLoop
 
 
 class GangWatch:
-    """One gang under watch."""
+    """State of one watched gang on this node."""
 
     def __init__(self, local_gang: LocalGang, watch: JobWatch) -> None:
         self.here = local_gang
         self.watch = watch
         self.pods: dict[Pid, str] = {}
-        """Process -> uid of its pod; also of processes that ended."""
+        """Process -> uid of its pod; includes processes that ended."""
         self.stopped_by_us = False
-        """Stopped by an order: not judged."""
+        """True while an order keeps the gang stopped; it is then not judged."""
 
 
 class PassListener(Protocol):
-    """Who receives what the loop sees, in the loop's own thread."""
+    """Receives what the loop observes, in the loop's own thread."""
 
     def on_pass(self, gangs: Iterable[GangWatch]) -> None:
-        """A pass is over, or an announced fact was judged."""
+        """Called after a pass, and after an announced fact was judged."""
         ...
 
     def on_lag(self, lag_s: float) -> None:
-        """From when a pass was due until it was over."""
+        """Called with the time from when a pass was due until it was over."""
         ...
 
     def on_node_fact(self, fact: Fact) -> None:
-        """A fact about this node rather than a process."""
+        """Called with a fact about this node rather than a process."""
         ...
 
     def on_announced(self, fault: AnnouncedFault, pods: frozenset[str]) -> None:
-        """A fault of a device of this node; `pods`: uids of those whose processes are concerned."""
+        """Called with a fault of a device of this node; `pods`: uids of the pods whose processes it affects."""
         ...
 
 
 class NodeLoop(SamplingLoop):
-    """Watches the gangs of a registry until it is asked to stop. Not thread-safe, but for `forget`."""
+    """Watches the gangs of a registry until it is asked to stop. Not thread-safe, except `forget`."""
 
     def __init__(  # noqa: PLR0913 - one part of the node each
         self,
@@ -77,11 +77,11 @@ class NodeLoop(SamplingLoop):
         sources: RankSources | None = None,
         drilled: Callable[[], Pid | None] = lambda: None,
     ) -> None:
-        """`is_stopped_by_us`: we keep this gang stopped; `sinks`: what receives the verdicts on a gang.
+        """`is_stopped_by_us`: our order keeps this gang stopped; `sinks`: receivers of the verdicts on a gang.
 
-        `drilled`: the process that a drill names with an Xid, once; asked at each pass.
+        `drilled`: the process for which a drill requests an Xid, returned once; called at each pass.
 
-        `sources`: who reads what ranks wrote; None: this process.
+        `sources`: readers of what ranks wrote; None: this process reads it.
         """
         super().__init__(kernel, devices, settings, sources)
         self._registry, self._containers, self._listener = registry, containers, listener
@@ -101,7 +101,7 @@ class NodeLoop(SamplingLoop):
         return self._gangs.values()
 
     def forget(self, gang: Gang) -> None:
-        """Begin anew with a gang whose processes we end; may be called from any thread."""
+        """Forget the state of a gang whose processes we end; may be called from any thread."""
         self._forgotten.add(gang)
 
     @property
@@ -118,13 +118,13 @@ class NodeLoop(SamplingLoop):
         return min([1.0, *(watch.ease for watch in self._watches)])
 
     def step(self) -> None:
-        """As `SamplingLoop.step`, over the gangs that the registry has now."""
+        """As `SamplingLoop.step`, for the gangs that the registry has now."""
         self._follow_registry()
         self._follow_drill()
         super().step()
 
     def _follow_drill(self) -> None:
-        """Judge as if a GPU had failed: only a process of a pod that consents, whoever asked."""
+        """Judge as if a GPU had failed: only for a process of a pod that consents, no matter which program asked."""
         pid = self._drilled()
         owner = self._owners.get(pid) if pid is not None else None
         if pid is None or owner is None or self._devices is None:
@@ -180,7 +180,7 @@ class NodeLoop(SamplingLoop):
         self._listener.on_announced(fault, frozenset(uids - {""}))
 
     def _adopt(self, totals: ProcessTotals) -> GangWatch | None:
-        """A child that is sampled although it was never announced (the record of its fork was lost)."""
+        """Adopt a child that is sampled but was never announced, because the record of its fork was lost."""
         owner = self._owners.get(totals.ppid)
         if owner is not None:
             self._own(totals.pid, owner, owner.pods.get(totals.ppid, ""))
@@ -242,7 +242,7 @@ class NodeLoop(SamplingLoop):
         return watch
 
     def _leave(self, known_watch: GangWatch) -> None:
-        """Let go of processes whose pod is being deleted: how they end is no fault."""
+        """Stop watching processes whose pod is being deleted: how they end is no fault."""
         going = {pod.uid for pod in known_watch.here.pods if pod.deleted_s is not None}
         if going and going & set(known_watch.pods.values()):
             self._drop(known_watch.here.gang)

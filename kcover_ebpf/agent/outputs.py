@@ -1,4 +1,4 @@
-"""Who receives what the loop sees: the reports, the metrics, the log."""
+"""Receivers of what the loop observes: reports, metrics and the log."""
 
 from __future__ import annotations
 
@@ -54,37 +54,37 @@ class NodeOutputs:
         self._gpu_pods = GpuPods(registry)
         self._telemetry: Telemetry | None = None
         self.metrics: AgentMetrics | None = None
-        """Set before the loop begins, where they are wanted."""
+        """None if no metrics are wanted; otherwise set before the loop starts."""
         self.inspector: Inspector | None = None
-        """Set before the loop begins, where the node is inspected."""
+        """None if the node is not inspected; otherwise set before the loop starts."""
         self.logs: LogWatch | None = None
         self.readers: ConfinedReaders | None = None
-        """Set before the loop begins, where logs of containers are read."""
+        """None if container logs are not read; otherwise set before the loop starts."""
         self._device_faults_version = -1
         self._next_devices_ns = 0
 
     def sinks(self, gang: Gang) -> Sequence[ObservationSink]:
-        """What receives a gang's verdicts."""
+        """Receivers of the verdicts on a gang."""
         logged = _LogSink(gang)
         return (logged,) if self.metrics is None else (logged, self.metrics)
 
     def on_node_fact(self, fact: Fact) -> None:
-        """A fact that may be about a device."""
+        """Take a fact that may be about a device."""
         self._device_faults.observe(fact)
         if self.metrics is not None:
             self.metrics.on_node_fact(fact)
 
     def on_lag(self, lag_s: float) -> None:
-        """From when a pass was due until it was over."""
+        """Take the time from when a pass was due until it was over."""
         if self.metrics is not None:
             self.metrics.on_lag(lag_s)
 
     def on_announced(self, fault: AnnouncedFault, pods: frozenset[str]) -> None:
-        """A fault of a device; `pods`: uids of those that are concerned."""
+        """Take a fault of a device; `pods`: uids of the pods that it affects."""
         self._device_faults.add(fault, pods)
 
     def on_pass(self, gangs: Iterable[GangWatch]) -> None:
-        """Reports and gauges, anew."""
+        """Update all reports and gauges."""
         watched = list(gangs)
         now_ns = procfs.boottime_ns()
         self._read_devices(watched, now_ns)
@@ -134,7 +134,7 @@ class NodeOutputs:
             self.metrics.gpus.pods = pods
 
     def _exchange(self, now_ns: int) -> None:
-        """Announced faults go to the inspector, and it returns what it saw mended."""
+        """Pass announced faults to the inspector, and clear those that it saw repaired."""
         if self.inspector is None:
             return
         offset_s = procfs.unix_offset_s()
@@ -152,35 +152,35 @@ class NodeOutputs:
         )
 
     def on_order(self, gang: Gang, ack: Ack) -> None:
-        """An order was carried out; called in the order thread."""
+        """Count an order that was carried out; called in the order thread."""
         if self.metrics is not None:
             self.metrics.on_order(gang, ack)
 
     def on_error(self, verb: str, resource: str, error: ApiError) -> None:
-        """A request failed; called in the thread that made it."""
+        """Count and log a failed request; called in the thread that made it."""
         if self.metrics is not None:
             self.metrics.on_error(verb, resource, error)
 
 
 class _LogSink:
-    """Verdicts of one gang, as lines."""
+    """Writes verdicts on one gang to the log."""
 
     def __init__(self, gang: Gang) -> None:
         self._name = f"{gang.namespace}/{gang.name}"
 
     def on_fact(self, fact: Fact) -> None:
-        """The verdict says what matters of it."""
+        """Log nothing: the verdict contains what matters."""
 
     def on_verdict(self, verdict: Verdict) -> None:
-        """One line."""
+        """Log a verdict, in one line."""
         _LOG.info("%s: %s", self._name, headline(verdict))
 
     def on_waits(self, rows: Sequence[WaitRow], summary: str) -> None:
-        """Too much for a log."""
+        """Log nothing: a table of waits is too long for a log."""
 
     def on_blind(self, reason: str) -> None:
-        """The same for all gangs: said once."""
+        """Log nothing: it is the same for all gangs, and logged once."""
         _LOG.warning("cannot judge for now: %s", reason, extra=about("blind"))
 
     def on_action(self, decision: Decision, text: str) -> None:
-        """An agent decides nothing."""
+        """Log nothing: an agent takes no actions on its own."""

@@ -1,6 +1,6 @@
-"""Pods of this node of which something was over its bound, for a while after: the controller writes an Event of each.
+"""Pods of this node that recently exceeded a bound; the controller writes an Event about each.
 
-What a reader that was taken over says of another process leads to an Event and to nothing else.
+A compromised reader can at most cause a false Event about another process.
 """
 
 from __future__ import annotations
@@ -18,23 +18,26 @@ _MOST_PODS = 64
 
 
 class OverPods:
-    """Used by the loop's thread alone."""
+    """Remembers each excess for a while. Used by the loop's thread only."""
 
     def __init__(
         self,
         losses: Callable[[], Mapping[str, int]],
         full: Callable[[], Mapping[int, frozenset[str]]],
     ) -> None:
-        """`losses`: what the kernel half had no room for so far; `full`: by owner which of its shares are used up."""
+        """`losses`: records that the kernel half dropped; `full`: owner -> which of its shares are used up."""
         self._losses, self._full = losses, full
         self._lost: Mapping[str, int] = {}
         self._seen_ns: dict[tuple[str, str], int] = {}
-        """(uid of a pod, what) -> when it was found over its bound last."""
+        """(uid of a pod, bound) -> when the pod last exceeded it."""
 
     def update(
         self, watched: Iterable[GangWatch], skipped_logs: Iterable[str], now_ns: int
     ) -> tuple[OverPod, ...]:
-        """Once a pass: those of the last `OVER_REPORTED_S`; `skipped_logs`: uids of pods of whose logs a part was."""
+        """Called once a pass: excesses of the last `OVER_REPORTED_S`.
+
+        `skipped_logs`: uids of pods with a log of which a part was skipped.
+        """
         watches = list(watched)
         known = {pod.uid: pod for watch in watches for pod in watch.here.pods}
         found = {(uid, "log") for uid in skipped_logs}

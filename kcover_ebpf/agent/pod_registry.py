@@ -1,6 +1,6 @@
-"""Which pods of this node are watched, as what gang, by which thresholds.
+"""Which pods of this node are watched, as which gang, and with which thresholds.
 
-Fed by the threads that watch the API, read by the loop and by whoever carries out orders.
+The threads that watch the API write it; the loop and the executor of orders read it.
 """
 
 from __future__ import annotations
@@ -24,33 +24,36 @@ from kcover_ebpf.kube.reflector import Change, Event
 from kcover_ebpf.settings import Policy
 
 _MOST_PODS_BYTES, _MOST_OF_ONE_BYTES = 32 << 20, 8 << 20
-"""Of the pods of all namespaces, and of one: 2,000 pods. A pod whose node is set by its author comes here whatever the
-kubelet admits, and stays as an object when it is refused."""
+"""Byte limits for the pods of all namespaces, and of one: 2,000 pods.
+
+A pod whose author sets its node arrives here whatever the kubelet admits, and remains as an object when it is
+refused.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalGang:
-    """A gang's pods on this node, by name; also those that ended or are being deleted."""
+    """A gang's pods on this node, by name; includes pods that ended or are being deleted."""
 
     gang: Gang
     pods: tuple[Pod, ...]
     policy: Policy
     job_rules: tuple[JobRule, ...] = ()
-    """What its policy expects of its logs."""
+    """Rules of its policy for the job's logs."""
     keeps_logs: bool = True
-    """Its policy lets the ends of its logs be kept as evidence."""
+    """True if its policy lets the ends of its logs be kept as evidence."""
 
     @property
     def live(self) -> tuple[Pod, ...]:
-        """Those whose processes show something about the job."""
+        """Pods whose processes show something about the job: neither ended nor being deleted."""
         return tuple(pod for pod in self.pods if pod.deleted_s is None and not pod.ended)
 
 
 class PodRegistry:
-    """Pods and policies as last heard. Thread-safe; `version` grows with every change that concerns pods here."""
+    """The latest pods and policies. Thread-safe; `version` grows with every change that concerns pods here."""
 
     def __init__(self, node: str, on_bad: Callable[[str], None] = lambda _: None) -> None:
-        """`on_bad` receives what was wrong with an object that is passed over."""
+        """`on_bad`: called with the error of an object that is ignored."""
         self.node = node
         self._on_bad = on_bad
         self._lock = threading.Lock()
@@ -58,12 +61,12 @@ class PodRegistry:
         self._shares = Shares(_MOST_PODS_BYTES, _MOST_OF_ONE_BYTES)
         self._policies = PolicyStore(on_bad, self._say_over)
         self._kinds: dict[str, JobKind] = {}
-        """Of `JobKind` objects, by their name, in its order."""
+        """`JobKind` objects by name, in order of name."""
         self._gangs: Mapping[Gang, LocalGang] | None = None
         self.version = 0
 
     def on_pod(self, event: Event) -> None:
-        """Take a change of a pod of this node."""
+        """Take a changed pod of this node."""
         if event.change is Change.SYNCED:
             return
         uid = str((event.object.get("metadata") or {}).get("uid", ""))
@@ -94,7 +97,7 @@ class PodRegistry:
         self._on_bad(str(error))
 
     def on_policy(self, event: Event) -> None:
-        """Take a change of a FaultPolicy; one that is wrong does not hold, nor does what it was before."""
+        """Take a changed FaultPolicy; an invalid one is not in force, nor is its previous version."""
         if event.change is Change.SYNCED:
             return
         with self._lock:
@@ -105,7 +108,7 @@ class PodRegistry:
                 self._changed()
 
     def on_kind(self, event: Event) -> None:
-        """Take a change of a JobKind; one that is wrong does not hold, nor does what it was before."""
+        """Take a changed JobKind; an invalid one is not in force, nor is its previous version."""
         name = str((event.object.get("metadata") or {}).get("name", ""))
         if not name:
             return
@@ -130,12 +133,12 @@ class PodRegistry:
         self.version += 1
 
     def pod(self, uid: str) -> Pod | None:
-        """A pod of this node, watched or not."""
+        """The pod of this node with this uid, watched or not; None if there is none."""
         with self._lock:
             return self._pods.get(uid)
 
     def named(self, namespace: str, name: str) -> Pod | None:
-        """The same, by its name; the living one where there are two."""
+        """The pod with this name; the living one if there are two."""
         with self._lock:
             found = [
                 pod
@@ -145,7 +148,7 @@ class PodRegistry:
         return min(found, key=lambda pod: pod.ended, default=None)
 
     def gangs(self) -> Mapping[Gang, LocalGang]:
-        """The watched gangs that have pods here."""
+        """Watched gangs that have pods here."""
         with self._lock:
             if self._gangs is None:
                 self._gangs = self._gather()
@@ -174,7 +177,7 @@ class PodRegistry:
 
     @property
     def pod_count(self) -> int:
-        """Watched pods."""
+        """Number of watched pods."""
         return sum(len(gang.pods) for gang in self.gangs().values())
 
 
@@ -184,9 +187,9 @@ def _over_share(pod: Pod) -> OverBound:
 
 
 def _without_copies(pods: Sequence[Pod]) -> tuple[Pod, ...]:
-    """The pods without those that nothing controls, unless they are most.
+    """The pods without those that have no controller, unless these are the majority.
 
-    A debug copy of a pod has its labels and its environment, and one that sleeps looks like a rank that hangs.
+    A debug copy of a pod has its labels and its environment; a sleeping copy resembles a hung rank.
     """
     controlled = tuple(pod for pod in pods if pod.controller is not None)
     return controlled if 2 * len(controlled) >= len(pods) else tuple(pods)

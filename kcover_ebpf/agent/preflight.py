@@ -1,8 +1,8 @@
 """Pods of this node that wait because the node is bad: a fault of the node, reported for their job.
 
-What a container reports about its node is not believed alone, for anyone may name one so: the agent's own inspection
-must have failed. The bandwidth between the pods of a job cannot be inspected from one node; what its own check
-reports is believed only where the operator says so.
+A container's report about its node is not enough, because any tenant can write one: the agent's own inspection must
+have failed too. The bandwidth between the pods of a job cannot be inspected from one node; the job's own bandwidth
+check is believed only if the operator allows it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SLOW = (
 
 
 class PreflightWatch:
-    """Remembers since when each pod waits."""
+    """Remembers since when each pod has been waiting."""
 
     def __init__(self, node: str, *, believes_bandwidth: bool = False) -> None:
         self._node, self._believes_bandwidth = node, believes_bandwidth
@@ -32,7 +32,7 @@ class PreflightWatch:
     def verdict(
         self, pods: Iterable[Pod], health: NodeHealth | None, now_s: float
     ) -> Verdict | None:
-        """The verdict on the job of these pods; None where none of them waits on a node that is bad.
+        """The verdict on the job of these pods; None if none of them waits on a bad node.
 
         `health`: of this node, after the last inspection; `now_s`: unix seconds.
         """
@@ -62,6 +62,6 @@ class PreflightWatch:
         )
 
     def keep(self, uids: Iterable[str]) -> None:
-        """Forget all pods but these."""
+        """Forget all pods except these."""
         known = set(uids)
         self._since_s = {uid: at_s for uid, at_s in self._since_s.items() if uid in known}

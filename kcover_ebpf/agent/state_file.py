@@ -18,16 +18,16 @@ def write_json(
     *,
     durable: bool = False,
 ) -> None:
-    """Replace the file by a dataclass as JSON, in the form of `encode`; raises `OSError`, and the file is as it was.
+    """Replace the file with a dataclass as JSON, in the form of `encode`; on `OSError` the file is unchanged.
 
-    One writer of a file at a time. `durable`: it is on the disk when this returns, not only in the page cache,
-    so that it outlives the node.
+    One writer per file at a time. `durable`: the file is on disk when this returns, not only in the page cache, so
+    that it survives a crash of the node.
     """
     write_text(path, json.dumps(encode(value)), durable=durable)
 
 
 def write_text(path: Path, text: str, *, durable: bool = False) -> None:
-    """Replace the file by a text; otherwise as `write_json`."""
+    """Replace the file with a text; otherwise as `write_json`."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     draft = path.with_suffix(".draft")
     # the kubelet makes the folder of a hostPath, and lets everybody read it

@@ -1,1 +1,1 @@
-"""Inspections, device faults and idle GPUs of the node."""
+"""Inspections of the node, faults its devices announced, and the pods on its GPUs."""

@@ -1,4 +1,4 @@
-"""What the devices of this node announced and has not been cleared, and which pods hold them."""
+"""Faults that devices of this node announced and that are not cleared yet, and the pods that use the devices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kcover_ebpf.tunables.agent import HARMLESS_REPORTED_NS
 _MOST = 64
 _TEXT = 1024
 _STATES = (PORT_DOWN, LINK_DOWN)
-"""These last until the device says otherwise; all else is an event."""
+"""Faults that last until the device reports otherwise; all others are events."""
 _CLEARS = {Notice.NIC_RECOVERED: Notice.NIC_FAILED, Notice.SLOT_UP: Notice.SLOT_DOWN}
 
 
@@ -31,20 +31,20 @@ class _Known:
 
 
 class NodeDeviceFaults:
-    """Faults by device (of a port: by its name) and code; a later report of the same replaces the earlier one."""
+    """Faults by device (a port: by its name) and code; a later report of the same fault replaces the earlier one."""
 
     def __init__(
         self,
         used: Callable[[str], Sequence[str]],
         identify: Callable[[str], DeviceIdentity] = lambda _: DeviceIdentity(),
     ) -> None:
-        """`used`: what is used of a PCI address (`DeviceWatch.used`); `identify`: what is known of one."""
+        """`used`: uses of a PCI address (`DeviceWatch.used`); `identify`: identity of the device at an address."""
         self._used, self._identify = used, identify
         self._known: dict[tuple[str, str], _Known] = {}
         self.version = 0
 
     def observe(self, fact: Fact) -> None:
-        """Take a fact; only one that says that a device works again changes anything."""
+        """Take a fact; only a fact that a device works again changes anything."""
         match fact:
             case DeviceNotice() if (cleared := _CLEARS.get(fact.notice)) is not None:
                 for device in self._used(fact.device):
@@ -56,7 +56,7 @@ class NodeDeviceFaults:
                 pass
 
     def add(self, fault: AnnouncedFault, pods: frozenset[str]) -> None:
-        """Take a fault, and the uids of the pods that are concerned."""
+        """Add a fault, with the uids of the pods that it affects."""
         key = (fault.port or fault.device, fault.code)
         before = self._known.get(key)
         if before is None and len(self._known) >= _MOST and not self._made_room(fault):
@@ -71,7 +71,7 @@ class NodeDeviceFaults:
         self.version += 1
 
     def _made_room(self, fault: AnnouncedFault) -> bool:
-        """A fault that matters takes the place of the oldest harmless one, of an event first."""
+        """Make room for a fault that matters by dropping the oldest harmless one, events first."""
         harmless = [key for key, known in self._known.items() if _is_harmless(known.fault)]
         if _is_harmless(fault) or not harmless:
             return False
@@ -87,14 +87,14 @@ class NodeDeviceFaults:
             self.version += 1
 
     def mend(self, device: str, until_ns: int) -> None:
-        """An inspection saw this device fail and be well again: its faults up to then (boottime) are over."""
+        """Clear the faults of this device up to this time (boottime): an inspection saw it fail, then pass."""
         for key, known in list(self._known.items()):
             fault = known.fault
             if fault.device == device and fault.boottime_ns <= until_ns and not _is_harmless(fault):
                 self._clear(*key)
 
     def on_pass(self, now_ns: int) -> None:
-        """Harmless events of a day before now (boottime) are dropped."""
+        """Drop harmless events older than a day; `now_ns` in boottime."""
         for key, known in list(self._known.items()):
             fault = known.fault
             is_event = _is_harmless(fault) and fault.code not in _STATES
@@ -102,7 +102,7 @@ class NodeDeviceFaults:
                 self._clear(*key)
 
     def reported(self, now_ns: int) -> tuple[ReportedDeviceFault, ...]:
-        """For the node's report; ages in seconds before `now_ns` (boottime)."""
+        """Faults for the node's report, with ages in seconds before `now_ns` (boottime)."""
         return tuple(
             ReportedDeviceFault(
                 device=fault.device,
@@ -125,7 +125,7 @@ class NodeDeviceFaults:
 def devices_of(
     topology: Topology, members: Mapping[Pid, str], files: OpenFiles
 ) -> dict[str, tuple[str, ...]]:
-    """Which devices each pod has open: uid of the pod to PCI addresses; `members`: process to uid."""
+    """Open devices by pod: uid of the pod -> PCI addresses; `members`: process -> uid."""
     nodes = {node: gpu.device for gpu in topology.gpus for node in gpu.nodes}
     nodes |= {port.node: port.device for port in topology.ports if port.node}
     if not nodes:
@@ -138,5 +138,5 @@ def devices_of(
 
 
 def _is_harmless(fault: AnnouncedFault) -> bool:
-    """Neither a job was lost by it, nor is the device unfit for another."""
+    """True if the fault ended no job and leaves the device fit for others."""
     return not (fault.ends_job or fault.device_unfit)

@@ -1,6 +1,6 @@
 """Which pods use which GPU of this node: by NVML's processes, the device files that they have open, or dcgm-exporter.
 
-Also of pods that are not watched: a process belongs to the pod whose control group it is in.
+Includes pods that are not watched: a process belongs to the pod in whose control group it runs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class GpuPod:
     gpu: GpuReading
     pod: Pod
     memory_bytes: int | None = None
-    """Of its processes, by NVML; None where that is not known."""
+    """Memory used by the pod's processes, from NVML; None if unknown."""
 
 
 class GpuPods:
@@ -35,7 +35,7 @@ class GpuPods:
     def of(
         self, readings: Iterable[GpuReading], opened: Mapping[str, tuple[str, ...]]
     ) -> tuple[GpuPod, ...]:
-        """By GPU and name of the pod; `opened`: uid of a pod to the PCI addresses whose files it has open."""
+        """Users by GPU and pod name; `opened`: uid of a pod -> PCI addresses whose device files it has open."""
         found = []
         for gpu in readings:
             memory = self._of_processes(gpu)

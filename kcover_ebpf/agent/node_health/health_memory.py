@@ -1,4 +1,4 @@
-"""From rounds of inspection to the health of the node: since when, how often in a row, what is not mended. Pure."""
+"""From rounds of inspection to the node's health: since when, how often in a row, what is not repaired. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kcover_ebpf.tunables.agent import (
 )
 
 MOST_LINES = 4
-"""Of evidence, of each check and device."""
+"""Lines of evidence kept for each check and each device."""
 _MOST_CHECKS = 64
 _MOST_DEVICES = 128
 """A node has 8 GPUs and some 20 network adapters; 16 checks, and those of its operator."""
@@ -30,23 +30,23 @@ _WELL = (Result.PASS, Result.WARN)
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round."""
+    """Results of one round of inspection, with the faults announced by devices."""
 
     time_s: float
-    """Its end (unix seconds)."""
+    """End of the round (unix seconds)."""
     boot_id: str
     checks: Sequence[PartResult]
     devices: Sequence[PartResult] = ()
     unfit: Sequence[str] = ()
-    """Announced faults by which a device is unfit, and that are not over; a sentence each."""
+    """Announced faults that make a device unfit and are not cleared; one sentence each."""
     faults: Sequence[tuple[str, str, float]] = ()
-    """Announced faults that ended a job or made a device unfit: device, fault, when (unix seconds); new or known."""
+    """Announced faults that ended a job or made a device unfit: (device, fault, unix seconds); new or known."""
 
 
 def after_round(
     node: str, previous_health: NodeHealth | None, seen_round: Round, expires_s: int
 ) -> NodeHealth:
-    """The health of the node by this round and those before it, which may be of an earlier boot or agent."""
+    """Health of the node after this round and the rounds before it, which may be of an earlier boot or agent."""
     old = {check.name: check for check in previous_health.checks} if previous_health else {}
     faults = _remembered(previous_health.faults if previous_health else (), seen_round)
     found = [*seen_round.checks, *_repeated(faults, seen_round.time_s)]
@@ -97,7 +97,7 @@ def after_round(
 def _remembered(
     before: Sequence[RememberedFault], seen_round: Round
 ) -> tuple[RememberedFault, ...]:
-    """Those of the last week; one that is announced again within a minute is the same."""
+    """Faults of the last week; one that is announced again within a minute counts once."""
     known = {
         (remembered_fault.device, remembered_fault.fault): remembered_fault
         for remembered_fault in before
@@ -114,7 +114,7 @@ def _remembered(
 
 
 def _repeated(faults: Sequence[RememberedFault], now_s: float) -> list[PartResult]:
-    """The result of the faults that are remembered, as if it were a check; none where there are none."""
+    """The remembered faults as the result of a check; empty if there are none."""
     if not faults:
         return []
     ordered = sorted(faults, key=lambda fault: (-fault.count, -fault.last_s))
@@ -130,10 +130,7 @@ def _repeated(faults: Sequence[RememberedFault], now_s: float) -> list[PartResul
 
 
 def _devices(old: Mapping[str, PartHealth], seen_round: Round) -> tuple[PartHealth, ...]:
-    """Those of the round, and for a while those that have left the bus.
-
-    A node that is cordoned for one of them waits for it longer: the note of the cordon names it.
-    """
+    """Devices of this round, and for a while those that have left the bus."""
     found = [_part(device, old, seen_round.time_s) for device in seen_round.devices]
     present = {device.name for device in seen_round.devices}
     for known_part in old.values():
@@ -174,12 +171,12 @@ def _part(part: PartResult, before: Mapping[str, PartHealth], now_s: float) -> P
 
 
 def _text(text: str) -> str:
-    """Of a line: a plug-in may print what it likes."""
+    """One line of evidence, truncated: a plug-in may print anything."""
     return printable(text)[:_MOST_TEXT]
 
 
 def _bounded(found: list[PartHealth], most: int) -> tuple[PartHealth, ...]:
-    """As they come; if they are too many, the worst of them."""
+    """All results in their order; if there are too many, the worst of them."""
     if len(found) <= most:
         return tuple(found)
     return tuple(sorted(found, key=lambda part: -SEVERITY.index(part.result))[:most])

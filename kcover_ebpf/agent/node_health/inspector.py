@@ -1,7 +1,7 @@
-"""The inspection of this node on a schedule: a process for each round, its results kept, published and counted.
+"""Inspects this node on a schedule: one process per round; results are kept, published and counted.
 
-What hangs in the kernel is left behind with its process, and not started again until that has ended: a driver that
-answers no more costs one process, not one a round. What failed before it hung has failed until then.
+A check that hangs in the kernel is abandoned and not rerun until its process exits, so a dead driver costs one
+process, not one per round. A check that failed before it hung counts as failed until then.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from kcover_ebpf.tunables.agent import (
 from kcover_ebpf.tunables.host import HELPER_REAP_S
 
 _ANSWER_BYTES = 8 << 20
-"""Of one round: some hundred devices and checks, each with some lines."""
+"""Longest output of one round: a hundred or more devices and checks with some lines each."""
 _VOLUME = re.compile(r"/pods/(?P<uid>[0-9a-f-]{1,64})/(?:volumes/[^/ ]+~csi|volume-subpaths)/")
 """A volume of pods: KUBELET/pods/UID/volumes/kubernetes.io~csi/VOLUME/mount (kubelet, pkg/volume/csi; VOLUME: the
 PersistentVolume). The folder names the pod by its uid; the claim is in the pod's own object, which an inspection does
@@ -52,13 +52,13 @@ not read."""
 
 @dataclass(frozen=True, slots=True)
 class InspectorOptions:
-    """What the operator chose."""
+    """Settings of the inspection, chosen by the operator."""
 
     node: str
     interval_s: float
-    """From the end of a round to the begin of the next."""
+    """Seconds from the end of a round to the start of the next."""
     state_file: Path
-    """Where results are kept, so that "since" outlives the agent."""
+    """File in which results are kept, so that "since" survives the agent."""
     wanted: RoundOptions
 
 
@@ -72,7 +72,7 @@ class Inspector:
         on_error: Callable[[str, str, ApiError], None],
         pod_of: Callable[[str], Pod | None] = lambda _: None,
     ) -> None:
-        """`on_error`: verb, resource and what was wrong; `pod_of`: the pod of this node with that uid."""
+        """`on_error`: called with verb, resource and error; `pod_of`: the pod of this node with that uid."""
         self._api, self._options, self._on_error = api, options, on_error
         self._pod_of = pod_of
         self._wake, self._stopping = threading.Event(), False
@@ -81,18 +81,19 @@ class Inspector:
         self._announced: tuple[tuple[str, str, float], ...] = ()
         self._known: frozenset[tuple[str, str]] = frozenset()
         self._left: dict[str, LeftBehind] = {}
-        """By name of the check."""
+        """Check name -> its abandoned process."""
         self.latest_health: NodeHealth | None = _load(options.state_file)
-        """After the last round, which may be that of an earlier agent."""
+        """Health after the last round, which an earlier agent may have run."""
         self.ended_s: float | None = None
-        """When the last round of this agent ended (monotonic)."""
+        """Monotonic time at which this agent's last round ended; None before the first."""
         self.cpu_s = 0.0
-        """CPU time that the rounds took in all."""
+        """Total CPU seconds used by rounds."""
 
     def exchange(self, faults: tuple[ReportedDeviceFault, ...]) -> Mapping[str, float]:
-        """Take the announced faults; a new one by which a device is unfit asks for a round at once.
+        """Take the announced faults; a new one that makes a device unfit triggers a round at once.
 
-        Returns devices that were seen to fail and to be well again: until when (unix seconds) their faults are over.
+        Returns devices that failed an inspection and later passed, with the time (unix seconds) up to which their
+        faults are cleared.
         """
         unfit = tuple(fault for fault in faults if fault.unfit)
         known = frozenset((fault.device, fault.fault) for fault in unfit)
@@ -109,12 +110,12 @@ class Inspector:
         return health_memory.mended(self.latest_health) if self.latest_health is not None else {}
 
     def close(self) -> None:
-        """End `run` soon."""
+        """Make `run` return soon."""
         self._stopping = True
         self._wake.set()
 
     def run(self) -> None:
-        """Inspect and publish until `close`."""
+        """Inspect and publish until `close` is called."""
         interval_s = self._options.interval_s
         due_s = time.monotonic() + random.uniform(0.0, min(FIRST_ROUND_S, interval_s))
         published = True
@@ -168,7 +169,7 @@ class Inspector:
         self.latest_health, self.ended_s = health, time.monotonic()
 
     def _ask(self, wanted_options: RoundOptions) -> tuple[RoundAnswer, str]:
-        """The answer of a round, and why there is none; one of the two is empty."""
+        """Run a round: its answer, or why there is none; the other of the two is empty."""
         nothing = RoundAnswer()
         try:
             # it reads no byte that a tenant wrote, and needs the devices
@@ -207,7 +208,7 @@ class Inspector:
 
 
 def _unknown(parts: Sequence[PartHealth], reason: str) -> list[PartResult]:
-    """Those of the round before, of which this one says nothing."""
+    """Checks of the round before that this round does not mention, as unknown."""
     return [PartResult(part.name, Result.UNKNOWN, (reason,), kind=part.kind) for part in parts]
 
 
@@ -219,13 +220,13 @@ def _load(file: Path) -> NodeHealth | None:
 
 
 def _save(file: Path, health: NodeHealth) -> None:
-    """A disk that is full or broken costs memory of the past only."""
+    """Save the results; a full or broken disk costs only the memory of the past."""
     with contextlib.suppress(OSError):
         write_json(file, health)
 
 
 def with_pod_named(part: PartResult, pod_of: Callable[[str], Pod | None]) -> PartResult:
-    """The part, with pod and claim behind each sentence about a volume; `pod_of`: the pod with that uid."""
+    """The part, with pod and claim added to each sentence about a volume; `pod_of`: the pod with that uid."""
     return replace(part, evidence=tuple(_with_pod(text, pod_of) for text in part.evidence))
 
 

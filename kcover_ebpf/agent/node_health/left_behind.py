@@ -1,4 +1,4 @@
-"""Checks whose process hangs in the kernel and was left behind: what counts for them until it has ended."""
+"""Checks whose process hangs in the kernel and was abandoned, and their results until that process exits."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from kcover_ebpf.inspection.result import CheckResult, PartResult
 
 @dataclass(frozen=True, slots=True)
 class LeftBehind:
-    """One such process, and the results of the rounds in which its check is not run."""
+    """An abandoned process, and the results that count while its check is not run."""
 
     pid: Pid
     start_ticks: int
     check: PartResult
     devices: tuple[PartResult, ...] = ()
-    """Those that the check failed."""
+    """Devices that failed the check."""
 
     def is_there(self) -> bool:
-        """False once it has ended, also if nothing has reaped it."""
+        """True until the process has ended; a zombie counts as ended."""
         # By its threads: of a process that was killed the first ends at once, and another may stay in D.
         return process_tree.is_same_alive(self.pid, self.start_ticks)
 
 
 def of_check(check: CheckResult, devices: Iterable[PartResult], now_s: float) -> LeftBehind | None:
-    """By what a check of a round came to, and all devices of that round; None if nothing was left behind."""
+    """From the outcome of a check and all devices of its round; None if no process was abandoned."""
     pid = check.left_behind
     stat = process_tree.read_stat(pid) if pid is not None else None
     if pid is None or stat is None or not stat.alive:
@@ -49,7 +49,7 @@ def of_check(check: CheckResult, devices: Iterable[PartResult], now_s: float) ->
 
 
 def _meanwhile(part: PartResult, text: str) -> PartResult:
-    """A failure lasts: what hangs is no sign that it is over. Anything else may have changed since."""
+    """A failure stays: a hang is no sign that it is over. All other results are unknown meanwhile."""
     if part.result is Result.FAIL:
         return replace(part, evidence=(*part.evidence[: MOST_LINES - 1], text))
     return replace(part, result=Result.UNKNOWN, evidence=(text,), advice="")
@@ -58,7 +58,7 @@ def _meanwhile(part: PartResult, text: str) -> PartResult:
 def with_left_behind(
     found: Sequence[PartResult], meanwhile: Iterable[PartResult]
 ) -> list[PartResult]:
-    """What a round found, and beside it what counts meanwhile: a failure, unless the round saw another one itself."""
+    """Results of a round plus those of abandoned checks: a failure, unless the round itself saw another one."""
     by_name = {part_result.name: part_result for part_result in found}
     for result in meanwhile:
         now = by_name.get(result.name)

@@ -1,1 +1,1 @@
-"""What the controller orders: processes stopped and killed, evidence saved."""
+"""Carries out the controller's orders: stops and kills processes, saves evidence."""

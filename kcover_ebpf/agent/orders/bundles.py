@@ -1,7 +1,7 @@
-"""Stop-diagnose: what a node keeps of a gang before it is killed, as its part of the incident's archive.
+"""What a node saves of a gang before the gang is killed: its part of the incident's archive.
 
-Everything is read in little time: the last report, what each thread does, the stacks of the ranks, the pressure of
-their control groups, and the end of the containers' logs where the policy allows that.
+All of it is read within seconds: the last report, thread states, stacks of the ranks, the pressure of their control
+groups, and the end of the containers' logs where the policy allows that.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from kcover_ebpf.tunables.agent import BUNDLE_LIMIT_S, SNAPSHOT_LIMIT_S
 from kcover_ebpf.watching import py_spy
 
 Tails = Callable[[str, Sequence[str]], Mapping[str, str]]
-"""The ends of logs by name of a file, of a namespace and uids of pods there; raises `ReaderError`."""
+"""Called with a namespace and uids of pods: ends of their logs by file name; raises `ReaderError`."""
 _NO_LOGS = "the policy of the job leaves log lines out (spec.evidenceLogs)"
 
 
 @dataclass(frozen=True, slots=True)
 class GangReports:
-    """The reports of this node about a gang; None where none was made yet."""
+    """Reports of this node about a gang; None before the first."""
 
     newest: Callable[[Gang], FaultReport | None]
-    """The last one, at once."""
+    """The last report, without waiting."""
     complete: Callable[[Gang], FaultReport | None]
-    """With snapshots of all ranks, for which it may wait for a pass of the loop."""
+    """The report with snapshots of all ranks; may wait for a pass of the loop."""
 
 
 class Bundles:
-    """Makes bundles in a directory, and keeps as many as `output.bundles.BundleBounds` says."""
+    """Writes bundles into a directory, and keeps as many as `output.bundles.BundleBounds` allows."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - one source of evidence each
         self,
@@ -57,9 +57,9 @@ class Bundles:
         optional: OptionalEvidence | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`tails`: a reader of logs; `confinement`: of py-spy.
+        """`tails`: reads ends of logs; `confinement`: of py-spy.
 
-        `optional`: None: nothing that an operator has to want. `clock`: unix seconds.
+        `optional`: evidence that an operator must opt in to; None: none. `clock`: unix seconds.
         """
         self._folder, self._reports = folder, reports
         self._on_error, self._clock = on_error, clock
@@ -67,11 +67,11 @@ class Bundles:
         self._optional = optional or OptionalEvidence()
 
     def before_stop(self, request: EvidenceRequest) -> None:
-        """What only processes that run can answer."""
+        """Read what only running processes can answer."""
         self._optional.before_stop(request)
 
     def of(self, request: EvidenceRequest) -> BundleWriter:
-        """A bundle of what is asked for, to be written when there is time."""
+        """A bundle of the requested evidence, to be written later by another thread."""
         name = bundle_name(self._clock(), plain(request.incident or key_of(request.gang)))
         known_report = self._reports.newest(request.gang)
         return BundleWriter(
@@ -89,7 +89,7 @@ class Bundles:
             self._on_error(str(error))
 
     def _part(self, request: EvidenceRequest, known_report: FaultReport | None) -> NodePart:
-        """`known_report`: when the evidence was asked for."""
+        """`known_report`: the report at the time of the request."""
         limit_s = SNAPSHOT_LIMIT_S if request.verb is Verb.SNAPSHOT else BUNDLE_LIMIT_S
         end_s = time.monotonic() + limit_s
         # the report may take a pass of the loop, which is half of the time

@@ -1,6 +1,6 @@
-"""Reads what the processes of a gang are doing, in place and in little time: threads, stacks, resource pressure.
+"""Reads what the processes of a gang are doing, within seconds and without stopping them: threads, stacks, pressure.
 
-Nothing here reads an argument, a variable or an environment. Whatever is not read before the time is up is named.
+Nothing here reads an argument, a variable or an environment. Items that could not be read in time are named.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NUMBER = re.compile(r"\d+\s*")
 
 @dataclass(slots=True)
 class Readings:
-    """What was read, and what was not."""
+    """What was read, and what was left out."""
 
     threads: tuple[ArchivedThread, ...] = ()
     pressure: tuple[GroupPressure, ...] = ()
@@ -40,7 +40,7 @@ class Readings:
 
 
 class EvidenceReading:
-    """Of some containers: the programs that read stacks run from the beginning, and all else is read at the end."""
+    """Reads from containers: stack readers start at once, everything else is read by `finish`."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class EvidenceReading:
         known_ranks: Sequence[RankSnapshot],
         confinement: Confinement | None = None,
     ) -> None:
-        """`known_ranks`: those that are known now; `confinement`: of py-spy, None: its default."""
+        """`known_ranks`: ranks known now; `confinement`: of py-spy, None: its default."""
         self._found = found
         self._pids = sorted(processes(found))
         self._stacks = StackReading(self._pids, known_ranks, confinement)
@@ -56,7 +56,7 @@ class EvidenceReading:
     def finish(
         self, ranks: Sequence[RankSnapshot], names: Mapping[str, str], end_s: float
     ) -> Readings:
-        """Everything, until `end_s` (CLOCK_MONOTONIC).
+        """Read everything until `end_s` (CLOCK_MONOTONIC).
 
         `ranks`: of the last report; `names`: uid of a pod -> its name.
         """

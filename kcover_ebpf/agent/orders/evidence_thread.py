@@ -13,29 +13,29 @@ from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.tunables.agent import BUNDLE_LIMIT_S
 
 _MOST_WAITING = 4
-"""Bundles; each takes up to `BUNDLE_LIMIT_S`, and whoever comes later would be written after its gang was killed."""
+"""Bundles that may wait. Each takes up to `BUNDLE_LIMIT_S`; a later one would be written after its gang was killed."""
 
 
 @dataclass(frozen=True, slots=True)
 class EvidenceRequest:
-    """What is to be kept of a gang, and for which order."""
+    """Which evidence of a gang to save, and for which order."""
 
     gang: Gang
     incident: str
-    """Name of the Incident whose order it is."""
+    """Name of the Incident that ordered it."""
     verb: Verb
     found: Sequence[RunningContainer]
-    """Containers that run."""
+    """Running containers of the gang."""
     pods: Mapping[str, str]
-    """Uid -> name of all that the order means, also of those in which nothing runs any more."""
+    """Uid -> name of all pods that the order addresses, also of those in which no process runs any more."""
     with_logs: bool = True
     checkpointed: Sequence[tuple[str, str]] = ()
-    """(pod, container) of which a checkpoint is asked for."""
+    """(pod, container) pairs of which a checkpoint is requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class BundleWriter:
-    """A bundle that `write` makes; `path` is announced before it is there, for a stop must not wait."""
+    """A bundle that `write` creates; `path` is known before it exists, because a stop must not wait."""
 
     path: str
     write: Callable[[], None]
@@ -45,24 +45,24 @@ class BundleWriter:
 class _Task:
     done: threading.Event
     end_s: float
-    """No kill waits for it longer than that (steady clock)."""
+    """Time (steady clock) until which a kill waits for this bundle."""
 
 
 class EvidenceThread:
-    """Used by one other thread. A disk or a file that does not answer costs evidence only."""
+    """Used by one other thread. An unresponsive disk or file costs evidence only."""
 
     def __init__(self, on_error: Callable[[str], None], steady: Callable[[], float]) -> None:
-        """`steady`: seconds, never set."""
+        """`steady`: seconds of a clock that is never set."""
         self._on_error, self._steady = on_error, steady
         self._waiting: queue.Queue[tuple[BundleWriter, threading.Event]] = queue.Queue(
             _MOST_WAITING
         )
         self._tasks: dict[str, _Task] = {}
-        """By incident."""
+        """Incident uid -> bundle that is waiting or being written."""
         self._thread = threading.Thread(target=self._work, name="kcover-evidence", daemon=True)
 
     def write(self, incident: str, bundle: BundleWriter) -> None:
-        """Have it written; never waits."""
+        """Queue the evidence for writing; never waits."""
         if self._thread.ident is None:
             self._thread.start()
         task = _Task(threading.Event(), self._steady() + BUNDLE_LIMIT_S)
@@ -74,13 +74,13 @@ class EvidenceThread:
         self._tasks[incident] = task
 
     def finish(self, incident: str) -> None:
-        """Wait until it is written, or its time is up."""
+        """Wait until the evidence is written or its time is up."""
         task = self._tasks.pop(incident, None)
         if task is not None:
             task.done.wait(max(0.0, task.end_s - self._steady()))
 
     def forget(self, incident: str) -> None:
-        """No kill follows."""
+        """Drop the task of an incident after which no kill follows."""
         self._tasks.pop(incident, None)
 
     def _work(self) -> None:

@@ -1,4 +1,4 @@
-"""Writes a file of the agent's state in its own thread: a disk that does not answer keeps no order waiting."""
+"""Writes a state file of the agent in its own thread, so that an unresponsive disk delays no order."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from kcover_ebpf.errors import ActionError
 
 
 class LateWriter:
-    """Replaces one file, durably, by the newest value. Thread-safe."""
+    """Replaces one file, durably, with the newest value. Thread-safe."""
 
     def __init__(self, path: Path, wait_s: float) -> None:
-        """`wait_s`: longest that `write` takes."""
+        """`wait_s`: seconds after which `write` gives up waiting."""
         self._path, self._wait_s = path, wait_s
         self._changed = threading.Condition()
         self._value: object = None
         self._wanted = self._ended = 0
-        """Numbers of the last value that was given, and of the last that was written or refused."""
+        """Sequence numbers of the last value given, and of the last value written or refused."""
         self._begun_s = 0.0
-        """Since when the disk is waited for: the time that its thread takes to begin counts as well."""
+        """Start of the current wait for the disk; includes the time that the thread takes to start."""
         self._error: OSError | None = None
-        """Of the last write that ended."""
+        """Error of the last finished write; None if it succeeded."""
         self._is_running = False
 
     def write(self, value: object) -> None:
-        """Have it written; raises `ActionError` where that failed, or has not ended in time.
+        """Write the value; raises `ActionError` if that failed or did not finish in time.
 
-        What did not end in time is written when the disk answers again, unless another value was given meanwhile.
+        A late write still happens when the disk answers again, unless a newer value was given meanwhile.
         """
         with self._changed:
             self._value = value

@@ -1,4 +1,4 @@
-"""An order to kill what is being deleted. It stays in force until it expires: pods may be marked after it was heard."""
+"""An order to kill pods that are being deleted. In force until it expires, as pods may be marked for deletion later."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from kcover_ebpf.api.pods import Pod
 from kcover_ebpf.dataclass import dataclass
 
 _PODS_REPORTED = 64
-"""As many as the schema admits (crds/faultreports.yaml, spec.acks.pods)."""
+"""The most pods that the schema allows (crds/faultreports.yaml, spec.acks.pods)."""
 
 
 @dataclass(slots=True)
 class OpenKill:
-    """A KillTerminating, and what came of it so far."""
+    """A KillTerminating order, and its results so far."""
 
     order: Order
     gang: Gang
     ended: set[str] = field(default_factory=set)
-    """Uids of pods that ran here and of which no process computes any more."""
+    """Uids of pods that ran here and in which no process can run code any more."""
     sent: dict[str, int] = field(default_factory=dict)
-    """By uid of a pod: how many processes SIGKILL was sent to at the first time."""
+    """Uid of a pod -> number of processes that SIGKILL was sent to the first time."""
     reported_ack: Ack | None = None
 
     def is_fresh(self, pods: Sequence[Pod]) -> bool:
@@ -39,7 +39,7 @@ class OpenKill:
     def carry_out(
         self, pods: Sequence[Pod], of_work: Callable[[Pod], Sequence[RunningContainer]]
     ) -> Ack:
-        """Kill those of `pods` that are being deleted; what is to be reported of all of them."""
+        """Kill those of `pods` that are being deleted; returns what to report about all of them."""
         left: list[int] = []
         for pod in pods:
             if pod.deleted_s is None or pod.uid in self.ended:

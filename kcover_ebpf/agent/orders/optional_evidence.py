@@ -1,7 +1,7 @@
-"""What is kept only where the operator wants it and the job asks for it: kernels of its GPUs, checkpoints of its pods.
+"""Evidence that the operator must enable and the job must request: names of GPU kernels, checkpoints of pods.
 
-Both come from dumps that hold memory of the program. Of a GPU's dump only names of kernels are kept. A checkpoint stays
-where the kubelet writes it, and its path is kept.
+Both come from dumps that contain memory of the program. Of a GPU's dump only names of kernels are kept. A
+checkpoint stays where the kubelet writes it, and its path is kept.
 """
 
 from __future__ import annotations
@@ -21,34 +21,36 @@ from kcover_ebpf.trace.gpu_kernels import KernelReading
 from kcover_ebpf.tunables.agent import CHECKPOINT_LIMIT_S, GPU_DUMP_WAIT_S, SNAPSHOT_LIMIT_S
 
 Checkpoint = Callable[[str, str, str, float], tuple[str, ...]]
-"""Has one written: of a namespace, pod and container, and waited for so many seconds; paths. Raises `ApiError`."""
+"""Called with namespace, pod, container and seconds to wait: has a checkpoint written, returns its paths. Raises
+`ApiError`.
+"""
 _MOST_CHECKPOINTS = 8
-"""Of one order."""
+"""The most checkpoints for one order."""
 
 
 @dataclass(slots=True)
 class OptionalReadings:
-    """What was read, and what was not."""
+    """What was read, and what was left out."""
 
     kernels: tuple[GpuKernel, ...] = ()
     checkpoints: tuple[str, ...] = ()
-    """POD/CONTAINER: PATH on the node."""
+    """`POD/CONTAINER: PATH on the node` for each checkpoint."""
     unobserved: list[str] = field(default_factory=list)
 
 
 class OptionalEvidence:
-    """Asked by the thread of orders before a stop, and by that of evidence."""
+    """Called by the thread of orders before a stop, and by that of evidence."""
 
     def __init__(
         self, *, gpu_core_dumps: bool = False, checkpoint: Checkpoint | None = None
     ) -> None:
-        """`checkpoint`: None: none is wanted."""
+        """`checkpoint`: None if the operator wants no checkpoints."""
         self._reads_kernels, self._checkpoint = gpu_core_dumps, checkpoint
         self._before_stop: dict[str, OptionalReadings] = {}
-        """By incident: a driver that is stopped writes no dump."""
+        """Readings by incident, taken before the stop because a stopped driver writes no dump."""
 
     def before_stop(self, request: EvidenceRequest) -> None:
-        """The kernels, where the operator wants them; a stop waits for them `GPU_DUMP_WAIT_S` at most."""
+        """Read the kernels, if the operator wants them; delays the stop by at most `GPU_DUMP_WAIT_S`."""
         if not self._reads_kernels:
             return
         end_s = time.monotonic() + GPU_DUMP_WAIT_S
@@ -59,7 +61,7 @@ class OptionalEvidence:
     def begin(
         self, request: EvidenceRequest
     ) -> Callable[[Mapping[int, int | None], float], OptionalReadings]:
-        """Begin to read; the function gives what was read, by the numbers of ranks and until a moment (monotonic)."""
+        """Start reading; the returned function gives the results, by rank number, by a deadline (monotonic)."""
         before = self._before_stop.pop(request.incident, None)
         if request.verb is not Verb.SNAPSHOT:
             return lambda ranks, _: _numbered(before or OptionalReadings(), ranks)
@@ -92,7 +94,7 @@ def _numbered(readings: OptionalReadings, ranks: Mapping[int, int | None]) -> Op
 
 
 class _Checkpoints:
-    """The kubelet may take minutes for one, and keeps at it after we stop waiting."""
+    """Checkpoint requests: the kubelet may take minutes for one, and continues after we stop waiting."""
 
     def __init__(
         self, checkpoint: Checkpoint, namespace: str, wanted: Collection[tuple[str, str]]
@@ -124,7 +126,7 @@ class _Checkpoints:
             self._written += (f"{name}: {path}" for path in paths)
 
     def finish(self, readings: OptionalReadings, end_s: float) -> None:
-        """Take what is there by then."""
+        """Checkpoints that are finished by this time."""
         for thread in self._threads:
             thread.join(max(0.0, end_s - time.monotonic()))
         pending = [

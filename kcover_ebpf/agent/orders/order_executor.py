@@ -1,9 +1,8 @@
 """Carries out the orders of Incidents, as docs/decisions/0005 says, and refuses everything else.
 
-All of it runs in one thread (`run`), so that an order waits for nothing but the one before. It opens nothing whose
-name a tenant chooses, and waits for nothing without a limit. No error ends it, and no disk keeps it from resuming or
-killing: a rank that stays stopped is a hang of our own making. What it stops, a process outside of this one lets go
-(`resumer`), should this one be gone.
+All of it runs in one thread (`run`), so that an order waits only for the one before. It opens no path that a tenant
+chooses, and every wait has a limit. No error ends this thread and no full disk prevents a resume or a kill: a rank
+left stopped is a hang we caused. If this process dies, a second process resumes what it stopped (`resumer`).
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ from kcover_ebpf.errors import ActionError
 from kcover_ebpf.tunables.agent import LONGEST_STOP_S, ORDERS_TURN_S, STOP_WAIT_S
 
 _ACKS_REPORTED = 8
-"""As many as the schema admits (crds/faultreports.yaml, spec.acks)."""
+"""The most acks that the schema allows (crds/faultreports.yaml, spec.acks)."""
 
 
 class OrderExecutor:
-    """Obeys. `hear`, `pods_changed` and `is_stopped_by_us` may be called from any thread."""
+    """Carries out orders. `hear`, `pods_changed` and `is_stopped_by_us` may be called from any thread."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - one part of carrying out each
         self,
@@ -55,13 +54,13 @@ class OrderExecutor:
         clock: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock`: unix seconds; the controller's clock and ours must agree to a few seconds. `steady`: never set."""
+        """`clock`: unix seconds; must agree with the controller's to a few seconds. `steady`: never set."""
         self._registry, self._containers, self._journal = registry, containers, journal
         self._listeners, self._clock, self._steady = listeners, clock, steady
         self._holder = holder
         self._evidence = EvidenceThread(listeners.passed_over, steady)
         self._until_s = dict.fromkeys(journal.stops, steady() + LONGEST_STOP_S)
-        """Incident to when what is stopped for it is let go, by the steady clock."""
+        """Incident uid -> monotonic time at which its stopped processes are resumed."""
         self._inbox: queue.SimpleQueue[OrderedIncident | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._open_kills: list[OpenKill] = []
@@ -70,29 +69,29 @@ class OrderExecutor:
         self._stops_lock = threading.Lock()
         """Locked while processes are being stopped."""
         self.turn_s = time.monotonic()
-        """When `run` last began a turn (monotonic); it does so once a second."""
+        """Monotonic time at which `run` last began a turn; it does so once a second."""
 
     def hear(self, incident: OrderedIncident) -> None:
-        """An Incident came or changed."""
+        """Take an Incident that was created or changed."""
         self._inbox.put(incident)
 
     def pods_changed(self) -> None:
-        """A pod came, changed or went."""
+        """Take note that a pod was created, changed or deleted."""
         if self._open_kills:
             self._inbox.put(None)
 
     def acks(self, gang: Gang) -> tuple[Ack, ...]:
-        """What a gang's report contains about orders, the newest last."""
+        """Acks of orders for a gang's report, newest last."""
         key = key_of(gang)
         # the journal keeps more than the schema of a report admits: one too many and the API server refuses all of it
         return (self._acks.get(key) or self._journal.acks(key))[-_ACKS_REPORTED:]
 
     def is_stopped_by_us(self, gang: Gang) -> bool:
-        """True while we keep this gang stopped: its state says nothing about it."""
+        """True while our order keeps this gang stopped; its state then shows nothing about its health."""
         return key_of(gang) in self._stopped
 
     def close(self) -> None:
-        """End `run` soon, and let go of what is stopped now: there may be no next agent."""
+        """Make `run` return soon, and resume everything that is stopped: there may be no next agent."""
         self._stopping.set()
         self._inbox.put(None)
         # a stop under way sees that we end; a thread that is stuck in it must not keep the others stopped
@@ -104,7 +103,7 @@ class OrderExecutor:
                 self._stops_lock.release()
 
     def run(self) -> None:
-        """Obey until `close`."""
+        """Carry out orders until `close` is called."""
         for record in self._journal.unfinished:
             with contextlib.suppress(ActionError):
                 self._journal.finish(interrupted(record))
@@ -125,7 +124,7 @@ class OrderExecutor:
         self._release_all()
 
     def _try(self, what: str, step: Callable[[], object]) -> bool:
-        """What goes wrong with one step is said, and the next is taken."""
+        """Run one step; report its error and continue with the next."""
         try:
             step()
         except Exception as error:  # noqa: BLE001 - whatever it is, the next order must be obeyed
@@ -148,12 +147,12 @@ class OrderExecutor:
         return min([ORDERS_TURN_S, *(left_s for left_s in left if left_s > 0)])
 
     def _left_s(self, incident: str, record: StopRecord) -> float:
-        """Seconds until what is stopped is let go."""
+        """Seconds until stopped processes are resumed."""
         by_wall_s = record.until_s - self._clock()
         return min(by_wall_s, self._until_s.get(incident, 0.0) - self._steady())
 
     def obey(self, incident: OrderedIncident) -> None:
-        """Carry out the order of an Incident, if it has one that is for us and not done yet."""
+        """Carry out the order of an Incident, if it addresses this node and is not done yet."""
         order = incident.order
         if order is None or self._is_done(order):
             return
@@ -184,7 +183,7 @@ class OrderExecutor:
         self._ack(gang, Ack(order.id, order.verb, AckResult.REFUSED, 0, why))
 
     def _remember(self, order: Order, gang: Gang) -> None:
-        """An order that does no harm twice: whether it is on disk does not matter."""
+        """Remember an order that is harmless if repeated: it need not reach the disk."""
         with contextlib.suppress(ActionError):
             self._journal.note(order, key_of(gang))
 
@@ -322,7 +321,7 @@ class OrderExecutor:
         return [container for container in here if (container.pod_uid, container.id) in wanted]
 
     def expire(self) -> None:
-        """Let go of what was not ended in time, and forget orders that are over."""
+        """Resume processes that were not ended in time, and forget orders that are over."""
         now_s = self._clock()
         for incident, record in list(self._journal.stops.items()):
             if self._left_s(incident, record) <= 0:
@@ -336,7 +335,7 @@ class OrderExecutor:
         self._listeners.passed_over(f"resumed {record.gang}: stop order expired without a Kill")
 
     def repeat(self) -> None:
-        """Kill what has been marked for deletion since a KillTerminating was heard."""
+        """Kill pods that were marked for deletion after a KillTerminating arrived."""
         for open_kill in self._open_kills:
             self._try(
                 f"cannot carry out order {open_kill.order.id}",
@@ -354,7 +353,7 @@ class OrderExecutor:
             self._ack(kill.gang, ack)
 
     def _ended_before(self, order: Order) -> set[str]:
-        """Of a KillTerminating that an agent before this one carried out."""
+        """Pods that an earlier agent ended for a KillTerminating."""
         acks = [done.ack for done in self._journal.done if done.id == order.id]
         return {uid for ack in acks if ack is not None for uid in ack.pods}
 

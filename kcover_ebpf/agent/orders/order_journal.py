@@ -1,7 +1,7 @@
-"""What this agent was ordered and has done, on disk before it is done.
+"""Orders that this agent received and carried out, written to disk before they are carried out.
 
-A restarted agent must not carry out an order twice, must know what it left stopped, and must let go of
-it in time. The file is small (the last orders, the stops in force) and is replaced as a whole.
+A restarted agent must not carry out an order twice, must know what it left stopped, and must resume it in time. The
+file is small (the last orders, the stops in force) and is replaced as a whole.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _KEPT = 64
 
 @dataclass(frozen=True, slots=True)
 class ContainerRef:
-    """A container that was stopped."""
+    """A container stopped by an order."""
 
     pod_uid: str
     id: str
@@ -33,7 +33,7 @@ class ContainerRef:
 
 @dataclass(frozen=True, slots=True)
 class ProcessRef:
-    """A process; with its start no other one of the same number is meant."""
+    """A process. Its start time distinguishes it from a later process with the same pid."""
 
     pid: int
     start_ticks: int
@@ -41,14 +41,14 @@ class ProcessRef:
 
 @dataclass(frozen=True, slots=True)
 class StopRecord:
-    """Containers that are stopped for an incident; `until_s`: when they continue by themselves (unix seconds)."""
+    """Containers that are stopped for an incident; `until_s`: unix seconds at which they are resumed automatically."""
 
     incident: str
     gang: str
     until_s: float
     containers: tuple[ContainerRef, ...] = ()
     already_stopped: tuple[ProcessRef, ...] = field(default=(), metadata=wire("held"))
-    """Processes that another process had stopped before: they stay so."""
+    """Processes that something else had stopped before; they are not resumed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,34 +68,34 @@ class _Book:
 
 
 class OrderJournal:
-    """The book, in memory and in `path`. Used by the order thread, and by the main thread when it ends.
+    """Journal of orders, in memory and in `path`. Used by the order thread, and by the main thread at shutdown.
 
-    What must not be done twice is on disk before it is done. What is over is remembered at once, and written
-    if that is possible: letting go of processes depends on no disk, and waits `JOURNAL_WAIT_S` for one at most.
+    An order that must not be repeated is on disk before it is carried out. A finished one is remembered at once and
+    written if possible: resuming processes depends on no disk, and waits `JOURNAL_WAIT_S` for one at most.
     """
 
     def __init__(self, path: Path) -> None:
-        """Read what is there; raises `UsageError` if it cannot be read; what makes no sense is put aside."""
+        """Read the file; raises `UsageError` if that fails; a malformed file is renamed."""
         self._file = LateWriter(path, JOURNAL_WAIT_S)
         self._book = _read(path)
 
     @property
     def done(self) -> tuple[DoneRecord, ...]:
-        """The last orders that were begun, the newest last."""
+        """The last orders that were begun, newest last."""
         return self._book.done
 
     def knows(self, order_id: str) -> bool:
-        """True once this order was begun, whatever came of it."""
+        """True once this order was begun, with any result."""
         return any(record.id == order_id for record in self._book.done)
 
     def begin(self, order: Order, gang: str, stop: StopRecord | None = None) -> None:
-        """Write down that this order is being carried out; raises `ActionError` if that is not possible."""
+        """Record that this order is being carried out; raises `ActionError` if it cannot be written."""
         book = self._begun(order, gang, stop)
         self._file.write(book)
         self._book = book
 
     def note(self, order: Order, gang: str) -> None:
-        """As `begin`, of an order that does no harm twice: remembered also where `ActionError` is raised."""
+        """As `begin`, for an order that is harmless if repeated: remembered even if `ActionError` is raised."""
         self._book = self._begun(order, gang, None)
         self._file.write(self._book)
 
@@ -110,7 +110,7 @@ class OrderJournal:
         return _Book(done, stops)
 
     def finish(self, ack: Ack) -> None:
-        """What came of an order; remembered also where `ActionError` is raised."""
+        """Record the result of an order; remembered even if `ActionError` is raised."""
         done = tuple(
             replace(record, ack=ack) if record.id == ack.order else record
             for record in self._book.done
@@ -119,7 +119,7 @@ class OrderJournal:
         self._file.write(self._book)
 
     def drop_stops(self, incidents: Collection[str]) -> None:
-        """The containers of these are not stopped any more; remembered also where `ActionError` is raised."""
+        """Record that these containers are no longer stopped; remembered even if `ActionError` is raised."""
         stops = tuple(stop for stop in self._book.stops if stop.incident not in incidents)
         if len(stops) != len(self._book.stops):
             self._book = replace(self._book, stops=stops)
@@ -127,16 +127,16 @@ class OrderJournal:
 
     @property
     def stops(self) -> Mapping[str, StopRecord]:
-        """Stops in force, by incident."""
+        """Incident uid -> stop that is in force."""
         return {stop.incident: stop for stop in self._book.stops}
 
     @property
     def unfinished(self) -> tuple[DoneRecord, ...]:
-        """Orders that were begun by an agent that did not live to finish them."""
+        """Orders that an earlier agent began and did not finish."""
         return tuple(record for record in self._book.done if record.ack is None)
 
     def acks(self, gang: str) -> tuple[Ack, ...]:
-        """What a gang's report contains about orders, the newest last."""
+        """Acks of orders for a gang's report, newest last."""
         found = [
             record.ack
             for record in self._book.done
@@ -161,6 +161,6 @@ def _read(path: Path) -> _Book:
 
 
 def interrupted(record: DoneRecord) -> Ack:
-    """What is said of an order whose agent died over it."""
+    """The ack of an order during which the agent died."""
     text = "the agent was restarted while executing this order"
     return Ack(record.id, record.verb, AckResult.PARTIAL, None, text)

@@ -1,4 +1,4 @@
-"""Whom the executor of orders calls: who is informed, and who lets go of what it stops."""
+"""Callbacks of the order executor: who is informed of orders, and who resumes what they stop."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from kcover_ebpf.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """Callbacks; all are called in the order thread, and must not wait where nothing else is said."""
+    """Callbacks; all are called in the order thread, and must not block unless their description allows it."""
 
     acked: Callable[[Gang, Ack], None]
     killed: Callable[[Gang], None]
-    """The gang's processes were ended by us: what is seen of their death is no fault."""
+    """The gang's processes were ended by us: their death is no fault."""
     evidence: Callable[[EvidenceRequest], BundleWriter]
-    """What is to be kept of a gang, before it is killed where it is. Another thread writes it."""
+    """Saves evidence of a gang, before it is killed if it is. Another thread writes it."""
     before_stop: Callable[[EvidenceRequest], None]
-    """Reads what only processes that run can answer; may take `GPU_DUMP_WAIT_S`."""
+    """Reads what only running processes can answer; may take `GPU_DUMP_WAIT_S`."""
     passed_over: Callable[[str], None]
     ranks: Callable[[Gang], Collection[int]]
-    """Processes of the gang on this node that are ranks and live. Asked before a Save alone, and may take a second."""
+    """Live ranks of the gang on this node. Called only before a Save order, and may take a second."""
 
 
 class StopHolder(Protocol):
-    """Lets go of what is stopped, should this process be gone."""
+    """Resumes stopped processes if this process dies."""
 
     def hold(self, incident: str, descriptors: Sequence[int]) -> None:
-        """Of processes that are about to be stopped; raises `ActionError`, and then they must not be."""
+        """Register processes about to be stopped; if it raises `ActionError`, they must not be stopped."""
         ...
 
     def drop(self, incident: str) -> None:
-        """They were resumed or killed. Never fails."""
+        """Forget processes that were resumed or killed. Never fails."""
         ...
 
     def tend(self) -> None:
-        """Called every few seconds: be there for what is held. Never fails."""
+        """Called every few seconds: restart the helper if it is needed. Never fails."""
         ...

@@ -12,7 +12,7 @@ from kcover_ebpf.api.order import Order, Verb
 from kcover_ebpf.api.pods import ContainerKind, Pod
 
 _CHECKPOINT = "kcover.io/checkpoint"
-"""Label of a pod."""
+"""Label with which a pod asks for checkpoints."""
 _SHUTTING_DOWN = (Phase.SHUTTING_DOWN.value,)
 _PHASES = {
     Verb.SNAPSHOT: (
@@ -22,29 +22,31 @@ _PHASES = {
         *_SHUTTING_DOWN,
     )
 }
-"""Where an order is one; all others only in `_SHUTTING_DOWN`. A snapshot signals no process."""
+"""Phases in which an action is an order; all others are orders only in `_SHUTTING_DOWN`. A snapshot signals no
+process.
+"""
 
 
 def is_one_in(order: Order, phase: str) -> bool:
-    """Whether the order is to be obeyed while its incident is in this phase."""
+    """True if the order is to be carried out while its incident is in this phase."""
     return phase in _PHASES.get(order.verb, _SHUTTING_DOWN)
 
 
 def addressed(gangs: Mapping[Gang, LocalGang], namespace: str, order: Order) -> LocalGang | None:
-    """The gang that an order of this namespace is for; None where no pod of it is on this node."""
+    """The gang addressed by an order in this namespace; None if it has no pod on this node."""
     gang_id = GangId.of(namespace, order.selector)
     return next((found for gang, found in gangs.items() if gang.id == gang_id), None)
 
 
 def is_meant(pod: Pod, order: Order) -> bool:
-    """Whether the order concerns this pod; one that was created later is of the next start."""
+    """True if the order addresses this pod; a pod created later belongs to the next start."""
     return selects(order.selector, pod) and pod.created_s <= order.created_before_s
 
 
 def checkpointed(pods: Sequence[Pod], phase: str) -> tuple[tuple[str, str], ...]:
-    """(pod, container) of those pods that ask for it by their label, unless they are about to be ended.
+    """(pod, container) of pods that request a checkpoint by their label, unless they are about to be ended.
 
-    A container that is being written is frozen, and no end waits for it.
+    The kubelet freezes a container while it writes the checkpoint, and ending the pod does not wait for that.
     """
     if phase in _SHUTTING_DOWN:
         return ()

@@ -1,8 +1,8 @@
-"""The agent's side of the resumer: hands over a descriptor of each process before it is stopped.
+"""The agent's side of the resumer: passes it a descriptor of each process before the process is stopped.
 
-The resumer (`resumer_program`) lets go of what it holds when this process is gone, however it ended, or after a time,
-of orders `LONGEST_STOP_S`. Who cannot hand over does not stop. One that has ended is started again, and is handed what
-is stopped now: the agent may be the next to end.
+The resumer (`resumer_program`) resumes these processes when this process is gone, however it ended, or after a
+time: for orders, `LONGEST_STOP_S`. If the descriptors cannot be passed, nothing is stopped. A resumer that has
+ended is restarted and given the processes that are stopped now, because the agent may be the next to end.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ class Resumer:
     """Used by the order thread, and by the main thread when it ends."""
 
     def __init__(self, longest_s: float = LONGEST_STOP_S) -> None:
-        """`longest_s`: what is held for longer is resumed, whatever became of us."""
+        """`longest_s`: processes are resumed after this time in any case."""
         self._longest_s = longest_s
         self._lock = threading.Lock()
         self._helper: Helper | None = None
         self._socket: socket.socket | None = None
         self._held: dict[str, list[int]] = {}
-        """Incident -> descriptors of our own of what is held for it."""
+        """Incident uid -> our own descriptors of the processes stopped for it."""
 
     def start(self) -> None:
-        """Have it run, before the first thread and while all capabilities are there; raises `ActionError`."""
+        """Start the resumer before the first thread, while all capabilities are there; raises `ActionError`."""
         with self._lock:
             try:
                 self._connected()
@@ -69,20 +69,23 @@ class Resumer:
                 self._connected()
 
     def hold(self, incident: str, descriptors: Sequence[int]) -> None:
-        """Pidfds of what is about to be stopped for an incident; raises `ActionError` if they are not taken."""
+        """Pass pidfds of processes about to be stopped for an incident; raises `ActionError` if that fails."""
         with self._lock:
             for first in range(0, len(descriptors), MOST_DESCRIPTORS):
                 self._send(b"h" + _key(incident), descriptors[first : first + MOST_DESCRIPTORS])
             self._keep(incident, descriptors)
 
     def tend(self) -> None:
-        """Start it again where it has ended, and hand it what is held; never fails: `hold` says why it cannot be."""
+        """Restart the resumer if it has ended, and pass it the stopped processes.
+
+        Never fails: if it cannot be started, the next `hold` raises.
+        """
         with self._lock, contextlib.suppress(ActionError, OSError):
             if self._helper is not None and self.pid is None:
                 self._connected()
 
     def drop(self, incident: str) -> None:
-        """What was stopped for it was resumed or killed; never fails: what is held too long is resumed once more."""
+        """Forget processes that were resumed or killed; never fails: at worst they are resumed once more later."""
         with self._lock, contextlib.suppress(ActionError, OSError):
             for descriptor in self._held.pop(incident, ()):
                 os.close(descriptor)
@@ -91,12 +94,12 @@ class Resumer:
 
     @property
     def pid(self) -> int | None:
-        """Of the resumer; None while there is none."""
+        """Pid of the resumer; None while none runs."""
         running = self._helper
         return running.pid if running is not None and running.exit_code is None else None
 
     def close(self) -> None:
-        """End it: it lets go of whatever it still holds."""
+        """End the resumer, which resumes everything that it still has."""
         with self._lock:
             self._disconnect()
             for descriptor in itertools.chain(*self._held.values()):
@@ -104,7 +107,7 @@ class Resumer:
             self._held.clear()
 
     def _keep(self, incident: str, descriptors: Sequence[int]) -> None:
-        """For the next resumer, as many as there is room for."""
+        """Keep descriptors for the next resumer, up to the limit."""
         room = RESUMER_KEPT - sum(map(len, self._held.values()))
         kept = self._held.setdefault(incident, [])
         with contextlib.suppress(OSError):

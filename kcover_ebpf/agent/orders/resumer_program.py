@@ -1,14 +1,14 @@
-"""Lets go of stopped processes when the agent is gone: `python -I -S resumer_program.py DESCRIPTOR LONGEST_S`.
+"""Resumes stopped processes when the agent is gone: `python -I -S resumer_program.py DESCRIPTOR LONGEST_S`.
 
-One file that imports nothing of ours, so that the process is small and parses nothing. The agent sends a descriptor of
-each process (pidfd) before it stops it; the kernel closes the agent's end of the socket however it ended, also where it
-was killed for memory. What is sent, one packet each (SOCK_SEQPACKET):
+One file that imports nothing of ours, so that the process is small and parses nothing. The agent sends a descriptor
+of each process (pidfd) before it stops it. However the agent ends, even when killed for memory, the kernel closes
+its end of the socket. Messages are single packets (SOCK_SEQPACKET):
 
     h KEY    hold the processes whose descriptors come with it
     d KEY    they were resumed or killed: forget them
     KEY      8 bytes
 
-What is held longer than LONGEST_S is resumed as well: the agent may live and be stuck.
+Processes held longer than LONGEST_S are resumed as well: the agent may live and be stuck.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ import sys
 import time
 
 MOST_DESCRIPTORS = 200
-"""In one packet; the kernel takes 253 (SCM_MAX_FD)."""
+"""The most descriptors in one packet; the kernel takes 253 (SCM_MAX_FD)."""
 _KEY_BYTES = 8
 
 
 class Held:
-    """Processes by key, each with the time (monotonic) at which it is let go."""
+    """Processes by key, each with the monotonic time at which it is resumed."""
 
     def __init__(self, longest_s: float) -> None:
         self._longest_s = longest_s
         self._processes: dict[bytes, tuple[float, list[int]]] = {}
 
     def take(self, packet: bytes, descriptors: list[int]) -> None:
-        """Do what a packet says; descriptors that belong to none are closed."""
+        """Carry out a packet; descriptors that belong to no key are closed."""
         verb, key = packet[:1], packet[1 : 1 + _KEY_BYTES]
         if verb == b"h" and len(key) == _KEY_BYTES:
             end_s = time.monotonic() + self._longest_s
@@ -48,18 +48,18 @@ class Held:
             os.close(descriptor)
 
     def left_s(self) -> float | None:
-        """Seconds until the next is let go; None where nothing is held."""
+        """Seconds until the next process is resumed; None if there is none."""
         ends_s = [end_s for end_s, _ in self._processes.values()]
         return max(0.0, min(ends_s) - time.monotonic()) if ends_s else None
 
     def expire(self) -> None:
-        """Let go of what was held for too long."""
+        """Resume processes that were held too long."""
         now_s = time.monotonic()
         for key in [key for key, (end_s, _) in self._processes.items() if end_s <= now_s]:
             self._release(key)
 
     def release_all(self) -> None:
-        """Let go of everything."""
+        """Resume all processes."""
         for key in list(self._processes):
             self._release(key)
 
@@ -72,7 +72,7 @@ class Held:
 
 
 def serve(connection: socket.socket, held: Held) -> None:
-    """Until the other end is closed."""
+    """Handle packets until the other end is closed."""
     poll = select.poll()
     poll.register(connection, select.POLLIN)
     while True:
@@ -95,7 +95,7 @@ def _descriptors(attached: list[tuple[int, int, bytes]]) -> list[int]:
 
 
 def main(arguments: list[str]) -> None:
-    """The exit code is 0 however it ends."""
+    """Parse the arguments and serve; the exit code is always 0."""
     # a terminal's signals, and the container's end, come to the agent, which ends this by its socket
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

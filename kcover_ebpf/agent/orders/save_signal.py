@@ -1,7 +1,7 @@
-"""Asks ranks to save: the one order that is carried out by a signal that a program handles.
+"""Asks ranks to save a checkpoint: the one order that is a signal handled by the program.
 
-The default action of such a signal ends a process, and a child of a rank may be without the handler of its parent. So
-only a process that is a rank and takes the signal gets it.
+The default action of such a signal ends a process, and a child of a rank may lack the handler of its parent. So the
+signal is sent only to a process that is a rank and handles it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CAUGHT = re.compile(r"^SigCgt:\s*([0-9a-f]+)$", re.MULTILINE)
 _BLOCKED = re.compile(r"^SigBlk:\s*([0-9a-f]+)$", re.MULTILINE)
 _CALLS = SyscallTable(os.uname().machine)
 _SET_BYTES = 8
-"""Of a set of signals, a bit each (kernel: sigset_t)."""
+"""Bytes of a set of signals, one bit each (kernel: sigset_t)."""
 _NUMBERS = {SaveSignal.USR1: signal.SIGUSR1, SaveSignal.USR2: signal.SIGUSR2}
 
 
@@ -40,9 +40,9 @@ def carry_out(
     of_pod: Callable[[Pod], Sequence[RunningContainer]],
     ranks: Collection[int],
 ) -> Ack:
-    """Send the signal; the answer counts the ranks that got it. Raises `ActionError` for an order without a signal.
+    """Send the signal; the ack counts the ranks that received it. Raises `ActionError` for an order without a signal.
 
-    A rank whose memory cannot be read in time gets none.
+    A rank whose memory cannot be read in time is skipped.
     """
     if order.signal is None:
         raise ActionError("the order to save names no signal")
@@ -54,7 +54,7 @@ def carry_out(
 
 
 def _that_take(ranks: Collection[int], number: signal.Signals) -> set[int]:
-    """Those that the signal cannot end, as far as that is known within `READ_STUCK_S`."""
+    """Processes that the signal cannot end, as far as that is known within `READ_STUCK_S`."""
     readers: Readers[int, bool] = Readers("kcover-signals")
     try:
         for pid in ranks:

@@ -1,7 +1,7 @@
 """Stops, continues and kills the processes of containers, never any other.
 
-Each process is pinned by a descriptor and searched for in its container's group again before it is sent
-anything (`host.terminate.send`), so a number that is used again harms no other process.
+Each process is pinned by a descriptor and looked up again in its container's group before it is sent anything
+(`host.terminate.send`), so a reused pid harms no other process.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from kcover_ebpf.tunables.agent import KILL_WAIT_S, STOP_POLL_S, STOP_WAIT_S
 
 @dataclass(frozen=True, slots=True)
 class StopOutcome:
-    """What came of it."""
+    """How many processes were signalled, and which did not obey."""
 
     count: int
-    """Processes that were signalled."""
+    """Number of processes that were signalled."""
     left: tuple[int, ...] = ()
-    """Those that did not do as they were ordered."""
+    """Pids that did not stop, or did not end."""
 
 
 def already_stopped(found: Sequence[RunningContainer]) -> set[ProcessRef]:
-    """Processes that something else has stopped: they stay so when ours are let go."""
+    """Processes that something else has stopped: they stay stopped when ours are resumed."""
     return {
         ProcessRef(pid, start)
         for pid in containers.processes(found)
@@ -43,9 +43,9 @@ def stop(
     hold: Callable[[Sequence[int]], None],
     keep: Collection[int] = (),
 ) -> StopOutcome:
-    """SIGSTOP to all, again until a pass finds none new; returns once all are stopped, or after a second.
+    """Send SIGSTOP until a pass finds no new process; returns once all are stopped, or after a second.
 
-    `hold`: is given pidfds of all but those in `keep`, before they are stopped; what it raises keeps them running.
+    `hold`: given pidfds of all but those in `keep`, before they are stopped; if it raises, they keep running.
     """
     deadline_s = time.monotonic() + STOP_WAIT_S
     stopped = terminate.stop_all(
@@ -63,16 +63,16 @@ def _moving(pids: Collection[int]) -> set[int]:
 
 
 def resume(found: Sequence[RunningContainer], keep: Collection[int] = ()) -> StopOutcome:
-    """SIGCONT to all but those in `keep`."""
+    """Send SIGCONT to all but those in `keep`."""
     pids = containers.processes(found) - set(keep)
     terminate.send(lambda: containers.processes(found), pids, signal.SIGCONT)
     return StopOutcome(len(pids))
 
 
 def kill_all(found: Sequence[RunningContainer]) -> StopOutcome:
-    """The same, and to every process that is not ended by that; `left` after half a second still computes.
+    """As `kill`, and SIGKILL to every process that survives it; `left`: those still running after half a second.
 
-    PID 1 of a container ends the others when it ends, and one in an uninterruptible call does not.
+    PID 1 of a container ends the others when it ends, but one in an uninterruptible call does not.
     """
     first = kill(found)
     deadline_s = time.monotonic() + KILL_WAIT_S
@@ -89,7 +89,7 @@ def _computing(pids: Collection[int]) -> set[int]:
 
 
 def kill(found: Sequence[RunningContainer]) -> StopOutcome:
-    """SIGKILL to PID 1 of each container, which ends all of it."""
+    """Send SIGKILL to PID 1 of each container, which ends all its processes."""
     pids = {pid for container in found for pid in containers.inits(container)}
     terminate.send(lambda: containers.processes(found), pids, signal.SIGKILL)
     return StopOutcome(len(pids))

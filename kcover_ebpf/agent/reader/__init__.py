@@ -1,1 +1,1 @@
-"""The processes that read what tenants wrote: the agent's side, and the program."""
+"""The confined processes that read what tenants wrote: the agent's side, and the program."""

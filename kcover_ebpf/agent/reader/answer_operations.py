@@ -1,6 +1,6 @@
-"""The side of the process that reads answers: flight recorders, NCCL over a connection of the agent's, ELF files.
+"""Operations of the process that reads answers: flight recorders, NCCL over an agent's connection, ELF files.
 
-Apart from the agent's side (`ranks`), for what is imported here is resident in one more process.
+Separate from the agent's side (`ranks`), because every import here costs memory in one more process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kcover_ebpf.ids import Pid
 
 
 def operations() -> Mapping[str, Operation]:
-    """By name."""
+    """Operation name -> function that carries it out."""
     return {
         "record_request": _record_request,
         "record_fetch": _record_fetch,

@@ -1,10 +1,10 @@
-"""The agent's side of a reader: starts it, asks it, and starts another one where it crashed or does not answer.
+"""The agent's side of a reader: starts it, asks it, and replaces one that crashed or does not answer.
 
     asked     {"id": 7, "do": "logs", "with": {...}}        descriptors may come with it (SCM_RIGHTS)
     answered  {"id": 7, "is": ...} or {"id": 7, "no": "why"}, after any number of {"id": 7, "at": "..."}
               with "over": what tenants made that was over its bound since the last answer (`host.over_bounds`)
 
-`at` is what it works on now: should it end, that is what ended it.
+`at` is what it works on now: if the process ends, that is the cause.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from kcover_ebpf.tunables.agent import (
 )
 
 _MOST_STUCK = 8
-"""Questions that were given up and are not answered yet: each is a thread of the reader's that does not return."""
+"""Questions that were given up and are still unanswered: each occupies a thread of the reader."""
 _DEAD, _FULL = "it gave no sign of life", "too many files do not let it go"
 _MOST_LEFT = 4
-"""Helpers that were killed and have not ended: beyond them no other reader is started, for they would become many."""
+"""Killed readers that have not ended yet. Above this number no other reader is started, to bound the processes."""
 _BLOCK_BYTES = 256 << 10
 
 
 class ConfinedReader:
-    """One reader process at a time. `ask` may be called by any thread, and waits no longer than it says."""
+    """One reader process at a time. `ask` may be called by any thread, and waits no longer than its deadline."""
 
     def __init__(
         self,
@@ -55,7 +55,9 @@ class ConfinedReader:
         on_end: Callable[[str, str], None],
         program: str = "kcover_ebpf.agent.reader.program",
     ) -> None:
-        """`name`: which operations it has. `on_end`: it ended, its name and why; called by a thread of this object.
+        """`name`: selects the operations.
+
+        `on_end`: called with name and reason when it ended, by a thread of this object.
 
         `program`: the module that is run.
         """
@@ -71,17 +73,17 @@ class ConfinedReader:
         self._why = "it has not been started"
         self._thread = threading.Thread(target=self._run, name=f"kcover-{name}", daemon=True)
         self.starts = 0
-        """How often one was started."""
+        """How often the process was started."""
 
     def start(self) -> None:
-        """Have it run; returns at once. The first question does so as well."""
+        """Start the process; returns at once. The first question also starts it."""
         with self._lock:
             if self._thread.ident is None and not self._closing.is_set():
                 self._thread.start()
 
     @property
     def pid(self) -> int | None:
-        """Of the process; None where there is none now."""
+        """Pid of the process; None while none runs."""
         running = self._helper
         return None if running is None else running.pid
 
@@ -94,9 +96,9 @@ class ConfinedReader:
         *,
         start_s: float | None = None,
     ) -> Any:
-        """Its answer, plain JSON; `deadline_s`: how long to wait at most. Raises `ReaderError`.
+        """The answer, plain JSON; `deadline_s`: the longest wait in seconds. Raises `ReaderError`.
 
-        `start_s`: how long to wait for a reader that is being started; None: the same.
+        `start_s`: the longest wait while the reader is being started; None: `deadline_s`.
         """
         end_s = time.monotonic() + deadline_s
         self.start()
@@ -119,7 +121,7 @@ class ConfinedReader:
         return answer.get("is")
 
     def _answer_to(self, question: Question, end_s: float) -> Mapping[str, Any] | None:
-        """None: the reader ended; raises `queue.Empty`."""
+        """The answer; None if the reader ended. Raises `queue.Empty` if none came in time."""
         while True:
             left_s = max(0.0, end_s - time.monotonic())
             try:
@@ -130,7 +132,7 @@ class ConfinedReader:
             self._end_if_dead()
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         self._closing.set()
         self._shut()
         if self._thread.ident is not None:
@@ -168,7 +170,7 @@ class ConfinedReader:
                 raise ReaderError(f"the reader of {self._name} takes no question") from error
 
     def _give_up(self, number: int) -> None:
-        """A question was not answered in time: end the reader if all of it is stuck, and not one of its threads."""
+        """A question was not answered in time: end the reader if all of it is stuck, not just one thread."""
         if self._questions.give_up(number) >= _MOST_STUCK:
             self._why = _FULL
             self._shut()
@@ -215,7 +217,7 @@ class ConfinedReader:
                 self._why = f"{_MOST_LEFT} processes before it hang in the kernel"
 
     def _live(self) -> str:
-        """One reader from its start to its end; why it ended."""
+        """Run one reader from its start to its end; returns why it ended."""
         ours, theirs = socket.socketpair()
         command = [*_command(self._program), self._name, str(theirs.fileno())]
         # time-outs belong to an object: who sends has another one than who hears
@@ -254,7 +256,7 @@ class ConfinedReader:
         return forced or words or _exit_of(running_helper.exit_code)
 
     def _hear(self, connection: socket.socket) -> str:
-        """Until it ends; why it is not heard any more, empty where it ended itself."""
+        """Read answers until the reader ends; returns why no more can be read, empty if it ended by itself."""
         frames = FrameReader()
         while True:
             try:
@@ -278,7 +280,7 @@ class ConfinedReader:
 
 
 def _command(program: str) -> list[str]:
-    """An interpreter that imports no more than it is asked to: without `site` it takes 4 MB less."""
+    """Command of an interpreter that imports only what is asked for: without `site` it takes 4 MB less."""
     start = f"import sys; sys.path[:0] = sys.argv.pop(1).split(chr(10)); from {program} import main; main()"
     package = str(Path(kcover_ebpf.__file__).parent.parent)
     # our own interpreter's path; an editable installation is not on it

@@ -1,4 +1,4 @@
-"""The form of JSON in which the agent and its confined readers send each other dataclasses."""
+"""JSON form of the dataclasses that the agent and its confined readers exchange."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from kcover_ebpf.api.codec import Codec, Omit
 _CODEC = Codec(key=str, omit=Omit.DEFAULTS)
 
 encode = _CODEC.encode
-"""The JSON object of a dataclass."""
+"""Dataclass to JSON object."""
 decode = _CODEC.read
-"""The dataclass of a JSON object; raises `WrongValue`."""
+"""JSON object to dataclass; raises `WrongValue`."""

@@ -1,6 +1,6 @@
-"""The side of the process that reads container logs: turns over those that are followed, and the ends of some.
+"""Operations of the process that reads container logs: one turn over all followed logs, and ends of some logs.
 
-Apart from the agent's side (`logs`), for what is imported here is resident in one more process.
+Separate from the agent's side (`logs`), because every import here costs memory in one more process.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ from kcover_ebpf.logs.wanted_logs import WantedLog
 
 _TAIL_BYTES = 16 * 1024
 _READ_BYTES = 2 * _TAIL_BYTES
-"""A secret is known by what is in front of it: its name, the first line of a key."""
+"""Bytes read before the requested end: a secret is recognised by what precedes it, a name or the first line of a
+key.
+"""
 _MOST_TAILS = 24
-"""In one frame."""
+"""The most log ends in one frame."""
 
 
 def _unpacked(asked: Mapping[str, Any]) -> list[WantedLog]:
@@ -40,7 +42,7 @@ def _unpacked(asked: Mapping[str, Any]) -> list[WantedLog]:
 
 
 def operations() -> Mapping[str, Operation]:
-    """The reader's side."""
+    """Operation name -> function that carries it out."""
     return {"turn": _Turns().turn, "tails": _tails}
 
 
@@ -50,7 +52,7 @@ class _Turns:
         self._lock = threading.Lock()
 
     def turn(self, arguments: Mapping[str, Any], _: list[int], note: Note) -> Any:
-        """One at a time: a turn that was given up may still be under way."""
+        """Run turns one at a time: an abandoned turn may still be in progress."""
         with self._lock:
             if self._turns is None:
                 plan = {

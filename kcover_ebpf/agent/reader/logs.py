@@ -34,17 +34,17 @@ CONFINEMENT = Confinement(
 
 @dataclass(frozen=True, slots=True)
 class LogPlan:
-    """Where the logs are and what is recognised in them; files of the operator, by path."""
+    """Where the logs are and which rules apply to them; the operator's files, by path."""
 
     folder: Path
     rules: Path | None = None
     catalog: Path | None = None
     longest_phase_s: float = LONGEST_PHASE_S
-    """What a program announces for longer is refused."""
+    """Longest phase in seconds that a program may announce; a longer one is refused."""
 
 
 class ReadLogs:
-    """The agent's side: what `LogWatch` and bundles ask."""
+    """The agent's side, used by `LogWatch` and bundles."""
 
     def __init__(self, reader: ConfinedReader, plan: LogPlan) -> None:
         self._reader = reader
@@ -57,11 +57,11 @@ class ReadLogs:
 
     @property
     def starts(self) -> int:
-        """Changes where the reader is another one."""
+        """Number of starts of the reader process; see `LogSource`."""
         return self._reader.starts
 
     def turn(self, wanted: Sequence[WantedLog] | None) -> LogTurn:
-        """As `LogSource` says."""
+        """Read a block of each log; see `LogSource`."""
         arguments = {
             "plan": self._plan,
             "longest_phase_s": self._longest_phase_s,
@@ -82,7 +82,7 @@ class ReadLogs:
 
 
 def _packed(wanted: Sequence[WantedLog]) -> Mapping[str, Any]:
-    """Each rule once: a frame has an end, and the containers of a job have the same rules."""
+    """Request in which each rule occurs once: frames have a size limit, and containers of a job share their rules."""
     places: dict[JobRule, int] = {}
     logs = []
     for wanted_log in wanted:
@@ -92,7 +92,7 @@ def _packed(wanted: Sequence[WantedLog]) -> Mapping[str, Any]:
 
 
 def _plain(name: str) -> str:
-    """As the name of a file: what answers may have been taken over."""
+    """The text made safe as a file name: the process that answered may be compromised."""
     return "".join(text if text.isalnum() or text in "-._" else "_" for text in name)[:200].lstrip(
         "."
     )

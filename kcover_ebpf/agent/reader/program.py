@@ -1,7 +1,7 @@
 """A process that reads what tenants wrote; its arguments are NAME and DESCRIPTOR.
 
-It is confined before it runs (`confined.helper`). Each question is answered by a separate thread, since a file may not
-let it go; a thread that is stuck costs nothing but itself. It ends when its connection does.
+It is confined before it runs (`confined.helper`). Each question is answered by a separate thread, because a read
+may block forever; a stuck thread costs nothing but itself. The process ends when its connection does.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kcover_ebpf.host import over_bounds
 _BLOCK_BYTES = 256 << 10
 _MOST_DESCRIPTORS = 16
 _STACK_BYTES = 512 << 10
-"""Of a thread: the usual 8 MiB count as memory that may be written to."""
+"""Stack of a thread: the usual 8 MiB count as writable memory."""
 
 _OPERATIONS = {
     "logs": "log_operations",
@@ -31,13 +31,13 @@ _OPERATIONS = {
     "answers": "answer_operations",
 }
 Note = Callable[[str], None]
-"""Says what is worked on now."""
+"""Reports what is being worked on now."""
 Operation = Callable[[Mapping[str, Any], list[int], Note], Any]
-"""Arguments, descriptors that came with them (which it closes), and who is informed; returns plain JSON."""
+"""Called with arguments, descriptors that came with them (which it closes) and a `Note`; returns plain JSON."""
 
 
 def operations_of(name: str) -> Mapping[str, Operation]:
-    """What a reader of this name can do; imports no more than that takes."""
+    """Operations of the reader with this name; imports only what they need."""
     module = import_module(f"kcover_ebpf.agent.reader.{_OPERATIONS[name]}")
     operations: Mapping[str, Operation] = module.operations()
     return operations
@@ -47,7 +47,7 @@ _Task = tuple[int, Operation | None, Mapping[str, Any], list[int]]
 
 
 def parts_of(question: Mapping[str, Any]) -> tuple[int, str, Mapping[str, Any]]:
-    """Number, operation and arguments; raises `FrameError`."""
+    """(number, operation, arguments) of a question; raises `FrameError`."""
     number, name, arguments = question.get("id"), question.get("do"), question.get("with")
     if not (isinstance(number, int) and isinstance(name, str) and isinstance(arguments, Mapping)):
         raise FrameError("no question")
@@ -55,17 +55,17 @@ def parts_of(question: Mapping[str, Any]) -> tuple[int, str, Mapping[str, Any]]:
 
 
 class Server:
-    """One connection."""
+    """Answers the questions of one connection."""
 
     def __init__(self, connection: socket.socket, operations: Mapping[str, Operation]) -> None:
         self._connection, self._operations = connection, operations
         self._sending = threading.Lock()
         self._asked: queue.SimpleQueue[_Task] = queue.SimpleQueue()
         self._idle = threading.Semaphore(0)
-        """One for each thread that waits for a question: to start one costs more than most answers."""
+        """One token per thread that waits for a question: starting a thread costs more than most answers."""
 
     def serve(self) -> None:
-        """Until the other end is closed; raises `FrameError`."""
+        """Answer until the other end is closed; raises `FrameError`."""
         frames, descriptors = FrameReader(), array.array("i")
         room = socket.CMSG_SPACE(_MOST_DESCRIPTORS * descriptors.itemsize)
         while True:
@@ -127,13 +127,13 @@ class Server:
 
 
 def _over() -> Mapping[str, Any]:
-    """What was over its bound since the last answer."""
+    """Bounds that were exceeded since the last answer."""
     found = over_bounds.drained()
     return {"over": found} if found else {}
 
 
 def run(operations: Mapping[str, Operation], descriptor: int) -> NoReturn:
-    """Serve until the connection ends, and then end."""
+    """Serve until the connection ends, then exit."""
     threading.stack_size(_STACK_BYTES)
     Server(socket.socket(fileno=descriptor), operations).serve()
     # threads may be stuck, and an orderly end would wait for them
@@ -141,5 +141,5 @@ def run(operations: Mapping[str, Operation], descriptor: int) -> NoReturn:
 
 
 def main() -> NoReturn:
-    """Of this process: NAME and DESCRIPTOR are its arguments."""
+    """Entry point; the arguments are NAME and DESCRIPTOR."""
     run(operations_of(sys.argv[1]), int(sys.argv[2]))

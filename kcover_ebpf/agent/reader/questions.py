@@ -1,7 +1,7 @@
-"""What a reader was asked and has not answered. Thread-safe.
+"""Questions that a reader was asked and has not answered. Thread-safe.
 
-A reader may have been taken over: whatever it answers, one question keeps one answer and one short text at most, and an
-answer to none is dropped.
+A reader may be compromised: whatever it answers, one question keeps at most one answer and one short text, and an
+answer to an unknown question is dropped.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _MOST_TEXT = 256
 
 @dataclass(slots=True)
 class Question:
-    """Waits for one answer."""
+    """One question that waits for its answer."""
 
     answers: queue.SimpleQueue[Mapping[str, Any] | None] = field(default_factory=queue.SimpleQueue)
-    """Receives one thing: the answer, or None where the reader has ended."""
+    """Receives one item: the answer, or None if the reader has ended."""
     at: str = ""
-    """What the reader said last that it works on."""
+    """What the reader last reported to be working on."""
 
 
 class Questions:
-    """Those of one reader."""
+    """Open questions of one reader."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -38,26 +38,26 @@ class Questions:
         self._given_up: set[int] = set()
 
     def add(self) -> tuple[int, Question]:
-        """A new one, and its number."""
+        """Add a question; returns it with its number."""
         number, question = next(self._numbers), Question()
         with self._lock:
             self._open[number] = question
         return number, question
 
     def drop(self, number: int) -> None:
-        """No answer to it is waited for; those that are not open are passed over."""
+        """Stop waiting for these answers; unknown numbers are ignored."""
         with self._lock:
             self._open.pop(number, None)
 
     def give_up(self, number: int) -> int:
-        """As `drop`, for want of an answer in time; how many of these are not answered yet."""
+        """As `drop`, for questions not answered in time; returns how many of these are still unanswered."""
         with self._lock:
             self._open.pop(number, None)
             self._given_up.add(number)
             return len(self._given_up)
 
     def take(self, answer: Mapping[str, Any]) -> None:
-        """What the reader says: where it is (`at`), or an answer."""
+        """Take a message of the reader: its position (`at`), or an answer."""
         number = answer.get("id")
         if not isinstance(number, int):
             return
@@ -73,7 +73,7 @@ class Questions:
             question.answers.put(answer)
 
     def end(self) -> None:
-        """The reader has ended: who waits has waited."""
+        """The reader has ended: release everything that waits for an answer."""
         with self._lock:
             waiting, self._open = list(self._open.values()), {}
             self._given_up.clear()

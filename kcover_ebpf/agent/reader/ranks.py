@@ -1,7 +1,7 @@
-"""The agent's side of the readers of ranks: of threads in /proc; and of answers (flight recorders, NCCL, ELF files).
+"""The agent's side of the two readers of ranks: one reads threads, one answers (flight recorders, NCCL, ELF).
 
-They are two, because an answer may take seconds of computing, and a thread whose reading does not return in a second is
-taken for one that cannot be read.
+There are two, because an answer may take seconds of computing, while a thread whose reading does not return in a
+second counts as unreadable.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ ANSWERS = Confinement(
 
 
 class ReadRanks:
-    """The agent's side. Every method may be called by any thread; what cannot be read is an error, never a wait."""
+    """Reads ranks through confined processes. Thread-safe; failures are raised as errors, and no call waits forever."""
 
     def __init__(self, reader: ConfinedReader, answers_reader: ConfinedReader) -> None:
         self._threads, self._answers = reader, answers_reader
@@ -65,7 +65,7 @@ class ReadRanks:
     # --- threads (`ThreadSource`)
 
     def reading(self, request: ReadingRequest) -> ThreadReading | CodeSeen:
-        """Raises `ReaderError`, at once where there is no reader now: the thread is then not read in this pass."""
+        """Raises `ReaderError`, at once if no reader runs now: the thread is then not read in this pass."""
         with self._lock:
             forgotten, self._forgotten = self._forgotten, set()
         found = self._thread("thread", request=encode(request), forget=sorted(forgotten))
@@ -74,21 +74,21 @@ class ReadRanks:
         return _decoded(ThreadReading, found)
 
     def wait(self, request: ReadingRequest) -> ThreadReading:
-        """Raises `ReaderError`."""
+        """What the thread waits for; raises `ReaderError`."""
         return _decoded(ThreadReading, self._thread("wait", request=encode(request)))
 
     def _thread(self, operation: str, **arguments: Any) -> Mapping[str, Any]:
         return _object(self._threads.ask(operation, arguments, THREAD_READ_S, start_s=0.0))
 
     def forget(self, pid: Pid) -> None:
-        """With the next question."""
+        """Forget cached data of a process; sent with the next question."""
         with self._lock:
             self._forgotten.add(pid)
 
     def open_files(
         self, pids: Collection[Pid], paths: Collection[str]
     ) -> Mapping[Pid, frozenset[str]]:
-        """As `host.open_files.read`, by this process where there is no reader now: its bounds are the same."""
+        """As `host.open_files.read`; read by this process if no reader runs now: the bounds are the same."""
         wanted, known = frozenset(pids), frozenset(paths)
         asked = {"pids": sorted(wanted), "paths": sorted(known)}
         try:
@@ -101,11 +101,11 @@ class ReadRanks:
     # --- recorders (`RecorderSource`)
 
     def request(self, recorder: RankRecorder) -> Mark:
-        """Raises `RequestError`."""
+        """Ask a flight recorder for a dump; raises `RequestError`."""
         return self._recorder("record_request", recorder, None)[0]
 
     def fetch(self, recorder: RankRecorder, before: Mark) -> tuple[Mark, RankRecord | str]:
-        """Raises `RequestError`."""
+        """Fetch the dump of a flight recorder; raises `RequestError`."""
         return self._recorder("record_fetch", recorder, before)
 
     def _recorder(
@@ -128,7 +128,7 @@ class ReadRanks:
     # --- NCCL (`RasSource`): entering a network namespace is ours, what comes out of it is not
 
     def ask(self, place: RasPlace, patience: RasPatience) -> RasReport:
-        """Raises `RasError`."""
+        """Ask NCCL's RAS service; raises `RasError`."""
         return client.tried(place, patience, partial(self._report, place=place, patience=patience))
 
     def _report(
@@ -144,7 +144,7 @@ class ReadRanks:
             raise RasError(str(error)) from error
 
     def dead(self, place: RasPlace, patience: RasPatience, seconds: float) -> list[tuple[str, int]]:
-        """Empty also where it could not be read."""
+        """Ranks that NCCL reports dead; also empty if that could not be read."""
         limit_s = 4 * patience.connect_s + seconds + 2
         try:
             with connect(place.address, patience.connect_s, place.pid) as connection:

@@ -1,4 +1,4 @@
-"""The readers of an agent: what they may do here, and what is said where that is not all that it should be."""
+"""The readers of an agent: their confinement, and warnings where it is incomplete."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 
 class ConfinedReaders:
-    """Made while all privileges are there, started once they are given up."""
+    """Created while all privileges are there, started once they are dropped."""
 
     def __init__(
         self, plan: LogPlan | None, groups: Iterable[Path], on_error: Callable[[str], None]
     ) -> None:
-        """`plan`: None: no logs are read. `groups`: where our own control group may lie."""
+        """`plan`: None: no logs are read. `groups`: directories in which our own control group may lie."""
         self._on_error = on_error
         self.ends: Counter[str] = Counter()
-        """How often each reader ended."""
+        """Reader name -> how often it ended."""
         self._group = None
         try:
             self._group = device_group.make(groups)
@@ -58,12 +58,12 @@ class ConfinedReaders:
 
     @property
     def sources(self) -> RankSources:
-        """What reads ranks."""
+        """Readers of what ranks wrote, for the loop."""
         return RankSources(self.ranks, self.ranks, self.ranks, self.spies)
 
     @property
     def refuses_devices(self) -> bool:
-        """The kernel refuses device nodes to all of them."""
+        """True if the kernel refuses device nodes to all readers."""
         return self._group is not None
 
     @property
@@ -71,7 +71,10 @@ class ConfinedReaders:
         return [reader.name for reader in self._readers]
 
     def start(self, nccl: NcclProbes | None = None, files: OpenFiles | None = None) -> None:
-        """Returns at once. From now on a reader reads libraries of probes, and which `files` processes have open."""
+        """Start the readers; returns at once.
+
+        From now on a reader reads the libraries to probe, and open `files` of processes.
+        """
         for reader in self._first:
             reader.start()
         if files is not None:
@@ -80,7 +83,7 @@ class ConfinedReaders:
             nccl.read_by(self.ranks.functions)
 
     def close(self) -> None:
-        """End them."""
+        """End all readers."""
         for reader in self._readers:
             reader.close()
         if self._group is not None:

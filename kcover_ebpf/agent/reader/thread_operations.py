@@ -1,6 +1,6 @@
-"""The side of the process that reads threads: calls, stacks, mappings and descriptors of ranks as /proc shows them.
+"""Operations of the process that reads threads: calls, stacks, mappings and descriptors of ranks from /proc.
 
-Apart from the agent's side (`ranks`), for what is imported here is resident in one more process.
+Separate from the agent's side (`ranks`), because every import here costs memory in one more process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kcover_ebpf.ids import Pid
 
 
 def operations() -> Mapping[str, Operation]:
-    """By name."""
+    """Operation name -> function that carries it out."""
     readings = ThreadReadings(os.uname().machine)
     return {
         "thread": partial(_thread, readings),

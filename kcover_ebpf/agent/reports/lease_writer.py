@@ -1,4 +1,4 @@
-"""Writes the Lease of this node's agent, and asks by it how many agents there are. Not thread-safe."""
+"""Writes the Lease of this node's agent, and learns from the Leases how many agents there are. Not thread-safe."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from kcover_ebpf.tunables.agent import AGENTS_COUNTED_S, LEASE_REFUSED_S, RENEWE
 
 
 class LeaseApi(Protocol):
-    """What is needed of a session."""
+    """The methods of a session that are needed here."""
 
     def merge_patch(self, path: str, body: dict[str, object]) -> object:
-        """Change fields."""
+        """Change some fields of an object."""
         ...
 
     def create(self, path: str, body: dict[str, object]) -> object:
-        """Make an object in a collection."""
+        """Create an object in a collection."""
         ...
 
     def list(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, object]:
-        """One page of a collection."""
+        """List one page of a collection."""
         ...
 
 
@@ -43,7 +43,7 @@ class LeaseWriter:
         on_error: Callable[[str, str, ApiError], None],
         owner_pod: PodRef | None = None,
     ) -> None:
-        """`namespace`: of the agents; `on_error`: verb, resource, what was wrong.
+        """`namespace`: of the agents; `on_error`: called with verb, resource and error.
 
         `owner_pod`: the pod of this agent.
         """
@@ -56,15 +56,15 @@ class LeaseWriter:
         self._next_s = 0.0
         self._period_s: float | None = None
         self.acks: tuple[Ack, ...] = ()
-        """What the Lease says of orders."""
+        """Acks of orders that the Lease contains."""
         self.pace = Pace()
 
     def is_usable(self, now_s: float) -> bool:
-        """False while the API server has refused it: then reports have to say everything."""
+        """False after the API server refused the Lease; reports must then contain everything."""
         return now_s >= self._refused_until_s
 
     def is_due(self, now_s: float, period_s: float, acks: tuple[Ack, ...]) -> bool:
-        """True if it should be written now; `period_s`: how often while nothing happens."""
+        """True if the Lease should be written now; `period_s`: interval while nothing happens."""
         if not self.is_usable(now_s):
             return False
         # a job has stalled since: the one before counts for longer than a snapshot may
@@ -79,7 +79,7 @@ class LeaseWriter:
         acks: Sequence[Ack],
         paces: Mapping[int, tuple[RankPace, ...]],
     ) -> bool:
-        """Write it; False if it was refused; raises `Unreachable` where no answer came."""
+        """Write the Lease; False if it was refused; raises `Unreachable` if no answer came."""
         fast = period_s < self.pace.heartbeat_s
         lease = AgentLease(
             self._node,

@@ -1,4 +1,4 @@
-"""After each pass of the loop: the report of every gang, and of the node, for the reporter to send."""
+"""Builds the reports of every gang and of the node after each pass of the loop; the sender sends them."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ from kcover_ebpf.tunables.diagnosis import COUNTS_MOVE_S
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who reports: the node, and the namespace of the agent itself."""
+    """Identity of the reporter: its node, and the namespace of the agent."""
 
     node: str
     namespace: str
 
 
 class ReportBuilder:
-    """Made by the loop's thread; `last` and `gang_of_report` may be asked by others."""
+    """Used by the loop's thread; `last` and `gang_of_report` may be called by others."""
 
     def __init__(
         self,
@@ -69,30 +69,30 @@ class ReportBuilder:
         self._saved: dict[tuple[str, str], object] = {}
         self._gangs: dict[tuple[str, str], Gang] = {}
         self.devices: Mapping[str, tuple[str, ...]] = {}
-        """PCI addresses that each pod (by uid) holds."""
+        """Uid of a pod -> PCI addresses of its devices."""
         self.over: tuple[OverPod, ...] = ()
-        """Pods of the node of which something is over its bound."""
+        """Pods of the node that exceeded a bound."""
         self.logs: Callable[[Iterable[str], float], tuple[ContainerLog, ...]] = lambda *_: ()
-        """What the logs of the pods with these uids show, ages before a moment (unix seconds)."""
+        """Called with uids of pods and a time (unix seconds): findings in their logs, with ages before that time."""
         self.reports_logs = False
-        """The newest reports say what logs show."""
+        """True if the newest reports contain findings in logs."""
         self.health: Callable[[], NodeHealth | None] = lambda: None
-        """The health of this node after its last inspection."""
+        """Health of this node after its last inspection; None before the first."""
         self._preflight = PreflightWatch(identity.node, believes_bandwidth=believes_bandwidth)
         self._fault_s: dict[Gang, float] = {}
         self.last: dict[Gang, FaultReport] = {}
-        """The newest report of each gang."""
+        """Gang -> its newest report."""
         self._faults: tuple[ReportedDeviceFault, ...] = ()
         self._asked = threading.Condition()
         self._wanted: set[Gang] = set()
-        """Of which evidence is asked for."""
+        """Gangs of which evidence is requested."""
         self._completed: dict[Gang, FaultReport] = {}
 
     def evidence_of(self, gang: Gang) -> FaultReport | None:
-        """The newest report of a gang, with the faults of the node's devices, which the node reports apart.
+        """The newest report of a gang, with the faults of the node's devices, which the node reports separately.
 
-        And with snapshots of its ranks, also where no rank here has stalled: they are made at the next pass, for which
-        it waits at most `EVIDENCE_PASS_S`. May be called from any thread but that of `make`.
+        Contains snapshots of its ranks even if no rank here has stalled: they are made at the next pass, for which
+        this waits at most `EVIDENCE_PASS_S`. May be called from any thread except that of `make`.
         """
         report = self.last.get(gang)
         if report is not None and not report.ranks:
@@ -113,11 +113,11 @@ class ReportBuilder:
             self._asked.notify_all()
 
     def gang_of_report(self, namespace: str, name: str) -> Gang | None:
-        """Whose report this is; None for the node's."""
+        """The gang of a report with this name; None for the node's own report."""
         return self._gangs.get((namespace, name))
 
     def make(self, watched: Iterable[GangWatch], faults: tuple[ReportedDeviceFault, ...]) -> None:
-        """All reports anew."""
+        """Build all reports."""
         now_s = time.time()
         watched = list(watched)
         self.reports_logs = any(watch.stopped_by_us for watch in watched)
@@ -231,7 +231,10 @@ class ReportBuilder:
 
 
 def _movement(job: Job) -> CollectiveCounts | None:
-    """That counts moved, which the nodes that did not ask do not know; their ranks may show no progress otherwise."""
+    """That collective counters moved lately, for the nodes that did not ask NCCL; None if they did not.
+
+    Without it, the ranks of those nodes may seem to make no progress.
+    """
     moved_ns = job.attention.counts_moved_ns
     age_s = round((job.now_ns - moved_ns) / NS, 3)
     return CollectiveCounts(age_s, moving=True) if moved_ns and age_s < COUNTS_MOVE_S else None

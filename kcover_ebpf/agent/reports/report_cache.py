@@ -1,7 +1,7 @@
 """The last report of each gang, on disk: what an agent that died had seen, and what it had sent.
 
-Never sent as it is. The next agent takes from it what it cannot see again: that a process died, or
-that a device failed, and which reports are its own to delete.
+Never sent as it is. The next agent takes from it what cannot be observed again (a death, a device fault), and which
+reports are its own to delete.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from kcover_ebpf.model.verdict import Verdict, VerdictKind
 
 _MOST = 256
 _ANNOUNCED = (VerdictKind.CRASHED, VerdictKind.DEVICE_FAULT)
-"""What is reported once: everything else can be seen again."""
+"""Verdicts on events that are seen once; every other fault can be seen again."""
 
 
 @dataclass(frozen=True, slots=True)
 class CachedReport:
-    """One report as it was left."""
+    """A report as an earlier agent left it."""
 
     namespace: str
     name: str
@@ -34,20 +34,20 @@ class CachedReport:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Identity of the object."""
+        """Identity of the report object."""
         return self.namespace, self.name
 
 
 class ReportCache:
-    """A directory of at most 256 small files. A disk that is full or broken costs memory of the past only."""
+    """A directory of at most 256 small files. A full or broken disk costs only the memory of the past."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.failures = 0
-        """Writes that did not work."""
+        """Number of failed writes."""
 
     def load(self) -> list[CachedReport]:
-        """All that is there and can be read."""
+        """All reports that can be read."""
         return list(self._read())
 
     def _read(self) -> Iterator[CachedReport]:
@@ -59,7 +59,7 @@ class ReportCache:
                     path.unlink()
 
     def save(self, namespace: str, name: str, report: FaultReport) -> None:
-        """Keep this as the last report; the snapshot is left out, it can be taken again."""
+        """Save this as the last report; the snapshot is left out, because it can be taken again."""
         path = self._path(namespace, name)
         kept = CachedReport(
             namespace, name, replace(report, ranks=(), logs=(), collectives=None, recorders=None)
@@ -72,7 +72,7 @@ class ReportCache:
             self.failures += 1
 
     def forget(self, namespace: str, name: str) -> None:
-        """The report is deleted."""
+        """Remove the file of a deleted report."""
         with contextlib.suppress(OSError):
             self._path(namespace, name).unlink()
 
@@ -82,7 +82,7 @@ class ReportCache:
 
 
 def inherited(left_report: FaultReport, pod_uids: frozenset[str], now_s: float) -> Verdict | None:
-    """What an earlier agent saw of these pods and cannot be seen again; None if that is too old, or nothing."""
+    """What an earlier agent saw of these pods that cannot be seen again; None if that is too old, or nothing."""
     verdict, age_s = left_report.verdict, now_s - left_report.time_s
     if verdict is None or verdict.kind not in _ANNOUNCED:
         return None

@@ -1,7 +1,7 @@
-"""What of a report is new to whoever has the one before: the news, the details, and not how much older all is. Pure.
+"""Diff of a report against the previous one, ignoring ages. Pure.
 
-A controller lets a report age by itself. So a rank that waits as it did is the same, however long it has waited; one
-whose wait began anew is not.
+A controller lets a report age by itself. So a rank in the same wait is unchanged, however long it has waited; a
+rank that started another wait has changed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from kcover_ebpf.tunables.agent import SAME_MOMENT_S
 from kcover_ebpf.tunables.links import LOST_BACKOFF
 
 _MOVING = frozenset({State.MOVING, State.COMPUTING, State.SPINNING, State.ON_DEVICE, State.NAPPING})
-"""Threads in these states run: the place where one was found is a sample, and the next one is another."""
+"""States in which a thread runs: its position is a sample, and the next sample is another."""
 
 
 def news_of(report: FaultReport) -> object:
-    """What is sent at once when it differs."""
+    """The part of a report that is sent at once when it differs."""
     verdict = report.verdict
     return (
         None if verdict is None else (verdict.kind, verdict.cause, verdict.culprit),
@@ -52,7 +52,7 @@ def news_of(report: FaultReport) -> object:
 
 
 def _saved(log: ContainerLog) -> object:
-    """What a restart that waits for a checkpoint has to hear of before its time is over."""
+    """What a restart that waits for a checkpoint must learn before its time is over."""
     progress, phase = log.progress, log.phase
     return (
         None if progress is None else (progress.checkpoint_step, progress.saving_age_s is None),
@@ -61,7 +61,7 @@ def _saved(log: ContainerLog) -> object:
 
 
 def has_new_details(sent_report: FaultReport, report: FaultReport) -> bool:
-    """True where a judge could conclude something else from `report` than from `sent_report`, as old as it is by now."""  # noqa: E501
+    """True if a judge could conclude something else from `report` than from `sent_report` at its present age."""
     if sent_report is report:
         return False
     flags = (sent_report.knows_waits, sent_report.knows_cadence, sent_report.lossy)
@@ -83,7 +83,7 @@ def has_new_details(sent_report: FaultReport, report: FaultReport) -> bool:
 
 
 def _weight(verdict: Verdict | None) -> object:
-    """What a verdict rests on; its sentences count seconds."""
+    """The part of a verdict that it rests on; its sentences count seconds, so they are left out."""
     if verdict is None:
         return None
     return tuple(evidence.kind for evidence in verdict.evidence), len(verdict.unobserved)
@@ -113,9 +113,9 @@ def _is_another(old_rank: RankSnapshot, new_rank: RankSnapshot, later_s: float) 
 
 
 def _state(rank: RankSnapshot) -> RankSnapshot:
-    """All that a rank does, without what another moment or sample changes; its connections are compared apart.
+    """Everything that a rank does, without what changes with time or samples; connections are compared separately.
 
-    Since when it is inert is one of these: that begins anew with every small thing that it does.
+    `since` of an inert rank is left out: it starts again with every small action of the rank.
     """
     state = replace(
         rank,
@@ -134,13 +134,13 @@ def _state(rank: RankSnapshot) -> RankSnapshot:
 
 
 def _significant(rank: RankSnapshot) -> Iterator[SocketSnapshot]:
-    """Connections that a judge reads something from: payload, and what is stuck."""
+    """Connections that matter to a judge: payload, and stuck ones."""
     found = [socket for socket in rank.sockets if socket.payload or any(_load(socket))]
     return iter(sorted(found, key=lambda socket: (str(socket.local), str(socket.remote))))
 
 
 def _load(socket: SocketSnapshot) -> tuple[bool, ...]:
-    """Which limits it is beyond: bytes and doublings grow while nothing else happens."""
+    """State of a connection without bytes and doublings, which grow while nothing else happens."""
     return (
         bool(socket.unread),
         bool(socket.unsent),

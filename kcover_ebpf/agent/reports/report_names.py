@@ -1,4 +1,4 @@
-"""Names of what an agent writes. Pure."""
+"""Names of the objects that an agent writes. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HASH = 6
 
 
 def key_of(gang: Gang) -> str:
-    """A name for a gang that no other gang of the cluster has, also one of another kind of the same name."""
+    """A name for a gang that is unique in the cluster, also among gangs of another kind with the same name."""
     text = "\0".join(part for pair in gang.id.selector for part in pair)
     digest = hashlib.sha256(text.encode()).hexdigest()[:_HASH]
     return f"{gang.namespace}/{gang.name}-{digest}"
@@ -21,7 +21,8 @@ def key_of(gang: Gang) -> str:
 def report_name(gang: Gang, node: str) -> str:
     """The name of a gang's report: a DNS subdomain, `JOB-HASH.NODE`.
 
-    No dot before the node's name: else the agent of node b could take names of reports of node a.b.
+    The part before the node's name has no dot: otherwise the agent of node b could take names of reports of node
+    a.b.
     """
     name = key_of(gang).partition("/")[2]
     job, _, digest = name.rpartition("-")

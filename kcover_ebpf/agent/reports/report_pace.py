@@ -1,7 +1,7 @@
-"""How often an agent may write, so that all agents of a large cluster together write no more than it can take. Pure.
+"""How often an agent may write, so that all agents of a large cluster together stay within what it can take. Pure.
 
-What costs the API server something is the number of writes of all agents. So each takes more time the more
-of them there are: up to some hundred nodes nothing is slower than it could be.
+The API server's cost is the number of writes of all agents. So intervals grow with the number of agents; up to some
+hundred nodes they are as short as useful.
 """
 
 from __future__ import annotations
@@ -36,37 +36,37 @@ from kcover_ebpf.tunables.agent import (
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The periods for one size of a cluster, in seconds."""
+    """The intervals for one size of a cluster, in seconds."""
 
     agents: int = 1
 
     @property
     def heartbeat_s(self) -> float:
-        """Between renewals while all is calm."""
+        """Interval of Lease renewals while all is calm."""
         return max(HEARTBEAT_S, min(self.agents / HEARTBEATS_PER_S, LONGEST_HEARTBEAT_S))
 
     @property
     def refresh_s(self) -> float:
-        """Between whole reports without a change."""
+        """Interval of whole reports without a change."""
         return max(REFRESH_S, self.agents / REFRESHES_PER_S)
 
     def stalled_refresh_s(self, nodes: int | None) -> float:
-        """The same while a gang on so many nodes has stalled; None: it may be on all of them."""
+        """As `refresh_s` while a gang on this number of nodes has stalled; None: it may be on all nodes."""
         gang = self.agents if nodes is None else nodes
         return max(STALLED_REFRESH_S, gang / GANG_REFRESHES_PER_S)
 
     @property
     def details_s(self) -> float:
-        """Between reports about ranks whose details change and that have not stalled."""
+        """Interval of reports about ranks that have not stalled and whose details change."""
         return max(HEARTBEAT_S, self.agents / DETAILS_PER_S)
 
     @property
     def compared_s(self) -> float:
-        """Between renewals while ranks are compared with those on other nodes."""
+        """Interval of renewals while ranks are compared with those on other nodes."""
         return max(COMPARED_HEARTBEAT_S, self.agents / COMPARED_HEARTBEATS_PER_S)
 
     def fast_s(self, nodes: int | None) -> float:
-        """Between renewals while a gang on so many nodes has stalled; None: it may be on all of them."""
+        """Interval of renewals while a gang on this number of nodes has stalled; None: it may be on all nodes."""
         gang = self.agents if nodes is None else nodes
         return max(
             STALLED_HEARTBEAT_S,
@@ -75,25 +75,25 @@ class Pace:
         )
 
     def refill_s(self, nodes: int | None) -> float:
-        """Between reports about a gang on so many nodes that changes all the time."""
+        """Interval of reports about a gang on this number of nodes that changes all the time."""
         gang = self.agents if nodes is None else nodes
         return max(REPORT_PAUSE_S, gang / GANG_REPORTS_PER_S)
 
 
 def valid_s(period_s: float, *, fast: bool) -> int:
-    """For how long a renewal counts when the next one comes after `period_s`."""
+    """Seconds for which a renewal is valid if the next one comes after `period_s`."""
     return math.ceil(period_s * VALID_PERIODS + 1 if fast else period_s * 1.5)
 
 
 def nodes_of(report: FaultReport) -> int | None:
-    """On how many nodes the gang of a report trains, by the size of its world; None if that is not known."""
+    """Number of nodes on which the gang of a report trains, from its world size; None if unknown."""
     ranks = [rank for rank in report.ranks if rank.role is Role.RANK]
     size = max((rank.world_size or 0 for rank in ranks), default=0)
     return math.ceil(size / len(ranks)) if size and ranks else None
 
 
 class Allowance:
-    """How many reports about one gang may be sent now: some at once, then one for each refill. Monotonic seconds."""
+    """Token bucket of reports about one gang: a burst, then one per refill. Monotonic seconds."""
 
     def __init__(self) -> None:
         self._left = float(REPORT_BURST)
@@ -112,6 +112,6 @@ class Allowance:
         return not soon and self._left >= 1 + REPORT_RESERVE
 
     def spend(self, now_s: float) -> None:
-        """One was sent."""
+        """Count one report as sent."""
         self._left = max(0.0, self._left - 1)
         self._sent_s = now_s

@@ -1,8 +1,8 @@
-"""Sends reports: at once when a verdict changes, else when something else is new, and as seldom as will do.
+"""Sends reports: immediately when the verdict changes, soon when anything else does, otherwise rarely.
 
-The loop leaves the newest draft of each gang here, and a thread sends it. What could not be sent is
-made anew by the next pass, so that nothing stale is ever sent. That a report still holds, and that an order was
-carried out, the agent's Lease says; where the API server refuses that, reports say it.
+"Rarely" is as rarely as freshness allows. The loop leaves the newest draft of each gang here, and a thread sends
+it. A report that could not be sent is rebuilt by the next pass. The agent's Lease confirms unchanged reports and
+executed orders; if the API server refuses the Lease, reports do.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from kcover_ebpf.tunables.agent import (
 
 MANAGER = "kcover-agent"
 _NEWEST_ACKS = 2
-"""Of each gang in the Lease: the controller waits for the answer to one order at a time."""
+"""Acks per gang in the Lease: the controller waits for the answer to one order at a time."""
 _BASE = f"/apis/{API_VERSION}/namespaces"
 
 
 class Api(LeaseApi, Protocol):
-    """What is needed of a session."""
+    """The methods of a session that are needed here."""
 
     def apply(self, path: str, body: dict[str, object], manager: str) -> object:
-        """Make an object, or replace what `body` says of it."""
+        """Create an object, or replace the fields in `body`."""
         ...
 
     def delete(self, path: str) -> object:
@@ -69,22 +69,22 @@ class Draft:
     report: FaultReport
     owners: tuple[PodRef, ...]
     paces: tuple[RankPace, ...] = ()
-    """How much the ranks here wait for those on other nodes; said by the Lease."""
+    """How much the ranks here wait for those on other nodes; published in the Lease."""
     compares: bool = False
-    """The ranks are being compared with those on other nodes, which takes less than a minute."""
+    """True while the ranks are compared with those on other nodes, which takes less than a minute."""
 
     @property
     def key(self) -> tuple[str, str]:
-        """Identity of the object."""
+        """Identity of the report object."""
         return self.namespace, self.name
 
     @property
     def news(self) -> object:
-        """What is sent at once when it differs."""
+        """The part that is sent at once when it differs."""
         return news_of(self.report)
 
     def unseen(self, late_s: float) -> Draft:
-        """What is still true when nothing was sampled for `late_s`: what was announced, and no snapshot."""
+        """What remains true if nothing was sampled for `late_s`: announced faults, without snapshots."""
         said_verdict = self.report.verdict
         if self.report.job is None or (said_verdict is not None and said_verdict.is_announced):
             return replace(self, report=replace(self.report, ranks=()))
@@ -102,11 +102,11 @@ class _Sent:
     acks: tuple[Ack, ...]
     sequence: int
     confirmed_s: float = -math.inf
-    """When the Lease last said that it holds."""
+    """When the Lease last confirmed the report."""
 
     @property
     def word_s(self) -> float:
-        """When it was last sent or confirmed."""
+        """When the report was last sent or confirmed."""
         return max(self.at_s, self.confirmed_s)
 
 
@@ -121,10 +121,10 @@ class ReportSender:
         on_error: Callable[[str, str, ApiError], None],
         late_s: float = math.inf,
     ) -> None:
-        """`acks`: of the gang with this report; `on_error`: verb, resource, what was wrong.
+        """`acks`: of the gang with this report; `on_error`: called with verb, resource and error.
 
-        `late_s`: where `put` is not called for so long, its caller makes no progress: what it said of the gangs'
-        health is not repeated, UNKNOWN is reported.
+        `late_s`: if `put` has not been called for this long, the sampling loop is stuck; report UNKNOWN instead of
+        repeating old health.
         """
         self._api, self._lease, self._acks, self._on_error = api, lease, acks, on_error
         self._late_s, self._fed_s = late_s, time.monotonic()
@@ -141,17 +141,17 @@ class ReportSender:
         self._not_before_s = 0.0
         self._confirm_now = False
         self.turn_s = time.monotonic()
-        """When `run` last began a turn, or made a request (monotonic)."""
+        """Monotonic time at which `run` last began a turn or made a request."""
         self.counts: Counter[str] = Counter()
-        """sent, renewed (the Lease), failed, deleted."""
+        """Counts by outcome: sent, renewed (the Lease), failed, deleted."""
 
     @property
     def waiting(self) -> int:
-        """Reports with news that have not reached the API server."""
+        """Number of reports with news that have not reached the API server."""
         return sum(self._is_news(draft) for draft in list(self._drafts.values()))
 
     def put(self, draft: Draft) -> None:
-        """The newest state of a gang (or of the node)."""
+        """Take the newest draft of a gang (or of the node)."""
         self._drafts[draft.key] = draft
         self._fed_s = time.monotonic()
         self._gone.discard(draft.key)
@@ -159,24 +159,24 @@ class ReportSender:
             self._wake.set()
 
     def keep(self, keys: Collection[tuple[str, str]]) -> None:
-        """All others are of gangs that are gone: their reports are deleted."""
+        """Delete all other reports: their gangs are gone."""
         for key in self._drafts.keys() - set(keys):
             del self._drafts[key]
             self._gone.add(key)
             self._wake.set()
 
     def owe(self, key: tuple[str, str]) -> None:
-        """A report of an earlier life of this agent that may be without a gang now."""
+        """Take responsibility for a report of an earlier agent, whose gang may be gone."""
         if key not in self._drafts:
             self._gone.add(key)
 
     def hurry(self, namespace: str, name: str) -> None:
-        """An order was carried out: say so in this report now, even if the one before was refused."""
+        """An order was carried out: send this report now, even if the last attempt was refused."""
         self._refused.pop((namespace, name), None)
         self._wake.set()
 
     def again(self, namespace: str) -> None:
-        """A client waits for reports on the jobs of a namespace: give it, though there may be no news."""
+        """A client waits for reports on the jobs of a namespace: send them even without news."""
         for key in [pair for pair in list(self._sent) if pair[0] == namespace]:
             if self._lease.is_usable(time.monotonic()):
                 self._confirm_now = True
@@ -185,12 +185,12 @@ class ReportSender:
         self._wake.set()
 
     def close(self) -> None:
-        """End `run` soon."""
+        """Make `run` return soon."""
         self._stopping = True
         self._wake.set()
 
     def run(self) -> None:
-        """Send until `close`."""
+        """Send until `close` is called."""
         while not self._stopping:
             self.turn_s = time.monotonic()
             self._wake.wait(self.pause_s)
@@ -203,7 +203,7 @@ class ReportSender:
 
     @property
     def pause_s(self) -> float:
-        """Seconds until the next turn, if nothing that should be said at once ends the pause."""
+        """Seconds until the next turn, unless urgent news ends the pause."""
         drafts = list(self._drafts.values())
         waits = self._gone or self._confirm_now or self._failures
         if waits or any(self._is_stalled(draft) or self._is_news(draft) for draft in drafts):
@@ -242,7 +242,7 @@ class ReportSender:
         return tuple(ack for draft in drafts for ack in self._acks(*draft.key)[-_NEWEST_ACKS:])
 
     def _confirm(self, drafts: Sequence[Draft], acks: tuple[Ack, ...], now_s: float) -> None:
-        """Renew the Lease, if that is due."""
+        """Renew the Lease if that is due."""
         pace = self._lease.pace
         periods = [
             pace.fast_s(nodes_of(draft.report)) for draft in drafts if self._is_stalled(draft)
@@ -267,20 +267,20 @@ class ReportSender:
                 sent.confirmed_s = now_s
 
     def _is_outdated(self, drafts: Sequence[Draft], now_s: float) -> bool:
-        """True where ranks that have stalled were seen too long ago to be confirmed as they were."""
+        """True if stalled ranks were seen too long ago to be confirmed as unchanged."""
         unseen_s = now_s - self._fed_s
         is_late = CONFIRMED_WITHIN_S < unseen_s < self._late_s
         return is_late and any(self._is_stalled(draft) for draft in drafts)
 
     def _holding(self, draft: Draft) -> _Sent | None:
-        """What was sent of a gang, if that is as it was; what nothing was seen of since is not known to be."""
+        """The sent report that this draft confirms; None if it differs, or if nothing was observed since."""
         sent = self._sent.get(draft.key)
         if sent is None or draft.report is sent.report or sent.news != draft.news:
             return None
         return None if has_new_details(sent.report, draft.report) else sent
 
     def _is_stalled(self, draft: Draft) -> bool:
-        """True where others need to know that the ranks are as they were."""
+        """True if other parts need to know that the ranks are unchanged."""
         sent = self._sent.get(draft.key)
         # what is stopped by an order is as it was: 1,000 nodes that say so would delay the next order
         is_made = sent is None or draft.report is not sent.report
@@ -360,7 +360,7 @@ class ReportSender:
         self.counts["sent"] += 1
 
     def _answer(self, path: str, acks: tuple[Ack, ...]) -> bool:
-        """Add to a report which orders were carried out; False if it is not there any more."""
+        """Add acks of orders to a report; False if the report no longer exists."""
         # a whole report has some KB, and 1,000 nodes answer at the same moment
         spec = {"sequence": self._sequence, "acks": [encode(ack) for ack in acks]}
         try:
