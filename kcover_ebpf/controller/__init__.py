@@ -1,1 +1,1 @@
-"""The controller: puts the reports of all nodes together, decides, and restarts jobs as a whole."""
+"""The controller: combines the reports of all nodes, decides, and restarts jobs as a whole."""

@@ -1,7 +1,7 @@
-"""What the controller writes to the API server, apart from its lease; `node_reconciler` uses `ApiWriter.api`, too.
+"""What the controller writes to the API server, except its Lease; `node_reconciler` also uses `ApiWriter.api`.
 
-Every call may be made twice: statuses carry the resourceVersion they were made from, deletions the uid,
-holds the resourceVersion of the object, and what is created has a fixed name.
+Every call may be repeated: statuses carry the resourceVersion they were made from, deletions the uid, suspending a
+job the resourceVersion of the object, and created objects have fixed names.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ class ApiWriter:
     def __init__(
         self, client: ApiClient, cordon: Callable[[str, str, str], None], leads: Callable[[], bool]
     ) -> None:
-        """`cordon(node, reason, namespace)`: cordons a node as a job of the namespace asks, within the breaker.
+        """`cordon(node, reason, namespace)`: cordons a node within the breaker, for a job of the namespace.
 
-        `leads`: whether we may write.
+        `leads`: true while this replica may write.
         """
         self._session, self._cordon, self._leads = client, cordon, leads
 
     @property
     def api(self) -> ApiClient:
-        """The session, for one write; raises `ActionError` unless we lead."""
+        """The session, for one write; raises `ActionError` unless this replica leads."""
         # a pass that was begun as the leader may continue for longer than the lease
         if not self._leads():
             raise ActionError("not writing: another controller may be the leader by now")
         return self._session
 
     def create(self, made_incident: Incident) -> dict[str, Any]:
-        """Make an incident."""
+        """Create an Incident; raises `ApiError`."""
         return self.api.create(
             _incidents(made_incident.namespace), incident.object_of(made_incident)
         )
@@ -73,7 +73,7 @@ class ApiWriter:
         )
 
     def guard(self, known_incident: Incident, wanted: bool) -> dict[str, Any] | None:
-        """Put our finalizer on an incident, or take it off; None if it is gone. `Conflict` as for `status`."""
+        """Add our finalizer to an incident, or remove it; None if the incident is gone. `Conflict` as for `status`."""
         others = [
             finalizer for finalizer in known_incident.finalizers if finalizer != incident.FINALIZER
         ]
@@ -90,7 +90,7 @@ class ApiWriter:
     def avoid(
         self, known_incident: Incident, nodes: Sequence[str], mode: AvoidMode, until_s: float
     ) -> dict[str, Any] | None:
-        """Have new pods of the job avoid these nodes, or none; None if it is gone. `Conflict` as for `status`."""
+        """Set the nodes that new pods of the job avoid; None if the incident is gone. `Conflict` as for `status`."""
         names = ",".join(nodes) or None
         body = {
             "metadata": {
@@ -111,19 +111,19 @@ class ApiWriter:
             return None
 
     def note_notified(self, known_incident: Incident, notified: str) -> dict[str, Any]:
-        """Write on an incident who was notified of its end."""
+        """Record on an incident which targets were notified of its end."""
         return self.api.merge_patch(
             f"{_incidents(known_incident.namespace)}/{known_incident.name}",
             {"metadata": {"annotations": {incident.NOTIFIED: notified}}},
         )
 
     def pod_condition(self, namespace: str, pod: str, uid: str, change: dict[str, str]) -> None:
-        """Change one condition of a pod; `ApiError` 422 if another pod has its name by now, `NotFound` if none has."""
+        """Set one condition of a pod; `ApiError` 422 if another pod has its name by now, `NotFound` if none has."""
         body = {"metadata": {"uid": uid}, "status": {"conditions": [change]}}
         self.api.strategic_patch(f"/api/v1/namespaces/{namespace}/pods/{pod}/status", body)
 
     def delete_incident(self, known_incident: Incident) -> None:
-        """Delete an incident, unless another one has its name by now."""
+        """Delete an incident, unless another incident has its name by now."""
         try:
             self.api.delete(
                 f"{_incidents(known_incident.namespace)}/{known_incident.name}", known_incident.uid
@@ -132,7 +132,7 @@ class ApiWriter:
             return
 
     def perform(self, namespace: str, call: Call, mark: str) -> None:
-        """Make one call of a step."""
+        """Make one API call of a restart step."""
         match call:
             case Suspension():
                 self._suspend(namespace, call, mark)
@@ -232,7 +232,7 @@ class ApiWriter:
             return  # it is there already, and was not carried out yet
 
     def event(self, event: PendingEvent) -> None:
-        """Write an Event, or what became of it; compatible with kcover's."""
+        """Create or update an Event; the format is compatible with kcover's."""
         namespace = event.about.get("namespace") or "default"
         events = f"/api/v1/namespaces/{namespace}/events"
         body: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Nodes that a job failed on and its new pods avoid: noted on its incident, which the chart's admission reads."""
+"""Nodes that a job failed on and that its new pods avoid: noted on its incident, which the chart's admission reads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_NODES = 8
 
 
 class NodeAvoidance:
-    """Thread-safe as far as `ObjectCache` is."""
+    """Adds and removes avoided nodes. Thread-safe as far as `ObjectCache` is."""
 
     def __init__(self, cache: ObjectCache, writer: ApiWriter) -> None:
         self._store, self._writer = cache, writer
@@ -24,7 +24,7 @@ class NodeAvoidance:
     def begin(
         self, known_incident: Incident, context: RestartContext, policy: FaultPolicy
     ) -> Incident:
-        """The incident with the node that is at fault among those that are avoided; raises `ApiError`."""
+        """Add the node at fault to the nodes that the incident avoids; raises `ApiError`."""
         node = avoided_node(context)
         is_known = node is None or node in known_incident.avoids
         if is_known or policy.avoid.mode is AvoidMode.OFF:
@@ -36,7 +36,7 @@ class NodeAvoidance:
         return self._write(known_incident, nodes, policy.avoid.mode, until_s)
 
     def lift(self, known_incident: Incident) -> None:
-        """Let the job back on nodes whose time is over, or which inspections have cleared; raises `ApiError`."""
+        """Remove avoided nodes whose time is over, or which inspections have cleared; raises `ApiError`."""
         if not known_incident.avoids:
             return
         is_over = self._store.wall() >= known_incident.avoids_until_s
@@ -44,7 +44,7 @@ class NodeAvoidance:
             self._write(known_incident, (), AvoidMode.OFF, 0.0)
 
     def _is_cleared(self, node: str, known_incident: Incident) -> bool:
-        """True once so many inspections in a row as uncordon a node were clean, all of them after the restart."""
+        """True once enough inspections in a row for uncordoning were clean, all of them after the restart."""
         received = self._store.healths.get(node)
         status = known_incident.status
         if received is None or received.is_stale(self._store.wall()) or status is None:

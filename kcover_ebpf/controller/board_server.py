@@ -1,4 +1,4 @@
-"""The read-only page of the controller: what `kubectl kcover top` shows, from what the controller keeps anyway."""
+"""The read-only page of the controller: the content of `kubectl kcover top`, from what the controller keeps anyway."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _METHODS = ("GET", "HEAD")
 
 
 class BoardPage:
-    """A WSGI application with one page, made once in a while however often it is asked for."""
+    """A WSGI application with one page, rendered at most once per interval however often it is requested."""
 
     def __init__(self, cache: ObjectCache, clock: Callable[[], float] = time.monotonic) -> None:
         self._store, self._clock = cache, clock

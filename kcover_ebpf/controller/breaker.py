@@ -1,4 +1,4 @@
-"""How many jobs may be restarted at once: of the cluster, and of one namespace."""
+"""Circuit breaker: how many jobs may be restarted at once in the cluster, and in one namespace."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from kcover_ebpf.tunables.controller import RESERVED_S
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Settings of the controller that concern decisions."""
+    """Limits on decisions, set by the operator."""
 
     dry_run: bool = False
     jobs: int = 10
-    """The breaker: jobs restarted within the window."""
+    """Circuit breaker: the most jobs restarted within the window."""
     window_s: float = 300.0
     only: frozenset[str] = frozenset()
-    """Namespaces to read; empty: all."""
+    """Namespaces to read; an empty set means all."""
     namespace_percent: float = 50.0
     """Share of the breaker that the jobs of one namespace may use; one job is always allowed."""
     bounds: Bounds = field(default_factory=Bounds)
     incidents: int = 100
-    """Incidents of one namespace that are not closed."""
+    """The most incidents of one namespace that are not closed."""
 
     @property
     def jobs_here(self) -> int:
-        """The breaker of one namespace."""
+        """The most jobs of one namespace that may be restarted within the window."""
         return max(1, int(self.jobs * self.namespace_percent / 100))
 
 
 class Breaker:
-    """Counts jobs that are acted on; whoever asks and reserves holds a lock meanwhile."""
+    """Counts jobs that are being restarted; the caller holds a lock from `gates` to `reserve`."""
 
     def __init__(self, cache: ObjectCache, limits: Limits) -> None:
         self._store, self._limits = cache, limits
         self._reserved: dict[str, tuple[float, str]] = {}
-        """Job (uid) to when, and in which namespace, it was decided on and is not in the store yet."""
+        """Uid of a job -> (time, namespace) of a decision to restart it that the cache does not show yet."""
 
     def gates(self, uid: str, namespace: str) -> ClusterLimits:
-        """What others leave to this job."""
+        """What the other jobs leave for this one."""
         limits, now_s = self._limits, self._store.wall()
         self._reserved = {
             text: at for text, at in self._reserved.items() if now_s - at[0] < RESERVED_S
@@ -64,5 +64,5 @@ class Breaker:
         )
 
     def reserve(self, uid: str, namespace: str) -> None:
-        """A job is about to be restarted."""
+        """Count a job that is about to be restarted."""
         self._reserved[uid] = self._store.wall(), namespace

@@ -31,37 +31,37 @@ Uid = NewType("Uid", str)
 
 @dataclass(slots=True)
 class ObjectCache:
-    """All of it; `changed` receives the key of each gang about which there is something new."""
+    """The cache; `changed` receives the key of each gang with news."""
 
     changed: Callable[[GangId], None]
     node_changed: Callable[[str], None] = lambda _: None
     bad: Callable[[str], None] = lambda _: None
-    """Receives a line about each object that cannot be read."""
+    """Called with a line about each object that cannot be read."""
     over: Callable[[OverBound], None] = lambda _: None
-    """Receives what is not kept, because it or all of its namespace is too large."""
+    """Called with each object that is not kept, because it or its namespace is too large."""
     wall: Callable[[], float] = time.time
     elapsed_s: Callable[[], float] = time.monotonic
     nodes: dict[str, NodeState] = field(default_factory=dict)
     raw_nodes: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Of each node what the node reconciler needs of metadata, spec, conditions and status."""
+    """Node name -> the parts of metadata, spec, conditions and status that the node reconciler needs."""
     policies: PolicyStore = field(init=False)
     incidents: dict[tuple[str, str], Incident] = field(default_factory=dict)
     healths: dict[str, ReceivedHealth] = field(default_factory=dict)
-    """By node."""
+    """Node name -> its last NodeHealth and its time."""
     host_reports: dict[str, ReceivedReport] = field(default_factory=dict)
-    """Reports about nodes themselves, by node."""
+    """Node name -> the report about the node itself."""
     leases: dict[str, tuple[AgentLease, float]] = field(default_factory=dict)
-    """By node what its agent said last in its Lease, and when that was written, by our clock."""
+    """Node name -> last Lease of its agent, and when it was written, by our clock."""
     unreadable: dict[tuple[str, str], GangId] = field(default_factory=dict)
-    """Incidents that another version wrote, and whose they are: their jobs are left alone."""
+    """Incidents written by another version, and their gangs: those jobs are left alone."""
     orphans: dict[GangId, Incident] = field(default_factory=dict)
     """Incidents that were deleted while their job was being restarted."""
     triggers: dict[GangId, Trigger] = field(default_factory=dict)
-    """What Events ask for, by gang."""
+    """Gang -> restart requested by an Event."""
     _reported: dict[GangId, dict[tuple[str, str], Incident]] = field(
         default_factory=lambda: defaultdict(dict)
     )
-    """Incidents by gang."""
+    """Gang -> its incidents, by namespace and name."""
     _reports: dict[GangId, dict[str, ReceivedReport]] = field(
         default_factory=lambda: defaultdict(dict)
     )
@@ -74,7 +74,7 @@ class ObjectCache:
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
-        """The policies report through the same callbacks."""
+        """Connect the policies to the callbacks for bad and oversized objects."""
         self.policies = PolicyStore(self._is_bad, self._is_over, observes_unread=True)
         self._clock = ServerClock(self.elapsed_s)
 
@@ -87,7 +87,7 @@ class ObjectCache:
     # ---- what came
 
     def on_report(self, event: Event) -> None:
-        """A FaultReport was written or deleted."""
+        """Take a FaultReport that was written or deleted."""
         uid = _uid(event)
         if uid is None:
             self._date_listed()
@@ -145,7 +145,7 @@ class ObjectCache:
                     kept[node] = replace(kept[node], arrived_s=arrived_s)
 
     def on_lease(self, event: Event) -> None:
-        """The Lease of an agent (or of something else) was written or deleted."""
+        """Take a Lease, of an agent or of another program, that was written or deleted."""
         metadata = event.object.get("metadata") or {}
         if event.change is not Change.SET:
             with self._lock:
@@ -171,7 +171,7 @@ class ObjectCache:
             self.changed(key)
 
     def _confirm(self, lease: AgentLease, written_s: float) -> list[GangId]:
-        """Date the reports of an agent; the gangs that they are about."""
+        """Date the reports of an agent; returns the gangs that they are about."""
         node = lease.node
         if node in self.host_reports:
             self.host_reports[node] = confirmed(self.host_reports[node], lease, written_s)
@@ -181,7 +181,7 @@ class ObjectCache:
         return touched
 
     def on_health(self, event: Event) -> None:
-        """A NodeHealth was written or deleted."""
+        """Take a NodeHealth that was written or deleted."""
         name = str((event.object.get("metadata") or {}).get("name", ""))
         if not name:
             return
@@ -197,7 +197,7 @@ class ObjectCache:
         self.node_changed(name)
 
     def on_incident(self, event: Event) -> None:
-        """An Incident was written or deleted."""
+        """Take an Incident that was written or deleted."""
         if event.change is Change.SYNCED:
             return
         if event.change is Change.GONE:
@@ -234,7 +234,7 @@ class ObjectCache:
         )
 
     def read_incident(self, raw: Mapping[str, Any]) -> Incident | None:
-        """The incident in an object; None, and a complaint, if it cannot be read."""
+        """The incident in an object; None, and a call of `bad`, if it cannot be read."""
         created = (raw.get("metadata") or {}).get("creationTimestamp")
         try:
             self._bounds.check(raw)
@@ -255,7 +255,7 @@ class ObjectCache:
             self.unreadable[namespace, name] = GangId.of(namespace, selector)
 
     def put(self, found_incident: Incident) -> None:
-        """Remember an incident, unless a newer version is known."""
+        """Store an incident, unless a newer version is known."""
         with self._lock:
             self.unreadable.pop(found_incident.key, None)
             old = self.incidents.get(found_incident.key)
@@ -276,7 +276,7 @@ class ObjectCache:
             del self._reported[key]
 
     def on_policy(self, event: Event) -> None:
-        """A FaultPolicy was written or deleted."""
+        """Take a FaultPolicy that was written or deleted."""
         if event.change is Change.SYNCED:
             return
         with self._lock:
@@ -284,7 +284,7 @@ class ObjectCache:
             take(event.object)
 
     def on_node(self, event: Event) -> None:
-        """A node changed."""
+        """Take a node that was written or deleted."""
         metadata = event.object.get("metadata") or {}
         name = str(metadata.get("name", ""))
         if not name:
@@ -312,17 +312,17 @@ class ObjectCache:
             return tuple(self._reports.get(gang_id, {}).values())
 
     def is_ready(self, node: str) -> bool:
-        """True if the kubelet of a node answers."""
+        """True if the kubelet of the node reports Ready."""
         state = self.nodes.get(node)
         return state is not None and state.ready
 
     def is_out_of_service(self, node: str) -> bool:
-        """True if a node was marked so that nothing runs there any more."""
+        """True if the node has the out-of-service taint, so that nothing runs there any more."""
         return is_out_of_service((self.raw_nodes.get(node) or {}).get("spec") or {})
 
     @property
     def gangs(self) -> list[GangId]:
-        """All gangs about which there is a report, or an incident that is not over or was deleted before it was."""
+        """Gangs with a report, or with an incident that is not over or was deleted before it was."""
         with self._lock:
             reported = {*self._reports, *self.orphans}
             for other_incident in self.incidents.values():
@@ -350,7 +350,7 @@ class ObjectCache:
         return sorted(ours, key=lambda incident: (incident.created_s, incident.name))
 
     def trigger(self, gang_id: GangId) -> Trigger | None:
-        """What an Event asks for; None if none does, or no longer."""
+        """The restart that an Event requests; None if there is no such Event, or it is too old."""
         trigger = self.triggers.get(gang_id)
         if trigger is not None and trigger.is_over(self.wall(), self.of_gang(gang_id)):
             self.triggers.pop(gang_id, None)
@@ -358,7 +358,7 @@ class ObjectCache:
         return trigger
 
     def acting(self, window_s: float) -> dict[str, str]:
-        """Jobs that are being shut down, or were restarted within the window: uid to namespace."""
+        """Jobs that are being shut down, or were restarted within the window: uid -> namespace."""
         since_s = self.wall() - window_s
         with self._lock:
             return {

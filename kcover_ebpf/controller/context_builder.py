@@ -1,4 +1,4 @@
-"""Everything that a decision about one gang needs, put together from what is known."""
+"""Collects everything that a decision about one gang needs from the cache and the API server."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ from kcover_ebpf.views.lag_groups import JobPlaces, sentences
 
 @dataclass(slots=True)
 class GangMemo:
-    """What may be lost: how long the same was said, and which calls were made just now."""
+    """Memory of one gang that may be lost: since when its verdict is the same, and which calls were just made."""
 
     signature: tuple[object, ...] = ()
     since_s: float = 0.0
     explained_s: float | None = None
-    """When it was last known what the gang waits for; None where it never was."""
+    """When the gang's wait last had a known reason (unix seconds); None if it never had."""
     called: dict[str, float] = field(default_factory=dict)
     calm_s: float = 0.0
-    """When there was a fault last."""
+    """When the gang last had a fault (unix seconds)."""
     found: tuple[float, FoundOwner | None] | None = None
-    """The top owner as it was a moment ago; nodes of a silent job report every second."""
+    """(time, top owner) of the last lookup; cached, because nodes of a silent job report every second."""
     run_gang: GangId | None = None
-    """The gang of its last run, of a job whose runs are different gangs; None until that is known."""
+    """Gang of the last run, for a job whose runs are different gangs; None until known."""
 
     def remember(
         self, gang_verdict: GangVerdict | None, now_s: float, policy: Policy
     ) -> GangVerdict | None:
-        """Note what is said now, and give it back, put off as `certainty.put_off` says.
+        """Note the verdict and return it, postponed as `certainty.put_off` says.
 
-        The clock runs on while it is the same.
+        The clock keeps running while kind, cause and culprit are the same.
         """
         signature: tuple[object, ...] = ()
         if gang_verdict is not None and gang_verdict.verdict.kind is not VerdictKind.WORKING:
@@ -66,13 +66,13 @@ class GangMemo:
 
 
 class ContextBuilder:
-    """Looks things up; writes nothing."""
+    """Looks up what a decision needs; writes nothing."""
 
     def __init__(self, cache: ObjectCache, owners: Owners) -> None:
         self._store, self._owners = cache, owners
 
     def is_suspected(self, gang_id: GangId) -> bool:
-        """True if a report or an Event speaks of a fault of the gang."""
+        """True if a report or an Event indicates a fault of the gang."""
         if self._store.trigger(gang_id) is not None:
             return True
         now_s = self._store.wall()
@@ -83,7 +83,7 @@ class ContextBuilder:
     def found(
         self, gang_id: GangId, live_incident: Incident | None, pods: tuple[GangPod, ...]
     ) -> FoundOwner | None:
-        """The top owner; that of the incident, if there is one."""
+        """The top owner of the gang; if there is an incident, that of the incident."""
         return self._owners.of_pods(
             gang_id.namespace, pods, live_incident.job if live_incident is not None else None
         )
@@ -91,7 +91,7 @@ class ContextBuilder:
     def policy(
         self, gang_id: GangId, pods: tuple[GangPod, ...], live_incident: Incident | None
     ) -> NamedPolicy | None:
-        """The policy that holds; None: the defaults."""
+        """The policy in force for the gang; None: the defaults."""
         if pods:
             return holding(
                 self._store.policies.of(gang_id.namespace), gang_id.namespace, pods[0].pod.labels
@@ -107,7 +107,7 @@ class ContextBuilder:
         policy: FaultPolicy,
         live_incident: Incident | None = None,
     ) -> RestartInput:
-        """What is known now."""
+        """Everything known about the gang now."""
         now_s, seen = self._store.wall(), self._store.seen(gang_id)
         left_over = gang_pods.earlier(pods)
         gang_input = GangInput(
@@ -145,7 +145,7 @@ class ContextBuilder:
 
 
 def _verdict_of(gang_input: GangInput, policy: FaultPolicy, trigger: Trigger | None) -> GangVerdict:
-    """What the reports add up to, what the job's rules say, or what an Event asks for."""
+    """The verdict from the reports, from the job's rules, or from an Event that requests a restart."""
     gang_verdict = merge(gang_input)
     if policy.job_rules and not gang_verdict.verdict.kind.is_fault:
         gang_verdict = job_rules.verdict_of(gang_input, policy.job_rules) or gang_verdict
@@ -167,7 +167,7 @@ def _moves(live_incident: Incident | None) -> bool:
 def with_lags(
     gang_verdict: GangVerdict, seen: Sequence[ReceivedReport], rack: Callable[[str], str | None]
 ) -> GangVerdict:
-    """The verdict with what all of a rack, a node or a rail is behind by, where NCCL said so; else the same."""
+    """The verdict with the common lag of a rack, a node or a rail, if NCCL reported one; else unchanged."""
     verdict = gang_verdict.verdict
     answers = [received.report.collectives for received in seen]
     lagging = [counts for counts in answers if counts is not None and counts.lags]

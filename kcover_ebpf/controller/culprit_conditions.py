@@ -1,7 +1,7 @@
 """A condition on the pod of each open incident's culprit, for `kubectl describe pod` and for programs that read pods.
 
-It is there from the decision on, and goes when the incident is closed. What should be there is compared with what we
-wrote every few seconds, in its own thread: no decision waits for it, and a failed write is made again.
+It is set when the decision is made, and removed when the incident is closed. A separate thread compares the wanted
+conditions with the written ones every few seconds: no decision waits for it, and a failed write is repeated.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _LOG = logging.getLogger(__name__)
 TYPE = "kcover.io/Culprit"
 _MOST_TEXT = 512
 _OTHER_POD = 422
-"""The API server's answer to a patch with a uid that is not the pod's: the uid is immutable."""
+"""Status of the API server's answer to a patch with another pod's uid: the uid is immutable."""
 _MOST_MARKED = 1000
-"""Pods that have it at a time: the open incidents of ten namespaces."""
+"""The most pods that carry the condition at a time: the open incidents of ten namespaces."""
 
 
 @dataclass(frozen=True, slots=True)
 class MarkedPod:
-    """One pod; the uid, so that no other pod of this name is meant."""
+    """One pod. The uid distinguishes it from a later pod of the same name."""
 
     namespace: str
     name: str
@@ -38,10 +38,10 @@ class MarkedPod:
 
 
 class CulpritConditions:
-    """Of the leader. What a leader before us wrote is removed if its incident was closed a short while ago."""
+    """Run by the leader. Conditions of an earlier leader are removed if their incident was closed recently."""
 
     def __init__(self, cache: ObjectCache, writer: ApiWriter, may_work: Callable[[], bool]) -> None:
-        """`may_work`: whether we lead, and know all incidents."""
+        """`may_work`: true while we lead and know all incidents."""
         self._store, self._writer, self._may_work = cache, writer, may_work
         self._written: dict[MarkedPod, dict[str, str]] = {}
         self._leads = False
@@ -49,11 +49,11 @@ class CulpritConditions:
         self.thread = threading.Thread(target=self._run, name="culprits", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self.thread.start()
 
     def stop(self) -> None:
-        """End soon; the conditions stay, for the next leader."""
+        """Make the thread end soon; the conditions stay for the next leader."""
         self._stop.set()
 
     def _run(self) -> None:
@@ -61,7 +61,7 @@ class CulpritConditions:
             self.turn()
 
     def turn(self) -> None:
-        """Write what is missing, remove what is too much."""
+        """Write missing conditions, remove superfluous ones."""
         if not self._may_work():
             self._leads = False
             self._written.clear()
@@ -105,7 +105,7 @@ class CulpritConditions:
                 yield incident, incident.status
 
     def _write(self, pod: MarkedPod, condition: dict[str, str] | None) -> bool:
-        """True if it is as wanted, or there is no such pod any more."""
+        """True if the condition is now as wanted, or the pod no longer exists."""
         change = condition or {"type": TYPE, "$patch": "delete"}
         try:
             self._writer.pod_condition(pod.namespace, pod.name, pod.uid, change)
@@ -127,7 +127,7 @@ def _pod_of(incident: Incident, status: Status) -> MarkedPod | None:
 
 
 def condition_of(incident: Incident, status: Status) -> dict[str, str]:
-    """The condition as it is written; the same for as long as the incident says the same."""
+    """The condition to write; unchanged while the incident is unchanged."""
     assert status.culprit is not None
     parts = (status.certainty, status.kind, status.cause)
     said = " ".join(part.value for part in parts if part is not None)

@@ -1,6 +1,6 @@
-"""Incidents that are deleted while their job is suspended: it is resumed, for nothing else would ever do that.
+"""Finalizer: resumes a job whose Incident is deleted while we have it suspended.
 
-A finalizer keeps such an incident until it is done, whichever controller leads by then.
+The finalizer keeps the Incident until the job is resumed, whichever controller leads by then.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from kcover_ebpf.recovery.restart.context import Suspension
 
 
 class Deletions:
-    """Thread-safe as long as no gang is worked on twice at a time."""
+    """Thread-safe as long as no two threads work on the same gang."""
 
     def __init__(self, cache: ObjectCache, contexts: ContextBuilder, writer: ApiWriter) -> None:
         self._store, self._contexts, self._writer = cache, contexts, writer
 
     def guard(self, known_incident: Incident, wanted: bool) -> Incident:
-        """The incident with our finalizer, or without it."""
+        """The incident after our finalizer was added or removed, as its phase requires."""
         if known_incident.is_guarded is wanted:
             return known_incident
         raw = self._writer.guard(known_incident, wanted)
@@ -30,7 +30,7 @@ class Deletions:
         return incident or known_incident
 
     def finish(self, gang_id: GangId) -> None:
-        """Resume the job of each incident of a gang that was deleted under way."""
+        """Resume the job of each incident of a gang that was deleted during a restart."""
         for incident in self._store.of_gang(gang_id):
             if incident.is_leaving and incident.is_guarded:
                 # a job that was suspended for good stays so: its incident says that, and is over

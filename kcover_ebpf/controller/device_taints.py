@@ -1,4 +1,4 @@
-"""Devices that the cluster hands out one by one (DRA): a DeviceTaintRule on one of them, its end, taints of others."""
+"""Devices that the cluster allocates one by one (DRA): our DeviceTaintRule on one device, and taints of others."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ from kcover_ebpf.recovery.nodes.others import tainted
 from kcover_ebpf.tunables.controller import TAINTS_LISTED_S
 
 OF_NODE = "kcover.io/node"
-"""Label of our rules: the node of the device."""
+"""Label of our rules: the name of the device's node."""
 Say = Callable[[NodeView, str, str, bool], None]
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceTaintRule:
-    """One of our rules."""
+    """A DeviceTaintRule that we created."""
 
     path: str
     name: str
     created_s: float
     note: str
-    """Its annotation `CORDONED_FOR`; empty without one."""
+    """Value of its annotation `CORDONED_FOR`; empty without one."""
 
 
 class DeviceTaints:
     """Writes rules; `list_` reads them for all nodes at once."""
 
     def __init__(self, client: ApiClient, writes: Callable[[], ApiClient], say: Say) -> None:
-        """`writes`: the session for one write; `say`: makes an Event about a node."""
+        """`writes`: the session for one write; `say`: publishes an Event about a node."""
         self._session, self._writes, self._say = client, writes, say
         self._lock = threading.Lock()
-        """Of the list: one that was begun before a rule was made is not taken for a newer one."""
+        """Guards the list: a list that was begun before a rule was created must not count as newer than the rule."""
         self._rules: dict[str, list[DeviceTaintRule]] = {}
         self._listed_s: float | None = None
         self._is_served = False
-        """The cluster has such rules."""
+        """True if the cluster serves DeviceTaintRules."""
 
     def by_address(self, node: str, now_s: float) -> dict[str, dict[str, str]]:
-        """Selectors of the devices of a node that can be tainted alone, by PCI address; none where none can be read."""
+        """PCI address -> selector of a device of the node that can be tainted alone; empty if they cannot be read."""
         try:
             found = dra.devices(self._session, node)
             if found:
@@ -61,7 +61,7 @@ class DeviceTaints:
         return {device.address: device.selector for device in found if device.address}
 
     def by_others(self, node: str) -> tuple[str, ...]:
-        """Taints of others on devices of a node, a sentence each, as of now; raises `ApiError`."""
+        """Current taints of others on devices of a node, one sentence each; raises `ApiError`."""
         devices = dra.devices(self._session, node)
         if not devices:
             return ()
@@ -98,16 +98,16 @@ class DeviceTaints:
         return False
 
     def of_node(self, node: str, now_s: float) -> list[DeviceTaintRule]:
-        """Our rules of a node, as of half a minute ago at most; raises `ApiError`."""
+        """Our rules of a node, at most half a minute old; raises `ApiError`."""
         self.refresh(now_s)
         return self._rules.get(node, [])
 
     def since_s(self, node: str) -> float | None:
-        """When the first of our rules of a node was made, as they were last listed; None without one."""
+        """Creation time (unix seconds) of our oldest rule for the node in the last list; None without one."""
         return min((rule.created_s for rule in self._rules.get(node, ())), default=None)
 
     def refresh(self, now_s: float) -> None:
-        """List our rules, unless that was done half a minute ago and no rule was made since; raises `ApiError`."""
+        """List our rules unless the last list is recent and newer than our last write; raises `ApiError`."""
         with self._lock:
             if self._listed_s is None or now_s - self._listed_s > TAINTS_LISTED_S:
                 self._rules = self._list()
@@ -130,7 +130,7 @@ class DeviceTaints:
         return rules
 
     def untaint(self, node: NodeView, rule: DeviceTaintRule) -> None:
-        """Hand the device out again."""
+        """Delete our rules for the device, so that it is allocated again."""
         try:
             self._writes().delete(f"{rule.path}/{rule.name}")
         except NotFound:

@@ -1,7 +1,7 @@
-"""Events about incidents and nodes, for `kubectl describe`: one for each series and object, out of the way.
+"""Events about incidents and nodes, for `kubectl describe`: one per series and object, sent by a separate thread.
 
-What is said again soon is reported once, with the last text. So a restart of a job, which goes through five phases,
-costs two requests, and none while 150 jobs wait for a decision.
+Repetitions within a short time are sent once, with the last text. So a restart of a job, which goes through five
+phases, costs two requests, and none while 150 jobs wait for a decision.
 """
 
 from __future__ import annotations
@@ -20,57 +20,57 @@ from kcover_ebpf.tunables.controller import EVENT_PAUSE_S, EVENT_SETTLE_S
 
 _LOG = logging.getLogger(__name__)
 NEED_RECOVERY = "kcover.io/need-recovery"
-"""Annotation of an Event of kcover's that asks for a restart; ours about pods have it for what reads kcover's."""
+"""Annotation with which kcover's Events ask for a restart; ours about pods carry it for programs that read kcover's."""
 _MOST_WAITING = 5_000
 _MOST_KNOWN = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class PendingEvent:
-    """One Event as it was sent last."""
+    """One Event as it was last sent."""
 
     about: Mapping[str, str]
     """`apiVersion`, `kind`, `name`, `uid`, and `namespace` unless it is a node."""
     name: str
-    """Of the Event; the same for all that is said in one series about one object."""
+    """Name of the Event; the same for all events of one series about one object."""
     reason: str
     text: str
     warning: bool
-    """The Event is of type Warning."""
+    """True for an Event of type Warning."""
     first_s: float
     last_s: float
     count: int = 1
     is_known: bool = False
-    """The API server has it already, from an earlier word."""
+    """True if the API server already has the Event."""
 
 
 Send = Callable[[PendingEvent], None]
 
 
 class EventRecorder:
-    """Takes what is to be reported, at once, and reports it in its own thread."""
+    """Takes Events without waiting, and sends them in its own thread."""
 
     def __init__(self, send: Send, wall: Callable[[], float]) -> None:
-        """`send`: writes an Event, in place of one of that name; raises `KcoverError`."""
+        """`send`: creates an Event or replaces the one with its name; raises `KcoverError`."""
         self._send, self._wall = send, wall
         self._waiting: OrderedDict[str, PendingEvent] = OrderedDict()
         self._known: OrderedDict[str, PendingEvent] = OrderedDict()
-        """What was sent, to continue counting."""
+        """Events that were sent, to continue their counts."""
         self._lock = threading.Lock()
         self._added = threading.Event()
         self._closing = False
         self.thread = threading.Thread(target=self._run, name="events", daemon=True)
         self.lost_count = 0
-        """Events that never reached the API server: one too many, or refused."""
+        """Number of Events that never reached the API server: too many at once, or refused."""
 
     def start(self) -> None:
-        """Begin to send."""
+        """Start the sending thread."""
         self.thread.start()
 
     def publish(
         self, series: str, about: Mapping[str, str], reason: str, text: str, warning: bool
     ) -> None:
-        """Publish something about an object; `series` is an incident's name, or what else its Events are counted by."""
+        """Queue an Event about an object; `series`: the incident's name, or another key by which Events are counted."""
         now_s = self._wall()
         name = name_of(series, about)
         with self._lock:
@@ -86,7 +86,7 @@ class EventRecorder:
         self._added.set()
 
     def due(self) -> tuple[PendingEvent | None, float | None]:
-        """What is to be sent now; else seconds until there will be something, None if nothing waits."""
+        """Events to send now; otherwise the seconds until the next is due, None if none waits."""
         with self._lock:
             if not self._waiting:
                 return None, None
@@ -102,7 +102,7 @@ class EventRecorder:
             return event, None
 
     def close(self, within_s: float) -> None:
-        """Send what waits, without waiting any longer, and no later than `within_s` from now."""
+        """Send the waiting Events without further delay, within `within_s` seconds."""
         self._closing = True
         self._added.set()
         self.thread.join(within_s)
@@ -128,6 +128,6 @@ class EventRecorder:
 
 
 def name_of(series: str, about: Mapping[str, str]) -> str:
-    """A name that is the same after a restart of the controller."""
+    """A name that stays the same after a restart of the controller."""
     digest = hashlib.sha256(f"{series} {about.get('kind')} {about.get('uid')}".encode()).hexdigest()
     return f"{about.get('name', '')[:200].rstrip('-.')}.{digest[:16]}"

@@ -1,4 +1,4 @@
-"""One pass over one gang: what is reported about it, what is decided, and the next steps of what was begun."""
+"""One pass over one gang: what is reported about it, what is decided, and the next steps of restarts in progress."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _MOST_MOVES = 24
 
 
 class GangReconciler:
-    """Reconciles gangs; thread-safe as long as no gang is reconciled twice at a time."""
+    """Reconciles gangs; thread-safe as long as no two threads reconcile the same gang."""
 
     def __init__(
         self,
@@ -69,10 +69,10 @@ class GangReconciler:
         self._deciding: set[GangId] = set()
         self.wall: Callable[[], float] = time.time
         self.sizes: JobSizes | None = None
-        """Notes in an incident what its job occupies; None: nothing does."""
+        """Records in an incident what its job occupies; None: not recorded."""
 
     def reconcile(self, gang_id: GangId) -> float | None:
-        """Reconcile a gang; seconds until it should be again, None if an event will say so."""
+        """Reconcile a gang; returns seconds until the next time, None if an event will trigger it."""
         if self._limits.only and gang_id.namespace not in self._limits.only:
             return None
         if gang_id in list(self._store.unreadable.values()):
@@ -114,7 +114,7 @@ class GangReconciler:
             self._deciding.discard(gang_id)
 
     def _record_unreported(self, gang_id: GangId, known: list[Incident]) -> None:
-        """Make an incident of a crash that no report speaks of any more; nothing is done about it."""
+        """Create an incident for a crash that no report mentions any more; no restart follows."""
         pods, now_s = self._gangs.shown(gang_id), self.wall()
         spans = [
             (
@@ -144,7 +144,7 @@ class GangReconciler:
             self._write(incident, guards.recorded(GangVerdict(verdict), nodes))
 
     def _yields(self, live_incident: Incident) -> bool:
-        """Where many jobs break at once, all are decided before one is ended; but none waits for long."""
+        """True to postpone: if many jobs break at once, all are decided before one is ended; the delay is bounded."""
         status = live_incident.status
         if not self._deciding or status is None or _is_awaited(status):
             return False
@@ -189,9 +189,9 @@ class GangReconciler:
     def _present(
         self, gang_id: GangId, top: TopOwner, pods: tuple[GangPod, ...], memo: GangMemo
     ) -> tuple[GangId, tuple[GangPod, ...], list[Incident]]:
-        """The gang of the present run of a job whose runs have different labels, its pods, and incidents of all runs.
+        """Gang of the present run of a job whose runs have different labels, its pods, and incidents of all runs.
 
-        While it is suspended that is the last run, whose pods are still to go.
+        While the job is suspended, the present run is the last one, whose pods are still to go.
         """
         if top.gang is not None:
             memo.run_gang = GangId.of(gang_id.namespace, top.gang)
@@ -207,7 +207,7 @@ class GangReconciler:
         named: NamedPolicy | None,
         memo: GangMemo,
     ) -> Incident | None:
-        """The incident of what is said now: the one that is there already, a new one, or None."""
+        """The incident of the present verdict: an existing one, a new one, or None."""
         gang_verdict, top = restart_input.gang_verdict, restart_input.top
         if gang_verdict is None or top is None or not gang_verdict.verdict.opens_incident:
             return None
@@ -234,7 +234,7 @@ class GangReconciler:
     def _make(
         self, gang_id: GangId, known: list[Incident], top: TopOwner, named: NamedPolicy | None
     ) -> Incident | None:
-        """A new incident without a status, in place of those that are over; None where there is no room for it."""
+        """A new incident without a status, which replaces finished ones; None if there is no room for it."""
         name = f"{top.ref.name[:40].rstrip('-.')}-{uuid.uuid4().hex[:8]}"
         policy = named.name if named is not None else None
         incident = Incident(gang_id.namespace, name, top.ref, gang_id.labels, policy)
@@ -290,7 +290,7 @@ class GangReconciler:
         pods: tuple[GangPod, ...],
         memo: GangMemo,
     ) -> FoundOwner | None:
-        """The top owner as it was a moment ago; as it is now, where the next step may hold it or let it go."""
+        """The top owner, cached for a while; read again if the next step may suspend or resume it."""
         action = (
             live_incident.status.action
             if live_incident is not None and live_incident.status is not None
@@ -360,7 +360,7 @@ class GangReconciler:
     def _perform(
         self, gang_id: GangId, live_incident: Incident, transition: Transition, memo: GangMemo
     ) -> bool:
-        """Make the calls of a move; True if the gang should be reconciled again at once."""
+        """Make the calls of a transition; True if the gang should be reconciled again at once."""
         done, since_s = False, self.wall() - CALL_AGAIN_S
         memo.called = {call: at_s for call, at_s in memo.called.items() if at_s > since_s}
         for call in transition.calls:
@@ -377,12 +377,12 @@ class GangReconciler:
 
 
 def _is_awaited(status: Status) -> bool:
-    """True while stopped ranks wait for the next step; evidence is taken beside it."""
+    """True while stopped ranks wait for the next step; saving evidence runs in parallel."""
     return status.order is not None and status.order.verb is not Verb.SNAPSHOT
 
 
 def _is_still_slow(status: Status, gang_verdict: GangVerdict) -> bool:
-    """True if the rank that is named has been slow since: shares of waiting do not show since when."""
+    """True if the named rank has been slow since then: shares of waiting do not show since when."""
     was, culprit = status.culprit, gang_verdict.culprit
     if (
         gang_verdict.verdict.kind is not VerdictKind.SLOW

@@ -1,4 +1,4 @@
-"""How much is kept of incidents: who may edit them may add finalizers without end, and each namespace has its share."""
+"""Bounds on the size of kept incidents: editors may add any number of finalizers, so each namespace has a share."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from kcover_ebpf.api.shares import Shares
 from kcover_ebpf.errors import OverBound
 
 _MOST_FINALIZER_BYTES = 4 << 10
-"""Of one incident: some dozens of names. They are kept whole, for whoever removes ours writes all others again."""
+"""Bytes of the finalizers of one incident: dozens of names. Kept whole, because removing ours rewrites all of them."""
 _MOST_BYTES, _MOST_OF_ONE_BYTES = 64 << 20, 16 << 20
-"""Of all incidents, and of those of one namespace, which has 600 at most."""
+"""Byte limits for all incidents, and for those of one namespace, which has 600 at most."""
 _INCIDENT_BYTES, _PER_BYTE = 4 << 10, 2
-"""What one takes as objects, about: for itself, and for each byte of its spec and status as JSON (measured: 1.7)."""
+"""Approximate memory of one incident: a constant, and bytes per byte of spec and status as JSON (measured: 1.7)."""
 
 
 class IncidentBounds:
-    """Counts what is kept. Thread-safe."""
+    """Counts bytes of kept incidents. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._shares = Shares(_MOST_BYTES, _MOST_OF_ONE_BYTES)
 
     def check(self, raw: Mapping[str, Any]) -> None:
-        """An incident is to be kept; raises `OverBound` where it may not be."""
+        """Count an incident that is to be kept; raises `OverBound` if it exceeds a limit."""
         metadata = raw.get("metadata") or {}
         texts = {key: str(metadata.get(key, "")) for key in ("namespace", "name", "uid")}
         about = {"apiVersion": API_VERSION, "kind": "Incident", **texts}
@@ -44,6 +44,6 @@ class IncidentBounds:
         raise OverBound("incidents", about, f"{detail}: its job is not restarted")
 
     def forget(self, uid: str) -> None:
-        """It was deleted."""
+        """Subtract the size of a deleted incident."""
         with self._lock:
             self._shares.drop(uid)

@@ -17,7 +17,7 @@ def context_of(
     policy: FaultPolicy,
     restart_input: RestartInput,
 ) -> RestartContext:
-    """What its next step is decided by; `known`: all incidents of the gang."""
+    """Input for deciding the next step of an incident; `known`: all incidents of the gang."""
     since_s = restart_input.now_s - policy.restarts.window_seconds
     others = others_of(live_incident, known)
     restarts = [restart for status in others for restart in status.restarts]
@@ -44,7 +44,7 @@ def _first_status(live_incident: Incident, restart_input: RestartInput) -> Statu
 
 
 def others_of(live_incident: Incident, known: Sequence[Incident]) -> list[Status]:
-    """What is said of other incidents of the same job."""
+    """Summary of the other incidents of the same job."""
     ours = (
         incident
         for incident in known

@@ -1,4 +1,4 @@
-"""Closes incidents whose fault is over, and deletes those that need no longer be kept."""
+"""Closes incidents whose fault is over, and deletes those whose retention time is over."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from kcover_ebpf.tunables.controller import GC_PERIOD_S
 
 _LOG = logging.getLogger(__name__)
 _MOST_DELETED = 100
-"""In one pass, so that a leader that finds thousands does other things, too."""
+"""The most deletions in one pass, so that a leader with thousands to delete also does its other work."""
 
 
 class IncidentCollector:
-    """Goes through all incidents from time to time, in its own thread."""
+    """Goes through all incidents at intervals, in its own thread."""
 
     def __init__(
         self,
@@ -32,22 +32,22 @@ class IncidentCollector:
         leads: Callable[[], bool],
         also: Callable[[], None] = lambda: None,
     ) -> None:
-        """`leads`: whether we may write. `also`: is called in each pass as well."""
+        """`leads`: true while this replica may write. `also`: called in each pass as well."""
         self._also = also
         self._store, self._owners, self._writer, self._leads = cache, owners, writer, leads
         self._avoidance = NodeAvoidance(cache, writer)
         self._stop = threading.Event()
         self.thread = threading.Thread(target=self._run, name="archive", daemon=True)
-        """For who asks whether it lives."""
+        """The thread, for liveness checks."""
         self._tried_s: dict[tuple[str, str], float] = {}
-        """Incidents that are still there, and when their deletion was asked for last."""
+        """Incidents that still exist -> when their deletion was last requested (monotonic)."""
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self.thread.start()
 
     def stop(self) -> None:
-        """End soon."""
+        """Make the thread end soon."""
         self._stop.set()
 
     def _run(self) -> None:
@@ -57,7 +57,7 @@ class IncidentCollector:
                 self._also()
 
     def collect(self) -> None:
-        """Close what is over, delete what is old."""
+        """One pass: close and delete incidents that are due."""
         known = list(self._store.incidents.values())
         for incident in known:
             self._try(self._close, incident)

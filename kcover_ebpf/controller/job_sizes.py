@@ -1,4 +1,4 @@
-"""How many GPUs a job has, of which model, and what they cost: noted in its incident."""
+"""The GPUs of a job: number, model and price, recorded in its incident."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from kcover_ebpf.recovery.restart.context import GangPod
 
 @dataclass(frozen=True, slots=True)
 class GpuPrices:
-    """The operator's list."""
+    """Prices of GPUs, set by the operator."""
 
     by_product: Mapping[str, float] = field(default_factory=dict)
-    """Of one GPU for an hour, by the model as the nodes' labels name it."""
+    """Price of one GPU per hour, by the product name in the nodes' labels."""
     currency: str = ""
 
 
 class JobSizes:
-    """Reads the pods and nodes that the controller keeps anyway."""
+    """Computes job sizes from the pods and nodes that the controller keeps anyway."""
 
     def __init__(self, cache: ObjectCache, prices: GpuPrices) -> None:
         self._store, self._prices = cache, prices
 
     def of(self, pods: Iterable[GangPod], created_s: float | None) -> JobSize:
-        """The size of the job of these pods; `created_s`: when it was created (unix seconds), None where unknown."""
+        """The size of the job of these pods; `created_s`: when it was created (unix seconds), None if unknown."""
         by_product: Counter[str] = Counter()
         for pod in pods:
             if not pod.pod.ended:

@@ -1,4 +1,4 @@
-"""What is asked for by Events about pods: a recovery (`kcover.io/need-recovery`, kcover's way), a bad node."""
+"""Requests made by Events about pods: a restart (`kcover.io/need-recovery`, as kcover does), or a bad node."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ from kcover_ebpf.tunables.controller import TRIGGER_S, TRIGGERS_OF_ONE
 
 _LOG = logging.getLogger(__name__)
 FIELDS = "involvedObject.kind=Pod,type=Warning"
-"""Of all Events of a cluster these are few; kcover's are among them."""
+"""Field selector of the watch: only a small part of a cluster's Events match, kcover's among them."""
 _BAD_NODE_REASON = "KcoverBadNode"
 _MOST_WHY = 256
 _Publish = Callable[[dict[str, str], str, str, bool], None]
 
 
 class KcoverEvents:
-    """Takes Events, and remembers those that ask for a recovery."""
+    """Takes Events, and remembers those that request a restart."""
 
     def __init__(
         self,
@@ -56,17 +56,17 @@ class KcoverEvents:
         over: Callable[[OverBound], None] = lambda _: None,
         bad_node: Callable[[Pod, str, str], None] = lambda *_: None,
     ) -> None:
-        """`mark`: notes on a pod which of the operators' kinds it is of; `over`: receives what is not looked up.
+        """`mark`: sets the operators' job kind on a pod; `over`: called with what is not looked up.
 
-        `bad_node`: receives a pod, the node that a user calls bad, and why.
+        `bad_node`: called with a pod, the node that a user reports as bad, and the reason.
         """
         self._session, self._store, self._mark, self._over = client, cache, mark, over
         self._bad_node = bad_node
         self._asked: dict[str, list[float]] = {}
-        """By namespace, when one of its pods was asked for (unix seconds)."""
+        """Namespace -> when its pods were looked up (unix seconds)."""
 
     def on_event(self, event: Event) -> None:
-        """An Event was written."""
+        """Take an Event that was written."""
         metadata = event.object.get("metadata") or {}
         annotations = metadata.get("annotations") or {}
         asked, word = annotations.get(NEED_RECOVERY) == "true", annotations.get(ANNOTATION)
@@ -91,7 +91,7 @@ class KcoverEvents:
             self._store.changed(key)
 
     def _pod(self, about: Mapping[str, Any]) -> Pod | None:
-        """The pod that an Event is about; None where that is another one now, or its namespace has asked enough."""
+        """The pod of an Event; None if its name now belongs to another pod, or its namespace exceeded its lookups."""
         if not self._has_turn(str(about.get("namespace"))):
             who = about_pod(*(str(about.get(key) or "") for key in ("namespace", "name", "uid")))
             detail = f"{BOUNDS['events']}: {TRIGGERS_OF_ONE} in {TRIGGER_S:.0f} s, the others are ignored"
@@ -106,7 +106,7 @@ class KcoverEvents:
         return pod if about.get("uid") in (None, "", pod.uid) else None
 
     def _has_turn(self, namespace: str) -> bool:
-        """Each Event costs a request, and whoever may write Events writes any number."""
+        """True if the namespace may cause another request: anyone who may write Events can write any number."""
         now_s = self._store.wall()
         for key in [
             key
@@ -157,22 +157,22 @@ class KcoverEvents:
 
 
 class BadNodes:
-    """Passes on what users say of nodes: operators find an Event about the node. Only the leader does.
+    """Publishes users' reports of bad nodes as Events about the node. Only the leader does.
 
-    It is a user's word, and nothing is done for it: no node is cordoned, inspected or avoided.
+    Such a report is unverified, so nothing else follows: no node is cordoned, inspected or avoided.
     """
 
     def __init__(
         self, cache: ObjectCache, publish: _Publish, leads: Callable[[], bool] = lambda: True
     ) -> None:
-        """`publish`: an Event, by object, reason, text, and whether it is a warning."""
+        """`publish`: writes an Event, given object, reason, text, and whether it is a warning."""
         self._store, self._publish, self._leads = cache, publish, leads
         self._said: list[tuple[float, Pod, str, str]] = []
-        """What was not passed on yet, and when it was said (unix seconds): perhaps no controller leads just now."""
+        """(unix seconds, pod, node, reason) of reports not published yet, for example because no controller leads."""
         self._lock = threading.Lock()
 
     def report(self, pod: Pod, node: str, why: str) -> None:
-        """Who may write Events in the namespace of a pod says that its node is bad; of other nodes it is ignored."""
+        """Take a report from a user who may write Events about the pod; ignored unless the node is the pod's own."""
         if pod.node != node:
             return
         with self._lock:
@@ -181,7 +181,7 @@ class BadNodes:
         self.pass_on()
 
     def pass_on(self) -> None:
-        """Publish what was said lately of nodes that are known; does nothing before this controller leads."""
+        """Publish recent reports about known nodes; does nothing unless this controller leads."""
         with self._lock:
             if not self._leads():
                 return

@@ -1,7 +1,7 @@
-"""The kinds of jobs that operators describe (`JobKind`): what is known of them, and whether we may restart them.
+"""Job kinds that operators describe (`JobKind`): what is known of them, and whether we may restart them.
 
-A kind is used once the API server serves it and this ServiceAccount has the permissions for it. Until then its jobs are
-reported on and refused, and its condition Ready, an Event and a metric say what is missing.
+A kind is used once the API server serves it and this ServiceAccount has the permissions for it. Until then its jobs
+are reported on but not restarted, and its condition Ready, an Event and a metric name what is missing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Publish = Callable[[dict[str, str], str, str, bool], None]
 
 
 class KindRegistry:
-    """Thread-safe; checks in its own thread, at each change and once in a while."""
+    """Thread-safe; checks in its own thread, at each change and at intervals."""
 
     def __init__(
         self,
@@ -54,34 +54,34 @@ class KindRegistry:
         self._kinds: dict[str, CustomKind] = {}
         self._states: dict[str, KindState] = {}
         self._invalid: dict[str, tuple[dict[str, str], str]] = {}
-        """Objects that cannot be read, and why, by name."""
+        """Name -> (identity, error) of objects that cannot be read."""
         self._said: dict[str, KindState] = {}
         self._table = restarts()
         self._rows: tuple[JobKind, ...] = ()
         self._stop, self._news = threading.Event(), threading.Event()
         self.thread = threading.Thread(target=self._run, name="job kinds", daemon=True)
-        """For who asks whether it lives."""
+        """The thread, for liveness checks."""
 
     def start(self) -> None:
-        """Begin to check."""
+        """Start the checking thread."""
         self.thread.start()
 
     def stop(self) -> None:
-        """End soon."""
+        """Make the thread end soon."""
         self._stop.set()
         self._news.set()
 
     @property
     def table(self) -> KindMethods:
-        """How each kind is restarted, the operators' ones included."""
+        """How each kind is restarted, including the operators' kinds."""
         return self._table
 
     def mark(self, pod: Pod) -> Pod:
-        """The pod with the operators' kind whose labels it carries."""
+        """The pod with the operators' kind whose labels it carries, if any."""
         return with_kind(pod, self._rows)
 
     def on_kind(self, event: Event) -> None:
-        """A JobKind was written or deleted."""
+        """Take a JobKind that was written or deleted."""
         metadata = event.object.get("metadata") or {}
         name = str(metadata.get("name", ""))
         if not name:
@@ -116,7 +116,7 @@ class KindRegistry:
         return self._states.get(name, _UNKNOWN)
 
     def counts(self) -> Mapping[str, int]:
-        """JobKind objects by the reason of their condition."""
+        """Number of JobKind objects by the reason of their condition."""
         with self._lock:
             found = Counter(self._state(name).reason.value for name in self._kinds)
             found[KindReason.INVALID.value] += len(self._invalid)
@@ -132,7 +132,7 @@ class KindRegistry:
             self.check()
 
     def check(self) -> None:
-        """Ask what we may do with each kind, and say what is missing."""
+        """Check served versions and permissions of each kind, and publish what is missing."""
         with self._lock:
             kinds, invalid = list(self._kinds.values()), dict(self._invalid)
         for kind in kinds:

@@ -1,4 +1,4 @@
-"""The controller as a program: watches, workers, the lease, and what it serves."""
+"""The controller as a program: watches, workers, the Lease, and its HTTP servers."""
 
 from __future__ import annotations
 
@@ -57,37 +57,37 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ControllerOptions:
-    """What a user sets; times in seconds."""
+    """Settings of the controller; times in seconds."""
 
     namespace: str
     identity: str
     pod_uid: str = ""
-    """Of the pod named `identity` that we run in; empty outside of a cluster."""
+    """Uid of the controller's own pod, which is named `identity`; empty outside of a cluster."""
     lease: str = "kcover-ebpf-controller"
     metrics: tuple[str, int] | None = None
     page: tuple[str, int] | None = None
-    """Where the read-only page is served; None: nowhere."""
+    """Address of the read-only page; None: not served."""
     limits: Limits = field(default_factory=Limits)
     nodes: NodeBreaker = field(default_factory=NodeBreaker)
     repairs: RepairLimits = field(default_factory=RepairLimits)
     targets: tuple[NotifyTarget, ...] = ()
-    """Of messages about incidents."""
+    """Targets of messages about incidents."""
     prices: GpuPrices = field(default_factory=GpuPrices)
     secrets: Path | None = None
-    """Folder with what is secret of the targets."""
+    """Folder with the secrets of the targets; None: they have none."""
     marks_culprits: bool = False
-    """The culprit's pod of each open incident gets a condition."""
+    """True: the culprit's pod of each open incident gets a condition."""
     workers: int = 16
 
     @property
     def about_nodes(self) -> NodeLimits:
-        """What may be done with nodes."""
+        """The operator's limits on what is done with nodes."""
         limits = self.limits
         return NodeLimits(self.namespace, self.nodes, limits.window_s, limits.dry_run)
 
 
 class Controller:
-    """One replica."""
+    """One replica of the controller."""
 
     def __init__(self, client: ApiClient, options: ControllerOptions) -> None:
         self._settings = options
@@ -157,7 +157,7 @@ class Controller:
         )
 
     def _writing(self) -> ApiClient:
-        """The session, for one write; raises `ActionError` unless we lead."""
+        """The session, for one write; raises `ActionError` unless this replica leads."""
         return self._writer.api
 
     def _make_watches(self, client: ApiClient, cache: ObjectCache) -> list[Reflector]:
@@ -192,7 +192,7 @@ class Controller:
         ]
 
     def run(self) -> None:
-        """Work until `stop`; raises `UsageError` where the metrics cannot be served."""
+        """Work until `stop` is called; raises `UsageError` if the metrics cannot be served."""
         collect_rarely()
         servers = self._serve()
         for watch in self._watches:
@@ -223,7 +223,7 @@ class Controller:
             server.close()
 
     def _serve(self) -> list[MetricsServer]:
-        """What listens: for metrics and probes, and for the page of all jobs."""
+        """Start the servers: metrics and probes, and the page of all jobs."""
         servers = []
         if (address := self._settings.metrics) is not None:
             servers.append(MetricsServer(address))
@@ -235,7 +235,7 @@ class Controller:
         return servers
 
     def stop(self) -> None:
-        """End; may be called from a signal handler."""
+        """Make `run` return; may be called from a signal handler."""
         self._stop.set()
 
     def _reconcile_all(self) -> None:
@@ -271,7 +271,7 @@ class Controller:
                 self._queue.done(key, max(rest_s, min(took_s * REST_FACTOR, LONGEST_REST_S)))
 
     def _reconcile(self, gang_id: GangId | str) -> float:
-        """Reconcile a gang or a node; how many seconds it must be left alone then, whatever happens to it."""
+        """Reconcile a gang or a node; returns the seconds for which it is then left alone whatever happens."""
         if not self._elector.leads:
             return 0.0
         if not self._synced():
@@ -357,10 +357,10 @@ class Controller:
 
 
 def _namespace_of(gang_id: GangId | str) -> str | None:
-    """Whose share of the workers a key takes; None for a node."""
+    """Namespace whose share of the workers a key uses; None for a node."""
     return None if isinstance(gang_id, str) else gang_id.namespace
 
 
 def collect_rarely() -> None:
-    """Have cycles of garbage searched for less often: reports of large gangs are trees of many objects without any."""
+    """Run the cyclic garbage collector less often: reports of large gangs are many objects without cycles."""
     gc.set_threshold(COLLECT_AFTER_OBJECTS, *gc.get_threshold()[1:])

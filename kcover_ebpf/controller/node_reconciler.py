@@ -1,4 +1,4 @@
-"""Cordons bad nodes: condition, cordon, taint, or a DeviceTaintRule on the one device; and uncordons them."""
+"""Cordons bad nodes (condition, cordon, taint, or a DeviceTaintRule on one device) and uncordons them."""
 
 from __future__ import annotations
 
@@ -59,24 +59,24 @@ from kcover_ebpf.recovery.nodes.node_plan import (
 
 _LOG = logging.getLogger(__name__)
 _MOST_TEXT = 1024
-"""Characters of an Event's message, by its API."""
+"""The most characters in an Event's message, set by its API."""
 Notify = Callable[[dict[str, str], str, str, bool], None]
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLimits:
-    """What the operator allows."""
+    """Limits on cordons, set by the operator."""
 
     namespace: str
-    """Ours. A policy there says what may be done with nodes; those of other namespaces say nothing."""
+    """The controller's namespace. Only its policies say what may be done with nodes."""
     breaker: NodeBreaker
     window_s: float
-    """The time in which the breaker counts nodes that were cordoned lately."""
+    """Time in seconds for which the breaker counts a cordoned node as recent."""
     dry_run: bool = False
 
 
 class NodeReconciler:
-    """Reconciles one node after the other; thread-safe."""
+    """Reconciles one node at a time; thread-safe."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class NodeReconciler:
         limits: NodeLimits,
         notify: Notify,
     ) -> None:
-        """`client`: reads; `writes`: the session for one write, raises `ActionError` unless we lead."""
+        """`client`: reads; `writes`: the session for one write, raises `ActionError` unless this replica leads."""
         self._writes = writes
         self._store, self._limits, self._notify = cache, limits, notify
         self._lock = threading.Lock()
@@ -97,21 +97,21 @@ class NodeReconciler:
 
     @property
     def cordoned_count(self) -> int:
-        """Nodes that we cordoned or tainted."""
+        """Number of nodes that we cordoned or tainted."""
         return len(self.cordoned_names)
 
     @property
     def cordoned_names(self) -> list[str]:
-        """Their names; they are reconciled also when their agents are silent."""
+        """Names of those nodes; they are reconciled even if their agents are silent."""
         return [name for name, raw in list(self._store.raw_nodes.items()) if view_of(raw).ours]
 
     @property
     def is_full(self) -> bool:
-        """True while the breaker allows no more."""
+        """True while the breaker allows no further cordon."""
         return not self._room(suspects=False)
 
     def reconcile(self, name: str) -> None:
-        """Do what is to be done about a node; raises `ApiError`."""
+        """Carry out what is to be done about a node; raises `ApiError`."""
         raw, received = self._store.raw_nodes.get(name), self._store.host_reports.get(name)
         health, now_s = self._store.healths.get(name), self._store.wall()
         if raw is None:
@@ -149,7 +149,7 @@ class NodeReconciler:
             self._do(node, todo, dra)
 
     def _forget(self, name: str) -> None:
-        """The health of a node that is gone."""
+        """Drop the health of a node that is gone."""
         with contextlib.suppress(NotFound):
             self._writes().delete(f"{HEALTHS}/{name}")
         self._store.healths.pop(name, None)
@@ -157,7 +157,7 @@ class NodeReconciler:
     def _report_inspection(
         self, node: NodeView, health: ReceivedHealth | None, now_s: float
     ) -> bool:
-        """Write the condition about inspections where it is to be changed; True if it was."""
+        """Write the node's inspection condition if it changed; True if it was written."""
         wanted = inspection_condition(node, health, now_s)
         if wanted is None or self._limits.dry_run:
             return False
@@ -175,7 +175,7 @@ class NodeReconciler:
     def _untaint_mended(
         self, node: NodeView, health: ReceivedHealth, now_s: float, actions: NodeActions
     ) -> None:
-        """Devices that were tainted alone, and are mended."""
+        """Remove the taints of single devices that are repaired."""
         if health.is_stale(now_s) or not health.health.clean_rounds or node.others:
             return
         for rule in self.devices.of_node(node.name, now_s):
@@ -186,7 +186,7 @@ class NodeReconciler:
                 self.devices.untaint(node, rule)
 
     def suspect(self, name: str, reason: str, namespace: str) -> None:
-        """Cordon a node for another reason than a device, on the word of a namespace; within the breaker.
+        """Cordon a node at the request of a namespace, without a known bad device; within the breaker.
 
         Raises `ApiError`.
         """
@@ -215,7 +215,7 @@ class NodeReconciler:
         return (policy.policy if policy is not None else FaultPolicy()).node
 
     def _room(self, suspects: bool) -> bool:
-        """True if one more node may be cordoned: on suspicion, or for a device."""
+        """True if the breaker allows another cordon: on suspicion, or for a device."""
         now_s, window_s = self._store.wall(), self._limits.window_s
         nodes = (view_of(raw) for raw in list(self._store.raw_nodes.values()))
         times = [found for node in nodes if (found := self._counted(node, suspects))]
@@ -224,7 +224,7 @@ class NodeReconciler:
         return breaker.room(len(times), len(self._store.nodes), recent)
 
     def _counted(self, node: NodeView, suspects: bool) -> list[float]:
-        """Since when the breaker counts a node: cordoned, a device tainted. Empty: it does not."""
+        """Times from which the breaker counts a node (cordon, device taint); empty: not counted."""
         is_ours = node.ours and (suspects or node.until_s is None)
         cordoned_s = (node.since_s or 0.0) if is_ours else None
         times = (cordoned_s, self.devices.since_s(node.name))
@@ -260,7 +260,7 @@ class NodeReconciler:
                 self.devices.untaint(node, rule)
 
     def _newest(self, node: NodeView) -> NodeView:
-        """After a write of ours: one to a version before it would be refused."""
+        """The node after our last write: a write to an older version would be refused."""
         raw = self._store.raw_nodes.get(node.name)
         return view_of(raw) if raw is not None else node
 
@@ -280,7 +280,7 @@ class NodeReconciler:
         return noted(faults, node.boot_id, self._store.healths.get(node.name))
 
     def _note_more(self, node: NodeView, faults: Sequence[NodeFault]) -> None:
-        """What failed since the node was cordoned must be mended, too."""
+        """Add faults found since the cordon: they must be repaired, too, before the node is uncordoned."""
         cordon = noted_cordon(
             node.annotations.get(CORDONED_FOR), node.since_s, node.annotations, 0.0
         )
@@ -348,7 +348,7 @@ class NodeReconciler:
         self._say(node, "KcoverCordoned", node_plan.reason, True)
 
     def let_go(self, node: NodeView) -> None:
-        """Take away what we did to a node, and nothing else."""
+        """Undo what we did to a node, and nothing else."""
         self._remember(release(self._writes(), node))
         why = "the cordon on suspicion has expired"
         if node.until_s is None:

@@ -1,4 +1,4 @@
-"""Who is notified of which incidents: the rules of policies, and what is noted on incidents so that it is said once."""
+"""Which targets are notified of which incidents: the rules of policies, and a record that prevents repetition."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Notices:
-    """Between the incidents and the `Notifier`."""
+    """Connects incidents to the `Notifier`."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Notices:
         collect: Callable[[], Iterable[Family]] = tuple,
         instance: str = "",
     ) -> None:
-        """`secrets`: the folder with what is secret of the targets; None where nothing is.
+        """`secrets`: the folder with the secrets of the targets; None: they have none.
 
         `collect`: the metrics for targets that want them; `instance`: the name of this replica.
         """
@@ -53,27 +53,27 @@ class Notices:
 
     @property
     def threads(self) -> list[threading.Thread]:
-        """One for each target, and one for each that gets metrics."""
+        """The sending threads: one per target, and one more per target of metrics."""
         return [*self.notifier.threads, *(pusher.thread for pusher in self._pushers)]
 
     def start(self) -> None:
-        """Begin to send."""
+        """Start the sending threads."""
         self.notifier.start()
         for pusher in self._pushers:
             pusher.start()
 
     def close(self, within_s: float) -> None:
-        """Deliver what is due, and give up the rest, no later than `within_s` from now for each target."""
+        """Deliver what is due and drop the rest, within `within_s` seconds for each target."""
         self.notifier.close(within_s)
         for pusher in self._pushers:
             pusher.close(within_s)
 
     def publish(self, incident: Incident, status: Status) -> None:
-        """An incident entered a phase; returns at once."""
+        """Notify targets that an incident entered a phase; returns at once."""
         self.notifier.publish(incident, status, self._rules(incident))
 
     def catch_up(self) -> None:
-        """Say what ended a short while ago and was not said: the leader before may have died meanwhile."""
+        """Notify targets of recently ended incidents without a record of it: an earlier leader may have died."""
         since_s = self._store.wall() - CAUGHT_UP_S
         for incident in list(self._store.incidents.values()):
             status = incident.status

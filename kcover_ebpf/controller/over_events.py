@@ -1,6 +1,6 @@
-"""An Event about each pod of which an agent found something over its bound: agents may write none.
+"""An Event about each pod that exceeded a bound of its agent: agents themselves may not write Events.
 
-What one reports counts only for pods on its own node.
+An agent's report counts only for pods on its own node.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _Key = tuple[str, str]
 
 
 class OverEvents:
-    """Reconciles one node after the other; each node by one thread at a time."""
+    """Reconciles one node at a time; each node by one thread at a time."""
 
     def __init__(
         self, client: ApiClient, cache: ObjectCache, say: Callable[[OverBound], None]
     ) -> None:
         self._session, self._store, self._say = client, cache, say
         self._said: dict[_Key, float] = {}
-        """(uid of a pod, what) -> when it was said last."""
+        """(uid of a pod, bound) -> when the last Event was written."""
 
     def reconcile(self, node: str) -> None:
-        """Say what the node's last report says; raises `ApiError`."""
+        """Publish what the node's last report contains; raises `ApiError`."""
         received, now_s = self._store.host_reports.get(node), self._store.wall()
         if received is None or not received.report.over or received.is_stale(now_s):
             return

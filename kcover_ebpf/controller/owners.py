@@ -1,4 +1,4 @@
-"""From a pod to the object that made it in the end, by controlling ownerRefs and the table of restarts."""
+"""Resolves a pod to its top-level owner by following controller ownerReferences, and the table of restarts."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ from kcover_ebpf.recovery.restart.methods import (
 from kcover_ebpf.tunables.controller import KIND_SILENT_S, OWNER_SLOW_S, OWNERS_KEPT_S
 
 OWNER = "kcover.io/owner"
-"""Annotation or label of a job: who is notified of its incidents."""
+"""Annotation or label of a job: the target to notify of its incidents."""
 _MOST_OWNER = 256
 _MOST_STEPS = 6
 _MOST_BRANCHES = 16
-"""Controllers of one gang's pods that are asked for; a JobSet may have hundreds, all below the same top."""
+"""The most controllers of one gang's pods that are looked up; a JobSet may have hundreds, all with the same top."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundOwner:
-    """The top owner of a gang, and what is known beside it."""
+    """The top owner of a gang, with further facts about it."""
 
     top: TopOwner
     created_s: float | None = None
-    """Creation of the object; None for one of an unknown kind."""
+    """Creation of the object (unix seconds); None for an unknown kind."""
     strays: frozenset[str] = frozenset()
     """Pods (uids) that carry the labels of the gang and do not belong to the job."""
 
@@ -70,28 +70,28 @@ class _OwnerLink:
     armed: bool
     owner: Owner | None
     ignores_disruptions: bool = False
-    """It is a batch Job that makes an evicted pod again, and counts nothing."""
+    """True for a batch Job that recreates an evicted pod without counting a failure."""
     waits_for_ends: bool = False
-    """It is a batch Job that makes a pod only once the old one has ended."""
+    """True for a batch Job that creates a pod only once the old one has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """Pods of one controller, and what is at the top of it."""
+    """Pods of one controller, and their top owner."""
 
     owner: Owner
     pods: tuple[GangPod, ...]
     ref: JobRef
     raw: Mapping[str, Any] | None
-    """The object of `ref`, if it was read just now."""
+    """The object of `ref`, if it was just read."""
     armed: bool
-    """Something on the way carries the label that arms."""
+    """True if an object on the path carries the label that arms."""
     named: bool
-    """Something on the way has the name that the pods' labels say: there is only one such object."""
+    """True if an object on the path has the name in the pods' labels; only one object can."""
     complete: bool
-    """False where an owner on the way is gone: the pods may belong to anything."""
+    """False if an owner on the path is gone: the pods may belong to any job."""
     first: _OwnerLink | None = None
-    """What controls the pods; None where it is not known."""
+    """Controller of the pods; None if unknown."""
 
 
 def _weight(pods: Sequence[GangPod]) -> tuple[int, float]:
@@ -109,12 +109,12 @@ def _bare(pods: Sequence[GangPod]) -> FoundOwner | None:
 
 
 def _most_are_armed(pods: Sequence[GangPod]) -> bool:
-    """True if most carry the label: one that is added to a gang does not arm it."""
+    """True if most pods carry the label: a single pod added to a gang does not arm it."""
     return sum(is_armed(pod.pod.labels) for pod in pods) * 2 > len(pods)
 
 
 class Owners:
-    """Walks up; asks the API server for each object between, once in a while."""
+    """Walks up the owners; caches each object on the path for a while."""
 
     def __init__(
         self,
@@ -122,17 +122,16 @@ class Owners:
         clock: Callable[[], float] = time.monotonic,
         kinds: Callable[[], KindMethods] = restarts,
     ) -> None:
-        """`kinds`: the table of restarts as it is now."""
+        """`kinds`: returns the current table of restarts."""
         self._session, self._clock, self._kinds = client, clock, kinds
         self._links: dict[tuple[str, str], tuple[float, _OwnerLink | None]] = {}
-        """By namespace and uid: any account may write the uid of a foreign object into an ownerReference. None: there
-        was no such object, and a tenant may name as many as it likes."""
+        """By namespace and uid: any account may write another object's uid into an ownerReference. None: no object."""
         self._queue_version: str | None = None
         self._silent_until_s: dict[tuple[str, str], float] = {}
-        """Kinds that did not answer in time are not asked again before."""
+        """(apiVersion, plural) -> time before which the kind is not asked again, because it did not answer in time."""
 
     def _read(self, api_version: str, plural: str, namespace: str, name: str) -> dict[str, Any]:
-        """One object; `Unreachable` at once while its kind does not answer: a conversion webhook may hang."""
+        """Read one object; `Unreachable` at once while its kind does not answer: a conversion webhook may hang."""
         kind, began_s = (api_version, plural), self._clock()
         if began_s < self._silent_until_s.get(kind, 0.0):
             raise Unreachable(f"{plural} of {api_version} did not answer a moment ago")
@@ -144,7 +143,7 @@ class Owners:
             raise
 
     def published(self, namespace: str) -> Mapping[str, frozenset[str]]:
-        """By Service the pods (uids) whose addresses it publishes."""
+        """Service -> uids of the pods whose addresses it publishes."""
         return service_addresses.published(self._session, namespace)
 
     def of_pods(
@@ -152,9 +151,9 @@ class Owners:
     ) -> FoundOwner | None:
         """The top owner of these pods; None without a pod, or if it is gone already.
 
-        Any account may set labels, so pods of several owners may carry the same. The owner that counts is `job`, if it
-        is given (and then it is searched for also without a pod), else one with the name that the labels say, else the
-        one of most pods. Pods that belong to others are strays.
+        Any account may set labels, so pods of several owners may carry the same. The owner is `job` if that is
+        given (looked up even without a pod), else the one with the name in the labels, else the one of most pods.
+        Pods of other owners are strays.
         """
         branches = self._branches(namespace, pods) if pods else []
         if job is None and not branches:
@@ -179,7 +178,7 @@ class Owners:
         return replace(found, top=top, strays=frozenset(strays))
 
     def _branches(self, namespace: str, pods: Sequence[GangPod]) -> list[_Branch]:
-        """Pods by their controllers, the largest and oldest first; without pods that have none."""
+        """Pods by controller, largest and oldest first; pods without a controller are left out."""
         by_owner: defaultdict[Owner, list[GangPod]] = defaultdict(list)
         for pod in pods:
             if pod.pod.controller is not None:
@@ -197,9 +196,9 @@ class Owners:
         pods: Sequence[GangPod] = (),
         raw: Mapping[str, Any] | None = None,
     ) -> FoundOwner | None:
-        """The object itself, as it is now; None if it is gone, or another one has its name.
+        """The current object; None if it is gone, or another one has its name.
 
-        `raw`: the object, where it was read just now.
+        `raw`: the object, if it was just read.
         """
         row = self._kinds().find(ref.api_version, ref.kind)
         if row is None or row.refused:
@@ -236,7 +235,7 @@ class Owners:
     def _climb(
         self, namespace: str, first_owner: Owner, pods: list[GangPod], names: set[str]
     ) -> _Branch:
-        """From one controller to the top; `names`: what the labels of the pods say."""
+        """Walk from one controller to the top; `names`: names in the pods' labels."""
         owner, armed, named, complete = first_owner, False, False, False
         first: _OwnerLink | None = None
         raw: Mapping[str, Any] | None = None
@@ -257,9 +256,9 @@ class Owners:
     def _link(
         self, namespace: str, owner: Owner
     ) -> tuple[_OwnerLink | None, Mapping[str, Any] | None]:
-        """What is above an owner, and the owner's object if it was read now.
+        """The owner of an owner, and the object of the lower one if it was just read.
 
-        None, None for a kind that is not in the table, or an object that is gone or has another uid.
+        (None, None) for a kind that is not in the table, or an object that is gone or has another uid.
         """
         key = namespace, owner.uid
         kept = self._links.get(key)
@@ -292,7 +291,7 @@ class Owners:
         return link, raw
 
     def _readable(self, owner: Owner) -> KindMethod | None:
-        """The row of an owner that may be asked for; None for any other."""
+        """The table row of an owner that may be read; None for any other."""
         row = self._kinds().find(owner.api_version, owner.kind)
         return row if row is not None and not row.refused else None
 
@@ -333,7 +332,7 @@ def _hold(
     field: tuple[str, ...],
     values: tuple[object, object],
 ) -> SuspendSwitch:
-    """`values`: of the field while the job is suspended, and otherwise."""
+    """`values`: of the field while the job is suspended, and while it runs."""
     metadata = raw["metadata"]
     suspended_value, running_value = values
     return SuspendSwitch(
@@ -357,7 +356,7 @@ def _path(api_version: str, plural: str, namespace: str, name: str) -> str:
 
 
 def _shared_group(pods: Sequence[GangPod], branches: Sequence[_Branch]) -> str:
-    """Why the pods of one pod group have no object by which all of them could be restarted; empty where they have."""
+    """Why no single object restarts all pods of one pod group; empty if one does."""
     if not pods or POD_GROUP not in gang_of(pods[0].pod).id.labels:
         return ""
     tops = sorted(
@@ -371,7 +370,7 @@ def _shared_group(pods: Sequence[GangPod], branches: Sequence[_Branch]) -> str:
 def _moves(
     top: TopOwner, pods: Sequence[GangPod], branches: Sequence[_Branch]
 ) -> tuple[MovesBy, str]:
-    """How one pod of a job is moved, and why none is."""
+    """How one pod of a job is moved to another node; and if it cannot be, the reason."""
     moves = top.method.moves if top.method is not None and not top.why else MovesBy.NONE
     if moves is MovesBy.EVICT and not all(
         branch.first is not None and branch.first.ignores_disruptions for branch in branches

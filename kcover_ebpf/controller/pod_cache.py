@@ -1,7 +1,7 @@
-"""The pods of gangs, watched once for all gangs of a kind: by the label by which the kind names its pods.
+"""The pods of gangs, watched once for all gangs of a kind, by the label with which the kind marks its pods.
 
-A gang that is named otherwise, by the uid of its owner, has a separate watch of its namespace, and only
-while an incident of it is open.
+A gang that is identified by the uid of its owner has a separate watch of its namespace, and only while it has an
+open incident.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from kcover_ebpf.kube.reflector import Change, Event, Reflector
 from kcover_ebpf.recovery.restart.context import GangPod
 
 _MOST_BYTES, _MOST_OF_ONE_BYTES = 160 << 20, 64 << 20
-"""Of the pods of one watch, in all namespaces and in one: 20,000 pods of a job take 50 MiB."""
+"""Byte limits for the pods of one watch, in all namespaces and in one: 20,000 pods of a job take 50 MiB."""
 
 
 class Pods:
-    """The pods that one watch shows, by gang. Thread-safe."""
+    """The pods of one watch, by gang. Thread-safe."""
 
     def __init__(
         self,
         key_of: Callable[[Pod], GangId | None],
         over: Callable[[OverBound], None] = lambda _: None,
     ) -> None:
-        """`key_of`: the gang of a pod; None where it is not meant. `over` receives pods that are not kept."""
+        """`key_of`: the gang of a pod; None to ignore it. `over`: called with pods that are not kept."""
         self._key_of, self._over = key_of, over
         self._shares = Shares(_MOST_BYTES, _MOST_OF_ONE_BYTES)
         self._gangs: dict[GangId, dict[str, GangPod]] = {}
         self._keys: dict[str, GangId] = {}
-        """Gang of each pod, by uid."""
+        """Uid of a pod -> its gang."""
         self._sorted: dict[GangId, tuple[GangPod, ...]] = {}
         self._lock = threading.Lock()
 
@@ -53,12 +53,12 @@ class Pods:
             return kept
 
     def forget(self, gang_id: GangId) -> None:
-        """A gang is not asked for any more."""
+        """Stop reporting changes of a gang."""
         with self._lock:
             self._sorted.pop(gang_id, None)
 
     def take(self, event: Event) -> GangId | None:
-        """A pod changed; its gang, None if it is of no gang that is meant."""
+        """Take a changed pod; returns its gang, None if it is ignored."""
         if event.change is Change.GONE:
             return self._drop(str((event.object.get("metadata") or {}).get("uid")))
         try:
@@ -103,7 +103,7 @@ class Pods:
 
 
 class _Informer:
-    """One watch, and the pods that it shows."""
+    """One watch, and the pods that it reports."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class _Informer:
 
 
 class PodCache:
-    """The pods of all gangs."""
+    """The pods of all gangs, from one watch per kind."""
 
     def __init__(
         self,
@@ -135,9 +135,9 @@ class PodCache:
         over: Callable[[OverBound], None] = lambda _: None,
         mark: Callable[[Pod], Pod] = lambda pod: pod,
     ) -> None:
-        """`changed` receives gangs that were asked for, until they are forgotten; `over` pods that are not kept.
+        """`changed`: called with gangs that were asked for and not forgotten; `over`: with pods that are not kept.
 
-        `mark`: notes on a pod which of the operators' kinds it is of.
+        `mark`: sets the operators' job kind on a pod.
         """
         self._session, self._notify, self._failed, self._over = client, changed, failed, over
         self._mark = mark
@@ -150,13 +150,13 @@ class PodCache:
         }
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start the watches."""
         for informer in self._shared.values():
             informer.watch.start()
 
     @property
     def threads(self) -> list[threading.Thread]:
-        """What watches, for who asks whether it lives."""
+        """The watches, for liveness checks."""
         with self._lock:
             return [
                 informer.watch.thread for informer in (*self._shared.values(), *self._own.values())
@@ -185,12 +185,12 @@ class PodCache:
         return pod if marked is pod.pod else replace(pod, pod=marked)
 
     def shown(self, gang_id: GangId) -> tuple[GangPod, ...]:
-        """The pods of a gang as far as they are watched already; nothing is asked for."""
+        """The pods of a gang as far as they are watched already; starts no watch."""
         shared = self._shared.get(tuple(name for name, _ in gang_id.selector))
         return shared.pods.of(gang_id) if shared is not None else ()
 
     def forget(self, gang_id: GangId) -> None:
-        """A gang is well again."""
+        """Stop the separate watch of a gang that is healthy again."""
         with self._lock:
             self._wanted.discard(gang_id)
             own = self._own.pop(gang_id, None)
@@ -220,7 +220,7 @@ class PodCache:
 
 
 def _watched() -> Iterator[tuple[tuple[str, ...], dict[str, str]]]:
-    """The labels by which kinds name their pods, and a query for each; no pod is in two of them."""
+    """Labels by which kinds mark their pods, with a query for each; no pod matches two of them."""
     earlier: list[str] = []
     for labels in dict.fromkeys(kind.gang for kind in job_kinds()):
         wanted = [*labels, *(f"!{label}" for label in earlier)]

@@ -1,4 +1,4 @@
-"""How many incidents there may be: one of a gang that is not closed, and so many of a namespace."""
+"""Limits of incidents: one per gang that is not closed, and a number per namespace."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Quota:
-    """Makes room by closing what is over; thread-safe as far as `ObjectCache` is."""
+    """Makes room by closing finished incidents; thread-safe as far as `ObjectCache` is."""
 
     def __init__(self, cache: ObjectCache, writer: ApiWriter, most: int) -> None:
         """`most`: incidents of a namespace that are not closed."""
@@ -28,14 +28,14 @@ class Quota:
         self._logged_s: dict[str, float] = {}
         self._lock = threading.Lock()
         self._kept: Counter[str] = Counter()
-        """By namespace: places of incidents that are being made."""
+        """Namespace -> number of places kept for incidents that are being created."""
         self._closing: set[str] = set()
-        """Incidents that are being closed, by uid."""
+        """Uids of incidents that are being closed."""
 
     def may_reopen(self, known_incident: Incident) -> bool:
-        """True if there is room for an incident without closing another: two that are reported would alternate.
+        """True if there is room for an incident without closing another: two reported ones would alternate.
 
-        What was just closed is no room: the place is kept for the incident that it was closed for.
+        A place freed by closing an incident is kept for the incident that it was closed for.
         """
         with self._lock:
             taken = (
@@ -45,9 +45,9 @@ class Quota:
 
     @contextmanager
     def place(self, gang_id: GangId) -> Iterator[bool]:
-        """True if an incident of this gang may be made in the block: its place is kept meanwhile.
+        """True if an incident of this gang may be created in the `with` block, for which a place is kept.
 
-        Closes the oldest that are over, if that is needed for it; raises `ApiError` where that fails.
+        Closes the oldest finished incidents if that is needed; raises `ApiError` if it fails.
         """
         chosen = self._take(gang_id)
         if chosen is None:
@@ -63,7 +63,7 @@ class Quota:
                 self._closing.difference_update(incident.uid for incident in chosen)
 
     def _take(self, gang_id: GangId) -> list[Incident] | None:
-        """Keep a place: what is to be closed for it; None if there is none."""
+        """Keep a place; returns incidents to close for it, None if there is no room."""
         with self._lock:
             opened = [e for e in self._opened(gang_id.namespace) if e.uid not in self._closing]
             excess = max(0, len(opened) + self._kept[gang_id.namespace] - self._most + 1)
@@ -91,7 +91,7 @@ class Quota:
         ]
 
     def supersede(self, known: Iterable[Incident], by: str) -> None:
-        """Close what is over among the incidents of a gang: a newer one says what is so now."""
+        """Close finished incidents of a gang: a newer one describes its state."""
         for incident in known:
             if (
                 incident.status is not None
@@ -108,7 +108,7 @@ class Quota:
 
 
 def close(cache: ObjectCache, writer: ApiWriter, known_incident: Incident, why: str) -> None:
-    """Write that an incident is over for good; raises `ApiError`."""
+    """Write that an incident is closed; raises `ApiError`."""
     assert known_incident.status is not None
     closed = closing.close(known_incident.status, why, cache.wall())
     written = cache.read_incident(writer.status(known_incident, closed))

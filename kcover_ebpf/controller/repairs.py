@@ -24,7 +24,7 @@ Publish = Callable[[dict[str, str], str, str, bool], None]
 
 
 class Repairs:
-    """Reconciles one node after the other; each node by one thread at a time."""
+    """Reconciles one node at a time; each node by one thread at a time."""
 
     def __init__(
         self,
@@ -35,14 +35,14 @@ class Repairs:
         limits: RepairLimits,
         publish: Publish,
     ) -> None:
-        """The Jobs are made in the namespace of `about_limits`, ours. `writes`: raises `ActionError` unless we lead."""
+        """The Jobs are created in the namespace of `about_limits`. `writes`: raises `ActionError` unless we lead."""
         self._session, self._writes, self._store = client, writes, cache
         self._namespace, self._dry_run = about_limits.namespace, about_limits.dry_run
         self._limits, self._publish = limits, publish
         self._said: dict[str, str] = {}
 
     def reconcile(self, name: str) -> None:
-        """Begin the next step for a node, if there is one; raises `ApiError`."""
+        """Start the next step for a node, if there is one; raises `ApiError`."""
         raw = self._store.raw_nodes.get(name)
         if raw is None or not self._limits.repairs:
             return
@@ -105,7 +105,7 @@ class Repairs:
         return (policy.policy if policy is not None else FaultPolicy()).node
 
     def _users(self, node: NodeView, plan: RepairPlan) -> list[Mapping[str, Any]]:
-        """Pods that a step would end: those that have the devices, or all of jobs on the node."""
+        """Pods that a step would end: those that use the devices, or all pods of jobs on the node."""
         received = self._store.host_reports.get(node.name)
         assert plan.repair is not None
         if plan.repair.step is RepairStep.RESET_GPU and received is not None:
@@ -119,7 +119,7 @@ class Repairs:
         return self._living(node)
 
     def _living(self, node: NodeView) -> list[Mapping[str, Any]]:
-        """The pods on the node that have not ended, but for those that every node runs."""
+        """Running pods on the node, except those that every node runs (DaemonSets)."""
         listed = self._session.list("/api/v1/pods", {"fieldSelector": f"spec.nodeName={node.name}"})
         return [
             pod
@@ -165,7 +165,7 @@ class Repairs:
 
 
 def job_of(node: NodeView, plan: RepairPlan, namespace: str) -> dict[str, Any]:
-    """The operator's Job for one attempt; its name is the same each time, so that it is made once."""
+    """The operator's Job for one attempt; its name is fixed, so that it is created once."""
     assert plan.repair is not None
     spec: dict[str, Any] = copy.deepcopy(dict(plan.repair.job))
     pod = spec["template"]["spec"]

@@ -1,4 +1,4 @@
-"""Which pods the Services of a namespace publish: what their DNS names resolve to."""
+"""Which pods the Services of a namespace publish: the addresses that their DNS names resolve to."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SERVICE = "kubernetes.io/service-name"
 
 
 def published(client: ApiClient, namespace: str) -> Mapping[str, frozenset[str]]:
-    """By Service the uids of the pods whose addresses it publishes; nothing where EndpointSlices cannot be read."""
+    """Service -> uids of the pods whose addresses it publishes; empty if EndpointSlices cannot be read."""
     path = f"/apis/discovery.k8s.io/v1/namespaces/{segment(namespace)}/endpointslices"
     try:
         found = client.list(path)
@@ -33,7 +33,7 @@ def published(client: ApiClient, namespace: str) -> Mapping[str, frozenset[str]]
 
 
 def _uid_of(endpoint: Mapping[str, Any]) -> str | None:
-    """The pod of an endpoint that has a DNS record; of a Service for pods that are not ready they all are ready."""
+    """Uid of the pod of an endpoint with a DNS record: it is ready, or the Service also publishes unready pods."""
     target = endpoint.get("targetRef") or {}
     if (endpoint.get("conditions") or {}).get("ready") is False or target.get("kind") != "Pod":
         return None

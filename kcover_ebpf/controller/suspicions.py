@@ -1,7 +1,8 @@
-"""Whose word a node is cordoned on, where no device of it is known to be unfit. Not thread-safe.
+"""Which namespaces suspect a node, and whether that is enough to cordon it without a known bad device.
 
-That a job could not be restarted is what its own pods show, and a tenant can have its ranks appear to wait for a
-driver. So one namespace alone has one node cordoned at a time, and none that passes its inspection.
+That a job could not be restarted is shown only by its own pods, and a tenant can make its ranks appear to wait for
+a driver. So one namespace alone can have one node cordoned at a time, and no node that passes its inspection. Not
+thread-safe.
 """
 
 from __future__ import annotations
@@ -12,18 +13,18 @@ _MOST_NODES = 1000
 
 
 class Suspicions:
-    """What namespaces said of nodes within the time of such a cordon; unix seconds."""
+    """Suspicions of namespaces within the duration of such a cordon; unix seconds."""
 
     def __init__(self) -> None:
         self._said: dict[str, dict[str, float]] = {}
-        """By node and namespace."""
+        """Node -> namespace -> time of its last suspicion."""
         self._alone: dict[str, tuple[str, float]] = {}
-        """By namespace, the node that was cordoned on its word alone."""
+        """Namespace -> (node, time) that was cordoned on its suspicion alone."""
 
     def why_not(self, node: str, namespace: str, now_s: float, *, is_clean: bool) -> str | None:
-        """Take a word about a node; why it is not cordoned, None where it may be.
+        """Record a suspicion; returns why the node is not cordoned, None if it may be.
 
-        `is_clean`: its agent inspected it lately, and nothing failed.
+        `is_clean`: its agent inspected it recently, and no check failed.
         """
         since_s = now_s - SUSPECT_CORDON_S
         self._said = {

@@ -53,7 +53,7 @@ _WARNINGS = (Phase.OPEN, Phase.DECIDED, Phase.SHUTTING_DOWN, Phase.REFUSED, Phas
 
 
 class ControllerTelemetry:
-    """Never in the way of what it reports."""
+    """Publishes without blocking its caller, and without raising."""
 
     def __init__(self, cache: ObjectCache, writer: ApiWriter, wall: Callable[[], float]) -> None:
         self._store, self._wall = cache, wall
@@ -65,7 +65,7 @@ class ControllerTelemetry:
         self._notify: Callable[[Incident, Status], None] = lambda *_: None
         self._said_over_s: dict[tuple[str, str], float] = {}
         self.created_s: dict[str, float] = {}
-        """Creation of each job with an incident, by its uid; unix seconds."""
+        """Uid of each job with an incident -> its creation (unix seconds)."""
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
@@ -107,29 +107,29 @@ class ControllerTelemetry:
         return Histogram(name, text, labels, buckets=DETECTION_BUCKETS_S, registry=self.registry)
 
     def notify(self, notices: Notices) -> None:
-        """Have these receive each phase that an incident enters, and serve their metrics."""
+        """Pass each phase that an incident enters to these notices, and serve their metrics."""
         self._notify = notices.publish
         self.registry.register(notices.notifier)
 
     @property
     def thread(self) -> Thread:
-        """What sends Events, for who asks whether it lives."""
+        """The thread that sends Events, for liveness checks."""
         return self._events.thread
 
     def start(self) -> None:
-        """Begin to send Events."""
+        """Start the thread that sends Events."""
         self._events.start()
 
     def close(self, within_s: float) -> None:
-        """Send the Events that wait."""
+        """Send the Events that wait, and end."""
         self._events.close(within_s)
 
     def failed(self, verb: str, resource: str) -> None:
-        """Count a request that failed."""
+        """Count a failed request by verb and resource."""
         self._errors.labels(verb, resource).inc()
 
     def publish(self, incident: Incident, previous_status: Status | None, status: Status) -> None:
-        """The status of an incident was written."""
+        """Publish a status of an incident that was written."""
         if previous_status is not None and previous_status.phase is status.phase:
             return
         self._count(previous_status, status)
@@ -161,7 +161,7 @@ class ControllerTelemetry:
         self._events.publish(reason, about, reason, text, warning)
 
     def over(self, error: OverBound) -> None:
-        """Say that an object of a tenant is not kept: of each namespace once in a while, at the first that is not."""
+        """Publish that a tenant's object is not kept: at intervals per namespace, for the first such object."""
         key, now_s = (error.what, error.about["namespace"]), self._wall()
         if (
             now_s - self._said_over_s.get(key, 0.0) < OVER_SAID_S
@@ -195,7 +195,7 @@ class ControllerTelemetry:
     # ---- what is read from the store when it is asked for
 
     def collect(self) -> Iterator[Any]:
-        """For prometheus_client."""
+        """All metrics, for prometheus_client."""
         leads = self.leads()
         yield _gauge("kcover_leader", "1 if this replica is the leader.", {(): float(leads)})
         yield self._phases(leads)
@@ -295,7 +295,7 @@ class ControllerTelemetry:
 
 
 def _text_of(status: Status) -> str:
-    """What an Event says; where the cause of the fault lies comes first, for a long text is cut."""
+    """Text of an Event; begins with the location of the fault, because a long text is truncated."""
     if status.failure in (None, FailureClass.UNKNOWN):
         return status.message
     return f"[{status.failure.value}] {status.message}"

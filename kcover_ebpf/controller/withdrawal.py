@@ -1,6 +1,6 @@
-"""Undoes what the controller did to nodes and jobs, before it is uninstalled: nothing else would ever do that.
+"""Undoes what the controller did to nodes and jobs before it is uninstalled; nothing undoes it afterwards.
 
-The lease is taken from the controllers that still run, so that none does it again meanwhile.
+It takes the Lease from running controllers, so that none does it again meanwhile.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ _CONDITIONS = (CONDITION, INSPECTED)
 _WHY = "kcover-ebpf was uninstalled during the restart; the job was resumed"
 _PAGE = 200
 _SMALLER = 8
-"""A page of a collection that is too large is asked for in so many parts: objects of a tenant may be large."""
+"""Factor by which a page of a collection is made smaller when it is too large: objects of a tenant may be large."""
 Step = tuple[str, Callable[[], None]]
-"""What is undone, for people; and what undoes it, which raises `KcoverError`."""
+"""A description for the user, and the function that undoes the step, which raises `KcoverError`."""
 
 
 class Withdrawal:
-    """One uninstallation."""
+    """Undoes everything for one uninstallation."""
 
     def __init__(
         self, client: ApiClient, elector: LeaderElector, only: frozenset[str] = frozenset()
     ) -> None:
-        """`elector`: one that seizes the lease. `only`: namespaces of jobs, as the controller has them; empty: all."""
+        """`elector`: one that seizes the Lease. `only`: namespaces of jobs, as the controller has them; empty: all."""
         self._client, self._elector, self._only = client, elector, only
         self._store = ObjectCache(lambda _: None)
         owners = Owners(client.hurried(OWNER_REQUEST_S))
@@ -70,7 +70,7 @@ class Withdrawal:
         self._deletions = Deletions(self._store, contexts, self._writer)
 
     def run(self) -> list[str]:
-        """What remains, a line each, with the reason; raises `ActionError` where the lease cannot be had."""
+        """Undo everything; returns a line with the reason for what remains. Raises `ActionError` without the Lease."""
         self._elector.start(lambda _: None, time.time)
         end_s = time.monotonic() + WITHDRAWAL_LEASE_S
         while not self._elector.leads:
@@ -88,7 +88,7 @@ class Withdrawal:
         return left
 
     def undo(self) -> list[str]:
-        """Undo all that there is; what could not be, a line each."""
+        """Undo everything that exists; returns a line for each failure."""
         left = []
         for found in (self._incidents, self._nodes, self._rules):
             try:
@@ -103,7 +103,7 @@ class Withdrawal:
         return left
 
     def _incidents(self) -> Iterator[Step]:
-        """Those that keep our finalizer."""
+        """Incidents that have our finalizer."""
         try:
             found = list(_all_objects(self._client, f"/apis/{API_VERSION}/incidents"))
         except NotFound:
@@ -159,7 +159,7 @@ class Withdrawal:
         self._writer.api.strategic_patch(f"{path}/status", {"status": {"conditions": gone}})
 
     def _rules(self) -> Iterator[Step]:
-        """DeviceTaintRules, where the cluster has such."""
+        """Our DeviceTaintRules; empty if the cluster does not serve them."""
         path, rules = dra.taint_rules(self._client, {"labelSelector": OF_NODE})
         for rule in rules:
             name = str(rule["metadata"]["name"])

@@ -1,4 +1,4 @@
-"""A queue of keys to reconcile: each once, none twice at the same time, some only later."""
+"""A queue of keys to reconcile: each once, none by two workers at the same time, with optional delay."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_RESTS = 1000
 
 
 class WorkQueue(Generic[_Key]):
-    """Thread-safe; times are monotonic seconds."""
+    """Thread-safe queue; times are monotonic seconds."""
 
     def __init__(
         self,
@@ -24,24 +24,24 @@ class WorkQueue(Generic[_Key]):
         share: int | None = None,
         owner_of: Callable[[_Key], str | None] = lambda _: None,
     ) -> None:
-        """`share`: how many keys of one owner are handled at a time, None: any number; `owner_of` None: of no owner."""
+        """`share`: keys of one owner handled at a time, None: no limit; `owner_of` returns None for no owner."""
         self._clock, self._share, self._owner_of = clock, share, owner_of
         self._running: Counter[str] = Counter()
         self._parked: dict[str, dict[_Key, None]] = {}
-        """Came due while their owner had its share, in order."""
+        """Owner -> keys that came due while the owner's share was used up, in order."""
         self._heap: list[tuple[float, int, _Key]] = []
         self._due: dict[_Key, float] = {}
         self._busy: set[_Key] = set()
         self._again: set[_Key] = set()
-        """Came due while they were being handled."""
+        """Keys that came due while they were being handled."""
         self._rests: dict[_Key, float] = {}
-        """Not to be taken before."""
+        """Key -> time before which it is not handed out."""
         self._count = 0
         self._ready = threading.Condition()
         self._closed = False
 
     def add(self, key: _Key, after_s: float = EVENT_BURST_S) -> None:
-        """Reconcile a key after so many seconds, or earlier if it is due earlier already."""
+        """Reconcile a key after this many seconds, or earlier if it is due earlier already."""
         with self._ready:
             now_s = self._clock()
             due_s = max(now_s + after_s, self._rests.get(key, 0.0))
@@ -53,7 +53,7 @@ class WorkQueue(Generic[_Key]):
             self._ready.notify()
 
     def take(self) -> _Key | None:
-        """The next key, waiting for it; None once the queue is closed. Give it back with `done`."""
+        """Wait for the next key and take it; None once the queue is closed. Return it with `done`."""
         with self._ready:
             while not self._closed:
                 wait_s = self._next_s()
@@ -80,7 +80,7 @@ class WorkQueue(Generic[_Key]):
         return True
 
     def _leave(self, key: _Key) -> _Key | None:
-        """A key was handled; the one of its owner that waited longest."""
+        """Free the share of a handled key; returns the longest waiting key of its owner."""
         owner = self._owner_of(key)
         if owner is None or self._share is None:
             return None
@@ -102,7 +102,7 @@ class WorkQueue(Generic[_Key]):
         return self._heap[0][0] - self._clock() if self._heap else None
 
     def done(self, key: _Key, rest_s: float = 0.0) -> None:
-        """The pass is over; what came meanwhile may be taken `rest_s` from now."""
+        """Return a key; if it came due meanwhile, it may be taken again `rest_s` from now."""
         with self._ready:
             self._busy.discard(key)
             waited = self._leave(key)
@@ -122,7 +122,7 @@ class WorkQueue(Generic[_Key]):
         self._rests[key] = now_s + rest_s
 
     def close(self) -> None:
-        """Let all waiting workers go."""
+        """Close the queue and release all waiting workers."""
         with self._ready:
             self._closed = True
             self._ready.notify_all()

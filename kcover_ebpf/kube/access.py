@@ -1,4 +1,4 @@
-"""How an API server is reached, and who we are to it: by the official client, or as the pod that we run in."""
+"""Access to an API server and its credentials: by the official client, or by the token of our own pod."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from kcover_ebpf.tunables.kube import (
 )
 
 IN_POD = "KUBERNETES_SERVICE_HOST"
-"""Set in every pod, with `KUBERNETES_SERVICE_PORT`."""
+"""Environment variable set in every pod, with `KUBERNETES_SERVICE_PORT`."""
 POOL = 64
-"""Connections that are kept: each watch holds one, and one too many costs a TLS handshake for every request."""
+"""Connections in the pool: each watch occupies one, and one connection too few costs a TLS handshake per request."""
 SOCKET_OPTIONS = (
     # as urllib3 has it without others
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
@@ -36,28 +36,28 @@ _TOKEN_BYTES = 65536
 
 
 class Access(Protocol):
-    """One API server, and our credentials."""
+    """Address of one API server, and our credentials."""
 
     @property
     def host(self) -> str:
-        """Its URL, without a slash at the end."""
+        """URL of the server, without a trailing slash."""
         ...
 
     def pool(self, url: str | None = None) -> Any:
-        """urllib3's connections to it, or to another server of the cluster; made anew at each call."""
+        """urllib3's connection pool to it, or to another server of the cluster; a new one for each call."""
         ...
 
     def authorization(self) -> str:
-        """The header that says who we are, as of now; empty with a client certificate."""
+        """Current Authorization header; empty with a client certificate."""
         ...
 
     def configuration(self) -> Any:
-        """A `kubernetes.client.Configuration`, for what is no plain request."""
+        """A `kubernetes.client.Configuration`, for what is not a plain request (exec)."""
         ...
 
 
 class OfficialAccess:
-    """By a configuration of the official client, which reads kubeconfigs, keeps tokens fresh and makes TLS."""
+    """By a configuration of the official client, which reads kubeconfigs, refreshes tokens and does TLS."""
 
     def __init__(self, configuration: Any) -> None:
         configuration.retries = False
@@ -67,31 +67,31 @@ class OfficialAccess:
         self.host = str(configuration.host).rstrip("/")
 
     def pool(self, url: str | None = None) -> Any:
-        """Without the manager's search for the connections at each request."""
+        """The host's own pool, which saves the manager's lookup at each request."""
         from kubernetes.client.rest import RESTClientObject
 
         manager = RESTClientObject(self._configuration).pool_manager
         return manager.connection_from_url(url or self.host)
 
     def authorization(self) -> str:
-        """The client calls its refresh hook for it."""
+        """The header; the client first calls its refresh hook."""
         setting = self._configuration.auth_settings().get("BearerToken")
         return str(setting["value"]) if setting else ""
 
     def configuration(self) -> Any:
-        """The one it was made with."""
+        """The configuration that was passed in."""
         return self._configuration
 
 
 class PodAccess:
     """By the token and the certificate that each pod with a ServiceAccount has.
 
-    The official client does the same, and costs some 20 MiB and 0.2 s (docs/decisions/0018). A proxy of the environment
-    is not used: the API server is in the pod's own cluster.
+    The official client does the same, but costs some 20 MiB and 0.2 s (docs/decisions/0018). A proxy in the
+    environment is ignored: the API server is in the pod's own cluster.
     """
 
     def __init__(self, folder: Path = _FOLDER, environ: Mapping[str, str] | None = None) -> None:
-        """Raises `UsageError` where the pod has no token."""
+        """Raises `UsageError` if the pod has no token."""
         environ = os.environ if environ is None else environ
         name, port = environ.get(IN_POD, ""), environ.get("KUBERNETES_SERVICE_PORT", "443")
         self.host = f"https://[{name}]:{port}" if ":" in name else f"https://{name}:{port}"
@@ -106,7 +106,7 @@ class PodAccess:
             ) from error
 
     def pool(self, url: str | None = None) -> Any:
-        """Verified by the cluster's own certificate."""
+        """A pool that verifies with the cluster's own certificate."""
         import urllib3
 
         return urllib3.connection_from_url(
@@ -118,12 +118,12 @@ class PodAccess:
         )
 
     def authorization(self) -> str:
-        """The kubelet writes a new token before the old one ends."""
+        """The header; the token is reread each time, because the kubelet replaces it before it expires."""
         with self._token.open("rb") as file:
             return f"Bearer {file.read(_TOKEN_BYTES).decode('ascii', 'replace').strip()}"
 
     def configuration(self) -> Any:
-        """The official client's, which is imported for it."""
+        """A configuration of the official client, which is imported for it."""
         from kubernetes import client, config
 
         configuration = client.Configuration()

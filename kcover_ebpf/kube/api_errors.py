@@ -1,4 +1,4 @@
-"""What went wrong between us and an API server, as one of our errors with a line for people."""
+"""Turns failures of requests to an API server into our errors, with one readable line each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KINDS: Mapping[int, type[ApiError]] = {
 
 
 def refusal(method: str, path: str, response: Any) -> ApiError:
-    """The error of an answer of 400 and more; the response is read and given back."""
+    """The error for a response of 400 and above; the response is read and released."""
     try:
         body = json.loads(response.read(65536))
         reason = str(body.get("message", "")) if isinstance(body, dict) else ""
@@ -36,12 +36,12 @@ def refusal(method: str, path: str, response: Any) -> ApiError:
 
 
 def unreachable(method: str, path: str, error: Exception) -> Unreachable:
-    """No answer, or none that can be read."""
+    """The error for a missing or unreadable response."""
     return Unreachable(f"{method} {path}: {said(error)}".strip())
 
 
 def said(error: BaseException) -> str:
-    """An exception in one line."""
+    """An exception as one line of text."""
     # urllib3 wraps the reason, and writes addresses of objects into its messages
     reason = getattr(error, "reason", None)
     if isinstance(reason, BaseException):

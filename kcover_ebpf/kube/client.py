@@ -1,7 +1,7 @@
 """One connection to an API server: requests by path, answers as plain objects, errors by kind.
 
-The official client reads kubeconfigs, keeps tokens fresh and makes TLS; its models, which are
-most of its size and know no custom resource, are not used. A pod whose memory counts does without it (`kube.access`).
+The official client reads kubeconfigs, refreshes tokens and does TLS. Its models, which are most of its size and
+know no custom resource, are not used. A pod whose memory matters does without it (`kube.access`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from kcover_ebpf.kube.kubelet import Kubelet
 from kcover_ebpf.tunables.kube import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, STREAM_SILENT_S, TOKEN_S
 
 MOST_PAGE_BYTES = 4 * 1024 * 1024
-"""Of a page, or of one event: more than any object (etcd takes 1.5 MiB). As objects it may take ten times as much."""
+"""The most bytes of a page or of one event: more than any object (etcd takes 1.5 MiB). Decoded, it may take ten
+times that.
+"""
 
 Object = dict[str, Any]
 
@@ -41,7 +43,7 @@ class ApiClient:
     """Requests to one API server. Thread-safe: urllib3's pool is."""
 
     def __init__(self, access: Access) -> None:
-        """`connect` makes one."""
+        """`connect` creates instances."""
         self._access, self._pool = access, access.pool()
         self._prefix = urlsplit(access.host).path
         self._timeout_s = REQUEST_TIMEOUT_S
@@ -49,57 +51,57 @@ class ApiClient:
         self._known_until_s = 0.0
 
     def hurried(self, timeout_s: float) -> ApiClient:
-        """The same connection, for requests that are given up after `timeout_s` without an answer."""
+        """The same connection, with requests that fail after `timeout_s` without an answer."""
         client = copy.copy(self)
         client._timeout_s = timeout_s
         return client
 
     def kubelet(self, address: str) -> Kubelet:
-        """A node's, by the same credentials; `address`: HOST or HOST:PORT."""
+        """Client of a node's kubelet, with the same credentials; `address`: HOST or HOST:PORT."""
         return Kubelet(self._access, address)
 
     @property
     def host(self) -> str:
-        """The server's URL, for people."""
+        """URL of the server, for messages."""
         return self._access.host
 
     def configuration(self) -> Any:
-        """The official client's, for what is no plain request."""
+        """Configuration of the official client, for what is not a plain request."""
         return self._access.configuration()
 
     def get(self, path: str) -> Object:
-        """One object."""
+        """Read one object; raises `ApiError`."""
         return self._json("GET", path)
 
     def list(self, path: str, query: Mapping[str, str] | None = None) -> Object:
         """One page of a collection, as the server sends it: `metadata`, `items`.
 
-        With a `limit` in `query` it may be `TooLarge`, and can be asked for with a smaller one.
+        With a `limit` in `query` the call may raise `TooLarge`; repeat it with a smaller limit.
         """
         most_bytes = MOST_PAGE_BYTES if query and "limit" in query else None
         return self._json("GET", path, query, most_bytes=most_bytes)
 
     def create(self, path: str, body: Object) -> Object:
-        """Make an object in a collection; `Conflict` if there is one of that name."""
+        """Create an object in a collection; `Conflict` if one with that name exists."""
         return self._json("POST", path, None, body)
 
     def replace(self, path: str, body: Object) -> Object:
-        """Replace an object; with its resourceVersion in `body` a `Conflict` if it changed."""
+        """Replace an object; with its resourceVersion in `body`, `Conflict` if it changed."""
         return self._json("PUT", path, None, body)
 
     def merge_patch(self, path: str, body: Object) -> Object:
-        """Change fields; with metadata.resourceVersion or uid in `body` a `Conflict` if they differ."""
+        """Change fields; with metadata.resourceVersion or uid in `body`, `Conflict` if they differ."""
         return self._json("PATCH", path, None, body, "application/merge-patch+json")
 
     def strategic_patch(self, path: str, body: Object) -> Object:
-        """Change a built-in object, whose lists (like conditions) are merged by their keys."""
+        """Change a built-in object, whose lists (such as conditions) are merged by their keys."""
         return self._json("PATCH", path, None, body, "application/strategic-merge-patch+json")
 
     def apply(self, path: str, body: Object, manager: str) -> Object:
-        """Make the object `path` names, or replace what `body` says of one that is there; other metadata stays.
+        """Create the object at `path`, or replace the fields in `body` if it exists; other metadata stays.
 
-        A field that the server's definition of the resource lacks is dropped. A server-side apply with such a field
-        is refused as a whole (500), so that programs newer than the definitions could write nothing.
+        The server drops a field that its definition of the resource lacks. A server-side apply with such a field is
+        refused as a whole (500), so programs newer than the definitions could not write at all.
         """
         query = {"fieldManager": manager, "fieldValidation": "Ignore"}
         changes = json_patch(body)
@@ -118,21 +120,21 @@ class ApiClient:
         grace_s: int | None = None,
         propagation: str | None = None,
     ) -> Object:
-        """Delete one object; with `uid` a `Conflict` if it is another one of that name."""
+        """Delete one object; with `uid`, `Conflict` if another object has that name."""
         body = _delete_options(grace_s, propagation)
         if uid is not None:
             body["preconditions"] = {"uid": uid}
         return self._json("DELETE", path, None, body)
 
     def delete_collection(self, path: str, label_selector: str) -> Object:
-        """Delete what carries the labels; an empty selector is refused, it would mean everything."""
+        """Delete all objects with these labels; an empty selector is refused, because it would match everything."""
         if not label_selector:
             raise ValueError("a label selector is needed")
         query = {"labelSelector": label_selector}
         return self._json("DELETE", path, query, _delete_options(None, None))
 
     def stream(self, path: str, query: Mapping[str, str], timeout_s: int) -> Iterator[Object]:
-        """Events of a watch, until the server ends it after `timeout_s`; close the iterator to leave early."""
+        """Events of a watch, until the server ends it after `timeout_s`; close the iterator to end it early."""
         asked = {**query, "watch": "1", "timeoutSeconds": str(timeout_s)}
         response = self._send("GET", path, asked, None, "", STREAM_SILENT_S)
         try:
@@ -198,7 +200,7 @@ class ApiClient:
         return response
 
     def authorization(self) -> Mapping[str, str]:
-        """The header that says who we are; empty with a client certificate."""
+        """Authorization header; empty with a client certificate."""
         now_s = time.monotonic()
         if now_s >= self._known_until_s:
             # a token of a ServiceAccount lives for an hour
@@ -211,10 +213,10 @@ class ApiClient:
 def connect(
     kubeconfig: str | None = None, context: str | None = None, *, is_small: bool = False
 ) -> ApiClient:
-    """A session by a kubeconfig, or as the pod that we run in; raises `UsageError` without either, or the client.
+    """A session by a kubeconfig, or by our own pod's token; raises `UsageError` if there is neither, or no client.
 
-    Nothing is sent yet. `kubeconfig` None: KUBECONFIG, else the pod's own token, else ~/.kube/config.
-    `is_small`: the official client is not imported for the pod's own token.
+    Nothing is sent yet. `kubeconfig` None: KUBECONFIG, else the pod's own token, else ~/.kube/config. `is_small`:
+    with the pod's own token, the official client is not imported.
     """
     in_pod = IN_POD in os.environ
     named = kubeconfig or os.environ.get("KUBECONFIG")
@@ -242,7 +244,7 @@ def connect(
 
 
 def namespace_of(kubeconfig: str | None = None, context: str | None = None) -> str:
-    """The namespace that a context of a kubeconfig names; "default" where none does."""
+    """Namespace of a kubeconfig's context; "default" if it has none."""
     _, config = _modules()
     try:
         named = kubeconfig or os.environ.get("KUBECONFIG")
@@ -264,7 +266,7 @@ def _modules() -> tuple[Any, Any]:
 
 
 def json_patch(body: Mapping[str, Any]) -> list[Object]:
-    """What makes an object say what `body` does: each of its parts is replaced as a whole."""
+    """JSON patch that sets the fields in `body`: each top-level part is replaced as a whole."""
     metadata = body["metadata"]
     written = [(f"metadata/{key}", metadata[key]) for key in metadata if key in _OWN_METADATA]
     written += [(key, value) for key, value in body.items() if key not in _IDENTITY]
@@ -313,7 +315,7 @@ def _lines(response: Any) -> Iterator[Object]:
 
 
 def segment(text: str) -> str:
-    """The text as one segment of a path, whatever is in it: nothing leads out of its place."""
+    """The text escaped as one path segment: it cannot lead to another path."""
     if set(text) <= {"."}:
         return text.replace(".", "%2E")
     return quote(text, safe="")

@@ -1,4 +1,4 @@
-"""Reads ResourceSlices and DeviceTaintRules, whichever versions of them the cluster serves."""
+"""Reads ResourceSlices and DeviceTaintRules in the versions that the cluster serves."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from kcover_ebpf.kube.client import ApiClient
 
 RESOURCE = "/apis/resource.k8s.io"
 RULE_VERSIONS = ("v1", "v1beta2", "v1alpha3")
-"""Of DeviceTaintRule, the newest first: Kubernetes 1.37, 1.36, 1.33."""
+"""Versions of DeviceTaintRule, newest first: Kubernetes 1.37, 1.36, 1.33."""
 
 
 def devices(client: ApiClient, node: str | None = None) -> tuple[DraDevice, ...]:
-    """Those of a node, or of all nodes; none where the cluster has no DRA. Raises `ApiError`."""
+    """Devices of a node, or of all nodes; empty if the cluster has no DRA. Raises `ApiError`."""
     query = {"fieldSelector": f"spec.nodeName={node}"} if node is not None else None
     try:
         preferred = client.get(RESOURCE).get("preferredVersion")
@@ -30,7 +30,7 @@ def devices(client: ApiClient, node: str | None = None) -> tuple[DraDevice, ...]
 def taint_rules(
     client: ApiClient, query: Mapping[str, str] | None = None
 ) -> tuple[str, list[dict[str, Any]]]:
-    """Path and objects of DeviceTaintRules; none where the cluster has no such resource. Raises `ApiError`."""
+    """Path and objects of DeviceTaintRules; empty if the cluster has no such resource. Raises `ApiError`."""
     for version in RULE_VERSIONS:
         path = f"{RESOURCE}/{version}/devicetaintrules"
         try:

@@ -1,7 +1,7 @@
-"""A command in a container of a pod, its output as lines, over the API server's websocket.
+"""Runs a command in a container of a pod and reads its output as lines, over the API server's websocket.
 
-Protocol: v4/v5.channel.k8s.io (k8s.io/apimachinery pkg/util/remotecommand). The websocket itself is
-the official client's.
+Protocol: v4/v5.channel.k8s.io (k8s.io/apimachinery pkg/util/remotecommand). The websocket itself is the official
+client's.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _STATUS: dict[int, type[ApiError]] = {401: Forbidden, 403: Forbidden, 404: NotFo
 
 
 class Exec:
-    """One command under way. A context manager: leaving it ends the connection, and so its input."""
+    """A running command. A context manager: leaving it closes the connection, and so the command's input."""
 
     def __init__(
         self, client: ApiClient, namespace: str, pod: str, container: str, command: Sequence[str]
     ) -> None:
-        """Connect and start it; raises `Forbidden`, `NotFound`, `Unreachable`."""
+        """Connect and start the command; raises `Forbidden`, `NotFound`, `Unreachable`."""
         self._client = _connect(client, namespace, pod, container, command)
         self._errors = b""
         self._status = b""
@@ -35,8 +35,7 @@ class Exec:
     def lines(self, beat_s: float) -> Iterator[str]:
         """Lines of its standard output until it ends; a newline is sent to it every `beat_s` seconds.
 
-        A command that ends when no newline comes any more ends with us, whatever becomes of the
-        connection.
+        A command that exits when the newlines stop ends with us, even if the connection is not closed properly.
         """
         rest, beat_at_s = b"", 0.0
         while self._client.is_open():
@@ -56,12 +55,12 @@ class Exec:
 
     @property
     def said(self) -> str:
-        """The last it wrote to its standard error."""
+        """Last text on its standard error."""
         return self._errors.decode("utf-8", "replace").strip()
 
     @property
     def exit_code(self) -> int | None:
-        """Of the command; None while it runs, or if the connection was lost before it ended."""
+        """Exit code of the command; None while it runs, or if the connection was lost before it ended."""
         try:
             status = json.loads(self._status)
             if status["status"] == "Success":
@@ -74,14 +73,14 @@ class Exec:
 
     @property
     def refusal(self) -> str:
-        """Why the command could not be started; empty where it was."""
+        """Why the command could not be started; empty if it was."""
         try:
             return "" if self.exit_code is not None else str(json.loads(self._status)["message"])
         except (ValueError, KeyError, TypeError, RecursionError):
             return ""
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection to the container."""
         with contextlib.suppress(Exception):
             self._client.close(timeout=1)
 

@@ -1,7 +1,7 @@
-"""One node's kubelet: asked for checkpoints of containers, which its runtime writes to the node's disk by CRIU.
+"""Client of one node's kubelet: requests checkpoints of containers, which CRIU writes to the node's disk.
 
-Source: Kubernetes' "Kubelet Checkpoint API" (ContainerCheckpoint, on by default since 1.30); pkg/kubelet/server. Its
-permission is `create` on `nodes/checkpoint`.
+Source: Kubernetes' "Kubelet Checkpoint API" (ContainerCheckpoint, on by default since 1.30); pkg/kubelet/server.
+Its permission is `create` on `nodes/checkpoint`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MOST_SHOWN = 240
 
 
 class Kubelet:
-    """By our own credentials; its certificate must be of the cluster's authority. Thread-safe."""
+    """Uses our own credentials; the kubelet's certificate must be of the cluster's authority. Thread-safe."""
 
     def __init__(self, access: Access, address: str) -> None:
         """`address`: HOST or HOST:PORT."""
@@ -32,7 +32,7 @@ class Kubelet:
     def checkpoint(
         self, namespace: str, pod: str, container: str, limit_s: float
     ) -> tuple[str, ...]:
-        """Paths on the node of what was written; raises `ApiError` with the kubelet's own words."""
+        """Paths of the checkpoint on the node; raises `ApiError` with the kubelet's message."""
         path = "/".join(quote(part, safe="") for part in (namespace, pod, container))
         authorization = self._access.authorization()
         headers = {"Authorization": authorization} if authorization else {}
@@ -57,7 +57,7 @@ def _refusal(status: int, answer: bytes) -> str:
 
 
 def _paths(answer: bytes) -> tuple[str, ...]:
-    """{"items": [path, ...]}."""
+    """Paths in {"items": [path, ...]}; raises `ApiError` for any other answer."""
     try:
         found: Any = json.loads(answer)["items"]
         return tuple(str(path) for path in found)

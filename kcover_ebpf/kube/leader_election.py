@@ -1,7 +1,7 @@
-"""Who leads: one Lease, which one of several replicas holds and renews while it lives.
+"""Leader election: one Lease, which one of several replicas holds and renews.
 
-Clocks of replicas are not compared: a lease has run out when it was not changed for its whole
-duration, as watched here. Source: client-go's leader election, which does the same.
+Clocks of replicas are not compared: a Lease has expired when it did not change for its whole duration, as observed
+here. Source: client-go's leader election, which does the same.
 """
 
 from __future__ import annotations
@@ -28,38 +28,38 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Claim:
-    """What one replica knows about the lease; times are monotonic seconds. Pure."""
+    """One replica's knowledge of the Lease; times are monotonic seconds. Pure."""
 
     identity: str
     seen: tuple[str, str] | None = None
-    """Holder and renewal time as written by the holder."""
+    """(holder, renewal time) as written by the holder."""
     seen_s: float = 0.0
     renewed_s: float | None = None
-    """When we renewed last; None unless we hold it."""
+    """When we last renewed the Lease; None unless we hold it."""
     from_s: float = 0.0
-    """We do not lead before."""
+    """Time before which this replica does not lead."""
 
     def observe(self, holder: str, renewed: str, now_s: float) -> None:
-        """Read the lease."""
+        """Take the Lease as it was just read."""
         if (holder, renewed) != self.seen:
             self.seen, self.seen_s = (holder, renewed), now_s
         if holder != self.identity:
             self.renewed_s = None
 
     def may_take(self, now_s: float) -> bool:
-        """True if it is ours, free, or has run out."""
+        """True if the Lease is ours, free or expired."""
         if self.seen is None or self.seen[0] in ("", self.identity):
             return True
         return now_s - self.seen_s >= LEASE_DURATION_S
 
     def leads(self, now_s: float) -> bool:
-        """True while it is safe to act."""
+        """True while it is safe to act as the leader."""
         ours = self.renewed_s is not None and now_s - self.renewed_s < LEASE_GIVE_UP_S
         return ours and now_s >= self.from_s
 
 
 class LeaderElector:
-    """Tries to hold a lease in its own thread."""
+    """Tries to hold a Lease in its own thread."""
 
     def __init__(
         self,
@@ -70,9 +70,9 @@ class LeaderElector:
         clock: Callable[[], float],
         pod_uid: str = "",
     ) -> None:
-        """`clock`: monotonic seconds; `pod_uid`: of our pod, named `identity`, where we run in one.
+        """`clock`: monotonic seconds; `pod_uid`: of our pod, named `identity`, if we run in one.
 
-        The lease then belongs to the leader's pod: when all are gone, the cluster collects it.
+        The Lease then belongs to the leader's pod: when all pods are gone, the cluster deletes it.
         """
         self._session, self._clock = client.hurried(LEASE_REQUEST_S), clock
         pod = {"apiVersion": "v1", "kind": "Pod", "name": identity, "uid": pod_uid}
@@ -81,12 +81,12 @@ class LeaderElector:
         self._name = name
         self._claim = Claim(identity)
         self.seizes = False
-        """Take the lease from whoever holds it, and lead once that one must have given up."""
+        """True: take the Lease from any holder, and lead once the old holder must have given up."""
         self._held: dict[str, Any] | None = None
-        """The lease as we wrote it last: while no one else writes, it need not be read again."""
+        """The Lease as we last wrote it: while no one else writes it, it need not be read again."""
         self._stop = threading.Event()
         self.thread: threading.Thread | None = None
-        """For who asks whether it lives; None before it began."""
+        """The thread, for liveness checks; None before `start`."""
 
     @property
     def leads(self) -> bool:
@@ -94,14 +94,14 @@ class LeaderElector:
         return self._claim.leads(self._clock())
 
     def start(self, on_change: Callable[[bool], None], wall: Callable[[], float]) -> None:
-        """Begin; `on_change` is called, in the elector's thread, when we begin or cease to lead."""
+        """Start the thread; `on_change` is called in it when we start or stop leading."""
         self.thread = threading.Thread(
             target=self._run, args=(on_change, wall), name="lease", daemon=True
         )
         self.thread.start()
 
     def stop(self) -> None:
-        """Give the lease back, so that another replica need not wait for it to run out."""
+        """Release the Lease, so that another replica need not wait for it to expire."""
         self._stop.set()
         if self.thread is not None:
             self.thread.join(LEASE_PERIOD_S * 3)
@@ -134,11 +134,11 @@ class LeaderElector:
             self._stop.wait(wait_s)
 
     def renew(self, wall_s: float) -> None:
-        """Take the lease, or keep it, if that is possible now; raises `ApiError`.
+        """Take or renew the Lease if that is possible now; raises `ApiError`.
 
-        Who finds that another client wrote its lease, or that it is gone, does not lead until it has it again. A lease
-        that belongs to a pod goes with it, and the program in that pod may live on, cut off from its node's control
-        plane: who makes the lease anew waits until that one has given up.
+        A replica whose Lease was overwritten or deleted stops leading until it reacquires it. A Lease owned by a
+        pod disappears with the pod, while the process may still run on a partitioned node; so the replica that
+        recreates the Lease waits out the old leader's deadline.
         """
         asked_s = self._clock()
         path = f"{self._collection}/{self._name}"

@@ -1,7 +1,7 @@
 """A collection kept up to date: list, then watch from there, and list again when history is gone.
 
-`ListWatchState` is the pure half: it says what to do next and takes what came of it. `Reflector` does it in a
-separate thread and hands each change to a callback.
+`ListWatchState` is the pure half: it decides the next request and takes its result. `Reflector` sends the requests
+in a separate thread and passes each change to a callback.
 
 Source: Kubernetes API concepts, "Efficient detection of changes".
 """
@@ -27,18 +27,18 @@ from kcover_ebpf.tunables.kube import (
 
 Object = dict[str, Any]
 _Kept = tuple[str, str, str]
-"""Namespace, name and version of an object."""
+"""(namespace, name, resourceVersion) of an object."""
 PAGE = 500
 
 
 class Change(Enum):
-    """What became of an object."""
+    """Kind of change of an object."""
 
     SET = "set"
-    """It is new, or changed."""
+    """The object is new, or changed."""
     GONE = "gone"
     SYNCED = "synced"
-    """A list is complete; there is no object. What was not in it is gone, and has been reported as gone."""
+    """A list is complete; there is no object. Objects missing from the list were reported as gone before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +54,23 @@ class ListWatchState:
 
     def __init__(self) -> None:
         self.version: str | None = None
-        """Where to watch from; None: list first."""
+        """resourceVersion to watch from; None: list first."""
         self._known: dict[str, _Kept] = {}
         self._keys: dict[tuple[str, str], str] = {}
-        """By namespace and name."""
+        """(namespace, name) -> uid."""
         self._seen: set[str] = set()
         self._failures = 0
         self.speaks = False
-        """Something came in the last watch, so that silence in the next one means something."""
+        """True if something arrived in the last watch, so that silence in the next one means something."""
 
     def begin(self) -> None:
-        """A list begins, from its first page."""
+        """Start a list, from its first page."""
         self._seen = set()
 
     def page(self, items: Iterable[Object]) -> Iterator[Event]:
-        """One page of a list came; reports what is new in it.
+        """Take one page of a list; returns the changes in it.
 
-        A page is reported before the next one is asked for: a list of a large cluster is never held whole.
+        A page is reported before the next one is requested, so a large list is never in memory as a whole.
         """
         for item in items:
             key = key_of(item)
@@ -85,7 +85,7 @@ class ListWatchState:
                 yield Event(Change.SET, item)
 
     def listed(self, version: str) -> Iterator[Event]:
-        """The list is complete; reports what went away unseen."""
+        """Complete the list; returns objects that disappeared unobserved."""
         for key in [key for key in self._known if key not in self._seen]:
             yield self._forget(key)
         self._seen = set()
@@ -104,7 +104,7 @@ class ListWatchState:
         return Event(Change.GONE, {"metadata": metadata})
 
     def reported(self, raw: Object) -> Event | None:
-        """One line of a watch came; None where it only moves the version; raises `Gone`, `ApiError`."""
+        """Take one line of a watch; None if it only moves the version; raises `Gone`, `ApiError`."""
         kind, item = raw.get("type"), raw.get("object")
         if not isinstance(item, dict):
             return None
@@ -132,9 +132,9 @@ class ListWatchState:
         return ApiError(text, code if isinstance(code, int) else 0)
 
     def failed(self, error: ApiError) -> float:
-        """A list or watch failed; seconds to wait (before jitter) until the next try.
+        """Take a failed list or watch; returns seconds to wait (before jitter) until the next try.
 
-        History that is gone is listed again at once, the first time.
+        If history is gone, the list is repeated at once, the first time.
         """
         self._failures += 1
         self.speaks = False
@@ -148,11 +148,11 @@ class ListWatchState:
         return max(delay_s, error.retry_after_s or 0.0)
 
     def ended(self, was_spoken: bool) -> None:
-        """The server ended a watch; `was_spoken`: an event or a bookmark came in it."""
+        """Take the end of a watch by the server; `was_spoken`: an event or a bookmark arrived in it."""
         self.speaks = was_spoken
 
     def worked(self) -> None:
-        """A list was complete, or a watch lived long enough: the next failure is a first one."""
+        """Reset the failure count: a list was complete, or a watch lived long enough."""
         self._failures = 0
 
 
@@ -173,10 +173,10 @@ def _kept(item: Object) -> _Kept:
 
 
 class Transport(Protocol):
-    """What a watch needs of a `Session`."""
+    """The methods of an API client that a watch needs."""
 
     def list(self, path: str, query: Mapping[str, str] | None = None) -> Object:
-        """One page."""
+        """One page of a collection."""
         ...
 
     def stream(self, path: str, query: Mapping[str, str], timeout_s: int) -> Iterator[Object]:
@@ -195,30 +195,30 @@ class Reflector:
         on_event: Callable[[Event], None],
         on_error: Callable[[ApiError], None] = lambda _: None,
     ) -> None:
-        """`query`: field or label selectors."""
+        """`query`: field or label selectors of the collection."""
         self._transport, self._path, self._query = transport, path, dict(query)
         self._on_event, self._on_error = on_event, on_error
         self._plan = ListWatchState()
         self._page = PAGE
         self._cached = True
-        """The first list may be asked for as the server has it in memory."""
+        """True: the first list may be served from the server's memory (resourceVersion=0)."""
         self._stop = threading.Event()
         self.thread = threading.Thread(target=self._run, name=f"watch {path}", daemon=True)
-        """For who asks whether it lives."""
+        """The thread, for liveness checks."""
         self.synced = threading.Event()
         """Set once the first list is complete, before SYNCED is reported."""
 
     def start(self) -> None:
-        """Begin; the thread never dies of an error, of the API or of who listens."""
+        """Start the thread; no error, of the API or of a listener, ends it."""
         self.thread.start()
 
     @property
     def is_alive(self) -> bool:
-        """True once it was started, and for ever after: see `start`."""
+        """True from `start` on, as the thread never ends by itself."""
         return self.thread.is_alive()
 
     def stop(self) -> None:
-        """End soon; a stream under way is left to the process's end."""
+        """Make the thread end soon; an open stream is left until the process ends."""
         self._stop.set()
 
     def _run(self) -> None:
@@ -293,7 +293,7 @@ class Reflector:
             self._hand(event)
 
     def _hand(self, event: Event) -> None:
-        """One object that a listener fails at must not keep it from all others."""
+        """Pass one object on; an exception of the listener must not stop the other objects."""
         try:
             self._on_event(event)
         except Exception as error:  # noqa: BLE001 - whatever it is, the next event is handed on
