@@ -106,7 +106,7 @@ class LogWatch:
         return tuple(container_log.later(late_s) for container_log in found[:_MOST_REPORTED])
 
     def close(self) -> None:
-        """Make `run` return soon."""
+        """Ask `run` to return; does not wait for it."""
         self._stopping.set()
         self._reported.set()
 

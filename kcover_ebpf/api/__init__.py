@@ -1,1 +1,1 @@
-"""What Kubernetes objects look like to us: our CRDs, pods, job kinds. Pure: no clock, no file, no network."""
+"""The Kubernetes objects that we read and write: our CRDs, pods, job kinds. Pure: no clock, no file, no network."""

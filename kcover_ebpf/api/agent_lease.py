@@ -1,6 +1,6 @@
-"""The Lease by which an agent says that it is there, which of its reports still hold, and which orders it carried out.
+"""The Lease by which an agent reports that it is alive, which of its reports still hold, and which orders are done.
 
-A report is some KB that the API server checks by a schema; a Lease costs it a third of that. What has not changed is
+A report is some KB that the API server checks by a schema; a Lease costs it a third of that. An unchanged report is
 confirmed here, in two annotations of a built-in object, instead of being sent again.
 """
 
@@ -20,29 +20,31 @@ from kcover_ebpf.model.rank_snapshot import RankPace
 
 API_VERSION = "coordination.k8s.io/v1"
 _PREFIX = "agent."
-"""Of the name: with a dot, which no release name has, so it is never the lease by which a controller leads."""
+"""Prefix of the name. It has a dot, which no release name has, so the name never equals that of a controller's
+Lease.
+"""
 _SAID = "kcover.io/agent"
 MOST_ACKS = 16
 MOST_PACES = 256
-"""Ranks of one node: 25 KB."""
+"""The most ranks of one node: 25 KB."""
 _MOST_VALID_S = 3600
-"""More than agents of 100,000 nodes need; an agent that was taken over is not believed for ever."""
+"""More seconds than agents of 100,000 nodes need; a compromised agent must not be believed forever."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentLease:
-    """One renewal."""
+    """Content of one renewal."""
 
     node: str
     renewed_s: float
-    """Unix seconds, by the clock of the node."""
+    """Time of the renewal (unix seconds, clock of the node)."""
     valid_s: int
-    """The agent renews it before so many seconds are over."""
+    """Seconds within which the agent renews it."""
     current: frozenset[int] = frozenset()
-    """Sequence numbers of the agent's reports that hold as they are."""
+    """Sequence numbers of the agent's reports that still hold."""
     acks: tuple[Ack, ...] = ()
     paces: Mapping[int, tuple[RankPace, ...]] = field(default_factory=dict)
-    """By sequence number of the report about the gang: how much its ranks here wait for those on other nodes."""
+    """Sequence number of the gang's report -> how much its ranks here wait for those on other nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class _Paces:
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """The annotation, as JSON."""
+    """Content of the annotation, as JSON."""
 
     current: tuple[int, ...] = ()
     acks: tuple[Ack, ...] = field(default=(), metadata=wire("acks", lenient=True))
@@ -61,7 +63,7 @@ class _Said:
 
 
 def collection(namespace: str) -> str:
-    """The path of all Leases of a namespace."""
+    """API path of the Leases of a namespace."""
     return f"/apis/{API_VERSION}/namespaces/{namespace}/leases"
 
 
@@ -71,7 +73,7 @@ def name_of(node: str) -> str:
 
 
 def object_of(lease: AgentLease, owner_pod: PodRef | None = None) -> dict[str, Any]:
-    """The Lease object; it is owned by the agent's pod, so it goes with it. None: the agent runs in none."""
+    """The Lease object, owned by the agent's pod, so it is deleted with the pod. None: the agent runs in no pod."""
     current = tuple(sorted(lease.current))
     said = encode(_Said(current, lease.acks[-MOST_ACKS:], tuple(_bounded(lease.paces))))
     metadata: dict[str, Any] = {
@@ -103,13 +105,13 @@ def _bounded(paces: Mapping[int, tuple[RankPace, ...]]) -> Iterator[_Paces]:
 
 
 def node_of(metadata: Mapping[str, Any]) -> str | None:
-    """The node whose agent a Lease is of; None for any other Lease."""
+    """Node of the agent that a Lease belongs to; None for any other Lease."""
     name = str(metadata.get("name") or "")
     return name.removeprefix(_PREFIX) if name.startswith(_PREFIX) else None
 
 
 def lease_of(api: Mapping[str, Any]) -> AgentLease | None:
-    """What an agent says in a Lease; None for the Lease of something else; raises `ObjectError`."""
+    """Content of an agent's Lease; None for any other Lease; raises `ObjectError`."""
     metadata = api.get("metadata")
     metadata = metadata if isinstance(metadata, Mapping) else {}
     node, annotations = node_of(metadata), metadata.get("annotations")

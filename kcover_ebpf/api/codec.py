@@ -1,15 +1,15 @@
 """Frozen dataclasses to and from JSON values, by their types alone. Pure.
 
-A `Codec` is one form of JSON: how keys are written, what is left out, and what is declared about dataclasses that know
-nothing of JSON. `encode` and `decode` are the form of our custom resources and of what our own programs send each
-other: `age_s` is written as `ageS`, `pod_uid` as `podUID`, and what is None, or False or empty by default, is left out.
-Every form: a field whose metadata say `wire(key, ...)` has another name, is a time, or is not written. An `Endpoint` is
-written as "ADDRESS:PORT", bytes in hexadecimal digits. A reader refuses what has the wrong type or is too large to be
-meant, and passes over keys that it does not know: a newer writer may say more. Of an enum that has a word UNKNOWN, a
-word that a newer writer added is read as that.
+A `Codec` is one form of JSON: how keys are written, what is left out, and metadata for dataclasses without JSON
+metadata of their own. `encode` and `decode` use the form of our custom resources and of messages between our own
+programs: `age_s` is written as `ageS`, `pod_uid` as `podUID`, and what is None, or False or empty by default, is
+left out. In every form, a field with `wire(key, ...)` metadata has another name, is a time, or is not written. An
+`Endpoint` is written as "ADDRESS:PORT", bytes in hexadecimal digits. A reader refuses a value of the wrong type or
+an implausible size, and ignores unknown keys: a newer writer may add some. In an enum with a member UNKNOWN,
+unknown words are read as that member.
 
-What is to be done with each field is worked out once for each dataclass: a controller of a large
-cluster reads some fifty reports a second (docs/decisions/0017).
+Readers and writers are computed once for each dataclass: the controller of a large cluster reads some fifty reports
+a second (docs/decisions/0017).
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ from kcover_ebpf.ids import Endpoint
 _T = TypeVar("_T")
 Write = Callable[[Any], Any]
 Declared = Mapping[type, Mapping[str, Mapping[str, Any]]]
-"""Metadata of fields, by name, of dataclasses that know nothing of JSON."""
+"""Dataclass -> metadata by field name, for dataclasses without JSON metadata of their own."""
 _NOTHING = object()
-"""Equal to no value."""
+"""Sentinel that equals no value."""
 
 
 class Omit(Enum):
-    """What a form leaves out; a reader of it takes the default instead."""
+    """What a form leaves out; a reader takes the default instead."""
 
     EMPTY = "empty"
-    """None, and False or an empty tuple where that is the default. A None that is read is taken for an absent key."""
+    """None, and False or an empty tuple if that is the default. A None that is read counts as an absent key."""
     DEFAULTS = "defaults"
-    """Whatever has its default."""
+    """Every value that equals its default."""
     NOTHING = "nothing"
 
 
 def wire(
     key: str | None, *, time: bool = False, lenient: bool = False, ago: bool = False
 ) -> dict[str, Any]:
-    """Metadata of a field: its name in the object; None where it is not written.
+    """Metadata of a field: its key in the object; None: not written.
 
-    `time`: its seconds are written as a date. `lenient`: entries of a list with a word that we do not know are passed
-    over. `ago`: seconds after some moment are written as seconds before it.
+    `time`: the seconds are written as a date. `lenient`: list entries with an unknown word are ignored. `ago`:
+    seconds after some moment are written as seconds before it.
     """
     return {"key": key, "time": time, "lenient": lenient, "ago": ago}
 
@@ -69,35 +69,35 @@ def wire(
 def embedded() -> dict[str, Any]:
     """Metadata of a field with a dataclass, or None, whose fields are written as if they were those of the object.
 
-    It is read as None where a field without a default is absent. No key may occur twice.
+    It is read as None if a field without a default is absent. No key may occur twice.
     """
     return {"key": None, "embedded": True}
 
 
 def camel(name: str) -> str:
-    """`pod_uid` as `podUID`, `age_s` as `ageS`."""
+    """Key of a field: `pod_uid` as `podUID`, `age_s` as `ageS`."""
     first, *rest = name.split("_")
     return first + "".join("UID" if part == "uid" else part.capitalize() for part in rest)
 
 
 @dataclass(frozen=True, slots=True)
 class _Readers:
-    """How a dataclass is read."""
+    """Compiled reader of a dataclass."""
 
     by_key: Mapping[str, tuple[str, Read]]
-    """The name of a field, and what reads it."""
+    """Key -> (field name, its reader)."""
     needed: tuple[tuple[str, str], ...]
-    """Name and key of each field without a default."""
+    """(name, key) of each field without a default."""
     embedded: tuple[tuple[str, type], ...]
-    """Name and type of each field whose own fields are in the same object."""
+    """(name, type) of each field whose own fields are in the same object."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Writers:
-    """How a dataclass is written."""
+    """Compiled writer of a dataclass."""
 
     fields: tuple[tuple[str, str, Any, Write | None], ...]
-    """Of each field: its name, its key, the value that is left out, and what writes another."""
+    """(name, key, value that is left out, writer) of each field; writer None: written as it is."""
     embedded: tuple[str, ...]
 
 
@@ -111,7 +111,7 @@ class Codec:
         key: Callable[[str], str] = camel,
         omit: Omit = Omit.EMPTY,
     ) -> None:
-        """`key`: of a field's name; of a field with `wire` metadata they name it."""
+        """`key`: maps a field's name to its key, unless the field has `wire` metadata."""
         self._declared, self._key, self._omit = declared or {}, key, omit
         self._written: dict[type, _Writers] = {}
         self._read: dict[type, _Readers] = {}
@@ -137,7 +137,7 @@ class Codec:
         return found
 
     def decode(self, kind: type[_T], data: object, where: str = "") -> _T:
-        """The dataclass of a JSON object; raises `ObjectError`, which names the place."""
+        """The dataclass of a JSON object; raises `ObjectError`, which names the position."""
         try:
             return self.read(kind, data)
         except WrongValue as error:
@@ -145,7 +145,7 @@ class Codec:
             raise ObjectError(f"{error.place or 'the object'}: {error.text}") from None
 
     def read(self, kind: type[_T], data: object) -> _T:
-        """The same; raises `WrongValue`, of which a word that is not known is one kind."""
+        """As `decode`, but raises `WrongValue`; its subclass `UnknownWord` means an unknown word of an enum."""
         if type(data) is not dict and not isinstance(data, Mapping):  # the latter takes long
             raise wrong("an object", data)
         readers = self._readers_of(kind)
@@ -173,7 +173,7 @@ class Codec:
         return self._read[kind]
 
     def _fields(self, kind: type) -> Iterator[tuple[str, Field[Any], Mapping[str, Any], Any]]:
-        """Of each field that is written: its key, itself, its metadata and its type."""
+        """(key, field, metadata, type) of each field that is written."""
         declared, hints = self._declared.get(kind, {}), typing.get_type_hints(kind)
         for field in fields(kind):
             metadata = declared.get(field.name, field.metadata)
@@ -204,7 +204,7 @@ class Codec:
         return _before if metadata.get("ago") else self._writer(hint)
 
     def _writer(self, hint: Any) -> Write | None:
-        """What writes a value of this type; None: it is written as it is."""
+        """Writer for values of this type; None: they are written as they are."""
         write = self._writer_of_type(*_parts(hint))
         if write is None or types.NoneType not in typing.get_args(hint):
             return write
@@ -289,7 +289,7 @@ def _embedded(kind: type) -> tuple[tuple[str, type], ...]:
 
 
 def _parts(hint: Any) -> tuple[Any, Any, tuple[Any, ...]]:
-    """A type without its new name and without None, its origin and its arguments."""
+    """A type without its NewType and without None: its origin and its arguments."""
     hint = getattr(hint, "__supertype__", hint)
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         return _parts(next(arg for arg in typing.get_args(hint) if arg is not types.NoneType))

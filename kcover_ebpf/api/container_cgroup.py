@@ -1,8 +1,8 @@
-"""Which container a control group belongs to, from its path alone.
+"""Finds the container of a control group from the group's path alone.
 
-Known: containerd, CRI-O and docker (cri-dockerd), with the systemd and the cgroupfs driver, in
-cgroup v1, v2 and both at once, below any prefix (a kubelet with its own root, a node inside a
-container), and groups that a container makes below its own.
+Known: containerd, CRI-O and docker (cri-dockerd), with the systemd and the cgroupfs driver, in cgroup v1, v2 and
+both at once, below any prefix (a kubelet with its own root, a node inside a container), and groups that a container
+creates below its own.
 
     /kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podUID.slice/cri-containerd-ID.scope
     /kubepods/burstable/podUID/ID
@@ -25,18 +25,18 @@ _CONTAINER = re.compile(r"(?:(?:cri-containerd|crio|docker|libpod)-)?([0-9a-f]{6
 
 @dataclass(frozen=True, slots=True)
 class ContainerPath:
-    """What a path of a control group says."""
+    """Pod uid and container id found in the path of a control group."""
 
     pod_uid: str
     container_id: str | None
-    """None for the pod's own group, above its containers."""
+    """Id given by the runtime; None for the pod's own group, above its containers."""
 
 
 def containers_of(path: str) -> tuple[ContainerPath, ...]:
     """The containers (or pods) that a cgroup path lies in, the innermost first; empty outside pods.
 
-    There is more than one where a kubelet itself runs in a pod. A static pod's uid has no dashes
-    (it is a hash of its manifest). A path that begins with ".." is relative to a cgroup namespace.
+    There is more than one if a kubelet itself runs in a pod. A static pod's uid has no dashes (it is a hash of its
+    manifest). A path that begins with ".." is relative to a cgroup namespace.
     """
     # a systemd path in the hands of a containerd that makes groups itself: SLICE:cri-containerd:ID
     parts = path.strip("/").replace(":cri-containerd:", "/").split("/")
@@ -65,7 +65,7 @@ def _container_id(part: str) -> str | None:
 
 
 def containers_of_process(proc_cgroup: str) -> tuple[ContainerPath, ...]:
-    """The same, from the text of /proc/PID/cgroup; the hierarchy that says most is believed, v2 before v1."""
+    """As `containers_of`, from the text of /proc/PID/cgroup: the hierarchy with the deepest match, v2 before v1."""
     found = []
     for line in proc_cgroup.splitlines():
         number, _, rest = line.partition(":")

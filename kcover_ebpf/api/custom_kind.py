@@ -1,7 +1,7 @@
 """A kind of job that an operator describes: the `JobKind` resource. Pure.
 
-It says by which labels the pods of one job are found, which owners lie between them and the job, and how the job is
-suspended and resumed. Its paths are JSON pointers (RFC 6901) into objects; no list is entered.
+It contains the labels of the pods of one job, the owners between them and the job, and how the job is suspended and
+resumed. Its paths are JSON pointers (RFC 6901) into objects; no list is entered.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ObjectError
 
 MOST_KINDS = 64
-"""In a cluster: each pod is compared with all of them."""
+"""The most JobKinds in a cluster: each pod is compared with all of them."""
 _WRITABLE = ("/spec/", "/metadata/annotations/")
 
 
 @dataclass(frozen=True, slots=True)
 class JobKind:
-    """What the pods of one kind of job look like: a row of job_kinds.toml, or the pods of a `JobKind` object."""
+    """How pods of one kind of job are recognised: a row of job_kinds.toml, or `spec.pods` of a `JobKind` object."""
 
     name: str
     group: str
     owner: str
-    """Kind of the owner, which may have a name that other groups use as well (Volcano's Job)."""
+    """Kind of the owner, whose name may also be used by other API groups (Volcano's Job)."""
     gang: tuple[str, ...]
     operator: str | None = None
     needs: tuple[str, ...] = ()
@@ -40,16 +40,16 @@ class KindRestart(Enum):
     """How the pods of such a job are replaced."""
 
     SUSPEND = "Suspend"
-    """By the field `suspend`."""
+    """The field `suspend` is set, then reset."""
     DELETE_PODS = "DeletePods"
-    """By deleting them: its controller makes them again, and counts nothing."""
+    """The pods are deleted; the job's controller recreates them and counts no failure."""
     NONE = "None"
-    """Not at all; they may be restarted in place."""
+    """They are not replaced; they may be restarted in place."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerKind:
-    """A kind of objects between the pods and the job."""
+    """A kind of object between the pods and the job."""
 
     group: str
     kind: str
@@ -62,14 +62,14 @@ class SuspendField:
 
     path: str
     suspended: object = True
-    """Its value while the job is suspended,"""
+    """Value while the job is suspended."""
     running: object = False
-    """and the one that resumes it."""
+    """Value that resumes the job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """The label of the pod that starts the ranks in the others, and holds none."""
+    """Label of the pod that only starts the ranks in the other pods."""
 
     label: str
     value: str
@@ -77,7 +77,7 @@ class Launcher:
 
 @dataclass(frozen=True, slots=True)
 class EndedField:
-    """Where the job says that it is over."""
+    """Where the job's object shows that the job is over."""
 
     path: str
     succeeded: tuple[object, ...] = ()
@@ -115,31 +115,31 @@ class CustomKind:
     pods: JobKind
     owners: tuple[OwnerKind, ...]
     pod_count: tuple[str, ...]
-    """Pointers to whole numbers that add up to its pods."""
+    """JSON pointers to whole numbers whose sum is the number of pods."""
     restart: KindRestart
     suspend: SuspendField | None
     replaces_pods: bool
-    """Its controller makes a new pod, of the same rank, for a single one that was deleted, and counts nothing."""
+    """True if the job's controller replaces a single deleted pod by one of the same rank and counts no failure."""
     counts_restarts: str | None
-    """Pointer to a field; where it is set, restarts in place are counted."""
+    """JSON pointer to a field; if that field is set, restarts in place are counted."""
     ended: EndedField | None
     counters: tuple[str, ...]
     ready: tuple[str, str] | None = field(default=None, metadata=wire(None), compare=False)
-    """Reason and message of its condition Ready; None before it has one."""
+    """(reason, message) of its condition Ready; None before it has one."""
 
     @property
     def about(self) -> dict[str, str]:
-        """What an Event is about."""
+        """The object that an Event is about (its `involvedObject`)."""
         return about(self.name, self.uid)
 
 
 def about(name: str, uid: str) -> dict[str, str]:
-    """What an Event about a JobKind is about."""
+    """The `involvedObject` of an Event about a JobKind."""
     return {"apiVersion": "kcover.io/v1alpha1", "kind": "JobKind", "name": name, "uid": uid}
 
 
 def kind_of(api: Mapping[str, Any]) -> CustomKind:
-    """The kind in an object of the API; raises `ObjectError`, which names the object and the place."""
+    """The kind in an object of the API; raises `ObjectError`, which names the object and the position."""
     metadata = api.get("metadata")
     if not isinstance(metadata, Mapping) or not metadata.get("name"):
         raise ObjectError("JobKind: metadata.name: missing")
@@ -187,7 +187,7 @@ def _ready(status: object) -> tuple[str, str] | None:
 
 
 def _wrong(spec: _Spec) -> str:
-    """What is wrong with it, and where; empty: nothing."""
+    """First error in it, with its position; empty if it is valid."""
     if not spec.group or not spec.kind or not spec.plural:
         return "group: group, kind and plural must not be empty"
     if (spec.restart is KindRestart.SUSPEND) != (spec.suspend is not None):

@@ -12,31 +12,31 @@ _PCI = "resource.kubernetes.io/pciBusID"
 
 @dataclass(frozen=True, slots=True)
 class DeviceTaint:
-    """A taint on a device; the API server demands key and effect."""
+    """A taint on a device; the API server requires key and effect."""
 
     key: str
     effect: str
     value: str = ""
     since: str = ""
-    """When it was added, as the API writes times; empty where that is not known."""
+    """When it was added, in the API's format; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class DraDevice:
-    """One device of one node."""
+    """A device in a ResourceSlice of one node."""
 
     node: str
     driver: str
     pool: str
     name: str
     address: str = ""
-    """On the PCI bus; empty where the driver does not publish it."""
+    """PCI address; empty if the driver does not publish it."""
     taints: tuple[DeviceTaint, ...] = ()
-    """By its driver; those of rules are not in the slice."""
+    """Taints set by its driver; those of DeviceTaintRules are not in the slice."""
 
     @property
     def selector(self) -> dict[str, str]:
-        """What selects this device alone in a DeviceTaintRule."""
+        """Selector of a DeviceTaintRule that matches only this device."""
         return {"driver": self.driver, "pool": self.pool, "device": self.name}
 
 
@@ -48,9 +48,10 @@ class TaintRule:
     selector: Mapping[str, Any] | None
 
     def taints(self, device: DraDevice) -> bool:
-        """True if this is one of its devices, as far as can be seen.
+        """True if the rule taints this device, as far as can be seen.
 
-        Classes and CEL expressions (resource.k8s.io/v1alpha3) are not evaluated: the device is taken to match them.
+        Classes and CEL expressions (resource.k8s.io/v1alpha3) are not evaluated: the device is assumed to match
+        them.
         """
         if self.selector is None:
             return False
@@ -58,7 +59,7 @@ class TaintRule:
 
 
 def devices_of(raw: Mapping[str, Any]) -> tuple[DraDevice, ...]:
-    """The devices of a ResourceSlice of any version; none where they belong to no single node."""
+    """The devices of a ResourceSlice of any version; empty if they belong to no single node."""
     spec = raw.get("spec") or {}
     node = spec.get("nodeName")
     if not node:

@@ -1,4 +1,4 @@
-"""What a drill is: a fault that a person injects into a job that consents to it, and what is said about it. Pure."""
+"""Vocabulary of drills: faults that a person injects into a job that consents to them, and their results. Pure."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ CONSENT = "kcover.io/drill"
 
 
 class DrillFault(Enum):
-    """What is done to one rank."""
+    """Kinds of injected faults; each affects one rank."""
 
     STOP = "stop"
-    """SIGSTOP, taken back after a while."""
+    """SIGSTOP to the rank; undone after a while."""
     KILL = "kill"
-    """SIGKILL."""
+    """SIGKILL to the rank."""
     PARTITION = "partition"
-    """No packet leaves or reaches the containers of its pod; let through again after a while."""
+    """No packet leaves or reaches the containers of its pod; undone after a while."""
     SLOW = "slow"
-    """Its containers get a third of the CPU time that they use; given back after a while."""
+    """Its containers get a third of the CPU time that they use; undone after a while."""
     LOG = "log"
-    """An error of a broken GPU in its log, and SIGKILL: the incident should say hardware."""
+    """An error of a broken GPU in its log, and SIGKILL: the incident's class should be hardware."""
     LOCK = "lock"
-    """Its main thread waits for a lock that the drill holds; released after a while."""
+    """Its main thread waits for a lock that the drill owns; released after a while."""
     XID_NOTE = "xid-note"
-    """The agent judges as if the driver had named it with an Xid 94, a contained memory error of its GPU."""
+    """The agent judges as if the driver had reported an Xid 94 (contained memory error) for the rank."""
 
 
 FAULTS_HELP = (
@@ -35,38 +35,38 @@ FAULTS_HELP = (
     "slow: a third of its CPU time; these are taken back. kill: SIGKILL; log: an error of a GPU in its log, and "
     "SIGKILL; xid-note: the agent judges as if the driver had reported an Xid 94."
 )
-"""What each fault does, for people."""
+"""Explanation of the faults, for `--help`."""
 
 
 class DrillEnd(Enum):
     """How an injected fault ended."""
 
     RESUMED = "resumed"
-    """It was taken back."""
+    """The fault was undone."""
     GONE = "gone"
     """The process ended: by the fault itself, or by the restart of its job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Injected:
-    """A fault that was injected."""
+    """A fault that was injected into a process."""
 
     fault: DrillFault
     pid: int
-    """On the node."""
+    """Pid in the node's pid namespace."""
     time_s: float
-    """Unix seconds, by the clock of the node."""
+    """Time of the injection (unix seconds, clock of the node)."""
     rank: int | None = None
-    """As the environment of the process says; None where it says nothing."""
+    """Rank number in the environment of the process; None if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrillOver:
-    """The fault is over."""
+    """The end of an injected fault."""
 
     end: DrillEnd
     time_s: float
-    """Unix seconds, by the clock of the node."""
+    """Time of the end (unix seconds, clock of the node)."""
 
 
 def consents(labels: Mapping[str, str]) -> bool:

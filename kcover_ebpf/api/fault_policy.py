@@ -1,6 +1,6 @@
-"""How far one may go with which pods: the `FaultPolicy` resource, and which of them holds for a pod.
+"""What may be done to which pods: the `FaultPolicy` resource, and which policy applies to a pod.
 
-Also who is notified of which incidents.
+It also says who is notified of which incidents.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from kcover_ebpf.errors import ObjectError, PolicyError
 from kcover_ebpf.settings import RestartBudget
 
 MOST_BYTES = 8 * 1024
-"""Of a specification: every agent of a cluster keeps every policy; a selector of a dozen expressions takes one KiB."""
+"""The most bytes of a specification: every agent keeps every policy; a selector of a dozen expressions takes one
+KiB.
+"""
 
 
 _OF_RUN = {
@@ -30,14 +32,14 @@ _OF_RUN = {
     "backoff_max": "use restarts.backoffMaxSeconds",
     "grace": "pods have terminationGracePeriodSeconds",
 }
-"""Keys of a policy file of `run` that mean nothing in a cluster, and what does."""
+"""Keys of a policy file of `run` that have no effect in a cluster -> the key that has."""
 
 ALL_ENDS = frozenset({Phase.RECOVERED, Phase.OBSERVED, Phase.REFUSED, Phase.FAILED})
-"""The first of these is said where a rule for notifications names no phases."""
+"""Pseudo-phase of a notification rule without phases: the first phase that ends the incident."""
 
 
 class Level(Enum):
-    """The most that may be done with an armed job; each includes the ones before it."""
+    """The most that may be done with an armed job; each level includes the lower ones."""
 
     IGNORE = "Ignore"
     OBSERVE = "Observe"
@@ -46,7 +48,7 @@ class Level(Enum):
 
 
 class Approval(Enum):
-    """Who starts a restart."""
+    """Whether a restart needs a person's approval."""
 
     AUTOMATIC = "Automatic"
     MANUAL = "Manual"
@@ -68,7 +70,7 @@ class Expression:
     values: tuple[str, ...] = ()
 
     def holds(self, labels: Mapping[str, str]) -> bool:
-        """True if labels fit; NotIn fits a missing label too, as in Kubernetes."""
+        """True if the labels match; NotIn also matches a missing label, as in Kubernetes."""
         match self.operator:
             case _Operator.EXISTS:
                 return self.key in labels
@@ -82,13 +84,13 @@ class Expression:
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """A label selector; an empty one fits everything."""
+    """A label selector; an empty one matches everything."""
 
     match_labels: Mapping[str, str] = field(default_factory=dict)
     match_expressions: tuple[Expression, ...] = ()
 
     def holds(self, labels: Mapping[str, str]) -> bool:
-        """True if all of it fits."""
+        """True if all expressions match."""
         exact = all(labels.get(key) == value for key, value in self.match_labels.items())
         return exact and all(
             match_expression.holds(labels) for match_expression in self.match_expressions
@@ -99,11 +101,11 @@ class InspectionAction(Enum):
     """Which failed inspections cordon a node, as an announced fault of a device does."""
 
     REPORT = "Report"
-    """None."""
+    """No failed inspection cordons a node."""
     DEVICES = "Devices"
-    """Those of a GPU or a network adapter."""
+    """Failed checks of a GPU or a network adapter."""
     ALL = "All"
-    """Those of any check, the operator's own included."""
+    """Any failed check, including the operator's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +117,9 @@ class NodeActions:
     device_taint: bool = True
     inspection: InspectionAction = InspectionAction.REPORT
     clean_rounds: int = 3
-    """Clean inspections in a row after which it is uncordoned automatically; 0: that is left to a person."""
+    """Clean inspections in a row before it is uncordoned automatically; 0: a person must uncordon it."""
     most_cordons: int = 5
-    """Cordoned so often within a month it is no longer uncordoned automatically; 0: there is no limit."""
+    """After this many cordons within a month it is no longer uncordoned automatically; 0: no limit."""
 
 
 class AvoidMode(Enum):
@@ -125,54 +127,56 @@ class AvoidMode(Enum):
 
     OFF = "Off"
     SOFT = "Soft"
-    """They prefer others."""
+    """They prefer other nodes."""
     HARD = "Hard"
-    """They wait for another."""
+    """They wait for another node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Avoidance:
-    """For how long they do; an inspection that clears the node ends it earlier."""
+    """For how long new pods avoid such nodes; an inspection that clears a node ends it earlier."""
 
     mode: AvoidMode = AvoidMode.SOFT
     seconds: int = 14400
 
 
 class FrameworkFirst(Enum):
-    """Which faults are left for a while to the program's own recovery; none of a device or a node is."""
+    """Which faults are left to the program's own recovery for a while; never a fault of a device or a node."""
 
     ANNOUNCED = "Announced"
-    """Crashes, where a launcher says that it starts failed ranks again, or a framework is known to do without them."""
+    """Crashes, if a launcher announces that it restarts failed ranks, or a framework is known to continue without
+    them.
+    """
     CRASHES = "Crashes"
-    """All crashes."""
+    """All crashes, whatever launches the program."""
     FAULTS = "Faults"
-    """Hangs, too."""
+    """All crashes and hangs."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavePolicy:
-    """What is done for the work of a job before its ranks are ended."""
+    """How the work of a job is saved before its ranks are ended."""
 
     signal: SaveSignal | None = None
-    """Sent to the healthy ranks, which then save; None: none is sent."""
+    """Signal sent to the healthy ranks, which then save a checkpoint; None: no signal."""
     seconds: int = 30
-    """Longest wait for a checkpoint, one that is being written or one that the signal asked for; 0: no wait."""
+    """Longest wait for a checkpoint that is being written or that the signal asked for; 0: no wait."""
     unsaved_seconds: int = 0
-    """An inferred fault is given as much silence as there is work since the last complete checkpoint, up to this."""
+    """An inferred fault must be silent for as long as the work since the last complete checkpoint took, up to this."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotifyRule:
-    """One rule: a target by its name on the operator's list, and of what it is notified."""
+    """One notification rule: a target on the operator's list, and the events it is notified of."""
 
     target: str
     phases: tuple[Phase, ...] = ()
-    """Each is said once for an incident; empty: one message, at the first phase that ends it."""
+    """Phases to notify of, each once per incident; empty: one message, at the first phase that ends it."""
     classes: tuple[FailureClass, ...] = ()
-    """Only incidents whose cause lies there; empty: any."""
+    """Only incidents with these classes of cause; empty: all."""
 
     def means(self, status: Status, ends: frozenset[Phase] = ALL_ENDS) -> bool:
-        """True if the phase of this status is to be said; `ends`: those that end an incident for the target."""
+        """True if the phase of this status is to be sent; `ends`: the phases that end an incident for the target."""
         if self.classes and (status.failure or FailureClass.UNKNOWN) not in self.classes:
             return False
         if self.phases:
@@ -184,7 +188,7 @@ class NotifyRule:
 
 @dataclass(frozen=True, slots=True)
 class FaultPolicy:
-    """One policy; the defaults are those of the chart, and hold where no policy selects a pod."""
+    """One policy; the defaults are those of the chart, and apply if no policy selects a pod."""
 
     selector: Selector = field(default_factory=Selector)
     action: Level = Level.SHUTDOWN
@@ -196,19 +200,19 @@ class FaultPolicy:
     avoid: Avoidance = field(default_factory=Avoidance)
     framework_first: FrameworkFirst = FrameworkFirst.ANNOUNCED
     framework_first_seconds: int = 60
-    """Such a fault is left so long to the program."""
+    """Seconds for which such a fault is left to the program."""
     save: SavePolicy = field(default_factory=SavePolicy)
     node: NodeActions = field(default_factory=NodeActions)
     thresholds: Mapping[str, str] = field(default_factory=dict)
     job_rules: tuple[JobRule, ...] = ()
-    """What is expected of the logs of the job."""
+    """Rules for the logs of the job."""
     notify: tuple[NotifyRule, ...] = ()
-    """Who is notified of its incidents."""
+    """Notification rules for its incidents."""
     evidence_logs: bool = True
-    """The ends of its logs are kept as evidence: what the program wrote there, but for secrets that are recognised."""
+    """True: the ends of its logs are kept as evidence, as the program wrote them except for recognised secrets."""
 
     def settings(self) -> settings.Policy:
-        """The thresholds, beside their defaults; raises `PolicyError` for a key without effect or a wrong unit."""
+        """The thresholds merged with their defaults; raises `PolicyError` for a key without effect or a wrong unit."""
         for key in self.thresholds:
             if key in _OF_RUN:
                 raise PolicyError(f"thresholds: {key} has no effect in a cluster; {_OF_RUN[key]}")
@@ -218,17 +222,17 @@ class FaultPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What the operator allows to every policy: users write those themselves. A policy that asks for more gets this."""
+    """The operator's limits for every policy, since users write policies. A policy that exceeds one gets the limit."""
 
     max_restarts: int = 10
-    """Of one job within its window: three times the default of a policy."""
+    """Restarts of one job within its window: three times the default of a policy."""
     window_seconds: int = 3600
-    """The shortest window: in a shorter one a budget bounds nothing."""
+    """The shortest window: in a shorter one, a budget limits nothing."""
     backoff_seconds: int = 10
     """The shortest pause before a second restart: the default of a policy."""
 
     def of(self, policy: FaultPolicy) -> FaultPolicy:
-        """The policy as far as it is allowed."""
+        """The policy with each value limited."""
         asked = policy.restarts
         allowed = RestartBudget(
             max=min(asked.max, self.max_restarts),
@@ -253,7 +257,7 @@ def _number(text: str) -> object:
 
 @dataclass(frozen=True, slots=True)
 class NamedPolicy:
-    """A policy and where it comes from."""
+    """A policy with its namespace and name."""
 
     namespace: str
     name: str
@@ -261,7 +265,7 @@ class NamedPolicy:
 
 
 def policy_of(api: Mapping[str, Any]) -> NamedPolicy:
-    """The policy in an object of the API; raises `ObjectError`, also for thresholds that mean nothing."""
+    """The policy in an object of the API; raises `ObjectError`, also for thresholds without meaning."""
     metadata = api.get("metadata")
     name = metadata.get("name", "?") if isinstance(metadata, Mapping) else "?"
     namespace = metadata.get("namespace", "") if isinstance(metadata, Mapping) else ""
@@ -277,9 +281,9 @@ def policy_of(api: Mapping[str, Any]) -> NamedPolicy:
 
 
 def refused(api: Mapping[str, Any]) -> NamedPolicy:
-    """What holds in place of a policy that cannot be read: for all pods that it may have meant, nothing is done.
+    """Replacement for a policy that cannot be read: nothing is done to any pod that it may have selected.
 
-    Without it the defaults would hold, which restart jobs: whoever wrote it may have wanted less.
+    Without it the defaults would apply, which restart jobs; the author may have wanted less.
     """
     metadata, spec = api.get("metadata"), api.get("spec")
     metadata = metadata if isinstance(metadata, Mapping) else {}
@@ -293,7 +297,7 @@ def refused(api: Mapping[str, Any]) -> NamedPolicy:
 
 
 def observed_only(selector: Selector) -> FaultPolicy:
-    """A policy by which nothing is done for these pods, nor with their nodes."""
+    """A policy that does nothing to these pods or their nodes."""
     nodes = NodeActions(
         cordon=False, taint=False, device_taint=False, clean_rounds=0, most_cordons=0
     )
@@ -303,7 +307,7 @@ def observed_only(selector: Selector) -> FaultPolicy:
 def holding(
     policies: Iterable[NamedPolicy], namespace: str, labels: Mapping[str, str]
 ) -> NamedPolicy | None:
-    """The first policy by name that selects a pod with these labels; None: the defaults hold."""
+    """The first policy by name that selects a pod with these labels; None: the defaults apply."""
     ours = (policy for policy in policies if policy.namespace == namespace)
     fitting = [policy for policy in ours if policy.policy.selector.holds(labels)]
     return min(fitting, key=lambda policy: policy.name, default=None)

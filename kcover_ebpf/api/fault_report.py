@@ -1,7 +1,7 @@
-"""What an agent says about one job on its node, and what a controller hears: `FaultReport`.
+"""What an agent reports about one job on its node, as a controller reads it: `FaultReport`.
 
-The schema, with a sentence about each field, is charts/kcover-ebpf/crds. Ages are seconds before
-`time_s`, so that the clocks of nodes need not agree (docs/decisions/0005).
+The schema, with a sentence about each field, is in charts/kcover-ebpf/crds. Ages are seconds before `time_s`, so
+that the clocks of nodes need not agree (docs/decisions/0005).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ API_VERSION = "kcover.io/v1alpha1"
 
 @dataclass(frozen=True, slots=True)
 class ReportedJob:
-    """The gang as its pods name it; `selector` is understood by `job_kinds.selects`."""
+    """The gang as its pods identify it; `selector` is evaluated by `job_kinds.selects`."""
 
     name: str
     selector: Mapping[str, str]
@@ -42,7 +42,7 @@ class PodRef:
     name: str
     uid: str
     devices: tuple[str, ...] = ()
-    """PCI addresses of the devices it holds."""
+    """PCI addresses of the devices it uses."""
 
 
 REPORT = Codec(
@@ -58,7 +58,7 @@ REPORT = Codec(
         PythonFrame: {"is_library": wire("library")},
     }
 )
-"""The form of a report, wherever it goes: the judge's own types know nothing of JSON."""
+"""JSON form of a report, wherever it is sent: the judge's own types have no JSON metadata."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,27 +70,27 @@ class ReportedDeviceFault:
     text: str
     uuid: str | None = None
     serial: str | None = None
-    """Of the board, by NVML; None where it was never read."""
+    """Serial number of the board, from NVML; None if it was never read."""
     slot: str | None = None
-    """Of the chassis, as the firmware numbers it; None where it does not."""
+    """Chassis slot, as the firmware numbers it; None if it does not."""
     fatal: bool = False
-    """The jobs that hold the device are lost."""
+    """True if the jobs that use the device are lost."""
     unfit: bool = False
-    """No job can use the device before it was reset or replaced: what decisions about the node go by."""
+    """True if no job can use the device before it is reset or replaced; decisions about the node depend on this."""
     age_s: float | None = None
     pods: tuple[str, ...] = ()
-    """uids of pods that hold it."""
+    """Uids of the pods that use it."""
 
 
 @dataclass(frozen=True, slots=True)
 class OverPod:
-    """A pod of the node of which something is over its bound: that is not kept, or not whole."""
+    """A pod of the node that exceeded a bound: the excess is dropped or truncated."""
 
     namespace: str
     name: str
     uid: str
     what: tuple[str, ...]
-    """Words of `over_bounds.OF_PODS`; a newer agent may know others."""
+    """Exceeded bounds, from `over_bounds.OF_PODS`; a newer agent may use other words."""
 
 
 class AckResult(Enum):
@@ -111,55 +111,61 @@ class Ack:
     processes: int | None = None
     text: str | None = None
     bundle: str | None = None
-    """Path on the node of the evidence that was kept."""
+    """Path on the node of the evidence that was saved; None: none was."""
     pods: tuple[str, ...] = ()
-    """Of a KillTerminating: uids of the pods whose containers ran here and of which no process computes any more: each
-    is gone, or a SIGKILL is pending for it, which it sees before its next instruction."""
+    """For KillTerminating: uids of pods whose containers ran here and have no running process any more.
+
+    Each process is gone, or a SIGKILL is pending for it, which takes effect before its next instruction.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class FaultReport:
-    """What one node sees of one job, or of itself (`job` is None)."""
+    """What one node observes of one job, or of itself (`job` is None)."""
 
     node: str
     time_s: float = field(metadata=wire("time", time=True))
-    """Unix seconds, by the clock of the node."""
+    """Time of the report (unix seconds, clock of the node)."""
     sequence: int
     agent: str | None = None
     expires_after_s: int = field(default=90)
     job: ReportedJob | None = None
     pods: tuple[PodRef, ...] = ()
     suspicious: bool = False
-    """The job has stalled: no rank here has made progress for longer than ever while healthy, and one would have
-    shown it. A snapshot in a report that is not suspicious: it is unknown whether its ranks make progress."""
+    """True once no rank on this node has made progress for longer than its longest healthy gap.
+
+    Ranks attached while this is False: progress unknown.
+    """
     trained: bool = False
     resumed_age_s: float | None = None
-    """Since a rank here that was stopped or frozen was resumed; None if none was, and from agents that do not say."""
+    """Seconds since a stopped or frozen rank here was resumed; None if none was, or from agents that do not report
+    it.
+    """
     verdict: Verdict | None = None
-    """Of this node alone; its times are seconds after `time_s`."""
+    """Verdict of this node alone; its times are seconds after `time_s`."""
     ranks: tuple[RankSnapshot, ...] = ()
     knows_waits: bool = False
-    """Waits were seen to end while the ranks here trained, so that one that never was is new."""
+    """True if waits were seen to end while the ranks here trained, so that a new kind of wait is suspicious."""
     knows_cadence: bool = False
-    """The thresholds of the ranks here rest on steps that were seen."""
+    """True if the thresholds of the ranks here are based on observed steps."""
     silences: SilenceSummary | None = None
-    """What the ranks here recovered from by themselves; None from agents that keep no record."""
+    """Silences that the ranks here recovered from by themselves; None from agents that keep no record."""
     lossy: bool = False
-    """A link between ranks here loses packets, and others get through."""
+    """True if a link between ranks here loses packets while others do not."""
     collectives: CollectiveCounts | None = None
-    """None while NCCL was not asked, or has not answered yet."""
+    """Collective counts from NCCL; None while it was not asked, or has not answered yet."""
     recorders: Recordings | None = None
-    """None where no rank here has one, or none was asked."""
+    """Records of flight recorders; None if no rank here has one, or none was asked."""
     logs: tuple[ContainerLog, ...] = ()
-    """What the logs of its containers show; while the job has a fault, and a while after."""
+    """Findings in the logs of its containers, while the job has a fault and for a while after."""
     devices: tuple[ReportedDeviceFault, ...] = ()
     over: tuple[OverPod, ...] = ()
-    """In the report of a node about itself: those of the last minutes."""
+    """Pods that exceeded a bound in the last minutes; only in a node's report about itself."""
     acks: tuple[Ack, ...] = field(default=(), metadata=wire("acks", lenient=True))
 
     @property
     def is_urgent(self) -> bool:
-        """True where the ranks have stalled, or the node has found a fault by other means than silence."""
+        """True if the ranks have stalled, or the node has found a fault by other means than silence."""
         return self.suspicious or (self.verdict is not None and self.verdict.kind.is_fault)
 
 
@@ -174,7 +180,7 @@ def report_of(api: Mapping[str, Any]) -> FaultReport:
 
 
 def written_s(metadata: Mapping[str, Any]) -> float | None:
-    """When the object was written last, by the API server's clock, to the second; None if it does not say."""
+    """When the object was last written, by the API server's clock, to the second; None if unknown."""
     found = []
     writers = metadata.get("managedFields")
     for writer in writers if isinstance(writers, list) else ():
@@ -188,7 +194,7 @@ def written_s(metadata: Mapping[str, Any]) -> float | None:
 def object_of(
     report: FaultReport, namespace: str, name: str, owners: tuple[PodRef, ...] = ()
 ) -> dict[str, Any]:
-    """The FaultReport object; it is owned by pods, so it goes when the last of them does."""
+    """The FaultReport object; it is owned by pods, so it is deleted with the last of them."""
     metadata: dict[str, Any] = {"name": name, "namespace": namespace}
     if owners:
         metadata["ownerReferences"] = [

@@ -1,7 +1,7 @@
-"""What identifies a gang: its namespace and the labels that all its pods carry. Pure.
+"""Identity of a gang: its namespace and the labels that all its pods carry. Pure.
 
-Agents name their reports by it, orders and incidents carry it, and the controller keeps everything by it. Two gangs
-with the same labels in one namespace are one, whatever their pods say of their name and kind.
+Agents name their reports by it, orders and incidents contain it, and the controller uses it as its key. Two gangs
+with the same labels in one namespace are one gang, whatever name and kind their pods state.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from kcover_ebpf.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class GangId:
-    """A gang by what all its pods carry."""
+    """Identity of a gang: what all its pods have in common."""
 
     namespace: str
     selector: tuple[tuple[str, str], ...]
-    """Sorted pairs of label and value; `job_kinds.selects` understands them."""
+    """Sorted (label, value) pairs; `job_kinds.selects` evaluates them."""
 
     @classmethod
     def of(cls, namespace: str, labels: Mapping[str, str]) -> Self:
-        """That of the gang whose pods carry these labels."""
+        """Identity of the gang whose pods carry these labels."""
         return cls(namespace, tuple(sorted(labels.items())))
 
     @property
     def labels(self) -> dict[str, str]:
-        """The selector as labels."""
+        """The selector as a mapping from label to value."""
         return dict(self.selector)
 
     def __str__(self) -> str:
-        """For people."""
+        """Readable form for messages: namespace and selector."""
         return f"{self.namespace}/{'/'.join(value for _, value in self.selector)}"

@@ -1,8 +1,7 @@
 """One fault of one job in a cluster, from the first sign to recovery: the `Incident` resource.
 
-The schema, with a sentence about each field, is charts/kcover-ebpf/crds. What a controller needs to
-continue a restart that another one began is here and nowhere else. Times are unix seconds by the
-controller's clock.
+The schema, with a sentence about each field, is in charts/kcover-ebpf/crds. Everything that a controller needs to
+continue a restart begun by another one is in this object. Times are unix seconds by the controller's clock.
 """
 
 from __future__ import annotations
@@ -23,18 +22,21 @@ from kcover_ebpf.errors import ObjectError
 from kcover_ebpf.model.verdict import Cause, Certainty, Culprit, Evidence, Verdict, VerdictKind
 
 FINALIZER = "kcover.io/resume-job"
-"""On an incident while its job is being restarted: who deletes it leaves no job suspended."""
+"""Finalizer of an incident while its job is being restarted, so that a deletion leaves no job suspended."""
 AVOID, AVOID_NODES, AVOID_UNTIL = (
     "kcover.io/avoid",
     "kcover.io/avoid-nodes",
     "kcover.io/avoid-until",
 )
-"""Label (Soft or Hard) and annotations: the nodes, separated by commas, that new pods of the job avoid, and until when.
-An admission policy of the chart reads the first two."""
+"""Label (Soft or Hard) and annotations: the nodes, separated by commas, that new pods of the job avoid, and until
+when.
+
+An admission policy of the chart reads the first two.
+"""
 NOTIFIED = "kcover.io/notified"
-"""Annotation of an incident: who was notified of its end, as TARGET:PHASE; the next leader does not repeat it."""
+"""Annotation with the targets notified of the incident's end, as TARGET:PHASE; the next leader does not repeat them."""
 _MOST_NOTIFIED = 4096
-"""Characters of it that are read: any account that may edit incidents may write it."""
+"""The most characters of it that are read: any account that may edit incidents may write it."""
 _MOST_MOMENTS = 64
 _MOST_RESTARTS = 64
 _MOST_TEXT = 1024
@@ -54,28 +56,28 @@ class Phase(Enum):
 
     @property
     def is_over(self) -> bool:
-        """True where nothing more is done about it."""
+        """True if no further step follows."""
         return self in (Phase.RECOVERED, Phase.OBSERVED, Phase.REFUSED, Phase.FAILED)
 
     @property
     def is_acting(self) -> bool:
-        """True while a restart is under way."""
+        """True while a restart is in progress."""
         return self in (Phase.SHUTTING_DOWN, Phase.RECOVERING)
 
 
 class RestartMethod(Enum):
-    """How a gang is restarted."""
+    """How the pods of a gang are restarted."""
 
     IN_PLACE = "InPlace"
     HYBRID = "Hybrid"
-    """One pod moves, all others restart in place."""
+    """One pod is moved to another node, all others restart in place."""
     REPLACE = "Replace"
     NONE = "None"
 
 
 @dataclass(frozen=True, slots=True)
 class JobRef:
-    """The top owner of the gang."""
+    """The top-level owner of the gang."""
 
     kind: str
     name: str
@@ -94,7 +96,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class RestartRecord:
-    """One restart that was really begun; what budgets count."""
+    """One restart that was actually begun; budgets count these."""
 
     way: RestartMethod
     time_s: float = field(metadata=wire("time", time=True))
@@ -102,20 +104,20 @@ class RestartRecord:
 
 @dataclass(frozen=True, slots=True)
 class RestartAction:
-    """What is being done. `detail` belongs to the restart machine (`recovery.restart.machine`)."""
+    """The restart in progress. `detail` belongs to the restart machine (`recovery.restart.machine`)."""
 
     way: RestartMethod
     step: str
     attempt: int
     started_s: float = field(metadata=wire("startedAt", time=True))
-    """When this step began."""
+    """When this step began (unix seconds)."""
     reason: str | None = None
     detail: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Seconds lost, by phase; None while not known."""
+    """Seconds lost, by phase; None while unknown."""
 
     detect_s: float | None = None
     decide_s: float | None = None
@@ -125,13 +127,13 @@ class Lost:
 
     @property
     def total_s(self) -> float:
-        """All of it, as far as it is known."""
+        """Sum of the known phases; None if none is known."""
         parts = (self.detect_s, self.decide_s, self.shut_down_s)
         return sum(part or 0.0 for part in (*parts, self.reschedule_s, self.first_progress_s))
 
 
 class FailureClass(Enum):
-    """Where the cause of a fault lies, as far as that is known."""
+    """Where the cause of a fault lies, as far as known."""
 
     HARDWARE = "hardware"
     """A device, its driver, or the node."""
@@ -144,68 +146,68 @@ class FailureClass(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What the controller says about an incident."""
+    """Status of an incident, written by the controller."""
 
     phase: Phase
     message: str = ""
     verdict: Verdict | None = field(default=None, metadata=embedded())
-    """Of all nodes together, since the time of its first sign; None before anything was described."""
+    """Verdict on all nodes together; None before the incident is described."""
     failure: FailureClass | None = field(default=None, metadata=wire("class"))
-    """None before anything was described."""
+    """Class of the cause; None before the incident is described."""
     nodes: tuple[str, ...] = ()
     action: RestartAction | None = None
     order: Order | None = None
     timeline: tuple[Moment, ...] = ()
     restarts: tuple[RestartRecord, ...] = ()
     crashes: tuple[CrashRecord, ...] = ()
-    """Crashes whose traceback is known, the newest last."""
+    """Crashes with a known traceback, newest last."""
     lost: Lost | None = None
     work: LoggedWork | None = None
-    """What the logs show of the training that is lost; None where they show no step."""
+    """Lost training, from the logs; None if they show no step."""
     size: JobSize | None = None
-    """What the job occupies; None of incidents of an older controller."""
+    """Size of the job; None for incidents of an older controller."""
     owner: str | None = None
-    """Who owns the job, as its label or annotation says; None where none does."""
+    """Owner of the job, from its label or annotation; None if neither is set."""
     bundles: tuple[str, ...] = ()
     stuck: tuple[StuckPod, ...] = ()
-    """Old pods that do not go, while or after they are waited for."""
+    """Old pods that are stuck in deletion, during or after the wait for them."""
     closed_s: float | None = field(default=None, metadata=wire("closedAt", time=True))
-    """When a reported fault without action was observed to be resolved; None while it may last."""
+    """When a fault that was reported without action was seen to be over; None while it may last."""
 
     @property
     def kind(self) -> VerdictKind | None:
-        """Of the verdict; None before anything was described."""
+        """Kind of the verdict; None before the incident is described."""
         return None if self.verdict is None else self.verdict.kind
 
     @property
     def cause(self) -> Cause | None:
-        """Of the verdict; None before anything was described."""
+        """Cause of the verdict; None before the incident is described."""
         return None if self.verdict is None else self.verdict.cause
 
     @property
     def certainty(self) -> Certainty | None:
-        """Of the verdict, which may have none."""
+        """Certainty of the verdict; None if it has none."""
         return None if self.verdict is None else self.verdict.certainty
 
     @property
     def since_s(self) -> float | None:
-        """When the fault began; None before anything was described."""
+        """When the fault began (unix seconds); None before the incident is described."""
         return None if self.verdict is None else self.verdict.since_s
 
     @property
     def began_s(self) -> float:
-        """What its times count from: the begin of the fault, or its first moment; 0 before there is one."""
+        """Origin of its times (unix seconds): begin of the fault, or its first moment; 0 before there is one."""
         first_s = self.timeline[0].time_s if self.timeline else 0.0
         return self.since_s or first_s
 
     @property
     def culprit(self) -> Culprit | None:
-        """Whom the verdict names, if anyone."""
+        """Culprit named by the verdict; None if it names none."""
         return None if self.verdict is None else self.verdict.culprit
 
     @property
     def evidence(self) -> tuple[Evidence, ...]:
-        """Of the verdict."""
+        """Evidence of the verdict; empty without one."""
         return () if self.verdict is None else self.verdict.evidence
 
     @property
@@ -214,18 +216,18 @@ class Status:
         return self.phase is Phase.RECOVERED or self.closed_s is not None
 
     def at(self, phase: Phase) -> float | None:
-        """When a phase was entered first; None if it never was."""
+        """When a phase was first entered (unix seconds); None if it never was."""
         return next(
             (moment.time_s for moment in self.timeline if moment.phase == phase.value), None
         )
 
     @property
     def last_s(self) -> float:
-        """When it changed last; 0 for a status without a timeline."""
+        """When it last changed (unix seconds); 0 for a status without a timeline."""
         return self.timeline[-1].time_s if self.timeline else 0.0
 
     def enter(self, phase: Phase, now_s: float, message: str) -> Status:
-        """The same in another phase (or with another message), with a line in the timeline."""
+        """A copy in another phase (or with another message), with a new line in the timeline."""
         text = message[:_MOST_TEXT]
         moment = Moment(phase.value, now_s, text)
         # the beginning of a story says more than its middle
@@ -233,7 +235,7 @@ class Status:
         return replace(self, phase=phase, message=text, timeline=(*kept, moment))
 
     def begin(self, method: RestartMethod, now_s: float) -> Status:
-        """The same with one more restart counted."""
+        """A copy with one more restart counted."""
         return replace(
             self, restarts=(*self.restarts, RestartRecord(method, now_s))[-_MOST_RESTARTS:]
         )
@@ -251,7 +253,7 @@ _INCIDENT = Codec(
         | dict.fromkeys(("job", "incident", "time_s", "waits", "factor"), wire(None)),
     }
 )
-"""The form of an Incident, which names its job itself."""
+"""JSON form of an Incident, whose object names its job itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,13 +275,13 @@ class Incident:
     """Nodes that new pods of the job avoid."""
     avoids_until_s: float = 0.0
     is_leaving: bool = False
-    """It was deleted, and it is there until its finalizers are gone."""
+    """True if it was deleted and exists only until its finalizers are removed."""
     notified: tuple[str, ...] = ()
-    """Messages that were sent about its end, as TARGET:PHASE."""
+    """Messages sent about its end, as TARGET:PHASE."""
 
     @property
     def is_guarded(self) -> bool:
-        """True if it cannot go before we have resumed its job."""
+        """True if our finalizer delays its deletion until we have resumed its job."""
         return FINALIZER in self.finalizers
 
     @property
@@ -288,7 +290,7 @@ class Incident:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Namespace and name."""
+        """(namespace, name) of the object."""
         return self.namespace, self.name
 
 
@@ -357,7 +359,7 @@ def _notified(annotations: object) -> tuple[str, ...]:
 
 
 def object_of(incident: Incident) -> dict[str, Any]:
-    """The object that creates an incident; its status is written apart (`status_of`)."""
+    """The object that creates an incident; its status is written separately (`status_of`)."""
     spec = _Spec(incident.job, incident.selector, incident.policy, incident.approved)
     metadata: dict[str, Any] = {"name": incident.name, "namespace": incident.namespace}
     metadata["labels"] = {"kcover.io/job-uid": incident.job.uid}
@@ -370,7 +372,7 @@ def object_of(incident: Incident) -> dict[str, Any]:
 
 
 def kept_verdict(verdict: Verdict) -> Verdict:
-    """As much of a verdict as an Incident has a place for: the CRD bounds it, and the object names its job itself."""
+    """The part of a verdict that an Incident has room for: the CRD limits it, and the object names its job itself."""
     return Verdict(
         verdict.kind,
         verdict.cause,
@@ -390,5 +392,5 @@ def kept_verdict(verdict: Verdict) -> Verdict:
 
 
 def status_of(status: Status) -> dict[str, Any]:
-    """The status as it is written."""
+    """The status as a JSON object."""
     return _INCIDENT.encode(status)

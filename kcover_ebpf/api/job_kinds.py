@@ -1,8 +1,8 @@
-"""Which pods belong together: the table of job kinds, read by a pod's labels alone.
+"""Groups pods into gangs: the table of job kinds, evaluated by a pod's labels alone.
 
-An agent asks the API server for nothing to find a gang: the labels that a job kind puts on its pods,
-else the pod group by which they are scheduled together, else the uid of the owner that controls the pod.
-The last two are used in a selector as if they were labels.
+An agent finds a gang without asking the API server: by the labels that a job kind puts on its pods, else by the pod
+group that schedules them together, else by the uid of the owner that controls the pod. The last two are used in a
+selector as if they were labels.
 """
 
 from __future__ import annotations
@@ -19,27 +19,29 @@ from kcover_ebpf.api.pods import Container, ContainerKind, Owner, Pod
 from kcover_ebpf.dataclass import dataclass
 
 OWNER_UID = "kcover.io/owner-uid"
-"""In a selector: the uid of the controlling owner, for kinds that put no label of their own on pods."""
+"""Selector key for the uid of the controlling owner, for kinds that put no label of their own on pods."""
 POD_GROUP = "kcover.io/pod-group"
-"""The same: the pod group of pods that are scheduled all at once (`Pod.pod_group`)."""
+"""Selector key for the pod group of pods that are scheduled all at once (`Pod.pod_group`)."""
 POD_UID = "kcover.io/pod-uid"
-"""The same for a bare pod, which is a gang of one."""
+"""Selector key for the uid of a bare pod, which is a gang of one."""
 NO_LABELS = frozenset({OWNER_UID, POD_GROUP, POD_UID})
-"""Keys of a selector that the API server cannot select by."""
+"""Selector keys that the API server cannot evaluate."""
 ARMING_LABEL = "kcover.io/cascading-recovery"
-"""On most pods of a job, or on any owner above them: allows a restart."""
+"""Label on most pods of a job, or on any owner above them, that allows a restart."""
 _OPERATOR_LABEL = "training.kubeflow.org/operator-name"
 
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """Pods that live and die together; equal for all of them."""
+    """Pods that are started and ended together; equal for all pods of the gang."""
 
     id: GangId
     name: str
     kind: str | None = field(compare=False)
-    """As the pod says; the controller finds the real owner. Pods of one selector are one gang whatever they say: they
-    have one report, and an order means all of them."""
+    """Job kind stated by the pod; the controller finds the real owner.
+
+    Pods of one selector are one gang whatever they state: they have one report, and an order addresses all of them.
+    """
 
     @property
     def namespace(self) -> str:
@@ -48,7 +50,7 @@ class Gang:
 
 @cache
 def job_kinds() -> tuple[JobKind, ...]:
-    """The table, in its order."""
+    """The rows of job_kinds.toml, in their order."""
     text = resources.files(__package__).joinpath("job_kinds.toml").read_text(encoding="utf-8")
     return tuple(
         JobKind(
@@ -68,7 +70,10 @@ def job_kinds() -> tuple[JobKind, ...]:
 
 
 def kind_of(pod: Pod) -> JobKind | None:
-    """The job kind whose labels a pod carries; None if there is none. Of a `JobKind` object only after `with_kind`."""
+    """The job kind whose labels a pod carries; None if there is none.
+
+    Includes `JobKind` objects only after `with_kind`.
+    """
     carried = [row for row in job_kinds() if all(label in pod.labels for label in row.gang)]
     if not carried:
         return pod.job_kind
@@ -85,7 +90,7 @@ def _owns(row: JobKind, owner: Owner | None) -> bool:
 
 
 def with_kind(pod: Pod, kinds: Iterable[JobKind]) -> Pod:
-    """The pod with the one of these further kinds whose labels it carries; one that it has by now is forgotten."""
+    """The pod with the first of these further kinds whose labels it carries; its previous kind is replaced."""
     found = next(
         (row for row in kinds if row.gang and all(label in pod.labels for label in row.gang)), None
     )
@@ -93,12 +98,12 @@ def with_kind(pod: Pod, kinds: Iterable[JobKind]) -> Pod:
 
 
 def is_armed(labels: Mapping[str, str]) -> bool:
-    """An object with these labels allows the restart of its job; any other value than "true" does not."""
+    """True if an object with these labels allows the restart of its job; only the value "true" does."""
     return labels.get(ARMING_LABEL) == "true"
 
 
 def gang_of(pod: Pod) -> Gang:
-    """The gang of a pod: by a job's labels, else its pod group, else its owner's pods, else it alone."""
+    """The gang of a pod: by a job's labels, else its pod group, else its owner's pods, else the pod alone."""
     kind = kind_of(pod)
     owner = pod.controller
     if kind is not None:
@@ -113,19 +118,19 @@ def gang_of(pod: Pod) -> Gang:
 
 
 def is_job_pod(pod: Pod) -> bool:
-    """True for a pod of a kind that is watched without being asked."""
+    """True for a pod of a kind that is watched without a label."""
     kind = kind_of(pod)
     return kind is not None and all(label in pod.labels for label in kind.needs)
 
 
 def counts_whole_gang(pod: Pod) -> bool:
-    """True if the completion index of a pod, should it have one, counts through all of its gang."""
+    """True if the completion index of a pod, if it has one, is unique in its whole gang."""
     kind = kind_of(pod)
     return kind is None or kind.parts is None or pod.labels.get(kind.parts) == "1"
 
 
 def must_train(pod: Pod) -> bool:
-    """False for a pod that starts ranks in others and may hold none: a missing report about it is no gap."""
+    """False for a pod that starts ranks in others and may have none itself: a missing report about it is no gap."""
     kind = kind_of(pod)
     if kind is None or not kind.launcher:
         return True
@@ -134,7 +139,7 @@ def must_train(pod: Pod) -> bool:
 
 
 def with_ranks(pod: Pod) -> tuple[Container, ...]:
-    """The containers of a pod that may hold ranks: what runs before or beside them does not."""
+    """Containers of a pod that may run ranks: neither init containers nor sidecars."""
     main = tuple(container for container in pod.containers if container.kind is ContainerKind.MAIN)
     kind = kind_of(pod)
     named = tuple(
@@ -144,7 +149,7 @@ def with_ranks(pod: Pod) -> tuple[Container, ...]:
 
 
 def selects(selector: Mapping[str, str], pod: Pod) -> bool:
-    """True if a gang's selector means this pod; an empty selector means none."""
+    """True if a gang's selector matches this pod; an empty selector matches none."""
     return bool(selector) and all(_value(label, pod) == value for label, value in selector.items())
 
 

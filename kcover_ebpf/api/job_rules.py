@@ -1,4 +1,4 @@
-"""What a user expects of a job's log: a line in time, a line again and again, a number within limits. Pure.
+"""Rules that a user sets for a job's log: a line in time, a line at intervals, a number within limits. Pure.
 
 `FaultPolicy.spec.jobRules`, and the same as TOML for `kcover-ebpf logs --job-rules FILE`.
 """
@@ -19,65 +19,65 @@ if TYPE_CHECKING:
     import re2
 
 MOST_RULES = 8
-"""Of one job: each is searched in each line."""
+"""The most rules of one job: each is matched against each line."""
 _MOST_PATTERN_CHARS = 500
 _MEMORY = 256 << 10
-"""Bytes that RE2 may take for one pattern."""
+"""The most bytes that RE2 may use for one pattern."""
 _VALUE, _MILLIS = b"value", b"millis"
-"""How the names of groups begin that are the number, as it is and in thousandths."""
+"""Prefixes of the names of groups that contain the number, as it is and in thousandths."""
 
 
 class RuleAction(Enum):
-    """What follows where a rule is broken."""
+    """What follows when a rule is broken."""
 
     OBSERVE = "Observe"
-    """It is reported."""
+    """The broken rule is reported."""
     RESTART = "Restart"
-    """It is a fault of the job, for which a policy may have it restarted."""
+    """The broken rule is a fault of the job, for which a policy may allow a restart."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobRule:
-    """One expectation; times in seconds."""
+    """One rule; times in seconds."""
 
     name: str
     line: KnownLine | None = None
-    """A line that is known; else `pattern`."""
+    """A predefined kind of line; None: `pattern` is used."""
     pattern: str = ""
     """RE2, searched in each message; a number is its group `value`."""
     within_seconds: float | None = None
-    """The first such line must come so long after the start of the job at the latest."""
+    """The first such line must appear within this time after the start of the job."""
     every_seconds: float | None = None
-    """After one the next must come so soon."""
+    """The next such line must appear within this time after the previous one."""
     above: float | None = None
-    """The number must be larger; what is no number is not."""
+    """The number must be larger; NaN is not."""
     below: float | None = None
-    """The number must be smaller."""
+    """The number must be smaller; NaN is not."""
     times: int = 3
-    """Numbers outside of the limits in a row from which on the rule is broken."""
+    """Numbers in a row outside the limits before the rule is broken."""
     action: RuleAction = RuleAction.OBSERVE
 
     @property
     def is_clock(self) -> bool:
-        """Whether such a line is a sign of progress: it must come in time."""
+        """True if such a line is a sign of progress: it must appear in time."""
         return self.within_seconds is not None or self.every_seconds is not None
 
     @property
     def has_limits(self) -> bool:
-        """Whether it is about a number."""
+        """True if the rule limits a number."""
         return self.above is not None or self.below is not None
 
     def is_wrong(self, value: float) -> bool:
-        """Whether a number is outside of the limits; what is not finite is."""
+        """True if a number is outside the limits; infinite and NaN always are."""
         # chains that are also false for nan
         is_high = self.above is None or value > self.above
         is_low = self.below is None or value < self.below
         return not (is_high and is_low) or value in (float("inf"), float("-inf"))
 
     def is_late(self, age_s: float | None, started_age_s: float | None) -> bool:
-        """Whether a line is missing.
+        """True if a line is overdue.
 
-        `age_s`: of the last one; None where none came. `started_age_s`: of the start; None where that is not known.
+        `age_s`: of the last line; None if none appeared. `started_age_s`: of the start; None if unknown.
         """
         if age_s is not None:
             return self.every_seconds is not None and age_s > self.every_seconds
@@ -86,17 +86,17 @@ class JobRule:
         return limit_s is not None and started_age_s is not None and started_age_s > limit_s
 
     def is_off(self, wrong_count: int) -> bool:
-        """Whether so many numbers in a row outside of the limits are too many."""
+        """True if this many numbers in a row outside the limits break the rule."""
         return self.has_limits and wrong_count >= self.times
 
     @property
     def expression(self) -> str:
-        """The pattern that is searched."""
+        """The pattern to search for: `pattern`, or that of `line`."""
         return PATTERNS[self.line] if self.line is not None else self.pattern
 
 
 def checked(rules: Iterable[JobRule]) -> tuple[JobRule, ...]:
-    """The same rules; raises `PolicyError`, in one line, for any that says nothing or cannot be searched."""
+    """The same rules; raises `PolicyError`, in one line, for a rule without effect or with an invalid pattern."""
     found = tuple(rules)
     if len(found) > MOST_RULES:
         raise PolicyError(f"jobRules: at most {MOST_RULES} of them")
@@ -133,7 +133,7 @@ def _wrong(rule: JobRule) -> str:
 
 @lru_cache(maxsize=256)
 def compiled(expression: str) -> re2._Regexp[bytes]:
-    """A rule's pattern, for lines in UTF-8; raises `ValueError` with RE2's own words."""
+    """A rule's pattern, for lines in UTF-8; raises `ValueError` with RE2's message."""
     # 3 MB, which most agents do without: few jobs have rules
     import re2
 
@@ -150,7 +150,7 @@ def compiled(expression: str) -> re2._Regexp[bytes]:
 
 
 def number_groups(expression: str) -> Mapping[int, float]:
-    """Which groups of a rule's pattern are its number, and what it is multiplied by. Raises as `compiled` does."""
+    """Groups of a rule's pattern that contain its number -> their factor. Raises as `compiled` does."""
     # of a pattern in bytes RE2 names the groups in bytes
     names: Mapping[Any, int] = compiled(expression).groupindex
     return {
@@ -161,7 +161,7 @@ def number_groups(expression: str) -> Mapping[int, float]:
 
 
 def number_of(match: re2._Match[bytes], groups: Mapping[int, float]) -> float | None:
-    """The number of a line; None where it has none, or none that can be read."""
+    """The number in a line; None if it has none, or none that can be parsed."""
     for group, factor in groups.items():
         if (text := match.group(group)) is not None:
             try:
@@ -172,7 +172,7 @@ def number_of(match: re2._Match[bytes], groups: Mapping[int, float]) -> float | 
 
 
 def of_table(table: Mapping[str, Any], where: str) -> tuple[JobRule, ...]:
-    """The rules of a TOML file, `[[job_rule]]` tables; raises `PolicyError`, which begins with `where`."""
+    """Rules in `[[job_rule]]` tables of a TOML file; raises `PolicyError`, whose text begins with `where`."""
     rows = table.get("job_rule")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise PolicyError(f"{where} has no rules: use [[job_rule]] tables")

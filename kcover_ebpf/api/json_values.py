@@ -1,4 +1,4 @@
-"""Single values of JSON that came from outside: each is what its type demands, and no larger than can be meant."""
+"""Reads single JSON values from outside: each must have its type and a plausible size."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from typing import Any
 
 Read = Callable[[Any], Any]
 _LEAST, _MOST = -(1 << 63), (1 << 64) - 1
-"""Whole numbers have 64 bits, with or without a sign (int64 of OpenAPI; counters and addresses of the kernel)."""
+"""Range of whole numbers: 64 bits, signed or unsigned (int64 of OpenAPI; counters and addresses of the kernel)."""
 _MOST_NUMBER = 1e11
 """Unix seconds of the year 5138: no age, length or time is larger, and arithmetic with it stays exact to 0.1 ms."""
 
 
 class WrongValue(Exception):
-    """Says what is wrong, and where; the place is put together while it is raised."""
+    """A wrong value and its position, which is composed while the exception propagates."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.text, self.place = text, ""
 
     def __str__(self) -> str:
-        """The place, where it is known, and what is wrong there."""
+        """The position, if known, and what is wrong there."""
         return f"{self.place}: {self.text}" if self.place else self.text
 
     def inside(self, part: str) -> WrongValue:
-        """The same, within a field or an entry of a list (`[3]`)."""
+        """The same error, inside a field or a list entry (`[3]`)."""
         dot = "." if self.place and not self.place.startswith("[") else ""
         self.place = f"{part}{dot}{self.place}"
         return self
 
 
 class UnknownWord(WrongValue):
-    """A word that an enum does not have: of a newer writer, or nonsense."""
+    """A word that an enum does not have: from a newer writer, or invalid."""
 
 
 def wrong(wanted: str, raw: object) -> WrongValue:
@@ -44,7 +44,7 @@ def wrong(wanted: str, raw: object) -> WrongValue:
 
 
 def string(raw: object) -> str:
-    """Text."""
+    """A text; raises `WrongValue` otherwise."""
     if not isinstance(raw, str):
         raise wrong("a string", raw)
     return raw
@@ -58,7 +58,7 @@ def whole(raw: object) -> int:
 
 
 def number(raw: object) -> float:
-    """A finite number of a size that can be meant."""
+    """A finite number of plausible size."""
     if not isinstance(raw, int | float) or isinstance(raw, bool):
         raise wrong("a number", raw)
     # also false for nan; asked before a whole number of a thousand digits is made a float
@@ -68,14 +68,14 @@ def number(raw: object) -> float:
 
 
 def truth(raw: object) -> bool:
-    """True or false."""
+    """True or false; raises `WrongValue` otherwise."""
     if not isinstance(raw, bool):
         raise wrong("true or false", raw)
     return raw
 
 
 def words(raw: object) -> dict[str, str]:
-    """Text by text, as labels are."""
+    """A mapping of texts to texts, as labels are."""
     if not isinstance(raw, Mapping) or not all(
         isinstance(key, str) and isinstance(value, str) for key, value in raw.items()
     ):

@@ -1,9 +1,9 @@
-"""The lines that usual trainers print about a step: what each kind of line looks like. Pure.
+"""Lines that common trainers print about a step: a pattern for each kind of line. Pure.
 
 The forms are those of Megatron-LM, DeepSpeed, torchtitan, torchtune, Lightning, Hugging Face's trainer (so TRL and
-axolotl), LLaMA-Factory, NeMo, MaxText, Composer, Keras, nanoGPT, llm.c, fairseq, mmengine, timm, PaddleNLP, Levanter,
-veRL and of progress bars. A pattern is RE2, for one line; each of its groups `value...` is a number, and each of its
-groups `millis...` is one in thousandths.
+axolotl), LLaMA-Factory, NeMo, MaxText, Composer, Keras, nanoGPT, llm.c, fairseq, mmengine, timm, PaddleNLP,
+Levanter, veRL and of progress bars. A pattern is RE2, for one line; each group `value...` is a number, and each
+group `millis...` is one in thousandths.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from enum import Enum
 
 
 class KnownLine(Enum):
-    """What such a line is about; the pattern of each is in `PATTERNS`."""
+    """Kind of line; its pattern is in `PATTERNS`."""
 
     STEP = "step"
     LOSS = "loss"
@@ -29,15 +29,15 @@ _NUMBER = rf"(?P<value>{_DIGITS})"
 _SEPARATED = r"""["']?[ \t]{0,4}[:=][ \t]{0,4}["']?"""
 _OR_BLANK = r"""["']?[\t ]{0,8}[:=#]?[\t ]{0,12}["']?\[?[\t ]{0,8}"""
 _WHOLE = r"(?:\.0+\b|[^.\d]|$)"
-"""What ends a whole number."""
+"""Pattern of what ends a whole number."""
 IN_EPOCH = "value_in_epoch"
-"""How the names of those groups begin whose number starts anew with each epoch."""
+"""Prefix of the names of groups that count from the start of an epoch."""
 STEP_IN_EPOCH = (
     rf"poch[^\n\r]{{0,80}}\b(?P<{IN_EPOCH}>\d{{1,15}})/\d{{1,15}} \["
     rf"|Epoch\(train\)[\t ]{{1,4}}\[\d{{1,9}}\]\[[\t ]{{0,8}}(?P<{IN_EPOCH}_mmengine>\d{{1,15}})/\d{{1,15}}\]"
     rf"|\bTrain: \d{{1,9}} \[[\t ]{{0,8}}(?P<{IN_EPOCH}_timm>\d{{1,15}})/\d{{1,15}}"
 )
-"""A step that is counted from the beginning of its epoch."""
+"""Pattern of a step counted from the start of its epoch."""
 STEP = (
     r"\b(?:(?:global|train|training|current)[ _-]?)?(?:steps?|iteration|iter|batch)"
     rf"{_OR_BLANK}(?P<value>\d{{1,15}}){_WHOLE}"
@@ -46,7 +46,7 @@ STEP = (
     r"|\bProgress on:train (?P<value_levanter>\d{1,15})it/"
     r"|\b(?P<value_bar>\d{1,15})/\d{1,15} (?:\[|[^\x00-\x7f])"
 )
-"""A step that is counted from the beginning of the training."""
+"""Pattern of a step counted from the start of the training."""
 _LOSS = (
     r"\b(?:train_|lm |lm_|train/|global_avg_|reduced_train_|gpt_|language_model_|actor/pg_)?"
     r"loss(?:_step|/total|/train/total)?\b"
@@ -77,4 +77,4 @@ TOKENS = (
     r"(?i)\b(?:consumed|seen|total|num|cumulative|num_input)[ _](?:train[ _])?tokens?(?:[ _]seen)?\b"
     rf"{_SEPARATED}(?P<value>\d{{1,3}}(?:,\d{{3}})+|\d{{1,18}})\b"
 )
-"""How many tokens the training has taken so far."""
+"""Pattern of the number of tokens that the training has processed."""

@@ -1,7 +1,7 @@
-"""What the logs of a pod's containers show, as an agent reports it: names of rules, hashes and places, never a line.
+"""Findings in the logs of a pod's containers, as an agent reports them: names of rules, hashes and places, no text.
 
-A log may hold secrets, so no text of it leaves the node: meaning and advice are those of the rule, a traceback is a
-hash of its frames with the file and line of the innermost one.
+A log may contain secrets, so none of its text leaves the node: meaning and advice are those of the rule, a
+traceback is a hash of its frames with the file and line of the innermost one.
 """
 
 from __future__ import annotations
@@ -17,96 +17,95 @@ class LogFinding:
 
     rule: str
     domain: str
-    """hardware, driver, network, storage, memory or program."""
+    """One of hardware, driver, network, storage, memory, program."""
     severity: str
-    """fatal, error, warning or info."""
+    """One of fatal, error, warning, info."""
     count: int
-    """Lines of this start of the container."""
+    """Number of matching lines in this start of the container."""
     age_s: float
-    """Seconds before the report's time of the last of them, by the node's clock."""
+    """Age of the last matching line: seconds before the report's time, by the node's clock."""
     meaning: str = ""
     advice: str = ""
     generic: bool = False
-    """It shows that a program failed, and not why."""
+    """True if it shows that a program failed, but not why."""
     follows: bool = False
-    """It says what followed from a failure elsewhere: whoever prints it is a victim."""
+    """True if it shows the consequence of a failure elsewhere: a rank that prints it is a victim."""
     first_age_s: float | None = None
-    """As `age_s`, of the first of them; None from an agent that does not report it."""
+    """As `age_s`, for the first matching line; None from an agent that does not report it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedTraceback:
-    """A Python traceback: what identifies it, and nothing of what it said."""
+    """Identity of a Python traceback, without its text."""
 
     fingerprint: str
     """Hash of its frames (file, line, function) and the class of its error."""
     rule: str
-    """The rule that its last line matched."""
+    """Name of the rule that its last line matched."""
     domain: str
     age_s: float
     place: str | None = None
     """FILE:LINE of its innermost frame outside of installed packages; the file without its folder."""
     step: int | None = None
-    """The last step that the training printed before it; None where none was printed."""
+    """The last step printed before it; None if none was."""
     epoch: int | None = None
     after_s: float | None = None
-    """Seconds after the first line of this start; None where that was not read."""
+    """Seconds after the first line of this start; None if that was not read."""
     secondary: bool = False
-    """It follows from another failure: a launcher's about a rank, or that of an interruption."""
+    """True if it follows from another failure: a launcher's about a rank, or that of an interruption."""
     generic: bool = False
-    """Its rule shows that a program failed, and not why."""
+    """True if its rule shows that a program failed, but not why."""
     follows: bool = False
-    """Its rule says what followed from a failure elsewhere."""
+    """True if its rule describes the consequence of a failure elsewhere."""
     rank: int | None = None
-    """Of the process that printed it; None where nothing in front of its lines says so."""
+    """Rank of the process that printed it; None if no prefix of its lines states it."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobRuleReading:
-    """What one container's log shows of one rule of its job."""
+    """State of one rule of the job, from one container's log."""
 
     rule: str
     age_s: float | None = None
-    """Seconds before the report's time of the last line that it matches; None where none came."""
+    """Age of the last matching line, in seconds before the report's time; None if there was none."""
     started_age_s: float | None = None
-    """The same of the first line of this start; None where the log was not read from its beginning."""
+    """Age of the first line of this start; None if the log was not read from its beginning."""
     value: float | None = None
-    """The last number; None where none is wanted, or it was not finite."""
+    """The last number; None if the rule has no limits, or it was not finite."""
     wrong_count: int = 0
-    """Numbers outside of the limits in a row, up to the last."""
+    """Number of consecutive numbers outside the limits, up to the last."""
     broken: bool = False
-    """By this log alone; another container of the job may print the line."""
+    """True if this log alone breaks the rule; another container of the job may print the line."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrintedProgress:
-    """How far a training has come, as it prints it."""
+    """Progress of a training, from the lines that it prints."""
 
     step: int | None = None
     age_s: float | None = None
-    """Seconds before the report's time at which a step, or a number of one within an epoch, changed last; None without
-    one."""
+    """Seconds before the report's time at which the step (also within an epoch) last changed; None without one."""
     redone_steps: int | None = None
-    """Steps of the start before that this one does again; None where that is not known."""
+    """Steps of the previous start that this start repeats; None if unknown."""
     checkpoint_step: int | None = None
-    """Of the last checkpoint that was said to be complete."""
+    """Step of the last checkpoint reported complete."""
     checkpoint_age_s: float | None = None
     first_step: int | None = None
-    """The first of this start that was read,"""
+    """The first step of this start that was read."""
     first_age_s: float | None = None
-    """and the seconds since it was printed."""
+    """Seconds since `first_step` was printed."""
     step_s: float | None = None
-    """Mean seconds of a step of this start, by the times of its lines; None before the second."""
+    """Mean seconds per step of this start, from the times of its lines; None before the second."""
     loss: float | None = None
-    """The last; None where none was printed, or it was not finite."""
+    """The last loss; None if none was printed, or it was not finite."""
     tokens: int | None = None
-    """That the training has taken so far, as it counts them."""
+    """Tokens processed, as the training counts them."""
     saving_age_s: float | None = None
-    """Since a checkpoint was said to be begun that was not said to be complete; None where none is being written."""
+    """Seconds since the start of a checkpoint that was not reported complete; None if none is being written."""
 
     @property
     def unsaved_steps(self) -> int | None:
-        """Steps that are lost if the training ends now; None where no checkpoint is known."""
+        """Steps lost if the training ends now; None if no checkpoint is known."""
         if self.step is None or self.checkpoint_step is None:
             return None
         return max(0, self.step - self.checkpoint_step)
@@ -114,38 +113,38 @@ class PrintedProgress:
 
 @dataclass(frozen=True, slots=True)
 class AnnouncedPhase:
-    """A long phase that a program says it is in."""
+    """A long phase that a program announces."""
 
     name: str
     left_s: float
-    """Seconds after the report's time until which it may take."""
+    """Seconds after the report's time that the phase may still take."""
     refused: bool = False
-    """It asks for longer than the operator allows, and counts for nothing."""
+    """True if it asks for longer than the operator allows, and is ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerLog:
-    """The log of one start of a container."""
+    """Findings in the log of one start of a container."""
 
     pod_uid: str
     container: str
     start: int
-    """Restarts of the container before it, as its file is named."""
+    """Number of restarts of the container before it, as in the file's name."""
     findings: tuple[LogFinding, ...] = ()
-    """The most informative first."""
+    """Matched rules, most informative first."""
     tracebacks: tuple[LoggedTraceback, ...] = ()
-    """The newest last."""
+    """Tracebacks in the log, newest last."""
     skipped_bytes: int = 0
-    """Not read, because the log was written faster than it may be read."""
+    """Bytes not read, because the log grew faster than it may be read."""
     rules: tuple[JobRuleReading, ...] = ()
-    """Of the rules of its job's policy."""
+    """State of the rules in its job's policy."""
     progress: PrintedProgress | None = None
-    """None where it prints no step and no checkpoint."""
+    """Printed progress; None if it prints no step and no checkpoint."""
     phase: AnnouncedPhase | None = None
-    """None where its program announced none."""
+    """Announced phase; None if its program announced none."""
 
     def later(self, seconds: float) -> ContainerLog:
-        """The same as of so many seconds later."""
+        """A copy with all ages increased by this many seconds."""
         late_s = max(0.0, seconds)
         progress, phase = self.progress, self.phase
         if progress is not None:

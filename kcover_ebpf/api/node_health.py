@@ -1,6 +1,6 @@
-"""What an agent says about the health of its node: `NodeHealth`, one object a node, of the node's name.
+"""What an agent reports about the health of its node: `NodeHealth`, one object per node, with the node's name.
 
-The schema, with a sentence about each field, is charts/kcover-ebpf/crds.
+The schema, with a sentence about each field, is in charts/kcover-ebpf/crds.
 """
 
 from __future__ import annotations
@@ -21,31 +21,33 @@ HEALTHS = f"/apis/{API_VERSION}/nodehealths"
 
 @dataclass(frozen=True, slots=True)
 class PartHealth:
-    """One check, or one device; times are unix seconds by the clock of the node."""
+    """Health of one check or one device; times are unix seconds by the clock of the node."""
 
     name: str
-    """Of the check, such as "nvml" or "plugin/license"; of a device its PCI address."""
+    """Name of the check, such as "nvml" or "plugin/license"; PCI address of a device."""
     result: Result
     since_s: float = field(metadata=wire("since", time=True))
-    """The first round of those in a row that had this result."""
+    """Time of the first of the consecutive rounds with this result."""
     rounds: int = 1
-    """Rounds in a row with this result."""
+    """Number of consecutive rounds with this result."""
     kind: str | None = None
-    """Of a device: "gpu" or "nic"."""
+    """Kind of device, "gpu" or "nic"; None for a check."""
     evidence: tuple[str, ...] = ()
-    """Worst first."""
+    """Lines of evidence, worst first."""
     advice: str | None = None
     devices: tuple[str, ...] = ()
-    """Of a check that failed: PCI addresses of the devices that explain it. Empty where anything else failed, too, and
-    where an older agent does not say."""
+    """For a failed check: PCI addresses of the devices that explain the failure.
+
+    Empty if something else failed, too, and from older agents that do not report it.
+    """
     failed_s: float | None = field(default=None, metadata=wire("lastFailure", time=True))
     unmended: bool = False
-    """It failed, and has neither passed nor warned since."""
+    """True if it failed, and has neither passed nor warned since."""
 
 
 @dataclass(frozen=True, slots=True)
 class RememberedFault:
-    """Announced faults of one device that ended a job or made it unfit, lately."""
+    """Recently announced faults of one device that ended a job or made it unfit."""
 
     device: str
     fault: str
@@ -60,37 +62,37 @@ class NodeHealth:
 
     node: str
     time_s: float = field(metadata=wire("time", time=True))
-    """The end of the round."""
+    """Time at which the round ended."""
     expires_after_s: int
-    """Without another round within so many seconds nothing is known of the node's health."""
+    """Seconds after which, without another round, the node's health is unknown."""
     boot_id: str = field(metadata=wire("bootID"))
     result: Result
-    """The worst of the checks, and of what the kernel and drivers announced."""
+    """The worst result of the checks, and of what the kernel and drivers announced."""
     since_s: float = field(metadata=wire("since", time=True))
     clean_rounds: int
-    """Rounds in a row, of this boot, in which nothing failed and all that ever failed was seen to work."""
+    """Consecutive rounds of this boot in which nothing failed and everything that had failed was seen to work."""
     clean_since_s: float | None = field(default=None, metadata=wire("cleanSince", time=True))
     reason: str | None = None
-    """What failed or warns, in one line; absent where all is well."""
+    """What failed or warns, in one line; absent if all is well."""
     gpus: str | None = None
-    """For the table of kubectl: "8/8" GPUs pass; absent where there are none."""
+    """For the table of kubectl: "8/8" GPUs pass; absent if there are none."""
     agent: str | None = None
     checks: tuple[PartHealth, ...] = ()
     devices: tuple[PartHealth, ...] = ()
     faults: tuple[RememberedFault, ...] = ()
-    """Whatever became of them: a device that fails each day is not well."""
+    """Recent faults, also those that were cleared: a device that fails each day is not healthy."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReceivedHealth:
-    """A NodeHealth as a controller has it."""
+    """A NodeHealth as a controller stores it."""
 
     health: NodeHealth
     written_s: float
-    """Unix seconds, by the clock of the API server."""
+    """When it was written (unix seconds, clock of the API server)."""
 
     def at(self, time_s: float) -> float:
-        """A time by the clock of the node as the API server would say it; early by the way of the report."""
+        """A time by the node's clock in the API server's clock; too early by the report's transmission time."""
         return self.written_s - (self.health.time_s - time_s)
 
     def is_stale(self, now_s: float) -> bool:
@@ -99,7 +101,7 @@ class ReceivedHealth:
 
 
 def health_of(api: Mapping[str, Any]) -> ReceivedHealth:
-    """The health in a NodeHealth object; raises `ObjectError`, also if it is not about the node of its name."""
+    """The health in a NodeHealth object; raises `ObjectError`, also if its node is not its name."""
     metadata = api.get("metadata")
     metadata = metadata if isinstance(metadata, Mapping) else {}
     name = metadata.get("name", "?")
@@ -113,7 +115,7 @@ def health_of(api: Mapping[str, Any]) -> ReceivedHealth:
 
 
 def _written_s(metadata: Mapping[str, Any]) -> float:
-    """The newest time of `managedFields`, else of creation; 0, which is stale, where neither can be read."""
+    """The newest time of `managedFields`, else of creation; 0, which is stale, if neither can be read."""
     created = metadata.get("creationTimestamp")
     try:
         created_s = rfc3339.from_text(str(created))
@@ -123,7 +125,7 @@ def _written_s(metadata: Mapping[str, Any]) -> float:
 
 
 def object_of(health: NodeHealth) -> dict[str, Any]:
-    """The NodeHealth object."""
+    """The NodeHealth object that holds this health."""
     return {
         "apiVersion": API_VERSION,
         "kind": "NodeHealth",

@@ -1,4 +1,4 @@
-"""What a Node object of the API says. Pure."""
+"""Reads facts from a Node object of the API. Pure."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ _OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 
 
 PRODUCT_LABELS = ("nvidia.com/gpu.product", "amd.com/gpu.product-name")
-"""Labels that the feature discovery of the vendors' device plug-ins puts on nodes."""
+"""Labels set by the feature discovery of the vendors' device plug-ins."""
 
 
 def gpu_product(api: Mapping[str, Any]) -> str:
-    """The model of the GPUs of the node; empty where no label says it."""
+    """Product name of the node's GPUs; empty if no label states it."""
     labels = (api.get("metadata") or {}).get("labels") or {}
     return next((str(labels[label])[:63] for label in PRODUCT_LABELS if label in labels), "")
 
 
 def is_out_of_service(spec: Mapping[str, Any]) -> bool:
-    """True if a node was marked so that nothing runs there any more; Kubernetes fences by the same taint."""
+    """True if the node has the out-of-service taint, with which Kubernetes also fences nodes."""
     return any(taint.get("key") == _OUT_OF_SERVICE for taint in spec.get("taints") or ())
 
 
 def is_ready(api: Mapping[str, Any]) -> bool:
-    """True if the kubelet of the node answers."""
+    """True if the kubelet of the node reports Ready."""
     conditions = (api.get("status") or {}).get("conditions") or ()
     return any(
         condition.get("type") == "Ready" and condition.get("status") == "True"
@@ -43,5 +43,5 @@ _RACKS = (
 
 
 def rack_of(labels: Mapping[str, str]) -> str | None:
-    """The rack of a node, by the first of the usual labels that it has; None without one."""
+    """Rack of a node, from the first of the usual labels that it has; None without one."""
     return next((labels[name] for name in _RACKS if labels.get(name)), None)

@@ -1,4 +1,4 @@
-"""What the controller orders agents to do with a gang: the order in an Incident's status."""
+"""The order in an Incident's status: what agents must do with a gang."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from kcover_ebpf.errors import ObjectError
 
 
 class Verb(Enum):
-    """The orders (docs/decisions/0005)."""
+    """The kinds of orders (docs/decisions/0005)."""
 
     STOP = "Stop"
     KILL = "Kill"
     RESUME = "Resume"
     KILL_TERMINATING = "KillTerminating"
     SNAPSHOT = "Snapshot"
-    """Keep evidence, and touch nothing."""
+    """Save evidence, and signal no process."""
     SAVE = "Save"
-    """Send `signal` to the ranks of all pods but those of `spared`, which are expected to save."""
+    """Send `signal` to the ranks of all pods except `spared`; they are expected to save a checkpoint."""
 
 
 class SaveSignal(Enum):
-    """What may ask a rank to save; their default action ends a process, so only one that handles it gets it."""
+    """Signals that may ask a rank to save; their default action ends a process, so only one that handles it gets it."""
 
     USR1 = "SIGUSR1"
     USR2 = "SIGUSR2"
@@ -39,14 +39,14 @@ class Order:
     id: str
     verb: Verb
     selector: Mapping[str, str]
-    """Understood by `job_kinds.selects`."""
+    """Selector of the gang, evaluated by `job_kinds.selects`."""
     created_before_s: float = field(metadata=wire("createdBefore", time=True))
-    """Pods created later are of the next start and not meant."""
+    """Pods created later belong to the next start, and the order does not address them."""
     expires_s: float = field(metadata=wire("expires", time=True))
     signal: SaveSignal | None = None
-    """Of a Save alone."""
+    """Signal of a Save order; None for all others."""
     spared: tuple[str, ...] = ()
-    """Uids of pods that a Save is not for."""
+    """Uids of pods that a Save order does not address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class OrderedIncident:
     name: str
     uid: str
     phase: str
-    """Empty before the controller wrote one."""
+    """Phase of the incident; empty before the controller wrote one."""
     order: Order | None
 
 

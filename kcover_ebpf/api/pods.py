@@ -1,4 +1,4 @@
-"""A pod as far as we need it, from the object the API server sends."""
+"""The parts of a pod that we need, from the object that the API server sends."""
 
 from __future__ import annotations
 
@@ -12,31 +12,34 @@ from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ObjectError, OverBound
 
 MOST_POD_BYTES = 32 << 10
-"""Of what is kept of one pod: ten times what a large one takes. Kubernetes limits annotations, and neither labels,
-owners, finalizers nor containers, so a pod of 1.3 MB of labels took 11 MiB in every controller."""
+"""Limit on the kept bytes of one pod: ten times what a large one takes.
+
+Kubernetes limits annotations, but neither labels, owners, finalizers nor containers, so a pod of 1.3 MB of labels
+took 11 MiB in every controller.
+"""
 _TEXT_BYTES, _CONTAINER_BYTES, _POD_BYTES = 64, 512, 1024
-"""What Python adds to a text, and takes for a container and for a pod (measured, 3.11)."""
+"""Bytes that Python adds per text, and takes per container and per pod (measured, 3.11)."""
 _MOST_CLAIMS, _CLAIM_CHARS = 16, 253
 _MOST_DEVICES, _DEVICE_CHARS = 16, 253
 _PLUGINS_GROUP = "scheduling.x-k8s.io/pod-group"
 """Label of the coscheduling plug-in (kubernetes-sigs/scheduler-plugins, apis/scheduling/v1alpha1)."""
 _VOLCANO_GROUPS = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
-"""Annotations of Volcano (volcano.sh/apis, pkg/apis/scheduling/v1beta1)."""
+"""Annotations of Volcano with the pod group (volcano.sh/apis, pkg/apis/scheduling/v1beta1)."""
 
 
 class ContainerKind(Enum):
-    """What a container is for in its pod."""
+    """The purpose of a container in its pod."""
 
     INIT = "init"
     SIDECAR = "sidecar"
-    """An init container that runs on (restartPolicy Always)."""
+    """An init container that keeps running (restartPolicy Always)."""
     MAIN = "main"
     EPHEMERAL = "ephemeral"
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """One ownerReference."""
+    """One entry of ownerReferences."""
 
     api_version: str
     kind: str
@@ -46,13 +49,13 @@ class Owner:
 
     @property
     def group(self) -> str:
-        """The API group; empty for the core one."""
+        """The API group; empty for the core group."""
         group, slash, _ = self.api_version.partition("/")
         return group if slash else ""
 
 
 GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu", "intel.com/gpu", "habana.ai/gaudi")
-"""Names under which device plug-ins hand out whole devices."""
+"""Resource names under which device plug-ins allocate whole devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,30 +63,30 @@ class ContainerEnd:
     """How a container ended, as its kubelet reports it; times by that node's clock, exact to one second."""
 
     code: int
-    """128 and a signal's number where one ended it."""
+    """Exit code; 128 plus the signal number if a signal ended it."""
     time_s: float | None = None
-    """Unix seconds; None where the kubelet does not know."""
+    """Unix seconds; None if the kubelet does not know."""
     ran_s: float | None = None
-    """How long it had run; None where that is not known."""
+    """Seconds that it had run; None if unknown."""
     reason: str = ""
-    """Of the runtime: Completed, Error, OOMKilled."""
+    """Reason given by the runtime: Completed, Error, OOMKilled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """One container of a pod, specification and status together."""
+    """One container of a pod, from specification and status."""
 
     name: str
     kind: ContainerKind
     id: str = ""
-    """Of the runtime, without its scheme; empty while there is none."""
+    """Id given by the runtime, without its scheme; empty while there is none."""
     restart_count: int = 0
     restarts_pod: bool = False
-    """It carries a rule by which the kubelet runs the whole pod again (RestartAllContainers)."""
+    """True if it has a rule by which the kubelet restarts the whole pod (RestartAllContainers)."""
     started_s: float | None = None
-    """Unix seconds; None while it does not run."""
+    """Start time (unix seconds); None while it does not run."""
     last_end: ContainerEnd | None = None
-    """None before the first."""
+    """The most recent end of the container; None before the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,38 +97,38 @@ class Pod:
     name: str
     uid: str
     node: str
-    """Empty while it is not scheduled."""
+    """Name of its node; empty while it is not scheduled."""
     phase: str
     created_s: float
     deleted_s: float | None
     """When its grace period ends (deletionTimestamp); None unless it is being deleted."""
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
-    """Only those of kcover.io: all of them may be 256 KiB for each pod."""
+    """Annotations of kcover.io only: all of them may be 256 KiB for each pod."""
     owners: tuple[Owner, ...]
     containers: tuple[Container, ...]
     ready: bool = False
     resource_version: str = ""
     finalizers: tuple[str, ...] = ()
-    """Who must agree before its object may go."""
+    """Finalizers, which must be removed before its object is deleted."""
     address: str = ""
-    """Its IP address, of the node where it uses the node's network; empty while it has none."""
+    """IP address, that of the node if it uses the node's network; empty while it has none."""
     pod_group: str = ""
-    """Name of what it is scheduled with, all or nothing; empty: it is scheduled alone."""
+    """Name of the group with which it is scheduled, all or nothing; empty: it is scheduled alone."""
     deletion_asked_s: float | None = None
-    """When its deletion was asked for; None unless it is being deleted."""
+    """When its deletion was requested; None unless it is being deleted."""
     gpus: int = 0
-    """Whole ones that the limits of its main containers name; none of those that DRA allocates."""
+    """Whole GPUs in the limits of its main containers; GPUs allocated by DRA are not counted."""
     claims: tuple[str, ...] = ()
-    """Of the PersistentVolumeClaims that its volumes name, at most 16."""
+    """Names of the PersistentVolumeClaims of its volumes, at most 16."""
     unhealthy: tuple[str, ...] = ()
-    """Its devices that their plug-in or DRA driver calls Unhealthy, each as RESOURCE DEVICE; at most 16."""
+    """Devices that their plug-in or DRA driver reports Unhealthy, each as RESOURCE DEVICE; at most 16."""
     job_kind: JobKind | None = None
     """The `JobKind` object whose labels it carries (`job_kinds.with_kind`)."""
 
     @property
     def controller(self) -> Owner | None:
-        """The owner that manages it; None for a bare pod."""
+        """The owner that controls it; None for a bare pod."""
         return next((owner for owner in self.owners if owner.controller), None)
 
     @property
@@ -135,7 +138,7 @@ class Pod:
 
     @property
     def restarts_in_place(self) -> bool:
-        """True if a killed main container makes the kubelet run the whole pod again."""
+        """True if killing a main container makes the kubelet restart the whole pod."""
         main = [container for container in self.containers if container.kind is ContainerKind.MAIN]
         return bool(main) and all(container.restarts_pod for container in main)
 
@@ -143,8 +146,8 @@ class Pod:
 def pod_of(api: Mapping[str, Any]) -> Pod:
     """The pod in an object of the API.
 
-    Raises `ObjectError` for one without an identity, `OverBound` for one of which more than `MOST_POD_BYTES` would be
-    kept.
+    Raises `ObjectError` for one without an identity, `OverBound` for one of which more than `MOST_POD_BYTES` would
+    be kept.
     """
     metadata, spec, status = (_map(api.get(key)) for key in ("metadata", "spec", "status"))
     name, uid = _text(metadata.get("name")), _text(metadata.get("uid"))
@@ -188,7 +191,7 @@ def pod_of(api: Mapping[str, Any]) -> Pod:
 
 
 def _unhealthy(status: Mapping[str, Any]) -> tuple[str, ...]:
-    """Of the `allocatedResourcesStatus` of its containers (KEP-4680): the kubelet writes it since Kubernetes 1.36."""
+    """From `allocatedResourcesStatus` of its containers (KEP-4680), which the kubelet writes since Kubernetes 1.36."""
     found = [
         f"{_text(resource.get('name'))} {_text(device.get('resourceID'))}"[:_DEVICE_CHARS]
         for container in map(_map, _list(status.get("containerStatuses")))
@@ -210,7 +213,7 @@ def _claims(pod: str, spec: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _asked_s(metadata: Mapping[str, Any]) -> float | None:
-    """DeletionTimestamp is when the grace period ends that the request, or the pod, asked for."""
+    """When the deletion was requested: deletionTimestamp is the end of the grace period that was asked for."""
     ends_s, grace_s = (
         _time(metadata.get("deletionTimestamp")),
         metadata.get("deletionGracePeriodSeconds"),
@@ -225,7 +228,7 @@ def _gpus(container: object) -> int:
 
 
 def _pod_group(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
-    """Kubernetes' own gang (KEP-4671), that of the scheduler plugins, that of Volcano."""
+    """Pod group of Kubernetes itself (KEP-4671), of the scheduler plugins, or of Volcano."""
     own = _text(_map(spec.get("schedulingGroup")).get("podGroupName"))
     labels, annotations = _map(metadata.get("labels")), _map(metadata.get("annotations"))
     return (
@@ -236,12 +239,12 @@ def _pod_group(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
 
 
 def about_pod(namespace: str, name: str, uid: str) -> dict[str, str]:
-    """What an Event is about."""
+    """The `involvedObject` of an Event about a pod."""
     return {"apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name, "uid": uid}
 
 
 def kept_bytes(pod: Pod) -> int:
-    """About what a pod takes in memory, at most; its owners are not counted, which many pods share."""
+    """Upper estimate of a pod's memory; its owners are not counted, because many pods share them."""
     texts = _texts_bytes(pod.labels) + _texts_bytes(pod.annotations)
     finalizers = sum(_TEXT_BYTES + len(finalizer) for finalizer in pod.finalizers)
     short = sum(_TEXT_BYTES + len(text) for text in (*pod.claims, *pod.unhealthy))
@@ -249,7 +252,7 @@ def kept_bytes(pod: Pod) -> int:
 
 
 def _size_bytes(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> int:
-    """The same of an object of the API, before anything of it is kept."""
+    """As `kept_bytes`, for an object of the API before anything of it is kept."""
     containers = sum(len(_list(spec.get(key))) for key, _, _ in _LISTS)
     owners = [
         text
@@ -275,7 +278,7 @@ def _ours(annotations: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def owner_of(raw: Mapping[str, Any]) -> Owner:
-    """One of an object's ownerReferences; what is missing is empty."""
+    """One of an object's ownerReferences; missing fields are empty."""
     return Owner(
         api_version=_text(raw.get("apiVersion")),
         kind=_text(raw.get("kind")),

@@ -1,7 +1,7 @@
-"""The FaultPolicies of a cluster, kept small: as text, and read when a pod of their namespace is asked about. Pure.
+"""The FaultPolicies of a cluster, kept small: as text, and parsed when a pod of their namespace is looked up. Pure.
 
-Every agent and controller hears of every policy, and whoever may edit objects in a namespace may create them without
-end. Decoded, a policy of 8 KiB takes 65 KiB.
+Every agent and controller receives every policy, and any account that may edit objects in a namespace may create
+any number of them. Decoded, a policy of 8 KiB takes 65 KiB.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import ObjectError, OverBound
 
 MOST_POLICIES = 100
-"""Of one namespace; the first ones by name, which are those that hold first."""
+"""The most policies of one namespace: the first ones by name, which take precedence."""
 _MOST_ALL_BYTES = 64 << 20
 _MOST_OF_ONE_BYTES = MOST_POLICIES * (MOST_BYTES + 256)
 _DECODED_NAMESPACES = 64
@@ -37,14 +37,14 @@ _REFUSED_NAMES = 200
 @dataclass(slots=True)
 class _Namespace:
     texts: dict[str, tuple[str, bool]] = field(default_factory=dict)
-    """Specification as JSON, and whether it can be read, by name."""
+    """Policy name -> (specification as JSON, whether it is valid)."""
     windows_s: dict[str, int] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
     """Names of policies that are not kept."""
 
 
 class PolicyStore:
-    """Used under the lock of whoever keeps it."""
+    """Not thread-safe: used under the owner's lock."""
 
     def __init__(
         self,
@@ -53,10 +53,10 @@ class PolicyStore:
         *,
         observes_unread: bool = False,
     ) -> None:
-        """`on_bad`, `on_over`: receive what is wrong with a policy, and which is not kept.
+        """`on_bad`, `on_over`: called with the error of a policy, and with one that is not kept.
 
-        `observes_unread`: where a policy cannot be read or is not kept, the pods that it may mean are observed only.
-        Else it does not hold.
+        `observes_unread`: pods that an invalid or dropped policy may select are only observed. Otherwise such a
+        policy has no effect.
         """
         self._on_bad, self._on_over, self._observes_unread = on_bad, on_over, observes_unread
         self._namespaces: dict[str, _Namespace] = {}
@@ -64,7 +64,7 @@ class PolicyStore:
         self._decoded: OrderedDict[str, tuple[NamedPolicy, ...]] = OrderedDict()
 
     def set(self, api: Mapping[str, Any]) -> str | None:
-        """Take a policy as the API server sends it; its namespace if anything of it changed."""
+        """Take a policy as the API server sends it; returns its namespace if anything of it changed."""
         namespace, name, uid = _identity(api)
         kept = self._namespaces.setdefault(namespace, _Namespace())
         before = kept.texts.get(name)
@@ -84,7 +84,7 @@ class PolicyStore:
         return namespace
 
     def _no_room(self, namespace: str, name: str, size_bytes: int) -> str | None:
-        """Make room for a policy; why there is none, else None."""
+        """Make room for a policy; returns why there is none, else None."""
         texts = self._namespaces[namespace].texts
         if len(texts) >= MOST_POLICIES:
             if name > (last := max(texts)):
@@ -111,7 +111,7 @@ class PolicyStore:
         self._on_over(OverBound("policies", about, f"{why}: it does not hold"))
 
     def _read(self, api: Mapping[str, Any]) -> tuple[NamedPolicy, str, bool] | None:
-        """The policy, what is kept of it, and whether it could be read; None for one that does not hold."""
+        """The policy, the text to keep, and whether it is valid; None for one without effect."""
         spec = api.get("spec") or {}
         try:
             return policy_of(api), _text(spec), True
@@ -126,7 +126,7 @@ class PolicyStore:
         return refused(api), text if len(text) <= MOST_BYTES else "{}", False
 
     def remove(self, api: Mapping[str, Any]) -> str | None:
-        """A policy is gone; its namespace if it was kept."""
+        """Remove a policy; returns its namespace if it was kept."""
         namespace, name, _ = _identity(api)
         kept = self._namespaces.get(namespace)
         if kept is None:
@@ -146,7 +146,7 @@ class PolicyStore:
         self._decoded.pop(namespace, None)
 
     def of(self, namespace: str) -> tuple[NamedPolicy, ...]:
-        """The policies of a namespace that hold."""
+        """The policies in force in a namespace."""
         found = self._decoded.get(namespace)
         if found is None:
             found = self._decoded[namespace] = tuple(self._decode(namespace))
@@ -168,12 +168,12 @@ class PolicyStore:
         return found
 
     def named(self, namespace: str, name: str) -> NamedPolicy | None:
-        """The policy of that name; None where it is not kept."""
+        """The policy with this name; None if it is not kept."""
         return next((policy for policy in self.of(namespace) if policy.name == name), None)
 
     @property
     def longest_window_s(self) -> int:
-        """Of the restart budgets of all policies; that of a policy without any where there is none."""
+        """The longest window of restart budgets of all policies; the default's if there is no policy."""
         windows_s = (
             max(namespace.windows_s.values(), default=0) for namespace in self._namespaces.values()
         )

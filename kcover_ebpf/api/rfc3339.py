@@ -1,11 +1,11 @@
-"""Times as Kubernetes writes them (RFC 3339, UTC) and as we count them (unix seconds)."""
+"""Converts times between Kubernetes' format (RFC 3339, UTC) and unix seconds."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 
 _LEAST_S, _MOST_S = -3e10, 1e11
-"""Of the years 1019 and 5138, which have four digits whatever the zone, so that what is read can be written again."""
+"""Range of the years 1019 to 5138, which have four digits in any zone, so that every time read can be written again."""
 
 
 def from_text(text: str) -> float:
@@ -34,5 +34,5 @@ def to_text(time_s: float) -> str:
 
 
 def in_seconds(time_s: float) -> str:
-    """The same without a fraction, such as "2027-01-15T08:00:00Z"."""
+    """As `to_text`, without a fraction, such as "2027-01-15T08:00:00Z"."""
     return f"{to_text(time_s)[:19]}Z"

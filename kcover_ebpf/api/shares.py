@@ -1,6 +1,7 @@
-"""How much is kept of the objects that tenants write: a bound for all, and a share of it for each namespace. Pure.
+"""Bounds on the objects of tenants that are kept: one for all, and one for each namespace. Pure.
 
-The API server limits each object and not their number, so whoever may create one could fill every agent and controller.
+The API server limits the size of objects but not their number, so one account could fill every agent and
+controller.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections import Counter
 
 
 class Shares:
-    """Counts the bytes that are kept of each object. Used under the lock of whoever keeps them."""
+    """Counts the kept bytes of each object. Not thread-safe: used under the owner's lock."""
 
     def __init__(self, most_bytes: int, most_of_one_bytes: int) -> None:
         """`most_bytes`: of all namespaces; `most_of_one_bytes`: of one."""
@@ -17,10 +18,10 @@ class Shares:
         self._kept: dict[str, tuple[str, int]] = {}
         self._by_namespace: Counter[str] = Counter()
         self.kept_bytes = 0
-        """Of all that is kept."""
+        """Sum of all kept bytes."""
 
     def take(self, uid: str, namespace: str, size_bytes: int) -> bool:
-        """Whether an object may be kept; what was counted for its uid before is no longer."""
+        """True if an object may be kept; replaces what was counted for its uid before."""
         self.drop(uid)
         of_one = self._by_namespace[namespace] + size_bytes
         if of_one > self._most_of_one_bytes or self.kept_bytes + size_bytes > self._most_bytes:
@@ -31,7 +32,7 @@ class Shares:
         return True
 
     def drop(self, uid: str) -> None:
-        """An object is no longer kept."""
+        """Subtract an object that is no longer kept."""
         namespace, size_bytes = self._kept.pop(uid, ("", 0))
         self._by_namespace[namespace] -= size_bytes
         if self._by_namespace[namespace] <= 0:

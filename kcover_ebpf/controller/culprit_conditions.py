@@ -49,7 +49,7 @@ class CulpritConditions:
         self.thread = threading.Thread(target=self._run, name="culprits", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread; returns at once."""
         self.thread.start()
 
     def stop(self) -> None:

@@ -64,7 +64,7 @@ class EventRecorder:
         """Number of Events that never reached the API server: too many at once, or refused."""
 
     def start(self) -> None:
-        """Start the sending thread."""
+        """Start the sending thread; returns at once."""
         self.thread.start()
 
     def publish(

@@ -38,16 +38,16 @@ class IncidentCollector:
         self._avoidance = NodeAvoidance(cache, writer)
         self._stop = threading.Event()
         self.thread = threading.Thread(target=self._run, name="archive", daemon=True)
-        """The thread, for liveness checks."""
+        """The thread, so that its liveness can be checked."""
         self._tried_s: dict[tuple[str, str], float] = {}
         """Incidents that still exist -> when their deletion was last requested (monotonic)."""
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread; returns at once."""
         self.thread.start()
 
     def stop(self) -> None:
-        """Make the thread end soon."""
+        """Ask the thread to end; does not wait for it."""
         self._stop.set()
 
     def _run(self) -> None:

@@ -60,14 +60,14 @@ class KindRegistry:
         self._rows: tuple[JobKind, ...] = ()
         self._stop, self._news = threading.Event(), threading.Event()
         self.thread = threading.Thread(target=self._run, name="job kinds", daemon=True)
-        """The thread, for liveness checks."""
+        """The thread, so that its liveness can be checked."""
 
     def start(self) -> None:
-        """Start the checking thread."""
+        """Start the checking thread; returns at once."""
         self.thread.start()
 
     def stop(self) -> None:
-        """Make the thread end soon."""
+        """Ask the thread to end; does not wait for it."""
         self._stop.set()
         self._news.set()
 

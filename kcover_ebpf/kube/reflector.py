@@ -204,7 +204,7 @@ class Reflector:
         """True: the first list may be served from the server's memory (resourceVersion=0)."""
         self._stop = threading.Event()
         self.thread = threading.Thread(target=self._run, name=f"watch {path}", daemon=True)
-        """The thread, for liveness checks."""
+        """The thread, so that its liveness can be checked."""
         self.synced = threading.Event()
         """Set once the first list is complete, before SYNCED is reported."""
 

@@ -110,7 +110,7 @@ class Inspector:
         return health_memory.mended(self.latest_health) if self.latest_health is not None else {}
 
     def close(self) -> None:
-        """Make `run` return soon."""
+        """Ask `run` to return; does not wait for it."""
         self._stopping = True
         self._wake.set()
 

@@ -185,7 +185,7 @@ class ReportSender:
         self._wake.set()
 
     def close(self) -> None:
-        """Make `run` return soon."""
+        """Ask `run` to return; does not wait for it."""
         self._stopping = True
         self._wake.set()
 
