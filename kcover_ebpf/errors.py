@@ -45,7 +45,7 @@ class CannotObserve(KcoverError):
 
 
 class LoadError(CannotObserve):
-    """The kernel refused a BPF object; the message carries the errno and the end of the log."""
+    """The kernel refused a BPF object; the message contains the errno and the end of the log."""
 
 
 class DecodeError(KcoverError):
@@ -62,7 +62,7 @@ class ObjectError(KcoverError):
 
 
 class OverBound(ObjectError):
-    """An object is larger than what is kept of one, or more than what is kept of its namespace."""
+    """An object is larger than the limit for one, or exceeds the share of its namespace."""
 
     def __init__(self, what: str, about: dict[str, str], detail: str) -> None:
         """`what`: one of a closed list (a metric label); `about`: apiVersion, kind, namespace, name, uid."""
@@ -89,7 +89,7 @@ class Forbidden(ApiError):
 
 
 class NotFound(ApiError):
-    """There is no such object, or the server does not know the kind."""
+    """There is no such object, or the server does not know its kind."""
 
 
 class Gone(ApiError):
@@ -97,7 +97,7 @@ class Gone(ApiError):
 
 
 class TooLarge(ApiError):
-    """One page of a list is larger than we take: ask for fewer objects."""
+    """One page of a list is larger than we accept: ask for fewer objects."""
 
 
 class Unreachable(ApiError):
@@ -107,7 +107,7 @@ class Unreachable(ApiError):
 
     @property
     def concerns_all(self) -> bool:
-        """True where the server is away or overloaded, so that any other request would fail as well."""
+        """True if the server is away or overloaded, so that any other request would fail as well."""
         return self.status in (0, 429, 503)
 
 
@@ -120,7 +120,7 @@ class StoreError(KcoverError):
 
 
 class NotSent(KcoverError):
-    """A message was not delivered; `is_final`: nor will it be by another attempt."""
+    """A message was not delivered; `is_final`: another attempt would fail as well."""
 
     def __init__(self, text: str, is_final: bool = False) -> None:
         super().__init__(text)
@@ -128,9 +128,9 @@ class NotSent(KcoverError):
 
 
 class ReaderError(KcoverError):
-    """A confined reader refused, crashed or did not answer in time: what it should have read is not observed."""
+    """A confined reader refused, crashed or did not answer in time: what it should have read is unobserved."""
 
     def __init__(self, text: str, at: str = "") -> None:
-        """`at`: what it was working on when it ended; empty where it had not said."""
+        """`at`: what it was working on when it ended; empty if it had not reported that."""
         super().__init__(text)
         self.at = at

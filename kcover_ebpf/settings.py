@@ -1,8 +1,8 @@
-"""Every setting of the sensor, with its unit, its default and why.
+"""Every setting of the sensor, with its unit, its default and its reason.
 
-`Settings` is built once from flags (and, in a cluster, chart values) and passed down; nothing else
-is global. `Policy` is the part that a user writes into a policy file (`--policy FILE`, TOML);
-durations there are text with a unit ("500ms", "3s", "2m", "1h", "7d"), so that no reader has to guess.
+`Settings` is built once from flags (and, in a cluster, chart values) and passed down; nothing else is global.
+`Policy` is the part that a user writes into a policy file (`--policy FILE`, TOML); durations there are text with a
+unit ("500ms", "3s", "2m", "1h", "7d"), so that no reader has to guess.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kcover_ebpf.tunables.host import LONGEST_PHASE_S
 
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _MOST = 1e9
-"""Nothing here is larger: 30 years, or a number that was meant to be infinite."""
+"""Upper limit of every duration: 30 years; a larger number was meant to be infinite."""
 _RATE = re.compile(r"(\d{1,9}(?:\.\d{1,6})?) per (\d{1,9}(?:\.\d{1,6})?)h")
 _LEAST_RATE = 1e-6
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
@@ -41,12 +41,12 @@ class RestartBudget:
 
     max: int = 3
     window_seconds: int = 86400
-    """Restarts within it count; `run` counts them all."""
+    """Restarts within this window count; `run` counts all."""
     backoff_seconds: float = 10
     backoff_max_seconds: float = 600
 
     def pause_s(self, earlier: int) -> float:
-        """Pause before a restart after so many earlier ones; the first is at once."""
+        """Pause before a restart after this many earlier ones; the first restart is immediate."""
         if earlier == 0:
             return 0.0
         doubled: float = self.backoff_seconds * 2.0 ** min(earlier - 1, 32)
@@ -58,63 +58,62 @@ class Policy:
     """Thresholds and budgets; all times in seconds."""
 
     stall_floor_s: float = 1.6
-    """No silent rank is called stalled before this: below it scheduling noise and collection pauses
-    live.
-    """
+    """No silent rank is called stalled before this: shorter silences may be scheduling noise and collection pauses."""
     stall_factor: float = 1.5
-    """A gap counts as a stall when it is this many times the longest gap learned from healthy
-    steps.
-    """
+    """A gap counts as a stall when it is this many times the longest gap learned from healthy steps."""
     stopped_s: float = 5.0
-    """A rank stopped (or frozen) alone for so long is a fault; the whole job stopped together never is. Tools that
-    freeze on purpose (a commit or a checkpoint of a container) take 2 to 4 s.
+    """A rank stopped (or frozen) alone for this long is a fault; the whole job stopped together never is.
+
+    Tools that freeze on purpose (a commit or a checkpoint of a container) take 2 to 4 s.
     """
     quiet_cap_s: float = 1800.0
-    """A rank that makes effort while others wait (checkpoint, evaluation, compilation) is believed
-    so long.
+    """How long a rank that is busy while others wait (checkpoint, evaluation, compilation) is believed to be
+    healthy.
     """
     storage_patience_s: float = 300.0
-    """Time for a storage call, an outside service or a helper program where nothing proves it stuck: servers
-    take minutes to fail over, objects to upload. Then it is reported, half-way to the frameworks' own 10 minutes.
+    """Time for a storage call, an outside service or a helper program that is not proven stuck.
+
+    Servers take minutes to fail over, objects to upload. A verdict then comes half-way to the frameworks' own 10
+    minutes.
     """
     link_patience_s: float = 60.0
-    """Time for a lost link to recover before a job is ended for it; it is reported at once. After an outage of
-    40 s, a switch that restarts, TCP's next retransmission leaves 51 s after the link broke.
+    """Time for a lost link to recover before a job is ended for it; the loss itself is reported at once.
+
+    After an outage of 40 s (a switch that restarts), TCP's next retransmission follows 51 s after the link broke.
     """
     core_dump_patience_s: float = 60.0
-    """Time for a rank that crashed to write its core before the job is ended, which would truncate it."""
+    """Time for a crashed rank to write its core before the job is ended, which would truncate the core."""
     port_patience_s: float = 60.0
-    """Time for an RDMA port that is down to recover before it is a fatal fault: retries of the transport
-    last about 30 s, and a switch that starts anew is away for most of a minute.
+    """Time for an RDMA port that is down to recover before it is a fatal fault.
+
+    Retries of the transport last about 30 s, and a restarting switch is away for most of a minute.
     """
     start_grace_s: float = 20.0
-    """Time for missing ranks to appear after the last one that did, at most: those that came show what is usual."""
+    """Longest wait for missing ranks after the last one that appeared; usually the ranks that came set a shorter
+    one.
+    """
     false_restarts_per_h: float = 0.001
-    """Needless restarts that are accepted for each hour of training: what an inferred fault is given to end by itself
-    follows from it and from the job's own past.
+    """Needless restarts accepted per hour of training.
+
+    Together with the job's own past, this determines how long an inferred fault may take to end by itself.
     """
     act_floor_s: float = 10.0
-    """No job is ended for an inferred fault before this,
-    """
+    """No job is ended for an inferred fault before this."""
     act_cap_s: float = 120.0
-    """and none needs to wait for longer, unless it was once silent for longer and continued.
-    """
+    """No inferred fault waits longer than this, unless the job was once silent for longer and continued."""
     hard_limit_s: float | None = None
-    """Shut down after so long without any progress, on time alone; None (the default) means never.
-    """
+    """Shut down after this long without any progress, on time alone; None (the default): never."""
     max_restarts: int = 3
     """Restarts of one job before `run --act restart` gives up."""
     backoff_s: float = 1.0
-    """Pause before the first restart; doubled for each further one."""
+    """Pause before the first restart; doubled for each further restart."""
     backoff_max_s: float = 60.0
     grace_s: float = 5.0
-    """Time between SIGTERM and SIGKILL when the *user* ends the job; a shutdown on a verdict kills
-    at once.
-    """
+    """Time between SIGTERM and SIGKILL when the *user* ends the job; a shutdown on a verdict kills at once."""
 
     @property
     def restarts(self) -> RestartBudget:
-        """The budget of `run`."""
+        """The restart budget of `run`."""
         return RestartBudget(
             self.max_restarts,
             backoff_seconds=self.backoff_s,
@@ -128,7 +127,7 @@ class Policy:
 
     @classmethod
     def of(cls, table: Mapping[str, object], where: str) -> Policy:
-        """A policy of settings by name; raises `PolicyError`, which begins with `where`."""
+        """A policy from settings by name; raises `PolicyError`, which begins with `where`."""
         known = {_policy_key(item.name): item.name for item in fields(cls)}
         values: dict[str, float | int | None] = {}
         for key, raw in table.items():
@@ -193,23 +192,23 @@ def parse_duration(text: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the sensor itself does, apart from judging."""
+    """Settings of the sensor itself, apart from judging."""
 
     period_s: float = 1.0
-    """Sampling period while all is well."""
+    """Sampling period while no job is suspicious."""
     suspicious_period_s: float = 0.25
     """Sampling period while some job is suspicious."""
     ring_bytes: int = 256 * 1024
     """Size of the event ring buffer; a power of two."""
     max_threads: int = 131072
-    """Threads the sampler can remember; more are counted as lost."""
+    """The most threads that the sampler remembers; more are counted as lost."""
     gpu_period_s: float = 2.0
-    """Between two readings of each GPU by NVML: its own averages are over a second or less."""
+    """Time between two readings of each GPU by NVML, whose own averages are over a second or less."""
     pin_driver: bool = False
-    """Use the GPU driver's own tracepoint, although the driver cannot be unloaded meanwhile."""
+    """True: use the GPU driver's own tracepoint, although the driver cannot be unloaded meanwhile."""
     nccl_probes: bool = False
-    """Count the operations of ranks by probes on their NCCL: each call then takes microseconds longer."""
+    """True: count the operations of ranks with probes in their NCCL; each call then takes microseconds longer."""
     longest_phase_s: float = LONGEST_PHASE_S
-    """What a program announces in its log for longer is refused."""
+    """Longest phase that a program may announce in its log; a longer one is refused."""
     act: Act = Act.OBSERVE
     policy: Policy = field(default_factory=Policy)

@@ -1,4 +1,4 @@
-"""The files that an operator writes, TOML or JSON: read in one way, with one line for each that cannot be."""
+"""Reads the files that an operator writes, TOML or JSON; a bad file gives an error of one line."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 from kcover_ebpf.errors import PolicyError
 
 _MOST_BYTES = 1 << 20
-"""Larger than any that people write; a device file or a log by mistake has no end."""
+"""Larger than any file that people write; a device file or a log given by mistake has no end."""
 
 
 def read_table(path: Path, what: str) -> dict[str, Any]:
-    """The table in a file: JSON where it begins with a brace, TOML otherwise.
+    """The table in a file: JSON if it begins with a brace, TOML otherwise.
 
-    `what`: what it should hold, for people ("policy", "job rules"). Raises `PolicyError`, which begins with it and the
-    path.
+    `what`: description of its content for messages ("policy", "job rules"). Raises `PolicyError`, which begins with
+    it and the path.
     """
     # few starts read a file
     import json

@@ -32,8 +32,8 @@ class DrillFault(Enum):
 
 FAULTS_HELP = (
     "stop: SIGSTOP to a rank; lock: its main thread waits for a lock (x86-64); partition: no packet of its pod passes; "
-    "slow: a third of its CPU time; these are taken back. kill: SIGKILL; log: an error of a GPU in its log, and "
-    "SIGKILL; xid-note: the agent judges as if the driver had reported an Xid 94."
+    "slow: a third of its CPU time; these faults are undone at the end. kill: SIGKILL; log: an error of a GPU in its "
+    "log, and SIGKILL; xid-note: the agent judges as if the driver had reported an Xid 94."
 )
 """Explanation of the faults, for `--help`."""
 

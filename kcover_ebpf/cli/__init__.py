@@ -1,4 +1,4 @@
-"""The command `kcover-ebpf`. Commands are imported when they are asked for: `--help` loads none."""
+"""The command `kcover-ebpf`. A command's module is imported when the command is used: `--help` loads none."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ _LEVELS = ("error", "warning", "info", "debug")
 
 
 def _round_options(command: Callable[..., int]) -> Callable[..., int]:
-    """What is inspected on schedule, passed on as `inspect`."""
+    """Options of the scheduled inspection, passed to the command as `inspect`."""
 
     @click.option(
         "--inspect-checks",
@@ -59,16 +59,16 @@ def _round_options(command: Callable[..., int]) -> Callable[..., int]:
         "--plugins",
         envvar="KCOVER_PLUGINS",
         type=click.Path(file_okay=False, path_type=Path),
-        help="Folder of your own checks (see kcover-ebpf inspect).",
+        help="Folder with checks of your own (see kcover-ebpf inspect).",
     )
     @peers_option(
-        "--inspect-peer", "A node or service to connect to at each inspection; give at least two."
+        "--inspect-peer", "A node or service that each inspection connects to; give at least two."
     )
     @click.option(
         "--inspect-write-to",
         multiple=True,
         metavar="FOLDER",
-        help="A folder of the host, to write and read 1 MiB in at each inspection.",
+        help="A folder of the host in which each inspection writes and reads 1 MiB; may be repeated.",
     )
     @wraps(command)
     def with_round(
@@ -90,12 +90,12 @@ def _folders(names: tuple[str, ...]) -> tuple[str, ...]:
     from kcover_ebpf.errors import UsageError
 
     if wrong := [name for name in names if not name.startswith("/")]:
-        raise UsageError(f"--inspect-write-to {wrong[0]!r}: give the whole path, from / on")
+        raise UsageError(f"--inspect-write-to {wrong[0]!r}: give an absolute path")
     return names
 
 
 def _round(checks: str, folder: Path | None, peers: tuple[str, ...]) -> RoundOptions:
-    """What is inspected; raises `UsageError` now, not at the first round."""
+    """The scheduled checks; raises `UsageError` now rather than in the first round."""
     from kcover_ebpf.inspection import plugins, schedule
     from kcover_ebpf.inspection.options import InspectionOptions, peer_of
     from kcover_ebpf.inspection.round import RoundOptions
@@ -160,13 +160,13 @@ def _round(checks: str, folder: Path | None, peers: tuple[str, ...]) -> RoundOpt
     "--believe-bandwidth",
     envvar="KCOVER_BELIEVE_BANDWIDTH",
     is_flag=True,
-    help="Report a node on which a job's own bandwidth check (preflight) fails, so that it is cordoned for four hours.",
+    help="If a job's own bandwidth check (preflight) fails, report the node, which is then cordoned for four hours.",
 )
 @click.option(
     "--pod-logs",
     envvar="KCOVER_POD_LOGS",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Read the logs of watched pods below this folder, usually /var/log/pods; default: logs are not read.",
+    help="Folder of container logs, usually /var/log/pods; default: the logs of pods are not read.",
 )
 @log_rules_option
 @duration_option(
@@ -179,14 +179,14 @@ def _round(checks: str, folder: Path | None, peers: tuple[str, ...]) -> RoundOpt
     "--gpu-core-dumps",
     envvar="KCOVER_GPU_CORE_DUMPS",
     is_flag=True,
-    help="Ask ranks that have a CUDA_COREDUMP_PIPE which kernels run on their GPUs, and keep that with the evidence.",
+    help="Record as evidence which kernels run on the GPUs of ranks that set CUDA_COREDUMP_PIPE.",
 )
 @click.option(
     "--kubelet",
     envvar="KCOVER_KUBELET",
     metavar="HOST[:PORT]",
     default="",
-    help="Have this node's kubelet write checkpoints of pods whose label asks for it; default: never.",
+    help="Address of this node's kubelet, which writes checkpoints of pods that request them by label; default: none.",
 )
 @nccl_probes_option("KCOVER_NCCL_PROBES")
 @click.option(
@@ -250,7 +250,7 @@ def _settings(nccl_probes: bool, longest_phase_s: float) -> Settings:
 
 
 def _pod(namespace: str) -> PodRef | None:
-    """The pod that we run in, by the chart's environment; None outside: of another namespace it could own nothing."""
+    """The agent's own pod, from the chart's environment; None outside, or if `namespace` is not the pod's."""
     from kcover_ebpf.api.fault_report import PodRef
 
     name, uid = os.environ.get("POD_NAME"), os.environ.get("POD_UID")
@@ -273,7 +273,7 @@ def _known(node: str | None) -> str:
 
 
 def _checked(own: Path | None) -> Path | None:
-    """A file of rules for lines of logs; a mistake in it is reported now, not by the process that reads logs."""
+    """A file of rules for log lines; an error in it is reported now, not by the process that reads logs."""
     if own is not None:
         from kcover_ebpf.logs import rules
 

@@ -1,4 +1,4 @@
-"""`kcover-ebpf collectives`: which rank is late and which links are slow, by what NCCL Inspector wrote."""
+"""`kcover-ebpf collectives`: finds late ranks and slow links in the files that NCCL Inspector wrote."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _MOST_MEMBERS = 8
     "pids",
     multiple=True,
     type=click.IntRange(min=1),
-    help="Read the folder that NCCL Inspector writes to in this process; may be repeated.",
+    help="Read the folder to which NCCL Inspector writes in this process; may be repeated.",
 )
 @output_option("json: one object for each finding.")
 def collectives(folders: tuple[Path, ...], pids: tuple[int, ...], output: str) -> int:
-    """Name the rank that is late, and the groups and hosts whose links are slow.
+    """Find the rank that is late, and the groups and hosts whose links are slow.
 
-    Reads what NCCL Inspector (NCCL's profiler plug-in) wrote to each FOLDER. Ends with 1 where something is
-    slow, and with 3 where the files show too little.
+    Reads what NCCL Inspector (NCCL's profiler plug-in) wrote to each FOLDER. Exit codes: 1 if something is slow, 3
+    if the files contain too little data.
     """
     if not folders and not pids:
         raise UsageError(
@@ -81,7 +81,7 @@ def _closed(descriptor: int) -> InspectorRead:
 
 
 def as_json(slow: SlowCollective) -> dict[str, Any]:
-    """The stable machine form; durations are seconds."""
+    """The stable JSON form of a finding; durations are seconds."""
     from kcover_ebpf.output.formatting import SCHEMA
 
     return {
@@ -108,7 +108,7 @@ def as_json(slow: SlowCollective) -> dict[str, Any]:
 
 
 def as_text(slow: SlowCollective) -> str:
-    """One line for people."""
+    """A finding as one readable line."""
     from kcover_ebpf.output.formatting import printable
 
     what = f"{slow.collective} of {_bytes(slow.message_bytes)} over {slow.rank_count} ranks"

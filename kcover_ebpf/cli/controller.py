@@ -1,4 +1,4 @@
-"""`kcover-ebpf controller`: put the reports of all nodes together, decide, restart jobs as a whole."""
+"""`kcover-ebpf controller`: combines the reports of all nodes, decides, and restarts jobs as a whole."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kcover_ebpf.recovery.repair import RepairLimits
 
 _HIGHEST_PRICE = 1e6
-"""Of a GPU hour; also false for nan."""
+"""Highest accepted price of a GPU hour; the comparison also rejects NaN."""
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -29,13 +29,13 @@ _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 @click.option(
     "--kubeconfig",
     metavar="FILE",
-    help="Kubernetes configuration; default: the pod's service account.",
+    help="Path of a kubeconfig; default: the pod's service account.",
 )
 @click.option(
-    "--namespace", metavar="NAME", help="Namespace of the lease; default: the controller's own."
+    "--namespace", metavar="NAME", help="Namespace of the Lease; default: the controller's own."
 )
 @click.option(
-    "--lease", default="kcover-ebpf-controller", show_default=True, help="Name of the lease."
+    "--lease", default="kcover-ebpf-controller", show_default=True, help="Name of the Lease."
 )
 @metrics_option("Serve Prometheus metrics, /healthz and /readyz at this address.")
 @click.option(
@@ -53,19 +53,19 @@ _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace"
     "--repairs",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Jobs to repair a cordoned node by, as JSON (docs/node-health.md); default: none.",
+    help="JSON file with Jobs that repair cordoned nodes (docs/node-health.md); default: none.",
 )
 @click.option(
     "--notifications",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Targets of messages about incidents, as JSON (docs/notifications.md); default: none.",
+    help="JSON file with targets of messages about incidents (docs/notifications.md); default: none.",
 )
 @click.option(
     "--notification-secrets",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="FOLDER",
-    help="Folder with a file for each key that the targets name.",
+    help="Folder with the secrets of the targets: one file for each key that they name.",
 )
 @click.option(
     "--mark-culprits",
@@ -77,10 +77,10 @@ _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace"
     "gpu_prices",
     multiple=True,
     metavar="MODEL=PRICE",
-    help="Price of one GPU of this model (label nvidia.com/gpu.product) for an hour; may be repeated.",
+    help="Price per hour of one GPU of this model (label nvidia.com/gpu.product); may be repeated.",
 )
 @click.option(
-    "--currency", default="USD", show_default=True, metavar="CODE", help="Of --gpu-price."
+    "--currency", default="USD", show_default=True, metavar="CODE", help="Currency of --gpu-price."
 )
 @click.option("--dry-run", is_flag=True, help="Report what would be done without doing it.")
 @click.option(
@@ -135,8 +135,8 @@ _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 @click.option(
     "--withdraw",
     is_flag=True,
-    help="Before an uninstallation: take the lease, lift what the controller did to nodes, resume jobs"
-    " that it suspended, and end; 1 if something remains.",
+    help="Before an uninstallation: take the Lease, undo what the controller did to nodes, resume jobs"
+    " that it suspended, and exit; exit code 1 if something remains.",
 )
 @click.option(
     "--log-level",

@@ -1,4 +1,4 @@
-"""`kcover-ebpf doctor`: what works on this host, what does not and why, and what that costs."""
+"""`kcover-ebpf doctor`: what works on this host, what does not and why, and the consequences."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ _STATES = {
     Refusal.REFUSED: "refused",
 }
 _TITLES = {"rights": "privileges"}
-"""Features that JSON names otherwise than people do."""
+"""Feature names in JSON -> names in text output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """Something the kernel or the host may offer."""
+    """One capability that the kernel or the host may offer."""
 
     name: str
     found: bool
@@ -109,7 +109,7 @@ def _try_probes() -> tuple[tuple[ProbeStatus, ...], Sequence[Active]]:
 
 
 def host_features() -> list[Feature]:
-    """What the kernel and our privileges offer, beside the probes themselves."""
+    """Features of the kernel and our privileges, except the probes themselves."""
     lacking = capabilities.missing()
     return [
         Feature(

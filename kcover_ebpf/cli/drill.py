@@ -27,14 +27,14 @@ Exit codes:
 
 @click.command(epilog=_EXAMPLES)
 @click.argument("pod")
-@click.option("-n", "--namespace", required=True, metavar="NAME", help="Of the pod.")
+@click.option("-n", "--namespace", required=True, metavar="NAME", help="Namespace of the pod.")
 @click.option(
     "--fault",
     required=True,
     type=click.Choice([fault.value for fault in DrillFault]),
     help=FAULTS_HELP,
 )
-@duration_option("--for", "60s", "The longest that the fault lasts; at most 10m.")
+@duration_option("--for", "60s", "Duration of the fault; at most 10m.")
 @click.option(
     "--node",
     envvar=["KCOVER_NODE_NAME", "NODE_NAME"],
@@ -48,7 +48,7 @@ Exit codes:
     default="/var/lib/kcover-ebpf",
     show_default=True,
     type=click.Path(file_okay=False, path_type=Path),
-    help="The agent's.",
+    help="State directory of the agent.",
 )
 @click.option("--with-asker", is_flag=True, hidden=True, help="End when standard input closes.")
 @node_kubeconfig_option
@@ -65,8 +65,8 @@ def drill(  # noqa: PLR0913 - one for each option
 ) -> int:
     """Inject a fault into the rank of POD, if POD is on this node and its label kcover.io/drill is "true".
 
-    Prints one JSON line when it is injected, and one when it is over. A process that is stopped continues after the
-    time, and when this command ends, however it does.
+    Prints one JSON line when the fault is injected, and one when it is over. A stopped process is resumed after the
+    time, and when this command ends for any reason.
     """
     from kcover_ebpf.agent.containers import Containers
     from kcover_ebpf.agent.drill import Drill
@@ -104,7 +104,7 @@ def _groups(containers: Containers, pod: Pod) -> list[Path]:
 
 
 def _consenting(kubeconfig: str | None, namespace: str, name: str, node: str) -> Pod:
-    """The pod, which the API server says is on this node and consents; raises `UsageError`."""
+    """The pod, if the API server says that it is on this node and consents; raises `UsageError` otherwise."""
     from kcover_ebpf.api.drill import CONSENT, consents
     from kcover_ebpf.api.pods import pod_of
     from kcover_ebpf.errors import UsageError

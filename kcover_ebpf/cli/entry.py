@@ -1,4 +1,4 @@
-"""From a click command to an exit code: one line on stderr for every error, and never a traceback."""
+"""Runs a click command and returns an exit code: one line on stderr for every error, never a traceback."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def call(
     arguments: Sequence[str] | None,
     message_of: Callable[[KcoverError], str] = str,
 ) -> int:
-    """Run a command under its `name`; `message_of` words an error of ours. `arguments` None: the process's own."""
+    """Run a command under its `name`; `message_of` formats our errors. `arguments` None: those of the process."""
     try:
         code = command.main(
             args=None if arguments is None else list(arguments),

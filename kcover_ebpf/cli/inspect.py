@@ -41,7 +41,7 @@ Exit codes:
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder of executables to run as checks: exit code 0 passes, 1 fails; the first line is the evidence.",
 )
-@peers_option("--peer", "A node to connect to.")
+@peers_option("--peer", "A node to connect to; may be repeated.")
 @click.option(
     "--write-to",
     type=click.Path(exists=True, file_okay=False, path_type=Path),

@@ -1,4 +1,4 @@
-"""`kubectl kcover`: incidents for people. A second name of the same program, found by kubectl on PATH."""
+"""`kubectl kcover`: incidents for users. A second name of the same program, which kubectl finds on PATH."""
 
 from __future__ import annotations
 
@@ -247,9 +247,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def complete() -> int:
-    """Print what the words of a `kubectl kcover ...` may end in: kubectl runs this as `kubectl_complete-kcover`.
+    """Print the completions of a `kubectl kcover ...` line: kubectl runs this as `kubectl_complete-kcover`.
 
-    One candidate a line, its description after a tab; last a colon and Cobra's directive, here "no file names".
+    One candidate per line, its description after a tab; last a colon and Cobra's directive, here "no file names".
     Source: kubernetes, kubectl/pkg/cmd/plugin/plugin_completion.go.
     """
     *words, unfinished = sys.argv[1:] or [""]

@@ -1,4 +1,4 @@
-"""`kubectl kcover bundle` and `report`: the evidence of all nodes of an incident, as an archive and as a page."""
+"""`kubectl kcover bundle` and `report`: an incident's evidence from all nodes, as an archive and as a page."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 _STORE = click.option(
     "--store",
     metavar="STORE",
-    help="s3://BUCKET/PREFIX or /FOLDER, for the parts that no agent has any more; the credentials are those of "
-    "AWS_ACCESS_KEY_ID and its like.",
+    help="s3://BUCKET/PREFIX or /FOLDER, for parts no longer on any node; the credentials are read from "
+    "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN.",
 )
 
 
@@ -36,7 +36,7 @@ _STORE = click.option(
     metavar="FOLDER",
     required=True,
     type=click.Path(path_type=Path),
-    help="Write the archive here; what is there of it already is not fetched again.",
+    help="Folder for the archive; parts that it already contains are not fetched again.",
 )
 @agent_namespace_option
 @_STORE
@@ -54,7 +54,7 @@ def bundle(  # noqa: PLR0913 - one argument for each option
     endpoint: str,
     region: str,
 ) -> int:
-    """Fetch the evidence that all nodes kept of an incident, merged into one archive.
+    """Fetch the evidence that all nodes saved of an incident, merged into one archive.
 
     `kcover-ebpf report FOLDER` makes a page of it.
     """
@@ -100,7 +100,7 @@ def report(  # noqa: PLR0913 - one argument for each option
     endpoint: str,
     region: str,
 ) -> int:
-    """Write the page of an incident: what happened, whose fault it was, what was done, and what to do next."""
+    """Write the page of an incident: what happened, what was at fault, what was done, and what to do next."""
     from kcover_ebpf.postmortem import fetch
 
     part_store = _store(store, endpoint, region)
@@ -118,7 +118,7 @@ def report(  # noqa: PLR0913 - one argument for each option
 
 
 def _store(store: str | None, endpoint: str, region: str) -> PartStore | None:
-    """Raises `UsageError` for an address that is none."""
+    """The address of a store; raises `UsageError` if it is not one."""
     from kcover_ebpf.stores.opened import opened
     from kcover_ebpf.stores.store import store_address
 

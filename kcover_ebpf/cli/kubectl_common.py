@@ -1,4 +1,4 @@
-"""What the verbs of `kubectl kcover` share: a client, a namespace, a format, and tables."""
+"""Options and output shared by the verbs of `kubectl kcover`: a client, a namespace, a format, and tables."""
 
 from __future__ import annotations
 
@@ -23,23 +23,27 @@ _Command = Callable[..., int]
 def object_name(
     context: click.Context, parameter: click.Parameter, value: str | None
 ) -> str | None:
-    """A name that an object may have; anything else would make another path of it."""
+    """A valid object name; any other text could lead to another API path."""
     if value is not None and not _NAME.fullmatch(value):
         raise click.BadParameter(f"{value!r} is not a valid object name", context, parameter)
     return value
 
 
 def common(command: _Command) -> _Command:
-    """The options that every verb has, as one client, namespace and format."""
+    """Options of every verb, passed to the command as one client, namespace and format."""
 
     @click.option(
         "-n",
         "--namespace",
         metavar="NAME",
         callback=object_name,
-        help="Default: the namespace of the context.",
+        help="Namespace; default: that of the context.",
     )
-    @click.option("--kubeconfig", metavar="FILE", help="Instead of KUBECONFIG or ~/.kube/config.")
+    @click.option(
+        "--kubeconfig",
+        metavar="FILE",
+        help="Path of a kubeconfig; default: KUBECONFIG, then ~/.kube/config.",
+    )
     @click.option("--context", metavar="NAME", help="Context of the kubeconfig.")
     @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
     @wraps(command)
@@ -54,13 +58,13 @@ def common(command: _Command) -> _Command:
 
 
 def all_namespaces_option(command: _Command) -> _Command:
-    """`-A`, as `all_namespaces`."""
-    option = click.option("-A", "--all-namespaces", is_flag=True, help="In all namespaces.")
+    """The option `-A`, passed to the command as `all_namespaces`."""
+    option = click.option("-A", "--all-namespaces", is_flag=True, help="Include all namespaces.")
     return option(command)
 
 
 def agent_namespace_option(command: _Command) -> _Command:
-    """`--agent-namespace NAME`; the command gets None without it."""
+    """The option `--agent-namespace NAME`; None without it."""
     option = click.option(
         "--agent-namespace",
         metavar="NAME",
@@ -73,7 +77,7 @@ def agent_namespace_option(command: _Command) -> _Command:
 def write_event(
     client: ApiClient, pod: Pod, annotations: Mapping[str, str], reason: str, message: str
 ) -> None:
-    """Write an Event about a pod, by which the controller is asked for something."""
+    """Write an Event about a pod with which a request reaches the controller."""
     event = {
         "apiVersion": "v1",
         "kind": "Event",
@@ -93,18 +97,18 @@ def write_event(
 
 
 def show(line: str) -> None:
-    """Print one line."""
+    """Print one line on standard output."""
     # names of threads, files and pods come from the job, and could command a terminal
     print(printable(line))
 
 
 def show_table(rows: Sequence[tuple[str, ...]]) -> None:
-    """Print rows of as many cells each, in columns as far apart as kubectl's."""
+    """Print rows with equal numbers of cells, in columns spaced as kubectl's."""
     print("\n".join(aligned(rows, gap="   ")))
 
 
 def age(text: object) -> str:
-    """How long ago a time of the API was, such as "5m"; "0s" for none, or for one that is to come."""
+    """Time since a time of the API, such as "5m"; "0s" if it is missing or in the future."""
     seconds = time.time() - rfc3339.from_text(str(text)) if text else 0.0
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= 2 * size:

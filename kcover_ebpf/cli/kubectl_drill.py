@@ -1,4 +1,4 @@
-"""`kubectl kcover drill JOB`: a fault in the user's own cluster, and what was made of it."""
+"""`kubectl kcover drill JOB`: injects a fault into a job of the user's cluster, and rates the reaction."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from kcover_ebpf.tunables.cli import DRILL_RECOVERS_S, FOLLOW_S, INJECTED_S
 
 @dataclass
 class _Running:
-    """The fault, as its node reports it, as a thread reads it."""
+    """The running fault, read by a thread from the output of its node."""
 
     injected: Injected | None = None
     over: DrillOver | None = None
@@ -42,7 +42,7 @@ class _Running:
     type=click.Choice([fault.value for fault in DrillFault]),
     help=FAULTS_HELP,
 )
-@click.option("--pod", callback=object_name, help="The pod to hit; default: the last by name.")
+@click.option("--pod", callback=object_name, help="The pod to break; default: the last by name.")
 @duration_option("--for", "60s", "The longest that the fault lasts; at most 10m.")
 @agent_namespace_option
 @common
@@ -57,16 +57,18 @@ def drill(  # noqa: PLR0913 - one for each option
     agent_namespace: str | None,
     **more: float,
 ) -> int:
-    """Break a rank of a job on purpose, and print a scorecard: named after, right or not, training again after.
+    """Break a rank of a job on purpose, and print a scorecard: time to the verdict, its correctness, time to recovery.
 
-    Only pods with the label kcover.io/drill=true are hit. The agent on the node does it and takes it back. The exit
-    code is 0 if the right pod was named and the job was restarted (or is not armed), else 1.
+    Only pods with the label kcover.io/drill=true are affected. The agent on the node injects the fault and undoes
+    it. The exit code is 0 if the right pod was named and the job was restarted (or is not armed), else 1.
     """
     found = job_of(client, namespace, job)
     chosen = _chosen(found, pod)
     before = incidents_of(client, namespace, found.gang)
     if any(one.status is not None and one.status.phase.is_acting for one in before.values()):
-        raise UsageError(f"job {found.gang.name} is being restarted; drill it once it trains")
+        raise UsageError(
+            f"job {found.gang.name} is being restarted; start the drill once it trains"
+        )
     running = _Running()
     command = ["kcover-ebpf", "drill", chosen.name, "--namespace", namespace, "--with-asker"]
     command += ["--fault", fault, "--for", f"{more['for']:.0f}s"]
@@ -140,7 +142,7 @@ def _followed(
     before: dict[str, Incident],
     running: _Running,
 ) -> Incident | None:
-    """The incident of the fault once it and the fault are over; as it is after a while, where it is not."""
+    """The incident of the fault once both are over; after a time limit, its state at that time."""
     found_incident: Incident | None = None
     deadline_s = None
     while deadline_s is None or time.monotonic() < deadline_s:

@@ -1,4 +1,4 @@
-"""The incidents that verbs of `kubectl kcover` reckon with, and what their jobs say now."""
+"""Reads incidents for the verbs of `kubectl kcover`, and the current state of their jobs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from kcover_ebpf.errors import ApiError, CannotObserve, NotFound, ObjectError
 from kcover_ebpf.kube.client import ApiClient
 
 _MOST_JOBS = 200
-"""Jobs that are asked for: one request each."""
+"""The most jobs that are looked up: one request each."""
 
 
 def incidents_since(client: ApiClient, namespace: str | None, since_s: float) -> list[Incident]:
-    """Those made since then (unix seconds) that can be read; `namespace` None: of all."""
+    """Readable incidents created since then (unix seconds); `namespace` None: in all namespaces."""
     where = "" if namespace is None else f"/namespaces/{namespace}"
     try:
         items = client.list(f"/apis/{API_VERSION}{where}/incidents").get("items") or []
@@ -32,16 +32,16 @@ def incidents_since(client: ApiClient, namespace: str | None, since_s: float) ->
 
 
 class JobFacts:
-    """What the jobs of incidents say now, by their uid; without those that are gone or may not be read."""
+    """Current facts about the jobs of incidents, by uid of the job; without jobs that are gone or may not be read."""
 
     def __init__(self, client: ApiClient, incidents: Iterable[Incident]) -> None:
         from kcover_ebpf.controller.owners import Owners
 
         owners = Owners(client)
         self.created_s: dict[str, float] = {}
-        """Unix seconds."""
+        """Uid of a job -> its creation (unix seconds)."""
         self.armed: dict[str, bool] = {}
-        """Whether the job or its owner carries the label that arms."""
+        """Uid of a job -> whether it or its owner carries the label that arms."""
         jobs = {incident.job.uid: incident for incident in incidents}
         for uid, incident in list(jobs.items())[:_MOST_JOBS]:
             with contextlib.suppress(ApiError):

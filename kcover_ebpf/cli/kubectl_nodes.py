@@ -1,4 +1,4 @@
-"""`kubectl kcover nodes` and `kubectl kcover inspect NODE`: the health of nodes, as reported, and as it is now."""
+"""`kubectl kcover nodes` and `kubectl kcover inspect NODE`: health of nodes, as reported, or inspected now."""
 
 from __future__ import annotations
 
@@ -33,32 +33,32 @@ from kcover_ebpf.output.formatting import printable
 
 _COLUMNS = ("NODE", "HEALTH", "SINCE", "GPUS", "CLEAN", "CORDONED BY", "REASON")
 _INSPECTED = (0, 1, 3)
-"""Exit codes of an inspection that ran."""
+"""Exit codes of an inspection that was carried out."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One node; the keys of `-o json`."""
+    """One row of the node table; the fields are the keys of `-o json`."""
 
     node: str
     health: str
-    """A result; unknown also where none is reported."""
+    """Result of the last inspection; "unknown" if none is reported."""
     since: str | None
     reason: str
     kept_out_by: str
-    """kcover, operator, or empty; kcover also where both did."""
+    """Who cordoned the node: "kcover", "operator", or empty; "kcover" if both did."""
     kept_out_since: str | None
     kept_out_count: int
-    """By kcover, within the last month."""
+    """Number of cordons by kcover within the last month."""
     mtbf_s: float | None
-    """Mean seconds from one of those to the next; null before the second."""
+    """Mean seconds between these cordons; null if there are fewer than two."""
     clean_rounds: int
     gpus: str | None
     inspected: str | None
     others: tuple[str, ...]
-    """What other programs report to be wrong with the node."""
+    """Faults of the node that other programs report."""
     cordoned_by_operator: bool
-    """By a person, or a program other than kcover: kcover never undoes that."""
+    """True if cordoned by a person or another program; kcover never undoes that."""
 
 
 @click.command()
@@ -83,7 +83,7 @@ def nodes(client: ApiClient, namespace: str, as_json: bool) -> int:  # noqa: ARG
 
 
 def _on_devices(client: ApiClient) -> dict[str, tuple[str, ...]]:
-    """By node the taints of others on single devices; said so where they may not be read."""
+    """Node -> taints of others on single devices; prints a line if they may not be read."""
     from kcover_ebpf.recovery.nodes.others import tainted
 
     try:
@@ -132,7 +132,7 @@ def _row(
 
 
 def _seen(raw: Mapping[str, Any] | None) -> tuple[ReceivedHealth | None, str]:
-    """The health, and why there is none; the text is empty where there is one."""
+    """The health of a node, and the reason if there is none; one of them is empty."""
     if raw is None:
         return None, "not inspected"
     try:
@@ -193,12 +193,17 @@ def inspect(
 
 @click.command("bad-node")
 @click.argument("node", callback=object_name)
-@click.option("--why", required=True, metavar="TEXT", help="What is wrong, for the operator.")
+@click.option(
+    "--why",
+    required=True,
+    metavar="TEXT",
+    help="What is wrong with the node; the operator reads it.",
+)
 @common
 def bad_node(*, client: ApiClient, namespace: str, as_json: bool, node: str, why: str) -> int:
-    """Report a node of a pod of yours: its operator finds that among the node's Events. Nothing else is done.
+    """Report a bad node that one of your pods runs on; the operator sees it in the node's Events.
 
-    You need to be allowed to list pods and to create Events in the namespace.
+    Kcover takes no action of its own. You need permission to list pods and to create Events in the namespace.
     """
     from kcover_ebpf.recovery.nodes.node_plan import BAD_NODE
 

@@ -1,4 +1,4 @@
-"""`kubectl kcover restart JOB`: a restart on demand, through the controller and its guards."""
+"""`kubectl kcover restart JOB`: requests a restart, which passes the controller's guards."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ENDED = (Phase.RECOVERED, Phase.OBSERVED, Phase.REFUSED, Phase.FAILED)
 
 @dataclass(frozen=True, slots=True)
 class JobPods:
-    """A gang, and its pods."""
+    """A gang with its pods."""
 
     gang: Gang
     pods: tuple[Pod, ...]
@@ -33,7 +33,7 @@ class JobPods:
 
 @click.command()
 @click.argument("job")
-@click.option("--in-place", is_flag=True, help="Only in place: no pod is replaced.")
+@click.option("--in-place", is_flag=True, help="Restart in place only: no pod is replaced.")
 @click.option("--wait", is_flag=True, help="Show the phases until the restart is over.")
 @duration_option("--timeout", "15m", "Give up waiting after this.")
 @common
@@ -49,8 +49,9 @@ def restart(  # noqa: PLR0913 - one for each option
 ) -> int:
     """Restart a job as a whole, as after a fault: by its policy, within its budget.
 
-    JOB is a name, or KIND/NAME. The job must carry the label that arms it. If it is being restarted already, nothing
-    more is asked for. With --wait the exit code is 0 once its ranks make progress, and 1 if it was not restarted.
+    JOB is a name, or KIND/NAME. The job must carry the label that arms it. If a restart is already in progress, no
+    second one is requested. With --wait, the exit code is 0 once its ranks make progress, and 1 if it was not
+    restarted.
     """
     found = job_of(client, namespace, job)
     before = incidents_of(client, namespace, found.gang)
@@ -73,7 +74,7 @@ def restart(  # noqa: PLR0913 - one for each option
 
 
 def job_of(client: ApiClient, namespace: str, job: str) -> JobPods:
-    """The pods of a job by its NAME or KIND/NAME; raises `UsageError` where it is not one job."""
+    """The pods of a job by its NAME or KIND/NAME; raises `UsageError` if they are not exactly one job."""
     kind, _, name = job.rpartition("/")
     gangs: dict[Gang, list[Pod]] = {}
     for raw in client.list(f"/api/v1/namespaces/{namespace}/pods").get("items") or ():
@@ -101,7 +102,7 @@ def job_of(client: ApiClient, namespace: str, job: str) -> JobPods:
 
 
 def _refuse_unarmed(client: ApiClient, namespace: str, job: JobPods) -> None:
-    """`UsageError` for a job without the label; where an owner may not be read, the controller decides."""
+    """Raise `UsageError` for a job without the label; if an owner may not be read, the controller decides."""
     from kcover_ebpf.controller.owners import Owners
     from kcover_ebpf.recovery.restart.context import GangPod
 
@@ -120,7 +121,7 @@ def _refuse_unarmed(client: ApiClient, namespace: str, job: JobPods) -> None:
 
 
 def _ask(client: ApiClient, job: JobPods, in_place: bool) -> None:
-    """Write the Event that the controller takes for a request."""
+    """Write the Event that requests a restart from the controller."""
     from kcover_ebpf.controller.event_recorder import NEED_RECOVERY
     from kcover_ebpf.recovery.restart.demand import ANNOTATION, ANY
 
@@ -132,7 +133,7 @@ def _ask(client: ApiClient, job: JobPods, in_place: bool) -> None:
 
 
 def incidents_of(client: ApiClient, namespace: str, gang: Gang) -> dict[str, Incident]:
-    """Those of the gang, by name; one that another version wrote is left out."""
+    """Name -> incident of the gang; incidents written by another version are left out."""
     found = {}
     for raw in client.list(_path(namespace)).get("items") or ():
         try:
@@ -151,7 +152,7 @@ def _taken_up(
     before: Mapping[str, Incident],
     acting_incident: Incident | None,
 ) -> tuple[Incident, dict[str, Any]]:
-    """The incident in which the request is carried out, or refused."""
+    """The incident in which the request is carried out or refused."""
     until_s = time.monotonic() + TAKEN_UP_S
     while acting_incident is None and time.monotonic() < until_s:
         time.sleep(FOLLOW_S)
@@ -171,7 +172,7 @@ def _taken_up(
 def _followed(
     client: ApiClient, incident: Incident, until_s: float, quiet: bool
 ) -> tuple[Incident, dict[str, Any]]:
-    """The incident once it is over, each line of its timeline shown as it comes."""
+    """The incident once it is over; prints each line of its timeline as it appears."""
     path, start_s = f"{_path(incident.namespace)}/{incident.name}", None
     shown: set[Moment] = set()
     while True:

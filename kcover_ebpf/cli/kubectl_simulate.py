@@ -1,4 +1,4 @@
-"""`kubectl kcover simulate`: a changed FaultPolicy, tried on what has happened."""
+"""`kubectl kcover simulate`: tries a changed FaultPolicy on past incidents."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def simulate(  # noqa: PLR0913 - one for each option
 ) -> int:
     """Try a changed FaultPolicy on past incidents: what would have been ended, and when. Nothing is changed.
 
-    Incidents are those whose policy has the name of this one, or that its selector fits. Thresholds that decide
-    whether a fault is reported at all show in tapes only: an incident has one verdict on record.
+    Covers incidents judged under a policy of the same name, or whose pods match its selector. Thresholds that
+    decide whether a fault is reported at all have an effect on tapes only: an incident has one verdict on record.
     """
     try:
         from kcover_ebpf.api.fault_policy import Bounds
@@ -94,7 +94,7 @@ def simulate(  # noqa: PLR0913 - one for each option
 
 
 def _read(file: Path) -> NamedPolicy:
-    """The policy; raises `UsageError` for anything else."""
+    """The FaultPolicy in a file; raises `UsageError` for anything else."""
     import yaml
 
     from kcover_ebpf.api.fault_policy import policy_of
@@ -115,7 +115,7 @@ def _read(file: Path) -> NamedPolicy:
 
 
 def _is_meant(named: NamedPolicy, incident: Incident) -> bool:
-    """It is the policy of the incident, or would be by the labels of its gang."""
+    """True if the incident was judged under the policy, or the policy's selector matches the labels of its gang."""
     if named.namespace and named.namespace != incident.namespace:
         return False
     return incident.policy == named.name or named.policy.selector.holds(incident.selector)

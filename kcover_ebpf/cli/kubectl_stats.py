@@ -1,4 +1,4 @@
-"""`kubectl kcover stats`: what incidents cost, by job, node and cause."""
+"""`kubectl kcover stats`: the cost of incidents, by job, node and cause."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _JOB_COLUMNS = (
 )
 _NAMESPACE_COLUMNS = ("NAMESPACE", "JOBS", "INCIDENTS", "LOST", "GPU HOURS", "COST", "ETTR")
 _LOST = {"decide_s": "until decided"}
-"""Words for time lost where the name of the field is not enough: without a decision it lasts until the end."""
+"""Words for lost time that differ from the field's name: without a decision, "decision" lasts until the end."""
 _GROUP_COLUMNS = ("INTERRUPTIONS", "MTBI", "MTTR", "LOST")
 
 
@@ -62,7 +62,7 @@ def stats(
 
 
 def _observed_s(client: ApiClient, incidents: Sequence[Incident], since_s: float) -> float:
-    """Unix seconds since when this cluster is observed, as far as that is known, but not before `since_s`."""
+    """Since when this cluster is known to be observed (unix seconds), but not before `since_s`."""
     try:
         healths = client.list(HEALTHS).get("items") or []
     except (Forbidden, NotFound):

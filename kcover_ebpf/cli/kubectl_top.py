@@ -1,4 +1,4 @@
-"""`kubectl kcover top`: all jobs and their ranks, from what agents report and incidents say."""
+"""`kubectl kcover top`: all jobs and their ranks, from the reports of agents and from incidents."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from kcover_ebpf.output.job_board import BoardJob, board_of
 
 _GROUP = f"/apis/{API_VERSION}"
 _USUAL = "kcover"
-"""Where the chart is installed unless another namespace is chosen."""
+"""Namespace of the chart unless another is chosen."""
 _HOME, _CLEAR_LINE, _CLEAR_REST = "\x1b[H", "\x1b[K", "\x1b[J"
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
-"""Another screen without a cursor, and back."""
+"""Escape sequences: switch to the alternate screen without a cursor, and back."""
 
 
 @click.command()
 @all_namespaces_option
-@click.option("--watch", is_flag=True, help="Continue, until interrupted.")
+@click.option("--watch", is_flag=True, help="Keep refreshing until interrupted.")
 @duration_option("--every", "2s", "With --watch: time between two readings.")
 @agent_namespace_option
 @common
@@ -47,9 +47,9 @@ def top(  # noqa: PLR0913 - one for each option
     every: float,
     agent_namespace: str | None,
 ) -> int:
-    """Show all jobs: their ranks by node, who is the culprit, and what is done about it.
+    """Show all jobs: their ranks by node, the culprit, and what is done about it.
 
-    Without a terminal --watch prints a line for each job whose state changes.
+    Without a terminal, --watch prints a line for each job whose state changes.
     """
     where = "" if all_namespaces else f"/namespaces/{namespace}"
     is_screen = watch and not as_json and sys.stdout.isatty()
@@ -92,7 +92,7 @@ def _screen() -> Iterator[None]:
 
 
 def _draw(jobs: tuple[BoardJob, ...]) -> None:
-    """All lines in one write, so that nothing flickers."""
+    """Write all lines at once, so that the screen does not flicker."""
     size = shutil.get_terminal_size()
     lines = lines_of(jobs, size.columns, size.lines, colours=True)
     text = "\r\n".join(f"{line}{_CLEAR_LINE}" for line in lines[: size.lines])
@@ -135,7 +135,7 @@ def _incidents(items: list[dict[str, object]]) -> Iterator[Incident]:
 def _agents(
     client: ApiClient, namespace: str | None
 ) -> tuple[str, dict[str, tuple[AgentLease, float]]]:
-    """Namespace of the agents, whose Leases confirm what they reported, and these Leases; None: to be found."""
+    """Namespace of the agents and their Leases, which confirm reports; `name` None: detect it."""
     from kcover_ebpf.trace.gang.agent_pods import namespace_of_agents
 
     agents = namespace or _USUAL
@@ -153,7 +153,7 @@ def _agents(
 def _leases(
     client: ApiClient, agent_namespace: str, now_s: float
 ) -> dict[str, tuple[AgentLease, float]]:
-    """By node; empty where they may not be read: then a report that was not written of late is not believed."""
+    """Node -> Lease of its agent; empty if they may not be read: old reports are then not believed."""
     found: dict[str, tuple[AgentLease, float]] = {}
     try:
         items = client.list(collection(agent_namespace)).get("items") or []

@@ -1,4 +1,4 @@
-"""`kcover-ebpf logs FILE`: what a kernel or container log says, line by line."""
+"""`kcover-ebpf logs FILE`: explains lines of a kernel or container log."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ _SOURCES = {"auto": Source.UNKNOWN, "kernel": Source.KERNEL, "container": Source
     "--job-rules",
     "job_rules_file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Also print where a container's log breaks rules of a job (TOML), as of the log's last line.",
+    help="TOML file with rules of a job; also print which of them a container's log breaks, as of its last line.",
 )
 @click.option(
     "--rules",
     "rules_file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Your own rules, tried first: TOML, or a node-problem-detector log monitor (.json).",
+    help="File with your own rules, tried first: TOML, or a node-problem-detector log monitor (.json).",
 )
 def logs(
     file: Path, output: str, source: str, job_rules_file: Path | None, rules_file: Path | None
@@ -72,7 +72,7 @@ def logs(
 
 
 class _Expected:
-    """What a saved log shows of the rules of a job, as of its last line with a time."""
+    """Evaluates the rules of a job on a saved log, as of its last line with a time."""
 
     def __init__(self, expected: tuple[JobRule, ...]) -> None:
         self._lines, self._watch = NormalLines(), JobRuleWatch(expected)
@@ -80,11 +80,11 @@ class _Expected:
         self._last_s = 0.0
 
     def feed(self, block: bytes) -> None:
-        """The next bytes of the log."""
+        """Take the next bytes of the log."""
         self._take(self._lines.feed(block))
 
     def finish(self) -> None:
-        """The log is over."""
+        """Take the end of the log."""
         self._take(self._lines.finish())
 
     def _take(self, whole: bytes) -> None:
@@ -100,7 +100,7 @@ class _Expected:
         self._watch.feed(whole, self._last_s)
 
     def readings(self) -> list[JobRuleReading]:
-        """Of the rules that are broken."""
+        """Readings of the rules that are broken."""
         if not self._begun:
             raise UsageError("job rules need a log whose lines have times, as the kubelet keeps it")
         return [reading for reading in self._watch.readings(self._last_s) if reading.broken]

@@ -1,4 +1,4 @@
-"""Options that several commands share."""
+"""Click options that are shared by several commands."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def output_option(
 def duration_option(
     name: str, default: str, explained: str, envvar: str | None = None
 ) -> Callable[[_Command], _Command]:
-    """A length of time as a user writes it (`90s`, `2h`); the command gets seconds."""
+    """An option for a duration as a user writes it (`90s`, `2h`); the command gets seconds."""
     return click.option(
         name,
         envvar=envvar,
@@ -44,7 +44,7 @@ def duration_option(
 
 
 def seconds_of(option: str, text: str) -> float:
-    """A length of time; raises `UsageError`, which names the option."""
+    """Seconds of a duration; raises `UsageError`, which names the option."""
     try:
         return parse_duration(text)
     except ValueError as error:
@@ -52,7 +52,7 @@ def seconds_of(option: str, text: str) -> float:
 
 
 def metrics_option(explained: str, envvar: str | None = None) -> Callable[[_Command], _Command]:
-    """`--metrics ADDR:PORT`."""
+    """The option `--metrics ADDR:PORT`, with its own help text."""
     return click.option("--metrics", envvar=envvar, metavar="ADDR:PORT", help=explained)
 
 
@@ -63,20 +63,20 @@ def store_options(command: _Command) -> _Command:
         envvar="AWS_REGION",
         default="us-east-1",
         show_default=True,
-        help="Region of the bucket; most stores but Amazon's take any.",
+        help="Region of the bucket; most stores other than Amazon's accept any value.",
     )
     endpoint = click.option(
         "--endpoint",
         envvar="AWS_ENDPOINT_URL_S3",
         metavar="URL",
         default="",
-        help="Of the store, https://HOST; default: Amazon's in the region.",
+        help="Endpoint of the store (https://HOST); default: Amazon's for the region.",
     )
     return endpoint(region(command))
 
 
 def catalog_option(envvar: str | None = None) -> Callable[[_Command], _Command]:
-    """`--catalog FILE`, which must exist."""
+    """The option `--catalog FILE`; the file must exist."""
     return click.option(
         "--catalog",
         envvar=envvar,
@@ -86,37 +86,37 @@ def catalog_option(envvar: str | None = None) -> Callable[[_Command], _Command]:
 
 
 def nccl_probes_option(envvar: str | None = None) -> Callable[[_Command], _Command]:
-    """`--nccl-probes`."""
+    """The flag `--nccl-probes`, also read from the environment."""
     return click.option(
         "--nccl-probes",
         envvar=envvar,
         is_flag=True,
-        help="Count the operations of each rank by probes on its NCCL library (docs/nccl-probes.md).",
+        help="Count the operations of each rank with probes in its NCCL library (docs/nccl-probes.md).",
     )
 
 
 def peers_option(name: str, explained: str) -> Callable[[_Command], _Command]:
-    """Any number of HOST:PORT, as `peers`; in the environment with spaces between them."""
+    """Any number of HOST:PORT, passed as `peers`; separated by spaces in the environment."""
     return click.option(
         name, "peers", multiple=True, envvar="KCOVER_PEERS", metavar="HOST:PORT", help=explained
     )
 
 
 def log_rules_option(command: _Command) -> _Command:
-    """`--log-rules FILE`, also by the environment, so that an inspection on demand takes the agent's."""
+    """`--log-rules FILE`; the environment variable lets an inspection on demand use the agent's file."""
     return click.option(
         "--log-rules",
         envvar="KCOVER_LOG_RULES",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help="Your own rules for log lines, tried first (see kcover-ebpf logs).",
+        help="File with your own rules for log lines, tried first (see kcover-ebpf logs).",
     )(command)
 
 
 def node_kubeconfig_option(command: _Command) -> _Command:
-    """`--kubeconfig FILE` of a program on a node, which is a pod's or an administrator's."""
+    """`--kubeconfig FILE` of a program on a node, run in a pod or by an administrator."""
     return click.option(
         "--kubeconfig",
         envvar="KCOVER_KUBECONFIG",
         metavar="FILE",
-        help="Instead of KUBECONFIG, the pod's service account, or ~/.kube/config.",
+        help="Path of a kubeconfig; default: KUBECONFIG, the pod's service account, then ~/.kube/config.",
     )(command)

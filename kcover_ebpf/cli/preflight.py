@@ -1,4 +1,4 @@
-"""`kcover-ebpf preflight`: what the init container of a pod runs before the job starts."""
+"""`kcover-ebpf preflight`: run by an init container of a pod before the job starts."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ Exit codes:
     "--hand-out",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="FOLDER",
-    help="Copy the bandwidth check into this folder, for a container of the job's image.",
+    help="Copy the bandwidth check into this folder, so that a container of the job's image can run it.",
 )
-@click.option("--wait", is_flag=True, help="While the node fails, wait and ask again.")
+@click.option("--wait", is_flag=True, help="While the node is bad, wait and ask again.")
 @node_kubeconfig_option
 def preflight(
     node: str | None, hand_out: Path | None, kubeconfig: str | None, *, wait: bool
 ) -> int:
     """Before a job starts here, ask the cluster whether this node passed its last inspection (NodeHealth).
 
-    If that cannot be determined, the job starts: a failure of the check itself must not stop work.
+    If the answer is unknown, the job starts: a failure of this check must not stop work.
     """
     from kcover_ebpf.api.preflight import FAILED
     from kcover_ebpf.errors import UsageError
@@ -72,7 +72,7 @@ def preflight(
 
 
 def _ask(node: str, kubeconfig: str | None) -> tuple[bool, str]:
-    """Whether the node is known to be bad, and what is known of it."""
+    """Whether the node is known to be bad, and a sentence about what is known."""
     from kcover_ebpf.errors import KcoverError
     from kcover_ebpf.facts.health import Result
 

@@ -1,4 +1,4 @@
-"""`kcover-ebpf report BUNDLE`: what happened, as one page or as a file for another program."""
+"""`kcover-ebpf report BUNDLE`: an incident as one page, or as a file for another program."""
 
 from __future__ import annotations
 
@@ -53,13 +53,16 @@ Exit codes:
     default="html",
     show_default=True,
     help=(
-        "html: a page without scripts that needs no network; stacks: the tree of all stacks as text; collapsed: for "
-        "flame graphs; timeline: Chrome's trace format."
+        "html: a page without scripts that needs no network; stacks: the tree of all stacks as text; collapsed: input "
+        "for flame graphs; speedscope: input for speedscope; timeline: Chrome's trace format."
     ),
 )
 @click.option("--transfer-from", type=click.IntRange(min=0), hidden=True, help="For an agent.")
 @click.option(
-    "--newest-of", metavar="INCIDENT", hidden=True, help="In a folder of bundles, for an agent."
+    "--newest-of",
+    metavar="INCIDENT",
+    hidden=True,
+    help="Newest bundle of this incident in a folder, for an agent.",
 )
 def report(
     bundles: tuple[Path, ...],
@@ -70,8 +73,8 @@ def report(
 ) -> None:
     """Explain one incident from BUNDLE: the folder or tar file of its archive, or a tape of `run --record`.
 
-    Several are the parts of one incident, as a store of archives has them. Needs no privileges, no cluster and no
-    network.
+    Several BUNDLEs are parts of one incident, as a store of archives has them. Needs no privileges, no cluster and
+    no network.
     """
     if transfer_from is not None:
         bundle = bundles[0]
@@ -83,7 +86,7 @@ def report(
 
 
 def _together(bundles: Sequence[Path]) -> Archive:
-    """One archive of all; raises `UsageError`, also for parts of two jobs."""
+    """One archive from all parts; raises `UsageError`, also for parts of two jobs."""
     parts = [read(bundle) for bundle in bundles]
     jobs = sorted({archive.job for archive in parts})
     if len(jobs) > 1:
@@ -100,7 +103,7 @@ def _newest(folder: Path, incident: str) -> Path:
 
 
 def _transfer(bundle: Path, offset: int) -> None:
-    """Send the files to `kubectl kcover bundle`, and end when it does."""
+    """Send the files to `kubectl kcover bundle`, and exit when it exits."""
     from kcover_ebpf.output.part_transfer import lines_of
     from kcover_ebpf.trace.pod_target import end_with_asker
 
@@ -110,7 +113,7 @@ def _transfer(bundle: Path, offset: int) -> None:
 
 
 def read(path: Path) -> Archive:
-    """The archive at a path, or that of the tape there; raises `UsageError`."""
+    """The archive at a path, or made from the tape there; raises `UsageError`."""
     if not path.exists():
         raise UsageError(f"cannot read {path}: No such file or directory")
     if path.is_dir() or _is_tar(path):
@@ -130,7 +133,7 @@ def _is_tar(path: Path) -> bool:
 
 
 def write(text: str, to: Path | None) -> None:
-    """To a file, or to standard output; raises `UsageError`."""
+    """Write to a file or to standard output; raises `UsageError`."""
     data = text.encode("utf-8", "backslashreplace")
     try:
         if to is None:

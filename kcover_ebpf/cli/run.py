@@ -68,7 +68,7 @@ Exit codes:
 @click.option(
     "--live",
     is_flag=True,
-    help="On a terminal show all ranks as a grid, and when the job will be ended; elsewhere plain lines.",
+    help="On a terminal, show a grid of all ranks and when the job will be ended; otherwise print plain lines.",
 )
 @output_option("json: JSON lines on stdout; the job's own output goes to stderr.")
 @click.option(
@@ -80,7 +80,7 @@ Exit codes:
 @click.option(
     "--record-names",
     is_flag=True,
-    help="Keep names of programs and files, addresses and arguments in the tape.",
+    help="Do not mask names of programs and files, addresses and arguments in the tape.",
 )
 @click.option(
     "--log",
@@ -88,7 +88,7 @@ Exit codes:
     metavar="FILE",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="A file that the job's output goes to: its steps, hints and [[job_rule]]s of the policy are read there.",
+    help="File with the job's output, in which steps, hints and lines of the policy's [[job_rule]]s are searched.",
 )
 @metrics_option("Serve Prometheus metrics at this address.")
 @click.option(
@@ -96,12 +96,12 @@ Exit codes:
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("kcover-snapshots"),
     show_default=True,
-    help="Directory for fault bundles.",
+    help="Directory for bundles of evidence.",
 )
 @click.option(
     "--join",
     metavar="HOST[:PORT]",
-    help="The job runs on several hosts: decide together, at the run on HOST (port 29479).",
+    help="For a job on several hosts: the `run` on HOST decides for all of them (port 29479).",
 )
 @click.option(
     "--join-hosts", type=int, metavar="N", help="Number of hosts of the job, with --join."
@@ -110,7 +110,7 @@ Exit codes:
     "--join-secret",
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Secret that all hosts share, with --join; readable by its owner only.",
+    help="File with the secret that all hosts share, with --join; readable by its owner only.",
 )
 @click.option("--pid", type=click.IntRange(min=1), help="Watch this process and its descendants.")
 @click.option("--cgroup", metavar="PATH", help="Watch the processes of this control group.")

@@ -1,4 +1,4 @@
-"""`kcover-ebpf simulate TAPE...`: recorded jobs under another policy."""
+"""`kcover-ebpf simulate TAPE...`: judges recorded jobs with another policy."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ TAPE_COLUMNS = ("TAPE", "LASTS", "AS RECORDED", "WITH THIS POLICY", "DIFFERENCE"
     "--policy",
     required=True,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="TOML file with thresholds, as of `run`.",
+    help="TOML file with thresholds, as for `run --policy`.",
 )
 @output_option()
 def simulate(tapes: tuple[Path, ...], policy: Path, output: str) -> int:
-    """Judge recorded jobs with another policy, and say which would be ended, and when.
+    """Judge recorded jobs with another policy, and print which would be ended, and when.
 
-    Both columns are about an armed job: what --act restart does. Needs no privileges. A folder stands for its tapes.
+    Both columns are about an armed job: what --act restart does. Needs no privileges. A folder means all tapes in
+    it.
 
     Exit codes: 0 all tapes were read; 2 wrong usage, or not a complete tape.
     """
@@ -46,7 +47,7 @@ def simulate(tapes: tuple[Path, ...], policy: Path, output: str) -> int:
 
 
 def tapes_of(paths: Sequence[Path]) -> list[Path]:
-    """The files; for a folder those in it that are tapes by their name."""
+    """The files; for a folder, the files in it with the name of a tape."""
     found: list[Path] = []
     for path in paths:
         if not path.is_dir():
@@ -62,12 +63,12 @@ def tapes_of(paths: Sequence[Path]) -> list[Path]:
 
 
 def object_of(simulated: SimulatedTape) -> dict[str, object]:
-    """The keys of `-o json`."""
+    """The JSON form, with the keys of `-o json`."""
     return asdict(simulated) | {"difference": simulated.difference.value}
 
 
 def show_tapes(found: Sequence[SimulatedTape]) -> None:
-    """A line each."""
+    """Print one line per tape."""
     rows = [TAPE_COLUMNS, *map(_cells, found)]
     print("\n".join(aligned([tuple(map(printable, row)) for row in rows], gap="   ")))
 

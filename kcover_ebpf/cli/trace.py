@@ -39,15 +39,20 @@ Exit codes:
     "-n", "--namespace", help="Namespace of POD or --job; default: the namespace of the context."
 )
 @click.option("-c", "--container", help="Only this container of POD; default: all.")
-@click.option("--job", metavar="NAME", help="All pods of this job.")
+@click.option("--job", metavar="NAME", help="Trace all pods of this job.")
 @click.option("--kubeconfig", metavar="FILE", help="Path of the kubeconfig, as for kubectl.")
 @click.option("--context", help="Context of the kubeconfig.")
 @click.option(
     "--agent-namespace", metavar="NAME", help="Namespace of the agents; default: detected."
 )
-@click.option("--pid", type=click.IntRange(min=1), help="This process and its descendants.")
-@click.option("--cgroup", metavar="PATH", help="The processes of this control group.")
-@click.option("--pod-uid", multiple=True, metavar="UID[=NAME]", help="A pod on this node, by uid.")
+@click.option("--pid", type=click.IntRange(min=1), help="Trace this process and its descendants.")
+@click.option("--cgroup", metavar="PATH", help="Trace the processes of this control group.")
+@click.option(
+    "--pod-uid",
+    multiple=True,
+    metavar="UID[=NAME]",
+    help="Trace a pod on this node, by uid; may be repeated.",
+)
 @click.option(
     "--container-id", multiple=True, metavar="ID", help="Only this container of the pod, by id."
 )
@@ -62,8 +67,8 @@ Exit codes:
 def trace(**options: Any) -> int:
     """Read a job once and report which thread waits for what, and which one is at fault.
 
-    POD is a pod of the cluster that kubectl talks to; the agent on its node traces it.
-    The table appears immediately, the verdict after about three seconds. Nothing is stopped or changed.
+    POD is a pod of the cluster that kubectl talks to; the agent on its node traces it. The table appears
+    immediately, the verdict after about three seconds. Nothing is stopped or changed.
     """
     from kcover_ebpf.trace import show
 

@@ -1,4 +1,4 @@
-"""`kcover-ebpf upload`: copy what the agent of this node keeps of incidents into a store."""
+"""`kcover-ebpf upload`: copies the archives that the agent of this node keeps into a store."""
 
 from __future__ import annotations
 
@@ -32,15 +32,20 @@ Exit codes:
     required=True,
     metavar="FOLDER",
     type=click.Path(path_type=Path),
-    help="The agent's bundles: the folder `bundles` of its --state-dir.",
+    help="Folder of the agent's bundles: `bundles` in its --state-dir.",
 )
-@click.option("--to", required=True, metavar="STORE", help="s3://BUCKET/PREFIX, or /FOLDER.")
+@click.option(
+    "--to",
+    required=True,
+    metavar="STORE",
+    help="Address of the store: s3://BUCKET/PREFIX or /FOLDER.",
+)
 @store_options
 @click.option(
     "--credentials",
     metavar="FOLDER",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder with the files accessKey, secretKey and, if it is used, sessionToken, read anew for each request; "
+    help="Folder with the files accessKey, secretKey and optionally sessionToken; reread before each request; "
     "default: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN.",
 )
 @click.option(
@@ -63,9 +68,9 @@ def upload(  # noqa: PLR0913, PLR0917 - one argument for each option
     metrics: str | None,
     log_level: str,
 ) -> int:
-    """Copy each part of an archive that the agent of this node keeps into a store, so that it outlives the node.
+    """Copy the parts of archives that the agent of this node keeps into a store, so that they survive the node.
 
-    Runs until it is ended. Needs to read the folder, and no other privilege.
+    Runs until a signal ends it. Needs permission to read the folder, and no other privilege.
     """
     from kcover_ebpf.output import log_lines
     from kcover_ebpf.output.metrics import MetricsServer, parse_address

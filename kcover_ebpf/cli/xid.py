@@ -22,7 +22,7 @@ from kcover_ebpf.errors import UsageError
 @click.option(
     "--catalog",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="TOML file with your own entries.",
+    help="TOML file with your own entries for Xids and SXids.",
 )
 def xid(number: int, output: str, driver: str | None, catalog: Path | None) -> None:
     """Explain an Xid (GPU) or SXid (NVSwitch) NUMBER: whose fault it is and what to do."""
@@ -43,7 +43,7 @@ def xid(number: int, output: str, driver: str | None, catalog: Path | None) -> N
 
 
 def as_json(entry: Entry, others: tuple[Entry, ...] = ()) -> dict[str, object]:
-    """The stable machine form: unknown is null, enumerations are their words."""
+    """The stable JSON form: unknown is null, enumerations are their words."""
     from kcover_ebpf.output.formatting import SCHEMA
 
     return {
@@ -68,7 +68,7 @@ def as_json(entry: Entry, others: tuple[Entry, ...] = ()) -> dict[str, object]:
 
 
 def as_text(entry: Entry, others: tuple[Entry, ...] = ()) -> str:
-    """The form for people, one fact a line."""
+    """The form for people, one fact per line."""
     rows = [
         ("meaning", entry.meaning),
         ("fault of", entry.domain.value),

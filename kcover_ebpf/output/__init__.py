@@ -1,1 +1,1 @@
-"""What people and other programs read: text, JSON lines, metrics, bundles."""
+"""Output for people and other programs: text, JSON lines, metrics, bundles."""

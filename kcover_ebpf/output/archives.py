@@ -36,7 +36,7 @@ def read_files(path: Path) -> dict[str, bytes]:
 
 
 def from_tar(content: bytes, name: str) -> dict[str, bytes]:
-    """The same of the bytes of a tar file; `name`: of it, for people."""
+    """As `read_files`, from the bytes of a tar file; `name`: its name, for messages."""
     try:
         with tarfile.open(fileobj=io.BytesIO(content)) as archive:
             return _within_bounds(Path(name), _of_tar(archive))
@@ -45,7 +45,7 @@ def from_tar(content: bytes, name: str) -> dict[str, bytes]:
 
 
 def tar_of(files: Mapping[str, bytes]) -> bytes:
-    """The files as a tar; equal files make equal bytes."""
+    """The files as a tar; equal files give equal bytes."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as archive:
         for name, content in files.items():

@@ -1,7 +1,7 @@
 """The board of all jobs as one page of HTML: complete without a script, and bounded. Pure.
 
-Every word is escaped: names come from jobs, and texts from what programs did. What makes the page safe beside that is
-its policy (`HEADERS`): nothing is run and nothing is fetched.
+All text is escaped: names come from jobs, and texts from programs. In addition, its content security policy
+(`HEADERS`) allows no script and no request.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kcover_ebpf.output.job_board import BoardJob, BoardNode, Cell, Mark
 from kcover_ebpf.tunables.cli import PAGE_EVERY_S
 
 MOST_JOBS, MOST_CELLS, MOST_JOB_CELLS = 500, 10_000, 4_096
-"""What one page shows; the rest is counted. 10,000 ranks that all wait are 1.5 MB."""
+"""Limits of one page; the rest is only counted. 10,000 ranks that all wait are 1.5 MB."""
 _NAMED_CELLS = 16
 _WIDEST = 400
 _STYLE = """
@@ -53,7 +53,7 @@ _WORDS = {
 
 
 def page_of(jobs: Sequence[BoardJob], now_s: float) -> str:
-    """The page; `now_s`: unix seconds, of what is shown. Jobs with a fault come first."""
+    """The page; `now_s`: unix seconds of the shown state. Jobs with a fault come first."""
     bad = sum(not job.is_well for job in jobs)
     moment = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(now_s))
     return "".join(
@@ -123,5 +123,5 @@ def _cell(cell: Cell, *, is_named: bool) -> str:
 
 
 def _text(words: str) -> str:
-    """For an element or a quoted attribute; control and direction characters are made visible."""
+    """Text escaped for an element or a quoted attribute; control and direction characters are made visible."""
     return html.escape(printable(words)[:_WIDEST], quote=True)

@@ -1,4 +1,4 @@
-"""The board of all jobs as lines of a terminal; with colours, without, or as lines about what changed. Pure."""
+"""The board of all jobs as lines for a terminal, with or without colours, or as lines about changes. Pure."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ _COLOURS = {
 }
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 _NAMED_CELLS = 16
-"""Ranks of a node that are shown by number; of more, one sign each."""
+"""Up to this many ranks of a node are shown by number; more are shown as one sign each."""
 _BESIDE_ROWS = 4
-"""Lines of a job beside those of its nodes."""
+"""Lines of a job in addition to those of its nodes."""
 _MOST_WELL = 2
-"""Nodes without a fault that are shown of a job that has one."""
+"""The most fault-free nodes that are shown of a job with a fault."""
 
 
 def lines_of(
     jobs: Sequence[BoardJob], width: int, height: int | None = None, *, colours: bool = False
 ) -> list[str]:
-    """The board; `width` and `height` in characters, None for as many lines as it takes.
+    """The board; `width` and `height` in characters, None: unlimited.
 
-    Where there is too little room, nodes and then jobs without a fault are counted and not shown.
+    If there is too little room, fault-free nodes and then fault-free jobs are counted instead of shown.
     """
     bad = sum(not job.is_well for job in jobs)
     head = f"{len(jobs)} jobs, {bad} with a fault or not known to be well   {LEGEND}"
@@ -62,7 +62,7 @@ def lines_of(
 
 
 def _rows(left: Sequence[BoardJob], room: int | None) -> int | None:
-    """Lines of nodes that the first of these jobs may take, so that each job with a fault has its two lines."""
+    """Lines that nodes of the first of these jobs may take, so that each job with a fault keeps its two lines."""
     if room is None:
         return None
     others = sum(2 for job in left[1:] if not job.is_well)
@@ -70,7 +70,7 @@ def _rows(left: Sequence[BoardJob], room: int | None) -> int | None:
 
 
 def lines_of_one(job: BoardJob, width: int, height: int, *, colours: bool = False) -> list[str]:
-    """One job with all its ranks, also while it is well, as lines of a terminal; sizes in characters."""
+    """One job with all its ranks, even if it is healthy, as lines for a terminal; sizes in characters."""
     found = list(_block(job, width, max(height - _BESIDE_ROWS - 1, 1), colours=colours, whole=True))
     return [*found[: height - 1], LEGEND[:width]]
 
@@ -124,7 +124,7 @@ def _row(node: BoardNode, label: int, width: int, *, colours: bool) -> str:
 
 
 def changes(before: Iterable[BoardJob], now: Iterable[BoardJob]) -> list[str]:
-    """A line for each job that is in another state than before, for what is no terminal."""
+    """One line for each job whose state changed, for output that is not a terminal."""
     known = {(job.namespace, job.name): _said(job) for job in before}
     lines = []
     for job in now:

@@ -13,7 +13,7 @@ from kcover_ebpf.errors import ActionError
 from kcover_ebpf.tunables.agent import BUNDLES_AGE_S, BUNDLES_BYTES, BUNDLES_KEPT
 
 _NAMED = "[0-9]*Z-*"
-"""As `bundle_name` names them: other files of the folder are none of ours."""
+"""Pattern of names made by `bundle_name`; other files of the folder are ignored."""
 
 
 def bundle_name(time_s: float, what: str) -> str:
@@ -23,7 +23,7 @@ def bundle_name(time_s: float, what: str) -> str:
 
 
 def bundles_of(parent: Path, what: str) -> list[Path]:
-    """The bundles in a folder that `bundle_name` gave this name, the oldest first."""
+    """Bundles in a folder that `bundle_name` gave this name, oldest first."""
     named = (path for path in parent.glob(_NAMED) if path.name.partition("-")[2] == what)
     return sorted(path for path in named if path.is_dir() and not path.is_symlink())
 
@@ -33,8 +33,8 @@ def write_bundle(
 ) -> Path:
     """Write `files` (path below the new directory -> content) and copies of files, and return the new directory.
 
-    It appears below `parent` under its name only when it is complete, and only its owner may read it: it holds the
-    ends of logs. Raises `ActionError`.
+    The directory appears below `parent` only when it is complete. Only its owner may read it, because it contains
+    the ends of logs. Raises `ActionError`.
     """
     final = parent / name
     draft = parent / f".{name}.draft"
@@ -66,7 +66,7 @@ def _make_folders(top: Path, folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class BundleBounds:
-    """What a folder keeps; whatever is beyond one of them is removed, the oldest first."""
+    """Bounds of a folder; the oldest bundles beyond any of them are removed."""
 
     count: int = BUNDLES_KEPT
     size_bytes: int = BUNDLES_BYTES
@@ -74,9 +74,9 @@ class BundleBounds:
 
 
 def prune(parent: Path, now_s: float, bounds: BundleBounds | None = None) -> None:
-    """Remove the oldest bundles until those left are within the bounds; `now_s`: unix seconds.
+    """Remove the oldest bundles until the rest is within the bounds; `now_s`: unix seconds.
 
-    What cannot be removed stays, and is tried again the next time.
+    A bundle that cannot be removed stays, and is tried again the next time.
     """
     bounds = bounds or BundleBounds()
     left_bytes = bounds.size_bytes
@@ -88,14 +88,14 @@ def prune(parent: Path, now_s: float, bounds: BundleBounds | None = None) -> Non
 
 
 def bundle_paths(parent: Path) -> list[Path]:
-    """The complete bundles of a folder, the oldest first; none where it is not there."""
+    """The complete bundles of a folder, oldest first; empty if the folder does not exist."""
     # names begin with the time
     found = parent.glob(_NAMED)
     return sorted(path for path in found if path.is_dir() and not path.is_symlink())
 
 
 def bundle_bytes(bundle: Path) -> int:
-    """The sizes of its files together."""
+    """Sum of the sizes of its files, in bytes."""
     return sum(_sizes(bundle))
 
 

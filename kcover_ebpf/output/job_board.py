@@ -1,7 +1,7 @@
-"""All jobs of a cluster at one moment: what their agents report of each rank, and what is being done about them. Pure.
+"""All jobs of a cluster at one moment: the ranks that agents report, and what is being done about faults. Pure.
 
-Agents report snapshots of ranks only while these may have stalled. Of a job that trains there are the numbers of its
-ranks if its agents compare them (`RankPace`), else its pods.
+Agents report snapshots of ranks only while these may have stalled. For a healthy job the board shows the numbers of
+its ranks if its agents compare them (`RankPace`), else its pods.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from kcover_ebpf.output.formatting import CAUSE_TEXT, culprit_text, span
 
 
 class Mark(IntEnum):
-    """How a rank is, the worst first."""
+    """State of a rank, worst first."""
 
     CULPRIT = 0
     STOPPED = 1
-    """It is no culprit, and cannot continue: stopped by an order, for example."""
+    """Not the culprit, but cannot continue: for example stopped by an order."""
     WAITS = 2
     UNKNOWN = 3
-    """No agent reports it, or not any more: never taken for healthy."""
+    """No agent reports it (any more); never counted as healthy."""
     STARTS = 4
     TRAINS = 5
 
@@ -40,12 +40,12 @@ _UNABLE = frozenset({State.LEFT, State.GONE, State.DUMPING, State.STOPPED, State
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One rank, or a pod where its ranks are not known."""
+    """One rank, or a pod if its ranks are unknown."""
 
     name: str
     mark: Mark
     age_s: float | None = None
-    """Seconds since it made progress, as far as that is known; None while it trains."""
+    """Seconds since its last progress, as far as known; None while it trains."""
     doing: str = ""
 
 
@@ -58,29 +58,29 @@ class BoardNode:
 
     @property
     def order(self) -> tuple[int, str]:
-        """From the culprit outwards."""
+        """Sort key: the culprit's node first, then by severity and name."""
         return min((cell.mark for cell in self.cells), default=Mark.UNKNOWN), self.node
 
 
 @dataclass(frozen=True, slots=True)
 class BoardJob:
-    """One job."""
+    """One job with its state, nodes and pending action."""
 
     namespace: str
     name: str
     kind: str
     state: str
-    """In a word or two, such as "training", "stalled", or the phase of its incident."""
+    """One or two words, such as "training", "stalled", or the phase of its incident."""
     text: str
-    """What is wrong, and what is done about it; empty while it trains."""
+    """The fault and what is done about it; empty while it trains."""
     incident: str | None = None
     acts_in_s: float | None = None
-    """Until it is restarted if nothing moves; None where it is not to be, or is being restarted."""
+    """Seconds until it is restarted if nothing moves; None if it is not to be, or is being restarted."""
     nodes: tuple[BoardNode, ...] = ()
 
     @property
     def is_well(self) -> bool:
-        """Nothing is wrong with it, as far as that is known."""
+        """True if no fault of the job is known."""
         return self.incident is None and all(node.order[0] >= Mark.STARTS for node in self.nodes)
 
 
@@ -198,7 +198,7 @@ def _cell(
 
 
 def cell_name(snapshot: RankSnapshot) -> str:
-    """The rank's number, or its process where it has none."""
+    """The rank's number, or its pid if it has none."""
     return str(snapshot.rank) if snapshot.rank is not None else f"pid {snapshot.pid}"
 
 
@@ -220,7 +220,7 @@ def _text(status: Status, acts_in_s: float | None, now_s: float) -> str:
 
 
 def patience_of(acts_in_s: float, what: str = "restarted") -> str:
-    """What is left of the patience, for people; `what`: is done to the job then."""
+    """Remaining patience as text; `what`: what is then done to the job."""
     if acts_in_s <= 0:
         return f"is due to be {what}"
     return f"will be {what} in {acts_in_s:.0f} s if nothing moves"

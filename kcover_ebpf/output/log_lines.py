@@ -1,4 +1,4 @@
-"""The log of agent and controller: one line a message on stderr, by the standard `logging`."""
+"""Logging of agent and controller: one line per message on stderr, with the standard `logging`."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def configure(level: str) -> None:
 
 
 def about(subject: str) -> dict[str, str]:
-    """The `extra` of a message that may come many times a second: see `Repeats`."""
+    """The `extra` of a message that may repeat many times a second: see `Repeats`."""
     return {"subject": subject}
 
 
 class OneLine(logging.Formatter):
-    """A message is one line, and commands no terminal: parts of it are names that the job gave itself."""
+    """A message is one line without control characters: parts of it are names that the job chose."""
 
     converter = staticmethod(time.gmtime)
     default_time_format = "%Y-%m-%dT%H:%M:%SZ"
@@ -43,7 +43,7 @@ class OneLine(logging.Formatter):
 
 
 class Repeats(logging.Filter):
-    """What is said about a subject passes once, and again when it changes or a minute has passed."""
+    """Lets a message about a subject pass once, and again when it changes or after a minute."""
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Repeats(logging.Filter):
         self._lock = threading.Lock()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """True for a message without a subject, and for one that says something new."""
+        """True for a message without a subject, and for one with news."""
         subject = getattr(record, "subject", None)
         if subject is None:
             return True

@@ -1,6 +1,6 @@
-"""A bundle as lines of text, for a connection that carries lines: a header, base64, and a line that ends it.
+"""A bundle as lines of text, for a connection that carries lines: a header, base64, and an end line.
 
-Equal files make equal lines, so what was cut off is continued where it ended.
+Equal files give equal lines, so an interrupted transfer continues where it ended.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _END = "."
 
 
 def lines_of(files: Mapping[str, bytes], offset: int) -> Iterator[str]:
-    """The lines from `offset` bytes of the packed bundle on."""
+    """Lines of the packed bundle, starting at `offset` bytes."""
     data = gzip.compress(archives.tar_of(files), compresslevel=6, mtime=0)
     digest = hashlib.sha256(data).hexdigest()
     header = {"schema": SCHEMA, "size_bytes": len(data), "sha256": digest, "from": offset}
@@ -35,15 +35,15 @@ def lines_of(files: Mapping[str, bytes], offset: int) -> Iterator[str]:
 
 @dataclass(slots=True)
 class Received:
-    """What came of one bundle so far."""
+    """The part of one bundle that has arrived so far."""
 
     data: bytearray = field(default_factory=bytearray)
     sha256: str = ""
 
     def take(self, lines: Iterable[str]) -> bool:
-        """Add these lines, which begin at the end of `data`; True once all of it is there.
+        """Add these lines, which start at the end of `data`; True once the bundle is complete.
 
-        Raises `UsageError` for lines of another kind, and for a bundle that is too large or is another one by now.
+        Raises `UsageError` for invalid lines, and for a bundle that is too large or has changed meanwhile.
         """
         found = iter(lines)
         size_bytes = self._begin(next(found, ""))

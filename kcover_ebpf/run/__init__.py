@@ -1,1 +1,1 @@
-"""The program `run`: watches one job of this host, ends it or starts it again."""
+"""The program `run`: watches one job of this host, and ends or restarts it."""

@@ -1,4 +1,4 @@
-"""Whether a job may be started again, and how it is ended: by `host.supervisor`, as the user who started it."""
+"""Whether a job may be restarted, and how it is ended: by `host.supervisor`, as the user who started it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from kcover_ebpf.settings import RestartBudget
 
 
 def refusal(budget: RestartBudget, earlier: int, *, made_progress: bool) -> str | None:
-    """Why a job must not be started again after so many restarts; None if it may.
+    """Why a job must not be restarted after this many restarts; None if it may.
 
-    `made_progress`: since its last start. Without progress a second restart would end the same way.
+    `made_progress`: since its last start. Without progress, a second restart would end the same way.
     """
     if earlier >= budget.max:
         return f"all {budget.max} restarts are used up"
@@ -22,9 +22,9 @@ def refusal(budget: RestartBudget, earlier: int, *, made_progress: bool) -> str 
 
 
 def end_job(supervisor: Supervisor) -> str:
-    """Stop all processes of the job, then kill them at once; says how it went.
+    """Stop all processes of the job, then kill them at once; returns a description of the result.
 
-    Raises `ActionError` when processes are left that do not die, or the supervisor is lost.
+    Raises `ActionError` if processes remain that do not die, or the supervisor is lost.
     """
     begin_s = time.monotonic()
     left = supervisor.kill_and_wait()

@@ -1,7 +1,7 @@
-"""What a run keeps of a faulty job: an archive of one incident, with the part of its one host.
+"""What a run saves of a faulty job: an archive of one incident, with the part of its one host.
 
-What the sensor knows is taken at once (`taken`); stacks are read and files are written by a thread of their own, which
-nothing waits for longer than `BUNDLE_LIMIT_S`.
+The sensor's knowledge is copied at once (`taken`). A separate thread reads stacks and writes files; no caller waits
+for it longer than `BUNDLE_LIMIT_S`.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from kcover_ebpf.trace import rank_stacks
 from kcover_ebpf.tunables.agent import BUNDLE_LIMIT_S
 
 _POD = "run"
-"""A report carries processes of pods alone: here all are of one."""
+"""Name of the only pod: a report contains processes of pods only."""
 
 
 def name_of(verdict: Verdict) -> str:
-    """The name of its directory."""
+    """Directory name of the bundle, which begins with its time."""
     incident = plain(verdict.incident or verdict.job)[:80]
     return bundle_name(verdict.time_s, f"{incident}-{verdict.kind.value}")
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What was known at the moment of a verdict."""
+    """The sensor's knowledge at the moment of a verdict."""
 
     verdict: Verdict
     archive: Archive
@@ -55,7 +55,7 @@ def taken(
     moments: Iterable[Moment],
     trigger: EvidenceTrigger,
 ) -> Taken:
-    """All that the sensor knows of the job; `facts`: as JSON lines."""
+    """Copy the sensor's knowledge of the job; `facts`: as JSON lines."""
     host = os.uname().nodename
     snapshot = job.snapshot()
     pods = dict.fromkeys(snapshot.processes, _POD)
@@ -105,13 +105,13 @@ class BundleThread:
     """Reads the stacks and writes the files of one bundle."""
 
     def __init__(self, folder: Path, taken: Taken, pids: Sequence[int], stacks_s: float) -> None:
-        """`pids`: of the job; `stacks_s`: longest time for their stacks, 0 where they are to be left out."""
+        """`pids`: of the job; `stacks_s`: longest time for their stacks, 0: no stacks are read."""
         self._folder, self._taken, self._pids, self._stacks_s = folder, taken, pids, stacks_s
         self._outcome = f"the bundle in {folder} is still being written: its disk does not answer"
         self._thread = threading.Thread(target=self._run, name="kcover-evidence", daemon=True)
 
     def outcome(self) -> str:
-        """Start, and say what came of it; after `BUNDLE_LIMIT_S` that it is still under way."""
+        """Start the thread and describe its result; after `BUNDLE_LIMIT_S`, that it is still running."""
         self._thread.start()
         self._thread.join(BUNDLE_LIMIT_S)
         return self._outcome

@@ -1,7 +1,7 @@
-"""The files that a job's output goes to, followed while it runs: its steps, hints, and the rules of its policy.
+"""The files with a job's output, followed while it runs: its steps, hints, and lines of its policy's rules.
 
-What was there before the job was started belongs to an earlier one and is not read. A file that is cut or replaced is
-read from its beginning.
+What was there before the job was started belongs to an earlier one and is not read. A file that is truncated or
+replaced is read from its beginning.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from kcover_ebpf.logs.container_log import ContainerLogReader
 from kcover_ebpf.logs.log_files import KEPT_BYTES, MOST_BEHIND_BYTES, Chunk
 
 _READ_BYTES = 1 << 20
-"""Of one file in one pass: about 10 ms of work."""
+"""Bytes read from one file in one pass: about 10 ms of work."""
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class _LogFile:
-    """One of them."""
+    """One followed file of the job's output."""
 
     def __init__(self, path: Path, rules: Sequence[JobRule], longest_phase_s: float) -> None:
         self._path = path
@@ -43,7 +43,7 @@ class _LogFile:
         self._is_first = False
 
     def begin(self, now_s: float, *, is_first: bool) -> None:
-        """What is written from now on is of a new start; `is_first`: the job is started now."""
+        """Mark the start of a job: later output belongs to it; `is_first`: the job is started now."""
         self._open()
         if self._fd is not None:
             self._offset = os.fstat(self._fd).st_size
@@ -51,7 +51,7 @@ class _LogFile:
         self.reader.feed(Chunk(self._start, b"", is_first=is_first), now_s)
 
     def read(self, now_s: float) -> None:
-        """Read what was written since."""
+        """Read what was written since the last call."""
         self._open()
         if self._fd is None:
             return
@@ -68,7 +68,7 @@ class _LogFile:
             self.reader.feed(Chunk(self._start, data, skipped), now_s)
 
     def _open(self) -> None:
-        """Open what the path names now, once the file before was read to its end."""
+        """Open the file that the path names now, once the previous one was read to its end."""
         try:
             named = self._path.stat()
         except OSError:
@@ -86,14 +86,14 @@ class _LogFile:
             self._fd, self._offset = fresh, 0
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file; further reads open it again."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
 
 
 class JobLog:
-    """All of them, as facts about the job. Used by one thread."""
+    """All followed files, as facts about the job. Used by one thread."""
 
     def __init__(
         self,
@@ -102,23 +102,23 @@ class JobLog:
         longest_phase_s: float,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`longest_phase_s`: what the program announces for longer is refused. `wall`: unix seconds."""
+        """`longest_phase_s`: a longer phase announced by the program is refused. `wall`: unix seconds."""
         self._rules, self._wall = tuple(rules), wall
         self._files = [_LogFile(path, rules, longest_phase_s) for path in paths]
         self._offset_s = procfs.unix_offset_s()
         self._begun_s = 0.0
         self._last_seen: LogSeen | None = None
         self._has_printed = False
-        """Some start of the job printed a step."""
+        """True if any start of the job printed a step."""
 
     def begin(self, *, is_first: bool = True) -> None:
-        """The job is started now; where `is_first` is false, it runs already."""
+        """Mark the start of the job; if `is_first` is false, it runs already."""
         self._begun_s, self._last_seen = self._wall(), None
         for file in self._files:
             file.begin(self._begun_s, is_first=is_first)
 
     def read(self) -> LogSeen | None:
-        """What the log shows by now; None where that is what it showed before. Call it once a pass."""
+        """Facts in the log; None if they did not change. Called once a pass."""
         now_s = self._wall()
         for file in self._files:
             with contextlib.suppress(OSError):
@@ -135,14 +135,14 @@ class JobLog:
 
     @property
     def made_progress(self) -> bool | None:
-        """Whether this start printed a step or an expected line; None where nothing says that it would have."""
+        """True if this start printed a step or an expected line; None if the log cannot show that."""
         if not self._has_printed and not any(rule.is_clock for rule in self._rules):
             return None
         moved_s = self._progress(self._wall()).moved_s
         return moved_s is not None and moved_s >= self._begun_s
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close all files of the log."""
         for file in self._files:
             file.close()
 

@@ -1,4 +1,4 @@
-"""`run --live`: the ranks of the job as `kubectl kcover top` shows them, in the lower lines of the terminal."""
+"""`run --live`: the board of `kubectl kcover top` for this job, in the lower lines of the terminal."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from kcover_ebpf.run.terminal_table import HEIGHT, LiveSink
 from kcover_ebpf.settings import Act
 
 _ROW_RANKS = 16
-"""Of one line: as many as are shown by their number."""
+"""Ranks in one line: as many as are shown by number."""
 _DONE = {Act.SHUTDOWN: "ended", Act.RESTART: "restarted"}
 
 
 def board_of_run(job: Job, name: str, verdict: Verdict | None, act: Act, now_s: float) -> BoardJob:
-    """The job as of its last pass; `verdict`: the one reported last, `now_s`: unix seconds.
+    """The job as of its last pass; `verdict`: the last one reported, `now_s`: unix seconds.
 
-    While no fault and no stall is known, a rank that waits is one that trains: it waits for others all the time.
+    While no fault and no stall is known, a waiting rank counts as training: ranks wait for each other all the time.
     """
     ranks = [rank for rank in job.snapshot().processes.values() if rank.role is Role.RANK]
     ranks.sort(key=lambda rank: (rank.rank is None, rank.rank or 0, rank.pid))
@@ -83,24 +83,24 @@ def _text(verdict: Verdict, act: Act, now_s: float) -> str:
 
 
 class BoardSink(LiveSink):
-    """Draws the board in place of the table of waits."""
+    """Draws the board instead of the table of waits."""
 
     def __init__(self, out: Out, on_change: Callable[[str], None], name: str, act: Act) -> None:
-        """`on_change`: as of `LiveSink`; `name`: of the job."""
+        """`on_change`: as for `LiveSink`; `name`: of the job."""
         super().__init__(out, on_change)
         self._name, self._act = name, act
         self.job_of: Callable[[], Job | None] = lambda: None
-        """The job under watch now; None before there is one."""
+        """The job now under watch; None before the first."""
         self._doing = ""
-        """What is being done to it; empty while it is only watched."""
+        """What is being done to the job; empty while it is only watched."""
 
     def on_start(self, fields: dict[str, Any]) -> None:
-        """It runs (again)."""
+        """Show that the job runs, or runs again."""
         self._doing = ""
         super().on_start(fields)
 
     def on_action(self, decision: Decision, text: str) -> None:
-        """Above the board, and on it while the job is being ended and started again."""
+        """Print the action above the board, and show on it that the job is being ended or restarted."""
         super().on_action(decision, text)
         if decision.act in _DONE:
             self._doing = f"is being {_DONE[decision.act]}: {text}"

@@ -1,8 +1,8 @@
-"""Builds the parts of a run in the order in which they must come to life, and ends them in reverse.
+"""Starts the parts of a run in the required order, and ends them in reverse order.
 
-The supervisor is forked before anything is loaded, bound or threaded, so that the job inherits none of
-it; the port is bound before BPF is loaded, so that a port in use costs nothing; privileges are dropped
-before the first thread that stays is started.
+The supervisor is forked before anything is loaded, bound or threaded, so that the job inherits none of it. The port
+is bound before BPF is loaded, so that a port in use costs nothing. Privileges are dropped before the first
+long-lived thread starts.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ _KEPT = capabilities.KEPT - {
 
 
 def carry_out(options: RunOptions) -> int:
-    """Do what the plan says; returns the exit code."""
+    """Carry out the plan; returns the exit code."""
     features.require_privileges()
     with contextlib.ExitStack() as stack:
         return _Run(options, stack).carry_out()
 
 
 class _Run:
-    """One run under construction; `stack` takes it apart again."""
+    """One run under construction; closing `stack` ends its parts."""
 
     def __init__(self, options: RunOptions, stack: contextlib.ExitStack) -> None:
         self._plan, self._stack = options, stack
@@ -98,7 +98,7 @@ class _Run:
         return ended.exit_code
 
     def _fork_supervisor(self) -> Supervisor | None:
-        """It starts and ends jobs, and gives the terminal back should we be killed."""
+        """Fork the process that starts and ends jobs, and restores the terminal if we are killed."""
         plan = self._plan
         may_end = plan.settings.act in (Act.SHUTDOWN, Act.RESTART)
         if not plan.argv and not may_end and not self._is_live:
@@ -108,7 +108,7 @@ class _Run:
         return supervisor
 
     def _listen(self) -> socket.socket | None:
-        """Where the other hosts of a joined run connect to; None where this host is not the one that they name."""
+        """The socket for the other hosts of a joined run; None if this host is not the one that they name."""
         if self._plan.join is None:
             return None
         from kcover_ebpf.run.join import coordinator
@@ -198,7 +198,7 @@ class _Run:
     def _make_target(
         self, supervisor: Supervisor | None
     ) -> cgroups.CgroupTarget | process_tree.PidTarget:
-        """What the sensor watches; never ourselves or the supervisor."""
+        """The job to watch; never includes ourselves or the supervisor."""
         plan = self._plan
         ours = frozenset({os.getpid()} | ({supervisor.pid} if supervisor else set()))
         if plan.pid is not None:
@@ -251,6 +251,6 @@ class _Run:
 
 
 def _world_size(environ: Mapping[str, str]) -> int | None:
-    """As a scheduler sets it for the whole job; None where only the ranks themselves know."""
+    """World size that a scheduler sets for the whole job; None if only the ranks know it."""
     text = environ.get("WORLD_SIZE", "")
     return int(text) if text.isdecimal() else None

@@ -1,4 +1,4 @@
-"""What one `kcover-ebpf run` is asked to do, checked before anything is started."""
+"""Options of one `kcover-ebpf run`, checked before anything is started."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ class RunOptions:
 
     settings: Settings
     name: str
-    """The job's name for people."""
+    """Name of the job in messages."""
     argv: tuple[str, ...] = ()
     pid: int | None = None
     cgroup: Path | None = None
     for_s: float | None = None
-    """Stop watching (and end a job of our own) after so many seconds; None for never."""
+    """Seconds after which watching stops (and our own job is ended); None: never."""
     json: bool = False
     metrics: str | None = None
-    """ADDR:PORT."""
+    """ADDR:PORT at which metrics are served; None: not served."""
     snapshot_dir: Path = Path("kcover-snapshots")
     catalog: Path | None = None
-    """An operator's own entries about Xids and SXids; None: the shipped ones."""
+    """File with the operator's own entries about Xids and SXids; None: only the shipped ones."""
     logs: tuple[Path, ...] = ()
-    """Files that the job's output goes to."""
+    """Files to which the job's output goes."""
     job_rules: tuple[JobRule, ...] = ()
-    """What is expected of them."""
+    """Rules for the lines of `logs`."""
     live: bool = False
-    """On a terminal the ranks are shown as a grid, else the table of waits."""
+    """On a terminal: True shows the ranks as a grid, False the table of waits."""
     record: Path | None = None
-    """Where a tape of the job is written; None: nowhere."""
+    """Path of the tape to write; None: no tape."""
     join: JoinOptions | None = None
-    """The other hosts of the job; None: all of it is here."""
+    """How to join the other hosts of the job; None: all of it runs here."""
     record_names: bool = False
-    """The tape keeps the names of programs, files and addresses."""
+    """True: the tape keeps the names of programs, files and addresses."""
 
 
 def choose_target(argv: tuple[str, ...], pid: int | None, cgroup: str | None) -> None:
@@ -81,7 +81,7 @@ def find_target(
 def make_settings(
     act: str, policy: Path | None, max_restarts: int | None
 ) -> tuple[Settings, tuple[JobRule, ...]]:
-    """Settings from the flags and the policy file, and that file's job rules; `--max-restarts` wins over the file."""
+    """Settings from the flags and the policy file, and that file's job rules; `--max-restarts` overrides the file."""
     table = {} if policy is None else read_table(policy, "policy")
     rules: tuple[JobRule, ...] = ()
     if _RULES in table:
@@ -98,7 +98,7 @@ def make_settings(
 
 
 def check_logs(logs: tuple[Path, ...], rules: tuple[JobRule, ...]) -> None:
-    """Raise `UsageError` unless the job's logs are files, and there is one where something is expected of it."""
+    """Raise `UsageError` unless the job's logs are files, and at least one is given if there are rules for them."""
     if rules and not logs:
         raise UsageError("job rules need --log FILE, the file that the job's output goes to")
     for path in logs:
@@ -107,7 +107,7 @@ def check_logs(logs: tuple[Path, ...], rules: tuple[JobRule, ...]) -> None:
 
 
 def check_catalog(path: Path | None) -> None:
-    """Raise `PolicyError` unless the operator's catalogue can be used."""
+    """Raise `PolicyError` unless the operator's catalogue is valid."""
     if path is not None:
         from kcover_ebpf.devices.catalog.files import load
 
@@ -115,7 +115,7 @@ def check_catalog(path: Path | None) -> None:
 
 
 def parse_for(text: str | None) -> float | None:
-    """Seconds of `--for`; raises `UsageError`."""
+    """Seconds given with `--for`; raises `UsageError`."""
     if text is None:
         return None
     try:
@@ -173,7 +173,7 @@ def check_pid(pid: int, act: Act) -> None:
 
 
 def check_act(act: Act, *, has_command: bool) -> None:
-    """Raise `UsageError` if a job that is not ours should be started again."""
+    """Raise `UsageError` if a job that we did not start should be restarted."""
     if act is Act.RESTART and not has_command:
         raise UsageError("--act restart needs a command after --; use --act shutdown here")
 

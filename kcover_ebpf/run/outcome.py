@@ -1,4 +1,4 @@
-"""Why a run ended, and the exit code that says so. Pure."""
+"""Why a run ended, and its exit code. Pure."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ EXIT_SHUT_DOWN = 75
 
 
 class Reason(Enum):
-    """Values as in the JSON event "end"."""
+    """Why a run ended; values as in the JSON event "end"."""
 
     EXITED = "exited"
-    """The job ended by itself."""
+    """The job ended by itself, with its own code."""
     SHUTDOWN = "shutdown"
     """We ended it on a verdict."""
     RESTARTS = "no_more_restarts"
-    """We ended it on a verdict, and may not start it again."""
+    """We ended it on a verdict, and may not restart it."""
     SIGNAL = "signal"
     """The user asked us to stop."""
     TIME = "time"
-    """`--for` is over."""
+    """The time given with `--for` is over."""
     GONE = "gone"
     """The watched job has no process left."""
     LOST = "lost"
-    """The supervisor died; we cannot know how the job ends."""
+    """The supervisor died, so the end of the job is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run ended."""
+    """Reason, exit code and message of a run's end."""
 
     reason: Reason
     exit_code: int
     text: str
     job_code: int | None = None
-    """Of the job's first process: exit code, or minus the signal; None if unknown or not ours."""
+    """Exit code of the job's first process, or minus the signal; None if unknown or not our job."""
 
 
 def exited(job_code: int, left_behind_count: int) -> Outcome:
-    """The job ended by itself: its own code is ours, 128 + signal if a signal ended it."""
+    """The job ended by itself: its exit code is ours, 128 + signal if a signal ended it."""
     if job_code < 0:
         text = f"the job was killed by {signal_name(-job_code)}"
         code = 128 - job_code
@@ -61,25 +61,25 @@ def shut_down(reason: Reason, why: str) -> Outcome:
 
 
 def signalled(number: signal.Signals, *, ended_job: bool) -> Outcome:
-    """The user ended us."""
+    """The user ended the run by a signal."""
     what = "the job was shut down" if ended_job else "the job continues unwatched"
     return Outcome(Reason.SIGNAL, 128 + number, f"{number.name}: {what}")
 
 
 def time_over(*, is_faulty: bool, ended_job: bool) -> Outcome:
-    """`--for` is over."""
+    """The time given with `--for` is over."""
     state = "a fault is open" if is_faulty else "no fault is open"
     what = ", the job was shut down" if ended_job else ""
     return Outcome(Reason.TIME, int(is_faulty), f"time is over: {state}{what}")
 
 
 def gone() -> Outcome:
-    """The job we watched is no more."""
+    """The watched job, not started by us, has no process left."""
     return Outcome(Reason.GONE, 0, "the job is gone: it has no process left")
 
 
 def lost() -> Outcome:
-    """How the job ends cannot be known."""
+    """The supervisor is lost, so the job's exit code is unknown."""
     return Outcome(
         Reason.LOST, 1, "the supervisor of the job was killed; the job continues unwatched"
     )

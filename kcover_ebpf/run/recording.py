@@ -1,4 +1,4 @@
-"""The tape of a run: beginning and end come as to any sink, what is judged comes to its writer."""
+"""The tape of a run: start and end arrive as at any sink, inputs of judgements at its writer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Tape(Sink):
     """A tape that is being recorded."""
 
     def __init__(self, options: RunOptions, path: Path) -> None:
-        """Raises `UsageError` where the file cannot be written."""
+        """Raises `UsageError` if the file cannot be written."""
         names = options.record_names
         header = Header(
             schema=SCHEMA,
@@ -34,7 +34,7 @@ class Tape(Sink):
         self.writer = TapeWriter(path, header, _say_stopped)
 
     def on_start(self, fields: dict[str, Any]) -> None:
-        """The job is watched (again)."""
+        """Record that watching starts, or starts again after a restart."""
         known = ("restart", "pid", "world_size")
         more = {name: fields[name] for name in known if name in fields}
         unobserved = tuple(fields.get("unobserved", ()))
@@ -42,7 +42,7 @@ class Tape(Sink):
         self.writer.start(Start(time.time(), offset_s, unobserved=unobserved, **more))
 
     def on_end(self, fields: dict[str, Any]) -> None:
-        """The run is over."""
+        """Record the end of the run, and close the tape."""
         known = ("exit_code", "job_code", "restart_count", "duration_s")
         more = {name: fields[name] for name in known}
         self.writer.end(End(time=time.time(), reason=fields["reason"].value, **more))

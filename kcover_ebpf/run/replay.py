@@ -1,4 +1,4 @@
-"""Judges a recorded job again, in the time of the tape; what a run would do is reported and not done."""
+"""Judges a recorded job again, in the time of the tape; actions are reported but not carried out."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from kcover_ebpf.tapes.reader import TapeReader
 from kcover_ebpf.watching.judging import Judging
 
 _HOST = "host"
-"""A tape does not say on which host it was recorded."""
+"""Host name in the output: a tape does not contain it."""
 _NOT_DONE = "replayed: nothing was done"
 
 
 class Replay:
-    """One tape being judged."""
+    """One tape that is being judged."""
 
     def __init__(self, tape: TapeReader, settings: Settings | None = None) -> None:
-        """`settings`: instead of those of the run that was recorded."""
+        """`settings`: replace those of the recorded run."""
         self._tape, self._header = tape, tape.header
         self._settings = settings or Settings(act=tape.header.act, policy=tape.header.policy)
         self._table = SyscallTable(tape.header.machine)
         self._announcer = Announcer((), wants_waits=False)
         self._offset_s = 0.0
         self._is_held = False
-        """What is judged next is not carried out yet."""
+        """True if the action of the next judgement was postponed in the recording."""
         self._reported_s = 0.0
-        """The time of what is being reported; a start and an end have their own."""
+        """Time of the reported event; starts and ends have their own."""
         self._judging = self._new_judging(Tracker(tape.header.job, _HOST))
 
     @property
@@ -45,11 +45,11 @@ class Replay:
         return self._judging.job
 
     def now_s(self) -> float:
-        """Unix seconds in the time of the tape."""
+        """Current time of the tape (unix seconds)."""
         return self._reported_s
 
     def play(self, announcer: Announcer) -> None:
-        """Report what a run would; raises `UsageError` where the tape cannot be read, or cannot be judged."""
+        """Report what a run would; raises `UsageError` if the tape cannot be read or judged."""
         self._announcer = announcer
         self._judging = self._new_judging(self._judging.tracker)
         for entry, is_held in _with_holds(self._tape):
@@ -146,7 +146,7 @@ class Replay:
 
 
 def _with_holds(tape: TapeReader) -> Iterator[tuple[Entry, bool]]:
-    """The entries, and of a judgement whether what it called for was put off; raises what the tape raises."""
+    """The entries, each judgement with whether its action was postponed; passes on errors of the tape."""
     entries, waiting = iter(tape), None
     while True:
         broken, entry = None, None

@@ -1,7 +1,7 @@
-"""One `kcover-ebpf run`: start, watch, act, start again; and the signals that end it.
+"""One `kcover-ebpf run`: start, watch, act, restart; and the signals that end it.
 
-`cli.run` builds the parts. Whatever goes wrong here, the supervisor notices that we are gone, lets the
-job live on to its end, and cleans up.
+`run.main` builds the parts. If this process dies, the supervisor notices it, lets the job run to its end, and
+cleans up.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Session:
-    """The life of one run, after everything was checked and loaded."""
+    """One run, after everything was checked and loaded."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - one part of the run each
         self,
@@ -51,7 +51,7 @@ class Session:
         recorder: InputRecorder | None = None,
         job_log: JobLog | None = None,
     ) -> None:
-        """`supervisor` is None only where a job that is not ours is merely watched. `job_log`: None: none is named."""
+        """`supervisor`: None only if a job that is not ours is merely watched. `job_log`: None if no log was named."""
         self._plan, self._kernel, self._target = options, kernel, target
         self._supervisor, self._announcer = supervisor, announcer
         self._devices, self._recorder, self._log = devices, recorder, job_log
@@ -63,19 +63,19 @@ class Session:
         self._end_s = None if options.for_s is None else time.monotonic() + options.for_s
         self._signal: signal.Signals | None = None
         self._first = Witness()
-        """The first process of our job."""
+        """State of the first process of our job."""
         self._outcome: Outcome | None = None
         self._pause_s: float | None = None
-        """A restart is due after so many seconds."""
+        """Seconds until a pending restart; None if none is pending."""
         self._sensor = self._new_sensor()
 
     @property
     def job(self) -> Job:
-        """The job as it is watched now; another one after each restart."""
+        """The job now under watch; a new one after each restart."""
         return self._sensor.job
 
     def catch_signals(self) -> None:
-        """From now on a signal ends the job; those ignored when we were started (nohup) stay so."""
+        """Have signals end the job from now on; those ignored when we were started (nohup) stay ignored."""
         for number in _SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._on_signal)
@@ -179,7 +179,7 @@ class Session:
         return outcome.time_over(is_faulty=is_faulty, ended_job=self._owns_job)
 
     def _await_end(self) -> None:
-        """Until the job that we asked to end has ended, or cannot be killed."""
+        """Wait until the job that we asked to end has ended, or cannot be killed."""
         supervisor = self._supervisor
         if not self._owns_job or supervisor is None or supervisor.job_pid is None:
             return
@@ -213,7 +213,7 @@ class Session:
 
     @property
     def _made_progress(self) -> bool:
-        """Since the last start: by the job's own log where that would show it, else by the judge's clocks."""
+        """True if there was progress since the last start: by the job's log if that can show it, else by the judge."""
         logged = None if self._log is None else self._log.made_progress
         return self._sensor.made_progress if logged is None else logged
 
@@ -246,7 +246,7 @@ class Session:
         return self._supervisor.job_code is not None
 
     def _kill(self, decision: Decision) -> bool:
-        """End the job; where that fails, say so and end the run."""
+        """End the job; if that fails, report it and end the run."""
         assert self._supervisor is not None
         self._announcer.hushed = True
         try:
@@ -263,7 +263,7 @@ class Session:
             sink.on_action(decision, text)
 
     def _start_again(self) -> bool:
-        """Wait for the back-off, then start; False where the user ended it meanwhile."""
+        """Wait for the back-off, then start; False if the user ended the run meanwhile."""
         assert self._supervisor is not None
         due_s = time.monotonic() + (self._pause_s or 0.0)
         self._pause_s = None
@@ -287,7 +287,7 @@ class Session:
 
 
 def _in_foreground() -> bool:
-    """True when a Ctrl-C at the terminal reaches us and the job alike."""
+    """True if a Ctrl-C at the terminal reaches both us and the job."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
     except OSError:

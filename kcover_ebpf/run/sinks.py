@@ -1,7 +1,7 @@
-"""Where the sensor's words go: JSON lines, plain text lines, and a memory of recent facts.
+"""Sinks for what the sensor observes: JSON lines, plain text lines, and a memory of recent facts.
 
-The live table is in `run.terminal_table`, the metrics in `output.metrics`. A reader that goes away (a
-closed pipe) silences a sink and does no other harm.
+The live table is in `run.terminal_table`, the metrics in `output.metrics`. A reader that goes away (a closed pipe)
+silences its sink and does no other harm.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _MOMENT_LENGTH = 512
 
 
 class Out:
-    """A file descriptor for whole lines; quiet after the first failed write."""
+    """A file descriptor for whole lines; silent after the first failed write."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self._broken = False
 
     def write(self, text: str) -> None:
-        """Write all of it in one call where the reader keeps up, so that lines never mix."""
+        """Write all of it in one call if the reader keeps up, so that lines never mix."""
         data = text.encode("utf-8", "backslashreplace")
         while data and not self._broken:
             try:
@@ -43,13 +43,13 @@ class Out:
 
 
 class Sink:
-    """What `Sensor` reports to its sinks, plus the start and end of a run; ignores all of it."""
+    """Base class: receives what `Sensor` observes, plus the start and end of a run, and ignores all of it."""
 
     def on_start(self, fields: dict[str, Any]) -> None:
-        """The sensor watches now (again, after a restart); `fields["text"]` says it to people."""
+        """The sensor starts watching (again, after a restart); `fields["text"]` describes it."""
 
     def on_fact(self, fact: Fact) -> None:
-        """An announced fact."""
+        """Take an announced fact, such as an exit."""
 
     def on_verdict(self, verdict: Verdict) -> None:
         """A verdict that differs from the one before."""
@@ -58,43 +58,43 @@ class Sink:
         """Once a tick: who waits where."""
 
     def on_blind(self, reason: str) -> None:
-        """For a while nothing can be said."""
+        """Judging is suspended for a while, because records were lost."""
 
     def on_action(self, decision: Decision, text: str) -> None:
-        """Something was done about a verdict."""
+        """Take a decision and its result in `text`."""
 
     def on_end(self, fields: dict[str, Any]) -> None:
-        """The run is over; `fields["text"]` says it to people."""
+        """The run is over; `fields["text"]` describes it."""
 
 
 class JsonSink(Sink):
-    """One JSON object a line (docs/json.md)."""
+    """One JSON object per line (docs/json.md)."""
 
     def __init__(self, out: Out, clock: Callable[[], float] = time.time) -> None:
-        """`clock`: unix seconds of what carries no time; a replay has another clock than ours."""
+        """`clock`: unix seconds for events without a time of their own; a replay has another clock than ours."""
         self._out, self._clock = out, clock
 
     def _write(self, event: str, time_s: float, fields: dict[str, Any]) -> None:
         self._out.write(formatting.event_line(event, time_s, fields) + "\n")
 
     def on_start(self, fields: dict[str, Any]) -> None:
-        """Event "start"."""
+        """Write the event "start" (docs/json.md)."""
         self._write("start", self._clock(), fields)
 
     def on_fact(self, fact: Fact) -> None:
-        """Event "fact"."""
+        """Write the event "fact" (docs/json.md)."""
         self._write("fact", self._clock(), formatting.fact_object(fact))
 
     def on_verdict(self, verdict: Verdict) -> None:
-        """Event "verdict"; its `time` is the verdict's."""
+        """Write the event "verdict"; its `time` is the verdict's."""
         self._write("verdict", verdict.time_s, formatting.verdict_object(verdict))
 
     def on_blind(self, reason: str) -> None:
-        """Event "blind"."""
+        """Write the event "blind" (docs/json.md)."""
         self._write("blind", self._clock(), {"reason": reason})
 
     def on_action(self, decision: Decision, text: str) -> None:
-        """Event "action"."""
+        """Write the event "action" (docs/json.md)."""
         fields = {
             "act": decision.act,
             "reason": decision.reason,
@@ -105,15 +105,15 @@ class JsonSink(Sink):
         self._write("action", self._clock(), fields)
 
     def on_end(self, fields: dict[str, Any]) -> None:
-        """Event "end"."""
+        """Write the event "end" (docs/json.md)."""
         self._write("end", self._clock(), fields)
 
 
 class TextSink(Sink):
-    """Plain lines, each opened by our name and the local time, for they are between the job's."""
+    """Plain lines, each with our name and the local time, since they appear between the job's lines."""
 
     def __init__(self, out: Out, clock: Callable[[], float] = time.time) -> None:
-        """`clock`: unix seconds, as of `JsonSink`."""
+        """`clock`: unix seconds, as for `JsonSink`."""
         self._out, self._clock = out, clock
 
     def _write(self, first: str, *more: str) -> None:
@@ -125,13 +125,13 @@ class TextSink(Sink):
         self._out.write("\n".join(lines) + "\n")
 
     def on_start(self, fields: dict[str, Any]) -> None:
-        """Say what is watched."""
+        """Print what is watched, and how."""
         self._write(fields["text"])
 
     def on_fact(self, fact: Fact) -> None:
-        """Say what the kernel announced, but for the many processes that end as they should.
+        """Print what the kernel announced, except the many processes that end normally.
 
-        The exit of who is dying follows.
+        The exit of a dying process follows.
         """
         if isinstance(fact, FatalSignal):
             return
@@ -139,63 +139,63 @@ class TextSink(Sink):
             self._write(formatting.fact_text(fact))
 
     def on_verdict(self, verdict: Verdict) -> None:
-        """The headline and, unless all is well, what supports it."""
+        """Print the headline and, unless all is well, the evidence."""
         more = () if verdict.kind is VerdictKind.WORKING else formatting.details(verdict)
         self._write(formatting.headline(verdict), *more)
 
     def on_blind(self, reason: str) -> None:
-        """Say why nothing can be said."""
+        """Print why nothing can be judged for a while."""
         self._write(f"blind: {reason}")
 
     def on_action(self, decision: Decision, text: str) -> None:
-        """Say what was done, and why."""
+        """Print what was done, and why."""
         self._write(f"{decision.act.value}: {text} ({decision.reason})")
 
     def on_end(self, fields: dict[str, Any]) -> None:
-        """Say how it ended."""
+        """Print how the run ended."""
         self._write(fields["text"])
 
 
 class Recent(Sink):
-    """Remembers the last facts, verdicts and actions, for the bundle of a snapshot."""
+    """Remembers the last facts, verdicts and actions, for a bundle."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        """`clock`: unix seconds, as of `JsonSink`."""
+        """`clock`: unix seconds, as for `JsonSink`."""
         self._clock = clock
         self.lines: deque[str] = deque(maxlen=_RECENT_FACTS)
-        """As JSON lines."""
+        """The last facts, verdicts and actions, as JSON lines."""
         self._notes: deque[tuple[str, float, str]] = deque(maxlen=_RECENT_MOMENTS)
 
     @property
     def moments(self) -> list[Moment]:
-        """Since the run began: starts, verdicts, and what was done."""
+        """Moments since the run began: starts, verdicts and actions."""
         # only a snapshot asks, and many a run makes none
         from kcover_ebpf.api.incident import Moment
 
         return [Moment(phase, time_s, text) for phase, time_s, text in self._notes]
 
     def on_fact(self, fact: Fact) -> None:
-        """Remember it."""
+        """Remember the fact as a JSON line."""
         fields = formatting.fact_object(fact)
         self.lines.append(formatting.event_line("fact", self._clock(), fields))
 
     def on_blind(self, reason: str) -> None:
-        """Remember it."""
+        """Remember the lost records as a JSON line."""
         self.lines.append(formatting.event_line("blind", self._clock(), {"reason": reason}))
 
     def on_start(self, fields: dict[str, Any]) -> None:
-        """Remember when; the text may name arguments."""
+        """Remember the time only; the text may contain arguments."""
         number = fields.get("restart", 0)
         self._note(
             "Started", self._clock(), f"restart {number}" if number else "the job is watched"
         )
 
     def on_verdict(self, verdict: Verdict) -> None:
-        """Remember it."""
+        """Remember the verdict as a JSON line."""
         self._note(verdict.kind.value, verdict.time_s, formatting.headline(verdict))
 
     def on_action(self, decision: Decision, text: str) -> None:
-        """Remember it."""
+        """Remember the action as a JSON line."""
         self._note(decision.act.value.capitalize(), self._clock(), text)
 
     def _note(self, phase: str, time_s: float, text: str) -> None:
@@ -206,48 +206,48 @@ class Announcer(Sink):
     """Forwards to all sinks until hushed: what a job does while it is being shut down is not news."""
 
     def __init__(self, sinks: Sequence[Sink], *, wants_waits: bool) -> None:
-        """`wants_waits`: one of them shows the wait table, which costs something to make."""
+        """`wants_waits`: true if a sink shows the wait table, which takes time to compute."""
         self._sinks = sinks
         self.wants_waits = wants_waits
         self.hushed = False
         self.verdict: Verdict | None = None
-        """The one reported last."""
+        """The last reported verdict; None before the first."""
 
     def on_start(self, fields: dict[str, Any]) -> None:
-        """Report, and listen to the sensor (again)."""
+        """Forward, and stop hushing: the sensor watches (again)."""
         self.hushed = False
         for sink in self._sinks:
             sink.on_start(fields)
 
     def on_fact(self, fact: Fact) -> None:
-        """Report unless hushed."""
+        """Forward to all sinks unless hushed."""
         for sink in self._audience():
             sink.on_fact(fact)
 
     def on_verdict(self, verdict: Verdict) -> None:
-        """Report unless hushed."""
+        """Forward to all sinks unless hushed."""
         if not self.hushed:
             self.verdict = verdict
         for sink in self._audience():
             sink.on_verdict(verdict)
 
     def on_waits(self, rows: Sequence[WaitRow], summary: str) -> None:
-        """Report unless hushed."""
+        """Forward to all sinks unless hushed."""
         for sink in self._audience():
             sink.on_waits(rows, summary)
 
     def on_blind(self, reason: str) -> None:
-        """Report unless hushed."""
+        """Forward to all sinks unless hushed."""
         for sink in self._audience():
             sink.on_blind(reason)
 
     def on_action(self, decision: Decision, text: str) -> None:
-        """Always reported: an action is ours."""
+        """Always forward: an action is ours."""
         for sink in self._sinks:
             sink.on_action(decision, text)
 
     def on_end(self, fields: dict[str, Any]) -> None:
-        """Always reported."""
+        """Always forward the end of the run."""
         for sink in self._sinks:
             sink.on_end(fields)
 

@@ -1,4 +1,4 @@
-"""A recorded job as the archive of its incident: what a run would have kept at the fault that it reported last."""
+"""A recorded job as the archive of its incident: what a run would have saved at the last fault that it reported."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_MOMENTS = 64
 
 
 def of_tape(path: Path) -> Archive:
-    """Judge the tape and keep what was known at its last fault; raises `UsageError` for what is no tape."""
+    """Judge the tape and save what was known at its last fault; raises `UsageError` if it is not a tape."""
     try:
         stream = path.open("rb")
     except (OSError, ValueError) as error:
@@ -36,17 +36,17 @@ def of_tape(path: Path) -> Archive:
 
 
 class _Keeper(Recent):
-    """Keeps what is known at each verdict that is reported; a later fault takes the place of an earlier one."""
+    """Saves what is known at each reported verdict; a later fault replaces an earlier one."""
 
     def __init__(self, replay: Replay) -> None:
         super().__init__(replay.now_s)
         self._replay = replay
         self.taken: Taken | None = None
         self.story: list[Moment] = []
-        """All moments; `moments` are the last ones."""
+        """All moments of the recording; `moments` are the last ones."""
 
     def on_verdict(self, verdict: Verdict) -> None:
-        """Take all that is known, unless it is only that nothing is wrong after a fault."""
+        """Copy the sensor's knowledge, unless the verdict only says that a fault is over."""
         super().on_verdict(verdict)
         if verdict.opens_incident or self.taken is None or not self.taken.verdict.opens_incident:
             job = self._replay.job

@@ -1,4 +1,4 @@
-"""A tape under another policy: judged twice by what judges a run, once as recorded and once as asked."""
+"""A tape under another policy: judged twice as a run would, with the recorded policy and with the given one."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class SimulatedTape:
     tape: str
     lasted_s: float
     did: str
-    """How the recorded run ended; empty where the tape does not say."""
+    """How the recorded run ended; empty if the tape does not contain it."""
     ended_s: float | None
-    """When an armed job is ended by the policy that it was recorded with; None: it is not."""
+    """When an armed job is ended by the recorded policy; None: it is not."""
     ended_for: str
     would_end_s: float | None
-    """When it is ended by the other policy."""
+    """When it is ended by the other policy; None: it is not."""
     would_end_for: str
     difference: Difference
 
 
 def simulated_tape(path: Path, policy: Policy) -> SimulatedTape:
-    """What becomes of the recorded job if it is armed; raises `UsageError` for what is no tape."""
+    """Simulate the recorded job as if it were armed; raises `UsageError` if it is not a tape."""
     before, now = _play(path, None), _play(path, policy)
     return SimulatedTape(
         tape=path.name,
@@ -51,7 +51,7 @@ def simulated_tape(path: Path, policy: Policy) -> SimulatedTape:
 
 
 class _Watcher(Sink):
-    """Notes the first end of the job."""
+    """Notes when the job is first ended."""
 
     def __init__(self, replay: Replay) -> None:
         self._replay = replay
@@ -60,18 +60,18 @@ class _Watcher(Sink):
         self.ended_for = self.did = ""
 
     def on_start(self, fields: dict[str, Any]) -> None:  # noqa: ARG002
-        """The first one is when the recording began."""
+        """The first start is when the recording began."""
         self.first_s = self.first_s or self._replay.now_s()
         self.last_s = self._replay.now_s()
 
     def on_action(self, decision: Decision, text: str) -> None:  # noqa: ARG002
-        """What would be done."""
+        """Take what would be done to the job."""
         if decision.act in _ENDS and self.ended_s is None:
             self.ended_s = self._replay.now_s() - self.first_s
             self.ended_for = formatting.headline(decision.verdict)
 
     def on_end(self, fields: dict[str, Any]) -> None:
-        """How the run ended that was recorded."""
+        """Take how the recorded run ended."""
         self.did, self.last_s = fields["text"], self._replay.now_s()
 
 

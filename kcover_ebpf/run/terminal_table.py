@@ -1,8 +1,8 @@
 """The live table: the last lines of the terminal, below a scrolling region for everything else.
 
-The job writes to the same terminal whenever it likes. The upper lines are therefore made a scroll
-region (DECSTBM), as package managers do for their progress line, and the table is drawn below it,
-each time in one write. The supervisor gives the terminal back should we be killed.
+The job writes to the same terminal at any time. The upper lines are therefore made a scroll region (DECSTBM), as
+package managers do for their progress line, and the table is drawn below it, each time in one write. The supervisor
+restores the terminal if we are killed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kcover_ebpf.run.sinks import Out, Sink, TextSink
 MIN_LINES = 16
 _MAX_ROWS = 10
 HEIGHT = _MAX_ROWS + 3
-"""Title, head of the table, rows, and how many rows there was no room for."""
+"""Lines: a title, the head of the table, rows, and the number of rows left out."""
 _SAVE, _BACK, _CLEAR_BELOW, _CLEAR_LINE = "\x1b7", "\x1b8", "\x1b[J", "\x1b[K"
 _RESET, _BOLD = "\x1b[0m", "\x1b[1m"
 _COLOURS = {
@@ -46,7 +46,7 @@ class LiveSink(Sink):
     """Keeps the table up to date, and prints everything else above it."""
 
     def __init__(self, out: Out, on_change: Callable[[str], None]) -> None:
-        """`on_change` is given what restores the terminal, whenever that changes."""
+        """`on_change`: called with the bytes that restore the terminal, each time they change."""
         self._out, self._on_change = out, on_change
         self._lines = TextSink(out)
         self._size = os.terminal_size((0, 0))
@@ -55,47 +55,47 @@ class LiveSink(Sink):
         self._summary = ""
 
     def _restore(self) -> str:
-        """What gives the whole terminal back; empty while nothing was drawn."""
+        """Bytes that restore the whole terminal; empty while nothing was drawn."""
         if not self._size.lines:
             return ""
         top = self._size.lines - HEIGHT + 1
         return f"{_SAVE}\x1b[r\x1b[{top};1H{_CLEAR_BELOW}{_BACK}"
 
     def on_start(self, fields: dict[str, Any]) -> None:
-        """Make room, then say what is watched."""
+        """Make room for the table, then print what is watched."""
         self._lines.on_start(fields)
         self._draw()
 
     def on_fact(self, fact: Fact) -> None:
-        """As a line above the table."""
+        """Print it as a line above the table."""
         self._lines.on_fact(fact)
 
     def on_verdict(self, verdict: Verdict) -> None:
-        """As lines above the table, and as its title."""
+        """Print it as lines above the table, and as its title."""
         self._verdict = verdict
         self._lines.on_verdict(verdict)
         self._draw()
 
     def on_waits(self, rows: Sequence[WaitRow], summary: str) -> None:
-        """Draw the table anew."""
+        """Redraw the table with these waits."""
         self._rows, self._summary = rows, summary
         self._draw()
 
     def on_blind(self, reason: str) -> None:
-        """As a line above the table."""
+        """Print it as a line above the table."""
         self._lines.on_blind(reason)
 
     def on_action(self, decision: Decision, text: str) -> None:
-        """As a line above the table."""
+        """Print it as a line above the table."""
         self._lines.on_action(decision, text)
 
     def on_end(self, fields: dict[str, Any]) -> None:
-        """Give the terminal back, then say how it ended."""
+        """Restore the terminal, then print how the run ended."""
         self.close()
         self._lines.on_end(fields)
 
     def close(self) -> None:
-        """Give the terminal back; may be called again."""
+        """Restore the terminal; may be called again."""
         self._out.write(self._restore())
         self._size = os.terminal_size((0, 0))
         self._on_change("")
@@ -118,7 +118,7 @@ class LiveSink(Sink):
         self._out.write(f"{text}{_SAVE}{drawn}{_BACK}")
 
     def _is_foreground(self) -> bool:
-        """A background job must not draw over what the user does now."""
+        """False for a background job, which must not draw over what the user does now."""
         try:
             return os.tcgetpgrp(self._out.descriptor) == os.getpgrp()
         except OSError:
@@ -131,7 +131,7 @@ class LiveSink(Sink):
         return f"{room}{_SAVE}\x1b[1;{top - 1}r{_BACK}"
 
     def _content(self, columns: int) -> list[str]:
-        """At most `HEIGHT` lines."""
+        """Lines of the table, at most `HEIGHT`."""
         table = formatting.wait_table(self._rows)
         hidden = len(table) - 1 - _MAX_ROWS
         lines = [self._title(columns), *(line[:columns] for line in table[: _MAX_ROWS + 1])]

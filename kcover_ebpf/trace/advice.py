@@ -1,4 +1,4 @@
-"""What a human should doubt about a verdict, and do next. Pure."""
+"""Doubts about a verdict, and the next step for the user. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ENDED = {
     Cause.FROZEN: "find out what froze the control group of {who}",
     Cause.SPINNING: "read the frames of {who} in the evidence of the incident: the innermost is in the loop",
 }
-"""Where the job was restarted meanwhile: nothing is left to be resumed or examined."""
+"""Advice if the job was restarted meanwhile: nothing is left to be resumed or examined."""
 _WORKING = {
     Cause.TRAINING: "nothing to do",
     Cause.DEBUGGER: "detach the debugger; until then the job waits",
@@ -53,7 +53,7 @@ _DEVICE_WAIT = (
 
 
 def next_step(verdict: Verdict, *, was_restarted: bool = False) -> str:
-    """One sentence for a human, such as which process to examine.
+    """One sentence for the user, such as which process to examine.
 
     `was_restarted`: the processes that the verdict is about have ended.
     """
@@ -84,7 +84,7 @@ def next_step(verdict: Verdict, *, was_restarted: bool = False) -> str:
 
 
 def doubt(verdict: Verdict, *, watched: bool = False) -> list[str]:
-    """Why the verdict may be wrong, as sentences; empty where nothing speaks against it.
+    """Reasons why the verdict may be wrong, as sentences; empty without any.
 
     `watched`: it comes from agents that saw the job while it was healthy.
     """

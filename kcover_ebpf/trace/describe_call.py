@@ -1,4 +1,4 @@
-"""What a thread does, for people, with what only a trace finds out: other ends of files, owners of locks. Pure."""
+"""Describes what a thread does, with facts that only a trace finds out: other ends of files, owners of locks. Pure."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class WaitTarget:
     """What a thread waits for, as far as it can be determined."""
 
     kind: str
-    """lock, thread, socket, pipe, unix, file, device, child, timer, event, user."""
+    """One of lock, thread, socket, pipe, unix, file, device, child, timer, event, user."""
     text: str
-    """The same for people."""
+    """Description for messages, without the pid."""
     pid: int | None = None
-    """The process that could end the wait; None where none, or no known process, could."""
+    """The process that could end the wait; None if there is none, or it is unknown."""
     tid: int | None = None
     rank: int | None = None
     fd: int | None = None
     address: str | None = None
-    """Of a lock: the word in memory; of a socket: the remote end."""
+    """Of a lock: address of its word in memory; of a socket: the remote end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +40,22 @@ class CallDetails:
     lock: Lock | None = None
     files: tuple[WaitedFile, ...] = ()
     ends: Mapping[int, Sequence[WaitTarget]] = field(default_factory=dict)
-    """Descriptor -> who is at the other end."""
+    """Descriptor -> processes at the other end."""
     names: Mapping[int, str] = field(default_factory=dict)
-    """Thread or process -> its name."""
+    """Thread or process id -> its name."""
     children: Sequence[WaitTarget] = ()
     lock_holders: Sequence[WaitTarget] = ()
-    """Of a file lock."""
+    """Owners of a file lock."""
     wait_channel: str = ""
     timed: bool = False
     left: str = ""
-    """Of a timed wait, for people; empty where its end cannot be read."""
+    """Remaining time of a timed wait, as text; empty if it cannot be read."""
 
 
 def in_detail(
     state: TaskState, name: str, args: Sequence[int], known_details: CallDetails
 ) -> tuple[str, tuple[WaitTarget, ...]]:
-    """(the call with all that it waits for, the same as a list); `name` is empty outside any call."""
+    """(the call and all that it waits for as text, the same as a list); `name` is empty outside any call."""
     if state in STOPPED:
         return STOPPED[state], ()
     if not name:

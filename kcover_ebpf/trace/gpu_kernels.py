@@ -1,4 +1,4 @@
-"""Which kernels run on the GPUs of some processes, by core dumps that they consent to: asked at once, read later."""
+"""Which kernels run on the GPUs of some processes, from core dumps that these consent to."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _MOST_WHY = 200
 
 
 class KernelReading:
-    """Runs while its reader does something else."""
+    """A reading that continues while the caller does something else."""
 
     def __init__(self, pids: Collection[int], limit_s: float) -> None:
-        """Ask those of these processes that have a pipe; their dumps are waited for so long."""
+        """Ask those of these processes that have a pipe; wait this long for their dumps."""
         self._helper: Helper | None = None
         self._why = ""
         command = [sys.executable, "-m", "kcover_ebpf.trace.gpu_kernels_program", f"{limit_s:g}"]
@@ -48,7 +48,7 @@ class KernelReading:
     def finish(
         self, ranks: Mapping[int, int | None], end_s: float
     ) -> tuple[tuple[GpuKernel, ...], list[str]]:
-        """(the kernels, what could not be read) by `end_s` (CLOCK_MONOTONIC); `ranks`: their numbers by pid."""
+        """(the kernels, what could not be read) by `end_s` (CLOCK_MONOTONIC); `ranks`: pid -> rank number."""
         if self._helper is None:
             return (), [self._why]
         out, why = self._helper.output(max(end_s, time.monotonic()), _OUTPUT_BYTES)
@@ -68,7 +68,7 @@ class KernelReading:
 
 
 def _answers(out: bytes) -> Iterator[tuple[int, list[GpuKernel], str]]:
-    """(pid, kernels, why there are none) of each line; what makes no sense is passed over."""
+    """(pid, kernels, why there are none) of each line; invalid lines are skipped."""
     for line in out.decode("utf-8", "replace").splitlines():
         try:
             answer = json.loads(line)

@@ -1,7 +1,7 @@
-"""A separate process that asks ranks for core dumps of their GPUs and reads them: files of the job are opened here.
+"""A separate process that requests core dumps of ranks' GPUs and reads them, because it opens files of the job.
 
-`python -m kcover_ebpf.trace.gpu_kernels_program SECONDS`. Takes lines with a pid, and answers each that has a pipe with
-one JSON line: {"pid", "kernels": [...]} or {"pid", "why"}. Nothing is said of the others.
+`python -m kcover_ebpf.trace.gpu_kernels_program SECONDS`. Reads lines with a pid, and answers each that has a pipe
+with one JSON line: {"pid", "kernels": [...]} or {"pid", "why"}. The others get no answer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kcover_ebpf.tunables.trace import DUMP_POLL_S
 
 
 def main() -> int:
-    """All are asked before the first is waited for."""
+    """Request all dumps before waiting for the first."""
     end_s = time.monotonic() + float(sys.argv[1])
     waiting: dict[DumpPlace, Mark] = {}
     for pid in (Pid(int(line)) for line in sys.stdin if line.strip()):

@@ -1,4 +1,4 @@
-"""Rows and stacks that say the same, put together: the odd one out first. Pure."""
+"""Merges equal rows and stacks: the odd one out first. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def together(items: Iterable[T], key: Callable[[T], object]) -> list[list[T]]:
-    """Groups of equal key, the smallest first; equally large ones stay in order."""
+    """Groups of equal key, the smallest first; groups of equal size stay in order."""
     found: dict[object, list[T]] = {}
     for item in items:
         found.setdefault(key(item), []).append(item)
@@ -23,7 +23,7 @@ def together(items: Iterable[T], key: Callable[[T], object]) -> list[list[T]]:
 
 
 def wait_key(thread: TracedThread) -> tuple[object, ...]:
-    """Equal for threads that wait in the same way, whatever the addresses, ranks and times."""
+    """Equal for threads that wait in the same way, ignoring addresses, ranks and times."""
     return (
         thread.role,
         thread.lead,
@@ -34,14 +34,14 @@ def wait_key(thread: TracedThread) -> tuple[object, ...]:
 
 
 def stack_key(stack: Stack) -> tuple[object, ...]:
-    """Equal for threads at the same place of the program."""
+    """Equal for threads at the same position in the program."""
     if stack.python:
         return "python", *stack.python
     return "native", *stack.native, *stack.kernel
 
 
 def interesting(thread: TracedThread, rows_by_tid: dict[int, TracedThread]) -> bool:
-    """Whether a thread that is no lead deserves a line: it works, is stopped, or owns what others wait for."""
+    """True if a thread other than the lead deserves a line: it works, is stopped, or owns what others wait for."""
     stuck = thread.state in ("D", "T", "t")
     busy = thread.cpu_share is not None and thread.cpu_share >= SHOWN_BUSY_SHARE
     known = any(
@@ -52,7 +52,7 @@ def interesting(thread: TracedThread, rows_by_tid: dict[int, TracedThread]) -> b
 
 
 def lock_holders(rows: Iterable[TracedThread]) -> set[int]:
-    """Threads that others wait for."""
+    """Threads that own a lock that others wait for."""
     targets = (target for row in rows for target in row.waits_for)
     return {
         target.tid

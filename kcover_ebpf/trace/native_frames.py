@@ -1,8 +1,7 @@
 """A separate process that reads native and kernel stacks: `python -m kcover_ebpf.trace.native_frames`.
 
-Apart, because the files it reads come from the job: a damaged one may crash the symbolizer, a huge
-one may take too long, and a page that is not there may block it. Takes lines "PID TID" and answers
-each with one JSON line.
+Separate, because the files it reads come from the job: a damaged one may crash the symbolizer, a huge one may take
+too long, and a page that is not in memory may block it. Reads lines "PID TID" and answers each with one JSON line.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _INTERPRETER = re.compile(
 
 
 def main() -> int:
-    """Answer all lines of the input, which has to end first."""
+    """Answer all lines of the input, which must end first."""
     machine = os.uname().machine
     caches: dict[Pid, Symbols] = {}
     blind = ""
@@ -53,7 +52,7 @@ def main() -> int:
 
 
 def shown(names: list[str]) -> list[str]:
-    """Frames for people: a run of the interpreter's own becomes one entry, repetitions go."""
+    """Frames to display: a run of the interpreter's own frames becomes one entry, repetitions are removed."""
     found: list[str] = []
     for name in names:
         short = "... the Python interpreter" if _INTERPRETER.search(name) else name

@@ -1,4 +1,4 @@
-"""What one run of `trace` was asked for."""
+"""Options of one run of `trace`, from the command line."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from kcover_ebpf.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class TraceOptions:
-    """The options of the command line; each way to name a job is None or empty unless it was chosen."""
+    """Each field that selects a job is None or empty unless the user chose it."""
 
     pod: str | None = None
-    """Of a cluster, as the next six are; the agent on its node traces it."""
+    """Pod of a cluster, as the next six; the agent on its node traces it."""
     job: str | None = None
     namespace: str | None = None
-    """None: that of the context."""
+    """Namespace of the pod; None: that of the context."""
     container: str | None = None
-    """None: all of the pod."""
+    """Container of the pod; None: all of them."""
     agent_namespace: str | None = None
     kubeconfig: str | None = None
     context: str | None = None
     pid: int | None = None
-    """Of this host, as the next four are."""
+    """Process of this host, as the next four."""
     cgroup: str | None = None
     pod_uid: tuple[str, ...] = ()
-    """UID or UID=NAME."""
+    """Pods of this node, as UID or UID=NAME."""
     container_id: tuple[str, ...] = ()
     name: str | None = None
-    """To show for the job."""
+    """Name to display for the job."""
     replay: Path | None = None
-    """A saved run."""
+    """File with a saved trace to show."""
     output: str = "text"
     live: bool = False
     every_thread: bool = False
     save: Path | None = None
     brief: bool = False
-    """The verdict is known already: end when the threads have been read."""
+    """True if the verdict is known already: end once the threads have been read."""
     with_asker: bool = False
-    """End when standard input closes."""
+    """True: end when standard input closes."""
 
     def check(self) -> None:
         """Raise `UsageError` for options that exclude each other, and unless exactly one job is named."""

@@ -27,7 +27,7 @@ _MAY_BE_STORAGE = (Cause.CHECKPOINT, Cause.LOADING)
 
 
 def passes(sensor: Sensor, history: PassHistory) -> Iterator[int]:
-    """Close passes, with a pause between them; yields the number of each, from 1. The caller stops."""
+    """Close passes, with a pause between them; yields the number of each, from 1. The caller stops the iteration."""
     for number in itertools.count(1):
         sensor.examine()
         history.note(sensor.job)
@@ -36,7 +36,7 @@ def passes(sensor: Sensor, history: PassHistory) -> Iterator[int]:
 
 
 class Settling:
-    """Reports when a verdict can be given: when what is found stays the same, and is not just silence."""
+    """Detects when a verdict can be given: when the finding stays the same, and is not just silence."""
 
     def __init__(self, history: PassHistory) -> None:
         self._history = history
@@ -45,7 +45,7 @@ class Settling:
         self._faults: Counter[tuple[object, ...]] = Counter()
 
     def is_over(self, sensor: Sensor, number: int) -> bool:
-        """To be asked after each pass, with its number."""
+        """Called after each pass, with its number; True if a verdict can be given."""
         finding = oneshot.finding(sensor.job, self._history)
         seen: tuple[object, ...] = ()
         if finding is not None and finding.cause not in oneshot.QUIET:
@@ -82,7 +82,7 @@ def _computes(finding: Finding | None) -> bool:
 
 
 def conclude(sensor: Sensor, history: PassHistory) -> Verdict:
-    """The verdict as of now."""
+    """The verdict at this moment, from all passes so far."""
     finding = oneshot.conclusion(sensor.job, history)
     if finding is not None:
         finding = odd_stack.explained(sensor.job.snapshot(), finding)

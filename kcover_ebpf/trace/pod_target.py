@@ -1,4 +1,4 @@
-"""The processes of some pods of this node, found by their control groups; and the end of who asked for them."""
+"""The processes of some pods of this node, found by their control groups; and a check that the client still exists."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ _PAUSE = "pause"
 
 
 class PodTarget:
-    """The processes of pods, as the job under watch."""
+    """The processes of pods, as the watched job."""
 
     def __init__(self, name: str, pods: dict[str, str], containers: Collection[str]) -> None:
         """`pods`: uid -> name; `containers`: ids, empty for every container but the pods' pause."""
         self.name = name
         self._pods = {_plain(uid): pod for uid, pod in pods.items()}
         self.uids = {pod: uid for uid, pod in pods.items()}
-        """By name of the pod."""
+        """Name of a pod -> its uid."""
         self._containers = frozenset(containers)
         self._seen: dict[int, str | None] = {}
 
     @property
     def pod_names(self) -> dict[int, str]:
-        """Process -> its pod, of all that were seen."""
+        """Process -> its pod, for all processes ever listed."""
         return {pid: pod for pid, pod in self._seen.items() if pod is not None}
 
     def pids(self) -> set[int]:
-        """Members now."""
+        """Pids of the members now."""
         listed = set[int](procfs.every_process())
         self._seen = {pid: pod for pid, pod in self._seen.items() if pid in listed}
         for pid in listed - self._seen.keys():
@@ -66,7 +66,7 @@ def _plain(uid: str) -> str:
 
 
 def end_with_asker(end: Callable[[], None]) -> None:
-    """Call `end` once standard input ends, or is silent for so long that no asker can be there."""
+    """Call `end` once standard input ends, or is silent for longer than any living client is."""
 
     def watch() -> None:
         descriptor = sys.stdin.fileno()

@@ -1,4 +1,4 @@
-"""The stacks of a job's ranks for an archive: Python, native and kernel frames, until the time is up."""
+"""The stacks of a job's ranks for an archive: Python, native and kernel frames, within a time limit."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from kcover_ebpf.trace.stack_helpers import Frames, Helpers
 from kcover_ebpf.watching.py_spy import is_python
 
 _MOST = 64
-"""Processes; a node of eight GPUs has eight ranks with a few loaders each."""
+"""The most processes: a node of eight GPUs has eight ranks with a few loaders each."""
 _WORKERS = (Role.RANK, Role.LOADER)
 _Leads = Mapping[tuple[int, int], RankSnapshot]
 
 
 class StackReading:
-    """The programs that read stacks, which run while their reader does something else."""
+    """Stack-reading programs that run while the caller does something else."""
 
     def __init__(
         self,
@@ -32,9 +32,9 @@ class StackReading:
         ranks: Sequence[RankSnapshot],
         confinement: Confinement | None = None,
     ) -> None:
-        """Begin to read the lead threads of ranks and loaders among these processes.
+        """Start reading the lead threads of ranks and loaders among these processes.
 
-        Of each interpreter where no rank is known. `confinement`: of py-spy, None: its default.
+        If no rank is known, one thread of each interpreter is read. `confinement`: of py-spy, None: its default.
         """
         self._pids = pids
         wanted = list(_leads(pids, ranks)) or _interpreters(pids)
@@ -46,7 +46,7 @@ class StackReading:
     def finish(
         self, ranks: Sequence[RankSnapshot], end_s: float
     ) -> tuple[tuple[Stack, ...], list[str]]:
-        """(the stacks, what could not be read) by `end_s` (CLOCK_MONOTONIC); `ranks`: as they are known by now."""
+        """(the stacks, what could not be read) by `end_s` (CLOCK_MONOTONIC); `ranks`: as now known."""
         frames = Frames()
         if self._helpers is not None:
             try:
@@ -66,7 +66,7 @@ def read(
     end_s: float,
     confinement: Confinement | None = None,
 ) -> tuple[tuple[Stack, ...], list[str]]:
-    """What `StackReading` reads, by `end_s`; in the past: only what `ranks` know already."""
+    """As `StackReading`, by `end_s`; if that is in the past, only what `ranks` contain already."""
     if end_s > time.monotonic():
         return StackReading(pids, ranks, confinement).finish(ranks, end_s)
     leads = _leads(pids, ranks)
@@ -80,7 +80,7 @@ def _interpreters(pids: Collection[int]) -> list[tuple[int, int]]:
 
 
 def _leads(pids: Collection[int], ranks: Sequence[RankSnapshot]) -> _Leads:
-    """By the pid and tid of the thread that represents each; ranks first, and of them those that do not only wait."""
+    """(pid, tid) -> the thread that represents each process; ranks first, and of them those that do not only wait."""
     return {
         (int(rank.pid), rank.tid or int(rank.pid)): rank
         for rank in sorted(
@@ -95,7 +95,7 @@ def _helpers(threads: Sequence[tuple[int, int]], confinement: Confinement | None
 
 
 def _completed(frames: Frames, key: tuple[int, int], leads: _Leads) -> Stack:
-    """With what the sensor had read before: the program's frames, and the words of code that it sampled."""
+    """Adds what the sensor had read before: the program's frames, and the sampled addresses of its code."""
     pid, tid = key
     rank = leads.get(key)
     stack = frames.stack(pid, tid, None if rank is None else rank.rank)
@@ -110,5 +110,5 @@ def _completed(frames: Frames, key: tuple[int, int], leads: _Leads) -> Stack:
 
 
 def wait_channel(pid: int, tid: int) -> str:
-    """The kernel's function that a thread waits in; empty while it runs, or where it may not be read."""
+    """The kernel function that a thread waits in; empty while it runs, or if it may not be read."""
     return bounded.read_text(f"/proc/{pid}/task/{tid}/wchan").strip().strip("0")

@@ -1,7 +1,7 @@
 """The records of one trace, and their JSON form (docs/json.md). Pure.
 
-A trace is a stream of lines in the envelope of all our JSON: `threads` (the table, at once), `stacks`,
-then `verdict`; `end` closes it. With `--live` the table and the verdict come again and again.
+A trace is a stream of lines in the envelope of all our JSON: `threads` (the table, at once), `stacks`, then
+`verdict`; `end` closes it. With `--live` the table and the verdict are repeated.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from kcover_ebpf.output.formatting import SCHEMA
 from kcover_ebpf.trace.describe_call import WaitTarget
 
 UNKNOWN_CODE = CannotObserve.exit_code
-"""What was seen does not suffice: for a script that is neither healthy nor a fault."""
+"""Exit code if the evidence is insufficient, for scripts: neither healthy nor a fault."""
 EVENTS = ("trace", "threads", "stacks", "verdict", "end")
 TRACE = Codec(key=str, omit=Omit.NOTHING)
-"""The form of a record: all fields, by their own names."""
+"""JSON form of a record: all fields, under their own names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +34,19 @@ class TracedThread(ThreadRow):
 
     pod: str | None = None
     state: str = "?"
-    """R, S, D, T, t, F (frozen), Z."""
+    """One of R, S, D, T, t, F (frozen), Z."""
     call: str = ""
-    """The system call it sits in; empty outside any."""
+    """Name of the system call it is in; empty outside any."""
     text: str = ""
-    """The call decoded for people."""
+    """The decoded call as text."""
     since_s: float | None = None
-    """Seconds in it; None while it runs, or where it is unknown."""
+    """Seconds in the call; None while it runs, or if unknown."""
     cpu_share: float | None = None
-    """Share of one CPU since the trace began; None at first sight."""
+    """Share of one CPU since the trace began; None in its first pass."""
     ends_in_s: float | None = None
-    """When its timed wait ends by itself; None for an untimed one."""
+    """Seconds until its timed wait ends by itself; None for an untimed one."""
     lead: bool = False
-    """The thread that represents its process."""
+    """True for the thread that represents its process."""
     waits_for: tuple[WaitTarget, ...] = ()
 
 
@@ -66,9 +66,9 @@ class TracedConnection:
     """One connected socket of the job; ages in seconds, None for never."""
 
     owner: str = field(default="", metadata=wire("from"))
-    """The process that has it, by name."""
+    """Name of the process that has it open."""
     peer: str | None = field(default=None, metadata=wire("to"))
-    """The process at the other end; None where it is none of the job."""
+    """Name of the process at the other end; None if it is not part of the job."""
     pid: int | None = None
     fd: int | None = None
     peer_pid: int | None = None
@@ -84,13 +84,13 @@ class TracedConnection:
 
     @property
     def is_queued(self) -> bool:
-        """True if something waits on it."""
+        """True if data is queued on it."""
         return any((self.unread_bytes, self.unsent_bytes, self.unacked_bytes, self.backoff))
 
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """What a verdict record carries beside the fields of every verdict event."""
+    """Fields of a verdict record in addition to those of every verdict event."""
 
     headline: str
     reasons: tuple[str, ...] = ()
@@ -98,23 +98,23 @@ class Conclusion:
     doubt: tuple[str, ...] = ()
     next_step: str = ""
     verdict: Mapping[str, Any] = field(default_factory=dict, metadata=wire(None))
-    """All fields of the record."""
+    """All fields of the record, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadTable:
-    """The record `threads`."""
+    """Content of the record `threads`."""
 
     threads: tuple[TracedThread, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class StackTable:
-    """The record `stacks`."""
+    """Content of the record `stacks`."""
 
     stacks: tuple[Stack, ...]
     unobserved: tuple[str, ...] = ()
-    """What was not observable."""
+    """What could not be observed, as sentences."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,20 +124,20 @@ class _End:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One decoded line of a stream."""
+    """One decoded line of a trace."""
 
     event: str
     time_s: float
-    """Unix seconds."""
+    """Time of the record (unix seconds)."""
     header: TraceHeader | None = None
     rows: tuple[TracedThread, ...] = ()
     stacks: tuple[Stack, ...] = ()
     blind: tuple[str, ...] = field(default_factory=tuple)
-    """What was not observable."""
+    """What could not be observed, as sentences."""
     conclusion: Conclusion | None = None
     exit_code: int | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
-    """The whole object."""
+    """The whole JSON object of the line."""
 
 
 def exit_code_of(verdict: str) -> int:
@@ -148,7 +148,7 @@ def exit_code_of(verdict: str) -> int:
 
 
 def parse(text: str) -> Line:
-    """One line of a stream; raises `UsageError` for anything that is not one."""
+    """One line of a stream; raises `UsageError` for anything else."""
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""The records of a trace as text and as Markdown; the same for a run now, elsewhere or last week. Pure."""
+"""Displays the records of a trace as text or Markdown, whether live, from another node or from a file. Pure."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _TITLES = ("RANK", "ROLE", "PID/TID", "NAME", "S", "FOR", "CPU", "WAITS IN")
 _MOST_SIDE_ROWS = 20
 _MOST_EDGES = 12
 _FEW_RANKS = 4
-"""Fewer are compared without a tree."""
+"""Fewer ranks than this are compared without a tree."""
 _FRAMES = {"python": 12, "native": 10, "kernel": 8}
 
 
 class TextView:
-    """Prints each record as it comes: the table first, the verdict last."""
+    """Prints each record as it arrives: the table first, the verdict last."""
 
     def __init__(self, *, every_thread: bool = False) -> None:
         self._every, self._shown = every_thread, False
 
     def show(self, line: Line) -> list[str]:
-        """The lines to print for one record."""
+        """Lines to print for one record."""
         if line.header is not None:
             return [title(line.header, line.time_s)]
         if line.event == "threads":
@@ -45,7 +45,7 @@ class TextView:
 
 
 class LiveView:
-    """A screen that is drawn anew at each table and verdict."""
+    """A screen that is redrawn at each table and verdict."""
 
     def __init__(self, *, every_thread: bool = False) -> None:
         self._every = every_thread
@@ -77,7 +77,7 @@ class MarkdownView:
         self._conclusion: Conclusion | None = None
 
     def show(self, line: Line) -> list[str]:
-        """Nothing, until the last record."""
+        """Nothing before the last record; then the report."""
         match line.event:
             case "trace":
                 self._first_line = line
@@ -113,7 +113,7 @@ class MarkdownView:
 
 
 def fenced(lines: Sequence[str]) -> list[str]:
-    """Lines as a block of code, whatever is in them."""
+    """Lines as a block of code, whatever characters they contain."""
     return ["~~~~~~", *lines, "~~~~~~", ""]
 
 
@@ -221,7 +221,7 @@ def stacks(found: Sequence[Stack]) -> list[str]:
 
 
 def stack_tree(found: Sequence[Stack]) -> list[str]:
-    """Where the ranks part, as one tree of their frames; no lines where they do not, or there are few of them."""
+    """Where the ranks diverge, as one tree of their frames; no lines if they do not, or there are few of them."""
     tree = all_stacks.tree_of(stack for stack in found if stack.rank is not None)
     if len(tree.stacks) < _FEW_RANKS or len(tree.groups) < 2:
         return []
@@ -239,7 +239,7 @@ def _frames(kind: str, frames: Sequence[str], most: int) -> list[str]:
 
 
 def connections(found_conclusion: Conclusion) -> list[str]:
-    """The connections on which something is stuck; the others as a number."""
+    """The stuck connections; the others are only counted."""
     stuck = [connection for connection in found_conclusion.edges if connection.is_queued]
     rest = len(found_conclusion.edges) - min(len(stuck), _MOST_EDGES)
     lines = tcp_connections.table(stuck[:_MOST_EDGES])
@@ -252,7 +252,7 @@ def connections(found_conclusion: Conclusion) -> list[str]:
 
 
 def conclusion(found_conclusion: Conclusion) -> list[str]:
-    """The verdict with its evidence, doubt, what was not seen, and what to do next."""
+    """The verdict with its evidence, doubts, what was not observed, and the next step."""
     lines = [
         found_conclusion.headline,
         *(f"  {reason}" for reason in found_conclusion.reasons if reason.startswith("- ")),

@@ -1,4 +1,4 @@
-"""How a trace is shown, saved and played again; where its lines come from does not matter."""
+"""Shows, saves and replays a trace, independently of where its lines come from."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LONGEST_LINE = 64 * 1024 * 1024
 
 
 def here(target: CgroupTarget | PidTarget | PodTarget, options: TraceOptions) -> int:
-    """Observe a job of this host."""
+    """Trace a job of this host."""
     from kcover_ebpf.host import capabilities
     from kcover_ebpf.kernel import features
     from kcover_ebpf.kernel.sampler import KernelSampler
@@ -46,7 +46,7 @@ def here(target: CgroupTarget | PidTarget | PodTarget, options: TraceOptions) ->
 
 
 def replay(path: Path, options: TraceOptions) -> int:
-    """Show a saved run; raises `UsageError` for a file that is none."""
+    """Show a saved trace; raises `UsageError` if the file is not one."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             return show(_lines_of(file), options)
@@ -65,10 +65,10 @@ def _lines_of(file: IO[str]) -> Iterator[str]:
 
 
 def show(lines: Iterable[str], options: TraceOptions) -> int:
-    """Render each line as it comes, save it if that is wanted; returns the exit code.
+    """Render each line as it arrives, and save it if requested; returns the exit code.
 
-    It is that of the last run; 128 + signal for one that was ended before its verdict. Raises
-    `CannotObserve` if the lines end before it.
+    The exit code is that of the last run; 128 + signal if a signal ended it before its verdict. Raises
+    `CannotObserve` if the lines end before a verdict.
     """
     code: int | None = None
     with contextlib.ExitStack() as stack:
@@ -94,7 +94,7 @@ def show(lines: Iterable[str], options: TraceOptions) -> int:
 
 
 class _Screen:
-    """Standard output, in the form the user wants."""
+    """Standard output, in the requested form."""
 
     def __init__(self, options: TraceOptions) -> None:
         self._options = options
@@ -102,7 +102,7 @@ class _Screen:
         self._kept: list[Line] = []
 
     def show(self, text: str, line: Line) -> None:
-        """Take one line of the stream."""
+        """Display one line of the stream."""
         if self._options.output == "json":
             self._kept.append(line)
         elif self._options.output == "jsonl":
@@ -112,7 +112,7 @@ class _Screen:
             _print([_CLEAR + shown[0], *shown[1:]] if draws else shown)
 
     def end(self) -> None:
-        """No more lines."""
+        """The stream has ended: display what is left."""
         if self._kept:
             _print([render.merged(self._kept)])
 
@@ -143,7 +143,7 @@ def _open(path: Path) -> IO[str]:
 
 
 class _Ended(BaseException):
-    """The user has seen enough. No `Exception`: who reads a connection would take it for a break of that."""
+    """The user ended the trace. Not an `Exception`: reading code would treat that as a broken connection."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)

@@ -1,6 +1,6 @@
-"""The programs that read stacks beside `trace`: py-spy for Python frames, our own reader for the others.
+"""The helper programs of `trace` that read stacks: py-spy for Python frames, our own reader for the others.
 
-None of them stops a thread, all of them are confined (`confined.helper`), and are killed when their time is up.
+None of them stops a thread. All of them are confined (`confined.helper`), and are killed when their time is up.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _OUTPUT_BYTES = 8 << 20
 
 @dataclass(slots=True)
 class Frames:
-    """What the helpers found; `blind` says what they could not see, and why."""
+    """Frames that the helpers found; `blind`: what they could not read, and why."""
 
     python: dict[Thread, SpiedThread] = field(default_factory=dict)
     native: dict[Thread, tuple[str, ...]] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Frames:
     blind: list[str] = field(default_factory=list)
 
     def stack(self, pid: int, tid: int, rank: int | None) -> Stack:
-        """All that is known of one thread."""
+        """All frames that are known of one thread."""
         key = pid, tid
         none: tuple[str, ...] = ()
         spied = self.python.get(key)
@@ -58,7 +58,7 @@ class Frames:
 
 
 def python_lines(thread: SpiedThread) -> tuple[str, ...]:
-    """Its frames for people; first, whether it has the interpreter lock."""
+    """Its Python frames as text; the first line says whether it holds the interpreter lock."""
     lock = ("holds the interpreter lock",) if thread.owns_gil else ()
     return lock + tuple(frame.text for frame in thread.frames)
 
@@ -69,7 +69,7 @@ class Helpers:
     def __init__(
         self, threads: Sequence[tuple[int, int, str]], confinement: Confinement | None = None
     ) -> None:
-        """`threads`: (pid, tid, name of the program) to read, the most interesting first.
+        """`threads`: (pid, tid, name of the program) to read, the most important first.
 
         `confinement`: of py-spy; None: its default.
         """
@@ -87,7 +87,7 @@ class Helpers:
         self._helper.close_stdin()
 
     def collect(self, limit_s: float, numbers: Mapping[int, Mapping[int, int]]) -> Frames:
-        """All that is there within `limit_s`; `numbers`: pid -> thread numbers of its namespace -> ours."""
+        """Results that are there within `limit_s`; `numbers`: pid -> thread ids in its pid namespace -> ours."""
         end_s = time.monotonic() + limit_s
         spied: Spied = self._spies.collect(limit_s, numbers)
         frames = Frames(python=spied.threads, blind=spied.blind)
@@ -112,7 +112,7 @@ class Helpers:
             frames.blind.append("kernel frames (they need CAP_SYS_ADMIN)")
 
     def close(self) -> None:
-        """End what still runs."""
+        """Kill the helpers that still run."""
         self._spies.close()
         if self._helper is not None:
             self._helper.end()
@@ -121,7 +121,7 @@ class Helpers:
 def parse_native(
     out: bytes,
 ) -> Iterator[tuple[Thread, tuple[str, ...], tuple[str, ...], str]]:
-    """(thread, native frames, kernel frames, what it could not see) of each line of our reader; others are skipped."""
+    """(thread, native frames, kernel frames, what it could not read) of each line of our reader; others are skipped."""
     for line in out.decode("utf-8", "replace").splitlines():
         try:
             answer = json.loads(line)

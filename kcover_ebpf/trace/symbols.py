@@ -32,20 +32,20 @@ class _Option(ctypes.Structure):
 
 
 class NoSymbolizer(Exception):
-    """bcc's library is not installed."""
+    """The library of bcc is not installed."""
 
 
 class Symbols:
-    """The symbols of one process; the files are read as they are needed."""
+    """The symbols of one process; files are read when needed."""
 
     def __init__(self, pid: int) -> None:
-        """Raises `NoSymbolizer`."""
+        """Raises `NoSymbolizer` without bcc's library."""
         self._library = _load()
         option = _Option(0, 0, 1, _FUNCTIONS)
         self._cache = self._library.bcc_symcache_new(pid, ctypes.byref(option))
 
     def name(self, address: int) -> str:
-        """Such as "pthread_mutex_lock (libc.so.6)"; the module and the number where there is no symbol."""
+        """Such as "pthread_mutex_lock (libc.so.6)"; module and offset if there is no symbol."""
         symbol = _Symbol()
         status = self._library.bcc_symcache_resolve(self._cache, address, ctypes.byref(symbol))
         module = basename((symbol.module or b"").decode("utf-8", "replace"))
@@ -56,7 +56,7 @@ class Symbols:
         return f"{module}+{symbol.offset:#x}" if module else f"{address:#x}"
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory of bcc's symbolizer."""
         self._library.bcc_free_symcache(self._cache, -1)
 
 

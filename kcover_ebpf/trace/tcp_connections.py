@@ -1,4 +1,4 @@
-"""The connections of a job as a table: who is at each end, what is queued, when it moved. Pure."""
+"""The connections of a job as a table: process at each end, queued bytes, time of the last transfer. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TITLES = (
 
 
 def edges(views: Collection[ProcessHistory], now_ns: int) -> list[TracedConnection]:
-    """Each connected socket; ages before `now_ns`."""
+    """One entry per connected socket; ages before `now_ns`."""
     endpoints = EndpointIndex(views)
     names = {view.pid: name(view) for view in views}
     found = []
@@ -58,7 +58,7 @@ def edges(views: Collection[ProcessHistory], now_ns: int) -> list[TracedConnecti
 
 
 def table(connections: Collection[TracedConnection]) -> list[str]:
-    """The connections as aligned columns; no lines for none."""
+    """The connections as aligned columns; no lines if there are none."""
     if not connections:
         return []
     rows = [

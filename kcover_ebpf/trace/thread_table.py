@@ -1,4 +1,4 @@
-"""From the state of a job to the rows of the table: which thread waits for what, since when."""
+"""Turns the state of a job into the rows of the thread table: which thread waits for what, since when."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST_THREADS = 4096
 
 
 class Table:
-    """Makes the rows; remembers the first sample of each thread for its CPU share."""
+    """Creates the rows; remembers the first sample of each thread for its CPU share."""
 
     def __init__(
         self,
@@ -40,10 +40,10 @@ class Table:
         self._readings = WaitReadings(reader)
         self._first: dict[tuple[Pid, Tid], tuple[int, int]] = {}
         self.numbers: dict[int, dict[int, int]] = {}
-        """Process -> thread numbers of its own pid namespace -> ours."""
+        """Process -> thread ids in its pid namespace -> ours."""
 
     def note(self) -> None:
-        """Remember what threads seen for the first time have used so far."""
+        """Remember the CPU time of threads seen for the first time."""
         for process in _living(self._job):
             for tid, thread in process.threads.items():
                 seen = thread.sample.cpu_ns, thread.sample.boottime_ns
@@ -152,7 +152,7 @@ class Table:
 
 
 class _People:
-    """Who is who in the job at one pass."""
+    """The processes and threads of the job at one pass."""
 
     def __init__(
         self, job: Job, waits: Mapping[tuple[Pid, Tid], ThreadReading], pods: Mapping[int, str]
@@ -200,7 +200,7 @@ class _People:
         return None if age_s is None else round(max(0.0, age_s), 3)
 
     def thread_names(self, process: ProcessHistory) -> dict[int, str]:
-        """Threads of one process by number."""
+        """Thread id -> name, for one process."""
         return {tid: thread.sample.comm for tid, thread in process.threads.items()}
 
     def children(self, pid: Pid) -> list[WaitTarget]:
@@ -214,7 +214,7 @@ class _People:
         return [self.process(process.pid, "child") for process in found]
 
     def process(self, pid: Pid, kind: str, fd: int | None = None) -> WaitTarget:
-        """A process for people, by its rank if it has one."""
+        """Description of a process: its rank if it has one."""
         process = self._job.members.views.get(pid)
         if process is None:
             return WaitTarget(kind, f"pid {pid} (not part of this job)", pid=pid, fd=fd)
@@ -225,7 +225,7 @@ class _People:
         return WaitTarget(kind, text, pid=pid, rank=rank, fd=fd)
 
     def ends(self, process: ProcessHistory, fd: int, inode: Inode) -> list[WaitTarget]:
-        """Who is at the other end of a descriptor; empty where there is none, or no known process."""
+        """Processes at the other end of a descriptor; empty if there are none, or none is known."""
         sample = process.sockets.get(fd)
         if sample is not None:
             return [] if sample.state == "LISTEN" else [self._socket(process, fd)]
@@ -283,17 +283,17 @@ def _is_lead(process: ProcessHistory, sample: ThreadSample) -> bool:
 
 
 class Reader(Protocol):
-    """Reads threads; `host.thread_reader` in the product."""
+    """Reads what threads wait for; `host.thread_reader` in the product."""
 
     def waits(
         self, requests: Sequence[ReadingRequest], limit_s: float
     ) -> dict[tuple[Pid, Tid], ThreadReading]:
-        """What each waits for; those not read within `limit_s` are missing."""
+        """What each thread waits for; those not read within `limit_s` are missing."""
         ...
 
 
 class WaitReadings:
-    """On a busy machine some hundred threads are not all read in time: each table reads more of them."""
+    """Caches readings: not all of some hundred threads are read in time; each table reads more of them."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -302,9 +302,9 @@ class WaitReadings:
     def read(
         self, requests: Sequence[ReadingRequest], limit_s: float
     ) -> Mapping[tuple[Pid, Tid], ThreadReading]:
-        """What each waits for; what is not read within `limit_s` has its last reading of the same wait, if any.
+        """What each thread waits for; one not read within `limit_s` has its last reading of the same wait, if any.
 
-        Those without one are read first.
+        Threads without a reading are read first.
         """
         ordered = sorted(requests, key=lambda request: request in self._known)
         fresh = self._reader.waits(ordered, limit_s)

@@ -46,7 +46,7 @@ _MOST_CULPRIT_THREADS = 8
 
 
 class Tracer:
-    """Observes one job."""
+    """Traces one job of this host."""
 
     def __init__(self, kernel: KernelSampler, target: Target, settings: Settings) -> None:
         self._target = target
@@ -65,7 +65,7 @@ class Tracer:
     def once(self, *, brief: bool = False) -> Iterator[str]:
         """One trace of some three seconds; the last line but one is the verdict, the last its exit code.
 
-        `brief`: only as long as the table of threads takes, for a verdict that is known otherwise.
+        `brief`: ends after the table of threads, if the verdict is known otherwise.
         """
         yield self._header()
         rows: list[TracedThread] = []
@@ -91,7 +91,7 @@ class Tracer:
             self.close()
 
     def live(self) -> Iterator[str]:
-        """Tables and verdicts, again and again, until the caller stops."""
+        """Tables and verdicts, repeated until the caller stops."""
         yield self._header()
         due_s, patience, judged = 0.0, Settling(self._history), False
         for number in passes.passes(self._sensor, self._history):
@@ -106,7 +106,7 @@ class Tracer:
                 yield from self._conclusion(self._conclude(), [])
 
     def close(self) -> None:
-        """End the helpers."""
+        """Kill the stack helpers that still run."""
         if self._helpers is not None:
             self._helpers.close()
 
@@ -114,7 +114,7 @@ class Tracer:
         return self._target.pod_names if isinstance(self._target, PodTarget) else {}
 
     def _conclude(self) -> Verdict:
-        """The verdict as of now; its culprit with pod and node, where those are known."""
+        """The verdict at this moment; its culprit with pod and node, if known."""
         verdict = passes.conclude(self._sensor, self._history)
         culprit = verdict.culprit
         pod = self._pods().get(culprit.pid) if culprit and culprit.pid else None
@@ -203,7 +203,7 @@ def _worth_a_stack(
 
 
 def _of_ranks(rows: Sequence[TracedThread], frames: Frames, now_ns: int) -> PythonStacksSeen:
-    """What was read of the threads that represent the ranks."""
+    """The stacks of the threads that represent the ranks."""
     stacks = tuple(
         PythonStack(Pid(row.pid), innermost(spied.frames))
         for row in rows
@@ -223,7 +223,7 @@ def _report(
 ) -> dict[str, Any]:
     """What a run over the pods of one node sends to be judged with other nodes, as JSON: as an agent would report it.
 
-    `verdict`: of this node alone; `pods`: process to its pod; `uids`: by name of the pod.
+    `verdict`: of this node alone; `pods`: process -> its pod; `uids`: name of the pod -> uid.
     """
     now_s = time.time()
     of_pid = {Pid(pid): uids[pod] for pid, pod in pods.items() if pod in uids}

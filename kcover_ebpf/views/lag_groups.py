@@ -1,7 +1,7 @@
-"""Which ranks are behind the others, by the largest part of the cluster that they are all of: rack, node, local rank.
+"""Which ranks are behind the others, by the largest part of the cluster that contains them: rack, node, local rank.
 
-A switch that fails keeps all ranks of its rack back, a board those of a node, a slot or a rail those with one local
-rank. One such sentence says more than a list of ranks. Pure.
+A failing switch delays all ranks of its rack, a board those of a node, a slot or a rail those with one local rank.
+One sentence about that part is clearer than a list of ranks. Pure.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.facts.host import CollectiveLag
 
 _SHOWN = 4
-"""Sentences; more differences than that have no one place."""
+"""The most sentences; more differences than that have no common place."""
 _LEAST_NODES = 2
 
 
 @dataclass(frozen=True, slots=True)
 class JobPlaces:
-    """Where the ranks of a job are."""
+    """Location of the ranks of a job."""
 
     node_of: Mapping[str, str]
-    """Address that ranks use -> node."""
+    """Address used by ranks -> name of the node."""
     ranks_of: Mapping[str, int]
-    """Node -> its ranks of the job."""
+    """Name of a node -> number of the job's ranks on it."""
     rack_of: Mapping[str, str]
     """Node -> rack; nodes without one are left out."""
 
@@ -34,7 +34,7 @@ class JobPlaces:
 
 
 def sentences(lags: Sequence[CollectiveLag], places: JobPlaces) -> tuple[str, ...]:
-    """One for each part of the cluster all of whose ranks of the job are behind by the same; empty where none is."""
+    """One for each part of the cluster whose ranks of the job are all behind by the same; empty if there is none."""
     return tuple(text for lag in lags for text in _of_lag(lag, places))[:_SHOWN]
 
 
@@ -64,7 +64,7 @@ def _of_lag(lag: CollectiveLag, places: JobPlaces) -> list[str]:
 
 
 def _of_column(lag: CollectiveLag, places: JobPlaces, nodes: set[str], by: str) -> list[str]:
-    """The same local rank on several nodes, and no other rank of these."""
+    """Ranks with the same local rank on several nodes, if no other ranks of these nodes are behind."""
     slots = {
         place.slots
         for place in lag.places
@@ -78,7 +78,7 @@ def _of_column(lag: CollectiveLag, places: JobPlaces, nodes: set[str], by: str) 
 
 
 def _plural(kind: str, count: int) -> str:
-    """NCCL's word for an operation, as a person says it."""
+    """NCCL's word for an operation, in the plural."""
     words = {
         "AllReduce": "all-reduce",
         "AllGather": "all-gather",

@@ -13,7 +13,7 @@ from kcover_ebpf.model.roles import Role
 
 
 class CellState(Enum):
-    """What a rank does, as coarse as a colour; the value is for people."""
+    """Coarse state of a rank, as shown by a colour; the value is the displayed word."""
 
     CULPRIT = "culprit"
     ENDED = "ended"
@@ -25,30 +25,30 @@ class CellState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class NodeRanks:
-    """What one node reported."""
+    """The ranks and pods that one node reported."""
 
     node: str
     ranks: tuple[RankSnapshot, ...] = ()
     pods: dict[str, str] = field(default_factory=dict)
-    """Uid -> name."""
+    """Uid of a pod -> its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankCell:
-    """One rank."""
+    """One rank with its state, for one cell of the grid."""
 
     rank: int | None
     state: CellState
     text: str = ""
-    """What it does, in the sensor's words."""
+    """What it does, as the sensor describes it."""
     age_s: float | None = None
-    """Seconds since it does so; None where it was not observed."""
+    """Seconds in this state; None if the rank was not observed."""
     pid: int | None = None
     pod: str = ""
 
     @property
     def difference(self) -> tuple[CellState, str]:
-        """Equal for ranks between which a person sees no difference."""
+        """Key that is equal for ranks that look the same to a user."""
         return self.state, self.text
 
 
@@ -68,19 +68,19 @@ class RankGrid:
 
     @property
     def cells(self) -> tuple[RankCell, ...]:
-        """All of them."""
+        """The cells of all rows."""
         return tuple(cell for row in self.rows for cell in row.cells)
 
     @property
     def usual(self) -> tuple[CellState, str] | None:
-        """What most ranks do; None without ranks."""
+        """State of most ranks; None without ranks."""
         counts: dict[tuple[CellState, str], int] = {}
         for cell in self.cells:
             counts[cell.difference] = counts.get(cell.difference, 0) + 1
         return max(counts, key=lambda key: counts[key], default=None)
 
     def odd_rows(self) -> tuple[GridRow, ...]:
-        """Rows with a rank that does something else than most."""
+        """Rows with a rank whose state differs from `usual`."""
         usual = self.usual
         return tuple(
             row for row in self.rows if any(cell.difference != usual for cell in row.cells)
@@ -88,7 +88,7 @@ class RankGrid:
 
 
 def grid_of(nodes: Sequence[NodeRanks], culprits: Collection[int] = ()) -> RankGrid:
-    """`culprits`: ranks at fault."""
+    """The grid of all nodes; `culprits`: ranks at fault."""
     rows, seen = [], set()
     world = 0
     for node_ranks in nodes:
@@ -108,7 +108,7 @@ def grid_of(nodes: Sequence[NodeRanks], culprits: Collection[int] = ()) -> RankG
 
 
 _MOST_RANKS = 1 << 17
-"""Ranks that a world may have: a number that a job made up must not fill the memory."""
+"""The largest world size taken into account: a number that a job made up must not fill the memory."""
 
 
 def _absent(rank: int, culprits: Collection[int]) -> RankCell:

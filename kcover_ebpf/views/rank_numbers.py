@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 _MOST_RUNS = 8
-"""Of numbers in a row; more than that no person reads."""
+"""The most runs of consecutive numbers in a text; more are not readable."""
 
 
 def runs(ranks: Iterable[int]) -> list[tuple[int, int]]:
-    """First and last of each run of numbers without a gap, in order."""
+    """(first, last) of each run of consecutive numbers, in order."""
     found: list[tuple[int, int]] = []
     for number in sorted(set(ranks)):
         if found and number == found[-1][1] + 1:
@@ -20,9 +20,9 @@ def runs(ranks: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def ranks_text(ranks: Iterable[int | None], most_runs: int | None = None) -> str:
-    """Such as "0-2,5", or "-" where there is none; with `most_runs` the rest is counted.
+    """Such as "0-2,5", or "-" if empty; with `most_runs` the rest is only counted.
 
-    A negative number is that of a process without a rank: "pid 4711".
+    A negative number is the pid of a process without a rank: "pid 4711".
     """
     numbers = [rank for rank in ranks if rank is not None]
     nameless = [f"pid {-number}" for number in sorted(numbers, reverse=True) if number < 0]
@@ -48,7 +48,7 @@ def _run_text(run: tuple[int, int]) -> str:
 
 
 def in_and_out(members: Collection[int], everyone: Collection[int]) -> str:
-    """Which ranks are in, and which are not where those are fewer: "0-6 (not 7)"."""
+    """The ranks inside, and those outside if they are fewer: "0-6 (not 7)"."""
     out = set(everyone) - set(members)
     text = ranks_text(members, _MOST_RUNS)
     if not out:

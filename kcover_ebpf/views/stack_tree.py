@@ -1,6 +1,7 @@
-"""The stacks of all ranks as one tree, whose frames say which ranks are in them: Python over native over kernel. Pure.
+"""The stacks of all ranks as one tree, whose frames name their ranks: Python over native over kernel. Pure.
 
-The idea is that of STAT (Arnold et al., IPDPS 2007): where the ranks part, the one that is elsewhere is seen.
+The idea is that of STAT (Arnold et al., IPDPS 2007): where the ranks diverge, the rank that is elsewhere becomes
+visible.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from kcover_ebpf.model.traced import Stack
 from kcover_ebpf.views.rank_numbers import in_and_out, ranks_text
 
 _INTERPRETER = re.compile(r"\.\.\. the Python interpreter$|(?:lib)?python3[\w.]*\+")
-"""What stands for a run of the interpreter's own frames (`trace.native_frames`), and a sampled word of its code: its
-Python frames say it better."""
+"""Names that replace the interpreter's own frames (`trace.native_frames`), and a sampled address in its code.
+
+Its Python frames describe them better.
+"""
 _OWNS_LOCK = "holds the interpreter lock"
-"""Not a frame, though it is the first line of a Python stack (`trace.stack_helpers`)."""
+"""First line of a Python stack that is not a frame (`trace.stack_helpers`)."""
 _MOST_LINES = 400
 
 
@@ -32,7 +35,7 @@ class Layer(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One call that has not returned."""
+    """A call that has not returned."""
 
     name: str
     layer: Layer
@@ -40,29 +43,29 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class StackNode:
-    """One frame below another, and who is in it."""
+    """One frame below another, and the stacks that contain it."""
 
     frame: Frame
     members: frozenset[int]
-    """Places in `StackTree.stacks`."""
+    """Indexes of stacks in `StackTree.stacks`."""
     children: tuple[StackNode, ...]
-    """Those with the fewest members first: the odd one out."""
+    """Children with the fewest members first: the odd one out."""
 
 
 Groups = tuple[tuple[tuple[Frame, ...], tuple[int, ...]], ...]
-"""Each stack that occurs, as frames from the outermost, and its members; the rarest first."""
+"""Each distinct stack, outermost frame first, with its members; the rarest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class StackTree:
-    """All stacks that have a frame."""
+    """All stacks that have at least one frame."""
 
     stacks: tuple[Stack, ...]
     roots: tuple[StackNode, ...]
     groups: Groups
 
     def ranks(self, members: Iterable[int]) -> tuple[int, ...]:
-        """The ranks of these members; the number of its process, negative, for one without a rank."""
+        """The ranks of these members; for one without a rank, its pid as a negative number."""
         found = (self.stacks[member] for member in members)
         return tuple(
             sorted(stack.rank if stack.rank is not None else -stack.pid for stack in found)
@@ -70,7 +73,7 @@ class StackTree:
 
 
 def frames_of(stack: Stack) -> tuple[Frame, ...]:
-    """Outermost first: the program's Python frames, the native ones that these are in, and the kernel's."""
+    """Outermost first: the program's Python frames, the native frames below them, and the kernel's."""
     python = [name for name in reversed(stack.python) if name != _OWNS_LOCK]
     native = list(reversed(stack.native))
     own = [place for place, name in enumerate(native) if _INTERPRETER.match(name)]
@@ -85,7 +88,7 @@ def frames_of(stack: Stack) -> tuple[Frame, ...]:
 
 
 def tree_of(stacks: Iterable[Stack]) -> StackTree:
-    """One tree of all stacks."""
+    """Merge all stacks into one tree."""
     kept = tuple(stack for stack in stacks if stack.python or stack.native or stack.kernel)
     # ten thousand ranks are in a few different places
     equal: dict[object, list[int]] = {}
@@ -117,17 +120,17 @@ def _children(groups: Groups, depth: int) -> tuple[StackNode, ...]:
 
 @dataclass(frozen=True, slots=True)
 class TreeLine:
-    """One line of the tree as it is shown: a frame, how far it is indented, and who is in it where that changes."""
+    """One displayed line: a frame, its indentation, and its ranks if they changed."""
 
     depth: int
-    """Branches above it."""
+    """Number of branches above it."""
     frame: Frame
     members: frozenset[int] | None
-    """None: those of the line above."""
+    """Stacks that contain the frame; None: those of the line above."""
 
 
 def tree_lines(tree: StackTree) -> Iterator[TreeLine]:
-    """The frames in order; only where ranks part is the next one indented."""
+    """The frames in order; a line is indented only where ranks diverge."""
     return _lines_of(tree.roots, 0)
 
 
@@ -142,7 +145,7 @@ def _lines_of(nodes: Sequence[StackNode], depth: int) -> Iterator[TreeLine]:
 
 
 def as_text(tree: StackTree) -> list[str]:
-    """The tree for a terminal: frames to the left, the ranks in them to the right; no lines for fewer than two."""
+    """The tree for a terminal: frames to the left, their ranks to the right; no lines for fewer than two ranks."""
     if len(tree.stacks) < 2:
         return []
     everyone = tree.ranks(range(len(tree.stacks)))
@@ -159,7 +162,7 @@ def as_text(tree: StackTree) -> list[str]:
 
 
 def collapsed(tree: StackTree) -> str:
-    """Collapsed stacks: frames with ";" between them, and how many ranks are there (Gregg's flamegraph.pl)."""
+    """Collapsed stacks: frames with ";" between them, and the number of ranks there (Gregg's flamegraph.pl)."""
     lines = [
         f"{';'.join(_plain(frame) for frame in frames)} {len(members)}"
         for frames, members in tree.groups
@@ -173,7 +176,7 @@ def _plain(frame: Frame) -> str:
 
 
 def speedscope(tree: StackTree, name: str) -> dict[str, Any]:
-    """A file for speedscope (speedscope.app/file-format-schema.json): all ranks, then each different stack alone."""
+    """A file for speedscope (speedscope.app/file-format-schema.json): all ranks, then each distinct stack alone."""
     places: dict[Frame, int] = {}
     samples = [
         [places.setdefault(frame, len(places)) for frame in frames] for frames, _ in tree.groups

@@ -1,4 +1,4 @@
-"""What happened when, and one track for each rank: as moments, and as a file for Perfetto. Pure."""
+"""Events in order of time, and one track for each rank: as moments, and as a file for Perfetto. Pure."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _INCIDENT_TRACK = 0
 
 @dataclass(frozen=True, slots=True)
 class TimelineEvent:
-    """One thing that happened, or began."""
+    """An event, or the start of a state."""
 
     time_s: float
-    """Unix seconds."""
+    """Time of the event (unix seconds)."""
     source: str
-    """incident, device, network, log, kernel or rank."""
+    """One of incident, device, network, log, kernel, rank."""
     text: str
     where: str = ""
-    """Node, pod or device."""
+    """Name of the node, pod or device."""
     is_first: bool = False
-    """It is the earliest sign of the fault."""
+    """True for the earliest sign of the fault."""
 
 
 def in_order(events: Iterable[TimelineEvent]) -> tuple[TimelineEvent, ...]:
-    """By time, each once."""
+    """Sorted by time, without duplicates."""
     return tuple(sorted(dict.fromkeys(events), key=lambda event: event.time_s))
 
 
@@ -38,8 +38,8 @@ def chrome_trace(
 ) -> dict[str, Any]:
     """The JSON object form of Chrome's trace events, which Perfetto opens.
 
-    A process for each node, a track for each rank with the state that it was in, and the incident's moments on another
-    one. `nodes`: with the unix seconds of their report. Source: the Trace Event Format of the Chromium project.
+    One process per node, one track per rank with the state that it was in, and another track with the incident's
+    moments. `nodes`: with the unix seconds of their report. Source: the Trace Event Format of the Chromium project.
     """
     found: list[dict[str, Any]] = [_named("process_name", 0, 0, "incident")]
     found += [

@@ -1,4 +1,4 @@
-"""Who waits for whom, over all nodes; ranks that wait for the same are one node of the graph. Pure."""
+"""Wait graph over all nodes; ranks that wait for the same are one vertex. Pure."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _MOST_GROUPS = 24
 
 @dataclass(frozen=True, slots=True)
 class GraphGroup:
-    """Ranks, or one process or place outside of them, that are shown as one."""
+    """Ranks, or one process or place outside of them, shown as one vertex."""
 
     label: str
     count: int
-    """Ranks in it."""
+    """Number of ranks in the group."""
     is_culprit: bool = False
     layer: int = 0
-    """Waits between it and the end of the chain: 0 waits for nothing that is known."""
+    """Edges from it to the end of the chain; 0: it waits for nothing that is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class GraphEdge:
-    """The ranks of one group wait for another one; by their places among the groups of the graph."""
+    """The ranks of one group wait for another; both are indexes into the groups of the graph."""
 
     source: int
     target: int
@@ -37,22 +37,22 @@ class GraphEdge:
 
 @dataclass(frozen=True, slots=True)
 class WaitGraph:
-    """The groups with the fewest waits behind them first."""
+    """The graph; groups with the shortest chains of waits come first."""
 
     groups: tuple[GraphGroup, ...] = ()
     edges: tuple[GraphEdge, ...] = ()
     left_out_count: int = 0
-    """Groups for which there was no place."""
+    """Number of groups left out for lack of space."""
 
 
 _Wait = tuple[str, str, str]
-"""Who, for whom, why."""
+"""(waiting vertex, vertex it waits for, reason)."""
 
 
 def graph_of(
     nodes: Sequence[NodeRanks], culprit_rank: int | None = None, victims: Sequence[int] = ()
 ) -> WaitGraph:
-    """The graph of what the nodes saw; what the verdict says of its victims completes it."""
+    """The graph of the nodes' reports, completed by the victims that the verdict names."""
     waits = dict.fromkeys(_waits(nodes))
     known = {source for source, _, _ in waits}
     culprit = None if culprit_rank is None else f"rank {culprit_rank}"
@@ -134,7 +134,7 @@ def _group(names: Sequence[str], layer: int, *, is_culprit: bool) -> GraphGroup:
 
 
 def _layers(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
-    """Longest chain of waits behind each group; a circle ends after as many steps as there are groups."""
+    """Length of the longest chain of waits from each group; a cycle ends after as many steps as there are groups."""
     layers = [0] * count
     for _ in range(min(count, 8)):
         changed = False

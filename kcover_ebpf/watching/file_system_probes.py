@@ -1,7 +1,7 @@
-"""Asks the file systems that ranks wait for whether they answer, each in a process that can be left behind.
+"""Asks the file systems that ranks wait for whether they answer, each in a process that can be abandoned.
 
-FUSE, NFS, Lustre, Ceph alike: to them statfs(2) is a question to the server. This process opens nothing of them, and
-waits for nothing.
+For FUSE, NFS, Lustre and Ceph alike, statfs(2) is a question to the server. This process itself opens none of their
+files, and waits for none of them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PROBE = Confinement(
 )
 _COMMAND = (sys.executable, "-I", "-S", "-B", str(Path(statfs_program.__file__)))
 _Wait = tuple[Pid, Tid, int]
-"""A wait: a thread, and since when."""
+"""A wait: (thread, start of the wait)."""
 
 
 @dataclass(slots=True)
@@ -41,15 +41,15 @@ class _Probe:
 
 
 class FileSystemProbes:
-    """Of one job. No method waits."""
+    """Probes of one job. No method waits."""
 
     def __init__(self, command: Sequence[str] = _COMMAND) -> None:
-        """`command`: what asks, without its arguments."""
+        """`command`: the command of the probe, without its arguments."""
         self._command = command
         self._probes: dict[_Wait, _Probe] = {}
 
     def tick(self, wanted: Sequence[ProbeRequest]) -> list[FileSystemProbe]:
-        """Ask for these waits, those that matter most first; returns what is known of them now."""
+        """Start probes for these waits, the most important first; returns what is known of them now."""
         if not wanted and not self._probes:
             return []
         now_ns = procfs.boottime_ns()
@@ -73,7 +73,7 @@ class FileSystemProbes:
         return found
 
     def close(self) -> None:
-        """Ask nothing more."""
+        """Abandon all probes and start no more."""
         for probe in self._probes.values():
             self._end(probe)
         self._probes.clear()

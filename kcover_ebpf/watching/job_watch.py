@@ -1,7 +1,6 @@
-"""One job under watch: its members, its facts, its verdict, and who receives them.
+"""One job under watch: its members, its facts, its verdict, and the sinks of all these.
 
-A `loop.SamplingLoop` moves the facts of the kernel to one or many of these. Nothing here
-judges.
+A `loop.SamplingLoop` moves the facts of the kernel to one or more of these. Nothing here judges.
 """
 
 from __future__ import annotations
@@ -49,22 +48,22 @@ def _here() -> ThreadSource:
 
 @dataclass(frozen=True, slots=True)
 class RankSources:
-    """Who reads what the ranks have written: this process where the job is its user's, else confined readers.
+    """Readers of what the ranks have written: this process if the job is its user's, else confined readers.
 
-    One for all jobs of a program.
+    One instance serves all jobs of a program.
     """
 
     threads: ThreadSource = field(default_factory=_here)
     recorders: RecorderSource | None = None
-    """PyTorch's flight recorders; None: this process."""
+    """Reader of PyTorch's flight recorders; None: this process."""
     ras: RasSource | None = None
-    """NCCL's RAS; None: this process."""
+    """Client of NCCL's RAS; None: this process."""
     confinement: Confinement = py_spy.SPY
-    """Of py-spy."""
+    """How py-spy is confined when it reads stacks."""
 
 
 class JobWatch:
-    """Everything about one job but the loop: the caller samples, and routes facts here."""
+    """Everything about one job except the loop: the caller samples, and routes facts here."""
 
     def __init__(  # noqa: PLR0913 - one part of the watch each
         self,
@@ -85,9 +84,9 @@ class JobWatch:
     ) -> None:
         """`whole`: every rank of the job should be on this host; `environ`: variables that identify ranks.
 
-        `identities`: shared by the jobs of a node; None: a separate reader. `recorder`: None to keep no record.
-        `nccl`: None to count no operations. `reads_stacks`: the Python stacks of its ranks are read for a verdict.
-        `sources`: who reads what ranks wrote; None: this process.
+        `identities`: shared by the jobs of a node; None: a separate reader. `recorder`: None: no record is kept.
+        `nccl`: None: operations are not counted. `reads_stacks`: the Python stacks of its ranks are read for a
+        verdict. `sources`: readers of what ranks wrote; None: this process.
         """
         self._kernel, self._sinks, self._environ = kernel, sinks, environ
         self._identities = Identities() if identities is None else identities
@@ -105,7 +104,7 @@ class JobWatch:
         self._stacks = StackWatch(self._sources.confinement) if reads_stacks else None
         self._probes = FileSystemProbes()
         self.members: set[Pid] = set()
-        """Watched processes that live."""
+        """Watched processes that are alive."""
         self._is_part = not whole
         self._ras: RasWatch | None = None
         self._recorders: RecorderWatch | None = None
@@ -115,12 +114,12 @@ class JobWatch:
 
     @property
     def job(self) -> Job:
-        """What is known about the job."""
+        """The state of the job, from all facts so far."""
         return self._judging.job
 
     @property
     def tracker(self) -> Tracker:
-        """Its verdict over time; one that continues after a restart can be handed over."""
+        """Its verdict over time; after a restart it may be handed to the next watch."""
         return self._judging.tracker
 
     @tracker.setter
@@ -128,7 +127,7 @@ class JobWatch:
         self._judging.tracker = tracker
 
     def join(self, pids: Iterable[int], owner_id: int = 0) -> None:
-        """Watch those that are not watched yet; `owner_id` as in `KernelSampler.watch`."""
+        """Start watching those that are not watched yet; `owner_id` as in `KernelSampler.watch`."""
         fresh = {Pid(pid) for pid in pids} - self.members
         for pid in fresh:
             self._kernel.watch(pid, owner_id)
@@ -136,7 +135,7 @@ class JobWatch:
         self._introduce(fresh)
 
     def prepare(self) -> None:
-        """Before a pass: learn who is new, and say how closely each process is to be sampled."""
+        """Before a pass: identify new processes, and set how closely each process is sampled."""
         self._introduce(self.job.nameless)
         if not self._pacing.is_attended:
             return
@@ -145,11 +144,11 @@ class JobWatch:
 
     @property
     def ease(self) -> float:
-        """How many times the regular pause lies before the next pass, where that is not urgent."""
+        """Factor by which the pause before the next pass may be longer than usual; 1 if it is urgent."""
         return self._pacing.ease
 
     def attend(self) -> bool:
-        """Once a pass, with its facts: True if its threads are to be read and the job judged as well."""
+        """Called once a pass, with its facts: True if its threads are to be read and the job judged as well."""
         # what NCCL's probes count, and a table, are of one pass
         needs_all = self._nccl is not None or self._watches_table
         return self._pacing.attend(self.tracker.current, needs_all=needs_all)
@@ -160,7 +159,7 @@ class JobWatch:
                 self._judging.take(fact)
 
     def take(self, fact: Fact) -> bool:
-        """Feed one fact; True if it should be judged at once."""
+        """Feed one fact; True if the job should be judged at once."""
         if isinstance(fact, _NEW_PROGRAM):
             # what is being read of it is of the program before
             self._identities.forget(fact.pid)
@@ -174,14 +173,14 @@ class JobWatch:
         return is_announced
 
     def wants(self) -> list[ReadingRequest]:
-        """Threads to read now."""
+        """Threads that should be read in this pass."""
         return self._judging.wants()
 
     def ask_collectives(self) -> None:
-        """Take what its ranks launched, where that is counted.
+        """Collect the collective counts of its ranks, if they are counted.
 
-        While it has stalled, or a fault was found that NCCL may know to be over: what its own NCCL said as well, and
-        what its ranks' recorders hold.
+        While it has stalled, or if NCCL may know that a fault is over, also ask its own NCCL and its ranks' flight
+        recorders.
         """
         self._ask_ras()
         self._ask_recorders()
@@ -206,7 +205,7 @@ class JobWatch:
             self._judging.take(fact)
 
     def read_stacks(self) -> None:
-        """Take what was read of the ranks' Python stacks, and have them read where a verdict is near."""
+        """Collect Python stacks of the ranks that were read, and start reading if a verdict is near."""
         if self._stacks is None:
             return
         ranks = self.job.members.ranks
@@ -215,7 +214,7 @@ class JobWatch:
             self._judging.take(fact)
 
     def probe_file_systems(self) -> None:
-        """Take what is known of the file systems that ranks wait for, and have them asked."""
+        """Collect answers of the file systems that ranks wait for, and start probing them."""
         for fact in self._probes.tick(self.job.probes()):
             self._judging.take(fact)
 
@@ -250,7 +249,7 @@ class JobWatch:
             self._judging.take(fact)
 
     def judge(self) -> None:
-        """Report a verdict that changed, and decide about the one that is stable."""
+        """Report a changed verdict, and decide about a stable one."""
         self._judging.judge(procfs.unix_offset_s())
 
     def publish_table(self) -> None:

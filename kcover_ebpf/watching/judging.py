@@ -1,6 +1,6 @@
 """The pure half of a job under watch: facts in; verdicts, announcements and decisions out.
 
-It knows no kernel, no host and no clock, so a recorded job is judged by the same code as a live one.
+It knows neither kernel nor host nor clock, so a recorded job is judged by the same code as a live one.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ ANNOUNCED = (
 
 
 class ObservationSink(Protocol):
-    """Receives what the sensor observes."""
+    """Receives what the sensor observes and decides."""
 
     def on_fact(self, fact: Fact) -> None:
-        """An announced fact."""
+        """Take an announced fact, such as an exit."""
         ...
 
     def on_verdict(self, verdict: Verdict) -> None:
@@ -62,27 +62,27 @@ class ObservationSink(Protocol):
         ...
 
     def on_blind(self, reason: str) -> None:
-        """Something was lost; nothing is judged for a while."""
+        """Records were lost; judging is suspended for a while."""
         ...
 
     def on_action(self, decision: Decision, text: str) -> None:
-        """What is being done about a verdict."""
+        """Take what is being done about a verdict."""
         ...
 
 
 class InputRecorder(Protocol):
-    """Writes down every input of a judgement, in order; whatever changes a `Job` passes here."""
+    """Records every input of a judgement, in order; everything that changes a `Job` passes here."""
 
     def on_fact(self, fact: Fact) -> None:
         """A fact that the job observed."""
         ...
 
     def on_reading(self) -> None:
-        """The job was asked which threads are to be read, and remembers that it was."""
+        """The job was asked which threads are to be read, and remembers the question."""
         ...
 
     def on_ask(self) -> None:
-        """The job was asked whether its collective library is to be asked."""
+        """The job was asked whether its collective library should be queried, and remembers the question."""
         ...
 
     def on_judge(self, unix_offset_s: float) -> None:
@@ -90,7 +90,7 @@ class InputRecorder(Protocol):
         ...
 
     def on_hold(self) -> None:
-        """What that judgement called for is put off until the next one."""
+        """The action of that judgement is postponed until the next one."""
         ...
 
 
@@ -109,9 +109,9 @@ class Judging:
         recorder: InputRecorder | None = None,
         is_ready: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`whole`: every rank of the job should be on this host; `recorder`: None to keep no record.
+        """`whole`: every rank of the job should be on this host; `recorder`: None: no record is kept.
 
-        `is_ready`: what explains a verdict was read once more, so that the job may be ended; asked at each pass.
+        `is_ready`: true once the evidence was read again, so that the job may be ended; called at each pass.
         """
         self._settings, self._whole = settings, whole
         self._is_ready = is_ready
@@ -123,7 +123,7 @@ class Judging:
         self._stragglers: object = ()
 
     def take(self, fact: Fact) -> bool:
-        """Feed one fact; True if it should be judged at once."""
+        """Feed one fact; True if the job should be judged at once."""
         if self._recorder is not None:
             self._recorder.on_fact(fact)
         self.job.observe(fact)
@@ -163,7 +163,7 @@ class Judging:
             sink.on_blind(reason)
 
     def wants(self) -> list[ReadingRequest]:
-        """Threads to read now."""
+        """Threads that should be read in this pass."""
         if self._recorder is not None:
             self._recorder.on_reading()
         return self.job.wants()
@@ -180,14 +180,14 @@ class Judging:
     def wants_stacks(self) -> bool:
         """True while the Python stacks of the ranks here may explain a verdict that is near.
 
-        Of a part of a job they may explain one that only all parts together show.
+        In a part of a job they may explain a verdict that only all parts together show.
         """
         if not self.job.attention.stalled:
             return False
         return not self._whole or self.tracker.suspected in EXPLAINED
 
     def judge(self, unix_offset_s: float) -> None:
-        """Report a verdict that changed, and decide about the one that is stable."""
+        """Report a changed verdict, and decide about a stable one."""
         if self._recorder is not None:
             self._recorder.on_judge(unix_offset_s)
         verdict = self.tracker.update(self.job, unix_offset_s)

@@ -1,7 +1,7 @@
 """The loop: record -> fact -> job -> verdict -> decision -> action.
 
-Nothing here judges; it only moves facts from the kernel and the host to the jobs, and decisions to
-whoever carries them out. `run` and `trace` watch one job by it, the agent of a node all of its gangs.
+Nothing here judges; it only moves facts from the kernel and the host to the jobs, and decisions to those that carry
+them out. `run` and `trace` watch one job with it, the agent of a node all of its gangs.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from kcover_ebpf.watching.pacing import pause_s
 
 
 class Target(Protocol):
-    """The job under watch."""
+    """What is watched: a process tree, a control group or pods."""
 
     @property
     def name(self) -> str:
-        """Its name for people."""
+        """Name of the target in messages."""
         ...
 
     def pids(self) -> set[int]:
-        """Its members now; empty when it is gone."""
+        """Pids of its members now; empty when it is gone."""
         ...
 
     def gone(self) -> bool:
-        """True when it is gone; cheap enough to ask twice a pass."""
+        """True when it is gone; cheap enough to call twice a pass."""
         ...
 
 
 class SamplingLoop(ABC):
-    """The passes over any number of jobs that share one sampler; a subclass knows which jobs there are."""
+    """Passes over any number of jobs that share one sampler; a subclass knows the jobs."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class SamplingLoop(ABC):
         settings: Settings,
         sources: RankSources | None = None,
     ) -> None:
-        """`sources`: who reads what ranks wrote; None: this process."""
+        """`sources`: readers of what ranks wrote; None: this process."""
         self._kernel, self._devices, self._settings = kernel, devices, settings
         self._sources = sources or RankSources()
         self._table = SyscallTable(os.uname().machine)
@@ -67,43 +67,43 @@ class SamplingLoop(ABC):
         self._search = MemberSearch()
         self._dice = random.Random()
         self._due_ns: int | None = None
-        """When the pass that was made last was due (boottime); None before the first."""
+        """When the last pass was due (boottime ns); None before the first."""
         self._on_lag: Callable[[float], None] = lambda _: None
-        """Receives the seconds from when a pass was due until it was over: for so long a fault may have waited."""
+        """Called with the seconds from when a pass was due until it was over: the longest delay of a fault in it."""
 
     @property
     @abstractmethod
     def _watches(self) -> Sequence[JobWatch]:
-        """The jobs under watch."""
+        """The jobs that are watched now."""
 
     @property
     @abstractmethod
     def _members(self) -> Collection[Pid]:
-        """Their processes that live."""
+        """Live processes of the watched jobs."""
 
     @property
     @abstractmethod
     def _ease(self) -> float:
-        """How many times the regular pause lies before the next pass, where that is not urgent."""
+        """Factor by which the pause before the next pass may be longer than usual; 1 if it is urgent."""
 
     @abstractmethod
     def _join_new_members(self) -> None:
-        """Search for processes that joined from outside, when it is time: the kernel announces forks alone."""
+        """Search at intervals for processes that joined from outside: the kernel announces only forks."""
 
     @abstractmethod
     def _route(self, fact: Fact) -> bool:
-        """Hand a fact to the job that it is about; True if it should be judged at once."""
+        """Pass a fact to the job that it is about; True if that job should be judged at once."""
 
     @abstractmethod
     def _on_announced(self, fault: AnnouncedFault) -> None:
-        """A device of this node is broken, whoever holds it; jobs get a fact of their own."""
+        """A device of this node is broken, whichever process uses it; jobs get a fact of their own."""
 
     @abstractmethod
     def _judge(self, due: Sequence[JobWatch]) -> None:
-        """Judge these; called once a pass, also where all may rest."""
+        """Judge these jobs; called once a pass, also if no job needs it."""
 
     def run(self, until: Callable[[], bool]) -> None:
-        """Sample, judge and decide until `until()` is true; it is asked at least once a pass."""
+        """Sample, judge and decide until `until()` is true; it is called at least once a pass."""
         while not until():
             self.step()
             if until():
@@ -113,7 +113,7 @@ class SamplingLoop(ABC):
             watch.close()
 
     def step(self) -> None:
-        """One pass of the sampler, and one judgement of every job that may not rest."""
+        """One pass of the sampler, and one judgement of every job that needs it."""
         self._join_new_members()
         watches = self._watches
         for watch in watches:
@@ -136,7 +136,7 @@ class SamplingLoop(ABC):
             watch.probe_file_systems()
 
     def _listen(self) -> None:
-        """Wait for the next pass. What is announced meanwhile is taken, for a fault must not wait."""
+        """Wait for the next pass. Announced facts are taken meanwhile, because a fault must not wait."""
         period_s = self._period_s
         self._kernel.expect_pass(period_s)
         now_ns = procfs.boottime_ns()
@@ -155,11 +155,11 @@ class SamplingLoop(ABC):
         return pause_s(self._settings, self._ease, self._dice, time.time(), urgent=urgent)
 
     def _hear(self, events: Iterable[Fact]) -> bool:
-        """Take what came between two passes; True if the next is to begin now."""
+        """Take facts that arrived between two passes; True if the next pass should begin now."""
         return self._take(events)
 
     def _take(self, facts: Iterable[Fact]) -> bool:
-        """Feed facts, and what follows from them about devices; True if one should be judged at once."""
+        """Feed facts, and what follows from them about devices; True if a job should be judged at once."""
         announced = False
         for fact in facts:
             announced |= self._route(fact)
@@ -176,7 +176,7 @@ class SamplingLoop(ABC):
         return self._route(fault)
 
     def _forget_process(self, process_exit: ProcessExit) -> None:
-        """It ended: its number may be used again, by a process that a search must find."""
+        """Forget an ended process: its pid may be reused by a process that a search must find."""
         self._search.hurry()
         if process_exit.known:
             self._search.ended(process_exit.pid, process_exit.boottime_ns)
@@ -204,7 +204,7 @@ class Sensor(SamplingLoop):
 
         `reads_stacks`: the Python stacks of the ranks are read for a verdict.
 
-        `read_log`: what the job's log shows that is new; asked once a pass.
+        `read_log`: returns news in the job's log; called once a pass.
         """
         super().__init__(kernel, devices, settings)
         self._target, self._read_log = target, read_log
@@ -223,12 +223,12 @@ class Sensor(SamplingLoop):
 
     @property
     def job(self) -> Job:
-        """What is known about the job."""
+        """The state of the job, from all facts so far."""
         return self._watch.job
 
     @property
     def tracker(self) -> Tracker:
-        """Its verdict over time; a sensor that continues after a restart takes over the one before."""
+        """Its verdict over time; a sensor after a restart takes it over from the one before."""
         return self._watch.tracker
 
     @tracker.setter
@@ -237,7 +237,7 @@ class Sensor(SamplingLoop):
 
     @property
     def made_progress(self) -> bool:
-        """True once the job was seen training."""
+        """True once the job was observed to make progress."""
         return self.job.pace.trained
 
     @property
@@ -253,7 +253,7 @@ class Sensor(SamplingLoop):
         return self._watch.ease
 
     def run(self, until: Callable[[], bool]) -> None:
-        """As `SamplingLoop.run`; what ended the job is judged as well."""
+        """As `SamplingLoop.run`; facts about the end of the job are judged as well."""
         super().run(until)
         # the events that ended the loop, a last exit most of all, are not judged yet
         self._take(self._kernel.wait(0))
@@ -273,7 +273,7 @@ class Sensor(SamplingLoop):
         return announced
 
     def _on_announced(self, fault: AnnouncedFault) -> None:
-        """One job is watched here, not the node."""
+        """Nothing: one job is watched here, not the node."""
 
     def _join_new_members(self) -> None:
         # a search costs more than to hear of forks
@@ -290,5 +290,5 @@ class Sensor(SamplingLoop):
         self.step()
 
     def rest(self) -> None:
-        """The pause between two close passes."""
+        """Wait between two close passes."""
         self._kernel.wait(self._settings.suspicious_period_s)

@@ -1,4 +1,4 @@
-"""When the members of what is watched are listed: a listing makes the kernel walk over every thread of a group."""
+"""Decides when to list the members of a target: listing makes the kernel walk over every thread of a group."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_ENDED = 4096
 
 
 class MemberSearch:
-    """Decides, pass by pass; all times are CLOCK_BOOTTIME nanoseconds."""
+    """Decides before each pass; all times are CLOCK_BOOTTIME nanoseconds."""
 
     def __init__(self) -> None:
         self._next_ns = self._listed_ns = 0
@@ -25,7 +25,7 @@ class MemberSearch:
         self._ended_ns: dict[Pid, int] = {}
 
     def is_due(self, now_ns: int, strangers: tuple[int, int]) -> bool:
-        """True if the members are to be listed now; `strangers` as `KernelSampler.strangers` shows them."""
+        """True if the members should be listed now; `strangers` as from `KernelSampler.strangers`."""
         if self._strangers is None:
             # those that are left after a listing are no members
             self._strangers = strangers
@@ -34,27 +34,27 @@ class MemberSearch:
         return joined or now_ns >= self._next_ns
 
     def listed(self, now_ns: int, *, found: bool) -> None:
-        """They were listed; `found`: some of them were new."""
+        """Note that they were listed; `found`: some of them were new."""
         self._pause_ns = (
             LISTING_SHORTEST_NS if found else min(2 * self._pause_ns, LISTING_LONGEST_NS)
         )
         self._listed_ns, self._next_ns, self._strangers = now_ns, now_ns + self._pause_ns, None
 
     def hurry(self) -> None:
-        """A number may be used again, or a container be new: list at the next pass, and often for a while."""
+        """A pid may be reused, or a container be new: list at the next pass, and often for a while."""
         self._next_ns, self._pause_ns = 0, LISTING_SHORTEST_NS
 
     def ended(self, pid: Pid, at_ns: int) -> None:
-        """The end of a member was announced, at that time."""
+        """Note that the end of a member was announced at this time."""
         self._ended_ns[pid] = at_ns
         if len(self._ended_ns) > _MOST_ENDED:
             del self._ended_ns[next(iter(self._ended_ns))]
 
     def living(self, listed: Iterable[int]) -> set[Pid]:
-        """Those of the listed processes whose end was not announced.
+        """Listed processes whose end was not announced.
 
-        It is announced before their files are closed and, since Linux 6.16, before their memory is freed. A GPU's
-        driver takes its time for that, and their control group lists them until then (kernel/exit.c: do_exit).
+        The end is announced before their files are closed and, since Linux 6.16, before their memory is freed. That
+        may take a GPU driver a while, during which their control group still lists them (kernel/exit.c: do_exit).
         """
         found = set(map(Pid, listed))
         for pid in found & self._ended_ns.keys():

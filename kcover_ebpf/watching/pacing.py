@@ -1,6 +1,6 @@
-"""When a job is sampled, and in which of its passes its threads are read and it is judged. Pure but for the dice.
+"""When a job is sampled, and in which passes its threads are read and it is judged. Pure except for random numbers.
 
-The loop over a live job keeps this pace, and a bench that plays a job in virtual time keeps the same.
+The loop over a live job keeps this pace, and a bench that simulates a job in virtual time keeps the same.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from kcover_ebpf.tunables.host import SUSPICIOUS_SPREAD
 
 
 class Pacing:
-    """The pace of one job."""
+    """Decides how often one job is sampled and judged."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
         self._rest_count = 0
         self._is_announced = False
         self.is_attended = True
-        """In the last pass its threads were read and it was judged."""
+        """True if its threads were read and it was judged in the last pass."""
 
     @property
     def ease(self) -> float:
-        """How many times the regular pause lies before the next pass, where that is not urgent."""
+        """Factor by which the pause before the next pass may be longer than usual; 1 if it is urgent."""
         job = self._job
         return job.pace.ease(job.now_ns) * job.attention.ease(job.now_ns, job.pace.trained)
 
     def announce(self) -> None:
-        """Something was announced that should be judged at once."""
+        """Note an announcement that should be judged at once."""
         self._is_announced = True
 
     def attend(self, reported_verdict: Verdict | None, *, needs_all: bool = False) -> bool:
-        """Once a pass, with its facts: True if its threads are to be read and the job judged as well.
+        """Called once a pass, with its facts: True if its threads are to be read and the job judged as well.
 
-        `reported_verdict`: the one that was reported last. `needs_all`: what is wanted of the job is of one pass.
+        `reported_verdict`: the last one reported. `needs_all`: all readings of the job must be of one pass.
         """
         self._rest_count += 1
         may_rest = not needs_all and self._may_rest(reported_verdict)
@@ -62,9 +62,9 @@ class Pacing:
 def pause_s(
     settings: Settings, ease: float, dice: random.Random, now_s: float, *, urgent: bool
 ) -> float:
-    """Seconds from one pass to the next; `ease` as of `Pacing.ease`, `urgent` if any job is.
+    """Seconds from one pass to the next; `ease` as from `Pacing.ease`, `urgent` if any job is.
 
-    `now_s`: unix seconds. Passes that are not urgent are made at the same moments on all nodes.
+    `now_s`: unix seconds. Passes that are not urgent happen at the same moments on all nodes.
     """
     period_s = settings.suspicious_period_s if urgent else settings.period_s * ease
     if urgent or period_s < SLOT_S:

@@ -22,45 +22,45 @@ from kcover_ebpf.tunables.host import HELPER_CPU_S
 
 _MOST_PROCESSES = 64
 _AT_ONCE = 2
-"""py-spy takes some 14 MiB and a tenth of a second; they share the agent's memory limit."""
+"""py-spy processes at a time: each takes some 14 MiB of the agent's memory limit and a tenth of a second."""
 SPY = Confinement(
     data_bytes=48 << 20,
     cpu_s=HELPER_CPU_S,
     kept=frozenset({Capability.SYS_PTRACE, Capability.DAC_READ_SEARCH}),
 )
 _OUTPUT_BYTES = 1 << 20
-"""A frame takes some 200 bytes; a process with a thousand threads of five frames says as much."""
+"""The most output of one process: a frame takes some 200 bytes; allows a thousand threads with five frames."""
 _MOST_LINE = (1 << 31) - 1
 _LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python\d[\d.]*/|^<frozen |\.zip/")
-"""Files that no user wrote for this job. A program in a string is "<string>"."""
+"""Files that are not part of the user's program. A program in a string is "<string>"."""
 Thread = tuple[int, int]
-"""(pid, tid)."""
+"""(pid, tid) of a thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpiedThread:
-    """One thread of an interpreter."""
+    """A thread of a Python interpreter."""
 
     frames: tuple[PythonFrame, ...]
-    """Innermost first."""
+    """Frames of the thread, innermost first."""
     owns_gil: bool = False
-    """It has the interpreter lock."""
+    """True if it holds the interpreter lock (GIL)."""
 
 
 @dataclass(slots=True)
 class Spied:
-    """What was found of all processes."""
+    """What was found in all processes."""
 
     threads: dict[Thread, SpiedThread] = field(default_factory=dict)
     blind: list[str] = field(default_factory=list)
-    """What could not be read, and why."""
+    """What could not be read, with the reason."""
 
 
 class Spies:
-    """The py-spy processes of one reading; few run at once."""
+    """The py-spy processes of one reading, of which few run at once."""
 
     def __init__(self, pids: Iterable[int], confinement: Confinement | None = None) -> None:
-        """`pids`: processes with an interpreter, the most interesting first. `confinement`: None: `SPY`."""
+        """`pids`: processes with an interpreter, the most important first. `confinement`: None: `SPY`."""
         self._confinement = confinement or SPY
         self._waiting = list(dict.fromkeys(pids))[:_MOST_PROCESSES]
         self._blind: list[str] = []
@@ -74,7 +74,7 @@ class Spies:
             self._start()
 
     def _start(self) -> tuple[int, Helper] | None:
-        """The next one; None where none is left."""
+        """Start the next process; None if none is left."""
         with self._lock:
             if not self._waiting:
                 return None
@@ -89,7 +89,7 @@ class Spies:
             return pid, self._running[pid]
 
     def collect(self, limit_s: float, numbers: Mapping[int, Mapping[int, int]]) -> Spied:
-        """All that is there within `limit_s`; `numbers`: pid -> thread numbers of its namespace -> ours."""
+        """Results that are there within `limit_s`; `numbers`: pid -> thread ids in its pid namespace -> ours."""
         end_s = time.monotonic() + limit_s
         spied = Spied()
         failed: list[str] = []
@@ -122,19 +122,19 @@ class Spies:
         return spied
 
     def close(self) -> None:
-        """End what still runs."""
+        """Kill the processes that still run."""
         self._waiting.clear()
         while self._running:
             self._running.popitem()[1].end()
 
 
 def is_python(name: str) -> bool:
-    """Whether a process of this name can have Python frames."""
+    """True if a process with this name can have Python frames."""
     return "python" in name or name.startswith(("pt_", "torchrun", "ray"))
 
 
 def program() -> str | None:
-    """py-spy, beside our interpreter or in PATH; None where it is not installed."""
+    """Path of py-spy, next to our interpreter or in PATH; None if it is not installed."""
     beside = Path(sys.executable).with_name("py-spy")
     return str(beside) if beside.exists() else shutil.which("py-spy")
 

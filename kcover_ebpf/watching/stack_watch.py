@@ -1,7 +1,7 @@
-"""Reads the Python stacks of a stalled job's ranks, beside the sensor's loop and never in it.
+"""Reads the Python stacks of a stalled job's ranks, in a thread outside the sensor's loop.
 
-Once when a verdict is near, again when the stall has lasted twice as long, and once more before a job is ended. What
-cannot be read is said, and nothing waits for it for long.
+They are read once when a verdict is near, again when the stall has lasted twice as long, and once more before a job
+is ended. What cannot be read is reported, and no caller waits for it for long.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _STUCK = "Python frames (their reader does not return)"
 _BUSY = "Python frames (those of other jobs were being read)"
 _NO_FRAMES = "Python frames of {} ranks (the threads that lead them run no Python)"
 _ONE_JOB = threading.Lock()
-"""All jobs of a node may stall at once, and the readers share the agent's memory limit."""
+"""Readings at a time: all jobs of a node may stall at once, and the readers share the agent's memory limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,10 @@ class _Lead:
 
 
 class StackWatch:
-    """One job's ranks. No method waits."""
+    """Stacks of one job's ranks. No method waits."""
 
     def __init__(self, confinement: Confinement | None = None) -> None:
-        """`confinement`: of py-spy; None: as everywhere."""
+        """`confinement`: of py-spy; None: its default."""
         self._confinement = confinement
         self._done: SimpleQueue[PythonStacksSeen] = SimpleQueue()
         self._reader: threading.Thread | None = None
@@ -54,9 +54,9 @@ class StackWatch:
     def tick(
         self, wanted: bool, ranks: Mapping[Pid, ProcessHistory], rank_count: int
     ) -> list[PythonStacksSeen]:
-        """What was read since the last call, also where it was asked for by `is_ready` and nothing is wanted any more.
+        """What was read since the last call, including readings that `is_ready` requested.
 
-        `wanted`: a verdict is near that they may explain; `rank_count`: of the whole job, also those on other hosts.
+        `wanted`: a verdict is near that stacks may explain; `rank_count`: of the whole job, including other hosts.
         """
         now_s = time.monotonic()
         news = self._take(now_s)
@@ -73,7 +73,7 @@ class StackWatch:
         return news
 
     def is_ready(self, ranks: Mapping[Pid, ProcessHistory]) -> bool:
-        """True once the ranks were read a moment ago, or cannot be read in time: before the job is ended."""
+        """True once the ranks were just read, or cannot be read in time; called before the job is ended."""
         now_s = time.monotonic()
         if self._reader is not None:
             return now_s - self._began_s > STACKS_BEFORE_ACTION_S
@@ -82,11 +82,11 @@ class StackWatch:
         return not self._begin(ranks, now_s)
 
     def close(self) -> None:
-        """Nothing is wanted any more; what is being read ends by itself."""
+        """Request no more readings; one in progress ends by itself."""
         self._is_open = False
 
     def _begin(self, ranks: Mapping[Pid, ProcessHistory], now_s: float) -> bool:
-        """False where there is nothing to read, or the last reading has not returned."""
+        """Start a reading; False if there is nothing to read, or the last reading has not returned."""
         leads = [
             _Lead(pid, view.lead.sample.tid)
             for pid, view in ranks.items()
@@ -132,7 +132,7 @@ def _name(process: ProcessHistory) -> str:
 
 
 def read(leads: list[_Lead], confinement: Confinement | None = None) -> PythonStacksSeen:
-    """The stacks of these threads, within `STACKS_LIMIT_S`; those that could not be read are left out, and said."""
+    """The stacks of these threads, within `STACKS_LIMIT_S`; those that could not be read are reported as such."""
     began_ns = procfs.boottime_ns()
     spies = Spies((lead.pid for lead in leads), confinement)
     try:

@@ -1,4 +1,4 @@
-"""What the programs do alike at their start: metrics, what they observe with, privileges, the signals that end them."""
+"""Start-up code shared by the programs: metrics, sources of facts, privileges, and ending signals."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ _Made = TypeVar("_Made")
 
 @dataclass(frozen=True, slots=True)
 class FactSources:
-    """Where the facts of a program come from."""
+    """Sources of a program's facts: kernel and devices."""
 
     kernel: KernelSampler
     devices: DeviceWatch
     catalog: Callable[[], Catalog]
-    """What Xids mean; read at the first call."""
+    """Returns the catalogue of Xids; read at the first call."""
 
 
 def bind_metrics(address: str | None, stack: contextlib.ExitStack) -> MetricsServer | None:
     """A server that serves nothing yet, and is closed with `stack`; None without an address.
 
-    Raises `UsageError` where the port cannot be had.
+    Raises `UsageError` if the port cannot be bound.
     """
     if address is None:
         return None
@@ -61,8 +61,9 @@ def open_sources(
 ) -> FactSources:
     """The sampler and the watch of devices; they are closed with `stack`.
 
-    `catalog`: the operator's changes; `PolicyError` for a bad file comes now, not at the first Xid. `telemetry`:
-    None: the GPUs are not read. `modules`: imported while the kernel verifies our programs, which takes as long.
+    `catalog`: the operator's changes; `PolicyError` for a bad file is raised here, not at the first Xid.
+    `telemetry`: None: the GPUs are not read. `modules`: imported while the kernel verifies our programs, which
+    takes as long.
     """
     # loaded only now: a supervisor is forked and a port bound before
     from kcover_ebpf.devices.catalog.files import load
@@ -85,7 +86,7 @@ def open_sources(
 
 @contextlib.contextmanager
 def _beside(make: Callable[[], _Made]) -> Iterator[Callable[[], _Made]]:
-    """Do that in a thread beside the block, which has ended after it; gives what was made, or raises its error."""
+    """Run it in a thread in parallel with the block, which it ends before; returns its result, or raises its error."""
     made: list[_Made] = []
     errors: list[BaseException] = []
 
@@ -109,13 +110,13 @@ def _beside(make: Callable[[], _Made]) -> Iterator[Callable[[], _Made]]:
 
 
 def drop_privileges(kept: frozenset[Capability], settings: Settings) -> None:
-    """Keep these capabilities alone; before the first thread is started, for they belong to threads."""
+    """Keep only these capabilities; before the first thread starts, because each thread has its own."""
     # where there are GPUs, a driver that is loaded later gets its probes then
     later = {Capability.PERFMON} if pci.has_nvidia() else set()
     capabilities.drop(kept | later, capabilities.spare(nccl_probes=settings.nccl_probes))
 
 
 def catch_ending(end: Callable[[], object]) -> None:
-    """`end` is called at each SIGTERM and SIGINT, by the signal handler."""
+    """Have `end` called by the signal handler at each SIGTERM and SIGINT."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: end())

@@ -1,11 +1,12 @@
 """Asks one file system whether it answers: `python -I -S statfs_program.py PID DESCRIPTOR [PATH]`.
 
-One file that imports nothing of ours, so that the process is small: where the server behind the file system does not
-answer it stays in that call, and cannot even be killed (fs/fuse/dev.c waits for a request that its server has read).
+One file that imports nothing of ours, so that the process is small: if the server behind the file system does not
+answer, the process stays in that call, and cannot even be killed (fs/fuse/dev.c waits for a request that its server
+has read).
 
-The file is descriptor DESCRIPTOR of process PID; where that is -1 it is PATH, as that process sees it. It is opened for
-its place alone (O_PATH), by which no file and no device is touched. Exit code 0: it was answered, if only by an error.
-3: it could not be asked.
+The file is descriptor DESCRIPTOR of process PID; if that is -1, it is PATH, as that process sees it. It is opened
+with O_PATH, which touches neither file nor device. Exit code 0: the file system answered, if only with an error. 3:
+it could not be asked.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import struct
 import sys
 
 _OPENAT2 = 437
-"""On every architecture (include/uapi/asm-generic/unistd.h)."""
+"""Number of the system call on every architecture (include/uapi/asm-generic/unistd.h)."""
 _NO_MAGIC_LINKS, _IN_ROOT = 0x02, 0x10
 """RESOLVE_ flags of include/uapi/linux/openat2.h: an absolute link leads to a file of that process, not of ours."""
 COULD_NOT_ASK = 3
@@ -38,7 +39,7 @@ def opened(pid: int, descriptor: int, path: str) -> int:
 
 
 def main(pid: int, descriptor: int, path: str = "") -> int:
-    """Returns the exit code."""
+    """Ask, and return the exit code."""
     try:
         if descriptor < 0 and not path.startswith("/"):
             path = os.path.join(os.readlink(f"/proc/{pid}/cwd"), path)  # noqa: PTH115, PTH118 - pathlib takes 20 ms to import

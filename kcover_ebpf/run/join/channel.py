@@ -1,8 +1,8 @@
 """An authenticated connection between two runs that share a secret: frames of JSON, each with its own code.
 
-Both sides send a greeting with a random number. The key of a connection follows from both numbers and the secret, so
-that nothing recorded is accepted again; each frame has a SHA-256 HMAC over its direction, its number and its bytes. It
-is checked before the bytes are parsed (`confined.frames` bounds those). Nothing is encrypted.
+Both sides send a greeting with a random number. The key of a connection is derived from both numbers and the
+secret, so that nothing recorded is accepted again. Each frame has a SHA-256 HMAC over its direction, its number and
+its bytes, which is checked before the bytes are parsed (`confined.frames` bounds those). Nothing is encrypted.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from kcover_ebpf.tunables.host import JOIN_ANSWER_S, JOIN_SILENT_S
 _GREETING = b"kcover-join 1\n"
 _NUMBER_BYTES, _CODE_BYTES, _LENGTH_BYTES = 32, 32, 4
 _FIRST_BYTES = 4096
-"""Of the first frame: whoever sends it may not know the secret."""
+"""The most bytes of the first frame: its sender may not know the secret."""
 
 
 class ChannelError(Exception):
-    """The connection is of no more use; the message says why."""
+    """The connection is unusable; the message says why."""
 
 
 class Channel:
     """One end of a connection; may be read by one thread and written by another."""
 
     def __init__(self, connection: socket.socket, key: bytes, *, is_server: bool) -> None:
-        """Use `opened`."""
+        """Not called directly: use `opened`."""
         self._connection, self._key = connection, key
         self._mine, self._other = (b"s", b"c") if is_server else (b"c", b"s")
         self._sent_count = self._received_count = 0
 
     @classmethod
     def opened(cls, connection: socket.socket, secret: bytes, *, is_server: bool) -> Channel:
-        """Exchange greetings; raises `ChannelError`. Only a frame shows that the other side knows the secret."""
+        """Exchange greetings; raises `ChannelError`. Only a valid frame proves that the other side knows the secret."""
         connection.settimeout(JOIN_ANSWER_S)
         mine = os.urandom(_NUMBER_BYTES)
         try:
@@ -55,7 +55,7 @@ class Channel:
         return cls(connection, key, is_server=is_server)
 
     def send(self, value: Mapping[str, Any]) -> None:
-        """Send an object; raises `ChannelError`."""
+        """Send an object as one frame; raises `ChannelError`."""
         try:
             packed = frames.pack(value)
             code = self._code(self._mine, self._sent_count, packed)
@@ -65,7 +65,7 @@ class Channel:
         self._sent_count += 1
 
     def receive(self) -> dict[str, Any]:
-        """The next object; waits for it at most `JOIN_SILENT_S`. Raises `ChannelError`."""
+        """Receive the next object, waiting at most `JOIN_SILENT_S`. Raises `ChannelError`."""
         try:
             code = _exactly(self._connection, _CODE_BYTES)
             length = _exactly(self._connection, _LENGTH_BYTES)
@@ -84,7 +84,7 @@ class Channel:
             raise ChannelError(str(error) or type(error).__name__) from error
 
     def close(self) -> None:
-        """End the connection, also for a thread that waits for it."""
+        """Close the connection, also for a thread that waits for it."""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
         self._connection.close()
@@ -96,7 +96,7 @@ class Channel:
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes:
-    """So many bytes; raises `ChannelError` where the connection ends before, OSError where it takes too long."""
+    """Exactly this many bytes; raises `ChannelError` if the connection ends before, OSError if it takes too long."""
     found = bytearray()
     while len(found) < size:
         block = connection.recv(size - len(found))

@@ -1,4 +1,4 @@
-"""The run that listens: takes the messages of all hosts, has them judged, and says the same to all.
+"""The run that listens: collects the messages of all hosts, has them judged, and sends the same result to all.
 
 It is the run on the host that `--join` names, which is also a member like the others.
 """
@@ -21,14 +21,14 @@ from kcover_ebpf.run.join.options import JoinOptions
 from kcover_ebpf.tunables.host import JOIN_BEAT_S, JOIN_ENDED_S, JOIN_TICK_S
 
 _MORE_CONNECTIONS = 16
-"""Beside one for each host: of runs that are refused, or of whoever does not know the secret."""
+"""Connections in addition to one for each host: of runs that are refused, or of peers without the secret."""
 _NOT_OURS = (errno.EADDRNOTAVAIL, errno.EADDRINUSE)
 
 
 def bind(options: JoinOptions) -> socket.socket | None:
-    """A socket that listens at the address of `--join`; None where that is another host, or another run here.
+    """A socket that listens at the address of `--join`; None if that is another host, or another run here.
 
-    Raises `UsageError` where it cannot be had for another reason.
+    Raises `UsageError` if it cannot be opened for another reason.
     """
     for family, kind, protocol, _, address in socket.getaddrinfo(
         options.host, options.port, type=socket.SOCK_STREAM
@@ -58,22 +58,22 @@ class Coordinator:
         options: JoinOptions,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`clock`: unix seconds."""
+        """`clock`: returns unix seconds; hosts' times are converted to it."""
         self._listener, self._gang, self._options, self._clock = listener, gang, options, clock
         self._lock = threading.Lock()
-        """Over the gang, and the channels of hosts that were admitted."""
+        """Guards the gang, and the channels of hosts that were admitted."""
         self._channels: dict[str, Channel] = {}
         self._slots = threading.BoundedSemaphore(options.hosts + _MORE_CONNECTIONS)
         self._closing = threading.Event()
         self._spoken_s = 0.0
 
     def start(self) -> None:
-        """Begin to serve."""
+        """Start the serving threads; returns at once."""
         for work in (self._accept, self._tick):
             threading.Thread(target=work, name="kcover-join", daemon=True).start()
 
     def close(self) -> None:
-        """End, once all others were heard of the end of the job, or after a while."""
+        """Stop serving once all hosts were informed of the end of the job, or after a while."""
         deadline_s = time.monotonic() + JOIN_ENDED_S
         while time.monotonic() < deadline_s:
             with self._lock:

@@ -1,6 +1,6 @@
-"""The state of one job on several hosts: who is there, what they report, what is said and ordered. Pure.
+"""The state of one job on several hosts: which hosts joined, what they report, verdict and orders. Pure.
 
-The reports are judged as those of a cluster's agents: a host stands for a node with one pod.
+The reports are judged as those of a cluster's agents: a host is treated as a node with one pod.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kcover_ebpf.tunables.recovery import VERDICT_STABLE_S
 
 @dataclass(slots=True)
 class _Host:
-    """One host of the job."""
+    """State of one host of the job."""
 
     joined_s: float
     address: str
@@ -33,14 +33,14 @@ class _Host:
     is_connected: bool = True
     received: ReceivedReport | None = None
     ended: int | None = None
-    """Exit code of its job; None while that runs."""
+    """Exit code of its job; None while the job runs."""
 
 
 class JoinedGang:
     """Used by one thread at a time; times are unix seconds by the coordinator's clock."""
 
     def __init__(self, name: str, hosts: int, settings: Settings) -> None:
-        """`hosts`: so many belong to the job."""
+        """`hosts`: number of hosts of the job."""
         self._name, self._count, self._settings = name, hosts, settings
         self._hosts: dict[str, _Host] = {}
         self._announced_verdict: Verdict | None = None
@@ -50,26 +50,26 @@ class JoinedGang:
         self._incident = ""
         self._done_acts: set[tuple[str, Act]] = set()
         self._end: EndOrder | None = None
-        """The order that is being carried out."""
+        """The order that is being carried out; None without one."""
         self._ordered_s = 0.0
         self._obeyed: set[str] = set()
         self._restart_count = 0
         self._has_trained = False
-        """Since the last start."""
+        """True if the job has made progress since its last start."""
         self.is_over = False
-        """Nothing more will be ordered."""
+        """True once no further order will follow."""
 
     @property
     def is_ending(self) -> bool:
-        """True once the job is being ended, or is over: members have to hear of it."""
+        """True once the job is being ended, or is over: members must be informed."""
         return self.is_over or self._end is not None
 
     # ---- what members say
 
     def join(self, hello: Hello, address: str, now_s: float) -> str | None:
-        """A host came, or came again; why it is refused, None where it is not.
+        """Admit a host, or readmit it; returns why it is refused, None if it is not.
 
-        A run that lost its connection may be back before that is noticed here: it takes the place that it had.
+        A run that lost its connection may reconnect before the loss is noticed here: it gets its previous place.
         """
         known = self._hosts.get(hello.host)
         is_back = known is not None and known.run == hello.run
@@ -92,11 +92,11 @@ class JoinedGang:
         return None
 
     def leave(self, host: str) -> None:
-        """Its connection has ended."""
+        """Note that the connection of a host has ended."""
         self._hosts[host].is_connected = False
 
     def report(self, host: str, report: FaultReport, now_s: float) -> None:
-        """What a host sees of its ranks."""
+        """Take a host's report about its ranks."""
         own = self._hosts[host]
         if self._end is not None and self._end.act is not Act.SNAPSHOT:
             return  # it is being ended: what is seen of that is no fault
@@ -112,18 +112,18 @@ class JoinedGang:
         self._has_trained |= report.trained
 
     def ended(self, host: str, code: int) -> None:
-        """The job of a host has ended by itself."""
+        """Note that the job of a host has ended by itself."""
         self._hosts[host].ended = code
 
     def done(self, host: str, order: str) -> None:
-        """A host has carried out an order."""
+        """Note that a host has carried out an order."""
         if self._end is not None and self._end.id == order:
             self._obeyed.add(host)
 
     # ---- what is said to all of them
 
     def tick(self, now_s: float) -> tuple[CoordinatorMessage, ...]:
-        """What all members are to hear now; to be asked a few times a second."""
+        """The message for all members now; called a few times a second."""
         if self.is_over:
             return ()
         if self._end is not None:
@@ -136,7 +136,7 @@ class JoinedGang:
         return tuple(self._judge(now_s))
 
     def _after_end(self, end: EndOrder, now_s: float) -> Iterator[CoordinatorMessage]:
-        """What follows an order once all have carried it out, or one does not answer."""
+        """What follows an order once all hosts have carried it out, or one does not answer."""
         there = {name for name, host in self._hosts.items() if host.is_connected}
         waits = there - self._obeyed
         is_late = now_s - self._ordered_s > JOIN_ENDED_S
@@ -182,7 +182,7 @@ class JoinedGang:
         return order
 
     def _is_hopeless(self, verdict: Verdict) -> bool:
-        """True once a host that is not seen keeps the others waiting for longer than any policy allows."""
+        """True once a missing host has kept the others waiting for longer than any policy allows."""
         limit_s = self._settings.policy.hard_limit_s
         return limit_s is not None and verdict.time_s - verdict.since_s >= limit_s
 

@@ -1,7 +1,8 @@
-"""One run of several that watch one job: it reports what it sees, and does what is decided for all of them.
+"""One of several runs that watch one job: reports what it observes, and carries out what is decided for all.
 
-The verdicts are those on the whole job. What this host would say alone is not announced, and ends nothing: of a part of
-a job it is often wrong. The run is over when the job has ended on all hosts, for its own ranks may wait for others.
+The verdicts are those on the whole job. A verdict from this host alone is not announced and ends nothing: for a
+part of a job it is often wrong. The run is over when the job has ended on all hosts, because its own ranks may wait
+for others.
 """
 
 from __future__ import annotations
@@ -32,43 +33,43 @@ from kcover_ebpf.watching.loop import Sensor
 
 
 class _FactsOnly(Sink):
-    """Hands on what was observed here, and no verdict on this part of the job."""
+    """Forwards facts observed here, and no verdict on this part of the job."""
 
     def __init__(self, sinks: tuple[ObservationSink, ...]) -> None:
         self._sinks = sinks
 
     def on_fact(self, fact: Fact) -> None:
-        """An announced fact."""
+        """Forward an announced fact to the sinks."""
         for sink in self._sinks:
             sink.on_fact(fact)
 
     def on_blind(self, reason: str) -> None:
-        """For a while nothing can be said."""
+        """Forward that judging is suspended for a while."""
         for sink in self._sinks:
             sink.on_blind(reason)
 
 
 class _PartSensor(Sensor):
-    """A sensor of a part of a job, which says when a pass is over."""
+    """A sensor of a part of a job, which calls back after each pass."""
 
     def __init__(self, after_pass: Callable[[], None], *parts: Any, **more: Any) -> None:
         super().__init__(*parts, whole=False, **more)
         self._after_pass = after_pass
 
     def step(self) -> None:
-        """One pass."""
+        """Make one pass, then call back."""
         super().step()
         self._after_pass()
 
 
 class JoinedSession(Session):
-    """The life of one run among others."""
+    """One run that is a member of a joined group."""
 
     def __init__(self, member: Member, *parts: Any, **more: Any) -> None:
-        """`parts`: as of `Session`."""
+        """`parts`: the arguments of `Session`."""
         self._member = member
         self._is_gang_over = self._is_held = False
-        """Held: the job was ended by us, and is started again once all hosts have done so."""
+        """True after we ended the job; it is restarted once all hosts have ended it."""
         self._reported_code: int | None = None
         self._reported_s = 0.0
         self._lost_reason: str | None = None
@@ -109,17 +110,20 @@ class JoinedSession(Session):
         return begun
 
     def _has_ended_by_itself(self) -> bool:
-        """Before the order came: hosts are not ended in one moment, and ranks may die of the end of others."""
+        """True if it ended before the order came.
+
+        Hosts are not ended at the same moment, and ranks may die because others were ended.
+        """
         return self._reported_code is not None
 
     @property
     def _is_to_end(self) -> bool:
-        """By the user, the time or a decision; the end of the job here does not suffice."""
+        """True if the user, the time or a decision ends the run; the end of the job here is not enough."""
         is_late = self._end_s is not None and time.monotonic() >= self._end_s
         return bool(self._signal or self._outcome or self._pause_s is not None or is_late)
 
     def _after_pass(self) -> None:
-        """Report, at most once a second, or less often while nothing is wrong; and do as is ordered."""
+        """Report at most once a second, less often while all is well; and carry out orders."""
         self._say_whether_lost()
         report = self._report()
         pause_s = 1.0 if report.is_urgent or report.ranks else JOIN_BEAT_S
@@ -179,7 +183,7 @@ class JoinedSession(Session):
                 self._outcome = outcome.shut_down(Reason.RESTARTS, why)
 
     def _obey(self, order: EndOrder) -> None:
-        """Keep evidence, or end the job; what is left of an order when the user ends the run is left undone."""
+        """Save evidence, or end the job; if the user ends the run, the rest of an order is not carried out."""
         if self._signal is not None or self._outcome is not None or self._is_held:
             return
         decision = Decision(order.act, order.reason, order.verdict)

@@ -1,4 +1,4 @@
-"""The connection of a run to the coordinator: sends what this host sees, receives what is decided for all hosts."""
+"""The connection of a run to the coordinator: sends what this host observes, receives decisions for all hosts."""
 
 from __future__ import annotations
 
@@ -22,49 +22,49 @@ _MOST_WAITING = 16
 
 
 class Member:
-    """Used by the run's own thread; two others wait for the network. It connects again where the connection is lost."""
+    """Used by the run's own thread; two others wait for the network. Reconnects after a lost connection."""
 
     def __init__(self, options: JoinOptions, hello: Hello) -> None:
         self._options, self._hello = options, hello
         self._received: queue.SimpleQueue[CoordinatorMessage] = queue.SimpleQueue()
         self._changed = threading.Condition()
         self._report: FaultReport | None = None
-        """The newest that was not sent."""
+        """The newest report that was not sent yet."""
         self._owed: deque[MemberMessage] = deque(maxlen=_MOST_WAITING)
-        """Words of which each counts; sent again where a connection was lost before."""
+        """Messages that must all arrive; sent again after a lost connection."""
         self._closing = False
         self.why_lost: str | None = "not connected yet"
         """Why there is no connection; None while there is one."""
         self.refused: str | None = None
-        """Why the coordinator does not admit this host; it is not asked again."""
+        """Why the coordinator refuses this host; it does not try again."""
 
     def start(self) -> None:
-        """Begin to connect; never waits."""
+        """Start connecting; returns at once."""
         threading.Thread(target=self._run, name="kcover-join", daemon=True).start()
 
     def close(self) -> None:
-        """Send what is owed, for a moment, and leave."""
+        """Send the pending messages within a short time, and disconnect."""
         with self._changed:
             self._changed.wait_for(lambda: not self._owed or self.why_lost is not None, 1.0)
             self._closing = True
             self._changed.notify_all()
 
     def report(self, report: FaultReport) -> None:
-        """What this host sees now; an older one that was not sent is dropped."""
+        """Queue a report of what this host observes; replaces one that was not sent yet."""
         with self._changed:
             self._report = report
             self._changed.notify_all()
 
     def ended(self, code: int) -> None:
-        """The job of this host has ended by itself."""
+        """Send that the job of this host has ended by itself."""
         self._owe(MemberMessage(ended=code))
 
     def done(self, order: str) -> None:
-        """An order was carried out."""
+        """Send that an order was carried out."""
         self._owe(MemberMessage(done=order))
 
     def received(self) -> Iterator[CoordinatorMessage]:
-        """What came since."""
+        """Messages received since the last call."""
         with contextlib.suppress(queue.Empty):
             while True:
                 yield self._received.get_nowait()

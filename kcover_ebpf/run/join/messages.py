@@ -1,4 +1,4 @@
-"""What joined runs say to each other, and its form. Pure."""
+"""Messages between joined runs, and their JSON form. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VERSION = 2
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The first message of a run."""
+    """The first message of a run to the coordinator."""
 
     host: str
     job: str
@@ -25,44 +25,44 @@ class Hello:
     act: Act
     version: int = VERSION
     run: str = ""
-    """Which run on that host: a random word, by which one is known that connects again."""
+    """Random word that identifies the run when it reconnects."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberMessage:
-    """What a run says to the coordinator; one of these."""
+    """A message of a run to the coordinator; exactly one field is set."""
 
     hello: Hello | None = None
     report: FaultReport | None = None
-    """Its `pods` are not believed: the coordinator knows who sent it."""
+    """Report of the host. Its `pods` are replaced: the coordinator knows the sender."""
     ended: int | None = None
-    """The job of this host has ended by itself, with this exit code (minus the number of a signal)."""
+    """Exit code (or minus the signal number) of the host's job, which ended by itself."""
     done: str | None = None
-    """Id of the order that was carried out."""
+    """Id of an order that was carried out."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndOrder:
-    """Keep evidence of the job or end it, on every host."""
+    """Order to save evidence of the job or to end it, on every host."""
 
     id: str
     act: Act
     reason: str
     verdict: Verdict
     refusal: str = ""
-    """Why it is not started again, where it was to be."""
+    """Why the job is not restarted, if the policy asked for a restart."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartOrder:
-    """Start the job again, on every host: it has ended on all of them."""
+    """Order to restart the job on every host: it has ended on all of them."""
 
     pause_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorMessage:
-    """What the coordinator says; at most one of these, none of them to show that it is there."""
+    """A message of the coordinator; at most one field is set, none in a heartbeat."""
 
     refused: str | None = None
     verdict: Verdict | None = None
@@ -73,7 +73,7 @@ class CoordinatorMessage:
 
 
 _WHOLE = Codec({Verdict: {"waits": wire(None)}})
-"""A verdict with its times, unlike the one in a report."""
+"""JSON form of a verdict with its times, which reports leave out."""
 
 
 def packed(message: MemberMessage | CoordinatorMessage) -> dict[str, Any]:
@@ -82,17 +82,17 @@ def packed(message: MemberMessage | CoordinatorMessage) -> dict[str, Any]:
 
 
 def from_member(value: Mapping[str, Any]) -> MemberMessage:
-    """Raises `ObjectError`."""
+    """A run's message; raises `ObjectError` for an invalid object."""
     return REPORT.decode(MemberMessage, value, "message")
 
 
 def to_member(value: Mapping[str, Any]) -> CoordinatorMessage:
-    """Raises `ObjectError`."""
+    """The coordinator's message; raises `ObjectError` for an invalid object."""
     return _WHOLE.decode(CoordinatorMessage, value, "message")
 
 
 def hello_of(value: Mapping[str, Any]) -> Hello:
-    """The first message; raises `ObjectError`."""
+    """The first message of a connection; raises `ObjectError`."""
     hello = from_member(value).hello
     if hello is None:
         raise ObjectError("the first message is no hello")

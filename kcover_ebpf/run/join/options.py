@@ -1,4 +1,4 @@
-"""What `--join` asks for, checked before anything is started."""
+"""The `--join` options, checked before anything is started."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kcover_ebpf.dataclass import dataclass
 from kcover_ebpf.errors import UsageError
 
 PORT = 29479
-"""Where the coordinator listens unless another port is named; next to those that launchers use."""
+"""Port of the coordinator unless another one is given; next to those that launchers use."""
 _LEAST_SECRET_BYTES, _MOST_SECRET_BYTES = 16, 4096
 _MOST_HOSTS = 256
 _MOST_NAME = 253
@@ -19,18 +19,18 @@ _MOST_NAME = 253
 
 @dataclass(frozen=True, slots=True)
 class JoinOptions:
-    """The other hosts of the job."""
+    """How this run joins those on the other hosts of the job."""
 
     host: str
     port: int
     hosts: int
-    """So many belong to the job, this one included."""
+    """Number of hosts of the job, including this one."""
     secret: bytes
-    """Shared by all of them."""
+    """Secret shared by all hosts of the job."""
 
 
 def make(join: str | None, hosts: int | None, secret: Path | None) -> JoinOptions | None:
-    """From the options of the command; None without any of them. Raises `UsageError`."""
+    """From the options of the command; None if none is given. Raises `UsageError`."""
     if join is None:
         if hosts is not None or secret is not None:
             raise UsageError("--join-hosts and --join-secret need --join HOST")
@@ -44,7 +44,7 @@ def make(join: str | None, hosts: int | None, secret: Path | None) -> JoinOption
 
 
 def _address(text: str) -> tuple[str, int]:
-    """HOST, HOST:PORT, or [ADDRESS]:PORT for an address that has colons."""
+    """HOST, HOST:PORT, or [ADDRESS]:PORT for an address with colons."""
     host, colon, port = text.rpartition(":")
     if not colon or (host.count(":") and not host.endswith("]")):
         host, port = text, str(PORT)
@@ -59,7 +59,7 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def read_secret(path: Path) -> bytes:
-    """The shared secret, without white space at its ends; raises `UsageError` for a file that others may read."""
+    """The shared secret, stripped of white space; raises `UsageError` if others may read the file."""
     try:
         with open(path, "rb") as file:
             status = os.fstat(file.fileno())

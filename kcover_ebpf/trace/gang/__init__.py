@@ -1,1 +1,1 @@
-"""Traces of a gang's nodes, joined to one."""
+"""Joins the traces of a gang's nodes into one."""

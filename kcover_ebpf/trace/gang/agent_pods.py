@@ -1,4 +1,4 @@
-"""Which pod is the agent of a node: whom a client asks. Needs no more than the Kubernetes client."""
+"""Finds the agent's pod of a node, which a client asks. Needs only the Kubernetes client."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ AGENT_CONTAINER = "agent"
 
 
 def agent_on(client: ApiClient, node: str, namespace: str | None) -> tuple[str, str]:
-    """Namespace and name of the agent's pod on a node; `CannotObserve` with what to do where there is none.
+    """Namespace and name of the agent's pod on a node; `CannotObserve`, with advice, if there is none.
 
-    `namespace`: where to search; None: everywhere. Whoever may create pods may give one the labels of an agent, and
-    would learn what is asked and answer in its place. So an agent is what a DaemonSet made that sees all processes of
-    the node, which no tenant's pod may (Pod Security Standards, baseline); where several namespaces have one, none is
-    believed.
+    `namespace`: where to search; None: everywhere. Any account that may create pods may give one the labels of an
+    agent, and could then read requests and fake answers. So a pod counts as an agent only if a DaemonSet created it
+    and it sees all processes of the node, which a tenant's pod may not (Pod Security Standards, baseline). If
+    several namespaces have one, none is believed.
     """
     path = f"/api/v1/namespaces/{namespace}/pods" if namespace else "/api/v1/pods"
     query = {"labelSelector": _SELECTOR, "fieldSelector": f"spec.nodeName={node}"}
@@ -51,7 +51,7 @@ def agent_on(client: ApiClient, node: str, namespace: str | None) -> tuple[str, 
 
 
 def namespace_of_agents(client: ApiClient) -> str | None:
-    """The only namespace that has agents, as `agent_on` knows them; None also where it may not be read."""
+    """The only namespace with agents, as `agent_on` recognises them; None also if it may not be read."""
     try:
         found = client.list("/api/v1/pods", {"labelSelector": _SELECTOR, "limit": "500"})
     except (Forbidden, NotFound):
@@ -71,7 +71,7 @@ def _is_of_daemon_set(raw: Mapping[str, Any]) -> bool:
 
 
 def readable(raw: Iterable[Mapping[str, Any]]) -> list[Pod]:
-    """The pods among objects of the API; one that makes no sense, or is too large, keeps no other from being found."""
+    """The pods among objects of the API; invalid or oversized objects are skipped."""
     pods = []
     for entry in raw:
         with contextlib.suppress(ObjectError):

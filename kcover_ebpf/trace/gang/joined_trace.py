@@ -1,7 +1,7 @@
-"""The nodes of one job, traced at once, as one trace: judged as the controller judges their agents' reports. Pure.
+"""Joins the traces of a job's nodes into one, judged as the controller judges their agents' reports. Pure.
 
-Each node sends the snapshot of its ranks as a report. What the client knows by itself, which node it asked and which
-pods are there, is not taken from the report. Tables, stacks and connections are joined as they were shown.
+Each node sends the snapshot of its ranks as a report. What the client itself knows (which node it asked, which pods
+exist) is not taken from the report. Tables, stacks and connections are concatenated.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class NodeAnswer:
     node: str
     report: FaultReport
     age_s: float
-    """Since it came."""
+    """Seconds since the answer arrived."""
 
 
 def report_in(fields: Mapping[str, Any]) -> FaultReport | None:
-    """The report in a record `verdict`; None where there is none that can be read."""
+    """The report in a record `verdict`; None if it has none, or an invalid one."""
     try:
         return REPORT.decode(FaultReport, fields.get("report"), "report")
     except ObjectError:
@@ -44,7 +44,7 @@ def report_in(fields: Mapping[str, Any]) -> FaultReport | None:
 def judged(
     name: str, answers: Sequence[NodeAnswer], pods: Sequence[Pod], now_s: float
 ) -> GangVerdict:
-    """The verdict; `pods`: all that are running, also on nodes without an answer; `now_s`: unix seconds."""
+    """The verdict; `pods`: all running ones, also on nodes without an answer; `now_s`: unix seconds."""
     seen = []
     for answer in answers:
         report = replace(answer.report, node=answer.node, time_s=now_s - answer.age_s)
@@ -54,7 +54,7 @@ def judged(
 
 
 def threads(traces: Sequence[Sequence[Line]]) -> list[Any]:
-    """The last table of each node."""
+    """The last thread table of each node."""
     tables = [
         next((line for line in reversed(trace) if line.event == "threads"), None)
         for trace in traces
@@ -63,7 +63,7 @@ def threads(traces: Sequence[Sequence[Line]]) -> list[Any]:
 
 
 def stacks(traces: Sequence[Sequence[Line]]) -> tuple[list[Any], list[str]]:
-    """The stacks of all nodes, and what was not observable."""
+    """The stacks of all nodes, and what could not be observed."""
     found = [line for trace in traces for line in trace if line.event == "stacks"]
     blind = dict.fromkeys(text for line in found for text in line.blind)
     return [stack for line in found for stack in line.fields["stacks"]], list(blind)

@@ -1,4 +1,4 @@
-"""The nodes of one job, traced at once: their table as soon as each has one, then one verdict."""
+"""Traces the nodes of one job in parallel: their table as soon as each has one, then one verdict."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class TracedNode:
 
 @dataclass(slots=True)
 class _Traces:
-    """What came from each node so far."""
+    """Records that arrived from each node so far."""
 
     places: Sequence[TracedNode]
     lines: list[list[Line]] = field(default_factory=list)
     ended_s: dict[int, float] = field(default_factory=dict)
-    """When the last line of a node came, by CLOCK_MONOTONIC."""
+    """When the last line of a node arrived (CLOCK_MONOTONIC)."""
     errors: dict[int, str] = field(default_factory=dict)
     """Why a node has no verdict."""
 
@@ -50,9 +50,9 @@ def traced_together(
     trace: Callable[[TracedNode], Iterator[str]],
     known_gang_verdict: GangVerdict | None = None,
 ) -> Iterator[str]:
-    """The records of all nodes as those of one run; raises `CannotObserve` where no node could be traced.
+    """The records of all nodes as those of one run; raises `CannotObserve` if no node could be traced.
 
-    `known_gang_verdict`: the verdict of the agents that watch the job; None: it is judged by what the nodes find now.
+    `known_gang_verdict`: the verdict of the agents that watch the job; None: the new traces are judged.
     """
     news: queue.SimpleQueue[tuple[int, str | BaseException | None]] = queue.SimpleQueue()
 

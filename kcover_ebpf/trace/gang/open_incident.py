@@ -1,4 +1,4 @@
-"""What the controller says of a job that it watches: the verdict of the job's open Incident. Pure."""
+"""The controller's verdict on a job that it watches: that of the job's open Incident. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kcover_ebpf.recovery import closing
 def verdict_in(
     listed: Iterable[Mapping[str, Any]], gang: Gang, seen: Sequence[ReceivedReport], now_s: float
 ) -> GangVerdict | None:
-    """The verdict of the Incident that is open; None if the job has none.
+    """The verdict of the open Incident; None if the job has none.
 
     `listed`: the Incidents of its namespace; `seen`: what its nodes reported; `now_s`: unix seconds.
     """

@@ -1,7 +1,7 @@
 """`kcover-ebpf trace POD`: the agent on the pod's node reads its threads, and the result is shown here.
 
-The verdict is that of the job's Incident or of the agents' reports where there is one: the job was watched, on all of
-its nodes.
+The verdict is that of the job's Incident or of the agents' reports, if there is one: the agents have watched the
+job, on all of its nodes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NOT_FOUND_CODES = (126, 127)
 
 
 def lines(options: TraceOptions) -> Iterator[str]:
-    """The records of the run; raises `UsageError` and `CannotObserve` with what to do."""
+    """The records of the run; raises `UsageError` and `CannotObserve` with advice."""
     session = connect(options.kubeconfig, options.context)
     if options.namespace is None:
         options = replace(options, namespace=namespace_of(options.kubeconfig, options.context))
@@ -69,7 +69,7 @@ def lines(options: TraceOptions) -> Iterator[str]:
 
 
 def _with(known_gang_verdict: GangVerdict | None, traced: Iterator[str]) -> Iterator[str]:
-    """The records with the verdict that is known, if there is one."""
+    """The records with the known verdict, if there is one."""
     for text in traced:
         line = records.parse(text)
         if line.event == "verdict" and known_gang_verdict is None:

@@ -1,6 +1,6 @@
-"""What is known of a job that the agents watch: they saw it train, on all of its nodes.
+"""The verdict on a job that the agents watch: they saw it train, on all of its nodes.
 
-The verdict is that of the job's open Incident. Without one the agents' reports are judged by the controller's own
+The verdict is that of the job's open Incident. Without one, the agents' reports are judged by the controller's own
 judge; what the controller knows and cannot be read here is listed in `unobserved`.
 """
 
@@ -41,11 +41,11 @@ _NODES = "whether nodes that do not report are ready: `nodes` may not be read"
 def verdict_of(
     client: ApiClient, pod: Pod, now_s: float, agent_namespace: str
 ) -> GangVerdict | None:
-    """What is wrong with the job of this pod; None where its Incident and the agents report no fault of it.
+    """The verdict on the job of this pod; None if its Incident and the agents report no fault.
 
-    `agent_namespace`: where their Leases are, by which they confirm what they have reported. Also None where the
-    reports may not be read, or are older by this machine's clock (`now_s`, unix seconds) than the controller would
-    believe: then the threads of the job have to answer alone. So they have for a pod that only has the job's labels.
+    `agent_namespace`: namespace of their Leases, by which they confirm their reports. Also None if the reports may
+    not be read, or are older by this machine's clock (`now_s`, unix seconds) than the controller would accept: then
+    the threads of the job have to be read. The same holds for a pod that only has the job's labels.
     """
     gang = gang_of(pod)
     space = segment(gang.namespace)
@@ -72,7 +72,7 @@ def verdict_of(
 
 
 def _judged(client: ApiClient, gang_input: GangInput, unread: list[str]) -> GangVerdict | None:
-    """What the controller would say of the case, with what it knows besides and is not known here."""
+    """The controller's verdict on the case, without what only the controller knows."""
     nodes = _nodes(client, gang_input)
     gang_verdict = merge(replace(gang_input, nodes=nodes or {}))
     verdict = gang_verdict.verdict
@@ -104,7 +104,7 @@ def _members(raw: Sequence[Mapping[str, Any]], gang: Gang) -> tuple[list[Pod], s
 
 
 def _nodes(client: ApiClient, gang_input: GangInput) -> dict[str, NodeState] | None:
-    """Those that may be lost: of which no agent reports while others have stalled; None where they may not be read."""
+    """Nodes that may be lost: no agent reports about them while others have stalled; None if they may not be read."""
     found = {}
     stalled = any(received.report.suspicious for received in gang_input.fresh)
     for name in missing.unheard(gang_input) if stalled else ():
@@ -119,7 +119,7 @@ def _nodes(client: ApiClient, gang_input: GangInput) -> dict[str, NodeState] | N
 
 
 def _listed(client: ApiClient, path: str) -> Sequence[Mapping[str, Any]] | None:
-    """None where it may not be read, or there is no such resource."""
+    """The objects of a collection; None if it may not be read, or does not exist."""
     try:
         return client.list(path).get("items") or []
     except ApiError:
@@ -127,7 +127,7 @@ def _listed(client: ApiClient, path: str) -> Sequence[Mapping[str, Any]] | None:
 
 
 def _leases(client: ApiClient, namespace: str, now_s: float) -> dict[str, tuple[AgentLease, float]]:
-    """By node what its agent said last in its Lease, and when; empty where they may not be read."""
+    """Node -> last Lease of its agent and its time; empty if they may not be read."""
     found = {}
     for raw in _listed(client, agent_lease.collection(segment(namespace))) or ():
         written_s = fault_report.written_s(raw.get("metadata") or {})
