@@ -167,7 +167,7 @@ def _policy_value(where: str, key: str, name: str, raw: object) -> float | int |
             return parse_duration(raw)
         except ValueError as error:
             raise PolicyError(f"{where}: {key}: {error}") from error
-    # a chain that is also false for nan
+    # a comparison that is also false for NaN
     if isinstance(raw, bool) or not isinstance(raw, int | float) or not 0 <= raw <= _MOST:
         raise PolicyError(f"{where}: {key} must be a number from 0 to {_MOST:.0f}")
     if name == "max_restarts":

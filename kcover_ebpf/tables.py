@@ -17,7 +17,7 @@ def read_table(path: Path, what: str) -> dict[str, Any]:
     `what`: description of its content for messages ("policy", "job rules"). Raises `PolicyError`, which begins with
     it and the path.
     """
-    # few starts read a file
+    # imported late: few runs read a file
     import json
     import tomllib
 
@@ -33,7 +33,7 @@ def read_table(path: Path, what: str) -> dict[str, Any]:
         text = raw.decode("utf-8")
         table: dict[str, Any] = json.loads(text) if is_json else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        # both also let through what very long numbers and deep nesting raise
+        # both also pass on errors of very long numbers and deep nesting
         form = "JSON" if is_json else "TOML"
         raise PolicyError(f"{what} {path}: the file is not valid {form}: {error}") from error
     return table

@@ -24,7 +24,7 @@ from kcover_ebpf.tunables.agent import CGROUP_ROOTS_S, CONTAINER_CREATED_NS
 
 _DEEPEST_ROOT = 4
 _QOS = ("", "burstable", "besteffort")
-# what a runtime calls the process that becomes the container's program (runc: nsexec.c)
+# name of a process that becomes the container's program later (runc: nsexec.c)
 _RUNTIME_STAGES = ("runc:[", "youki:[")
 _RUNTIME_NAMES = ("crun", "memfd:crun_clon")
 _CLONED_CRUN = "/memfd:crun_cloned"
@@ -67,7 +67,7 @@ class Containers:
         for root in self._roots:
             for folder in _pod_folders(root, uid):
                 found = list(_containers_in(folder, uid))
-                # with several hierarchies the first that knows its processes is as good as any
+                # with several hierarchies, any one that contains its processes will do
                 if any(cgroups.processes(container.path) for container in found):
                     return found
         return []
@@ -131,7 +131,7 @@ def _is_of_runtime(pid: int) -> bool:
     except OSError:
         return False
     begun_ns = procfs.start_ns(Pid(pid))
-    # a program may call itself so, too: then it escapes for this minute only
+    # a program may use this name, too: then it is overlooked for this minute only
     is_young = begun_ns is not None and procfs.boottime_ns() - begun_ns < CONTAINER_CREATED_NS
     named = name in _RUNTIME_NAMES or name.startswith(_RUNTIME_STAGES)
     return is_young and (named or program.startswith(_CLONED_CRUN))
@@ -198,5 +198,5 @@ def _begun(container: RunningContainer) -> int | None:
 def _number_inside(pid: int) -> int | None:
     """Pid of the process in its innermost pid namespace."""
     numbers = namespace_numbers(pid)
-    # one number alone is that of our own namespace: the container shares it
+    # a single number is that of our own namespace: the container shares it
     return numbers[-1] if len(numbers) > 1 else None

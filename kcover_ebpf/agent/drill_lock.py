@@ -72,7 +72,7 @@ class HeldLock:
         before, size = ctypes.c_size_t(), ctypes.c_size_t()
         _call(_GET_ROBUST_LIST, 0, ctypes.addressof(before), ctypes.addressof(size))
         self._before = before.value
-        # robust_list_head, and the one entry behind it
+        # robust_list_head, followed by its one entry
         self._list = (ctypes.c_long * 4)()
         head = ctypes.addressof(self._list)
         entry = head + _HEAD_BYTES

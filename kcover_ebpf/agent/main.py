@@ -229,7 +229,7 @@ class _Agent:
 
     def _start_resumer(self) -> Resumer:
         resumer = Resumer()
-        # while we may still keep it from being killed for memory
+        # before it could be killed for memory
         resumer.start()
         self._stack.callback(resumer.close)
         return resumer
@@ -286,7 +286,7 @@ class _Agent:
         )
         return order_executor.OrderExecutor(registry, containers, journal, listeners, self._resumer)
 
-    # the executor is there before what it talks to: it must let go of old stops first
+    # the executor exists before its partners, because it must resume old stops first
 
     def _forget(self, gang: Gang) -> None:
         self._loop.forget(gang)
@@ -349,7 +349,7 @@ class _Agent:
                 "reports", self._report_thread.is_alive, lambda: reporter.turn_s, REPORTS_SILENT_S
             ),
             health.Part("watches", lambda: self._informers.is_alive),
-            # how long a round takes says nothing: a check may hang for minutes
+            # the duration of a round shows nothing: a check may hang for minutes
             health.Part(
                 "inspection",
                 lambda: self._inspection_thread is None or self._inspection_thread.is_alive(),

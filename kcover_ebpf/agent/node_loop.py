@@ -191,14 +191,14 @@ class NodeLoop(SamplingLoop):
         self._owners[pid] = owner_watch
         owner_watch.pods[pid] = pod_uid
 
-    # --- who is watched
+    # --- members of the gangs
 
     def _follow_registry(self) -> None:
         for gang in list(self._forgotten):
             self._drop(gang)
             self._forgotten.discard(gang)
             self._version = -1
-            # who is dying now must not be taken for a member of the next start
+            # a process that is dying now must not become a member of the next start
             self._calm_until_ns = procfs.boottime_ns() + NEXT_START_NS
         if self._version == self._registry.version:
             return
@@ -262,7 +262,7 @@ class NodeLoop(SamplingLoop):
             self._identities.forget(pid)
 
     def _join_new_members(self) -> None:
-        # forks are reported by the kernel; new containers, and who is put into one, must be searched for
+        # the kernel reports forks; new containers, and processes moved into one, must be searched for
         now_ns = procfs.boottime_ns()
         if now_ns < self._calm_until_ns or not self._search.is_due(now_ns, self._kernel.strangers):
             return

@@ -103,7 +103,7 @@ class PodRegistry:
         with self._lock:
             take = self._policies.set if event.change is Change.SET else self._policies.remove
             namespace = take(event.object)
-            # what is written in other namespaces, or changes nothing, must not cost a pass
+            # policies of other namespaces, and those without changes, must not cost a pass
             if any(pod.namespace == namespace for pod in self._pods.values()):
                 self._changed()
 
@@ -198,5 +198,5 @@ def _without_copies(pods: Sequence[Pod]) -> tuple[Pod, ...]:
 def _is_watched(pod: Pod, policy: NamedPolicy | None, node: str) -> bool:
     if pod.node != node or (policy is not None and policy.policy.action is Level.IGNORE):
         return False
-    # whatever the label's value: a job that is not armed (`is_armed`) is watched and left alone
+    # with any value of the label: a job that is not armed (`is_armed`) is watched and left alone
     return policy is not None or is_job_pod(pod) or bool(pod.labels.get(ARMING_LABEL))

@@ -30,7 +30,7 @@ def write_text(path: Path, text: str, *, durable: bool = False) -> None:
     """Replace the file with a text; otherwise as `write_json`."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     draft = path.with_suffix(".draft")
-    # the kubelet makes the folder of a hostPath, and lets everybody read it
+    # the kubelet creates a hostPath's folder readable by all
     with open(draft, "w", encoding="utf-8", opener=_only_root) as file:
         file.write(text)
         if durable:

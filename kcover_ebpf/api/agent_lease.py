@@ -98,7 +98,7 @@ def object_of(lease: AgentLease, owner_pod: PodRef | None = None) -> dict[str, A
 def _bounded(paces: Mapping[int, tuple[RankPace, ...]]) -> Iterator[_Paces]:
     left = MOST_PACES
     for report, ranks in paces.items():
-        # of a gang all ranks here, or none: those that are left out might be the slow ones
+        # all ranks of a gang on this node, or none: a dropped rank might be the slow one
         if len(ranks) <= left:
             left -= len(ranks)
             yield _Paces(report, ranks)

@@ -146,7 +146,7 @@ class Codec:
 
     def read(self, kind: type[_T], data: object) -> _T:
         """As `decode`, but raises `WrongValue`; its subclass `UnknownWord` means an unknown word of an enum."""
-        if type(data) is not dict and not isinstance(data, Mapping):  # the latter takes long
+        if type(data) is not dict and not isinstance(data, Mapping):  # the isinstance check is slow
             raise wrong("an object", data)
         readers = self._readers_of(kind)
         values: dict[str, Any] = {}
@@ -249,7 +249,7 @@ class Codec:
             return _ago
         if metadata.get("lenient"):
             return partial(_sequence, tuple, self._reader(typing.get_args(hint)[0]), lenient=True)
-        # where None is an absent key, no reader is asked about it
+        # if None means an absent key, no reader is needed for it
         return (
             self._reader_of_type(*_parts(hint)) if self._omit is Omit.EMPTY else self._reader(hint)
         )

@@ -38,7 +38,7 @@ def containers_of(path: str) -> tuple[ContainerPath, ...]:
     There is more than one if a kubelet itself runs in a pod. A static pod's uid has no dashes (it is a hash of its
     manifest). A path that begins with ".." is relative to a cgroup namespace.
     """
-    # a systemd path in the hands of a containerd that makes groups itself: SLICE:cri-containerd:ID
+    # a systemd path given to a containerd that creates groups itself: SLICE:cri-containerd:ID
     parts = path.strip("/").replace(":cri-containerd:", "/").split("/")
     found = []
     for index, part in enumerate(parts):
@@ -59,7 +59,7 @@ def _pod_uid(above: list[str], part: str) -> str | None:
 
 
 def _container_id(part: str) -> str | None:
-    # cri-o keeps its monitor in "crio-conmon-ID.scope" beside the container: that is no rank
+    # cri-o runs its monitor in "crio-conmon-ID.scope" next to the container: not a rank
     match = _CONTAINER.fullmatch(part)
     return match[1] if match else None
 

@@ -181,7 +181,7 @@ class NotifyRule:
             return False
         if self.phases:
             return status.phase in self.phases
-        # what was over by itself before anything was done or refused interrupts no person
+        # an incident that ended by itself before any action or refusal is not worth a message
         went_by = status.phase is Phase.OBSERVED and status.closed_s is not None
         return status.phase in ends and not went_by
 
@@ -244,7 +244,7 @@ class Bounds:
 
 
 def _number(text: str) -> object:
-    # the schema has strings only; what is a plain number there means a number
+    # the schema has strings only; a plain number in them is meant as a number
     try:
         return int(text)
     except ValueError:

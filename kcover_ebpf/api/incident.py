@@ -230,7 +230,7 @@ class Status:
         """A copy in another phase (or with another message), with a new line in the timeline."""
         text = message[:_MOST_TEXT]
         moment = Moment(phase.value, now_s, text)
-        # the beginning of a story says more than its middle
+        # the beginning of a timeline says more than its middle
         kept = self.timeline if len(self.timeline) < _MOST_MOMENTS else self.timeline[:-2]
         return replace(self, phase=phase, message=text, timeline=(*kept, moment))
 

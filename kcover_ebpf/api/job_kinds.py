@@ -154,7 +154,7 @@ def selects(selector: Mapping[str, str], pod: Pod) -> bool:
 
 
 def _value(label: str, pod: Pod) -> str | None:
-    # these come from their own fields alone: a label of that name, which any account may set, is no uid
+    # these come from their own fields: a label of that name, which any account may set, is not a uid
     if label == POD_GROUP:
         return pod.pod_group or None
     if label == POD_UID:

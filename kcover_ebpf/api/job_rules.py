@@ -69,7 +69,7 @@ class JobRule:
 
     def is_wrong(self, value: float) -> bool:
         """True if a number is outside the limits; infinite and NaN always are."""
-        # chains that are also false for nan
+        # comparisons that are also false for NaN
         is_high = self.above is None or value > self.above
         is_low = self.below is None or value < self.below
         return not (is_high and is_low) or value in (float("inf"), float("-inf"))
@@ -81,7 +81,7 @@ class JobRule:
         """
         if age_s is not None:
             return self.every_seconds is not None and age_s > self.every_seconds
-        # before the first one only its own time counts
+        # before the first line, only its own deadline counts
         limit_s = self.within_seconds
         return limit_s is not None and started_age_s is not None and started_age_s > limit_s
 
@@ -134,7 +134,7 @@ def _wrong(rule: JobRule) -> str:
 @lru_cache(maxsize=256)
 def compiled(expression: str) -> re2._Regexp[bytes]:
     """A rule's pattern, for lines in UTF-8; raises `ValueError` with RE2's message."""
-    # 3 MB, which most agents do without: few jobs have rules
+    # imported late: 3 MB that most agents never need
     import re2
 
     options = re2.Options()
@@ -151,7 +151,7 @@ def compiled(expression: str) -> re2._Regexp[bytes]:
 
 def number_groups(expression: str) -> Mapping[int, float]:
     """Groups of a rule's pattern that contain its number -> their factor. Raises as `compiled` does."""
-    # of a pattern in bytes RE2 names the groups in bytes
+    # for a pattern of bytes, RE2 names its groups in bytes
     names: Mapping[Any, int] = compiled(expression).groupindex
     return {
         group: 0.001 if name.startswith(_MILLIS) else 1.0

@@ -61,7 +61,7 @@ def number(raw: object) -> float:
     """A finite number of plausible size."""
     if not isinstance(raw, int | float) or isinstance(raw, bool):
         raise wrong("a number", raw)
-    # also false for nan; asked before a whole number of a thousand digits is made a float
+    # also false for NaN; checked before a whole number of a thousand digits is converted
     if not -_MOST_NUMBER <= raw <= _MOST_NUMBER:
         raise wrong(f"a number up to {_MOST_NUMBER:.0e}", raw)
     return float(raw)

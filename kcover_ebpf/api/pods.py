@@ -205,7 +205,7 @@ def _unhealthy(status: Mapping[str, Any]) -> tuple[str, ...]:
 def _claims(pod: str, spec: Mapping[str, Any]) -> tuple[str, ...]:
     found = []
     for volume in map(_map, _list(spec.get("volumes"))):
-        if "ephemeral" in volume:  # the claim is made for the pod, and named after both
+        if "ephemeral" in volume:  # the claim is created for the pod, and named after both
             found.append(f"{pod}-{_text(volume.get('name'))}")
         elif claim := _text(_map(volume.get("persistentVolumeClaim")).get("claimName")):
             found.append(claim)

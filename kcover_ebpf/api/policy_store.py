@@ -122,7 +122,7 @@ class PolicyStore:
             self._on_bad(f"{error}; its pods are observed only")
         selector = spec.get("selector") if isinstance(spec, Mapping) else None
         text = _text({"selector": selector} if selector is not None else {})
-        # without its selector it may mean any pod of the namespace
+        # without a readable selector, it may select any pod of the namespace
         return refused(api), text if len(text) <= MOST_BYTES else "{}", False
 
     def remove(self, api: Mapping[str, Any]) -> str | None:
@@ -163,7 +163,7 @@ class PolicyStore:
             api = {"metadata": {"namespace": namespace, "name": name}, "spec": json.loads(text)}
             found.append(policy_of(api) if is_readable else refused(api))
         if kept.refused and self._observes_unread:
-            # the first by name: whoever wrote those that are not kept may have wanted less than the others allow
+            # the first by name: the policies that are not kept may have allowed less than the others
             found.append(NamedPolicy(namespace, "", observed_only(Selector())))
         return found
 

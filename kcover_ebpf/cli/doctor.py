@@ -94,7 +94,7 @@ def _try_probes() -> tuple[tuple[ProbeStatus, ...], Sequence[Active]]:
         DeviceWatch(kernel.maps, settings, load) as devices,
     ):
         devices.hear_lines()
-        for _ in range(2):  # by the console's tracepoint, and then by what takes its place
+        for _ in range(2):  # by the console's tracepoint, then by its substitute
             end_s = time.monotonic() + DOCTOR_SELF_TEST_S
             while not devices.console_works and (left_s := end_s - time.monotonic()) > 0:
                 for fact in kernel.wait(left_s):

@@ -88,7 +88,7 @@ def drill(  # noqa: PLR0913 - one for each option
             end_with_asker(running.stop)
         print(json.dumps(encode(running.inject(DrillFault(fault)))), flush=True)
         over = running.wait()
-    # whoever asked may be gone
+    # the client may be gone
     sys.stdout.write(json.dumps(encode(over)) + "\n")
     return 0
 
@@ -110,7 +110,7 @@ def _consenting(kubeconfig: str | None, namespace: str, name: str, node: str) ->
     from kcover_ebpf.errors import UsageError
     from kcover_ebpf.kube.client import connect, segment
 
-    # an agent may list pods, and get none
+    # an agent may list pods, but not get one
     session = connect(kubeconfig, is_small=True)
     query = {"fieldSelector": f"metadata.name={name},spec.nodeName={node}"}
     items = session.list(f"/api/v1/namespaces/{segment(namespace)}/pods", query).get("items") or ()

@@ -81,7 +81,7 @@ def job_of(client: ApiClient, namespace: str, job: str) -> JobPods:
         try:
             pod = pod_of(raw)
         except ObjectError:
-            continue  # it is not watched either
+            continue  # such a pod is not watched either
         gangs.setdefault(gang_of(pod), []).append(pod)
     named = {
         gang: pods
@@ -181,7 +181,7 @@ def _followed(
         status = incident.status
         for moment in status.timeline if status is not None else ():
             start_s = moment.time_s if start_s is None else start_s
-            # several may have one time
+            # several lines may have the same time
             if moment not in shown and not quiet:
                 show(f"{moment.time_s - start_s:+8.1f} s  {moment.phase:13} {moment.text or ''}")
             shown.add(moment)

@@ -58,7 +58,7 @@ def preflight(
     if hand_out is not None:
         _hand_out(hand_out)
     if wait:
-        # process 1 of a container is not ended by a signal that it does not handle
+        # pid 1 of a container ignores signals without a handler
         signal.signal(signal.SIGTERM, lambda *_: os._exit(FAILED))
     said = ""
     while True:

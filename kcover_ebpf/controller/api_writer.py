@@ -49,7 +49,7 @@ class ApiWriter:
     @property
     def api(self) -> ApiClient:
         """The session, for one write; raises `ActionError` unless this replica leads."""
-        # a pass that was begun as the leader may continue for longer than the lease
+        # a pass begun as leader may outlast the Lease
         if not self._leads():
             raise ActionError("not writing: another controller may be the leader by now")
         return self._session
@@ -180,7 +180,7 @@ class ApiWriter:
                     f"/api/v1/namespaces/{namespace}/pods/{name}", uid, delete.grace_s, propagation
                 )
             except (NotFound, Conflict):
-                continue  # it went by itself, or another one has its name already
+                continue  # it is gone already, or another pod has its name
 
     def _evict(self, namespace: str, evict: Evict) -> None:
         for name, uid in evict.pods:
@@ -197,7 +197,7 @@ class ApiWriter:
             try:
                 self.api.create(f"/api/v1/namespaces/{namespace}/pods/{name}/eviction", body)
             except (NotFound, Conflict):
-                continue  # as of a deletion
+                continue  # as for a deletion
 
     def _delete_all(self, namespace: str, delete_all: DeleteAll) -> None:
         if not delete_all.selector or NO_LABELS & set(delete_all.selector):
@@ -229,7 +229,7 @@ class ApiWriter:
         try:
             self.api.create(f"/apis/bus.volcano.sh/v1alpha1/namespaces/{namespace}/commands", body)
         except Conflict:
-            return  # it is there already, and was not carried out yet
+            return  # the command exists already, and was not carried out yet
 
     def event(self, event: PendingEvent) -> None:
         """Create or update an Event; the format is compatible with kcover's."""
@@ -264,7 +264,7 @@ class ApiWriter:
         try:
             self.api.create(events, new | body)
         except Conflict:
-            # reported by the controller that led before us
+            # reported by an earlier leader
             self.api.merge_patch(f"{events}/{event.name}", body)
 
 

@@ -84,7 +84,7 @@ class ObjectCache:
     def _is_over(self, bound: OverBound) -> None:
         self.over(bound)
 
-    # ---- what came
+    # ---- changes from the watches
 
     def on_report(self, event: Event) -> None:
         """Take a FaultReport that was written or deleted."""
@@ -161,7 +161,7 @@ class ObjectCache:
         now_s = self.wall()
         with self._lock:
             written_s = self._clock.arrived_s(fault_report.written_s(metadata), now_s)
-            # the more often something comes from a node the better the delays of its reports are known
+            # the more objects arrive from a node, the better the delays of its reports are known
             self._delays.delay_s(lease.node, lease.renewed_s, written_s)
             before = self.leases.get(lease.node)
             self.leases[lease.node] = lease, written_s
@@ -191,7 +191,7 @@ class ObjectCache:
             try:
                 self.healths[name] = node_health.health_of(event.object)
             except ObjectError as error:
-                # what cannot be read uncordons no node
+                # an unreadable NodeHealth uncordons no node
                 self.healths.pop(name, None)
                 self.bad(str(error))
         self.node_changed(name)
@@ -304,7 +304,7 @@ class ObjectCache:
             for key in touched:
                 self.changed(key)
 
-    # ---- what is known
+    # ---- queries
 
     def seen(self, gang_id: GangId) -> tuple[ReceivedReport, ...]:
         """The latest report of each node about a gang."""

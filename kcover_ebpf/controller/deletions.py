@@ -33,11 +33,11 @@ class Deletions:
         """Resume the job of each incident of a gang that was deleted during a restart."""
         for incident in self._store.of_gang(gang_id):
             if incident.is_leaving and incident.is_guarded:
-                # a job that was suspended for good stays so: its incident says that, and is over
+                # a job that was suspended for good stays suspended: its incident says so, and is over
                 if incident.status is not None and incident.status.phase.is_acting:
                     self.resume(gang_id, incident)
                 self.guard(incident, wanted=False)
-        # gone without that: the finalizer was removed
+        # deleted without the resumption: the finalizer was removed by hand
         orphan = self._store.orphans.get(gang_id)
         if orphan is not None:
             self.resume(gang_id, orphan)

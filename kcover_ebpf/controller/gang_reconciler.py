@@ -128,7 +128,7 @@ class GangReconciler:
         ]
         if unreported(str(gang_id), [pod.pod for pod in pods], spans, now_s) is None:
             return
-        # whose pods these are is asked of the API server, so only where there is something to record
+        # the API server is asked for the owner of the pods, so only if there is something to record
         found = self._contexts.found(gang_id, None, pods)
         if found is None or found.top is None:
             return
@@ -270,7 +270,7 @@ class GangReconciler:
                 began = transition.status.phase.is_acting and not context.status.phase.is_acting
                 live_incident = self._write(live_incident, transition.status)
                 if began and not _is_awaited(transition.status):
-                    return 0.0  # others first
+                    return 0.0  # other gangs first
                 if transition.status.phase.is_over:
                     self._deletions.guard(live_incident, wanted=False)
                     return transition.wake_s or 5.0
@@ -370,7 +370,7 @@ class GangReconciler:
             self._writer.perform(
                 gang_id.namespace, call, f"{live_incident.namespace}/{live_incident.name}"
             )
-            # it may have taken seconds, and the pods that we know are those from before
+            # it may have taken seconds, and the cached pods are from before
             memo.called[name] = self.wall()
             done = True
         return done

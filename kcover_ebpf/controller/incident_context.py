@@ -37,7 +37,7 @@ def context_of(
 def _first_status(live_incident: Incident, restart_input: RestartInput) -> Status:
     gang_verdict = restart_input.gang_verdict
     if gang_verdict is None or not gang_verdict.verdict.opens_incident:
-        # the controller that made it died before it could say why, and the fault is over
+        # the controller that created it died before it wrote a reason, and the fault is over
         return Status(Phase.OPEN).enter(Phase.OPEN, live_incident.created_s, "seen")
     owner = restart_input.top.owner if restart_input.top is not None else None
     return guards.first_status(gang_verdict, restart_input.nodes, owner)

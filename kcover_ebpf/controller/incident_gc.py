@@ -64,7 +64,7 @@ class IncidentCollector:
             self._try(self._avoidance.lift, incident)
         window_s = self._store.policies.longest_window_s
         old = closing.outdated(known, self._store.wall(), window_s)
-        # some may be kept by another finalizer, or by a webhook: the others are not to wait for them
+        # another finalizer or a webhook may delay some deletions: the others must not wait for them
         left = [other_incident for other_incident in old if not other_incident.is_leaving]
         left.sort(key=lambda other_incident: self._tried_s.get(other_incident.key, 0.0))
         self._tried_s = {
@@ -79,7 +79,7 @@ class IncidentCollector:
         try:
             what(incident)
         except KcoverError as error:
-            # it was written meanwhile, or the server is away: it is tried again
+            # it was written meanwhile, or the server is down: try again later
             _LOG.info(
                 "cannot close or delete incident %s/%s: %s",
                 incident.namespace,
@@ -102,6 +102,6 @@ class IncidentCollector:
         reported = [received for received in seen if not received.is_stale(now_s)]
         if reported:
             return closing.why_calm(status, reported)
-        # agents report about every job that is there: only one that is not there is asked for
+        # agents report about every existing job, so only a job without reports is looked up
         found = self._owners.of_ref(known_incident.namespace, known_incident.job)
         return closing.why_gone(status, found.top if found is not None else None, now_s)

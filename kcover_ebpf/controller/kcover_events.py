@@ -218,7 +218,7 @@ def _at_s(event: Mapping[str, Any], now_s: float) -> float:
     metadata = event["metadata"]
     times = [event.get(key) for key in ("lastTimestamp", "eventTime", "firstTimestamp")]
     if {ANNOTATION, BAD_NODE} & (metadata.get("annotations") or {}).keys():
-        # it comes from a laptop, whose clock may be wrong
+        # the time may come from a laptop whose clock is wrong
         times = [metadata.get("creationTimestamp")]
     for text in times:
         if isinstance(text, str):

@@ -105,7 +105,7 @@ class KindRegistry:
 
     def _build(self) -> None:
         kinds = sorted(self._kinds.values(), key=lambda kind: kind.name)
-        # of two that describe one kind the first by name is used, also while it is refused
+        # if two objects describe one kind, the first by name is used, even while it is refused
         rows = [row for kind in kinds for row in rows_of(kind, self._state(kind.name))]
         self._table = restarts().with_kinds(
             {(row.group, row.kind): row for row in rows[::-1]}.values()
@@ -125,7 +125,7 @@ class KindRegistry:
     def _run(self) -> None:
         while not self._stop.is_set():
             self._news.wait(KIND_CHECKED_S)
-            # several come at once when the watch begins
+            # several arrive at once when the watch begins
             if self._stop.wait(KIND_SETTLE_S):
                 return
             self._news.clear()
@@ -202,7 +202,7 @@ class KindRegistry:
                 {"status": {"conditions": [_condition(state, generation, self._wall())]}},
             )
         except KcoverError as error:
-            # another replica leads, and says it
+            # another replica leads, and writes it
             _LOG.info("the condition of JobKind %s is not written: %s", name, error)
             return
         self._said[name] = state

@@ -170,8 +170,8 @@ class Controller:
             ("/api/v1/nodes", {}, cache.on_node),
             (f"{ours}/faultreports", {}, cache.on_report),
             ("/api/v1/events", {"fieldSelector": FIELDS}, triggers.on_event),
-            # these are not waited for: without them no node is uncordoned automatically, agents are heard by
-            # their reports alone, jobs of operators' own kinds are reported only, and all else is done
+            # not waited for: without them no node is uncordoned automatically, only the agents' reports count,
+            # and jobs of operators' own kinds are reported but not restarted; everything else works
             (HEALTHS, {}, cache.on_health),
             (JOB_KINDS, {}, self._kinds.on_kind),
             (leases(self._settings.namespace), {}, cache.on_lease),
@@ -266,7 +266,7 @@ class Controller:
             try:
                 rest_s = self._reconcile(key)
             finally:
-                # of a gang of 1,000 pods on as many nodes something is reported every millisecond
+                # a gang of 1,000 pods on as many nodes causes an event every millisecond
                 took_s = time.thread_time() - began_s
                 self._queue.done(key, max(rest_s, min(took_s * REST_FACTOR, LONGEST_REST_S)))
 
@@ -294,7 +294,7 @@ class Controller:
             # a first failure, such as a conflict, may be over with the next event
             return wait_s - RETRY_S
         except Exception:  # noqa: BLE001
-            # one gang that we do not understand must not end the work on all others
+            # one gang that cannot be handled must not end the work on all others
             self._story.failed("reconcile", "internal")
             _LOG.exception("%s: internal error, please report it", gang_id)
             self._queue.add(gang_id, LONGEST_RETRY_S)

@@ -285,7 +285,7 @@ class NodeReconciler:
             node.annotations.get(CORDONED_FOR), node.since_s, node.annotations, 0.0
         )
         if cordon is None:
-            return  # cordoned by an older version: uncordoning it is left to a person
+            return  # cordoned by an older version: a person has to uncordon it
         known = {*cordon.checks, *cordon.devices}
         new = [fault for fault in faults if name_of(fault) not in known]
         if not node.ours or not new or len(known) >= MOST_NAMED:
@@ -306,7 +306,7 @@ class NodeReconciler:
         try:
             return self.devices.by_others(node.name)
         except ApiError:
-            return ()  # the fault is reported all the same
+            return ()  # the fault is reported anyway
 
     def _condition(
         self, node: NodeView, kind: str, old_status: str, status: str, reason: str, text: str

@@ -87,7 +87,7 @@ class Notices:
         return named.policy.notify if named is not None else ()
 
     def _note(self, incident: Incident, notified: str) -> None:
-        # threads of several targets may say the end of one incident at a time
+        # threads of several targets may report the end of one incident at the same time
         with self._noting:
             known = self._store.incidents.get(incident.key)
             if known is None or known.uid != incident.uid or notified in known.notified:

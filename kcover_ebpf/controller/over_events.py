@@ -41,7 +41,7 @@ class OverEvents:
             fresh = [what for what in over_pod.what if self._is_new(over_pod, what)]
             if fresh:
                 self._say_of(over_pod, node, fresh)
-                # only now: where the API server failed, the next report tries again
+                # only now: if the API server failed, the next report tries again
                 self._said |= {(over_pod.uid, what): now_s for what in fresh}
 
     def _is_new(self, over_pod: OverPod, what: str) -> bool:

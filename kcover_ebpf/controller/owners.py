@@ -95,7 +95,7 @@ class _Branch:
 
 
 def _weight(pods: Sequence[GangPod]) -> tuple[int, float]:
-    # by number, and of as many the older ones: whoever copies labels comes later
+    # by number, and among equals the older ones: copied labels appear later
     live = [pod for pod in pods if pod.is_live]
     return len(live), -min(pod.pod.created_s for pod in pods)
 
@@ -349,7 +349,7 @@ def _hold(
 
 
 def _path(api_version: str, plural: str, namespace: str, name: str) -> str:
-    # all but `plural` comes from an ownerReference, where what a name is made of is not checked
+    # all parts except `plural` come from an ownerReference, whose characters are not checked
     version = "/".join(segment(part) for part in api_version.split("/"))
     root = f"/apis/{version}" if group_of(api_version) else f"/api/{version}"
     return f"{root}/namespaces/{segment(namespace)}/{plural}/{segment(name)}"

@@ -242,7 +242,7 @@ def gang_pod(raw: Mapping[str, Any]) -> GangPod:
     spec = raw.get("spec") or {}
     grace = spec.get("terminationGracePeriodSeconds")
     pod = pod_of(raw)
-    # there may be ten thousands of them in a cluster: what is never read is not kept, and what many share is kept once
+    # a cluster may have tens of thousands: unread fields are dropped, and shared values are stored once
     slim = replace(
         pod,
         annotations={},

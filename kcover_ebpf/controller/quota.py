@@ -101,7 +101,7 @@ class Quota:
                 try:
                     close(self._store, self._writer, incident, f"{by} is newer")
                 except KcoverError as error:
-                    # the archive closes it some time
+                    # the collector will close it later
                     _LOG.info(
                         "incident %s/%s stays open: %s", incident.namespace, incident.name, error
                     )

@@ -72,7 +72,7 @@ class Repairs:
         assert plan.repair is not None
         writes = self._writes()
         if repair.DRAINED not in node.annotations:
-            # first the note, by which other nodes wait for this one
+            # the note first: it makes other nodes wait for this one
             now = rfc3339.to_text(self._store.wall())
             self._annotate(writes, node, {repair.DRAINED: now})
         refused = 0
@@ -91,7 +91,7 @@ class Repairs:
             try:
                 writes.create(path, body)
             except (NotFound, Conflict):
-                continue  # it went by itself
+                continue  # it is gone already
             except ApiError as error:
                 _LOG.info("pod %s/%s is not evicted: %s", namespace, name, error)
                 refused += 1
@@ -141,14 +141,14 @@ class Repairs:
         assert plan.repair is not None
         attempt = RepairAttempt(plan.repair.step, self._store.wall())
         note = repair.noted_attempts((*repair.attempts_of(node), attempt))
-        # first the note: what is begun twice may be worse than what is not begun
+        # the note first: beginning twice may be worse than not beginning
         writes = self._writes()
         self._annotate(writes, node, {repair.REPAIRS: note, repair.DRAINED: None})
         body = job_of(node, plan, self._namespace)
         try:
             writes.create(f"/apis/batch/v1/namespaces/{segment(self._namespace)}/jobs", body)
         except Conflict:
-            pass  # begun by the controller before us
+            pass  # begun by an earlier leader
         except ApiError as error:
             self._say(node, f"the Job of {plan.repair.step.value} was refused: {error}")
             return
@@ -170,7 +170,7 @@ def job_of(node: NodeView, plan: RepairPlan, namespace: str) -> dict[str, Any]:
     spec: dict[str, Any] = copy.deepcopy(dict(plan.repair.job))
     pod = spec["template"]["spec"]
     if plan.repair.on_node:
-        # past the scheduler, which passes over cordoned nodes
+        # not through the scheduler, which ignores cordoned nodes
         pod["nodeName"] = node.name
         pod.setdefault("tolerations", [{"operator": "Exists"}])
     pod.setdefault("restartPolicy", "Never")

@@ -20,7 +20,7 @@ def published(client: ApiClient, namespace: str) -> Mapping[str, frozenset[str]]
     try:
         found = client.list(path)
     except ApiError as error:
-        # the pods that stay are then restarted as soon as the new ones have addresses
+        # the remaining pods are then restarted as soon as the new ones have addresses
         _LOG.info("the addresses of Services in %s are not known: %s", namespace, error)
         return {}
     uids: defaultdict[str, set[str]] = defaultdict(set)

@@ -171,7 +171,7 @@ class ControllerTelemetry:
         self._said_over_s[key] = now_s
         _LOG.warning("%s", error)
         if self.leads():
-            # a Warning about a pod asks what reads kcover's Events for a restart
+            # a Warning about a pod would be taken as a request for a restart by readers of kcover's Events
             warning = error.about["kind"] != "Pod"
             self._events.publish(f"over {error.what}", error.about, _OVER, error.detail, warning)
 
@@ -192,7 +192,7 @@ class ControllerTelemetry:
                 hours = status.size.gpu_hours(max(status.lost.total_s, 0.0))
                 self._gpu_hours.labels(status.size.product or "other").inc(hours)
 
-    # ---- what is read from the store when it is asked for
+    # ---- metrics that are computed from the cache when they are scraped
 
     def collect(self) -> Iterator[Any]:
         """All metrics, for prometheus_client."""

@@ -107,7 +107,7 @@ class Withdrawal:
         try:
             found = list(_all_objects(self._client, f"/apis/{API_VERSION}/incidents"))
         except NotFound:
-            return  # the definitions are gone
+            return  # the CRDs are gone
         for raw in found:
             metadata = raw.get("metadata") or {}
             if self._only and metadata.get("namespace") not in self._only:

@@ -96,7 +96,7 @@ class WorkQueue(Generic[_Key]):
         return first
 
     def _next_s(self) -> float | None:
-        # entries that an earlier one replaced are passed over
+        # skip entries that an earlier due time replaced
         while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][0]:
             heapq.heappop(self._heap)
         return self._heap[0][0] - self._clock() if self._heap else None

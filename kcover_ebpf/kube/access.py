@@ -21,9 +21,9 @@ IN_POD = "KUBERNETES_SERVICE_HOST"
 POOL = 64
 """Connections in the pool: each watch occupies one, and one connection too few costs a TLS handshake per request."""
 SOCKET_OPTIONS = (
-    # as urllib3 has it without others
+    # urllib3's default without our options
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-    # a watch waits for minutes: the kernel asks whether the other end is there, and ends the read where it is not
+    # a watch waits for minutes: TCP keepalives detect a lost peer and end the read
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S),
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_AGAIN_S),

@@ -110,7 +110,7 @@ class ApiClient:
             return self._json("PATCH", path, query, changes, "application/json-patch+json")
         with contextlib.suppress(Conflict):
             return self._json("POST", collection, query, body)
-        # another has made it in between
+        # another client has created it meanwhile
         return self._json("PATCH", path, query, changes, "application/json-patch+json")
 
     def delete(

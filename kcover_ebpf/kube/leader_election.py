@@ -122,7 +122,7 @@ class LeaderElector:
             try:
                 self.renew(wall())
             except ApiError as error:
-                # whether we still lead is a matter of time, and `leads` counts it
+                # `leads` decides by time whether we still lead
                 wait_s, error_text = LEASE_RETRY_S, str(error)
             if error_text != reported:
                 reported = error_text
@@ -161,7 +161,7 @@ class LeaderElector:
                 self._claim.from_s = asked_s + LEASE_GIVE_UP_S
         lease["metadata"]["ownerReferences"] = self._owners
         lease["spec"] = self._spec(lease.get("spec") or {}, wall_s)
-        # refused if another client wrote it since: then it is read again
+        # refused if another client wrote it since: then read it again
         try:
             self._held = self._session.replace(path, lease)
         except (Conflict, NotFound):

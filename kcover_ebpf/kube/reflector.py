@@ -78,7 +78,7 @@ class ListWatchState:
             kept = _kept(item)
             older = self._keys.get(kept[:2])
             if older is not None and older != key:
-                # of a name that is used again the old object goes before the new one comes
+                # if a name is reused, the old object is reported gone before the new one
                 yield self._forget(older)
             if self._known.get(key) != kept:
                 self._keep(key, kept)
@@ -167,7 +167,7 @@ def _version(item: Object) -> str:
 
 
 def _kept(item: Object) -> _Kept:
-    # enough to say that it is gone; the whole objects live with whoever listens
+    # enough to report that it is gone; the listener keeps the whole objects
     metadata = item.get("metadata") or {}
     return str(metadata.get("namespace") or ""), str(metadata.get("name") or ""), _version(item)
 
@@ -281,14 +281,14 @@ class Reflector:
             if not metadata.get("continue"):
                 break
             query["continue"] = str(metadata["continue"])
-            query.pop("resourceVersion", None)  # a token says of which version it is
+            query.pop("resourceVersion", None)  # a continue token contains its version
         self._notify(self._plan.listed(str(metadata.get("resourceVersion") or "")))
         self._plan.worked()
 
     def _notify(self, events: Iterable[Event]) -> None:
         for event in events:
             if event.change is Change.SYNCED:
-                # what receives the end of the list may ask whether it is
+                # the receiver of SYNCED may check `synced`
                 self.synced.set()
             self._hand(event)
 

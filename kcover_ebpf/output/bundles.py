@@ -58,7 +58,7 @@ def write_bundle(
 
 
 def _make_folders(top: Path, folder: Path) -> None:
-    # mkdir(parents=True) gives `mode` to the last one alone
+    # mkdir(parents=True) applies `mode` only to the last folder
     if folder != top and not folder.is_dir():
         _make_folders(top, folder.parent)
         folder.mkdir(mode=0o700)

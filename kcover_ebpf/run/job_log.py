@@ -174,5 +174,5 @@ class JobLog:
         )
 
     def _boottime_ns(self, unix_s: float) -> int:
-        # ages have milliseconds: what is no more exact than that is not new in each pass
+        # ages have milliseconds: a smaller difference is not a change
         return round((unix_s - self._offset_s) * 10) * (NS // 10)

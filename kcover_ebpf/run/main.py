@@ -64,7 +64,7 @@ class _Run:
         self._plan, self._stack = options, stack
         self._begin_s = time.monotonic()
         self._board: BoardSink | None = None
-        # The table is drawn by escape sequences, so it must be a terminal, and ours to draw on.
+        # The table is drawn by escape sequences, so it needs a terminal in whose foreground we are.
         self._is_live = not options.json and terminal_table.fits(_STDOUT)
 
     def carry_out(self) -> int:

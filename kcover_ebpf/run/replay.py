@@ -59,7 +59,7 @@ class Replay:
             except KcoverError:
                 raise
             except Exception as error:
-                # facts that no kernel announces break what is sure of them
+                # facts that the kernel does not announce may be invalid
                 why = f"it cannot be judged ({blame(error)})"
                 raise self._tape.refusal(why) from error
 
@@ -140,7 +140,7 @@ class Replay:
         snapshot = Decision(Act.SNAPSHOT, decision.reason, decision.verdict)
         self._announcer.on_action(snapshot, _NOT_DONE)
         if decision.act in (Act.SHUTDOWN, Act.RESTART):
-            # the job that was recorded was being ended from here on
+            # from here on the recorded job was being ended
             self._announcer.hushed = True
             self._announcer.on_action(decision, _NOT_DONE)
 
@@ -153,7 +153,7 @@ def _with_holds(tape: TapeReader) -> Iterator[tuple[Entry, bool]]:
         try:
             entry = next(entries, None)
         except KcoverError as error:
-            # what was recorded before is judged all the same
+            # the entries before it are judged anyway
             broken = error
         if waiting is not None:
             yield waiting, isinstance(entry, Hold)

@@ -208,7 +208,7 @@ class Session:
                 self._shut_down(instead, Reason.RESTARTS, f"not restarted: {refusal}")
             elif self._kill(decision):
                 self.restart_count += 1
-                # before the first one as well: no controller has waited here until all of the job was gone
+                # also before the first restart: unlike in a cluster, no controller has waited for all of the job to end
                 self._pause_s = self._budget.pause_s(self.restart_count)
 
     @property
@@ -218,13 +218,13 @@ class Session:
         return self._sensor.made_progress if logged is None else logged
 
     def _snapshot(self, decision: Decision) -> None:
-        # what only a faulty job needs would make every start longer
+        # imported late: only a faulty job needs it
         from kcover_ebpf.archive.node_part import EvidenceTrigger
         from kcover_ebpf.run import bundle
 
         job, recent, verdict = self._sensor.job, self._recent, decision.verdict
         taken = bundle.taken(job, verdict, recent.lines, recent.moments, EvidenceTrigger.RUN)
-        # what was announced is acted on at once: then only those stacks are kept that were read for the verdict
+        # an announced fault is acted on at once: then only the stacks that were read for the verdict are kept
         is_urgent = verdict.is_announced and decision.act is not Act.SNAPSHOT
         stacks_s = 0.0 if is_urgent else RUN_STACKS_S
         folder = self._plan.snapshot_dir

@@ -169,7 +169,7 @@ class Recent(Sink):
     @property
     def moments(self) -> list[Moment]:
         """Moments since the run began: starts, verdicts and actions."""
-        # only a snapshot asks, and many a run makes none
+        # only a bundle needs them, and many runs write none
         from kcover_ebpf.api.incident import Moment
 
         return [Moment(phase, time_s, text) for phase, time_s, text in self._notes]

@@ -126,7 +126,7 @@ class LiveSink(Sink):
 
     @staticmethod
     def _make_room(top: int) -> str:
-        # Scroll what is in the lower part up first, so that nothing is drawn over.
+        # Scroll the lower part up first, so that nothing is overdrawn.
         room = "\n" * HEIGHT + f"\x1b[{HEIGHT}A"
         return f"{room}{_SAVE}\x1b[1;{top - 1}r{_BACK}"
 

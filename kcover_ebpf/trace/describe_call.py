@@ -23,7 +23,7 @@ class WaitTarget:
     kind: str
     """One of lock, thread, socket, pipe, unix, file, device, child, timer, event, user."""
     text: str
-    """Description for messages, without the pid."""
+    """Description of the target as part of a sentence."""
     pid: int | None = None
     """The process that could end the wait; None if there is none, or it is unknown."""
     tid: int | None = None
@@ -74,7 +74,7 @@ def in_detail(
     return " ".join(parts) + interruptible(state), targets
 
 
-# kernel functions that say no more than the call itself
+# kernel functions that add nothing to the call itself
 _PLAIN = (
     "futex_",
     "do_poll",

@@ -17,7 +17,7 @@ from kcover_ebpf.ids import Pid, Tid
 from kcover_ebpf.trace.symbols import NoSymbolizer, Symbols
 
 _MOST_FRAMES = 24
-# calls of the interpreter's evaluation: the Python frames say it better
+# calls of the interpreter's evaluation loop, which the Python frames describe better
 _INTERPRETER = re.compile(
     r"_PyEval_|PyEval_|_PyFunction_|_PyObject_|PyObject_|method_vectorcall|cfunction_|PyVectorcall_"
     r"|_PyVectorcall|PyRun_|Py_RunMain|Py_BytesMain|vectorcall_|slot_tp_|run_mod|run_eval|builtin_exec"

@@ -55,7 +55,7 @@ class Settling:
             self._faults[seen] += 1
         if number < PASSES:
             return False
-        # a rank that asks every few seconds whether its workers live seems alive for a moment each time
+        # a rank that checks its workers every few seconds seems active for a moment each time
         if self._faults[seen] >= FAULT_PASSES:
             return True
         spent_s = time.monotonic() - self._began_s
@@ -74,7 +74,7 @@ class Settling:
 
 
 def _computes(finding: Finding | None) -> bool:
-    # the others may have waited for it longer than has been seen yet
+    # the other ranks may have waited for longer than was observed yet
     return finding is not None and (finding.kind, finding.cause) == (
         VerdictKind.WORKING,
         Cause.COMPUTING,

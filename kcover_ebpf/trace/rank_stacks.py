@@ -104,7 +104,7 @@ def _completed(frames: Frames, key: tuple[int, int], leads: _Leads) -> Stack:
     if rank is None:
         return replace(stack, kernel=kernel)
     python = stack.python or tuple(frame.text for frame in rank.python)
-    # sampled words beside the named frames of other ranks would seem to be elsewhere
+    # sampled addresses would seem to differ from the named frames of other ranks
     native = stack.native if any(frames.native.values()) else rank.stack
     return replace(stack, kernel=kernel, python=python, native=native)
 

@@ -32,7 +32,7 @@ class TextView:
         if line.header is not None:
             return [title(line.header, line.time_s)]
         if line.event == "threads":
-            # the second table of a run differs in CPU shares only, and scrolls the first away
+            # the second table of a run differs only in CPU shares, and would scroll the first one away
             if self._shown:
                 return []
             self._shown = True

@@ -33,10 +33,10 @@ def here(target: CgroupTarget | PidTarget | PodTarget, options: TraceOptions) ->
     from kcover_ebpf.trace.tracer import Tracer
 
     features.require_privileges()
-    # a run judges by the kernel's own times: what a starved run misses between two passes is no loss
+    # a run judges by the kernel's own times: passes missed on a busy machine lose nothing
     settings = Settings(period_s=NEVER_LATE_S)
     with KernelSampler.open(settings) as kernel:
-        # the reader of kernel stacks raises the spare capability, when it can
+        # the reader of kernel stacks raises the spare capability, if it can
         capabilities.drop(capabilities.TRACE, spare=capabilities.SPARE)
         tracer = Tracer(kernel, target, settings)
         with contextlib.closing(tracer):

@@ -25,7 +25,7 @@ from kcover_ebpf.watching.py_spy import Spied, SpiedThread, Spies, Thread
 _READER = Confinement(
     data_bytes=96 << 20,
     cpu_s=HELPER_CPU_S,
-    # it gives its privileges up itself, once it has the kernel's stacks
+    # it drops its privileges itself, once it has the kernel's stacks
     kept=frozenset(
         {
             Capability.SYS_ADMIN,

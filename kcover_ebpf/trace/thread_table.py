@@ -123,7 +123,7 @@ class Table:
         numbers = self.numbers.get(process.pid, {})
         lock = None
         if reading.lock_memory:
-            # a lock that processes share may be owned by any of the job
+            # a lock in shared memory may be owned by any process of the job
             lock = futex.describe(sample.args[1], sample.args[2], reading.lock_memory, numbers)
         left_s = self._left_s(reading)
         return CallDetails(
@@ -164,7 +164,7 @@ class _People:
         self._holders = self._search(waits)
 
     def _search(self, waits: Mapping[tuple[Pid, Tid], ThreadReading]) -> dict[Inode, list[Pid]]:
-        # pipes first among ourselves, then, for what a lead waits on, on the whole host
+        # pipes first within the job, then, for a lead's wait, on the whole host
         inodes = {file.inode for wait in waits.values() for file in wait.files}
         pipes = frozenset(
             file.inode for wait in waits.values() for file in wait.files if file.kind == "pipe"
@@ -174,7 +174,7 @@ class _People:
         own = list(self._job.members.views)
         found = pipe_holders(pipes, own, PIPE_SEARCH_S)
         lonely = frozenset(inode for inode in pipes if len(found.get(inode, [])) < 2)
-        # who started the job is the likely partner: it is asked first
+        # the process that started the job is the likely partner: it is searched first
         above = [
             Pid(pid) for view in _living(self._job) for pid in process_tree.ancestors(view.pid)
         ]

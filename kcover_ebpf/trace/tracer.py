@@ -85,7 +85,7 @@ class Tracer:
             yield self._rows(rows)
             blind: list[str] = []
             yield self._stacks(rows, verdict, blind)
-            # once more: the ranks' stacks explain it
+            # again, because the ranks' stacks explain it
             yield from self._conclusion(self._conclude(), blind)
         finally:
             self.close()
@@ -238,7 +238,7 @@ def _report(
         time_s=now_s,
         sequence=0,
         pods=tuple(PodRef(name, uid) for name, uid in sorted(uids.items())),
-        # the person who asks thinks that it is stuck
+        # the person who runs the trace believes that it is stuck
         suspicious=True,
         trained=job.pace.trained,
         verdict=rank_report.verdict_of(

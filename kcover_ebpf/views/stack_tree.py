@@ -16,10 +16,7 @@ from kcover_ebpf.model.traced import Stack
 from kcover_ebpf.views.rank_numbers import in_and_out, ranks_text
 
 _INTERPRETER = re.compile(r"\.\.\. the Python interpreter$|(?:lib)?python3[\w.]*\+")
-"""Names that replace the interpreter's own frames (`trace.native_frames`), and a sampled address in its code.
-
-Its Python frames describe them better.
-"""
+"""Native frames of the interpreter and sampled addresses in its code, which its Python frames describe better."""
 _OWNS_LOCK = "holds the interpreter lock"
 """First line of a Python stack that is not a frame (`trace.stack_helpers`)."""
 _MOST_LINES = 400
@@ -90,7 +87,7 @@ def frames_of(stack: Stack) -> tuple[Frame, ...]:
 def tree_of(stacks: Iterable[Stack]) -> StackTree:
     """Merge all stacks into one tree."""
     kept = tuple(stack for stack in stacks if stack.python or stack.native or stack.kernel)
-    # ten thousand ranks are in a few different places
+    # ten thousand ranks have few distinct stacks
     equal: dict[object, list[int]] = {}
     for member, stack in enumerate(kept):
         equal.setdefault((stack.python, stack.native, stack.kernel), []).append(member)

@@ -96,7 +96,7 @@ def _grouped(waits: Sequence[_Wait], culprit: str | None) -> WaitGraph:
     for source, target, why in waits:
         targets.setdefault(source, []).append((target, why))
     awaited = {target for _, target, _ in waits}
-    # those for whom no one waits, and that wait for the same, are one
+    # ranks that no one waits for, and that wait for the same, are merged
     keys: dict[str, object] = {}
     for name in dict.fromkeys([*targets, *awaited]):
         alone = name in awaited or name == culprit

@@ -90,7 +90,7 @@ class FileSystemProbes:
     @staticmethod
     def _end(probe: _Probe) -> None:
         if probe.helper_process is not None:
-            # who asks a server that is gone may not end: it is left behind, and counted
+            # a probe of a dead server may not end: it is abandoned, and counted
             probe.helper_process.end(reap_s=0.0)
 
 

@@ -149,7 +149,7 @@ class JobWatch:
 
     def attend(self) -> bool:
         """Called once a pass, with its facts: True if its threads are to be read and the job judged as well."""
-        # what NCCL's probes count, and a table, are of one pass
+        # counts of the NCCL probes, and a table, must be from one pass
         needs_all = self._nccl is not None or self._watches_table
         return self._pacing.attend(self.tracker.current, needs_all=needs_all)
 
@@ -161,7 +161,7 @@ class JobWatch:
     def take(self, fact: Fact) -> bool:
         """Feed one fact; True if the job should be judged at once."""
         if isinstance(fact, _NEW_PROGRAM):
-            # what is being read of it is of the program before
+            # a reading in progress is of the previous program
             self._identities.forget(fact.pid)
             if self._nccl is not None:
                 self._nccl.forget(fact.pid)
@@ -222,13 +222,13 @@ class JobWatch:
         fault = self.tracker.latest
         is_named = fault is not None and fault.culprit is not None
         if not is_named and self._recorders is not None and self._recorders.is_asking:
-            # two of three ranks differ: only the third shows which of them is wrong
+            # if two of three ranks differ, only the third shows which of them is wrong
             return False
         return self._stacks is None or self._stacks.is_ready(self.job.members.ranks)
 
     def _turn_s(self, ranks: Mapping[Pid, ProcessHistory], world_size: int | None) -> float | None:
         if not self._is_part:
-            # nothing joins what two hosts found, so each asks for itself
+            # results of two hosts are not joined, so each asks for itself
             return 0.0
         from kcover_ebpf.collectives.ras.watch import turn_s
 

@@ -155,7 +155,7 @@ class Judging:
             self._on_blind(sight.reason)
             return
         if tick.lost_count and self._whole:
-            # where one job is watched, whatever was lost is its own
+            # if only one job is watched, lost records are its own
             self._on_blind(f"{tick.lost_count} records were lost")
 
     def _on_blind(self, reason: str) -> None:
@@ -197,7 +197,7 @@ class Judging:
         self._decide(self.tracker.latest)
 
     def _decide(self, verdict: Verdict | None) -> None:
-        # asked at each pass while a fault lasts: evidence that was missing when it was reported may arrive later
+        # called at each pass while a fault lasts: evidence that was missing in the report may arrive later
         if verdict is None or self._carry_out is None:
             return
         decision = decide(verdict, self._settings.act)

@@ -255,7 +255,7 @@ class Sensor(SamplingLoop):
     def run(self, until: Callable[[], bool]) -> None:
         """As `SamplingLoop.run`; facts about the end of the job are judged as well."""
         super().run(until)
-        # the events that ended the loop, a last exit most of all, are not judged yet
+        # the last events, above all a final exit, are not judged yet
         self._take(self._kernel.wait(0))
         self._watch.judge()
 
@@ -276,7 +276,7 @@ class Sensor(SamplingLoop):
         """Nothing: one job is watched here, not the node."""
 
     def _join_new_members(self) -> None:
-        # a search costs more than to hear of forks
+        # a search costs more than receiving forks
         now_ns, known = procfs.boottime_ns(), self._watch.members
         if known and not self._search.is_due(now_ns, self._kernel.strangers):
             return

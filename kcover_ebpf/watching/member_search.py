@@ -27,7 +27,7 @@ class MemberSearch:
     def is_due(self, now_ns: int, strangers: tuple[int, int]) -> bool:
         """True if the members should be listed now; `strangers` as from `KernelSampler.strangers`."""
         if self._strangers is None:
-            # those that are left after a listing are no members
+            # strangers that remain after a listing are no members
             self._strangers = strangers
         since_ns = now_ns - self._listed_ns
         joined = strangers != self._strangers and since_ns >= LISTING_OF_STRANGERS_NS
@@ -62,5 +62,5 @@ class MemberSearch:
             if start_ns is None or start_ns <= self._ended_ns[pid]:
                 found.discard(pid)
             else:
-                del self._ended_ns[pid]  # the number of another one
+                del self._ended_ns[pid]  # the pid now belongs to another process
         return found

@@ -106,7 +106,7 @@ class Spies:
                     failed.append(f"pid {pid}: {why or 'py-spy said nothing'}")
                 running = self._start()
 
-        # one that does not answer keeps its own place, and not the others'
+        # an unresponsive process occupies only its own slot
         followers = [
             threading.Thread(target=follow, args=(running,), name="kcover-spy", daemon=True)
             for running in list(self._running.items())

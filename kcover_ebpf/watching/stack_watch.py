@@ -65,7 +65,7 @@ class StackWatch:
             return news
         if not self._is_open:
             self._is_open, self._stalled_s = True, now_s
-            # a job that stalls now and then is not read each time
+            # a job that stalls now and then is not read every time
             self._next_s = max(now_s, self._began_s + STACKS_AGAIN_S)
         if now_s >= self._next_s and rank_count >= LEAST_RANKS:
             self._begin(ranks, now_s)
@@ -116,7 +116,7 @@ class StackWatch:
         try:
             seen = self._done.get_nowait()
         except Empty:
-            # a process that is killed while it reads memory that does not come may stay for ever
+            # a process killed while it reads memory that never arrives may stay forever
             if now_s - self._began_s < 3 * STACKS_LIMIT_S or self._is_stuck:
                 return []
             self._is_stuck = True
@@ -126,7 +126,7 @@ class StackWatch:
 
 
 def _name(process: ProcessHistory) -> str:
-    # the first thread of a program may be renamed, as PyTorch's is
+    # the first thread of a program may have another name, as in PyTorch
     names = [process.seen.comm] if process.seen is not None else []
     return " ".join([*names, process.lead.sample.comm if process.lead is not None else ""])
 

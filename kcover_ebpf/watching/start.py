@@ -65,7 +65,7 @@ def open_sources(
     `telemetry`: None: the GPUs are not read. `modules`: imported while the kernel verifies our programs, which
     takes as long.
     """
-    # loaded only now: a supervisor is forked and a port bound before
+    # imported now, because a supervisor is forked and a port bound before
     from kcover_ebpf.devices.catalog.files import load
     from kcover_ebpf.kernel.sampler import KernelSampler
 
@@ -111,7 +111,7 @@ def _beside(make: Callable[[], _Made]) -> Iterator[Callable[[], _Made]]:
 
 def drop_privileges(kept: frozenset[Capability], settings: Settings) -> None:
     """Keep only these capabilities; before the first thread starts, because each thread has its own."""
-    # where there are GPUs, a driver that is loaded later gets its probes then
+    # if there are GPUs, a driver that is loaded later gets its probes then
     later = {Capability.PERFMON} if pci.has_nvidia() else set()
     capabilities.drop(kept | later, capabilities.spare(nccl_probes=settings.nccl_probes))
 

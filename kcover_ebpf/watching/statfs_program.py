@@ -47,7 +47,7 @@ def main(pid: int, descriptor: int, path: str = "") -> int:
     except (ProcessLookupError, PermissionError):
         return COULD_NOT_ASK
     except OSError as error:
-        # what the lookup of a path says came from its file system; a descriptor is of the kernel alone
+        # an error of a path's lookup comes from its file system; a descriptor involves the kernel only
         return COULD_NOT_ASK if descriptor >= 0 or error.errno == errno.ENOSYS else 0
     try:
         os.fstatvfs(file)

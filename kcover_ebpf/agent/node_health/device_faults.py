@@ -63,7 +63,7 @@ class NodeDeviceFaults:
             return
         if before is not None:
             pods |= before.pods
-            if fault.code == PORT_DOWN:  # it was down all the time
+            if fault.code == PORT_DOWN:  # the port was down the whole time
                 lost = before.fault.ends_job or fault.ends_job
                 since_ns = before.fault.boottime_ns
                 fault = replace(fault, boottime_ns=since_ns, ends_job=lost, device_unfit=lost)

@@ -177,7 +177,7 @@ class Inspector:
                 wanted_options.argv(),
                 None,
                 session=True,
-                grace_s=HELPER_REAP_S,  # its checks have sessions of their own, which it ends
+                grace_s=HELPER_REAP_S,  # its checks have their own sessions, which it ends
                 niceness=INSPECTION_NICENESS,
                 environment=environment() | {"NODE_NAME": self._options.node},
             )

@@ -26,7 +26,7 @@ class LeftBehind:
 
     def is_there(self) -> bool:
         """True until the process has ended; a zombie counts as ended."""
-        # By its threads: of a process that was killed the first ends at once, and another may stay in D.
+        # By its threads: the first of a killed process ends at once, while another may stay in state D.
         return process_tree.is_same_alive(self.pid, self.start_ticks)
 
 
@@ -36,7 +36,7 @@ def of_check(check: CheckResult, devices: Iterable[PartResult], now_s: float) ->
     stat = process_tree.read_stat(pid) if pid is not None else None
     if pid is None or stat is None or not stat.alive:
         return None
-    # The time itself, not for how long: a text that changes is another condition and another Event.
+    # The time rather than a duration: a changing text would be another condition and another Event.
     since = f"{rfc3339.to_text(now_s)[:16]}Z"
     text = f"not run again: process {pid} of an earlier round hangs in it since {since}"
     failing = check.failing_devices

@@ -103,7 +103,7 @@ class Bundles:
             and known_report.ranks
             and not (report is not None and report.ranks)
         ):
-            # the ranks have ended meanwhile, and the next ones are not known yet
+            # the ranks have ended meanwhile, and their successors are not known yet
             report = known_report
         ranks = report.ranks if report is not None else ()
         readings = reading.finish(ranks, request.pods, end_s)

@@ -89,7 +89,7 @@ def _threads(
 def _thread(pid: int, tid: int, rank: RankSnapshot | None, table: SyscallTable) -> ArchivedThread:
     task = f"/proc/{pid}/task/{tid}"
     comm, words = split_stat(bounded.read_text(f"{task}/stat"))
-    # the first word alone: the others are arguments
+    # only the first word: the others are arguments
     number = bounded.read_text(f"{task}/syscall").partition(" ")[0].strip()
     call = table.name(int(number)) if number.isdigit() else ""
     channel = wait_channel(pid, tid)

@@ -47,7 +47,7 @@ class OpenKill:
             outcome = stop_and_kill.kill_all(of_work(pod))
             left += outcome.left
             self.sent[pod.uid] = self.sent.get(pod.uid, 0) or outcome.count
-            # where there never was a process the rank may run where we do not see it
+            # a pod that never had a process here may run its rank where we cannot see it
             if self.sent[pod.uid] and not outcome.left:
                 self.ended.add(pod.uid)
         waiting = sum(pod.deleted_s is None for pod in pods)

@@ -83,7 +83,7 @@ class OrderExecutor:
     def acks(self, gang: Gang) -> tuple[Ack, ...]:
         """Acks of orders for a gang's report, newest last."""
         key = key_of(gang)
-        # the journal keeps more than the schema of a report admits: one too many and the API server refuses all of it
+        # the journal keeps more acks than a report's schema allows; one too many, and the API server refuses all of it
         return (self._acks.get(key) or self._journal.acks(key))[-_ACKS_REPORTED:]
 
     def is_stopped_by_us(self, gang: Gang) -> bool:
@@ -94,7 +94,7 @@ class OrderExecutor:
         """Make `run` return soon, and resume everything that is stopped: there may be no next agent."""
         self._stopping.set()
         self._inbox.put(None)
-        # a stop under way sees that we end; a thread that is stuck in it must not keep the others stopped
+        # a stop in progress notices the end; if its thread is stuck, the other processes must still be resumed
         got = self._stops_lock.acquire(timeout=STOP_WAIT_S + 0.5)
         try:
             self._release_all()
@@ -133,7 +133,7 @@ class OrderExecutor:
         return True
 
     def _release_all(self) -> None:
-        # all of them before the first write: a disk may not answer
+        # resume all of them before the first write: the disk may not answer
         done = [
             incident
             for incident, record in self._journal.stops.items()
@@ -143,7 +143,7 @@ class OrderExecutor:
 
     def _patience_s(self) -> float:
         left = (self._left_s(key, stop) for key, stop in self._journal.stops.items())
-        # what is still there after its time could not be released, and is tried again in a second
+        # an overdue stop could not be resumed; it is tried again in a second
         return min([ORDERS_TURN_S, *(left_s for left_s in left if left_s > 0)])
 
     def _left_s(self, incident: str, record: StopRecord) -> float:
@@ -176,7 +176,7 @@ class OrderExecutor:
 
     def _refuse(self, incident: OrderedIncident, order: Order, gang: Gang, why: str) -> None:
         if order.verb is Verb.STOP:
-            # half a gang that is stopped is of no use
+            # a gang that is stopped by half is of no use
             self._try(f"cannot resume {gang.name}", lambda: self._release(incident.uid))
         if not self._journal.knows(order.id):
             self._remember(order, gang)
@@ -188,7 +188,7 @@ class OrderExecutor:
             self._journal.note(order, key_of(gang))
 
     def _is_done(self, order: Order) -> bool:
-        # killing what is being deleted is the one order that stays in force, also after a restart of ours
+        # killing deleted pods is the one order that stays in force, also after our restart
         if order.verb is Verb.KILL_TERMINATING:
             return any(open_kill.order.id == order.id for open_kill in self._open_kills)
         return self._journal.knows(order.id)
@@ -223,7 +223,7 @@ class OrderExecutor:
     ) -> None:
         found = [container for pod in pods for container in self._containers.at_work(pod)]
         before = self._journal.stops.get(incident.uid)
-        # of a stop that is given anew the ranks are stopped by us
+        # if a stop is repeated, its ranks were stopped by us
         already = (
             set(before.already_stopped)
             if before is not None
@@ -283,7 +283,7 @@ class OrderExecutor:
             raise ActionError("no processes are stopped on this node for this incident")
         self._evidence.finish(incident.uid)
         self._listeners.killed(gang)
-        # only what was stopped for this incident is killed, so that doing it twice does no harm
+        # only processes that were stopped for this incident are killed, so repeating it does no harm
         outcome = stop_and_kill.kill(self._recorded(record))
         self._remember(order, gang)
         self._drop(incident.uid)
@@ -309,7 +309,7 @@ class OrderExecutor:
         for incident in incidents:
             self._holder.drop(incident)
             self._evidence.forget(incident)
-        # what a full disk still says is stopped the next agent lets go once more, which does no harm
+        # stops that remain on a full disk are resumed again by the next agent, which does no harm
         with contextlib.suppress(ActionError):
             self._journal.drop_stops(incidents)
         self._note_stopped()

@@ -40,7 +40,7 @@ _CONFINEMENT = Confinement(
     cpu_s=24 * 3600,
     kept=frozenset({Capability.KILL}),
     open_files=65536,
-    # it exists to send signals
+    # needed to send signals
     filtered=False,
     with_parent=False,
     out_of_memory_score=-1000,
@@ -65,7 +65,7 @@ class Resumer:
             try:
                 self._connected()
             except ActionError:
-                # one that is killed as it starts is no reason to end
+                # if it is killed during its start, we continue
                 self._connected()
 
     def hold(self, incident: str, descriptors: Sequence[int]) -> None:
@@ -158,7 +158,7 @@ class Resumer:
         for incident, kept in self._held.items():
             for first in range(0, len(kept), MOST_DESCRIPTORS):
                 part = kept[first : first + MOST_DESCRIPTORS]
-                # what was not sent is stopped already: this agent lives, and lets go of it itself
+                # descriptors not sent belong to stopped processes: this agent is alive and resumes them itself
                 with contextlib.suppress(OSError):
                     ours.sendmsg([b"h" + _key(incident)], _attached(part))
         return ours
@@ -168,7 +168,7 @@ class Resumer:
             self._socket.close()
             self._socket = None
         if self._helper is not None:
-            # it ends by itself, once it has let go of everything
+            # it ends by itself, once it has resumed everything
             self._helper.wait(time.monotonic() + RESUMER_TAKES_S)
             if not self._helper.end():
                 _LOG.warning("process %d, which resumes processes, does not end", self._helper.pid)

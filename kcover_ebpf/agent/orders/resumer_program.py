@@ -65,7 +65,7 @@ class Held:
 
     def _release(self, key: bytes) -> None:
         for descriptor in self._processes.pop(key)[1]:
-            # it has ended, or is one that we may not signal: the others must be let go
+            # it has ended, or we may not signal it: the others must still be resumed
             with contextlib.suppress(OSError):
                 signal.pidfd_send_signal(descriptor, signal.SIGCONT)
             os.close(descriptor)
@@ -96,7 +96,7 @@ def _descriptors(attached: list[tuple[int, int, bytes]]) -> list[int]:
 
 def main(arguments: list[str]) -> None:
     """Parse the arguments and serve; the exit code is always 0."""
-    # a terminal's signals, and the container's end, come to the agent, which ends this by its socket
+    # signals of a terminal, or of the container's end, reach the agent, which ends this process through its socket
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)

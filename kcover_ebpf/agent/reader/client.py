@@ -165,7 +165,7 @@ class ConfinedReader:
                 sent = connection.sendmsg([frame], attached)
                 connection.sendall(frame[sent:])
             except OSError as error:
-                # part of a frame may be sent: nothing after it would be understood
+                # part of a frame may be sent: the reader could not understand anything after it
                 self._shut()
                 raise ReaderError(f"the reader of {self._name} takes no question") from error
 
@@ -200,7 +200,7 @@ class ConfinedReader:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
-    # --- the thread that starts and hears it: the reader is killed when this thread ends
+    # --- the thread that starts the reader and receives answers; the reader is killed when it ends
 
     def _run(self) -> None:
         pause_s = READER_AGAIN_S
@@ -220,7 +220,7 @@ class ConfinedReader:
         """Run one reader from its start to its end; returns why it ended."""
         ours, theirs = socket.socketpair()
         command = [*_command(self._program), self._name, str(theirs.fileno())]
-        # time-outs belong to an object: who sends has another one than who hears
+        # a time-out belongs to an object: sender and receiver use different copies
         with ours, ours.dup() as sender:
             try:
                 with theirs:

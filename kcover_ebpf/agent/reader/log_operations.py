@@ -77,7 +77,7 @@ def _tails(arguments: Mapping[str, Any], _: list[int], note: Note) -> Any:
             note(f"{uid}/{container}")
             if len(texts) < _MOST_TAILS:
                 texts[f"{pod}.{container}.log"] = text
-    # what is no text is six bytes for each: the oldest goes first
+    # bytes that are not text become six bytes each: the oldest are dropped first
     while texts and len(json.dumps(texts)) > 800_000:
         texts.pop(next(iter(texts)))
     return texts
@@ -98,7 +98,7 @@ def _tails_of(folder: Path, namespace: str, uid: str) -> Iterator[tuple[str, str
                 files.close()
             if chunk is not None:
                 text = chunk.data.decode("utf-8", "replace")
-                if not chunk.is_first:  # and what is in front of its first line's rest is not known
+                if not chunk.is_first:  # what precedes the rest of its first line is unknown
                     text = text[text.find("\n") + 1 :]
                 end = secret_masking.end_of(secret_masking.masked(text), _TAIL_BYTES)
                 yield name.split("_")[1], container, end

@@ -76,7 +76,7 @@ class Server:
                 if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                     descriptors.frombytes(data[: len(data) // 4 * 4])
             for question in frames.feed(block):
-                # a question with descriptors is the last that a packet of the kernel's holds
+                # a question with descriptors is the last one in a packet of the kernel
                 taken, descriptors = list(descriptors), array.array("i")
                 self._begin(question, taken)
 

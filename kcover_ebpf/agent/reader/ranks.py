@@ -48,7 +48,7 @@ THREADS = Confinement(
 ANSWERS = Confinement(
     data_bytes=80 << 20,
     cpu_s=READER_CPU_S,
-    # what ranks of any user have written, their memory, and a byte into the pipe of a recorder
+    # what ranks of any user have written, their memory, and a byte into a recorder's pipe
     kept=frozenset({Capability.SYS_PTRACE, Capability.DAC_READ_SEARCH, Capability.DAC_OVERRIDE}),
     address_bytes=2 << 30,
 )
@@ -125,7 +125,7 @@ class ReadRanks:
         except ReaderError as error:
             raise RequestError(str(error)) from error
 
-    # --- NCCL (`RasSource`): entering a network namespace is ours, what comes out of it is not
+    # --- NCCL (`RasSource`): this process enters the network namespace, the reader parses the answers
 
     def ask(self, place: RasPlace, patience: RasPatience) -> RasReport:
         """Ask NCCL's RAS service; raises `RasError`."""

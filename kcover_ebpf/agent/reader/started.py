@@ -43,7 +43,7 @@ class ConfinedReaders:
         threads = ConfinedReader("threads", replace(ranks.THREADS, group=entrance), self._note_end)
         answers = ConfinedReader("answers", replace(ranks.ANSWERS, group=entrance), self._note_end)
         self._readers = [threads, answers]
-        # few nodes ever need the one of answers: the first question starts it
+        # few nodes ever need the reader of answers: the first question starts it
         self._first = [threads]
         self.ranks = ReadRanks(threads, answers)
         self.spies = replace(py_spy.SPY, group=entrance)

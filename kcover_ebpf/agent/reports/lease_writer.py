@@ -67,7 +67,7 @@ class LeaseWriter:
         """True if the Lease should be written now; `period_s`: interval while nothing happens."""
         if not self.is_usable(now_s):
             return False
-        # a job has stalled since: the one before counts for longer than a snapshot may
+        # a job has stalled since: the last renewal is valid for longer than a snapshot may be
         is_faster = self._period_s is not None and period_s < self._period_s
         return acks != self.acks or is_faster or now_s >= self._next_s
 

@@ -157,7 +157,7 @@ class ReportBuilder:
         refs = tuple(PodRef(pod.name, pod.uid, self.devices.get(pod.uid, ())) for pod in pods)
         name = report_name(gang, self._identity.node)
         before = self.last.get(gang)
-        # what is stopped by us is as it was
+        # a gang that we stopped is unchanged
         report = before if watch.stopped_by_us else None
         report = report or self._report(watch, now_s, refs, (gang.namespace, name))
         job = watch.watch.job
@@ -181,7 +181,7 @@ class ReportBuilder:
         if is_fault or stall is not Stall.NONE:
             self._fault_s[gang] = now_s
         explained = now_s - self._fault_s.get(gang, -math.inf) < EXPLAINED_S
-        # what a policy expects of a log is reported whether or not something is wrong
+        # rules of a policy for a log are reported whether or not there is a fault
         reports_logs = explained or bool(watch.here.job_rules)
         self.reports_logs |= reports_logs
         report = FaultReport(
@@ -199,7 +199,7 @@ class ReportBuilder:
         )
         if stall is Stall.NONE and not is_fault:
             return replace(report, collectives=_movement(job))
-        # where it is not known whether the ranks continue, others may need their snapshots
+        # if it is unknown whether the ranks continue, other nodes may need their snapshots
         return with_snapshots(report, job, watch.pods)
 
     def _remembered(

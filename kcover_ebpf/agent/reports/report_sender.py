@@ -128,7 +128,7 @@ class ReportSender:
         """
         self._api, self._lease, self._acks, self._on_error = api, lease, acks, on_error
         self._late_s, self._fed_s = late_s, time.monotonic()
-        # must grow over restarts, too, and nothing on disk is certain to be there
+        # must also grow over restarts, and files on disk may be lost
         self._sequence = time.time_ns() // 1_000_000
         self._drafts: dict[tuple[str, str], Draft] = {}
         self._sent: dict[tuple[str, str], _Sent] = {}
@@ -251,7 +251,7 @@ class ReportSender:
             periods.append(pace.compared_s)
         period_s = min(periods, default=pace.heartbeat_s)
         if acks == self._lease.acks and self._is_outdated(drafts, now_s):
-            # the next pass shows whether it is still so
+            # the next pass shows whether it still holds
             return
         asked, usable = self._confirm_now, self._lease.is_usable(now_s)
         if not self._lease.is_due(now_s, period_s, acks) and not (asked and usable):
@@ -282,7 +282,7 @@ class ReportSender:
     def _is_stalled(self, draft: Draft) -> bool:
         """True if other parts need to know that the ranks are unchanged."""
         sent = self._sent.get(draft.key)
-        # what is stopped by an order is as it was: 1,000 nodes that say so would delay the next order
+        # a gang stopped by an order is unchanged: 1,000 nodes that confirm it would delay the next order
         is_made = sent is None or draft.report is not sent.report
         return is_made and bool(draft.report.ranks) and draft.report.is_urgent
 
@@ -298,7 +298,7 @@ class ReportSender:
             call()
             self._refused.pop(key, None)
         except Exception as error:
-            # no error with one report may end all the others
+            # an error with one report must not end all others
             known = error if isinstance(error, ApiError) else ApiError(repr(error))
             self.counts["failed"] += 1
             self._on_error(verb, "faultreports", known)
@@ -326,7 +326,7 @@ class ReportSender:
         refill_s = pace.refill_s(nodes)
         if sent.news != draft.news:
             return allowance.may_send(now_s, refill_s, is_news=True)
-        # whoever deleted it took what the controller knows of the gang
+        # its deletion also removed what the controller knew of the gang
         refresh_s = pace.stalled_refresh_s(nodes) if stalled else pace.refresh_s
         if now_s - sent.at_s >= refresh_s:
             return True
@@ -370,7 +370,7 @@ class ReportSender:
         return True
 
     def _delete(self, key: tuple[str, str]) -> None:
-        # its pods may have taken it along
+        # it may have been deleted with its pods
         with contextlib.suppress(NotFound):
             self._api.delete(f"{_BASE}/{key[0]}/faultreports/{key[1]}")
         self.counts["deleted"] += 1

@@ -106,7 +106,7 @@ class Coordinator:
             with contextlib.closing(channel):
                 self._hear(channel, address)
         except (ChannelError, ObjectError):
-            connection.close()  # whoever it is learns no more; a member tries again
+            connection.close()  # a peer without the secret learns nothing; a member tries again
         finally:
             self._slots.release()
 
@@ -116,7 +116,7 @@ class Coordinator:
             refused = self._gang.join(hello, address, self._clock())
             if refused is None:
                 if (lost := self._channels.get(hello.host)) is not None:
-                    lost.close()  # of the same run, which is back; its thread notices
+                    lost.close()  # an old connection of the same run, which has reconnected; its thread notices
                 self._channels[hello.host] = channel
             channel.send(messages.packed(CoordinatorMessage(refused=refused)))
         if refused is not None:

@@ -64,7 +64,7 @@ class JoinedGang:
         """True once the job is being ended, or is over: members must be informed."""
         return self.is_over or self._end is not None
 
-    # ---- what members say
+    # ---- messages of members
 
     def join(self, hello: Hello, address: str, now_s: float) -> str | None:
         """Admit a host, or readmit it; returns why it is refused, None if it is not.
@@ -99,7 +99,7 @@ class JoinedGang:
         """Take a host's report about its ranks."""
         own = self._hosts[host]
         if self._end is not None and self._end.act is not Act.SNAPSHOT:
-            return  # it is being ended: what is seen of that is no fault
+            return  # the host is being ended: what it reports now is not a fault
         ranks = tuple(replace(rank, pod_uid=host) for rank in report.ranks)
         verdict = report.verdict
         if verdict is not None and verdict.culprit is not None:
@@ -120,7 +120,7 @@ class JoinedGang:
         if self._end is not None and self._end.id == order:
             self._obeyed.add(host)
 
-    # ---- what is said to all of them
+    # ---- messages to all members
 
     def tick(self, now_s: float) -> tuple[CoordinatorMessage, ...]:
         """The message for all members now; called a few times a second."""

@@ -96,7 +96,7 @@ class JoinedSession(Session):
         if ended and (code is None or self._is_to_end):
             return True
         if code is not None and self._reported_code is None and not self._is_held:
-            self._after_pass()  # what was seen of the end goes before it
+            self._after_pass()  # observations precede the end itself
             self._reported_code = code
             self._member.ended(code)
         if self._is_gang_over:
@@ -105,7 +105,7 @@ class JoinedSession(Session):
 
     def _start_again(self) -> bool:
         begun = super()._start_again()
-        # what was seen of our own kill is no fault of the job that begins
+        # effects of our own kill are not faults of the next start
         self._sensor.tracker = Tracker(self._plan.name, os.uname().nodename)
         return begun
 
@@ -165,7 +165,7 @@ class JoinedSession(Session):
                 sink.on_blind(text)
         self._lost_reason = reason
 
-    # ---- what is decided for all hosts
+    # ---- decisions for all hosts
 
     def _take(self, message: CoordinatorMessage) -> None:
         if message.verdict is not None:

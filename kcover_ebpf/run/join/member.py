@@ -108,7 +108,7 @@ class Member:
                 self._changed.wait_for(lambda: self._report or self._owed, JOIN_BEAT_S)
                 report, self._report = self._report, None
                 owed = list(self._owed)
-            # the end of a job after what was seen of it
+            # the end of a job is sent after its last report
             if report is not None or not owed:
                 channel.send(messages.packed(MemberMessage(report=report)))
             for message in owed:

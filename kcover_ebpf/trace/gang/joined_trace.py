@@ -48,7 +48,7 @@ def judged(
     seen = []
     for answer in answers:
         report = replace(answer.report, node=answer.node, time_s=now_s - answer.age_s)
-        # nodes that were sure sooner were traced for a shorter time; their snapshot is of the same run
+        # nodes with an early verdict were traced for a shorter time; their snapshot is from the same run
         seen.append(ReceivedReport(report, now_s, delay_s=answer.age_s))
     return merge(GangInput(name, seen, pods, {}, Policy(), now_s, unwatched=True))
 

@@ -37,7 +37,7 @@ def verdict_in(
 
 
 def _is_open(status: Status, fresh: Sequence[ReceivedReport]) -> bool:
-    # of a job that is being started again, another attempt runs by now than the one that the Incident is about
+    # a restarting job is a later attempt than the one that the Incident is about
     if status.is_closed or status.phase is Phase.RECOVERING:
         return False
     # the controller closes it for the same reason, but not at once

@@ -146,7 +146,7 @@ def _report(raw: Mapping[str, Any], gang: Gang, now_s: float) -> ReceivedReport 
     written_s = fault_report.written_s(raw.get("metadata") or {})
     if report.job is None or GangId.of(gang.namespace, report.job.selector) != gang.id:
         return None
-    # the clock of an operator's machine and that of the API server may differ: what is not dated is not believed
+    # clocks of the operator's machine and the API server may differ: undated reports are not believed
     return None if written_s is None else ReceivedReport(report, min(written_s, now_s), None)
 
 
