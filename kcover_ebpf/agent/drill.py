@@ -156,7 +156,7 @@ class Drill:
         """Write the record to disk before the process is stopped; one drill at a time on a node."""
         left = _read(self._path)
         if left is not None and (_is_stopped(left) or are_changed(left.limits)):
-            raise UsageError("a drill is under way on this node already; wait until it is over")
+            raise UsageError("another drill is in progress on this node; wait until it is over")
         try:
             self._path.write_text(json.dumps(encode(record)), encoding="utf-8")
         except OSError as error:

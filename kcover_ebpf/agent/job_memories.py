@@ -51,7 +51,7 @@ class JobMemories:
         try:
             write_text(self._file, json.dumps(words))
         except OSError as error:
-            _LOG.warning("cannot keep what was learned of jobs: %s", error.strerror)
+            _LOG.warning("cannot save the memory of jobs: %s", error.strerror)
 
 
 def _load(file: Path) -> dict[str, JobMemory]:

@@ -134,7 +134,7 @@ class _Agent:
         server = start.bind_metrics(plan.metrics, self._stack)
         journal = OrderJournal(plan.state_dir / "orders.json")
         if (pid := finish_left(plan.state_dir)) is not None:
-            _LOG.warning("process %d was left stopped or slowed by a drill: it continues", pid)
+            _LOG.warning("a drill had left process %d stopped or slowed; it was resumed", pid)
         session = connect(plan.kubeconfig, plan.context, is_small=True)
         containers = Containers()
         self._resumer = self._start_resumer()

@@ -38,7 +38,7 @@ def call(
         library, missing, _ = str(error).partition(_NO_LIBRARY)
         if isinstance(error, ImportError) and missing:
             name_of_it = library.rpartition(" ")[2]
-            text = f"{name_of_it} is missing on this system: install the package that has it"
+            text = f"{name_of_it} is missing on this system: install the package that contains it"
             return _fail(name, text, CannotObserve.exit_code)
         from kcover_ebpf.output.log_lines import blame
 

@@ -148,7 +148,7 @@ def _explain(incident: Incident, status: Status) -> None:
         ),
         ("not observed", list(verdict.unobserved)),
         ("what happened, counted from when the fault began", _timeline(status)),
-        ("pods that do not go", _stuck(status)),
+        ("pods stuck in deletion", _stuck(status)),
         ("evidence on nodes", list(status.bundles)),
     ):
         if lines:

@@ -69,7 +69,7 @@ def agent_namespace_option(command: _Command) -> _Command:
         "--agent-namespace",
         metavar="NAME",
         callback=object_name,
-        help="Namespace of the agents; needed where you may not list pods in all namespaces.",
+        help="Namespace of the agents; needed if you may not list pods in all namespaces.",
     )
     return option(command)
 

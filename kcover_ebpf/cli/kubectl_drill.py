@@ -43,7 +43,7 @@ class _Running:
     help=FAULTS_HELP,
 )
 @click.option("--pod", callback=object_name, help="The pod to break; default: the last by name.")
-@duration_option("--for", "60s", "The longest that the fault lasts; at most 10m.")
+@duration_option("--for", "60s", "Duration of the fault; at most 10m.")
 @agent_namespace_option
 @common
 def drill(  # noqa: PLR0913 - one for each option

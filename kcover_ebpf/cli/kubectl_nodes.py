@@ -78,7 +78,7 @@ def nodes(client: ApiClient, namespace: str, as_json: bool) -> int:  # noqa: ARG
         return 0
     show_table([_COLUMNS, *map(_cells, rows)])
     if any(row.health == Result.WARN.value for row in rows):
-        print("warn: have a look when there is time; no node is cordoned for it")
+        print("warn: examine the node when there is time; it is not cordoned for this")
     return 0
 
 
@@ -203,7 +203,7 @@ def inspect(
 def bad_node(*, client: ApiClient, namespace: str, as_json: bool, node: str, why: str) -> int:
     """Report a bad node that one of your pods runs on; the operator sees it in the node's Events.
 
-    Kcover takes no action of its own. You need permission to list pods and to create Events in the namespace.
+    Kcover takes no action. You need permission to list pods and to create Events in the namespace.
     """
     from kcover_ebpf.recovery.nodes.node_plan import BAD_NODE
 
@@ -215,7 +215,7 @@ def bad_node(*, client: ApiClient, namespace: str, as_json: bool, node: str, why
             pods.append(pod_of(raw))
     if not pods:
         raise UsageError(
-            f"no pod of namespace {namespace} is on node {node}, so nothing is known of it there"
+            f"no pod of namespace {namespace} is on node {node}, so it cannot be reported from there"
         )
     pod = max(pods, key=lambda found: (found.created_s or 0.0, found.name))
     write_event(client, pod, {BAD_NODE: node}, "KcoverBadNodeReported", why)

@@ -35,7 +35,7 @@ class JobPods:
 @click.argument("job")
 @click.option("--in-place", is_flag=True, help="Restart in place only: no pod is replaced.")
 @click.option("--wait", is_flag=True, help="Show the phases until the restart is over.")
-@duration_option("--timeout", "15m", "Give up waiting after this.")
+@duration_option("--timeout", "15m", "Longest wait, with --wait.")
 @common
 def restart(  # noqa: PLR0913 - one for each option
     *,

@@ -107,7 +107,7 @@ def _read(file: Path) -> NamedPolicy:
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise UsageError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(raw, dict) or raw.get("kind") != "FaultPolicy":
-        raise UsageError(f"{file} holds no FaultPolicy; see docs/policy.md")
+        raise UsageError(f"{file} contains no FaultPolicy; see docs/policy.md")
     try:
         return policy_of(raw)
     except ObjectError as error:

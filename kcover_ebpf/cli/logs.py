@@ -115,7 +115,10 @@ def _rule_as_json(reading: JobRuleReading) -> str:
 def _rule_as_text(reading: JobRuleReading) -> str:
     if reading.wrong_count:
         value = "no finite number" if reading.value is None else f"{reading.value:g}"
-        return f"job rule {reading.rule}: broken, {reading.wrong_count} numbers in a row are off; the last is {value}"
+        return (
+            f"job rule {reading.rule}: broken, {reading.wrong_count} numbers in a row are outside the limits; "
+            f"the last is {value}"
+        )
     since = (
         f"the last line came {reading.age_s:.0f} s before the end"
         if reading.age_s is not None

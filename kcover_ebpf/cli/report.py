@@ -90,7 +90,9 @@ def _together(bundles: Sequence[Path]) -> Archive:
     parts = [read(bundle) for bundle in bundles]
     jobs = sorted({archive.job for archive in parts})
     if len(jobs) > 1:
-        raise UsageError(f"these are parts of different jobs: {', '.join(jobs)}; name those of one")
+        raise UsageError(
+            f"these are parts of different jobs: {', '.join(jobs)}; give those of one job"
+        )
     incident = next((part.incident for part in parts if part.incident is not None), None)
     return merged(parts, incident) if len(parts) > 1 else parts[0]
 

@@ -114,7 +114,7 @@ class CulpritConditions:
         except KcoverError as error:
             if isinstance(error, ApiError) and error.status == _OTHER_POD:
                 return True
-            _LOG.info("condition of pod %s/%s: %s", pod.namespace, pod.name, error)
+            _LOG.info("cannot set the condition of pod %s/%s: %s", pod.namespace, pod.name, error)
             return False
         return True
 

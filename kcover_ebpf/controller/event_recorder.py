@@ -124,7 +124,7 @@ class EventRecorder:
             self._send(event)
         except KcoverError as error:
             self.lost_count += 1
-            _LOG.debug("event: %s", error)
+            _LOG.debug("cannot write an Event: %s", error)
 
 
 def name_of(series: str, about: Mapping[str, str]) -> str:

@@ -40,7 +40,7 @@ class IncidentBounds:
             size_bytes = _INCIDENT_BYTES + finalizers_bytes + _PER_BYTE * said_bytes
             if self._shares.take(texts["uid"], texts["namespace"], size_bytes):
                 return
-        detail = "the incidents of this namespace, or of all, take more than what is kept of them"
+        detail = "the incidents of this namespace, or of all namespaces, exceed the limit on memory"
         raise OverBound("incidents", about, f"{detail}: its job is not restarted")
 
     def forget(self, uid: str) -> None:

@@ -197,7 +197,7 @@ class BadNodes:
         about = {"apiVersion": "v1", "kind": "Node", "name": node}
         about["uid"] = str(raw["metadata"].get("uid", ""))
         said = "".join(text if text.isprintable() else " " for text in why[:_MOST_WHY])
-        _LOG.info("namespace %s says that node %s is bad: %s", pod.namespace, node, said)
+        _LOG.info("namespace %s reports node %s as bad: %s", pod.namespace, node, said)
         self._publish(about, _BAD_NODE_REASON, f"pod {pod.namespace}/{pod.name}: {said}", True)
         return True
 

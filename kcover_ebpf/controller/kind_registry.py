@@ -34,7 +34,7 @@ JOB_KINDS = f"/apis/{API_VERSION}/jobkinds"
 REASON = "KcoverJobKindRefused"
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _LOG = logging.getLogger(__name__)
-_UNKNOWN = KindState(KindReason.NOT_CHECKED, "its permissions were not checked yet")
+_UNKNOWN = KindState(KindReason.NOT_CHECKED, "its permissions have not been checked yet")
 Publish = Callable[[dict[str, str], str, str, bool], None]
 
 
@@ -139,7 +139,7 @@ class KindRegistry:
             try:
                 state = self._found(kind, kinds)
             except KcoverError as error:
-                _LOG.info("JobKind %s is not checked: %s", kind.name, error)
+                _LOG.info("cannot check JobKind %s: %s", kind.name, error)
                 continue
             with self._lock:
                 if self._kinds.get(kind.name) == kind and self._states.get(kind.name) != state:
@@ -203,7 +203,7 @@ class KindRegistry:
             )
         except KcoverError as error:
             # another replica leads, and writes it
-            _LOG.info("the condition of JobKind %s is not written: %s", name, error)
+            _LOG.info("cannot write the condition of JobKind %s: %s", name, error)
             return
         self._said[name] = state
         if not state.reason.is_ready:

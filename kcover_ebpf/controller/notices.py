@@ -95,7 +95,7 @@ class Notices:
             try:
                 raw = self._writer.note_notified(known, " ".join((*known.notified, notified)))
             except KcoverError as error:
-                _LOG.info("cannot note who was notified of incident %s: %s", incident.name, error)
+                _LOG.info("cannot record who was notified of incident %s: %s", incident.name, error)
                 return
             written = self._store.read_incident(raw)
             if written is not None:

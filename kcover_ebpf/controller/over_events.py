@@ -15,7 +15,7 @@ from kcover_ebpf.host.over_bounds import BOUNDS, OF_PODS
 from kcover_ebpf.kube.client import ApiClient, segment
 from kcover_ebpf.tunables.controller import OVER_SAID_S
 
-_ENDING = "what is beyond it is not seen. docs/threat-model.md has the bounds"
+_ENDING = "the excess is not observed. docs/threat-model.md lists the bounds"
 _Key = tuple[str, str]
 
 

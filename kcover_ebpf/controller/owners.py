@@ -134,7 +134,7 @@ class Owners:
         """Read one object; `Unreachable` at once while its kind does not answer: a conversion webhook may hang."""
         kind, began_s = (api_version, plural), self._clock()
         if began_s < self._silent_until_s.get(kind, 0.0):
-            raise Unreachable(f"{plural} of {api_version} did not answer a moment ago")
+            raise Unreachable(f"{plural} of {api_version} did not answer recently")
         try:
             return self._session.get(_path(api_version, plural, namespace, name))
         except Unreachable:
@@ -364,7 +364,7 @@ def _shared_group(pods: Sequence[GangPod], branches: Sequence[_Branch]) -> str:
     )
     if len(tops) < 2:
         return ""
-    return f"the pods of its pod group belong to {', '.join(tops[:4])}, which nothing restarts together"
+    return f"the pods of its pod group belong to {', '.join(tops[:4])}, which cannot be restarted together"
 
 
 def _moves(

@@ -93,12 +93,12 @@ class Repairs:
             except (NotFound, Conflict):
                 continue  # it is gone already
             except ApiError as error:
-                _LOG.info("pod %s/%s is not evicted: %s", namespace, name, error)
+                _LOG.info("cannot evict pod %s/%s: %s", namespace, name, error)
                 refused += 1
         text = (
             f"{plan.repair.step.value} waits for {len(users)} pods that use it, which are evicted"
         )
-        self._say(node, text + (f"; {refused} may not be now" if refused else ""))
+        self._say(node, text + (f"; {refused} cannot be evicted now" if refused else ""))
 
     def _policy(self) -> NodeActions:
         policy = holding(self._store.policies.of(self._namespace), self._namespace, {})

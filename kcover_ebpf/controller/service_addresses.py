@@ -21,7 +21,7 @@ def published(client: ApiClient, namespace: str) -> Mapping[str, frozenset[str]]
         found = client.list(path)
     except ApiError as error:
         # the remaining pods are then restarted as soon as the new ones have addresses
-        _LOG.info("the addresses of Services in %s are not known: %s", namespace, error)
+        _LOG.info("cannot read the addresses of Services in %s: %s", namespace, error)
         return {}
     uids: defaultdict[str, set[str]] = defaultdict(set)
     for endpoint_slice in found.get("items") or ():

@@ -39,6 +39,6 @@ class Suspicions:
             return "its inspection passes, and no other namespace suspects it"
         known, at_s = self._alone.get(namespace, (node, 0.0))
         if known != node and at_s > since_s:
-            return f"node {known} was cordoned on the word of namespace {namespace} already"
+            return f"node {known} was already cordoned because namespace {namespace} alone suspected it"
         self._alone[namespace] = node, now_s
         return None

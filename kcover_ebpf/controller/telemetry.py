@@ -94,11 +94,11 @@ class ControllerTelemetry:
         self._lost = Counter("kcover_time_lost_seconds", text, ["phase"], registry=self.registry)
         for phase in _LOST:
             self._lost.labels(phase)
-        text = "Steps that restarts made jobs do again, or lost since their last checkpoints, as their logs show."
+        text = "Steps repeated after restarts, or lost since the last checkpoint, by the logs of the jobs."
         self._steps = Counter("kcover_lost_steps", text, registry=self.registry)
-        text = "Seconds of training that the steps of kcover_lost_steps_total had taken."
+        text = "Seconds of training spent on the steps in kcover_lost_steps_total."
         self._work = Counter("kcover_lost_work_seconds", text, registry=self.registry)
-        text = "GPU hours of jobs that were lost in incidents, by the model of the GPUs; other: no label says it."
+        text = "GPU hours lost in incidents, by GPU model; other: no node label states it."
         self._gpu_hours = Counter(
             "kcover_gpu_hours_lost", text, ["product"], registry=self.registry
         )

@@ -157,7 +157,7 @@ class ApiClient:
         try:
             found = json.loads(_read(response, most_bytes) or b"{}")
         except ValueError as error:
-            raise Unreachable(f"{method} {path}: the answer is no JSON") from error
+            raise Unreachable(f"{method} {path}: the answer is not JSON") from error
         except ApiError:
             raise
         except Exception as error:
@@ -307,7 +307,7 @@ def _lines(response: Any) -> Iterator[Object]:
             if len(rest) > MOST_PAGE_BYTES:
                 raise Unreachable(f"watch: an event of more than {MOST_PAGE_BYTES >> 20} MiB")
     except ValueError as error:
-        raise Unreachable("watch: the answer is no JSON") from error
+        raise Unreachable("watch: the answer is not JSON") from error
     except ApiError:
         raise
     except Exception as error:

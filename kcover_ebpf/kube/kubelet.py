@@ -62,4 +62,4 @@ def _paths(answer: bytes) -> tuple[str, ...]:
         found: Any = json.loads(answer)["items"]
         return tuple(str(path) for path in found)
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise ApiError("the kubelet answers what makes no sense") from None
+        raise ApiError("the kubelet's answer is invalid") from None

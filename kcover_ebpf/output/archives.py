@@ -41,7 +41,7 @@ def from_tar(content: bytes, name: str) -> dict[str, bytes]:
         with tarfile.open(fileobj=io.BytesIO(content)) as archive:
             return _within_bounds(Path(name), _of_tar(archive))
     except (tarfile.TarError, OSError, EOFError) as error:
-        raise UsageError(f"{name} is no tar file: {error}") from error
+        raise UsageError(f"{name} is not a tar file: {error}") from error
 
 
 def tar_of(files: Mapping[str, bytes]) -> bytes:

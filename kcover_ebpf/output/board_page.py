@@ -62,7 +62,7 @@ def page_of(jobs: Sequence[BoardJob], now_s: float) -> str:
             f'<meta http-equiv="refresh" content="{PAGE_EVERY_S:.0f}">',
             '<meta name="viewport" content="width=device-width">',
             f"<title>{bad} of {len(jobs)} jobs with a fault - kcover-ebpf</title><style>{_STYLE}</style></head><body>",
-            f"<h1>{len(jobs)} jobs, {bad} with a fault or not known to be well</h1>",
+            f"<h1>{len(jobs)} jobs, {bad} with a fault or of unknown health</h1>",
             f'<p class="soft">{moment}, again every {PAGE_EVERY_S:.0f} s. {_legend()}</p>',
             *_jobs(jobs),
             "</body></html>\n",

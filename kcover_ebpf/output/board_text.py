@@ -43,7 +43,7 @@ def lines_of(
     If there is too little room, fault-free nodes and then fault-free jobs are counted instead of shown.
     """
     bad = sum(not job.is_well for job in jobs)
-    head = f"{len(jobs)} jobs, {bad} with a fault or not known to be well   {LEGEND}"
+    head = f"{len(jobs)} jobs, {bad} with a fault or of unknown health   {LEGEND}"
     lines = [head[:width], ""]
     room = None if height is None else max(height - len(lines) - 1, 1)
     shown = 0

@@ -31,7 +31,7 @@ def of_tape(path: Path) -> Archive:
         keeper = _Keeper(played)
         played.play(Announcer([keeper], wants_waits=False))
     if keeper.taken is None:
-        raise UsageError(f"{path} holds no verdict: the job was not judged in it")
+        raise UsageError(f"{path} contains no verdict: the job was not judged in it")
     return _with_story(keeper.taken.archive, keeper.story)
 
 

@@ -26,12 +26,12 @@ _TITLES = (
 )
 
 
-def edges(views: Collection[ProcessHistory], now_ns: int) -> list[TracedConnection]:
+def edges(processes: Collection[ProcessHistory], now_ns: int) -> list[TracedConnection]:
     """One entry per connected socket; ages before `now_ns`."""
-    endpoints = EndpointIndex(views)
-    names = {view.pid: name(view) for view in views}
+    endpoints = EndpointIndex(processes)
+    names = {process.pid: name(process) for process in processes}
     found = []
-    for process in sorted(views, key=lambda process_history: process_history.pid):
+    for process in sorted(processes, key=lambda process_history: process_history.pid):
         for fd, sample in sorted(process.sockets.items()):
             if sample.state == "LISTEN":
                 continue

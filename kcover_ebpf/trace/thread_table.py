@@ -51,32 +51,32 @@ class Table:
 
     def rows(self) -> list[TracedThread]:
         """All threads of all living processes of the job, leads of ranks first."""
-        views = sorted(_living(self._job), key=_order)
-        self._read_numbers(views)
+        processes = sorted(_living(self._job), key=_order)
+        self._read_numbers(processes)
         threads = [
-            (view, thread.sample)
-            for view in views
+            (process, thread.sample)
+            for process in processes
             for thread in sorted(
-                view.threads.values(), key=lambda thread_history: thread_history.sample.tid
+                process.threads.values(), key=lambda thread_history: thread_history.sample.tid
             )
         ][:_MOST_THREADS]
         threads.sort(key=lambda pair: not _is_lead(*pair))
         waits = self._readings.read(
             [
-                ReadingRequest(view.pid, sample.tid, sample.idle_since_ns, sample.syscall)
-                for view, sample in threads
+                ReadingRequest(process.pid, sample.tid, sample.idle_since_ns, sample.syscall)
+                for process, sample in threads
                 if sample.syscall != NO_SYSCALL
             ],
             READING_S,
         )
         people = _People(self._job, waits, self._pods())
         return [
-            self._row(view, sample, waits.get((view.pid, sample.tid)), people)
-            for view, sample in threads
+            self._row(process, sample, waits.get((process.pid, sample.tid)), people)
+            for process, sample in threads
         ]
 
-    def _read_numbers(self, views: Sequence[ProcessHistory]) -> None:
-        for process in views:
+    def _read_numbers(self, processes: Sequence[ProcessHistory]) -> None:
+        for process in processes:
             known = self.numbers.get(process.pid)
             if known is None or len(known) < len(process.threads):
                 self.numbers[process.pid] = thread_reader.thread_numbers(
@@ -176,7 +176,9 @@ class _People:
         lonely = frozenset(inode for inode in pipes if len(found.get(inode, [])) < 2)
         # the process that started the job is the likely partner: it is searched first
         above = [
-            Pid(pid) for view in _living(self._job) for pid in process_tree.ancestors(view.pid)
+            Pid(pid)
+            for process in _living(self._job)
+            for pid in process_tree.ancestors(process.pid)
         ]
         others = dict.fromkeys([*above, *procfs.every_process()])
         others = {pid: None for pid in others if pid not in self._job.members.views}
@@ -205,10 +207,10 @@ class _People:
 
     def children(self, pid: Pid) -> list[WaitTarget]:
         """Living children of a process of the job."""
-        views = self._job.members.views.values()
+        processes = self._job.members.views.values()
         found = [
             process
-            for process in views
+            for process in processes
             if process.seen and process.seen.ppid == pid and not process.exit
         ]
         return [self.process(process.pid, "child") for process in found]
@@ -274,7 +276,7 @@ def _order(process: ProcessHistory) -> tuple[bool, int, bool, int]:
 
 
 def _living(job: Job) -> list[ProcessHistory]:
-    return [view for view in job.members.views.values() if view.exit is None]
+    return [process for process in job.members.views.values() if process.exit is None]
 
 
 def _is_lead(process: ProcessHistory, sample: ThreadSample) -> bool:

@@ -232,12 +232,12 @@ class JobWatch:
             return 0.0
         from kcover_ebpf.collectives.ras.watch import turn_s
 
-        numbers = [view.rank for view in ranks.values()]
+        numbers = [process.rank for process in ranks.values()]
         return turn_s(numbers, world_size)
 
     def _ask_recorders(self) -> None:
         if self._recorders is None:
-            seen = (view.seen for view in self.job.members.ranks.values())
+            seen = (process.seen for process in self.job.members.ranks.values())
             if not any(
                 process.rank_environ.get(RECORDER_PIPE) for process in seen if process is not None
             ):

@@ -103,7 +103,7 @@ class Spies:
                 try:
                     spied.threads.update(parse(out, pid, numbers.get(pid, {})))
                 except ValueError:
-                    failed.append(f"pid {pid}: {why or 'py-spy said nothing'}")
+                    failed.append(f"pid {pid}: {why or 'py-spy printed nothing'}")
                 running = self._start()
 
         # an unresponsive process occupies only its own slot

@@ -29,7 +29,7 @@ from kcover_ebpf.watching.py_spy import Spies
 
 _STUCK = "Python frames (their reader does not return)"
 _BUSY = "Python frames (those of other jobs were being read)"
-_NO_FRAMES = "Python frames of {} ranks (the threads that lead them run no Python)"
+_NO_FRAMES = "Python frames of {} ranks (their lead threads run no Python)"
 _ONE_JOB = threading.Lock()
 """Readings at a time: all jobs of a node may stall at once, and the readers share the agent's memory limit."""
 
@@ -88,9 +88,9 @@ class StackWatch:
     def _begin(self, ranks: Mapping[Pid, ProcessHistory], now_s: float) -> bool:
         """Start a reading; False if there is nothing to read, or the last reading has not returned."""
         leads = [
-            _Lead(pid, view.lead.sample.tid)
-            for pid, view in ranks.items()
-            if view.lead is not None and py_spy.is_python(_name(view))
+            _Lead(pid, process.lead.sample.tid)
+            for pid, process in ranks.items()
+            if process.lead is not None and py_spy.is_python(_name(process))
         ]
         if not leads or self._reader is not None:
             return False

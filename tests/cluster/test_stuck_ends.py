@@ -199,7 +199,7 @@ Stuck = list[dict[str, Any]]
 
 @contextmanager
 def _rungs(namespace: Namespace) -> Iterator[list[Stuck]]:
-    """All that is ever said of the pods that do not go, also for a moment."""
+    """All that is ever said of the pods stuck in deletion, also for a moment."""
     rungs: list[Stuck] = []
 
     def note(event: Event) -> None:
@@ -221,7 +221,7 @@ def _with(rungs: list[Stuck], state: str) -> Stuck | None:
 
 
 def _rung(namespace: Namespace, state: str) -> Stuck:
-    """What is said of the pods that do not go, once one is in this state."""
+    """What is said of the pods stuck in deletion, once one is in this state."""
 
     def found() -> Stuck | None:
         statuses = [incident.get("status", {}) for incident in incidents(namespace)]

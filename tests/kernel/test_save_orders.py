@@ -66,4 +66,4 @@ def test_an_order_to_save_without_a_signal_is_refused(bench: Bench) -> None:
     _started(bench, "a")
     ack = bench.order(Verb.SAVE)
     assert ack is not None
-    assert (ack.result, ack.text) == (AckResult.REFUSED, "the order to save names no signal")
+    assert (ack.result, ack.text) == (AckResult.REFUSED, "the Save order has no signal")

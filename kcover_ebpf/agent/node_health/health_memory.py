@@ -24,7 +24,7 @@ _MOST_DEVICES = 128
 """A node has 8 GPUs and some 20 network adapters; 16 checks, and those of its operator."""
 _MOST_FAULTS = 32
 _MOST_TEXT = 256
-_GONE = ("it was on the PCI bus before, and is not there now",)
+_GONE = ("it was on the PCI bus before and is now missing",)
 _WELL = (Result.PASS, Result.WARN)
 
 
@@ -125,7 +125,7 @@ def _repeated(faults: Sequence[RememberedFault], now_s: float) -> list[PartResul
     )
     if ordered[0].count < FAULTS_REPEATED:
         return [PartResult("faults", Result.PASS, lines)]
-    advice = "examine the device: it works again each time, and fails again"
+    advice = "examine the device: it recovers each time and fails again"
     return [PartResult("faults", Result.WARN, lines, advice)]
 
 

@@ -30,7 +30,7 @@ from kcover_ebpf.watching import py_spy
 
 Tails = Callable[[str, Sequence[str]], Mapping[str, str]]
 """Called with a namespace and uids of pods: ends of their logs by file name; raises `ReaderError`."""
-_NO_LOGS = "the policy of the job leaves log lines out (spec.evidenceLogs)"
+_NO_LOGS = "the policy of the job excludes log lines (spec.evidenceLogs)"
 
 
 @dataclass(frozen=True, slots=True)

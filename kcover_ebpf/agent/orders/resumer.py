@@ -123,9 +123,7 @@ class Resumer:
             except OSError as error:
                 self._disconnect()
                 if is_last:
-                    text = (
-                        f"what would resume the processes is not there: {error.strerror or error}"
-                    )
+                    text = f"the process that would resume them is not running: {error.strerror or error}"
                     raise ActionError(text) from error
 
     def _connected(self) -> socket.socket:
@@ -151,7 +149,7 @@ class Resumer:
         except OSError as error:
             ours.close()
             self._disconnect()
-            text = f"what would resume the processes does not start: {error.strerror or error}"
+            text = f"the process that would resume them does not start: {error.strerror or error}"
             raise ActionError(text) from error
         ours.settimeout(RESUMER_TAKES_S)
         self._socket = ours
@@ -171,7 +169,7 @@ class Resumer:
             # it ends by itself, once it has resumed everything
             self._helper.wait(time.monotonic() + RESUMER_TAKES_S)
             if not self._helper.end():
-                _LOG.warning("process %d, which resumes processes, does not end", self._helper.pid)
+                _LOG.warning("resumer process %d did not exit", self._helper.pid)
             self._helper = None
 
 

@@ -45,7 +45,7 @@ def carry_out(
     A rank whose memory cannot be read in time is skipped.
     """
     if order.signal is None:
-        raise ActionError("the order to save names no signal")
+        raise ActionError("the Save order has no signal")
     number = _NUMBERS[order.signal]
     found = [one for pod in pods if pod.uid not in order.spared for one in of_pod(pod)]
     chosen = _that_take(containers.processes(found) & frozenset(ranks), number)

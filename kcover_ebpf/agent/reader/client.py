@@ -39,7 +39,7 @@ from kcover_ebpf.tunables.agent import (
 
 _MOST_STUCK = 8
 """Questions that were given up and are still unanswered: each occupies a thread of the reader."""
-_DEAD, _FULL = "it gave no sign of life", "too many files do not let it go"
+_DEAD, _FULL = "it did not respond", "too many of its threads are stuck"
 _MOST_LEFT = 4
 """Killed readers that have not ended yet. Above this number no other reader is started, to bound the processes."""
 _BLOCK_BYTES = 256 << 10
@@ -103,7 +103,7 @@ class ConfinedReader:
         end_s = time.monotonic() + deadline_s
         self.start()
         if not self._up.wait(deadline_s if start_s is None else start_s):
-            raise ReaderError(f"the reader of {self._name} is not there: {self._why}")
+            raise ReaderError(f"the reader of {self._name} is not running: {self._why}")
         number, question = self._send(operation, arguments, descriptors, end_s)
         try:
             answer = self._answer_to(question, end_s)
@@ -148,7 +148,7 @@ class ConfinedReader:
         except (FrameError, ReaderError) as error:
             self._questions.drop(number)
             if isinstance(error, FrameError):
-                raise ReaderError(f"too much is asked at once: {error}") from error
+                raise ReaderError(f"too many questions at once: {error}") from error
             raise
         return number, question
 
@@ -159,7 +159,7 @@ class ConfinedReader:
         with self._lock:
             connection = self._connection
             if connection is None:
-                raise ReaderError(f"the reader of {self._name} is not there: {self._why}")
+                raise ReaderError(f"the reader of {self._name} is not running: {self._why}")
             try:
                 connection.settimeout(max(0.001, end_s - time.monotonic()))
                 sent = connection.sendmsg([frame], attached)
@@ -167,7 +167,7 @@ class ConfinedReader:
             except OSError as error:
                 # part of a frame may be sent: the reader could not understand anything after it
                 self._shut()
-                raise ReaderError(f"the reader of {self._name} takes no question") from error
+                raise ReaderError(f"the reader of {self._name} accepts no question") from error
 
     def _give_up(self, number: int) -> None:
         """A question was not answered in time: end the reader if all of it is stuck, not just one thread."""
@@ -214,7 +214,7 @@ class ConfinedReader:
             pause_s = READER_AGAIN_S if is_steady else min(2 * pause_s, READER_LONGEST_PAUSE_S)
             self._closing.wait(pause_s)
             while helper.left_behind.count() >= _MOST_LEFT and not self._closing.wait(pause_s):
-                self._why = f"{_MOST_LEFT} processes before it hang in the kernel"
+                self._why = f"{_MOST_LEFT} earlier processes hang in the kernel"
 
     def _live(self) -> str:
         """Run one reader from its start to its end; returns why it ended."""
@@ -252,7 +252,7 @@ class ConfinedReader:
             forced = "it closed its connection"
         words = "" if forced else running_helper.last_words()
         if not running_helper.end():
-            forced = f"{forced or 'it was killed'}; process {running_helper.pid} is left behind"
+            forced = f"{forced or 'it was killed'}; process {running_helper.pid} does not end and is abandoned"
         return forced or words or _exit_of(running_helper.exit_code)
 
     def _hear(self, connection: socket.socket) -> str:

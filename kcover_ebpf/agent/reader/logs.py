@@ -70,14 +70,14 @@ class ReadLogs:
         try:
             return decode(LogTurn, self._reader.ask("turn", arguments, LOG_TURN_S))
         except WrongValue as error:
-            raise ReaderError(f"it answered what makes no sense: {error}") from error
+            raise ReaderError(f"its answer is invalid: {error}") from error
 
     def tails(self, namespace: str, pod_uids: Sequence[str]) -> dict[str, str]:
         """The end of each container's newest log, by POD.CONTAINER.log; raises `ReaderError`."""
         arguments = {"folder": self._plan["folder"], "namespace": namespace, "uids": list(pod_uids)}
         found = self._reader.ask("tails", arguments, BUNDLE_LIMIT_S)
         if not isinstance(found, dict):
-            raise ReaderError("it answered what makes no sense")
+            raise ReaderError("its answer is invalid")
         return {_plain(name): str(text) for name, text in found.items()}
 
 

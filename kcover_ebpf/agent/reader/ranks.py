@@ -119,7 +119,7 @@ class ReadRanks:
             if mark is not None and not (
                 len(mark) == 4 and all(type(item) is int for item in mark)
             ):
-                raise ReaderError("it answered what makes no sense")
+                raise ReaderError("its answer is invalid")
             answer = str(found.get("text", "")) if record is None else _decoded(RankRecord, record)
             return None if mark is None else tuple(mark), answer
         except ReaderError as error:
@@ -191,7 +191,7 @@ class ReadRanks:
 
 def _object(raw: Any) -> Mapping[str, Any]:
     if not isinstance(raw, dict):
-        raise ReaderError("it answered what makes no sense")
+        raise ReaderError("its answer is invalid")
     return raw
 
 
@@ -199,4 +199,4 @@ def _decoded(kind: type[_T], raw: object) -> _T:
     try:
         return decode(kind, raw)
     except WrongValue as error:
-        raise ReaderError(f"it answered what makes no sense: {error.place} {error.text}") from error
+        raise ReaderError(f"its answer is invalid: {error.place} {error.text}") from error

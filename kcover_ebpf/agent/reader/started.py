@@ -37,7 +37,7 @@ class ConfinedReaders:
         try:
             self._group = device_group.make(groups)
         except LoadError as error:
-            text = "device nodes in containers are not refused to what reads them"
+            text = "the readers are not denied access to device nodes"
             on_error(f"{text}: {error}")
         entrance = None if self._group is None else self._group.entrance
         threads = ConfinedReader("threads", replace(ranks.THREADS, group=entrance), self._note_end)
@@ -92,4 +92,4 @@ class ConfinedReaders:
 
     def _note_end(self, name: str, why: str) -> None:
         self.ends[name] += 1
-        self._on_error(f"the reader of {name} ended, and is started again: {why}")
+        self._on_error(f"the reader of {name} ended and is restarted: {why}")

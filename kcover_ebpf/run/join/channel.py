@@ -48,7 +48,7 @@ class Channel:
         except OSError as error:
             raise ChannelError(f"no greeting: {error}") from error
         if not greeting.startswith(_GREETING):
-            raise ChannelError("the other side is no joined run of this version")
+            raise ChannelError("the other side is not a joined run of this version")
         other = greeting[len(_GREETING) :]
         numbers = other + mine if is_server else mine + other
         key = hmac.digest(secret, _GREETING + numbers, hashlib.sha256)
@@ -71,7 +71,7 @@ class Channel:
             length = _exactly(self._connection, _LENGTH_BYTES)
             size = int.from_bytes(length, "big")
             if size > (frames.MOST_BYTES if self._received_count else _FIRST_BYTES):
-                raise ChannelError(f"a frame of {size} bytes is more than is allowed")
+                raise ChannelError(f"a frame of {size} bytes exceeds the limit")
             body = _exactly(self._connection, size)
             if not hmac.compare_digest(
                 code, self._code(self._other, self._received_count, length + body)

@@ -80,9 +80,9 @@ class JoinedGang:
         if (hello.hosts, hello.act) != (self._count, self._settings.act):
             return "--join-hosts and --act must be the same on all hosts"
         if known is not None and known.is_connected and not is_back:
-            return f"a host named {hello.host} has joined by now: host names must differ"
+            return f"a host named {hello.host} has already joined: host names must differ"
         if known is None and len(self._hosts) >= self._count:
-            return f"all {self._count} hosts have joined by now"
+            return f"all {self._count} hosts have already joined"
         if self.is_over:
             return "the job is over"
         if known is not None and is_back:

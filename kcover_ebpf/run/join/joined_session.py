@@ -158,9 +158,9 @@ class JoinedSession(Session):
         reason = self._member.why_lost
         if reason is not None and reason != self._lost_reason:
             if self._is_held:
-                why = f"not restarted: the run on the other hosts is not reached: {reason}"
+                why = f"not restarted: cannot reach the run on the other hosts: {reason}"
                 self._outcome = outcome.shut_down(Reason.RESTARTS, why)
-            text = f"the run on the other hosts is not reached: {reason}; nothing is decided here"
+            text = f"cannot reach the run on the other hosts: {reason}; no decision is made here"
             for sink in self._sinks:
                 sink.on_blind(text)
         self._lost_reason = reason

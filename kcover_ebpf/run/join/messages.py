@@ -95,9 +95,9 @@ def hello_of(value: Mapping[str, Any]) -> Hello:
     """The first message of a connection; raises `ObjectError`."""
     hello = from_member(value).hello
     if hello is None:
-        raise ObjectError("the first message is no hello")
+        raise ObjectError("the first message is not a hello")
     if not hello.host or len(hello.host) > 253:
-        raise ObjectError("hello: no host name")
+        raise ObjectError("hello: the host name is missing")
     if len(hello.run) > 64:
-        raise ObjectError("hello: no name of a run")
+        raise ObjectError("hello: the name of the run is missing")
     return hello

@@ -67,7 +67,7 @@ def read_secret(path: Path) -> bytes:
     except OSError as error:
         raise UsageError(f"--join-secret {path}: {error.strerror}") from error
     if not stat.S_ISREG(status.st_mode) or status.st_mode & 0o077:
-        raise UsageError(f"--join-secret {path}: others may read it; chmod 600 {path}")
+        raise UsageError(f"--join-secret {path}: other users may read it; chmod 600 {path}")
     if len(secret) > _MOST_SECRET_BYTES:
         raise UsageError(f"--join-secret {path}: larger than {_MOST_SECRET_BYTES} bytes")
     secret = secret.strip()

@@ -33,7 +33,7 @@ from kcover_ebpf.tunables.recovery import REPORTS_APART_S, REPORTS_VAGUE_S
 
 _BASE = f"/apis/{API_VERSION}/namespaces"
 _NOTHING_WRONG = (VerdictKind.WORKING, VerdictKind.UNKNOWN)
-_DEPENDS = "it may change with what a node that has not reported would say"
+_DEPENDS = "the report of a node that has not reported yet may change the verdict"
 _INCIDENTS = "the Incident of the job: `incidents` may not be read"
 _NODES = "whether nodes that do not report are ready: `nodes` may not be read"
 

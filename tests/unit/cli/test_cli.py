@@ -138,7 +138,7 @@ def test_main__a_library_of_the_system_that_is_missing_is_no_bug(
         )
 
     monkeypatch.setattr(main, "carry_out", fail)
-    text = "libstdc++.so.6 is missing on this system: install the package that has it"
+    text = "libstdc++.so.6 is missing on this system: install the package that contains it"
     assert failure(["run", "--", "true"], capsys) == (3, f"kcover-ebpf: {text}\n")
 
 

@@ -61,7 +61,7 @@ def test_main__a_bad_address_of_the_metrics(
         ("--telemetry-every=2", "--telemetry-every: '2' is not a duration"),
         ("--telemetry-every=10ms", "--telemetry-every 10ms is too often"),
         ("--telemetry-from=exporter:9400", "write http://ADDRESS:9400/metrics"),
-        ("--inspect-write-to=data", "--inspect-write-to 'data': give the whole path"),
+        ("--inspect-write-to=data", "--inspect-write-to 'data': give an absolute path"),
     ],
 )
 def test_main__options_that_are_refused(

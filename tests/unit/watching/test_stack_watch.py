@@ -154,7 +154,7 @@ def test_stack_watch__ranks_without_frames_are_counted(
     spy(f"echo '{threads}'")
     seen = taken(StackWatch(), ranks())
     assert seen.stacks == ()
-    assert seen.unread == ("Python frames of 4 ranks (the threads that lead them run no Python)",)
+    assert seen.unread == ("Python frames of 4 ranks (their lead threads run no Python)",)
 
 
 def test_stack_watch__where_py_spy_is_missing_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

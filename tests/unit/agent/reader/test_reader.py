@@ -99,7 +99,7 @@ def test_ask__a_parser_that_keeps_the_interpreter_lock_costs_the_reader_alone(
     assert (str(error), error.at) == ("no answer to lock within 1 s", "the long line")
     ticking.join(PATIENCE_S)
     assert turns > 20, "our threads ran meanwhile"
-    assert asked.ends == ["it gave no sign of life"]
+    assert asked.ends == ["it did not respond"]
     assert asked.is_well()
     assert asked.reader.starts == 2
 
@@ -116,7 +116,7 @@ def test_ask__a_file_that_does_not_let_it_go_costs_one_thread_of_it(
     assert (asked.ends, asked.reader.starts) == ([], 1)
     asked.error("block", 0.5, path=str(tmp_path / "pipe"))
     until(lambda: bool(asked.ends))
-    assert asked.ends == ["too many files do not let it go"]
+    assert asked.ends == ["too many of its threads are stuck"]
     assert asked.is_well()
 
 
@@ -128,7 +128,7 @@ def test_ask__a_long_deadline_does_not_delay_that_a_stuck_reader_is_noticed(
     assert asked.is_well()
     error = asked.error("lock", 100 * PATIENCE_S)
     assert (str(error), error.at) == (
-        "the reader of test ended: it gave no sign of life",
+        "the reader of test ended: it did not respond",
         "the long line",
     )
     assert asked.is_well()
@@ -142,7 +142,7 @@ def test_ask__no_reader_is_started_while_several_before_it_hang(
     monkeypatch.setattr(helper, "left_behind", hanging)
     asked.error("crash")
     until(lambda: hanging.asked > 3)
-    assert "processes before it hang in the kernel" in str(asked.error("echo", 0.1, text="x"))
+    assert "earlier processes hang in the kernel" in str(asked.error("echo", 0.1, text="x"))
     hanging.number = 0
     assert asked.is_well()
 
