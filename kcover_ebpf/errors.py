@@ -93,7 +93,7 @@ class NotFound(ApiError):
 
 
 class Gone(ApiError):
-    """The server no longer keeps the history that was asked for: list again."""
+    """The server no longer keeps the requested history: list again."""
 
 
 class TooLarge(ApiError):

@@ -23,7 +23,7 @@ def from_text(text: str) -> float:
 
 
 def has_year(time_s: float) -> bool:
-    """False for a time (unix seconds) beyond any that `from_text` reads, and for what is no number."""
+    """False for a time (unix seconds) outside the range of `from_text`, and for NaN."""
     return _LEAST_S <= time_s <= _MOST_S
 
 

@@ -197,6 +197,7 @@ def _round(checks: str, folder: Path | None, peers: tuple[str, ...]) -> RoundOpt
     show_default=True,
     expose_value=False,
     callback=lambda _context, _option, value: _log_from(value),
+    help="Least severe messages to log.",
 )
 def agent(  # noqa: PLR0913, PLR0917 - one option each
     node: str,

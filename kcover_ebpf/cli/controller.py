@@ -143,6 +143,7 @@ _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace"
     default="info",
     show_default=True,
     type=click.Choice(["debug", "info", "warning", "error"]),
+    help="Least severe messages to log.",
 )
 def controller(  # noqa: PLR0913, PLR0917 - one argument for each option
     kubeconfig: str | None,

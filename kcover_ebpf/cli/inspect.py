@@ -1,4 +1,4 @@
-"""`kcover-ebpf inspect`: says whether this node is fit for training."""
+"""`kcover-ebpf inspect`: checks whether this node is fit for training."""
 
 from __future__ import annotations
 

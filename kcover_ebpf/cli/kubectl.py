@@ -179,7 +179,7 @@ def _timeline(status: Status) -> list[str]:
 @click.argument("incident", callback=object_name)
 @common
 def approve(client: ApiClient, namespace: str, as_json: bool, incident: str) -> int:
-    """Approve action on an incident: where its policy requires approval, or once beyond a used-up budget."""
+    """Approve action on an incident: if its policy requires approval, or once after its budget is used up."""
     _get(client, namespace, incident)
     path = f"{_GROUP}/namespaces/{namespace}/incidents/{incident}"
     raw = client.merge_patch(path, {"spec": {"approved": True}})

@@ -57,6 +57,7 @@ Exit codes:
     default="info",
     show_default=True,
     type=click.Choice(["debug", "info", "warning", "error"]),
+    help="Least severe messages to log.",
 )
 def upload(  # noqa: PLR0913, PLR0917 - one argument for each option
     bundles: Path,

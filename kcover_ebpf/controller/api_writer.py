@@ -35,7 +35,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class ApiWriter:
-    """Writes; raises `ApiError` where the server refuses."""
+    """Writes to the API server; raises `ApiError` if the server refuses."""
 
     def __init__(
         self, client: ApiClient, cordon: Callable[[str, str, str], None], leads: Callable[[], bool]

@@ -52,10 +52,10 @@ class Sink:
         """Take an announced fact, such as an exit."""
 
     def on_verdict(self, verdict: Verdict) -> None:
-        """A verdict that differs from the one before."""
+        """Take a verdict that differs from the previous one."""
 
     def on_waits(self, rows: Sequence[WaitRow], summary: str) -> None:
-        """Once a tick: who waits where."""
+        """Take the waits of all ranks, once a pass."""
 
     def on_blind(self, reason: str) -> None:
         """Judging is suspended for a while, because records were lost."""

@@ -54,7 +54,7 @@ class ObservationSink(Protocol):
         ...
 
     def on_verdict(self, verdict: Verdict) -> None:
-        """A verdict that differs from the one before."""
+        """Take a verdict that differs from the previous one."""
         ...
 
     def on_waits(self, rows: Sequence[WaitRow], summary: str) -> None:

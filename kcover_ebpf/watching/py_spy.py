@@ -49,7 +49,7 @@ class SpiedThread:
 
 @dataclass(slots=True)
 class Spied:
-    """What was found in all processes."""
+    """Threads found in all processes, and failures."""
 
     threads: dict[Thread, SpiedThread] = field(default_factory=dict)
     blind: list[str] = field(default_factory=list)

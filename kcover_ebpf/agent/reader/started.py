@@ -1,4 +1,4 @@
-"""The readers of an agent: their confinement, and warnings where it is incomplete."""
+"""The readers of an agent: their confinement, and warnings if it is incomplete."""
 
 from __future__ import annotations
 
