@@ -107,7 +107,7 @@ def restarted(namespace: Namespace, fault: str, *more: str) -> Any:
     """The scorecard of a drill that ends in a restart, after which the job trains again."""
     while True:
         code, card, said = drilled(namespace, f"--fault={fault}", *(more or ("--for=90s",)))
-        if "a drill is under way on this node" not in said:
+        if "another drill is in progress on this node" not in said:
             break
         # one of another scenario, which run side by side
         time.sleep(2)

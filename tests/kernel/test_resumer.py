@@ -132,7 +132,7 @@ def test_without_a_resumer_no_process_is_stopped(
     ack = bench.order(Verb.STOP)
     assert ack is not None
     assert ack.result is AckResult.REFUSED
-    assert "what would resume the processes does not start" in (ack.text or "")
+    assert "the process that would resume them does not start" in (ack.text or "")
     assert "T" not in pod.states()
 
 

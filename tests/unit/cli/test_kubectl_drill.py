@@ -162,7 +162,7 @@ def test_kubectl_drill__a_pod_that_does_not_consent_is_not_touched(plugin: Plugi
 
 
 def test_kubectl_drill__what_the_agent_refuses_is_said(plugin: Plugin) -> None:
-    plugin.cluster.out, plugin.cluster.said = [], "kcover-ebpf: a drill is under way"
+    plugin.cluster.out, plugin.cluster.said = [], "kcover-ebpf: another drill is in progress"
     code, _, err = plugin()
     assert code == 3
-    assert "the fault was not injected: kcover-ebpf: a drill is under way" in err
+    assert "the fault was not injected: kcover-ebpf: another drill is in progress" in err

@@ -139,7 +139,7 @@ def test_main__a_line_for_each_node(config: str, capsys: pytest.CaptureFixture[s
 def test_main__what_a_warning_means_is_said_where_there_is_one(
     cluster: FakeNodeObjects, config: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "no node is cordoned for it" not in run(config, capsys, "nodes")[1]
+    assert "it is not cordoned for this" not in run(config, capsys, "nodes")[1]
     assert cluster.healths is not None
     cluster.healths.append(health("odd", Result.WARN))
     assert run(config, capsys, "nodes")[1].splitlines()[-1].startswith("warn: ")

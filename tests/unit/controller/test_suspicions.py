@@ -10,7 +10,7 @@ def test_suspicions__one_namespace_alone_has_one_node_cordoned_at_a_time() -> No
     said = Suspicions()
     assert said.why_not("n0", "evil", 0.0, is_clean=False) is None
     assert said.why_not("n0", "evil", 1.0, is_clean=False) is None, "the same again"
-    assert "n0 was cordoned on the word" in str(said.why_not("n1", "evil", 2.0, is_clean=False))
+    assert "n0 was already cordoned" in str(said.why_not("n1", "evil", 2.0, is_clean=False))
     assert said.why_not("n2", "other", 3.0, is_clean=False) is None
     later_s = SUSPECT_CORDON_S + 2.0
     assert said.why_not("n1", "evil", later_s, is_clean=False) is None

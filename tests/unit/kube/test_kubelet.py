@@ -53,7 +53,7 @@ def test_kubelet__it_is_asked_as_ourselves_and_says_where_it_wrote(
     ("pod", "why"),
     [
         ("llm-1", 'answers 500: {"message": "CRIU is'),
-        ("llm-2", "makes no sense"),
+        ("llm-2", "answer is invalid"),
         ("../../pods", "answers 404"),
     ],
 )

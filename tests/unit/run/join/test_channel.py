@@ -99,8 +99,8 @@ def test_channel__a_frame_that_is_reflected_is_not_believed(
 @pytest.mark.parametrize(
     ("sent", "said"),
     [
-        (b"x" * 46, "no joined run of this version"),
-        (b"kcover-join 2\n" + bytes(32), "no joined run of this version"),
+        (b"x" * 46, "not a joined run of this version"),
+        (b"kcover-join 2\n" + bytes(32), "not a joined run of this version"),
         (b"", "closed"),
     ],
 )
@@ -122,7 +122,7 @@ def test_channel__what_is_larger_than_allowed_is_not_read(
         client.send({})
         server.receive()
     pair[1].sendall(bytes(32) + size.to_bytes(4, "big"))
-    with pytest.raises(ChannelError, match="more than is allowed"):
+    with pytest.raises(ChannelError, match="exceeds the limit"):
         server.receive()
 
 

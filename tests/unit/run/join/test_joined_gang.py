@@ -165,7 +165,7 @@ def test_joined_gang__is_over_when_the_job_has_ended_on_all_hosts() -> None:
     ("hello", "said"),
     [
         (Hello("a", "train", 2, Act.SHUTDOWN), "host names must differ"),
-        (Hello("c", "train", 2, Act.SHUTDOWN), "all 2 hosts have joined"),
+        (Hello("c", "train", 2, Act.SHUTDOWN), "all 2 hosts have already joined"),
         (Hello("c", "other", 2, Act.SHUTDOWN), "the job of the coordinator is train"),
         (Hello("c", "train", 3, Act.SHUTDOWN), "must be the same"),
         (Hello("c", "train", 2, Act.OBSERVE), "must be the same"),
