@@ -84,7 +84,7 @@ def test_kubectl_simulate__json_has_incidents_and_tapes(
     ("text", "said"),
     [
         ("{", "is not valid YAML"),
-        ("kind: Pod", "holds no FaultPolicy"),
+        ("kind: Pod", "contains no FaultPolicy"),
         (POLICY.replace("Observe", "Sometimes"), "Sometimes"),
     ],
 )
