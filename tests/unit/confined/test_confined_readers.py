@@ -456,7 +456,7 @@ def test_reading__without_a_reader_a_thread_is_not_waited_for(node: Node) -> Non
     """A reading that does not return in a second would be taken for a process that cannot be read."""
     readers = ConfinedReaders(None, (), node.said.append)
     request = ReadingRequest(ME, Tid(ME), 0)
-    with pytest.raises(ReaderError, match="is not there"):
+    with pytest.raises(ReaderError, match="is not running"):
         readers.ranks.reading(request)
     until(readers._readers[0]._up.is_set)
     assert isinstance(readers.ranks.reading(request), ThreadReading)
