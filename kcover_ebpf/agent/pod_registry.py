@@ -177,7 +177,6 @@ class PodRegistry:
 
     @property
     def pod_count(self) -> int:
-        """Number of watched pods."""
         return sum(len(gang.pods) for gang in self.gangs().values())
 
 

@@ -135,7 +135,7 @@ def _incidents(items: list[dict[str, object]]) -> Iterator[Incident]:
 def _agents(
     client: ApiClient, namespace: str | None
 ) -> tuple[str, dict[str, tuple[AgentLease, float]]]:
-    """Namespace of the agents and their Leases, which confirm reports; `name` None: detect it."""
+    """Namespace of the agents and their Leases, which confirm reports; `namespace` None: detect it."""
     from kcover_ebpf.trace.gang.agent_pods import namespace_of_agents
 
     agents = namespace or _USUAL

@@ -40,7 +40,7 @@ class IncidentCollector:
         self.thread = threading.Thread(target=self._run, name="archive", daemon=True)
         """The thread, so that its liveness can be checked."""
         self._tried_s: dict[tuple[str, str], float] = {}
-        """Incidents that still exist -> when their deletion was last requested (monotonic)."""
+        """Incidents that still exist -> when their deletion was last requested (unix seconds)."""
 
     def start(self) -> None:
         """Start the thread; returns at once."""

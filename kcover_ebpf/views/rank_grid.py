@@ -68,7 +68,6 @@ class RankGrid:
 
     @property
     def cells(self) -> tuple[RankCell, ...]:
-        """The cells of all rows."""
         return tuple(cell for row in self.rows for cell in row.cells)
 
     @property

@@ -22,7 +22,7 @@ class LeftBehind:
     start_ticks: int
     check: PartResult
     devices: tuple[PartResult, ...] = ()
-    """Devices that failed the check."""
+    """PCI addresses or ports that the check failed, with their results."""
 
     def is_there(self) -> bool:
         """True until the process has ended; a zombie counts as ended."""

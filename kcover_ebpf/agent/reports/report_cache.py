@@ -34,7 +34,6 @@ class CachedReport:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Identity of the report object."""
         return self.namespace, self.name
 
 
@@ -44,7 +43,6 @@ class ReportCache:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.failures = 0
-        """Number of failed writes."""
 
     def load(self) -> list[CachedReport]:
         """All reports that can be read."""

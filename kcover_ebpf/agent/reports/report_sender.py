@@ -75,7 +75,6 @@ class Draft:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Identity of the report object."""
         return self.namespace, self.name
 
     @property
