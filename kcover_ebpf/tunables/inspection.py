@@ -2,7 +2,7 @@
 
 The bandwidth check has its own: it is copied alone into the pods of a job.
 
-Set by no option. "Chosen" means that nothing was measured. A cap on memory stays beside what it bounds.
+No option sets them. "Chosen" means that nothing was measured. A cap on memory is defined next to what it bounds.
 """
 
 from __future__ import annotations
@@ -10,74 +10,76 @@ from __future__ import annotations
 # --- Thresholds
 
 LITTLE_MEMORY_SHARE = 0.05
-"""Of the memory: below it the kernel reclaims pages that jobs need soon."""
+"""Share of the memory below which the kernel reclaims pages that jobs need soon."""
 NO_MEMORY_SHARE = 0.01
-"""Of the memory: below it the next large allocation ends a process."""
+"""Share of the memory below which the next large allocation ends a process."""
 SWAPPED_SHARE = 0.1
-"""Of the swap space in use from which on a job may wait for its own memory."""
+"""Share of the swap space in use from which on a job may wait for its own memory."""
 LITTLE_SPACE_SHARE = 0.1
-"""Of the room: as the kubelet's default, below which it evicts pods (nodefs.available)."""
+"""Share of the space of a file system: the kubelet's default, below which it evicts pods (nodefs.available)."""
 FEW_INODES_SHARE = 0.05
-"""Of the inodes: the kubelet's default (nodefs.inodesFree)."""
+"""Share of the inodes of a file system: the kubelet's default (nodefs.inodesFree)."""
 CLOCK_FAR_S = 0.1
-"""An offset from which on the order of events on two nodes is confused."""
+"""Seconds of offset from which on the order of events on two nodes is confused."""
 CLOCK_UNSURE_S = 5.0
-"""Of the kernel's bound for the error, which grows by 500 us a second from one correction to the next: 10,000 s without
-one, and 16 s make it unsynchronised. A daemon that is well corrects every 2048 s at the latest by default
-(systemd-timesyncd; chrony and ntpd 1024 s), which is 1 s; ntpd may pass over seven answers of eight, which is 4.1 s. A
-server that is off by more itself is refused by all of them (chrony 3 s, ntpd 1.5 s)."""
+"""Seconds of the kernel's bound for the clock's error, which grows by 500 us a second from one correction to the next:
+10,000 s without one; 16 s make it unsynchronised. A healthy daemon corrects every 2048 s at the latest by default
+(systemd-timesyncd; chrony and ntpd 1024 s), which is 1 s; ntpd may ignore seven answers of eight, which is 4.1 s. A
+server that is itself off by more is refused by all of them (chrony 3 s, ntpd 1.5 s)."""
 PEER_SLOW_S = 0.5
-"""A name or a connection in the same cluster takes milliseconds; a lost packet costs a second."""
+"""Seconds from which on a peer is slow: a name or a connection in the same cluster takes milliseconds; a lost packet
+costs a second."""
 STORAGE_SLOW_S = 1.0
-"""An answer or a write that takes longer delays every step that reads data."""
+"""Seconds from which on storage is slow: such an answer or write delays every step that reads data."""
 GPU_BUSY_BYTES = 1 << 30
-"""More than this in use is a job's, even if NVML does not list its process (another PID namespace)."""
+"""Bytes in use above which a GPU has a job, even if NVML does not list its process (another PID namespace)."""
 LEAST_PEERS = 2
-"""Where the only peer is down, every node of the cluster would fail."""
+"""Peers needed to judge: where the only peer is down, every node of the cluster would fail."""
 
 
 # --- Time
 
 PEER_PATIENCE_S = 5.0
-"""Two lost packets of a handshake (1 + 2 s) are forgiven."""
+"""Seconds to connect to a peer: two lost packets of a handshake (1 + 2 s) are forgiven."""
 PEER_NAME_PATIENCE_S = 25.0
-"""For the name of a peer: a resolver asks each of two servers twice for 5 s (resolv.conf(5)), so the second of them is
-still heard, if slowly. With connection and echoes it is less than the deadline of the check."""
+"""Seconds for the name of a peer: a resolver asks each of two servers twice for 5 s (resolv.conf(5)), so a slow answer
+of the second still counts. With connection and echoes it is less than the deadline of the check."""
 PEER_ECHO_S = 1.0
-"""For an echo from a node of the same cluster, which takes less than a millisecond; as ping's interval."""
+"""Seconds for an echo from a node of the same cluster, which takes less than a millisecond: ping's interval."""
 PEER_ECHO_TRIES = 2
-"""One lost packet is forgiven."""
+"""Echo requests sent to a peer, so that one lost packet is forgiven."""
 STORAGE_PATIENCE_S = 5.0
-"""For statfs, which a healthy server answers in milliseconds."""
+"""Seconds for statfs, which a healthy server answers in milliseconds."""
 STORAGE_WRITE_PATIENCE_S = 20.0
-"""For 1 MiB written, synced and read: a sync also waits for what others wrote, as a checkpoint. Chosen; with the
-patience for statfs it is less than the deadline of the check."""
+"""Seconds for 1 MiB written, synced and read: a sync also waits for what others wrote, such as a checkpoint. Chosen;
+with the patience for statfs it is less than the deadline of the check."""
 STUCK_THREAD_S = 5.0
-"""A disk answers in milliseconds, and a server that is alive within a second."""
+"""Seconds in a call of storage after which a thread is stuck: a disk answers in milliseconds, and a live server within
+a second."""
 LINK_COUNTERS_S = 1.0
-"""Between two readings of an interface's error counters. Chosen: one error a second is many."""
+"""Seconds between two readings of an interface's error counters. Chosen: one error a second is many."""
 RDMA_COUNTERS_S = 1.0
-"""The same of an RDMA port. Chosen: one error a second is many there, too."""
+"""Seconds between two readings of an RDMA port's error counters. Chosen: one error a second is many there, too."""
 PLUGIN_DEADLINE_S = 5.0
-"""As node-problem-detector's default time-out of a plugin."""
+"""Seconds for a plug-in: node-problem-detector's default time-out."""
 PLUGIN_LONGEST_S = 120.0
-"""That a light one may ask for: a scheduled round waits for it. DCGM's diagnosis takes a minute."""
+"""Seconds that a light plug-in may request at most: a scheduled round waits for it. DCGM's diagnosis takes a minute."""
 PLUGIN_HEAVY_LONGEST_S = 600.0
-"""That one may ask for which runs on demand: a person waits for it. Chosen."""
+"""Seconds that a plug-in which runs on demand may request at most: a person waits for it. Chosen."""
 KERNEL_LINE_RECENT_S = 3600.0
-"""A line of the kernel about what may pass, such as a soft lockup, is a warning for so long: chosen, six rounds."""
+"""Seconds for which a kernel line about a passing state, such as a soft lockup, is a warning: chosen, six rounds."""
 CHECK_REAP_S = 1.0
-"""How long a killed process may take to end; one that needs longer is in D."""
+"""Seconds that a killed process may take to end; one that needs longer is in state D."""
 
 
 # --- GPUs, by NVML
 
 POWER_LIMIT_SHARE = 0.99
-"""Of a GPU's default power limit: an enforced limit below it is reported. Chosen: a limit that is set is lower by
-tens of watts, and what a limit loses by rounding costs no job anything."""
+"""Share of a GPU's default power limit: a lower enforced limit is reported. Chosen: a limit that was set is lower by
+tens of watts, and rounding costs no job anything."""
 BUSY_SHARE = 0.8
-"""Of NVML's sample (1/6 s to 1 s) with a kernel on the GPU: one that is busy for so long has raised its clock, which
+"""Share of NVML's sample (1/6 s to 1 s) with a kernel on the GPU from which on it must have raised its clock, which
 takes milliseconds. Chosen."""
 SM_CLOCK_SHARE = 0.5
-"""Of the highest clock that its settings allow: the slow-down by hardware divides the clock by two or more (nvml.h,
-`nvmlClocksThrottleReasonHwSlowdown`). What voltage and temperature alone take off a boost clock is less."""
+"""Share of the highest clock that its settings allow: the slow-down by hardware divides the clock by two or more
+(nvml.h, `nvmlClocksThrottleReasonHwSlowdown`). Voltage and temperature alone reduce a boost clock by less."""

@@ -1,6 +1,6 @@
-"""Tunables of a gang's verdict and restart: how old a report may be, how long a step may take, with unit and reason.
+"""Tunables of a gang's verdict and restart: ages of reports and lengths of steps, each with unit and reason.
 
-Set by no option. "Chosen" means that nothing was measured. A cap on memory stays beside what it bounds.
+No option sets them. "Chosen" means that nothing was measured. A cap on memory is defined next to what it bounds.
 """
 
 from __future__ import annotations
@@ -8,170 +8,184 @@ from __future__ import annotations
 # --- Reports of several nodes
 
 SNAPSHOT_FRESH_S = 10.0
-"""A snapshot of stalled ranks that was not renewed for so long says nothing about now. An agent with a Lease says
-itself how long: the more nodes there are, the longer (`agent.reports.report_pace`)."""
+"""Seconds after which a snapshot of stalled ranks that was not renewed says nothing about now. The Lease of an agent
+names a longer time if the cluster has many nodes (`agent.reports.report_pace`)."""
 AGENT_SILENT_S = 45.0
-"""An agent that has not been heard for so long is not there: it is every 30 s, and at once when its ranks stall."""
+"""Seconds without a report after which an agent counts as absent: it reports every 30 s, and at once when its ranks
+stall."""
 REPORTS_APART_S = 0.5
-"""Reports travel and clocks are read at different moments: what is closer than this is not ordered."""
+"""Seconds by which two moments on different nodes must differ before they are ordered: reports travel, and clocks are
+read at different moments."""
 REPORTS_VAGUE_S = 2.0
-"""The same on top of it, where it is not known how long a report was on its way."""
+"""Seconds added to `REPORTS_APART_S` where the delay of a report is not known."""
 DELAY_SPAN_S = 300.0
-"""The least difference of the last one to two spans counts: clocks drift by 50 ppm, so 30 ms in two of them."""
+"""Seconds in a span of delay measurements. The least delay of the last one to two spans counts. Clocks drift by 50 ppm,
+which is 30 ms in two spans."""
 LONGEST_DELAY_S = 5.0
-"""A report that seems later is one that was sent again as it was (its ranks are stopped by us), or a clock was set."""
+"""Seconds of the longest plausible delay of a report. One that seems later was sent again unchanged (its ranks are
+stopped by us), or a clock was set."""
 WORK_BELIEVED_S = 60.0
-"""Ranks of one node may work (evaluate, load, compile) while all others wait for them: that is no fault for so long.
-Nodes also stall at different moments, for each has its own threshold."""
+"""Seconds for which ranks of one node may work (evaluate, load, compile) while all others wait for them, without being
+at fault. Nodes also stall at different moments, because each has its own threshold."""
 STALLED_BESIDE_GONE_S = 10.0
-"""Ranks that make no progress for so long beside a node that is gone wait for it: its kubelet has been silent for 40
-s."""
+"""Seconds without progress after which ranks are taken to wait for a node that is gone: its kubelet has been silent for
+40 s by then."""
 AGENT_GONE_S = 60.0
-"""An agent that is only restarted is back before."""
+"""Seconds after which a missing agent is gone: one that is only restarted is back before."""
 LOG_BEFORE_FAULT_S = 60.0
-"""What a log shows so long before a fault may be its cause: retries of storage and networks last that long."""
+"""Seconds before a fault within which log lines may show its cause: retries of storage and networks last that long."""
 TRACEBACK_BEFORE_S = 30.0
-"""A traceback belongs to a crash if it was written so long before the kernel announced that,"""
+"""Seconds before the kernel announced a crash within which a traceback belongs to it."""
 TRACEBACK_AFTER_S = 3.0
-"""or so long after: a rank takes its time to end, and a launcher to copy what it wrote. One that is caught and
-logged ends nothing."""
+"""Seconds after that announcement within which a traceback belongs to the crash: a rank needs time to end, and a
+launcher to copy its output. An exception that was caught and logged ends nothing."""
 
 # --- When something is done about a verdict
 
 VERDICT_STABLE_S = 0.3
-"""A verdict put together from several reports must stay the same for so long: they come at different moments."""
+"""Seconds for which a verdict made from several reports must stay the same: the reports arrive at different moments."""
 LOGS_AGAIN_S = 0.5
-"""Pause while the log of a second crash is awaited: agents read every 0.5 s."""
+"""Seconds between two checks for the log of a second crash: agents read logs every 0.5 s."""
 FAULT_OVER_S = 5.0
-"""A fault is over when no report has mentioned it for so long."""
+"""Seconds without a mention in any report after which a fault is over."""
 CRASH_LOGS_S = 3.0
-"""After the second crash of a job, so long may what its log says take to get here: agents read every 0.5 s."""
+"""Seconds that the log of a job's second crash may take to arrive: agents read logs every 0.5 s."""
 CRASH_READ_S = 1.0
-"""So long after a crash its log was read to the end: agents read every 0.5 s, and what was flushed last is in it."""
+"""Seconds after a crash by which its log was read to the end: agents read every 0.5 s, and the last flush is
+included."""
 CRASH_AT_START_S = 300.0
-"""A program that logged no step and fails this soon in each start fails while it loads and builds its model."""
+"""Seconds from start to failure below which a program that logged no step fails while it loads and builds its model, if
+each start fails this way."""
 
 # --- Orders and steps of a restart
 
 STOP_EXPIRES_S = 10.0
-"""An agent carries out an order to stop ranks within so long and releases what it stopped if no order to kill came."""
+"""Seconds within which an agent carries out an order to stop ranks. It resumes them then if no order to kill
+arrived."""
 KILL_EXPIRES_S = 15.0
-"""The same of an order to kill: what agents see of it takes longer in large gangs."""
+"""Seconds after which an order to kill expires: in large gangs, agents receive it later than an order to stop."""
 SAVE_CHECKED_S = 1.0
-"""Between two readings of what the logs say of a checkpoint: agents read them every 0.5 s."""
+"""Seconds between two checks of whether the logs report a saved checkpoint: agents read logs every 0.5 s."""
 RESUME_EXPIRES_S = 30.0
-"""The same of orders that do no harm late: to resume, and to kill what is terminating anyway."""
+"""Seconds after which orders expire that are harmless when late: to resume, and to kill what is terminating anyway."""
 BUNDLE_WITHIN_S = 30.0
-"""Evidence that is kept later says little about the fault."""
+"""Seconds after a fault by which its evidence must be saved: later it says little about the fault."""
 CLOCKS_APART_S = 3.0
-"""How much the clocks of nodes and of the controller may differ: an order to stop ends after 10 s by either."""
+"""Seconds by which the clocks of nodes and controller may differ: an order to stop ends after 10 s by either clock."""
 STOP_S = 3.0
-"""All nodes must have stopped their ranks by then,"""
+"""Seconds within which all nodes must have stopped their ranks, before `STOP_EACH_S` is added."""
 STOP_EACH_S = 0.003
-"""and so much later for each of them: what 1,000 nodes say takes its time to be written and read."""
+"""Seconds added to `STOP_S` for each node: reports of 1,000 nodes take time to be written and read."""
 LONGEST_STOP_S = 7.0
-"""Agents let go of what they stopped after 10 s; the order to kill must reach them before."""
+"""Seconds of the longest wait for stopped ranks: agents resume them after 10 s, and the order to kill must arrive
+before."""
 RESUME_S = 3.0
-"""Agents must have resumed the ranks that they stopped by then; afterwards the pods are replaced."""
+"""Seconds within which agents must have resumed the ranks that they stopped; then the pods are replaced."""
 MOST_MOVED = 16
-"""Pods of one gang that move while the others stay: their uids must fit into the detail of an action. Chosen."""
+"""Most pods of one gang that move while the others stay: their uids must fit into the detail of an action. Chosen."""
 STOP_RENEWED_S = 4.0
-"""An order to stop is given anew so long before it expires, while pods move: agents let go of ranks at its end."""
+"""Seconds before its expiry at which a stop order is renewed while pods move: agents resume their ranks when it
+expires."""
 MOVED_S = 40.0
-"""The others are kept stopped for so long at most until the pods that move have new addresses: a batch Job waits 10 s
-before it makes a pod again, and its kubelet 2 s."""
+"""Seconds for which the other pods stay stopped until the moving pods have new addresses: a batch Job waits 10 s before
+it recreates a pod, and its kubelet 2 s."""
 KUBELET_RESTART_S = 30.0
-"""A kubelet restarts a pod in place within two seconds; one on an overloaded host was seen to take fifteen."""
+"""Seconds within which a kubelet restarts a pod in place: usually two; fifteen were measured on an overloaded host."""
 RESTARTED_BY_ITSELF_S = 5.0
-"""A gang that restarts by itself after a crash is running again by then."""
+"""Seconds after a crash within which a gang that restarts by itself is running again."""
 LARGE_GANG_PODS = 20
-"""From so many pods on one collective request marks them faster than their controller does."""
+"""Pods from which on one delete-collection request marks them faster than their controller does."""
 PODS_PER_REQUEST = 64
-"""Pods of one request,"""
+"""Pods deleted by one request."""
 REQUESTS_AT_ONCE = 8
-"""and requests at once, where a gang is larger still."""
+"""Delete requests in progress at once, for gangs larger than `PODS_PER_REQUEST`."""
 JOB_CONTROLLER_S = 120.0
-"""A job controller that has not deleted anything by then does not work."""
+"""Seconds after which a job controller that has deleted nothing does not work."""
 ORDER_RENEWED_BEFORE_S = 10.0
-"""An order to kill is given anew so long before it expires, while processes are left."""
+"""Seconds before its expiry at which an order to kill is renewed while processes are left."""
 GRACE_MARGIN_S = 15.0
-"""Added to the grace period: measured, enough for everything but a process that cannot be killed."""
+"""Seconds added to a pod's grace period. Measured: enough for everything except a process that cannot be killed."""
 PROVEN_S = 10.0
-"""A pod whose processes were killed goes within 3 s (measured); one that is there after so long is in state D, and
-no reason to wait for where new pods do not need its name. Chosen."""
+"""Seconds after which a pod whose processes were killed, but which still exists, is in state D: others are gone within
+3 s (measured). Where new pods do not need its name, it is not waited for. Chosen."""
 JOB_CONTROLLER_ACTS_S = 10.0
-"""A controller that recreates pods when its leader, or a command, asks for it does so within this time."""
+"""Seconds within which a controller recreates pods once its leader, or a command, asks for it."""
 SLOW_RESCHEDULE_S = 600.0
-"""Pods that are not running by then are reported as slow; the restart is still waited for."""
+"""Seconds after which pods that do not run are reported as slow. The restart still waits for them."""
 CALL_CHECKED_S = 1.0
-"""After a request to the API server a step is run again so soon, if no event about it comes first,"""
+"""Seconds after a request to the API server at which a step runs again, if no event about it arrived before."""
 DELETION_CHECKED_S = 2.0
-"""so much later after one that a job's own controller carries out,"""
+"""Seconds between runs of a step while a job's own controller deletes pods."""
 PODS_CHECKED_S = 5.0
-"""so late while pods become ready, whose changes are events: it is for one that was missed (chosen),"""
+"""Seconds between runs of a step while pods become ready. Their changes are events; this is for a missed one.
+Chosen."""
 NEW_PODS_CHECKED_S = 10.0
-"""the same while new ones are scheduled (chosen),"""
+"""Seconds between runs of a step while new pods are scheduled. Chosen."""
 STUCK_CHECKED_S = 30.0
-"""and while processes cannot be killed. Chosen."""
+"""Seconds between runs of a step while processes cannot be killed. Chosen."""
 RECOVERED_UNSEEN_S = 60.0
-"""Pods that stayed ready for so long count as recovered where no agent can see progress."""
+"""Seconds of readiness after which pods count as recovered where no agent can see progress."""
 
 # --- What is kept, and for how long
 
 INCIDENT_KEPT_S = 30 * 86400.0
-"""A closed incident is kept for a month, which statistics and a simulated policy look back on. Chosen."""
+"""Seconds for which a closed incident is kept: a month, for statistics and simulated policies. Chosen."""
 INCIDENTS_PER_JOB = 60
-"""Of the jobs of one name in a namespace, the newest so many closed incidents are kept. Chosen."""
+"""Closed incidents kept for each job name in a namespace, newest first. Chosen."""
 INCIDENTS_PER_NAMESPACE = 500
-"""Of a namespace the newest so many: jobs may have ever new names, and etcd keeps some 10 KB of each."""
+"""Closed incidents kept for each namespace, newest first: job names may always be new, and one takes 10 KB in etcd."""
 RESTART_COUNTED_S = 30 * 86400.0
-"""A restart is counted no longer, whatever window a policy asks for."""
+"""Seconds for which a restart is counted, whatever window a policy asks for."""
 FAULT_SILENT_S = 3600.0
-"""A fault that no report has mentioned for so long is taken to be over."""
+"""Seconds without a mention in any report after which a fault is taken to be over."""
 RECOVERED_STABLE_S = 10.0
-"""Ranks that train must do so for a while: a job may move once and stop again."""
+"""Seconds for which ranks must train to count as recovered: a job may move once and stop again."""
 
 # --- Another policy, tried on past incidents
 
 SIMULATED_S = 2.0
-"""What a record and a simulation say less apart than this is the same: the controller asks every second. Chosen."""
+"""Seconds by which a recorded and a simulated time may differ and still be the same: the controller checks every
+second. Chosen."""
 
 # --- Ranks that ended unreported
 
 END_REPORTED_S = 20.0
-"""An agent that is there reports an end within 2 s, and one that was killed is there again within 10 s."""
+"""Seconds after an end by which a present agent has reported it: it reports within 2 s, and a killed agent runs again
+within 10 s."""
 END_RECORDED_S = 900.0
-"""What ended longer ago is not recorded: a deleted report is there again after 600 s."""
+"""Seconds after which an unreported end is no longer recorded: a deleted report is written again after 600 s."""
 END_RAN_S = 10.0
-"""Who ended sooner had hardly imported its framework. Chosen."""
+"""Seconds that a rank must have run: one that ended sooner had hardly imported its framework. Chosen."""
 END_BEFORE_INCIDENT_S = 15.0
-"""An end so long before the fault of an incident belongs to it: clocks of two nodes, which may be 10 s apart."""
+"""Seconds before the fault of an incident within which an end belongs to it: the clocks of two nodes may be 10 s
+apart."""
 END_AFTER_INCIDENT_S = 10.0
-"""The same after its last change."""
+"""Seconds after the last change of an incident within which an end belongs to it."""
 ENDS_TOGETHER_S = 30.0
-"""Ends so close to each other have one cause: peers notice a reset connection at once. Chosen."""
+"""Seconds within which several ends have one cause: peers notice a reset connection at once. Chosen."""
 
 # --- Nodes
 
 INSPECTIONS_FAILED = 2
-"""Inspections in a row that must fail: one may have met a moment that was bad."""
+"""Inspections in a row that must fail: a single one may have met a bad moment."""
 OFFENDER_REMEMBERED_S = 30 * 86400.0
-"""A node that was cordoned is a repeat offender for so long: failing hardware fails again within weeks."""
+"""Seconds for which a node that was cordoned is a repeat offender: failing hardware fails again within weeks."""
 REPAIR_SETTLE_S = 1800.0
-"""After a repair was begun the next one on that node waits so long: a reboot of a GPU node takes ten minutes, and
-inspections that show whether it helped come every ten. Chosen."""
+"""Seconds between two repairs of one node: a reboot of a GPU node takes ten minutes, and inspections that show whether
+it helped run every ten. Chosen."""
 REPAIR_DAY_S = 86400.0
-"""Over which repairs of all nodes are counted against the operator's limit."""
+"""Seconds over which the repairs of all nodes count against the operator's limit."""
 CORDON_DOUBLINGS = 6
-"""64 times: at three inspections of ten minutes a day and a half. Beyond, a person has been busy with it."""
+"""Doublings of a cordon's length, 64 times: at three inspections of ten minutes each, a day and a half. By then a
+person has worked on it."""
 FAULT_CONFIRMED_S = 120.0
-"""An inspection may have shown the fault so long before the cordon: the fault asks for one at once."""
+"""Seconds before a cordon within which an inspection may have confirmed the fault: the fault triggers one at once."""
 SUSPECT_CORDON_S = 4 * 3600.0
-"""A node is cordoned so long where no device of it is known to be unfit: a person on call has seen it by then, and
-what was no fault of the node does not use up the breaker for days."""
+"""Seconds of a cordon where no device of the node is known to be unfit: by then a person on call has seen it, and a
+node that was not at fault does not use up the breaker for days."""
 SIMULATED_STEP_S = 1.0
-"""From one question about a simulated incident to the next, at least."""
+"""Seconds between two decisions about a simulated incident, at least."""
 MOVE_GRACE_S = 1
-"""Grace period of a pod that is moved: its ranks are stopped already, and save nothing."""
+"""Seconds of grace for a pod that is moved: its ranks are stopped already and save nothing."""
 ADDRESS_CHECKED_S = 0.5
-"""Between two readings of the address of a pod that was moved."""
+"""Seconds between two reads of the address of a moved pod."""

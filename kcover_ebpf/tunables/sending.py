@@ -1,37 +1,40 @@
-"""Tunables of what is sent out of a cluster, with unit and reason: messages about incidents, copies of archives.
+"""Tunables of what is sent out of a cluster: messages about incidents, copies of archives; with unit and reason.
 
-Set by no option; "chosen" means not measured.
+No option sets them; "chosen" means not measured.
 """
 
 from __future__ import annotations
 
 RETRY_S = 2.0
-"""Pause after a first failure, of a message or of a part; doubled for each further one, up to"""
+"""Seconds of pause after the first failure to send a message or copy a part; doubled for each further one."""
 LONGEST_RETRY_S = 300.0
-"""this. For parts there is no last attempt: one is tried until it is copied, or the agent has removed it."""
+"""Seconds of the longest pause. A part is retried until it is copied or the agent has removed it."""
 
 SEND_S = 10.0
-"""One attempt to send a message is given up after so long without an answer. Chosen."""
+"""Seconds without an answer after which one attempt to send a message is given up. Chosen."""
 GIVE_UP_S = 3600.0
-"""After so long the message is given up: an hour later an owner knows by other means."""
+"""Seconds after which a message is given up: an hour later its owner has learned of the incident by other means."""
 WAITING = 500
-"""Messages that wait for one target; a further one is dropped, and counted. At 2 KiB each 1 MiB."""
+"""Messages that wait for one target; a further one is dropped and counted. At 2 KiB each, 1 MiB."""
 MESSAGES_REMEMBERED = 20_000
-"""Messages of which it is known that they were sent or wait; 100 bytes each."""
+"""Messages remembered as sent or waiting; 100 bytes each."""
 CAUGHT_UP_S = 900.0
-"""A new leader says what ended within this time before it led, unless it is noted on the incident that it was said."""
+"""Seconds before it became leader: a new leader announces incidents that ended within them, unless the incident notes
+that this was done."""
 ALERT_LASTS_S = 86400.0
-"""An alert that is not resolved ends after a day: whoever was called has seen it by then."""
+"""Seconds after which an unresolved alert ends: a day, in which a person on call has seen it."""
 SHORTEST_METRICS_S, LONGEST_METRICS_S = 10, 3600
-"""Between two sendings of the controller's metrics to a collector: a Prometheus asks no more often. Chosen."""
+"""Seconds between two sendings of the controller's metrics to a collector, least and most: a Prometheus scrapes no more
+often. Chosen."""
 
 SEARCH_S = 5.0
-"""Between two readings of the folder's names. A part that is copied some seconds later is not worse for it. Chosen."""
+"""Seconds between two listings of the folder. A part may well be copied some seconds later. Chosen."""
 REQUEST_S = 30.0
-"""One request to a store is given up after so long without an answer. Chosen."""
+"""Seconds without an answer after which one request to a store is given up. Chosen."""
 PARTS_REMEMBERED = 1024
-"""Parts of which it is known that they are copied: a folder keeps 32."""
+"""Parts remembered as copied: a folder keeps 32."""
 COPIED_MOST_BYTES = 32 << 20
-"""Largest part that is copied: one has 0.1 to 2 MB, and is in memory three times while it is packed. Chosen."""
+"""Bytes of the largest part that is copied: one has 0.1 to 2 MB, and is in memory three times while it is packed.
+Chosen."""
 SILENT_S = 600.0
-"""An uploader that began no pass and no copy for so long is not healthy: twice its longest pause."""
+"""Seconds without a pass or a copy after which an uploader is unhealthy: twice its longest pause."""
